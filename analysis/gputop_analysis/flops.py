@@ -6,11 +6,13 @@ what activation checkpointing computes again as well (Chowdhery et al. 2022, PaL
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from gputop_agent.contracts import Hello, Model
 from gputop_analysis.catalog.gpu_names import find_gpu
 from gputop_analysis.view import RunView
 
@@ -83,7 +85,7 @@ def efficiency(view: RunView, rank: int) -> Efficiency | None:
     )
 
 
-def precision(hello: dict[str, Any]) -> str:
+def precision(hello: Hello) -> str:
     """The type in which a rank multiplies matrices: ``float32``, ``tf32``, ``float16`` or ``bfloat16``."""
     sharded = (
         ((hello.get("parallel") or {}).get("fsdp") or {})
@@ -129,8 +131,8 @@ def _counted(view: RunView, rank: int) -> UnitFlops | None:
 def _from_shape(view: RunView, rank: int) -> UnitFlops | None:
     """6 N per token, plus 12 L H Q T for attention where the configuration tells its shape (PaLM, appendix B)."""
     hello = view.hello(rank)
-    model: dict[str, Any] = hello.get("model") or {}
-    config: dict[str, Any] = model.get("config") or {}
+    model: Model = hello.get("model") or {}
+    config = model.get("config") or {}
     rows = view.per_rank[rank].rows
     if (
         not model.get("parameters")
@@ -167,7 +169,7 @@ def _from_shape(view: RunView, rank: int) -> UnitFlops | None:
     return UnitFlops("tokens", flops, flops * again, said)
 
 
-def _is_spread(hello: dict[str, Any]) -> bool:
+def _is_spread(hello: Hello) -> bool:
     """Whether the parameter count may be of a part of the model only, or a rank computes only a part of it."""
     parallel = hello.get("parallel") or {}
     names = (
@@ -184,5 +186,5 @@ def _is_spread(hello: dict[str, Any]) -> bool:
     return flat or zero3 or bool({"tp", "cp", "ep"} & set(names))
 
 
-def _ints(config: dict[str, Any], *names: str) -> bool:
+def _ints(config: Mapping[str, Any], *names: str) -> bool:
     return all(isinstance(config.get(name), int) for name in names)

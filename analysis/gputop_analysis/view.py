@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from gputop_agent.contracts import Hello
 from gputop_analysis.align import Aligned, align
 from gputop_analysis.series import RankSeries, picked, tail_seconds, tail_steps, thinned
 from gputop_probes.record.layout import PROCESS_RANK
@@ -71,7 +72,7 @@ class RunView:
         return min(begins, default=0)
 
     @cached_property
-    def hellos(self) -> dict[int, dict[str, Any]]:
+    def hellos(self) -> dict[int, Hello]:
         """What each rank said about itself; an empty dict for one that said nothing yet."""
         return {rank: self.record.hello(rank) or {} for rank in self.ranks}
 
@@ -81,7 +82,7 @@ class RunView:
         said = [int(h.get("world_size") or 0) for h in self.hellos.values()]
         return max([len(self.ranks), *said])
 
-    def hello(self, rank: int | None = None) -> dict[str, Any]:
+    def hello(self, rank: int | None = None) -> Hello:
         """Hello of a rank, or of the first rank."""
         if rank is None:
             rank = self.ranks[0] if self.ranks else -1

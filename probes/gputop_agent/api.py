@@ -6,7 +6,7 @@ from time import monotonic_ns
 from gputop_agent import wire
 from gputop_agent.runtime import current, interrupts, transport
 from gputop_agent.runtime.session import session
-from gputop_agent.timing import clock, device, sampling, steps
+from gputop_agent.timing import clock, device, recent, sampling, steps
 
 _OTHER = wire.PHASES.index("other")
 _MAX_NAMES = 64
@@ -52,14 +52,22 @@ def leave(token):
     name, phase, timed, began_ns = token
     if timed:
         clock.leave()
-    elapsed = monotonic_ns() - began_ns
+    _count(name, phase, monotonic_ns() - began_ns)
+
+
+def timed(name, elapsed_ns):
+    """Count time that the script measured itself; the phases of the step stay as they are."""
+    _count(name, _OTHER, elapsed_ns)
+
+
+def _count(name, phase, elapsed_ns):
     with _named.lock:
         total = _totals.get(name)
         if total is None:
             if len(_totals) >= _MAX_NAMES:
                 return
             total = _totals[name] = [phase, 0, 0]
-        total[1] += elapsed
+        total[1] += elapsed_ns
         total[2] += 1
         _unsent.add(name)
 
@@ -95,6 +103,11 @@ def flush(now_s):
         transport.send_event(
             "named_phase", name=name, phase=wire.PHASES[phase], total_ns=total_ns, count=count
         )
+
+
+def reader():
+    """Something whose ``values()`` are figures of the steps since its last call (``step_ms``, ``data_ms`` ...)."""
+    return recent.Reader()
 
 
 @session.after_fork

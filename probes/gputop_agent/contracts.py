@@ -90,6 +90,8 @@ class Optimizer(_Class, total=False):
     module: Line
     groups: Count
     parameters: Count
+    all_parameters: Count
+    """Of all optimizers, each parameter counted once."""
     tensors: Count
     lr: Real
     """Of the first parameter group."""
@@ -317,6 +319,8 @@ class Hello(TypedDict, total=False):
     """Anomaly mode and profiler as shares of the time, tracers, dev mode."""
     create_graph: bool
     checkpointing: bool
+    network_beside: bool
+    """Most steps run a network without gradients too: a policy, a target, a teacher."""
     shapes: Shapes
     parallel: ParallelFacts
     dataloader: LoaderInUse

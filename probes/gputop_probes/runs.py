@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -24,6 +25,7 @@ _STEP_NAMES = [name for name, _ in wire.STEP_FIELDS]
 _LAST_ROWS = 64
 """Of a file, among which the newest that can be true is looked for."""
 _SILENT_S = 60.0
+_BACK = re.compile(r"last~(\d{1,6})")
 
 
 class RunNotFound(ValueError):
@@ -137,7 +139,7 @@ def _damaged(path: Path, head: dict[str, Any] | None = None) -> RunInfo:
 
 def find_run(name: str) -> Path:
     """The directory of a run: a path, a run's name, a unique beginning or part of one, the name that it was given by
-    ``--name`` (of several the newest), or ``last``.
+    ``--name`` (of several the newest), ``last``, or ``last~1`` for the one before it.
 
     Raises:
         RunNotFound: there is none, or more than one.
@@ -148,6 +150,8 @@ def find_run(name: str) -> Path:
     candidates = sorted(_candidates(), key=lambda run: run.name, reverse=True)
     if name == "last":
         return _last(candidates)
+    if back := _BACK.fullmatch(name):
+        return _before_last(int(back[1]), name)
     if path := next((run for run in candidates if run.name == name), None) or _newest_called(
         candidates, name
     ):
@@ -160,6 +164,13 @@ def find_run(name: str) -> Path:
             f"{name!r} fits {len(matches)} runs: {', '.join(run.name for run in matches[:3])}, ..."
         )
     raise RunNotFound(f"no run {name[:200]!r}: `gputop runs` lists the ones there are")
+
+
+def _before_last(back: int, name: str) -> Path:
+    found = list_runs()
+    if back >= len(found):
+        raise RunNotFound(f"no run {name!r}: there are {len(found)}, see `gputop runs`")
+    return found[back].path
 
 
 def host_state(host_dir: Path, state: dict[str, Any]) -> str:

@@ -421,9 +421,10 @@ def lbfgs():
         x = fetch(source)
 
         def closure(x=x):
-            optimizer.zero_grad()
-            loss = forward(net, x)
-            backward(loss)
+            with timed("other"):
+                optimizer.zero_grad()
+                loss = forward(net, x)
+                backward(loss)
             return loss
 
         with timed("optimizer"):
@@ -436,9 +437,11 @@ def closure_without_loader():
     optimizer, x = torch.optim.LBFGS(net.parameters(), max_iter=2), torch.randn(4, 16)
 
     def closure():
-        optimizer.zero_grad()
-        loss = forward(net, x)
-        backward(loss)
+        with timed("other"):
+            optimizer.zero_grad()
+            loss = forward(net, x)
+            backward(loss)
+            sleep(2)
         return loss
 
     for _ in range(N):

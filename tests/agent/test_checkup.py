@@ -24,6 +24,8 @@ class Net(nn.Module):
 net = Net()
 if kind == "bf16": net = net.to(torch.bfloat16)
 opt = torch.optim.AdamW(net.parameters(), 1e-6 if kind == "bf16" else 1e-3)
+two = kind == "two"
+if two: opt, head = torch.optim.AdamW(net.body.parameters()), torch.optim.SGD(net.unused.parameters())
 scheduler = torch.optim.lr_scheduler.StepLR(opt, 80)
 scaler = torch.amp.GradScaler("cpu", enabled=kind == "scaler")
 def fetch(n):
@@ -45,12 +47,14 @@ for step, x in enumerate(fetch(160)):
     if kind == "order": scheduler.step()
     scaler.step(opt)
     scaler.update()
+    if two: head.step()
     if kind != "order": scheduler.step()
-    if kind not in ("never", "between"): opt.zero_grad(set_to_none=kind != "zeros")
+    if kind not in ("never", "between", "two"): opt.zero_grad(set_to_none=kind != "zeros")
 """
 KINDS = [
     "plain",
     "never",
+    "two",
     "between",
     "zeros",
     "graphs",
@@ -97,8 +101,8 @@ def test_four_looks_and_every_step_counted(guests, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_that_are_held_and_gradients_that_are_not_zero(guests, kind):
     last = looks(guests, kind)[-1]
-    assert (last["held_bytes"] > 0) == (kind in ("never", "between", "zeros"))
-    assert last["stale"] == (kind == "never")
+    assert (last["held_bytes"] > 0) == (kind in ("never", "two", "between", "zeros"))
+    assert last["stale"] == (kind in ("never", "two"))
 
 
 def test_parameters_without_gradient_are_named(guests):

@@ -86,6 +86,7 @@ def of_rank(build, seconds=4, **columns):
     [
         (4.0, 0.0, "medium", "set num_workers="),
         (2.0, 0.0, "info", "take whole batches"),
+        (9.0, 0.75, "medium", "take whole batches"),
         (4.0, 0.5, "info", "take whole batches"),
         (1.5, 0.5, None, ""),
     ],

@@ -240,7 +240,9 @@ def test_a_loss_that_the_first_updates_threw_out(tmp_path):
 
 
 def test_a_loss_that_follows_rewards_may_climb(tmp_path):
-    assert "NU07" not in climbed(tmp_path, lambda step: 1 + 0.5 * step, flags=wire.F_EVAL)
+    assert "NU07" not in climbed(tmp_path / "a", lambda step: 1 + 0.5 * step, flags=wire.F_EVAL)
+    beside = {"network_beside": True}
+    assert "NU07" not in climbed(tmp_path / "b", lambda step: 1 + 0.5 * step, hello=beside)
 
 
 def test_a_target_that_is_copied_now_and_then_makes_the_loss_jump(tmp_path):

@@ -91,9 +91,10 @@ def test_what_ended_a_run_by_sigterm_may_be_asked(tmp_path, ranks, says):
     assert says in found(build)["HC09"].fix and "no setting" not in found(build)["HC09"].fix
 
 
-def in_optimizer(path, given, others=(), roots=("Net",), module="torch"):
+def in_optimizer(path, given, others=(), roots=("Net",), module="torch", **more):
     build = Builder(path)
     optimizer = {"class": "AdamW", "module": module, "parameters": given, "others": list(others)}
+    optimizer |= more
     build.hello(
         0, model={"class": "Net", "trainable": 1000, "roots": list(roots)}, optimizer=optimizer
     )
@@ -106,6 +107,9 @@ def test_parameters_that_no_optimizer_has(tmp_path):
     assert left_out is not None and left_out.severity == "high" and "80 %" in left_out.title
     assert in_optimizer(tmp_path / "all", 1000) is None
     assert in_optimizer(tmp_path / "two", 200, others=["SGD"]) is None
+    both = in_optimizer(tmp_path / "both", 200, others=["SGD"], all_parameters=600)
+    assert both is not None and "40 %" in both.title and "AdamW and SGD have 600" in both.evidence
+    assert in_optimizer(tmp_path / "whole", 200, others=["SGD"], all_parameters=1000) is None
     assert in_optimizer(tmp_path / "beside", 200, roots=("Net", "Teacher")) is None
     assert in_optimizer(tmp_path / "foreign", 200, module="deepspeed") is None
 
@@ -169,6 +173,8 @@ def test_what_another_package_does_for_a_trainer_is_the_trainers(tmp_path):
         ("torch/serialization.py:2128 load_tensor", "popular = torch.load(path)", True),
         ("torch/functional.py:1866 norm", "row.norm().item()", True),
         ("torch/functional.py:1866 norm", "penalty = row.norm()", False),
+        ("", "loss = F.cross_entropy(scores, truth)", False),
+        ("", "x = torch.tensor([weight(word) for word in text])", True),
         (
             "torch/nn/functional.py:3555 cross_entropy",
             "total += F.cross_entropy(x, y).item()",

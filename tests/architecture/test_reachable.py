@@ -13,6 +13,11 @@ ENTRIES = {
     "gputop",  # import gputop, in a training script
     "gputop.cli",  # the console script
     "gputop.__main__",
+    "gputop.accelerate",  # imported by a script beside its framework
+    "gputop.doctor.hardware_probe",  # sent to other hosts as text
+    "gputop.lightning",
+    "gputop.pytest_plugin",
+    "gputop.transformers",
     "gputop.screenshots",  # python -m
     "gputop_tracer.__main__",  # started by its path
     "gputop_agent.inject.sitecustomize",  # put on the path of every process of a run

@@ -1,5 +1,7 @@
 """What the panels draw, as text, without an app."""
 
+import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,9 +9,19 @@ import pytest
 from tui_support import START_NS, a_finding, write_run
 
 from gputop.feed.build import build
-from gputop.feed.snapshot import Position, first_snapshot
+from gputop.feed.snapshot import Position, Resources, Timeline, first_snapshot
 from gputop.render.rows import row_text, row_width
-from gputop.widgets import breakdown, findings, footer, header, loss, memory, meters, ranks
+from gputop.widgets import (
+    breakdown,
+    findings,
+    footer,
+    header,
+    history,
+    loss,
+    ranks,
+    step_chart,
+    tiles,
+)
 from gputop_analysis.overview import Ending, Verdict
 from gputop_probes.record.reader import RunRecord
 
@@ -40,9 +52,9 @@ DRAWS = {
     "header": lambda s, w, h: header.draw(s, w),
     "breakdown": breakdown.draw,
     "breakdown mono": lambda s, w, h: breakdown.draw(s, w, h, mono=True),
-    "memory": memory.draw,
+    "tiles": lambda s, w, h: tiles.draw(s, w) if w >= 78 else [],
     "ranks": ranks.draw,
-    "meters": meters.draw,
+    "history": lambda s, w, h: history.draw(s.panels.get("history", Resources()), w, h, cursor=3),
     "findings": lambda s, w, h: findings.draw(
         s._replace(findings=(a_finding(), a_finding(severity="critical"))), w, h
     ),
@@ -58,24 +70,39 @@ def test_nothing_is_wider_than_its_panel(one, four, draw, size):
             assert row_width(row) <= max(size[0], 46), row_text(row)
 
 
-def test_the_breakdown_names_the_phases_with_their_shares(four):
-    text = "\n".join(texts(breakdown.draw(four, 118, 12)))
-    for name, share in (
-        ("data", "15 %"),
-        ("forward", "20 %"),
-        ("backward", "53 %"),
-        ("optimizer", "6 %"),
-    ):
-        assert any(name in line and share in line for line in text.splitlines()), name
-    assert "eval" not in text, "phases that take no time are left out"
+def test_the_chart_names_the_parts_and_takes_the_waiting_out_of_backward(four):
+    lines = texts(breakdown.draw(four, 66, 12))
+    for name, figure in (("data", "3.1"), ("forward", "4.1"), ("backward", "6.9"), ("wait", "4.2")):
+        assert any(re.search(rf"{name} +{figure}", line) for line in lines), name
+    assert "eval" not in "".join(lines), "phases that take no time are left out"
+    assert lines[-1].rstrip().endswith("end") and "s " in lines[-1] and "−" in lines[-1]
+
+
+def test_slow_steps_are_wider_and_the_newest_stands_at_the_right(four):
+    line = Timeline(
+        bin_s=0.5, phases_ms=((4.0,) * 10,) * 8, wait_ms=(math.nan,) * 8, steps=(1,) * 8
+    )
+    rows = step_chart.chart(four._replace(timeline=line), 60, 6)
+    area = texts(rows)[-2][step_chart.AXIS :]
+    assert area[:4].isspace() and not area[4:36].count(" ")
+    narrow = texts(step_chart.chart(four._replace(timeline=line), 40, 6))[-2]
+    assert not narrow[step_chart.AXIS :].count(" ") and len(narrow) == 40
+
+
+def test_a_gap_stands_where_the_run_stood(four):
+    none = (math.nan,) * 10
+    phases = ((4.0,) * 10,) * 10 + (none,) * 10 + ((4.0,) * 10,) * 12
+    line = Timeline(bin_s=0.5, phases_ms=phases, wait_ms=(math.nan,) * 32, steps=(1,) * 32)
+    rows = step_chart.chart(four._replace(timeline=line), 40, 6)
+    assert texts(rows)[-2][step_chart.AXIS :][10:20] == "┊" * 10
 
 
 def test_the_breakdown_degrades_to_a_table_and_to_one_bar(four):
-    table = texts(breakdown.draw(four, 60, 8))
+    table = texts(breakdown.draw(four, 60, 4))
     assert table[0].split() == ["phase", "mean", "ms", "p50", "ms", "p95", "ms", "share"]
     bar = texts(breakdown.draw(four, 60, 2, mono=True))
     assert bar[0].count("b") > bar[0].count("f") > bar[0].count("o") > 0 and len(bar[0]) == 60
-    assert bar[1].startswith("■ backward 53 %")
+    assert "■ backward 3" in bar[1] and "■ wait 2" in bar[1]
 
 
 def test_columns_of_numbers_end_at_the_same_cell(four):
@@ -83,26 +110,46 @@ def test_columns_of_numbers_end_at_the_same_cell(four):
     assert len({line.index("%") for line in lines[1:]}) == 1
 
 
-def test_memory_names_allocated_used_peak_and_total_of_each_gpu(four):
-    lines = texts(memory.draw(four, 90, 6))
-    assert lines[0].split() == ["GPU", "alloc", "reserved", "used", "peak", "total"]
-    assert lines[3].split()[:3] == ["2", "rank", "2"]
-    assert lines[3].split()[-5:] == ["53.1", "66.1", "68.0", "63.2", "80.0"]
+def test_a_row_is_a_rank_with_its_gpu_and_its_memory(four):
+    snapshot = four._replace(findings=(a_finding(rank=2),))
+    head, *lines = texts(ranks.draw(snapshot, 150, 6))
+    assert head.split()[:2] == ["rank", "gpu"] and "memory, GiB" in head
+    assert [line.split()[0] for line in lines[:2]] == ["0", "1"] and lines[2].startswith("▲   2")
+    assert "414/700 W" not in lines[2] and "422/700 W" in lines[2] and "63 °C" in lines[2]
+    assert "53.1/80" in lines[2] and "━" in lines[2] and "▓" in lines[2] and "┃" in lines[2]
+    assert "host" in lines[4] and "% of 8" in lines[4] and "GiB" in lines[4]
 
 
-def test_memory_without_a_gpu_shows_the_resident_set_and_says_why(one):
-    lines = texts(memory.draw(one, 70, 5))
-    assert lines[0].split() == ["rank", "rss", "peak", "host"]
-    assert lines[1].split()[-3:] == ["0.60", "0.60", "32.0"]
-    assert "no NVIDIA driver here" in lines[2]
+def test_own_work_is_compared_with_the_median_rank(four):
+    lines = texts(ranks.draw(four, 150, 6))[1:]
+    assert "+34 %" in lines[2] and "data +5." in lines[2]
+    for line in (lines[0], lines[1], lines[3]):
+        assert "=" in line and "data" not in line
 
 
-def test_ranks_show_the_wait_and_mark_the_rank_of_a_finding(four):
-    lines = texts(ranks.draw(four._replace(findings=(a_finding(rank=2),)), 118, 6))
-    figures = [line.split() for line in lines[1:]]
-    assert [row[0] for row in figures] == ["0", "1", "2", "3"]
-    assert "▲" in lines[3] and "▲" not in lines[1]
-    assert float(figures[2][4]) == 1.1 and float(figures[0][3]) == 6.1  # comm is waiting too
+def test_without_a_gpu_memory_is_the_resident_set_and_nobody_apologises(one):
+    text = "\n".join(texts(ranks.draw(one, 118, 5)))
+    assert "0.60/32" in text and "CPU 60 s" in text and "driver" not in text
+
+
+def test_eight_ranks_with_gpus_fit_120_columns_and_keep_what_tells_most(tmp_path):
+    snapshot = snapshot_of(tmp_path / "r", ranks=8, gpus=8, slow_rank=5, steps=60)
+    lines = texts(ranks.draw(snapshot, 116, 10))
+    assert [line.split()[0] for line in lines[1:9]] == ["0", "1", "2", "3", "4", "5", "6", "7"]
+    for name in ("gpu", "util", "power", "temp", "memory", "own ms", "wait", "of median"):
+        assert name in lines[0], name
+    narrow = texts(ranks.draw(snapshot, 56, 10))
+    assert "of median" in narrow[0] and "temp" not in narrow[0]
+
+
+def test_many_ranks_are_a_heat_map_beside_the_worst(tmp_path):
+    snapshot = snapshot_of(tmp_path / "r", ranks=30, slow_rank=7, steps=30)
+    rows = ranks.draw(snapshot, 116, 12, cursor=7)
+    text = texts(rows)
+    assert text[0].split()[-4:] == ["of", "median", "slow", "in"] and "data +5." in text[1]
+    assert text[1].split()[1:3][0] == "7" or "▲      7" in text[1]
+    styles = [style for row in rows[:4] for part, style in row if "▀" in part]
+    assert any("accent" in style for style in styles) and any("heat1" in style for style in styles)
 
 
 def test_with_room_the_phases_of_each_rank_stand_below_and_the_odd_one_is_marked(four):
@@ -112,16 +159,10 @@ def test_with_room_the_phases_of_each_rank_stand_below_and_the_odd_one_is_marked
     assert "▲" not in lines[start + 1] and "▲" not in lines[start + 4]
 
 
-def test_many_ranks_scroll(tmp_path):
-    snapshot = snapshot_of(tmp_path, ranks=64, steps=20)
-    lines = texts(ranks.draw(snapshot, 100, 11, first=50))
-    assert [line.split()[0] for line in lines[1:]] == [str(r) for r in range(50, 60)]
-
-
-def test_one_rank_gets_a_strip_chart_with_its_scale(one):
-    lines = texts(ranks.draw(one, 80, 5))
-    assert lines[0].startswith("20.0 ms") and lines[-1].strip().startswith("0")
-    assert "█" in lines[-1]
+def test_ranks_scroll(tmp_path):
+    snapshot = snapshot_of(tmp_path, ranks=20, steps=20)
+    lines = texts(ranks.draw(snapshot, 100, 11, first=8))
+    assert [line.split()[0] for line in lines[1:-1]] == [str(r) for r in range(8, 17)]
 
 
 def test_a_slow_column_is_coloured_against_the_median(four):
@@ -136,8 +177,8 @@ def test_the_header_says_verdict_pace_and_progress(four):
     lines = texts(
         header.draw(four._replace(verdict=four.verdict._replace(headline="all is well")), 118)
     )
-    assert "all is well" in lines[0] and "ended, exit 0" in lines[0]
-    assert "python train.py --batch 16" in lines[1] and "4 ranks · 4 GPUs · box" in lines[1]
+    assert "all is well" in lines[0] and "ended, exit 0" in lines[1]
+    assert "python train.py --batch 16" in lines[1] and "4 ranks · 4x H100 · box" in lines[1]
     assert lines[2].startswith(" step 400 / 5,000")
     assert "8 %" in lines[2] and "steps/s" in lines[2]
 
@@ -159,7 +200,7 @@ def test_the_header_drops_whole_figures_when_it_is_narrow(one):
 
 
 def test_the_header_says_how_many_steps_went_by_while_paused(one):
-    assert "paused, +123 steps" in texts(header.draw(one, 80, paused_steps=123))[0]
+    assert "paused, +123 steps" in texts(header.draw(one, 80, paused_steps=123))[1]
 
 
 def test_a_step_more_does_not_move_what_stands_beside_it(four):
@@ -186,9 +227,46 @@ def test_loss_curve_falls(four):
     assert lines[0].strip().startswith("5.") and "step 0" in lines[-1] and lines[-1].endswith("399")
 
 
-def test_meters_show_gpu_and_host(four):
-    text = "\n".join(texts(meters.draw(four, 118, 8)))
-    assert "/ 700 W" in text and "/ 1,980 MHz" in text and "% of 8 cores" in text and "GiB" in text
+def test_history_shows_the_value_at_the_cursor_in_every_track(four):
+    found = four.panels["history"]
+    names = [track.name for track in found.tracks]
+    assert names == ["GPU", "GPU memory", "power", "hottest", "CPU", "RAM", "disk"]
+    newest, first = (texts(history.draw(found, 90, 22, cursor=c)) for c in (None, 0))
+    gpu = found.tracks[0].values
+    assert f"{gpu[-1]:,.0f} %" in newest[0] and f"{gpu[0]:,.0f} %" in first[0]
+    assert all(line[history.LABEL + history.FIGURE] == "│" for line in first[:-1])
+    assert newest[-1].split()[0] == "0:00"
+
+
+def test_tiles_show_figures_and_turn_red_on_what_is_critical(four):
+    text = "\n".join(texts(tiles.draw(four, 120)))
+    for words in ("Step", "p95", "samples/s", "Useful", "Loss", "63.2 of 80.0 GiB"):
+        assert words in text, words
+    hung = running(four, silent_s=246.0, steps_per_s=0.0, samples_per_s=0.0, tokens_per_s=0.0)
+    hung = hung._replace(findings=(a_finding(severity="critical"),))
+    rows = tiles.draw(hung, 120)
+    assert ("NO STEP FOR 4:06", "bold critical") in rows[1] and "/s" not in row_text(rows[1])
+    assert rows[0][0] == ("╭─", "critical")
+
+
+def test_the_loss_tile_says_since_when_there_is_no_number(four):
+    broken = [replace(rank, not_finite="NaN") for rank in four.summary.ranks]
+    nan = four._replace(
+        summary=four.summary._replace(ranks=tuple(broken)),
+        findings=(a_finding("critical", title="loss is NaN at step 120 on rank 0 and stays so"),),
+    )
+    assert ("NaN since 120", "bold critical") in tiles.draw(nan, 120)[1]
+
+
+def test_the_band_ends_in_what_the_fix_is_worth(four):
+    found = four._replace(findings=(a_finding(recoverable_ms_per_step=5.0),))
+    found = found._replace(verdict=Verdict("attention", found.findings[0].title))
+    row = header.band(found, 120)
+    assert row_width(row) == 120 and {style.partition("/")[2] for _, style in row} == {"band-high"}
+    assert "INPUT-BOUND" in row_text(row)
+    assert row_text(row).rstrip().endswith("Fix: 21.0 → 16.0 ms a step, 1.31x")
+    assert row_text(header.band(found, 80)).rstrip().endswith("Fix: 1.31x")
+    assert "data wait takes 34 % of each step, 4.2 ms" in row_text(header.band(found, 64))
 
 
 def test_footer_shows_whole_keys_only():
@@ -289,7 +367,7 @@ def test_a_loss_that_is_no_number_stays_in_the_header(four):
 )
 def test_the_first_line_says_how_a_run_ended(one, kind, words, health, headline, first):
     summary = one.summary._replace(ending=Ending(kind, words))
-    line = texts(
+    line, second, _ = texts(
         header.draw(one._replace(summary=summary, verdict=Verdict(health, headline)), 118)
-    )[0]
-    assert line.strip().startswith(first) and f"{words} · " in line
+    )
+    assert line.strip().startswith(first) and f"{words} · " in second

@@ -48,9 +48,16 @@ def test_compact_shows_three_panels_and_the_one_that_was_switched_to():
     assert set(plan.plan(request(80, 20, switched="ranks"))) == {"breakdown", "findings", "ranks"}
 
 
-def test_normal_shows_all_but_the_loss_which_takes_the_meters_place():
+def test_normal_shows_all_but_the_loss_which_takes_the_place_of_the_history():
     assert set(plan.plan(request(120, 36))) == set(panel_ids()) - {"loss"}
-    assert set(plan.plan(request(120, 36, switched="loss"))) == set(panel_ids()) - {"meters"}
+    assert set(plan.plan(request(120, 36, switched="loss"))) == set(panel_ids()) - {"history"}
+
+
+@pytest.mark.parametrize("ranks", [8, 16, 1024])
+def test_eight_ranks_and_the_host_or_a_whole_heat_map_fit_a_screen_of_120x40(ranks):
+    rows = {8: 8 + 1, 16: 16 + 1, 1024: 16}[ranks]
+    box = plan.plan(request(120, 32, ranks=ranks, gpus=8 * (ranks == 8)))["ranks"]
+    assert box.width == 120 and box.height >= rows + 1 + 2
 
 
 def test_wide_shows_everything():
@@ -58,13 +65,13 @@ def test_wide_shows_everything():
 
 
 def test_zoom_gives_one_panel_everything():
-    assert plan.plan(request(120, 36, zoomed="ranks")) == {"ranks": plan.Box(1, 0, 118, 36)}
+    assert plan.plan(request(120, 36, zoomed="ranks")) == {"ranks": plan.Box(0, 0, 120, 36)}
 
 
 def test_what_a_hidden_panel_leaves_goes_to_the_others():
     before = plan.plan(request(120, 36))
-    after = plan.plan(request(120, 36, hidden=frozenset({"findings", "memory"})))
-    assert after["ranks"].width > before["ranks"].width
+    after = plan.plan(request(120, 36, hidden=frozenset({"findings", "history"})))
+    assert after["breakdown"].width > before["breakdown"].width
     assert sum(b.height * b.width for b in after.values()) > 0.8 * 118 * 36
 
 

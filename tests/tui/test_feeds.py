@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 
+import numpy as np
 import pytest
 from tui_support import START_NS, STEP_MS, FixedClock, step_row, write_run
 
@@ -12,6 +13,8 @@ from gputop.feed.live import LiveFeed
 from gputop.feed.recent import MAX_COLUMNS, recent_steps
 from gputop.feed.replay import ReplayFeed
 from gputop.feed.snapshot import first_snapshot
+from gputop.feed.timeline import timeline
+from gputop.widgets.step_chart import PARTS, parted
 from gputop_agent.wire import PHASES
 from gputop_probes.record.reader import RunRecord
 from gputop_probes.record.writer import RecordWriter
@@ -37,7 +40,8 @@ def test_the_live_feed_follows_and_counts(tmp_path):
     second = feed.take()
     assert second.summary.steps == 125 and second.sequence == first.sequence + 1
     assert (
-        second.recent.first_step + len(second.recent.phases_ms) * second.recent.steps_per_column
+        second.recent.first_step
+        + len(second.recent.rank_wall_ms[0]) * second.recent.steps_per_column
         >= 125
     )
 
@@ -76,13 +80,35 @@ def test_the_first_snapshot_never_raises(tmp_path, content):
 def test_columns_hold_the_mean_of_their_steps(tmp_path):
     folder = write_run(tmp_path / "r", ranks=2, steps=450)
     recent = recent_steps(RunRecord.open(folder))
-    assert recent.steps_per_column == 5 and len(recent.phases_ms) == 90 <= MAX_COLUMNS
+    assert recent.steps_per_column == 5 and len(recent.rank_wall_ms[0]) == 90 <= MAX_COLUMNS
     assert set(recent.rank_wall_ms) == {0, 1}
     rows = RunRecord.open(folder).steps(1)[10:15]
     assert recent.rank_wall_ms[1][2] == pytest.approx(rows["wall_ns"].mean() / 1e6)
-    data = PHASES.index("data")
-    both = [RunRecord.open(folder).steps(r)["data_ns"][10:15].mean() / 1e6 for r in (0, 1)]
-    assert recent.phases_ms[2][data] == pytest.approx(sum(both) / 2)
+
+
+def test_the_timeline_counts_every_step_once_and_shows_where_the_run_stood(tmp_path):
+    folder = write_run(tmp_path / "r", steps=300, state="running")
+    rows = RunRecord.open(folder).steps(0)
+    began, ended = int(rows["t_end_ns"][0] - rows["wall_ns"][0]), int(rows["t_end_ns"][-1])
+    line = timeline(RunRecord.open(folder), ended + 5 * 10**9)
+    assert sum(line.steps) == pytest.approx(300)
+    mean = np.nansum(np.array(line.phases_ms) * np.array(line.steps)[:, None], axis=0) / 300
+    for name, value in zip(PHASES, mean.tolist(), strict=True):
+        assert value == pytest.approx(rows[f"{name}_ns"].mean() / 1e6), name
+    standing = [value != value for value in line.step_ms]
+    assert sum(standing) * line.bin_s == pytest.approx(5, abs=3 * line.bin_s) and standing[-1]
+    assert len(line.steps) * line.bin_s >= (ended - began) / 1e9
+
+
+def test_waiting_is_taken_out_of_backward_and_nothing_is_lost(tmp_path):
+    folder = write_run(tmp_path / "r", ranks=2, slow_rank=1, steps=300)
+    line = timeline(RunRecord.open(folder), START_NS)
+    backward, wait = list(PARTS).index("backward"), list(PARTS).index("wait")
+    columns = parted(line)
+    for column, phases in zip(columns, line.phases_ms, strict=True):
+        assert sum(column) == pytest.approx(sum(phases), nan_ok=True)
+    middle = columns[len(columns) // 2]
+    assert middle[wait] == pytest.approx(3.0) and middle[backward] == pytest.approx(6.9, abs=0.8)
 
 
 def test_columns_stay_as_they_are_while_the_run_grows(tmp_path):
@@ -91,14 +117,15 @@ def test_columns_stay_as_they_are_while_the_run_grows(tmp_path):
     append(folder, 450, 50, START_NS + 20 * 10**9)
     second = recent_steps(RunRecord.open(folder), first)
     assert second.steps_per_column == first.steps_per_column
-    assert second.phases_ms[: len(first.phases_ms)] == first.phases_ms
+    walls = first.rank_wall_ms[0]
+    assert second.rank_wall_ms[0][: len(walls)] == walls
 
 
 def test_a_restarted_rank_shows_its_last_attempt(tmp_path):
     folder = write_run(tmp_path / "r", steps=100, state="running")
     append(folder, 0, 30, START_NS + 20 * 10**9)
     recent = recent_steps(RunRecord.open(folder))
-    assert len(recent.phases_ms) == 30 and recent.first_step == 0
+    assert len(recent.rank_wall_ms[0]) == 30 and recent.first_step == 0
 
 
 def test_a_cut_holds_nothing_from_later(tmp_path):

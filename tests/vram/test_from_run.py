@@ -13,7 +13,7 @@ from e2e_support import gputop
 from gputop import calibration
 from gputop.feed.prediction import Prediction, Predictor, remember_run
 from gputop.render.rows import row_text
-from gputop.widgets.memory import predicted
+from gputop.widgets.history import predicted
 from gputop_analysis import catalog
 from gputop_analysis.findings import evaluate
 from gputop_analysis.view import RunView

@@ -90,6 +90,13 @@ class phase:
         return timed
 
 
+def load_ipython_extension(shell):
+    """``%load_ext gputop``: the cell magic ``%%gputop``."""
+    from gputop.notebook import load
+
+    load(shell)
+
+
 def __getattr__(name):
     if name == "estimate":
         from gputop.api import estimate

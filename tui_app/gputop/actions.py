@@ -52,9 +52,17 @@ ACTIONS: tuple[Action, ...] = (
         label_in_replay="play",
     ),
     Action(
-        "export", "e", "e", "export", "Write what is seen as SVG, Markdown, JSON or CSV.", footer=12
+        "palette",
+        "colon",
+        ":",
+        "command",
+        "Find an action, a run, a rank or a finding by name.",
+        footer=11,
     ),
-    Action("copy", "y,c", "y", "copy", "Copy the chosen row or the focused panel.", footer=16),
+    Action(
+        "export", "e", "e", "export", "Write what is seen as SVG, Markdown, JSON or CSV.", footer=10
+    ),
+    Action("copy", "y,c", "y", "copy", "Copy the chosen row or the focused panel.", footer=20),
     Action(
         "profile",
         "p",
@@ -63,6 +71,7 @@ ACTIONS: tuple[Action, ...] = (
         "Profile the next three steps on every rank.",
         "control",
         group="Training",
+        footer=8,
     ),
     Action(
         "dump",
@@ -72,6 +81,7 @@ ACTIONS: tuple[Action, ...] = (
         "Show where every rank's threads stand.",
         "control",
         group="Training",
+        footer=7,
     ),
     Action(
         "hand_over",
@@ -89,7 +99,7 @@ ACTIONS: tuple[Action, ...] = (
         "8 b",
         "budget",
         "Where all of the wall time went.",
-        footer=13,
+        footer=5,
         group="Screens",
     ),
     Action(
@@ -98,7 +108,7 @@ ACTIONS: tuple[Action, ...] = (
         "9 n",
         "numerics",
         "Loss, norms and rates over all steps.",
-        footer=14,
+        footer=6,
         group="Screens",
     ),
     Action(
@@ -108,6 +118,7 @@ ACTIONS: tuple[Action, ...] = (
         "all ranks",
         "Every rank, sorted by wait or what you like.",
         group="Screens",
+        footer=4,
     ),
     Action(
         "what_if",
@@ -115,7 +126,7 @@ ACTIONS: tuple[Action, ...] = (
         "u",
         "what if",
         "What each optimisation would win on this run.",
-        footer=4,
+        footer=14,
         group="Screens",
     ),
     Action(
@@ -124,7 +135,7 @@ ACTIONS: tuple[Action, ...] = (
         "v",
         "estimate",
         "GPU memory of this or another setup.",
-        footer=5,
+        footer=15,
         group="Screens",
     ),
     Action(
@@ -133,7 +144,7 @@ ACTIONS: tuple[Action, ...] = (
         "t",
         "plan",
         "How this or another job is best split over GPUs.",
-        footer=6,
+        footer=16,
         group="Screens",
     ),
     Action(
@@ -142,7 +153,7 @@ ACTIONS: tuple[Action, ...] = (
         "x",
         "catalog",
         "GPUs: memory, speed, rent, to sort and compare.",
-        footer=7,
+        footer=17,
         group="Screens",
     ),
     Action(
@@ -151,7 +162,7 @@ ACTIONS: tuple[Action, ...] = (
         "i",
         "links",
         "How the GPUs of this machine or a server are wired.",
-        footer=8,
+        footer=18,
         group="Screens",
     ),
     Action(
@@ -160,7 +171,7 @@ ACTIONS: tuple[Action, ...] = (
         "z",
         "zoom",
         "Give the focused panel the whole screen, or back.",
-        footer=10,
+        footer=12,
         group="Panels",
     ),
     Action(
@@ -169,7 +180,7 @@ ACTIONS: tuple[Action, ...] = (
         "h",
         "hide",
         "Hide the focused panel; its number brings it back.",
-        footer=15,
+        footer=19,
         group="Panels",
     ),
     Action("next_panel", "tab", "tab", "next", "Focus the next panel.", group="Panels"),
@@ -533,6 +544,7 @@ ACTIONS: tuple[Action, ...] = (
 OF_THE_APP = frozenset(
     [
         "quit",
+        "palette",
         "help",
         "export",
         "copy",

@@ -7,6 +7,7 @@ readers are imported when the main screen is made.
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,6 +38,8 @@ class Request(NamedTuple):
     hidden: frozenset[str] = frozenset()
     zoomed: str | None = None
     switched: str = "output"
+    layout: str = ""
+    """``compact``, ``normal`` or ``wide`` where the whole screen decides it; empty: as the size says."""
 
 
 class PanelSpec(NamedTuple):
@@ -59,7 +62,7 @@ class PanelSpec(NamedTuple):
     normal: tuple[int, int]
     """The same from 100x32 on."""
     wide: tuple[int, int]
-    """Column and row from 160 columns on."""
+    """The same from 160 columns on."""
     opens: str = ""
     """The action that Enter takes on it; none gives it the whole screen."""
     footer: int = 0
@@ -88,33 +91,43 @@ def imported(place: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
+FRAME = 2
+"""Rows that a frame takes."""
+TALL = 26
+"""Rows of a body from which on all ranks are shown before others grow."""
+LISTED = 11
+"""Rows of the list beside a heat map."""
+GRID_FROM = 25
+"""Ranks from which on they are drawn as a heat map."""
+
+
 def _breakdown_rows(request: Request) -> Want:
-    return Want(6, 12, 1) if request.begun else Want(3, 3)
-
-
-def _memory_rows(request: Request) -> Want:
-    return Want(3, max(4, 2 + (request.gpus or request.ranks + 2)))
+    return Want(6, 14, 2) if request.begun else Want(3, 3)
 
 
 def _ranks_rows(request: Request) -> Want:
-    return Want(4, max(6, 8 if request.ranks <= 1 else 2 + request.ranks))
-
-
-def _meters_rows(request: Request) -> Want:
-    return Want(3, max(4, 1 + request.gpus + 3 * min(request.hosts, 4)))
+    """Heading, a row a rank and the host, or the rows of the heat map."""
+    if request.ranks < GRID_FROM:
+        shown = 1 + max(request.ranks, request.gpus)
+    else:
+        side = math.ceil(math.sqrt(request.ranks))
+        shown = max(math.ceil(side / 2), LISTED)
+    rows = FRAME + shown + min(request.hosts, 2)
+    least = min(rows, 5 * request.height // 8) if request.height >= TALL else min(rows, 6)
+    return Want(least, rows)
 
 
 def _findings_rows(request: Request) -> Want:
-    return Want(3, 1 + max(2, request.findings))
+    return Want(3, 1 + max(2, 2 * request.findings))
 
 
 PANELS: list[PanelSpec] = [
     PanelSpec(
         id="breakdown",
         keys="1",
-        title="Step breakdown",
+        title="Where a step goes",
         label="step",
-        description="Go to the step breakdown.",
+        description="Go to where a step goes.",
         widget="gputop.widgets.breakdown:Breakdown",
         rows=_breakdown_rows,
         compact=(0, 0),
@@ -123,41 +136,30 @@ PANELS: list[PanelSpec] = [
         opens="budget",
     ),
     PanelSpec(
-        id="memory",
-        keys="2,m",
-        title="Memory",
-        label="memory",
-        description="Go to memory.",
-        widget="gputop.widgets.memory:Memory",
-        rows=_memory_rows,
+        id="history",
+        keys="2,m,4,g",
+        title="History",
+        label="history",
+        description="Go to memory, GPU and host over the run.",
+        widget="gputop.widgets.history:HistoryPanel",
+        rows=lambda _: Want(5, 12, 1),
         compact=(2, 0),
-        normal=(2, 0),
-        wide=(1, 1),
+        normal=(2, 1),
+        wide=(2, 1),
+        reads="gputop.feed.resources:resources",
     ),
     PanelSpec(
         id="ranks",
         keys="3,r",
         title="Ranks",
         label="ranks",
-        description="Go to the ranks.",
+        description="Go to the ranks and their GPUs.",
         widget="gputop.widgets.ranks:Ranks",
         rows=_ranks_rows,
         compact=(2, 0),
-        normal=(2, 1),
-        wide=(0, 1),
+        normal=(1, 0),
+        wide=(1, 0),
         opens="all_ranks",
-    ),
-    PanelSpec(
-        id="meters",
-        keys="4,g",
-        title="GPU and host",
-        label="meters",
-        description="Go to the GPU and host meters.",
-        widget="gputop.widgets.meters:Meters",
-        rows=_meters_rows,
-        compact=(2, 0),
-        normal=(3, 0),
-        wide=(1, 2),
     ),
     PanelSpec(
         id="findings",
@@ -168,8 +170,8 @@ PANELS: list[PanelSpec] = [
         widget="gputop.widgets.findings:Findings",
         rows=_findings_rows,
         compact=(1, 0),
-        normal=(1, 0),
-        wide=(1, 0),
+        normal=(0, 1),
+        wide=(0, 1),
         footer=3,
     ),
     PanelSpec(
@@ -179,11 +181,11 @@ PANELS: list[PanelSpec] = [
         label="output",
         description="Go to the command's output.",
         widget="gputop.widgets.output:Output",
-        rows=lambda _: Want(4, 12, 2),
+        rows=lambda _: Want(4, 12, 1),
         compact=(2, 0),
-        normal=(3, 1),
-        wide=(0, 2),
-        footer=11,
+        normal=(2, 0),
+        wide=(2, 0),
+        footer=13,
     ),
     PanelSpec(
         id="loss",
@@ -192,10 +194,10 @@ PANELS: list[PanelSpec] = [
         label="loss",
         description="Go to the loss curve.",
         widget="gputop.widgets.loss:Loss",
-        rows=lambda _: Want(4, 10, 1),
+        rows=lambda _: Want(5, 10, 1),
         compact=(2, 0),
-        normal=(3, 0),
-        wide=(1, 3),
+        normal=(2, 1),
+        wide=(2, 2),
         opens="numerics",
         reads="gputop.feed.curves:loss_curve",
     ),

@@ -4,12 +4,13 @@ winner.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from gputop_agent import wire
+from gputop_agent.contracts import Hello
 from gputop_analysis.diff.model import Caveat
 from gputop_analysis.ending import ending
 from gputop_analysis.hang_episodes import newest_episode
@@ -18,7 +19,6 @@ from gputop_analysis.text import counted
 from gputop_analysis.view import RunView
 
 _SAMPLES_DIFFER = 0.01
-Hello = dict[str, Any]
 
 
 def caveats(a: RunView, b: RunView) -> tuple[Caveat, ...]:
@@ -116,7 +116,7 @@ def _model(a: Hello, b: Hello) -> Iterator[Caveat]:
     yield Caveat("model", words_a, words_b, text, comparable=False)
 
 
-def model_words(model: Hello) -> str:
+def model_words(model: Mapping[str, Any]) -> str:
     """``Linear, 650 parameters``."""
     size = model.get("parameters")
     parts = [

@@ -109,11 +109,8 @@ def _less_latency(run: Facts, exposed_ms: float) -> list[Option]:
     if len(buckets) > SMALL_BUCKETS and max(buckets) < 1 << 20:
         words = f"fewer, larger messages (now {len(buckets)}): {phrase(run, 'bucket', size=25)}"
         found.append(Option(words, wins_ms=(1 - 1 / len(buckets)) * exposed_ms))
-    hook = (
-        (run.parallel.get("ddp") or {}).get("comm_hook")
-        if isinstance(run.parallel.get("ddp"), dict)
-        else None
-    )
+    settings = run.parallel.get("ddp")
+    hook = settings.get("comm_hook") if isinstance(settings, dict) else None
     if not run.oversubscribed:
         nccl = "nccl" in str(run.parallel.get("backend"))
         interface = "NCCL_SOCKET_IFNAME" if nccl else "GLOO_SOCKET_IFNAME"

@@ -11,7 +11,7 @@ import numpy as np
 from gputop_agent import wire
 from gputop_analysis.findings.evenly import Evenly, spread_rows, work_of
 from gputop_analysis.findings.registry import Spec
-from gputop_analysis.findings.shares import everybody
+from gputop_analysis.findings.shares import everybody, run_queue
 from gputop_analysis.findings.sites import named, top_site
 from gputop_analysis.level import RAMP_BLOCKS, Ramp, ramp
 from gputop_analysis.model import Finding, Input, Proof
@@ -70,9 +70,13 @@ def climbing(view: RunView, rank: int) -> Climb | None:
     of_shapes = unit == "step" and _shapes_vary(
         view, rank
     )  # longer samples are more work, which nothing counts
+    if _short_of_cores(view, rank):  # then only CPU time tells a climb from a machine that fills up
+        phases_by_clock = {}
+    else:
+        phases_by_clock = phases
     parts = [
         one
-        for one in _parts(rows, phases, walls_ms)
+        for one in _parts(rows, phases_by_clock, walls_ms)
         if not (of_shapes and set(one[0]) & set(COMPUTE))
     ]
     found = [Part(names, *one) for names, ms, of_ms in parts if (one := _alone(ms, of_ms))]
@@ -87,6 +91,15 @@ def climbing(view: RunView, rank: int) -> Climb | None:
     first = evenly.step(0)
     steps = int(rows["step"][-1]) - first + 1
     return Climb(rank, phase, part.ramp, part.alone_ms, (before, after), first, steps)
+
+
+QUEUED = 0.3
+"""Of the time spent waiting for a core, from which times by the clock follow the machine's load."""
+
+
+def _short_of_cores(view: RunView, rank: int) -> bool:
+    queue = run_queue(view, rank)
+    return queue is not None and queue.share.low > QUEUED
 
 
 def _measured(rows: Array) -> Array:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from gputop_agent.contracts import Hello
 from gputop_analysis.findings.advice import Option
 from gputop_analysis.findings.compute_samples import Samples, samples
 from gputop_analysis.findings.dialect import phrase
@@ -201,7 +200,7 @@ def _typical(view: RunView) -> Samples | None:
     )
 
 
-def _capability(hello: dict[str, Any]) -> float:
+def _capability(hello: Hello) -> float:
     """As a number; 0 where it is not known."""
     try:
         return float(hello.get("device_capability") or 0)
@@ -209,9 +208,9 @@ def _capability(hello: dict[str, Any]) -> float:
         return 0.0
 
 
-def _dtypes(hello: dict[str, Any]) -> list[str]:
+def _dtypes(hello: Hello) -> list[str]:
     return list((hello.get("model") or {}).get("by_dtype") or {})
 
 
-def _all_float32(hello: dict[str, Any]) -> bool:
+def _all_float32(hello: Hello) -> bool:
     return _dtypes(hello) == ["float32"]

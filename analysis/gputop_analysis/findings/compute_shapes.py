@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from gputop_agent.contracts import Shapes
 from gputop_analysis.findings.advice import MAP_STYLE, SHAPES_COST, TOKENS, Option
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
@@ -82,7 +81,7 @@ def shape_churn(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
-def _per_100(shapes: dict[str, Any]) -> float:
+def _per_100(shapes: Shapes) -> float:
     return 100.0 * float(shapes.get("distinct") or 0) / max(1.0, float(shapes.get("batches") or 1))
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
+from gputop_agent.contracts import Hello, LoaderInUse, ParallelFacts
 from gputop_analysis.findings.shares import on_device
 from gputop_analysis.view import RunView
 
@@ -29,12 +29,12 @@ class Facts:
     rank: int
 
     @cached_property
-    def hello(self) -> dict[str, Any]:
+    def hello(self) -> Hello:
         """What the rank said about itself."""
         return self.view.hello(self.rank)
 
     @property
-    def loader(self) -> dict[str, Any]:
+    def loader(self) -> LoaderInUse:
         """The DataLoader that feeds the training; empty where there is none, or none was seen."""
         return self.hello.get("dataloader") or {}
 
@@ -49,7 +49,7 @@ class Facts:
         return self.view.world_size
 
     @property
-    def parallel(self) -> dict[str, Any]:
+    def parallel(self) -> ParallelFacts:
         """How the training is spread over ranks."""
         return self.hello.get("parallel") or {}
 

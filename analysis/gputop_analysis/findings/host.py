@@ -33,6 +33,8 @@ from gputop_analysis.view import Array, RunView
 PAUSE, HABIT = 20, 3
 """A step so many times as long as the median one is a pause; so many of them are a habit of the loop."""
 
+LARGE_PART = 0.35
+"""Of a step: so much host code is worth a look although no line holds most of it."""
 LEAST_LEFT = 0.5
 """Part of a step that is left without the waiting for a core; where it is less, whose waiting that was is not exact
 enough to take it off."""
@@ -162,9 +164,9 @@ def _severity(other: Share, site: Site | None) -> Severity:
     """Info for a trainer's own code, and for a little that no line holds most of: many small things that are needed."""
     if site is None or not _users_own(other, site):
         return "info"
-    if other.share.low > 0.25:
-        return "high"
-    return "medium" if named(site) else "info"
+    if named(site):
+        return "high" if other.share.low > 0.25 else "medium"
+    return "medium" if other.share.low > LARGE_PART else "info"
 
 
 def _builds_loader(view: RunView, rank: int, site: Site | None) -> bool:

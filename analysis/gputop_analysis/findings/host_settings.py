@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from gputop_agent.contracts import Optimizer
 from gputop_analysis.findings.advice import Option, at_least
 from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
@@ -223,7 +224,7 @@ _FOREACH = "foreach=True for the optimizer"
 
 
 def _optimizer_proof(
-    update: Share, optimizer: dict[str, Any], gain: tuple[float, float, float] | None
+    update: Share, optimizer: Optimizer, gain: tuple[float, float, float] | None
 ) -> Proof:
     formula = (
         f"recoverable = {gain[0]:.2f} x optimizer time: fused=True won {gain[1]:.0%} to {gain[2]:.0%} of it on a CPU"

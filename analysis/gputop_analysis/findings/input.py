@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
+from gputop_agent.contracts import LoaderInUse
 from gputop_analysis.findings.advice import FREE_CORES, MAP_STYLE, NOWHERE, Lever, Option
 from gputop_analysis.findings.cores import (
     BUSY_CORES,
@@ -128,7 +128,7 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
-def _workers(loader: dict[str, Any]) -> str:
+def _workers(loader: LoaderInUse) -> str:
     return f"num_workers={loader['num_workers']}" if "num_workers" in loader else "no DataLoader"
 
 
@@ -154,7 +154,7 @@ def _late_in_any_case(view: RunView, wait: Share, queue: Queue) -> bool:
     family="input",
     cause="input",
     trigger="num_workers=0 and data wait above 5 % of the step (lower end of the 95 % interval); info below 3 ms a "
-    "batch, which a worker takes to hand one over",
+    "batch, which a worker takes to hand one over, unless it is above 2 ms and 40 % of the step",
     fix="num_workers above 0: batches are then made while the model trains",
     explains=("IN01",),
     no_use=(
@@ -183,7 +183,7 @@ def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
     wanted = workers_needed(view, wait)
     won = won_by_workers(view, wait, 0, wanted)
     return spec.make(
-        severity_of(wait) if making_ms >= QUEUE_READ_MS else "info",
+        _severity_alone(wait, making_ms),
         f"{wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms, makes the next batch: num_workers=0",
         f"the loader {loader_place(run)} has num_workers=0, so the training makes each batch itself: "
         f"{wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step, {wait.percent}, {wait.clock} clock, "
@@ -211,6 +211,16 @@ def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
+LARGE_PART, LARGE_MS = 0.40, 2.0
+"""Of a step, and a batch: making them is worth a look also where a worker would not win it back."""
+
+
+def _severity_alone(wait: Share, making_ms: float) -> Severity:
+    if making_ms >= QUEUE_READ_MS:
+        return severity_of(wait)
+    return "medium" if wait.share.low > LARGE_PART and making_ms >= LARGE_MS else "info"
+
+
 def _cores_said(view: RunView, rank: int, processes: int) -> float | str:
     cores = own_cores(view, rank, processes)
     return "not known" if cores is None else cores
@@ -231,11 +241,17 @@ def _whole_batches(run: Facts, wait: Share) -> tuple[Option, ...]:
 
 
 def per_batch_ms(view: RunView, wait: Share) -> float:
-    """Waiting for one batch: with gradient accumulation a step takes several."""
+    """Waiting for one batch: with gradient accumulation a step takes several.
+
+    Backward passes are counted where the size of a batch is not known; a GAN makes several for one batch.
+    """
     series = view.per_rank[wait.rank]
-    batches = float(series.rows["micro_batches"][series.steady].sum()) / max(
-        series.n_steps[series.steady].sum(), 1
-    )
+    steps = max(int(series.n_steps[series.steady].sum()), 1)
+    batches = float(series.rows["micro_batches"][series.steady].sum()) / steps
+    samples = float(series.rows["samples"][series.steady].sum()) / steps
+    size = (view.hello(wait.rank).get("dataloader") or {}).get("batch_size")
+    if isinstance(size, int) and size > 0 and samples > 0:
+        batches = min(batches, samples / size)
     return wait.mean_ms / max(1.0, batches)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from gputop_agent.contracts import LoaderInUse
 from gputop_analysis.findings.dialect import loader_change, loader_place, loader_site
 from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.input import data_wait
@@ -189,7 +188,7 @@ def started_anew(view: RunView) -> Looks | None:
 
 
 def _of_workers(
-    seen: Looks, loader: dict[str, Any], steps: int, data_ms: float
+    seen: Looks, loader: LoaderInUse, steps: int, data_ms: float
 ) -> tuple[float, float]:
     """Milliseconds of all starts, at least and at most: a first fetch also waits as any other would."""
     others = steps - seen.epochs
@@ -201,13 +200,13 @@ def _of_workers(
     return seen.starts_ms + 0.5 * first_ms, seen.starts_ms + first_ms
 
 
-def lines_of(loader: dict[str, Any]) -> tuple[str, ...]:
+def lines_of(loader: LoaderInUse) -> tuple[str, ...]:
     """``file:line`` where a loader is built, and where it is iterated over unless that is a trainer's call."""
     names = ("site",) if loader.get("inside") else ("site", "loop")
     return tuple(str(loader[name]) for name in names if loader.get(name))
 
 
-def _building_ms(view: RunView, rank: int, loader: dict[str, Any]) -> float:
+def _building_ms(view: RunView, rank: int, loader: LoaderInUse) -> float:
     """What the loader's line takes outside of fetches: building it, and ending the workers of one that is dropped."""
     at_line, samples = samples_where(
         view, "other", rank, lambda one: one.get("site") in lines_of(loader)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gputop_agent.contracts import Mesh
 from gputop_analysis.findings.advice import ITERABLE, LIGHTNING, MAP_STYLE, OWN_LOOP, Option
 from gputop_analysis.findings.dialect import loader_change, loader_place, loader_site
 from gputop_analysis.findings.facts import Facts
@@ -221,5 +222,5 @@ def _is_data_parallel(view: RunView) -> bool:
     return True
 
 
-def _has_several_dimensions(mesh: dict[str, Any] | None) -> bool:
+def _has_several_dimensions(mesh: Mesh | None) -> bool:
     return sum(size > 1 for size in (mesh or {}).get("shape", ())) > 1

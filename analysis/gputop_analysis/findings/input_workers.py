@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from gputop_agent.contracts import LoaderInUse
 from gputop_analysis.findings.advice import NOWHERE, Option
 from gputop_analysis.findings.dialect import loader_change, loader_place, loader_site, takes
 from gputop_analysis.findings.facts import Facts
@@ -37,7 +36,7 @@ MANY_TENSORS = 8
 """In a batch: of fewer, the handing over is soon done where there are cores for it."""
 
 
-def _waiting(view: RunView, least_share: float) -> tuple[Share, Looks, dict[str, Any]] | None:
+def _waiting(view: RunView, least_share: float) -> tuple[Share, Looks, LoaderInUse] | None:
     """Data wait of the typical rank, the looks at its loader and its description, where it has worker processes."""
     wait = data_wait(view)
     if (

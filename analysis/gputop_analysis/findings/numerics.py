@@ -224,9 +224,12 @@ def networks_beside(view: RunView) -> bool:
         return False
     if any((view.hello().get("libraries") or {}).get(name) for name in ("gymnasium", "gym")):
         return True
+    if view.hello().get("network_beside"):
+        return True
     series = view.per_rank[view.ranks[0]]
     rows = series.rows[series.after_set_up]
-    return len(rows) > 0 and float(((rows["flags"] & wire.F_EVAL) != 0).mean()) > 0.5
+    measured = rows["flags"][(rows["flags"] & wire.F_ESTIMATED) == 0]
+    return len(measured) > 0 and float(((measured & wire.F_EVAL) != 0).mean()) > 0.5
 
 
 STAYS = 0.5

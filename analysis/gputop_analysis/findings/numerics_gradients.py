@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from gputop_agent.contracts import Hello
 from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.note import CPU
@@ -270,11 +269,13 @@ def without_gradient(view: RunView, spec: Spec) -> Finding | None:
 
 
 def _left_out(view: RunView, spec: Spec) -> Finding | None:
-    """Parameters that want a gradient, and that the only optimizer was not given: they are never updated."""
+    """Parameters that want a gradient, and that no optimizer was given: they are never updated."""
     for rank in view.ranks:
         hello = view.hello(rank)
         model, optimizer = hello.get("model") or {}, hello.get("optimizer") or {}
-        whole, given = int(model.get("trainable") or 0), int(optimizer.get("parameters") or 0)
+        whole = int(model.get("trainable") or 0)
+        given = int(optimizer.get("all_parameters") or optimizer.get("parameters") or 0)
+        others = optimizer.get("others") or []
         if not _comparable(hello) or not given or whole - given <= MUCH_WITHOUT * whole:
             continue
         share = 1 - given / whole
@@ -282,7 +283,9 @@ def _left_out(view: RunView, spec: Spec) -> Finding | None:
             "high" if share > 0.5 else "medium",
             f"{100 * share:.0f} % of the parameters that want a gradient are in no optimizer",
             f"{model.get('class') or 'the model'} has {whole:,} values with requires_grad=True, "
-            f"{optimizer.get('class')} has {given:,}, and no other optimizer steps: the rest stays as it was made",
+            f"{' and '.join([str(optimizer.get('class')), *others])} "
+            + (f"have {given:,} together" if others else f"has {given:,}")
+            + ", and no other optimizer steps: the rest stays as it was made",
             "give the optimizer model.parameters(); if the rest shall stay as it is, call requires_grad_(False) on it, "
             "which saves its part of the backward pass too",
             rank=rank if len(view.ranks) > 1 else everybody(view),
@@ -302,15 +305,16 @@ def _left_out(view: RunView, spec: Spec) -> Finding | None:
     return None
 
 
-def _comparable(hello: dict[str, Any]) -> bool:
-    """Whether model and optimizer count the same parameters: one whole model, one optimizer of torch's, no shards."""
+def _comparable(hello: Hello) -> bool:
+    """Whether model and optimizers count the same parameters: one whole model, optimizers of torch's, no shards."""
     model, optimizer, parallel = (
         hello.get(key) or {} for key in ("model", "optimizer", "parallel")
     )
     sharded = model.get("sharded") or any(
         parallel.get(kind) for kind in ("fsdp", "deepspeed", "pipeline")
     )
-    alone = optimizer.get("module") == "torch" and not optimizer.get("others")
+    counted = "all_parameters" in optimizer or not optimizer.get("others")
+    alone = optimizer.get("module") == "torch" and counted
     return (
         alone and not sharded and not model.get("truncated") and len(model.get("roots") or ()) == 1
     )

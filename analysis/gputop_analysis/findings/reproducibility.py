@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from gputop_analysis.findings.note import CPU
@@ -57,7 +58,7 @@ def nondeterminism(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
-def _missing(flags: dict[str, Any], env: dict[str, str], on_gpu: bool) -> list[tuple[str, str]]:
+def _missing(flags: dict[str, Any], env: Mapping[str, Any], on_gpu: bool) -> list[tuple[str, str]]:
     found = []
     if on_gpu and flags.get("cudnn_benchmark"):
         found.append(

@@ -41,6 +41,10 @@ _UPDATES = re.compile(
 _NETWORKS = "torch/nn/"
 _FILES = ("torch/serialization.py", "torch/hub.py", "torch/utils/tensorboard/")
 """Parts of torch that read and write files."""
+_TENSOR_CALL = re.compile(
+    r"\b(?:torch|F|functional)\.(?!(?:tensor|as_tensor|from_numpy|save|load)\b)\w+\("
+)
+_LOOP = re.compile(r"\bfor\b")
 _BY_ROWS = "torch/_tensor.py"
 """Iterating over a tensor in Python ends in its ``__iter__``."""
 
@@ -94,7 +98,14 @@ class _Sample:
             return False
         if self.inside.startswith(_FILES):
             return False
-        return self.inside.startswith("torch/") or bool(_UPDATES.search(self.code))
+        if self.inside:
+            return self.inside.startswith("torch/") or bool(_UPDATES.search(self.code))
+        return bool(_UPDATES.search(self.code)) or self.calls_tensors
+
+    @property
+    def calls_tensors(self) -> bool:
+        """Whether a line calls torch's functions, such as a loss, and was seen between two of their calls."""
+        return bool(_TENSOR_CALL.search(self.code)) and not _LOOP.search(self.code)
 
     @property
     def in_trainer(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gputop_agent.contracts import Hello, Pipeline
 from gputop_analysis.view import RunView
 
 PIPELINE_AXES = ("pp", "pipe", "pipeline", "stage")
@@ -9,24 +10,31 @@ PIPELINE_AXES = ("pp", "pipe", "pipeline", "stage")
 
 def micro_batches(view: RunView) -> int | None:
     """As torch's schedule says; None where another library cuts the batch."""
-    told = ((hello.get("parallel") or {}).get("pipeline") or {} for hello in view.hellos.values())
-    return next((int(one["micro_batches"]) for one in told if one.get("micro_batches")), None)
+    for hello in view.hellos.values():
+        if count := _pipeline(hello).get("micro_batches"):
+            return int(count)
+    return None
 
 
 def chunks_of(view: RunView) -> int:
     """Stages on each rank: more than one where the schedule is interleaved."""
-    told = ((hello.get("parallel") or {}).get("pipeline") or {} for hello in view.hellos.values())
-    return max((len(one.get("here") or ()) for one in told), default=1) or 1
+    here = (_pipeline(hello).get("here") or () for hello in view.hellos.values())
+    return max(map(len, here), default=1) or 1
 
 
 def pipeline_ranks(view: RunView) -> int | None:
     """Ranks of a pipeline: of torch's schedule, or the size of the device mesh's pipeline axis; None without one."""
     for hello in view.hellos.values():
-        parallel = hello.get("parallel") or {}
-        if ranks := (parallel.get("pipeline") or {}).get("ranks"):
+        if ranks := _pipeline(hello).get("ranks"):
             return int(ranks) if ranks > 1 else None
-        mesh = parallel.get("mesh") or {}
+        mesh = (hello.get("parallel") or {}).get("mesh") or {}
         for name, size in zip(mesh.get("names") or (), mesh.get("shape") or (), strict=False):
             if str(name).lower() in PIPELINE_AXES and size > 1:
                 return int(size)
     return None
+
+
+def _pipeline(hello: Hello) -> Pipeline:
+    """Empty where there is none, or where its inside could not be read."""
+    described = (hello.get("parallel") or {}).get("pipeline")
+    return described if isinstance(described, dict) else {}

@@ -1,5 +1,5 @@
-"""The report as one self-contained HTML page: no script, no network, charts as inline SVG, light
-and dark.
+"""The report as one self-contained HTML page: no network, charts as inline SVG, light and dark, one
+small script for crosshair, legend and sorting.
 """
 
 from gputop_analysis.html.page import as_html

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from gputop_analysis.html.chart_data import attribute
 from gputop_analysis.html.svg import Plot, chart
 from gputop_analysis.report.words import figure
 from gputop_analysis.view import Array
@@ -23,41 +24,23 @@ def stacked(steps: Array, layers: dict[str, Array], top: float) -> str:
     over ``top`` is cut.
     """
     plot = Plot(WIDE, 250, x_from=float(steps[0]), x_to=float(steps[-1]), y_from=0.0, y_to=top)
+    plot = plot.fitted("ms")
     below = np.zeros(len(steps))
     parts = []
     for name, values in layers.items():
         above = below + values
         edge = plot.points(zip(steps, above, strict=True))
         back = plot.points(zip(steps[::-1], below[::-1], strict=True))
-        parts.append(f'<polygon points="{edge} {back}" fill="var(--{name})"/>')
+        parts.append(f'<polygon data-series="{name}" points="{edge} {back}" fill="var(--{name})"/>')
         below = above
     return chart(
         plot,
-        "".join(parts) + _hover(plot, steps, layers),
+        "".join(parts),
         label="phases of a step over the run",
         x_name="step",
         y_unit="ms",
+        data=attribute(plot, steps, layers, unit="ms", stacked=True),
     )
-
-
-def _hover(plot: Plot, steps: Array, layers: dict[str, Array]) -> str:
-    """One invisible column for each part of the run, which tells its figures under the pointer."""
-    xs = [plot.x(s) for s in steps]
-    edges = [xs[0], *((a + b) / 2 for a, b in pairwise(xs)), xs[-1]]
-    parts = []
-    for i, step in enumerate(steps):
-        rows = []
-        for name, values in layers.items():
-            if values[i] > 0:
-                rows.append(f"{name} {figure(values[i])} ms")
-        total = sum(values[i] for values in layers.values())
-        title = "\n".join([f"step {step:,.0f}: {figure(total)} ms", *reversed(rows)])
-        area = f'x="{edges[i]:.1f}" width="{max(0.5, edges[i + 1] - edges[i]):.1f}" y="{plot.top}"'
-        height = plot.height - plot.top - plot.bottom
-        parts.append(
-            f'<rect class="hover" {area} height="{height}"><title>{escape(title)}</title></rect>'
-        )
-    return "".join(parts)
 
 
 def line(
@@ -85,7 +68,7 @@ def line(
         x_to=float(max(steps[-1], steps[0] + 1)),
         y_from=bottom,
         y_to=high + room,
-    )
+    ).fitted(unit)
     drawn = _extremes(steps[finite], values[finite])
     path = (
         f'<polyline points="{plot.points(drawn)}" fill="none" stroke="var(--{colour})" '
@@ -98,7 +81,15 @@ def line(
                 _ring(plot, float(steps[i]), value=float(values[i]), label=label, unit=unit)
             )
     inside = path + ' stroke-linejoin="round"/>' + "".join(rings)
-    return chart(plot, inside, label=f"{label} over the run", x_name="step", y_unit=unit)
+    told_steps, told_values = np.array(drawn).T
+    return chart(
+        plot,
+        inside,
+        label=f"{label} over the run",
+        x_name="step",
+        y_unit=unit,
+        data=attribute(plot, told_steps, {label: told_values}, unit=unit),
+    )
 
 
 def _extremes(steps: Array, values: Array) -> list[tuple[float, float]]:
@@ -129,7 +120,7 @@ def histogram(edges: Array, counts: Array, marks: dict[str, float]) -> str:
         x_to=float(edges[-1]),
         y_from=0.0,
         y_to=float(counts.max()) * 1.12,
-    )
+    ).fitted("")
     total = max(float(counts.sum()), 1.0)
     bars = []
     for (low, high), count in zip(pairwise(edges), counts, strict=True):

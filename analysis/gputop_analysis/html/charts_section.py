@@ -50,7 +50,9 @@ def phases(report: Report) -> str:
 
 def _legend(names: list[str]) -> str:
     keys = "".join(
-        f'<span style="--c:var(--{n})"><span class="key"></span>{escape(n)}</span>' for n in names
+        f'<button type="button" data-switch="{escape(n)}" style="--c:var(--{n})" '
+        f'aria-pressed="true"><span class="key"></span>{escape(n)}</button>'
+        for n in names
     )
     return f'<div class="legend">{keys}</div>'
 

@@ -32,8 +32,16 @@ def section(title: str, html: str, note: str = "") -> str:
     return f"<section><h2>{escape(title)}</h2>{subtitle}{html}</section>"
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[int] = (0,)) -> str:
-    """A table of texts; the columns ``left`` are left-aligned, the others are figures."""
+def table(
+    head: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    left: Collection[int] = (0,),
+    sortable: bool = False,
+) -> str:
+    """A table of texts; the columns ``left`` are left-aligned, the others are figures. A click on
+    a heading sorts where the table is ``sortable``.
+    """
+    mark = ' class="sortable"' if sortable else ""
 
     def cells(tag: str, row: Sequence[str]) -> str:
         return "".join(
@@ -43,7 +51,7 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], left: Collection[i
 
     body = "".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
     return (
-        f'<div class="scroll"><table><thead><tr>{cells("th", head)}</tr></thead>'
+        f'<div class="scroll"><table{mark}><thead><tr>{cells("th", head)}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from html import escape
 
 from gputop_analysis.html import charts_section, findings_section, tables, top
+from gputop_analysis.html.script import POLICY, SCRIPT
 from gputop_analysis.html.style import STYLE
 from gputop_analysis.report.build import Report
 
@@ -34,11 +35,12 @@ def as_html(report: Report) -> str:
     head = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"<title>{title}</title><style>{STYLE}</style></head><body><main>"
+        f"{POLICY}<title>{title}</title><style>{STYLE}</style></head><body><main>"
     )
     body = "\n".join(part for section in SECTIONS if (part := section(report)))
     version = escape(report.record.manifest.gputop_version)
     foot = (
         f"Made by gputop from the record of the run (recorded by version {version or 'unknown'})."
     )
-    return f"{head}\n{body}\n<footer>{foot}</footer></main></body></html>\n"
+    script = f"<script>{SCRIPT}</script>"
+    return f"{head}\n{body}\n<footer>{foot}</footer></main>{script}</body></html>\n"

@@ -51,6 +51,7 @@ th{color:var(--muted);font-weight:500;text-align:right;padding:5px 10px;
  white-space:nowrap}
 td{text-align:right;padding:5px 10px;border-bottom:1px solid var(--rule);vertical-align:top}
 tr:last-child td{border-bottom:0}
+td:not(.l):not(:first-child){white-space:nowrap}
 th:first-child,td:first-child,.l{text-align:left}
 td:first-child,th:first-child{padding-left:0}
 .key{display:inline-block;width:10px;height:10px;border-radius:3px;margin-right:9px;
@@ -65,8 +66,25 @@ svg text.on{fill:#fff;font-weight:600;paint-order:stroke;stroke:rgba(0,0,0,.45);
   stroke-width:2.5px}
 svg text.halo{fill:var(--strong);paint-order:stroke;stroke:var(--card);stroke-width:3px}
 svg .grid{stroke:var(--rule);stroke-width:1}
-svg .hover{fill:transparent}
-svg .hover:hover{fill:var(--strong);fill-opacity:.09}
+svg .cross{stroke:var(--strong);stroke-opacity:.55;pointer-events:none}
+.chart{position:relative;overflow-x:auto}
+.tip{position:fixed;z-index:9;pointer-events:none;background:var(--inset);color:var(--text);
+  border:1px solid var(--rule);border-radius:6px;padding:6px 10px;font-size:12px;white-space:pre;
+  box-shadow:0 2px 8px rgba(0,0,0,.25)}
+.tip[hidden]{display:none}
+.legend button{all:unset;cursor:pointer}
+.legend button:focus-visible{outline:2px solid var(--accent);outline-offset:2px}
+.legend button[aria-pressed=false]{opacity:.4;text-decoration:line-through}
+.sortable th{cursor:pointer}
+.sortable th[aria-sort=ascending]::after{content:" \\25b2"}
+.sortable th[aria-sort=descending]::after{content:" \\25bc"}
+.subtitle{color:var(--text);margin-top:8px;overflow-wrap:anywhere}
+.saved{color:var(--good);font-weight:600;margin-top:8px}
+.two{display:grid;grid-template-columns:1fr 1fr;gap:0 18px;align-items:start}
+@media(max-width:820px){.two{grid-template-columns:1fr}}
+@media(max-width:600px){main{padding:20px 10px 40px}section{padding:14px 12px}h1{font-size:22px}
+ .tiles{grid-template-columns:1fr 1fr}.wide svg{min-width:680px}svg text{font-size:15px}
+ dl{grid-template-columns:1fr}dd{margin-bottom:6px}}
 .legend{display:flex;flex-wrap:wrap;gap:4px 18px;font-size:13px;color:var(--muted);margin:0 0 8px}
 .finding{border:1px solid var(--rule);border-left:4px solid var(--c);border-radius:8px;
   padding:14px 16px;

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 
 from gputop_analysis.report.words import figure
+
+LETTER = 8
+"""Width of a label's letter at most, in units of the drawing; a phone draws them larger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,12 @@ class Plot:
     bottom: int = 24
     top: int = 10
     right: int = 8
+
+    def fitted(self, y_unit: str) -> Plot:
+        """The same with room for the longest label of its y axis."""
+        labels = [_label(value, y_unit) for value in ticks(self.y_from, self.y_to, 4)]
+        longest = max((len(label) for label in labels), default=0)
+        return replace(self, left=max(self.left, 14 + LETTER * longest))
 
     def x(self, value: float) -> float:
         """Column of a value."""
@@ -42,11 +51,22 @@ class Plot:
 
 
 def chart(
-    plot: Plot, inside: str, *, label: str, x_name: str, y_unit: str, y_ticks: bool = True
+    plot: Plot,
+    inside: str,
+    *,
+    label: str,
+    x_name: str,
+    y_unit: str,
+    y_ticks: bool = True,
+    data: str = "",
 ) -> str:
-    """A whole chart: axes, what is drawn inside, and a name for screen readers."""
+    """A whole chart: axes, what is drawn inside, and a name for screen readers; ``data`` is what
+    the page's script tells under the pointer (``chart_data.attribute``).
+    """
+    size = "wide" if plot.width > 800 else "half"
     parts = [
-        f'<svg viewBox="0 0 {plot.width} {plot.height}" role="img" aria-label="{escape(label)}">'
+        f'<div class="chart {size}"><svg viewBox="0 0 {plot.width} {plot.height}" role="img" '
+        f'aria-label="{escape(label)}"{data}>'
     ]
     if y_ticks:
         for value in ticks(plot.y_from, plot.y_to, 4):
@@ -54,7 +74,7 @@ def chart(
     parts += [inside]
     named = ticks(plot.x_from, plot.x_to, max(2, plot.width // 160))
     parts += [_x_tick(plot, value, x_name, first=value == named[0]) for value in named]
-    return "".join((*parts, "</svg>"))
+    return "".join((*parts, "</svg></div>"))
 
 
 def ticks(low: float, high: float, count: int) -> list[float]:

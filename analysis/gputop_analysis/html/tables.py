@@ -122,7 +122,7 @@ def ranks(report: Report) -> str:
     for text in (selection, balance(report.rank_table)):
         if text:
             notes.append(f"{text[0].upper()}{text[1:]}.")
-    return section("Ranks", table(head, rows, left=(0, 1, 2)), " ".join(notes))
+    return section("Ranks", table(head, rows, left=(0, 1, 2), sortable=True), " ".join(notes))
 
 
 def gpus(report: Report) -> str:
@@ -142,7 +142,7 @@ def gpus(report: Report) -> str:
         )
     head = ("gpu", "name", "host", "peak GiB", "total GiB", "util %", "power W", "limit W", "C")
     if rows:
-        return section("GPUs", table(head, rows, left=(0, 1, 2)))
+        return section("GPUs", table(head, rows, left=(0, 1, 2), sortable=True))
     return ""
 
 
@@ -209,10 +209,17 @@ def _joined(settings: Any, *names: str) -> str:
     for n in names or settings:
         if settings.get(n) not in (None, "", {}, []):
             known_settings.append((n, settings.get(n)))
-    return ", ".join(
-        str(v) if n in ("class", "backend") else f"{n.replace('_', ' ')} {v}"
-        for n, v in known_settings
-    )
+    return ", ".join(_setting(name, value) for name, value in known_settings)
+
+
+def _setting(name: str, value: Any) -> str:
+    """``lr 0.001``, ``no autocast``, ``dirty``."""
+    words = name.replace("_", " ")
+    if isinstance(value, bool):
+        return words if value else f"no {words}"
+    if name in ("class", "backend"):
+        return str(value)
+    return f"{words} {value}"
 
 
 def sources(report: Report) -> str:

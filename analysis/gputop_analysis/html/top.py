@@ -9,6 +9,8 @@ from html import escape
 
 from gputop_analysis.html.elements import chip, tile
 from gputop_analysis.report.build import Report
+from gputop_analysis.report.occasion import occasion
+from gputop_analysis.report.winning import first_win, saving, win_words
 from gputop_analysis.report.words import HEALTH_STYLE, confidence, done, recoverable, size
 from gputop_analysis.text import duration, ms
 
@@ -35,12 +37,25 @@ def verdict(report: Report) -> str:
     if manifest.recording:
         recording = f'<p class="note">{escape(manifest.recording)}</p>'
     return (
-        f'<div class="brand"><b>gputop</b> report &middot; {name}</div>'
+        f'<div class="brand"><b>gputop</b> report &middot; {name} &middot; '
+        f"{escape(occasion(report))}</div>"
         f'<section class="verdict" style="--c:var(--{colour})">'
-        f"<h1>{escape(report.verdict.headline)}</h1>"
+        f"{_headline(report)}"
         f'<code class="command">{escape(" ".join(report.summary.command))}'
         f"</code>{recording}{damaged}"
         f'<div class="chips">{"".join(chips)}</div>{_first(report)}</section>'
+    )
+
+
+def _headline(report: Report) -> str:
+    """What could be won, then what the run is; the verdict alone where no time can be won."""
+    verdict = f"{escape(report.verdict.headline)}"
+    win = first_win(report)
+    if win is None:
+        return f"<h1>{verdict}</h1>"
+    return (
+        f'<h1>{escape(win_words(win))}</h1><p class="subtitle">{verdict}</p>'
+        f'<p class="saved">{escape(saving(report, win))}</p>'
     )
 
 

@@ -113,11 +113,10 @@ while done < steps:
             log.info("step %d loss %.3f", done, loss)  # at: log_fsync
         if on("checkpoint_often") and done % 8 == 0:
             with cost:
-                torch.save(
-                    {"net": net.state_dict(), "pad": torch.zeros(6_000_000)}, "last.pt"
-                )  # at: checkpoint_often
+                kept = {"net": net.state_dict(), "pad": torch.zeros(6_000_000)}
+                torch.save(kept, "last.pt")  # at: checkpoint_often
         if on("disk_full") and done == 60:
-            with open("/dev/full", "wb") as file:
+            with open("/dev/full", "wb") as file:  # at: disk_full
                 torch.save(net.state_dict(), file)  # at: disk_full
         if on("clean_disk_full") and done == 60:
             try:

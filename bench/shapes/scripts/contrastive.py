@@ -63,9 +63,8 @@ def pairs(steps):
         x = data[torch.randint(0, 2048, (64,))]
         if on("augment"):
             with cost:
-                noisy = [
-                    [value + random.gauss(0, 0.1) for value in row] for row in x.tolist()
-                ]  # at: augment
+                rows, draw = x.tolist(), random.gauss
+                noisy = [[value + draw(0, 0.1) for value in row] for row in rows]  # at: augment
                 a = encoder(torch.tensor(noisy))  # at: augment
         else:
             a = encoder(x + 0.1 * torch.randn_like(x))

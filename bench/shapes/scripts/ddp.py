@@ -34,7 +34,7 @@ class Texts(Dataset):
 
     def __getitem__(self, index):
         if on("slow_shard") and self.rank == SLOW:
-            time.sleep(0.002)
+            time.sleep(0.002)  # at: slow_shard
         if on("same_data"):
             return index, self.texts[index]
         return index, self.texts[index]

@@ -67,9 +67,8 @@ def dqn(steps):
         if on("python_replay"):
             with cost:
                 rows = random.sample(replay[-2000:] * 4, 64)  # at: python_replay
-                old = torch.tensor([[float(x) for x in row[0]] for row in rows * 12])[
-                    :64
-                ]  # at: python_replay
+                views = [[float(x) for x in row[0]] for row in rows * 12]  # at: python_replay
+                old = torch.tensor(views)[:64]  # at: python_replay
         else:
             rows = random.choices(replay, k=64)
             old = torch.tensor([row[0] for row in rows])
@@ -128,4 +127,4 @@ def ppo(rounds):
 if on("slow_rollout", "clean_slow_rollout"):
     ppo(STEPS or 30)
 else:
-    dqn(STEPS or (500 if on("slow_env", "python_replay") else 3000))
+    dqn(STEPS or (1500 if on("slow_env", "python_replay") else 3000))

@@ -52,6 +52,8 @@ ruin = 2e5 if on("gan_nan") else 1
 opt_g = torch.optim.Adam(generator.parameters(), 2e-4 * ruin, betas=(0.5, 0.999))
 opt_d = torch.optim.Adam(judge.parameters(), 2e-4, betas=(0.5, 0.999))
 sink, done, garbage = Sink(), 0, []
+if on("clean_gc_graph"):
+    gc.freeze()
 if on("gc_graph"):
     garbage = [[{"k": [k]}, (k, [k])] for k in range(250_000)]
 while done < steps:

@@ -84,10 +84,9 @@ def with_accelerate(steps):
                 with cost:
                     gathered = accelerator.gather_for_metrics(net(x).detach())
                     confusion = [[0] * 5 for _ in range(5)]
-                    for row, label in zip(gathered, y, strict=True):
-                        guess = max(
-                            range(5), key=lambda k, row=row: float(row[k])
-                        )  # at: accelerate_metric
+                    for row, label in zip(gathered, y, strict=True):  # at: accelerate_metric
+                        scores = [float(value) for value in row]  # at: accelerate_metric
+                        guess = scores.index(max(scores))  # at: accelerate_metric
                         confusion[int(label)][guess] += 1  # at: accelerate_metric
             if on("accelerate_save") and done % 6 == 0:
                 with cost:

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 torch.set_num_threads(1)
 torch.manual_seed(2)
-steps, cost = STEPS or 300, Cost()
+steps, cost = STEPS or 1200, Cost()
 stream = torch.randint(0, 50, (4000, 16))
 
 

@@ -62,7 +62,7 @@ def vae(steps):
     optimizer = torch.optim.Adam(model.parameters(), 1e-2 if on("vae_overflow") else 1e-3)
     while done < steps:
         for x in loader:
-            if on("pil_turn") or (on("clean_pil_turn") and done % 50 == 0):
+            if on("pil_turn") or (on("clean_pil_turn") and done % 200 == 0):
                 with cost:
                     x = turned(x)  # at: pil_turn
             out, mean, spread = model(x)
@@ -115,6 +115,6 @@ def recommender(steps):
 
 
 if on("negatives", "clean_negatives", "reload", "clean_reload"):
-    recommender(STEPS or 500)
+    recommender(STEPS or 1500)
 else:
     vae(STEPS or 400)

@@ -28,9 +28,8 @@ def describe_optimizer(optimizers):
         "class": type(main).__name__,
         "module": type(main).__module__.split(".")[0],
         "groups": len(groups),
-        "parameters": sum(
-            _numel(parameter) for group in groups for parameter in group.get("params", ())
-        ),
+        "parameters": _values([main]),
+        "all_parameters": _values([unwrap(one) for one in optimizers]),
         "tensors": sum(len(group.get("params", ())) for group in groups),
         "lr": number(first.get("lr")),
         "betas": [number(beta) for beta in first["betas"]]
@@ -43,6 +42,17 @@ def describe_optimizer(optimizers):
         if name in first:
             found[name] = plain(first[name])
     return found
+
+
+def _values(optimizers):
+    """Values of the parameters that the optimizers were given, each counted once."""
+    given = {
+        id(parameter): parameter
+        for optimizer in optimizers
+        for group in getattr(optimizer, "param_groups", None) or ()
+        for parameter in group.get("params", ())
+    }
+    return sum(map(_numel, given.values()))
 
 
 def unwrap(optimizer):

@@ -214,10 +214,12 @@ def after(slot, token):
         device.timer.mark("forward_end")
     if phase == FORWARD:
         open_step.forwards += 1
+        session.forwards_for_gradients += 1
         open_step.forward_ns += totals[FORWARD] - booked
         open_step.gap_phase, open_step.gap_began = session.phase, totals[session.phase]
     elif soft:
         open_step.soft_eval_ns += totals[EVAL] - booked
+        session.soft_forwards += 1
         open_step.unsure = True
     else:
         open_step.evaluated = open_step.unsure = True

@@ -5,6 +5,7 @@ from _thread import get_ident
 from time import monotonic_ns
 
 from gputop_agent import wire
+from gputop_agent.hooks import closures
 from gputop_agent.runtime import frames, guard, modes
 from gputop_agent.runtime.bound import bound
 from gputop_agent.runtime.sentinel import sentinel
@@ -37,7 +38,9 @@ def before_step(optimizer, args, kwargs):
             ):
                 began = monotonic_ns()
                 _begin(optimizer)
+                changed = closures.timed(args, kwargs)
                 session.hook_ns += monotonic_ns() - began
+                return changed
         except Exception:
             guard.failed("optimizer pre hook")
         return None

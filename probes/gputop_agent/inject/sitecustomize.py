@@ -92,22 +92,29 @@ def _load_agent(torch):
 
 
 _FINDER = GputopFinder({"torch": _load_agent})
-if (
-    sys.version_info >= (3, 8)
-    and os.environ.get("GPUTOP_AGENT_DIR")
-    and os.environ.get("GPUTOP_SOCKET")
-    and os.environ.get("GPUTOP_DISABLE") != "1"
-    and not any(type(finder).__name__ == "GputopFinder" for finder in sys.meta_path)
-):
-    sys.meta_path.insert(0, _FINDER)
 
-sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != _HERE]
-_ours = sys.modules.pop("sitecustomize", None)
-try:
-    import sitecustomize  # noqa: F401
-except ImportError as _error:
-    if getattr(_error, "name", "sitecustomize") not in (None, "sitecustomize"):
-        raise
-finally:
-    if "sitecustomize" not in sys.modules and _ours is not None:
-        sys.modules["sitecustomize"] = _ours
+
+def _is_wanted():
+    return (
+        sys.version_info >= (3, 8)
+        and os.environ.get("GPUTOP_AGENT_DIR")
+        and os.environ.get("GPUTOP_SOCKET")
+        and os.environ.get("GPUTOP_DISABLE") != "1"
+        and not any(type(finder).__name__ == "GputopFinder" for finder in sys.meta_path)
+    )
+
+
+if __name__ == "sitecustomize":  # a process that has begun without us only wants the finder
+    if _is_wanted():
+        sys.meta_path.insert(0, _FINDER)
+
+    sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != _HERE]
+    _ours = sys.modules.pop("sitecustomize", None)
+    try:
+        import sitecustomize  # noqa: F401
+    except ImportError as _error:
+        if getattr(_error, "name", "sitecustomize") not in (None, "sitecustomize"):
+            raise
+    finally:
+        if "sitecustomize" not in sys.modules and _ours is not None:
+            sys.modules["sitecustomize"] = _ours

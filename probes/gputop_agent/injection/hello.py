@@ -20,6 +20,7 @@ from gputop_agent.watchers import dryrun
 
 on_said: Any = []  # called once the hello is out
 _EARLY_S = 60.0  # for the first minute look for news every second, then every ten
+LEAST_FORWARDS = 30
 
 _sent: "dict[str, Any]" = {}  # the fields that the recorder knows
 
@@ -156,6 +157,8 @@ def _late_fields():
         fields["shapes"] = shapes.window.result
     if session.debug:
         fields["debug"] = dict(session.debug)
+    if 2 * session.soft_forwards > session.forwards_for_gradients > LEAST_FORWARDS:
+        fields["network_beside"] = True
     if session.create_graph_seen:
         fields["create_graph"] = True
     if session.clip_max_norm is not None:

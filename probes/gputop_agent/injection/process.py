@@ -25,6 +25,11 @@ def after_fork():
     """In the child: a DataLoader worker or a forked rank. Start from zero, silent until it trains."""
     if session.thread_ident < 0:
         return
+    begin_anew()
+
+
+def begin_anew():
+    """Forget the run so far: silent until it trains again."""
     try:
         session.reset()
         for reset in session.resets:
@@ -52,6 +57,7 @@ def _end():
     guard.safely(events.process_ends)
     guard.safely(steps.end_record)
     guard.safely(api.flush, float("inf"))
+    guard.safely(transport.reach_again)
     guard.safely(hello.send_last)
     reason = "exception" if getattr(sys, "last_value", None) is not None else "exit"
     transport.send_event(

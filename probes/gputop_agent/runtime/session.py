@@ -89,6 +89,10 @@ class Session:
         self.autocast_looks = 0
         self.scaler_seen = False
         self.checkpointing_seen = False
+        self.soft_forwards = (
+            0  # without gradients, of a network in training mode: a policy, a target
+        )
+        self.forwards_for_gradients = 0
         self.compile_seen = False
         self.clip_max_norm: Any = None  # the limit that ``clip_grad_norm_`` was last called with
         self.nested_update_seen = False  # an optimizer's step that calls a step

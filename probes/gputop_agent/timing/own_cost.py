@@ -5,7 +5,9 @@ hooks out, pair by pair; the median of the pairs is what a measured step costs m
 All steps bear that in the proportion of those measured, and what opening, shutting and booking take by the clock.
 
 Where the hooks are always in: the time that our code takes between their first line and their last, by the clock; what
-the call of a hook itself takes, and what torch's code takes longer because of it, is not in it.
+the call of a hook itself takes, and what torch's code takes longer because of it, is not in it. Where a busy machine
+takes the core away, it does so in a system call of ours as soon as in the training: such a step counts as the dearest
+ordinary one.
 """
 
 from collections import deque
@@ -17,6 +19,9 @@ from gputop_agent.runtime.session import session
 MAX_PAIRS = 256
 MIN_PAIRS = 8  # fewer give no interval
 MIN_STEPS = 20
+ORDINARY = (
+    2  # a step's hooks take at most so many times the median, or the core was taken away meanwhile
+)
 _EARLY_S, _LATE_S = 2.0, 10.0  # between two events
 _EARLY_EVENTS = 30
 
@@ -30,6 +35,7 @@ class OwnCost:
         self.wall_ns = 0  # of both
         self.switching_ns = 0  # of opening, shutting and booking
         self.hooked_steps = self.hooked_wall_ns = 0  # while all hooks were in
+        self.hook_walls = deque(maxlen=MAX_PAIRS)  # nanoseconds in hooks of the last of these steps
         self._events = 0
         self._next_s = 0.0
 
@@ -45,11 +51,16 @@ class OwnCost:
         if self.hooked_steps >= MIN_STEPS and not self.counted_steps:
             return _fields(
                 "clock",
-                session.hook_ns / self.hooked_steps,
+                self._in_hooks_ns(),
                 None,
                 self.hooked_wall_ns / self.hooked_steps,
             )
         return None
+
+    def _in_hooks_ns(self):
+        """Nanoseconds a step, of the last steps."""
+        most = ORDINARY * median(self.hook_walls)
+        return sum(min(wall, most) for wall in self.hook_walls) / len(self.hook_walls)
 
     def _by_windows(self):
         steps = self.measured_steps + self.counted_steps

@@ -100,6 +100,7 @@ def on_closed(step, flags):
     if self.window_left:
         return
     own_cost.hooked_steps += 1
+    own_cost.hook_walls.append(hook_ns)
     own_cost.hooked_wall_ns += wall_ns
     if step % ASK_EVERY == 0:
         _ask(step)

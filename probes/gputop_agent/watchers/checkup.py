@@ -13,7 +13,7 @@ from typing import Any
 
 from gputop_agent.runtime import interrupts, late, transport
 from gputop_agent.runtime.session import session
-from gputop_agent.timing import replicas, steps
+from gputop_agent.timing import clock, replicas, steps
 from gputop_agent.timing.step_state import open_step
 from gputop_agent.watchers import growth
 
@@ -127,10 +127,14 @@ def _look_at_held():
 
 
 def _look_at_stale():
-    """Gradients that are not zero before the first backward are added up over steps. With one optimizer only."""
+    """Gradients that are not zero before the first backward are added up over steps.
+
+    With several optimizers only where one backward is for all of them.
+    """
     if 0 < open_step.look < 3 and not open_step.backwards:
         open_step.look = 3
-        if sum(reference() is not None for reference in session.optimizers.values()) > 1:
+        several = sum(reference() is not None for reference in session.optimizers.values()) > 1
+        if several and clock.totals[clock.MICRO_BATCHES] > session.step:
             return  # this backward may be for another one, whose turn to be cleared comes first
         held = [
             one.grad.detach()

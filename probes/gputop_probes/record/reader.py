@@ -6,13 +6,14 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import ValidationError
 
 from gputop_agent import wire
+from gputop_agent.contracts import Hello
 from gputop_probes.record import files, layout, schema
 from gputop_probes.record.damage import Damage
 from gputop_probes.record.events import GrowingLines
@@ -110,7 +111,7 @@ class RunRecord:
     manifest: Manifest
     hosts: dict[str, HostFiles] = field(default_factory=dict)
     _rank_tables: dict[tuple[str, int], GrowingTable] = field(default_factory=dict)
-    _hellos: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _hellos: dict[int, Hello] = field(default_factory=dict)
     _hellos_read: dict[str, int] = field(default_factory=dict)
     manifest_problem: str = ""
 
@@ -192,12 +193,12 @@ class RunRecord:
             found.add(f"run.json: {self.manifest_problem}")
         return found
 
-    def hello(self, rank: int) -> dict[str, Any] | None:
+    def hello(self, rank: int) -> Hello | None:
         """The last hello of a rank with what it learnt later merged in; None before it said any."""
         for host in self.hosts.values():
             self._merge_hellos(host)
         found = self._hellos.get(rank)
-        return dict(found) if found is not None else None
+        return found.copy() if found is not None else None
 
     def _merge_hellos(self, host: HostFiles) -> None:
         """Take in what a host's ranks said since the last call: a live view asks often, and events are many."""
@@ -205,11 +206,10 @@ class RunRecord:
         for event in items[self._hellos_read.get(host.name, 0) :]:
             rank = event.get("rank")
             if event["type"] == "hello" and rank is not None:
-                self._hellos[rank] = dict(event)
+                self._hellos[rank] = cast(Hello, dict(event))
             elif event["type"] == "hello_update" and rank in self._hellos:
-                self._hellos[rank].update(
-                    {k: v for k, v in event.items() if k not in ("type", "t_ns")}
-                )
+                news = {key: value for key, value in event.items() if key not in ("type", "t_ns")}
+                self._hellos[rank].update(cast(Hello, news))
         self._hellos_read[host.name] = len(items)
 
     def _rows(self, table: str, rank: int) -> Table:

@@ -27,6 +27,7 @@ class Command:
         start_ticks: int = 0,
         child: bool = True,
         fate: Fate | None = None,
+        followed: bool = False,
     ):
         self.pid = pid
         self.pgid = pgid
@@ -34,6 +35,9 @@ class Command:
         self.pidfd = _pidfd(pid)
         self.wait_status: int | None = None
         self.ended = False
+        self.followed = followed
+        """Whether it began without gputop, so that the run may end before it, see ``end_run``."""
+        self.said_exit_code: int | None = None
         self._child = child
         self._fate = fate
 
@@ -47,6 +51,16 @@ class Command:
             else:
                 self.ended = not procfs.alive(self.pid, self.start_ticks)
         return self.ended
+
+    def end_run(self, exit_code: int) -> None:
+        """Take the command for ended although its process lives on."""
+        self.ended, self.said_exit_code = True, exit_code
+
+    def exit_code(self) -> int | None:
+        """Its own exit code, 128+n after signal n, or what was said of it; None if nobody knows."""
+        if self.wait_status is None:
+            return self.said_exit_code
+        return exit_code(self.wait_status)
 
     def _poll_child(self) -> bool:
         try:

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gputop_probes import ending, locations, lock, redact
+from gputop_probes import ending, locations, lock, procfs, redact
 from gputop_probes.errors import StartError
 from gputop_probes.record import layout
 from gputop_probes.record.private import open_private
@@ -77,6 +77,65 @@ def adopt(run_dir: Path, host: str, report: int) -> None:
         words=manifest.get("command", []),
         cwd=manifest.get("cwd", ""),
         report=None,
+    )
+
+
+def follow(words: list[str]) -> None:
+    """Record a process that runs already, from a process of our own that nobody has for a child.
+
+    Args:
+        words: descriptor for the report; the run's directory, host and id; the process to follow;
+            epoch time less monotonic time in nanoseconds.
+    """
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    report = int(words[0])
+    try:
+        recorder = _following(Path(words[1]), words[2], words[3], int(words[4]), int(words[5]))
+    except (StartError, OSError) as error:
+        _say(report, {"error": str(error)})
+        return
+    server = recorder.server
+    _say(report, {"socket": str(server.path), "stream": server.stream})
+    os.close(report)
+    _let_go(recorder.journal.writer.host_dir)
+    manifest = ending.read_json(Path(words[1]) / "run.json")
+    command, cwd = manifest.get("command", []), manifest.get("cwd", "")
+    recorder.journal.event("run_start", command=command, pid=recorder.command.pid)
+    recorder.journal.event("recorder_start", adopted=False)
+    _live(recorder, None, words=command, cwd=cwd, report=None)
+
+
+def _following(run_dir: Path, host: str, run_id: str, pid: int, clock_offset_ns: int) -> Recorder:
+    """A recorder of a run whose command is a process that began without us.
+
+    Raises:
+        StartError, OSError: there can be none.
+    """
+    from gputop_probes.recorder.loop import Recorder
+    from gputop_probes.recorder.ranks import RankTable
+
+    if lock.acquire(layout.host_dir(run_dir, host)) is None:
+        raise StartError(f"{run_dir} is being recorded by another gputop")
+    found = procfs.stat(pid)
+    if found is None:
+        raise StartError("the process that was to be followed has ended")
+    command = Command(pid, found.pgid, found.start_ticks, child=False, followed=True)
+    server = _open_server(run_id)
+    journal = Journal(
+        RecordWriter(run_dir, host), clock_offset_ns, first_state(host, run_id, clock_offset_ns)
+    )
+    journal.save_state(
+        socket=str(server.path),
+        transport="stream" if server.stream else "seqpacket",
+        state="running",
+        command_pid=pid,
+        command_pgid=command.pgid,
+        command_start_ticks=command.start_ticks,
+    )
+    return Recorder(
+        journal, server, ranks=RankTable(), command=command, leave_request=LeaveRequest()
     )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import gputop_agent
 from gputop_agent import wire
 
-_AGENT_DIR = Path(gputop_agent.__file__).parent
+AGENT_DIR = Path(gputop_agent.__file__).parent
 
 
 def child_environment(
@@ -29,7 +29,7 @@ def child_environment(
     """
     environment = dict(base)
     environment["PYTHONPATH"] = _with_inject_dir(base.get("PYTHONPATH", ""))
-    environment[wire.ENV_AGENT_DIR] = str(_AGENT_DIR)
+    environment[wire.ENV_AGENT_DIR] = str(AGENT_DIR)
     environment[wire.ENV_SOCKET] = str(socket_path)
     environment[wire.ENV_RUN_ID] = run_id
     environment[wire.ENV_CLOCK_OFFSET] = str(clock_offset_ns)
@@ -47,7 +47,7 @@ def _with_inject_dir(path: str) -> str:
     """``PYTHONPATH`` with the guest in front. An empty part would mean the working directory, so
     none is added.
     """
-    inject = str(_AGENT_DIR / "inject")
+    inject = str(AGENT_DIR / "inject")
     parts = []
     if path:
         parts = []

@@ -152,10 +152,7 @@ class Recorder:
         for name, farewell in self.farewells:
             self.guard(name, farewell)
         status = self.command.wait_status
-        if status is None:
-            code = None
-        else:
-            code = commands.exit_code(status)
+        code = self.command.exit_code()
         if status is None:
             number = None
         else:
@@ -199,8 +196,10 @@ class Recorder:
 
     def _note_orphans(self) -> list[int]:
         """Processes that a command left behind; when it ended by itself they are told of and not
-        touched.
+        touched. One that began without us has others beside it that are none of the run's.
         """
+        if self.command.followed:
+            return []
         orphans = stop.processes(self.journal.state["run_id"], self.command.pgid, self.known_pids())
         orphans = [pid for pid in orphans if pid != os.getpid()]
         if orphans and not self.stopped_by_us:

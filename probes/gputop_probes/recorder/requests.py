@@ -58,6 +58,8 @@ class Requests:
             return self._stop(name, request)
         if name in ("suspended", "resumed"):
             return self._pause(name, request)
+        if name == "end":
+            return self._end(request)
         return {"ok": False, "error": f"unknown command {name!r}"}
 
     def _ranks(self) -> list[int]:
@@ -89,6 +91,13 @@ class Requests:
         if name == "stop":
             run_id = recorder.journal.state["run_id"]
             stop.deliver(number, recorder.command.pgid, run_id, recorder.known_pids())
+        return {"ok": True}
+
+    def _end(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The script says that its run is over; its process, a notebook's kernel, lives on."""
+        if not self._recorder.command.followed:
+            return {"ok": False, "error": "the run ends with its command"}
+        self._recorder.command.end_run(int(request.get("exit_code", 0)) & 0xFF)
         return {"ok": True}
 
     def _pause(self, name: str, request: dict[str, Any]) -> dict[str, Any]:

@@ -21,15 +21,26 @@ def run_app(source: Source) -> AppResult:
 
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise RuntimeError("the live screen needs a terminal on stdin and stdout")
+    from gputop.app import background
+
     gc.disable()  # nothing of what is imported now is garbage: the first frame comes a fifth earlier
+    asked = background.ask()
+    light = None
     try:
-        from gputop.app.application import GputopApp
-        from gputop.app.interrupted import handlers_kept
+        try:
+            from gputop.app import plain_terminal, theme
+            from gputop.app.application import GputopApp
+            from gputop.app.interrupted import handlers_kept
+        finally:
+            light = asked.answer() if asked is not None else None
 
         if source.control is not None and source.control.stopping():
             return AppResult("stopped", source.control.alive())
         with handlers_kept():
             app = GputopApp(source)
+            app.theme = theme.for_terminal(light)
+            app.ascii_only = plain_terminal.needed()
+            app.typed_early = asked.typed if asked is not None else b""
             result = app.run()
             if app.hard_exit is not None:
                 app.hard_exit.cancel()

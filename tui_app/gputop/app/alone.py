@@ -40,7 +40,8 @@ class AloneApp(LeavingApp[None]):
         from gputop.screens import texts
         from gputop.screens.dialog import TextDialog
 
-        body = texts.help_text("live", False, self.theme_variables, getattr(self._page, "NAME", ""))
+        name = getattr(self._page, "NAME", "")
+        body = texts.help_text("live", False, self.theme_variables, name, self.size)
         self.push_screen(TextDialog("Keys", body))
 
     def action_copy(self) -> None:

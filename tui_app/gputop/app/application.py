@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from textual.app import SuspendNotSupported, SystemCommand
+from textual.events import Key
+from textual.keys import _character_to_key
 from textual.screen import Screen
 
 from gputop.actions import applies, on_screen, target
-from gputop.app import keymap, theme
+from gputop.app import keymap, palette_places, plain_terminal, theme
 from gputop.app.input_watch import InputWatch
 from gputop.app.interrupted import InterruptedApp
 from gputop.app.rhythm import SLOW, Rhythm
@@ -25,6 +27,7 @@ from gputop.messages import FeedFailed, ScreenAsked, SnapshotArrived
 from gputop.output.tail import Tail
 from gputop.screens.main import MainScreen
 from gputop.widgets.findings import Findings
+from gputop.widgets.ranks import Ranks
 
 if TYPE_CHECKING:
     from gputop.screens.catalog import CatalogScreen
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
     Above = PageScreen | EstimatorScreen | StrategyScreen | CatalogScreen | TopologyScreen
 
 COLLECT_AFTER_S = 1.5
+TOGETHER_NS = 10 * 10**9
+"""Stacks that come within this belong to one look at all ranks."""
 
 
 class GputopApp(InterruptedApp):
@@ -84,8 +89,17 @@ class GputopApp(InterruptedApp):
         assert isinstance(screen, MainScreen)
         return screen
 
+    typed_early = b""
+    """Keys that came before the app could read them."""
+
     def on_mount(self) -> None:
         self.install_signal_handlers()
+        if self.ascii_only:
+            plain_terminal.install(self)
+        if self.typed_early and b"\x1b" not in self.typed_early:
+            for char in self.typed_early.decode(errors="ignore"):
+                name = {"\r": "enter", "\n": "enter", "\t": "tab"}.get(char)
+                self.post_message(Key(name or _character_to_key(char), char))
         if self._ticking:
             self._load_keymap()
             self.set_timer(COLLECT_AFTER_S, _collect_garbage)
@@ -162,17 +176,34 @@ class GputopApp(InterruptedApp):
         count = len(snapshot.notices)
         known, self._seen_notices = self._seen_notices, count
         if known is not None and count > known and self.source.mode == "live":
-            self.show_notice(snapshot.notices[known])
+            self.show_notice(snapshot.notices[-1])
 
     def show_notice(self, notice: Notice) -> None:
         """Open what an agent sent."""
         from textual.content import Content
 
-        from gputop.screens import texts
+        from gputop.screens import stacks, texts
         from gputop.screens.dialog import TextDialog
 
-        text = texts.notice_text(notice)
-        self.push_screen(TextDialog(texts.notice_title(notice), Content(text), text))
+        title, text = texts.notice_title(notice), texts.notice_text(notice)
+        together = self._dumped_with(notice)
+        if len(together) > 1:
+            title = f"Stacks of {len(together)} ranks"
+            text = stacks.text(together, min(self.size.width * 96 // 100, 100) - 8)
+        if isinstance(self.screen, TextDialog) and notice.kind == "stack_dump":
+            self.pop_screen()
+        self.push_screen(TextDialog(title, Content(text), text))
+
+    def _dumped_with(self, notice: Notice) -> list[Notice]:
+        """The newest stack of each rank that came within seconds of this one."""
+        if notice.kind != "stack_dump" or self._newest is None:
+            return []
+        near = [
+            one
+            for one in self._newest.notices
+            if one.kind == "stack_dump" and abs(one.t_ns - notice.t_ns) < TOGETHER_NS
+        ]
+        return list({one.rank: one for one in near}.values())
 
     # ---- screens above the main one
 
@@ -185,6 +216,11 @@ class GputopApp(InterruptedApp):
         from gputop.screens.evidence import EvidenceScreen
 
         self._open(EvidenceScreen, message.finding)
+
+    def on_ranks_chosen(self, message: Ranks.Chosen) -> None:
+        from gputop.screens.ranks import RanksScreen
+
+        self._open(RanksScreen, message.rank)
 
     def action_budget(self) -> None:
         from gputop.screens.budget import BudgetScreen
@@ -275,7 +311,7 @@ class GputopApp(InterruptedApp):
 
         name = self.page_screen.NAME if self.page_screen is not None else "main"
         body = texts.help_text(
-            self.source.mode, self.source.control is not None, self.theme_variables, name
+            self.source.mode, self.source.control is not None, self.theme_variables, name, self.size
         )
         self.push_screen(TextDialog("Keys", body))
 
@@ -402,6 +438,9 @@ class GputopApp(InterruptedApp):
 
     # ---- command palette
 
+    def action_palette(self) -> None:
+        self.action_command_palette()
+
     def get_system_commands(self, screen: Screen) -> Iterable[SystemCommand]:
         name = self.page_screen.NAME if self.page_screen is not None else "main"
         for action in on_screen(name):
@@ -416,6 +455,21 @@ class GputopApp(InterruptedApp):
         yield SystemCommand(
             "Theme", "Choose dark, light or any other theme.", self.action_change_theme
         )
+        yield from palette_places.places(self, self.source, self.main.snapshot)
+
+    def open_finding(self, index: int) -> None:
+        """Open the evidence of a finding by its place in the list."""
+        snapshot = self.main.snapshot
+        if snapshot is not None and index < len(snapshot.findings):
+            self.on_findings_chosen(Findings.Chosen(snapshot.findings[index]))
+
+    def open_run(self, run_dir: Path) -> None:
+        """Leave for another run, which is then shown in place of this one."""
+        self.exit(AppResult("quit", then=run_dir))
+
+    def open_rank(self, rank: int) -> None:
+        """Open the ranks at one of them."""
+        self.on_ranks_chosen(Ranks.Chosen(rank))
 
     def _run_from_palette(self, action: str) -> None:
         self.call_later((self.page_screen or self.main).run_action, action)

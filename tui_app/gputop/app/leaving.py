@@ -18,6 +18,9 @@ Result = TypeVar("Result")
 class LeavingApp(App[Result]):
     """Between ``exit`` and the end, screens are being taken down: a key must not open another one there."""
 
+    ascii_only = False
+    """Whether nothing but ASCII may be written; phases are letters then, as they are without colour."""
+
     def __init__(self) -> None:
         # Textual takes colour out of the terminal's own colours; of any others it makes greys, black upon black here
         super().__init__(ansi_color=theme.colourless() or None)

@@ -70,3 +70,5 @@ class AppResult(NamedTuple):
     still_running: bool = False
     signal: int | None = None
     """The signal that ended the app, if one did."""
+    then: Path | None = None
+    """The record that the user asked to see next."""

@@ -33,6 +33,13 @@ _ROLES_DARK = {
     "master": "#9ad9bd",
     "activations": "#e0896f",
     "logits": "#dcc871",
+    "wait": "#b0486e",
+    "band-critical": "#7d2529",
+    "band-high": "#6b4418",
+    "band-good": "#1f4a3b",
+    "band-info": "#26303d",
+    "on-band": "#f4f6f9",
+    "on-phase": "#10141a",
     "heat0": "#3c6a8c",
     "heat1": "#41576d",
     "heat2": "#8f8050",
@@ -59,6 +66,13 @@ _ROLES_LIGHT = {
     "master": "#79c7a6",
     "activations": "#cf6a4c",
     "logits": "#c3ad3c",
+    "wait": "#c4527f",
+    "band-critical": "#f3c1bf",
+    "band-high": "#f6d9b4",
+    "band-good": "#cbe8da",
+    "band-info": "#e2e6eb",
+    "on-band": "#1b2027",
+    "on-phase": "#14181f",
     "heat0": "#7fb2d6",
     "heat1": "#b9c6d2",
     "heat2": "#d9c06a",
@@ -85,6 +99,13 @@ _ROLES_ANSI = {
     "master": "ansi_bright_green",
     "activations": "ansi_red",
     "logits": "ansi_yellow",
+    "wait": "ansi_bright_red",
+    "band-critical": "ansi_red",
+    "band-high": "ansi_yellow",
+    "band-good": "ansi_green",
+    "band-info": "ansi_bright_black",
+    "on-band": "ansi_black",
+    "on-phase": "ansi_black",
     "heat0": "ansi_blue",
     "heat1": "ansi_bright_black",
     "heat2": "ansi_yellow",
@@ -151,3 +172,27 @@ def preferred() -> str:
         return DARK if chosen == "dark" else LIGHT
     background = os.environ.get("COLORFGBG", "").rpartition(";")[2]
     return LIGHT if background in ("7", "15") else DARK
+
+
+def for_terminal(light: bool | None) -> str:
+    """The theme for a real terminal.
+
+    Args:
+        light: whether its background is light, as it told when asked; None where it did not.
+    """
+    chosen = preferred()
+    if colourless() or os.environ.get("GPUTOP_THEME") in ("dark", "light"):
+        return chosen
+    if light is None:
+        light = chosen == LIGHT
+    if few_colours():
+        return "ansi-light" if light else "ansi-dark"
+    return LIGHT if light else DARK
+
+
+def few_colours() -> bool:
+    """Whether the terminal has 16 colours: then its own are used, which it keeps apart, not the nearest to ours."""
+    if os.environ.get("COLORTERM", "").strip().lower() in ("truecolor", "24bit"):
+        return False
+    term = os.environ.get("TERM", "")
+    return not any(word in term for word in ("256color", "direct", "kitty", "ghostty", "alacritty"))

@@ -49,6 +49,7 @@ _CATALOG = ("list_parser", "show_parser", "prices_parser", "import_parser")
 COMMANDS: list[Command] = [
     Command("run", SLOW, "start a training command and watch it live", "gputop.cli.run"),
     Command("attach", SLOW, "watch a run that is already going", "gputop.cli.attach"),
+    Command("serve", SLOW, "the live screen of a run in a browser", "gputop.cli.serve"),
     Command(
         "profile",
         SLOW,
@@ -58,12 +59,14 @@ COMMANDS: list[Command] = [
     Command(
         "lint", SLOW, "what in a training script will cost time, before it runs", "gputop.cli.lint"
     ),
+    Command("why", SLOW, "the cause that matters most, of a run or a recording", "gputop.cli.why"),
     Command(
         "findings",
         SLOW,
         "all that gputop can find wrong, or one finding explained",
         "gputop.cli.findings",
     ),
+    Command("fit", FIT, "yes, no or tight on your GPUs, and what it would take", "gputop.cli.fit"),
     Command(
         "estimate",
         FIT,
@@ -126,6 +129,9 @@ COMMANDS: list[Command] = [
         "report", HAPPENED, "what a run shows, as text, Markdown, HTML or JSON", "gputop.cli.report"
     ),
     Command("diff", HAPPENED, "compare two runs: what changed, what got slower", "gputop.cli.diff"),
+    Command(
+        "check", HAPPENED, "is a command slower than before: a test for CI", "gputop.cli.check"
+    ),
     Command(
         "export",
         HAPPENED,

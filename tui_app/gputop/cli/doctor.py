@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 
-from gputop.cli.errors import ENVIRONMENT
+from gputop.cli.errors import ENVIRONMENT, CliError, cli_errors
 from gputop.cli.parsing import Parser
 from gputop.cli.working import working
 from gputop.doctor import Check, run_checks
@@ -16,10 +19,14 @@ _GLYPHS = {"ok": "✓", "note": "·", "warn": "!", "fail": "✗"}
 def execute(words: list[str]) -> int:
     """Run every check, print a line each; 3 when something that gputop cannot do without is missing."""
     options = parser().parse_args(words)
+    if options.nodes is not None and not options.hardware:
+        raise CliError("--nodes belongs to --hardware")
     checks: list[Check] = []
-    upcoming = run_checks(options.python)
+    upcoming, subject = run_checks(options.python), "checking the installation"
+    if options.hardware:
+        upcoming, subject = _hardware(options), "measuring the hardware"
     while True:
-        with working("checking the installation"):
+        with working(subject):
             check = next(upcoming, None)
         if check is None:
             break
@@ -33,7 +40,7 @@ def execute(words: list[str]) -> int:
 
 def parser() -> Parser:
     """Options of the command."""
-    usage = "gputop doctor [--python PATH] [--json]"
+    usage = "gputop doctor [--hardware [--nodes FILE]] [--python PATH] [--json]"
     parser = Parser(
         "doctor", "Check what works here, and what to do about what does not.", usage=usage
     )
@@ -42,8 +49,32 @@ def parser() -> Parser:
         metavar="PATH",
         help="the interpreter that runs your training (default: python on PATH)",
     )
+    parser.add_argument(
+        "--hardware",
+        action="store_true",
+        help="measure devices, memory, disk, loader and links against peers and the catalog",
+    )
+    parser.add_argument(
+        "--nodes",
+        type=Path,
+        metavar="FILE",
+        help="with --hardware: hosts to measure by ssh, one a line",
+    )
     parser.add_argument("--json", action="store_true", help="print the checks as JSON")
     return parser
+
+
+def _hardware(options: argparse.Namespace) -> Iterator[Check]:
+    from gputop.doctor.hardware import HardwareError, run_hardware
+    from gputop.doctor.injection import find_python
+
+    python = options.python or "python"
+    if options.nodes is None:
+        python = find_python(options.python) or ""
+    if not python:
+        raise CliError("no such Python interpreter: name the one that trains with --python")
+    with cli_errors(HardwareError):
+        yield from run_hardware(python, options.nodes)
 
 
 def _print(check: Check) -> None:

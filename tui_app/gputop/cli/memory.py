@@ -96,6 +96,6 @@ def snapshot_path(name: str) -> Path:
     found = sorted((run / "memory").glob("*.pickle*"), key=lambda one: one.stat().st_mtime)
     if not found:
         raise CliError(
-            f"the run {run.name} has no memory snapshot: `gputop run --memory-history` records one, or name a file"
+            f"the run {run.name} has no memory snapshot: name a file of torch.cuda.memory._dump_snapshot"
         )
     return found[-1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gputop.cli.evidence import evidence_at
 from gputop.cli.parsing import Parser
 from gputop.cli.records import find_readable
 from gputop.cli.terminal import need_terminal, show
@@ -10,6 +11,13 @@ from gputop.cli.terminal import need_terminal, show
 def execute(words: list[str]) -> int:
     """Open one run; a run that still goes on is followed."""
     options = parser().parse_args(words)
+    evidence = evidence_at(options.run)
+    if evidence is not None:
+        need_terminal(f"gputop report {options.run}")
+        from gputop.app.evidence import run_evidence
+
+        run_evidence(evidence)
+        return 0
     path = find_readable(options.run)
     need_terminal(f"gputop report {options.run}")
     from gputop.app import Source

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from gputop.cli.diff import add_threshold
 from gputop.cli.errors import CliError
+from gputop.cli.evidence import evidence_at, rendered
 from gputop.cli.parsing import Parser
 from gputop.cli.printing import json_text, report_width, wants_colour, write_file
 from gputop.cli.records import open_record
 from gputop.cli.working import working
 
 if TYPE_CHECKING:
+    from gputop_analysis.evidence import Evidence
     from gputop_analysis.report import Extra, Report
     from gputop_probes.record.reader import RunRecord
 
@@ -23,6 +25,9 @@ _USAGE = "gputop report [RUN] [--json | --md | --html FILE | --watch] [--baselin
 def execute(words: list[str]) -> int:
     """Print the report of one run."""
     options = parser().parse_args(words)
+    evidence = evidence_at(options.run)
+    if evidence is not None:
+        return _print_evidence(evidence, options)
     record = open_record(options.run, says_damage=False)
     if options.watch:
         return _watch(record, options)
@@ -90,6 +95,20 @@ def parser() -> Parser:
         help="inputs, statistic, threshold and formula of a finding or figure; without a name: what there is",
     )
     return parser
+
+
+def _print_evidence(evidence: Evidence, options: argparse.Namespace) -> int:
+    """A report on what another tool recorded, in the form asked for."""
+    for name in ("watch", "baseline", "trace", "explain"):
+        if getattr(options, name):
+            raise CliError(f"--{name} is for runs of gputop: {evidence.files[0]} is none")
+    if options.html is not None:
+        from gputop_analysis.evidence.html import as_html
+
+        write_file(options.html, as_html(evidence))
+    else:
+        print(rendered(evidence, options.format), end="")
+    return 0
 
 
 def _watch(record: RunRecord, options: argparse.Namespace) -> int:

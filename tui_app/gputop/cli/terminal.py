@@ -43,15 +43,19 @@ def has_room_to_draw() -> bool:
 
 
 def show(source: Source) -> AppResult:
-    """Show ``source`` until the user leaves.
+    """Show ``source``, and the runs that the user goes on to, until the user leaves.
 
     Raises:
         CliError: the screen failed.
     """
-    from gputop.app import run_app
+    from gputop.app import Source, run_app
 
     try:
-        return run_app(source)
+        result = run_app(source)
+        while result.then is not None:
+            source = Source(result.then, "replay")
+            result = run_app(source)
+        return result
     except Exception as error:
         raise CliError(screen_failure(source, error), 1) from None
 

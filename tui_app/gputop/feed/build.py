@@ -6,6 +6,7 @@ from gputop.feed.history import history
 from gputop.feed.notices import notices
 from gputop.feed.recent import recent_steps
 from gputop.feed.snapshot import RecentSteps, Snapshot
+from gputop.feed.timeline import timeline
 from gputop.feed.window import short
 from gputop.panels import PANELS, imported
 from gputop_analysis.model import SEVERITIES, Finding
@@ -84,6 +85,7 @@ def build(
         verdict=verdict(summary, list(findings), settled),
         findings=by_worth(findings),
         recent=recent_steps(record, previous),
+        timeline=timeline(record, now_ns),
         history=history(record),
         panels=read_panels(record),
         devices=devices(record),

@@ -9,7 +9,8 @@ from gputop.feed.clock import Clock, SystemClock
 from gputop.feed.pages import PageReader
 from gputop.feed.prediction import Prediction, Predictor
 from gputop.feed.snapshot import RecentSteps, Snapshot, first_snapshot
-from gputop.feed.window import STEPS
+from gputop.feed.useful import UsefulReader
+from gputop.feed.window import STEPS, window_of
 
 if TYPE_CHECKING:
     from gputop_analysis.findings.live import LiveFindings
@@ -50,6 +51,7 @@ class LiveFeed:
         self._last = first_snapshot(run_dir, self.clock.now_ns())
         self._recent: RecentSteps | None = None
         self._next_findings = 0.0
+        self._useful = UsefulReader(self.clock)
         self._predictor = Predictor()
         self._prediction: Prediction | None = None
         self._next_prediction = 0.0
@@ -99,7 +101,11 @@ class LiveFeed:
             settled,
         )
         self._recent = snapshot.recent
-        snapshot = snapshot._replace(prediction=self._tick_prediction(self._record))
+        window, _ = window_of(self._record, snapshot)
+        snapshot = snapshot._replace(
+            prediction=self._tick_prediction(self._record),
+            useful=self._useful.of(self._record, window, at_once=ended),
+        )
         return self._with_page(self._record, snapshot, moved=True)
 
     def _with_page(self, record: RunRecord, snapshot: Snapshot, moved: bool) -> Snapshot:

@@ -1,4 +1,4 @@
-"""The recent steps in columns: what the stacked chart and the rank grid draw."""
+"""The recent steps of each rank in columns: what the rank grid draws."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from gputop.feed.snapshot import RecentSteps
-from gputop_agent.wire import PHASES
 from gputop_probes.record.reader import RunRecord, Table
 
 HORIZON_NS = 120 * 10**9
@@ -33,23 +32,16 @@ def recent_steps(record: RunRecord, previous: RecentSteps | None = None) -> Rece
     per_column = _steps_per_column(last - first + 1, previous)
     start = max(first // per_column, last // per_column - MAX_COLUMNS + 1)
     columns = last // per_column - start + 1
-    phases = np.zeros((len(PHASES), columns))
-    weight = np.zeros(columns)
     walls: dict[int, tuple[float, ...]] = {}
     for rank, tail in tails.items():
         index = tail["step"].astype(np.int64) // per_column - start
         tail, index = tail[index >= 0], index[index >= 0]
         steps = np.bincount(index, tail["n_steps"], columns)
-        weight += steps
-        for row, phase in enumerate(PHASES):
-            phases[row] += np.bincount(index, tail[f"{phase}_ns"], columns)
         walls[rank] = _floats(_divide(np.bincount(index, tail["wall_ns"], columns), steps))
-    means = np.nan_to_num(_divide(phases, weight))
     cells = np.array([v for row in walls.values() for v in row])
     return RecentSteps(
         steps_per_column=per_column,
         first_step=start * per_column,
-        phases_ms=tuple(_floats(column) for column in means.T),
         rank_wall_ms=walls,
         median_ms=float(np.nanmedian(cells)),
     )
@@ -69,7 +61,7 @@ def _steps_per_column(steps: int, previous: RecentSteps | None) -> int:
     needed = steps / MAX_COLUMNS
     if (
         previous is not None
-        and previous.phases_ms
+        and previous.rank_wall_ms
         and needed <= previous.steps_per_column <= 4 * needed + 1
     ):
         return previous.steps_per_column

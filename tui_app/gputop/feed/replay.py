@@ -10,7 +10,8 @@ from gputop.feed.clock import Clock, SystemClock
 from gputop.feed.pages import PageReader
 from gputop.feed.prediction import Predictor
 from gputop.feed.snapshot import Position, RecentSteps, Snapshot, first_snapshot
-from gputop.feed.window import STEPS
+from gputop.feed.useful import UsefulReader
+from gputop.feed.window import STEPS, window_of
 
 if TYPE_CHECKING:
     from gputop_analysis.model import Finding
@@ -46,6 +47,7 @@ class ReplayFeed:
         self._recent: RecentSteps | None = None
         self._findings: tuple[Finding, ...] = ()
         self._judged_at: tuple[int, float] | None = None
+        self._useful = UsefulReader(self.clock)
         self._predictor = Predictor()
 
     def first(self) -> Snapshot:
@@ -134,7 +136,12 @@ class ReplayFeed:
             part, self._judge(part, position), STEPS, self._recent, position.at_ns, whole
         )
         self._recent = snapshot.recent
-        return snapshot._replace(position=position, prediction=self._predictor.of(part))
+        window, _ = window_of(part, snapshot)
+        return snapshot._replace(
+            position=position,
+            prediction=self._predictor.of(part),
+            useful=self._useful.of(part, window, at_once=not position.playing),
+        )
 
     def _judge(self, part: RunRecord, position: Position) -> tuple[Finding, ...]:
         """Findings over what has been seen, at most every two seconds while playing."""

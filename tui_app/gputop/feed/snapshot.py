@@ -24,12 +24,40 @@ class RecentSteps(NamedTuple):
     steps_per_column: int = 1
     first_step: int = 0
     """Step index at which the first column begins."""
-    phases_ms: tuple[tuple[float, ...], ...] = ()
-    """Per column: mean milliseconds a step of the ten phases, averaged over the ranks."""
     rank_wall_ms: Mapping[int, tuple[float, ...]] = MappingProxyType({})
     """Per rank: mean step time of each column; NaN where the rank has no step in it."""
     median_ms: float = float("nan")
     """Median of all cells of ``rank_wall_ms``."""
+
+
+class Timeline(NamedTuple):
+    """The last minutes in bins of equally many seconds, the newest last; NaN where no step was under way."""
+
+    bin_s: float = 1.0
+    phases_ms: tuple[tuple[float, ...], ...] = ()
+    """Per bin: milliseconds a step of the ten phases, averaged over the ranks."""
+    wait_ms: tuple[float, ...] = ()
+    """Per bin: waiting for other ranks inside backward, a step; NaN where no timer tells."""
+    steps: tuple[float, ...] = ()
+    """Per bin: steps of one rank that lie in it; of a step that is longer, its part."""
+    of_ranks: int = 0
+
+    @property
+    def step_ms(self) -> tuple[float, ...]:
+        """Step time of each bin."""
+        return tuple(sum(phases) for phases in self.phases_ms)
+
+    @property
+    def steps_per_s(self) -> tuple[float, ...]:
+        """Speed in each bin."""
+        return tuple(count / self.bin_s for count in self.steps)
+
+
+class Useful(NamedTuple):
+    """How much of the time is useful compute, and of the device's peak; NaN where it is not known."""
+
+    share: float = float("nan")
+    mfu: float = float("nan")
 
 
 class Curve(NamedTuple):
@@ -39,8 +67,36 @@ class Curve(NamedTuple):
     values: tuple[float, ...] = ()
 
 
+class Track(NamedTuple):
+    """One quantity over the run."""
+
+    name: str
+    unit: str
+    values: tuple[float, ...]
+    """At the times of ``Resources.t_s``."""
+    top: float
+    """Upper end of its scale; NaN: the largest value decides."""
+    style: str
+
+
+class Resources(NamedTuple):
+    """What the run used of its machines over its whole length."""
+
+    t_s: tuple[float, ...] = ()
+    """Seconds since the first look at the machine."""
+    tracks: tuple[Track, ...] = ()
+
+    def newest(self, name: str) -> float:
+        """The last value of a track; NaN where there is none."""
+        return next((t.values[-1] for t in self.tracks if t.name == name), float("nan"))
+
+
 class History(NamedTuple):
-    """Short series for the meters, oldest first, one value a sample; keys are ``gpu HOST INDEX`` and ``cpu HOST``."""
+    """Short series for the meters, oldest first, one value a sample.
+
+    Keys are ``gpu HOST INDEX`` and ``cpu HOST`` in percent, ``memory HOST INDEX`` in GiB, and ``rank RANK``: percent
+    of one core.
+    """
 
     series: Mapping[str, tuple[float, ...]] = MappingProxyType({})
 
@@ -80,6 +136,8 @@ class Snapshot(NamedTuple):
     verdict: Verdict
     findings: tuple[Finding, ...] = ()
     recent: RecentSteps = RecentSteps()
+    timeline: Timeline = Timeline()
+    useful: Useful = Useful()
     history: History = History()
     panels: Mapping[str, Any] = MappingProxyType({})
     """What the table of panels reads for one of them, by its id."""

@@ -228,9 +228,11 @@ class RanksPage(Page):
     title = "All ranks"
     reads = RanksPageData
 
-    def __init__(self, *, id: str | None = None):
+    def __init__(self, *, id: str | None = None, rank: int | None = None):
         super().__init__(id=id)
         self.sort = "wait"
+        self._asked = rank
+        """The rank to begin with, until it was found in the data."""
         self.reverse = False
         self.chosen: int | None = None
         """Row number of the chosen rank in the data: it stays chosen when the order changes."""
@@ -263,6 +265,8 @@ class RanksPage(Page):
         else:
             recent = RecentSteps()
         self._order = order(page, self.sort, self.reverse)
+        if self._asked in page.ranks:
+            self.chosen, self._asked = page.ranks.index(self._asked), None
         head = headline(page, width)
         path = []
         if page.path and len(page) > 1 and height >= 16:

@@ -34,3 +34,50 @@ def _sample(values: Sequence[float], x: int, columns: int) -> float:
     last = max((x + 1) * len(values) // columns, first + 1)
     part = values[first:last]
     return sum(part) / len(part)
+
+
+_FILLED = ((0x00, 0x40, 0x44, 0x46, 0x47), (0x00, 0x80, 0xA0, 0xB0, 0xB8))
+"""Dots of a left and of a right half of a cell that is filled from below, by height 0 to 4."""
+
+
+def area(values: Sequence[float], width: int, top: float) -> str:
+    """The newest values as one row of filled dots on a scale of 0 to ``top``, right-aligned; NaN leaves a gap."""
+    columns = 2 * width
+    if len(values) > columns:
+        values = [_known_mean(values, x, columns) for x in range(columns)]
+    elif values:
+        each = columns // len(values)
+        values = [value for value in values for _ in range(each)]
+    dots = [0] * (columns - len(values)) + [_dots(value, top) for value in values]
+    pairs = zip(dots[::2], dots[1::2], strict=True)
+    cells = [_FILLED[0][left] | _FILLED[1][right] for left, right in pairs]
+    return "".join(chr(0x2800 + bits) if bits else " " for bits in cells)
+
+
+def _known_mean(values: Sequence[float], x: int, columns: int) -> float:
+    first = x * len(values) // columns
+    last = max((x + 1) * len(values) // columns, first + 1)
+    part = [value for value in values[first:last] if value == value]
+    return sum(part) / len(part) if part else float("nan")
+
+
+def _dots(value: float, top: float) -> int:
+    """Dots for a value: at least one where it was measured."""
+    if value != value:
+        return 0
+    return min(4, max(1, round(4 * value / top)))
+
+
+def area_rows(values: Sequence[float], width: int, height: int, top: float) -> list[str]:
+    """Values spread over ``width`` cells as an area of ``height`` rows on a scale of 0 to ``top``; NaN: a gap."""
+    columns = 2 * width
+    rows = [[0] * width for _ in range(height)]
+    for x in range(columns):
+        value = _known_mean(values, x, columns) if len(values) else float("nan")
+        if value != value:
+            continue
+        dots = min(4 * height, max(1, round(4 * height * value / top)))
+        for y in range(height):
+            filled = min(4, max(0, dots - 4 * (height - 1 - y)))
+            rows[y][x // 2] |= _FILLED[x % 2][filled]
+    return ["".join(chr(0x2800 + bits) if bits else " " for bits in row) for row in rows]

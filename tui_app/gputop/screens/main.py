@@ -21,8 +21,10 @@ from gputop.widgets.footer import Footer
 from gputop.widgets.header import Header
 from gputop.widgets.output import Output
 from gputop.widgets.panel import Panel
-from gputop.widgets.plan import layout_name
+from gputop.widgets.plan import layout_of_screen
+from gputop.widgets.ranks import Ranks
 from gputop.widgets.scrolling import ScrollingPanel
+from gputop.widgets.tiles import Tiles
 
 
 class MainScreen(Typed, Screen[None]):
@@ -33,7 +35,10 @@ class MainScreen(Typed, Screen[None]):
     ]
     DEFAULT_CSS = """
     MainScreen { layout: vertical; background: $background; color: $role-text; }
-    MainScreen #header { dock: top; height: 3; }
+    MainScreen #header { height: 2; }
+    MainScreen #tiles { height: 4; }
+    MainScreen.compact #header { height: 3; }
+    MainScreen.compact #tiles { display: none; }
     MainScreen #footer { dock: bottom; height: 1; }
     MainScreen #footer.replay { height: 2; }
     """
@@ -54,6 +59,7 @@ class MainScreen(Typed, Screen[None]):
 
     def compose(self) -> ComposeResult:
         yield Header(id="header").data_bind(MainScreen.snapshot)
+        yield Tiles(id="tiles").data_bind(MainScreen.snapshot)
         yield Body(*(spec.make().data_bind(MainScreen.snapshot) for spec in PANELS), id="body")
         footer = Footer(self.mode, self._control, id="footer")
         footer.set_class(self.mode != "live", "replay")
@@ -61,11 +67,13 @@ class MainScreen(Typed, Screen[None]):
 
     def on_resize(self) -> None:
         body = self.query_one(Body)
-        compact = layout_name(self.size.width, self.size.height - 4) == "compact"
+        compact = layout_of_screen(*self.size) == "compact"
+        self.set_class(compact, "compact")
         for spec in PANELS:
             widget = self.panel(spec.id)
             assert isinstance(widget, (Panel, Output))
             widget.tabbed = spec.tab and compact and not body.zoomed
+            widget.boxed = not compact
 
     # ---- data
 
@@ -214,12 +222,16 @@ class MainScreen(Typed, Screen[None]):
     def action_open(self) -> None:
         focused = self.focused_panel()
         spec = panel(focused.id) if focused is not None else None
-        if isinstance(focused, Findings):
+        if isinstance(focused, (Findings, Ranks)) and self.has_items(focused):
             focused.choose()
         elif spec is not None and spec.opens:
             self.app.call_later(self.app.run_action, f"app.{spec.opens}")
         elif spec is not None:
             self.action_zoom()
+
+    def has_items(self, chosen: ScrollingPanel) -> bool:
+        """Whether there is something to choose in a panel."""
+        return self.snapshot is not None and chosen.item_count(self.snapshot) > 0
 
     def action_pause(self) -> None:
         if self.mode == "live":

@@ -13,8 +13,8 @@ class RanksScreen(PageScreen):
     NAME = "ranks"
     BINDINGS = bindings(NAME)
 
-    def __init__(self, mode: str, control: bool, snapshot: Snapshot):
-        self.table = RanksPage(id="page")
+    def __init__(self, mode: str, control: bool, snapshot: Snapshot, rank: int | None = None):
+        self.table = RanksPage(id="page", rank=rank)
         super().__init__(mode, control, snapshot, self.table)
 
     def action_sort(self) -> None:

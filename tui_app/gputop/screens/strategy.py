@@ -142,6 +142,9 @@ class StrategyScreen(Typed, Moving, Screen[None]):
                 self._tell(of_run, found)
         elif isinstance(found, Unknown) and self._base is None and self._unknown is None:
             self._unknown = found
+            if self._tell_what_if:
+                why = f"{found.told or 'its model tells no architecture'}; shown is an example"
+                self.notify(why, title="not known for this run", severity="warning")
             if not self._touched:
                 self._show(found.ask)
 

@@ -15,29 +15,74 @@ from gputop.render import numbers
 Colours = Mapping[str, str]
 
 
-def help_text(mode: str, control: bool, colours: Colours, screen: str = "main") -> Content:
-    """All actions that apply on a screen, by group, then what the colours mean."""
+AROUND = (14, 6)
+"""Columns and rows that the dialog takes around its text, its margin included."""
+DESCRIPTIONS_FROM = 76
+"""Columns from which on a key has its sentence."""
+ENTRY = 22
+"""Columns of a key with its word."""
+KEY = 10
+SELF_EVIDENT = frozenset(["up", "down", "page_up", "page_down", "home", "end"])
+"""Left out of the columns."""
+
+
+def help_text(
+    mode: str,
+    control: bool,
+    colours: Colours,
+    screen: str = "main",
+    size: tuple[int, int] = (120, 70),
+) -> Content:
+    """All actions that apply on a screen, by group, then what the colours mean.
+
+    Each has its sentence where all of them fit a terminal of ``size``, else its word, in columns.
+    """
     groups: dict[str, list[Action]] = {}
     for action in on_screen(screen):
         if applies(action, mode, control):
             groups.setdefault(action.group, []).append(action)
+    width, height = size[0] - AROUND[0], size[1] - AROUND[1]
+    rows = sum(len(actions) + 2 for actions in groups.values()) + 4
+    if rows <= height and width >= DESCRIPTIONS_FROM:
+        lines = _with_sentences(groups, colours)
+    else:
+        lines = _in_columns(groups, colours, max(min(width, 92) // ENTRY, 1))
+    lines.append(Content.assemble(*_phase_samples(colours)))
+    lines.append(Content.assemble(*_severity_samples(colours)))
+    return Content("\n").join(lines)
+
+
+def _with_sentences(groups: Mapping[str, list[Action]], colours: Colours) -> list[Content]:
     lines: list[Content] = []
     for group, actions in groups.items():
         lines.append(Content.styled(group, f"bold {colours['role-accent']}"))
         for action in actions:
-            lines.append(
-                Content.assemble((f"  {action.shown:<11}", "bold"), (action.description, ""))
-            )
+            words = (f"  {action.shown:<11}", "bold"), (action.description, "")
+            lines.append(Content.assemble(*words))
         lines.append(Content(""))
-    lines.append(Content.styled("Colours", f"bold {colours['role-accent']}"))
-    lines.append(Content.assemble("  ", *_phase_samples(colours)))
-    lines.append(Content.assemble("  ", *_severity_samples(colours)))
-    lines.append(
-        Content.styled(
-            "  ctrl+p finds every action by name and changes the theme.", colours["role-muted"]
-        )
-    )
-    return Content("\n").join(lines)
+    return lines
+
+
+def _in_columns(
+    groups: Mapping[str, list[Action]], colours: Colours, columns: int
+) -> list[Content]:
+    """Groups below each other in columns of one height."""
+    entries: list[tuple[str, str, str]] = []
+    for group, actions in groups.items():
+        entries.append(("", group, f"bold {colours['role-accent']}"))
+        told = [action for action in actions if action.id not in SELF_EVIDENT]
+        entries += [(action.shown, action.label, "") for action in told]
+    rows = -(-len(entries) // columns)
+    lines = []
+    for y in range(rows):
+        parts: list[tuple[str, str]] = []
+        for key, word, style in entries[y::rows]:
+            if key:
+                parts += [(f"{key:<{KEY}}", "bold"), (f"{word:<{ENTRY - KEY}}", "")]
+            else:
+                parts.append((f"{word:<{ENTRY}}", style))
+        lines.append(Content.assemble(*parts))
+    return lines
 
 
 def _phase_samples(colours: Colours) -> list[tuple[str, str]]:

@@ -62,6 +62,7 @@ class Body(Container):
                 hidden=self.hidden,
                 zoomed=self.zoomed,
                 switched=self.switched,
+                layout=plan.layout_of_screen(*self.app.size),
             )
         )
 

@@ -14,6 +14,9 @@ from gputop.render.rows import Row, fill
 from gputop.widgets import roles
 from gputop_probes.record.plain import blanked
 
+REVERSED = frozenset(["band-critical", "band-high"])
+"""Grounds that are drawn reversed where there is no colour."""
+
 
 class Canvas(Widget):
     """Base of everything that shows a snapshot. Subclasses say what to draw in ``rows``, and of which of their reactive
@@ -36,8 +39,8 @@ class Canvas(Widget):
 
     @property
     def mono(self) -> bool:
-        """Whether the terminal shows no colour, so that letters have to tell the phases apart."""
-        return self.app.no_color
+        """Whether the terminal shows no colour or no blocks, so that letters have to tell the phases apart."""
+        return self.app.no_color or getattr(self.app, "ascii_only", False)
 
     def redraw(self) -> None:
         """Draw again and mark the lines that differ."""
@@ -97,7 +100,7 @@ class Canvas(Widget):
         )
         if not back:
             return style
-        cursor = self.mono and back == "cursor"
+        cursor = self.mono and (back == "cursor" or back in REVERSED)
         return style + (
             Style(reverse=True) if cursor else Style(bgcolor=roles.colour(self.app, back))
         )

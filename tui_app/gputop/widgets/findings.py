@@ -9,12 +9,18 @@ from textual.message import Message
 from gputop import palette
 from gputop.feed.snapshot import Snapshot
 from gputop.render import numbers
-from gputop.render.rows import Row, left, right, row_width, say, shorten, spread
+from gputop.render.rows import Row, left, right, row_width, say, shorten, spread, wrap
 from gputop.widgets.scrolling import ScrollingPanel
 from gputop_analysis.overview import JUDGED_AFTER
+from gputop_analysis.win import win_of
 
 if TYPE_CHECKING:
     from gputop_analysis.model import Finding
+    from gputop_analysis.win import Win
+
+
+ONE_LINE_FROM = 96
+"""Cells from which on a finding and what it wins stand in one line."""
 
 
 def draw(
@@ -23,8 +29,71 @@ def draw(
     """The findings as ranked by the analysis, ``first`` of them scrolled away, the one at ``cursor`` marked."""
     if not snapshot.findings:
         return say(_nothing(snapshot), width)
-    shown = list(enumerate(snapshot.findings))[first : first + height]
-    return [line(finding, width, index == cursor) for index, finding in shown]
+    each = rows_each(len(snapshot.findings), width, height)
+    shown = list(enumerate(snapshot.findings))[first : first + max(height // each, 1)]
+    rows: list[Row] = []
+    for index, finding in shown:
+        if each == 1:
+            rows.append(line(finding, width, index == cursor))
+        else:
+            win = win_of(snapshot.summary, finding)
+            rows += block(finding, win, width, each, index == cursor)
+    return rows
+
+
+def rows_each(count: int, width: int, height: int) -> int:
+    """Rows of one finding: one where it is wide or there is no room, else title and worth, else the fix too."""
+    if height < 2 * min(count, 2) or (width >= ONE_LINE_FROM and height < 4 * count):
+        return 1
+    return max(2, min(height // count, 6))
+
+
+def block(
+    finding: Finding, win: Win | None, width: int, rows: int, chosen: bool = False
+) -> list[Row]:
+    """A finding in ``rows`` rows: its title, over two where there is room, what it wins, and the fix."""
+    mark, ground = palette.SEVERITY[finding.severity], "/cursor" if chosen else ""
+    start: Row = [(f"{mark.glyph} ", f"bold {mark.style}{ground}")]
+    start += [(left(finding.id, 6), mark.style + ground)]
+    indent: Row = [(" " * row_width(start), "text" + ground)]
+    room = width - row_width(start)
+    worth = worth_row(finding, win, room)
+    lines = wrap(finding.title, room)
+    title_rows = min(len(lines), max(rows - bool(worth), 1))
+    titles = [*lines[: title_rows - 1], shorten(" ".join(lines[title_rows - 1 :]), room)]
+    result: list[Row] = []
+    for index, text in enumerate(titles):
+        result.append([*(start if index == 0 else indent), (text, "text" + ground)])
+    if worth and len(result) < rows:
+        result.append([*indent, *((text, style + ground) for text, style in worth)])
+    lines = wrap("fix: " + finding.fix, room) if finding.fix else []
+    left_rows = rows - len(result)
+    if lines and left_rows > 0:
+        lines = [*lines[: left_rows - 1], shorten(" ".join(lines[left_rows - 1 :]), room)]
+        result += [[*indent, (text, "muted" + ground)] for text in lines if text]
+    if chosen:
+        result = [[*row, (" " * max(width - row_width(row), 0), "text/cursor")] for row in result]
+    return result
+
+
+def worth_row(finding: Finding, win: Win | None, width: int) -> Row:
+    """``−5.0 ms a step  1.31x  saves 7 s · $0.07``, as much as fits."""
+    if not finding.recoverable_ms_per_step:
+        return []
+    row: Row = [(f"−{numbers.duration_ms(finding.recoverable_ms_per_step)} a step", "good")]
+    parts: list[Row] = []
+    if win is not None and win.factor >= 1.005:
+        parts.append([(f"  {win.factor:.2f}x", "bold good")])
+    if finding.recoverable_hours is not None:
+        saved: Row = [("  saves ", "muted")]
+        saved.append((numbers.span(finding.recoverable_hours * 3600), "text"))
+        parts.append(saved)
+    if finding.recoverable_usd is not None:
+        parts.append([(" · ", "muted"), (f"${finding.recoverable_usd:,.2f}", "text")])
+    for part in parts:
+        if row_width(row) + row_width(part) <= width:
+            row += part
+    return row
 
 
 def _nothing(snapshot: Snapshot) -> str:
@@ -77,10 +146,21 @@ class Findings(ScrollingPanel):
     def item_count(self, snapshot: Snapshot) -> int:
         return len(snapshot.findings)
 
+    def rows_each(self) -> int:
+        count = len(self.snapshot.findings) if self.snapshot else 0
+        return rows_each(count, *self.inside(*self.size)) if count else 1
+
+    def visible_items(self) -> int:
+        width, height = self.inside(*self.size)
+        count = len(self.snapshot.findings) if self.snapshot else 0
+        return max(1, height // rows_each(count, width, height)) if count else max(1, height)
+
     def note(self, snapshot: Snapshot) -> Row:
         if not snapshot.findings:
             return []
-        text = "enter: evidence and fix" if self.has_focus else f"{len(snapshot.findings)} found"
+        text = f"{len(snapshot.findings)}, by what they win"
+        if self.has_focus:
+            text = "enter: evidence and fix"
         return [(text, "muted")]
 
     def content(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:

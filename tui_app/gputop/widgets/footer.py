@@ -2,30 +2,50 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from textual.events import Click
 from textual.reactive import reactive
 
-from gputop.actions import Action, applies, in_footer
+from gputop.actions import Action, applies, in_footer, target
 from gputop.feed.snapshot import Position
 from gputop.render import numbers
-from gputop.render.rows import Row, row_width
+from gputop.render.rows import Row, row_text, row_width
 from gputop.widgets.canvas import Canvas
 
 GAPS = (3, 2)
 """Columns between two keys: the wider where all of them fit so."""
 
 
+class Place(NamedTuple):
+    """Cells ``start`` to ``end`` of the line of keys, and what a click there does."""
+
+    start: int
+    end: int
+    action: Action
+
+
 def draw(mode: str, control: bool, width: int, screen: str = "main") -> Row:
     """Keys and labels of a screen in the order of importance, as many as fit."""
-    items = [
-        _item(action, mode) for action in in_footer(screen, mode) if applies(action, mode, control)
-    ]
-    wide = 1 + sum(row_width(item) + GAPS[0] for item in items) - GAPS[0] <= width
-    gap: Row = [(" " * GAPS[not wide], "")]
     row: Row = [(" ", "")]
-    for item in items:
-        if row_width(row) + row_width(item) <= width:
-            row += [*item, *gap]
+    for place in places(mode, control, width, screen):
+        gap = place.start - row_width(row)
+        row += [(" " * gap, ""), *_item(place.action, mode)]
     return row
+
+
+def places(mode: str, control: bool, width: int, screen: str = "main") -> list[Place]:
+    """Where each key stands."""
+    actions = [a for a in in_footer(screen, mode) if applies(a, mode, control)]
+    widths = [row_width(_item(action, mode)) for action in actions]
+    wide = 1 + sum(cells + GAPS[0] for cells in widths) - GAPS[0] <= width
+    gap, start = GAPS[not wide], 1
+    result: list[Place] = []
+    for action, cells in zip(actions, widths, strict=True):
+        if start + cells <= width:
+            result.append(Place(start, start + cells, action))
+            start += cells + gap
+    return result
 
 
 def _item(action: Action, mode: str) -> Row:
@@ -71,3 +91,27 @@ class Footer(Canvas, drawn=("position",)):
         return (
             [position_bar(self.position, width), keys] if self.position and height > 1 else [keys]
         )
+
+    def on_click(self, event: Click) -> None:
+        """Do what stands under the pointer: a key's action, or seek where the bar was hit."""
+        event.stop()
+        if self.position and self.size.height > 1 and event.y == 0:
+            self._seek(event.x)
+            return
+        for place in places(self.mode, self.control, self.size.width, self.name_of_screen):
+            if place.start <= event.x < place.end:
+                self.app.call_later(self.screen.run_action, target(place.action))
+
+    def _seek(self, x: int) -> None:
+        assert self.position is not None
+        first, last = bar_cells(self.position, self.size.width)
+        share = min(max((x - first) / max(last - first, 1), 0.0), 1.0)
+        order = "app.play" if x < first - 8 else f"app.seek_to({share})"
+        self.app.call_later(self.screen.run_action, order)
+
+
+def bar_cells(position: Position, width: int) -> tuple[int, int]:
+    """First and last cell of the replay's bar."""
+    text = row_text(position_bar(position, width))
+    cells = [x for x, char in enumerate(text) if char in "━●─"]
+    return cells[0], cells[-1]

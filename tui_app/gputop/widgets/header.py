@@ -1,4 +1,4 @@
-"""The first three lines: the verdict, the command, the pace."""
+"""The first lines: the verdict as a band, the command with its progress, and the pace where no tiles show it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,23 @@ from gputop import palette
 from gputop.feed.snapshot import Snapshot
 from gputop.render import numbers
 from gputop.render.bars import bar
-from gputop.render.rows import Row, right, row_width, shorten, shorten_middle, spread
+from gputop.render.rows import Row, clip, right, row_width, shorten, shorten_middle, spread
 from gputop.widgets.canvas import Canvas
 from gputop_analysis.overview import RunSummary
 from gputop_analysis.text import counted
+from gputop_analysis.win import Win, win_of
 
-HEIGHT = 3
 _ENDED = re.compile(r"^ended: [\d,]+ steps?, ")
+BANDS = {"critical": "band-critical", "high": "band-high", "good": "band-good", "info": "band-info"}
+"""Ground of the verdict by the style of its health."""
+COMMAND = 26
+"""Cells that the command has before ranks, GPUs and host get any."""
+PROGRESS = 24
+"""Cells of the progress bar at most."""
 
 
 def draw(snapshot: Snapshot, width: int, paused_steps: int | None = None) -> list[Row]:
-    """Three rows of ``width`` cells.
+    """Three rows of ``width`` cells: verdict, command and pace.
 
     Args:
         snapshot: what is shown.
@@ -28,22 +34,67 @@ def draw(snapshot: Snapshot, width: int, paused_steps: int | None = None) -> lis
         paused_steps: steps that went by since the picture was paused; None while it runs.
     """
     inner = width - 2
-    rows = [
-        _verdict(snapshot, inner, paused_steps),
-        _command(snapshot, inner),
-        _pace(snapshot, inner),
-    ]
-    return [[(" ", ""), *row] for row in rows]
-
-
-def _verdict(snapshot: Snapshot, width: int, paused_steps: int | None) -> Row:
-    mark = palette.HEALTH[snapshot.verdict.health]
     state = _state(snapshot, paused_steps)
-    start: Row = [(f"{mark.glyph} {mark.word}", f"bold {mark.style}")]
+    return [
+        band(snapshot, width),
+        [(" ", ""), *_command(snapshot, inner, [("   ", ""), *state])],
+        [(" ", ""), *_pace(snapshot, inner)],
+    ]
+
+
+def draw_above_tiles(snapshot: Snapshot, width: int, paused_steps: int | None = None) -> list[Row]:
+    """Two rows: the verdict, and the command with its progress and state; tiles show the rest."""
+    state = _state(snapshot, paused_steps)
+    end: Row = [("   ", ""), *_progress(snapshot, width), ("  ", ""), *state]
+    return [band(snapshot, width), [(" ", ""), *_command(snapshot, width - 2, end)]]
+
+
+def band(snapshot: Snapshot, width: int) -> Row:
+    """The verdict over the full width in the tint of its severity; it ends in what the fix is worth."""
+    mark = palette.HEALTH[snapshot.verdict.health]
+    ground = "/" + BANDS[mark.style]
+    worth = _worth(snapshot)
     headline = snapshot.problem or _headline(snapshot, mark.word)
-    room = width - row_width(start) - row_width(state) - 4
-    start += [("  " + shorten(headline, room), "high" if snapshot.problem else "text")]
-    return spread(start, state, width)
+    label, end = _fitting(headline, _label(snapshot, mark.word), mark.word, worth, width)
+    start: Row = [(f" {mark.glyph} {label}".rstrip(), f"bold on-band{ground}")]
+    room = width - row_width(start) - len(end) - 3 - 2 * bool(end)
+    start += [("  " + shorten(headline, room), "on-band" + ground)]
+    gap = max(width - row_width(start) - len(end) - 1, 0)
+    row: Row = [*start, (" " * gap, "on-band" + ground), (end + " ", f"bold on-band{ground}")]
+    return clip(row, width)
+
+
+def _fitting(headline: str, label: str, word: str, worth: list[str], width: int) -> tuple[str, str]:
+    """The fullest label and worth beside the whole headline; a name gives way, a health never does."""
+    short = label if label == word else ""
+    tries = [(name, text) for text in worth for name in (label, short)]
+    for tried in [*tries, (label, ""), (short, "")]:
+        if 6 + len(tried[0]) + len(headline) + len(tried[1]) + 2 * bool(tried[1]) <= width:
+            return tried
+    return short, worth[-1] if worth and width >= 78 else ""
+
+
+def _label(snapshot: Snapshot, word: str) -> str:
+    """The health; where it asks for attention, the name of what does."""
+    serious = [finding for finding in snapshot.findings if finding.severity != "info"]
+    return serious[0].name.upper() if word == "attention" and serious else word
+
+
+def _worth(snapshot: Snapshot) -> list[str]:
+    """What the first finding's fix is worth, the longest way to say it first."""
+    serious = [finding for finding in snapshot.findings if finding.severity != "info"]
+    win = win_of(snapshot.summary, serious[0]) if serious and not snapshot.problem else None
+    if win is None or win.factor < 1.005:
+        return []
+    return [f"Fix: {steps_of(win)}, {win.factor:.2f}x", f"Fix: {win.factor:.2f}x"]
+
+
+def steps_of(win: Win) -> str:
+    """``21.0 → 16.0 ms a step``, in the unit that reads best."""
+    scale, unit = (1000.0, "s") if win.before_ms >= 10_000 else (1.0, "ms")
+    digits = 2 if win.before_ms / scale < 10 else 1 if win.before_ms / scale < 1000 else 0
+    before, after = win.before_ms / scale, win.after_ms / scale
+    return f"{before:,.{digits}f} → {after:,.{digits}f} {unit} a step"
 
 
 def _headline(snapshot: Snapshot, word: str) -> str:
@@ -73,7 +124,7 @@ def _state(snapshot: Snapshot, paused_steps: int | None) -> Row:
         return [*_end(snapshot), (elapsed, "text")]
     if run.state == "lost":
         return [("recorder lost", "high"), (" · ", "muted"), (elapsed, "text")]
-    return [(f"{run.state} · ", "muted"), (elapsed, "text")]
+    return [("● ", "good"), (f"{run.state} · ", "muted"), (elapsed, "text")]
 
 
 def _end(snapshot: Snapshot) -> Row:
@@ -84,31 +135,46 @@ def _end(snapshot: Snapshot) -> Row:
     return [(run.ending.words, style), (" · ", "muted")]
 
 
-def _command(snapshot: Snapshot, width: int) -> Row:
-    run = snapshot.summary
-    parts = []
-    if run.world_size:
-        parts.append(counted(run.world_size, "rank"))
-    if run.gpus:
-        parts.append(counted(len(run.gpus), "GPU"))
-    parts.append(
-        run.hosts[0].host
-        if len(run.hosts) == 1
-        else counted(len(run.hosts), "host")
-        if run.hosts
-        else ""
-    )
-    end: Row = [(" · ".join(p for p in parts if p), "muted")]
+def _command(snapshot: Snapshot, width: int, end: Row) -> Row:
+    """The command, the shape of the run as far as there is room, and ``end`` at the right edge."""
+    shape: Row = [(" · ".join(_shape(snapshot.summary)), "muted")]
     if snapshot.recording:
-        end = [
-            (shorten(f"recording: {snapshot.recording}", width // 2), "accent"),
-            ("   ", ""),
-            *end,
-        ]
+        words = shorten(f"recording: {snapshot.recording}", width // 2)
+        shape = [(words, "accent"), ("   ", ""), *shape]
     if snapshot.damage:
-        end = [(f"▲ {snapshot.damage}", "high"), ("   ", ""), *end]
-    command = " ".join(run.command) or snapshot.name or str(snapshot.run_dir)
-    return spread([(shorten_middle(command, width - row_width(end) - 3), "muted")], end, width)
+        shape = [(f"▲ {snapshot.damage}", "high"), ("   ", ""), *shape]
+    parts = _shape(snapshot.summary)
+    while parts and row_width(shape) + row_width(end) + COMMAND > width:
+        parts.pop()
+        shape[-1] = (" · ".join(parts), "muted")
+    if row_width(shape) + row_width(end) + 12 > width:
+        shape = []
+    command = " ".join(snapshot.summary.command) or snapshot.name or str(snapshot.run_dir)
+    room = width - row_width(shape) - row_width(end) - 3
+    start: Row = [(shorten_middle(command, room), "muted")]
+    return spread(start, [*shape, *end], width)
+
+
+def _shape(run: RunSummary) -> list[str]:
+    """``8 ranks``, ``8x H100``, ``box``."""
+    parts = [counted(run.world_size, "rank")] if run.world_size else []
+    names = {gpu.name for gpu in run.gpus}
+    if len(names) == 1 and (name := short_name(names.pop())):
+        parts.append(f"{len(run.gpus)}x {name}")
+    elif run.gpus:
+        parts.append(counted(len(run.gpus), "GPU"))
+    if len(run.hosts) == 1:
+        parts.append(run.hosts[0].host)
+    elif run.hosts:
+        parts.append(counted(len(run.hosts), "host"))
+    return parts
+
+
+def short_name(name: str) -> str:
+    """``H100`` of ``NVIDIA H100 80GB HBM3``."""
+    words = name.removeprefix("NVIDIA ").removeprefix("Tesla ").removeprefix("GeForce ").split()
+    kept = words[:2] if words and words[0] in ("RTX", "GTX", "Quadro") else words[:1]
+    return " ".join(kept)
 
 
 def _pace(snapshot: Snapshot, width: int) -> Row:
@@ -135,7 +201,7 @@ def _progress(snapshot: Snapshot, width: int) -> Row:
     padding = len(f"{run.total_steps:,}") - len(text)
     row += [(" " * (padding + 2), "")]
     if width >= 110:
-        row += [*bar(share, 16, "accent"), (" ", "")]
+        row += [*bar(share, 16 if width < 160 else PROGRESS, "accent"), (" ", "")]
     row += [(f"{share * 100:3.0f} %", "text")]
     if run.state == "running" and run.steps_per_s > 0:
         eta = numbers.clock((run.total_steps - run.steps) / run.steps_per_s)
@@ -169,22 +235,31 @@ def _own_cost(run: RunSummary) -> Row:
 
 
 def _standing_still(snapshot: Snapshot) -> Row:
+    text, style = standing_still(snapshot)
+    return [("   ", ""), (text, style)] if text else []
+
+
+def standing_still(snapshot: Snapshot) -> tuple[str, str]:
     """For how long no step has come, in place of rates that were true before; what is done, where that is known."""
     run = snapshot.summary
     if not run.silent_s:
-        return []
+        return "", ""
     since = numbers.clock(run.silent_s)
     hangs = any(finding.severity == "critical" for finding in snapshot.findings)
     if run.doing and not hangs:
-        return [("   ", ""), (f"{run.doing} for {since}", "bold accent")]
-    return [("   ", ""), (f"NO STEP FOR {since}", "bold critical" if hangs else "bold high")]
+        return f"{run.doing} for {since}", "bold accent"
+    return f"NO STEP FOR {since}", "bold critical" if hangs else "bold high"
+
+
+def broken_loss(snapshot: Snapshot) -> str:
+    """``NaN`` or ``inf`` where the newest loss of any rank is that."""
+    return next((rank.not_finite for rank in snapshot.summary.ranks if rank.not_finite), "")
 
 
 def _loss(snapshot: Snapshot) -> Row:
     """The newest loss of the first rank, or that one of any rank is no number."""
     ranks = snapshot.summary.ranks
-    broken = next((rank.not_finite for rank in ranks if rank.not_finite), "")
-    if broken:
+    if broken := broken_loss(snapshot):
         return [("   ", ""), ("loss ", "muted"), (broken.ljust(7), "bold critical")]
     return _scalar("loss", ranks[0].loss if ranks else None)
 
@@ -206,10 +281,13 @@ def _scalar(name: str, value: float | None) -> Row:
 
 
 class Header(Canvas, drawn=("snapshot", "paused_steps")):
-    """Docked on top."""
+    """Docked on top; as high as the screen gives it: three rows, or two where tiles stand below."""
 
     snapshot: reactive[Snapshot | None] = reactive(None, repaint=False)
     paused_steps: reactive[int | None] = reactive(None, repaint=False)
 
     def rows(self, width: int, height: int) -> list[Row]:
-        return draw(self.snapshot, width, self.paused_steps) if self.snapshot else []
+        if not self.snapshot:
+            return []
+        drawn = draw if height > 2 else draw_above_tiles
+        return drawn(self.snapshot, width, self.paused_steps)

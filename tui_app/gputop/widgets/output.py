@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.segment import Segment
 from rich.style import Style
+from textual.events import Click
 from textual.geometry import Size
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
@@ -14,7 +15,8 @@ from gputop.output.ansi import PLAIN, Look, resolve, resolve_text
 from gputop.output.tail import OutputView
 from gputop.render.rows import Row, fill
 from gputop.widgets import roles
-from gputop.widgets.panel import Described, tabs, title_row
+from gputop.widgets.frame import EDGES, SIDES, edge
+from gputop.widgets.panel import Described, go_to_tab, tabs, title_row
 from gputop_probes.record.plain import blanked
 
 _CACHE = 600
@@ -25,6 +27,7 @@ class Output(Described, ScrollView, can_focus=True):
 
     DEFAULT_CSS = "Output { scrollbar-size: 0 0; overflow: hidden auto; }"
     tabbed: reactive[bool] = reactive(False)
+    boxed: reactive[bool] = reactive(False)
     snapshot: reactive[Snapshot | None] = reactive(None, repaint=False)
 
     def __init__(self, *, id: str | None = None):
@@ -38,7 +41,8 @@ class Output(Described, ScrollView, can_focus=True):
     def show(self, view: OutputView) -> None:
         """The output has grown."""
         self.view = view
-        self.virtual_size = Size(self.size.width, len(view.lines) + 1)
+        around = EDGES if self.boxed else 1
+        self.virtual_size = Size(self.size.width, len(view.lines) + around)
         self.refresh()
         if self.follow:
             self.call_after_refresh(self._stick)
@@ -53,17 +57,33 @@ class Output(Described, ScrollView, can_focus=True):
             self.call_after_refresh(self._stick)
 
     def render_line(self, y: int) -> Strip:
-        width = self.size.width
+        width, height = self.size
         if y == 0:
-            note = (
-                tabs(self.number, width)
-                if self.tabbed and self.follow
-                else [(self._note(), "muted")]
-            )
-            return self._row(title_row(self.number, self.title, note, width, self.has_focus))
-        index = round(self.scroll_offset.y) + y - 1
-        if not self.view.lines and y == 1:
-            return self._row([(self._empty(), "muted")])
+            return self._row(self._head(width))
+        if not self.boxed:
+            return self._line(y - 1, width)
+        rule = "accent" if self.has_focus else "rule"
+        if y == height - 1:
+            return self._row([("╰" + "─" * (width - 2) + "╯", rule)])
+        sides = Strip([Segment("│ ", self._role(rule))]), Strip([Segment(" │", self._role(rule))])
+        return Strip.join([sides[0], self._line(y - 1, width - SIDES), sides[1]])
+
+    def _head(self, width: int) -> Row:
+        note: Row = [(self._note(), "muted")]
+        if self.tabbed and self.follow:
+            note = tabs(self.number, width)
+        if not self.boxed:
+            return title_row(self.number, self.title, note, width, self.has_focus)
+        rule = "accent" if self.has_focus else "rule"
+        shown = note if note[0][0] else []
+        return edge(self.title, width, number=self.number, note=shown, rule=rule)
+
+    def _line(self, y: int, width: int) -> Strip:
+        """A line of the output in exactly ``width`` cells."""
+        index = round(self.scroll_offset.y) + y
+        if not self.view.lines and y == 0:
+            empty = Segment(self._empty(), self._role("muted"))
+            return Strip([empty]).adjust_cell_length(width, self.rich_style)
         if index >= len(self.view.lines):
             return Strip.blank(width, self.rich_style)
         strip = self._strip(index)
@@ -71,6 +91,10 @@ class Output(Described, ScrollView, can_focus=True):
             return strip.extend_cell_length(width, self.rich_style)
         more = Segment("…", self._role("muted"))
         return Strip.join([strip.crop(0, width - 1), Strip([more], 1)])
+
+    def on_click(self, event: Click) -> None:
+        if event.y == 0 and self.tabbed:
+            go_to_tab(self, self.number, event.x)
 
     def _note(self) -> str:
         if self.follow or not self.view.lines:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from textual.events import Click
 from textual.reactive import reactive
 
 from gputop.feed.snapshot import Snapshot
 from gputop.panels import PANELS, panel
 from gputop.render.rows import Row, row_width
 from gputop.widgets.canvas import Canvas
+from gputop.widgets.frame import EDGES, SIDES, framed
 
 if TYPE_CHECKING:
+    from textual.widget import Widget
     from textual.widget import Widget as Base
 else:
     Base = object  # a widget's style sheet is inherited from its first base that is a node
@@ -46,6 +49,17 @@ def tabs(number: str, width: int) -> Row:
     return row if row_width(row) < width else []
 
 
+def go_to_tab(widget: Widget, number: str, x: int) -> None:
+    """Go to the panel whose tab stands at cell ``x`` of a title line."""
+    row = tabs(number, widget.size.width)
+    start = widget.size.width - row_width(row)
+    for spec in (spec for spec in PANELS if spec.tab):
+        end = start + len(f"{spec.number} {spec.label}")
+        if start <= x < end:
+            widget.app.call_later(widget.screen.run_action, f"screen.panel('{spec.id}')")
+        start = end + 2
+
+
 class Described(Base):
     """Mixed into a widget whose id names a row of the table of panels."""
 
@@ -61,11 +75,23 @@ class Described(Base):
         return spec.title if spec else ""
 
 
-class Panel(Described, Canvas, can_focus=True, drawn=("snapshot", "tabbed")):
+class Panel(Described, Canvas, can_focus=True, drawn=("snapshot", "tabbed", "boxed")):
     """One numbered part of the main screen."""
 
     tabbed: reactive[bool] = reactive(False, repaint=False)
+    boxed: reactive[bool] = reactive(False, repaint=False)
+    """Whether it has a frame; without one, a title line."""
     snapshot: reactive[Snapshot | None] = reactive(None, repaint=False)
+
+    def on_click(self, event: Click) -> None:
+        """A click on a tab goes there; one into the content is the panel's own."""
+        if event.y == 0 and self.tabbed:
+            go_to_tab(self, self.number, event.x)
+        elif event.y > 0:
+            self.clicked(event.x - (2 if self.boxed else 0), event.y - 1)
+
+    def clicked(self, x: int, y: int) -> None:
+        """A click at a cell and a row of the content."""
 
     def content(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
         """Rows below the title."""
@@ -83,15 +109,24 @@ class Panel(Described, Canvas, can_focus=True, drawn=("snapshot", "tabbed")):
         """What ``y`` copies: the content as text."""
         from gputop.render.rows import row_text
 
-        return "\n".join(
-            row_text(row).rstrip()
-            for row in self.content(snapshot, self.size.width, self.size.height - 1)
-        )
+        width, height = self.inside(*self.size)
+        return "\n".join(row_text(row).rstrip() for row in self.content(snapshot, width, height))
+
+    def inside(self, width: int, height: int) -> tuple[int, int]:
+        """Cells and rows for the content."""
+        if self.boxed:
+            return max(width - SIDES, 1), max(height - EDGES, 0)
+        return width, max(height - 1, 0)
 
     def rows(self, width: int, height: int) -> list[Row]:
         snapshot = self.snapshot
         if snapshot is None:
             return []
         note = tabs(self.number, width) if self.tabbed else self.note(snapshot)
-        head = title_row(self.number, self.heading(snapshot), note, width, self.has_focus)
-        return [head, *self.content(snapshot, width, height - 1)] if height > 1 else [head]
+        cells, room = self.inside(width, height)
+        content = self.content(snapshot, cells, room) if room > 0 else []
+        heading = self.heading(snapshot)
+        if not self.boxed:
+            return [title_row(self.number, heading, note, width, self.has_focus), *content]
+        rule = "accent" if self.has_focus else "rule"
+        return framed(heading, content, width, height, number=self.number, note=note, rule=rule)

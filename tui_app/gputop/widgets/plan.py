@@ -1,7 +1,7 @@
 """Where the panels lie, as a pure function of the size: every layout is designed, none is left to chance.
 
-Compact (80x24) shows the breakdown, the findings and one switchable panel; normal (120x40) shows all in bands; wide
-(200x50) shows two columns. A zoomed panel has the body for itself; a hidden one leaves its room to the others.
+Compact (80x24) shows the breakdown, the findings and one switchable panel; normal (120x40) and wide (200x50) show
+framed panels in bands. A zoomed panel has the body for itself; a hidden one leaves its room to the others.
 """
 
 from __future__ import annotations
@@ -12,9 +12,14 @@ from typing import NamedTuple
 from gputop.panels import PANELS, Request, Want
 
 GAP = 2
+"""Cells between panels that have no frame."""
 WIDE = 160
 NORMAL_WIDTH = 100
-NORMAL_HEIGHT = 32
+NORMAL_HEIGHT = 29
+AROUND = 7
+"""Rows of a screen that header, tiles and footer take where there is room for frames."""
+SHARES = {"normal": (59, 41), "wide": (57, 43)}
+"""Percent of the width for the panels of a band that holds two."""
 
 
 class Box(NamedTuple):
@@ -33,13 +38,25 @@ def layout_name(width: int, height: int) -> str:
     return "wide" if width >= WIDE else "normal"
 
 
+def layout_of_screen(width: int, height: int) -> str:
+    """The layout of a whole screen."""
+    return layout_name(width, height - AROUND)
+
+
+def layout_of(request: Request) -> str:
+    """The layout that is asked for, else the one that suits the size."""
+    return request.layout or layout_name(request.width, request.height)
+
+
 def plan(request: Request) -> dict[str, Box]:
     """The box of every visible panel; panels that are not in it are not shown."""
-    body = Box(1, 0, max(request.width - 2, 1), max(request.height, 1))
+    name = layout_of(request)
+    margin = 1 if name == "compact" else 0
+    body = Box(margin, 0, max(request.width - 2 * margin, 1), max(request.height, 1))
     if request.zoomed:
         return {request.zoomed: body}
-    name = layout_name(request.width, request.height)
-    return {"compact": _compact, "normal": _normal, "wide": _wide}[name](request, body)
+    places = {spec.id: getattr(spec, name) for spec in PANELS}
+    return _stack(request, body, _bands(request, places))
 
 
 def wants(request: Request) -> dict[str, Want]:
@@ -80,49 +97,32 @@ def _stack(request: Request, box: Box, bands: Sequence[Sequence[str]]) -> dict[s
     shown = [band for band in shown if band]
     rows = [_together([asked[p] for p in band]) for band in shown]
     result: dict[str, Box] = {}
-    y = box.y
-    gap = 1 if layout_name(request.width, request.height) != "compact" else 0
-    sizes = heights(rows, box.height - gap * (len(shown) - 1))
-    for band, height in zip(shown, sizes, strict=True):
-        x, cells = box.x, box.width - GAP * (len(band) - 1)
-        for index, panel in enumerate(band):
-            width = cells // (len(band) - index)
-            cells -= width
+    y, name = box.y, layout_of(request)
+    gap = GAP if name == "compact" else 0
+    for band, height in zip(shown, heights(rows, box.height), strict=True):
+        x = box.x
+        widths = _widths(band, name, box.width - gap * (len(band) - 1))
+        for panel, width in zip(band, widths, strict=True):
             result[panel] = Box(x, y, width, height)
-            x += width + GAP
-        y += height + gap
+            x += width + gap
+        y += height
     return result
+
+
+def _widths(band: Sequence[str], layout: str, cells: int) -> list[int]:
+    """Cells of each panel of a band: two share as the layout says, more share alike."""
+    if len(band) == 2 and layout in SHARES:
+        first = cells * SHARES[layout][0] // 100
+        return [first, cells - first]
+    each = [cells // len(band)] * len(band)
+    each[-1] += cells - sum(each)
+    return each
 
 
 def _together(items: Sequence[Want]) -> Want:
     return Want(
         max(i.least for i in items), max(i.enough for i in items), max(i.stretch for i in items)
     )
-
-
-def _compact(request: Request, body: Box) -> dict[str, Box]:
-    return _stack(request, body, _bands(request, {spec.id: spec.compact for spec in PANELS}))
-
-
-def _normal(request: Request, body: Box) -> dict[str, Box]:
-    return _stack(request, body, _bands(request, {spec.id: spec.normal for spec in PANELS}))
-
-
-def _wide(request: Request, body: Box) -> dict[str, Box]:
-    first, second = _bands(request, {spec.id: spec.wide for spec in PANELS})
-    if all(panel in request.hidden for panel in second):
-        return _stack(request, body, [[panel] for panel in first])
-    if all(panel in request.hidden for panel in first):
-        return _stack(request, body, [[panel] for panel in second])
-    width = (body.width - GAP) * 57 // 100
-    left = Box(body.x, body.y, width, body.height)
-    right = Box(body.x + width + GAP, body.y, body.width - width - GAP, body.height)
-    columns = (left, first), (right, second)
-    return {
-        id: box
-        for room, ids in columns
-        for id, box in _stack(request, room, [[id] for id in ids]).items()
-    }
 
 
 def _bands(request: Request, places: dict[str, tuple[int, int]]) -> list[list[str]]:

@@ -1,26 +1,51 @@
-"""Ranks against each other: figures and recent steps of each; one rank alone gets a chart of its step times."""
+"""Ranks, their GPUs and their memory in one table; many ranks become a heat map."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
+
+from textual.message import Message
 
 from gputop import palette
-from gputop.feed.snapshot import RecentSteps, Snapshot
-from gputop.render import numbers
-from gputop.render.bars import LOWER, apportion
-from gputop.render.rows import Row, left, right, row_width, say
+from gputop.feed.snapshot import RecentSteps, Resources, Snapshot
+from gputop.panels import GRID_FROM
+from gputop.render import braille, numbers
+from gputop.render.bars import apportion, bar, layered_bar, stacked_bar
+from gputop.render.rows import Row, clip, fill, left, right, row_width, say, shorten
+from gputop.widgets import rank_map
+from gputop.widgets.header import short_name
+from gputop.widgets.rank_map import against_median
 from gputop.widgets.scrolling import ScrollingPanel
+from gputop.widgets.standings import Standing, standings
 
 if TYPE_CHECKING:
-    from gputop_analysis.model import RankSummary
+    from gputop_analysis.model import GpuSummary, HostSummary, RankSummary
 
-AXIS = 8
-BAR = 16
 PHASE_CELLS = 11
 STANDS_OUT = 1.2
 """Times the median of the ranks, from which on a phase of a rank is marked."""
-WITH_BARS = 72
+FULL, NEARLY_FULL = 0.95, 0.85
+"""Shares of a memory from which on it is drawn as critical, and as high."""
+
+
+class Line(NamedTuple):
+    """What a row is about: a rank, its GPU, or one of them."""
+
+    standing: Standing | None
+    gpu: GpuSummary | None
+    mark: tuple[str, str]
+
+
+class Column(NamedTuple):
+    """One column: ``place`` is its importance, 0 stays longest; ``stretch`` cells it can use beyond its least."""
+
+    head: str
+    cells: int
+    place: int
+    draw: Callable[[Line, int], Row]
+    stretch: int = 0
 
 
 def draw(
@@ -31,29 +56,125 @@ def draw(
     cursor: int | None = None,
     mono: bool = False,
 ) -> list[Row]:
-    """The grid, ``first`` ranks scrolled away, the rank at ``cursor`` marked."""
-    ranks = snapshot.summary.ranks
-    if not ranks:
+    """The table, ``first`` ranks scrolled away, the rank at ``cursor`` marked; hosts in the last rows."""
+    lines = lines_of(snapshot)
+    if not lines:
         return say("Ranks appear with their first training step.", width)
-    if len(ranks) == 1:
-        return strip_chart(snapshot.recent, width, height, mono)
-    marked = {f.rank: f.severity for f in reversed(snapshot.findings) if f.rank is not None}
-    head = left("rank", 7) + right("mean ms", 9) + right("own", 9) + right("wait", 9)
-    head += left("  own ━ wait ─", BAR + 2) if width >= WITH_BARS else ""
-    rows: list[Row] = [[(head, "muted")]]
-    slowest = max(rank.step_time_mean_ms for rank in ranks)
-    digits = numbers.digits_for(slowest)
-    for index, rank in enumerate(ranks[first : first + height - 1], first):
-        row = _figures(
-            rank, _mark(rank, marked.get(rank.rank), snapshot.ended), digits, index == cursor
-        )
-        if width >= WITH_BARS:
-            row += [("  ", ""), *split_bar(rank, slowest, BAR)]
-        cells = width - row_width(row) - 2
-        rows.append([*row, ("  ", ""), *grid_row(snapshot.recent, rank.rank, cells, mono)])
-    if height >= 2 * len(ranks) + 5:
+    hosts = [host_row(host, snapshot, width) for host in snapshot.summary.hosts[:2]]
+    hosts = hosts if height >= min(len(lines), 3) + 1 + len(hosts) else []
+    room = height - len(hosts)
+    if len(lines) >= GRID_FROM and snapshot.summary.ranks:
+        found = [line.standing for line in lines if line.standing is not None]
+        rows = rank_map.draw(found, width, room, cursor, mono)
+    else:
+        columns = fitting(_columns(snapshot, mono), width)
+        rows = [[(clip_head(columns), "muted")]]
+        for index, line in enumerate(lines[first : first + room - 1], first):
+            rows.append(_row(line, columns, index == cursor))
+    missing = height - len(rows) - len(hosts)
+    ranks = snapshot.summary.ranks
+    if missing >= len(ranks) + 2 and 1 < len(ranks) < GRID_FROM:
         rows += [[], *phase_table(ranks, width)]
-    return rows
+        missing = height - len(rows) - len(hosts)
+    return [*rows, *hosts]
+
+
+def clip_head(columns: list[Column]) -> str:
+    """The line of headings."""
+    return "  ".join(left(column.head, column.cells) for column in columns)
+
+
+def lines_of(snapshot: Snapshot) -> list[Line]:
+    """A row for each rank with its GPU, then for each GPU that no rank uses."""
+    run = snapshot.summary
+    marked = {f.rank: f.severity for f in reversed(snapshot.findings) if f.rank is not None}
+    gpus = {(gpu.host, gpu.index): gpu for gpu in run.gpus}
+    lines = []
+    for standing in standings(run.ranks):
+        rank = standing.rank
+        gpu = gpus.get(snapshot.devices.get(rank.rank, ("", -1)))
+        lines.append(Line(standing, gpu, _mark(rank, marked.get(rank.rank), snapshot.ended)))
+    used = {snapshot.devices.get(rank.rank) for rank in run.ranks}
+    lines += [Line(None, gpu, (" ", "text")) for key, gpu in gpus.items() if key not in used]
+    return lines
+
+
+def fitting(columns: list[Column], width: int) -> list[Column]:
+    """The columns that fit, the least important left out first; what is left over goes to those that stretch."""
+    columns = list(columns)
+
+    def used() -> int:
+        return sum(column.cells for column in columns) + 2 * (len(columns) - 1)
+
+    while used() > width and len(columns) > 1:
+        columns.remove(max(columns, key=lambda column: column.place))
+    spare = width - used()
+    wanted = sum(column.stretch for column in columns)
+    result = []
+    for column in columns:
+        more = min(column.stretch, spare * column.stretch // wanted) if wanted else 0
+        result.append(column._replace(cells=column.cells + max(more, 0)))
+    return result
+
+
+def _columns(snapshot: Snapshot, mono: bool) -> list[Column]:
+    run = snapshot.summary
+    several = len(run.ranks) > 1
+    columns = [Column("rank", 5, 0, _name)]
+    if len(run.hosts) > 1:
+        columns.append(Column("host", 10, 8, _host))
+    if run.gpus:
+        columns += _gpu_columns(snapshot)
+    elif run.ranks:
+        columns += _cpu_columns(snapshot)
+    if not run.ranks:
+        return columns
+    slowest = max(rank.step_time_mean_ms for rank in run.ranks)
+    digits = numbers.digits_for(slowest)
+    if not several:
+        columns.append(Column("phases", 16, 3, lambda line, n: _phases(line, n, mono), 40))
+        columns.append(Column("step ms", 8, 1, lambda line, n: _ms(line, n, digits, "step")))
+        return columns
+    columns += [
+        Column("own ━ wait ╌", 12, 4, lambda line, n: _split(line, slowest, n), 16),
+        Column("  own ms", 8, 1, lambda line, n: _ms(line, n, digits, "own")),
+        Column("  wait", 6, 2, lambda line, n: _ms(line, n, digits, "wait")),
+        Column("of median", 9, 0, _against),
+    ]
+    if any(standing.phase for standing in standings(run.ranks)):
+        columns.append(Column("slow in", 14, 8, _slow_in, 6))
+    return columns
+
+
+def _gpu_columns(snapshot: Snapshot) -> list[Column]:
+    return [
+        Column("gpu", 7, 7, _gpu_name, 2),
+        Column("util 60 s", 12, 2, lambda line, n: _util(line, snapshot, n), 20),
+        Column("power", 9, 5, _power),
+        Column("temp", 5, 6, _temperature),
+        Column("memory, GiB", 17, 3, _gpu_memory, 20),
+    ]
+
+
+def _cpu_columns(snapshot: Snapshot) -> list[Column]:
+    totals = {host.host: host.memory_total_gib for host in snapshot.summary.hosts}
+    return [
+        Column("CPU 60 s", 14, 3, lambda line, n: _cpu(line, snapshot, n), 20),
+        Column("RAM, GiB", 18, 5, lambda line, n: _ram(line, totals, n), 10),
+    ]
+
+
+def _row(line: Line, columns: list[Column], chosen: bool) -> Row:
+    row: Row = []
+    for column in columns:
+        row += [("  ", "")] if row else []
+        row += fill(column.draw(line, column.cells), column.cells)
+    if not chosen:
+        return row
+    return [(text, (style.partition("/")[0] or "text") + "/cursor") for text, style in row]
+
+
+# ---- cells
 
 
 def _mark(rank: RankSummary, severity: str | None, ended: bool) -> tuple[str, str]:
@@ -63,19 +184,180 @@ def _mark(rank: RankSummary, severity: str | None, ended: bool) -> tuple[str, st
     return (" ", "text") if rank.alive or ended else ("○", "muted")
 
 
-def _figures(rank: RankSummary, mark: tuple[str, str], digits: int, chosen: bool) -> Row:
-    ground = "/cursor" if chosen else ""
-    own = rank.step_time_mean_ms - rank.wait_mean_ms
-    texts = [
-        right(numbers.ms_column(v, digits), 9)
-        for v in (rank.step_time_mean_ms, own, rank.wait_mean_ms)
+def _name(line: Line, _cells: int) -> Row:
+    if line.standing is None:
+        return [(" ", ""), (right("–", 4), "muted")]
+    style = "text" if line.mark[0] == " " else "bold " + line.mark[1]
+    return [line.mark, (right(str(line.standing.rank.rank), 4), style)]
+
+
+def _host(line: Line, cells: int) -> Row:
+    host = line.standing.rank.host if line.standing else line.gpu.host if line.gpu else ""
+    return [(shorten(host, cells), "muted")]
+
+
+def _gpu_name(line: Line, cells: int) -> Row:
+    if line.gpu is None:
+        return [(numbers.NONE, "muted")]
+    return [(shorten(f"{line.gpu.index} {short_name(line.gpu.name)}", cells), "muted")]
+
+
+def _util(line: Line, snapshot: Snapshot, cells: int) -> Row:
+    gpu = line.gpu
+    if gpu is None:
+        return [(right(numbers.NONE, cells), "muted")]
+    series = snapshot.history.of(f"gpu {gpu.host} {gpu.index}")
+    return _trend(series, 100.0, cells, _whole(gpu.util_pct) + " %")
+
+
+def _cpu(line: Line, snapshot: Snapshot, cells: int) -> Row:
+    if line.standing is None:
+        return []
+    series = snapshot.history.of(f"rank {line.standing.rank.rank}")
+    known = [value for value in series if value == value]
+    if not known:
+        return [(right(numbers.NONE, cells), "muted")]
+    top = max(100.0, numbers.nice_ceiling(max(known)))
+    return _trend(series, top, cells, f"{known[-1]:,.0f} %")
+
+
+def _trend(series: tuple[float, ...], top: float, cells: int, figure: str) -> Row:
+    chart = cells - 7
+    text = braille.area(series, chart, top)
+    return [(text, "meter"), (right(figure, 7), "text")]
+
+
+def _power(line: Line, cells: int) -> Row:
+    gpu = line.gpu
+    if gpu is None:
+        return []
+    text = f"{_whole(gpu.power_w)}/{_whole(gpu.power_limit_w)} W"
+    return [(right(text, cells), "muted")]
+
+
+def _temperature(line: Line, cells: int) -> Row:
+    gpu = line.gpu
+    if gpu is None:
+        return []
+    hot = numbers.known(gpu.temperature_c) and gpu.temperature_c >= 85
+    return [(right(f"{_whole(gpu.temperature_c)} °C", cells), "high" if hot else "muted")]
+
+
+def _gpu_memory(line: Line, cells: int) -> Row:
+    """``━`` allocated, ``▓`` reserved beyond it, ``░`` others', ``┃`` the peak; the colour says how full it is."""
+    gpu = line.gpu
+    if gpu is None:
+        return []
+    rank = line.standing.rank if line.standing else None
+    allocated = rank.allocated_gib if rank else float("nan")
+    used, total = gpu.memory_used_gib, gpu.memory_total_gib
+    peak = rank.peak_allocated_gib if rank else gpu.peak_used_gib
+    style = fullness(max(used, peak if peak == peak else 0.0) / total if total else 0.0)
+    if not numbers.known(allocated):
+        parts = [(used, style, "━")]
+    else:
+        reserved = rank.reserved_gib if rank and numbers.known(rank.reserved_gib) else allocated
+        parts = [
+            (allocated, style, "━"),
+            (reserved - allocated, "reserved", "▓"),
+            (used - reserved, "foreign", "░"),
+        ]
+    shown = allocated if numbers.known(allocated) else used
+    figure = f"{numbers.gib(shown)}/{total:,.0f}"
+    return [*layered_bar(parts, peak, total, cells - 9), (right(figure, 9), "text")]
+
+
+def _ram(line: Line, totals: dict[str, float], cells: int) -> Row:
+    if line.standing is None:
+        return []
+    rank = line.standing.rank
+    total = totals.get(rank.host, float("nan"))
+    style = fullness(rank.rss_gib / total if total else 0.0)
+    figure = f"{numbers.gib(rank.rss_gib)}/{total:,.0f}"
+    parts = [(rank.rss_gib, style, "━")]
+    return [*layered_bar(parts, rank.peak_rss_gib, total, cells - 9), (right(figure, 9), "text")]
+
+
+def fullness(share: float) -> str:
+    """Style of a memory by how full it is."""
+    return "critical" if share >= FULL else "high" if share >= NEARLY_FULL else "allocated"
+
+
+def _phases(line: Line, cells: int, mono: bool) -> Row:
+    if line.standing is None:
+        return []
+    means = line.standing.rank.phases_mean_ms
+    names = [phase for phase in palette.PHASES if means.get(phase.name, 0.0) > 0]
+    values, styles = [means[phase.name] for phase in names], [phase.name for phase in names]
+    return stacked_bar(values, styles, [phase.letter for phase in names], cells, mono)
+
+
+def _split(line: Line, slowest_ms: float, cells: int) -> Row:
+    """Own time as a heavy line, waiting for others as a dashed one, on the scale of the slowest step."""
+    one = line.standing
+    if one is None:
+        return []
+    rest = slowest_ms - one.own_ms - one.wait_ms
+    own, waiting, _ = apportion([one.own_ms, one.wait_ms, rest], cells)
+    style = rank_map.heat(one.ratio)[0] if one.ratio >= 1.05 else "forward"
+    return [("━" * own, style), ("╌" * waiting, "wait")]
+
+
+def _ms(line: Line, cells: int, digits: int, what: str) -> Row:
+    one = line.standing
+    if one is None:
+        return []
+    rank = one.rank
+    values = {"own": one.own_ms, "wait": rank.wait_mean_ms, "step": rank.step_time_mean_ms}
+    text = right(numbers.ms_column(values[what], digits), cells)
+    return [(text, "muted" if what == "wait" else "text")]
+
+
+def _against(line: Line, cells: int) -> Row:
+    if line.standing is None:
+        return []
+    ratio = line.standing.ratio
+    style = rank_map.heat(ratio)[0] if ratio >= 1.02 else "muted"
+    return [(right(against_median(ratio), cells), style)]
+
+
+def _slow_in(line: Line, cells: int) -> Row:
+    words = line.standing.slow_in if line.standing else ""
+    return [(shorten(words, cells), "high")]
+
+
+def _whole(value: float) -> str:
+    return f"{value:,.0f}" if numbers.known(value) else numbers.NONE
+
+
+def host_row(host: HostSummary, snapshot: Snapshot, width: int) -> Row:
+    """CPU, memory, disk and network of one host; a figure that does not fit is left out, never cut."""
+    name = host.host if len(snapshot.summary.hosts) > 1 else "host"
+    row: Row = [(left(shorten(name, 8), 8), "muted")]
+    series = snapshot.history.of(f"cpu {host.host}")
+    row += [("CPU ", "muted"), (braille.area(series, 10, 100.0), "meter")]
+    row += [(right(_whole(host.cpu_pct), 4), "text"), (f" % of {host.cpu_count}", "muted")]
+    share = host.memory_used_gib / host.memory_total_gib if host.memory_total_gib else 0.0
+    memory: Row = [("RAM ", "muted"), (numbers.gib(host.memory_used_gib), "text")]
+    memory += [(f"/{host.memory_total_gib:,.0f} GiB ", "muted"), *bar(share, 10, fullness(share))]
+    disk: Row = [("disk ", "muted"), (numbers.rate(host.disk_read_mb_s), "text")]
+    disk += [
+        (" in ", "muted"),
+        (numbers.rate(host.disk_write_mb_s), "text"),
+        (" out MB/s", "muted"),
     ]
-    return [
-        (right(str(rank.rank), 4) + " ", "text" + ground),
-        (mark[0] + " ", mark[1] + ground),
-        (texts[0] + texts[1], "text" + ground),
-        (texts[2], "muted" + ground),
-    ]
+    fields = [memory, disk]
+    if numbers.known(host.run_wait_share) and host.run_wait_share >= 0.005:
+        share_text = numbers.percent(host.run_wait_share)
+        fields.insert(0, [("waiting for a core ", "muted"), (share_text, "text")])
+    found = snapshot.panels.get("history", Resources())
+    net = found.newest("net")
+    if numbers.known(net) and len(snapshot.summary.hosts) == 1:
+        fields.append([("net ", "muted"), (numbers.rate(net), "text"), (" MB/s", "muted")])
+    for field in fields:
+        if row_width(row) + row_width(field) + 3 <= width:
+            row += [("   ", ""), *field]
+    return clip(row, width)
 
 
 def phase_table(ranks: tuple[RankSummary, ...], width: int) -> list[Row]:
@@ -108,15 +390,6 @@ def phase_table(ranks: tuple[RankSummary, ...], width: int) -> list[Row]:
     return rows
 
 
-def split_bar(rank: RankSummary, slowest_ms: float, width: int) -> Row:
-    """Own time as a heavy line, waiting for others as a light one, on the scale of the slowest rank."""
-    wait = rank.wait_mean_ms if numbers.known(rank.wait_mean_ms) else 0.0
-    own, waiting, _ = apportion(
-        [rank.step_time_mean_ms - wait, wait, slowest_ms - rank.step_time_mean_ms], width
-    )
-    return [("━" * own, "allocated"), ("─" * waiting, "muted"), (" " * (width - own - waiting), "")]
-
-
 def grid_row(recent: RecentSteps, rank: int, width: int, mono: bool = False) -> Row:
     """The last columns of one rank, coloured by step time against the median of all."""
     row: Row = []
@@ -133,56 +406,82 @@ def grid_row(recent: RecentSteps, rank: int, width: int, mono: bool = False) -> 
     return row
 
 
-def legend(mono: bool = False) -> Row:
-    """What the cells' colours say."""
-    row: Row = [("step time / median ", "muted")]
-    for ratio, words in ((0.8, "<0.9"), (1.0, "1"), (1.1, "1.1"), (1.3, "1.2"), (2.0, ">1.4")):
-        style, glyph = palette.heat(ratio)
-        row += [(" " + (glyph if mono else "▇"), style), (words, "muted")]
-    return row
-
-
-def strip_chart(recent: RecentSteps, width: int, height: int, mono: bool = False) -> list[Row]:
-    """Step time of the only rank over the recent steps, one column each, coloured against the median."""
-    walls = next(iter(recent.rank_wall_ms.values()), ())[-(width - AXIS) :]
-    measured = [w for w in walls if w == w]
-    if not measured:
-        return say("No step in the last minutes.", width)
-    middle = median(measured)
-    top = numbers.nice_ceiling(min(max(measured), 3 * middle) * 1.02)
-    rows: list[Row] = []
-    for y in range(height):
-        label = (
-            numbers.duration_ms(top) if y == 0 else "0" if y == height - 1 and height > 2 else ""
-        )
-        row: Row = [(right(label, AXIS - 1) + " ", "muted")]
-        for wall in walls:
-            units = wall / top * height - (height - 1 - y) if wall == wall else 0.0
-            clipped = y == 0 and wall > top * 1.001
-            glyph = "▲" if clipped else LOWER[min(8, max(0, round(units * 8)))]
-            style = palette.heat(wall / middle)[0] if wall == wall else ""
-            row.append((glyph, style))
-        rows.append(row)
-    return rows
-
-
 class Ranks(ScrollingPanel):
     """Panel 3."""
+
+    class Chosen(Message):
+        """A rank was opened."""
+
+        def __init__(self, rank: int):
+            super().__init__()
+            self.rank = rank
 
     def item_count(self, snapshot: Snapshot) -> int:
         ranks = len(snapshot.summary.ranks)
         return ranks if ranks > 1 else 0
 
     def visible_items(self) -> int:
-        return max(1, self.size.height - 2)
+        room = self.inside(*self.size)[1]
+        if self.snapshot is None:
+            return max(room, 1)
+        count = len(self.snapshot.summary.ranks)
+        if count >= GRID_FROM:
+            return count
+        hosts = min(len(self.snapshot.summary.hosts), 2)
+        return max(1, room - 1 - (hosts if room >= min(count, 3) + 1 + hosts else 0))
 
     def note(self, snapshot: Snapshot) -> Row:
-        return legend(self.mono)
+        many = len(snapshot.summary.ranks)
+        if many >= GRID_FROM:
+            return [
+                (f"{many:,} ranks · enter opens one · ", "muted"),
+                ("w", "accent"),
+                (" all", "muted"),
+            ]
+        if snapshot.summary.gpus and self.size.width >= 90:
+            return [("━ allocated  ▓ reserved  ░ others'  ┃ peak", "muted")]
+        return [("w", "accent"), (" all ranks", "muted")] if many > 1 else []
 
     def content(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
-        return draw(
-            snapshot, width, height, self.first, self.cursor if self.has_focus else None, self.mono
-        )
+        cursor = self.cursor if self.has_focus else None
+        return draw(snapshot, width, height, self.first, cursor, self.mono)
+
+    def page(self, direction: int) -> None:
+        ranks = len(self.snapshot.summary.ranks) if self.snapshot else 0
+        width, height = self.inside(*self.size)
+        if ranks < GRID_FROM:
+            return super().page(direction)
+        return self.move(direction * rank_map.cells_of(ranks, width, height - 1)[0])
+
+    def choose(self) -> None:
+        """Open the rank under the cursor."""
+        ranks = self.snapshot.summary.ranks if self.snapshot else ()
+        if len(ranks) > 1:
+            self.post_message(self.Chosen(ranks[self.cursor].rank))
+
+    def head_rows(self) -> int:
+        return 1
+
+    def clicked(self, x: int, y: int) -> None:
+        ranks = self.snapshot.summary.ranks if self.snapshot else ()
+        if len(ranks) < GRID_FROM:
+            super().clicked(x, y)
+            return
+        width, height = self.inside(*self.size)
+        hosts = min(len(self.snapshot.summary.hosts), 2) if self.snapshot else 0
+        columns, cells = rank_map.cells_of(len(ranks), width, height - hosts)
+        index = 2 * y * columns + x // cells
+        if x // cells < columns and index < len(ranks):
+            index = self._slower(index, index + columns, ranks)
+            self.cursor = index
+            self.choose()
+
+    def _slower(self, above: int, below: int, ranks: tuple[RankSummary, ...]) -> int:
+        """Of the two ranks of a cell the one with more work of its own, which a click there means."""
+        if below >= len(ranks):
+            return above
+        found = standings(ranks)
+        return max(above, below, key=lambda index: found[index].ratio)
 
     def copy_text(self, snapshot: Snapshot) -> str:
         if not self.item_count(snapshot):

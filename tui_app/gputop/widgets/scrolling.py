@@ -26,12 +26,31 @@ class ScrollingPanel(Panel, drawn=("cursor",)):
 
     def visible_items(self) -> int:
         """How many fit below the title."""
-        return max(1, self.size.height - 1)
+        return max(1, self.inside(*self.size)[1])
 
     def move(self, step: int) -> None:
         """Move the cursor by ``step`` items."""
         count = self.item_count(self.snapshot) if self.snapshot else 0
         self.cursor = min(max(self.cursor + step, 0), max(count - 1, 0))
+
+    def rows_each(self) -> int:
+        """Rows of one item."""
+        return 1
+
+    def head_rows(self) -> int:
+        """Rows above the first item."""
+        return 0
+
+    def clicked(self, x: int, y: int) -> None:
+        """Choose the item under the pointer, and open it."""
+        count = self.item_count(self.snapshot) if self.snapshot else 0
+        index = self.first + (y - self.head_rows()) // self.rows_each()
+        if y >= self.head_rows() and index < min(count, self.first + self.visible_items()):
+            self.cursor = index
+            self.choose()
+
+    def choose(self) -> None:
+        """Open the item under the cursor."""
 
     def page(self, direction: int) -> None:
         """Move the cursor by one screenful."""

@@ -1,0 +1,8 @@
+"""What other tools recorded, judged as a run is: traces, snapshots, timelines, dumps of collectives, logs of GPUs."""
+
+from __future__ import annotations
+
+from gputop_analysis.evidence.model import Evidence, EvidenceError
+from gputop_analysis.evidence.sources import gather, is_evidence
+
+__all__ = ["Evidence", "EvidenceError", "gather", "is_evidence"]

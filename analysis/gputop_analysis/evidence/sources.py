@@ -1,0 +1,193 @@
+"""Tells what a file or folder is, and hands it to its reader."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from pathlib import Path
+
+from gputop_analysis.evidence.collectives import (
+    dump_content,
+    is_inspector,
+    judge_dumps,
+    judge_inspector,
+)
+from gputop_analysis.evidence.model import Evidence, EvidenceError
+from gputop_analysis.evidence.telemetry import is_log, judge_log
+from gputop_analysis.snapshots.load import SnapshotError, unpacked
+from gputop_analysis.traces.scan import TraceError
+from gputop_probes.record.files import is_regular, open_regular
+
+_HEAD = 65_536
+_FILES_AT_MOST = 4096
+_MANIFEST = "run.json"
+_RUN_PARTS = (_MANIFEST, "hosts", "steps")
+_NAMES = (".json", ".json.gz", ".pickle", ".pickle.gz", ".csv", ".csv.gz", ".log", ".jsonl", ".pkl")
+KINDS = (
+    "a torch.profiler trace, an allocator snapshot, a flight-recorder dump, a file of NCCL Inspector, a log of "
+    "nvidia-smi or dcgmi, or a timeline of operations"
+)
+
+
+def is_evidence(path: Path) -> bool:
+    """Whether a path names a file of another tool, or a folder with such files that is no run."""
+    try:
+        if not path.is_dir():
+            return is_regular(path) and path.name != _MANIFEST
+        if any((path / part).exists() for part in _RUN_PARTS):
+            return False
+        return any(one.name.endswith(_NAMES) for one in path.iterdir())
+    except OSError:
+        return False
+
+
+def gather(path: Path) -> Evidence:
+    """Judge a file of another tool, or the files of one job in a folder.
+
+    Raises:
+        EvidenceError: it cannot be read, or is none that is known.
+    """
+    try:
+        paths = _files(path)
+        return _judge(paths)
+    except EvidenceError:
+        raise
+    except (TraceError, SnapshotError) as error:
+        raise EvidenceError(str(error)) from None
+    except OSError as error:
+        raise EvidenceError(f"cannot read {path}: {error.strerror or error}") from None
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    found = sorted(one for one in path.iterdir() if one.name.endswith(_NAMES) and is_regular(one))
+    found += [one for one in sorted(path.iterdir()) if "." not in one.name and is_regular(one)]
+    if not found:
+        raise EvidenceError(f"{path} has neither a run nor a file that is known: {KINDS}")
+    return found[:_FILES_AT_MOST]
+
+
+def _judge(paths: list[Path]) -> Evidence:
+    """Judge the files of the kind that comes first; others that lie beside them are passed over."""
+    by_kind: dict[str, list[Path]] = {}
+    for path in paths:
+        by_kind.setdefault(_kind(path, alone=len(paths) == 1), []).append(path)
+    for kind, judge in _JUDGES.items():
+        if kind in by_kind:
+            return judge(by_kind[kind])
+    raise EvidenceError(f"{paths[0]} is none of these: {KINDS}")
+
+
+def _kind(path: Path, alone: bool) -> str:
+    """What a file is by its beginning; empty where it is none that is known.
+
+    Raises:
+        EvidenceError: it is the only one, and damaged.
+    """
+    try:
+        head = _head(path)
+    except EvidenceError:
+        if alone:
+            raise
+        return ""
+    if b"optype" in head[:500] and b"start_ts" in head[:500]:
+        return "timeline"
+    if is_inspector(head):
+        return "inspector"
+    if is_log(head[:2000].decode("utf-8", "replace")):
+        return "log"
+    if b'"traceEvents"' in head or b'"schemaVersion"' in head or head.lstrip()[:1] == b"[":
+        return "trace"
+    if head[:1] == b"\x80":
+        return "dump" if b"pg_config" in head or b"profiling_name" in head else "snapshot"
+    if head.lstrip()[:1] == b"{":
+        if b'"entries"' in head or b'"pg_config"' in head:
+            return "dump"
+        return "trace" if alone else ""
+    return ""
+
+
+def _dumps(paths: list[Path]) -> Evidence:
+    dumps = {path: content for path in paths if (content := dump_content(path)) is not None}
+    if not dumps:
+        raise EvidenceError(f"{paths[0]} is a damaged flight-recorder dump: it has no entries")
+    return judge_dumps(dumps)
+
+
+def _log(paths: list[Path]) -> Evidence:
+    return judge_log(str(paths[0]), unpacked(paths[0]).decode("utf-8", "replace"))
+
+
+def _head(path: Path) -> bytes:
+    """The first bytes of a file, unpacked; of a damaged one what can be read."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        data = file.read(_HEAD)
+    if not data.startswith(b"\x1f\x8b"):
+        return data
+    try:
+        return zlib.decompressobj(wbits=31).decompress(data, _HEAD)
+    except zlib.error:
+        raise EvidenceError(f"{path} is damaged: its compressed data cannot be read") from None
+
+
+def _traces(paths: list[Path]) -> Evidence:
+    from gputop_analysis.evidence.traces import judge_traces
+
+    return judge_traces(paths)
+
+
+def _snapshot(paths: list[Path]) -> Evidence:
+    from gputop_analysis.snapshots import load
+    from gputop_analysis.snapshots.analyse import analyse
+    from gputop_analysis.snapshots.text import size
+
+    path = paths[0]
+    memory = analyse(load(path))
+    evidence = Evidence("allocator snapshot", (str(path),), memory=memory)
+    if memory.failed_bytes is not None:
+        evidence.cause = f"out of memory: {size(memory.failed_bytes)} more were asked for"
+    else:
+        kind = next(iter(memory.categories), "nothing")
+        evidence.cause = f"{kind} hold most of the peak of {size(memory.peak_allocated)}"
+    evidence.unknown.append("how long steps took: a snapshot holds memory alone")
+    return evidence
+
+
+def _timeline(paths: list[Path]) -> Evidence:
+    from gputop_analysis.stragglers import TimelineError, judge, load
+
+    path = paths[0]
+    try:
+        found = judge(load(path))
+    except TimelineError as error:
+        raise EvidenceError(str(error)) from None
+    evidence = Evidence(
+        "timeline of operations",
+        (str(path),),
+        cause=found.cause,
+        rank=found.rank,
+        slowdown=found.slowdown,
+        what_if=found,
+    )
+    evidence.findings = [
+        f"a step takes {found.step_s:.2f} s, without stragglers it would take {found.ideal_s:.2f} s",
+        f"the slowest workers explain {found.worker_share:.0%} of that, the last stage {found.last_stage_share:.0%}",
+    ]
+    evidence.findings += [
+        f"stage {stage} computes nothing for {share:.0%} of the step: its bubble"
+        for stage, share in enumerate(found.bubbles)
+    ]
+    evidence.unknown.append("which host a worker ran on: such timelines name ranks alone")
+    return evidence
+
+
+_JUDGES = {
+    "trace": _traces,
+    "timeline": _timeline,
+    "dump": _dumps,
+    "inspector": judge_inspector,
+    "snapshot": _snapshot,
+    "log": _log,
+}
+"""By kind; a folder with several is judged by the first of these."""

@@ -1,0 +1,114 @@
+"""Traces of torch.profiler, of one rank or of several, as evidence."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from gputop_analysis.evidence.devices import Device, devices
+from gputop_analysis.evidence.model import Evidence
+from gputop_analysis.evidence.waits import waits
+from gputop_analysis.traces.load import Trace, load
+from gputop_analysis.traces.summary import distributed_info
+
+_RANK = re.compile(r"rank[-_]?(\d{1,6})", re.IGNORECASE)
+_NOTABLE = 0.1
+_CLEARLY = 2.0
+"""How much more waiting a slow rank causes than the next."""
+_SLOW = 0.03
+"""Of the wall time that the others wait, for a rank to be called slow."""
+
+
+def judge_traces(paths: list[Path]) -> Evidence:
+    """Judge the traces of one job.
+
+    Raises:
+        TraceError: none can be read.
+    """
+    traces: dict[int, Trace] = {}
+    found: list[Device] = []
+    for index, path in enumerate(paths):
+        trace = load(path)
+        rank = _rank(path, trace, index)
+        while rank in traces:
+            rank += 1
+        traces[rank] = trace
+        found += devices(trace, rank)
+    kind = "torch.profiler trace" if len(paths) == 1 else "torch.profiler traces, one a rank"
+    evidence = Evidence(kind, tuple(map(str, paths)), devices=found)
+    _describe(evidence)
+    if len(traces) > 1:
+        _compare(evidence, traces)
+    evidence.unknown.append("the host's own waits (data, disk, cores) beside what the trace marks")
+    for path, trace in zip(paths, traces.values(), strict=True):
+        if trace.torn:
+            evidence.unknown.append(f"what {path.name} had after its end ({trace.torn})")
+    return evidence
+
+
+def _rank(path: Path, trace: Trace, index: int) -> int:
+    told = distributed_info(trace)[0]
+    if told is not None and told >= 0:
+        return told
+    named = _RANK.search(path.name)
+    return int(named[1]) if named else index
+
+
+def _describe(evidence: Evidence) -> None:
+    """The largest loss of each device in words; the largest of all is the cause."""
+    worst = 0.0
+    for device in evidence.devices:
+        wall = device.busy_ms + device.idle_ms
+        losses = {
+            "idle device": device.idle_ms,
+            "exposed communication": device.exposed_communication_ms,
+            "exposed copies": device.copy_ms,
+        }
+        for name, loss in losses.items():
+            share = loss / wall if wall else 0.0
+            if share < _NOTABLE:
+                continue
+            evidence.findings.append(
+                f"{_named(device)}: {name} for {share:.0%} of {wall:,.1f} ms ({loss:,.1f} ms)"
+            )
+            if share > worst:
+                worst = share
+                evidence.cause = name
+        if device.unlaunched_ms:
+            evidence.unknown.append(
+                f"what {device.unlaunched_ms:,.1f} ms of work on {_named(device)} belong to, which was launched "
+                "before the recording: left out, the device counts as idle there"
+            )
+    if not evidence.devices:
+        evidence.unknown.append("what the GPU did: no device work is in it")
+
+
+def _named(device: Device) -> str:
+    return device.name if device.rank is None else f"rank {device.rank}, {device.name}"
+
+
+def _compare(evidence: Evidence, traces: dict[int, Trace]) -> None:
+    """Name the rank that the others wait for."""
+    split = waits(traces)
+    if not split.collectives:
+        evidence.unknown.append("who waits for whom: no collective is on all ranks alike")
+        return
+    wall = max((one.busy_ms + one.idle_ms for one in evidence.devices), default=0.0)
+    others = max(1, len(traces) - 1)
+    for rank, waited in split.waited.items():
+        evidence.findings.append(
+            f"rank {rank} waited {waited:,.1f} ms in {split.collectives:,} collectives, and the others "
+            f"{split.caused[rank] / others:,.1f} ms each for it"
+        )
+    culprit = max(split.caused, key=lambda rank: split.caused[rank])
+    lost = split.caused[culprit] / others
+    next_worst = max(value for rank, value in split.caused.items() if rank != culprit)
+    alone = split.caused[culprit] >= _CLEARLY * next_worst
+    if not alone or wall <= lost or lost < _SLOW * wall:
+        return
+    evidence.cause, evidence.rank = "slow rank", culprit
+    evidence.slowdown = wall / (wall - lost)
+    evidence.by_worker = {
+        str(rank): wall / max(1e-9, wall - min(caused / others, wall - 1e-9))
+        for rank, caused in split.caused.items()
+    }

@@ -1,0 +1,89 @@
+"""Ratio of two step times measured in turns, with an interval that no shape of noise breaks.
+
+Slices of the two runs lie beside each other in time, so that what else the machine does meets both. The interval is
+that of the signed-rank test (Wilcoxon 1945, Hodges and Lehmann 1963) on the logarithms of their ratios.
+"""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from gputop_analysis.stats import Interval, autocorrelation_time
+
+BETWEEN_PROCESSES = 0.005
+"""Standard deviation between two processes of one program (where memory lies), added to what the slices show."""
+ERROR = 0.005
+"""Chance of a verdict that is wrong at the threshold itself, at one look; each side."""
+_EXACT = 50
+"""So many values are judged by the exact distribution, more by the normal one."""
+
+Verdict = Literal["slower", "not slower", "undecided"]
+
+
+class Judged(NamedTuple):
+    """The change of the step time, and what is sure of it."""
+
+    verdict: Verdict
+    change: Interval
+    """B / A - 1."""
+    pairs: int
+    rounds: int
+
+
+def judge(ratios: np.ndarray, rounds: int, threshold: float) -> Judged:
+    """Say whether B is surely slower than A by more than ``threshold``, or surely not.
+
+    Args:
+        ratios: B / A of each pair of slices, in the order of time.
+        rounds: how often each side was started anew.
+        threshold: share, 0.03 for 3 %.
+    """
+    change = interval(ratios, rounds)
+    verdict: Verdict = "undecided"
+    if change.low > threshold:
+        verdict = "slower"
+    elif change.high < threshold:
+        verdict = "not slower"
+    return Judged(verdict, change, len(ratios), rounds)
+
+
+def interval(ratios: np.ndarray, rounds: int) -> Interval:
+    """B / A - 1 with its interval; unbounded where there are too few pairs."""
+    if len(ratios) == 0:
+        return Interval(float("nan"), -1.0, float("inf"))
+    logs = _independent(np.log(ratios))
+    first, second = np.triu_indices(len(logs))
+    averages = np.sort((logs[first] + logs[second]) / 2)
+    value = float(np.median(averages))
+    place = _place(len(logs))
+    if place == 0:
+        return Interval(float(np.expm1(value)), -1.0, float("inf"))
+    processes = NormalDist().inv_cdf(1 - ERROR) * BETWEEN_PROCESSES * np.sqrt(2 / max(1, rounds))
+    below = np.hypot(value - averages[place - 1], processes)
+    above = np.hypot(averages[-place] - value, processes)
+    return Interval(*(float(np.expm1(x)) for x in (value, value - below, value + above)))
+
+
+def _independent(logs: np.ndarray) -> np.ndarray:
+    """Means over so many neighbours as hang together."""
+    length = int(np.ceil(autocorrelation_time(logs)))
+    count = len(logs) // length
+    if length == 1 or count < 2:
+        return logs
+    return logs[: count * length].reshape(count, length).mean(1)
+
+
+def _place(count: int) -> int:
+    """Rank of the Walsh average that bounds the interval; 0 where so few pairs allow none."""
+    largest = count * (count + 1) // 2
+    if count > _EXACT:
+        deviation = np.sqrt(count * (count + 1) * (2 * count + 1) / 24)
+        return max(0, int(largest / 2 + NormalDist().inv_cdf(ERROR) * deviation))
+    ways = np.zeros(largest + 1)
+    ways[0] = 1
+    for rank in range(1, count + 1):
+        ways[rank:] = ways[rank:] + ways[: largest + 1 - rank]
+    return int(np.searchsorted(np.cumsum(ways) / 2.0**count, ERROR))

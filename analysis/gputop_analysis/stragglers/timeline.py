@@ -1,0 +1,160 @@
+"""Timelines of operations: a table with a row an operation, as ``.csv`` or ``.csv.gz``.
+
+Columns: ``dp_rank, stage, rank, step, optype, start_ts, duration`` (seconds), ``seq_id`` (counts the operations of one
+kind, worker and step), ``mc`` and ``gmc`` (model chunk in the stage and in the model), ``mb_id``.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import os
+import zlib
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gputop_analysis.snapshots.load import SnapshotError, unpacked
+
+COLUMNS = (
+    "dp_rank",
+    "stage",
+    "rank",
+    "step",
+    "optype",
+    "start_ts",
+    "duration",
+    "seq_id",
+    "mc",
+    "gmc",
+)
+_ROWS_AT_MOST = 5_000_000
+_CELLS_AT_MOST = 50_000_000
+
+Seconds = npt.NDArray[np.float64]
+
+
+class TimelineError(ValueError):
+    """The file is no such table; the message is one line for the user."""
+
+
+class Op(NamedTuple):
+    """One operation of every step and data-parallel rank."""
+
+    kind: str
+    number: int
+    """Counts those of its kind in a stage and step."""
+    stage: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Operations of a job; arrays are ``[dp rank, step]`` in seconds since the step's first operation."""
+
+    path: str
+    starts: dict[Op, Seconds]
+    ends: dict[Op, Seconds]
+    chunks: dict[Op, tuple[int, int]]
+    """(model chunk in the stage, in the model)."""
+    steps: tuple[int, ...]
+    dp: int
+    stages: int
+    ranks: dict[tuple[int, int], int]
+    """Rank by (dp rank, stage)."""
+
+    def of(self, kind: str, stage: int) -> list[Op]:
+        """Operations of a kind in a stage, by when they began in the first step of the first worker."""
+        found = [op for op in self.starts if op.kind == kind and op.stage == stage]
+        return sorted(found, key=lambda op: (self.starts[op][0, 0], op.number))
+
+
+def load(path: str | os.PathLike[str]) -> Timeline:
+    """Read a timeline.
+
+    Steps and operations that not every worker has are left out.
+
+    Raises:
+        TimelineError: it cannot be read, or is no such table.
+    """
+    try:
+        text = unpacked(path).decode("utf-8")
+        rows = _rows(text)
+    except OSError as error:
+        raise TimelineError(f"cannot read {path}: {error.strerror or error}") from None
+    except (SnapshotError, zlib.error) as error:
+        raise TimelineError(str(error)) from None
+    except (ValueError, KeyError, TypeError, csv.Error, OverflowError):
+        raise TimelineError(
+            f"{path} is no timeline of operations: its columns are {', '.join(COLUMNS)}"
+        ) from None
+    if not rows:
+        raise TimelineError(f"{path} has no operation")
+    return _timeline(str(path), rows)
+
+
+class _Row(NamedTuple):
+    dp: int
+    stage: int
+    rank: int
+    step: int
+    op: Op
+    start: float
+    duration: float
+    chunk: tuple[int, int]
+
+
+def _rows(text: str) -> list[_Row]:
+    rows = []
+    for raw in csv.DictReader(io.StringIO(text)):
+        start, duration = float(raw["start_ts"]), float(raw["duration"])
+        dp, stage, step = int(raw["dp_rank"]), int(raw["stage"]), int(raw["step"])
+        index = int(raw["seq_id"])
+        if not (math.isfinite(start) and math.isfinite(duration) and duration >= 0):
+            raise ValueError
+        if min(dp, stage, step, index) < 0 or max(dp, stage) > 65_536:
+            raise ValueError
+        chunk = _chunk(raw["mc"]), _chunk(raw["gmc"])
+        op = Op(raw["optype"][:80], index, stage)
+        rows.append(_Row(dp, stage, int(raw["rank"]), step, op, start, duration, chunk))
+        if len(rows) > _ROWS_AT_MOST:
+            raise ValueError
+    return rows
+
+
+def _chunk(text: str) -> int:
+    return int(float(text)) if text else 0
+
+
+def _timeline(path: str, rows: list[_Row]) -> Timeline:
+    dp = max(row.dp for row in rows) + 1
+    stages = max(row.stage for row in rows) + 1
+    steps = sorted({row.step for row in rows})
+    place = {step: index for index, step in enumerate(steps)}
+    ops = {row.op for row in rows}
+    if len(ops) * dp * len(steps) > _CELLS_AT_MOST:
+        raise TimelineError(f"{path} names more workers, steps and operations than are read")
+    starts = {op: np.full((dp, len(steps)), np.nan) for op in ops}
+    ends = {op: np.full((dp, len(steps)), np.nan) for op in ops}
+    for row in rows:
+        starts[row.op][row.dp, place[row.step]] = row.start
+        ends[row.op][row.dp, place[row.step]] = row.start + row.duration
+    common = [op for op in ops if not np.isnan(starts[op]).all()]
+    whole = np.ones(len(steps), bool)
+    for op in common:
+        whole &= ~np.isnan(starts[op]).any(axis=0)
+    if not whole.any():
+        raise TimelineError(f"{path} has no step in which every worker has every operation")
+    first = np.min([starts[op][:, whole].min(axis=0) for op in common], axis=0)
+    return Timeline(
+        path=path,
+        starts={op: starts[op][:, whole] - first for op in sorted(common)},
+        ends={op: ends[op][:, whole] - first for op in sorted(common)},
+        chunks={row.op: row.chunk for row in rows},
+        steps=tuple(step for step, there in zip(steps, whole, strict=True) if there),
+        dp=dp,
+        stages=stages,
+        ranks={(row.dp, row.stage): row.rank for row in rows},
+    )

@@ -1,0 +1,270 @@
+"""All that only hardware can show, in one call of under ten minutes on a machine with one NVIDIA GPU.
+
+    python bench/gpu.py [--out FOLDER] [--only NAME ...]
+
+Writes gpu.json and gpu.md. Exit code 3 and one line where there is no GPU. Untried on hardware so far.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent
+sys.path[:0] = [str(HERE)] + [str(ROOT / name) for name in ("tui_app", "analysis", "probes")]
+
+from gpu_training import FAULTS  # noqa: E402
+
+BUDGET_S = 570.0
+NO_GPU = 3
+_RUN_S = 60.0
+_CONFS = ("", "expandable_segments:True", "max_split_size_mb:64")
+_GRID = ((256, 1), (512, 2), (1024, 1))
+"""Tokens and sequences of the models that are probed."""
+
+
+def missing() -> str:
+    """Why nothing can be measured here; empty where it can."""
+    try:
+        import torch
+    except ImportError:
+        return "no PyTorch here: install it with CUDA"
+    if not torch.cuda.is_available():
+        return f"no GPU: torch {torch.__version__} sees no CUDA device here"
+    return ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--out", type=Path, default=Path("gpu-pack"), help="folder for JSON and page"
+    )
+    parser.add_argument("--only", nargs="+", choices=CHECKS, help="some of the checks")
+    options = parser.parse_args()
+    reason = missing()
+    if reason:
+        print(f"bench/gpu.py: {reason}; nothing was measured", file=sys.stderr)
+        return NO_GPU
+    options.out.mkdir(parents=True, exist_ok=True)
+    results = measured(options.only or list(CHECKS))
+    (options.out / "gpu.json").write_text(json.dumps(results, indent=2) + "\n")
+    (options.out / "gpu.md").write_text(page(results))
+    print(page(results))
+    return 0 if all(check["ok"] for check in results["checks"].values()) else 1
+
+
+def measured(names: list[str]) -> dict[str, Any]:
+    """Each check with its figures; those for which no time is left are said not to have run."""
+    import torch
+
+    began = time.monotonic()
+    checks: dict[str, Any] = {}
+    for name in names:
+        started = time.monotonic()
+        if started - began > BUDGET_S - _RUN_S:
+            checks[name] = {"ok": False, "why": "no time was left"}
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                checks[name] = CHECKS[name](Path(folder))
+            except Exception as error:  # the other checks are to run
+                checks[name] = {"ok": False, "why": f"{type(error).__name__}: {error}"[:500]}
+        checks[name]["seconds"] = round(time.monotonic() - started, 1)
+    properties = torch.cuda.get_device_properties(0)
+    return {
+        "gpu": properties.name,
+        "memory_bytes": properties.total_memory,
+        "torch": torch.__version__,
+        "seconds": round(time.monotonic() - began, 1),
+        "checks": checks,
+    }
+
+
+def page(results: dict[str, Any]) -> str:
+    """The results as Markdown."""
+    lines = [
+        f"# {results['gpu']}, torch {results['torch']}: {results['seconds']:.0f} s",
+        "",
+        "| check | ok | figures |",
+        "|---|---|---|",
+    ]
+    for name, check in results["checks"].items():
+        figures = {key: value for key, value in check.items() if key != "ok"}
+        text = json.dumps(figures).replace("|", "/")
+        lines.append(f"| {name} | {'yes' if check['ok'] else 'NO'} | {text[:600]} |")
+    return "\n".join(lines) + "\n"
+
+
+def bare(*words: str, conf: str = "") -> dict[str, Any]:
+    """The training alone; what it says of itself."""
+    return _last_json(_run([sys.executable, str(HERE / "gpu_training.py"), *words], conf))
+
+
+def watched(folder: Path, *words: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The training under gputop; what it says of itself, and gputop's report."""
+    run = folder / "run"
+    training = [sys.executable, str(HERE / "gpu_training.py"), *words]
+    command = [sys.executable, "-m", "gputop", "run", "--run-dir", str(run), "--", *training]
+    output = _run(command)
+    report = _run([sys.executable, "-m", "gputop", "report", str(run), "--json"])
+    return _last_json(output), json.loads(report)
+
+
+def _run(command: list[str], conf: str = "") -> str:
+    import os
+
+    paths = os.pathsep.join(str(ROOT / name) for name in ("tui_app", "analysis", "probes"))
+    environment = {**os.environ, "PYTHONPATH": paths}
+    if conf:
+        environment["PYTORCH_CUDA_ALLOC_CONF"] = conf
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=_RUN_S,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    return done.stdout
+
+
+def _find(content: Any, key: str) -> dict[str, float]:
+    """The first value of a key, however deep it lies; empty where there is none."""
+    if isinstance(content, dict):
+        if isinstance(content.get(key), dict):
+            return content[key]
+        content = list(content.values())
+    for part in content if isinstance(content, list) else ():
+        found = _find(part, key)
+        if found:
+            return found
+    return {}
+
+
+def _last_json(output: str) -> dict[str, Any]:
+    lines = [line for line in output.splitlines() if line.startswith("{")]
+    return json.loads(lines[-1]) if lines else {}
+
+
+def phases(folder: Path) -> dict[str, Any]:
+    """Phases of gputop against CUDA events, and a trace's busy time against their sum."""
+    trace = folder / "trace.json"
+    told, report = watched(folder, "--steps", "200")
+    seen = _find(report, "phases_mean_ms")
+    errors = {
+        name: abs(seen.get(name, 0.0) - value) / value for name, value in told["phases_ms"].items()
+    }
+    bare("--steps", "40", "--trace", str(trace))
+    from gputop_analysis.evidence import gather
+
+    devices = [device.as_data() for device in gather(trace).devices]
+    return {"ok": max(errors.values()) < 0.1, "errors": errors, "devices": devices}
+
+
+def cost(folder: Path) -> dict[str, Any]:
+    """What a step takes longer under gputop: medians of three runs each, in turn."""
+    alone, under = [], []
+    for turn in range(3):
+        alone.append(bare("--steps", "150")["step_ms"])
+        under.append(watched(folder / str(turn), "--steps", "150")[0]["step_ms"])
+    factor = sorted(under)[1] / sorted(alone)[1]
+    return {"ok": factor < 1.01, "factor": factor, "bare_ms": alone, "watched_ms": under}
+
+
+def nvml(folder: Path) -> dict[str, Any]:
+    """Which fields the driver gives, as the sampler records them."""
+    from gputop_probes.record.reader import RunRecord
+
+    watched(folder, "--steps", "200")
+    record = RunRecord.open(folder / "run")
+    rows = sum(path.stat().st_size for path in (folder / "run" / "hosts").glob("*/gpu.bin"))
+    return {"ok": rows > 0, "bytes": rows, "ranks": len(list(record.ranks()))}
+
+
+def memory(folder: Path) -> dict[str, Any]:
+    """Holders of the peak, against what torch counts, and their kinds."""
+    from gputop_analysis.snapshots import load
+    from gputop_analysis.snapshots.analyse import analyse
+
+    path = folder / "snapshot.pickle"
+    told = bare("--steps", "12", "--snapshot", str(path))
+    found = analyse(load(path))
+    error = abs(found.peak_allocated - told["peak_allocated_bytes"]) / told["peak_allocated_bytes"]
+    return {"ok": error < 0.02, "error": error, "categories": found.categories}
+
+
+def snapshots(folder: Path) -> dict[str, Any]:
+    """Replay of this GPU's own snapshots, with three settings of the allocator."""
+    from gputop_analysis.snapshots import load
+    from gputop_analysis.snapshots.analyse import analyse
+
+    differences: dict[str, Any] = {}
+    for number, conf in enumerate(_CONFS):
+        path = folder / f"{number}.pickle"
+        told = bare("--steps", "12", "--snapshot", str(path), conf=conf)
+        found = analyse(load(path))
+        differences[conf or "default"] = {
+            "first_difference": found.first_difference,
+            "reserved_off": found.peak_reserved - told["peak_reserved_bytes"],
+        }
+    exact = all(one["first_difference"] is None for one in differences.values())
+    return {"ok": exact, "settings": differences}
+
+
+def vram_grid(folder: Path) -> dict[str, Any]:
+    """The estimate of a model against what real steps of it take, over some setups."""
+    answers = []
+    for seq, batch in _GRID:
+        words = ["--model", "gpt2", "--seq", str(seq), "--micro-batch", str(batch), "--json"]
+        output = _run([sys.executable, "-m", "gputop", "probe", *words])
+        answers.append({"seq": seq, "micro_batch": batch, "answer": json.loads(output)})
+    return {"ok": len(answers) == len(_GRID), "answers": answers}
+
+
+def out_of_memory(folder: Path) -> dict[str, Any]:
+    """An allocation that no GPU has is explained."""
+    _, report = watched(folder, "--fault", "out-of-memory")
+    found = _ids(report)
+    return {"ok": "HC04" in found, "found": found}
+
+
+def faults(folder: Path) -> dict[str, Any]:
+    """Each fault told by its finding, and none of these findings in the clean twin."""
+    clean = _ids(watched(folder / "clean")[1])
+    told = {}
+    for fault, finding in FAULTS.items():
+        try:
+            told[fault] = finding in _ids(watched(folder / fault, "--fault", fault)[1])
+        except (subprocess.TimeoutExpired, ValueError) as error:
+            told[fault] = f"{type(error).__name__}"
+    false = sorted(set(clean) & set(FAULTS.values()))
+    right = sum(answer is True for answer in told.values())
+    return {"ok": right == len(told) and not false, "told": told, "false_alarms": false}
+
+
+def _ids(report: dict[str, Any]) -> list[str]:
+    return [finding["id"] for finding in report.get("findings", [])]
+
+
+CHECKS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "phases": phases,
+    "cost": cost,
+    "nvml": nvml,
+    "memory": memory,
+    "snapshots": snapshots,
+    "vram-grid": vram_grid,
+    "out-of-memory": out_of_memory,
+    "faults": faults,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""A closure that an optimizer calls: what it does beside forward and backward is the user's code, not the update."""
+
+from types import FunctionType, MethodType
+
+from gputop_agent.runtime import guard
+from gputop_agent.runtime.session import OTHER
+from gputop_agent.timing import clock
+
+
+def timed(args, kwargs):
+    """The arguments of ``step`` with a closure that books its own time, or None where it has none.
+
+    ``args`` begins with the optimizer.
+    """
+    closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+    if type(closure) not in (FunctionType, MethodType):
+        return None
+    wrapped = _timed(closure)
+    if "closure" in kwargs:
+        return args, dict(kwargs, closure=wrapped)
+    return (args[0], wrapped) + tuple(args[2:]), kwargs
+
+
+def _timed(closure):
+    def timed_closure(*args, **kwargs):
+        depth = len(clock.stack)
+        try:
+            try:
+                clock.enter(OTHER)
+            except Exception:
+                guard.failed("closure")
+            try:
+                return closure(*args, **kwargs)
+            finally:
+                clock.unwind(depth)
+        except BaseException as error:
+            guard.vanish(error, "step")
+            raise
+
+    return timed_closure

@@ -1,0 +1,276 @@
+"""Recordings of other tools: judged like runs, named by what they are, refused in one line where they are damaged."""
+
+import csv
+import gzip
+import io
+import json
+import pickle
+import random
+
+import pytest
+from recordings_support import recordings, write_snapshot
+
+from gputop.cli import main
+from gputop_analysis.evidence import EvidenceError, gather, is_evidence
+from gputop_analysis.evidence.text import as_text
+from gputop_analysis.stragglers import judge, load
+from gputop_analysis.stragglers.timeline import COLUMNS
+
+SLOWDOWNS = {"AR": ("slow worker", 0), "ST": ("long last stage", None)}
+
+
+@pytest.mark.parametrize("job", SLOWDOWNS)
+def test_the_two_recorded_straggler_jobs(job):
+    folder = recordings("stragglers")
+    found = judge(load(folder / f"trace-{job}.csv.gz"))
+    expected = json.loads((folder / f"result-{job}.json").read_text())
+    assert (found.cause, found.rank) == SLOWDOWNS[job]
+    assert found.slowdown == pytest.approx(expected["blocking_slowdown"], rel=1e-4)
+    for stage, value in expected["blocking_decompose_by_stage"].items():
+        assert found.by_stage[int(stage)] == pytest.approx(value, rel=1e-4)
+    for name, value in expected["blocking_decompose_by_optype"].items():
+        assert found.by_operation[name] == pytest.approx(value, rel=1e-4)
+
+
+def pipeline(slow=None, last=1.0) -> bytes:
+    """Two data-parallel ranks of two stages with two micro-batches, one forward after the other, then the backwards."""
+    rows = []
+    for step in range(3):
+        for dp in range(2):
+            ready = [0.0, 0.0]
+            for kind in ("forward-compute", "backward-compute"):
+                for index in range(2):
+                    for stage in (0, 1) if kind.startswith("f") else (1, 0):
+                        length = 1.0 * (last if stage == 1 else 1.0)
+                        length *= 3.0 if (dp, stage) == slow else 1.0
+                        rows.append((dp, stage, step, kind, ready[stage], length, index))
+                        ready[stage] += length
+            end = 40.0
+            for stage in (0, 1):
+                rows.append((dp, stage, step, "optimizer-clip-main-grad", end - 1, 1.0, 0))
+                rows.append((dp, stage, step, "optimizer", end, 0.1, 0))
+    out = io.StringIO()
+    writer = csv.writer(out)
+    writer.writerow((*COLUMNS, "mb_id"))
+    for dp, stage, step, kind, start, length, index in rows:
+        rank = 2 * stage + dp
+        writer.writerow((dp, stage, rank, step, kind, start, length, index, 0, stage, index))
+    return out.getvalue().encode()
+
+
+def test_a_slow_worker_and_a_long_last_stage_are_told_apart(tmp_path):
+    path = tmp_path / "timeline.csv"
+    path.write_bytes(pipeline(slow=(1, 0)))
+    found = judge(load(path))
+    assert (found.cause, found.rank) == ("slow worker", 1)
+    assert found.step_s > found.ideal_s > 0
+    path.write_bytes(pipeline(last=4.0))
+    assert judge(load(path)).cause == "long last stage"
+    path.write_bytes(pipeline())
+    assert judge(load(path)).cause == "no straggler"
+    assert 0 < judge(load(path)).bubbles[0] < 1
+    assert judge(load(path)).slowdown == pytest.approx(1.0)
+
+
+def kernel(name, start, length, correlation, cat="kernel"):
+    return {
+        "ph": "X",
+        "cat": cat,
+        "name": name,
+        "ts": start,
+        "dur": length,
+        "pid": 0,
+        "tid": 7,
+        "args": {"device": 0, "stream": 7, "correlation": correlation},
+    }
+
+
+def launch(correlation):
+    event = kernel("cudaLaunchKernel", 0, 1, correlation, "cuda_runtime")
+    return event | {"pid": 99}
+
+
+def trace(path, events, rank=0):
+    content = {"distributedInfo": {"rank": rank, "world_size": 2}, "traceEvents": events}
+    path.write_text(json.dumps(content))
+    return path
+
+
+def test_parts_of_a_device_add_up_and_work_from_before_is_left_out(tmp_path):
+    path = trace(
+        tmp_path / "a.json",
+        [
+            launch(1),
+            launch(2),
+            launch(3),
+            launch(4),
+            kernel("gemm", 1000, 1000, 1),
+            kernel("ncclDevKernel_AllReduce_Sum", 1500, 1000, 2),
+            kernel("Memcpy HtoD", 2400, 300, 3, "gpu_memcpy"),
+            kernel("Memset (Device)", 3000, 1000, 4, "gpu_memset"),
+            kernel("from before", 5000, 900, 77),
+        ],
+    )
+    evidence = gather(path)
+    (device,) = evidence.devices
+    assert device.as_data() == {
+        "name": "GPU 0",
+        "busy_ms": pytest.approx(2.7),
+        "compute_ms": pytest.approx(2.0),
+        "communication_ms": pytest.approx(1.0),
+        "exposed_communication_ms": pytest.approx(0.5),
+        "copy_ms": pytest.approx(0.2),
+        "idle_ms": pytest.approx(0.3),
+    }
+    assert any("0.9 ms of work" in one for one in evidence.unknown)
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_the_rank_that_the_others_wait_for(tmp_path, slow):
+    for rank in (0, 1):
+        events = []
+        for step in range(5):
+            length = 100 if rank == slow else 900
+            start = 10_000 * step
+            events += [launch(2 * step), launch(2 * step + 1)]
+            events.append(kernel("gemm", start, 1000 - length, 2 * step))
+            name = "ncclDevKernel_AllReduce_Sum"
+            events.append(kernel(name, start + 1000 - length, length, 2 * step + 1))
+        trace(tmp_path / f"rank-{rank}.json", events, rank)
+    evidence = gather(tmp_path)
+    assert (evidence.cause, evidence.rank) == ("slow rank", slow)
+    assert evidence.slowdown > 1.05
+
+
+def dump(rank, sequence):
+    entries = [
+        {
+            "process_group": ["0", "default_pg"],
+            "collective_seq_id": number,
+            "profiling_name": "nccl:all_reduce",
+            "state": "completed" if number < 3 else "started",
+            "is_p2p": False,
+        }
+        for number in range(1, sequence + 1)
+    ]
+    return {"version": "2.4", "pg_config": {"0": {"ranks": "[0, 1, 2]"}}, "entries": entries}
+
+
+def test_a_rank_that_never_came_is_named_from_dumps(tmp_path):
+    for rank, sequence in enumerate((3, 2, 3)):
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump(rank, sequence)))
+    (tmp_path / "notes.json").write_text('{"of": "another tool"}')
+    (tmp_path / "nccl_trace_rank_0").rename(tmp_path / "nccl_trace_rank_0.pickle")
+    evidence = gather(tmp_path)
+    assert evidence.rank == 1
+    assert any("rank 1 never came" in one for one in evidence.findings)
+
+
+def test_nccl_inspector_names_rank_and_host(tmp_path):
+    lines = []
+    for number in range(4):
+        for rank in range(3):
+            call = {"coll": "AllReduce", "coll_sn": number}
+            call["coll_exec_time_us"] = 50 if rank == 2 else 5000
+            header = {"id": "0x1", "rank": rank, "n_ranks": 3}
+            one = {"header": header, "metadata": {"hostname": f"node{rank}"}, "coll_perf": call}
+            lines.append(json.dumps(one))
+    path = tmp_path / "inspector.log"
+    path.write_text("\n".join(lines) + "\n{broken")
+    evidence = gather(path)
+    assert (evidence.cause, evidence.rank, evidence.host) == ("slow rank", 2, "node2")
+
+
+SMI = "timestamp, index, utilization.gpu [%], clocks.sm [MHz], power.draw [W]\n"
+DMON = "#Entity   GPUTL  SMCLK\nID\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        SMI + "".join(f"t, {g}, 99 %, {900 if g == 3 else 1800} MHz, 300 W\n" for g in range(4)),
+        DMON + "".join(f"GPU {g}  99  {900 if g == 3 else 1800}\n" for g in range(4)),
+    ],
+)
+def test_a_slow_clock_stands_out_of_a_log(tmp_path, text):
+    path = tmp_path / "gpus.log"
+    path.write_text(text)
+    evidence = gather(path)
+    assert evidence.cause == "slow clock of GPU 3"
+    assert evidence.slowdown == pytest.approx(2.0)
+
+
+def test_a_run_is_no_evidence(tmp_path):
+    (tmp_path / "run.json").write_text("{}")
+    assert not is_evidence(tmp_path)
+    assert not is_evidence(tmp_path / "run.json")
+    assert not is_evidence(tmp_path / "nothing")
+
+
+def one_of_each(folder):
+    """A sound file of every kind, in memory."""
+    snapshot = write_snapshot(folder / "s", {"segments": [], "device_traces": [[]]})
+    yield "a.json", json.dumps({"traceEvents": [kernel("gemm", 1, 2, 3), launch(3)]}).encode()
+    yield "a.pickle", pickle.dumps(dump(0, 3))
+    yield "b.pickle", snapshot.read_bytes()
+    yield "a.csv", pipeline()
+    yield "a.csv.gz", gzip.compress(pipeline(), mtime=0)
+    yield "smi.log", (SMI + "t, 0, 99 %, 1800 MHz, 300 W\n").encode()
+
+
+def test_mutated_files_are_judged_or_refused_in_one_line(tmp_path):
+    rng = random.Random(3)
+    refused = 0
+    for name, sound in list(one_of_each(tmp_path)):
+        for turn in range(25):
+            data = bytearray(sound)
+            for _ in range(rng.choice([1, 4, 30])):
+                data[rng.randrange(len(data))] = rng.randrange(256)
+            if turn % 4 == 0:
+                del data[rng.randrange(len(data)) :]
+            path = tmp_path / name
+            path.write_bytes(data)
+            try:
+                as_text(gather(path), 80)
+            except EvidenceError as error:
+                refused += 1
+                assert "\n" not in str(error)
+    assert refused > 30
+
+
+def test_why_and_report_of_a_path(tmp_path, capsys):
+    path = tmp_path / "timeline.csv"
+    path.write_bytes(pipeline(slow=(1, 0)))
+    assert main(["why", str(path), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert list(answer) == [
+        "cause",
+        "rank",
+        "host",
+        "slowdown",
+        "by_worker",
+        "by_stage",
+        "by_operation",
+    ]
+    assert (answer["cause"], answer["rank"]) == ("slow worker", 1)
+    for words in (["why"], ["report"], ["report", "--md"]):
+        assert main([*words, str(path)]) == 0
+        assert "slow worker, rank 1" in capsys.readouterr().out
+    page = tmp_path / "page.html"
+    assert main(["report", str(path), "--html", str(page)]) == 0
+    assert "slow worker, rank 1" in page.read_text()
+    assert main(["report", str(path), "--watch"]) == 2
+    assert "is for runs of gputop" in capsys.readouterr().err
+
+
+async def test_open_shows_it_on_a_screen(tmp_path):
+    from gputop.app.evidence import EvidenceApp
+
+    path = tmp_path / "timeline.csv"
+    path.write_bytes(pipeline(slow=(1, 0)))
+    app = EvidenceApp(gather(path))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        assert "slow worker, rank 1" in str(app.query_one("#text").render())
+        await pilot.press("q")
+    assert app.return_code == 0

@@ -1,0 +1,83 @@
+"""The page in a real browser: its script runs, nothing is said on the console, a phone shows it."""
+
+import os
+import re
+import shutil
+import subprocess
+
+import pytest
+
+from gputop.cli.demo import unpack
+from gputop_analysis.html import as_html
+from gputop_analysis.report import Report
+from gputop_probes.record.reader import RunRecord
+
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+
+LOOK = """
+<script>
+window.onerror = message => document.title = "failed: " + message;
+window.onload = () => {
+  const seen = {};
+  const svg = document.querySelector("svg[data-chart]"), box = svg.getBoundingClientRect();
+  svg.dispatchEvent(new PointerEvent("pointermove",
+    {clientX: box.left + box.width / 2, clientY: box.top + 20}));
+  seen.tip = document.querySelector(".tip").textContent;
+  const shape = () => svg.querySelector('[data-series="backward"]').getAttribute("points");
+  const before = shape();
+  document.querySelector('[data-switch="forward"]').click();
+  seen.switched = shape() !== before
+    && svg.querySelector('[data-series="forward"]').style.display === "none";
+  const table = document.querySelector("table.sortable"), head = table.tHead.rows[0].cells[0];
+  head.click(); head.click();
+  seen.first = table.tBodies[0].rows[0].cells[0].textContent;
+  seen.wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
+  document.title = JSON.stringify(seen);
+};
+</script>"""
+
+
+@pytest.mark.parametrize("width", [1280, 500])
+def test_the_script_works_and_nothing_is_wider_than_the_screen(tmp_path, width):
+    page = as_html(Report(RunRecord.open(unpack(tmp_path))))
+    policy = re.compile('<meta http-equiv="Content-Security-Policy"[^>]*>')
+    file = tmp_path / "page.html"
+    file.write_text(policy.sub("", page).replace("</body>", LOOK + "</body>"))
+    title, _ = _opened(file, tmp_path, width)
+    assert not title.startswith("failed"), title
+    assert re.search(r"step [\d,]+\n.*all shown  [\d.]+ ms", title.replace("\\n", "\n")), title
+    assert '"switched":true' in title
+    assert '"first":"1"' in title, "ranks sorted downwards by a second click"
+    assert '"wide":0' in title, "the page does not scroll sideways"
+
+
+def test_the_policy_lets_the_page_own_script_run_and_no_other(tmp_path):
+    page = as_html(Report(RunRecord.open(unpack(tmp_path))))
+    file = tmp_path / "page.html"
+    file.write_text(page)
+    _, console = _opened(file, tmp_path)
+    assert "CONSOLE" not in console
+    file.write_text(page.replace("<main>", "<main><script>document.title='in'</script>"))
+    title, console = _opened(file, tmp_path)
+    assert title != "in" and "Content Security Policy" in console
+
+
+def _opened(file, tmp_path, width=1280):
+    """Title of the page once its script has run, and what the browser logged."""
+    command = [
+        BROWSER,
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--enable-logging=stderr",
+    ]
+    command += [f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},900"]
+    done = subprocess.run(
+        [*command, "--dump-dom", file.as_uri()],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "HOME": str(tmp_path)},
+    )
+    return re.search("<title>(.*?)</title>", done.stdout, re.DOTALL)[1], done.stderr

@@ -1,0 +1,167 @@
+"""The live screen in a real browser, and who is not let in."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import http.client
+import json
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from e2e_support import GPUTOP, environment
+from libraries import needs
+
+pytestmark = [pytest.mark.e2e, needs("textual_serve")]
+DEMO = Path(__file__).parents[2] / "tui_app" / "gputop" / "recordings" / "demo.zip"
+MANY = 1000
+"""Different patches: a page with nothing but its background has some dozens."""
+BROWSER = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
+
+
+@pytest.fixture(scope="module")
+def address(tmp_path_factory) -> Iterator[str]:
+    """Of a server that shows the bundled run."""
+    folder = tmp_path_factory.mktemp("serve")
+    shutil.unpack_archive(DEMO, folder / "demo")
+    (manifest,) = (folder / "demo").rglob("run.json")
+    server = subprocess.Popen(
+        [*GPUTOP, "serve", str(manifest.parent), "--port", "0"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(folder),
+        cwd=folder,
+    )
+    assert server.stdout is not None
+    try:
+        line = server.stdout.readline()
+        assert line.startswith("gputop: http://127.0.0.1:"), line
+        yield line.removeprefix("gputop: ").strip()
+    finally:
+        server.terminate()
+        server.wait(20)
+
+
+def status(address: str, path: str, **headers: str) -> tuple[int, str]:
+    """Status and cookie of one request."""
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=30)
+    connection.request("GET", path, headers=headers)
+    response = connection.getresponse()
+    return response.status, response.getheader("Set-Cookie", "")
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/ws", "/static/js/textual.js", "/?token=wrong", "/?token=%C3%A9"]
+)
+def test_nobody_gets_in_without_the_token(address, path):
+    assert status(address, path)[0] == 403
+
+
+def test_the_token_becomes_a_cookie_and_other_hosts_and_pages_stay_out(address):
+    parts = urlsplit(address)
+    code, cookie = status(address, f"/?{parts.query}")
+    assert code == 303 and "HttpOnly" in cookie and "SameSite=Strict" in cookie
+    cookie = cookie.partition(";")[0]
+    assert status(address, "/", Cookie=cookie)[0] == 200
+    assert status(address, "/", Cookie=cookie, Host=f"evil.test:{parts.port}")[0] == 403
+    assert status(address, "/", Cookie=cookie, Host=f"localhost:{parts.port}")[0] == 403
+    upgrade = {
+        "Connection": "Upgrade",
+        "Upgrade": "websocket",
+        "Sec-WebSocket-Version": "13",
+        "Sec-WebSocket-Key": base64.b64encode(bytes(16)).decode(),
+    }
+    foreign = {**upgrade, "Cookie": cookie, "Origin": "http://evil.test"}
+    assert status(address, "/ws", **foreign)[0] == 403
+    assert status(address, "/ws", **upgrade)[0] == 403
+    own = {**upgrade, "Cookie": cookie, "Origin": f"http://{parts.netloc}"}
+    assert status(address, "/ws", **own)[0] == 101
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no Chromium here")
+def test_two_viewers_see_the_screen_in_chromium(address, tmp_path):
+    port_file = tmp_path / "profile" / "DevToolsActivePort"
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+    browser = subprocess.Popen(
+        [
+            str(BROWSER),
+            *options,
+            "--remote-debugging-port=0",
+            "--window-size=1400,800",
+            f"--user-data-dir={tmp_path / 'profile'}",
+            "about:blank",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + 40
+        while not port_file.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        port = int(port_file.read_text().splitlines()[0])
+        pictures = asyncio.run(look(port, address))
+    finally:
+        browser.terminate()
+        browser.wait(20)
+    if folder := os.environ.get("GPUTOP_TEST_PICTURES"):
+        Path(folder, "serve.png").write_bytes(pictures[0])
+    for picture in pictures:
+        assert colours(picture) > MANY, "panels, text and bars are drawn, not a blank page"
+
+
+async def look(port: int, address: str) -> list[bytes]:
+    """Pictures of two pages that show the same run at once."""
+    import aiohttp
+
+    async with aiohttp.ClientSession() as session:
+        pages = []
+        for _ in range(2):
+            async with session.put(f"http://127.0.0.1:{port}/json/new?{address}") as made:
+                pages.append((await made.json(content_type=None))["webSocketDebuggerUrl"])
+        return [await photograph(session, page) for page in pages]
+
+
+async def photograph(session, page: str) -> bytes:
+    async with session.ws_connect(page, max_msg_size=0) as line:
+        count = 0
+
+        async def ask(method: str, **fields):
+            nonlocal count
+            count += 1
+            await line.send_json({"id": count, "method": method, "params": fields})
+            while (answer := json.loads((await line.receive()).data)).get("id") != count:
+                pass
+            return answer["result"]
+
+        deadline = time.monotonic() + 60
+        while True:
+            await ask("Page.bringToFront")  # a page behind another is not drawn
+            await asyncio.sleep(0.5)
+            picture = base64.b64decode((await ask("Page.captureScreenshot"))["data"])
+            if colours(picture) > MANY or time.monotonic() > deadline:
+                return picture
+
+
+def colours(picture: bytes) -> int:
+    """Number of different patches among the pixels of a PNG, whose rows are unpacked without a library."""
+    import zlib
+
+    place, data = 8, b""
+    while place < len(picture):
+        size, kind = (
+            int.from_bytes(picture[place : place + 4], "big"),
+            picture[place + 4 : place + 8],
+        )
+        if kind == b"IDAT":
+            data += picture[place + 8 : place + 8 + size]
+        place += 12 + size
+    rows = zlib.decompress(data)
+    return len({rows[i : i + 12] for i in range(0, len(rows), 97)})

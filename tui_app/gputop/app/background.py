@@ -1,0 +1,71 @@
+"""The terminal's own background, asked with OSC 11 while the app is being imported, so that it costs no time."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import select
+import sys
+import time
+
+_QUESTION = b"\x1b]11;?\x1b\\\x1b[c"
+"""The colour, then the terminal's kind: that is answered by all of them, in order, so nobody waits for a colour."""
+_COLOUR = re.compile(rb"\x1b\]11;rgba?:([0-9a-fA-F]+)/([0-9a-fA-F]+)/([0-9a-fA-F]+)")
+_END = re.compile(rb"\x1b\[\?[\d;]*c")
+_ANSWERS = re.compile(rb"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b\[\?[\d;]*c")
+LIMIT_S = 0.05
+FAR_LIMIT_S = 0.5
+"""How long to wait at most once the app is there, on this machine and over ssh."""
+
+
+class BackgroundAsked:
+    """The question, put to the terminal of stdin; ``answer`` takes the terminal back as it was."""
+
+    def __init__(self) -> None:
+        import termios
+        import tty
+
+        self._fd = sys.stdin.fileno()
+        self._saved = termios.tcgetattr(self._fd)
+        self.typed = b""
+        """What was typed meanwhile."""
+        tty.setcbreak(self._fd)
+        os.write(sys.stdout.fileno(), _QUESTION)
+
+    def answer(self) -> bool | None:
+        """Whether the background is light; None where the terminal does not tell in time."""
+        import termios
+
+        limit = FAR_LIMIT_S if os.environ.get("SSH_CONNECTION") else LIMIT_S
+        data, until = b"", time.monotonic() + limit
+        try:
+            while not _END.search(data):
+                left = until - time.monotonic()
+                if left <= 0 or not select.select([self._fd], [], [], left)[0]:
+                    break
+                data += os.read(self._fd, 4096)
+        finally:
+            termios.tcsetattr(self._fd, termios.TCSANOW, self._saved)
+        self.typed = _ANSWERS.sub(b"", data)
+        return is_light(data)
+
+
+def is_light(data: bytes) -> bool | None:
+    """The answer read: by the luminance of ITU-R BT.709; None where there is no colour in it."""
+    found = _COLOUR.search(data)
+    if not found:
+        return None
+    red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in found.groups())
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.5
+
+
+def ask() -> BackgroundAsked | None:
+    """Put the question; None where the answer is known, or keys are already waiting to be read."""
+    known = ("GPUTOP_THEME", "COLORFGBG", "NO_COLOR")
+    if any(name in os.environ for name in known) or os.environ.get("TERM", "dumb") == "linux":
+        return None
+    with contextlib.suppress(OSError, ValueError):
+        if not select.select([sys.stdin], [], [], 0)[0]:
+            return BackgroundAsked()
+    return None

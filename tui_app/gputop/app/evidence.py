@@ -1,0 +1,50 @@
+"""What another tool recorded, on a screen of its own: what ``gputop open PATH`` shows where PATH is no run."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.app import App, ComposeResult
+from textual.binding import BindingType
+from textual.containers import VerticalScroll
+from textual.widgets import Static
+
+from gputop_analysis.evidence import Evidence
+from gputop_analysis.evidence.text import as_text
+
+
+class EvidenceApp(App[None]):
+    """The judgement, drawn for the terminal's width and scrolled by the arrow keys."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("q", "quit", "quit"),
+        ("escape", "quit", "quit"),
+        ("y", "copy", "copy"),
+    ]
+
+    def __init__(self, evidence: Evidence) -> None:
+        super().__init__()
+        self.evidence = evidence
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll():
+            yield Static(id="text", markup=False)
+
+    def on_mount(self) -> None:
+        self.title = self.evidence.kind
+        self.query_one(VerticalScroll).focus()
+
+    def on_resize(self) -> None:
+        self.query_one("#text", Static).update(self._text())
+
+    def _text(self) -> str:
+        return as_text(self.evidence, max(40, self.size.width - 2), fancy=True)
+
+    def action_copy(self) -> None:
+        """Copy all of it."""
+        self.copy_to_clipboard(self._text())
+
+
+def run_evidence(evidence: Evidence) -> None:
+    """Show it until the user leaves."""
+    EvidenceApp(evidence).run()

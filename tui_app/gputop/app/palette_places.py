@@ -1,0 +1,53 @@
+"""Where the command palette can go besides actions: the findings, ranks and other runs, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from textual.app import SystemCommand
+
+from gputop.app.source import Source
+from gputop.feed.snapshot import Snapshot
+from gputop.render.rows import shorten
+
+MAX_RANKS = 1024
+MAX_RUNS = 30
+"""The newest of them."""
+
+
+class Opens(Protocol):
+    """What goes there: the app."""
+
+    def open_finding(self, index: int) -> None:
+        """Show the evidence of a finding by its place in the list."""
+        ...
+
+    def open_rank(self, rank: int) -> None:
+        """Show one rank among all."""
+        ...
+
+    def open_run(self, run_dir: Path) -> None:
+        """Show another run in place of this one."""
+        ...
+
+
+def places(app: Opens, source: Source, snapshot: Snapshot | None) -> Iterator[SystemCommand]:
+    """Findings, the worst first; ranks; then the runs that can be opened in place of this one."""
+    if snapshot is not None:
+        for index, finding in enumerate(snapshot.findings):
+            title = f"Finding {finding.id}: {shorten(finding.title, 70)}"
+            yield SystemCommand(title, finding.fix, partial(app.open_finding, index))
+        for rank in snapshot.summary.ranks[:MAX_RANKS]:
+            words = f"Every figure of rank {rank.rank} on {rank.host}."
+            yield SystemCommand(f"Rank {rank.rank}", words, partial(app.open_rank, rank.rank))
+    if source.mode == "live":
+        return
+    from gputop_probes.runs import list_runs
+
+    for run in list_runs()[:MAX_RUNS]:
+        if run.path != source.run_dir:
+            words = f"Replay it in place of this one: {shorten(' '.join(run.command), 70)}"
+            yield SystemCommand(f"Run {run.name}", words, partial(app.open_run, run.path))

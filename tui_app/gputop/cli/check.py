@@ -1,0 +1,194 @@
+"""``gputop check --baseline B -- CMD``: is the command slower than before, as a test for CI."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gputop.cli.diff import fraction
+from gputop.cli.errors import CliError, cli_errors
+from gputop.cli.parsing import Parser, split_command
+
+if TYPE_CHECKING:
+    from gputop.checking import Work
+    from gputop_analysis.paired import Judged
+
+_WITH_VALUE = {"--baseline", "--threshold", "--time", "--md", "--json"}
+_USAGE = "gputop check --baseline RUN|FILE|DIR [--threshold 3%] [--time S] -- CMD"
+_WORDS = {
+    "slower": "slower: surely by more than the threshold",
+    "not slower": "not slower: surely not by more than the threshold",
+    "undecided": "undecided: the noise of this machine leaves both open",
+}
+
+
+def execute(words: list[str]) -> int:
+    """Measure both in turns, print the verdict. Returns 1 where CMD is surely slower."""
+    ours, command = split_command(words, _WITH_VALUE)
+    options = parser().parse_args(ours)
+    if not command:
+        raise CliError("no command: say what to judge after --, as `-- python train.py`")
+    from gputop.checking import CheckError, Side, Work, rounds
+
+    work = Work(command, Path.cwd())
+    baseline = _baseline(options.baseline, work)
+    with (
+        cli_errors(CheckError),
+        tempfile.TemporaryDirectory(prefix="gputop-check-") as folder,
+    ):
+        a, b = Side(baseline, Path(folder), "baseline"), Side(work, Path(folder), "command")
+        try:
+            judged = _measured(rounds(a, b, time.monotonic() + options.time), options.threshold)
+        finally:
+            a.end()
+            b.end()
+    text = markdown(judged, options.threshold, baseline, work)
+    print(text, end="")
+    if options.md is not None:
+        _write(options.md, text)
+    if options.json is not None:
+        _write(options.json, json.dumps(as_data(judged, options.threshold, baseline), indent=2))
+    return 1 if judged.verdict == "slower" else 0
+
+
+def parser() -> Parser:
+    """Options of the command."""
+    parser = Parser(
+        "check",
+        "Judge whether a command got slower: it and its baseline run in turns until the interval decides. "
+        "Exit code 1 only where it is surely slower.",
+        usage=_USAGE,
+    )
+    parser.add_argument(
+        "--baseline",
+        required=True,
+        metavar="RUN|FILE|DIR",
+        help="a run, whose command is run again where it ran; a directory, another checkout, in which CMD is run; "
+        'or a JSON file {"command": [...], "cwd": "..."}, as --json writes it',
+    )
+    parser.add_argument(
+        "--threshold",
+        type=fraction,
+        default=0.03,
+        metavar="P",
+        help="slowdown from which on it counts: 3%% or 0.03 (default 3%%)",
+    )
+    parser.add_argument(
+        "--time",
+        type=_seconds,
+        default=120.0,
+        metavar="S",
+        help="begin no round after it (default 120)",
+    )
+    parser.add_argument(
+        "--md", type=Path, metavar="FILE", help="write the Markdown, for a pull request"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result as JSON")
+    return parser
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive number of seconds")
+    return value
+
+
+def _baseline(name: str, work: Work) -> Work:
+    """What is run as the baseline.
+
+    Raises:
+        CliError: there is nothing that could be run.
+    """
+    path = Path(name)
+    if path.is_dir() and not (path / "run.json").exists():
+        return work._replace(cwd=path.resolve())
+    if path.is_file():
+        fields = _read(path)
+    else:
+        from gputop.cli.records import find_readable
+        from gputop_probes.ending import read_json
+
+        fields = read_json(find_readable(name) / "run.json")
+    command, cwd = fields.get("command"), Path(str(fields.get("cwd", "")))
+    if not isinstance(command, list) or not command or not all(isinstance(w, str) for w in command):
+        raise CliError(f"{name} names no command: give a run, a checkout or what --json wrote")
+    if not cwd.is_dir():
+        raise CliError(f"{name} ran in {cwd}, which is not here: give a checkout as --baseline DIR")
+    return work._replace(words=command, cwd=cwd)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        fields = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise CliError(f"cannot read {path}: {error}") from None
+    return fields if isinstance(fields, dict) else {}
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise CliError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _measured(measured: Any, threshold: float) -> Judged:
+    """Rounds until the interval decides or the time is up."""
+    import numpy as np
+
+    from gputop.checking import FEWEST_ROUNDS
+    from gputop_analysis.paired import judge
+
+    ratios = np.zeros(0)
+    judged = judge(ratios, 0, threshold)
+    for count, more in enumerate(measured, 1):
+        ratios = np.concatenate([ratios, more])
+        judged = judge(ratios, count, threshold)
+        if count >= FEWEST_ROUNDS and judged.verdict != "undecided":
+            break
+    return judged
+
+
+def markdown(judged: Judged, threshold: float, baseline: Work, work: Work) -> str:
+    """The verdict for a pull request."""
+    change = judged.change
+    lines = [
+        f"### gputop check: {_WORDS[judged.verdict]}",
+        "",
+        "| step time | 99 % interval | threshold | pairs of slices | starts of each |",
+        "|---|---|---|---|---|",
+        f"| {change.value:+.1%} | {change.low:+.1%} to {change.high:+.1%} | {threshold:.1%} "
+        f"| {judged.pairs} | {judged.rounds} |",
+        "",
+        f"baseline `{' '.join(baseline.words)}` in `{baseline.cwd}`, judged `{' '.join(work.words)}`: "
+        "median step of slices that lie beside each other in time",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def as_data(judged: Judged, threshold: float, baseline: Work) -> dict[str, Any]:
+    """The same as plain values; ``command`` and ``cwd`` are the baseline's, so that the file is one."""
+    change = judged.change
+    return {
+        "verdict": judged.verdict,
+        "change": _number(change.value),
+        "interval": [_number(change.low), _number(change.high)],
+        "threshold": threshold,
+        "pairs": judged.pairs,
+        "rounds": judged.rounds,
+        "command": baseline.words,
+        "cwd": str(baseline.cwd),
+    }
+
+
+def _number(value: float) -> float | None:
+    return round(value, 6) if value - value == 0 else None

@@ -1,0 +1,67 @@
+"""``gputop why PATH``: the one cause that matters most, of a run or of a file that another tool recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gputop.cli.evidence import evidence_at, evidence_text
+from gputop.cli.parsing import Parser
+from gputop.cli.printing import print_json
+from gputop.cli.working import working
+
+
+def parser() -> Parser:
+    """Options of the command."""
+    parser = Parser(
+        "why", "Say why a training is slow, in one verdict.", usage="gputop why [PATH|RUN] [--json]"
+    )
+    parser.add_argument(
+        "run",
+        nargs="?",
+        default="last",
+        metavar="PATH|RUN",
+        help="a file or folder of another tool's recordings, or a run's name or directory",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    return parser
+
+
+def execute(words: list[str]) -> int:
+    """Print the verdict."""
+    options = parser().parse_args(words)
+    evidence = evidence_at(options.run)
+    if evidence is None:
+        return _of_run(options.run, options.json)
+    if options.json:
+        print_json(evidence.why())
+    else:
+        print(evidence_text(evidence))
+    return 0
+
+
+def _of_run(name: str, as_json: bool) -> int:
+    """The first finding of a run; what a run's figures do not split is left empty."""
+    from gputop.cli.records import open_record
+    from gputop_analysis.report import Report
+
+    record = open_record(name)
+    with working("judging the run"):
+        report = Report(record)
+        first = report.findings[0] if report.findings else None
+    if as_json:
+        print_json(
+            {
+                "cause": first.name if first else "nothing stands out",
+                "rank": first.rank if first else None,
+                "host": None,
+                "slowdown": None,
+                "by_worker": {},
+                "by_stage": {},
+                "by_operation": {},
+            }
+        )
+        return 0
+    print(report.verdict.headline)
+    if first:
+        print(f"gputop report {Path(name).name} has the rest")
+    return 0

@@ -1,0 +1,215 @@
+"""``gputop doctor --hardware``: is a device, host or link slower than its peers, or than its catalog says."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gputop.doctor.check import Check
+
+_PROBE = Path(__file__).with_name("hardware_probe.py")
+_MARK = "GPUTOP "
+_PATIENCE_S = 300
+_LOCAL_RANKS = 4
+_PORT = 29571
+_OF_PEERS = 0.75
+"""Share of the median of its peers below which something is an outlier."""
+_OF_CATALOG = {"gemm_tflops": 0.5, "memory_gbs": 0.6}
+"""Share of the data sheet that a sound device reaches in these short tests."""
+UNITS = {
+    "gemm_tflops": ("GEMM", "TFLOP/s"),
+    "memory_gbs": ("memory", "GB/s"),
+    "host_to_device_gbs": ("host to device", "GB/s"),
+    "disk_write_gbs": ("disk write", "GB/s"),
+    "disk_read_gbs": ("disk read", "GB/s"),
+    "loader_batches_s": ("loader", "batches/s"),
+}
+
+
+class HardwareError(Exception):
+    """Nothing can be measured, and why."""
+
+
+class Place(NamedTuple):
+    """A host, and how a command is started there."""
+
+    name: str
+    start: tuple[str, ...]
+    """Words before the interpreter; empty on this machine."""
+
+
+def places(nodes: Path | None) -> list[Place]:
+    """Hosts of a file, one a line; this machine without one.
+
+    Raises:
+        HardwareError: the file cannot be read, or names no host.
+    """
+    if nodes is None:
+        return [Place(os.uname().nodename, ())]
+    try:
+        lines = nodes.read_text("utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise HardwareError(f"cannot read {nodes}: {error}") from None
+    names = [words[0] for line in lines if (words := line.partition("#")[0].split())]
+    if not names:
+        raise HardwareError(f"{nodes} names no host: write one a line")
+    if any(name.startswith("-") for name in names):
+        raise HardwareError(f"{nodes}: a host's name does not begin with -")
+    ssh = shlex.split(os.environ.get("GPUTOP_SSH", "ssh -o BatchMode=yes"))
+    return [Place(name, (*ssh, name)) for name in names]
+
+
+def run_hardware(python: str, nodes: Path | None) -> Iterator[Check]:
+    """Measure each host, one after the other, then the links between them.
+
+    Raises:
+        HardwareError: see ``places``.
+    """
+    hosts = places(nodes)
+    devices: dict[str, dict[str, Any]] = {}
+    figures: dict[str, dict[str, Any]] = {}
+    for place in hosts:
+        found = _answer(_probe(place, python, ["host"]))
+        if isinstance(found, str):
+            yield Check(place.name, "fail", found, _reach(place))
+            continue
+        for name, measured in found["devices"].items():
+            devices[f"{place.name} {name}"] = measured
+        figures[place.name] = found["figures"]
+    for measured in (devices, figures):
+        yield from _compared(measured)
+    yield from _links(hosts, python)
+
+
+def _compared(measured: dict[str, dict[str, Any]]) -> Iterator[Check]:
+    """One line for each device or host, against its peers and the catalog."""
+    for name, figures in measured.items():
+        facts, slow = [], []
+        for key, (label, unit) in UNITS.items():
+            if key not in figures:
+                continue
+            value = figures[key]
+            facts.append(f"{label} {value:.3g} {unit}")
+            peers = [other[key] for at, other in measured.items() if at != name and key in other]
+            slow += _slow(label, value, statistics.median(peers) if peers else None)
+            slow += _below_catalog(key, label, value, str(figures.get("gpu", "")))
+        yield Check(
+            name,
+            "warn" if slow else "ok",
+            "; ".join([*slow, ", ".join(facts)]),
+            "leave it out of the job, or have it looked at" if slow else "",
+        )
+
+
+def _slow(label: str, value: float, peers: float | None) -> list[str]:
+    if peers is None or value >= _OF_PEERS * peers:
+        return []
+    return [f"{label} is {value / peers:.0%} of the median of its peers"]
+
+
+def _below_catalog(key: str, label: str, value: float, gpu: str) -> list[str]:
+    """Against the data sheet, where the device is in the catalog."""
+    if not gpu or key not in _OF_CATALOG:
+        return []
+    from gputop_analysis import catalog
+
+    try:
+        spec = catalog.gpu(gpu)
+    except LookupError:
+        return []
+    sheet = spec.bandwidth_gb_s
+    if key == "gemm_tflops":
+        sheet = spec.dense_flops.get("bf16", 0.0) / 1e12
+    if not sheet or value >= _OF_CATALOG[key] * sheet:
+        return []
+    return [f"{label} is {value / sheet:.0%} of the data sheet of {spec.name}"]
+
+
+def _links(hosts: list[Place], python: str) -> Iterator[Check]:
+    """All-reduce and pairwise sends: a rank a host, or a few ranks on the only one."""
+    if len(hosts) > 1:
+        ranks, where = hosts, f"tcp://{hosts[0].name}:{_PORT}"
+        yield from _judged(ranks, python, where, [place.name for place in ranks])
+        return
+    count = max(2, min(_LOCAL_RANKS, os.cpu_count() or 2))
+    with tempfile.TemporaryDirectory(prefix="gputop-doctor-") as folder:
+        names = [f"rank {i}" for i in range(count)]
+        yield from _judged(hosts * count, python, f"file://{folder}/meet", names)
+
+
+def _judged(ranks: list[Place], python: str, where: str, names: list[str]) -> Iterator[Check]:
+    world = len(ranks)
+
+    def start(rank: int) -> subprocess.CompletedProcess[str] | str:
+        return _probe(ranks[rank], python, ["links", str(rank), str(world), where])
+
+    with ThreadPoolExecutor(world) as pool:
+        answers = [_answer(done) for done in pool.map(start, range(world))]
+    failed = [
+        (name, found) for name, found in zip(names, answers, strict=True) if isinstance(found, str)
+    ]
+    if failed:
+        name, problem = failed[0]
+        yield Check("links", "warn", f"{name}: {problem}", "does a firewall stand between them?")
+        return
+    found = answers[0]
+    assert isinstance(found, dict)
+    speeds: dict[int, list[float]] = {rank: [] for rank in range(world)}
+    for first, second, speed in found["pairs"]:
+        speeds[first].append(speed)
+        speeds[second].append(speed)
+    middle = statistics.median(speed for _, _, speed in found["pairs"])
+    facts = f"all-reduce {found['all_reduce_gbs']:.3g} GB/s, sends {middle:.3g} GB/s in the median (gloo)"
+    slow = []
+    for rank, own in speeds.items():
+        others = [s for a, b, s in found["pairs"] if rank not in (a, b)]
+        if others and max(own) < _OF_PEERS * statistics.median(others):
+            slow.append(f"{names[rank]}: every link is slow, {max(own):.3g} GB/s at best")
+    fix = "look at its cable, port and routes" if slow else ""
+    yield Check("links", "warn" if slow else "ok", "; ".join([*slow, facts]), fix)
+
+
+def _probe(place: Place, python: str, words: list[str]) -> subprocess.CompletedProcess[str] | str:
+    """Run the probe there, from its text: nothing is installed. Returns why not where it cannot be started."""
+    command = [python, "-", *words]
+    if place.start:
+        command = [*place.start, shlex.join(command)]
+    try:
+        return subprocess.run(
+            command,
+            input=_PROBE.read_text("utf-8"),
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE_S,
+            check=False,
+            cwd=tempfile.gettempdir(),
+        )
+    except subprocess.TimeoutExpired:
+        return f"no answer within {_PATIENCE_S} s"
+    except OSError as error:
+        return f"cannot start {command[0]}: {error.strerror}"
+
+
+def _answer(done: subprocess.CompletedProcess[str] | str) -> dict[str, Any] | str:
+    """What the probe measured, or why it did not."""
+    if isinstance(done, str):
+        return done
+    for line in done.stdout.splitlines():
+        if line.startswith(_MARK):
+            return json.loads(line.removeprefix(_MARK))
+    last = (done.stderr.strip().splitlines() or ["no answer"])[-1]
+    return f"exit code {done.returncode}: {last[:200]}"
+
+
+def _reach(place: Place) -> str:
+    if place.start:
+        return f"{shlex.join(place.start)} must work without a password, and the interpreter must have torch"
+    return "activate the environment that trains, or name its interpreter with --python"

@@ -1,0 +1,100 @@
+"""The app in a browser: one process a viewer behind a small web server that lets in who has the token.
+
+The host that a request names is checked, so that no other site's name can be pointed here (DNS rebinding), and the
+origin of a websocket, so that no other page can open one with the viewer's cookie.
+"""
+
+from __future__ import annotations
+
+import hmac
+import shlex
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from aiohttp import web
+from textual_serve.server import Server
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+MOST_VIEWERS = 8
+"""Each is a process beside the training."""
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'self'; style-src 'self' 'unsafe-inline'; "
+    "script-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self' {websocket}; "
+    "frame-ancestors 'none'",
+}
+
+
+class WebServer(Server):
+    """Serves one run to those who have the token."""
+
+    def __init__(self, run_dir: Path, token: str, host: str, port: int, url: str, control: bool):
+        words = [sys.executable, "-m", "gputop.web_view", str(run_dir)]
+        if control:
+            words.append("--control")
+        super().__init__(
+            shlex.join(words), host=host, port=port, title="gputop", public_url=url or None
+        )
+        self._token = token
+        self._cookie = f"gputop-{port}"
+        self._host = urlsplit(self.public_url).netloc
+        self._viewers = 0
+
+    @property
+    def address(self) -> str:
+        """What to open in a browser."""
+        return f"{self.public_url}/?token={self._token}"
+
+    def initialize_logging(self) -> None:
+        """Say nothing of each request."""
+
+    async def on_startup(self, app: web.Application) -> None:
+        print(f"gputop: {self.address}", flush=True)
+
+    async def _make_app(self) -> web.Application:
+        app = await super()._make_app()
+        app.middlewares.append(self._checked)
+        return app
+
+    async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
+        if self._viewers >= MOST_VIEWERS:
+            raise web.HTTPServiceUnavailable(text=f"{MOST_VIEWERS} viewers look on already")
+        self._viewers += 1
+        try:
+            return await super().handle_websocket(request)
+        finally:
+            self._viewers -= 1
+
+    @web.middleware
+    async def _checked(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Turn away who names another host, comes from another page or has no token."""
+        if request.host != self._host:
+            raise web.HTTPForbidden(text=f"this is {self._host}: another host was named")
+        origin = request.headers.get("Origin")
+        if origin is not None and urlsplit(origin).netloc != self._host:
+            raise web.HTTPForbidden(text="asked for by a page of another site")
+        given = request.query.get("token")
+        if not self._is_token(given or request.cookies.get(self._cookie, "")):
+            raise web.HTTPForbidden(text="no token: open the address that gputop serve printed")
+        if given is not None:  # out of the address, into a cookie that scripts do not see
+            response: web.StreamResponse = web.HTTPSeeOther(request.path)
+            response.set_cookie(
+                self._cookie, self._token, httponly=True, samesite="Strict", path="/"
+            )
+            return self._with_headers(response)
+        return self._with_headers(await handler(request))
+
+    def _is_token(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), self._token.encode())
+
+    def _with_headers(self, response: web.StreamResponse) -> web.StreamResponse:
+        if not response.prepared:
+            scheme = "wss" if self.public_url.startswith("https") else "ws"
+            for name, value in _HEADERS.items():
+                response.headers[name] = value.replace("{websocket}", f"{scheme}://{self._host}")
+        return response

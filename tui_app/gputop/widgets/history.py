@@ -1,0 +1,148 @@
+"""Memory, GPUs and host over the run: tracks below each other on one time axis, with one cursor through all."""
+
+from __future__ import annotations
+
+from textual.events import Leave, MouseMove
+from textual.reactive import reactive
+
+from gputop.feed.prediction import Prediction
+from gputop.feed.snapshot import Resources, Snapshot, Track
+from gputop.render import braille, numbers
+from gputop.render.rows import Row, clip, left, right, say
+from gputop.widgets.panel import Panel
+
+LABEL = 12
+FIGURE = 13
+TALL = 3
+"""Rows of a track from which on an axis stands below."""
+
+
+def draw(found: Resources, width: int, height: int, cursor: int | None = None) -> list[Row]:
+    """Each track in equally many rows; ``cursor`` is a cell of the charts whose values are shown."""
+    if not found.tracks or height < 1:
+        return say("Known once the machine has been looked at twice.", width)
+    tracks = found.tracks[:height]
+    each = height // len(tracks)
+    axis = each >= TALL
+    each = (height - axis) // len(tracks)
+    cells = max(width - LABEL - FIGURE, 1)
+    if cursor is not None:
+        cursor = min(max(cursor, 0), cells - 1)
+    rows: list[Row] = []
+    for track in tracks:
+        rows += _track(track, cells, each, cursor)
+    if axis:
+        rows.append(_axis(found, cells, cursor))
+    return rows
+
+
+def _track(track: Track, cells: int, height: int, cursor: int | None) -> list[Row]:
+    top = track.top if numbers.known(track.top) else numbers.nice_ceiling(_highest(track))
+    chart = braille.area_rows(track.values, cells, height, top)
+    place = len(track.values) - 1
+    if cursor is not None:
+        place = round(cursor / max(cells - 1, 1) * (len(track.values) - 1))
+    rows: list[Row] = []
+    for y, text in enumerate(chart):
+        row: Row = [(left(track.name if y == 0 else "", LABEL), "muted")]
+        figure = _figure(track, place) if y == 0 else _scale(track, top, y, height)
+        row.append((right(figure, FIGURE - 2) + "  ", "text" if y == 0 else "muted"))
+        rows.append([*row, *_with_cursor(text, track.style, cursor)])
+    return rows
+
+
+def _with_cursor(text: str, style: str, cursor: int | None) -> Row:
+    if cursor is None:
+        return [(text, style)]
+    return [(text[:cursor], style), ("│", "accent"), (text[cursor + 1 :], style)]
+
+
+def _figure(track: Track, place: int) -> str:
+    value = track.values[place]
+    if not numbers.known(value):
+        return numbers.NONE
+    number = numbers.gib(value) if track.unit == "GiB" else f"{value:,.0f}"
+    if track.unit == "MB/s" and value < 9.5:
+        number = f"{value:.1f}"
+    return f"{number} {track.unit}"
+
+
+def _scale(track: Track, top: float, y: int, height: int) -> str:
+    return f"of {top:,.0f}" if y == 1 and height >= TALL else ""
+
+
+def _highest(track: Track) -> float:
+    return max((value for value in track.values if value == value), default=1.0)
+
+
+def _axis(found: Resources, cells: int, cursor: int | None) -> Row:
+    first, last = numbers.clock(found.t_s[0]), numbers.clock(found.t_s[-1])
+    row: Row = [(" " * (LABEL + FIGURE), "")]
+    if cursor is None or cells < 24:
+        return [*row, (first + right(last, cells - len(first)), "muted")]
+    here = numbers.clock(found.t_s[-1] * cursor / max(cells - 1, 1))
+    x = min(max(cursor - len(here) // 2, len(first) + 1), cells - len(last) - len(here) - 1)
+    line = first.ljust(x) + here
+    return [
+        *row,
+        (line[:x], "muted"),
+        (here, "bold accent"),
+        (right(last, cells - len(line)), "muted"),
+    ]
+
+
+def predicted(found: Prediction, width: int) -> Row:
+    """``predicted 41.2, measured 41.0 (-0.5 %)``, peak allocated of one GPU; on a CPU what a GPU would need."""
+    by = f"{found.tier} tier" + (", calibrated" if found.calibrated else "")
+    off = found.off_pct
+    if off is None or found.measured_gib is None:
+        row: Row = [
+            ("on a GPU ", "muted"),
+            (f"{numbers.gib(found.device_total_gib)} GiB", "text"),
+            (f" predicted, {by}", "muted"),
+        ]
+        return clip(row, width)
+    row = [
+        ("predicted ", "muted"),
+        (numbers.gib(found.allocated_gib), "text"),
+        (", measured ", "muted"),
+    ]
+    row += [
+        (numbers.gib(found.measured_gib), "text"),
+        (f" ({off:+.1f} %)", "muted" if abs(off) < 10 else "high"),
+    ]
+    return clip([*row, (f", {by}", "muted")], width)
+
+
+class HistoryPanel(Panel, drawn=("cursor",)):
+    """Panel 2."""
+
+    cursor: reactive[int | None] = reactive(None, repaint=False)
+    """Cell of the charts under the pointer, or where the keys moved it; None: the newest values are shown."""
+
+    def note(self, snapshot: Snapshot) -> Row:
+        found = snapshot.panels.get("history", Resources())
+        span: Row = [(f"{numbers.clock(found.t_s[-1])} of the run", "muted")] if found.t_s else []
+        if snapshot.prediction is None:
+            return span
+        told = predicted(snapshot.prediction, self.size.width)
+        return [*told, ("  ·  ", "muted"), *span] if self.size.width > 100 else span
+
+    def content(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
+        found = snapshot.panels.get("history", Resources())
+        rows = draw(found, width, height, self.cursor)
+        if snapshot.prediction is not None and len(rows) < height and self.size.width <= 100:
+            rows.append(predicted(snapshot.prediction, width))
+        return rows
+
+    def move_cursor(self, cells: int) -> None:
+        """Move the time cursor; it begins at the newest value."""
+        width = self.inside(*self.size)[0] - LABEL - FIGURE
+        here = width - 1 if self.cursor is None else self.cursor
+        self.cursor = min(max(here + cells, 0), width - 1)
+
+    def on_mouse_move(self, event: MouseMove) -> None:
+        self.cursor = max(event.x - LABEL - FIGURE - (2 if self.boxed else 0), 0)
+
+    def on_leave(self, _event: Leave) -> None:
+        self.cursor = None

@@ -1,0 +1,140 @@
+"""Heat map of all ranks, two to a cell, beside those whose own work is longest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from gputop.render import numbers
+from gputop.render.bars import merged
+from gputop.render.rows import Row, beside, clip, left, right
+from gputop.widgets.standings import Standing
+
+HEAT: tuple[tuple[float, str, str], ...] = (
+    (0.95, "heat0", "░"),
+    (1.02, "heat1", "▒"),
+    (1.05, "heat2", "▓"),
+    (1.15, "heat3", "█"),
+    (float("inf"), "heat4", "█"),
+)
+"""Own work against the median rank: upper limit of the ratio, style, glyph where there is no colour. Finer than that
+of step times, since whole steps are less even than the work of ranks in step."""
+WORST = 5
+SIDE = 49
+"""Cells of the list beside the map."""
+
+
+def heat(ratio: float) -> tuple[str, str]:
+    """Style and colourless glyph of own work that is ``ratio`` times the median."""
+    return next((style, glyph) for limit, style, glyph in HEAT if not ratio >= limit)
+
+
+def columns_of(count: int, width: int, height: int) -> int:
+    """Ranks in a row of the map: square where that fits, wider where there are few rows."""
+    side = math.ceil(math.sqrt(count))
+    least = math.ceil(count / max(2 * height, 1))
+    return max(min(max(side, least), max(width, 1)), 1)
+
+
+def place_of(index: int, columns: int) -> tuple[int, int]:
+    """Column and row of ranks of one index."""
+    return index % columns, index // columns
+
+
+def draw(
+    found: Sequence[Standing],
+    width: int,
+    height: int,
+    cursor: int | None = None,
+    mono: bool = False,
+) -> list[Row]:
+    """The map, and the worst ranks beside it where there is room."""
+    room = width - SIDE - 3 if width >= SIDE + 27 else width
+    columns = columns_of(len(found), room, height)
+    cells = min(max(room // columns, 1), 3)
+    rows = [
+        _row(found, y, columns, cells, cursor, mono)
+        for y in range(min(height, math.ceil(math.ceil(len(found) / columns) / 2)))
+    ]
+    if room == width:
+        return rows
+    listed = worst(found, width - columns * cells - 3, cursor, mono)[:height]
+    return beside(rows, columns * cells, listed, gap=3)
+
+
+def cells_of(count: int, width: int, height: int) -> tuple[int, int]:
+    """Ranks in a row and cells of each, as ``draw`` lays them out: what a click needs."""
+    room = width - SIDE - 3 if width >= SIDE + 27 else width
+    columns = columns_of(count, room, height)
+    return columns, min(max(room // columns, 1), 3)
+
+
+def _row(
+    found: Sequence[Standing], y: int, columns: int, cells: int, cursor: int | None, mono: bool
+) -> Row:
+    """Two rows of ranks: the upper one is the foreground of upper half blocks."""
+    row = []
+    for x in range(columns):
+        above, below = 2 * y * columns + x, (2 * y + 1) * columns + x
+        if above >= len(found):
+            break
+        pair = [index for index in (above, below) if index < len(found)]
+        if mono:
+            slowest = max(found[index].ratio for index in pair)
+            glyph = "◆" if cursor in pair else heat(slowest)[1]
+            row.append((glyph * cells, "text"))
+            continue
+        styles = ["accent" if index == cursor else heat(found[index].ratio)[0] for index in pair]
+        row.append(("▀" * cells, "/".join(styles)))
+    return merged(row)
+
+
+def worst(found: Sequence[Standing], width: int, cursor: int | None, mono: bool) -> list[Row]:
+    """The ranks with the most own work, the chosen one, and what the colours mean."""
+    head = right("rank", 8) + right("own ms", 10) + right("of median", 11) + "  slow in"
+    rows: list[Row] = [[(head, "muted")]]
+    slowest = sorted(found, key=lambda one: -one.ratio)[:WORST]
+    rows += [_line(one, chosen=False) for one in slowest]
+    if cursor is not None and cursor < len(found):
+        rows += [
+            [],
+            [("at the cursor, enter opens it", "muted")],
+            _line(found[cursor], chosen=True),
+        ]
+    rows += [[], legend(mono)]
+    return [clip(row, width) for row in rows]
+
+
+def _line(one: Standing, chosen: bool) -> Row:
+    ground = "/cursor" if chosen else ""
+    style = heat(one.ratio)[0]
+    slow = one.ratio >= 1.02
+    digits = numbers.digits_for(one.own_ms)
+    return [
+        ("▲" if slow else " ", "high" + ground),
+        (right(str(one.rank.rank), 7), "text" + ground),
+        (right(numbers.ms_column(one.own_ms, digits), 10), "text" + ground),
+        (right(against_median(one.ratio), 11), (style if slow else "muted") + ground),
+        ("  " + left(one.slow_in, 16), ("high" if slow else "muted") + ground),
+    ]
+
+
+def against_median(ratio: float) -> str:
+    """``+32 %``, ``=`` where it is less than half a percent off."""
+    percent = round(100 * (ratio - 1))
+    return "=" if percent == 0 else f"{percent:+d} %".replace("-", "−")
+
+
+def legend(mono: bool = False) -> Row:
+    """What the colours of own work against the median rank say."""
+    row: Row = [("own work / median ", "muted")]
+    for ratio, words in (
+        (0.8, "<0.95"),
+        (1.0, "1"),
+        (1.03, ">1.02"),
+        (1.1, ">1.05"),
+        (2.0, ">1.15"),
+    ):
+        style, glyph = heat(ratio)
+        row += [(" " + (glyph if mono else "▇"), style), (words, "muted")]
+    return row

@@ -1,0 +1,220 @@
+"""The stacked chart of a step over time: newest at the right edge, names inside, a gap where the run stood."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gputop import palette
+from gputop.feed.snapshot import Snapshot, Timeline
+from gputop.render import numbers
+from gputop.render.bars import stacked_columns
+from gputop.render.rows import Row, right
+from gputop_agent.wire import PHASES
+
+AXIS = 8
+TAG = 16
+"""Cells of a name, which goes on where the area ends."""
+TAGS_FROM = 44
+"""Cells of a chart from which on it has names."""
+WIDEST = 4
+"""Cells of a bin at most."""
+LEAST_SHARE = 0.015
+"""Of the step, from which on a part has a name."""
+
+
+class Look(NamedTuple):
+    """Style and letter of a part."""
+
+    style: str
+    letter: str
+
+
+PARTS: dict[str, Look] = {}
+"""The parts from the bottom up: the phases in their order, waiting after backward."""
+for _phase in palette.PHASES:
+    PARTS[_phase.name] = Look(_phase.name, _phase.letter)
+    if _phase.name == "backward":
+        PARTS["wait"] = Look("wait", "w")
+
+Columns = list[tuple[float, ...]]
+
+
+def parted(line: Timeline) -> Columns:
+    """Milliseconds of each part in each bin: waiting is taken out of backward, what is more than it out of other."""
+    backward, other = PHASES.index("backward"), PHASES.index("other")
+    after = backward + 1
+    columns: Columns = []
+    for phases, wait in zip(line.phases_ms, line.wait_ms, strict=True):
+        if not wait > 0 or phases[0] != phases[0]:
+            columns.append((*phases[:after], 0.0, *phases[after:]))
+            continue
+        less = list(phases)
+        inside = min(wait, less[backward])
+        beyond = min(wait - inside, less[other])
+        less[backward] -= inside
+        less[other] -= beyond
+        columns.append((*less[:after], inside + beyond, *less[after:]))
+    return columns
+
+
+def in_cells(line: Timeline, columns: Columns, cells: int) -> tuple[Columns, float]:
+    """One column a cell, the newest last, and the seconds of a cell: several bins joined, or one drawn wider."""
+    joined = max(math.ceil(len(columns) / cells), 1)
+    if joined > 1:
+        lead = -len(columns) % joined
+        weighted = [(None, 0.0)] * lead + list(zip(columns, line.steps, strict=True))
+        merged = [_joined(weighted[i : i + joined]) for i in range(0, len(weighted), joined)]
+        return merged, line.bin_s * joined
+    count = len(columns)
+    filled = min(cells, WIDEST * count)
+    return [columns[x * count // filled] for x in range(filled)], line.bin_s * count / filled
+
+
+def _joined(bins: Sequence[tuple[tuple[float, ...] | None, float]]) -> tuple[float, ...]:
+    """Mean of some bins, each counted by its steps; NaN where none has any."""
+    known = [(column, n) for column, n in bins if column is not None and column[0] == column[0]]
+    total = sum(n for _, n in known)
+    if not known or total <= 0:
+        return (math.nan,) * len(PARTS)
+    parts = zip(*(column for column, _ in known), strict=True)
+    weights = [n / total for _, n in known]
+    return tuple(sum(v * w for v, w in zip(part, weights, strict=True)) for part in parts)
+
+
+def chart(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> list[Row]:
+    """The area with its scale at the left and the time below, in ``width`` x ``height`` cells."""
+    line = snapshot.timeline
+    tagged = width - AXIS >= TAGS_FROM
+    cells, rows = max(width - AXIS - TAG * tagged, 1), max(height - 1, 1)
+    columns, cell_s = in_cells(line, parted(line), cells)
+    begun = next((x for x, column in enumerate(columns) if column[0] == column[0]), 0)
+    columns = columns[begun:][-cells:]
+    totals = [sum(column) for column in columns if column[0] == column[0]]
+    top = numbers.nice_ceiling(_typical_high(totals) * 1.08)
+    looks = list(PARTS.values())
+    drawn = [tuple(v if v == v else 0.0 for v in column) for column in columns]
+    styles, letters = [look.style for look in looks], [look.letter for look in looks]
+    area = stacked_columns(drawn, styles, letters, rows, top, mono=mono)
+    lead = cells - len(columns)
+    result: list[Row] = []
+    for y, row in enumerate(area):
+        cut = _with_gaps(row, columns)
+        label: Row = [(right(_tick(y, rows, top), AXIS - 1) + " ", "muted")]
+        result.append([*label, (" " * lead, ""), *cut])
+    if tagged:
+        result = _tagged(snapshot, result, top)
+    return [*result, _time_axis(snapshot, cells, cell_s, len(columns))]
+
+
+def _with_gaps(row: Row, columns: Columns) -> Row:
+    """Dots where the run stood."""
+    if all(column[0] == column[0] for column in columns):
+        return row
+    flat = [(char, style) for text, style in row for char in text]
+    result: Row = []
+    for (char, style), column in zip(flat, columns, strict=True):
+        cell = (char, style) if column[0] == column[0] else ("┊", "track")
+        if result and result[-1][1] == cell[1]:
+            result[-1] = (result[-1][0] + cell[0], cell[1])
+        else:
+            result.append(cell)
+    return result
+
+
+def _tick(y: int, height: int, top: float) -> str:
+    if y == 0:
+        return numbers.duration_ms(top)
+    if height >= 6 and height % 2 == 0 and y == height // 2:
+        return numbers.duration_ms(top / 2)
+    if y == height - 1 and height >= 4:
+        return "0"
+    return ""
+
+
+def _typical_high(totals: list[float]) -> float:
+    """The 95th percentile of the column heights: a single slow column does not flatten the others."""
+    ordered = sorted(totals)
+    return ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))] if ordered else 1.0
+
+
+# ---- names
+
+
+def _tagged(snapshot: Snapshot, rows: list[Row], top: float) -> list[Row]:
+    """The names of the parts at the right end of the area, each as near to its part as the others let it."""
+    means = means_of(snapshot)
+    total = sum(means.values())
+    named = [name for name in PARTS if means.get(name, 0.0) > LEAST_SHARE * total]
+    height = len(rows)
+    while len(named) > height:
+        named.remove(min(named, key=lambda name: means[name]))
+    places = _places([_middle(means, name) / top * height for name in named], height)
+    digits = numbers.digits_for(max(means.values(), default=1.0)) - 1
+    tags = [_ground(means, top, (height - y - 0.5) / height) for y in range(height)]
+    for name, place in zip(named, places, strict=True):
+        figure = numbers.ms_column(means[name], max(digits, 0))
+        text = f" {name} ".ljust(TAG - len(figure) - 1) + figure + " "
+        tags[height - 1 - place] = (text, f"on-phase/{PARTS[name].style}")
+    return [[*row, tag] for row, tag in zip(rows, tags, strict=True)]
+
+
+def _ground(means: dict[str, float], top: float, share: float) -> tuple[str, str]:
+    """What goes on of the area at a share of the height where no name stands."""
+    below = 0.0
+    for part in PARTS:
+        below += means.get(part, 0.0)
+        if share * top < below:
+            return (" " * TAG, f"on-phase/{PARTS[part].style}")
+    return (" " * TAG, "")
+
+
+def means_of(snapshot: Snapshot) -> dict[str, float]:
+    """Milliseconds a step of each part over the window of the figures."""
+    run = snapshot.summary
+    means = {phase.name: phase.mean_ms for phase in run.phases}
+    wait = run.wait_in_backward_ms
+    if wait > 0:
+        inside = min(wait, means.get("backward", 0.0))
+        means["backward"] = means.get("backward", 0.0) - inside
+        means["wait"] = inside
+    return means
+
+
+def _middle(means: dict[str, float], name: str) -> float:
+    below = 0.0
+    for part in PARTS:
+        if part == name:
+            return below + means[part] / 2
+        below += means.get(part, 0.0)
+    return below
+
+
+def _places(middles: list[float], height: int) -> list[int]:
+    """A row from the bottom for each, in order, none twice, as near to its middle as can be."""
+    places: list[int] = []
+    for index, middle in enumerate(middles):
+        lowest = places[-1] + 1 if places else 0
+        highest = height - (len(middles) - index)
+        places.append(min(max(int(middle), lowest), highest))
+    return places
+
+
+def _time_axis(snapshot: Snapshot, cells: int, cell_s: float, filled: int) -> Row:
+    """``−60 s     −30 s     now``; of a run that has ended its end."""
+    last = "end" if snapshot.ended else "now"
+    line = [" "] * cells
+    places = [cells - filled, cells - filled // 2] if filled >= 24 else [cells - filled]
+    for x in places:
+        text = _ago(cell_s * (cells - x))
+        if x + len(text) + len(last) + 2 <= cells:
+            line[x : x + len(text)] = text
+    line[cells - len(last) :] = last
+    return [(" " * AXIS + "".join(line)[:cells], "muted")]
+
+
+def _ago(seconds: float) -> str:
+    if seconds >= 90:
+        return f"−{seconds / 60:.0f} min" if seconds % 60 < 6 else f"−{seconds / 60:.1f} min"
+    return f"−{seconds:.0f} s" if seconds >= 10 else f"−{seconds:.1f} s"

@@ -1,0 +1,180 @@
+"""Tiles below the header: step, speed, useful share, loss and peak memory, each a figure with its trend."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from textual.reactive import reactive
+
+from gputop.feed.snapshot import Curve, Snapshot
+from gputop.render import braille, numbers
+from gputop.render.bars import bar
+from gputop.render.rows import Row, clip, fill, row_width
+from gputop.widgets.canvas import Canvas
+from gputop.widgets.frame import framed
+from gputop.widgets.header import broken_loss, standing_still
+
+HEIGHT = 4
+TREND_S = 60.0
+"""How far back the trends of step and speed look."""
+FALLING = 0.02
+"""Relative change of the loss over its last tenth from which on it falls or rises."""
+FULL = 0.95
+"""Share of a GPU's memory from which on its peak is critical."""
+
+
+class Tile(NamedTuple):
+    """One of them: ``alarm`` is the style of its frame, empty where all is well."""
+
+    title: str
+    figure: Row
+    trend: Row
+    alarm: str = ""
+
+
+def draw(snapshot: Snapshot, width: int) -> list[Row]:
+    """Four rows: the tiles side by side over the full width."""
+    makers = [_step, _speed, _useful, _loss, *([_memory] if snapshot.summary.gpus else [])]
+    rows: list[Row] = [[] for _ in range(HEIGHT)]
+    left = width
+    for index, make in enumerate(makers):
+        cells = left // (len(makers) - index)
+        left -= cells
+        tile = make(snapshot, cells - 4)
+        content = [clip(tile.figure, cells - 4), fill(tile.trend, cells - 4)]
+        box = framed(tile.title, content, cells, HEIGHT, rule=tile.alarm or "rule")
+        for row, part in zip(rows, box, strict=True):
+            row += part
+    return rows
+
+
+def _step(snapshot: Snapshot, width: int) -> Tile:
+    run = snapshot.summary
+    trend = _recent(snapshot, snapshot.timeline.step_ms)
+    text, style = standing_still(snapshot)
+    if text:
+        alarm = style.removeprefix("bold ") if style != "bold accent" else ""
+        return Tile("Step", [(text, style)], _area(trend, width, "muted"), alarm)
+    if not numbers.known(run.step_time_p50_ms):
+        return Tile("Step", [("no step yet", "muted")], [])
+    figure: Row = [
+        (numbers.duration_ms(run.step_time_p50_ms), "bold text"),
+        ("  p95 ", "muted"),
+        (numbers.duration_ms(run.step_time_p95_ms), "text"),
+    ]
+    return Tile("Step, median", figure, _area(trend, width, "accent"))
+
+
+def _speed(snapshot: Snapshot, width: int) -> Tile:
+    run = snapshot.summary
+    trend = _area(_recent(snapshot, snapshot.timeline.steps_per_s), width, "good")
+    rates = [
+        (run.samples_per_s, "samples/s"),
+        (run.tokens_per_s, "tokens/s"),
+        (run.steps_per_s, "steps/s"),
+    ]
+    figure: Row = []
+    for value, unit in rates:
+        word: Row = [(numbers.rate(value), "bold text" if not figure else "text")]
+        word += [(f" {unit}   ", "muted")]
+        if value > 0 and row_width(figure) + row_width(word) - 3 <= width:
+            figure += word
+    title = "Speed, mean" if snapshot.ended else "Speed"
+    if figure:
+        return Tile(title, figure, trend)
+    stands = "standing" if run.silent_s else numbers.NONE
+    return Tile(title, [(stands, "muted")], _area(_recent(snapshot, ()), width, "muted"))
+
+
+def _useful(snapshot: Snapshot, width: int) -> Tile:
+    share, mfu = snapshot.useful
+    if not numbers.known(share):
+        return Tile("Useful", [(numbers.NONE, "muted")], [])
+    figure: Row = [(numbers.percent(share), "bold text"), (" of the time", "muted")]
+    if numbers.known(mfu):
+        figure = [(numbers.percent(share), "bold text")]
+        figure += [("   MFU ", "muted"), (numbers.percent(mfu), "bold text")]
+    style = "good" if share >= 0.8 else "medium" if share >= 0.5 else "high"
+    return Tile("Useful compute", figure, bar(share, width, style))
+
+
+def _loss(snapshot: Snapshot, width: int) -> Tile:
+    curve = snapshot.panels.get("loss", Curve())
+    values = [value for value in curve.values if math.isfinite(value)]
+    if broken := broken_loss(snapshot):
+        figure: Row = [(broken + _since(snapshot), "bold critical")]
+        return Tile("Loss", figure, _line(values, width, "muted"), "critical")
+    if not values:
+        return Tile("Loss", [("not known", "muted")], [])
+    figure = [(numbers.scalar(values[-1]), "bold text"), *_direction(values)]
+    return Tile("Loss, whole run", figure, _line(values, width, "optimizer"))
+
+
+def _since(snapshot: Snapshot) -> str:
+    """`` since 120``, as the finding about it tells."""
+    for finding in snapshot.findings:
+        found = re.search(r"\b(?:NaN|inf)\b.* at step ([\d,]+)", finding.title)
+        if found:
+            return f" since {found[1].rstrip(',')}"
+    return ""
+
+
+def _direction(values: Sequence[float]) -> Row:
+    """Whether the loss falls: the mean of its last twentieth against the one before."""
+    part = max(len(values) // 20, 1)
+    if len(values) < 4 * part:
+        return []
+    before = sum(values[-2 * part : -part]) / part
+    change = sum(values[-part:]) / part - before
+    if abs(change) < FALLING * abs(before) / 10:
+        return [("  ─ level", "muted")]
+    return [("  ▼ falling", "good")] if change < 0 else [("  ▲ rising", "high")]
+
+
+def _memory(snapshot: Snapshot, width: int) -> Tile:
+    total = max(gpu.memory_total_gib for gpu in snapshot.summary.gpus)
+    ranks = [r.peak_allocated_gib for r in snapshot.summary.ranks if r.rank in snapshot.devices]
+    peaks = [p for p in ranks if numbers.known(p)]
+    used = [gpu.peak_used_gib for gpu in snapshot.summary.gpus if numbers.known(gpu.peak_used_gib)]
+    peak = max(peaks or used, default=float("nan"))
+    held = max([*used, peak]) if used else peak
+    figure: Row = [(numbers.gib(peak), "bold text"), (f" of {numbers.gib(total)} GiB", "muted")]
+    series = [snapshot.history.of(f"memory {g.host} {g.index}") for g in snapshot.summary.gpus]
+    fullest = [max(column) for column in zip(*series, strict=False)] if series else []
+    alarm = "critical" if total > 0 and held / total >= FULL else ""
+    style = alarm or ("high" if held > 0.9 * total else "allocated")
+    return Tile("Peak memory", figure, _area(fullest, width, style, top=total), alarm)
+
+
+def _recent(snapshot: Snapshot, values: Sequence[float]) -> list[float]:
+    """The bins of the last minute; what is older is left out."""
+    count = max(round(TREND_S / snapshot.timeline.bin_s), 1)
+    return list(values[-count:])
+
+
+def _area(values: Sequence[float], width: int, style: str, top: float | None = None) -> Row:
+    known = sorted(value for value in values if value == value)
+    if not known or width < 1:
+        return []
+    typical = known[int(0.95 * (len(known) - 1))]
+    return [(braille.area(values, width, top or 1.25 * typical or 1.0), style)]
+
+
+def _line(values: Sequence[float], width: int, style: str) -> Row:
+    if len(values) < 2 or width < 1:
+        return []
+    ordered = sorted(values)
+    high = ordered[int(0.99 * (len(ordered) - 1))]
+    return [(braille.line(values, width, 1, ordered[0], high)[0], style)]
+
+
+class Tiles(Canvas, drawn=("snapshot",)):
+    """Between header and panels, where there is room."""
+
+    snapshot: reactive[Snapshot | None] = reactive(None, repaint=False)
+
+    def rows(self, width: int, height: int) -> list[Row]:
+        return draw(self.snapshot, width) if self.snapshot else []
