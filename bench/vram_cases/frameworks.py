@@ -38,11 +38,15 @@ class Framework:
     """Whether that checkpointing keeps its inputs on the host."""
     compiles_loss: bool = False
     """Whether ``torch.compile`` takes in the loss."""
+    bitsandbytes: str = ""
+    """The release of bitsandbytes that it pins; empty: a recent one."""
     allocator: str = ""
     """``PYTORCH_CUDA_ALLOC_CONF`` that its launch script sets."""
 
 
 HUGGING_FACE = Framework("transformers", "fp32", lora_dropout=0.05, upcasts_sharded=True)
+LITGPT = Framework("plain", "", lora_dropout=0.05, lora_loss="chunked", bitsandbytes="0.41")
+"""Its ``requirements-all.txt`` pins bitsandbytes 0.41.0 for the releases whose tables there are."""
 LLAMA_FACTORY = replace(HUGGING_FACE, checkpointing="full")
 """``disable_gradient_checkpointing`` is False (its ``hparams/model_args.py``)."""
 UNSLOTH = Framework(
@@ -65,7 +69,7 @@ KNOWN = (
     ("nanotron", Framework("nanotron", "", "flash", fused_optimizer=True)),
     ("megatron|nemo|neox|simumax|vtrain", Framework("megatron", "", "flash")),
     ("titan", TORCHTITAN),
-    ("litgpt|lit-gpt|lit_gpt", Framework("plain", "", lora_dropout=0.05, lora_loss="chunked")),
+    ("litgpt|lit-gpt|lit_gpt", LITGPT),
     ("torchtune", Framework("torchtitan", "", fused_optimizer=True)),
     ("unsloth", UNSLOTH),
     ("deepspeed|colossal", Framework("deepspeed", "")),

@@ -124,6 +124,7 @@ def setup_of(cells: Mapping[str, str], said: dict[str, Any]) -> Setup:
         dropout=megatron.dropout(said.get("args")) if habits.recipe == "megatron" else 0.0,
         lora=lora,
         compile=_compiles(cells),
+        bitsandbytes=habits.bitsandbytes if lora is not None else "",
         parallel=parallel,
         transformers=text.transformers_version(cells.get("framework_version", "")),
         recipe="deepspeed" if _deepspeed(cells) else habits.recipe,
@@ -229,12 +230,12 @@ def lora_of(cells: Mapping[str, str], said: dict[str, Any], habits: Framework) -
 
 def _on_its_layers(lora: Lora | None, shape: ModelShape) -> Lora | None:
     """The adapter on layers that the model here has, where the row names those of an older release of it."""
-    from gputop_analysis.vram.adapters import FUSED, adapters
+    from gputop_analysis.vram.adapters import ROLES, adapters
 
     if lora is None or adapters(shape, lora):
         return lora
-    pieces = {piece for piece, fused in FUSED.items() if set(fused) & set(lora.targets)}
-    return replace(lora, targets=tuple(sorted(pieces))) if pieces else lora
+    known = tuple(name for name in lora.targets if name in ROLES)
+    return replace(lora, targets=known) if known else lora
 
 
 def _refuse_other_adapters(said: dict[str, Any], shape: ModelShape, lora: Lora | None) -> None:

@@ -73,6 +73,10 @@ class Log:
         """Whether the last write failed."""
         return self._cells[self._base + LOG_ERRNO] != 0
 
+    def try_now(self):
+        """Do not wait before the next attempt, although the last one failed."""
+        self._retry_at = 0.0
+
     def append(self, data):
         """Write at the end. Returns the number of bytes, 0 where it failed or is not yet tried again."""
         if self.failing() and time.monotonic() < self._retry_at:
@@ -255,6 +259,11 @@ class Stream:
             self._log.lose(excess)
             self[LOGGED] += excess
 
+    def save_now(self):
+        """The last attempt: the disk may have room again since the one that failed."""
+        self._log.try_now()
+        self.save()
+
     def pass_on(self):
         """Write to gputop's own stream as much as it takes now."""
         try:
@@ -370,6 +379,8 @@ class Keeper:
         if not all(stream[ENDED] for stream in self._streams if not stream.beside):
             return
         for stream in self._streams:
+            if stream[LOGGED] < stream[READ]:
+                stream.save_now()
             if stream[LOGGED] < stream[READ]:
                 stream.lose_rest()
             if stream[TARGET_ERRNO]:

@@ -130,3 +130,24 @@ def test_stale_steps_are_sent_while_a_long_step_runs(tmp_path):
             os.kill(process.pid, 9)
             process.wait()
         assert seen == 39  # the fortieth is not over before its next event
+
+
+def test_a_recorder_that_is_there_only_at_the_end_gets_everything(tmp_path):
+    """So short a process has no second attempt of the agent's thread; a busy recorder refused the first."""
+    path = script(tmp_path, "steps(20); print('trained', flush=True); sys.stdin.readline()")
+    process = subprocess.Popen(
+        [sys.executable, path],
+        env=guest_env(tmp_path / "sock"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    assert process.stdout is not None and process.stdout.readline() == b"trained\n"
+    collector = Collector(tmp_path / "sock")
+    try:
+        process.communicate(b"\n", timeout=60)
+        time.sleep(0.1)
+        assert process.returncode == 0
+        assert collector.guests[0].n_steps == 20
+        assert collector.guests[0].of_type("hello") and collector.guests[0].of_type("goodbye")
+    finally:
+        collector.close()

@@ -124,6 +124,11 @@ def test_any_answer_fits() -> None:
     assert "left_out" in json.loads(text) and "patch" not in json.loads(text)
 
 
+def test_a_patch_outlives_long_words() -> None:
+    answer = json.loads(fitted({"explained": "x" * 5000, "patch": "p" * 1000, "proof": "gputop x"}))
+    assert answer["patch"] == "p" * 1000 and answer["explained"].endswith(" ...")
+
+
 @pytest.mark.parametrize("model", ["train.py", "--csv=/etc/x", "os:system"])
 def test_no_model_can_run_code(model: str) -> None:
     from gputop.cli.errors import CliError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import random
@@ -357,3 +358,22 @@ def test_a_keeper_that_has_not_said_who_it_is_is_not_killed(tmp_path: Path, then
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "alive\n"), done.stderr
+
+
+def test_a_disk_with_room_again_at_the_end_gets_the_rest(tmp_path: Path) -> None:
+    """The command ends within the pause after an attempt that failed: one more is made before it is lost."""
+    from gputop_probes import output_keeper as keeper
+
+    cells, size = [0] * 64, 1024
+    cells[keeper.RING_BYTES] = size
+    memory = bytearray(keeper.RINGS_AT + size)
+    memory[keeper.RINGS_AT : keeper.RINGS_AT + 5] = b"late\n"
+    with (tmp_path / "output.log").open("wb", buffering=0) as file:
+        log = keeper.Log(cells, 0, file.fileno())
+        stream = keeper.Stream(cells, memory, 0, -1, log, -1, False)
+        stream[keeper.READ], stream[keeper.ENDED] = 5, 1
+        cells[keeper.LOGS + keeper.LOG_ERRNO] = errno.ENOSPC
+        log._retry_at = float("inf")
+        keeper.Keeper(cells, [stream], [log])._give_up_at_the_end()
+    assert (tmp_path / "output.log").read_bytes() == b"late\n"
+    assert cells[keeper.LOGS + keeper.LOST] == 0

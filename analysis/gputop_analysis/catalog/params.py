@@ -31,6 +31,8 @@ class Linear:
     bias: bool = False
     copies: int = 1
     """Of an expert."""
+    role: str = ""
+    """``q``, ``k``, ``v``, ``qkv``, ``out``, ``gate``, ``up``, ``gate_up`` or ``down``, whatever its family calls it."""
 
     @property
     def params(self) -> int:
@@ -136,13 +138,14 @@ def _attention(shape: ModelShape, kind: Traits) -> tuple[Linear, ...]:
     queries = shape.heads * head_width(shape)
     keys = (shape.kv_heads or shape.heads) * head_width(shape)
     bias = kind.qkv_bias if shape.attention_bias is None else shape.attention_bias
-    out = Linear(kind.out, "attention", queries, shape.hidden, kind.out_bias)
+    out = Linear(kind.out, "attention", queries, shape.hidden, kind.out_bias, role="out")
     if len(kind.qkv) == 1:
-        return Linear(kind.qkv[0], "attention", shape.hidden, queries + 2 * keys, bias), out
+        fused = queries + 2 * keys
+        return Linear(kind.qkv[0], "attention", shape.hidden, fused, bias, role="qkv"), out
     widths = (queries, keys, keys)
     inputs = (
-        Linear(name, "attention", shape.hidden, width, bias)
-        for name, width in zip(kind.qkv, widths, strict=True)
+        Linear(name, "attention", shape.hidden, width, bias, role=role)
+        for name, width, role in zip(kind.qkv, widths, "qkv", strict=True)
     )
     return *inputs, out
 
@@ -154,10 +157,10 @@ def _mla(shape: ModelShape) -> tuple[Linear, ...]:
     queries = (
         (
             Linear("q_a_proj", "attention", hidden, shape.mla_q_rank),
-            Linear("q_b_proj", "attention", shape.mla_q_rank, query),
+            Linear("q_b_proj", "attention", shape.mla_q_rank, query, role="q"),
         )
         if shape.mla_q_rank
-        else (Linear("q_proj", "attention", hidden, query),)
+        else (Linear("q_proj", "attention", hidden, query, role="q"),)
     )
     return (
         *queries,
@@ -167,19 +170,25 @@ def _mla(shape: ModelShape) -> tuple[Linear, ...]:
             "attention",
             shape.mla_kv_rank,
             heads * (shape.mla_nope_dim + shape.mla_v_dim),
+            role="kv",
         ),
-        Linear("o_proj", "attention", heads * shape.mla_v_dim, hidden),
+        Linear("o_proj", "attention", heads * shape.mla_v_dim, hidden, role="out"),
     )
 
 
 def _mlp(
     shape: ModelShape, kind: Traits, part: str, width: int, bias: bool, copies: int = 1
 ) -> tuple[Linear, ...]:
-    down = Linear(kind.down, part, width, shape.hidden, bias, copies)
+    down = Linear(kind.down, part, width, shape.hidden, bias, copies, "down")
     if not shape.gated_mlp:
-        return Linear(kind.up, part, shape.hidden, width, bias, copies), down
+        return Linear(kind.up, part, shape.hidden, width, bias, copies, "up"), down
     each = 2 * width // len(kind.gate)
-    return (*(Linear(name, part, shape.hidden, each, bias, copies) for name in kind.gate), down)
+    roles = ("gate", "up") if len(kind.gate) > 1 else ("gate_up",)
+    first = (
+        Linear(name, part, shape.hidden, each, bias, copies, role)
+        for name, role in zip(kind.gate, roles, strict=True)
+    )
+    return (*first, down)
 
 
 def _norm(kind: Traits, width: int) -> int:

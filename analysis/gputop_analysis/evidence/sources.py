@@ -69,25 +69,54 @@ def _files(path: Path) -> list[Path]:
 
 
 def _judge(paths: list[Path]) -> Evidence:
-    first = paths[0]
-    head = _head(first)
+    """Judge the files of the kind that comes first; others that lie beside them are passed over."""
+    by_kind: dict[str, list[Path]] = {}
+    for path in paths:
+        by_kind.setdefault(_kind(path, alone=len(paths) == 1), []).append(path)
+    for kind, judge in _JUDGES.items():
+        if kind in by_kind:
+            return judge(by_kind[kind])
+    raise EvidenceError(f"{paths[0]} is none of these: {KINDS}")
+
+
+def _kind(path: Path, alone: bool) -> str:
+    """What a file is by its beginning; empty where it is none that is known.
+
+    Raises:
+        EvidenceError: it is the only one, and damaged.
+    """
+    try:
+        head = _head(path)
+    except EvidenceError:
+        if alone:
+            raise
+        return ""
     if b"optype" in head[:500] and b"start_ts" in head[:500]:
-        return _timeline(first)
+        return "timeline"
     if is_inspector(head):
-        return judge_inspector(paths)
+        return "inspector"
     if is_log(head[:2000].decode("utf-8", "replace")):
-        return judge_log(str(first), unpacked(first).decode("utf-8", "replace"))
-    if b'"traceEvents"' in head or head.lstrip()[:1] == b"[" or b'"schemaVersion"' in head:
-        return _traces(paths)
-    if head[:1] == b"\x80" or head[:1] == b"{":
-        dumps = {path: content for path in paths if (content := dump_content(path)) is not None}
-        if dumps:
-            return judge_dumps(dumps)
+        return "log"
+    if b'"traceEvents"' in head or b'"schemaVersion"' in head or head.lstrip()[:1] == b"[":
+        return "trace"
     if head[:1] == b"\x80":
-        return _snapshot(first)
-    if head[:1] == b"{":
-        return _traces(paths)
-    raise EvidenceError(f"{first} is none of these: {KINDS}")
+        return "dump" if b"pg_config" in head or b"profiling_name" in head else "snapshot"
+    if head.lstrip()[:1] == b"{":
+        if b'"entries"' in head or b'"pg_config"' in head:
+            return "dump"
+        return "trace" if alone else ""
+    return ""
+
+
+def _dumps(paths: list[Path]) -> Evidence:
+    dumps = {path: content for path in paths if (content := dump_content(path)) is not None}
+    if not dumps:
+        raise EvidenceError(f"{paths[0]} is a damaged flight-recorder dump: it has no entries")
+    return judge_dumps(dumps)
+
+
+def _log(paths: list[Path]) -> Evidence:
+    return judge_log(str(paths[0]), unpacked(paths[0]).decode("utf-8", "replace"))
 
 
 def _head(path: Path) -> bytes:
@@ -108,11 +137,12 @@ def _traces(paths: list[Path]) -> Evidence:
     return judge_traces(paths)
 
 
-def _snapshot(path: Path) -> Evidence:
+def _snapshot(paths: list[Path]) -> Evidence:
     from gputop_analysis.snapshots import load
     from gputop_analysis.snapshots.analyse import analyse
     from gputop_analysis.snapshots.text import size
 
+    path = paths[0]
     memory = analyse(load(path))
     evidence = Evidence("allocator snapshot", (str(path),), memory=memory)
     if memory.failed_bytes is not None:
@@ -124,9 +154,10 @@ def _snapshot(path: Path) -> Evidence:
     return evidence
 
 
-def _timeline(path: Path) -> Evidence:
+def _timeline(paths: list[Path]) -> Evidence:
     from gputop_analysis.stragglers import TimelineError, judge, load
 
+    path = paths[0]
     try:
         found = judge(load(path))
     except TimelineError as error:
@@ -143,5 +174,20 @@ def _timeline(path: Path) -> Evidence:
         f"a step takes {found.step_s:.2f} s, without stragglers it would take {found.ideal_s:.2f} s",
         f"the slowest workers explain {found.worker_share:.0%} of that, the last stage {found.last_stage_share:.0%}",
     ]
+    evidence.findings += [
+        f"stage {stage} computes nothing for {share:.0%} of the step: its bubble"
+        for stage, share in enumerate(found.bubbles)
+    ]
     evidence.unknown.append("which host a worker ran on: such timelines name ranks alone")
     return evidence
+
+
+_JUDGES = {
+    "trace": _traces,
+    "timeline": _timeline,
+    "dump": _dumps,
+    "inspector": judge_inspector,
+    "snapshot": _snapshot,
+    "log": _log,
+}
+"""By kind; a folder with several is judged by the first of these."""

@@ -50,10 +50,10 @@ def _of_group(cases: list[Case]) -> list[Answer]:
     """Cases of one job and cluster."""
     job, cluster = cases[0].job, cases[0].cluster
     layouts = _joined([case.layouts for case in cases])
-    parts, allocated = cost(job, cluster, layouts), memory.allocated_bytes(job, layouts)
-    reserved = memory.reserved_bytes(allocated) / cluster.device.usable_bytes
-    fits = reserved <= 1
-    tight = (reserved > 1 - memory.HEADROOM).tolist()
+    parts, held = cost(job, cluster, layouts), memory.sizes(job, layouts)
+    allocated, usable = held.allocated, cluster.device.usable_bytes
+    fits = held.least <= usable
+    tight = (held.device > (1 - memory.HEADROOM) * usable).tolist()
     seconds = parts.seconds
     ends = np.cumsum([len(case.layouts) for case in cases])
     found = []

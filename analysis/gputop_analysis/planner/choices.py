@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from gputop_analysis.parallelism.split import RECOMPUTES
-from gputop_analysis.planner import memory
 from gputop_analysis.planner.cost import Cost
 from gputop_analysis.planner.layout import Ints
 from gputop_analysis.planner.search import Plan, cost_per_million_tokens
@@ -123,7 +122,7 @@ def choices(
     at = np.asarray(indices, np.int64)
     seconds, mfus = plan.seconds[at].tolist(), plan.mfus[at].tolist()
     allocated = plan.allocated_bytes[at]
-    reserved = memory.reserved_bytes(allocated)
+    reserved = plan.device_bytes[at]
     headroom_gib = (plan.cluster.device.usable_bytes - reserved) / GIB
     known = usd_per_gpu_hour is not None
     rents = (

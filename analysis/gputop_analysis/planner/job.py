@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gputop_analysis.vram.setup import ModelShape
+from gputop_analysis.vram.setup import Lora, ModelShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,10 @@ class Job:
     optimizer: str = "adamw"
     trainable_share: float = 1.0
     """Of the parameters; below 1 with adapters: frozen weights need no weight gradient and no optimizer."""
+    lora: Lora | None = None
+    """The adapters that are trained, for the memory; None beside a ``trainable_share`` below 1: those by default."""
+    quantized: str = ""
+    """Of the frozen weights under adapters: ``nf4``, ``int8``; empty: not quantised."""
     expert_imbalance: float = 1.1
     """Tokens of the busiest expert rank over the mean; 1 with a capacity factor that pads."""
     roles: tuple[str, ...] = ()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import numpy as np
 
 from gputop_analysis.catalog.params import layer_params
@@ -9,7 +12,8 @@ from gputop_analysis.parallelism.split import OF_STAGE, RECOMPUTES
 from gputop_analysis.planner.job import Job
 from gputop_analysis.planner.layout import Floats, Layouts
 from gputop_analysis.planner.pipeline import balanced_ends
-from gputop_analysis.vram.formula import peak_bytes
+from gputop_analysis.vram.formula import peak_sizes
+from gputop_analysis.vram.overhead import CONTEXT, NCCL_FIRST, NCCL_MOST, NCCL_NEXT
 from gputop_analysis.vram.setup import Lora, Setup
 
 CONTEXT_BYTES = 1.0 * 2**30
@@ -23,9 +27,26 @@ FRAGMENTATION = 1.05
 """Reserved over allocated, as the formula tier has it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes on the fullest rank of each configuration."""
+
+    allocated: Floats
+    """PyTorch's ``max_memory_allocated``."""
+    device: Floats
+    """What the driver sees where memory is plenty."""
+    least: Floats
+    """What the driver sees where the allocator gives its cache back as often as it can."""
+
+
 def allocated_bytes(job: Job, layouts: Layouts) -> Floats:
     """Peak of allocated bytes on the fullest rank (PyTorch's ``max_memory_allocated``)."""
-    found = np.zeros(len(layouts))
+    return sizes(job, layouts).allocated
+
+
+def sizes(job: Job, layouts: Layouts, factor: float = 1.0) -> Sizes:
+    """As ``gputop estimate`` has them by its formula; ``factor`` is measured over estimated memory."""
+    found = np.zeros((3, len(layouts)))
     apart = layouts.sequence_parallel | (
         layouts.tp == 1
     )  # nothing is split over one rank: one kind less to ask for
@@ -35,12 +56,22 @@ def allocated_bytes(job: Job, layouts: Layouts) -> Floats:
         mine = np.flatnonzero(kinds == kind)
         zero, recompute = divmod(kind // 2, len(RECOMPUTES))
         setup = _setup(job, zero, RECOMPUTES[recompute], sequence_parallel=bool(kind % 2))
-        found[mine] = _of_kind(job, setup, layouts.take(mine))
-    return found
+        found[:, mine] = _of_kind(job, setup, layouts.take(mine))
+    allocated, plenty, least = found * factor
+    besides = CONTEXT + _nccl(layouts)
+    return Sizes(allocated, plenty + besides, least + besides)
+
+
+def _nccl(layouts: Layouts) -> Floats:
+    """NCCL's buffers by the groups of more than one rank, as the estimate of one split counts them."""
+    names = ("dp", "tp", "pp", "cp", "ep", "replicas")
+    groups = sum((getattr(layouts, name) > 1).astype(int) for name in names)
+    held = np.minimum(NCCL_FIRST + NCCL_NEXT * (groups - 1), NCCL_MOST)
+    return np.where(groups > 0, held, 0)
 
 
 def reserved_bytes(allocated: Floats) -> Floats:
-    """What the driver sees: the allocator's reserve and the context."""
+    """About what the driver sees, where the configuration is not known: the allocator's reserve and the context."""
     return allocated * FRAGMENTATION + CONTEXT_BYTES
 
 
@@ -52,13 +83,21 @@ def _of_kind(job: Job, setup: Setup, layouts: Layouts) -> Floats:
         counts["stage_layers"] = np.maximum(
             np.stack(balanced_ends(job.model.layers, counts["pp"], _head(job))), 1
         )
-    return peak_bytes(setup, pipeline_stage=ends, **counts).max(axis=0)
+    found = np.broadcast_arrays(*peak_sizes(setup, pipeline_stage=ends, **counts))
+    return np.stack([size.max(axis=0) for size in found])
 
 
 def _head(job: Job) -> float:
     """Weights of the head over those of a layer."""
     model = job.model
     return model.vocab * model.hidden / max(sum(layer_params(model).values()), 1)
+
+
+def setup_of(job: Job, row: Mapping[str, int | bool]) -> Setup:
+    """The kinds of one configuration as ``gputop estimate`` has them, without its degrees and counts."""
+    zero = int(row["zero"]) + (int(row["zero"]) == 3 and int(row["pp"]) > 1)
+    apart = bool(row["sequence_parallel"]) or int(row["tp"]) == 1
+    return _setup(job, zero, RECOMPUTES[int(row["recompute"])], sequence_parallel=apart)
 
 
 def _setup(job: Job, zero: int, recompute: str, sequence_parallel: bool) -> Setup:
@@ -71,7 +110,8 @@ def _setup(job: Job, zero: int, recompute: str, sequence_parallel: bool) -> Setu
         attention="eager" if habits.attention == "eager" else "flash",
         checkpointing=recompute,
         loss="fused" if habits.fused_loss and job.recipe != "megatron" else "plain",
-        lora=Lora() if job.trainable_share < 1 else None,
+        lora=job.lora or (Lora() if job.trainable_share < 1 else None),
+        quantized=job.quantized,
         grad_dtype={4: "fp32", 2: "bf16"}[habits.gradient_bytes],
         master_weights=True,
         roles=job.roles,

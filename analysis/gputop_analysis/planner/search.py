@@ -31,11 +31,13 @@ class Plan:
     seconds: Floats
     """Of a step, calibrated."""
     allocated_bytes: Floats
+    device_bytes: Floats
+    """What the driver sees, at most what the GPU offers where that is enough."""
     fits: Bools
     tight: Bools
     """With less than ``memory.HEADROOM`` to spare."""
     order: Ints
-    """Indices of those that fit, best first, the tight ones last; empty where none fits."""
+    """Indices of those that fit, best first, the tight ones charged for it; empty where none fits."""
     calibration: Calibration
     objective: str = "throughput"
 
@@ -111,14 +113,27 @@ def plan(
     calibration = calibration or Calibration()
     parts = calibration.with_input(cost(job, cluster, layouts), job.global_batch / layouts.dp)
     seconds = calibration.seconds(parts)
-    allocated = memory.allocated_bytes(job, layouts) * calibration.memory_factor
-    reserved = memory.reserved_bytes(allocated) / cluster.device.usable_bytes
-    fits, tight = reserved <= 1, reserved > 1 - memory.HEADROOM
+    held = memory.sizes(job, layouts, calibration.memory_factor)
+    allocated, usable = held.allocated, cluster.device.usable_bytes
+    fits, tight = held.least <= usable, held.device > (1 - memory.HEADROOM) * usable
     ranked = np.flatnonzero(fits)
-    key = allocated if objective == "memory" else seconds
-    order = ranked[np.lexsort((allocated[ranked], key[ranked], tight[ranked]))]
+    charged = preference.with_tight_dearer(seconds, tight)
+    key = allocated if objective == "memory" else charged
+    order = ranked[np.lexsort((allocated[ranked], key[ranked]))]
+    device = np.where(fits, np.minimum(held.device, usable), held.least)
     return Plan(
-        job, cluster, layouts, parts, seconds, allocated, fits, tight, order, calibration, objective
+        job=job,
+        cluster=cluster,
+        layouts=layouts,
+        parts=parts,
+        seconds=seconds,
+        allocated_bytes=allocated,
+        device_bytes=device,
+        fits=fits,
+        tight=tight,
+        order=order,
+        calibration=calibration,
+        objective=objective,
     )
 
 

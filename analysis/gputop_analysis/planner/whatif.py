@@ -139,7 +139,7 @@ def _of_job(subject: Subject, job: Job, layouts: Layouts) -> Iterator[_Figures]:
     by = subject.calibration
     parts = by.with_input(cost(job, subject.cluster, layouts), job.global_batch / layouts.dp)
     seconds = by.seconds(parts)
-    held = memory.reserved_bytes(memory.allocated_bytes(job, layouts) * by.memory_factor)
+    held = memory.sizes(job, layouts, by.memory_factor).device
     scale = seconds / parts.seconds
     columns = {name: (getattr(parts, name) * scale).tolist() for name in PARTS}
     for i, (step_s, size) in enumerate(zip(seconds.tolist(), held.tolist(), strict=True)):

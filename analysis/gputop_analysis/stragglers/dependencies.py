@@ -69,14 +69,14 @@ def graph(timeline: Timeline) -> Graph:
 
 def _computations(timeline: Timeline, stage: int) -> list[Op]:
     ops = timeline.of(FORWARD, stage) + timeline.of(BACKWARD, stage)
-    return sorted(ops, key=lambda op: (timeline.starts[op][0, 0], op.index, op.kind))
+    return sorted(ops, key=lambda op: (timeline.starts[op][0, 0], op.number, op.kind))
 
 
 def _match(found: Graph, timeline: Timeline, kind: str, stage: int, ops: list[Op]) -> list[Op]:
     """Tie sends and receives to their computations; those that move anything."""
     compute_kind = FORWARD if kind.startswith("forward") else BACKWARD
     receives = kind.endswith("recv")
-    computations = {op.index: op for op in timeline.of(compute_kind, stage)}
+    computations = {op.number: op for op in timeline.of(compute_kind, stage)}
     if not computations:
         return []
     last_start = max(timeline.starts[op][0, 0] for op in computations.values())
@@ -121,7 +121,7 @@ def _first_backward(found: Graph, timeline: Timeline, stage: int, computations: 
 def _shards(found: Graph, timeline: Timeline, stage: int, computations: list[Op]) -> None:
     """Parameters are gathered before a chunk's first forward, gradients reduced after its last backward."""
     gathers, reduces = timeline.of(GATHER, stage), timeline.of(REDUCE, stage)
-    both = sorted(gathers + reduces, key=lambda op: (timeline.starts[op][0, 0], op.index, op.kind))
+    both = sorted(gathers + reduces, key=lambda op: (timeline.starts[op][0, 0], op.number, op.kind))
     found.chain(both)
     by_chunk = {timeline.chunks[op][0]: op for op in gathers}  # the last one of a chunk
     for chunk, gather in by_chunk.items():
@@ -151,7 +151,7 @@ def _end_of_step(found: Graph, timeline: Timeline, stage: int, computations: lis
     if not computations:
         return
     last = max(computations, key=lambda op: timeline.ends[op][0, 0])
-    reduces = sorted(timeline.of(REDUCE, stage), key=lambda op: op.index)
+    reduces = sorted(timeline.of(REDUCE, stage), key=lambda op: op.number)
     overlapping = bool(timeline.of(SEPARATE, stage)) and timeline.dp > 1
     kinds = [COLLECTOR, LAYERNORM]
     if stage in (0, timeline.stages - 1):

@@ -45,7 +45,7 @@ class Op(NamedTuple):
     """One operation of every step and data-parallel rank."""
 
     kind: str
-    index: int
+    number: int
     """Counts those of its kind in a stage and step."""
     stage: int
 
@@ -68,7 +68,7 @@ class Timeline:
     def of(self, kind: str, stage: int) -> list[Op]:
         """Operations of a kind in a stage, by when they began in the first step of the first worker."""
         found = [op for op in self.starts if op.kind == kind and op.stage == stage]
-        return sorted(found, key=lambda op: (self.starts[op][0, 0], op.index))
+        return sorted(found, key=lambda op: (self.starts[op][0, 0], op.number))
 
 
 def load(path: str | os.PathLike[str]) -> Timeline:

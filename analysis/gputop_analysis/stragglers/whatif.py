@@ -47,6 +47,8 @@ class WhatIf:
     """Of the slowdown, what making the slowest workers ordinary would win."""
     last_stage_share: float
     """Of the slowdown, what making the last stage ordinary would win."""
+    bubbles: tuple[float, ...]
+    """Share of the step, 0 to 1, in which a stage computes nothing, by stage."""
 
     def as_data(self) -> dict[str, Any]:
         """What ``gputop why --json`` prints."""
@@ -139,7 +141,16 @@ def _judged(player: Player) -> WhatIf:
         by_operation=_worst_first(operations),
         worker_share=worker_share,
         last_stage_share=last_share,
+        bubbles=_bubbles(player, bench.recorded_s),
     )
+
+
+def _bubbles(player: Player, step_s: float) -> tuple[float, ...]:
+    computed = [0.0] * player.timeline.stages
+    for op, seconds in player.durations.items():
+        if op.kind not in COMMUNICATION:
+            computed[op.stage] += float(seconds.mean())
+    return tuple(max(0.0, 1.0 - one / step_s) for one in computed)
 
 
 def _cause(slowdown: float, worker_share: float, last_share: float, stages: int) -> str:

@@ -11,6 +11,9 @@ from gputop_analysis.vram.setup import Lora, ModelShape, Setup
 
 ROLES = ("critic", "reference", "reward")
 FREEZABLE = ("vision", "projector", "language", "embeddings")
+SAVED_MODULES = ("embeddings", "head")
+METHODS = ("sft", "dpo", "orpo", "simpo", "kto")
+"""What is trained on: single sequences, or pairs of them."""
 QUANTIZED = ("", "int8", "nf4")
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 _MODULE_DTYPES = ("fp32", "bf16", "fp16")
@@ -112,6 +115,10 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "transformers", "Memory", "text", "", "version of transformers whose habits the run has"
+    ),
+    Option("bitsandbytes", "Memory", "text", "", "release of bitsandbytes, with --quant"),
+    Option(
+        "modules_to_save", "Memory", "words", (), "trained in full beside adapters", SAVED_MODULES
     ),
     Option("allocator", "Memory", "text", "", "PYTORCH_CUDA_ALLOC_CONF of the run"),
     Option(

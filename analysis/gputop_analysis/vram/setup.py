@@ -136,6 +136,10 @@ class Setup:
     recipe: str = "transformers"
     transformers: str = ""
     """Version of transformers whose habits the run has, as ``4.48.1``; empty: the one at hand, or the newest."""
+    bitsandbytes: str = ""
+    """Release of bitsandbytes with quantised weights, as ``0.41``; empty: a recent one."""
+    modules_to_save: tuple[str, ...] = ()
+    """Trained in full beside adapters, as peft has it: ``embeddings``, ``head``."""
     allocator: str = ""
     """``PYTORCH_CUDA_ALLOC_CONF`` of the run."""
 

@@ -101,7 +101,7 @@ def _at_once(plan: Plan, layouts: Layouts) -> Floats:
         **{name: getattr(layouts, name) for name in ("tp", "pp", "cp", "ep", "dp", "zero")},
         recompute=2,
     )
-    states = memory.reserved_bytes(memory.allocated_bytes(job.but(seq=_SHORT), small))
+    states = memory.sizes(job.but(seq=_SHORT), small).device
     gathered = np.where(
         layouts.zero == 3, serving.weight_bytes(job.model, _served(plan), layouts.tp), 0.0
     )

@@ -57,6 +57,7 @@ def _end():
     guard.safely(events.process_ends)
     guard.safely(steps.end_record)
     guard.safely(api.flush, float("inf"))
+    guard.safely(transport.reach_again)
     guard.safely(hello.send_last)
     reason = "exception" if getattr(sys, "last_value", None) is not None else "exit"
     transport.send_event(

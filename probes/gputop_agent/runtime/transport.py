@@ -141,6 +141,12 @@ def connect():
     return True
 
 
+def reach_again():
+    """At the end: one more attempt for a process so short that a busy recorder had no time for the first."""
+    if _link.socket is None and connect():
+        on_reconnect()
+
+
 def _enlarge_buffer(connection):
     for option in (_SO_SNDBUFFORCE, socket.SO_SNDBUF):
         try:

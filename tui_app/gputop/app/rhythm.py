@@ -14,7 +14,7 @@ from gputop.feed.snapshot import Snapshot
 FAST = 0.5
 SLOW = 1.0
 SLOWEST = 5.0
-_SHARE = 0.06
+_SHARE = 0.045
 """Of a core, for all that the app does."""
 _QUEUE = 4
 """Frames that may wait for the terminal before a tick is skipped."""

@@ -66,6 +66,7 @@ COMMANDS: list[Command] = [
         "all that gputop can find wrong, or one finding explained",
         "gputop.cli.findings",
     ),
+    Command("fit", FIT, "yes, no or tight on your GPUs, and what it would take", "gputop.cli.fit"),
     Command(
         "estimate",
         FIT,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gputop_analysis.vram.setup import ModelShape, Setup
 
 _USAGE = """gputop estimate --model NAME|PATH|MODULE:FACTORY [options] [--json]
+       gputop estimate --model NAME --gpus 2xA100 [options]    (as gputop fit)
        gputop estimate train.py [options] [-- ARGUMENTS OF THE SCRIPT]
        gputop estimate --run RUN [options]
        gputop estimate --csv FILE [--json]
@@ -38,6 +39,8 @@ def execute(words: list[str]) -> int:
 def _execute(words: list[str]) -> int:
     mine, arguments = _split(words)
     options = parser().parse_args(mine)
+    if options.gpus:
+        return _fit(options)
     options.gpu = gpu_named(options.gpu).name if options.gpu else ""
     if options.script and not options.model:
         _take_factory(options)
@@ -62,6 +65,17 @@ def _execute(words: list[str]) -> int:
             found = _answer(_setup(options), options)
     _print(found, options.json)
     return 0
+
+
+def _fit(options: argparse.Namespace) -> int:
+    """The answer of ``gputop fit``: one question, one answer."""
+    from gputop.cli import fit
+
+    fit.refuse_beside(options)
+    if not options.model:
+        raise CliError("which model? give --model NAME beside --gpus")
+    where = fit.gpus_of(options.gpu or None, options.gpus)
+    return fit.answer(options.model, where, given(options), options.json)
 
 
 def _take_factory(options: argparse.Namespace) -> None:
@@ -102,6 +116,9 @@ def parser() -> Parser:
     )
     parser.add_argument("--gpu", metavar="NAME", default="", help="the GPU that it is to run on")
     parser.add_argument(
+        "--gpus", metavar="NxNAME", help="whether it fits on so many, as 2xA100: as gputop fit"
+    )
+    parser.add_argument(
         "--python", metavar="PATH", help="the interpreter that traces (this one by default)"
     )
     parser.add_argument(
@@ -113,9 +130,6 @@ def parser() -> Parser:
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.elsewhere = "a script's own go after --"
     add_options(parser)
-    parser.instead["--gpus"] = (
-        "an estimate is for one of the GPUs: say --dp N with --fsdp or --zero, or ask `gputop plan --gpus N`"
-    )
     return parser
 
 

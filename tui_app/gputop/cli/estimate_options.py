@@ -19,6 +19,9 @@ _NEEDS = {
     "lora_targets": "--lora-rank",
     "lora_dtype": "--lora-rank",
     "lora_dropout": "--lora-rank",
+    "bitsandbytes": "--quant nf4, or --qlora",
+    "modules_to_save": "--lora-rank",
+    "gated_kernel": "--kernels",
     "autocast": "--dtype bf16 or fp16",
     "reshard_after_forward": "--sharding fsdp1, fsdp2, hsdp or zero3",
 }

@@ -34,7 +34,11 @@ if TYPE_CHECKING:
     from gputop_analysis.planner.search import Plan
 
 _USAGE = "gputop plan --model NAME --gpu NAME --gpus N [--nodes N] [options] [--json]   (alone: the screen)"
-PINS = (*PINNED, "zero", "schedule", "recompute", "lora", "seq", "global_batch", "optimizer")
+PINS = (
+    *PINNED,
+    *("zero", "schedule", "recompute", "seq", "global_batch", "optimizer"),
+    *("lora", "qlora", "lora_rank", "lora_targets"),
+)
 SERVED = ("inference-batch", "inference-streaming")
 OBJECTIVES = ("throughput", "cost", "time", "memory", "fewest-gpus", "budget")
 

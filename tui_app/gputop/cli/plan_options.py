@@ -13,12 +13,14 @@ from gputop.cli.named import gpu_named, gpus_named, model_of
 from gputop.cli.parsing import Parser
 from gputop.cli.plan_run import gpus_of
 from gputop_analysis.parallelism.split import RECOMPUTES
+from gputop_analysis.vram.options import OPTION
 
 if TYPE_CHECKING:
     from gputop.fleet import Fleet
     from gputop_analysis.planner.job import Job
     from gputop_analysis.planner.questions import Wanted
     from gputop_analysis.planner.space import Limits
+    from gputop_analysis.vram.setup import Lora
 
 PINNED = ("tp", "pp", "vpp", "cp", "ep", "replicas", "micro_batch")
 SCHEDULES = {"1f1b": (False,), "zero-bubble": (True,), "any": (False, True)}
@@ -26,7 +28,8 @@ TOKENS_A_STEP = 2**20
 """Where no batch is given: about a million tokens a step; published pre-training runs of 1B to 70B use 0.5 to 4 M."""
 TOKENS_OF_ADAPTERS = 2**15
 """The same of adapters: the recipes of PEFT and torchtune take 16 to 128 samples of some hundred tokens to 2,048."""
-DEFAULT_SEQ = 4096
+DEFAULT_SEQ = OPTION["seq"].default
+"""As ``gputop estimate`` has it."""
 _NETWORKS = r"infiniband|\bib\b|omni|efa|roce|ethernet|gbe|tcp"
 
 
@@ -52,7 +55,14 @@ def add_job(parser: Parser) -> None:
     parser.add_argument(
         "--optimizer", metavar="NAME", help="as gputop estimate has them (default adamw)"
     )
-    parser.add_argument("--lora", action="store_true", help="train adapters only")
+    parser.add_argument("--lora", action="store_true", help="train adapters of rank 16 only")
+    parser.add_argument(
+        "--qlora", action="store_true", help="the same on all linear layers, over weights in nf4"
+    )
+    parser.add_argument("--lora-rank", type=int, metavar="N", help="train adapters of this rank")
+    parser.add_argument(
+        "--lora-targets", metavar="A,B", help="adapted layers as in peft, or all-linear"
+    )
 
 
 def add_split(parser: Parser) -> None:
@@ -123,19 +133,50 @@ def job_of(options: argparse.Namespace, gpus: int) -> Job:
     seq = options.seq or (base.seq if base else min(DEFAULT_SEQ, longest))
     batch = options.global_batch or (_batch_of(base) if base else 0)
     if not batch:
-        tokens = TOKENS_OF_ADAPTERS if options.lora else TOKENS_A_STEP
+        tokens = TOKENS_OF_ADAPTERS if adapters_of(options) else TOKENS_A_STEP
         batch = max(1, tokens // seq // gpus) * gpus
         print(
             f"gputop: no --global-batch: planning for {batch:,} sequences of {seq:,} tokens a step",
             file=sys.stderr,
         )
+    adapters = adapters_of(options) or (base.lora if base else None)
+    quantized = "nf4" if options.qlora else base.quantized if base else ""
     _check_optimizer(options.optimizer)
     dtype = options.dtype or (
         base.dtype if base and base.dtype in ("bf16", "fp16", "fp8", "fp32") else "bf16"
     )
-    share = trainable_share(bool(options.lora or (base and base.lora)))
+    share = trainable_share(adapters is not None)
     optimizer = options.optimizer or (base.optimizer if base else "adamw")
-    return Job(model, seq, batch, dtype, optimizer, trainable_share=share)
+    return Job(
+        model,
+        seq,
+        batch,
+        dtype,
+        optimizer,
+        trainable_share=share,
+        lora=adapters,
+        quantized=quantized,
+    )
+
+
+def adapters_of(options: argparse.Namespace) -> Lora | None:
+    """The adapters that the options ask for, as ``gputop estimate`` reads them.
+
+    Raises:
+        CliError: a rank below 1, or targets without adapters.
+    """
+    from gputop_analysis.vram.setup import Lora
+
+    asked = options.lora or options.qlora or options.lora_rank is not None
+    if not asked:
+        if options.lora_targets:
+            raise CliError("--lora-targets changes nothing here: it needs --lora, or --lora-rank")
+        return None
+    if options.lora_rank is not None and options.lora_rank < 1:
+        raise CliError("--lora-rank must be at least 1")
+    by_default = ("all-linear",) if options.qlora else Lora().targets
+    given = tuple(word.strip() for word in (options.lora_targets or "").split(",") if word.strip())
+    return Lora(rank=options.lora_rank or Lora().rank, targets=given or by_default)
 
 
 def _check_optimizer(name: str | None) -> None:

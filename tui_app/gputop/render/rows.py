@@ -8,13 +8,14 @@ default.
 from __future__ import annotations
 
 import unicodedata
+from functools import lru_cache
 
 Row = list[tuple[str, str]]
 
 
 def char_width(char: str) -> int:
     """Terminal cells of one character: 0, 1 or 2."""
-    if char < "\u0300":
+    if char < "\u0300" or "\u2500" <= char < "\u25f0" or "\u2800" <= char < "\u2900":
         return 1
     if unicodedata.combining(char):
         return 0
@@ -27,6 +28,12 @@ def text_width(text: str) -> int:
     """Terminal cells of a text."""
     if text.isascii():
         return len(text)
+    return _width_of(text)
+
+
+@lru_cache(maxsize=4096)
+def _width_of(text: str) -> int:
+    """Remembered: from one picture to the next most rules, bars and charts stay."""
     return sum(map(char_width, text))
 
 

@@ -40,7 +40,7 @@ def edge(title: str, width: int, *, number: str = "", note: Row, rule: str = "ru
         start.append((number.translate(RAISED), rule if lit else "muted"))
     room = width - row_width(start) - 5
     start.append((f" {shorten(title, room)} ", f"bold {rule}" if lit else "bold text"))
-    if row_width(note) > width - row_width(start) - 6:
+    if not 0 < row_width(note) <= width - row_width(start) - 6:
         note = []
     end: Row = [(" ", ""), *note, (" ", "")] if note else []
     line = max(width - row_width(start) - row_width(end) - 2, 0)

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from gputop_analysis.vram.formula.peak import peak, peak_bytes
+from gputop_analysis.vram.formula.peak import peak, peak_bytes, peak_sizes
 
-__all__ = ["peak", "peak_bytes"]
+__all__ = ["peak", "peak_bytes", "peak_sizes"]

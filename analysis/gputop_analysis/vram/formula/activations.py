@@ -8,13 +8,15 @@ PyTorch's operations keep was read off traces of Transformers' own modules.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from gputop_analysis.catalog.families import traits
 from gputop_analysis.catalog.params import Linear, head_width, linears, shared_width
-from gputop_analysis.vram.adapters import targeted
+from gputop_analysis.vram.adapters import names_of, targeted
 from gputop_analysis.vram.formula.dims import BYTES, Dims, Number
 from gputop_analysis.vram.formula.habits import Habits
+from gputop_analysis.vram.setup import Setup
 
 EAGER_GELU = ("gpt2", "gpt_neo", "gptj", "phi")
 """Families whose activation is ``gelu_new``, written out in operations that keep three more tensors of its width."""
@@ -26,8 +28,17 @@ DROPOUT = ("gpt2", "opt", "bert", "roberta", "xlm-roberta", "distilbert")
 """Families that train with dropout by default."""
 SCORES_DROPOUT = ("gpt2", "bert", "roberta", "xlm-roberta", "distilbert")
 """Those that drop attention scores by default, too, and whose softmax stays in the computation's type."""
+KEEPS_NO_INPUTS = 42
+"""Minor release of bitsandbytes from which a frozen 4-bit layer keeps nothing for its backward pass but its weight
+(``MatMul4Bit`` of ``autograd/_functions.py``; before, its input as well)."""
 LOG_SUM_EXP = 4
 """Bytes that a fused attention keeps of a token and head (Dao 2023, algorithm 1)."""
+
+
+def bitsandbytes(setup: Setup) -> int:
+    """The minor number of its release 0.x; 0 where it is not known."""
+    named = re.match(r"0\.(\d+)", setup.bitsandbytes)
+    return int(named[1]) if named else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,10 +101,11 @@ def _copies_input(d: Dims, kept: Habits) -> bool:
 
 def stream_kept(d: Dims, kept: Habits) -> Number:
     """What lies between attention and MLP: the norms' inputs and outputs, and dropout masks of one byte."""
-    kind, hidden, trains = traits(d.model.family), d.model.hidden, trains_base(d)
+    kind, hidden = traits(d.model.family), d.model.hidden
     norm = norm_kept(d, kept, hidden)
     dropout = d.setup.dropout > 0 or (d.model.family in DROPOUT and written_out(d))
-    inputs = trains * d.compute * hidden * (1 if not kept.casts_inputs else 2.5)
+    each = kept.linear_input if kept.linear_input else d.compute
+    inputs = keeps_inputs(d) * each * hidden * (1 if not kept.casts_inputs else 2.5)
     count = kind.norms_per_layer
     return count * norm + 2 * inputs + 2 * hidden * dropout
 
@@ -116,6 +128,8 @@ def attention_kept(d: Dims, kept: Habits) -> Number:
     repeated = eager and d.recipe != "megatron" and shape.kv_heads < shape.heads
     taken = query + 2 * query if repeated else query + key + value
     inside = a * (taken + _output(d))
+    if keeps_inputs(d):
+        inside += kept.linear_input * _output(d)  # an 8-bit copy beside what the kernel keeps
     if traits(shape.family).qk_norm:
         inside += norm_kept(d, kept, query) + norm_kept(d, kept, key)
     return inside + shape.heads * (scores(d, kept) * d.seq if eager else LOG_SUM_EXP)
@@ -150,7 +164,7 @@ def scores(d: Dims, kept: Habits) -> float:
 
 def mlp_kept(d: Dims, kept: Habits, width: int) -> Number:
     """Input and output of the activation; where it is gated, also the other half and the product of both."""
-    last = d.compute if trains_base(d) else 0
+    last = (kept.linear_input or d.compute) if keeps_inputs(d) else 0
     last += (
         3 * d.compute * (d.model.family in EAGER_GELU and not d.model.gated_mlp and written_out(d))
     )
@@ -184,8 +198,10 @@ def adapters_kept(d: Dims, kept: Habits, moe: bool) -> tuple[Number, Number]:
     own = each != d.compute or d.setup.autocast or lora.dropout > 0
     sides: list[Number] = [0, 0]
     shared: set[tuple[str, int]] = set()
-    for linear in linears(d.model, moe):
-        if not targeted(linear, lora):
+    layer_linears = linears(d.model, moe)
+    peers = names_of(layer_linears)
+    for linear in layer_linears:
+        if not targeted(linear, lora, peers):
             continue
         fresh = own or (linear.part, linear.inputs) not in shared
         shared.add((linear.part, linear.inputs))
@@ -217,6 +233,12 @@ def capped(d: Dims) -> bool:
 def trains_base(d: Dims) -> bool:
     """Whether the language model's own weights get gradients."""
     return d.setup.lora is None and "language" not in d.setup.freeze and d.setup.optimizer != "none"
+
+
+def keeps_inputs(d: Dims) -> bool:
+    """Whether linear layers keep their inputs: for their weights' gradients, or since an old bitsandbytes does."""
+    old = bool(d.setup.quantized) and 0 < bitsandbytes(d.setup) < KEEPS_NO_INPUTS
+    return trains_base(d) or old
 
 
 def selective(d: Dims, layer: Kept, kept: Habits) -> Number:

@@ -13,7 +13,8 @@ from gputop_analysis.vram.formula.states import gradient_bytes, weight_bytes
 LAYER = ("layers", "norms", "experts", "adapters")
 """Parts that the layers share evenly."""
 DEEPSPEED_BUCKET = 5e8
-"""``reduce_bucket_size`` of DeepSpeed, in elements."""
+"""``reduce_bucket_size`` of DeepSpeed, in elements. Stage 2 takes a buffer of that size whatever is trained
+(``contiguous_gradients`` in its ``stage_1_and_2.py``)."""
 FILLED = {"zero1": "optimizer", "zero2": "backward"}
 """When DeepSpeed's bucket is there: stage 1 reduces whole gradients just before the update, stage 2 each as it comes;
 the others hold it for good."""
@@ -28,7 +29,12 @@ def buckets(d: Dims, found: Iterable[Part], kept: Habits, phase: str) -> Number:
         if FILLED.get(sharding, phase) != phase:
             return 0.0
         whole = sum((part.count for part in trained), 0.0)
-        return least(whole, DEEPSPEED_BUCKET) * min(kept.gradients, 4.0)
+        held = (
+            DEEPSPEED_BUCKET + 0.0 * whole
+            if sharding == "zero2"
+            else least(whole, DEEPSPEED_BUCKET)
+        )
+        return held * min(kept.gradients, 4.0)
     if kept.passing_gradients and sharding in ("ddp", "zero1"):  # DDP around ZeRO-1 as well
         return sum((part.count * kept.passing_gradients for part in trained), 0.0) * true(
             d.shards > 1
@@ -45,6 +51,8 @@ def gathered(d: Dims, found: Iterable[Part], kept: Habits) -> Number:
     if d.setup.parallel.stage < 3:
         return 0.0
     sizes = {part.name: part.count * _gathered_bytes(d, part, kept) for part in found}
+    if not d.setup.parallel.reshard_after_forward:
+        return sum(sizes.values()) * (1 - 1 / d.shards)
     layers = at_work(d) * sum(sizes.get(name, 0) for name in LAYER)
     goes = d.recipe == "deepspeed" and not d.model.tied_embeddings
     whole = layers + sizes.get("embeddings", 0) * (not goes) + sizes.get("head", 0)

@@ -35,6 +35,10 @@ class Habits:
     passing_gradients: float
     """Of a 16-bit gradient that a backward pass leaves until it is added to the fp32 one (nanotron's
     ``optim/gradient_accumulator.py``)."""
+    linear_input: float
+    """Of a linear layer's input in 8 bits, as Transformer Engine keeps it under fp8; 0: as it is."""
+    frozen_boundary: float
+    """Of a checkpointed layer's input with its gradient, where both stay until the end of the backward pass."""
     eager_norm: bool
     """RMSNorm written out in PyTorch operations, each of which keeps its own inputs."""
 
@@ -75,7 +79,9 @@ def habits(setup: Setup) -> Habits:
         states=4.0 if master else weights,
         master=master,
         residual=residual,
-        boundary=_boundary(setup, residual),
+        boundary=residual,
+        linear_input=1.0 if megatron and setup.dtype == "fp8" else 0.0,
+        frozen_boundary=_frozen_boundary(setup),
         casts_weights=casts,
         casts_inputs=casts,
         flat_gradients=megatron
@@ -88,6 +94,12 @@ def habits(setup: Setup) -> Habits:
     )
 
 
-def _boundary(setup: Setup, residual: float) -> float:
-    """Accelerate's FSDP1 with mixed precision keeps twice the 16-bit input of a checkpointed layer: as much as fp32."""
-    return 4.0 if setup.parallel.sharding == "fsdp1" and setup.autocast else residual
+def _frozen_boundary(setup: Setup) -> float:
+    """FSDP1 keeps each unit's input and its gradient, 2 bytes each, until the backward pass is over where the unit has
+    frozen weights: the hook that reshards them holds both (PyTorch's ``_register_post_backward_reshard_only_hook`` in
+    ``distributed/fsdp/_runtime_utils.py``). So it is with peft's ``fsdp_auto_wrap_policy``, which gives adapters units
+    of their own; a unit that holds adapters beside frozen weights keeps neither, as traces of torchtune's way show."""
+    frozen = setup.lora is not None or "language" in setup.freeze
+    sharded = setup.parallel.sharding == "fsdp1" and setup.parallel.dp > 1
+    apart = setup.recipe == "transformers"
+    return 4.0 if frozen and sharded and apart and setup.checkpointing == "full" else 0.0

@@ -55,6 +55,11 @@ def parts(d: Dims) -> tuple[Part, ...]:
         found.append(Part("vision", counts["vision"] * d.first, trains("vision")))
     if counts["projector"]:
         found.append(Part("projector", counts["projector"] * d.first, trains("projector")))
+    if d.setup.lora and d.setup.modules_to_save:
+        saved = {part.name: part.count for part in found}
+        names = set(d.setup.modules_to_save) - ({"head"} if shape.tied_embeddings else set())
+        copies = sum((saved.get(name, 0) for name in sorted(names)), 0.0 * share)
+        found.append(Part("saved", copies, True))
     if d.setup.lora:
         found.append(Part("adapters", share * adapters(shape, d.setup.lora) / d.tp, True))
     return tuple(found)

@@ -132,5 +132,13 @@ def peak_bytes(setup: Setup, **arrays: Number) -> Number:
 
     ``arrays`` replace counts of the setup (``seq``, ``micro_batch``, ``accumulation``, ``dp``, ``tp``, ``pp``,
     ``vpp``, ``cp``, ``ep``, ``replicas``, ``pipeline_stage``) and must broadcast; returns their broadcast shape."""
-    totals = [sum(by.values()) for by in step(dims(setup, **arrays)).phases.values()]
-    return most(*totals)
+    return peak_sizes(setup, **arrays)[0]
+
+
+def peak_sizes(setup: Setup, **arrays: Number) -> tuple[Number, Number, Number]:
+    """Allocated and reserved bytes, and the least reserved bytes with which the step still runs; as ``peak_bytes``."""
+    d = dims(setup, **arrays)
+    found = step(d)
+    allocated = most(*(sum(by.values()) for by in found.phases.values()))
+    plenty, needed = reserved(d, found.blocks, allocated)
+    return allocated, plenty, needed

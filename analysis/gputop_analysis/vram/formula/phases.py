@@ -81,7 +81,7 @@ def step(d: Dims) -> Step:
         "backward end": always
         | {
             "gradients": late + passing,
-            "activations": tail + one + work,
+            "activations": tail + one + work + reshard_hooks(d, kept),
             "communication": buffers["backward"] + gathered + reduced,
             "temporaries": held_by_libraries + dequantised(d),
         },
@@ -167,6 +167,13 @@ def activations_of(d: Dims, kept: Habits) -> tuple[Number, Number, Number, Numbe
         d.tokens * work,
         (flight - 1) * d.layers * one + images,
     )
+
+
+def reshard_hooks(d: Dims, kept: Habits) -> Number:
+    """Inputs of all layers but the one at work, and their gradients, which FSDP1 keeps for frozen units."""
+    if d.model.experts:
+        return 0.0 * d.tokens
+    return kept.frozen_boundary * d.tokens * d.model.hidden * (d.layers - 1)
 
 
 def _kept(d: Dims, layer: Kept, kept: Habits) -> Number:

@@ -1,0 +1,93 @@
+"""What the formula says of single mechanisms, against traces of the same training and against sources."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputop.tracing import trace
+from gputop_analysis import catalog
+from gputop_analysis.parallelism.split import Split
+from gputop_analysis.vram.adapters import adapters
+from gputop_analysis.vram.formula import peak
+from gputop_analysis.vram.replay import peak as replayed
+from gputop_analysis.vram.setup import Lora, ModelShape, Setup
+
+DEEP = ModelShape("deep", "llama", 512, 16, 8, 8, 64, 512, 256, max_position=8192)
+FSDP1 = Split(dp=4, sharding="fsdp1")
+ATTENTION = Lora(8, ("q_proj", "k_proj", "v_proj", "o_proj"), dtype="bf16")
+SHARDED = Setup(
+    DEEP, 4096, 4, checkpointing="full", attention="flash", autocast=True, parallel=FSDP1
+)
+LLAMA = catalog.model("llama-3-8b")
+QLORA = Setup(LLAMA, lora=Lora(targets=("all-linear",), dropout=0.05), quantized="nf4")
+
+
+def test_fsdp1_keeps_inputs_and_their_gradients_of_frozen_units_until_the_backward_ends():
+    """One boundary of a layer is tokens x hidden x 2 bytes: by the end of the backward frozen units hold two of each."""
+    boundary = SHARDED.tokens * DEEP.hidden * 2
+    frozen = SHARDED.but(lora=ATTENTION)
+    in_units = frozen.but(recipe="torchtitan")
+    by_phase = dict(peak(frozen).timeline)
+    ends = [dict(peak(one).timeline)[0.95] for one in (frozen, frozen.but(sharding="fsdp2"))]
+    assert ends[0] - ends[1] == pytest.approx(2 * boundary * (DEEP.layers - 1), rel=0.05)
+    assert by_phase[0.95] == peak(frozen).allocated > peak(in_units).allocated
+
+
+def test_adapters_inside_sharded_units_hold_nothing_more():
+    """torchtune's way, by a trace: each unit holds its adapters, so that nothing waits for the backward to end."""
+    pytest.importorskip("transformers")
+    frozen = SHARDED.but(lora=ATTENTION, recipe="plain")
+    traced = replayed(trace(frozen, progress=lambda _: None))
+    assert traced.allocated == pytest.approx(peak(frozen).allocated, rel=0.15)
+
+
+def test_weights_that_are_not_resharded_stay_gathered():
+    kept = Setup(LLAMA, parallel=Split(dp=8, sharding="fsdp2"), checkpointing="full")
+    stays = kept.but(reshard_after_forward=False)
+    gathered = [peak(one).breakdown["communication"] for one in (kept, stays)]
+    assert gathered[1] >= 0.8 * 7 / 8 * 2 * LLAMA.params > 2 * gathered[0]
+
+
+def test_an_old_bitsandbytes_keeps_the_inputs_of_four_bit_layers():
+    """Two inputs of the width of the model and one of the MLP's, of 16 bits, for each layer and token."""
+    more = peak(QLORA.but(bitsandbytes="0.41")).allocated - peak(QLORA).allocated
+    expected = 2 * (2 * LLAMA.hidden + LLAMA.ffn) * QLORA.tokens * LLAMA.layers
+    assert more == pytest.approx(expected, rel=0.15)
+    assert peak(QLORA.but(bitsandbytes="0.43")).allocated == peak(QLORA).allocated
+
+
+@pytest.mark.parametrize("name", [shape.name for shape in catalog.models() if shape.heads])
+def test_lora_finds_its_layers_in_every_family(name: str):
+    """Named as in Llama or by a family's own names: queries and the last matrix of an MLP are adapted everywhere."""
+    shape = catalog.model(name)
+    attention = adapters(shape, Lora(8, ("q_proj", "k_proj", "v_proj", "o_proj")))
+    mlp = adapters(shape, Lora(8, ("gate_proj", "up_proj", "down_proj")))
+    everything = adapters(shape, Lora(8, ("all-linear",)))
+    assert attention and mlp and attention + mlp <= everything
+    if not shape.mla_kv_rank:
+        assert attention + mlp == everything
+
+
+def test_modules_to_save_are_trained_in_full():
+    """A copy, its gradient, two moments and AdamW's one temporary, 2 bytes each: 10 for each parameter."""
+    plain = Setup(LLAMA, 512, checkpointing="full", lora=ATTENTION, loss="fused")
+    saved = plain.but(modules_to_save=("embeddings", "head"))
+    more = peak(saved).phases["optimizer"] - peak(plain).phases["optimizer"]
+    assert more == pytest.approx(10 * 2 * LLAMA.vocab * LLAMA.hidden, rel=0.01)
+
+
+def test_deepspeeds_stage_2_takes_its_bucket_whatever_is_trained():
+    setup = Setup(LLAMA, lora=ATTENTION, recipe="deepspeed", parallel=Split(dp=8, sharding="zero2"))
+    buffers = {
+        one: peak(setup.but(sharding=one, checkpointing="full")).breakdown.get("communication", 0)
+        for one in ("zero1", "zero2")
+    }
+    assert buffers["zero1"] < 1e8 and (buffers["zero2"] >= 1e9 or buffers["zero2"] < 1e8)
+
+
+def test_linear_inputs_are_kept_in_8_bits_under_fp8():
+    """Transformer Engine: 1 byte in place of 2 for the inputs of qkv, fc1 and fc2, one more for proj's."""
+    setup = Setup(LLAMA, 4096, recipe="megatron", attention="flash")
+    less = peak(setup).allocated - peak(setup.but(dtype="fp8")).allocated
+    width = 2 * LLAMA.hidden + LLAMA.ffn - LLAMA.heads * LLAMA.head_dim
+    assert less == pytest.approx(width * setup.tokens * LLAMA.layers, rel=0.2)

@@ -1,0 +1,227 @@
+"""``gputop fit``: whether a model can be trained on the GPUs at hand, and what it would take."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+from gputop.cli.errors import CliError, cli_errors
+from gputop.cli.estimate_options import add_options, given, refuse_idle
+from gputop.cli.named import gpus_named, model_of
+from gputop.cli.parsing import Parser
+from gputop.cli.printing import report_width
+from gputop.cli.working import working
+
+if TYPE_CHECKING:
+    from gputop_analysis.catalog import GpuSpec
+    from gputop_analysis.vram.fitting import Answer, Way
+    from gputop_analysis.vram.setup import Setup
+
+_USAGE = """gputop fit MODEL --gpus 2xA100 [options of gputop estimate] [--json]
+       gputop fit 70b --gpus 8xH100 --qlora"""
+_OF_SIZE = {
+    "1b": "llama-3.2-1b",
+    "3b": "llama-3.2-3b",
+    "7b": "llama-2-7b",
+    "8b": "llama-3.1-8b",
+    "13b": "llama-2-13b",
+    "14b": "qwen2.5-14b",
+    "32b": "qwen2.5-32b",
+    "34b": "yi-34b",
+    "70b": "llama-3.3-70b",
+    "72b": "qwen2.5-72b",
+    "405b": "llama-3.1-405b",
+}
+"""The model that stands for a size alone."""
+
+
+def parser() -> Parser:
+    """Options of the command."""
+    parser = Parser("fit", "Whether a training fits on your GPUs, and what it would take.", _USAGE)
+    parser.add_argument(
+        "model", nargs="?", metavar="MODEL", help="a name, a path, or a size as 70b"
+    )
+    parser.add_argument(
+        "--model", dest="named", metavar="NAME|PATH", help="the same, as in other commands"
+    )
+    parser.add_argument("--gpus", metavar="N|NxNAME", help="how many and which, as 2xA100")
+    parser.add_argument("--gpu", metavar="NAME", help="which, beside --gpus N")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    add_options(parser)
+    return parser
+
+
+def execute(words: list[str]) -> int:
+    """Print whether it fits."""
+    options = parser().parse_args(words)
+    if options.model and options.named:
+        raise CliError("the model is named twice: leave --model out")
+    name = options.model or options.named
+    if not name:
+        raise CliError("which model? as in `gputop fit 70b --gpus 2xA100`")
+    return answer(name, gpus_of(options.gpu, options.gpus), given(options), options.json)
+
+
+def gpus_of(gpu: str | None, gpus: str | None) -> tuple[GpuSpec, int]:
+    """The kind of GPU and how many: of ``--gpus 2xA100``, or ``--gpu A100 --gpus 2``.
+
+    Raises:
+        CliError: no GPU is named, none has that name, or the numbers differ.
+    """
+    number = re.fullmatch(r"\s*(\d+)\s*", gpus or "")
+    if number and int(number[1]) < 1:
+        raise CliError("--gpus must be at least 1")
+    text = gpu or ("" if number else gpus)
+    if not text:
+        raise CliError("on which GPUs? as --gpus 2xA100, or --gpu A100 --gpus 2")
+    if gpu and gpus and not number:
+        raise CliError(f"--gpu {gpu!r} and --gpus {gpus!r} both name a GPU: leave one out")
+    match = gpus_named(text)
+    if number and match.count not in (1, int(number[1])):
+        raise CliError(f"--gpu {gpu!r} says {match.count} GPUs, --gpus {gpus}: leave one out")
+    return match.spec, int(number[1]) if number else match.count
+
+
+def answer(
+    model: str, where: tuple[GpuSpec, int], values: dict[str, Any], as_json: bool = False
+) -> int:
+    """Print whether ``model``, trained by ``values``, fits.
+
+    Raises:
+        CliError: no such model, or a training that is impossible.
+    """
+    from gputop_analysis.vram.fitting import fit
+    from gputop_analysis.vram.options import setup_of
+
+    name = _OF_SIZE.get(model.strip().lower(), model)
+    shape = model_of(name)
+    if name != model:
+        print_note(f"{model} is taken as {name}; name another with its full name")
+    with cli_errors(ValueError, LookupError):
+        setup = setup_of(shape, values)
+        _refuse_ranks(setup, where[1])
+        refuse_idle(values, setup)
+        with working("trying ways to train it"):
+            found = fit(setup, *where)
+    if as_json:
+        print(json.dumps(as_data(found, name), indent=2))
+    else:
+        print("\n".join(text(found, name, setup, *where)))
+    return 0
+
+
+def _refuse_ranks(setup: Setup, gpus: int) -> None:
+    split = setup.parallel
+    inner = split.tp * split.pp * split.cp
+    if gpus % inner:
+        raise ValueError(f"tp x pp x cp = {inner} does not divide {gpus} GPUs")
+    if split.dp > 1 and split.world != gpus:
+        raise ValueError(f"the split is of {split.world} GPUs, --gpus says {gpus}: leave --dp out")
+
+
+def print_note(note: str) -> None:
+    """What is to be known of the question, on stderr."""
+    print(f"gputop: {note}", file=sys.stderr)
+
+
+def text(found: Answer, name: str, setup: Setup, gpu: GpuSpec, gpus: int) -> list[str]:
+    """The lines of the answer, the verdict first."""
+    gib = gpu.usable_bytes / 2**30
+    lines = [
+        *_verdicts(found, name, gpu, gpus),
+        f"a GPU offers {gib:.1f} GiB; sequences of {setup.seq:,}, micro-batch {setup.micro_batch}",
+        "",
+    ]
+    for way in found.ways:
+        lines += [*_row(way), *([] if way.verdict == "no" else [f"        {command(way, name)}"])]
+    if found.more:
+        lines += ["", "what it would take:"]
+        for way in found.more:
+            lines += [*_row(way, f"{way.gpus} x {way.gpu}: "), f"        {command(way, name)}"]
+    fitting = [*(way for way in found.ways if way.verdict != "no"), *found.more]
+    if fitting and fitting[0].gpus > 1:
+        lines += ["", "how fast, and other splits:", f"        {planned(fitting[0], name)}"]
+    return lines
+
+
+def _verdicts(found: Answer, name: str, gpu: GpuSpec, gpus: int) -> list[str]:
+    by_verdict = {
+        verdict: [way.purpose for way in found.ways if way.verdict == verdict]
+        for verdict in ("yes", "tight", "no")
+    }
+    first = found.verdict
+    order = [first, *(verdict for verdict in by_verdict if verdict != first)]
+    parts = [f"{one} for {' and '.join(by_verdict[one])}" for one in order if by_verdict[one]]
+    return [f"{', '.join(parts)}: {name} on {gpus} x {gpu.name}"]
+
+
+def _row(way: Way, before: str = "") -> list[str]:
+    how = ", ".join(way.changes) or ("as asked" if way.gpus == 1 else "plain data parallel")
+    needs = way.estimate.device_total / 2**30
+    size = f"needs {needs:.1f} GiB a GPU, at most {way.at_most / 2**30:.1f}"
+    if way.host_bytes:
+        size += f", and {way.host_bytes / 2**30:,.0f} GiB of host memory (slow)"
+    said = f"{how}: {size}" if way.verdict != "no" else f"{size}, even with {how}"
+    first = f"  {way.verdict:<6}{before}{way.purpose}: "
+    return textwrap.wrap(
+        f"{first}{said}", report_width(), subsequent_indent=8 * " ", drop_whitespace=True
+    )
+
+
+def command(way: Way, name: str) -> str:
+    """The command that estimates a way in full."""
+    words = ["gputop", "estimate", "--model", name, *way.words, "--gpu", way.gpu]
+    return shlex.join(words)
+
+
+def planned(way: Way, name: str) -> str:
+    """The command that plans on the GPUs of a way."""
+    words = ["gputop", "plan", "--model", name, "--gpu", way.gpu, "--gpus", str(way.gpus)]
+    setup = way.estimate.setup
+    if setup.lora is not None:
+        words.append("--qlora" if setup.quantized else "--lora")
+    return shlex.join([*words, "--seq", str(setup.seq)])
+
+
+def as_data(found: Answer, name: str) -> dict[str, Any]:
+    """The answer under stable names; sizes in GiB."""
+    return {
+        "model": name,
+        "verdict": found.verdict,
+        "ways": [_data(way, name) for way in found.ways],
+        "more_gpus": [_data(way, name) for way in found.more],
+    }
+
+
+def _data(way: Way, name: str) -> dict[str, Any]:
+    return {
+        "purpose": way.purpose,
+        "verdict": way.verdict,
+        "gpu": way.gpu,
+        "gpus": way.gpus,
+        "changes": list(way.changes),
+        "tier": way.estimate.peak.tier,
+        "device_total_gib": way.estimate.device_total / 2**30,
+        "at_most_gib": way.at_most / 2**30,
+        "host_gib": way.host_bytes / 2**30,
+        "command": command(way, name),
+    }
+
+
+def refuse_beside(options: argparse.Namespace) -> None:
+    """Options of ``gputop estimate`` that mean nothing beside ``--gpus``.
+
+    Raises:
+        CliError: one was given.
+    """
+    for name in ("script", "run", "csv", "tier", "python"):
+        if getattr(options, name):
+            raise CliError(
+                f"{'a script' if name == 'script' else '--' + name} has no meaning beside --gpus: "
+                "it asks what fits on them, for a --model"
+            )
