@@ -693,7 +693,7 @@ class LayersEvent(TypedDict, total=False):
     """Of the calls' results, each storage once."""
     gradient_bytes: list[Count]
     optimizer_bytes: list[Count]
-    dtypes: list[Any]
+    dtypes: list[Line]
     """Of the first result."""
     flops: list[Amount]
     """Forward and backward; the last entry lies outside of modules. In an event of its own."""

@@ -207,7 +207,7 @@ def _send_times(step, look, self_ns):
         activation_bytes=look.outputs.bytes,
         gradient_bytes=look.gradient_bytes,
         optimizer_bytes=layer_sizes.optimizer_bytes(look.layers),
-        dtypes=look.outputs.dtypes,
+        dtypes=[one or "" for one in look.outputs.dtypes],
         recomputed=sorted(clock.recomputed | layer_sizes.checkpoints(look.layers)),
         clock="host" if clock.device is None else "device",
         outside_forward_ms=_ms(forward[-1] * 1000),
