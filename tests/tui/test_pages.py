@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from tui_pilot import press, screen_text, started, step
+from tui_support import FakeControl
 
 from gputop.pages.ranks import RanksPage
 from gputop.screens.budget import BudgetScreen
 from gputop.screens.dialog import ChoiceDialog
+from gputop.screens.layers import LayersScreen
 from gputop.screens.main import MainScreen
 from gputop.screens.numerics import NumericsScreen
 from gputop.screens.ranks import RanksScreen
@@ -154,3 +156,13 @@ async def test_the_links_open_above_a_run_and_go_back_to_it(running):
         assert isinstance(app.screen, TopologyScreen) and "gb200-nvl72" in screen_text(app)
         await press(app, pilot, "escape")
         assert app.screen is app.main and not app.main.covered
+
+
+async def test_the_layers_screen_says_how_layers_come_to_be_watched(running):
+    control = FakeControl()
+    async with started(running, control) as (app, pilot):
+        await press(app, pilot, "l")
+        assert isinstance(app.screen, LayersScreen)
+        assert "No layer was watched" in " ".join(screen_text(app).split())
+        await press(app, pilot, "s", "f", "tab", "escape")
+        assert control.asked == ["layers"]

@@ -15,15 +15,15 @@ class LayersScreen(PageScreen):
     BINDINGS = bindings(NAME)
 
     def __init__(self, mode: str, control: bool, snapshot: Snapshot):
-        self.layers = LayersPage(id="page")
-        super().__init__(mode, control, snapshot, self.layers)
+        self.table = LayersPage(id="page")
+        super().__init__(mode, control, snapshot, self.table)
 
     def action_layers_rank(self) -> None:
-        self.layers.step(1)
+        self.table.step(1)
         self.post_message(PageWanted())
 
     def action_sort_layers(self) -> None:
-        self.layers.sort_next()
+        self.table.sort_next()
 
     def action_fold_layers(self) -> None:
-        self.layers.turn_fold()
+        self.table.turn_fold()
