@@ -47,6 +47,11 @@ class Output(Described, ScrollView, can_focus=True):
         if self.follow:
             self.call_after_refresh(self._stick)
 
+    def watch_boxed(self) -> None:
+        """A frame takes a row more: what is scrolled to is counted anew."""
+        if self.is_attached:
+            self.show(self.view)
+
     def _stick(self) -> None:
         """Stay at the newest line."""
         if self.follow:
