@@ -9,7 +9,7 @@ import pytest
 from e2e_support import environment
 
 TESTS = """
-import eager, pytest, time, torch
+import pytest, time, torch
 def train(steps, pause=0.0):
     layers = torch.nn.Linear(512, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 512)
     model = torch.nn.Sequential(*layers)

@@ -24,6 +24,7 @@ SLICE_S = 0.5
 STEPS_A_SLICE = 8
 LONGEST_SLICE_S = 10.0
 ROUND_S = 14.0
+PAIRS_A_ROUND = 8
 FEWEST_ROUNDS = 2
 _STEADY_ROWS = 5
 _START_S = 120.0
@@ -178,7 +179,7 @@ def rounds(a: Side, b: Side, until_s: float) -> Iterator[np.ndarray]:
 
 def _round(a: Side, b: Side) -> np.ndarray:
     seconds = min(LONGEST_SLICE_S, max(SLICE_S, STEPS_A_SLICE * max(a.typical_s(), b.typical_s())))
-    ends = time.monotonic() + max(ROUND_S, 8 * seconds)
+    ends = time.monotonic() + max(ROUND_S, PAIRS_A_ROUND * 2 * seconds)
     for first, second in itertools.cycle(((a, b), (b, a))):
         if not (first.turn(seconds) and second.turn(seconds)) or time.monotonic() >= ends:
             break

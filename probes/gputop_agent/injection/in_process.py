@@ -13,7 +13,16 @@ from gputop_agent.runtime import guard
 from gputop_agent.runtime.session import SWITCHED_OFF, session
 
 _FINDER_NAME = "GputopFinder"
-_resting = False
+
+
+class _Guest:
+    """Whether the guest rests between two stretches of a process that are looked at."""
+
+    def __init__(self):
+        self.rests = False
+
+
+_guest = _Guest()
 
 
 def is_present():
@@ -25,9 +34,8 @@ def is_present():
 
 def load():
     """Put the hooks in place, now or right after ``import torch``; again after ``leave``."""
-    global _resting
-    if _resting:
-        _resting = False
+    if _guest.rests:
+        _guest.rests = False
         process.begin_anew()
     if is_present():
         return
@@ -42,14 +50,13 @@ def load():
 
 def leave():
     """Say goodbye to the recorder; what trains from now on is not looked at until the next ``load``."""
-    global _resting
     if session.thread_ident == SWITCHED_OFF:  # after errors: the originals are back for good
         return
     process.at_exit()
     guard.safely(thread.stop)
     process.begin_anew()
     session.thread_ident, session.ended_pid = SWITCHED_OFF, 0
-    _resting = True
+    _guest.rests = True
 
 
 def _finder_class():

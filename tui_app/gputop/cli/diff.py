@@ -27,7 +27,8 @@ def execute(words: list[str]) -> int:
 
         found = compare(a, b, options.threshold)
     if options.json:
-        print_json(json.loads(json.dumps(diff_data(found), default=str)))
+        text = json.dumps(diff_data(found), default=str)
+        print_json(json.loads(text, parse_constant=lambda _: None))  # NaN: not known
     else:
         print(diff_text(found, report_width(), wants_colour()))
     return found.exit_code
