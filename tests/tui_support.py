@@ -327,6 +327,9 @@ class FakeControl:
     def stopping(self) -> bool:
         return False
 
+    def layers(self) -> None:
+        self.asked.append("layers")
+
     def suspend(self) -> None:
         self.asked.append("suspend")
 

@@ -655,6 +655,62 @@ class Flops(TypedDict, total=False):
     error: Text
 
 
+_LayerClass = TypedDict("_LayerClass", {"class": Line}, total=False)
+
+
+class LayerRow(_LayerClass, total=False):
+    """A module of the model, with what is its own."""
+
+    path: Annotated[Line, NEEDED]
+    """Names from the model down; wrappers' own names are left out."""
+    parameter_bytes: Count
+    """On this rank."""
+    dtype: Line
+    trainable: bool
+    compiled: bool
+
+
+class LayerTable(TypedDict, total=False):
+    """The modules of the model, outermost first; before the first ``layers``, and where they changed."""
+
+    first: Annotated[Count, NEEDED]
+    """Index of the first row here: large models come in parts."""
+    count: Count
+    """Rows of the whole table."""
+    rows: list[LayerRow]
+
+
+class LayersEvent(TypedDict, total=False):
+    """One step watched layer by layer. Columns of figures that are a layer's own, in the order of the table."""
+
+    step: Step
+    first: Annotated[Count, NEEDED]
+    """Row of the table that the columns begin with."""
+    forward_us: list[Amount]
+    backward_us: list[Amount]
+    calls: list[Count]
+    activation_bytes: list[Count]
+    """Of the calls' results, each storage once."""
+    gradient_bytes: list[Count]
+    optimizer_bytes: list[Count]
+    dtypes: list[Line]
+    """Of the first result."""
+    flops: list[Amount]
+    """Forward and backward; the last entry lies outside of modules. In an event of its own."""
+    recomputed: list[Count]
+    """Rows of layers that ran again in the backward."""
+    clock: Line
+    """``host`` or ``device``."""
+    outside_forward_ms: Amount
+    outside_backward_ms: Amount
+    forward_ms: Amount
+    """Of the phase, by the host's clock."""
+    backward_ms: Amount
+    hook_ms: Amount
+    """Time of the hooks in both phases, which is no layer's."""
+    graph_nodes: Count
+
+
 class ProfileRow(TypedDict, total=False):
     """An operator in a profile."""
 
@@ -744,6 +800,8 @@ EVENTS: dict[str, Any] = {
     "log": LogEvent,
     "named_phase": NamedPhase,
     "flops": Flops,
+    "layer_table": LayerTable,
+    "layers": LayersEvent,
     "profile": ProfileEvent,
     "own_cost": OwnCostEvent,
     "agent_error": AgentError,
@@ -774,17 +832,25 @@ class ProfileCommand(TypedDict):
     trace_dir: str
 
 
+class LayersCommand(TypedDict):
+    """Watch so many of the next steps layer by layer."""
+
+    cmd: Literal["layers"]
+    steps: int
+
+
 class DetachCommand(TypedDict):
     """Take the hooks out."""
 
     cmd: Literal["detach"]
 
 
-Command = Union[DumpCommand, FlightRecorderCommand, ProfileCommand, DetachCommand]
+Command = Union[DumpCommand, FlightRecorderCommand, ProfileCommand, LayersCommand, DetachCommand]
 COMMANDS: dict[str, Any] = {
     "dump": DumpCommand,
     "flight_recorder": FlightRecorderCommand,
     "profile": ProfileCommand,
+    "layers": LayersCommand,
     "detach": DetachCommand,
 }
 """What the recorder tells a guest, by ``cmd``."""

@@ -19,6 +19,7 @@ ENV_CLOCK_OFFSET = "GPUTOP_CLOCK_OFFSET_NS"  # time.time_ns() - time.monotonic_n
 ENV_TRANSPORT = "GPUTOP_TRANSPORT"  # "stream": length-prefixed STREAM instead of SEQPACKET
 ENV_DISABLE = "GPUTOP_DISABLE"  # "1": the agent stays out
 ENV_COUNT_FLOPS = "GPUTOP_COUNT_FLOPS"  # "1": count the floating-point operations of one step
+ENV_LAYERS = "GPUTOP_LAYERS"  # "1": single steps are watched layer by layer
 ENV_DRYRUN_STEPS = "GPUTOP_DRYRUN_STEPS"  # a number: the training ends after so many steps
 ENV_DRYRUN_LAYERS = (
     "GPUTOP_DRYRUN_LAYERS"  # a number: models of transformers are cut to so many layers

@@ -112,6 +112,14 @@ ACTIONS: tuple[Action, ...] = (
         group="Screens",
     ),
     Action(
+        "layers",
+        "l",
+        "l",
+        "layers",
+        "Time and memory of each layer; watches some steps if none was.",
+        group="Screens",
+    ),
+    Action(
         "all_ranks",
         "0,w",
         "0 w",
@@ -253,6 +261,33 @@ ACTIONS: tuple[Action, ...] = (
         "The last one.",
         group="Numerics",
         screen="numerics",
+    ),
+    Action(
+        "sort_layers",
+        "s",
+        "s",
+        "sort",
+        "Sort by the next column.",
+        group="Layers",
+        screen="layers",
+    ),
+    Action(
+        "fold_layers",
+        "f",
+        "f",
+        "fold",
+        "Alike layers one by one, or as one.",
+        group="Layers",
+        screen="layers",
+    ),
+    Action(
+        "layers_rank",
+        "tab",
+        "tab",
+        "rank",
+        "The next rank that was watched.",
+        group="Layers",
+        screen="layers",
     ),
     Action("sort", "s", "s", "sort", "Sort by the next column.", group="All ranks", screen="ranks"),
     Action(
@@ -554,6 +589,7 @@ OF_THE_APP = frozenset(
         "search",
         "budget",
         "numerics",
+        "layers",
         "all_ranks",
         "what_if",
         "estimator",
@@ -589,6 +625,7 @@ _STRATEGY_KEYS = ("mark", "what_if_this", "workload", "launch", "less", "pareto"
 _CATALOG_KEYS = ("filter", "estimate", "plot", "topology")
 PAGE_FOOTER = (
     *("back", "quit", "sort", *_STRATEGY_KEYS, *_ESTIMATOR_KEYS, *_CATALOG_KEYS, "free"),
+    *("sort_layers", "fold_layers", "layers_rank"),
     *("next_finding", "next_rank", "reverse", "copy", "copy_all", "export", "help"),
 )
 """Footer of those screens, by importance."""
@@ -623,6 +660,7 @@ SCREENS = {
     "main": "The main screen",
     "evidence": "Evidence of a finding",
     "numerics": "Numerics",
+    "layers": "Layers",
     "ranks": "All ranks",
     "estimator": "Estimate",
     "strategy": "Plan",

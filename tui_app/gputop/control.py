@@ -67,6 +67,10 @@ class RunControl:
         """Ask every rank for a torch.profiler table of the next ``steps`` steps."""
         self._send({"cmd": "profile", "steps": steps})
 
+    def layers(self) -> None:
+        """Ask every rank to watch three steps layer by layer."""
+        self._send({"cmd": "layers", "steps": 3})
+
     def dump(self) -> None:
         """Ask every rank for the stacks of its threads."""
         self._send({"cmd": "dump", "reason": "asked"})

@@ -189,7 +189,7 @@ PANELS: list[PanelSpec] = [
     ),
     PanelSpec(
         id="loss",
-        keys="7,l",
+        keys="7",
         title="Loss",
         label="loss",
         description="Go to the loss curve.",

@@ -11,7 +11,7 @@ from gputop_agent.timing import activation, batch, clock, device, events, roots,
 from gputop_agent.timing.clock import COMPUTE_CPU_NS, MICRO_BATCHES, SAMPLES, TOKENS, totals
 from gputop_agent.timing.step_state import open_step
 from gputop_agent.timing.steps import fold
-from gputop_agent.watchers import checkup
+from gputop_agent.watchers import checkup, layers
 
 from . import optimizer
 
@@ -29,6 +29,8 @@ def install(torch):
 
 def before_backward(args, kwargs):
     """Begin the phase; a backward inside another one (re-entrant checkpointing) is part of that."""
+    if layers.K.look is not None and args:
+        layers.hook_nodes(args[0])
     if open_step.in_backward:
         return None
     if open_step.in_optimizer:
@@ -50,6 +52,8 @@ def before_backward(args, kwargs):
     open_step.in_backward = True
     cpu_ns = thread_time_ns() if fold.probing else 0
     clock.enter(BACKWARD)
+    if layers.K.look is not None:
+        guard.safely(layers.K.look.backward_begins)
     return depth, cpu_ns
 
 
@@ -73,6 +77,8 @@ def _count_inputs():
 def after_backward(token, args, result):
     """End the phase, read the loss."""
     depth, cpu_ns = token
+    if layers.K.look is not None:
+        guard.safely(layers.K.look.backward_ended)
     clock.unwind(depth)
     open_step.in_backward = False
     if cpu_ns:

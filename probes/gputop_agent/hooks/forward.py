@@ -17,7 +17,7 @@ from gputop_agent.timing import clock, device, events, roots
 from gputop_agent.timing.clock import COMPUTE_CPU_NS, OPTIMIZER_STEPS, totals
 from gputop_agent.timing.step_state import open_step
 from gputop_agent.timing.steps import fold
-from gputop_agent.watchers import checkup
+from gputop_agent.watchers import checkup, layer_slots, layers
 
 from . import optimizer
 
@@ -81,6 +81,7 @@ class CallSlot:
 
 
 guard.hide(CallSlot.__call__)
+_OURS = (CallSlot, layer_slots.LayerSlot)
 
 
 class Slots:
@@ -147,8 +148,12 @@ def _watch_pickling(torch):
     def __reduce_ex__(self, protocol):
         try:
             slot = self.__dict__.get(_SLOT)
-            if type(slot) is CallSlot and type(self).__getstate__ is not plain:
-                _restore(self, slot)
+            if type(slot) in _OURS and type(self).__getstate__ is not plain:
+                if type(slot) is layer_slots.LayerSlot:
+                    layer_slots.restore(self, slot)
+                    slot = self.__dict__.get(_SLOT)
+                if type(slot) is CallSlot:
+                    _restore(self, slot)
         except Exception:
             guard.failed("__reduce_ex__")
         return super(kind, self).__reduce_ex__(protocol)
@@ -200,12 +205,16 @@ def before(slot, module, args, kwargs):
     clock.enter(phase)
     if phase == EVAL and not soft and within == OTHER:
         _book_evaluation()
+    if layers.K.look is not None:
+        layers.root_called(module)
     return depth, phase, soft, totals[phase], cpu_ns
 
 
 def after(slot, token):
     """End the phase and say what the time was."""
     depth, phase, soft, booked, cpu_ns = token
+    if layers.K.look is not None:
+        guard.safely(layers.K.look.root_left)
     clock.unwind(depth)
     open_step.in_forward = False
     if cpu_ns:

@@ -14,7 +14,7 @@ from gputop_agent.timing import activation, clock, device, events, roots, sampli
 from gputop_agent.timing.clock import MICRO_BATCHES, OPTIMIZER_STEPS, totals
 from gputop_agent.timing.step_state import open_step
 from gputop_agent.timing.steps import fold
-from gputop_agent.watchers import checkup
+from gputop_agent.watchers import checkup, layers
 
 
 def install(torch):
@@ -81,6 +81,8 @@ def _begin(optimizer):
                 steps.book_agent_time(roots.discover)
         if open_step.look:
             checkup.before_update(optimizer)
+        if layers.K.look is not None:
+            steps.book_agent_time(layers.K.look.update_begins)
         open_step.optimizer_depth = len(clock.stack)
     open_step.in_optimizer += 1
     clock.enter(OPTIMIZER)

@@ -182,6 +182,10 @@ def execute(command):
         from gputop_agent.watchers import burst
 
         burst.request(command)
+    elif name == "layers":
+        from gputop_agent.watchers import layers
+
+        layers.request(command)
     elif name == "detach":
         guard.switch_off()
 

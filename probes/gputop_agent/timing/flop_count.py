@@ -54,7 +54,7 @@ def _begin():
     elif Request.left <= 0:
         _give_up("no step without an evaluation, a compilation or another dispatch mode was found")
     elif modes._get_current_dispatch_mode() is None:
-        counter = _counter(modes)
+        counter = make_counter(modes)
         counter.__enter__()
         Request.counter, Request.before = counter, totals[:]
         open_step.flags |= wire.F_AGENT
@@ -96,7 +96,8 @@ def _give_up(why):
     transport.send_event("flops", error=why)
 
 
-def _counter(modes):
+def make_counter(modes):
+    """A dispatch mode that adds up operations; ``on_operator(flops)`` is told of each."""
     from torch.utils import flop_counter
 
     formulas = vars(flop_counter)
@@ -109,14 +110,18 @@ def _counter(modes):
     class Counter(modes.TorchDispatchMode):
         flops = operators = 0
         failed = False
+        on_operator: Any = None
 
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             result = func(*args, **(kwargs or {}))
             try:
                 formula = table.get(func._overloadpacket)
                 if formula is not None:
-                    self.flops += int(formula(*args, **(kwargs or {}), out_val=result))
+                    flops = int(formula(*args, **(kwargs or {}), out_val=result))
+                    self.flops += flops
                     self.operators += 1
+                    if self.on_operator is not None:
+                        self.on_operator(flops)
             except Exception:
                 interrupts.pass_on()
                 self.failed = True

@@ -66,6 +66,7 @@ class GputopApp(InterruptedApp):
         self._ticking = ticking
         self._taking = False
         self._stopping = False
+        self.layers_asked = False
         self.errors: list[Exception] = []
         self._seen_notices: int | None = None
         self._newest: Snapshot | None = None
@@ -236,6 +237,14 @@ class GputopApp(InterruptedApp):
         from gputop.screens.numerics import NumericsScreen
 
         self._open(NumericsScreen)
+
+    def action_layers(self) -> None:
+        from gputop.screens.layers import LayersScreen
+
+        if self.source.control is not None and not self.layers_asked:
+            self.layers_asked = True
+            self._command(lambda control: control.layers(), "watching three steps layer by layer")
+        self._open(LayersScreen)
 
     def action_estimator(self) -> None:
         from gputop.feed.examples import first_setup

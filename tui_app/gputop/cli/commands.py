@@ -56,6 +56,7 @@ COMMANDS: list[Command] = [
         "a few steps of a running training under torch.profiler",
         "gputop.cli.profile",
     ),
+    Command("layers", SLOW, "which layer takes the time and the memory", "gputop.cli.layers"),
     Command(
         "lint", SLOW, "what in a training script will cost time, before it runs", "gputop.cli.lint"
     ),

@@ -104,6 +104,11 @@ def parser() -> Parser:
         help="count the operations of one step, for MFU (that step is slower)",
     )
     parser.add_argument(
+        "--layers",
+        action="store_true",
+        help="watch single steps layer by layer from the start (gputop layers)",
+    )
+    parser.add_argument(
         "--profile-steps",
         type=_steps,
         metavar="N",
@@ -155,6 +160,8 @@ def _start(command: list[str], options: argparse.Namespace, live: bool) -> RunHa
         raise CliError("--timeout belongs to --calibrate; use timeout(1) to bound a whole run")
     if options.count_flops:
         os.environ["GPUTOP_COUNT_FLOPS"] = "1"  # the command inherits it
+    if options.layers:
+        os.environ["GPUTOP_LAYERS"] = "1"
     spec = RunSpec(
         command=command,
         run_dir=options.run_dir,

@@ -1,0 +1,197 @@
+"""Self times of layers in one step: forward by their calls, backward by the nodes of the graph.
+
+Each node of autograd's graph has a sequence number, which grows as operations run. The numbers at which calls began
+and ended tell whose a node is. Before it runs, a hook on the node says so: the time up to the next hook is its own.
+What the hooks themselves take is nobody's. On CUDA an event is recorded where a layer changes, on the stream in use.
+"""
+
+from _thread import get_ident
+from bisect import bisect_right
+from time import monotonic_ns
+
+from gputop_agent.runtime import guard
+from gputop_agent.runtime.session import session
+
+FORWARD, BACKWARD = 0, 1
+OUTSIDE = -1  # no module: the last place of the lists
+MAX_NODES = 100_000
+
+
+class LayerClock:
+    """The times of one step. ``self_ns[way][layer]``, nanoseconds; the last entry is what lies outside of modules."""
+
+    def __init__(self, count, owners, uses_device=False):
+        self.self_ns = [[0] * (count + 1), [0] * (count + 1)]
+        self.hook_ns = [0, 0]
+        self.calls = [0] * count
+        self.recomputed = set()
+        self.way = FORWARD
+        self.nodes = 0
+        self.is_running = False
+        self._current = OUTSIDE
+        self._stack = []
+        self._last_ns = 0
+        self._marks = {}  # thread -> (sequence numbers, layers from there on)
+        self._owners = owners
+        self._handles = []
+        self._sequence = session.torch._C._autograd._get_sequence_nr
+        self._switches = {}  # layer -> the hook of its nodes
+        self.device = DeviceTrail() if uses_device else None
+
+    # ---- forward
+
+    def enter(self, layer):
+        """A call of a layer begins; the outermost of a forward starts the clock."""
+        began = monotonic_ns()
+        if self.is_running:
+            self._book(began)
+        self._stack.append((self._current, self.is_running))
+        self.is_running = True
+        self.calls[layer] += self.way == FORWARD
+        if self.way == BACKWARD:
+            self.recomputed.add(layer)
+        self._go_to(layer)
+        self._mark(layer)
+        self._resume(began)
+
+    def leave(self):
+        """The call ends."""
+        began = monotonic_ns()
+        self._book(began)
+        layer, self.is_running = self._stack.pop()
+        self._go_to(layer)
+        self._mark(layer)
+        self._resume(began)
+
+    def forget_open_call(self):
+        """The step has ended in the call of a root: that call is the next step's."""
+        if self.is_running and self.way == FORWARD:
+            self.calls[self._current] -= 1
+
+    # ---- backward
+
+    def backward_begins(self):
+        """Times from here on are the backward's."""
+        self.way, self.is_running = BACKWARD, True
+        self._go_to(OUTSIDE)
+        self._last_ns = monotonic_ns()
+
+    def backward_ended(self):
+        """Take the hooks away again."""
+        now = monotonic_ns()
+        self._book(now)
+        self._go_to(OUTSIDE)
+        self.way, self.is_running = FORWARD, False
+        self.remove_hooks()
+
+    def remove_hooks(self):
+        """Leave no hook of ours in a graph."""
+        for handle in self._handles:
+            handle.remove()
+        del self._handles[:]
+
+    def hook_nodes(self, tensors, is_outermost):
+        """Put a hook on every node below; a backward inside another one has no end of its own."""
+        first = None
+        seen = set()
+        todo = [node for node in (getattr(one, "grad_fn", None) for one in tensors) if node]
+        sequences, layers = self._marks.get(get_ident(), ([], []))
+        while todo and len(seen) < MAX_NODES:
+            node = todo.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            following = [one for one, _ in node.next_functions if one is not None]
+            if not following and hasattr(node, "variable"):
+                continue  # a gradient is accumulated right after the node that gave it
+            number = node._sequence_nr()
+            place = bisect_right(sequences, number) - 1
+            layer = layers[place] if place >= 0 else OUTSIDE
+            self._handles.append(node.register_prehook(self._switch_to(layer)))
+            if first is None or number < first[0]:
+                first = number, node
+            todo.extend(following)
+        self.nodes += len(seen)
+        if first is not None and is_outermost:  # the engine's own end is no layer's
+            self._handles.append(first[1].register_hook(self._outside))
+
+    def _switch_to(self, layer):
+        hook = self._switches.get(layer)
+        if hook is None:
+
+            def hook(gradients):
+                try:
+                    self.switch(layer)
+                except Exception:
+                    guard.failed("layer backward")
+
+            guard.hide(hook)
+            self._switches[layer] = hook
+        return hook
+
+    def _outside(self, *_):
+        try:
+            self.switch(OUTSIDE)
+        except Exception:
+            guard.failed("layer backward")
+
+    def switch(self, layer):
+        """A node of another layer runs."""
+        if layer == self._current or self.way == FORWARD:
+            return
+        began = monotonic_ns()
+        self._book(began)
+        self._go_to(layer)
+        self._resume(began)
+
+    # ---- both
+
+    @property
+    def current(self):
+        """The layer that runs."""
+        return self._current
+
+    def _book(self, now):
+        self.self_ns[self.way][self._current] += now - self._last_ns
+
+    def _go_to(self, layer):
+        self._current = layer
+        if self.device is not None:
+            self.device.mark(self.way, layer if self.is_running else None)
+
+    def _resume(self, began):
+        self._last_ns = now = monotonic_ns()
+        self.hook_ns[self.way] += now - began
+
+    def _mark(self, layer):
+        sequences, layers = self._marks.setdefault(get_ident(), ([], []))
+        sequences.append(self._sequence())
+        layers.append(layer)
+
+
+guard.hide(LayerClock._outside)
+
+
+class DeviceTrail:
+    """Events on the device where a layer changes; read some steps later without waiting."""
+
+    def __init__(self):
+        self._marks = []  # (event, way, layer from here on; None: nothing that is timed)
+
+    def mark(self, way, layer):
+        """Record an event on the current stream."""
+        event = session.torch.cuda.Event(enable_timing=True)
+        event.record()
+        self._marks.append((event, way, layer))
+
+    def is_read(self):
+        """Whether the device has passed all of them."""
+        return all(event.query() for event, _, _ in self._marks[-1:])
+
+    def times_ns(self, count):
+        """Times between events, as ``LayerClock.self_ns``."""
+        found = [[0] * (count + 1), [0] * (count + 1)]
+        for (event, way, layer), (following, _, _) in zip(self._marks, self._marks[1:]):
+            if layer is not None:
+                found[way][layer] += int(event.elapsed_time(following) * 1e6)
+        return found

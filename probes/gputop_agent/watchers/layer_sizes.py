@@ -1,0 +1,154 @@
+"""Bytes of each layer: parameters, gradients and optimizer state of its own, and what its calls give."""
+
+import weakref
+
+from gputop_agent.description import describe_model
+from gputop_agent.runtime import interrupts
+from gputop_agent.runtime.session import session
+
+MAX_DEPTH = 4  # of tuples and dicts in which a module's result is looked for
+_COMPILED = "OptimizedModule"
+
+
+def table(layers):
+    """``[{"path", "class", "parameter_bytes", "dtype", "trainable", "compiled"}]``, a row a layer."""
+    rows = []
+    for index, module in layers.living():
+        held = [one for one in _parameters(module) if layers.owners.get(id(one)) == index]
+        row = {
+            "path": layers.names[index],
+            "class": type(module).__name__,
+            "parameter_bytes": sum(map(local_bytes, held)),
+        }
+        if held:
+            row["dtype"] = str(held[0].dtype).replace("torch.", "")
+            row["trainable"] = any(one.requires_grad for one in held)
+        if _is_compiled(module):
+            row["compiled"] = True
+        rows.append(row)
+    return rows
+
+
+def _is_compiled(module):
+    if type(module).__name__ == _COMPILED:
+        return True
+    slot = module.__dict__.get("_compiled_call_impl")
+    while slot is not None and hasattr(slot, "inner"):
+        slot = slot.inner
+    return slot is not None
+
+
+def _parameters(module):
+    found = module.__dict__.get("_parameters") or {}
+    return [one for one in found.values() if one is not None]
+
+
+def local_bytes(tensor):
+    """Bytes of a tensor on this rank; of a sharded one its shard. Asks nothing of what is not there yet."""
+    try:
+        tensor = getattr(tensor, "_local_tensor", tensor)
+        return tensor.numel() * tensor.element_size()
+    except (RuntimeError, ValueError, TypeError):
+        interrupts.pass_on()
+        return 0
+
+
+def gradient_bytes(layers):
+    """Gradients that are held now, by layer."""
+    found = [0] * len(layers.modules)
+    for index, module in layers.living():
+        for one in _parameters(module):
+            if layers.owners.get(id(one)) == index and one.grad is not None:
+                found[index] += local_bytes(one.grad)
+    return found
+
+
+def optimizer_bytes(layers):
+    """Optimizer state of more than one value, by layer."""
+    states = [
+        one.state for one in (reference() for reference in session.optimizers.values()) if one
+    ]
+    found = [0] * len(layers.modules)
+    for index, module in layers.living():
+        for one in _parameters(module):
+            if layers.owners.get(id(one)) != index:
+                continue
+            for state in states:
+                values = state[one].values() if one in state else ()
+                found[index] += sum(
+                    local_bytes(value) for value in values if _is_tensor(value) and value.dim()
+                )
+    return found
+
+
+class Outputs:
+    """Bytes that calls gave, and their type. What a call passes on, of its inputs or of calls within it, counts once."""
+
+    def __init__(self, count):
+        self.bytes = [0] * count
+        self.dtypes = [None] * count
+        self._within = []  # for each open call: (address, weak reference to a tensor) of what is there already
+
+    def begin(self, args):
+        """A call begins."""
+        self._within.append(list(_placed(args)))
+
+    def end(self, layer, result):
+        """A call of the layer has returned ``result``."""
+        within = self._within.pop()
+        there = {place for place, _, reference in within if reference() is not None}
+        given = list(_placed(result))
+        for place, size, reference in given:
+            tensor = reference()
+            if self.dtypes[layer] is None and tensor is not None:
+                self.dtypes[layer] = str(tensor.dtype).replace("torch.", "")
+            if place not in there:
+                there.add(place)
+                self.bytes[layer] += size
+        if self._within:
+            self._within[-1] += given
+
+
+def _placed(value):
+    """``(address, bytes, weak reference)`` of the storages of tensors."""
+    for tensor in tensors_in(value):
+        local = getattr(tensor, "_local_tensor", tensor)
+        try:
+            storage = local.untyped_storage()
+            place, size = storage.data_ptr(), storage.nbytes()
+        except (RuntimeError, NotImplementedError, AttributeError):
+            interrupts.pass_on()
+            continue
+        if place:
+            yield place, size, weakref.ref(tensor)
+
+
+def tensors_in(result, depth=0):
+    """Tensors in what a module takes or gives: alone, or in tuples, lists, dicts and objects of fields."""
+    if _is_tensor(result):
+        yield result
+        return
+    if depth >= MAX_DEPTH or result is None:
+        return
+    if isinstance(result, dict):
+        result = list(result.values())
+    elif isinstance(result, (tuple, list)):
+        result = list(result)
+    else:
+        result = list((getattr(result, "__dict__", None) or {}).values())[:16]
+    for part in result[:64]:
+        for tensor in tensors_in(part, depth + 1):
+            yield tensor
+
+
+def _is_tensor(value):
+    return isinstance(value, session.torch.Tensor)
+
+
+def checkpoints(layers):
+    """Indexes of layers whose wrapper has them recomputed."""
+    return {
+        index
+        for index, module in layers.living()
+        if "CheckpointWrapper" in describe_model.wrappers(module)
+    }

@@ -1,0 +1,128 @@
+"""Layers of real trainings: times by module in single steps, and nothing of ours left in the model."""
+
+import json
+
+import pytest
+from agent_support import run_plain, run_script
+
+pytestmark = pytest.mark.e2e
+
+SCRIPT = """
+import eager, copy, io, pickle, sys, torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+torch.manual_seed(0)
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 8 * width), nn.Linear(8 * width, width)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(x)))
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(16, 64)
+        self.blocks = nn.ModuleList(Block(64) for _ in range(3))
+        self.head = nn.Linear(64, 4)
+
+    def forward(self, x):
+        x = self.first(x)
+        for index, block in enumerate(self.blocks):
+            x = checkpoint(block, x, use_reentrant=False) if index == 1 else block(x)
+        return self.head(x)
+
+
+model = Model()
+optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+for step in range(30):
+    loss = model(torch.randn(64, 16)).pow(2).mean()
+    copied = copy.deepcopy(model)
+    assert b"LayerSlot" not in pickle.dumps(model)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+left = [m for m in model.modules() if "layer" in type(m.__dict__.get("_compiled_call_impl")).__name__.lower()]
+hooks = [m for m in model.modules() if m._forward_hooks or m._backward_hooks or m._forward_pre_hooks]
+print(repr(loss.item()), left, hooks, len(list(copied.modules())))
+"""
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory):
+    script = tmp_path_factory.mktemp("layers") / "train.py"
+    script.write_text(SCRIPT)
+    found = run_script([str(script)], GPUTOP_LAYERS="1")
+    assert found.exit_code == 0, found.stderr
+    assert found.agent_errors == ""
+    assert found.stdout == run_plain([str(script)]).stdout
+    return found.guest
+
+
+def test_single_steps_are_watched_and_every_column_has_every_layer(watched):
+    looks = [event for event in watched.of_type("layers") if "forward_us" in event]
+    assert [look["step"] for look in looks] == [12, 14, 16]
+    (table,) = watched.of_type("layer_table")
+    for look in looks:
+        for column in ("forward_us", "backward_us", "calls", "gradient_bytes"):
+            assert len(look[column]) == table["count"], column
+        assert sum(look["forward_us"]) / 1e3 > 0 and look["forward_ms"] > 0
+
+
+def test_each_layer_has_its_calls_bytes_and_operations(watched):
+    (table,) = watched.of_type("layer_table")
+    paths = [row["path"] for row in table["rows"]]
+    last = [event for event in watched.of_type("layers") if "forward_us" in event][-1]
+
+    def of(column, path):
+        return last[column][paths.index(path)]
+
+    assert of("calls", "") == of("calls", "blocks.0.up") == of("calls", "blocks.1.up") == 1
+    assert of("activation_bytes", "blocks.0.up") == 64 * 512 * 4
+    assert of("gradient_bytes", "head") == (64 * 4 + 4) * 4
+    assert of("optimizer_bytes", "head") == 2 * (64 * 4 + 4) * 4
+    recomputed = {paths[index] for index in last["recomputed"]}
+    assert recomputed == {"blocks.1", "blocks.1.up", "blocks.1.down"}
+    for path in ("first", "blocks.0.up", "blocks.2.down", "head"):
+        assert of("forward_us", path) > 0 and of("backward_us", path) > 0, path
+    (counted,) = [event for event in watched.of_type("layers") if "flops" in event]
+    once = 2 * 64 * 64 * 512
+    assert counted["flops"][paths.index("blocks.0.up")] == 3 * once
+    assert counted["flops"][paths.index("blocks.1.up")] == 4 * once
+
+
+COMPILED = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+called = torch.compile(model, backend="aot_eager", fullgraph=True)
+optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+for step in range(24):
+    called(torch.randn(4, 8)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+from torch._dynamo.utils import counters
+print(dict(counters["stats"]), dict(counters["graph_break"]))
+"""
+
+
+def test_compiled_graphs_are_the_same_and_timed_as_one_layer(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(COMPILED)
+    found = run_script([str(script)], GPUTOP_LAYERS="1")
+    assert found.exit_code == 0, found.stderr
+    assert found.agent_errors == ""
+    assert found.stdout == run_plain([str(script)]).stdout
+    look = [event for event in found.guest.of_type("layers") if "forward_us" in event][-1]
+    (table,) = found.guest.of_type("layer_table")
+    called = {row["path"] for row, calls in zip(table["rows"], look["calls"], strict=True) if calls}
+    assert called == {""}
+    assert any(row.get("compiled") for row in table["rows"])
+    assert json.dumps(look["recomputed"]) == "[]"

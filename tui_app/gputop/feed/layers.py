@@ -1,0 +1,54 @@
+"""What the Layers screen shows: one rank's tree of modules."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gputop.feed.plots import Trouble
+from gputop.feed.snapshot import Snapshot
+from gputop_analysis.layers import Layers, layers_of, watched_ranks
+from gputop_probes.record.reader import RunRecord
+
+NOT_WATCHED = (
+    "No layer was watched: start with `gputop run --layers`, or ask a running training"
+    " with `gputop layers RUN` or by pressing l here."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LayersPageData:
+    """One rank's layers."""
+
+    layers: Layers
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class LayersLoader:
+    """Reads the layers of one rank, of the first one where none is named."""
+
+    rank: int | None = None
+
+    def __call__(self, record: RunRecord, snapshot: Snapshot) -> LayersPageData | Trouble:
+        found = layers_with_peak(record, self.rank)
+        if found is None:
+            return Trouble(NOT_WATCHED)
+        return LayersPageData(found, tuple(watched_ranks(record)))
+
+
+def layers_with_peak(record: RunRecord, rank: int | None) -> Layers | None:
+    """The layers of a rank, with the peak of its device where that is known."""
+    ranks = watched_ranks(record)
+    if not ranks:
+        return None
+    chosen = ranks[0] if rank is None else rank
+    return layers_of(record, chosen, _peak_flops(record.hello(chosen) or {}))
+
+
+def _peak_flops(hello: dict[str, Any]) -> float | None:
+    from gputop_analysis.catalog.gpu_names import find_gpu
+    from gputop_analysis.flops import TABLE_KINDS, precision
+
+    gpu = find_gpu(str(hello.get("device_name") or ""))
+    return gpu.dense_flops.get(TABLE_KINDS.get(precision(hello), "")) if gpu else None

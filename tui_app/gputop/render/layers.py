@@ -1,0 +1,175 @@
+"""The tree of layers as rows of text."""
+
+from __future__ import annotations
+
+from gputop.render import numbers
+from gputop.render.rows import Row, clip, left, right, row_width, shorten
+from gputop_analysis.layers import Fold, Layer, Layers, fold, sort_key
+
+DEEPEST = 12
+_COLUMNS = (
+    ("forward", 9),
+    ("backward", 9),
+    ("share", 7),
+    ("calls", 6),
+    ("activation", 11),
+    ("parameters", 11),
+    ("gradients", 10),
+    ("optimizer", 10),
+    ("GFLOP", 8),
+    ("peak", 6),
+    ("type", 10),
+)
+_LEAST_NAME = 24
+_WORDS = ("type",)
+
+
+def table(
+    found: Layers,
+    width: int,
+    *,
+    sort: str = "order",
+    search: str = "",
+    folded: bool = True,
+    depth: int = DEEPEST,
+    beside: Layers | None = None,
+) -> list[Row]:
+    """A heading and a row a layer; ``beside``: the same layers of another rank, their time in a column."""
+    lines = _lines(found, sort, search, folded, depth)
+    other = {one.path: one for one in beside.root.walk()} if beside else {}
+    columns = _columns(width - (11 if beside else 0), found)
+    name_width = width - sum(cells for _, cells in columns) - (11 if beside else 0)
+    heading: Row = [(left("layer", name_width), "muted")]
+    if beside:
+        heading.append((right(f"rank {beside.rank}", 11), "muted"))
+    heading += [(right(name, cells), "muted") for name, cells in columns]
+    rows = [heading]
+    for level, row in lines:
+        cells: Row = [(_name(row, level, name_width), "text")]
+        if beside:
+            cells.append((right(_beside(row, other), 11), "text"))
+        values = _values(found, row)
+        cells += [(right(values[name], size), _style(name)) for name, size in columns]
+        rows.append(clip(cells, width))
+    return rows
+
+
+def summary(found: Layers, width: int) -> list[Row]:
+    """Sentences above the table: what was watched, and how its parts add up."""
+    count = len(found.steps)
+    steps = ", ".join(map(str, found.steps[-4:]))
+    clock = "the device's clock" if found.clock == "device" else "the host's clock"
+    text = f"rank {found.rank}, median of {count} watched steps (… {steps}), by {clock}"
+    parts = (
+        f"forward {numbers.ms(found.root.forward_ms)} in layers"
+        f" + {numbers.ms(found.outside_forward_ms)} outside,"
+        f" backward {numbers.ms(found.root.backward_ms)}"
+        f" + {numbers.ms(found.outside_backward_ms)} outside"
+    )
+    rows: list[Row] = [
+        [(shorten(text, width), "bold text")],
+        [(shorten(parts, width), "muted")],
+    ]
+    if any(layer.compiled for layer in found.root.walk()):
+        words = "what torch.compile has compiled is timed as one layer: its graph"
+        rows.append([(shorten(words, width), "muted")])
+    assert all(row_width(row) <= width for row in rows)
+    return rows
+
+
+def _lines(
+    found: Layers, sort: str, search: str, folded: bool, depth: int
+) -> list[tuple[int, Layer | Fold]]:
+    if search:
+        hits = [one for one in found.root.walk() if _matches(one, search)]
+        if sort != "order":
+            hits.sort(key=sort_key(sort))
+        return [(0, one) for one in hits]
+    lines: list[tuple[int, Layer | Fold]] = []
+    _add(lines, [found.root], 0, (sort, folded, depth))
+    return lines
+
+
+def _add(
+    lines: list[tuple[int, Layer | Fold]],
+    layers: list[Layer],
+    level: int,
+    how: tuple[str, bool, int],
+) -> None:
+    sort, folded, depth = how
+    rows = fold(layers) if folded else list(layers)
+    if sort != "order":
+        rows = sorted(rows, key=sort_key(sort))
+    for row in rows:
+        lines.append((level, row))
+        if level >= depth:
+            continue
+        if isinstance(row, Layer):
+            _add(lines, row.children, level + 1, how)
+        elif row.members[0].children:
+            for one in row.outliers[:1] or row.members[:1]:
+                lines.append((level + 1, one))
+                _add(lines, one.children, level + 2, how)
+
+
+def _matches(layer: Layer, search: str) -> bool:
+    wanted = search.lower()
+    return wanted in layer.path.lower() or wanted in layer.kind.lower()
+
+
+def _columns(width: int, found: Layers) -> list[tuple[str, int]]:
+    columns = [
+        (name, cells)
+        for name, cells in _COLUMNS
+        if (name != "GFLOP" or found.counted_flops) and (name != "peak" or found.peak_flops)
+    ]
+    while columns and sum(cells for _, cells in columns) > width - _LEAST_NAME:
+        columns.pop()
+    return columns
+
+
+def _name(row: Layer | Fold, level: int, width: int) -> str:
+    indent = "  " * level
+    if isinstance(row, Fold):
+        return left(shorten(indent + row.told(), width - 1), width)
+    marks = " (compiled)" * row.compiled + " (recomputed)" * row.recomputed
+    text = row.kind if row.name == row.kind else f"{row.name}  {row.kind}"
+    return left(shorten(f"{indent}{text}{marks}", width - 1), width)
+
+
+def _values(found: Layers, row: Layer | Fold) -> dict[str, str]:
+    members = row.members if isinstance(row, Fold) else (row,)
+    flops = sum(one.flops for one in members)
+    peak = found.of_peak(members[0]) if isinstance(row, Layer) else None
+    return {
+        "forward": numbers.ms(sum(one.forward_ms for one in members)),
+        "backward": numbers.ms(sum(one.backward_ms for one in members)),
+        "share": numbers.percent(sum(map(found.share, members)), 1),
+        "calls": str(sum(one.calls for one in members)),
+        "activation": _bytes(sum(one.activation_bytes for one in members)),
+        "parameters": _bytes(sum(one.parameter_bytes for one in members)),
+        "gradients": _bytes(sum(one.gradient_bytes for one in members)),
+        "optimizer": _bytes(sum(one.optimizer_bytes for one in members)),
+        "GFLOP": f"{flops / 1e9:.3g}" if flops else "–",
+        "peak": numbers.percent(peak) if peak is not None else "–",
+        "type": members[0].dtype or "–",
+    }
+
+
+def _bytes(value: float) -> str:
+    if not value:
+        return "–"
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value / 2**10:.3g} KiB"
+
+
+def _beside(row: Layer | Fold, other: dict[str, Layer]) -> str:
+    members = row.members if isinstance(row, Fold) else (row,)
+    found = [other[one.path].ms for one in members if one.path in other]
+    return numbers.ms(sum(found)) if found else "–"
+
+
+def _style(name: str) -> str:
+    return name if name in ("forward", "backward") else "muted" if name in _WORDS else "text"

@@ -1,0 +1,29 @@
+"""The screen of the model's layers."""
+
+from __future__ import annotations
+
+from gputop.feed.snapshot import Snapshot
+from gputop.messages import PageWanted
+from gputop.pages.layers import LayersPage
+from gputop.screens.page import PageScreen, bindings
+
+
+class LayersScreen(PageScreen):
+    """One rank; Tab goes to the next one."""
+
+    NAME = "layers"
+    BINDINGS = bindings(NAME)
+
+    def __init__(self, mode: str, control: bool, snapshot: Snapshot):
+        self.layers = LayersPage(id="page")
+        super().__init__(mode, control, snapshot, self.layers)
+
+    def action_layers_rank(self) -> None:
+        self.layers.step(1)
+        self.post_message(PageWanted())
+
+    def action_sort_layers(self) -> None:
+        self.layers.sort_next()
+
+    def action_fold_layers(self) -> None:
+        self.layers.turn_fold()
