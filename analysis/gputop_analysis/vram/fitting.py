@@ -188,7 +188,9 @@ def _spread(setup: Setup, gpus: int, sharding: str) -> Setup:
     return setup.but(dp=dp, sharding=kind if dp > 1 else "none")
 
 
-def _way(setup: Setup, purpose: str, changes: tuple[str, ...], gpu: GpuSpec, gpus: int):
+def _way(
+    setup: Setup, purpose: str, changes: tuple[str, ...], gpu: GpuSpec, gpus: int
+) -> Way | None:
     try:
         check(setup)
         found = estimate(setup, None, gpu.usable_bytes, gpu=gpu.name, advice=False)

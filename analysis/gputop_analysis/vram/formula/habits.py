@@ -95,10 +95,13 @@ def habits(setup: Setup) -> Habits:
 
 
 def _frozen_boundary(setup: Setup) -> float:
-    """FSDP1 keeps each unit's input and its gradient, 2 bytes each, until the backward pass is over where the unit has
-    frozen weights: the hook that reshards them holds both (PyTorch's ``_register_post_backward_reshard_only_hook`` in
-    ``distributed/fsdp/_runtime_utils.py``). So it is with peft's ``fsdp_auto_wrap_policy``, which gives adapters units
-    of their own; a unit that holds adapters beside frozen weights keeps neither, as traces of torchtune's way show."""
+    """Bytes a token and hidden unit of boundary activations that FSDP1 keeps where weights are frozen.
+
+    The hook that reshards frozen units (PyTorch's ``_register_post_backward_reshard_only_hook`` in
+    ``distributed/fsdp/_runtime_utils.py``) holds their inputs and gradients until the backward pass
+    is over. Charged for the transformers recipe only, whose published runs it fits; one trace of a
+    unit with adapters beside frozen weights showed none of it, and peft's own wrapping is untraced.
+    """
     frozen = setup.lora is not None or "language" in setup.freeze
     sharded = setup.parallel.sharding == "fsdp1" and setup.parallel.dp > 1
     apart = setup.recipe == "transformers"
