@@ -130,9 +130,10 @@ def layers_of(
     """The layers of one rank, the first that was watched by default; None where none was."""
     events = [event for event in record.events("layers") if "step" in event]
     ranks = sorted({event.get("rank", 0) for event in events if "forward_us" in event})
-    if not ranks or (rank is not None and rank not in ranks):
+    if rank is None and ranks:
+        rank = ranks[0]
+    if rank is None or rank not in ranks:
         return None
-    rank = ranks[0] if rank is None else rank
     rows = _table(record, rank)
     looks = _looks([event for event in events if event.get("rank", 0) == rank], len(rows))
     timed = [look for look in looks if "forward_us" in look]

@@ -116,17 +116,18 @@ class LayerClock:
             self._handles.append(first[1].register_hook(self._outside))
 
     def _switch_to(self, layer):
-        hook = self._switches.get(layer)
-        if hook is None:
+        known = self._switches.get(layer)
+        if known is not None:
+            return known
 
-            def hook(gradients):
-                try:
-                    self.switch(layer)
-                except Exception:
-                    guard.failed("layer backward")
+        def hook(gradients):
+            try:
+                self.switch(layer)
+            except Exception:
+                guard.failed("layer backward")
 
-            guard.hide(hook)
-            self._switches[layer] = hook
+        guard.hide(hook)
+        self._switches[layer] = hook
         return hook
 
     def _outside(self, *_):

@@ -1,6 +1,7 @@
 """Bytes of each layer: parameters, gradients and optimizer state of its own, and what its calls give."""
 
 import weakref
+from typing import Any
 
 from gputop_agent.description import describe_model
 from gputop_agent.runtime import interrupts
@@ -86,7 +87,7 @@ class Outputs:
 
     def __init__(self, count):
         self.bytes = [0] * count
-        self.dtypes = [None] * count
+        self.dtypes: "list[Any]" = [None] * count
         self._within = []  # for each open call: (address, weak reference to a tensor) of what is there already
 
     def begin(self, args):

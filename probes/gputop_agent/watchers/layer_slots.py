@@ -6,6 +6,7 @@ lies on top of whatever the slot held, and is taken away at the step's end.
 
 import weakref
 from _thread import get_ident
+from typing import Any
 
 from gputop_agent.description import describe_model
 from gputop_agent.runtime import guard, interrupts
@@ -32,7 +33,7 @@ class LayerSlot:
     def __call__(self, *args, **kwargs):
         """The module's call between the observer's ``enter`` and ``leave``."""
         try:
-            module = self.module()
+            module: Any = self.module()
             call = self.inner or module._call_impl
             entered = False
             try:

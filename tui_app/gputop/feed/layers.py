@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from gputop.feed.plots import Trouble
 from gputop.feed.snapshot import Snapshot
+from gputop_agent.contracts import Hello
 from gputop_analysis.layers import Layers, layers_of, watched_ranks
 from gputop_probes.record.reader import RunRecord
 
@@ -43,12 +43,14 @@ def layers_with_peak(record: RunRecord, rank: int | None) -> Layers | None:
     if not ranks:
         return None
     chosen = ranks[0] if rank is None else rank
-    return layers_of(record, chosen, _peak_flops(record.hello(chosen) or {}))
+    return layers_of(record, chosen, _peak_flops(record.hello(chosen)))
 
 
-def _peak_flops(hello: dict[str, Any]) -> float | None:
+def _peak_flops(hello: Hello | None) -> float | None:
     from gputop_analysis.catalog.gpu_names import find_gpu
     from gputop_analysis.flops import TABLE_KINDS, precision
 
+    if hello is None:
+        return None
     gpu = find_gpu(str(hello.get("device_name") or ""))
     return gpu.dense_flops.get(TABLE_KINDS.get(precision(hello), "")) if gpu else None
