@@ -40,6 +40,7 @@ THIN = {
     "watchers.exceptions._chain.excepthook",
     "injection.process.at_exit",
     "injection.process.after_fork",
+    "injection.process.begin_anew",
     "runtime.interrupts.pass_on",  # is called by each ``except`` block
     "runtime.guard.vanish",
     "hooks.forward._watch_pickling.__reduce_ex__",

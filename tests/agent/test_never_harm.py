@@ -179,7 +179,7 @@ def test_thin_entries_hold_nothing_but_a_try():
         ("hooks/dynamo.py", "compile_ended"),
         ("runtime/guard.py", "failed"),
         ("injection/process.py", "at_exit"),
-        ("injection/process.py", "after_fork"),
+        ("injection/process.py", "begin_anew"),
     ):
         tree = ast.parse((AGENT_DIR / file).read_text())
         function = next(
