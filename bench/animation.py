@@ -1,8 +1,10 @@
-"""Makes README's moving picture from a recorded run: ``python bench/animation.py [RUN] [--png FOLDER]``.
+"""Makes README's moving picture from a recorded run: ``python bench/animation.py [RUN] [--png
+FOLDER]``.
 
-The run is replayed through the live screens, each frame is drawn cell by cell, and rows that do not change from frame
-to frame are written once. The result, ``screenshots/run.svg``, moves in any browser without a script. Without a run it
-is the bundled recording. ``--png`` also writes the frames as pictures, to look at (needs cairosvg).
+The run is replayed through the live screens, each frame is drawn cell by cell, and rows that do not
+change from frame to frame are written once. The result, ``screenshots/run.svg``, moves in any
+browser without a script. Without a run it is the bundled recording. ``--png`` also writes the
+frames as pictures, to look at (needs cairosvg).
 """
 
 from __future__ import annotations
@@ -131,7 +133,9 @@ class Box(NamedTuple):
 
 
 def drawn(row: Row, y: int) -> str:
-    """One row as SVG: backgrounds, then text; block characters are rectangles, so that they meet without a seam."""
+    """One row as SVG: backgrounds, then text; block characters are rectangles, so that they meet
+    without a seam.
+    """
     top = y * CELL_HEIGHT
     behind = [
         Box(piece.column, len(piece.text), top, CELL_HEIGHT, piece.background)
@@ -180,7 +184,9 @@ def _blocks(piece: Piece, top: float) -> list[Box]:
 
 
 def _words(piece: Piece, top: float) -> list[str]:
-    """The text in runs without long gaps; each says its width, so that columns stay columns in any font."""
+    """The text in runs without long gaps; each says its width, so that columns stay columns in any
+    font.
+    """
     text = "".join(
         " " if character in BLOCKS or character in LINES else character for character in piece.text
     )

@@ -2,8 +2,9 @@
 
     python bench/bare_against_gputop.py [NAME ...] [--jobs 2]
 
-Compared: stdout, stderr (without the lines that gputop adds at its end), exit status, and every file that the program
-left in its folder. Prints one line a difference and, last, the counts as JSON. Exit code 1 where anything differs.
+Compared: stdout, stderr (without the lines that gputop adds at its end), exit status, and every
+file that the program left in its folder. Prints one line a difference and, last, the counts as
+JSON. Exit code 1 where anything differs.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def programs() -> dict[str, str]:
 
 
 def outcome(name: str, source: str, launcher: list[str], scratch: Path) -> Outcome:
-    """Run the program in a folder of its own, whose path is the same for both ways of running it."""
+    """Run the program in a folder of its own, whose path is the same for both ways of
+    running it.
+    """
     folder = scratch / "work"
     folder.mkdir(parents=True)
     script = folder / "program.py"
@@ -116,7 +119,10 @@ def _first_difference(bare: bytes, watched: bytes) -> str:
         min(len(bare), len(watched)),
     )
     start = max(at - 40, 0)
-    return f"at byte {at} of {len(bare)} and {len(watched)}: {bare[start : at + 60]!r} and {watched[start : at + 60]!r}"
+    return (
+        f"at byte {at} of {len(bare)} and {len(watched)}: {bare[start : at + 60]!r} and "
+        f"{watched[start : at + 60]!r}"
+    )
 
 
 def compare(name: str, source: str) -> list[str]:

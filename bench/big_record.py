@@ -1,4 +1,6 @@
-"""Writes large run records fast: many ranks, many steps, DDP's timers, processes, devices, a hello from each rank."""
+"""Writes large run records fast: many ranks, many steps, DDP's timers, processes, devices, a hello
+from each rank.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ STEP_NS = 25_000_000
 
 
 def write(path: Path, steps: int, ranks: int, sampled_s: int = 60) -> RunRecord:
-    """A run of ``ranks`` ranks whose last step is ``steps - 1``; rank 3 is 8 % slow in forward, the others wait."""
+    """A run of ``ranks`` ranks whose last step is ``steps - 1``; rank 3 is 8 % slow in forward, the
+    others wait.
+    """
     builder = Builder(path, command=["torchrun", "train.py"], cpu_count=64)
     for rank in range(ranks):
         builder.event("rank_start", rank=rank, pid=100 + rank, record_index=0, attempt=0)
@@ -37,7 +41,9 @@ def write(path: Path, steps: int, ranks: int, sampled_s: int = 60) -> RunRecord:
 
 
 def extend(path: Path, first: int, count: int, ranks: int) -> int:
-    """The same run ``count`` steps later: rows at the end of each rank's files. Returns the number of steps then."""
+    """The same run ``count`` steps later: rows at the end of each rank's files. Returns the number
+    of steps then.
+    """
     random = np.random.default_rng(first)
     for rank in range(ranks):
         for table, rows in (

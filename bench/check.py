@@ -2,7 +2,8 @@
 
     python bench/check.py --pairs 100 --slowdown 5 --time 120
 
-Prints a line a pair and the counts at the end: false alarms among identical ones, slowdowns that were found.
+Prints a line a pair and the counts at the end: false alarms among identical ones, slowdowns that
+were found.
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
-"""Injects every fault of ``tests/fault_cases`` for real, runs the clean trainings too, and says how well gputop did.
+"""Injects every fault of ``tests/fault_cases`` for real, runs the clean trainings too, and says how
+well gputop did.
 
     python bench/faults.py [-k WORD] [--write]
 
-Each fault is one training under ``gputop run``, two at a time; what comes out wrong is run once more alone. A fault
-counts as detected when its finding comes with the right rank and place. A finding above info that the case does not
-allow counts against precision, in clean runs too. The recoverable time is held against what the fault cost by the
-script's own clock. ``--write`` puts the table into docs/faults.md with the commit that it was made at; one JSON line
-with the figures goes to stdout.
+Each fault is one training under ``gputop run``, two at a time; what comes out wrong is run once
+more alone. A fault counts as detected when its finding comes with the right rank and place. A
+finding above info that the case does not allow counts against precision, in clean runs too. The
+recoverable time is held against what the fault cost by the script's own clock. ``--write`` puts the
+table into docs/faults.md with the commit that it was made at; one JSON line with the figures goes
+to stdout.
 """
 
 from __future__ import annotations
@@ -62,7 +64,9 @@ class Row:
 
     @property
     def error(self) -> float | None:
-        """Relative error of the recoverable time; None where the fault costs none or it was not told."""
+        """Relative error of the recoverable time; None where the fault costs none or it was not
+        told.
+        """
         return (
             abs(self.found_ms - self.truth_ms) / self.truth_ms
             if self.truth_ms and self.found_ms
@@ -130,7 +134,9 @@ def watch(clean: Clean) -> Row:
 
 
 def others(outcome: Outcome, allowed: set[str]) -> list[str]:
-    """Ids of findings above info that should not be there. Waiting for a core is true of any run on a busy machine."""
+    """Ids of findings above info that should not be there. Waiting for a core is true of any run on
+    a busy machine.
+    """
     return sorted(id for id in outcome.serious if id not in allowed)
 
 
@@ -156,19 +162,23 @@ def page(rows: list[Row], clean: list[Row], skipped: list[Case], figures: dict[s
     lines = [
         "# Injected faults",
         "",
-        f"Made by `python bench/faults.py --write` at commit {_commit()}, {os.cpu_count()} cores, no GPU, "
-        f"Python {platform.python_version()}, {_torch()}.",
+        f"Made by `python bench/faults.py --write` at commit {_commit()}, {os.cpu_count()} cores, "
+        f"no GPU, Python {platform.python_version()}, {_torch()}.",
         "",
-        "Every line is a real training with the fault in it, watched by `gputop run`. The truth is the script's own",
-        "clock. A finding above info that is neither the fault's own nor as true of the script is listed as other.",
+        "Every line is a real training with the fault in it, watched by `gputop run`. The truth "
+        "is the script's own",
+        "clock. A finding above info that is neither the fault's own nor as true of the script is "
+        "listed as other.",
         "",
         f"Recall {figures['recall']}, precision {figures['precision']}, recoverable time off by "
-        f"{figures['recoverable_error_median']} in the median of {figures['recoverable_compared']}; "
-        f"{figures['clean_with_finding']} of {figures['clean_runs']} clean runs with a finding above info. Two runs "
-        f"went at a time on the two cores; {figures['second_runs']} came out wrong beside another and were run again "
-        "alone, and what is listed is that second run.",
+        f"{figures['recoverable_error_median']} in the median of "
+        f"{figures['recoverable_compared']}; {figures['clean_with_finding']} of "
+        f"{figures['clean_runs']} clean runs with a finding above info. Two runs went at a time "
+        f"on the two cores; {figures['second_runs']} came out wrong beside another and were run "
+        "again alone, and what is listed is that second run.",
         "",
-        "| finding | injected | detected | rank and place | truth, ms a step | found, ms a step | error | other |",
+        "| finding | injected | detected | rank and place | truth, ms a step | found, ms a step | "
+        "error | other |",
         "|---|---|---|---|---|---|---|---|",
         *map(_line, rows),
         "",
@@ -196,7 +206,10 @@ def _line(row: Row) -> str:
     error = f"{row.error:.0%}".replace("%", " %") if row.error is not None else "-"
     others = ", ".join(row.others) or "none"
     place = _yes(row.placed)
-    return f"| {row.id} | {row.fault} | {_yes(row.detected)} | {place} | {truth} | {found} | {error} | {others} |"
+    return (
+        f"| {row.id} | {row.fault} | {_yes(row.detected)} | {place} | {truth} | "
+        f"{found} | {error} | {others} |"
+    )
 
 
 def _yes(value: bool) -> str:

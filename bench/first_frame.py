@@ -1,8 +1,9 @@
-"""How long until the first frame, and until the first live numbers of a real training. One JSON line.
+"""How long until the first frame, and until the first live numbers of a real training. One JSON
+line.
 
-Both from the start of the process: to its first panel on the terminal, and to the first rate of steps. Beside the
-former stands what a Textual application of one label takes, beside the latter the training's own start (importing torch
-up to its first step, without gputop).
+Both from the start of the process: to its first panel on the terminal, and to the first rate of
+steps. Beside the former stands what a Textual application of one label takes, beside the latter the
+training's own start (importing torch up to its first step, without gputop).
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ def _first_frame_s(command: list[str], marker: bytes = MARKER) -> float:
 
 
 def main() -> None:
-    """Interleave opening a record, starting a run, a label and a bare interpreter; print the medians."""
+    """Interleave opening a record, starting a run, a label and a bare interpreter; print the
+    medians.
+    """
     from tui_support import write_run
 
     gputop = [sys.executable, "-c", "import sys; from gputop.cli import main; sys.exit(main())"]

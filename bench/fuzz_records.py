@@ -1,6 +1,8 @@
-"""Thousands of damaged records through the real commands: tracebacks, hangs, memory, silent nonsense. One JSON line.
+"""Thousands of damaged records through the real commands: tracebacks, hangs, memory, silent
+nonsense. One JSON line.
 
-``fuzz_records.py [COUNT] [FIRST_SEED]``; what a seed found is printed on stderr, and ``COUNT=1`` repeats it.
+``fuzz_records.py [COUNT] [FIRST_SEED]``; what a seed found is printed on stderr, and ``COUNT=1``
+repeats it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,10 @@
-"""All that only hardware can show, in one call of under ten minutes on a machine with one NVIDIA GPU.
+"""All that only hardware can show, in one call of under ten minutes on a machine with one NVIDIA
+GPU.
 
     python bench/gpu.py [--out FOLDER] [--only NAME ...]
 
-Writes gpu.json and gpu.md. Exit code 3 and one line where there is no GPU. Untried on hardware so far.
+Writes gpu.json and gpu.md. Exit code 3 and one line where there is no GPU. Untried on hardware so
+far.
 """
 
 from __future__ import annotations

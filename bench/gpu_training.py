@@ -1,4 +1,6 @@
-"""A small training on one GPU, with one fault or none; ends with a line of JSON that says what it measured itself."""
+"""A small training on one GPU, with one fault or none; ends with a line of JSON that says what it
+measured itself.
+"""
 
 from __future__ import annotations
 

@@ -1,12 +1,15 @@
-"""What the recorder costs at 8 ranks x 1000 steps a second: CPU, memory, and whether a record is lost.
+"""What the recorder costs at 8 ranks x 1000 steps a second: CPU, memory, and whether a record is
+lost.
 
-Eight real processes send through the real socket to a recorder started by the real launcher, in three ways:
+Eight real processes send through the real socket to a recorder started by the real launcher, in
+three ways:
 
 - ``folded``: as the agent does it, 50 records a second and rank, in batches of 50 ms;
 - ``unfolded``: 1000 records a second and rank, in batches of 50 ms;
 - ``single``: 1000 messages a second and rank, one record each.
 
-Prints one JSON line. CPU is user and system time of the recorder with all its samplers, in percent of one core.
+Prints one JSON line. CPU is user and system time of the recorder with all its samplers, in percent
+of one core.
 
     python bench/ingest.py [--seconds 10] [--ranks 8]
 """

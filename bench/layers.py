@@ -1,9 +1,11 @@
-"""Layer times of 20 models against torch.profiler: ``python bench/layers.py [MODEL:MODE ...]``, one JSON line each.
+"""Layer times of 20 models against torch.profiler: ``python bench/layers.py [MODEL:MODE ...]``, one
+JSON line each.
 
-Each case is one training: some steps are watched by the guest on command and run under torch.profiler at the same
-time, with a range around every call of a module, so that both see the same noise. Backward operations are put to the
-layer of the forward operation that has their sequence number. A case holds where all shares are within 5 points and
-each of the five heaviest is among the five of the profiler, or within 10 % of the fifth.
+Each case is one training: some steps are watched by the guest on command and run under
+torch.profiler at the same time, with a range around every call of a module, so that both see the
+same noise. Backward operations are put to the layer of the forward operation that has their
+sequence number. A case holds where all shares are within 5 points and each of the five heaviest is
+among the five of the profiler, or within 10 % of the fifth.
 """
 
 from __future__ import annotations
@@ -89,7 +91,9 @@ def compare(run_dir: Path, reference: dict[str, dict[str, float]]) -> dict[str, 
 
 
 def parts_of_phase(look: dict[str, Any]) -> float:
-    """Layers, what lies outside of them and the hooks, as a part of forward and backward of that step."""
+    """Layers, what lies outside of them and the hooks, as a part of forward and backward of that
+    step.
+    """
     parts = (sum(look["forward_us"]) + sum(look["backward_us"])) / 1e3
     parts += look["outside_forward_ms"] + look["outside_backward_ms"] + look["hook_ms"]
     return parts / (look["forward_ms"] + look["backward_ms"])
@@ -134,7 +138,9 @@ def train(name: str, mode: str, run_dir: str, reference: str) -> None:
 
 
 def watch(run_dir: str, step: Any) -> dict[str, dict[str, float]]:
-    """Own milliseconds by layer of the steps that the guest watches, under torch.profiler, by step."""
+    """Own milliseconds by layer of the steps that the guest watches, under
+    torch.profiler, by step.
+    """
     import torch
 
     from gputop_probes.client import send_command
@@ -185,7 +191,9 @@ def wrap(model: Any, mode: str) -> Any:
 
 
 def ranges(model: Any) -> None:
-    """Put a range of the profiler around every call of a module, within the guest's own timer where there is one."""
+    """Put a range of the profiler around every call of a module, within the guest's own timer where
+    there is one.
+    """
     import torch
 
     for path, module in named(model):

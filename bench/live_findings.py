@@ -1,9 +1,10 @@
-"""Milliseconds that a live tick of all findings takes, at 8 and at 1024 ranks of a run that goes on. One JSON line.
+"""Milliseconds that a live tick of all findings takes, at 8 and at 1024 ranks of a run that goes
+on. One JSON line.
 
-A tick while the view is young asks every check (``all_checks_ms``), the first one half of them (``first_tick_ms``);
-later, those that are settled take turns (``tick_ms``). Before each tick every rank writes as many steps as it takes
-between two of them.
-``--slowest`` adds the checks that take most, on stderr.
+A tick while the view is young asks every check (``all_checks_ms``), the first one half of them
+(``first_tick_ms``); later, those that are settled take turns (``tick_ms``). Before each tick every
+rank writes as many steps as it takes between two of them. ``--slowest`` adds the checks that take
+most, on stderr.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""How well stack samples share out a loop's time, and what they cost: plain Python between tensor work, own clocks.
+"""How well stack samples share out a loop's time, and what they cost: plain Python between tensor
+work, own clocks.
 
     python bench/looks.py [SECONDS]
 
-Trains small loops under ``gputop run`` whose step holds plain Python of 0.3 to 4 ms, alone, beside a busy Python thread
-and beside an idle one, and prints the share of the step by the script's clock and by the looks, and the step time with
-and without gputop. One JSON line a loop.
+Trains small loops under ``gputop run`` whose step holds plain Python of 0.3 to 4 ms, alone, beside
+a busy Python thread and beside an idle one, and prints the share of the step by the script's clock
+and by the looks, and the step time with and without gputop. One JSON line a loop.
 """
 
 from __future__ import annotations
@@ -114,7 +115,9 @@ def _last_line(words: list[str]) -> dict:
 
 
 def _share_by_looks(record: RunRecord) -> tuple[float, int]:
-    """Part of the sampled time in ``environment``, each look weighed by its period, and the number of looks."""
+    """Part of the sampled time in ``environment``, each look weighed by its period, and the number
+    of looks.
+    """
     inside = everywhere = 0.0
     looks = 0
     for event in record.events("stacks"):

@@ -1,8 +1,10 @@
-"""Records the run that ``gputop demo`` replays: a real training of examples/tiny_gpt.py on two ranks, input-bound.
+"""Records the run that ``gputop demo`` replays: a real training of examples/tiny_gpt.py on two
+ranks, input-bound.
 
     python bench/make_demo.py
 
-The record is taken as it is; only paths of the machine that made it are shortened in its text files.
+The record is taken as it is; only paths of the machine that made it are shortened in its text
+files.
 """
 
 from __future__ import annotations
@@ -83,7 +85,8 @@ def mark(run_dir: Path) -> None:
     manifest["command"] = ["torchrun", "--nproc-per-node", "2", *TRAINING]
     day = time.strftime("%Y-%m-%d")
     manifest["recording"] = (
-        f"a real run of {day} on {os.cpu_count()} CPU cores, Python {platform.python_version()}, no GPU"
+        f"a real run of {day} on {os.cpu_count()} CPU cores, Python {platform.python_version()}, "
+        "no GPU"
     )
     path.write_text(json.dumps(manifest, indent=1))
 

@@ -1,11 +1,13 @@
-"""Makes the event profiles that estimates without torch are answered from, out of traces of the real modules.
+"""Makes the event profiles that estimates without torch are answered from, out of traces of the
+real modules.
 
     python bench/make_profiles.py [FAMILY ...] [--work DIR] [--limit-s S]
 
-Needs torch, transformers and peft; allocates nothing on a GPU and trains nothing. Each variant is traced with two or
-three sets of dimensions, each storage's size is recognised as a product of dimensions, and a variant where one is not,
-or whose traces differ in more than sizes, is left out and reported. What was made lies in ``--work``, one file a
-variant, so that it can go on later; the archive is packed from all that lies there. Prints one JSON line.
+Needs torch, transformers and peft; allocates nothing on a GPU and trains nothing. Each variant is
+traced with two or three sets of dimensions, each storage's size is recognised as a product of
+dimensions, and a variant where one is not, or whose traces differ in more than sizes, is left out
+and reported. What was made lies in ``--work``, one file a variant, so that it can go on later; the
+archive is packed from all that lies there. Prints one JSON line.
 """
 
 from __future__ import annotations
@@ -40,7 +42,9 @@ NO_LAYER = -1
 FEWEST = 2
 """Traces of a variant; a third is made where two cannot tell all products apart."""
 SMALL = 65_536
-"""A storage below this that is no product of dimensions is kept at the size it has in the first trace."""
+"""A storage below this that is no product of dimensions is kept at the size it has in the first
+trace.
+"""
 
 
 def main() -> int:
@@ -86,10 +90,13 @@ def main() -> int:
 
 
 def unpack(work: Path) -> None:
-    """Put what the packaged archive holds into ``work``, if it was made with the versions that are here."""
+    """Put what the packaged archive holds into ``work``, if it was made with the versions that are
+    here.
+    """
     if index()["versions"] != versions():
         raise SystemExit(
-            f"the archive was made with {index()['versions']}: make all profiles anew, without --add"
+            f"the archive was made with {index()['versions']}: make all profiles anew, without "
+            "--add"
         )
     for name in index()["profiles"]:
         target = work / (name.replace("/", "__") + ".json")
@@ -108,7 +115,9 @@ def repeatable(name: str, document: dict[str, Any]) -> bool:
 
 
 def wanted(families: list[str]) -> list[tuple[str, list[Any]]]:
-    """(variant, its setups, one for each trace) of the families asked for, what is worth most first."""
+    """(variant, its setups, one for each trace) of the families asked for, what is worth most
+    first.
+    """
     found: dict[str, tuple[int, list[Any]]] = {}
     for family in families or STRUCTURES:
         for structure in STRUCTURES[family]:
@@ -139,7 +148,8 @@ def profile(setups: list[Any]) -> dict[str, Any]:
 
 
 def alike(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The documents, which must differ in sizes only; frees that follow each other may come in any order.
+    """The documents, which must differ in sizes only; frees that follow each other may come in any
+    order.
 
     Raises:
         ValueError: they differ in more.
@@ -163,7 +173,9 @@ def alike(documents: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def in_order(document: dict[str, Any]) -> list[int]:
-    """With each run of frees of a pass sorted: autocast drops its casts in the order of their addresses."""
+    """With each run of frees of a pass sorted: autocast drops its casts in the order of their
+    addresses.
+    """
     events, marks = list(document["events"]), document["marks"]
     ends = [at for at, _, _ in marks[1:]] + [len(events)]
     for (start, phase, _), end in zip(marks, ends, strict=True):
@@ -186,7 +198,9 @@ def recognised(documents: list[dict[str, Any]], sizes: list[dict[str, int]]) -> 
 
 
 def without(document: dict[str, Any], dropped: list[bool]) -> dict[str, Any]:
-    """Without some storages: those of one block each are a tenth of all events and no thousandth of the memory."""
+    """Without some storages: those of one block each are a tenth of all events and no thousandth of
+    the memory.
+    """
     kept = [not each for each in dropped]
     number = [0]
     for each in kept:

@@ -1,4 +1,5 @@
-"""A report of a run of one million steps on eight ranks: seconds and resident memory of the command. One JSON line.
+"""A report of a run of one million steps on eight ranks: seconds and resident memory of the
+command. One JSON line.
 
 The record is really written (about 1.9 GB), so give TMPDIR room.
 """

@@ -26,7 +26,9 @@ run_app(Source(pathlib.Path(sys.argv[1]), "replay"))
 
 
 def _write(folder: Path) -> Path:
-    """A run of ten million steps; the whole file is written, half a megabyte at a time from one template."""
+    """A run of ten million steps; the whole file is written, half a megabyte at a time from one
+    template.
+    """
     import numpy as np
     from tui_support import START_NS, write_run
 

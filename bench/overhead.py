@@ -2,22 +2,25 @@
 
     python bench/overhead.py [--pairs 150] [--processes 2] [--step-ms 1] [--null]
 
-In one process, blocks of steps with the guest and without it alternate, each pair in the other order than the pair
-before: a machine's clock drifts by tens of percent within seconds. Between the blocks everything of the guest is taken
-out and put back, so "off" is torch as it is; what the guest knows of time stands still meanwhile, so that it goes on as
-in a training that is never interrupted. Of short steps a block holds several windows (``sampled``: the share of the
-steps with it that were only counted). The loop has a DataLoader, a forward, a loss, a backward and an optimizer step; a
-repeated matrix product sets its length. A recorder that reads and throws away listens at the other end.
+In one process, blocks of steps with the guest and without it alternate, each pair in the other
+order than the pair before: a machine's clock drifts by tens of percent within seconds. Between the
+blocks everything of the guest is taken out and put back, so "off" is torch as it is; what the guest
+knows of time stands still meanwhile, so that it goes on as in a training that is never interrupted.
+Of short steps a block holds several windows (``sampled``: the share of the steps with it that were
+only counted). The loop has a DataLoader, a forward, a loss, a backward and an optimizer step; a
+repeated matrix product sets its length. A recorder that reads and throws away listens at the other
+end.
 
-``added_us`` is the median over the pairs of the difference of their mean steps, in CPU time of the thread, since a core
-that was taken away is no cost of ours, ``added_us_ci95`` what its order statistics leave open; ``wall_added_us`` is the
-same in wall time; ``ratio`` compares it with the bare step. ``told_us`` is what the guest says of itself. ``--null``
-compares off with off.
+``added_us`` is the median over the pairs of the difference of their mean steps, in CPU time of the
+thread, since a core that was taken away is no cost of ours, ``added_us_ci95`` what its order
+statistics leave open; ``wall_added_us`` is the same in wall time; ``ratio`` compares it with the
+bare step. ``told_us`` is what the guest says of itself. ``--null`` compares off with off.
 
 ``processes`` adds whole runs, with and without injection, interleaved.
 
-Rows for pytscope's AutoProfiler and TraceML (``traceml_ai``) are added where they are installed, on the same loop.
-TraceML wants ``with trace_step(model)`` around each step; its block without it still has its patches in place.
+Rows for pytscope's AutoProfiler and TraceML (``traceml_ai``) are added where they are installed, on
+the same loop. TraceML wants ``with trace_step(model)`` around each step; its block without it still
+has its patches in place.
 """
 
 from __future__ import annotations
@@ -169,7 +172,9 @@ def one_process(what: str, pairs: int, lengths) -> dict[str, object]:
 
 
 def make_steps(torch):
-    """``steps(n, products)`` runs n steps and returns the CPU and the wall time of one in seconds."""
+    """``steps(n, products)`` runs n steps and returns the CPU and the wall time of one
+    in seconds.
+    """
     net = torch.nn.Linear(8, 8)
     optimizer = torch.optim.SGD(net.parameters(), 1e-4)
     filler = torch.randn(64, 64)
@@ -212,7 +217,9 @@ def make_steps(torch):
 
 
 class Loop:
-    """``loop(n)`` runs n steps of about ``step_ms``, and returns the CPU and the wall time of one in seconds."""
+    """``loop(n)`` runs n steps of about ``step_ms``, and returns the CPU and the wall time of one
+    in seconds.
+    """
 
     def __init__(self, steps, step_ms: float):
         self.steps, self.step_s = steps, step_ms / 1e3
@@ -224,7 +231,9 @@ class Loop:
         return self.steps(n, round(self.products))
 
     def tune(self, step_s: float) -> None:
-        """A bare step took so long: follow the machine's clock, so that the next one takes what it should."""
+        """A bare step took so long: follow the machine's clock, so that the next one takes what it
+        should.
+        """
         self.products = max(0.0, self.products + (self.step_s - step_s) / self.one / 4)
 
 
@@ -354,7 +363,9 @@ def compare(loop, block: int, pairs: int, set_on) -> dict[str, object]:
 
 
 def median_ci95(values: list[float]) -> tuple[float, float, float]:
-    """The median between the order statistics that hold the true one with 95 % (binomial, as a normal)."""
+    """The median between the order statistics that hold the true one with 95 % (binomial, as a
+    normal).
+    """
     ordered, half = sorted(values), 0.98 * len(values) ** 0.5
     last = len(ordered) - 1
     least, most = max(0, int(last / 2 - half)), min(last, round(last / 2 + half + 0.5))
@@ -362,7 +373,9 @@ def median_ci95(values: list[float]) -> tuple[float, float, float]:
 
 
 def whole_runs(n: int, path: Path) -> dict[str, object]:
-    """Whole processes of 4000 steps, injected and not, interleaved: the medians of their fast steps."""
+    """Whole processes of 4000 steps, injected and not, interleaved: the medians of their fast
+    steps.
+    """
     times: dict[str, list[float]] = {"with": [], "without": []}
     for _ in range(n):
         for name, where in (("without", None), ("with", path)):

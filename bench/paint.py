@@ -1,7 +1,9 @@
-"""What the live screen costs at 200x50 with 8 ranks: CPU, bytes to the terminal, memory. One JSON line.
+"""What the live screen costs at 200x50 with 8 ranks: CPU, bytes to the terminal, memory. One JSON
+line.
 
-A writer appends steps to a record as a recorder would, 8 ranks at 20 steps a second, while the app follows it in a real
-pseudo-terminal; then the writer rests and the idle cost is measured on the ended run.
+A writer appends steps to a record as a recorder would, 8 ranks at 20 steps a second, while the app
+follows it in a real pseudo-terminal; then the writer rests and the idle cost is measured on the
+ended run.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""Asks the agents' tool about every injected fault, applies the patch that it offers, and runs the mended script.
+"""Asks the agents' tool about every injected fault, applies the patch that it offers, and runs the
+mended script.
 
     python bench/patches.py [-k WORD] [--write]
 
-For each fault of ``tests/fault_cases``: does one call of ``verdict`` name the cause (the fault's finding) and a file and
-line; is a patch offered, does ``git apply`` take it, and what share of the promised time a step does the mended script
-win. ``--write`` puts the table into docs/neighbours/patches.md; one JSON line with the figures goes to stdout.
+For each fault of ``tests/fault_cases``: does one call of ``verdict`` name the cause (the fault's
+finding) and a file and line; is a patch offered, does ``git apply`` take it, and what share of the
+promised time a step does the mended script win. ``--write`` puts the table into
+docs/neighbours/patches.md; one JSON line with the figures goes to stdout.
 """
 
 from __future__ import annotations
@@ -134,7 +136,8 @@ def page(rows: list[Row], figures: dict[str, object]) -> str:
     lines = [
         "# What an agent is told of each injected fault",
         "",
-        "Made by `python bench/patches.py --write`. One call names the cause and a line; where a patch is offered it is",
+        "Made by `python bench/patches.py --write`. One call names the cause and a line; where a "
+        "patch is offered it is",
         "applied with `git apply` and the script is run again.",
         "",
         ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in figures.items()),

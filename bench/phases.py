@@ -2,13 +2,14 @@
 
     python bench/phases.py [--steps 4000] [--loop plain] [--loop dqn] ...
 
-Each loop trains under ``gputop run --headless`` and reads ``perf_counter`` around its own phases. Compared are the
-means of a step over the same steps, past the first ``SKIPPED``: ``worst_percent`` is the largest difference of a
-phase, relative to that phase, among phases that take at least ``NOTABLE`` of the step.
+Each loop trains under ``gputop run --headless`` and reads ``perf_counter`` around its own phases.
+Compared are the means of a step over the same steps, past the first ``SKIPPED``: ``worst_percent``
+is the largest difference of a phase, relative to that phase, among phases that take at least
+``NOTABLE`` of the step.
 
-``plain``: a loader, one model. ``accumulation``: four micro-batches and gradient clipping a step. ``gan``: two models,
-two optimizers. ``dqn``: one to seven actions of a policy between two updates, a target network that is copied now and
-then: no two steps are alike.
+``plain``: a loader, one model. ``accumulation``: four micro-batches and gradient clipping a step.
+``gan``: two models, two optimizers. ``dqn``: one to seven actions of a policy between two updates,
+a target network that is copied now and then: no two steps are alike.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ class Clock:
         self.began = time.perf_counter()
 
     def optimizer(self, kind: Any, *args: Any) -> Any:
-        """An optimizer whose ``step`` is timed inside: torch's record function around it comes before its hooks."""
+        """An optimizer whose ``step`` is timed inside: torch's record function around it comes
+        before its hooks.
+        """
         clock = self
 
         class Timed(kind):

@@ -2,11 +2,12 @@
 
     python bench/planner_accuracy.py DIR [--json] [--half first|second] [--write]
 
-``DIR`` holds CSV files of runs (columns: model, params, hidden, layers, heads, kv_heads, ffn, vocab, n_experts, top_k,
-seq, micro_batch, global_batch, gpus, gpus_per_node, gpu_model, dtype, tp, pp, vpp, dp, cp, ep, zero, act_ckpt,
-tokens_per_s_per_gpu, step_time_s, status, peak_mem_gib, framework, interconnect, notes; what a file lacks is left open
-and the planner takes the fastest choice that fits, as people who tune do). Every row is predicted from what it says;
-none is looked up, and its measurement is used for the score alone. ``--write`` makes docs/planner_accuracy.md.
+``DIR`` holds CSV files of runs (columns: model, params, hidden, layers, heads, kv_heads, ffn,
+vocab, n_experts, top_k, seq, micro_batch, global_batch, gpus, gpus_per_node, gpu_model, dtype, tp,
+pp, vpp, dp, cp, ep, zero, act_ckpt, tokens_per_s_per_gpu, step_time_s, status, peak_mem_gib,
+framework, interconnect, notes; what a file lacks is left open and the planner takes the fastest
+choice that fits, as people who tune do). Every row is predicted from what it says; none is looked
+up, and its measurement is used for the score alone. ``--write`` makes docs/planner_accuracy.md.
 """
 
 from __future__ import annotations
@@ -79,7 +80,9 @@ def score(path: Path, half: str = "") -> dict[str, Any]:
 
 @lru_cache
 def _answered(path: Path) -> tuple[int, list[Answer], Counter[str]]:
-    """Rows of a file, what is said of those that can be predicted, and why others cannot; 0 rows of another kind."""
+    """Rows of a file, what is said of those that can be predicted, and why others cannot; 0 rows of
+    another kind.
+    """
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         try:
             rows = [_plain(row) for row in csv.DictReader(file, delimiter=_separator(file))]
@@ -102,7 +105,9 @@ def _separator(file: IO[str]) -> str:
 
 
 def _plain(row: dict[str | None, Any]) -> dict[str, str]:
-    """Names without blanks and capitals, values as text; what stands beyond the last column is left out."""
+    """Names without blanks and capitals, values as text; what stands beyond the last column is left
+    out.
+    """
     return {
         key.strip().lower(): value.strip() if isinstance(value, str) else ""
         for key, value in row.items()
@@ -184,7 +189,9 @@ def _regret(scores: np.ndarray, timed: list[Answer]) -> dict[str, Any]:
 
 
 def _baselines(timed: list[Answer]) -> dict[str, Any]:
-    """Two rules of thumb. The MFU of a GPU is the median over the very rows that are scored, which favours it."""
+    """Two rules of thumb. The MFU of a GPU is the median over the very rows that are scored, which
+    favours it.
+    """
     _, measured = _arrays(timed)
     least = np.array(
         [one.layout["tp"] * one.layout["pp"] * 1e6 - one.layout["micro_batch"] for one in timed],
@@ -210,7 +217,9 @@ def _baselines(timed: list[Answer]) -> dict[str, Any]:
 
 
 def _calibrated(timed: list[Answer]) -> dict[str, Any]:
-    """Each model on each GPU corrected by five of its rows (the first of a fixed shuffle), scored on the others."""
+    """Each model on each GPU corrected by five of its rows (the first of a fixed shuffle), scored
+    on the others.
+    """
     groups: defaultdict[tuple[str, str], list[Answer]] = defaultdict(list)
     for one in timed:
         groups[one.case.row.get("model", ""), one.case.cluster.device.name].append(one)
@@ -348,7 +357,8 @@ have crashed for another reason than memory."""
 
 def _baseline_table(found: dict[str, Any]) -> str:
     lines = [
-        "| source | planner | least TP x PP, then largest micro-batch | one MFU per GPU | its MAPE % | its Spearman |",
+        "| source | planner | least TP x PP, then largest micro-batch | one MFU per GPU | its "
+        "MAPE % | its Spearman |",
         "|---|---|---|---|---|---|",
     ]
     for name, one in found.items():
@@ -377,13 +387,15 @@ def document(found: dict[str, Any], halves: dict[str, Any]) -> str:
     notes = (ROOT / "bench/planner_accuracy_notes.md").read_text("utf-8")
     parts = [
         "# How accurate the planner is",
-        f"Made by `python bench/planner_accuracy.py DIR --write` at commit {commit.stdout.strip() or 'unknown'}.",
+        "Made by `python bench/planner_accuracy.py DIR --write` at commit "
+        f"{commit.stdout.strip() or 'unknown'}.",
         "Step time against published runs; nothing is calibrated but in the columns that say so.",
         LEGEND,
         table(found),
         "## The same by halves",
-        "The cells in two halves by hash. Both were looked at while the constants were chosen, so this shows how much\n"
-        "the figures depend on the rows and is no held-out test; that is what sources unseen so far are for.",
+        "The cells in two halves by hash. Both were looked at while the constants were chosen, so "
+        "this shows how much\nthe figures depend on the rows and is no held-out test; that is "
+        "what sources unseen so far are for.",
         "First half:\n\n" + table(halves["first"]),
         "Second half:\n\n" + table(halves["second"]),
         "## What the pick costs, against two rules of thumb",

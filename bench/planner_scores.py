@@ -11,7 +11,9 @@ from gputop_analysis.planner.layout import Floats
 
 
 def errors(predicted: Floats, measured: Floats) -> dict[str, float]:
-    """Of step times, in percent: mean and median absolute error, median bias; empty without rows."""
+    """Of step times, in percent: mean and median absolute error, median bias; empty
+    without rows.
+    """
     if not len(predicted):
         return {}
     off = 100 * (np.asarray(predicted) / np.asarray(measured) - 1)
@@ -23,15 +25,19 @@ def errors(predicted: Floats, measured: Floats) -> dict[str, float]:
 
 
 def spearman(a: Floats, b: Floats) -> float:
-    """Rank correlation, equal values sharing their mean rank; nan below three values or where one does not vary."""
+    """Rank correlation, equal values sharing their mean rank; nan below three values or where one
+    does not vary.
+    """
     if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return float("nan")
     return float(np.corrcoef(_ranks(a), _ranks(b))[0, 1])
 
 
 def regrets(scores: Floats, measured: Floats, cells: Sequence[Hashable]) -> dict[Hashable, float]:
-    """Of each cell with two rows or more: how much longer the row with the least score took than the fastest one, as a
-    share. Rows with equal scores count with their mean: whoever has no preference takes any."""
+    """Of each cell with two rows or more: how much longer the row with the least score took than
+    the fastest one, as a share. Rows with equal scores count with their mean: whoever has no
+    preference takes any.
+    """
     members: defaultdict[Hashable, list[int]] = defaultdict(list)
     for i, cell in enumerate(cells):
         members[cell].append(i)

@@ -1,5 +1,6 @@
-"""How fast the planner is: configurations a second, a plan for 1024 GPUs (CPU time of one process, best of five), and
-how long the strategy screen takes to answer a key (wall clock, ``strategy_keys.py``).
+"""How fast the planner is: configurations a second, a plan for 1024 GPUs (CPU time of one process,
+best of five), and how long the strategy screen takes to answer a key (wall clock,
+``strategy_keys.py``).
 
 python bench/planner_speed.py
 """

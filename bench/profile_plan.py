@@ -1,8 +1,9 @@
-"""Which event profiles are made: families and their structures, ways of training, and the sizes of the traces.
+"""Which event profiles are made: families and their structures, ways of training, and the sizes of
+the traces.
 
-The sizes that one dimension takes in the traces stand to each other as primes that no other dimension has, so that a
-storage's growth from trace to trace names its dimensions (see ``profile_terms.py``). Nothing is allocated, so they
-need not be small.
+The sizes that one dimension takes in the traces stand to each other as primes that no other
+dimension has, so that a storage's growth from trace to trace names its dimensions (see
+``profile_terms.py``). Nothing is allocated, so they need not be small.
 """
 
 from __future__ import annotations
@@ -44,12 +45,15 @@ SIZES: dict[str, tuple[int, int, int]] = {
 }
 """``side``: patches along an edge of an image.
 
-Batches are such that a fused loss takes as many pieces in each trace, and an embedding's backward sorts."""
+Batches are such that a fused loss takes as many pieces in each trace, and an embedding's backward
+sorts.
+"""
 SHORT_SEQ = (SIZES["seq"][0], 128 * 14 - 32, 128 * 13 - 32)
 """Of families in ``SHORT``; as many pieces of a fused loss as with the others."""
 SHORT = ("gpt2", "bert", "gemma3_text", "clip")
-"""Families whose events change with the length: rows of position embeddings whose gradient is not sorted (up to 3072,
-``EmbeddingBackwardKernel.cu``), or a window that masks all longer sequences."""
+"""Families whose events change with the length: rows of position embeddings whose gradient is not
+sorted (up to 3072, ``EmbeddingBackwardKernel.cu``), or a window that masks all longer sequences.
+"""
 LAYERS = 4
 """What ``vram.deepen`` takes: the first, two alike, the last."""
 _PLAIN = ("hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab", "max_position")

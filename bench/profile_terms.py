@@ -1,8 +1,9 @@
 """From the sizes of one storage in several traces to the product of dimensions that it is.
 
-The same step is traced a few times with dimensions whose ratios are products of different primes. A storage that is
-``c x seq x hidden`` grows from trace to trace exactly as ``seq x hidden`` does and as no other product: the ratios name
-the product, and what is left over is the constant ``c``, with the width of the data type in it.
+The same step is traced a few times with dimensions whose ratios are products of different primes. A
+storage that is ``c x seq x hidden`` grows from trace to trace exactly as ``seq x hidden`` does and
+as no other product: the ratios name the product, and what is left over is the constant ``c``, with
+the width of the data type in it.
 """
 
 from __future__ import annotations
@@ -16,14 +17,18 @@ from gputop_analysis.vram.profiles.term import Term
 
 MOST_FACTORS = 4
 LARGEST_DENOMINATOR = 16_384
-"""Of the constant: one scale for so many 4-bit weights is the rarest that is met (QLoRA, double quantisation)."""
+"""Of the constant: one scale for so many 4-bit weights is the rarest that is met (QLoRA, double
+quantisation).
+"""
 
 
 LARGEST_NUMERATOR = 4096
 
 
 class UnclearError(ValueError):
-    """The traces cannot tell two products apart: more of them, or better chosen dimensions, are needed."""
+    """The traces cannot tell two products apart: more of them, or better chosen dimensions, are
+    needed.
+    """
 
 
 class Terms:
@@ -74,7 +79,9 @@ def growth(sizes: Sequence[int]) -> tuple[Fraction, ...]:
 
 
 def _products(names: Iterable[str]) -> Iterator[tuple[str, ...]]:
-    """The empty product first, then by the number of factors: the simplest product of equal growth is taken."""
+    """The empty product first, then by the number of factors: the simplest product of equal growth
+    is taken.
+    """
     names = tuple(names)
     for count in range(MOST_FACTORS + 1):
         yield from combinations_with_replacement(names, count)

@@ -1,9 +1,11 @@
-"""Holds what a finding promises against what removing the fault really wins: faulty and mended runs, back to back.
+"""Holds what a finding promises against what removing the fault really wins: faulty and mended
+runs, back to back.
 
     python bench/promises.py [-k WORD] [--times N]
 
-Each fault of ``tests/faults/scripts`` is run with the fault and without it, in turn, N times. Won is the difference of
-the mean step times over the steps after the first 20. One line a fault and a JSON line with the figures.
+Each fault of ``tests/faults/scripts`` is run with the fault and without it, in turn, N times. Won
+is the difference of the mean step times over the steps after the first 20. One line a fault and a
+JSON line with the figures.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ WARM_UP = 20
 
 @dataclass(frozen=True)
 class Pair:
-    """A fault, the finding that must promise something for it, and what the script is like without it."""
+    """A fault, the finding that must promise something for it, and what the script is like without
+    it.
+    """
 
     id: str
     script: str
@@ -93,7 +97,9 @@ def main() -> None:
 
 
 def compare(pair: Pair, times: int) -> dict[str, object]:
-    """Step times with and without the fault, in turn, and what was promised; milliseconds a step."""
+    """Step times with and without the fault, in turn, and what was promised;
+    milliseconds a step.
+    """
     faulty, mended, promised = [], [], []
     for _ in range(times):
         with tempfile.TemporaryDirectory() as folder:

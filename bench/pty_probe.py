@@ -1,4 +1,6 @@
-"""Runs a program in a real pseudo-terminal and measures it from outside: first frame, CPU, bytes, memory."""
+"""Runs a program in a real pseudo-terminal and measures it from outside: first frame, CPU, bytes,
+memory.
+"""
 
 from __future__ import annotations
 

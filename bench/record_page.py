@@ -47,7 +47,8 @@ def page() -> str:
     sections.append("## Objects inside events\n")
     sections += [_section(f"`{contract.__name__}`", "#", contract) for contract in _inner()]
     sections.append(
-        "## Commands\n\nJSON in a `MSG_COMMAND` datagram, from the recorder to a training process.\n"
+        "## Commands\n\nJSON in a `MSG_COMMAND` datagram, from the recorder "
+        "to a training process.\n"
     )
     sections += [
         _section(f"`{name}`", "#", contract) for name, contract in contracts.COMMANDS.items()

@@ -1,8 +1,10 @@
-"""Repeats the counts of docs/reliability.md: signals soon after the start, odd environments, failing system calls.
+"""Repeats the counts of docs/reliability.md: signals soon after the start, odd environments,
+failing system calls.
 
     python bench/reliability.py [signals] [environments] [faults] [--json]
 
-Prints a row of a table for each part, and what was lost on stderr. Real processes; half an hour on two cores.
+Prints a row of a table for each part, and what was lost on stderr. Real processes; half an hour on
+two cores.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ class Row(NamedTuple):
 
 
 def signals(seed: int) -> Row:
-    """A signal to the front at a random moment; SIGINT in the live screen is typed, as a person would."""
+    """A signal to the front at a random moment; SIGINT in the live screen is typed, as a person
+    would.
+    """
     chance = random.Random(seed)
     held, hangups = 0, 0
     for number in range(SIGNALS):
@@ -66,7 +70,10 @@ def signals(seed: int) -> Row:
                 f"{kind.name} after {delay_s:.2f} s, {'live' if live else 'headless'}: {wrong}",
                 file=sys.stderr,
             )
-    note = f"60 s sleeper, 0 to {LATEST_S} s; after SIGHUP {hangups} commands ran on, as they must once started"
+    note = (
+        f"60 s sleeper, 0 to {LATEST_S} s; after SIGHUP {hangups} commands ran on, as they "
+        "must once started"
+    )
     return Row("signal to the front soon after the start", SIGNALS, held, note)
 
 
@@ -149,7 +156,9 @@ def _read(terminal: int, seconds: float) -> bytes:
 
 
 def _end(front: int, terminal: int, seconds: float) -> int | None:
-    """The front's exit code; answers its question whether to stop the training. None: it runs on."""
+    """The front's exit code; answers its question whether to stop the training. None:
+    it runs on.
+    """
     deadline, drawn, asked = time.monotonic() + seconds, b"", False
     while time.monotonic() < deadline:
         pid, status = os.waitpid(front, os.WNOHANG)
@@ -181,7 +190,9 @@ def odd_environments(_seed: int) -> Row:
 
 
 def failing_calls(seed: int) -> Row:
-    """Each system call of the recorder fails in turn, once and for good, from its first and from a later time on."""
+    """Each system call of the recorder fails in turn, once and for good, from its first and from a
+    later time on.
+    """
     tried = held = hits = 0
     later = random.Random(seed).randint(2, 20)
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:

@@ -1,10 +1,12 @@
-"""Whether two versions of gputop answer alike: stores answers as JSON, and lists every difference of two folders.
+"""Whether two versions of gputop answer alike: stores answers as JSON, and lists every difference
+of two folders.
 
     python bench/same_answers.py store FOLDER [--part 1/3]
     python bench/same_answers.py compare BEFORE AFTER
 
-Answers are those of ``estimate`` for 60 setups over all tiers, ``plan`` for 30 jobs, ``launch`` for ten, and
-``catalog show`` and ``plan`` of one small job for every GPU. Times of answering are left out.
+Answers are those of ``estimate`` for 60 setups over all tiers, ``plan`` for 30 jobs, ``launch`` for
+ten, and ``catalog show`` and ``plan`` of one small job for every GPU. Times of answering are left
+out.
 """
 
 from __future__ import annotations
@@ -115,12 +117,15 @@ def questions() -> Iterator[tuple[str, str]]:
         if spec.runs_torch:
             yield (
                 "plan",
-                f"--model gpt2 --gpu {json.dumps(spec.name)} --gpus 8 --global-batch 64 --seq 1024 --top 1",
+                f"--model gpt2 --gpu {json.dumps(spec.name)} --gpus 8 --global-batch 64 --seq "
+                "1024 --top 1",
             )
 
 
 def answer(command: str, words: str) -> dict[str, Any]:
-    """What the command prints, as data; its first line on stderr and its exit code where it refuses."""
+    """What the command prints, as data; its first line on stderr and its exit code where it
+    refuses.
+    """
     import shlex
 
     from gputop.cli import main

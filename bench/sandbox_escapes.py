@@ -1,6 +1,8 @@
-"""Counts the ways out of the sandbox of ``gputop estimate train.py`` that do harm, by user and by layer of the kernel.
+"""Counts the ways out of the sandbox of ``gputop estimate train.py`` that do harm, by user and by
+layer of the kernel.
 
-``python bench/sandbox_escapes.py``; as root it tries them as nobody too. Exit code 1 where any did harm.
+``python bench/sandbox_escapes.py``; as root it tries them as nobody too. Exit code 1 where any did
+harm.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
-"""How often the straggler rule names a rank of a clean run, and how often it finds a slow one. One JSON line.
+"""How often the straggler rule names a rank of a clean run, and how often it finds a slow one. One
+JSON line.
 
-Simulated synchronous runs: each rank's step takes 100 ms with autocorrelated noise, and waits for the slowest one.
+Simulated synchronous runs: each rank's step takes 100 ms with autocorrelated noise, and waits for
+the slowest one.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ def named(
 
 
 def main(runs: int) -> None:
-    """Print the figures of ``runs`` runs each; the grid of few steps and ranks has a third of that."""
+    """Print the figures of ``runs`` runs each; the grid of few steps and ranks has a
+    third of that.
+    """
     started = time.monotonic()
     grid = [
         (s, r, rho, n)

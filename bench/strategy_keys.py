@@ -1,10 +1,10 @@
-"""How long the strategy screen takes to answer a key, in a real pseudo-terminal: from the byte of the key to the last
-byte of the picture that follows.
+"""How long the strategy screen takes to answer a key, in a real pseudo-terminal: from the byte of
+the key to the last byte of the picture that follows.
 
-Llama-3-70B is planned on 64 and on 1024 GPUs, at 80x24 and 200x50. Arrows change the global batch, with which the whole
-space is searched again, to and fro every third of a second, as a person does; a figure that is typed asks something
-that could not be worked out ahead; ``u`` opens what each optimisation would win. CPU is the whole process's for a key,
-with what it works out ahead.
+Llama-3-70B is planned on 64 and on 1024 GPUs, at 80x24 and 200x50. Arrows change the global batch,
+with which the whole space is searched again, to and fro every third of a second, as a person does;
+a figure that is typed asks something that could not be worked out ahead; ``u`` opens what each
+optimisation would win. CPU is the whole process's for a key, with what it works out ahead.
 """
 
 from __future__ import annotations

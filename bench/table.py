@@ -1,8 +1,10 @@
-"""Runs the benches one after the other and prints the table of docs/performance.md; ``--write`` puts it there.
+"""Runs the benches one after the other and prints the table of docs/performance.md; ``--write``
+puts it there.
 
     python bench/table.py [--write]
 
-Each row stands beside its budget. All rows come from one machine and one run, with nothing else on it if you can.
+Each row stands beside its budget. All rows come from one machine and one run, with nothing else on
+it if you can.
 """
 
 from __future__ import annotations
@@ -67,13 +69,22 @@ def rows() -> list[tuple[str, str, str]]:
             )
         )
     first = run("first_frame")
-    beside = f"bare Python: {first['python_ms']} ms, a Textual application of one label: {first['label_ms']} ms"
+    beside = (
+        f"bare Python: {first['python_ms']} ms, a Textual application of one label: "
+        f"{first['label_ms']} ms"
+    )
     table.append(("first frame of `gputop run`", "<= 400 ms", f"{first['run_ms']} ms ({beside})"))
     table.append(("first frame of `gputop open`", "<= 400 ms", f"{first['open_ms']} ms"))
-    measured = f"{first['numbers_ms']} ms (the script alone reaches its first step after {first['first_step_ms']} ms)"
+    measured = (
+        f"{first['numbers_ms']} ms (the script alone reaches its first step after "
+        f"{first['first_step_ms']} ms)"
+    )
     table.append(("first live numbers of a training", "<= 3 s", measured))
     paint = run("paint")
-    measured = f"{paint['cpu_pct']:.1f} % of a core, {paint['kb_per_s']:.0f} kB/s, {paint['rss_mb']:.0f} MB"
+    measured = (
+        f"{paint['cpu_pct']:.1f} % of a core, {paint['kb_per_s']:.0f} kB/s, "
+        f"{paint['rss_mb']:.0f} MB"
+    )
     table.append(
         ("live screen, 200x50, 8 ranks", "<= 5 % of a core, <= 100 kB/s, <= 80 MB", measured)
     )
@@ -90,8 +101,9 @@ def analysis_rows() -> list[tuple[str, str, str]]:
     live = run("live_findings")
     for ranks in (8, 1024):
         measured = (
-            f"{live[f'tick_ms_{ranks}_ranks']:.0f} ms, at most {live[f'worst_tick_ms_{ranks}_ranks']:.0f} "
-            f"(in a view's first 20 s {live[f'all_checks_ms_{ranks}_ranks']:.0f}, at most "
+            f"{live[f'tick_ms_{ranks}_ranks']:.0f} ms, at most "
+            f"{live[f'worst_tick_ms_{ranks}_ranks']:.0f} (in a view's first 20 s "
+            f"{live[f'all_checks_ms_{ranks}_ranks']:.0f}, at most "
             f"{live[f'worst_young_tick_ms_{ranks}_ranks']:.0f})"
         )
         budget = f"<= {live[f'budget_ms_{ranks}_ranks']} ms"
@@ -116,7 +128,10 @@ def main() -> None:
     """Print the table, and write it where asked."""
     lines = ["| what | budget | measured |", "|---|---|---|"]
     lines += [f"| {what} | {budget} | {measured} |" for what, budget, measured in rows()]
-    machine = f"{os.cpu_count()} cores, no GPU, Python {platform.python_version()}, Linux; made by `python bench/table.py`."
+    machine = (
+        f"{os.cpu_count()} cores, no GPU, Python {platform.python_version()}, Linux; "
+        "made by `python bench/table.py`."
+    )
     text = "\n".join([BEGIN, machine, "", *lines, END])
     print(text)
     if "--write" in sys.argv[1:]:

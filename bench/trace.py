@@ -1,7 +1,9 @@
-"""How fast a trace is analysed, in how much memory: `python bench/trace.py [MEGABYTES]` prints one JSON line.
+"""How fast a trace is analysed, in how much memory: `python bench/trace.py [MEGABYTES]` prints one
+JSON line.
 
-The trace is made here: a GPU run in the proportions of a real one, that is four host operators, a launch, a flow pair
-and a kernel at a time, every tenth kernel a collective on a stream of its own. Nothing of it is measured.
+The trace is made here: a GPU run in the proportions of a real one, that is four host operators, a
+launch, a flow pair and a kernel at a time, every tenth kernel a collective on a stream of its own.
+Nothing of it is measured.
 """
 
 from __future__ import annotations
@@ -16,8 +18,8 @@ import time
 from pathlib import Path
 
 _KERNEL = (
-    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul> >"
-    "(int, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>)"
+    "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, "
+    "std::array<char*, 3ul> >(int, at::native::CUDAFunctor_add<float>, std::array<char*, 3ul>)"
 )
 _COLLECTIVE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 _BASE_US = 4_388_017_071_434

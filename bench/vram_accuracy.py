@@ -1,13 +1,16 @@
 """How far the memory estimates are from published measurements.
 
-    python bench/vram_accuracy.py DIR [DIR ...] [--tier trace|profile|formula|best] [--json] [--groups]
+    python bench/vram_accuracy.py DIR [DIR ...] [--tier trace|profile|formula|best] [--json]
+    [--groups]
                                       [--limit N] [--limit-s S] [--write] [--write-intervals]
 
-``DIR`` holds CSV files with the columns of ``docs/vram_accuracy.md``. Each row becomes a setup by what it says, goes
-through the tier, and is compared with what was measured: allocated with allocated, reserved with reserved, the
-driver's view with the device total. Rows are never looked up. ``best`` (the default) takes the profile tier where it
-covers a row, else the formula; ``trace`` needs torch here, and traces each distinct setup once: after ``--limit-s``
-seconds only those that were traced before, and the other rows are left out."""
+``DIR`` holds CSV files with the columns of ``docs/vram_accuracy.md``. Each row becomes a setup by
+what it says, goes through the tier, and is compared with what was measured: allocated with
+allocated, reserved with reserved, the driver's view with the device total. Rows are never looked
+up. ``best`` (the default) takes the profile tier where it covers a row, else the formula; ``trace``
+needs torch here, and traces each distinct setup once: after ``--limit-s`` seconds only those that
+were traced before, and the other rows are left out.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,9 @@ INTERVALS = ROOT / "analysis/gputop_analysis/data/vram_intervals.json"
 
 
 def cases(folder: Path, limit: int | None) -> Iterator[Case]:
-    """Those of every CSV file of the folder, or of the one file, that has the columns; at most ``limit`` of each."""
+    """Those of every CSV file of the folder, or of the one file, that has the columns; at most
+    ``limit`` of each.
+    """
     for path in [folder] if folder.is_file() else sorted(folder.rglob("*.csv")):
         with path.open(encoding=_encoding(path), errors="replace", newline="") as lines:
             found = rows(lines)
@@ -55,7 +60,9 @@ def _encoding(path: Path) -> str:
 
 
 def answer(case: Case, tier: str | None, until: float = float("inf")) -> Answer:
-    """The estimate for a case, or why there is none; no trace begins after ``until``, a reading of the clock."""
+    """The estimate for a case, or why there is none; no trace begins after ``until``, a reading of
+    the clock.
+    """
     if case.setup is None:
         return Answer(case, reason=case.reason)
     capacity = _capacity(case.gpu)
@@ -77,7 +84,9 @@ def answer(case: Case, tier: str | None, until: float = float("inf")) -> Answer:
 
 
 def _capacity(name: str) -> int | None:
-    """Usable bytes of a GPU; None where the name does not say which of several sizes it is (``A100``)."""
+    """Usable bytes of a GPU; None where the name does not say which of several sizes it is
+    (``A100``).
+    """
     try:
         match = catalog.match_gpu(name)
     except LookupError:
@@ -151,7 +160,8 @@ def main() -> None:
     tier = None if options.tier == "best" else options.tier
     if options.write_intervals and tier is None:
         parser.error(
-            "--write-intervals needs a --tier: with best each tier would speak for some of its rows only"
+            "--write-intervals needs a --tier: with best each tier would speak for "
+            "some of its rows only"
         )
     until = time.monotonic() + options.limit_s
     answers = [

@@ -1,11 +1,13 @@
 """Real steps of 36 configurations on the GPU here, against the three tiers. One JSON line.
 
-    python bench/vram_grid.py [--out FILE] [--device cuda|cpu] [--limit N] [--tiers formula,profile,trace]
+    python bench/vram_grid.py [--out FILE] [--device cuda|cpu] [--limit N] [--tiers
+    formula,profile,trace]
 
-Each configuration takes a few real steps in a process of its own (``gputop probe``), so that one that runs out of
-memory harms no other. What was measured is kept in ``FILE``, a JSON line a configuration with the GPU, its driver and
-the versions of torch and transformers; those that are there already for this GPU and torch are not run again. On a CPU
-the mechanics run, but there is no peak to measure, so nothing is kept.
+Each configuration takes a few real steps in a process of its own (``gputop probe``), so that one
+that runs out of memory harms no other. What was measured is kept in ``FILE``, a JSON line a
+configuration with the GPU, its driver and the versions of torch and transformers; those that are
+there already for this GPU and torch are not run again. On a CPU the mechanics run, but there is no
+peak to measure, so nothing is kept.
 """
 
 from __future__ import annotations
@@ -34,8 +36,9 @@ Row = dict[str, Any]
 
 
 def grid() -> list[tuple[str, Row]]:
-    """(model, options as on the command line) of every configuration: sizes, batch, sequence, checkpointing, LoRA,
-    optimizers, attention."""
+    """(model, options as on the command line) of every configuration: sizes, batch, sequence,
+    checkpointing, LoRA, optimizers, attention.
+    """
     found: list[tuple[str, Row]] = []
     for model, seq, size, kept in product((SMALL, MIDDLE), (512, 2048), (1, 4), ("none", "full")):
         found.append((model, {"seq": seq, "micro_batch": size, "checkpointing": kept}))
@@ -65,7 +68,9 @@ def grid() -> list[tuple[str, Row]]:
 
 
 def measured(model: str, options: Row, tiers: tuple[str, ...], device: str = "") -> Row:
-    """One configuration: its real steps and what each tier says; ``failed`` where the steps or a tier did not run."""
+    """One configuration: its real steps and what each tier says; ``failed`` where the steps or a
+    tier did not run.
+    """
     row: Row = {"model": model, "options": options}
     setup = setup_of(
         resolve(model), {name: value for name, value in options.items() if value != ""}

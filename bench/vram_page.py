@@ -1,7 +1,8 @@
 """The results of ``vram_accuracy.py`` as a table on the terminal and as ``docs/vram_accuracy.md``.
 
-The page has a section for each tier; ``vram_accuracy.py DIR --tier TIER --write`` makes its section anew and leaves the
-others, and the one on sources that nothing was tuned on, which is written by hand.
+The page has a section for each tier; ``vram_accuracy.py DIR --tier TIER --write`` makes its section
+anew and leaves the others, and the one on sources that nothing was tuned on, which is written by
+hand.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ TARGET_PCT = {"trace": 5.0, "profile": 3.0, "formula": 10.0, "best": 10.0}
 """Median error that a tier aims at."""
 TARGET_OOM = 0.9
 COLUMNS = (
-    "case_id source model params hidden layers heads kv_heads ffn vocab seq micro_batch grad_accum gpus "
-    "gpu_model dtype optimizer tp pp vp dp cp ep sharding act_ckpt flash compile fused_loss lora_rank quant "
-    "measured_peak_GiB mem_metric oom framework framework_version notes"
+    "case_id source model params hidden layers heads kv_heads ffn vocab seq micro_batch "
+    "grad_accum gpus gpu_model dtype optimizer tp pp vp dp cp ep sharding act_ckpt flash compile "
+    "fused_loss lora_rank quant measured_peak_GiB mem_metric "
+    "oom framework framework_version notes"
 )
 HEAD = f"""# Accuracy of the memory estimates
 
@@ -50,35 +52,41 @@ made, so there are no such figures yet; every error below is against measurement
 """
 REASONS = {
     "fms_acceleration": "What is allocated is within 2 % in most runs. Those far off: `gpt_bigcode` with 4-bit "
-    "weights, which took some 4 bytes more per token and entry of the vocabulary, as if its logits were in fp32 and "
-    "held; by formula, LoRA under FSDP1 and `gpt_bigcode`. The driver's view: with a kernel for the loss over whole "
-    "logits it is higher by about one fp32 copy of the logits, while what is allocated agrees, so a freed block was "
-    "not used again; the kernel's source does not show why. On a full GPU it lies anywhere between what is needed and "
-    "what is there. 4-bit weights are made on the GPU out of 16-bit ones, and what that leaves in the allocator's "
-    "cache is likely in the driver's view of those runs, 1 to 4 GiB above the estimate.",
-    "fsdp_qlora": "Offloaded runs near the GPU's limit, where what is reserved lies anywhere between what is "
-    "needed and what is there.",
+    "weights, which took some 4 bytes more per token and entry of the vocabulary, as if its "
+    "logits were in fp32 and held; by formula, LoRA under FSDP1 and `gpt_bigcode`. The "
+    "driver's view: with a kernel for the loss over whole logits it is higher by about one "
+    "fp32 copy of the logits, while what is allocated agrees, so a freed block was not used "
+    "again; the kernel's source does not show why. On a full GPU it lies anywhere between "
+    "what is needed and what is there. 4-bit weights are made on the GPU out of 16-bit ones, "
+    "and what that leaves in the allocator's cache is likely in the driver's view of those "
+    "runs, 1 to 4 GiB above the estimate.",
+    "fsdp_qlora": "Offloaded runs near the GPU's limit, where what is reserved lies anywhere between what "
+    "is needed and what is there.",
     "hf_performance_guide": "The page itself has 1.3 GiB for the libraries of CUDA 11.2, which loads all kernels at "
-    "once, 0.7 GiB above the estimate; the rest is a classifier without logits over the vocabulary.",
-    "hf_ulysses": "Which memory was measured is not said, and the one row out of memory is 1 GiB above the GPU.",
+    "once, 0.7 GiB above the estimate; the rest is a classifier without "
+    "logits over the vocabulary.",
+    "hf_ulysses": "Which memory was measured is not said, and the one row out of memory is 1 "
+    "GiB above the GPU.",
     "litgpt": "bitsandbytes 0.41 kept the inputs of 4-bit layers, which later versions do not; the "
     "peaks of its multi-GPU runs are as high as on one GPU, so they seem to be those of "
-    "loading; some full runs need less than the optimizer that is named: 15.4 GiB "
-    "were measured for a model of 3.2 billion parameters, of which bf16 weights, gradients and two states alone are "
-    "24 GiB; this one row is the false alarm of out of memory.",
-    "llama_factory": "Whole GB; Unsloth's checkpoints of long sequences go to the CPU earlier than is modelled.",
-    "megatron_lm_golden": "Toy models of 0.4 to 4 GiB, where 80 MB of workspaces are 2 to 20 %; all-gather dispatch "
-    "of experts.",
+    "loading; some full runs need less than the optimizer that is named: 15.4 GiB were "
+    "measured for a model of 3.2 billion parameters, of which bf16 weights, gradients and two "
+    "states alone are 24 GiB; this one row is the false alarm of out of memory.",
+    "llama_factory": "Whole GB; Unsloth's checkpoints of long sequences go to the CPU "
+    "earlier than is modelled.",
+    "megatron_lm_golden": "Toy models of 0.4 to 4 GiB, where 80 MB of workspaces are 2 to 20 "
+    "%; all-gather dispatch of experts.",
     "ms_swift": "Reserved memory of runs over texts of varying length, likely with evaluation in between "
     "that keeps logits on the GPU; model code of its own.",
-    "nanotron": "The last stage of a pipeline holds some 50 bytes per token and entry of the vocabulary where one "
-    "micro-batch's loss needs 22, as if of two more micro-batches; its engine as published does not show why.",
+    "nanotron": "The last stage of a pipeline holds some 50 bytes per token and entry of the vocabulary "
+    "where one micro-batch's loss needs 22, as if of two more micro-batches; its engine as "
+    "published does not show why.",
     "nemo_automodel": "Neither the types of weights and logits nor whether lines add up are said.",
     "peft_method_comparison": "Sampled at the end of steps; batches are padded to their own longest text, below the "
     "stated length.",
     "torchao": "On B200 6 GiB less than the same run on MI300X took; the source does not say why.",
-    "torchtitan": "Float8 with row-wise scales kept unsharded float8 weights before torchao's pull request 1629; "
-    "gathered sequences of eight tensor ranks; gaps of freed logits in long contexts.",
+    "torchtitan": "Float8 with row-wise scales kept unsharded float8 weights before torchao's pull request "
+    "1629; gathered sequences of eight tensor ranks; gaps of freed logits in long contexts.",
     "torchtune": "Some rows are of unpacked texts or of another optimizer than is stated; the LoRA runs "
     "lie below what weights and whole logits need, so that their loss must have been chunked.",
 }
@@ -110,14 +118,17 @@ def show(tier: str, judged: dict[str, Any], runs: Sequence[Run], groups: bool) -
         ).items():
             print(_line(name, part, width=110))
     print(
-        f"target: a median of {TARGET_PCT[tier]:g} %, out of memory with recall and precision of {TARGET_OOM:g}"
+        f"target: a median of {TARGET_PCT[tier]:g} %, out of memory with recall and precision of "
+        f"{TARGET_OOM:g}"
     )
     for one in missed(tier, judged, runs):
         print(f"    missed by {one['source']}, {one['group']}: {one['what']}; {one['reason']}")
 
 
 def missed(tier: str, judged: dict[str, Any], found: Sequence[Run]) -> list[dict[str, Any]]:
-    """The groups that miss a target: ``source``, ``group``, ``what`` is missed, the ``errors``, and the ``reason``."""
+    """The groups that miss a target: ``source``, ``group``, ``what`` is missed, the ``errors``, and
+    the ``reason``.
+    """
     rows: list[dict[str, Any]] = []
     for source, part in judged["sources"].items():
         reason = REASONS.get(source, "not looked into")
@@ -163,13 +174,16 @@ def _line(name: str, found: dict[str, Any], width: int = 68) -> str:
 
 def _fits(fits: dict[str, Any]) -> str:
     return (
-        f"out of memory: {fits['oom']} of {fits['runs']} runs, recall {fits['oom_recall']}, precision "
-        f"{fits['oom_precision']}; fits: recall {fits['fits_recall']}, precision {fits['fits_precision']}"
+        f"out of memory: {fits['oom']} of {fits['runs']} runs, recall {fits['oom_recall']}, "
+        f"precision {fits['oom_precision']}; fits: recall {fits['fits_recall']}, precision "
+        f"{fits['fits_precision']}"
     )
 
 
 def write(tier: str, judged: dict[str, Any], found: Sequence[Run], limit: int | None) -> None:
-    """Put this tier's section into the page; ``limit``: only so many rows of each file were read."""
+    """Put this tier's section into the page; ``limit``: only so many rows of each file
+    were read.
+    """
     old = PAGE.read_text("utf-8") if PAGE.exists() else ""
     sections = {name: _section(old, name) for name in (*TIERS, BY_HAND)}
     sections[tier] = "\n".join(_markdown(tier, judged, found, limit))
@@ -190,7 +204,10 @@ def _markdown(
 ) -> Iterator[str]:
     read = f" Of {', '.join(judged['sources'])}, the first {limit} rows." if limit else ""
     yield f"## Tier: {tier}\n\nAt commit `{_commit()}`.{read}\n"
-    yield "| source | rows used | metric | runs | median % | p90 % | bias % |\n|---|---|---|---|---|---|---|"
+    yield (
+        "| source | rows used | metric | runs | median % | p90 % | bias % "
+        "|\n|---|---|---|---|---|---|---|"
+    )
     for source, part in (*judged["sources"].items(), ("**overall**", judged["overall"])):
         rows = f"{part['rows_used']} of {part['rows']}"
         for metric, errors in (*part["by_metric"].items(), ("all", part["errors"])):
@@ -219,7 +236,10 @@ def _cells(errors: dict[str, Any]) -> str:
 
 def _missed(tier: str, judged: dict[str, Any], found: Sequence[Run]) -> Iterator[str]:
     """What misses the tier's targets, and why."""
-    yield f"Targets: a median of {TARGET_PCT[tier]:g} %, out of memory with recall and precision of {TARGET_OOM:g}."
+    yield (
+        f"Targets: a median of {TARGET_PCT[tier]:g} %, out of memory with recall and precision of "
+        f"{TARGET_OOM:g}."
+    )
     yield "Missed by:\n"
     for source, rows in groupby(missed(tier, judged, found), lambda one: one["source"]):
         groups = list(rows)

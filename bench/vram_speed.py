@@ -1,10 +1,11 @@
-"""How long an estimate takes, warm in process, as a command, and by a trace of an 8B model. One JSON line.
+"""How long an estimate takes, warm in process, as a command, and by a trace of an 8B model. One
+JSON line.
 
     python bench/vram_speed.py [--no-trace]
 
-In process: CPU time of the peak with its fits, a setup never asked about before each time. The command: wall and CPU
-time of ``gputop estimate``, levers and largest micro-batch included, with compiled modules as an installed package has
-them. The trace: wall time and resident memory.
+In process: CPU time of the peak with its fits, a setup never asked about before each time. The
+command: wall and CPU time of ``gputop estimate``, levers and largest micro-batch included, with
+compiled modules as an installed package has them. The trace: wall time and resident memory.
 """
 
 from __future__ import annotations
@@ -98,7 +99,9 @@ def _cpu_s(words: tuple[str, ...]) -> float:
 
 @cache
 def _compiled() -> dict[str, str]:
-    """The environment, with a folder of its own for compiled modules; the first process fills it."""
+    """The environment, with a folder of its own for compiled modules; the first process
+    fills it.
+    """
     folder = tempfile.mkdtemp(prefix="gputop-bench-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
@@ -106,7 +109,9 @@ def _compiled() -> dict[str, str]:
 
 
 def _command(words: tuple[str, ...], rounds: int = COMMANDS) -> float:
-    """Median seconds of a Python with these arguments, after a first one that fills the folder of compiled modules."""
+    """Median seconds of a Python with these arguments, after a first one that fills the folder of
+    compiled modules.
+    """
     took = []
     for _ in range(rounds + 1):
         began = time.perf_counter()

@@ -1,7 +1,9 @@
-"""Traces of many setups for the benches: kept in a temporary folder, the libraries imported once for all.
+"""Traces of many setups for the benches: kept in a temporary folder, the libraries imported once
+for all.
 
-A trace takes 1 to 3 s, and importing torch and transformers 7 s. So this process imports them once, and each trace runs
-in a child that is forked off it: as fresh as a process of its own, since the parent traces nothing itself.
+A trace takes 1 to 3 s, and importing torch and transformers 7 s. So this process imports them once,
+and each trace runs in a child that is forked off it: as fresh as a process of its own, since the
+parent traces nothing itself.
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ class OutOfTimeError(ValueError):
 
 
 def trace(setup: Setup, until: float = float("inf")) -> EventLog:
-    """The trace of a setup, all layers in it; made anew only before ``until``, a reading of the clock.
+    """The trace of a setup, all layers in it; made anew only before ``until``, a reading of the
+    clock.
 
     Raises:
         OutOfTimeError: it is not made yet, and ``until`` is over.
@@ -79,7 +82,9 @@ def _folder() -> Path:
 
 
 def _forked(arguments: list[str], said: Path) -> int:
-    """The exit code of a trace in a child, whose narration goes to a file, that of the libraries too."""
+    """The exit code of a trace in a child, whose narration goes to a file, that of the libraries
+    too.
+    """
     _libraries()
     child = os.fork()
     if child:

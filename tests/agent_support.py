@@ -1,4 +1,6 @@
-"""A recorder for tests: takes what guests send, decodes it, and starts scripts the way the launcher does."""
+"""A recorder for tests: takes what guests send, decodes it, and starts scripts the way the launcher
+does.
+"""
 
 from __future__ import annotations
 

@@ -62,7 +62,8 @@ class Builder:
     def step(
         self, rank: int = 0, n_steps: int = 1, wait_ms: float | None = None, **given: Any
     ) -> None:
-        """One step record; phases are given in milliseconds per step as ``forward=3.0``, other columns as they are.
+        """One step record; phases are given in milliseconds per step as ``forward=3.0``, other
+        columns as they are.
 
         ``wait_ms`` adds it to the backward phase and writes what DDP would say.
         """

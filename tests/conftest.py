@@ -1,4 +1,5 @@
-"""For every test: a check that fails raises, in place of being reported as one that could not be judged.
+"""For every test: a check that fails raises, in place of being reported as one that could not be
+judged.
 
 Tests that start real processes and hold them against the clock are tried again, since a busy
 machine is no fault of ours.
@@ -16,7 +17,8 @@ from hypothesis import HealthCheck, settings
 
 from gputop_analysis.findings import registry
 
-# The readers of published runs, which only the benchmarks ship; last, since some are called as modules of Python are.
+# The readers of published runs, which only the benchmarks ship; last, since some are called as
+# modules of Python are.
 sys.path.append(str(Path(__file__).parent.parent / "bench"))
 
 # The Pythons that the tests start end sooner: see there.
@@ -30,7 +32,8 @@ settings.load_profile("gputop")
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
 
-# A suite that was started in the background, or by nohup, ignores these, and so would all that it starts.
+# A suite that was started in the background, or by nohup, ignores these, and so would all that it
+# starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -38,7 +41,9 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 @pytest.fixture(autouse=True)
 def own_signals() -> Iterator[None]:
-    """What a command did to the signals of its process, run inside ours, is not handed to the next test's children."""
+    """What a command did to the signals of its process, run inside ours, is not handed to the next
+    test's children.
+    """
     before = {number: signal.getsignal(number) for number in ENDING}
     yield
     if threading.current_thread() is threading.main_thread():
@@ -55,7 +60,9 @@ def strict_findings(monkeypatch: pytest.MonkeyPatch) -> None:
 
 ONE_WORKER = ("agent", "tracer", "vram")
 SHARING = ("test_diff.py", "test_real_trace.py", "test_run.py")
-"""Their files share trainings and traces that take up to a minute to make: a file is not spread over workers."""
+"""Their files share trainings and traces that take up to a minute to make: a file is not spread
+over workers.
+"""
 LONG = ("agent", "tracer", "vram", "e2e", "planner", "launch", "recorder")
 """They begin, so that no worker is left with a long file when the others have nothing to do."""
 

@@ -1,4 +1,6 @@
-"""GPU runs for tests, synthetic: no GPU was there. Samples and hellos as recorder and guest would write them."""
+"""GPU runs for tests, synthetic: no GPU was there. Samples and hellos as recorder and guest would
+write them.
+"""
 
 from typing import Any
 
@@ -15,7 +17,9 @@ def gpu_run(
     thread_cpu: float = 0.97,
     **phases: float,
 ) -> Builder:
-    """Steps of 20 ms on as many GPUs as ranks, on the device's clock too; memory of 80 GiB a GPU."""
+    """Steps of 20 ms on as many GPUs as ranks, on the device's clock too; memory of 80
+    GiB a GPU.
+    """
     phases = phases or {"forward": 6.0, "backward": 12.0, "optimizer": 2.0}
     build = Builder(path / "r")
     build.state["gpus"] = [

@@ -1,4 +1,6 @@
-"""Odd surroundings in which a command is started, bare and under gputop: data for the tests and for ``bench/``."""
+"""Odd surroundings in which a command is started, bare and under gputop: data for the tests and for
+``bench/``.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class Case(NamedTuple):
     """Started as a user who is not root and not in the user database."""
     code: str = CODE
     places: tuple[str, ...] = ()
-    """Directories of the user in /tmp and /dev/shm that somebody else has taken: foreign, link, file or open."""
+    """Directories of the user in /tmp and /dev/shm that somebody else has taken: foreign, link,
+    file or open.
+    """
 
 
 class Outcome(NamedTuple):
@@ -287,7 +291,8 @@ def main() -> None:
             wrong = difference(bare, watched)
             failed += bool(wrong)
             print(
-                f"{'FAIL' if wrong else 'ok':5} {case.name} {reason or wrong or first_word(watched)}",
+                f"{'FAIL' if wrong else 'ok':5} {case.name} "
+                f"{reason or wrong or first_word(watched)}",
                 flush=True,
             )
     print(f"{failed} failed")

@@ -1,4 +1,6 @@
-"""Two hundred records that nobody's recorder wrote, as a table: a name, and what is done to a sound record."""
+"""Two hundred records that nobody's recorder wrote, as a table: a name, and what is done to a sound
+record.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Runs a script of ``tests/faults/scripts`` under gputop, as a user would, and evaluates the record."""
+"""Runs a script of ``tests/faults/scripts`` under gputop, as a user would, and evaluates the
+record.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class Outcome:
 
     @property
     def serious(self) -> dict[str, Finding]:
-        """Findings above info, by id; without IN04, which a busy test machine makes true of every run."""
+        """Findings above info, by id; without IN04, which a busy test machine makes true of every
+        run.
+        """
         kept = [one for one in self.findings if one.severity != "info"]
         return {one.id: one for one in kept if one.id != "IN04" or self.fault == "spinners"}
 
@@ -53,7 +57,9 @@ class Outcome:
 
 @contextlib.contextmanager
 def machine(alone: bool) -> Iterator[None]:
-    """Faults run side by side; one that must be alone waits until the others are done and keeps them waiting."""
+    """Faults run side by side; one that must be alone waits until the others are done and keeps
+    them waiting.
+    """
     path = Path(tempfile.gettempdir()) / f"gputop-faults-{os.getuid()}.lock"
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
@@ -105,7 +111,9 @@ def run(
 
 
 def run_case(folder: Path, case: Case) -> Outcome:
-    """Run the script of ``case`` with its fault, after a run without it where the finding needs one to compare with."""
+    """Run the script of ``case`` with its fault, after a run without it where the finding needs one
+    to compare with.
+    """
     outcome = run(folder, case.script, until=case.until, **case.environment)
     if case.baseline:
         view = RunView(outcome.record)
@@ -116,9 +124,11 @@ def run_case(folder: Path, case: Case) -> Outcome:
 
 @contextlib.contextmanager
 def control_group(cores: str, memory_mib: str) -> Iterator[list[str]]:
-    """Words that, put before a command, give it a control group with so many cores and so much memory.
+    """Words that, put before a command, give it a control group with so many cores and so much
+    memory.
 
-    None for empty strings; the command joins it before it starts, so gputop sees the limit as in a container.
+    None for empty strings; the command joins it before it starts, so gputop sees the limit as in a
+    container.
     """
     limits = []
     if cores:

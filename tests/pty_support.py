@@ -44,7 +44,9 @@ class Terminal:
                     ) from None
 
     def until_after(self, position: int, text: bytes, seconds: float = 60) -> None:
-        """Read until ``text`` was drawn once more, beyond ``position`` bytes of what was drawn so far."""
+        """Read until ``text`` was drawn once more, beyond ``position`` bytes of what was drawn so
+        far.
+        """
         before, self.output = self.output[:position], self.output[position:]
         try:
             self.until(text, seconds)

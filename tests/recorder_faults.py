@@ -1,4 +1,6 @@
-"""System calls of the recorder that fail, in a real run: used by the tests and by ``bench/reliability.py``."""
+"""System calls of the recorder that fail, in a real run: used by the tests and by
+``bench/reliability.py``.
+"""
 
 from __future__ import annotations
 
@@ -122,7 +124,9 @@ def build_shim(folder: Path) -> Path | None:
 
 
 def faults(first: int = 0) -> list[Fault]:
-    """Each call once and from then on always; the errors take turns. EINTR comes once: Python asks again by itself."""
+    """Each call once and from then on always; the errors take turns. EINTR comes once: Python asks
+    again by itself.
+    """
     found = []
     for place, call in enumerate(CALLS):
         once, always = (
@@ -138,8 +142,8 @@ def harm(fault: Fault, shim: Path, folder: Path) -> tuple[str, bool]:
     """Run a command under a recorder with a fault.
 
     Returns:
-        What of the command or of the record was not as it must be, in one line (empty: nothing), and whether the call
-        came about at all.
+        What of the command or of the record was not as it must be, in one line (empty: nothing),
+        and whether the call came about at all.
     """
     here = Path(tempfile.mkdtemp(dir=folder))
     log = os.open(here / "hits", os.O_RDWR | os.O_CREAT)
@@ -184,7 +188,9 @@ def harm(fault: Fault, shim: Path, folder: Path) -> tuple[str, bool]:
 
 
 def unreadable(run_dir: Path) -> str:
-    """Why a report cannot be made of a record, other than in the one line that says so; empty where it can."""
+    """Why a report cannot be made of a record, other than in the one line that says so; empty where
+    it can.
+    """
     if not run_dir.exists():
         return ""
     try:

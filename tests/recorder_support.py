@@ -1,4 +1,6 @@
-"""A front process without the command line, children that speak the wire without torch, and ways to wait."""
+"""A front process without the command line, children that speak the wire without torch, and ways to
+wait.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,9 @@ def environment(tmp_path: Path, **extra: str) -> dict[str, str]:
 def front(
     tmp_path: Path, command: list[str], *, env: dict[str, str] | None = None, options=None, **popen
 ):
-    """Start a front process that runs ``command`` headless; the record is in ``tmp_path/run`` unless told otherwise."""
+    """Start a front process that runs ``command`` headless; the record is in ``tmp_path/run``
+    unless told otherwise.
+    """
     spec = {
         "command": command,
         "headless": True,
@@ -132,7 +136,9 @@ def python(source: str, *arguments: str) -> list[str]:
 
 
 def speaker(body: str) -> list[str]:
-    """A command that speaks the wire: ``body`` may use ``connect``, ``hello``, ``steps`` and ``event``."""
+    """A command that speaks the wire: ``body`` may use ``connect``, ``hello``, ``steps`` and
+    ``event``.
+    """
     return python(SPEAKER + body)
 
 

@@ -12,7 +12,9 @@ _BESIDE = Path(__file__).parent.parent.parent / "shared" / "cases" / "recordings
 
 
 def recordings(kind: str) -> Path:
-    """The folder of one kind of recordings that are too large to bundle; skips where there is none."""
+    """The folder of one kind of recordings that are too large to bundle; skips where
+    there is none.
+    """
     folder = Path(os.environ.get("GPUTOP_RECORDINGS") or _BESIDE) / kind
     if not folder.is_dir():
         pytest.skip(f"no recordings at {folder}: set GPUTOP_RECORDINGS")

@@ -1,7 +1,9 @@
-"""Ways out of the sandbox of ``gputop estimate train.py``, each with what it aims at and how harm would show outside.
+"""Ways out of the sandbox of ``gputop estimate train.py``, each with what it aims at and how harm
+would show outside.
 
-``prepare`` makes the aim, outside; ``attempt`` runs inside; ``harmed`` looks at the aim afterwards, outside again. The
-C library is called directly, so that Python's functions, which the sandbox replaces, are not in the way.
+``prepare`` makes the aim, outside; ``attempt`` runs inside; ``harmed`` looks at the aim afterwards,
+outside again. The C library is called directly, so that Python's functions, which the sandbox
+replaces, are not in the way.
 """
 
 from __future__ import annotations
@@ -686,7 +688,8 @@ OF_TERMINALS = [
 ]
 
 
-# Calls that reach the whole machine: the kernel's refusal is the proof. Their arguments are wrong on purpose, so that
+# Calls that reach the whole machine: the kernel's refusal is the proof. Their arguments are wrong
+# on purpose, so that
 # nothing would come of them either.
 
 

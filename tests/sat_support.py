@@ -1,4 +1,6 @@
-"""A recorder that only listens, and scripts run as guests, for the tests of the guest's satellites."""
+"""A recorder that only listens, and scripts run as guests, for the tests of the guest's
+satellites.
+"""
 
 import json
 import os
@@ -52,7 +54,9 @@ class Listener:
         self._peers[pid].send(wire.MSG_COMMAND + json.dumps(command).encode())
 
     def wait(self, condition, process=None, timeout_s=60.0):
-        """``condition()`` once it is true; fails with what was received, at once if ``process`` has ended."""
+        """``condition()`` once it is true; fails with what was received, at once if ``process`` has
+        ended.
+        """
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
             found = condition()
@@ -119,7 +123,8 @@ def start(folder, script, environ, *arguments, name="train.py"):
     )
 
 
-#: What a guest script starts with: the hooks' part of the work, done by hand so that the satellites are tested alone.
+#: What a guest script starts with: the hooks' part of the work, done by hand so that the satellites
+#: are tested alone.
 GUEST = """
 import os, sys, threading, time
 import torch

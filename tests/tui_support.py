@@ -103,7 +103,9 @@ def write_run(
     start_ns: int = START_NS,
     gpu_note: str = "no NVIDIA driver here: GPU panels are off; `gputop doctor` tells more",
 ) -> Path:
-    """A record of a well-behaved run, or of one with a slow rank; every byte follows from the arguments."""
+    """A record of a well-behaved run, or of one with a slow rank; every byte follows from the
+    arguments.
+    """
     manifest = {
         "run_id": "test",
         "name": "test",
@@ -287,7 +289,9 @@ def a_proof() -> Proof:
 
 
 class StillFeed:
-    """A feed that shows one snapshot, then whatever ``next`` is set to; pages are read from the snapshot's record."""
+    """A feed that shows one snapshot, then whatever ``next`` is set to; pages are read from the
+    snapshot's record.
+    """
 
     def __init__(self, snapshot: Snapshot):
         self.next = snapshot

@@ -1,1 +1,3 @@
-"""What is concluded: pure functions over a run record. No UI, no torch, no I/O beyond packaged data."""
+"""What is concluded: pure functions over a run record. No UI, no torch, no I/O beyond packaged
+data.
+"""

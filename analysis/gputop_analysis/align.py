@@ -1,4 +1,6 @@
-"""Ranks side by side: the same steps of several ranks, although each rank folds its records on its own."""
+"""Ranks side by side: the same steps of several ranks, although each rank folds its records on its
+own.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ class Aligned:
     """Mask of the buckets that count."""
     series: tuple[RankSeries, ...]
     offsets: tuple[int, ...] = ()
-    """Where every record is one step: the record of each rank that holds the first step. Else empty."""
+    """Where every record is one step: the record of each rank that holds the first step. Else
+    empty.
+    """
     known: dict[str, Array] = field(default_factory=dict)
     """Columns that were asked for."""
 
@@ -111,7 +115,9 @@ def _align_unfolded(series: list[RankSeries]) -> Aligned | None:
 
 
 def _after_quiet(full: Array) -> Array:
-    """What one rank's eval or checkpoint costs, the others wait for in their next step: that one goes too."""
+    """What one rank's eval or checkpoint costs, the others wait for in their next step: that one
+    goes too.
+    """
     keep = full.copy()
     keep[1:] &= full[:-1]
     return keep
@@ -138,7 +144,9 @@ def _align_folded(series: list[RankSeries]) -> Aligned | None:
 def bucketed(
     starts: Array, ends: Array, values: Array, counts: Array, edges: Array
 ) -> tuple[Array, Array]:
-    """Sums and step counts per bucket of records that span ``starts`` to ``ends``, spread evenly over their steps."""
+    """Sums and step counts per bucket of records that span ``starts`` to ``ends``, spread evenly
+    over their steps.
+    """
     if len(ends) and edges[1] - edges[0] == 1 and (ends - starts == 1).all():
         return _scattered(starts, values, edges), _scattered(starts, counts, edges)
     at = np.empty(2 * len(ends), np.float64)

@@ -1,7 +1,8 @@
 """The efficiency budget: where the wall time of the steps went, to the nanosecond.
 
-``budget(view)`` gives each rank's wall time to eleven lines that add up to it exactly, and the sum over the ranks. The
-lines are disjoint; what each one means and what it is read from stands in ``LINES``.
+``budget(view)`` gives each rank's wall time to eleven lines that add up to it exactly, and the sum
+over the ranks. The lines are disjoint; what each one means and what it is read from stands in
+``LINES``.
 """
 
 from __future__ import annotations
@@ -28,15 +29,17 @@ class LineDefinition:
 LINES: dict[str, LineDefinition] = {
     "useful_compute": LineDefinition(
         "useful compute",
-        "where the FLOPs of a step and the device's dense peak are known: model FLOPs / peak, the time that a perfect "
-        "device would take; elsewhere forward, backward and optimizer less exposed waiting, without steps whose update "
-        "was skipped",
-        "steps.forward_ns, backward_ns, optimizer_ns (device clock where there is one), tokens or samples",
+        "where the FLOPs of a step and the device's dense peak are known: model FLOPs / peak, the "
+        "time that a perfect device would take; elsewhere forward, backward and optimizer less "
+        "exposed waiting, without steps whose update was skipped",
+        "steps.forward_ns, backward_ns, optimizer_ns (device clock where there is "
+        "one), tokens or samples",
     ),
     "compute_overhead": LineDefinition(
         "compute overhead",
-        "forward, backward and optimizer time that is neither useful compute nor exposed waiting: kernels below the "
-        "peak, recomputation, gaps between launches, steps whose update GradScaler skipped",
+        "forward, backward and optimizer time that is neither useful compute nor exposed waiting: "
+        "kernels below the peak, recomputation, gaps between launches, steps whose update "
+        "GradScaler skipped",
         "steps.forward_ns, backward_ns, optimizer_ns (device clock where there is one), flags",
     ),
     "data_stall": LineDefinition(
@@ -51,20 +54,22 @@ LINES: dict[str, LineDefinition] = {
     ),
     "core_wait": LineDefinition(
         "waiting for a core",
-        "the training thread is ready to run and other threads have the cores: the share of the time after the warm-up "
-        "that IN04 judges, taken out of the lines in which the thread works; on a device's clock it is not taken out, "
-        "as the device goes on meanwhile",
+        "the training thread is ready to run and other threads have the cores: the share of the "
+        "time after the warm-up that IN04 judges, taken out of the lines in which the thread "
+        "works; on a device's clock it is not taken out, as the device goes on meanwhile",
         "process.run_wait_ns_total",
     ),
     "communication": LineDefinition(
         "communication exposed",
-        "waiting for collectives that nothing overlaps, as long as on the rank that waits least in each step",
-        "comm.wait_ns of DDP (moved out of backward), steps.comm_ns of collectives called from Python; those that FSDP "
-        "or DeepSpeed run inside forward and backward stay there",
+        "waiting for collectives that nothing overlaps, as long as on the rank "
+        "that waits least in each step",
+        "comm.wait_ns of DDP (moved out of backward), steps.comm_ns of collectives called from "
+        "Python; those that FSDP or DeepSpeed run inside forward and backward stay there",
     ),
     "straggler_wait": LineDefinition(
         "straggler wait",
-        "the rest of that waiting: a rank that is done earlier stands still until the slowest one arrives",
+        "the rest of that waiting: a rank that is done earlier stands still until "
+        "the slowest one arrives",
         "comm.wait_ns, steps.comm_ns, compared over the ranks step by step",
     ),
     "checkpoint": LineDefinition("checkpoint", "saving checkpoints", "steps.checkpoint_ns"),
@@ -92,8 +97,8 @@ _WORK = (
 """Parts of a split in which the training thread works."""
 
 HIDDEN = (
-    "waiting for the collectives of a sharded model inside forward and backward is counted as compute, a trace "
-    "(`--trace`) tells it apart"
+    "waiting for the collectives of a sharded model inside forward and backward is counted as "
+    "compute, a trace (`--trace`) tells it apart"
 )
 
 
@@ -114,7 +119,9 @@ class RankBudget:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The same for the run: sums over the ranks, so that an idle rank counts as much as it costs."""
+    """The same for the run: sums over the ranks, so that an idle rank counts as much as
+    it costs.
+    """
 
     steps: int
     """Steps of all ranks together."""
@@ -122,7 +129,9 @@ class Budget:
     lines_ns: dict[str, int]
     ranks: tuple[RankBudget, ...]
     mfu: float | None
-    """Model FLOPs utilisation, 0 to 1, over the steady steps (PaLM, appendix B); mean of the ranks that know theirs."""
+    """Model FLOPs utilisation, 0 to 1, over the steady steps (PaLM, appendix B); mean of the ranks
+    that know theirs.
+    """
     hfu: float | None
     """Hardware FLOPs utilisation: with recomputed FLOPs counted as well."""
     compute_anchor: str
@@ -160,7 +169,9 @@ def budget(view: RunView) -> Budget:
 
 
 def _collectives_hidden(view: RunView) -> bool:
-    """Whether collectives run inside forward and backward, and no timer takes their time out of it."""
+    """Whether collectives run inside forward and backward, and no timer takes their
+    time out of it.
+    """
     parallel = view.hello().get("parallel") or {}
     inside = bool(parallel.get("fsdp") or parallel.get("deepspeed"))
     return inside and view.world_size > 1 and not any(len(view.comm(rank)) for rank in view.ranks)
@@ -192,7 +203,9 @@ def _rank_budget(view: RunView, rank: int, straggling: float) -> RankBudget:
 
 
 def _exposed(view: RunView, rank: int, split: Split) -> tuple[int, Split]:
-    """Nanoseconds of exposed waiting, and the split without them: what DDP reports lies inside backward."""
+    """Nanoseconds of exposed waiting, and the split without them: what DDP reports lies inside
+    backward.
+    """
     inside = 0
     if len(view.comm(rank)):
         inside = round(hidden_wait_ms(view, rank) * 1e6 * view.per_rank[rank].total_steps())
@@ -206,8 +219,8 @@ def _exposed(view: RunView, rank: int, split: Split) -> tuple[int, Split]:
 def _without_queueing(view: RunView, rank: int, split: Split) -> tuple[Split, int]:
     """The split without the thread's waiting for a core, and that waiting in nanoseconds.
 
-    It is spread over what the thread does itself as that takes time; it stands in no queue while it waits for worker
-    processes or other ranks.
+    It is spread over what the thread does itself as that takes time; it stands in no queue while it
+    waits for worker processes or other ranks.
     """
     queue = run_queue(view, rank) if split.clock == "host" else None
     if queue is None:

@@ -26,7 +26,9 @@ class Stability:
     reasons: tuple[str, ...]
     """Why not, one line each; empty when stable."""
     step_time_cv: float
-    """Coefficient of variation of block medians of the step time, the worst rank's; NaN before there are enough."""
+    """Coefficient of variation of block medians of the step time, the worst rank's; NaN before
+    there are enough.
+    """
     steps: int
     """Steady steps of the rank with the fewest."""
 
@@ -34,8 +36,9 @@ class Stability:
 def stable(record: RunRecord) -> Stability:
     """Judge step time, memory and utilisation of the last few hundred steps.
 
-    Stable means: at least 50 steady steps and 2 s of them on every rank, block medians of the step time within 5 %,
-    memory within 2 %, and a standard deviation of GPU utilisation below 5 points where it is measured.
+    Stable means: at least 50 steady steps and 2 s of them on every rank, block medians of the step
+    time within 5 %, memory within 2 %, and a standard deviation of GPU utilisation below 5 points
+    where it is measured.
     """
     view = RunView(record, WINDOW_STEPS)
     steps = min((int(s.n_steps[s.steady].sum()) for s in view.per_rank.values()), default=0)

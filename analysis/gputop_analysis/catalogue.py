@@ -1,4 +1,6 @@
-"""The catalogue of findings as text, Markdown and data: what ``gputop findings`` prints and docs/findings.md holds."""
+"""The catalogue of findings as text, Markdown and data: what ``gputop findings`` prints and
+docs/findings.md holds.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Is one rank slower than chance makes it? A test that autocorrelated and few steps do not fool.
 
-Step times drift: a rank that is slow now is slow for a while, so a hundred steps may be worth three independent ones.
-Counting who was slowest, or permuting blocks of steps that are too short, then names somebody in most clean runs. Here
-the error of a rank's mean is worked out with the drift in it, and with how badly the drift is known from so few steps.
+Step times drift: a rank that is slow now is slow for a while, so a hundred steps may be worth three
+independent ones. Counting who was slowest, or permuting blocks of steps that are too short, then
+names somebody in most clean runs. Here the error of a rank's mean is worked out with the drift in
+it, and with how badly the drift is known from so few steps.
 """
 
 from __future__ import annotations
@@ -19,12 +20,16 @@ SIGNIFICANCE = 0.01
 MIN_EFFECT_MS, MIN_EFFECT_SHARE = 2.0, 0.03
 
 _UNCERTAIN_BELOW, _SHORT_BELOW = 30.0, 5.0
-"""Autocorrelation times seen, on all ranks together and by each, below which their estimate is given a margin."""
+"""Autocorrelation times seen, on all ranks together and by each, below which their estimate is
+given a margin.
+"""
 _MARGIN = 3.0
 """The largest margin, in standard errors of the autocorrelation."""
 _BIAS, _SECOND_ORDER_BIAS = 0.7, 90.0
-"""How far a coefficient measured on n steps falls short: 0.7 (1 + 3 rho) / n + 90 / n². Kendall's first term is taken
-in part, since it overstates the error of pooled ranks; the second was fitted to simulated runs of 30 and 60 steps."""
+"""How far a coefficient measured on n steps falls short: 0.7 (1 + 3 rho) / n + 90 / n². Kendall's
+first term is taken in part, since it overstates the error of pooled ranks; the second was fitted to
+simulated runs of 30 and 60 steps.
+"""
 _STRONGEST = 0.999
 _BATCHES = (8, 20)
 
@@ -50,7 +55,8 @@ class LevelError(NamedTuple):
 
 
 def find_culprit(waits_ms: Array, wall_ms: float) -> Culprit | None:
-    """The persistently slow rank, if there is one: it waits at least 3 % of a step and 2 ms less than the others.
+    """The persistently slow rank, if there is one: it waits at least 3 % of a step and 2 ms less
+    than the others.
 
     Args:
         waits_ms: steps x ranks, each rank's waiting for the others.
@@ -74,16 +80,20 @@ def find_culprit(waits_ms: Array, wall_ms: float) -> Culprit | None:
 
 
 def typical(means: Array) -> float:
-    """Mean without the largest and the smallest quarter: nearly as sure as the mean, and no one rank moves it far."""
+    """Mean without the largest and the smallest quarter: nearly as sure as the mean, and no one
+    rank moves it far.
+    """
     drop = max(1, len(means) // 4) if len(means) > 2 else 0
     return float(np.sort(means)[drop : len(means) - drop].mean())
 
 
 def level_error(waits_ms: Array) -> LevelError:
-    """Standard error of the difference between one rank's mean and the others', if all ranks are alike.
+    """Standard error of the difference between one rank's mean and the others', if all ranks are
+    alike.
 
-    The larger of two estimates: from an AR(1) model of the ranks' deviations from each step's mean, its coefficient
-    corrected for the bias of short series (Kendall 1954), and, where there is slower drift than that, from batch means.
+    The larger of two estimates: from an AR(1) model of the ranks' deviations from each step's mean,
+    its coefficient corrected for the bias of short series (Kendall 1954), and, where there is
+    slower drift than that, from batch means.
     """
     steps, ranks = waits_ms.shape
     deviation = waits_ms - waits_ms.mean(axis=1, keepdims=True)
@@ -102,13 +112,17 @@ def level_error(waits_ms: Array) -> LevelError:
 
 
 def student_tail(t: float, dof: float) -> float:
-    """P(T >= t) of Student's t with ``dof`` degrees of freedom, t >= 0 (approximation of Wallace 1959)."""
+    """P(T >= t) of Student's t with ``dof`` degrees of freedom, t >= 0 (approximation of Wallace
+    1959).
+    """
     z = (8 * dof + 1) / (8 * dof + 3) * math.sqrt(dof * math.log1p(t * t / dof))
     return 0.5 * math.erfc(z / math.sqrt(2))
 
 
 def _coefficient(deviation: Array) -> float:
-    """AR(1) coefficient of all ranks together; too large rather than too small where few steps tell it."""
+    """AR(1) coefficient of all ranks together; too large rather than too small where few steps tell
+    it.
+    """
     steps, ranks = deviation.shape
     power = float(np.square(deviation).sum())
     if power <= 0:
@@ -127,7 +141,9 @@ def _variance_of_mean(rho: float, steps: int) -> float:
 
 
 def _batch_variance(deviation: Array, tau: float) -> tuple[float, int]:
-    """Variance of a rank's mean from the means of batches of steps, and how many batches there are."""
+    """Variance of a rank's mean from the means of batches of steps, and how many
+    batches there are.
+    """
     steps, ranks = deviation.shape
     batches = int(min(_BATCHES[1], max(_BATCHES[0], steps / (5 * tau)), steps // 2))
     length = steps // batches

@@ -28,7 +28,9 @@ class Energy:
 
 @once_per_view
 def energy(view: RunView) -> Energy | None:
-    """Power and energy per sample; None unless each GPU of the run has a counter that was read for 5 s or more."""
+    """Power and energy per sample; None unless each GPU of the run has a counter that was read for
+    5 s or more.
+    """
     span = _span(view)
     if span is None:
         return None
@@ -46,8 +48,8 @@ def energy(view: RunView) -> Energy | None:
         _per(watts, _rate(view, "samples")),
         _per(watts, _rate(view, "tokens")),
         len(powers),
-        f"gpu.energy_mj_total of {counted(len(powers), 'GPU')} over {(span[1] - span[0]) / 1e9:.0f} s; "
-        "steps.samples, tokens",
+        f"gpu.energy_mj_total of {counted(len(powers), 'GPU')} over "
+        f"{(span[1] - span[0]) / 1e9:.0f} s; steps.samples, tokens",
     )
 
 

@@ -18,7 +18,9 @@ TRACED = {
 
 
 def of_split(split: Split, layers: int = 0) -> list[str]:
-    """What of a split the planner's cost model was never held against, each in a sentence; empty for most."""
+    """What of a split the planner's cost model was never held against, each in a sentence; empty
+    for most.
+    """
     chunks = split.pp * split.vpp
     cases = (
         (

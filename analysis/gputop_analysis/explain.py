@@ -42,7 +42,8 @@ def raised_as(report: Report, id: str) -> list[Finding]:
 
 
 def figures_named(report: Report, name: str) -> list[Figure]:
-    """The figure of that whole name, or all whose last part it is (``wait_mean_ms``: of every rank).
+    """The figure of that whole name, or all whose last part it is (``wait_mean_ms``: of every
+    rank).
 
     Raises:
         NotInReport: there is none.

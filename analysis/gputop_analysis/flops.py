@@ -1,7 +1,8 @@
 """Floating-point operations of the training steps, and how much of the device's peak they use.
 
-A multiplication and an addition count as two. Model FLOPs are what forward and backward need once; hardware FLOPs count
-what activation checkpointing computes again as well (Chowdhery et al. 2022, PaLM, appendix B).
+A multiplication and an addition count as two. Model FLOPs are what forward and backward need once;
+hardware FLOPs count what activation checkpointing computes again as well (Chowdhery et al. 2022,
+PaLM, appendix B).
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from gputop_analysis.catalog.gpu_names import find_gpu
 from gputop_analysis.view import RunView
 
 RECOMPUTED = 4 / 3
-"""Hardware over model FLOPs with full activation checkpointing: forward twice and backward, over forward and backward
-(Narayanan et al. 2021, Megatron, equation 3: 96 with recomputation against 72 without)."""
+"""Hardware over model FLOPs with full activation checkpointing: forward twice and backward, over
+forward and backward (Narayanan et al. 2021, Megatron, equation 3: 96 with recomputation against 72
+without).
+"""
 
 
 TABLE_KINDS = {"float32": "fp32", "tf32": "tf32", "float16": "fp16", "bfloat16": "bf16"}
@@ -56,7 +59,9 @@ class Efficiency:
 
 
 def efficiency(view: RunView, rank: int) -> Efficiency | None:
-    """MFU and HFU of a rank; None where its FLOPs or its device's peak are not known, or it has no steady steps."""
+    """MFU and HFU of a rank; None where its FLOPs or its device's peak are not known, or it has no
+    steady steps.
+    """
     hello = view.hello(rank)
     gpu = find_gpu(str(hello.get("device_name") or ""))
     kind = precision(hello)
@@ -86,7 +91,9 @@ def efficiency(view: RunView, rank: int) -> Efficiency | None:
 
 
 def precision(hello: Hello) -> str:
-    """The type in which a rank multiplies matrices: ``float32``, ``tf32``, ``float16`` or ``bfloat16``."""
+    """The type in which a rank multiplies matrices: ``float32``, ``tf32``, ``float16`` or
+    ``bfloat16``.
+    """
     sharded = (
         ((hello.get("parallel") or {}).get("fsdp") or {})
         if isinstance(hello.get("parallel"), dict)
@@ -105,7 +112,9 @@ def precision(hello: Hello) -> str:
 
 
 def unit_flops(view: RunView, rank: int) -> UnitFlops | None:
-    """FLOPs as torch counted them in one step (``--count-flops``), else from the model's shape, else None."""
+    """FLOPs as torch counted them in one step (``--count-flops``), else from the model's shape,
+    else None.
+    """
     return _counted(view, rank) or _from_shape(view, rank)
 
 
@@ -129,7 +138,9 @@ def _counted(view: RunView, rank: int) -> UnitFlops | None:
 
 
 def _from_shape(view: RunView, rank: int) -> UnitFlops | None:
-    """6 N per token, plus 12 L H Q T for attention where the configuration tells its shape (PaLM, appendix B)."""
+    """6 N per token, plus 12 L H Q T for attention where the configuration tells its shape (PaLM,
+    appendix B).
+    """
     hello = view.hello(rank)
     model: Model = hello.get("model") or {}
     config = model.get("config") or {}
@@ -162,15 +173,19 @@ def _from_shape(view: RunView, rank: int) -> UnitFlops | None:
     flops = 4.0 * weights + 2.0 * trainable + attention
     again = RECOMPUTED if hello.get("checkpointing") else 1.0
     said = (
-        "estimate: 6 N + 12 L H Q T per token (PaLM, appendix B), within 5 % of counting for GPT-2 and Llama"
+        "estimate: 6 N + 12 L H Q T per token (PaLM, appendix B), within 5 % of counting for "
+        "GPT-2 and Llama"
         if attention
-        else "estimate: 6 N per token, attention not counted: too low by 5 to 30 %, most at long sequences"
+        else "estimate: 6 N per token, attention not counted: too low by 5 to 30 %, "
+        "most at long sequences"
     )
     return UnitFlops("tokens", flops, flops * again, said)
 
 
 def _is_spread(hello: Hello) -> bool:
-    """Whether the parameter count may be of a part of the model only, or a rank computes only a part of it."""
+    """Whether the parameter count may be of a part of the model only, or a rank computes only a
+    part of it.
+    """
     parallel = hello.get("parallel") or {}
     names = (
         ((parallel.get("mesh") or {}).get("names") or ())

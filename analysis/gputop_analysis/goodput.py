@@ -1,6 +1,8 @@
-"""Goodput of the session: how much of the time since the command's start went into steps that count.
+"""Goodput of the session: how much of the time since the command's start went into steps that
+count.
 
-One rank stands for the run, the first one that stepped: ranks of a synchronous run start, hang and restart together.
+One rank stands for the run, the first one that stepped: ranks of a synchronous run start, hang and
+restart together.
 """
 
 from __future__ import annotations
@@ -22,12 +24,13 @@ _NEVER = 1 << 62
 
 PARTS: dict[str, str] = {
     "productive": "steps whose work was kept",
-    "core_wait": "of those steps, the time in which the training thread was ready and other threads had the cores",
+    "core_wait": "of those steps, the time in which the training thread was ready and "
+    "other threads had the cores",
     "init": "from the command's start to the first step: imports, model, data, process groups",
     "first_step": "the first step of each attempt: lazy set-up, kernels chosen, caches filled",
     "restart": "from the last step of an attempt to the first one of the next",
-    "lost_work": "steps after the last checkpoint of an attempt that another one follows, which does them again; all "
-    "of its steps where no checkpoint was seen",
+    "lost_work": "steps after the last checkpoint of an attempt that another one follows, which does them "
+    "again; all of its steps where no checkpoint was seen",
     "hang": "no step of any rank for longer than the hang limit, counted from the last step",
     "shutdown": "from the last step to the end of the command, or to now",
 }
@@ -53,7 +56,10 @@ class Goodput:
     parts_ns: dict[str, int]
     attempts: int
     rank: int
-    source: str = "steps.t_end_ns, wall_ns; events rank_start, checkpoint, hang_suspected, hang_over, resumed; host.json"
+    source: str = (
+        "steps.t_end_ns, wall_ns; events rank_start, checkpoint, hang_suspected, "
+        "hang_over, resumed; host.json"
+    )
 
     @property
     def goodput(self) -> float:
@@ -85,7 +91,9 @@ class Goodput:
 
 
 def goodput(record: RunRecord, now_ns: int | None = None) -> Goodput | None:
-    """The session so far; None before any rank has stepped, and where a clock was set back in it."""
+    """The session so far; None before any rank has stepped, and where a clock was set
+    back in it.
+    """
     ranks = record.ranks()
     if not ranks:
         return None
@@ -123,7 +131,9 @@ def goodput(record: RunRecord, now_ns: int | None = None) -> Goodput | None:
 
 
 def _queued_share(record: RunRecord, rank: int) -> float:
-    """Of the steps' time, spent waiting for a core: as in the efficiency budget, on a host's clock only."""
+    """Of the steps' time, spent waiting for a core: as in the efficiency budget, on a host's clock
+    only.
+    """
     view = RunView(record, ranks=[rank])
     queue = run_queue(view, rank) if split_of(view, rank).clock == "host" else None
     return queue.value if queue is not None else 0.0
@@ -147,7 +157,9 @@ def _attempt(rows: Array) -> tuple[int, int, int]:
 
 
 class RunningTime:
-    """A clock that stood while the run was stopped (Ctrl-Z), on which the rest of the time is judged."""
+    """A clock that stood while the run was stopped (Ctrl-Z), on which the rest of the time is
+    judged.
+    """
 
     def __init__(self, record: RunRecord):
         self._stops: list[Span] = []
@@ -161,7 +173,9 @@ class RunningTime:
 
 
 def _last_checkpoint(record: RunRecord, run: RunningTime, span: Span) -> int:
-    """When the last checkpoint inside ``span`` was done, by whatever rank; the span's begin without one."""
+    """When the last checkpoint inside ``span`` was done, by whatever rank; the span's begin without
+    one.
+    """
     times = [run.at(int(e.get("t_ns", 0))) for e in record.events("checkpoint")]
     return max((t_ns for t_ns in times if span[0] <= t_ns <= span[1]), default=span[0])
 

@@ -85,9 +85,11 @@ class Device:
         )
 
     def clock_drop(self, bits: int) -> float:
-        """How far the SM clock is lower while one of these reasons holds than at its reference, 0 to 1; NaN: not told.
+        """How far the SM clock is lower while one of these reasons holds than at its reference, 0
+        to 1; NaN: not told.
 
-        The reference is the clock of the busy samples without these reasons, else the device's maximum.
+        The reference is the clock of the busy samples without these reasons, else the device's
+        maximum.
         """
         rows = self.told(self.busy)
         rows = rows[np.isfinite(rows["sm_clock_mhz"]) & (rows["sm_clock_mhz"] > 0)]
@@ -113,7 +115,9 @@ class Device:
         return float(np.median(values)) if len(values) else float("nan")
 
     def grown(self, column: str) -> int:
-        """How much a counter grew over the window; 0 where it is not told. A counter that was reset starts anew."""
+        """How much a counter grew over the window; 0 where it is not told. A counter that was reset
+        starts anew.
+        """
         values = self.rows[column]
         values = values[values >= 0]
         return int(np.maximum(np.diff(values), 0).sum()) if len(values) > 1 else 0

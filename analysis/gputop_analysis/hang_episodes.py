@@ -1,7 +1,9 @@
-"""When a run stood still by itself: what the recorder suspected, less what is only the doing of whoever stopped it.
+"""When a run stood still by itself: what the recorder suspected, less what is only the doing of
+whoever stopped it.
 
-A hung run is stopped by hand, and its ranks die one after the other. Those that die later stand still a little longer,
-with other stacks, and say nothing about why the run hung: a standstill is judged on what was recorded up to the stop.
+A hung run is stopped by hand, and its ranks die one after the other. Those that die later stand
+still a little longer, with other stacks, and say nothing about why the run hung: a standstill is
+judged on what was recorded up to the stop.
 """
 
 from __future__ import annotations
@@ -33,11 +35,15 @@ class Episode:
 
     suspected: Event
     departed: Event | None
-    """The first rank that had left the run when it began to stand still: ``rank_lost`` or ``goodbye``."""
+    """The first rank that had left the run when it began to stand still: ``rank_lost`` or
+    ``goodbye``.
+    """
     over: bool = False
     """Steps came again."""
     stopped_ns: int = FOR_EVER
-    """From here on the stop speaks and not the hang: an interrupt, a rank that goes, the end of the command."""
+    """From here on the stop speaks and not the hang: an interrupt, a rank that goes, the end of the
+    command.
+    """
     restarted: bool = False
     """Another attempt began after it."""
 

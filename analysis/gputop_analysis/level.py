@@ -1,4 +1,6 @@
-"""A lasting change of level in an autocorrelated, heavy-tailed series, or a steady climb without one."""
+"""A lasting change of level in an autocorrelated, heavy-tailed series, or a steady climb without
+one.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,14 @@ Array = npt.NDArray[Any]
 TRIM = 0.1
 """A change is looked for between these parts of the series."""
 ENOUGH = 5.0
-"""Independent values that each side must be worth: fewer cannot tell a change from a slow wander."""
+"""Independent values that each side must be worth: fewer cannot tell a change from a
+slow wander.
+"""
 SURE = 6.0
-"""Standard errors. With white noise 3.5 would do for 1 % (sup-Wald, Andrews 1993, trimming 15 %); the rest pays for an
-autocorrelation time that is estimated, and too short for series that wander slowly."""
+"""Standard errors. With white noise 3.5 would do for 1 % (sup-Wald, Andrews 1993, trimming 15 %);
+the rest pays for an autocorrelation time that is estimated, and too short for series that wander
+slowly.
+"""
 
 
 @dataclass(frozen=True)
@@ -42,9 +48,10 @@ class Change:
 def level_change(values: Array) -> Change | None:
     """The one change of level that divides the series best; None where none is sure.
 
-    The place is the extreme of the CUSUM of deviations from the mean, weighted for the length of both sides. Outliers
-    are cut at the distance of the outer deciles beyond them. What is left must be sure in view of the series' own
-    autocorrelation, and the last fifth must still lie nearer to the new level than to the old one.
+    The place is the extreme of the CUSUM of deviations from the mean, weighted for the length of
+    both sides. Outliers are cut at the distance of the outer deciles beyond them. What is left must
+    be sure in view of the series' own autocorrelation, and the last fifth must still lie nearer to
+    the new level than to the old one.
     """
     values = np.asarray(values, np.float64)
     n = len(values)
@@ -87,7 +94,8 @@ def level_change(values: Array) -> Change | None:
 def _ar1_time(residuals: Array, n: int) -> float:
     """(1 + rho) / (1 - rho) of a first-order autoregression fitted to a stretch of ``n`` values.
 
-    Within a short stretch a slow wander looks like a level; Kendall (1954) gives the bias of rho, (1 + 4 rho) / n.
+    Within a short stretch a slow wander looks like a level; Kendall (1954) gives the bias of rho,
+    (1 + 4 rho) / n.
     """
     rho = float(residuals[1:] @ residuals[:-1]) / float(residuals @ residuals)
     rho = min((n * rho + 1) / max(n - 4, 1), 0.9999)
@@ -123,7 +131,9 @@ class Ramp:
 
 
 def ramp(values: Array) -> Ramp | None:
-    """A climb that a line fits better than a step does; None where there is none, or too few values."""
+    """A climb that a line fits better than a step does; None where there is none, or too few
+    values.
+    """
     values = np.asarray(values, np.float64)
     if len(values) < 2 * RAMP_BLOCKS:
         return None

@@ -1,4 +1,5 @@
-"""Which ranks a live evaluation looks at when there are hundreds: those that stand out, and some for comparison.
+"""Which ranks a live evaluation looks at when there are hundreds: those that stand out, and some
+for comparison.
 
 A finished run's report looks at all of them.
 """
@@ -26,9 +27,11 @@ _COLUMNS = (
 
 
 def live_ranks(record: RunRecord) -> list[int]:
-    """All ranks up to 32; of more, 16: extremes of the newest records by phase, wait and memory, others spread evenly.
+    """All ranks up to 32; of more, 16: extremes of the newest records by phase, wait and memory,
+    others spread evenly.
 
-    The spread ones are the same each time, so that findings about them neither come nor go with the choice.
+    The spread ones are the same each time, so that findings about them neither come nor go with the
+    choice.
     """
     ranks = record.ranks()
     if len(ranks) <= ALL_UP_TO:
@@ -39,7 +42,9 @@ def live_ranks(record: RunRecord) -> list[int]:
 
 
 def _extremes(record: RunRecord, ranks: list[int]) -> list[int]:
-    """Places in ``ranks`` of the rank with the least wait, the most memory and the most of each phase."""
+    """Places in ``ranks`` of the rank with the least wait, the most memory and the most of each
+    phase.
+    """
     tails = [record.steps(rank)[-TAIL_RECORDS:] for rank in ranks]
     edges = np.concatenate([[0], np.cumsum([len(tail) for tail in tails])[:-1]])
     rows = _joined(tails)
@@ -64,5 +69,7 @@ def _waits(record: RunRecord, ranks: list[int]) -> Array:
 
 
 def _joined(tails: list[Array]) -> Array:
-    """One after the other; ``np.concatenate`` compares the columns of each pair of tables, which takes far longer."""
+    """One after the other; ``np.concatenate`` compares the columns of each pair of tables, which
+    takes far longer.
+    """
     return np.frombuffer(b"".join(tail.tobytes() for tail in tails), tails[0].dtype)

@@ -1,6 +1,7 @@
 """A rank's training series, where they stand out, and where the loss goes.
 
-``numerics(view)`` is what the Numerics screen and the reports draw; the findings about numerics use the same series.
+``numerics(view)`` is what the Numerics screen and the reports draw; the findings about numerics use
+the same series.
 """
 
 from __future__ import annotations
@@ -31,12 +32,16 @@ class Numerics:
     """Where the loss goes over the newest 1000 steps or more; None where it cannot be told."""
 
     def marks(self, axis: str) -> Array:
-        """Indices into the series at which ``axis`` (``loss``, ``grad_norm``, ...) is to be marked."""
+        """Indices into the series at which ``axis`` (``loss``, ``grad_norm``, ...) is
+        to be marked.
+        """
         return np.array([one.index for one in self.spikes if one.axis == axis], np.int64)
 
 
 def numerics(view: RunView, rank: int | None = None, points: int = POINTS) -> Numerics | None:
-    """The numerics of a rank (the first one by default) over the view's window; None for a rank without steps."""
+    """The numerics of a rank (the first one by default) over the view's window; None for a rank
+    without steps.
+    """
     rank = view.ranks[0] if rank is None and view.ranks else rank
     if rank not in view.per_rank or not len(view.per_rank[rank].rows):
         return None

@@ -1,6 +1,7 @@
 """What is said of a whole run: its figures and the one line on top.
 
-Apart from ``model``, since the live screen needs these two before its first frame and nothing else of it.
+Apart from ``model``, since the live screen needs these two before its first frame and nothing else
+of it.
 """
 
 from __future__ import annotations
@@ -17,26 +18,34 @@ Health = Literal[
 
 
 JUDGED_AFTER = 30
-"""Steps after which a run is judged: those of the warm-up and as many steady ones as a statistic needs."""
+"""Steps after which a run is judged: those of the warm-up and as many steady ones as a statistic
+needs.
+"""
 
 
 class Ending(NamedTuple):
     """How a run ended."""
 
     kind: Literal["running", "finished", "stopped", "terminated", "failed", "lost", "unknown"]
-    """``stopped``: by its user; ``terminated``: by a signal from outside, as a scheduler sends it."""
+    """``stopped``: by its user; ``terminated``: by a signal from outside, as a
+    scheduler sends it.
+    """
     words: str
     """``stopped by you``, ``ended, exit 0``."""
 
 
 class Sampled(NamedTuple):
-    """Steps were only counted but for windows at random times: from how many the phases are estimated."""
+    """Steps were only counted but for windows at random times: from how many the phases are
+    estimated.
+    """
 
     measured: int
     """Steps whose phases were measured, of all ranks."""
     steps: int
     half_width: float
-    """Of the 95 % interval of a phase's share of the time where it is widest, 0 to 1; NaN where too little is known."""
+    """Of the 95 % interval of a phase's share of the time where it is widest, 0 to 1; NaN where too
+    little is known.
+    """
 
     @property
     def words(self) -> str:
@@ -57,7 +66,9 @@ class OwnCost(NamedTuple):
     high: float
     cost_us: float
     method: str
-    """``windows``: what hooks in and hooks out differ by; ``clock``: the time inside the hooks, which are always in."""
+    """``windows``: what hooks in and hooks out differ by; ``clock``: the time inside the hooks,
+    which are always in.
+    """
 
     @property
     def words(self) -> str:
@@ -100,9 +111,13 @@ class RunSummary(NamedTuple):
     """Processes that seem to train and that the agent is not in: which, and why."""
     ending: Ending = Ending("running", "running")
     wait_in_backward_ms: float = float("nan")
-    """Part of backward that is waiting for other ranks, mean of the ranks; NaN where no timer tells."""
+    """Part of backward that is waiting for other ranks, mean of the ranks; NaN where no timer
+    tells.
+    """
     silent_s: float = 0.0
-    """Since the newest step of any rank, while the run goes on and that is longer than steps take; else 0."""
+    """Since the newest step of any rank, while the run goes on and that is longer than steps take;
+    else 0.
+    """
     doing: str = ""
     """What the run does in that silence: ``evaluating``; empty: nothing that is known."""
     sampled: Sampled | None = None
@@ -112,7 +127,9 @@ class RunSummary(NamedTuple):
 
     @property
     def duration_s(self) -> float:
-        """From the command's start to its end or to now; 0 where the host's clock was set back meanwhile."""
+        """From the command's start to its end or to now; 0 where the host's clock was set back
+        meanwhile.
+        """
         return max(0, (self.ended_ns or self.now_ns) - self.started_ns) / 1e9
 
 

@@ -1,4 +1,6 @@
-"""What gputop's own one-off work took of the training: reaching the recorder, finding the model, a few closer looks."""
+"""What gputop's own one-off work took of the training: reaching the recorder, finding the model, a
+few closer looks.
+"""
 
 from __future__ import annotations
 

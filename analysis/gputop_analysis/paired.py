@@ -1,7 +1,8 @@
 """Ratio of two step times measured in turns, with an interval that no shape of noise breaks.
 
-Slices of the two runs lie beside each other in time, so that what else the machine does meets both. The interval is
-that of the signed-rank test (Wilcoxon 1945, Hodges and Lehmann 1963) on the logarithms of their ratios.
+Slices of the two runs lie beside each other in time, so that what else the machine does meets both.
+The interval is that of the signed-rank test (Wilcoxon 1945, Hodges and Lehmann 1963) on the
+logarithms of their ratios.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import numpy as np
 from gputop_analysis.stats import Interval, autocorrelation_time
 
 BETWEEN_PROCESSES = 0.005
-"""Standard deviation between two processes of one program (where memory lies), added to what the slices show."""
+"""Standard deviation between two processes of one program (where memory lies), added to what the
+slices show.
+"""
 ERROR = 0.005
 """Chance of a verdict that is wrong at the threshold itself, at one look; each side."""
 _EXACT = 50

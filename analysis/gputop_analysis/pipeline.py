@@ -13,8 +13,9 @@ Array = npt.NDArray[Any]
 def expected_bubble(stages: int, micro_batches: int, chunks: int = 1) -> float:
     """Idle share of a stage that no schedule of this kind avoids, 0 to 1.
 
-    (p - 1) / (m + p - 1) for GPipe and 1F1B (Huang et al. 2019, Narayanan et al. 2021); with ``chunks`` model parts on
-    each stage (interleaved) the fill takes 1 / chunks as long: (p - 1) / (v m + p - 1).
+    (p - 1) / (m + p - 1) for GPipe and 1F1B (Huang et al. 2019, Narayanan et al. 2021); with
+    ``chunks`` model parts on each stage (interleaved) the fill takes 1 / chunks as long: (p - 1) /
+    (v m + p - 1).
 
     Raises:
         ValueError: for fewer than one stage, micro-batch or chunk.

@@ -14,12 +14,16 @@ class Input:
     value: float | str
     unit: str = ""
     source: str = ""
-    """Where in the record it lies, and how much of it was read: ``steps.data_ns, rank 0, 312 steady steps``."""
+    """Where in the record it lies, and how much of it was read: ``steps.data_ns, rank 0, 312 steady
+    steps``.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """How a finding was reached, so that everyone can check it: what ``report --explain`` prints."""
+    """How a finding was reached, so that everyone can check it: what ``report
+    --explain`` prints.
+    """
 
     statistic: str
     """What was compared: ``lower end of the 95 % interval of data wait / step time``."""
@@ -28,5 +32,7 @@ class Proof:
     """The finding is raised where ``value`` lies beyond it."""
     unit: str
     formula: str
-    """How the recoverable time follows from the inputs; how the statistic does, where there is no such time."""
+    """How the recoverable time follows from the inputs; how the statistic does, where there is no
+    such time.
+    """
     inputs: tuple[Input, ...] = ()

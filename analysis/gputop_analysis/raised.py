@@ -14,7 +14,9 @@ _WENT_ON_STEPS = 2
 
 
 def fatal(record: RunRecord) -> list[Event]:
-    """Exceptions that ended a process, the earliest first; not those that a program only reports and goes on after."""
+    """Exceptions that ended a process, the earliest first; not those that a program only reports
+    and goes on after.
+    """
     raised = [one for one in _in_order(record) if not one.get("thread")]
     return [one for one in raised if not _went_on(record, one)]
 

@@ -1,7 +1,7 @@
 """Ranks side by side, as columns: what a screen of up to a thousand ranks shows and sorts.
 
-The rank that waits least sets the step: it is the critical path of that step. Whether it is always the same one, and
-whether that is more than chance, is judged as for the straggler findings.
+The rank that waits least sets the step: it is the critical path of that step. Whether it is always
+the same one, and whether that is more than chance, is judged as for the straggler findings.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ Array = npt.NDArray[Any]
 Pattern = Literal["persistent", "rotating", "balanced", "unknown"]
 
 ROTATING_RATIO = 1.05
-"""Slowest rank of a step against the median one, from which ranks that take turns are called uneven."""
+"""Slowest rank of a step against the median one, from which ranks that take turns are called
+uneven.
+"""
 
 MIN_EXCESS_SHARE = 0.01
 """Of the step: a smaller difference between ranks is not shown as one."""
@@ -35,8 +37,10 @@ _OWN_PHASES = tuple(phase for phase in wire.PHASES if phase != "comm")
 
 @dataclass(frozen=True)
 class RankTable:
-    """One entry a rank in every column, in the order of ``ranks``. Times are means over the steps of the window that
-    every table averages (``RankSeries.averaged``), so that step = compute + wait."""
+    """One entry a rank in every column, in the order of ``ranks``. Times are means over the steps
+    of the window that every table averages (``RankSeries.averaged``), so that step = compute +
+    wait.
+    """
 
     ranks: tuple[int, ...]
     hosts: tuple[str, ...]
@@ -47,29 +51,41 @@ class RankTable:
     compute_ms: Array
     """The same without waiting for other ranks; NaN where that is not measured."""
     wait_ms: Array
-    """Mean waiting for other ranks per step (``waits.mean_wait_ms``); NaN where nothing measures it."""
+    """Mean waiting for other ranks per step (``waits.mean_wait_ms``); NaN where nothing measures
+    it.
+    """
     phases_ms: dict[str, Array]
     """By phase of ``wire.PHASES``; backward without its waiting where that is known."""
     excess_phase: tuple[str, ...]
-    """The phase in which a rank takes longest compared with the median rank; empty where it takes no longer in any."""
+    """The phase in which a rank takes longest compared with the median rank; empty where it takes
+    no longer in any.
+    """
     excess_ms: Array
     """By how much."""
     slowest_share: Array
-    """Share of the steps in which this rank was the one that set the step; NaN where not measured."""
+    """Share of the steps in which this rank was the one that set the step; NaN where
+    not measured.
+    """
     comm_share: Array
     """Exposed communication and waiting / wall time, 0 to 1; NaN where not measured."""
     critical_path: Array
-    """Rank that set each step (or bucket of folded steps), oldest first; empty where not measured."""
+    """Rank that set each step (or bucket of folded steps), oldest first; empty where
+    not measured.
+    """
     culprit: int | None
     """The persistently slow rank."""
     cause: str
     """The phase in which the culprit takes longer; empty without one."""
     pattern: Pattern
-    """``persistent``: one rank is slow; ``rotating``: another one each time; ``balanced``: neither."""
+    """``persistent``: one rank is slow; ``rotating``: another one each time;
+    ``balanced``: neither.
+    """
     load_imbalance: float
     """(largest compute / mean compute) - 1 over the ranks' means; NaN where not measured."""
     exposed_comm_ms: float
-    """Waiting that is left were no rank late, mean of the ranks: ``communication`` of the efficiency budget."""
+    """Waiting that is left were no rank late, mean of the ranks: ``communication`` of the
+    efficiency budget.
+    """
     source: str
     """What measured the waiting; empty for nothing."""
 
@@ -77,7 +93,9 @@ class RankTable:
         return len(self.ranks)
 
     def by_wait(self) -> Array:
-        """Row numbers, the rank that waits least (and so holds up the others) first; not measured last."""
+        """Row numbers, the rank that waits least (and so holds up the others) first; not measured
+        last.
+        """
         return np.argsort(self.wait_ms, kind="stable")
 
     def by(self, column: str) -> Array:
@@ -139,7 +157,9 @@ def _phase_ms(view: RunView, rank: int, phase: str) -> float:
 
 
 def _steady_phases(view: RunView, waited: Waits | None, ranks: tuple[int, ...]) -> dict[str, Array]:
-    """Phases over the steady steps, for comparing ranks: evaluation on one rank alone makes it no slow one."""
+    """Phases over the steady steps, for comparing ranks: evaluation on one rank alone makes it no
+    slow one.
+    """
     sums, counts = np.zeros((len(ranks), len(wire.PHASES))), np.zeros(len(ranks))
     for row, rank in enumerate(ranks):
         series = view.per_rank[rank]

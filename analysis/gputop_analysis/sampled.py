@@ -1,4 +1,6 @@
-"""What of a run was measured and what was estimated from windows, and what gputop itself cost a step."""
+"""What of a run was measured and what was estimated from windows, and what gputop itself cost a
+step.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ MIN_WINDOWS = 10
 def sampled(view: RunView) -> Sampled | None:
     """How many of the window's steps were measured; None where all were.
 
-    The half-width is that of a ratio of sums over the windows of steps as blocks (Cochran 1977, 6.4): of the phase and
-    the rank where it is widest.
+    The half-width is that of a ratio of sums over the windows of steps as blocks (Cochran 1977,
+    6.4): of the phase and the rank where it is widest.
     """
     steps = estimated = 0
     widths = []
@@ -36,7 +38,9 @@ def sampled(view: RunView) -> Sampled | None:
 
 
 def _half_width(rows: np.ndarray) -> float:
-    """Of the 95 % interval of the widest phase's share of the time, 0 to 1; NaN for too few windows."""
+    """Of the 95 % interval of the widest phase's share of the time, 0 to 1; NaN for too few
+    windows.
+    """
     n = len(rows)
     if n < MIN_WINDOWS:
         return float("nan")
@@ -52,7 +56,9 @@ def _half_width(rows: np.ndarray) -> float:
 
 
 def own_cost(view: RunView) -> OwnCost | None:
-    """Share of a step that gputop itself took: the mean over the ranks of what each has told last."""
+    """Share of a step that gputop itself took: the mean over the ranks of what each has
+    told last.
+    """
     newest = {event["rank"]: event for event in view.record.events("own_cost") if "rank" in event}
     costs = [
         event for event in newest.values() if event.get("step_us", 0) > 0 and "cost_us" in event

@@ -43,13 +43,17 @@ class RankSeries:
 
     @cached_property
     def attempt_start(self) -> int:
-        """Index of the first record of the last attempt: the step index of a restarted process begins again."""
+        """Index of the first record of the last attempt: the step index of a restarted process
+        begins again.
+        """
         back = np.flatnonzero(np.diff(self.steps) <= 0)
         return int(back[-1]) + 1 if len(back) else 0
 
     @cached_property
     def steady(self) -> Array:
-        """Mask of records for steady-state statistics: last attempt, past the warm-up, no eval, checkpoint, compile."""
+        """Mask of records for steady-state statistics: last attempt, past the warm-up, no eval,
+        checkpoint, compile.
+        """
         mask = (self.rows["flags"] & wire.F_UNSTEADY) == 0
         mask &= self.steps - self.n_steps + 1 >= WARM_UP_STEPS
         mask[: self.attempt_start] = False
@@ -77,18 +81,24 @@ class RankSeries:
 
     @cached_property
     def measured(self) -> Array:
-        """Mask of records whose phases were measured; those of the others are estimates, their wall time is exact."""
+        """Mask of records whose phases were measured; those of the others are estimates, their wall
+        time is exact.
+        """
         return (self.rows["flags"] & wire.F_ESTIMATED) == 0
 
     @cached_property
     def representative(self) -> Array:
-        """Mask of records by which phases are judged: where steps were sampled, the windows, else all."""
+        """Mask of records by which phases are judged: where steps were sampled, the windows, else
+        all.
+        """
         in_window = (self.rows["flags"] & wire.F_WINDOW) != 0
         return in_window if in_window.sum() >= ENOUGH_STEPS else np.ones(len(self.rows), bool)
 
     @cached_property
     def past_warm_up(self) -> Array:
-        """Mask of the last attempt's records past the warm-up, without set-up and gputop's own one-off work."""
+        """Mask of the last attempt's records past the warm-up, without set-up and gputop's own
+        one-off work.
+        """
         mask = ((self.rows["flags"] & _NOT_THE_TRAININGS) == 0) & (
             self.steps - self.n_steps + 1 >= WARM_UP_STEPS
         )
@@ -97,9 +107,11 @@ class RankSeries:
 
     @cached_property
     def averaged(self) -> Array:
-        """Mask of the records that means and quantiles of a run are over, evaluation and checkpoints included.
+        """Mask of the records that means and quantiles of a run are over, evaluation and
+        checkpoints included.
 
-        Those past the warm-up; of a run with fewer than ``ENOUGH_STEPS`` of them all but the first step, or all.
+        Those past the warm-up; of a run with fewer than ``ENOUGH_STEPS`` of them all but the first
+        step, or all.
         """
         for mask in (self.past_warm_up, self.after_set_up):
             if self.n_steps[mask].sum() >= ENOUGH_STEPS:
@@ -140,7 +152,9 @@ class RankSeries:
 
 
 def picked(rows: Array, mask: Array) -> Array:
-    """``rows[mask]`` for a table: whole records, where that copies each field of them on its own (600 us for 1000)."""
+    """``rows[mask]`` for a table: whole records, where that copies each field of them on its own
+    (600 us for 1000).
+    """
     return rows.take(np.flatnonzero(mask))
 
 
@@ -171,7 +185,9 @@ def tail_seconds(
 
 
 def thinned(rows: Array) -> Array:
-    """All records, or evenly spread blocks of a file too long to read at once; first and last block are kept."""
+    """All records, or evenly spread blocks of a file too long to read at once; first and last block
+    are kept.
+    """
     if len(rows) <= 2 * THIN_BLOCKS * THIN_BLOCK_RECORDS:
         return np.asarray(rows)
     kept = np.empty(THIN_BLOCKS * THIN_BLOCK_RECORDS, rows.dtype)

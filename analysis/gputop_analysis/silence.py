@@ -34,7 +34,9 @@ def silence_s(view: RunView, now_ns: int) -> float:
 
 
 def doing_since(record: RunRecord, since_ns: int) -> str:
-    """What the newest stacks say that the training does: ``evaluating``; empty where none came or it only waits."""
+    """What the newest stacks say that the training does: ``evaluating``; empty where none came or
+    it only waits.
+    """
     looks = [e for e in record.events("stacks", "stack_dump") if e.get("t_ns", 0) > since_ns]
     if not looks:
         return ""

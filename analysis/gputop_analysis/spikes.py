@@ -14,15 +14,21 @@ if TYPE_CHECKING:
     from gputop_analysis.training_series import Series
 
 WINDOW, STRIDE = 100, 10
-"""A point is compared with a window of so many points before it, which moves on by so many at a time."""
+"""A point is compared with a window of so many points before it, which moves on by so many at a
+time.
+"""
 EARLY = ((30, 50), (50, 70), (70, 100))
-"""Before there are 100: points from the first to the second number are compared with all points before the first."""
+"""Before there are 100: points from the first to the second number are compared with all points
+before the first.
+"""
 TOGETHER_STEPS = 5
 """Jumps no further apart than this many steps (or than neighbouring points) belong together."""
 NUMERIC = ("loss", "grad_norm", "loss_scale", "lr")
 """Quantities that can make an instability; step time and memory only go along with one."""
 LR_JUMP = 2.001
-"""More than twofold: the second step of a linear warm-up from nothing has twice the first one's rate."""
+"""More than twofold: the second step of a linear warm-up from nothing has twice the first one's
+rate.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +46,19 @@ class Spike:
     level: float
     """Median of the points before it."""
     sigmas: float
-    """How far above the level, in robust standard deviations; infinite for a loss that is no number."""
+    """How far above the level, in robust standard deviations; infinite for a loss that is no
+    number.
+    """
     unit: str = ""
 
     def told(self) -> str:
         """``loss 8.1 at step 130 (was 1.2)``."""
         unit = f" {self.unit}" if self.unit else ""
         name, value = self.axis.replace("_", " "), f"{self.value:.4g}{unit}"
-        return f"{name} {value} at {steps_named(self.first_step, self.step)} (was {self.level:.4g}{unit})"
+        return (
+            f"{name} {value} at {steps_named(self.first_step, self.step)} (was "
+            f"{self.level:.4g}{unit})"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +105,9 @@ def spikes_of(series: Series) -> tuple[Spike, ...]:
 
 
 def instabilities(spikes: tuple[Spike, ...]) -> tuple[Instability, ...]:
-    """Groups of jumps of at least two quantities, one of them numeric, each close to the one before it."""
+    """Groups of jumps of at least two quantities, one of them numeric, each close to the one before
+    it.
+    """
     groups: list[list[Spike]] = []
     for one in spikes:
         last = groups[-1][-1] if groups else None
@@ -131,14 +144,17 @@ def _upwards(
 def stand_outs(
     values: Array, min_relative: float = 0.2, k: float = 8.0, logarithmic: bool = False
 ) -> tuple[Array, Array, Array]:
-    """Values far above those before them: the trigger of ``stats.mad_spikes``, at a tenth of its cost.
+    """Values far above those before them: the trigger of ``stats.mad_spikes``, at a tenth of its
+    cost.
 
-    The window that a value is compared with ends up to ``STRIDE`` values before it. A value must exceed the median of
-    the ``STRIDE`` values just before it by ``min_relative`` too: what has climbed all through the window did not jump.
+    The window that a value is compared with ends up to ``STRIDE`` values before it. A value must
+    exceed the median of the ``STRIDE`` values just before it by ``min_relative`` too: what has
+    climbed all through the window did not jump.
 
     Args:
         values: NaN values are neither judged nor compared with; the first 30 cannot be judged.
-        min_relative: a value must exceed the window's median by this share of it, besides ``k`` standard deviations.
+        min_relative: a value must exceed the window's median by this share of it, besides ``k``
+            standard deviations.
         logarithmic: judge logarithms, for what varies by factors, such as a gradient norm.
 
     Returns:
@@ -165,9 +181,11 @@ def _jumps(values: Array, index: int, min_relative: float) -> bool:
 
 
 def _least_to_stand_out(values: Array, min_relative: float) -> float:
-    """No value up to this exceeds the median of any window by ``min_relative``: a bound that costs one partition.
+    """No value up to this exceeds the median of any window by ``min_relative``: a bound that costs
+    one partition.
 
-    Half of a window is at or below its median, so no median lies below the value whose rank is half the shortest one.
+    Half of a window is at or below its median, so no median lies below the value whose rank is half
+    the shortest one.
     """
     half = EARLY[0][0] // 2
     if len(values) <= half:
@@ -177,7 +195,8 @@ def _least_to_stand_out(values: Array, min_relative: float) -> float:
 
 
 def _levels(series: Array, wanted: Array) -> tuple[Array, Array]:
-    """Median and robust standard deviation of the window before each wanted value; infinite where it is too short.
+    """Median and robust standard deviation of the window before each wanted value; infinite where
+    it is too short.
 
     Windows of values that are not wanted are not looked at, and these are infinite too.
     """

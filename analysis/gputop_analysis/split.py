@@ -45,9 +45,9 @@ class Split:
 def split_of(view: RunView, rank: int) -> Split:
     """The split of a rank's window.
 
-    Where CUDA events measured at least 20 steady steps, the time outside evaluation, checkpoints, compilation and
-    set-up is given to the phases as they share the device's time: the host only launches kernels, and its own times
-    say nothing about theirs.
+    Where CUDA events measured at least 20 steady steps, the time outside evaluation, checkpoints,
+    compilation and set-up is given to the phases as they share the device's time: the host only
+    launches kernels, and its own times say nothing about theirs.
     """
     rows = view.per_rank[rank].rows
     total = {name: int(rows[f"{name}_ns"].sum()) for name in wire.PHASES}
@@ -72,7 +72,9 @@ def split_of(view: RunView, rank: int) -> Split:
 
 
 def apportion(total: int, weights: Sequence[float]) -> list[int]:
-    """Whole numbers that add up to ``total`` exactly and are as close to ``weights`` as can be (largest remainder)."""
+    """Whole numbers that add up to ``total`` exactly and are as close to ``weights`` as can be
+    (largest remainder).
+    """
     shares = [
         Fraction(weight) for weight in weights
     ]  # floats cannot hold the nanoseconds of 104 days

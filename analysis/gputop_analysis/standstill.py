@@ -46,9 +46,13 @@ class Standstill:
     workers_cpu_share: float
     """Of a core, used by the busiest worker meanwhile; NaN: no workers."""
     thread: Event
-    """The training thread as ``/proc`` showed it: ``{pid, state, wchan, path, mount}``; empty: not told."""
+    """The training thread as ``/proc`` showed it: ``{pid, state, wchan, path, mount}``; empty: not
+    told.
+    """
     departed: Event | None = None
-    """How ``rank`` left before the others stood still (``rank_lost`` or ``goodbye``); None: it is still there."""
+    """How ``rank`` left before the others stood still (``rank_lost`` or ``goodbye``); None: it is
+    still there.
+    """
 
     @property
     def dump(self) -> Event:
@@ -121,7 +125,9 @@ def training_frames(dump: Event) -> list[str]:
 def _kind(
     dump: Event, thread: Event, cpu_share: float, gpu_util_pct: float, somebody_waits: bool
 ) -> Kind:
-    """A rank that waits in a collective may spin there, and so may its device: that is not being busy."""
+    """A rank that waits in a collective may spin there, and so may its device: that is not being
+    busy.
+    """
     phase = str(dump.get("phase") or "")
     if thread.get("state") == "D" and phase in ("data", "checkpoint", "other", "eval"):
         return "storage"
@@ -149,7 +155,9 @@ def _dumps_between(view: RunView, from_ns: int, until_ns: int) -> dict[int, Even
 
 
 def _holding_up(dumps: dict[int, Event], suspected: Event) -> int | None:
-    """The rank that is not in a collective while others are, or that has started the fewest; None where unclear."""
+    """The rank that is not in a collective while others are, or that has started the fewest; None
+    where unclear.
+    """
     outside = [rank for rank, dump in dumps.items() if not is_waiting(dump)]
     if len(outside) == 1:
         return outside[0]
@@ -174,7 +182,9 @@ def _samples(view: RunView, kind: int, rank: int | None, since: int, until: int)
 
 
 def _share(rows: Array) -> float:
-    """Of a core, used by one process between its first and last sample; NaN for less than two seconds."""
+    """Of a core, used by one process between its first and last sample; NaN for less than two
+    seconds.
+    """
     if len(rows) < 2 or rows["t_ns"][-1] - rows["t_ns"][0] < 2 * 10**9:
         return float("nan")
     return float(rows["cpu_ns_total"][-1] - rows["cpu_ns_total"][0]) / float(

@@ -1,7 +1,7 @@
 """The statistics behind the findings: small, deterministic, NumPy only.
 
-Training steps are autocorrelated and heavy-tailed, so nothing here assumes independent or normal values: intervals come
-from resampled blocks of steps, levels from medians, trends from ranks.
+Training steps are autocorrelated and heavy-tailed, so nothing here assumes independent or normal
+values: intervals come from resampled blocks of steps, levels from medians, trends from ranks.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 MAD_TO_SIGMA = 1.4826
-"""Median absolute deviation times this estimates the standard deviation of a normal distribution."""
+"""Median absolute deviation times this estimates the standard deviation of a normal
+distribution.
+"""
 
 
 class Interval(NamedTuple):
@@ -27,7 +29,9 @@ class Interval(NamedTuple):
 
 
 class Trend(NamedTuple):
-    """Kendall's tau of a series against time, and how likely as strong a trend is by chance (two-sided)."""
+    """Kendall's tau of a series against time, and how likely as strong a trend is by chance
+    (two-sided).
+    """
 
     tau: float
     p: float
@@ -37,7 +41,8 @@ _LARGEST = 1e100
 
 
 def weighted_quantile(values: Array, weights: Array, q: float) -> float:
-    """The smallest value at which the cumulated weight reaches ``q`` of the total (inverse of the empirical CDF).
+    """The smallest value at which the cumulated weight reaches ``q`` of the total (inverse of the
+    empirical CDF).
 
     A record that stands for n steps counts n times. NaN for no values.
     """
@@ -81,14 +86,18 @@ def autocorrelation_time(values: Array) -> float:
 
 
 def block_length(values: Array, at_least: int = 10, at_most: int = 50) -> int:
-    """Length of resampling blocks: five autocorrelation times, but ``at_least`` to ``at_most`` blocks of the series."""
+    """Length of resampling blocks: five autocorrelation times, but ``at_least`` to ``at_most``
+    blocks of the series.
+    """
     n = len(values)
     wanted = int(np.ceil(5 * autocorrelation_time(values)))
     return max(1, min(max(wanted, n // at_most), n // at_least))
 
 
 def block_sums(values: Array, block: int) -> Array:
-    """Sums over consecutive blocks along the first axis; the last block may be shorter, none is left out."""
+    """Sums over consecutive blocks along the first axis; the last block may be shorter, none is
+    left out.
+    """
     return np.add.reduceat(np.asarray(values, np.float64), np.arange(0, len(values), block), axis=0)
 
 
@@ -99,7 +108,8 @@ def block_bootstrap(
     resamples: int = 400,
     seed: int = 0,
 ) -> Interval:
-    """Ratio of sums, such as a phase's share of the wall time, with a 95 % interval from resampled blocks of steps.
+    """Ratio of sums, such as a phase's share of the wall time, with a 95 % interval from resampled
+    blocks of steps.
 
     Non-overlapping block bootstrap (Carlstein 1986), percentile interval.
     """
@@ -121,7 +131,9 @@ def block_bootstrap(
 
 
 def _middle_95(values: Array) -> tuple[float, float]:
-    """The 2.5 % and 97.5 % quantiles, between neighbours as ``np.quantile`` has them, at a tenth of its cost."""
+    """The 2.5 % and 97.5 % quantiles, between neighbours as ``np.quantile`` has them, at a tenth of
+    its cost.
+    """
     ordered = np.sort(values)
     places = np.array((0.025, 0.975)) * (len(ordered) - 1)
     low, high = np.interp(places, np.arange(len(ordered)), ordered)
@@ -130,7 +142,9 @@ def _middle_95(values: Array) -> tuple[float, float]:
 
 @lru_cache(maxsize=64)
 def _drawn(count: int, resamples: int, seed: int) -> Array:
-    """How often each of ``count`` blocks is drawn in each resample. A live view asks for the same again and again."""
+    """How often each of ``count`` blocks is drawn in each resample. A live view asks for the same
+    again and again.
+    """
     picks = np.random.default_rng(seed).integers(0, count, (resamples, count))
     rows = np.repeat(np.arange(resamples), count)
     return (
@@ -143,7 +157,8 @@ def _drawn(count: int, resamples: int, seed: int) -> Array:
 def theil_sen(x: Array, y: Array, at_most: int = 300) -> float:
     """Slope of y over x: the median of the slopes between all pairs (Theil 1950, Sen 1968).
 
-    Up to 29 % of outliers do not move it. Long series are thinned evenly to ``at_most`` points. NaN for fewer than two.
+    Up to 29 % of outliers do not move it. Long series are thinned evenly to ``at_most`` points. NaN
+    for fewer than two.
     """
     x, y = np.asarray(x, np.float64), np.asarray(y, np.float64)
     if len(x) > at_most:
@@ -156,7 +171,9 @@ def theil_sen(x: Array, y: Array, at_most: int = 300) -> float:
 
 
 def mann_kendall(values: Array) -> Trend:
-    """Monotonic trend (Mann 1945, Kendall 1975): normal approximation with tie and continuity corrections."""
+    """Monotonic trend (Mann 1945, Kendall 1975): normal approximation with tie and continuity
+    corrections.
+    """
     values = np.asarray(values, np.float64)
     n = len(values)
     if n < 4:
@@ -180,8 +197,8 @@ def mad_spikes(
 ) -> list[int]:
     """Indices that stand out upwards from the ``window`` values before them.
 
-    A spike exceeds their median by ``k`` robust standard deviations and by ``min_relative`` of it. NaN values are
-    neither spikes nor history; the first ``min_history`` values cannot be judged.
+    A spike exceeds their median by ``k`` robust standard deviations and by ``min_relative`` of it.
+    NaN values are neither spikes nor history; the first ``min_history`` values cannot be judged.
     """
     values = np.asarray(values, np.float64)
     known = np.flatnonzero(np.isfinite(values))
@@ -219,8 +236,9 @@ def _stand_out(history: Array, values: Array, k: float, min_relative: float) -> 
 def cusum(values: Array, slack: float = 0.5, alarm: float = 8.0, reference: int = 50) -> int | None:
     """Index at which an upward change of level is certain, or None (Page 1954).
 
-    Values are standardised by the median and MAD of the first ``reference``; deviations above ``slack`` standard
-    deviations are cumulated until they reach ``alarm``. Single values are capped at 3, so one outlier is no change.
+    Values are standardised by the median and MAD of the first ``reference``; deviations above
+    ``slack`` standard deviations are cumulated until they reach ``alarm``. Single values are capped
+    at 3, so one outlier is no change.
     """
     values = np.asarray(values, np.float64)
     if len(values) <= reference:

@@ -1,4 +1,6 @@
-"""The overview of a run: what the header, the breakdown and the memory panels show. Cheap enough for every refresh."""
+"""The overview of a run: what the header, the breakdown and the memory panels show. Cheap enough
+for every refresh.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +38,9 @@ def summarise(
 ) -> RunSummary:
     """Summarise the last ``window_steps`` steps of a run, or all of it.
 
-    Step counts are always over the whole run. Rates are over the last ten seconds while the run goes on, 0 while no
-    step comes, and means over the whole window once it has ended. Quantiles count a record of n folded steps n times.
+    Step counts are always over the whole run. Rates are over the last ten seconds while the run
+    goes on, 0 while no step comes, and means over the whole window once it has ended. Quantiles
+    count a record of n folded steps n times.
     """
     view = RunView(record, window_steps)
     now_ns = time.time_ns() if now_ns is None else now_ns
@@ -87,7 +90,9 @@ def _unseen(event: dict[str, Any]) -> str:
 
 
 def run_state(record: RunRecord, now_ns: int) -> tuple[Any, int | None, int | None]:
-    """State, exit code and end of a run; ``lost`` when its recorder went silent without writing an end."""
+    """State, exit code and end of a run; ``lost`` when its recorder went silent without writing an
+    end.
+    """
     states = [host.state for host in record.hosts.values()]
     codes = [s.exit_code for s in states if s.exit_code is not None]
     exit_code = next((code for code in codes if code), codes[0] if codes else None)
@@ -114,13 +119,17 @@ def last_sign_ns(record: RunRecord) -> int:
 
 
 def _of_all(view: RunView) -> Callable[..., Any]:
-    """Ranks of one group have done what the last of them has; of trainings apart, as a child's, the most counts."""
+    """Ranks of one group have done what the last of them has; of trainings apart, as a child's, the
+    most counts.
+    """
     together = any(int(hello.get("world_size") or 0) > 1 for hello in view.hellos.values())
     return min if together or len(view.ranks) == 1 else max
 
 
 def steps_done(record: RunRecord, rank: int) -> int:
-    """Steps of a rank over all of the run, without reading all of it: the last step index of each attempt."""
+    """Steps of a rank over all of the run, without reading all of it: the last step index of each
+    attempt.
+    """
     rows = record.steps(rank)
     ends = sorted({i for i in record.rank_starts(rank) if 0 < i < len(rows)} | {len(rows)})
     return sum(int(rows["step"][end - 1]) + 1 for end in ends if end)
@@ -154,7 +163,9 @@ def _rates(series: RankSeries, running: bool) -> tuple[float, float, float]:
 
 
 def _pooled(view: RunView) -> tuple[Array, Array]:
-    """Step times of all ranks and how many steps each stands for, over the steps that means are over."""
+    """Step times of all ranks and how many steps each stands for, over the steps that means are
+    over.
+    """
     series = list(view.per_rank.values())
     if not series:
         return np.zeros(0), np.zeros(0)
@@ -233,7 +244,9 @@ def _rank_summary(view: RunView, rank: int) -> RankSummary:
 
 
 def _latest_scalars(rows: Array, device: Array) -> tuple[float, float]:
-    """Loss and grad norm: from the device clock's late records where there are any, else from the steps."""
+    """Loss and grad norm: from the device clock's late records where there are any, else from the
+    steps.
+    """
     loss, norm = _last_known(device["loss"]), _last_known(device["grad_norm"])
     return (
         loss if math.isfinite(loss) else _last_known(rows["loss"]),
@@ -242,7 +255,9 @@ def _latest_scalars(rows: Array, device: Array) -> tuple[float, float]:
 
 
 def _not_finite(rows: Array, device: Array) -> str:
-    """What the newest loss is where it is no number; of the device clock's late records before the steps'."""
+    """What the newest loss is where it is no number; of the device clock's late records before the
+    steps'.
+    """
     for table in (device, rows):
         tail = table[-100:]
         known = np.flatnonzero(

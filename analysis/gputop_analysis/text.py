@@ -86,7 +86,9 @@ def duration(seconds: float) -> str:
 
 
 def longer(growth: float) -> str:
-    """Of a time that grew by ``growth`` (0.34 for a third): ``34 % longer``, from twice on ``23.9x as long``."""
+    """Of a time that grew by ``growth`` (0.34 for a third): ``34 % longer``, from twice on ``23.9x
+    as long``.
+    """
     return f"{100 * growth:.0f} % longer" if growth < 1 else f"{times(1 + growth)} as long"
 
 
@@ -101,7 +103,9 @@ def counted(number: int, noun: str) -> str:
 
 
 def cut_middle(text: str, width: int) -> str:
-    """``text`` in at most ``width`` columns; what is too long loses its middle, as both ends tell it apart."""
+    """``text`` in at most ``width`` columns; what is too long loses its middle, as both ends tell
+    it apart.
+    """
     if len(text) <= width:
         return text
     head = (width - 3) // 2
@@ -109,7 +113,9 @@ def cut_middle(text: str, width: int) -> str:
 
 
 def plain_ascii(text: str) -> str:
-    """``text`` in ASCII: the sign for missing as a hyphen, everything else outside of it as a question mark."""
+    """``text`` in ASCII: the sign for missing as a hyphen, everything else outside of it as a
+    question mark.
+    """
     return text.replace(MISSING, "-").encode("ascii", "replace").decode()
 
 

@@ -1,7 +1,8 @@
 """A run as a timeline that Perfetto opens: the JSON trace-event format, one event a line.
 
-Ranks are processes. Their steps and phases are slices, memory, waiting and loss are counters, events and findings are
-instants; GPUs are processes with counters. A trace of torch.profiler in the run's directory is laid on the same clock.
+Ranks are processes. Their steps and phases are slices, memory, waiting and loss are counters,
+events and findings are instants; GPUs are processes with counters. A trace of torch.profiler in the
+run's directory is laid on the same clock.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ Event = dict[str, Any]
 
 
 def to_timeline(record: RunRecord) -> Iterator[str]:
-    """The lines of one JSON object: ``{"traceEvents": [...]}``; times are microseconds since the run's start."""
+    """The lines of one JSON object: ``{"traceEvents": [...]}``; times are microseconds since the
+    run's start.
+    """
     start_ns = _start_ns(record)
     about = {
         "run": record.path.name,

@@ -1,4 +1,6 @@
-"""Loss, gradient norm, learning rate, loss scale, step time and memory of one rank on one axis of steps."""
+"""Loss, gradient norm, learning rate, loss scale, step time and memory of one rank on one axis of
+steps.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from gputop_agent import wire
 from gputop_analysis.view import Array, RunView
 
 POINTS = 3000
-"""Points of a series at most: more than any screen has columns, few enough to judge in a millisecond."""
+"""Points of a series at most: more than any screen has columns, few enough to judge in a
+millisecond.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,9 @@ class Series:
     step_time_ms: Array
     """Mean wall time of a step."""
     step_time_max_ms: Array
-    """The longest single step; NaN for points with compile, checkpoint, evaluation or set-up in them."""
+    """The longest single step; NaN for points with compile, checkpoint, evaluation or set-up in
+    them.
+    """
     memory_gib: Array
     """Largest memory; of what, ``Numerics.memory_of`` says."""
 
@@ -50,7 +56,9 @@ class Series:
 
 
 def collect(view: RunView, rank: int, points: int = POINTS) -> Series:
-    """The series of a rank's last attempt, thinned to ``points`` by joining records; extremes are kept."""
+    """The series of a rank's last attempt, thinned to ``points`` by joining records; extremes are
+    kept.
+    """
     one = view.per_rank[rank]
     rows, counts, lasts = (
         one.rows[one.attempt_start :],
@@ -87,7 +95,9 @@ def collect(view: RunView, rank: int, points: int = POINTS) -> Series:
 def _with_late_values(
     view: RunView, rank: int, rows: Array, lasts: Array
 ) -> tuple[Array, Array, Array]:
-    """Loss, largest loss and gradient norm per record; those that a GPU tells later are put to their steps."""
+    """Loss, largest loss and gradient norm per record; those that a GPU tells later are put to
+    their steps.
+    """
     loss = _finite(rows["loss"])
     loss_max = (
         np.fmax(loss, _finite(rows["loss_max"]))

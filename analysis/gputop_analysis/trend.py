@@ -1,7 +1,7 @@
 """Where a loss goes over many steps: it falls, stands still or rises.
 
-Losses of neighbouring steps resemble each other, so single steps are no independent evidence: blocks of at least five
-autocorrelation times are, and the trend test runs on their medians.
+Losses of neighbouring steps resemble each other, so single steps are no independent evidence:
+blocks of at least five autocorrelation times are, and the trend test runs on their medians.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ BENDS = 3
 SURE_P = 0.01
 """Mann-Kendall's p below which a trend is one."""
 STILL_P, STILL_SHARE = 0.10, 0.01
-"""A loss stands still where p is above the first and the fitted change over the window below this share of it."""
+"""A loss stands still where p is above the first and the fitted change over the window below this
+share of it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,8 @@ def loss_trend(first_steps: Array, steps: Array, losses: Array) -> LossTrend | N
         losses: one per point; NaN is left out.
 
     Returns:
-        None for fewer than 1000 steps, or where the loss is so autocorrelated that no ten blocks of it are independent.
+        None for fewer than 1000 steps, or where the loss is so autocorrelated that no ten blocks of
+        it are independent.
     """
     known = np.isfinite(losses)
     if not known.any():
@@ -73,9 +76,11 @@ def loss_trend(first_steps: Array, steps: Array, losses: Array) -> LossTrend | N
 
 
 def _blocks(values: Array) -> Array | None:
-    """Medians of blocks that are five autocorrelation times long, of what is left beside a smooth curve.
+    """Medians of blocks that are five autocorrelation times long, of what is left beside a smooth
+    curve.
 
-    Losses fall, turn and rise in bends: beside a straight line each bend would look like autocorrelation.
+    Losses fall, turn and rise in bends: beside a straight line each bend would look like
+    autocorrelation.
     """
     n = len(values)
     if n < 4 * MIN_BLOCKS:
@@ -109,7 +114,9 @@ AWAY = 3.0
 """Times what the training began with, from which a loss that climbs has run away."""
 AWAY_BLOCKS = (8, 24)
 THROWN = 10.0
-"""Times the first loss, below which no block of a training comes again that its first updates threw out."""
+"""Times the first loss, below which no block of a training comes again that its first updates threw
+out.
+"""
 AT_THE_TOP = 0.8
 """Part of the highest block's level that the last one still has."""
 
@@ -135,7 +142,8 @@ def runaway(first_steps: Array, steps: Array, losses: Array, start: float) -> Ru
     Args:
         first_steps, steps: first and last step of each point, ascending.
         losses: one per point; NaN is left out.
-        start: level of the first losses of the training. Only what is worse than no training at all has run away.
+        start: level of the first losses of the training. Only what is worse than no training at all
+            has run away.
 
     Returns:
         None without such a climb, where it comes down again, or where losses are not positive.
@@ -165,14 +173,16 @@ def runaway(first_steps: Array, steps: Array, losses: Array, start: float) -> Ru
 
 
 def thrown_out(first_steps: Array, steps: Array, losses: Array, first: float) -> Runaway | None:
-    """Look for a loss that the first updates threw up and that never came back, so that no climb is left to see.
+    """Look for a loss that the first updates threw up and that never came back, so that no climb is
+    left to see.
 
     Args:
         first_steps, steps, losses: as for ``runaway``.
         first: loss of the very first step, before any update.
 
     Returns:
-        None where a block of steps comes down to ten times the first loss, or losses are few or not positive.
+        None where a block of steps comes down to ten times the first loss, or losses are few or not
+        positive.
     """
     known = np.isfinite(losses)
     firsts, lasts, values = first_steps[known], steps[known], losses[known]

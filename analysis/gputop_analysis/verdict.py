@@ -25,7 +25,8 @@ def verdict(summary: RunSummary, findings: list[Finding], settled: bool = True) 
     Args:
         summary: of the run.
         findings: worst first.
-        settled: whether the findings have been looked for long enough to call a run without one healthy.
+        settled: whether the findings have been looked for long enough to call a run without one
+            healthy.
     """
     serious = [one for one in findings if one.severity != "info"]
     if summary.state in ("ended", "lost"):
@@ -76,7 +77,10 @@ def _final_health(summary: RunSummary, serious: list[Finding]) -> Health:
 def _final(summary: RunSummary, serious: list[Finding]) -> str:
     kind = summary.ending.kind
     if kind == "lost":
-        return f"lost: the recorder went silent after {_steps(summary)}; `gputop attach` takes the run up again"
+        return (
+            f"lost: the recorder went silent after {_steps(summary)}; `gputop attach` takes the "
+            "run up again"
+        )
     if kind in ("stopped", "terminated"):
         others = [one for one in serious if one.id != _EXIT]
         rest = _problem(others) if others else breakdown(summary)

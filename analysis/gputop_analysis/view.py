@@ -24,7 +24,8 @@ SAMPLES_AT_MOST = 50_000
 
 
 class RunView:
-    """A record cut to its last ``window_steps`` steps or ``window_s`` seconds; without either, all of it.
+    """A record cut to its last ``window_steps`` steps or ``window_s`` seconds; without either, all
+    of it.
 
     ``ranks``: only these; all by default.
     """
@@ -56,7 +57,9 @@ class RunView:
 
     @cached_property
     def common(self) -> Aligned | None:
-        """Steady steps that all ranks have, side by side; None for fewer than two ranks or no such steps."""
+        """Steady steps that all ranks have, side by side; None for fewer than two ranks or no such
+        steps.
+        """
         return align(list(self.per_rank.values())) if len(self.per_rank) > 1 else None
 
     @cached_property

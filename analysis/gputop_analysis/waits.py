@@ -34,10 +34,11 @@ class Waits:
 
 
 def mean_wait_ms(view: RunView, rank: int) -> float:
-    """Mean wait of one rank for the others, a step: every screen's ``wait``. NaN where nothing measures it.
+    """Mean wait of one rank for the others, a step: every screen's ``wait``. NaN where nothing
+    measures it.
 
-    What DDP's timers found inside backward, and the time in collectives that are called from Python; where neither
-    tells, how much later than it the last rank came to its collectives.
+    What DDP's timers found inside backward, and the time in collectives that are called from
+    Python; where neither tells, how much later than it the last rank came to its collectives.
     """
     hidden, called = hidden_wait_ms(view, rank), view.per_rank[rank].mean_ms("comm_ns")
     if hidden == hidden or called:
@@ -49,7 +50,9 @@ def mean_wait_ms(view: RunView, rank: int) -> float:
 
 
 def hidden_wait_ms(view: RunView, rank: int) -> float:
-    """Mean exposed wait a step inside a rank's backward, by DDP's timers past the warm-up; NaN where there are none."""
+    """Mean exposed wait a step inside a rank's backward, by DDP's timers past the warm-up; NaN
+    where there are none.
+    """
     rows = view.comm(rank)
     if not len(rows):
         return float("nan")
@@ -59,7 +62,9 @@ def hidden_wait_ms(view: RunView, rank: int) -> float:
 
 
 def straggling_shares(view: RunView) -> dict[int, float]:
-    """By rank, the part of its wait that goes beyond the wait of the rank that waits least in the same step."""
+    """By rank, the part of its wait that goes beyond the wait of the rank that waits least in the
+    same step.
+    """
     found = waits(view)
     if found is None:
         return {}
@@ -74,7 +79,8 @@ def straggling_shares(view: RunView) -> dict[int, float]:
 def waits(view: RunView) -> Waits | None:
     """Waits of all ranks over the steady common steps; None where no source covers every rank.
 
-    Sources, best first: DDP's own logging data, arrival times in the flight recorder, time in synchronous collectives.
+    Sources, best first: DDP's own logging data, arrival times in the flight recorder, time in
+    synchronous collectives.
     """
     common = view.common
     if common is None or len(common) < 10:
@@ -106,10 +112,12 @@ def _from_ddp(view: RunView, common: Aligned) -> Waits | None:
 
 
 def _wait_at_buffers(view: RunView, common: Aligned, edges: Array) -> tuple[Array | None, Array]:
-    """Waiting inside forward, which DDP begins with a broadcast of the buffers: ms a step, buckets of steps x ranks.
+    """Waiting inside forward, which DDP begins with a broadcast of the buffers: ms a step, buckets
+    of steps x ranks.
 
-    A rank that comes early waits there for the last one: no longer than it is early, nor than its forward takes longer
-    than the last one's. Beside it a mask of the buckets that it covers; None without such a broadcast.
+    A rank that comes early waits there for the last one: no longer than it is early, nor than its
+    forward takes longer than the last one's. Beside it a mask of the buckets that it covers; None
+    without such a broadcast.
     """
     synced = any(event.get("broadcast_buffers") for event in view.events("ddp"))
     if not synced or not (view.hello(common.ranks[0]).get("model") or {}).get("buffer_bytes"):
@@ -140,7 +148,9 @@ def _steady_rows(rows: Array, common: Aligned) -> Array:
 
 
 def _coarser_edges(common: Aligned, rows: list[Array]) -> Array:
-    """Edges wide enough that every rank, which samples steps of its own choice, usually has one in each bucket."""
+    """Edges wide enough that every rank, which samples steps of its own choice, usually has one in
+    each bucket.
+    """
     gaps = (np.diff(r["step"].astype(np.int64)) for r in rows)
     gap = max(float(np.sort(gap)[int(0.9 * len(gap))]) for gap in gaps)
     size = common.bucket_steps if gap <= common.bucket_steps else int(2 * gap)
@@ -172,7 +182,8 @@ def _from_comm_phase(common: Aligned) -> Waits | None:
 
 
 def _from_arrivals(view: RunView, common: Aligned) -> Waits | None:
-    """Last arrival at a collective minus a rank's own, summed over each rank's collectives of a step.
+    """Last arrival at a collective minus a rank's own, summed over each rank's collectives of a
+    step.
 
     Only where all ranks share one host, and so one clock.
     """

@@ -1,4 +1,6 @@
-"""What the driver's XID error numbers mean and what to do, after NVIDIA's documentation "XID Errors"."""
+"""What the driver's XID error numbers mean and what to do, after NVIDIA's documentation "XID
+Errors".
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,3 @@
-"""Programs that are run bare and under gputop: output, exit status, files and losses must be the same to the bit."""
+"""Programs that are run bare and under gputop: output, exit status, files and losses must be the
+same to the bit.
+"""

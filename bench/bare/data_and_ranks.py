@@ -44,8 +44,10 @@ def _ranks(body: str) -> str:
 SCRIPTS = {
     "loader": "fit(DataLoader(Numbers(), 8, shuffle=True))",
     "loader_workers": "if __name__ == '__main__': fit(DataLoader(Numbers(), 8, shuffle=True, num_workers=2))",
-    "loader_persistent": "if __name__ == '__main__': fit(DataLoader(Numbers(), 8, num_workers=2, persistent_workers=True, prefetch_factor=3), 3)",
-    "loader_spawn": "if __name__ == '__main__': fit(DataLoader(Numbers(), 8, num_workers=1, multiprocessing_context='spawn'), 1)",
+    "loader_persistent": "if __name__ == '__main__': fit(DataLoader(Numbers(), 8, num_workers=2, "
+    "persistent_workers=True, prefetch_factor=3), 3)",
+    "loader_spawn": "if __name__ == '__main__': fit(DataLoader(Numbers(), 8, num_workers=1, "
+    "multiprocessing_context='spawn'), 1)",
     "loader_iterable": """
 class Stream(IterableDataset):
     def __iter__(self):

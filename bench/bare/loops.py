@@ -1,4 +1,6 @@
-"""Training loops of many kinds; each prints its losses as hexadecimal floats, so that one bit's difference shows."""
+"""Training loops of many kinds; each prints its losses as hexadecimal floats, so that one bit's
+difference shows.
+"""
 
 PRELUDE = """
 import copy, io, os, sys, hashlib
@@ -238,7 +240,8 @@ print(m[1].num_batches_tracked.item(), m[1].running_mean.sum().item().hex())
 from torch.nn.utils.parametrizations import weight_norm
 m = nn.Sequential(weight_norm(nn.Linear(8, 8)), nn.Tanh(), nn.Linear(8, 1)); train(m, torch.optim.SGD(m.parameters(), 0.1))
 """,
-    "scripted": "m = torch.jit.script(nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 1))); train(m, torch.optim.SGD(m.parameters(), 0.1))",
+    "scripted": "m = torch.jit.script(nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 1))); "
+    "train(m, torch.optim.SGD(m.parameters(), 0.1))",
     "data_parallel_module": "m = nn.DataParallel(net()); train(m, torch.optim.SGD(m.parameters(), 0.1))",
     "method_model": """
 class Model(nn.Module):
@@ -321,13 +324,17 @@ for step in range(40):
     optimizer.zero_grad(); loss.backward(); optimizer.step(); show(loss.item())
 """,
     "nan": "y[0] = float('nan'); m = net(); train(m, torch.optim.SGD(m.parameters(), 0.1))",
-    "anomaly": "torch.autograd.set_detect_anomaly(True); m = net(); train(m, torch.optim.SGD(m.parameters(), 0.1), 10)",
-    "deterministic": "torch.use_deterministic_algorithms(True); m = net(); train(m, torch.optim.SGD(m.parameters(), 0.1))",
-    "float64": "torch.set_default_dtype(torch.float64); x, y = x.double(), y.double(); m = net(); train(m, torch.optim.SGD(m.parameters(), 0.1))",
+    "anomaly": "torch.autograd.set_detect_anomaly(True); m = net(); train(m, "
+    "torch.optim.SGD(m.parameters(), 0.1), 10)",
+    "deterministic": "torch.use_deterministic_algorithms(True); m = net(); train(m, "
+    "torch.optim.SGD(m.parameters(), 0.1))",
+    "float64": "torch.set_default_dtype(torch.float64); x, y = x.double(), y.double(); m = net(); "
+    "train(m, torch.optim.SGD(m.parameters(), 0.1))",
     "sparse": """
 m = nn.Embedding(50, 4, sparse=True); optimizer = torch.optim.SparseAdam(list(m.parameters()), 0.1)
 for _ in range(30):
     optimizer.zero_grad(); loss = m(torch.randint(50, (8,))).pow(2).sum(); loss.backward(); optimizer.step(); show(loss.item())
 """,
-    "last_line_open": "m = net(); train(m, torch.optim.SGD(m.parameters(), 0.1), 5); sys.stdout.write('no newline'); sys.stderr.write('nor here')",
+    "last_line_open": "m = net(); train(m, torch.optim.SGD(m.parameters(), 0.1), 5); sys.stdout.write('no "
+    "newline'); sys.stderr.write('nor here')",
 }

@@ -1,4 +1,6 @@
-"""What is injected into which script, and what a right answer is: data for ``bench/shapes/run.py``."""
+"""What is injected into which script, and what a right answer is: data for
+``bench/shapes/run.py``.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ HOST = ("HO06",)
 
 @dataclass(frozen=True)
 class Shape:
-    """A fault of one script. Its clean twin has FAULT=clean_NAME: a near miss, or the script as it is."""
+    """A fault of one script. Its clean twin has FAULT=clean_NAME: a near miss, or the script as it
+    is.
+    """
 
     name: str
     script: str
@@ -33,7 +37,9 @@ class Shape:
 
     @property
     def places(self) -> set[int]:
-        """Lines of the scripts that carry the fault's mark; empty where no line is right or wrong."""
+        """Lines of the scripts that carry the fault's mark; empty where no line is
+        right or wrong.
+        """
         return {line for _, line in self.marked}
 
     @property

@@ -1,9 +1,11 @@
-"""Faults and clean twins of many shapes under ``gputop run``: recall, precision, place, rank, and what was promised.
+"""Faults and clean twins of many shapes under ``gputop run``: recall, precision, place, rank, and
+what was promised.
 
     python bench/shapes/run.py [-k WORD ...] [--out FILE] [--clean | --faults]
 
-Each outcome is appended to FILE (JSON lines) as it comes; ``--table FILE`` prints the figures of what is there, and
-``--again FILE`` judges the records that an earlier run kept (``--keep FOLDER``) without running anything.
+Each outcome is appended to FILE (JSON lines) as it comes; ``--table FILE`` prints the figures of
+what is there, and ``--again FILE`` judges the records that an earlier run kept (``--keep FOLDER``)
+without running anything.
 """
 
 from __future__ import annotations
@@ -50,7 +52,9 @@ def main() -> None:
 
 
 def _chosen(options: argparse.Namespace) -> list[tuple[Shape, str]]:
-    """Shapes and the names of their runs: the fault, and its twin. Not those that the output file has."""
+    """Shapes and the names of their runs: the fault, and its twin. Not those that the output file
+    has.
+    """
     done = set()
     if options.out and options.out.exists():
         done = {json.loads(line)["name"] for line in options.out.read_text().splitlines()}

@@ -12,8 +12,9 @@ class Framework:
 
     recipe: str
     adapter_dtype: str
-    """peft keeps adapters in fp32 (``autocast_adapter_dtype``); others in the type of the weights, an empty word
-    here."""
+    """peft keeps adapters in fp32 (``autocast_adapter_dtype``); others in the type of the weights,
+    an empty word here.
+    """
     attention: str = "sdpa"
     lora_dropout: float = 0.0
     """Of the adapters where it is not said: what the scripts of peft's users set."""
@@ -26,10 +27,13 @@ class Framework:
     upcasts_sharded: bool = False
     """Whether trained 16-bit weights become fp32 under FSDP with mixed precision (Accelerate)."""
     prepares_quantized: bool = False
-    """Whether what is not quantised of a quantised model becomes fp32, on one GPU or replicated: TRL's ``SFTTrainer``
-    calls peft's ``prepare_model_for_kbit_training``."""
+    """Whether what is not quantised of a quantised model becomes fp32, on one GPU or replicated:
+    TRL's ``SFTTrainer`` calls peft's ``prepare_model_for_kbit_training``.
+    """
     stored: str = ""
-    """Of the weights that are trained, where only the computation's type is said; empty: the same."""
+    """Of the weights that are trained, where only the computation's type is said;
+    empty: the same.
+    """
     fsdp: str = "fsdp1"
     """Which FSDP is meant where no version of it is named."""
     checkpointing: str = "none"
@@ -62,8 +66,9 @@ TORCHTITAN = Framework(
     compiles_loss=True,
     allocator="expandable_segments:True",
 )
-"""``training.dtype`` is float32 and ``mixed_precision_param`` bfloat16 (its ``config``); the allocator's option is in
-its ``run_train.sh``."""
+"""``training.dtype`` is float32 and ``mixed_precision_param`` bfloat16 (its ``config``); the
+allocator's option is in its ``run_train.sh``.
+"""
 KNOWN = (
     ("auto-?model", Framework("transformers", "", fsdp="fsdp2")),
     ("nanotron", Framework("nanotron", "", "flash", fused_optimizer=True)),

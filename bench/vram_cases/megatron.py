@@ -15,7 +15,9 @@ TOKENIZERS = {
     "BertWordPieceCase": 28_996,
     "Llama2Tokenizer": 32_000,
 }
-"""Vocabulary of the tokenizers that have but one; GPT2BPE is what Megatron's GPT examples use where none is named."""
+"""Vocabulary of the tokenizers that have but one; GPT2BPE is what Megatron's GPT examples use where
+none is named.
+"""
 DIVISIBLE = 128
 """``--make-vocab-size-divisible-by``."""
 
@@ -111,7 +113,9 @@ def attention(args: dict[str, Any]) -> str | None:
 
 
 def dropout(args: dict[str, Any] | None) -> float:
-    """Of hidden states and attention; 0.1 is Megatron-LM's default, and none what models are trained with elsewhere."""
+    """Of hidden states and attention; 0.1 is Megatron-LM's default, and none what models are
+    trained with elsewhere.
+    """
     if not args:
         return 0.0
     return max(float(args.get(f"{kind}-dropout", 0.1)) for kind in ("hidden", "attention"))

@@ -1,4 +1,6 @@
-"""What a row's notes say beyond its columns: JSON, or ``key=value`` pairs with semicolons between."""
+"""What a row's notes say beyond its columns: JSON, or ``key=value`` pairs with
+semicolons between.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def lora_targets(notes: str, said: dict[str, Any]) -> tuple[str, ...] | None:
 
 
 def other_adapter(said: dict[str, Any]) -> str | None:
-    """The name of a way to fine-tune that is neither full training nor LoRA; None: none is named."""
+    """The name of a way to fine-tune that is neither full training nor LoRA; None: none
+    is named.
+    """
     kind = said.get("peft_type", said.get("tuner"))
     if kind is None:
         section = re.search(
@@ -81,13 +85,17 @@ def trainable(said: dict[str, Any]) -> int | None:
 
 
 def names_lora(notes: str) -> str:
-    """``lora`` or ``qlora`` where the notes name a configuration of it (``.../qlora.yaml``); empty elsewhere."""
+    """``lora`` or ``qlora`` where the notes name a configuration of it (``.../qlora.yaml``); empty
+    elsewhere.
+    """
     found = re.search(r"(?:^|[/=_ -])(q?lora)(?:\.ya?ml|\.json|_finetune)", notes.lower())
     return found[1] if found else ""
 
 
 def length_varies(notes: str) -> bool:
-    """Whether sequences are as long as the data makes them, so that the stated length is no more than a limit."""
+    """Whether sequences are as long as the data makes them, so that the stated length is no more
+    than a limit.
+    """
     return bool(re.search(r"\bunpacked\b(?!\?)|not packed", notes.lower()))
 
 

@@ -17,8 +17,9 @@ from vram_cases.table import MEASURED, gib
 
 UNSAID_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj")
 _FOAK = re.compile(r"\bfoak\b", re.IGNORECASE)
-"""fms-acceleration's fused operations and kernels: norms, rotary embedding and losses, none for a frozen MLP (its
-``models/llama.py``)."""
+"""fms-acceleration's fused operations and kernels: norms, rotary embedding and losses, none for a
+frozen MLP (its ``models/llama.py``).
+"""
 TRAINED_SHARE = 0.5
 """Share of the parameters below which a run that names no adapter cannot be full training."""
 
@@ -82,7 +83,8 @@ def setup_of(cells: Mapping[str, str], said: dict[str, Any]) -> Setup:
     """What a row describes.
 
     Raises:
-        Skip: something that the memory hangs on is not said, or is of a kind that a setup has no words for.
+        Skip: something that the memory hangs on is not said, or is of a kind that a setup has no
+            words for.
         Unknown: the model is.
         megatron.NotModelled: the model's layers are.
     """
@@ -152,7 +154,9 @@ def _known(value: str | None, what: str, cell: str) -> str:
 
 
 def parallel_of(cells: Mapping[str, str], said: dict[str, Any]) -> Split:
-    """The degrees of parallelism, the data-parallel one from the number of GPUs where it is not given."""
+    """The degrees of parallelism, the data-parallel one from the number of GPUs where it is not
+    given.
+    """
     tp, pp, cp, ep = (text.count(cells.get(name, "")) or 1 for name in ("tp", "pp", "cp", "ep"))
     written = _certain(cells, "sharding")
     sharding = _known(text.sharding(written), "sharding", written)
@@ -212,8 +216,10 @@ def model_of(cells: Mapping[str, str], said: dict[str, Any], parallel: Split) ->
 
 
 def lora_of(cells: Mapping[str, str], said: dict[str, Any], habits: Framework) -> Lora | None:
-    """The adapter of a row: rank 8, peft's default, where only the word default stands; on the four projections of the
-    attention, halfway between peft's default and all linear layers, where no layers are named."""
+    """The adapter of a row: rank 8, peft's default, where only the word default stands; on the four
+    projections of the attention, halfway between peft's default and all linear layers, where no
+    layers are named.
+    """
     written = cells.get("lora_rank", "")
     if text.count(written) == 0 or (
         text.blank(written) and not notes.names_lora(cells.get("notes", ""))
@@ -229,7 +235,9 @@ def lora_of(cells: Mapping[str, str], said: dict[str, Any], habits: Framework) -
 
 
 def _on_its_layers(lora: Lora | None, shape: ModelShape) -> Lora | None:
-    """The adapter on layers that the model here has, where the row names those of an older release of it."""
+    """The adapter on layers that the model here has, where the row names those of an older release
+    of it.
+    """
     from gputop_analysis.vram.adapters import ROLES, adapters
 
     if lora is None or adapters(shape, lora):
@@ -275,8 +283,9 @@ def _weights(
 
 
 def _prepared(cells: Mapping[str, str], parallel: Split, habits: Framework) -> str:
-    """fp32 for what is not quantised where the trainer makes it so; fms-acceleration's ``accelerated-peft`` brings
-    adapters of its own, which the trainer leaves alone."""
+    """fp32 for what is not quantised where the trainer makes it so; fms-acceleration's
+    ``accelerated-peft`` brings adapters of its own, which the trainer leaves alone.
+    """
     quantized = text.quantized(cells.get("quant", ""))
     own = "accelerated-peft" in cells.get("notes", "") or "gptq" in cells.get("quant", "").lower()
     whole = parallel.sharding in ("none", "ddp")
@@ -337,8 +346,9 @@ def _loss(cells: Mapping[str, str], loss: str, lora: Lora | None, habits: Framew
 
 
 def _accumulation(cells: Mapping[str, str], said: dict[str, Any], parallel: Split) -> int:
-    """Of the row; else from the global batch; else enough to fill the pipeline. Two at least before PyTorch 2.0, which
-    left gradients where they were, as a second micro-batch does."""
+    """Of the row; else from the global batch; else enough to fill the pipeline. Two at least before
+    PyTorch 2.0, which left gradients where they were, as a second micro-batch does.
+    """
     found = text.count(cells.get("grad_accum", ""))
     batch = text.count(str(said.get("gbs", "")))
     if not found and batch and text.count(cells.get("gpus", "")):

@@ -44,7 +44,9 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """All rows of one configuration by one metric, which count once: repeated runs, twins in other versions."""
+    """All rows of one configuration by one metric, which count once: repeated runs, twins in other
+    versions.
+    """
 
     source: str
     name: str
@@ -87,7 +89,8 @@ def _run(key: tuple[str, str, str, str], found: Sequence[Answer]) -> Run:
 def _lasting_gib(setup: Setup) -> float:
     """What a rank holds at once when the backward pass ends, of weights, gradients and states.
 
-    0 of a pipeline, whose measured stage may hold less than another; gradients of full training on one GPU only.
+    0 of a pipeline, whose measured stage may hold less than another; gradients of full training on
+    one GPU only.
     """
     if setup.parallel.pp > 1 or two_stacks(setup):
         return 0.0
@@ -102,7 +105,9 @@ def _lasting_gib(setup: Setup) -> float:
 
 
 def errors(found: Sequence[Run]) -> dict[str, float | int | None]:
-    """Count, median and 90th percentile of the absolute error, and bias (the median error), in percent."""
+    """Count, median and 90th percentile of the absolute error, and bias (the median error), in
+    percent.
+    """
     if not found:
         return {
             "runs": 0,
@@ -130,7 +135,9 @@ def by(found: Sequence[Run], key: Callable[[Run], str]) -> dict[str, dict[str, A
 
 
 def group(run: Run) -> str:
-    """What a run is, as far as memory goes: recipe, what is trained, sharding, checkpointing, attention, loss."""
+    """What a run is, as far as memory goes: recipe, what is trained, sharding, checkpointing,
+    attention, loss.
+    """
     setup = run.setup
     words = [setup.recipe, intervals.kind(setup), setup.parallel.sharding, setup.checkpointing]
     words += [
@@ -151,7 +158,8 @@ def large_megatron(found: Sequence[Run]) -> list[Run]:
 
 
 def fits(answers: Iterable[Answer]) -> dict[str, Any]:
-    """Of runs on a known GPU by their outcome: how often what was called out of memory was, and was called so.
+    """Of runs on a known GPU by their outcome: how often what was called out of memory was, and was
+    called so.
 
     A run of several rows counts once. Where a source has no failed runs, precision says nothing.
     """
@@ -181,10 +189,12 @@ def skipped(answers: Iterable[Answer]) -> dict[str, int]:
 
 
 def interval_table(found: Sequence[Run]) -> dict[str, dict[str, tuple[float, float, int]]]:
-    """``{tier: {kind: (low, high, runs)}}``: percentiles of how much more was measured than estimated, in percent.
+    """``{tier: {kind: (low, high, runs)}}``: percentiles of how much more was measured than
+    estimated, in percent.
 
-    Of what a GPU must have (reserved, or the device total) where enough runs measured that: what is allocated comes out
-    closer, and would promise too much. Runs that contradict themselves are left out.
+    Of what a GPU must have (reserved, or the device total) where enough runs measured that: what is
+    allocated comes out closer, and would promise too much. Runs that contradict themselves are left
+    out.
     """
     table: dict[str, dict[str, tuple[float, float, int]]] = {}
     sound = [run for run in found if not run.contradicts]

@@ -1,4 +1,6 @@
-"""The model of a row: from the catalog by its name, from the columns of dimensions, or both where they agree."""
+"""The model of a row: from the catalog by its name, from the columns of dimensions, or both where
+they agree.
+"""
 
 from __future__ import annotations
 
@@ -99,7 +101,9 @@ def _catalogued(name: str) -> ModelShape | None:
 
 
 def _agrees(shape: ModelShape, given: Mapping[str, int]) -> bool:
-    """Whether no stated dimension contradicts; vocabularies are padded by some, so they may differ a little."""
+    """Whether no stated dimension contradicts; vocabularies are padded by some, so they may differ
+    a little.
+    """
     same = all(
         not given[column] or given[column] == getattr(shape, column)
         for column in ("hidden", "layers", "heads")
@@ -108,8 +112,9 @@ def _agrees(shape: ModelShape, given: Mapping[str, int]) -> bool:
 
 
 def from_columns(name: str, given: Mapping[str, int], params: int) -> ModelShape:
-    """A shape of those dimensions; whether its MLP is gated and its embeddings are tied is what comes nearest to the
-    stated number of parameters."""
+    """A shape of those dimensions; whether its MLP is gated and its embeddings are tied is what
+    comes nearest to the stated number of parameters.
+    """
     family = next((family for words, family in FAMILIES if re.search(words, name.lower())), "llama")
     kv_heads = given["kv_heads"] or given["heads"]
     base = ModelShape(

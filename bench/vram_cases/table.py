@@ -1,4 +1,6 @@
-"""The rows of a CSV file that others wrote: whichever separator, spelling of the columns and unit they chose."""
+"""The rows of a CSV file that others wrote: whichever separator, spelling of the columns and unit
+they chose.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ MEASURED = "measured_peak_GiB"
 _CANONICAL = {MEASURED.lower(): MEASURED}
 _SEPARATORS = ",;\t|"
 _GIB = {"": 1.0, "g": 1.0, "k": 2.0**-20, "m": 2.0**-10, "t": 2.0**10}
-"""By the letter of a unit. ``GB`` is taken as GiB, as PyTorch, nvidia-smi and the reports that quote them mean it."""
+"""By the letter of a unit. ``GB`` is taken as GiB, as PyTorch, nvidia-smi and the reports that
+quote them mean it.
+"""
 _AMOUNT = re.compile(
     r"([-+]?[\d.]+(?:e[-+]?\d+)?)\s*(?:([kmgt]?)i?b(?:ytes)?|(bytes?))?", re.IGNORECASE
 )
@@ -21,7 +25,9 @@ MOST_GIB = 2048.0
 
 
 def rows(lines: Iterable[str]) -> Iterator[dict[str, str]] | None:
-    """The rows under the columns' own names; None where no column says what was measured or what ran out of memory."""
+    """The rows under the columns' own names; None where no column says what was measured or what
+    ran out of memory.
+    """
     text = (line.replace("\0", "") for line in lines)
     head = next((line for line in text if line.strip()), "").removeprefix("\ufeff")
     separator = max(_SEPARATORS, key=head.count)

@@ -1,7 +1,8 @@
 """Free text of a published measurement, read into the words of a setup.
 
-Each reader takes one cell as its source wrote it and answers with the words of ``vram.setup``, or None where the text
-says nothing that is known. None of them knows a source: they look for the words that people use.
+Each reader takes one cell as its source wrote it and answers with the words of ``vram.setup``, or
+None where the text says nothing that is known. None of them knows a source: they look for the words
+that people use.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ def blank(text: str) -> bool:
 
 
 def count(text: str) -> int | None:
-    """The whole number that a cell begins with: ``4``, ``4.0``, ``8,192``, ``32k`` (of 1024); else the only one that it
-    holds: ``r=16``, ``per device 4``, ``x8``."""
+    """The whole number that a cell begins with: ``4``, ``4.0``, ``8,192``, ``32k`` (of 1024); else
+    the only one that it holds: ``r=16``, ``per device 4``, ``x8``.
+    """
     plain = text.replace(",", "")
     if thousands := re.match(r"\s*(\d+(?:\.\d+)?) ?[kK]\b", plain):
         return int(float(thousands[1]) * 1024)
@@ -46,8 +48,9 @@ def off(text: str) -> bool:
 
 
 def compute_dtype(text: str) -> str | None:
-    """Of the computation: what autocast or the stored weights are in. Flags that are not set (``bf16=None``) say
-    nothing."""
+    """Of the computation: what autocast or the stored weights are in. Flags that are not set
+    (``bf16=None``) say nothing.
+    """
     lower = re.sub(r"\b(?:bf16|fp16)\s*=\s*(?!true)\w+", "", re.sub(r"\(.*?\)", "", text.lower()))
     for pattern, dtype in (
         (r"\bfp8|float8|e4m3", "fp8"),
@@ -61,7 +64,9 @@ def compute_dtype(text: str) -> str | None:
 
 
 def autocast(text: str) -> bool:
-    """Whether the text speaks of mixed precision (AMP) that is on: flags that are not set do not count."""
+    """Whether the text speaks of mixed precision (AMP) that is on: flags that are not set do not
+    count.
+    """
     lower = text.lower()
     if re.search(r"\b(?:bf16|fp16)\s*=", lower):
         return bool(re.search(r"\b(?:bf16|fp16)\s*=\s*true", lower))
@@ -69,8 +74,9 @@ def autocast(text: str) -> bool:
 
 
 def stored_dtype(text: str) -> str | None:
-    """Of the weights in memory, where the text names it apart (``torch_dtype=``, ``-true``, ``-mixed``); None: not
-    said."""
+    """Of the weights in memory, where the text names it apart (``torch_dtype=``, ``-true``,
+    ``-mixed``); None: not said.
+    """
     lower = text.lower()
     if named := re.search(
         r"(?:torch_dtype|model_dtype|param_dtype|dtype)\s*[=:]?\s*(?:auto->)?\s*(\w+)", lower
@@ -144,8 +150,9 @@ def offload(text: str) -> str:
 
 
 def checkpointing(text: str, gpus: int) -> str | None:
-    """``none``, ``selective`` or ``full``; a text may say it by the number of GPUs (``none on 1 GPU; with FSDP
-    full``)."""
+    """``none``, ``selective`` or ``full``; a text may say it by the number of GPUs (``none on 1
+    GPU; with FSDP full``).
+    """
     clauses = [
         clause for clause in re.split(r"[;,](?![^\[]*\])", text.lower()) if _applies(clause, gpus)
     ]
@@ -221,7 +228,9 @@ def quantized(text: str) -> str | None:
 
 
 def metric(text: str) -> str | None:
-    """What was measured: ``allocated``, ``reserved`` or ``device`` (the driver's view); None: the text does not say."""
+    """What was measured: ``allocated``, ``reserved`` or ``device`` (the driver's view); None: the
+    text does not say.
+    """
     lower = text.lower()
     if re.search(r"reserved|cached", lower) and not re.search(r"allocated.*not reserved", lower):
         return "reserved"
@@ -231,8 +240,9 @@ def metric(text: str) -> str | None:
 
 
 def failed(oom: str, measured: str) -> bool | None:
-    """Whether a run failed for memory, by its own column or by what stands where its memory should; None: it is not
-    said."""
+    """Whether a run failed for memory, by its own column or by what stands where its memory should;
+    None: it is not said.
+    """
     lower, said = oom.strip().lower(), f"{oom}; {measured}".lower()
     if count(lower) == 0 or re.match(r"(?:false|no|not|ok|fits|without)\b", lower):
         return False

@@ -1,4 +1,6 @@
-"""When a run was made, by the versions and dates that its row names: what libraries did by default then."""
+"""When a run was made, by the versions and dates that its row names: what libraries did by default
+then.
+"""
 
 from __future__ import annotations
 
@@ -24,16 +26,24 @@ TORCH = {
 ALPHA_MONTHS = 2
 """By which an alpha of a release is older than it."""
 TORCH_2: Month = (2023, 3)
-"""Since PyTorch 2.0 its optimizers update all parameters at once, and ``zero_grad`` frees gradients."""
+"""Since PyTorch 2.0 its optimizers update all parameters at once, and ``zero_grad`` frees
+gradients.
+"""
 SDPA: Month = (2023, 12)
-"""Since Transformers 4.36 its models take PyTorch's fused attention where they can; before, they wrote it out."""
+"""Since Transformers 4.36 its models take PyTorch's fused attention where they can; before, they
+wrote it out.
+"""
 SDPA_VERSION = (4, 36)
 LOSS_APART: tuple[Month, Month] = (2024, 12), (2025, 3)
-"""From the first to the last of these torchtitan compiled its model without the loss (its pull requests 755, 1033)."""
+"""From the first to the last of these torchtitan compiled its model without the loss (its pull
+requests 755, 1033).
+"""
 
 
 def made(text: str) -> Month | None:
-    """The month of a date or of a nightly build, else that of a release of torch; None: none is named."""
+    """The month of a date or of a nightly build, else that of a release of torch; None: none is
+    named.
+    """
     if dated := re.search(r"(?<!\d)(20[12]\d)[-/](0[1-9]|1[0-2])(?!\d)", text):
         return int(dated[1]), int(dated[2])
     if nightly := re.search(r"dev(20[12]\d)(0[1-9]|1[0-2])\d\d", text):

@@ -1,8 +1,9 @@
-"""What a process of a run says, and what it can be told: the fields of hello, of its events and of commands.
+"""What a process of a run says, and what it can be told: the fields of hello, of its events and of
+commands.
 
-The definition for both ends. The guest follows these types and never imports them; readers derive their checks from
-them (``gputop_probes/record/schema.py``), and ``docs/events.md`` is made from them. A field that was not learnt is
-null or missing. Units stand in the names.
+The definition for both ends. The guest follows these types and never imports them; readers derive
+their checks from them (``gputop_probes/record/schema.py``), and ``docs/events.md`` is made from
+them. A field that was not learnt is null or missing. Units stand in the names.
 """
 
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict, Union
@@ -352,7 +353,9 @@ class StackSample(SiteFacts, total=False):
     """A line, and how often the training thread was seen in it."""
 
     inside: Text
-    """What the line waits in: ``torch/_C mean`` is torch's C code, by the text of the instruction."""
+    """What the line waits in: ``torch/_C mean`` is torch's C code, by the text of the
+    instruction.
+    """
     code: Text
     count: Whole
 
@@ -384,7 +387,9 @@ class EpochStart(TypedDict, total=False):
 
 
 class LoaderLooks(LoaderFacts, total=False):
-    """The loader of worker processes as seen from the agent's thread; every 2 s, later up to every 30 s."""
+    """The loader of worker processes as seen from the agent's thread; every 2 s, later up to every
+    30 s.
+    """
 
     looks: Whole
     empty: Whole
@@ -404,7 +409,9 @@ class LoaderLooks(LoaderFacts, total=False):
 
 
 class PaddingEvent(TypedDict, total=False):
-    """Of the attention masks among the batches looked at, the first 8 and then each 50th; with ``loader``."""
+    """Of the attention masks among the batches looked at, the first 8 and then each 50th; with
+    ``loader``.
+    """
 
     batches: Whole
     places: Whole
@@ -427,7 +434,9 @@ class Placement(TypedDict, total=False):
 
 
 class Compilation(TypedDict, total=False):
-    """A compilation by torch.compile; site, function and reason are those of the frame compiled again last."""
+    """A compilation by torch.compile; site, function and reason are those of the frame compiled
+    again last.
+    """
 
     duration_ms: Amount
     step: Step
@@ -556,8 +565,9 @@ class Raised(_Class, total=False):
     """Whose forward was going on; only for lack of device memory."""
     module_class: Line
     memory: dict[str, Amount]
-    """weights_bytes, gradients_bytes, optimizer_bytes, buffers_bytes, allocated_bytes, reserved_bytes,
-    peak_allocated_bytes."""
+    """weights_bytes, gradients_bytes, optimizer_bytes, buffers_bytes, allocated_bytes,
+    reserved_bytes, peak_allocated_bytes.
+    """
 
 
 class NonFinite(TypedDict, total=False):
@@ -671,7 +681,9 @@ class LayerRow(_LayerClass, total=False):
 
 
 class LayerTable(TypedDict, total=False):
-    """The modules of the model, outermost first; before the first ``layers``, and where they changed."""
+    """The modules of the model, outermost first; before the first ``layers``, and where they
+    changed.
+    """
 
     first: Annotated[Count, NEEDED]
     """Index of the first row here: large models come in parts."""
@@ -681,7 +693,9 @@ class LayerTable(TypedDict, total=False):
 
 
 class LayersEvent(TypedDict, total=False):
-    """One step watched layer by layer. Columns of figures that are a layer's own, in the order of the table."""
+    """One step watched layer by layer. Columns of figures that are a layer's own, in the order of
+    the table.
+    """
 
     step: Step
     first: Annotated[Count, NEEDED]
@@ -737,7 +751,9 @@ class OwnCostEvent(TypedDict, total=False):
     rank: Annotated[Rank, NEEDED]
     step: Step
     method: Line
-    """``windows``: steps with the hooks in against those without; ``clock``: the hooks' own time."""
+    """``windows``: steps with the hooks in against those without; ``clock``: the hooks'
+    own time.
+    """
     cost_us: Annotated[Real, NEEDED]
     """Microseconds of a step, in the mean over all steps."""
     low_us: Real
@@ -766,7 +782,8 @@ class Goodbye(TypedDict, total=False):
 
 
 class MovingEvent(TypedDict, total=False):
-    """Every 2 s while no step ends but hooks are passed, or an evaluation, a checkpoint or a compilation gets on.
+    """Every 2 s while no step ends but hooks are passed, or an evaluation, a checkpoint or a
+    compilation gets on.
 
     The recorder takes it for progress and does not write it down.
     """

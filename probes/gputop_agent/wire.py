@@ -1,10 +1,12 @@
 """What travels from a training process to the recorder, and lies in the record on disk.
 
-One SEQPACKET message is one kind byte and a payload. Fixed-width structs are little-endian and packed; the tables below
-are the only definition of them: the agent packs with ``struct``, readers map the same bytes with NumPy.
+One SEQPACKET message is one kind byte and a payload. Fixed-width structs are little-endian and
+packed; the tables below are the only definition of them: the agent packs with ``struct``, readers
+map the same bytes with NumPy.
 
-Times called ``t_*_ns`` are nanoseconds since the Unix epoch, made from the monotonic clock and one offset per host
-(``GPUTOP_CLOCK_OFFSET_NS``, set by the recorder), so that all ranks of a host share one clock and durations stay exact.
+Times called ``t_*_ns`` are nanoseconds since the Unix epoch, made from the monotonic clock and one
+offset per host (``GPUTOP_CLOCK_OFFSET_NS``, set by the recorder), so that all ranks of a host share
+one clock and durations stay exact.
 """
 
 import struct
@@ -48,7 +50,8 @@ PHASES = (
     "other",
 )
 
-# ---- one record per step, or per n folded steps: durations, counts and byte sums are sums over the n steps
+# ---- one record per step, or per n folded steps: durations, counts and byte sums are sums over the
+# n steps
 STEP_FIELDS = (
     ("t_end_ns", "q"),  # when the last of the steps ended
     ("wall_ns", "q"),  # = sum of the ten phases below, to the nanosecond
@@ -80,7 +83,8 @@ STEP_FIELDS = (
     (
         "loss",
         "d",
-    ),  # mean over micro-batches of the last step, see F_LOSS_EARLIER; NaN: not known (on CUDA: DEVICE)
+        # mean over micro-batches of the last step, see F_LOSS_EARLIER; NaN: not known (on CUDA: DEVICE)
+    ),
     ("loss_max", "d"),  # the largest loss of the n steps, so that folding hides no spike
     (
         "grad_norm",
@@ -115,7 +119,8 @@ F_MANUAL = 1024  # boundary given by gputop.step()
 F_GRAPH = 2048  # a CUDA graph was replayed
 F_LOSS_EARLIER = 4096  # the loss is that of an earlier one of the n steps (older records)
 F_WINDOW = 8192  # the hooks were in for these steps only, and out before and after
-F_ESTIMATED = 16384  # steps were counted: phases, samples and tokens are estimates from windows; wall time is exact
+# steps were counted: phases, samples and tokens are estimates from windows; wall time is exact
+F_ESTIMATED = 16384
 
 #: flags whose steps are left out of steady-state statistics
 F_UNSTEADY = F_COMPILE | F_CHECKPOINT | F_EVAL | F_FIRST | F_AGENT

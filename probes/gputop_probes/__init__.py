@@ -1,1 +1,3 @@
-"""What is measured: launcher, recorder, samplers, run context and the run record. Never imports Textual."""
+"""What is measured: launcher, recorder, samplers, run context and the run record. Never imports
+Textual.
+"""

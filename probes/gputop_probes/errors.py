@@ -4,7 +4,9 @@ from __future__ import annotations
 
 
 class StartError(Exception):
-    """A run cannot be started or found. The text is one line for the user and says how to mend it."""
+    """A run cannot be started or found. The text is one line for the user and says how
+    to mend it.
+    """
 
     def __init__(self, message: str, exit_code: int = 2):
         super().__init__(message)

@@ -1,4 +1,5 @@
-"""What became of the command, in memory that front and recorder share: told without a system call that could fail.
+"""What became of the command, in memory that front and recorder share: told without a system call
+that could fail.
 
 It outlives the recorder: how a command ended is not lost with the process that waited for it.
 """
@@ -41,7 +42,9 @@ class Fate:
         self._cells[_STATUS] = wait_status + 1
 
     def pid(self) -> int | None:
-        """The command's process, also of a recorder that died while it forked; None if there never was one."""
+        """The command's process, also of a recorder that died while it forked; None if there never
+        was one.
+        """
         deadline = time.monotonic() + _FORK_WITHIN_S
         while self._cells[_FORKING] and not self._cells[_PID] and time.monotonic() < deadline:
             time.sleep(0.005)

@@ -1,4 +1,6 @@
-"""What the front process holds of a run: waits for the command, passes signals on, and outlives its recorder."""
+"""What the front process holds of a run: waits for the command, passes signals on, and outlives its
+recorder.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,8 @@ class RunHandle:
         """Wait for the command's end, for at most ``timeout`` seconds (None: for ever).
 
         Returns:
-            Its exit code, 128+n after signal n; None while it runs; ``UNKNOWN_EXIT`` if nobody could learn it.
+            Its exit code, 128+n after signal n; None while it runs; ``UNKNOWN_EXIT`` if nobody
+            could learn it.
         """
         deadline = float("inf") if timeout is None else time.monotonic() + timeout
         while True:
@@ -93,12 +96,16 @@ class RunHandle:
             self._sleep(min(left, _POLL_S))
 
     def show_output(self) -> None:
-        """Show the command's output on our own streams from now on, if it is not shown there yet."""
+        """Show the command's output on our own streams from now on, if it is not shown
+        there yet.
+        """
         if self._output is not None:
             self._output.show()
 
     def pass_on_output(self) -> None:
-        """Wait until all that the command has written is on our own streams; at its end, before words of ours."""
+        """Wait until all that the command has written is on our own streams; at its end, before
+        words of ours.
+        """
         if self._output is not None:
             self._output.settle(passed_on=True)
 
@@ -108,7 +115,8 @@ class RunHandle:
         return last is not None and last != ord("\n")
 
     def interrupt(self) -> int:
-        """One Ctrl-C: SIGINT to the command's group, within 3 s SIGTERM, then SIGKILL to every process of the run.
+        """One Ctrl-C: SIGINT to the command's group, within 3 s SIGTERM, then SIGKILL to every
+        process of the run.
 
         A signal that the command was started to ignore is passed over.
 
@@ -156,7 +164,9 @@ class RunHandle:
         return lock.held(self.host_dir)
 
     def _stop_with(self, number: int, by: str = "user", why: str = "") -> None:
-        """Tell the recorder first, so that it knows why the command ends; the signal itself needs no recorder."""
+        """Tell the recorder first, so that it knows why the command ends; the signal itself needs
+        no recorder.
+        """
         if not self._runs():
             return
         self.stopped_by_us = True
@@ -175,11 +185,15 @@ class RunHandle:
         )
 
     def _runs(self) -> bool:
-        """Whether the command can be signalled: safe in a signal handler, wherever it came between."""
+        """Whether the command can be signalled: safe in a signal handler, wherever it
+        came between.
+        """
         return self._exit_code is None and procfs.alive(self.pid, self._start_ticks)
 
     def _find_out(self) -> None:
-        """Look for the exit code, unless a signal or another thread came between while somebody does."""
+        """Look for the exit code, unless a signal or another thread came between while somebody
+        does.
+        """
         if self._exit_code is None and self._looking.acquire(blocking=False):
             try:
                 self._exit_code = self._hear() if self._report is not None else self._look()
@@ -224,7 +238,9 @@ class RunHandle:
         return UNKNOWN_EXIT if code is None else code
 
     def _look_past_recorder(self) -> int | None:
-        """A recorder that is stopped, or hangs on a dead disk, must not keep us waiting for a command that ended."""
+        """A recorder that is stopped, or hangs on a dead disk, must not keep us waiting for a
+        command that ended.
+        """
         status = procfs.zombie_wait_status(self.pid)
         now = time.monotonic()
         if status is None:
@@ -247,7 +263,9 @@ class RunHandle:
                 pass
 
     def _look(self) -> int | None:
-        """Without our recorder: the command is our own child now, or another recorder's, or nobody's."""
+        """Without our recorder: the command is our own child now, or another recorder's, or
+        nobody's.
+        """
         try:
             pid, status = os.waitpid(self.pid, os.WNOHANG) if self.ours else (0, 0)
         except ChildProcessError:

@@ -1,4 +1,5 @@
-"""A recorder for a process that was not started by gputop: a notebook's kernel, a script of a managed job.
+"""A recorder for a process that was not started by gputop: a notebook's kernel, a script of a
+managed job.
 
 The recorder is a detached process. It ends with the process that it follows, or when it is told to.
 """
@@ -102,7 +103,9 @@ def finish(joined: Joined, exit_code: int) -> None:
 
 
 def _launcher() -> int | None:
-    """The parent, where it has started several ranks on this host; None for a process of its own."""
+    """The parent, where it has started several ranks on this host; None for a process
+    of its own.
+    """
     parent = os.getppid()
     if parent > 1 and any(os.environ.get(name) for name in _SIBLINGS):
         return parent

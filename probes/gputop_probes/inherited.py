@@ -1,6 +1,8 @@
-"""What gputop was started with, and its command is to find again: signal mask, ignored signals, resource limits, umask.
+"""What gputop was started with, and its command is to find again: signal mask, ignored signals,
+resource limits, umask.
 
-gputop needs others for itself: signals held back around a start, room under the limits, records for nobody else.
+gputop needs others for itself: signals held back around a start, room under the limits, records for
+nobody else.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ HELD = (
     signal.SIGUSR1,
     signal.SIGUSR2,
 )
-"""Held back while a command is started: none may end us between the fork and the handlers that pass them on."""
+"""Held back while a command is started: none may end us between the fork and the handlers that pass
+them on.
+"""
 _SET_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 """Ignored by Python for itself; a shell's child finds the default."""
 _LIMITS = tuple(
@@ -43,7 +47,9 @@ class Inherited(NamedTuple):
 
     mask: frozenset[int]
     ignored: tuple[int, ...]
-    """Of ``HELD`` and SIGCHLD, what was ignored: by ``nohup``, for a script's background job, or by ``trap ''``."""
+    """Of ``HELD`` and SIGCHLD, what was ignored: by ``nohup``, for a script's background job, or by
+    ``trap ''``.
+    """
     limits: dict[int, tuple[int, int]]
     """Soft and hard, of those that were changed."""
     umask: int
@@ -51,7 +57,8 @@ class Inherited(NamedTuple):
     def give_back(self) -> None:
         """Undo what was changed, in a process that is about to become the command.
 
-        What arrived meanwhile waits until the mask is undone, and then meets the dispositions of a bare start.
+        What arrived meanwhile waits until the mask is undone, and then meets the dispositions of a
+        bare start.
         """
         for number in (*HELD, signal.SIGCHLD, *_SET_BY_PYTHON):
             signal.signal(number, signal.SIG_IGN if number in self.ignored else signal.SIG_DFL)
@@ -70,7 +77,9 @@ class Inherited(NamedTuple):
 
 
 def hold() -> Inherited:
-    """Hold signals back, make room under the limits, and files for this user alone. Returns how it was before."""
+    """Hold signals back, make room under the limits, and files for this user alone. Returns how it
+    was before.
+    """
     mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, HELD))
     ignored = tuple(n for n in (*HELD, signal.SIGCHLD) if signal.getsignal(n) == signal.SIG_IGN)
     if signal.SIGCHLD in ignored:  # nobody could learn how the command ended
@@ -91,7 +100,9 @@ def _raise_limits() -> dict[int, tuple[int, int]]:
 
 
 def _set_limit(kind: int, wanted: int, hard: int) -> bool:
-    """Raise a soft limit as far as the hard one, or beyond where we may. Returns whether it was changed."""
+    """Raise a soft limit as far as the hard one, or beyond where we may. Returns whether it was
+    changed.
+    """
     above = wanted if hard == resource.RLIM_INFINITY or 0 < wanted <= hard else hard
     for limits in ((wanted, max(wanted, hard, key=_size)), (above, hard)):
         try:

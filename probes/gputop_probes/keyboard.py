@@ -1,4 +1,6 @@
-"""What is typed on our terminal, passed on to the pseudo-terminal of a command; and who waits for it."""
+"""What is typed on our terminal, passed on to the pseudo-terminal of a command; and who waits for
+it.
+"""
 
 from __future__ import annotations
 
@@ -116,7 +118,9 @@ class Keyboard:
                 return
 
     def _make_raw(self) -> None:
-        """Each key at once and as it is; output stays as it was. Done again after a shell had the terminal."""
+        """Each key at once and as it is; output stays as it was. Done again after a shell had the
+        terminal.
+        """
         mode = termios.tcgetattr(_OURS)
         if not mode[3] & termios.ICANON:
             return
@@ -171,7 +175,9 @@ def in_foreground() -> bool:
 
 
 def waits_for_input(console: Console) -> int | None:
-    """The process whose main thread waits in a read of the command's terminal; None if nobody does."""
+    """The process whose main thread waits in a read of the command's terminal; None if
+    nobody does.
+    """
     for pid in procfs.pids():
         try:
             if os.readlink(f"/proc/{pid}/fd/0") != console.path:

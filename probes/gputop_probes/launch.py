@@ -1,6 +1,8 @@
-"""Starts a run: forks the recorder, which starts the command at once, and hands back a ``RunHandle``.
+"""Starts a run: forks the recorder, which starts the command at once, and hands back a
+``RunHandle``.
 
-Standard library only, and no more of it than needed: the command should run before anything heavy is imported.
+Standard library only, and no more of it than needed: the command should run before anything heavy
+is imported.
 """
 
 from __future__ import annotations
@@ -41,8 +43,8 @@ entry.adopt(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))
 def start(spec: RunSpec, meanwhile: Callable[[], None] | None = None) -> RunHandle:
     """Start the command under a recorder; returns when it runs.
 
-    Signals that come meanwhile are held back. They reach the command once it runs, and this process again after
-    ``RunHandle.release_signals``.
+    Signals that come meanwhile are held back. They reach the command once it runs, and this process
+    again after ``RunHandle.release_signals``.
 
     Args:
         spec: what to run.
@@ -132,7 +134,9 @@ def adopt(run_dir: Path) -> bool:
     runs.require_living_command(run_dir, state)
 
     def record(report: int) -> None:
-        """In a fresh interpreter: the caller may have loaded far more than a recorder should hold."""
+        """In a fresh interpreter: the caller may have loaded far more than a recorder
+        should hold.
+        """
         os.set_inheritable(report, True)
         root = str(Path(__file__).parents[1])
         os.execv(
@@ -153,7 +157,9 @@ def adopt(run_dir: Path) -> bool:
 
 
 def _recorded(host_dir: Path, state: dict[str, Any]) -> bool:
-    """Whether a recorder is at work. One that was killed a moment ago may still hold the lock while it dies."""
+    """Whether a recorder is at work. One that was killed a moment ago may still hold the lock while
+    it dies.
+    """
     from gputop_probes import client
 
     deadline = time.monotonic() + _ADOPT_WITHIN_S
@@ -188,7 +194,9 @@ def attach(run_dir: Path) -> RunHandle:
 
 
 def _fork(work: Callable[[int], None]) -> tuple[int, int]:
-    """Run ``work`` in a forked process that never comes back. Returns its pid and the reading end of its report."""
+    """Run ``work`` in a forked process that never comes back. Returns its pid and the reading end
+    of its report.
+    """
     try:
         report, ours = os.pipe()
     except OSError as error:
@@ -237,7 +245,9 @@ def _greeting(report: int, fate: Fate | None) -> tuple[dict[str, Any], bytes]:
 
 
 def _greeting_of_orphan(fate: Fate | None) -> dict[str, Any]:
-    """Of the command of a recorder that ended without a word: it is our child now, if it came to be."""
+    """Of the command of a recorder that ended without a word: it is our child now, if it came to
+    be.
+    """
     pid = fate.pid() if fate is not None else None
     if pid is None:
         raise RecordingImpossible(

@@ -1,4 +1,6 @@
-"""Where records and sockets lie on this machine (XDG base directories, and safe places where those are missing)."""
+"""Where records and sockets lie on this machine (XDG base directories, and safe places where those
+are missing).
+"""
 
 from __future__ import annotations
 
@@ -21,10 +23,11 @@ def host_name() -> str:
 
 
 def runs_root() -> Path:
-    """``$GPUTOP_RUNS_DIR``, else ``$XDG_STATE_HOME/gputop/runs``, else ``~/.local/state/gputop/runs``.
+    """``$GPUTOP_RUNS_DIR``, else ``$XDG_STATE_HOME/gputop/runs``, else
+    ``~/.local/state/gputop/runs``.
 
-    An empty or relative ``$XDG_STATE_HOME`` counts as none. Without a home directory it is a place where nothing can be
-    made.
+    An empty or relative ``$XDG_STATE_HOME`` counts as none. Without a home directory it is a place
+    where nothing can be made.
     """
     chosen = os.environ.get("GPUTOP_RUNS_DIR")
     if chosen:
@@ -64,7 +67,9 @@ def _user_name() -> str:
 
 
 def fallback_roots() -> Iterator[Path]:
-    """Where records may lie that could not be made in the chosen place, best first; only what is this user's alone."""
+    """Where records may lie that could not be made in the chosen place, best first; only what is
+    this user's alone.
+    """
     for folder in _temporary_folders():
         for place in [_own_folder(folder), *_spare_folders(folder)]:
             if is_private(place):
@@ -83,7 +88,9 @@ def new_fallback_roots() -> Iterator[Path]:
 
 
 def _private_place(folder: str) -> Path | None:
-    """Our directory below ``folder``, made where it is not there yet; None where none can be had."""
+    """Our directory below ``folder``, made where it is not there yet; None where none
+    can be had.
+    """
     for path in (_own_folder(folder), _spare_folder(folder)):
         try:
             return private_directory(path)
@@ -101,7 +108,9 @@ def _temporary_folders() -> list[str]:
 
 
 def _runtime_folder() -> str:
-    """``$XDG_RUNTIME_DIR`` where it is this user's, as it must be; after ``sudo -E`` it is somebody else's."""
+    """``$XDG_RUNTIME_DIR`` where it is this user's, as it must be; after ``sudo -E`` it is somebody
+    else's.
+    """
     folder = os.environ.get("XDG_RUNTIME_DIR", "")
     try:
         return folder if os.path.isabs(folder) and os.stat(folder).st_uid == os.getuid() else ""
@@ -126,7 +135,8 @@ def _spare_folders(folder: str) -> list[Path]:
 
 
 def socket_paths(run_id: str) -> Iterator[Path]:
-    """Where a run's socket may lie, best first: always in a directory that only this user can enter.
+    """Where a run's socket may lie, best first: always in a directory that only this user can
+    enter.
 
     Makes the directories, and passes over those that cannot be had.
     """

@@ -1,4 +1,6 @@
-"""Who records a host's part of a run: a file lock tells it surely, where a process id could have been reused."""
+"""Who records a host's part of a run: a file lock tells it surely, where a process id could have
+been reused.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The command's output on its way to the log: pipes, and the keeper that empties them.
 
-Recorder, front and keeper all have the reading ends, so no one's or two's death closes them under the training; whoever
-is left starts a new keeper. The command sees nothing but a pipe, as behind ``| cat``.
+Recorder, front and keeper all have the reading ends, so no one's or two's death closes them under
+the training; whoever is left starts a new keeper. The command sees nothing but a pipe, as behind
+``| cat``.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ _RING_BYTES = 4 << 20
 _LEAST_RING_BYTES = 16 << 10
 _PIPE_BYTES = 1 << 20
 _START_WITHIN_S = 2.0
-"""How long a keeper may take to come up; the recorder gives the front, whose keeper can pass output on, so long too."""
+"""How long a keeper may take to come up; the recorder gives the front, whose keeper can pass output
+on, so long too.
+"""
 _STOPPED_S = 1.0
 _SPAWNS = 3
 """After so many keepers that did not come up, one is forked instead."""
@@ -47,7 +50,9 @@ _BLOCKED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal
 
 
 class Route(NamedTuple):
-    """One stream: where it is read, its log, and gputop's own stream that it goes on to (-1: none)."""
+    """One stream: where it is read, its log, and gputop's own stream that it goes on to
+    (-1: none).
+    """
 
     source: int
     log: int
@@ -82,7 +87,9 @@ class Output:
         self._tending = _thread.allocate_lock()
 
     def hand_to_recorder(self) -> None:
-        """Hold on for the recorder, in the process that was forked for it: without the front's own streams."""
+        """Hold on for the recorder, in the process that was forked for it: without the front's own
+        streams.
+        """
         for route in self.routes:
             if route.target >= 0:
                 os.close(route.target)
@@ -105,7 +112,9 @@ class Output:
         self._children.append(_fork(self._words({}), used) if pid is None else pid)
 
     def tend(self) -> None:
-        """See to it that a keeper is at work, and let go of what nobody reads any more. Cheap; call it often."""
+        """See to it that a keeper is at work, and let go of what nobody reads any more. Cheap; call
+        it often.
+        """
         if self._tending.acquire(blocking=False):
             try:
                 self._tend()
@@ -133,7 +142,8 @@ class Output:
 
         Args:
             seconds: at most so long.
-            passed_on: wait for our own streams; a reader that is slow is waited for, as a command would.
+            passed_on: wait for our own streams; a reader that is slow is waited for, as a command
+                would.
         """
         deadline = time.monotonic() + seconds
         goals = [self._written(number) for number in range(len(self.routes))]
@@ -146,7 +156,9 @@ class Output:
         return True
 
     def show(self) -> None:
-        """Where no screen shows the log after all: write it on our stdout, and pass on what follows."""
+        """Where no screen shows the log after all: write it on our stdout, and pass on what
+        follows.
+        """
         if any(route.target >= 0 for route in self.routes):
             return
         deadline = time.monotonic() + _START_WITHIN_S
@@ -178,7 +190,9 @@ class Output:
         )
 
     def last_byte(self, target: int) -> int | None:
-        """The last byte that went to the place where our descriptor ``target`` leads; None before the first."""
+        """The last byte that went to the place where our descriptor ``target`` leads; None before
+        the first.
+        """
         for number, route in enumerate(self.routes):
             if (
                 route.target >= 0
@@ -262,7 +276,9 @@ class Output:
         return procfs.alive(self._cells[keeper.HOLDERS + FRONT])
 
     def _keeper_at_work(self) -> bool:
-        """Whether a keeper has the lock. One of a process, so asking for it neither gives nor takes one of ours."""
+        """Whether a keeper has the lock. One of a process, so asking for it neither gives nor takes
+        one of ours.
+        """
         try:
             fcntl.lockf(self._shared, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -271,7 +287,9 @@ class Output:
         return False
 
     def _replace_useless_keeper(self) -> None:
-        """One that is stopped for good, or that a recorder started while we could not: it cannot pass output on."""
+        """One that is stopped for good, or that a recorder started while we could not: it cannot
+        pass output on.
+        """
         found = procfs.stat(self._cells[keeper.KEEPER_PID])
         now = time.monotonic()
         stopped = found is not None and found.state in "Tt"
@@ -286,7 +304,9 @@ class Output:
             self._stopped_since = None
 
     def _kill_keeper(self) -> None:
-        """End the keeper that has the lock; one that came up a moment ago has not said yet who it is."""
+        """End the keeper that has the lock; one that came up a moment ago has not said yet who it
+        is.
+        """
         pid = self._cells[keeper.KEEPER_PID]
         if pid <= 0:  # to kill() 0 is our own process group, with the shell script that we run in
             return
@@ -385,7 +405,8 @@ def _memory(size: int) -> int:
 
 
 def _spawn(words: list[str], numbers: dict[int, int]) -> int | None:
-    """A fresh interpreter with the program from the shared memory, and nothing of gputop in its command line.
+    """A fresh interpreter with the program from the shared memory, and nothing of gputop in its
+    command line.
 
     Returns:
         Its process id; None where none can be started.

@@ -1,10 +1,13 @@
-"""Carries the command's output from its pipes to the log and, without a screen, to gputop's own streams.
+"""Carries the command's output from its pipes to the log and, without a screen, to gputop's own
+streams.
 
-A program of its own, started from its text (see ``output.py``) in a session of its own, so that neither the end of the
-recorder nor that of the front ends it. Standard library only, and of gputop nothing.
+A program of its own, started from its text (see ``output.py``) in a session of its own, so that
+neither the end of the recorder nor that of the front ends it. Standard library only, and of gputop
+nothing.
 
-What was read and not yet written lies in shared memory, with how far each end has come. So a keeper may be killed at
-any moment: the next one goes on where it stopped, and writes nothing twice into the log.
+What was read and not yet written lies in shared memory, with how far each end has come. So a keeper
+may be killed at any moment: the next one goes on where it stopped, and writes nothing twice into
+the log.
 """
 
 import errno
@@ -78,7 +81,9 @@ class Log:
         self._retry_at = 0.0
 
     def append(self, data):
-        """Write at the end. Returns the number of bytes, 0 where it failed or is not yet tried again."""
+        """Write at the end. Returns the number of bytes, 0 where it failed or is not yet tried
+        again.
+        """
         if self.failing() and time.monotonic() < self._retry_at:
             return 0
         try:
@@ -140,7 +145,9 @@ class Log:
         self._cells[self._base + SHIFT] += len(raw)
 
     def _move_down(self, begin):
-        """Without holes in files, or where files may not grow: move the newest part to the beginning."""
+        """Without holes in files, or where files may not grow: move the newest part to the
+        beginning.
+        """
         end = self.end()
         head = f"[gputop: {begin:,} bytes of earlier output were given up here]\n".encode()
         if begin <= len(head):
@@ -201,7 +208,9 @@ class Stream:
         return self._size - (self[READ] - min(self[LOGGED], self[PASSED]))
 
     def readable(self):
-        """Whether to read: there is room, and no holder is just about to let go of the other end."""
+        """Whether to read: there is room, and no holder is just about to let go of the
+        other end.
+        """
         if self[ENDED] or self.room() <= 0:
             return False
         if self[BROKEN] and self._broken_since is None:
@@ -242,7 +251,9 @@ class Stream:
         return count
 
     def is_echo(self):
-        """Whether a whole line came from the terminal: it was typed before the command answered it."""
+        """Whether a whole line came from the terminal: it was typed before the command
+        answered it.
+        """
         if not self.beside or self[LOGGED] == self[READ]:
             return False
         return self._ring[(self[READ] - 1) % self._size] == 10
@@ -366,7 +377,9 @@ class Keeper:
         poller.poll(timeout)
 
     def _others_hold(self, stream):
-        """Whether the recorder or the front still has this reading end: then a writer would block, not be told."""
+        """Whether the recorder or the front still has this reading end: then a writer would block,
+        not be told.
+        """
         return any(
             self._cells[HOLDERS + holder]
             and not stream[CLOSED + holder]
@@ -439,7 +452,8 @@ def main(words):
     """Keep the output that ``words`` name.
 
     Args:
-        words: descriptor of the shared memory, then for each stream ``number:source:log number:log:target:beside``.
+        words: descriptor of the shared memory, then for each stream ``number:source:log
+            number:log:target:beside``.
     """
     try:
         os.setsid()

@@ -1,7 +1,7 @@
 """Keeps secrets out of the record: what is written to disk and shown is cleaned first.
 
-Names tell (``--hf-token``, ``wandb.key=``, ``apiKey``), and so do shapes (``ghp_...``, ``Bearer ...``).
-Standard library only.
+Names tell (``--hf-token``, ``wandb.key=``, ``apiKey``), and so do shapes (``ghp_...``, ``Bearer
+...``). Standard library only.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ from typing import Any
 
 HIDDEN = "[hidden]"
 _compiled = lru_cache(maxsize=None)(re.compile)
-"""Patterns are compiled when they are first needed: most commands need few, and nothing may delay a start."""
+"""Patterns are compiled when they are first needed: most commands need few, and nothing may delay a
+start.
+"""
 
 _PASSWORDS = frozenset(("password", "passwd", "passphrase", "passwort", "pwd"))
 _ALWAYS = frozenset(
@@ -50,7 +52,9 @@ padding per prefix prompt sep separator special start stop suffix target text th
 unk unknown vision video vocab word
 """
 _TOKEN_OF_TEXT = frozenset(_TOKEN_WORDS.split())
-"""Words before ``token`` that make it one of a language model: ``pad_token``, ``max_new_tokens``."""
+"""Words before ``token`` that make it one of a language model: ``pad_token``,
+``max_new_tokens``.
+"""
 _PASS_OF = frozenset(
     ("admin", "basic", "db", "ftp", "http", "login", "mail", "my", "mysql")
     + ("pg", "proxy", "redis", "smtp", "ssh", "user")
@@ -63,7 +67,9 @@ _PATH = (
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether an option or variable so called holds a secret: ``--hf-token``, ``WANDB_API_KEY``; not ``tokenizer``."""
+    """Whether an option or variable so called holds a secret: ``--hf-token``, ``WANDB_API_KEY``;
+    not ``tokenizer``.
+    """
     return _kind(name) != ""
 
 
@@ -96,7 +102,9 @@ def command(words: list[str]) -> list[str]:
 
 
 def text(value: str) -> str:
-    """Any text with the secrets in it replaced: known shapes, addresses, headers, and values under a secret's name."""
+    """Any text with the secrets in it replaced: known shapes, addresses, headers, and values under
+    a secret's name.
+    """
     if len(value) < _SHORTEST:
         return value
     lowered = value.lower()
@@ -111,7 +119,9 @@ def text(value: str) -> str:
 
 
 def anything(value: Any, name: str = "") -> Any:
-    """A JSON value with every text in it cleaned; lists of ``argv`` and ``command`` as command lines."""
+    """A JSON value with every text in it cleaned; lists of ``argv`` and ``command`` as command
+    lines.
+    """
     if isinstance(value, str):
         return named(name, value) if name else text(value)
     if isinstance(value, dict):
@@ -171,7 +181,9 @@ def _holds(name: str, value: str) -> bool:
 
 
 def _is_random(value: str) -> bool:
-    """Whether a word looks drawn by chance: long, of letters of both cases and digits, or long hexadecimal."""
+    """Whether a word looks drawn by chance: long, of letters of both cases and digits, or long
+    hexadecimal.
+    """
     if re.fullmatch(r"[0-9a-f]{32,}", value):
         return True
     kinds = sum(bool(re.search(kind, value)) for kind in ("[a-z]", "[A-Z]", "[0-9]"))
@@ -279,7 +291,9 @@ _SHAPES: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (("wandb",), _LOGIN, rf"\1{HIDDEN}"),
     (tuple(_TOKEN_HINTS.split()), _AROUND + "(?:" + "|".join(_TOKENS) + ")", HIDDEN),
 )
-"""What a text must have in lower case before the pattern is tried (and compiled), the pattern, what takes its place."""
+"""What a text must have in lower case before the pattern is tried (and compiled), the pattern, what
+takes its place.
+"""
 _NAMED = (
     r"(?<![\w.-])(?P<quote>[\"']?)(?P<name>[+~-]{0,2}[A-Za-z_][\w.-]{1,80})(?P=quote)"
     r"[ \t]{0,4}(?P<sign>[:=]|[ \t])[ \t]{0,4}"
@@ -288,7 +302,9 @@ _VALUE = r"\"[^\"\n]*\"|'[^'\n]*'|[^\s,;&}\]\)\"']+"
 
 
 def _without_named(value: str) -> str:
-    """The text with ``name=value``, ``"name": "value"`` and ``--name value`` hidden where the name is a secret's."""
+    """The text with ``name=value``, ``"name": "value"`` and ``--name value`` hidden where the name
+    is a secret's.
+    """
     parts: list[str] = []
     at = 0
     while found := _compiled(_NAMED).search(value, at):
@@ -316,7 +332,9 @@ def _hidden(name: str, value: str) -> str:
 
 
 def _is_literal(value: str, kind: str) -> bool:
-    """Whether a bare word after a name can be a secret, and no word of a sentence or a piece of code."""
+    """Whether a bare word after a name can be a secret, and no word of a sentence or a piece of
+    code.
+    """
     if re.search(r"[()\[{<>]", value):
         return False
     return kind == "password" or (len(value) >= 6 and not value.isalpha())

@@ -33,8 +33,8 @@ class Signalled(Protocol):
 class Relay:
     """Handlers that act at once: there is no moment at which a signal would find nobody.
 
-    Ctrl-C escalates as on a terminal. SIGHUP is ignored: a closed terminal must not end a training. Signals that were
-    ignored when gputop was started stay so.
+    Ctrl-C escalates as on a terminal. SIGHUP is ignored: a closed terminal must not end a training.
+    Signals that were ignored when gputop was started stay so.
     """
 
     def __init__(self, handle: Signalled, ignored: tuple[int, ...]):
@@ -67,7 +67,9 @@ class Relay:
         self._handle.interrupt()
 
     def _suspend(self, number: int, _frame: object) -> None:
-        """Ctrl-Z: the command's session is not the terminal's, so it is stopped and continued by us."""
+        """Ctrl-Z: the command's session is not the terminal's, so it is stopped and continued by
+        us.
+        """
         self._handle.suspend()
         stop_ourselves(number)
         self._handle.resume()

@@ -21,7 +21,9 @@ class RunSpec(NamedTuple):
     output_to_stderr: bool = False
     """Pass the command's stdout on to stderr, so that our stdout is free for a report."""
     log_mb: int | None = None
-    """How long a log may become before its oldest part is given up, MiB; None: ``$GPUTOP_LOG_MB`` or 1024."""
+    """How long a log may become before its oldest part is given up, MiB; None: ``$GPUTOP_LOG_MB``
+    or 1024.
+    """
     pty: bool = False
     """Give the command a pseudo-terminal of its own."""
     separate_stderr: bool | None = None

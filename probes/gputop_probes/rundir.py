@@ -36,7 +36,8 @@ class RunDir(NamedTuple):
 
 
 def prepare(run_dir: Path | None, command: list[str], manifest: dict[str, Any]) -> RunDir:
-    """Make the run's directory and manifest; where that cannot be done the record goes elsewhere, and ``note`` says so.
+    """Make the run's directory and manifest; where that cannot be done the record goes elsewhere,
+    and ``note`` says so.
 
     Raises:
         StartError: the chosen directory is a wrong one.
@@ -183,4 +184,7 @@ def _reason(wanted: Path, error: OSError) -> str:
 
 def _refusal(wanted: Path, error: OSError) -> str:
     where = error.filename or wanted
-    return f"cannot record in {where}: {error.strerror}; give --run-dir a directory that can be written"
+    return (
+        f"cannot record in {where}: {error.strerror}; give --run-dir a directory that can be "
+        "written"
+    )

@@ -1,4 +1,6 @@
-"""Lists recorded runs and finds one by name. No NumPy, no pydantic: ``gputop runs`` answers at once."""
+"""Lists recorded runs and finds one by name. No NumPy, no pydantic: ``gputop runs`` answers at
+once.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ class RunInfo(NamedTuple):
     started_ns: int
     ended_ns: int | None
     state: str
-    """``running``, ``ended``, ``lost`` (its recorder is gone without an end), or ``damaged``: it cannot be read."""
+    """``running``, ``ended``, ``lost`` (its recorder is gone without an end), or ``damaged``: it
+    cannot be read.
+    """
     exit_code: int | None
     steps: int
     """Of the slowest rank."""
@@ -64,7 +68,9 @@ def runs_dir() -> Path:
 
 
 def list_runs() -> list[RunInfo]:
-    """All runs of the runs directory and of its fallbacks, newest first; what is no record is left out."""
+    """All runs of the runs directory and of its fallbacks, newest first; what is no record is left
+    out.
+    """
     found = [info for path in _candidates() if (info := read_run(path)) is not None]
     return sorted(found, key=lambda run: run.started_ns, reverse=True)
 
@@ -138,8 +144,9 @@ def _damaged(path: Path, head: dict[str, Any] | None = None) -> RunInfo:
 
 
 def find_run(name: str) -> Path:
-    """The directory of a run: a path, a run's name, a unique beginning or part of one, the name that it was given by
-    ``--name`` (of several the newest), ``last``, or ``last~1`` for the one before it.
+    """The directory of a run: a path, a run's name, a unique beginning or part of one, the name
+    that it was given by ``--name`` (of several the newest), ``last``, or ``last~1`` for the one
+    before it.
 
     Raises:
         RunNotFound: there is none, or more than one.
@@ -195,7 +202,8 @@ def local_state(run_dir: Path) -> tuple[str, dict[str, Any]]:
     state = read_json(layout.host_dir(run_dir, host) / "host.json")
     if not state:
         raise StartError(
-            f"{run_dir.name} was not recorded on this machine ({host}): `gputop open` shows its record"
+            f"{run_dir.name} was not recorded on this machine ({host}): `gputop open` shows its "
+            "record"
         )
     return host, state
 
@@ -211,7 +219,8 @@ def require_living_command(run_dir: Path, state: dict[str, Any]) -> None:
         int(state.get("command_pid", -1)), int(state.get("command_start_ticks", 0))
     ):
         raise StartError(
-            f"the command of {run_dir.name} has ended: `gputop open {run_dir.name}` shows its record"
+            f"the command of {run_dir.name} has ended: `gputop open {run_dir.name}` shows its "
+            "record"
         )
 
 

@@ -1,4 +1,6 @@
-"""Ends the processes of a run, also those that a launcher put into sessions of their own (torchrun does)."""
+"""Ends the processes of a run, also those that a launcher put into sessions of their own (torchrun
+does).
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def deliver(number: int, pgid: int, run_id: str, known: Iterable[int] = ()) -> N
 
 
 def processes(run_id: str, pgid: int, known: Iterable[int] = ()) -> list[int]:
-    """Living processes of a run: marked by its id, descended from such a one, in its group, or known before."""
+    """Living processes of a run: marked by its id, descended from such a one, in its group, or
+    known before.
+    """
     stats = {
         pid: found
         for pid in procfs.pids()
@@ -76,8 +80,8 @@ def kill_all(pids: Iterable[int], number: int) -> None:
 def suspend(run_id: str, pgid: int, known: Iterable[int] = ()) -> list[int]:
     """Stop every process of a run as Ctrl-Z would. Returns who was told.
 
-    A process that catches SIGTSTP gets that signal, one that ignores it none; the rest get SIGSTOP, since the kernel
-    drops SIGTSTP in a group that no shell looks after.
+    A process that catches SIGTSTP gets that signal, one that ignores it none; the rest get SIGSTOP,
+    since the kernel drops SIGTSTP in a group that no shell looks after.
     """
     suspended = []
     for pid in processes(run_id, pgid, known):
@@ -91,7 +95,9 @@ def suspend(run_id: str, pgid: int, known: Iterable[int] = ()) -> list[int]:
 
 
 def terminate(run_id: str, pgid: int, known: Iterable[int] = (), grace_s: float = 3.0) -> list[int]:
-    """SIGTERM to what is left of a run, SIGKILL to what is left of that after ``grace_s``. Returns who was left."""
+    """SIGTERM to what is left of a run, SIGKILL to what is left of that after ``grace_s``. Returns
+    who was left.
+    """
     known = list(known)
     left = processes(run_id, pgid, known)
     _wait_for(left, _DYING_S)  # those that the last signal reached are on their way

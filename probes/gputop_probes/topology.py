@@ -1,7 +1,8 @@
-"""How the GPUs and network cards of this machine hang together: NVML for the GPUs, sysfs for the cards.
+"""How the GPUs and network cards of this machine hang together: NVML for the GPUs, sysfs for the
+cards.
 
-NVML's common ancestor describes PCIe only, so NVLink is asked for link by link: what is at the other end is another
-GPU, or a switch that reaches all of them.
+NVML's common ancestor describes PCIe only, so NVLink is asked for link by link: what is at the
+other end is another GPU, or a switch that reaches all of them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ _FABRIC_COMPLETED = 3
 
 
 def read(nvml: Nvml, root: Path = Path("/sys")) -> dict[str, Any]:
-    """``{"gpus": [{name, pci, numa, cpus, c2c}], "nics": [{name, kind, gbit, pci, numa}], "links", "fabric", "p2p"}``.
+    """``{"gpus": [{name, pci, numa, cpus, c2c}], "nics": [{name, kind, gbit, pci, numa}], "links",
+    "fabric", "p2p"}``.
 
     Raises:
         OSError: NVML does not tell how many GPUs there are.
@@ -135,7 +137,9 @@ def _pci_path(root: Path, bus: str) -> list[str]:
 
 
 def network_cards(root: Path = Path("/sys")) -> list[dict[str, Any]]:
-    """InfiniBand and RoCE cards, else the physical network interfaces that are up; ``gbit`` 0 is not told."""
+    """InfiniBand and RoCE cards, else the physical network interfaces that are up; ``gbit`` 0 is
+    not told.
+    """
     cards = [_infiniband(card) for card in sorted((root / "class/infiniband").glob("*"))]
     found = [card for card in cards if card is not None]
     return found or [

@@ -1,4 +1,6 @@
-"""The command of a trace: ``--setup FILE --out FILE`` for a model; what happens is told on stderr, line by line."""
+"""The command of a trace: ``--setup FILE --out FILE`` for a model; what happens is told on stderr,
+line by line.
+"""
 
 from __future__ import annotations
 

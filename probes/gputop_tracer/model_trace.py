@@ -39,7 +39,9 @@ from gputop_tracer.training.interleaved import InterleavedLoop
 from gputop_tracer.training.steps import Loop
 
 SHALLOW = 4
-"""Repeated layers of a shallow trace, as `gputop_analysis.vram.deepen` takes it: a first, two alike, a last."""
+"""Repeated layers of a shallow trace, as `gputop_analysis.vram.deepen` takes it: a first, two
+alike, a last.
+"""
 _LOSS = "the loss of a model that returns none is the mean of its output"
 _LOW = (torch.float16, torch.bfloat16)
 _WHOLE_EXPERTS = (5, 0)
@@ -240,8 +242,8 @@ def trace(
 ) -> Tracker:
     """Trace the steps of a setup; the tracker's ``log`` and ``meta`` are the answer.
 
-    ``source`` names a configuration to take instead of the setup's shape, ``made_by`` a ``module:callable`` or an
-    ``nn.Module``, which is called with ``inputs``.
+    ``source`` names a configuration to take instead of the setup's shape, ``made_by`` a
+    ``module:callable`` or an ``nn.Module``, which is called with ``inputs``.
     """
     job = Job(setup, full)
     job.notes += refuse(setup)
@@ -257,7 +259,8 @@ def trace(
 
 
 def refuse(setup: Dict[str, Any]) -> List[str]:
-    """What the trace has no memory signatures for ends it; what it takes for something else is a note.
+    """What the trace has no memory signatures for ends it; what it takes for something else is a
+    note.
 
     Raises:
         ValueError: a kind of training that only the other tiers know.
@@ -268,13 +271,15 @@ def refuse(setup: Dict[str, Any]) -> List[str]:
         )
     if setup.get("recipe") == "megatron":
         raise ValueError(
-            "Megatron-LM runs modules of its own: fused norms and cross-entropy, weight gradients added straight into "
-            "fp32 buffers. Those of transformers would come out too high: use the formula tier"
+            "Megatron-LM runs modules of its own: fused norms and cross-entropy, weight gradients "
+            "added straight into fp32 buffers. Those of transformers would come out too high: use "
+            "the formula tier"
         )
     if setup.get("quantized") and setup["model"].get("experts") and _had_single_experts(setup):
         raise ValueError(
-            "transformers %s quantised each expert by itself; the one here keeps all experts of a layer in one tensor, "
-            "which bitsandbytes leaves in 16 bits: use the formula tier" % setup["transformers"]
+            "transformers %s quantised each expert by itself; the one here "
+            "keeps all experts of a layer in one tensor, which "
+            "bitsandbytes leaves in 16 bits: use the formula tier" % setup["transformers"]
         )
     if setup.get("roles"):
         raise ValueError("several models on one GPU (RLHF) are not traced: use the formula tier")
@@ -304,7 +309,9 @@ def attention_of(setup: Dict[str, Any]) -> str:
 
 
 def autocast_dtype(setup: Dict[str, Any]) -> Optional[torch.dtype]:
-    """The type that autocast computes in: where it is asked for, or fp32 weights meet a lower precision."""
+    """The type that autocast computes in: where it is asked for, or fp32 weights meet a lower
+    precision.
+    """
     compute = build.compute_dtype(setup)
     on = bool(setup.get("autocast")) or build.weights_dtype(setup) == torch.float32
     return compute if compute in _LOW and on else None

@@ -1,8 +1,10 @@
-"""Makes one function of the guest raise and trains. ``faulty_guest.py OUT_DIR``; a script, not a test module.
+"""Makes one function of the guest raise and trains. ``faulty_guest.py OUT_DIR``; a script, not a
+test module.
 
-For every function of the package that a training calls, a child is forked that breaks it, installs the guest, trains,
-and leaves what it printed and how it ended in ``OUT_DIR/NAME``. ``OUT_DIR/reference`` is the same without a fault and
-without the guest. Which ones are called is told by a child with a profiler; one that is not called cannot raise.
+For every function of the package that a training calls, a child is forked that breaks it, installs
+the guest, trains, and leaves what it printed and how it ended in ``OUT_DIR/NAME``.
+``OUT_DIR/reference`` is the same without a fault and without the guest. Which ones are called is
+told by a child with a profiler; one that is not called cannot raise.
 """
 
 import atexit
@@ -27,7 +29,8 @@ from torch import nn
 
 import gputop_agent
 
-#: They hold nothing but a ``try`` around the rest, or are what an ``except`` block calls; see test_never_harm.
+#: They hold nothing but a ``try`` around the rest, or are what an ``except`` block calls; see
+#: test_never_harm.
 THIN = {
     "runtime.guard.failed",
     "runtime.guard.around.wrapper",
@@ -137,7 +140,9 @@ def train():
 
 
 def train_short_steps(net):
-    """Plain steps until windows open and shut, then one that is not plain. Returns how many were only counted."""
+    """Plain steps until windows open and shut, then one that is not plain. Returns how many were
+    only counted.
+    """
     counted, optimizer = 0, torch.optim.SGD(net.parameters(), 1e-3)
     for step, x in enumerate(torch.utils.data.DataLoader(torch.randn(200, 4), 4)):
         loss = net(x).pow(2).mean()

@@ -1,6 +1,8 @@
-"""Training loops of every shape, each with a clock of its own. ``scenarios.py OUT NAME...`` forks one child a name.
+"""Training loops of every shape, each with a clock of its own. ``scenarios.py OUT NAME...`` forks
+one child a name.
 
-A child writes ``{"pid", "steps", "ms": {phase: time}}`` as one line of OUT. It is a script, not a test module.
+A child writes ``{"pid", "steps", "ms": {phase: time}}`` as one line of OUT. It is a script, not a
+test module.
 """
 
 import atexit
@@ -33,9 +35,11 @@ open_parts = []
 
 @contextlib.contextmanager
 def timed(phase):
-    """Adds the time of a call, less that of timed calls inside it: the truth that the guest is held against.
+    """Adds the time of a call, less that of timed calls inside it: the truth that the guest is held
+    against.
 
-    The guest's own one-off work (finding the modules, the hello) happens inside some of these calls and is left out.
+    The guest's own one-off work (finding the modules, the hello) happens inside some of these calls
+    and is left out.
     """
     open_parts.append(0.0)
     start = time.perf_counter() - agent_s()
@@ -80,7 +84,9 @@ def update(*optimizers):
 
 
 def first_forward_unseen(i):
-    """Without a loader nothing tells of training before the first backward, so the forward before it is not seen."""
+    """Without a loader nothing tells of training before the first backward, so the forward before
+    it is not seen.
+    """
     if i == 0:
         spent.pop("forward")
 

@@ -1,4 +1,6 @@
-"""The rare look at gradients and parameters, in real trainings: one script that forks a child for each habit."""
+"""The rare look at gradients and parameters, in real trainings: one script that forks a child for
+each habit.
+"""
 
 import pytest
 from agent_support import run_script

@@ -1,4 +1,6 @@
-"""torch.compile gives the same graphs, breaks and recompiles with the guest as without, and all steps are counted."""
+"""torch.compile gives the same graphs, breaks and recompiles with the guest as without, and all
+steps are counted.
+"""
 
 import json
 import os

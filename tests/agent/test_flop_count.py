@@ -1,4 +1,6 @@
-"""FLOPs of one step of a real training, counted on request, and nothing of the training changed by it."""
+"""FLOPs of one step of a real training, counted on request, and nothing of the training changed by
+it.
+"""
 
 import pytest
 from agent_support import run_plain, run_script
@@ -18,7 +20,8 @@ for step in range(40):
     optimizer.step(); optimizer.zero_grad()
 print(repr(loss.item()), torch.utils._python_dispatch._get_current_dispatch_mode())
 """
-#: forward of both layers, the gradients of both weights, and the gradient that passes through the second layer
+#: forward of both layers, the gradients of both weights, and the gradient that passes through the
+#: second layer
 EXPECTED = 2 * 16 * (2 * 32 * 64 + 3 * 64 * 8)
 
 

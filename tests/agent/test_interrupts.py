@@ -1,4 +1,6 @@
-"""What a signal's handler raises in the middle of our code, and what another thread sends, is the user's."""
+"""What a signal's handler raises in the middle of our code, and what another thread sends, is the
+user's.
+"""
 
 import ast
 import functools
@@ -178,7 +180,9 @@ def _passes(handler: ast.ExceptHandler) -> bool:
 
 
 def test_nothing_of_ours_is_called_where_python_drops_exceptions():
-    """Callbacks of weak references and finalizers: a handler's exception would be printed there, and lost."""
+    """Callbacks of weak references and finalizers: a handler's exception would be printed there,
+    and lost.
+    """
     for path in sorted(AGENT_DIR.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             assert not (isinstance(node, ast.FunctionDef) and node.name == "__del__"), path

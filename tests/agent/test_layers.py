@@ -1,4 +1,6 @@
-"""Layers of real trainings: times by module in single steps, and nothing of ours left in the model."""
+"""Layers of real trainings: times by module in single steps, and nothing of ours left
+in the model.
+"""
 
 import json
 

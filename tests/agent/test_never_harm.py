@@ -1,4 +1,6 @@
-"""Whatever fails in the guest, the training's output and exit code are those of a run without it."""
+"""Whatever fails in the guest, the training's output and exit code are those of a run
+without it.
+"""
 
 import ast
 import re
@@ -94,7 +96,9 @@ REPORTED = {
 
 @pytest.fixture(scope="module")
 def deaths(tmp_path_factory):
-    """The script dying in every way, without and with us: two folders of outputs and the guests by process id."""
+    """The script dying in every way, without and with us: two folders of outputs and the guests by
+    process id.
+    """
     folder = tmp_path_factory.mktemp("deaths")
     script = folder / "dying.py"
     script.write_text(DYING)
@@ -129,7 +133,9 @@ def test_errors_of_the_script_look_as_they_do_without_us(deaths, kind):
 
 
 def comparable(text: str) -> str:
-    """Without addresses, and without the frame of torch's in which a module's call slot shows as another line."""
+    """Without addresses, and without the frame of torch's in which a module's call slot shows as
+    another line.
+    """
     text = re.sub(
         r'  File "[^"]*module.py", line \d+, in _wrapped_call_impl\n(    .*\n)+', "", text
     )

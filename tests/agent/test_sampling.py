@@ -1,4 +1,6 @@
-"""Of short steps windows are measured and the others counted: what stays exact, and what puts the hooks in."""
+"""Of short steps windows are measured and the others counted: what stays exact, and what puts the
+hooks in.
+"""
 
 import json
 

@@ -1,4 +1,6 @@
-"""One real training process with the satellites at work, and a listener in place of the recorder."""
+"""One real training process with the satellites at work, and a listener in place of the
+recorder.
+"""
 
 import json
 import signal
@@ -59,7 +61,9 @@ print("steps", step)
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """The finished process, its listener, output and exit code; all commands were sent while it trained."""
+    """The finished process, its listener, output and exit code; all commands were sent while it
+    trained.
+    """
     folder = tmp_path_factory.mktemp("guest")
     listener = sat_support.Listener(folder)
     process = sat_support.start(folder, SCRIPT, sat_support.environment(listener))

@@ -88,7 +88,9 @@ def ask(listener, pids, answer, **command):
 
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory):
-    """Per rank what it sent, up to a dump while rank 0 waits in an all-reduce that rank 1 never joins."""
+    """Per rank what it sent, up to a dump while rank 0 waits in an all-reduce that rank 1 never
+    joins.
+    """
     folder = tmp_path_factory.mktemp("ranks")
     listener = sat_support.Listener(folder)
     port = str(free_port())

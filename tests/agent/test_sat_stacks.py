@@ -22,7 +22,9 @@ def package_function():
 
 @pytest.fixture
 def waiting(monkeypatch):
-    """A function that runs ``target(started, gate)`` as the training thread and returns once it waits."""
+    """A function that runs ``target(started, gate)`` as the training thread and returns once it
+    waits.
+    """
     monkeypatch.setattr(state, "session", state.session)
     threads, gate = [], threading.Event()
 

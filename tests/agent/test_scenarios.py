@@ -16,7 +16,9 @@ SCRIPT = Path(__file__).with_name("scenarios.py")
 NAMES = re.findall(r"^@scenario\ndef (\w+)", SCRIPT.read_text(), re.MULTILINE)
 SHARE, FLOOR_MS = 0.05, 8.0
 START_MS = {"workers_fork": 25.0}
-"""The guest's thread starts while the second fetch waits for a worker, and both want the interpreter's lock."""
+"""The guest's thread starts while the second fetch waits for a worker, and both want the
+interpreter's lock.
+"""
 AGAIN = 2
 EVAL_FLAGGED = {"eval_under_no_grad", "eval_fetching_with_gradients", "eval_in_train_mode"}
 
@@ -94,7 +96,8 @@ def test_records_of_fast_steps_are_folded(results):
     )  # what an unsteady step follows is sent before it is full
     full = [
         record
-        for record, after in pairs  # what a step of 200 ms follows is sent too: a busy machine has some
+        # what a step of 200 ms follows is sent too: a busy machine has some
+        for record, after in pairs
         if not (record["flags"] | after["flags"])
         & (wire.F_UNSTEADY | wire.F_WINDOW | wire.F_ESTIMATED)
         and after["wall_max_ns"] < 200_000_000

@@ -68,7 +68,10 @@ def test_without_a_recorder_nothing_happens(tmp_path):
 def test_a_recorder_that_comes_back_gets_a_hello_and_what_it_missed(tmp_path):
     path = tmp_path / "sock"
     first = Collector(path)
-    body = "steps(100, 0.005)\nprint('half', flush=True)\nsys.stdin.readline()\nsteps(60, 0.02)\ntime.sleep(1.0)"
+    body = (
+        "steps(100, 0.005)\nprint('half', flush=True)\nsys.stdin.readline()\nsteps(60, "
+        "0.02)\ntime.sleep(1.0)"
+    )
     command = [sys.executable, script(tmp_path, body)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=guest_env(path), **pipes) as process:
@@ -133,7 +136,9 @@ def test_stale_steps_are_sent_while_a_long_step_runs(tmp_path):
 
 
 def test_a_recorder_that_is_there_only_at_the_end_gets_everything(tmp_path):
-    """So short a process has no second attempt of the agent's thread; a busy recorder refused the first."""
+    """So short a process has no second attempt of the agent's thread; a busy recorder refused the
+    first.
+    """
     path = script(tmp_path, "steps(20); print('trained', flush=True); sys.stdin.readline()")
     process = subprocess.Popen(
         [sys.executable, path],

@@ -1,4 +1,6 @@
-"""What a script can see of us: its tracebacks, pickles, modes, threads and numbers are those without us."""
+"""What a script can see of us: its tracebacks, pickles, modes, threads and numbers are those
+without us.
+"""
 
 import pytest
 from agent_support import run_plain, run_script

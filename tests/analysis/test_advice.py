@@ -1,4 +1,6 @@
-"""What is advised can help: no option whose condition fails, no promise beyond what it can change."""
+"""What is advised can help: no option whose condition fails, no promise beyond what it
+can change.
+"""
 
 import itertools
 import re
@@ -27,7 +29,8 @@ LOADER = {
 }
 TRAINERS = {"": [], "transformers": ["accelerate", "transformers"], "lightning": ["lightning"]}
 
-# What a reader must have for these words to mean anything to him: written apart from the table that is tested.
+# What a reader must have for these words to mean anything to him: written apart from the table that
+# is tested.
 NEEDS_GPU = re.compile(
     r"cuda|cudnn|nvidia|TF32|\bGPU|NCCL|channels_last|non_blocking|expandable|pin_memory=True", re.I
 )
@@ -48,7 +51,9 @@ def finished(build: Builder) -> list[Finding]:
 
 
 def sick(path, *, gpu: bool, ranks: int, trainer: str, iterable: bool, workers: int) -> Builder:
-    """A run with many things wrong at once: late batches, long evaluations, checkpoints, jumps of the loss, padding."""
+    """A run with many things wrong at once: late batches, long evaluations, checkpoints, jumps of
+    the loss, padding.
+    """
     build = Builder(path, cpu_count=8)
     site = None if trainer == "transformers" else "train.py:12"
     loader = {

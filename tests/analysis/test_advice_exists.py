@@ -1,4 +1,6 @@
-"""All that findings, notes and lint tell a user to write exists in the installed libraries, under that very name."""
+"""All that findings, notes and lint tell a user to write exists in the installed libraries, under
+that very name.
+"""
 
 import ast
 import dataclasses
@@ -47,7 +49,9 @@ BUILT_IN = {"non_blocking", "memory_format", "out", "is_causal", "requires_grad"
 """Of functions in C, which have no signature that Python could read."""
 ELSEWHERE = {"foreach": "a setting of lint's own"}
 GONE = {"group_by_length": ("transformers", (5,))}
-"""Settings that the installed library has no more, and since when; advice.PRESUPPOSED keeps them to older ones."""
+"""Settings that the installed library has no more, and since when; advice.PRESUPPOSED keeps them to
+older ones.
+"""
 ARGUMENTS = re.compile(r"((?:\w+=[^,()\s]+(?:, )?)+) in TrainingArguments")
 CALLS = {
     "Trainer": "lightning.Trainer",
@@ -58,7 +62,9 @@ CALLS["DDPStrategy"] = "lightning.pytorch.strategies.DDPStrategy"
 
 @functools.cache
 def texts():
-    """Each text of the modules that is no comment, with its place; what is filled in later is a ``0``."""
+    """Each text of the modules that is no comment, with its place; what is filled in later is a
+    ``0``.
+    """
     found = []
     for path in PLACES:
         tree = ast.parse(path.read_text(encoding="utf-8"))

@@ -20,8 +20,8 @@ from gputop_analysis.verdict import verdict
 from gputop_probes.record.layout import TABLES
 
 EVENTS = (
-    "hello hello_update stacks checkpoint gc exception nonfinite stack_dump flight_recorder goodbye rank_start "
-    "rank_lost hang_suspected hang_over interrupt"
+    "hello hello_update stacks checkpoint gc exception nonfinite stack_dump flight_recorder "
+    "goodbye rank_start rank_lost hang_suspected hang_over interrupt"
 )
 
 
@@ -32,7 +32,9 @@ def random_value(random, code):
 
 
 def wild(path, seed):
-    """A record of random length and content: absurd values, gaps, restarts, half-filled tables, bare events."""
+    """A record of random length and content: absurd values, gaps, restarts, half-filled tables,
+    bare events.
+    """
     random = np.random.default_rng(seed)
     build = Builder(path)
     for rank in range(int(random.integers(1, 4))):

@@ -1,4 +1,6 @@
-"""The budget: ten lines that add up to the wall time to the nanosecond, with the right amount in each."""
+"""The budget: ten lines that add up to the wall time to the nanosecond, with the right amount in
+each.
+"""
 
 import numpy as np
 import pytest

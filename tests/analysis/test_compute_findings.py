@@ -83,7 +83,9 @@ def test_a_climb_is_a_ramp_and_a_step_is_none():
 
 
 def climbing(tmp_path, by_ms=4.0, phase="forward", pace=None, **hello):
-    """A phase that takes ``by_ms`` more in the end; ``pace`` makes all of a step slower or faster meanwhile."""
+    """A phase that takes ``by_ms`` more in the end; ``pace`` makes all of a step slower or faster
+    meanwhile.
+    """
     build = Builder(tmp_path / "r")
     build.hello(**hello)
     random = np.random.default_rng(4)

@@ -1,6 +1,8 @@
-"""Whatever a record holds, every command ends soon, with one clear line or plausible figures, and damage is said.
+"""Whatever a record holds, every command ends soon, with one clear line or plausible figures, and
+damage is said.
 
-``bench/fuzz_records.py`` does the same with thousands; ``evil_records`` is the table of those made by hand.
+``bench/fuzz_records.py`` does the same with thousands; ``evil_records`` is the table of those made
+by hand.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Two runs compared: no false alarm on one thing twice, the slower one named with phase and rank, where losses part."""
+"""Two runs compared: no false alarm on one thing twice, the slower one named with phase and rank,
+where losses part.
+"""
 
 import json
 
@@ -41,7 +43,9 @@ def test_the_same_thing_twice_is_no_regression(tmp_path):
 
 @pytest.mark.parametrize("persistence", [0.0, 0.9, 0.98])
 def test_false_alarms_stay_rare_whatever_the_autocorrelation(tmp_path, persistence):
-    """Step times of two runs from one process with noise of 20 %: how often is one called 5 % slower?"""
+    """Step times of two runs from one process with noise of 20 %: how often is one called 5 %
+    slower?
+    """
     alarms, pairs = 0, 40
     random = np.random.default_rng(0)
     records = []

@@ -1,4 +1,6 @@
-"""What a comparison says first: broken losses, other work; and that it reads the same from either side."""
+"""What a comparison says first: broken losses, other work; and that it reads the same from either
+side.
+"""
 
 import dataclasses
 import json
@@ -56,8 +58,9 @@ def test_a_loss_that_became_nan_is_said_first_and_never_wins(tmp_path):
     b = run(tmp_path / "b", ms=10, model=LARGE, nan_from=120, seed=1, flags={"seed": 7})
     found = compare(a, b)
     assert headline(found) == (
-        "regression: B's loss is not finite (NaN or infinite) from step 120; B trains another model (Sequential, 4,225 "
-        "parameters, for Linear, 650 parameters of A): speeds are not comparable"
+        "regression: B's loss is not finite (NaN or infinite) from step 120; B trains another "
+        "model (Sequential, 4,225 parameters, for Linear, 650 parameters of A): "
+        "speeds are not comparable"
     )
     text = diff_text(found, 120)
     assert "faster" not in text and "seed" not in text

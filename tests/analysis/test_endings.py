@@ -1,4 +1,6 @@
-"""How a run is said to have ended, for how long it stands still, and whose hang it was when somebody stopped it."""
+"""How a run is said to have ended, for how long it stands still, and whose hang it was when
+somebody stopped it.
+"""
 
 from __future__ import annotations
 
@@ -219,7 +221,9 @@ def dump(build, at, rank, waits, line="train.py:50 main"):
 
 
 def hanging(path, stuck: int, ranks: int) -> tuple[Builder, int]:
-    """A run in which one rank deadlocks at line 8 and the others wait for it; and when that was suspected."""
+    """A run in which one rank deadlocks at line 8 and the others wait for it; and when that was
+    suspected.
+    """
     build = trained(path, ranks=ranks)
     at = build.clock[0] + 15 * SECOND
     build.event("hang_suspected", t_ns=at, ranks=list(range(ranks)), silent_s=15.0, limit_s=15.0)

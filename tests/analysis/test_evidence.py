@@ -1,4 +1,6 @@
-"""Recordings of other tools: judged like runs, named by what they are, refused in one line where they are damaged."""
+"""Recordings of other tools: judged like runs, named by what they are, refused in one line where
+they are damaged.
+"""
 
 import csv
 import gzip
@@ -33,7 +35,9 @@ def test_the_two_recorded_straggler_jobs(job):
 
 
 def pipeline(slow=None, last=1.0) -> bytes:
-    """Two data-parallel ranks of two stages with two micro-batches, one forward after the other, then the backwards."""
+    """Two data-parallel ranks of two stages with two micro-batches, one forward after the other,
+    then the backwards.
+    """
     rows = []
     for step in range(3):
         for dp in range(2):

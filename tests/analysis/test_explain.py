@@ -18,7 +18,9 @@ from gputop_analysis.report.figures import definition, figures, numbers
 
 @pytest.fixture
 def report(tmp_path):
-    """Two ranks on a GPU that tells everything, held up by their loader; a record stands for 8 steps."""
+    """Two ranks on a GPU that tells everything, held up by their loader; a record stands for 8
+    steps.
+    """
     build = Builder(tmp_path / "r")
     build.state["gpus"] = [{"index": 3, "name": "NVIDIA H100 80GB HBM3"}]
     sizes = {"peak_allocated_bytes": 2 << 30, "reserved_bytes": 3 << 30}

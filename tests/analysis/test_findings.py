@@ -1,4 +1,6 @@
-"""Each finding fires on a record that shows it, with the right rank and figures, and stays silent otherwise."""
+"""Each finding fires on a record that shows it, with the right rank and figures, and stays silent
+otherwise.
+"""
 
 import numpy as np
 import pytest
@@ -187,7 +189,9 @@ def test_an_exception_that_is_reported_and_survived_fails_nothing(tmp_path):
 
 
 def contended(tmp_path, switches=600, busy=0.7):
-    """A record in which forward and backward of 30 ms use 9 ms of CPU, with another Python thread that is busy."""
+    """A record in which forward and backward of 30 ms use 9 ms of CPU, with another Python thread
+    that is busy.
+    """
     build = Builder(tmp_path / "r")
     build.hello()
     for _ in range(150):
@@ -278,7 +282,9 @@ def test_one_long_checkpoint_is_only_mentioned(tmp_path):
 
 
 def ddp(tmp_path, ranks=3, steps=150, culprit=1, noise=0.4, seed=0, **excess):
-    """A synchronous run in which ``culprit`` takes ``excess`` milliseconds longer in some phases."""
+    """A synchronous run in which ``culprit`` takes ``excess`` milliseconds longer in
+    some phases.
+    """
     build = Builder(tmp_path / "r")
     random = np.random.default_rng(seed)
     for rank in range(ranks):
@@ -606,7 +612,10 @@ def test_facts_are_shown_at_once(tmp_path):
 
 
 def test_the_catalogue_is_complete_and_speaks():
-    expected = "IN01 IN02 IN04 HO03 HO04 HO06 HO07 HO08 CR01 CR02 CR03 CR04 CR05 NU01 NU02 ME05 HC01 HC06 HC09"
+    expected = (
+        "IN01 IN02 IN04 HO03 HO04 HO06 HO07 HO08 CR01 CR02 CR03 CR04 CR05 NU01 NU02 "
+        "ME05 HC01 HC06 HC09"
+    )
     assert set(expected.split()) <= set(CATALOGUE)
     for spec in CATALOGUE.values():
         assert spec.trigger and spec.fix and spec.name

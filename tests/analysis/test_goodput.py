@@ -1,4 +1,6 @@
-"""Goodput: the session's time by part, exact, with restarts, checkpoints and hangs. Energy and prices on the side."""
+"""Goodput: the session's time by part, exact, with restarts, checkpoints and hangs. Energy and
+prices on the side.
+"""
 
 import pytest
 from analysis_support import T0, Builder

@@ -8,9 +8,10 @@ from gputop_probes.record.layout import PROCESS_RANK, PROCESS_WORKER
 
 SILENT_S = 31
 OOM = (
-    "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.20 GiB is free."
-    " Including non-PyTorch memory, this process has 77.90 GiB memory in use. Of the allocated memory 60.00 GiB is "
-    "allocated by PyTorch, and 16.50 GiB is reserved by PyTorch but unallocated."
+    "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.10 GiB of "
+    "which 1.20 GiB is free. Including non-PyTorch memory, this process has 77.90 GiB memory in "
+    "use. Of the allocated memory 60.00 GiB is allocated by PyTorch, and 16.50 GiB is reserved by "
+    "PyTorch but unallocated."
 )
 
 
@@ -29,7 +30,9 @@ def silent(
     loader=0,
     frames=STACK,
 ):
-    """A run whose ranks stop after 40 steps; ``cpu`` and ``workers`` are the cores in use while it is silent."""
+    """A run whose ranks stop after 40 steps; ``cpu`` and ``workers`` are the cores in use while it
+    is silent.
+    """
     build = Builder(tmp_path / "r")
     for rank in range(ranks):
         build.hello(

@@ -31,7 +31,9 @@ NORMAL = {
 
 
 def synthetic(tmp_path, gpus=4, seconds=120, slow_rank=None, **columns):
-    """Steps of one rank a GPU, and samples twice a second; a column is a value or a function of (gpu, tick)."""
+    """Steps of one rank a GPU, and samples twice a second; a column is a value or a function of
+    (gpu, tick).
+    """
     build = Builder(tmp_path / "r")
     infos = [
         {"index": i, "name": "H100", "uuid": f"GPU-{i}", "power_limit_default_w": 700.0}

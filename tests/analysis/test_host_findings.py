@@ -307,7 +307,9 @@ def test_host_code_without_a_line_is_an_info(tmp_path):
 
 
 def rivalled(tmp_path, cpu_share=0.6, alone=100):
-    """Steps of 10 ms, then 200 of 30 ms while another Python thread is busy; looked at once a second."""
+    """Steps of 10 ms, then 200 of 30 ms while another Python thread is busy; looked at once a
+    second.
+    """
     build = Builder(tmp_path / "r")
     build.hello()
     for step in range(alone + 200):
@@ -358,7 +360,9 @@ def test_without_steps_alone_cpu_time_tells(tmp_path):
 
 
 def between_steps(tmp_path, **counts):
-    """A run that spends a quarter of each step between the phases, with stack samples inside these packages."""
+    """A run that spends a quarter of each step between the phases, with stack samples inside these
+    packages.
+    """
     build = Builder(tmp_path / "r")
     build.hello()
     build.steps(200, forward=6.0, backward=9.0, other=5.0)

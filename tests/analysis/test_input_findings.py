@@ -1,6 +1,8 @@
-"""Input and resource findings on built records: each fires on what shows it and stays silent where it must.
+"""Input and resource findings on built records: each fires on what shows it and stays silent where
+it must.
 
-Those that need a GPU, a second socket or a nearly full /dev/shm are synthetic here: no such machine made the records.
+Those that need a GPU, a second socket or a nearly full /dev/shm are synthetic here: no such machine
+made the records.
 """
 
 from typing import Any
@@ -471,7 +473,9 @@ def test_threads_beyond_the_cores(tmp_path, threads, run_wait, expected):
 
 
 def on_gpu(tmp_path, h2d, gpu_rows=0, rx=0.0, **hello):
-    """Steps of 20 ms on the device's clock, ``h2d`` of them copies; ``rx`` in MB/s over a gen 5 link of 16 lanes."""
+    """Steps of 20 ms on the device's clock, ``h2d`` of them copies; ``rx`` in MB/s over a gen 5
+    link of 16 lanes.
+    """
     build = Builder(tmp_path / "r")
     build.state["gpus"] = [{"index": 3, "uuid": "GPU-1"}]
     build.writer.write_state(build.state)

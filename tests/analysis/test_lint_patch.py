@@ -1,4 +1,6 @@
-"""Edits by exact offsets: only the intended call changes, in every form of file, and git takes the patch."""
+"""Edits by exact offsets: only the intended call changes, in every form of file, and git takes the
+patch.
+"""
 
 import ast
 import os

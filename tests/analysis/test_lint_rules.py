@@ -1,7 +1,5 @@
 """Each lint rule on source that has the fault, and on source that only looks like it."""
 
-# ruff: noqa: E501  (a script a line reads best)
-
 import textwrap
 
 import pytest
@@ -48,8 +46,8 @@ HAS = {
         "from torch.utils.data import DataLoader as DL\nloader = DL(rows)",
         "import torch.utils.data as data\nloader = data.DataLoader(rows)",
         "import torch\nloader = torch.utils.data.dataloader.DataLoader(rows)",
-        LOADER
-        + "class Read(Set):\n    def __getitem__(self, i): return open(self.x[i])\nloader = DataLoader(Read(4), 8)",
+        LOADER + "class Read(Set):\n    def __getitem__(self, i): return open(self.x[i])\nloader = "
+        "DataLoader(Read(4), 8)",
     ],
     "loader-worker-options": [
         LOADER + "loader = DataLoader(Rows(), persistent_workers=True)",
@@ -57,8 +55,8 @@ HAS = {
     ],
     "loader-pin-memory": [LOADER + "d = 'cuda'\nloader = DataLoader(Rows(), num_workers=2)"],
     "loader-persistent-workers": [
-        LOADER
-        + "loader = DataLoader(Rows(), num_workers=2)\nfor e in range(3):\n    for x in loader: pass",
+        LOADER + "loader = DataLoader(Rows(), num_workers=2)\nfor e in range(3):\n    for "
+        "x in loader: pass",
         LOADER
         + """
 class Trainer:
@@ -122,17 +120,20 @@ class Trainer:
         "torch.nn.utils.clip_grad_norm_(p, 1.0)\nscaler.step(opt)\n"
     ],
     "eval-builds-graph": [
-        "import torch\ndef evaluate(model, loader):\n    model.eval()\n    n = 0\n    for x in loader:\n"
-        "        n += model(x).sum()\n    model.train()\n    return n\nevaluate(m, l)\n",
-        "import torch\nmodel = torch.nn.Linear(1, 1)\nmodel.eval()\nfor x in data:\n    print(model(x))\n",
-        "import torch\nmodel = torch.nn.Linear(1, 1)\nmodel.eval()\nscore = sum(model(x) for x in data)\n",
+        "import torch\ndef evaluate(model, loader):\n    model.eval()\n    n = 0\n    for x in "
+        "loader:\n        n += model(x).sum()\n    model.train()\n    return n\nevaluate(m, l)\n",
+        "import torch\nmodel = torch.nn.Linear(1, 1)\nmodel.eval()\nfor x in data:\n    "
+        "print(model(x))\n",
+        "import torch\nmodel = torch.nn.Linear(1, 1)\nmodel.eval()\nscore = sum(model(x) "
+        "for x in data)\n",
     ],
     "amp-deprecated": [
         "import torch\nwith torch.cuda.amp.autocast(): pass",
         "from torch.cuda.amp import GradScaler as GS\nscaler = GS()",
     ],
     "scaler-with-bf16": [
-        "import torch\nscaler = torch.amp.GradScaler('cuda')\nwith torch.autocast('cuda', dtype=torch.bfloat16): pass"
+        "import torch\nscaler = torch.amp.GradScaler('cuda')\nwith torch.autocast('cuda', "
+        "dtype=torch.bfloat16): pass"
     ],
     "fp16-autocast": ["import torch\nwith torch.autocast('cuda', dtype=torch.float16): pass"],
     "no-autocast": [in_loop("pass")],
@@ -159,8 +160,9 @@ class Trainer:
     ],
     "no-no-sync": [
         ddp(
-            "opt = torch.optim.SGD(p, 1)\nfor i, x in enumerate(loader):\n    loss = model(x) / 4\n    loss.backward()\n"
-            "    if (i + 1) % 4 == 0:\n        opt.step()\n        opt.zero_grad()\n"
+            "opt = torch.optim.SGD(p, 1)\nfor i, x in enumerate(loader):\n    loss = model(x) / "
+            "4\n    loss.backward()\n    if (i + 1) % 4 == 0:\n        opt.step()\n        "
+            "opt.zero_grad()\n"
         )
     ],
     "find-unused-parameters": [ddp("DDP(other, find_unused_parameters=True)")],
@@ -174,13 +176,15 @@ HAS_NOT = {
         LOADER + "loader = DataLoader(Rows(), num_workers=args.workers)",
         "from paddle.io import DataLoader\nloader = DataLoader(rows)",
         "from .data import DataLoader\nloader = DataLoader(rows)",
-        "from torch.utils.data import DataLoader\nclass DataLoader: pass\nloader = DataLoader(rows)",
-        LOADER
-        + "from torch.utils.data import TensorDataset\nd = TensorDataset(x)\nloader = DataLoader(d, 8)",
+        "from torch.utils.data import DataLoader\nclass DataLoader: pass\nloader = "
+        "DataLoader(rows)",
+        LOADER + "from torch.utils.data import TensorDataset\nd = TensorDataset(x)\nloader = "
+        "DataLoader(d, 8)",
         LOADER + "import torch\nrows = torch.randn(9, 9).view(-1)\nloader = DataLoader(rows, 8)",
         LOADER + "# loader = DataLoader(Rows())\ntext = 'DataLoader(Rows())'",
         LOADER
-        + "class Held(Set):\n    def __getitem__(self, i): return self.x[i], self.y[i]\nloader = DataLoader(Held(4), 8)",
+        + "class Held(Set):\n    def __getitem__(self, i): return self.x[i], self.y[i]\nloader "
+        "= DataLoader(Held(4), 8)",
     ],
     "loader-worker-options": [
         LOADER + "loader = DataLoader(Rows(), persistent_workers=False, prefetch_factor=None)"
@@ -188,8 +192,8 @@ HAS_NOT = {
     "loader-pin-memory": [LOADER + "loader = DataLoader(Rows())"],
     "loader-persistent-workers": [
         LOADER + "loader = DataLoader(Rows(), num_workers=2)\nfor x in loader: pass",
-        LOADER
-        + "loader = DataLoader(Rows(), num_workers=0)\nfor e in range(3):\n    for x in loader: pass",
+        LOADER + "loader = DataLoader(Rows(), num_workers=0)\nfor e in range(3):\n    for "
+        "x in loader: pass",
     ],
     "loader-in-loop": [
         LOADER + "for x in DataLoader(Rows(), num_workers=2): pass",
@@ -212,7 +216,8 @@ HAS_NOT = {
     "loss-keeps-graph": [
         in_loop(
             "if step % 9 == 0: evaluate()",
-            head="import torch\n@torch.no_grad()\ndef evaluate():\n    for x in held:\n        loss = f(x)\n        losses.append(loss)\n",
+            head="import torch\n@torch.no_grad()\ndef evaluate():\n    for x in held:\n       "
+            " loss = f(x)\n        losses.append(loss)\n",
         ),
         in_loop("losses.append(loss.item())", "total += loss.detach()"),
         in_loop("loss = loss.detach()", "losses.append(loss)"),
@@ -229,8 +234,9 @@ HAS_NOT = {
         TRAIN.replace(
             "loss.backward()", "losses.append(loss)\n        torch.stack(losses).sum().backward()"
         ).replace("BODY", "pass"),
-        "import torch\nopt = torch.optim.SGD(p, 1)\nfor x in data:\n    total = 0\n    for m in models:\n        loss = m(x)\n"
-        "        total += loss\n    total.backward()\n    opt.step()\n    opt.zero_grad()\n",
+        "import torch\nopt = torch.optim.SGD(p, 1)\nfor x in data:\n    total = 0\n    for m in "
+        "models:\n        loss = m(x)\n        total += loss\n    total.backward()\n    "
+        "opt.step()\n    opt.zero_grad()\n",
     ],
     "empty-cache": [
         in_loop("if step % 100 == 0: torch.cuda.empty_cache()"),
@@ -270,25 +276,34 @@ HAS_NOT = {
         "import mine\nopt = mine.AdamW(p, foreach=False)",
     ],
     "clip-before-unscale": [
-        "import torch\nscaler = torch.amp.GradScaler('cuda')\nscaler.scale(loss).backward()\nscaler.unscale_(opt)\n"
+        "import torch\nscaler = "
+        "torch.amp.GradScaler('cuda')\nscaler.scale(loss).backward()\nscaler.unscale_(opt)\n"
         "torch.nn.utils.clip_grad_norm_(p, 1.0)\n",
-        "import torch\nfrom sklearn.preprocessing import StandardScaler\nscaler = StandardScaler()\nscaler.scale(x)\n"
-        "torch.nn.utils.clip_grad_norm_(p, 1.0)\n",
+        "import torch\nfrom sklearn.preprocessing import StandardScaler\nscaler = "
+        "StandardScaler()\nscaler.scale(x)\ntorch.nn.utils.clip_grad_norm_(p, 1.0)\n",
     ],
     "eval-builds-graph": [
-        "import torch\n@torch.no_grad()\ndef f(model):\n    model.eval()\n    for x in l: model(x)\nf(m)\n",
-        "import torch\ndef f(model):\n    model.eval()\n    with torch.inference_mode():\n        for x in l: model(x)\nf(m)\n",
-        "import torch\ndef f(model):\n    model.eval()\n    for x in l: model(x)\nwith torch.no_grad(): f(m)\n",
-        "import torch\ndef f(model):\n    model.eval()\n    for x in l:\n        with torch.no_grad(): model(x)\nf(m)\n",
-        "import torch\ndef f(model):\n    model.eval()\n    for x in l: model(x)\ndef g(): f(m)\nwith torch.no_grad(): g()\n",
-        "import torch\ndef f(model):\n    model.eval()\n    for x in l: model(x).backward()\nf(m)\n",
+        "import torch\n@torch.no_grad()\ndef f(model):\n    model.eval()\n    for x in l: "
+        "model(x)\nf(m)\n",
+        "import torch\ndef f(model):\n    model.eval()\n    with torch.inference_mode():\n        "
+        "for x in l: model(x)\nf(m)\n",
+        "import torch\ndef f(model):\n    model.eval()\n    for x in l: model(x)\nwith "
+        "torch.no_grad(): f(m)\n",
+        "import torch\ndef f(model):\n    model.eval()\n    for x in l:\n        with "
+        "torch.no_grad(): model(x)\nf(m)\n",
+        "import torch\ndef f(model):\n    model.eval()\n    for x in l: model(x)\ndef g(): "
+        "f(m)\nwith torch.no_grad(): g()\n",
+        "import torch\ndef f(model):\n    model.eval()\n    for x in l: "
+        "model(x).backward()\nf(m)\n",
         "import torch\ndef f(model):\n    model.eval()\n    for x in l: model(x)\n",
         "frame.eval('a + b')\nfor x in frame: x()\n",
     ],
     "amp-deprecated": ["import torch\nwith torch.amp.autocast('cuda'): pass"],
     "scaler-with-bf16": [
-        "import torch\nd = torch.float16\nscaler = torch.amp.GradScaler()\nwith torch.autocast('cuda', dtype=torch.bfloat16): pass",
-        "import torch\ns = torch.amp.GradScaler(enabled=fp)\nwith torch.autocast('cuda', dtype=torch.bfloat16): pass",
+        "import torch\nd = torch.float16\nscaler = torch.amp.GradScaler()\nwith "
+        "torch.autocast('cuda', dtype=torch.bfloat16): pass",
+        "import torch\ns = torch.amp.GradScaler(enabled=fp)\nwith torch.autocast('cuda', "
+        "dtype=torch.bfloat16): pass",
     ],
     "no-autocast": [
         in_loop("pass").replace('"cuda"', '"cpu"'),
@@ -318,13 +333,15 @@ HAS_NOT = {
     ],
     "no-set-epoch": [
         ddp(
-            "from torch.utils.data import DistributedSampler\ns = DistributedSampler(rows)\nloader = DataLoader(rows, sampler=s)\n"
-            "for e in range(9):\n    s.set_epoch(e)\n    for x in loader: pass"
+            "from torch.utils.data import DistributedSampler\ns = "
+            "DistributedSampler(rows)\nloader = DataLoader(rows, sampler=s)\nfor e in range(9):\n "
+            "   s.set_epoch(e)\n    for x in loader: pass"
         )
     ],
     "no-no-sync": [
         ddp(
-            "opt = torch.optim.SGD(p, 1)\nfor x in loader:\n    loss = model(x)\n    loss.backward()\n    opt.step()\n    opt.zero_grad()"
+            "opt = torch.optim.SGD(p, 1)\nfor x in loader:\n    loss = model(x)\n    "
+            "loss.backward()\n    opt.step()\n    opt.zero_grad()"
         )
     ],
     "same-seed": [ddp("torch.manual_seed(42 + rank)"), "import torch\ntorch.manual_seed(42)"],

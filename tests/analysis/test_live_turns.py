@@ -1,4 +1,6 @@
-"""A live view asks settled checks in turn, and still says what one that asks all of them would say."""
+"""A live view asks settled checks in turn, and still says what one that asks all of
+them would say.
+"""
 
 from dataclasses import replace
 

@@ -1,4 +1,6 @@
-"""Findings about memory, on built records. All GPU records here are synthetic: no hardware was seen."""
+"""Findings about memory, on built records. All GPU records here are synthetic: no hardware was
+seen.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,6 @@
-"""One axis for loss, gradient norm, lr, scale, step time and memory; jumps, instabilities and the loss's trend."""
+"""One axis for loss, gradient norm, lr, scale, step time and memory; jumps, instabilities and the
+loss's trend.
+"""
 
 import numpy as np
 import pytest

@@ -29,7 +29,9 @@ def trained(
     hello=None,
     **columns,
 ):
-    """Steps of 20 ms with a noisy loss around 2 and log-normal gradient norms; ``bad`` maps a step to other columns."""
+    """Steps of 20 ms with a noisy loss around 2 and log-normal gradient norms; ``bad`` maps a step
+    to other columns.
+    """
     build, random = Builder(path / "r"), np.random.default_rng(seed)
     for rank in range(ranks):
         build.hello(rank, world_size=ranks, **(hello or {}))

@@ -1,4 +1,6 @@
-"""Reports of records that are cut short, begin anew or contradict themselves: no untrue sentence, no failure."""
+"""Reports of records that are cut short, begin anew or contradict themselves: no untrue sentence,
+no failure.
+"""
 
 import json
 import re

@@ -1,4 +1,6 @@
-"""Findings that trainings of other shapes than the first ones were missing, or had wrongly: built records of them."""
+"""Findings that trainings of other shapes than the first ones were missing, or had wrongly: built
+records of them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def found(build: Builder):
 
 
 def of_ranks(path, before_ms, buffer_bytes=512, steps=200):
-    """Two ranks of DDP that take ``before_ms`` before forward; the early one waits there where buffers are sent."""
+    """Two ranks of DDP that take ``before_ms`` before forward; the early one waits there where
+    buffers are sent.
+    """
     build = Builder(path)
     for rank, own in enumerate(before_ms):
         build.hello(rank, world_size=2, model={"class": "Net", "buffer_bytes": buffer_bytes})

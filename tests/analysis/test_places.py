@@ -12,7 +12,9 @@ MAIN, LOOP = "train.py:90 <module>", "train.py:50 train"
 
 
 def seen(tmp_path, samples, phase="other"):
-    """A run whose loop was seen at two lines while it computed, and in ``phase`` as ``samples`` say."""
+    """A run whose loop was seen at two lines while it computed, and in ``phase`` as ``samples``
+    say.
+    """
     build = Builder(tmp_path / "r")
     build.hello(0)
     build.steps(60, forward=5.0, backward=5.0, other=8.0)

@@ -1,4 +1,6 @@
-"""Findings about ranks and communication on built records, and the statistics behind the straggler."""
+"""Findings about ranks and communication on built records, and the statistics behind
+the straggler.
+"""
 
 import math
 
@@ -73,7 +75,9 @@ def test_student_tail_agrees_with_tables(t, dof, p):
 
 
 def schedule(stages, micro_batches, times=None):
-    """Busy and wall time of each stage of a simulated GPipe step: a stage begins a part when the one before is done."""
+    """Busy and wall time of each stage of a simulated GPipe step: a stage begins a part when the
+    one before is done.
+    """
     times = [1.0] * stages if times is None else times
     done = np.zeros((2 * micro_batches, stages))
     for part in range(2 * micro_batches):  # forwards, then backwards in the opposite direction

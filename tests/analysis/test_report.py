@@ -17,22 +17,23 @@ from gputop_analysis.text import bar, sparkline
 from gputop_analysis.verdict import verdict
 
 TOP = (
-    "command exit_code world_size steps step_time_p50_ms step_time_p95_ms phases_mean_ms ranks gpus findings context "
-    "state duration_s total_steps steps_per_s samples_per_s tokens_per_s verdict"
+    "command exit_code world_size steps step_time_p50_ms step_time_p95_ms phases_mean_ms ranks "
+    "gpus findings context state duration_s total_steps "
+    "steps_per_s samples_per_s tokens_per_s verdict"
 )
 VERDICT = (
     "health headline bottleneck confidence why do_first finding rank site recoverable_ms_per_step "
     "interval_ms_per_step recoverable_hours recoverable_usd"
 )
 RANK = (
-    "step_time_mean_ms "
-    "rank host steps step_time_p50_ms step_time_p95_ms phases_mean_ms wait_mean_ms peak_allocated_gib "
-    "peak_reserved_gib peak_rss_gib dropped_records slowest_share comm_share excess_phase excess_ms"
+    "step_time_mean_ms rank host steps step_time_p50_ms step_time_p95_ms phases_mean_ms "
+    "wait_mean_ms peak_allocated_gib peak_reserved_gib peak_rss_gib dropped_records slowest_share "
+    "comm_share excess_phase excess_ms"
 )
 GPU = "index name memory_total_gib peak_used_gib util_mean_pct power_mean_w"
 FINDING = (
-    "id name severity rank host site title evidence fix confidence recoverable_ms_per_step interval_ms_per_step "
-    "recoverable_hours recoverable_usd absorbed_by gpu absorbed proof"
+    "id name severity rank host site title evidence fix confidence recoverable_ms_per_step "
+    "interval_ms_per_step recoverable_hours recoverable_usd absorbed_by gpu absorbed proof"
 )
 
 
@@ -157,7 +158,10 @@ def test_verdict_of_a_run_that_the_agent_is_not_in(tmp_path):
     build.event(
         "no_agent", pid=7, host="h", reason="python was started with -I, which ignores PYTHONPATH"
     )
-    said = "no step can be seen, as the agent is not in process 7: python was started with -I, which ignores PYTHONPATH"
+    said = (
+        "no step can be seen, as the agent is not in process 7: python was started with -I, "
+        "which ignores PYTHONPATH"
+    )
     assert judged(build) == ("attention", said)
     build.end()
     assert judged(build).headline == f"ended: 0 steps, exit 0; {said}"

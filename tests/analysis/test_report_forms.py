@@ -1,4 +1,6 @@
-"""The forms of a report: Markdown and the page, of runs of every kind; and the bottleneck that all of them name."""
+"""The forms of a report: Markdown and the page, of runs of every kind; and the bottleneck that all
+of them name.
+"""
 
 import re
 from html.parser import HTMLParser

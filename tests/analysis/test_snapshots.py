@@ -1,4 +1,6 @@
-"""Allocator snapshots: real ones replayed to the byte, made-up ones worked out on paper, evil ones refused."""
+"""Allocator snapshots: real ones replayed to the byte, made-up ones worked out on paper, evil ones
+refused.
+"""
 
 import gzip
 import json

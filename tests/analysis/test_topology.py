@@ -1,4 +1,6 @@
-"""Topologies: real matrices read, presets that are consistent, and NVML's answers turned into a matrix."""
+"""Topologies: real matrices read, presets that are consistent, and NVML's answers turned into a
+matrix.
+"""
 
 import json
 from pathlib import Path
@@ -154,7 +156,9 @@ class FakeDriver:
 
 
 def machine(root):
-    """Sysfs of that machine: a card behind the same switch as the first GPU, and one that is down."""
+    """Sysfs of that machine: a card behind the same switch as the first GPU, and one
+    that is down.
+    """
     for bus, path, numa in (
         ("0000:17:00.0", "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:00.0", 0),
         ("0000:31:00.0", "pci0000:30/0000:30:01.0/0000:31:00.0", 0),

@@ -1,4 +1,6 @@
-"""The trace analysis on hand-made traces whose answers are known to the nanosecond (synthetic device traces)."""
+"""The trace analysis on hand-made traces whose answers are known to the nanosecond (synthetic
+device traces).
+"""
 
 import gzip
 import json
@@ -10,7 +12,8 @@ from gputop_analysis.traces import TraceError, analyse_trace, find_traces
 from gputop_analysis.traces.html import as_html
 from gputop_analysis.traces.text import as_dict, as_text
 
-BASE_US = 4_388_017_071_434  # as the profiler writes them: a double does not hold such a time to the nanosecond
+# as the profiler writes them: a double does not hold such a time to the nanosecond
+BASE_US = 4_388_017_071_434
 
 
 def span(cat, name, at, duration, pid=1, tid=1, **args):
@@ -56,7 +59,9 @@ def write(path, events, **header):
 
 @pytest.fixture
 def one_device(tmp_path):
-    """100 us: compute 10-40 and 60-70, all-reduce 30-55, a copy 50-58, the kernel at 60 launched at 59, idle to 100."""
+    """100 us: compute 10-40 and 60-70, all-reduce 30-55, a copy 50-58, the kernel at 60 launched at
+    59, idle to 100.
+    """
     events = [
         span("user_annotation", "ProfilerStep#3", 0, 50),
         span("user_annotation", "ProfilerStep#4", 50, 50),
@@ -93,7 +98,8 @@ def one_device(tmp_path):
 def test_a_device_is_split_exactly(one_device):
     (lane,) = analyse_trace(one_device).lanes
     assert (lane.name, lane.kind, lane.wall_ms) == ("GPU 0 NVIDIA H200", "device", 0.1)
-    # idle: 0-2 nothing launched, 2-10 the gemm was launched, 58-59 nothing, 59-60 launched, 70-100 nothing
+    # idle: 0-2 nothing launched, 2-10 the gemm was launched, 58-59 nothing, 59-60 launched, 70-100
+    # nothing
     assert lane.parts_ms == pytest.approx(
         {
             "compute": 0.040,
@@ -193,7 +199,8 @@ def test_bytes_come_from_the_host_operator_where_the_kernel_has_none(tmp_path):
         ("ncclKernel_AllReduce_RING_LL_Sum_float", "all_reduce"),
         ("ncclAllReduceRingLLKernel_sum_f32(ncclColl)", "all_reduce"),
         (
-            "ncclDevKernel_ReduceScatter_Sum_bf16_RING_SIMPLE(ncclDevComm*, unsigned long, ncclWork*)",
+            "ncclDevKernel_ReduceScatter_Sum_bf16_RING_SIMPLE(ncclDevComm*, "
+            "unsigned long, ncclWork*)",
             "reduce_scatter",
         ),
         ("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", "send_recv"),
@@ -210,7 +217,9 @@ def test_names_of_old_and_new_collectives(tmp_path, name, operation):
 
 
 def test_a_training_thread_where_there_is_no_device(tmp_path):
-    """0-10 forward, 10-20 Python, 20-40 backward, 40-60 waiting for the all-reduce that runs from 30 to 60."""
+    """0-10 forward, 10-20 Python, 20-40 backward, 40-60 waiting for the all-reduce that runs from
+    30 to 60.
+    """
     events = [
         {
             "ph": "M",

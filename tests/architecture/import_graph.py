@@ -1,6 +1,7 @@
 """Which module of the house imports which, read from the sources; imports inside functions count.
 
-``python tests/architecture/import_graph.py [PACKAGE ...]`` prints the figures of each package and its circles.
+``python tests/architecture/import_graph.py [PACKAGE ...]`` prints the figures of each package and
+its circles.
 """
 
 from __future__ import annotations
@@ -125,11 +126,13 @@ def main(packages: list[str]) -> None:
         found = circles(inside)
         count = sum(len(targets) for targets in inside.values())
         print(
-            f"{package}: {len(inside)} modules, {count} arrows, circles of {[len(circle) for circle in found]}"
+            f"{package}: {len(inside)} modules, {count} arrows, circles of "
+            f"{[len(circle) for circle in found]}"
         )
         for circle in found:
             print(
-                f"  {len(circle)}: {', '.join(sorted(circle))}\n    e.g. {' -> '.join(way_around(inside, circle))}"
+                f"  {len(circle)}: {', '.join(sorted(circle))}\n    e.g. "
+                f"{' -> '.join(way_around(inside, circle))}"
             )
 
 

@@ -1,4 +1,6 @@
-"""No module of a package imports, through others, itself: imports inside functions and for types count too."""
+"""No module of a package imports, through others, itself: imports inside functions and for types
+count too.
+"""
 
 from __future__ import annotations
 

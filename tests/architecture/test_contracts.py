@@ -1,4 +1,6 @@
-"""One definition of what goes over the wire: what is sent, what readers check and what the page says agree with it."""
+"""One definition of what goes over the wire: what is sent, what readers check and what the page
+says agree with it.
+"""
 
 from __future__ import annotations
 
@@ -150,5 +152,6 @@ def test_damage_names_the_fields_of_a_wrong_type(tmp_path: Path) -> None:
     damage.add_events("events.jsonl", lines)
     assert damage.events == 4
     assert damage.notes == [
-        "events.jsonl: 4 damaged lines or fields left out (stacks.total, stacks.site, gc.duration_ms)"
+        "events.jsonl: 4 damaged lines or fields left out (stacks.total, stacks.site, "
+        "gc.duration_ms)"
     ]

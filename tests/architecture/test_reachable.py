@@ -1,4 +1,6 @@
-"""Every module that is shipped is reached from where programs are started; what only tests or benchmarks use is not."""
+"""Every module that is shipped is reached from where programs are started; what only tests or
+benchmarks use is not.
+"""
 
 from __future__ import annotations
 

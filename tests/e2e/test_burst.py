@@ -1,4 +1,6 @@
-"""A few steps of a running training under torch.profiler: asked for by command, and once the run is steady."""
+"""A few steps of a running training under torch.profiler: asked for by command, and once the run is
+steady.
+"""
 
 import json
 import subprocess

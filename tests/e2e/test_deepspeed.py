@@ -1,4 +1,5 @@
-"""DeepSpeed on two gloo ranks, where it is installed: it is no test dependency, as it compiles C++ at its start.
+"""DeepSpeed on two gloo ranks, where it is installed: it is no test dependency, as it compiles C++
+at its start.
 
 DS_ACCELERATOR=cpu pytest tests/e2e/test_deepspeed.py
 """

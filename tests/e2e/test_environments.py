@@ -1,4 +1,6 @@
-"""Wherever a run is started, the command runs, with its own exit code and output; the record goes where it can."""
+"""Wherever a run is started, the command runs, with its own exit code and output; the record goes
+where it can.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Ctrl-Z, fg and bg in a shell: the training stops and goes on with gputop, and nothing is blamed on it."""
+"""Ctrl-Z, fg and bg in a shell: the training stops and goes on with gputop, and nothing is blamed
+on it.
+"""
 
 from __future__ import annotations
 

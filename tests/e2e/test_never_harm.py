@@ -1,4 +1,6 @@
-"""Whatever fails in gputop, the training runs on with its own exit code and its own output. Real torch, real kills."""
+"""Whatever fails in gputop, the training runs on with its own exit code and its own output. Real
+torch, real kills.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ EXPECTED_OUTPUT = f"trained {STEPS}\n"
 
 
 class Run:
-    """A headless run of a real training, started and not waited for; ``body`` runs in each of its steps."""
+    """A headless run of a real training, started and not waited for; ``body`` runs in each of its
+    steps.
+    """
 
     def __init__(self, tmp_path: Path, body: str = ""):
         self.run_dir = tmp_path / "run"

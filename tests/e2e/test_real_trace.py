@@ -1,4 +1,6 @@
-"""The trace analysis on a real export of torch.profiler: two gloo ranks under DDP, against counting it out by hand."""
+"""The trace analysis on a real export of torch.profiler: two gloo ranks under DDP, against counting
+it out by hand.
+"""
 
 import json
 import subprocess
@@ -67,7 +69,9 @@ def covered(spans):
 
 
 def expected(path):
-    """Compute, exposed communication and all of it in ms, from the file, without the code under test."""
+    """Compute, exposed communication and all of it in ms, from the file, without the code under
+    test.
+    """
     data = json.loads(path.read_text(), parse_float=Fraction, parse_int=Fraction)
     spans = [
         e

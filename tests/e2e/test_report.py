@@ -1,4 +1,6 @@
-"""``gputop report`` and ``gputop findings`` as a user meets them, on the bundled recording of a real run."""
+"""``gputop report`` and ``gputop findings`` as a user meets them, on the bundled recording of a
+real run.
+"""
 
 import json
 import os

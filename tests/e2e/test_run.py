@@ -45,7 +45,9 @@ FINDING_KEYS = {"id", "severity", "rank", "title", "evidence", "fix", "recoverab
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """The folder of one training of 80 steps that ends with exit code 5, and what gputop printed."""
+    """The folder of one training of 80 steps that ends with exit code 5, and what
+    gputop printed.
+    """
     folder = tmp_path_factory.mktemp("plain")
     (folder / "train.py").write_text(training(80, body="sys.exit(5) if i == 79 else None"))
     return folder, gputop("run", "--json", sys.executable, "train.py", tmp_path=folder)
@@ -123,10 +125,9 @@ def test_calibrate_stops_a_stable_training_and_judges_it(tmp_path) -> None:
 def test_who_interrupts_a_calibration_gets_the_exit_code_of_an_interrupt(tmp_path) -> None:
     script = tmp_path / "train.py"
     script.write_text(
-        "import os, signal, time\n"
-        "stat = open(f'/proc/{os.getppid()}/stat').read()  # of the recorder, whose parent is the command line\n"
-        "os.kill(int(stat.rsplit(')', 1)[1].split()[1]), signal.SIGINT)\n"
-        "time.sleep(30)\n"
+        "import os, signal, time\nstat = open(f'/proc/{os.getppid()}/stat').read()  # of the "
+        "recorder, whose parent is the command line\nos.kill(int(stat.rsplit(')', "
+        "1)[1].split()[1]), signal.SIGINT)\ntime.sleep(30)\n"
     )
     done = gputop("run", "--calibrate", sys.executable, str(script), tmp_path=tmp_path)
     assert done.returncode == 130 and "not calibrated" in done.stderr

@@ -1,4 +1,6 @@
-"""Signals reach the command from the first instruction on, and gputop ends as the command does. Real signals."""
+"""Signals reach the command from the first instruction on, and gputop ends as the command does.
+Real signals.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from gputop_probes import procfs
 pytestmark = pytest.mark.e2e
 
 STOPPED = (130, -signal.SIGINT, 1)
-"""1: an interpreter that was still loading its modules, gputop's or the command's, as in a bare start."""
+"""1: an interpreter that was still loading its modules, gputop's or the command's, as in a bare
+start.
+"""
 RESTORED = (b"\x1b[?1049l", b"\x1b[?25h", b"\x1b[?1000l", b"\x1b[?2004l")
 """Normal screen, cursor, mouse, pasting."""
 SLEEPER = "import time; print('up', flush=True); time.sleep(45)"
@@ -76,7 +80,9 @@ def test_ctrl_c_soon_after_the_start_of_the_live_screen(
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGQUIT])
 def test_a_signal_as_soon_as_the_command_is_there(tmp_path: Path, token: str, number: int) -> None:
-    """Headless: the window between the command's start and the front's handlers was 10 ms and more."""
+    """Headless: the window between the command's start and the front's handlers was 10
+    ms and more.
+    """
     command = [*GPUTOP, "run", "--headless", sys.executable, "-c", SLEEPER, token]
     with subprocess.Popen(command, env=environment(tmp_path), stdout=subprocess.DEVNULL) as front:
         deadline = time.monotonic() + 30
@@ -163,7 +169,9 @@ WITHOUT_HANGUPS = (
 def test_a_terminal_that_vanishes_without_a_signal_is_left(
     tmp_path: Path, token: str, start: str
 ) -> None:
-    """The screen ends as after SIGHUP, and the command goes on; a dead terminal is not read on and on."""
+    """The screen ends as after SIGHUP, and the command goes on; a dead terminal is not read on and
+    on.
+    """
     master, slave = pty.openpty()
     words = [*GPUTOP, "run", "--run-dir", str(tmp_path / "run"), sys.executable, "-c", SLEEPER]
     front = subprocess.Popen(

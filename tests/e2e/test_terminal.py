@@ -62,7 +62,9 @@ def test_the_terminal_closed(live: tuple[Terminal, Path]) -> None:
 
 
 def test_nothing_is_left_when_a_terminal_multiplexer_ends(live: tuple[Terminal, Path]) -> None:
-    """tmux closes the terminal and then wakes what was stopped; Textual would open the screen again on that."""
+    """tmux closes the terminal and then wakes what was stopped; Textual would open the screen again
+    on that.
+    """
     terminal, run_dir = live
     os.close(terminal.fd)
     os.kill(terminal.pid, signal.SIGHUP)

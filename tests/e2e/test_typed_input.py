@@ -1,4 +1,6 @@
-"""What is typed reaches the command: on the terminal itself, on a pseudo-terminal, and from the live screen."""
+"""What is typed reaches the command: on the terminal itself, on a pseudo-terminal, and from the
+live screen.
+"""
 
 from __future__ import annotations
 
@@ -158,7 +160,9 @@ def test_words_of_gputop_begin_a_line(tmp_path: Path) -> None:
 
 
 def test_reading_in_the_background_does_not_take_the_shells_input(tmp_path: Path) -> None:
-    """A background job that reads the terminal is stopped by it; there is nobody to stop here, so it finds the end."""
+    """A background job that reads the terminal is stopped by it; there is nobody to stop here, so
+    it finds the end.
+    """
     source = "import sys; print('read', repr(sys.stdin.read()), flush=True)"
     (tmp_path / "ask.py").write_text(source)
     command = " ".join([*GPUTOP, "run", "--headless", sys.executable, "ask.py"])

@@ -1,4 +1,6 @@
-"""The injected faults, in files by family. ``tests/faults`` runs them, ``bench/faults.py`` makes the table."""
+"""The injected faults, in files by family. ``tests/faults`` runs them, ``bench/faults.py`` makes
+the table.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ class Case:
     name: str
     """The fault in words: ``a sleep in __getitem__``."""
     script: str
-    """File in ``tests/faults/scripts``; its last line is ``{"truth_ms_per_step": ...}`` where the fault costs time."""
+    """File in ``tests/faults/scripts``; its last line is ``{"truth_ms_per_step": ...}`` where the
+    fault costs time.
+    """
     environment: dict[str, object] = field(default_factory=dict)
     rank: int | None = 0
     """The rank that the finding must name; None: all of them."""
@@ -36,15 +40,19 @@ class Case:
     severity: tuple[str, ...] = ("critical", "high", "medium")
     """What the finding's severity may be; with ``info`` for those that are never more."""
     alone: bool = False
-    """Nothing else may run on the machine meanwhile: the fault is a lack of cores, or costs less time than the start of
-    a neighbour takes from it."""
+    """Nothing else may run on the machine meanwhile: the fault is a lack of cores, or costs less
+    time than the start of a neighbour takes from it.
+    """
     baseline: bool = False
     """The script is run without the fault first, and the run with it is compared with that one."""
     suite: bool = True
-    """Run by the tests too; the others are near kin of one that is, and run by ``bench/faults.py`` only."""
+    """Run by the tests too; the others are near kin of one that is, and run by ``bench/faults.py``
+    only.
+    """
     by_cores: bool = False
-    """The finding promises no more than the cores can give: at most the truth, where the script tells what all of the
-    wait is."""
+    """The finding promises no more than the cores can give: at most the truth, where the script
+    tells what all of the wait is.
+    """
     needs: str = ""
     """What the machine must give for this fault, ``root`` or ``cgroup``: see ``missing``."""
 
@@ -62,7 +70,9 @@ class Clean:
     script: str
     environment: dict[str, object] = field(default_factory=dict)
     suite: bool = True
-    """Run by the tests too; the others are near kin of one that is, and run by ``bench/faults.py`` only."""
+    """Run by the tests too; the others are near kin of one that is, and run by ``bench/faults.py``
+    only.
+    """
 
     @property
     def label(self) -> str:

@@ -1,4 +1,6 @@
-"""Faults of the input pipeline and of what the machine gives the run; clean runs of the trainers people use."""
+"""Faults of the input pipeline and of what the machine gives the run; clean runs of the trainers
+people use.
+"""
 
 from fault_cases import Case, Clean
 

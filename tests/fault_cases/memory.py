@@ -1,4 +1,6 @@
-"""Memory: what is kept, and what evaluation wastes. Findings that need a GPU are tested on built records."""
+"""Memory: what is kept, and what evaluation wastes. Findings that need a GPU are tested on built
+records.
+"""
 
 from fault_cases import Case, Clean
 

@@ -1,8 +1,10 @@
-"""Real trainings with one injected fault each: the right finding, on the right rank, with the right cost, and no other.
+"""Real trainings with one injected fault each: the right finding, on the right rank, with the right
+cost, and no other.
 
-The scripts keep their own clock and print what the fault cost. Runs go side by side; what comes out wrong is tried
-twice more with the machine to itself (``bench/faults.py`` tells what needed that). Under load from outside, waiting
-for a core (IN04) is a true finding of any run here, so it counts only where it is the fault that was injected.
+The scripts keep their own clock and print what the fault cost. Runs go side by side; what comes out
+wrong is tried twice more with the machine to itself (``bench/faults.py`` tells what needed that).
+Under load from outside, waiting for a core (IN04) is a true finding of any run here, so it counts
+only where it is the fault that was injected.
 """
 
 import re
@@ -67,14 +69,18 @@ def complaints(case: Case, outcome: Outcome) -> list[str]:
 
 
 def promised(case: Case, recoverable_ms: float | None, truth_ms: float) -> bool:
-    """Whether the time that a finding promises is the truth, or where cores bound it, some of that and no more."""
+    """Whether the time that a finding promises is the truth, or where cores bound it, some of that
+    and no more.
+    """
     if case.by_cores:
         return recoverable_ms is not None and 0 < recoverable_ms <= truth_ms * (1 + TOLERANCE)
     return recoverable_ms == pytest.approx(truth_ms, rel=TOLERANCE)
 
 
 def overloaded(outcome: Outcome, case: Case) -> bool:
-    """A fault that is a lack of speed cannot be told from a lack of cores when other programs take the cores away."""
+    """A fault that is a lack of speed cannot be told from a lack of cores when other programs take
+    the cores away.
+    """
     return case.id != "IN04" and any(
         one.id == "IN04" and one.severity != "info" for one in outcome.findings
     )

@@ -1,4 +1,6 @@
-"""Who is an outlier, on made figures, and through a shell in place of ssh with one host made slow."""
+"""Who is an outlier, on made figures, and through a shell in place of ssh with one host
+made slow.
+"""
 
 from __future__ import annotations
 

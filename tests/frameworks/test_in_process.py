@@ -1,4 +1,6 @@
-"""Scripts that gputop has not started: what they call begins a recorder of its own, or finds the run they are in."""
+"""Scripts that gputop has not started: what they call begins a recorder of its own, or finds the
+run they are in.
+"""
 
 from __future__ import annotations
 

@@ -151,7 +151,9 @@ async def photograph(session, page: str) -> bytes:
 
 
 def colours(picture: bytes) -> int:
-    """Number of different patches among the pixels of a PNG, whose rows are unpacked without a library."""
+    """Number of different patches among the pixels of a PNG, whose rows are unpacked without a
+    library.
+    """
     import zlib
 
     place, data = 8, b""

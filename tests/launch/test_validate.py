@@ -1,4 +1,6 @@
-"""Configurations and commands against the rules: each rule broken once, and what gputop itself emits keeps them all."""
+"""Configurations and commands against the rules: each rule broken once, and what gputop itself
+emits keeps them all.
+"""
 
 import json
 

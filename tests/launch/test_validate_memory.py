@@ -1,4 +1,6 @@
-"""Configurations against a GPU's memory: what a file says is estimated, what it leaves open is asked for."""
+"""Configurations against a GPU's memory: what a file says is estimated, what it leaves open is
+asked for.
+"""
 
 import json
 from typing import Any

@@ -1,4 +1,6 @@
-"""The MCP server by the official client: every tool, answers that fit, places and patches that are right."""
+"""The MCP server by the official client: every tool, answers that fit, places and patches that are
+right.
+"""
 
 from __future__ import annotations
 

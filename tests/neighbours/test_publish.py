@@ -185,7 +185,9 @@ def test_wandb_keeps_it_offline(run_dir, tmp_path) -> None:
 
 
 def wandb_records(data: bytes):
-    """The records of a run that W&B kept offline: blocks of 32 kB of pieces, as LevelDB writes its log."""
+    """The records of a run that W&B kept offline: blocks of 32 kB of pieces, as LevelDB writes its
+    log.
+    """
     from wandb.proto.wandb_internal_pb2 import Record
 
     at, whole = 7, b""

@@ -1,4 +1,6 @@
-"""The timeline for Perfetto: valid by the trace-event format, each track in the order of time, whole."""
+"""The timeline for Perfetto: valid by the trace-event format, each track in the order of time,
+whole.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`gputop catalog` and `gputop models`: sorted, filtered, compared, and with the user's own prices."""
+"""`gputop catalog` and `gputop models`: sorted, filtered, compared, and with the user's
+own prices.
+"""
 
 import json
 

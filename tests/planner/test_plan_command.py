@@ -1,4 +1,6 @@
-"""`gputop plan`, `scan`, `pareto` and `launch`: answers that add up, and questions that are refused in words."""
+"""`gputop plan`, `scan`, `pareto` and `launch`: answers that add up, and questions that are refused
+in words.
+"""
 
 import json
 
@@ -266,7 +268,8 @@ def test_a_measured_run_is_where_its_plan_starts(capsys, measured):
 def test_from_python():
     import gputop
 
-    found: list[Choice] = gputop.plan("llama-3-8b", gpu="H100", gpus=8, global_batch=64, tp=2)  # pyright: ignore[reportAssignmentType]
+    # pyright: ignore[reportAssignmentType]
+    found: list[Choice] = gputop.plan("llama-3-8b", gpu="H100", gpus=8, global_batch=64, tp=2)
     assert found and all(one.layout["tp"] == 2 for one in found)
     assert [one.step_s for one in found if not one.tight] == sorted(
         one.step_s for one in found if not one.tight

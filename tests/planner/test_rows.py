@@ -57,8 +57,10 @@ def test_what_a_row_leaves_open_is_chosen_fast_and_fitting():
 
 
 def test_what_a_framework_keeps_of_its_gradients():
-    """Each parameter: nanotron 2 (weight) + 4 + 2 (its fp32 and bf16 gradient) + 2 (DDP's bucket) + 12 over the ranks
-    with ZeRO-1; DeepSpeed's optimizer for bf16 2 + 4 + 2 + 12 over the ranks, and one bucket of 5e8 in fp32."""
+    """Each parameter: nanotron 2 (weight) + 4 + 2 (its fp32 and bf16 gradient) + 2 (DDP's bucket) +
+    12 over the ranks with ZeRO-1; DeepSpeed's optimizer for bf16 2 + 4 + 2 + 12 over the ranks, and
+    one bucket of 5e8 in fp32.
+    """
     one_layer = {
         **ROW,
         "dtype": "bf16",

@@ -143,7 +143,9 @@ def test_scaling_out_loses_efficiency_and_hours_follow_the_step(plan):
 
 
 def _runs(factors: dict[str, float], noise: tuple[float, ...]):
-    """Predictions of unlike configurations, and what a machine with those factors would have measured."""
+    """Predictions of unlike configurations, and what a machine with those factors would have
+    measured.
+    """
     layouts = Layouts.of(
         tp=[1, 2, 8, 1, 2, 4],
         pp=[1, 1, 1, 8, 4, 2],
@@ -221,7 +223,9 @@ def test_a_calibration_without_runs_is_refused_and_an_empty_one_changes_nothing(
 
 
 def test_copies_on_fewer_nodes_take_more_memory_and_gather_faster():
-    """HSDP against FSDP on 16 nodes: parameters, gradients and moments are shared by fewer ranks, near each other."""
+    """HSDP against FSDP on 16 nodes: parameters, gradients and moments are shared by fewer ranks,
+    near each other.
+    """
     job, place = Job(model("llama-3-8b"), seq=8192, global_batch=128), cluster("H100", 128)
     both = Layouts.of(dp=128, zero=3, micro_batch=1, replicas=[1, 16])
     parts, held = cost(job, place, both), memory.allocated_bytes(job, both)

@@ -1,4 +1,6 @@
-"""Single changes of a configuration: what the plan itself says of the changed one, and only what the chip has."""
+"""Single changes of a configuration: what the plan itself says of the changed one, and only what
+the chip has.
+"""
 
 import json
 

@@ -1,4 +1,6 @@
-"""Workloads: presets that are plain settings, serving that obeys its roofline, PPO iterations that add up."""
+"""Workloads: presets that are plain settings, serving that obeys its roofline, PPO iterations that
+add up.
+"""
 
 import json
 

@@ -1,4 +1,6 @@
-"""Zero-bubble schedules: the paper's formula, memory as before, searched where asked, emitted where they exist."""
+"""Zero-bubble schedules: the paper's formula, memory as before, searched where asked, emitted where
+they exist.
+"""
 
 import json
 

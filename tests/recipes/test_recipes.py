@@ -1,4 +1,6 @@
-"""The recipes of CONTRIBUTING.md, followed: one place each, then seen wherever a user would look."""
+"""The recipes of CONTRIBUTING.md, followed: one place each, then seen wherever a user
+would look.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Each system call of the recorder fails from some time on: the command does not notice, and the record can be read."""
+"""Each system call of the recorder fails from some time on: the command does not notice, and the
+record can be read.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What arrives on the socket: ranks found, whole records kept, nonsense counted, on both kinds of socket."""
+"""What arrives on the socket: ranks found, whole records kept, nonsense counted, on both kinds of
+socket.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Starting a command: its exit code, streams, environment and record are what a user expects of a shell."""
+"""Starting a command: its exit code, streams, environment and record are what a user expects of a
+shell.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,10 @@ def test_exit_code(tmp_path: Path, command: list[str], expected: int) -> None:
 
 
 def test_streams_pass_through(tmp_path: Path) -> None:
-    source = "import sys; d = sys.stdin.buffer.read(); sys.stdout.buffer.write(d * 2); sys.stderr.write('narrated')"
+    source = (
+        "import sys; d = sys.stdin.buffer.read(); sys.stdout.buffer.write(d * 2); "
+        "sys.stderr.write('narrated')"
+    )
     data = bytes(range(256)) * 300
     process = support.front(tmp_path, support.python(source), stdin=subprocess.PIPE)
     out, err = process.communicate(data, timeout=60)
@@ -158,7 +163,9 @@ def test_two_runs_at_once(tmp_path: Path) -> None:
 
 
 def test_reader_of_stdout_goes_away(tmp_path: Path) -> None:
-    """The command learns of it as behind any pipe: by SIGPIPE, which Python turns into an exception."""
+    """The command learns of it as behind any pipe: by SIGPIPE, which Python turns into an
+    exception.
+    """
     source = "import time\nwhile True: print('x' * 3000); time.sleep(0.01)"
     for command, code in ((["yes"], 141), (support.python(source), 1)):
         process = support.front(tmp_path, command, options={"run_dir": None})
@@ -169,7 +176,10 @@ def test_reader_of_stdout_goes_away(tmp_path: Path) -> None:
 
 
 def test_pty_is_a_terminal(tmp_path: Path) -> None:
-    source = "import os, sys; print(sys.stdout.isatty(), sys.stderr.isatty()); print('narrated', file=sys.stderr)"
+    source = (
+        "import os, sys; print(sys.stdout.isatty(), sys.stderr.isatty()); "
+        "print('narrated', file=sys.stderr)"
+    )
     code, out, _ = support.run(tmp_path, support.python(source), options={"pty": True})
     assert (code, out) == (0, "True True\nnarrated\n")
 
@@ -189,7 +199,10 @@ def test_name_of_a_run(command: list[str], stem: str) -> None:
 
 
 def test_start_imports_nothing_heavy() -> None:
-    source = f"import sys; sys.path[:0] = {support.ROOTS!r}; import gputop_probes.launch; print(*sys.modules)"
+    source = (
+        f"import sys; sys.path[:0] = {support.ROOTS!r}; import gputop_probes.launch; "
+        "print(*sys.modules)"
+    )
     done = subprocess.run(
         [sys.executable, "-c", source], capture_output=True, text=True, check=True
     )
@@ -211,10 +224,12 @@ def test_a_signal_that_the_command_handles(tmp_path: Path) -> None:
     "prologue", ["trap '' INT QUIT HUP", "trap '' TERM USR1 CHLD", "umask 027; ulimit -n 77"]
 )
 def test_what_gputop_was_started_with_is_the_commands(tmp_path: Path, prologue: str) -> None:
-    """Ignored signals (nohup, a script's background job), umask and limits; only Python's own SIGPIPE is lost."""
+    """Ignored signals (nohup, a script's background job), umask and limits; only Python's own
+    SIGPIPE is lost.
+    """
     source = (
-        "import os, resource; s = open('/proc/self/status').read(); "
-        "print([line for line in s.splitlines() if line.startswith(('SigIgn', 'SigBlk', 'Umask'))], "
+        "import os, resource; s = open('/proc/self/status').read(); print([line for line in "
+        "s.splitlines() if line.startswith(('SigIgn', 'SigBlk', 'Umask'))], "
         "[resource.getrlimit(n) for n in range(16)])"
     )
     shell = ["sh", "-c", f'{prologue}\nexec "$@"', "sh"]

@@ -1,4 +1,6 @@
-"""Records can be read by their owner alone, whatever the umask; secrets of a run lie in none of their files."""
+"""Records can be read by their owner alone, whatever the umask; secrets of a run lie in none of
+their files.
+"""
 
 from __future__ import annotations
 

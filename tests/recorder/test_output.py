@@ -1,4 +1,6 @@
-"""The command's output: byte for byte what it is without gputop, on our streams and in the record, whoever dies."""
+"""The command's output: byte for byte what it is without gputop, on our streams and in the record,
+whoever dies.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +27,10 @@ BY_NAME = {
     "tee -a": "echo x | tee -a /dev/stderr /dev/stdout",
     "descriptor": "echo x > /proc/self/fd/2; echo y > /dev/fd/1",
     "dd": "echo x | dd of=/dev/stdout bs=1 conv=notrunc 2>/dev/null",
-    "python": "python3 -c \"open('/dev/stdout','w').write('x\\n'); open('/dev/stderr','r+b', 0).write(b'y\\n')\"",
-    "subprocess": "python3 -c \"import subprocess; subprocess.run('echo x > /dev/stderr; echo y', shell=True)\"",
+    "python": "python3 -c \"open('/dev/stdout','w').write('x\\n'); open('/dev/stderr','r+b', "
+    "0).write(b'y\\n')\"",
+    "subprocess": "python3 -c \"import subprocess; subprocess.run('echo x > "
+    "/dev/stderr; echo y', shell=True)\"",
 }
 
 
@@ -59,7 +63,10 @@ def recorded(run_dir: Path) -> bytes:
 @pytest.mark.parametrize("together", [False, True], ids=["apart", "together"])
 @pytest.mark.parametrize("way", BY_NAME)
 def test_streams_opened_by_name(tmp_path: Path, way: str, together: bool) -> None:
-    script = f"for i in 1 2 3; do echo out $i; echo err $i >&2; done\n{BY_NAME[way]}\necho last; echo last >&2"
+    script = (
+        f"for i in 1 2 3; do echo out $i; echo err $i >&2; done\n{BY_NAME[way]}\necho "
+        "last; echo last >&2"
+    )
     options = {"stderr": subprocess.STDOUT} if together else {}
     expected = bare(tmp_path, ["sh", "-c", script], **options)
     assert watched(tmp_path, ["sh", "-c", script], **options) == expected
@@ -132,7 +139,9 @@ def whole(output: bytes) -> bool:
     ids="-".join,
 )
 def test_killed_at_random_moments(tmp_path: Path, victims: list[str]) -> None:
-    """Up to two of the three may die; the command does not notice, and the record has every line."""
+    """Up to two of the three may die; the command does not notice, and the record has
+    every line.
+    """
     run_dir = tmp_path / "run"
     seed = random.randrange(1 << 30)
     chance = random.Random(seed)
@@ -170,8 +179,8 @@ def test_a_stopped_keeper_is_replaced(tmp_path: Path) -> None:
     """The training must not wait for it once the pipe is full."""
     run_dir = tmp_path / "run"
     body = (
-        "import os, time\nos.write(1, b'up\\n')\nwhile not os.path.exists('stopped'): time.sleep(0.01)\n"
-        "for i in range(60): os.write(1, b'%09d\\n' % i * 10_000)\n"
+        "import os, time\nos.write(1, b'up\\n')\nwhile not os.path.exists('stopped'): "
+        "time.sleep(0.01)\nfor i in range(60): os.write(1, b'%09d\\n' % i * 10_000)\n"
     )
     process = support.front(tmp_path, support.python(body))
     support.until(lambda: b"up" in recorded(run_dir))
@@ -183,7 +192,9 @@ def test_a_stopped_keeper_is_replaced(tmp_path: Path) -> None:
 
 
 def test_keeper_and_recorder_gone_and_the_run_taken_up(tmp_path: Path) -> None:
-    """Without the front: a later recorder finds the keeper, and starts another one when that is killed."""
+    """Without the front: a later recorder finds the keeper, and starts another one when that is
+    killed.
+    """
     run_dir = tmp_path / "run"
     with (tmp_path / "seen").open("wb") as seen:
         process = support.front(tmp_path, support.python(COUNTING, "60"), stdout=seen, stderr=seen)
@@ -241,7 +252,9 @@ def test_nobody_takes_what_is_passed_on(tmp_path: Path) -> None:
 
 
 def test_file_size_limit(tmp_path: Path) -> None:
-    """``ulimit -f`` is for the files of the command: its output on a pipe has no limit, and the newest is recorded."""
+    """``ulimit -f`` is for the files of the command: its output on a pipe has no limit, and the
+    newest is recorded.
+    """
     source = "import sys\nfor i in range(30_000): sys.stdout.write(f'{i:09d}\\n')"
 
     def limit() -> None:
@@ -311,7 +324,10 @@ def test_a_process_left_behind_goes_on_writing(tmp_path: Path) -> None:
 
 
 def test_a_slow_reader_holds_the_command_back(tmp_path: Path) -> None:
-    source = "import os\nfor i in range(30): os.write(1, b'z' * (1 << 20)); open('written', 'w').write(str(i))"
+    source = (
+        "import os\nfor i in range(30): os.write(1, b'z' * (1 << 20)); open('written', "
+        "'w').write(str(i))"
+    )
     process = support.front(tmp_path, support.python(source))
     time.sleep(1.5)
     written = int((tmp_path / "written").read_text())
@@ -361,7 +377,9 @@ def test_a_keeper_that_has_not_said_who_it_is_is_not_killed(tmp_path: Path, then
 
 
 def test_a_disk_with_room_again_at_the_end_gets_the_rest(tmp_path: Path) -> None:
-    """The command ends within the pause after an attempt that failed: one more is made before it is lost."""
+    """The command ends within the pause after an attempt that failed: one more is made before it is
+    lost.
+    """
     from gputop_probes import output_keeper as keeper
 
     cells, size = [0] * 64, 1024

@@ -1,4 +1,6 @@
-"""Samplers against real processes, this host, made-up control groups and a driver that is not there."""
+"""Samplers against real processes, this host, made-up control groups and a driver that is not
+there.
+"""
 
 from __future__ import annotations
 
@@ -35,12 +37,15 @@ def rows(table: str, raw: bytes) -> np.ndarray:
 
 @pytest.fixture
 def family():
-    """A launcher, a rank that burns CPU and holds memory, a worker of it, and a marked process of another parent."""
+    """A launcher, a rank that burns CPU and holds memory, a worker of it, and a marked process of
+    another parent.
+    """
     rank = (
-        "import subprocess, sys, time\nheld = b'x' * (64 << 20)\n"
-        "w = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
-        "t = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)', 'resource_tracker'])\n"
-        "print(w.pid, t.pid, flush=True)\nend = time.time() + 60\nwhile time.time() < end: pass"
+        "import subprocess, sys, time\nheld = b'x' * (64 << 20)\nw = "
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\nt = "
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)', "
+        "'resource_tracker'])\nprint(w.pid, t.pid, flush=True)\nend = time.time() + 60\nwhile "
+        "time.time() < end: pass"
     )
     launcher = (
         f"import subprocess, sys, time\nr = subprocess.Popen([sys.executable, '-c', {rank!r}])\n"

@@ -1,4 +1,6 @@
-"""Ctrl-C and its escalation; nothing of a stopped run is left behind, and nothing of an ended one is touched."""
+"""Ctrl-C and its escalation; nothing of a stopped run is left behind, and nothing of an ended one
+is touched.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ def started(tmp_path: Path, command: list[str], word: str = "up"):
 
 
 def test_ctrl_c_is_a_keyboard_interrupt(tmp_path: Path) -> None:
-    source = "import time\nprint('up', flush=True)\ntry: time.sleep(30)\nexcept KeyboardInterrupt: print('saved'); exit(2)"
+    source = (
+        "import time\nprint('up', flush=True)\ntry: time.sleep(30)\nexcept "
+        "KeyboardInterrupt: print('saved'); exit(2)"
+    )
     process = started(tmp_path, support.python(source))
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
@@ -31,7 +36,9 @@ def test_ctrl_c_is_a_keyboard_interrupt(tmp_path: Path) -> None:
 
 
 def test_escalation_to_every_process(tmp_path: Path) -> None:
-    """The command and a process in another session ignore all that can be ignored, as ranks under torchrun may."""
+    """The command and a process in another session ignore all that can be ignored, as ranks under
+    torchrun may.
+    """
     source = """
 import os, signal, time
 for number in (signal.SIGINT, signal.SIGTERM): signal.signal(number, signal.SIG_IGN)
@@ -109,7 +116,8 @@ def test_torchrun_leaves_no_rank_behind(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     (tmp_path / "rank.py").write_text(
         "import os, signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-        "open(f'pid-{os.environ[\"RANK\"]}', 'w').write(str(os.getpid()))\nprint('up', flush=True)\ntime.sleep(120)\n"
+        "open(f'pid-{os.environ[\"RANK\"]}', 'w').write(str(os.getpid()))\nprint('up', "
+        "flush=True)\ntime.sleep(120)\n"
     )
     command = [
         sys.executable,

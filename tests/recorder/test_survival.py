@@ -1,4 +1,6 @@
-"""The training outlives everything of gputop, with its own output and exit code. Real processes, real kills."""
+"""The training outlives everything of gputop, with its own output and exit code. Real processes,
+real kills.
+"""
 
 from __future__ import annotations
 
@@ -198,7 +200,9 @@ def test_socket_deleted(tmp_path: Path) -> None:
 
 
 def test_recorder_stopped_for_a_while(tmp_path: Path) -> None:
-    """A reader that does not read neither blocks the sender nor is taken for a hang of the rank afterwards."""
+    """A reader that does not read neither blocks the sender nor is taken for a hang of the rank
+    afterwards.
+    """
     body = """
 link = connect()
 link.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
@@ -304,7 +308,9 @@ sys.exit(4)
 @pytest.mark.skipif(os.getuid() != 0, reason="mounting a small file system needs root")
 @pytest.mark.parametrize(("line_bytes", "whole"), [(100, True), (100_000, False)])
 def test_disk_full_and_freed(tmp_path: Path, line_bytes: int, whole: bool) -> None:
-    """What comes meanwhile waits in memory, as far as that reaches; beyond, the oldest part of the log makes room."""
+    """What comes meanwhile waits in memory, as far as that reaches; beyond, the oldest part of the
+    log makes room.
+    """
     mount = tmp_path / "small"
     mount.mkdir()
     if subprocess.run(

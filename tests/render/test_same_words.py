@@ -28,7 +28,9 @@ SECOND = 10**9
 
 
 def straggling(build: Builder) -> None:
-    """DDP: rank 1 is late by 50 ms, so that rank 0 waits; waits are skewed, and the first step is slow."""
+    """DDP: rank 1 is late by 50 ms, so that rank 0 waits; waits are skewed, and the first step is
+    slow.
+    """
     random = np.random.default_rng(0)
     for rank in range(2):
         build.hello(rank, world_size=2)
@@ -283,7 +285,9 @@ def test_waiting_for_a_core_is_in_the_budget_as_the_finding_says(shown: Shown) -
 
 
 def test_one_of_a_thing_is_not_many(tmp_path) -> None:
-    """No ``1 steps``, ``1 ranks`` or ``1 findings`` in any form of a run of one rank and few steps."""
+    """No ``1 steps``, ``1 ranks`` or ``1 findings`` in any form of a run of one rank
+    and few steps.
+    """
     build = Builder(tmp_path / "run")
     build.hello(dataloader={"num_workers": 1})
     build.step(forward=5.0, loss=float("nan"), flags=wire.F_NONFINITE | wire.F_FIRST)

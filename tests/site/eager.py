@@ -1,8 +1,10 @@
-"""For trainings that compile nothing: optimizers and DDP do not load ``torch._dynamo``, half of what a start takes.
+"""For trainings that compile nothing: optimizers and DDP do not load ``torch._dynamo``, half of
+what a start takes.
 
-They only ask it to leave a function alone (``torch/_compile.py``), to break a graph (``torch/optim/optimizer.py``), how it
-would cut DDP's buckets (``torch/nn/parallel/distributed.py``), whether a trace goes on around a
-checkpoint (``torch/utils/checkpoint.py``), and to forget old process groups (``distributed_c10d``).
+They only ask it to leave a function alone (``torch/_compile.py``), to break a graph
+(``torch/optim/optimizer.py``), how it would cut DDP's buckets
+(``torch/nn/parallel/distributed.py``), whether a trace goes on around a checkpoint
+(``torch/utils/checkpoint.py``), and to forget old process groups (``distributed_c10d``).
 """
 
 import sys

@@ -1,7 +1,9 @@
-"""Tries all ways out of the sandbox as one user, with some of its layers: ``sandbox_escape_run.py UID LAYER...``.
+"""Tries all ways out of the sandbox as one user, with some of its layers: ``sandbox_escape_run.py
+UID LAYER...``.
 
 A layer is ``landlock``, ``namespaces`` or ``namespaces:N``, the Nth choice of them alone.
-stdout gets one JSON object: of each way whether harm was done, or null where it could not be tried, and what was said.
+stdout gets one JSON object: of each way whether harm was done, or null where it could not be tried,
+and what was said.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Traces scripts, each in a fork of one process that has imported torch: ``script_forks.py FOLDER``, jobs on stdin."""
+"""Traces scripts, each in a fork of one process that has imported torch: ``script_forks.py
+FOLDER``, jobs on stdin.
+"""
 
 import argparse
 import gc
@@ -7,7 +9,8 @@ import os
 import sys
 import tempfile
 
-# Imported once, for all forks. Libraries over torch are not: a script imports them when torch is patched already.
+# Imported once, for all forks. Libraries over torch are not: a script imports them when torch is
+# patched already.
 import torch._dynamo
 import torch.distributed.fsdp
 import torch.testing._internal.distributed.fake_pg  # noqa: F401

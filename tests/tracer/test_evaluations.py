@@ -1,4 +1,6 @@
-"""Evaluations before the first step: two of a kind run, the others are answered with tensors like theirs."""
+"""Evaluations before the first step: two of a kind run, the others are answered with tensors like
+theirs.
+"""
 
 import torch
 from torch import nn
@@ -7,7 +9,9 @@ from gputop_tracer.script.evaluations import Evaluations
 
 
 class Net(nn.Module):
-    """Counts its passes and returns what models return: a tensor, a number and None, in a dictionary."""
+    """Counts its passes and returns what models return: a tensor, a number and None, in a
+    dictionary.
+    """
 
     def __init__(self):
         super().__init__()

@@ -19,11 +19,10 @@ def test_it_starts_by_its_path_without_gputop_and_brings_nothing_onto_the_path(
     tmp_path: Path,
 ) -> None:
     code = (
-        "import runpy, sys\n"
-        f"runpy.run_path({str(PACKAGE / '__main__.py')!r})\n"
-        "import gputop_tracer.main\n"
-        "print([entry for entry in sys.path if 'gputop' in entry or 'probes' in entry])\n"
-        "print([name for name in sys.modules if name.startswith('gputop') and not name.startswith('gputop_tracer')])"
+        f"import runpy, sys\nrunpy.run_path({str(PACKAGE / '__main__.py')!r})\nimport "
+        "gputop_tracer.main\nprint([entry for entry in sys.path if 'gputop' in entry or 'probes' "
+        "in entry])\nprint([name for name in sys.modules if name.startswith('gputop') and not "
+        "name.startswith('gputop_tracer')])"
     )
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, cwd=tmp_path

@@ -1,4 +1,6 @@
-"""A script tries to get out of the sandbox of an estimate, by each way that is known, as root and as nobody."""
+"""A script tries to get out of the sandbox of an estimate, by each way that is known, as root and
+as nobody.
+"""
 
 import ctypes
 import json

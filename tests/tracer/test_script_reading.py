@@ -1,4 +1,6 @@
-"""What is told of a script that is only read, that asks for an input, or that makes no step for a while."""
+"""What is told of a script that is only read, that asks for an input, or that makes no step for a
+while.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from gputop_tracer.script.waiting import Input, Waiting
     ("source", "names", "options"),
     [
         (
-            "SFTTrainer('Qwen/Qwen2.5-0.5B', args=SFTConfig(max_length=512), peft_config=LoraConfig())",
+            "SFTTrainer('Qwen/Qwen2.5-0.5B', args=SFTConfig(max_length=512), "
+            "peft_config=LoraConfig())",
             ["Qwen/Qwen2.5-0.5B"],
             {"seq": 512, "lora_rank": 8},
         ),
@@ -37,7 +40,8 @@ from gputop_tracer.script.waiting import Input, Waiting
         ("m = build()\nTrainer(m, args)", [], {}),
         ("name: str = ''\nA.from_pretrained(name)\nB.from_pretrained('')", [], {}),
         (
-            "F.from_pretrained(model_name='unsloth/a', load_in_4bit=True)\nF.get_peft_model(m, r=16)",
+            "F.from_pretrained(model_name='unsloth/a', "
+            "load_in_4bit=True)\nF.get_peft_model(m, r=16)",
             ["unsloth/a"],
             {"quantized": "nf4", "lora_rank": 16},
         ),
@@ -48,7 +52,8 @@ from gputop_tracer.script.waiting import Input, Waiting
             {"dtype": "bf16", "weights": "fp32"},
         ),
         (
-            "A.from_pretrained('a', torch_dtype=torch.float16)\nTrainingArguments('o', fp16=True)\nLoraConfig(r=4)",
+            "A.from_pretrained('a', torch_dtype=torch.float16)\nTrainingArguments('o', "
+            "fp16=True)\nLoraConfig(r=4)",
             ["a"],
             {"dtype": "fp16", "lora_rank": 4},
         ),

@@ -1,4 +1,6 @@
-"""The trace as a command in another interpreter: its log, its progress, and what it says where it cannot."""
+"""The trace as a command in another interpreter: its log, its progress, and what it says where it
+cannot.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,8 @@ def test_a_factory_next_to_the_command(tmp_path: Path, monkeypatch: pytest.Monke
     log = trace(setup, factory="mynet:make", progress=lambda _line: None)
     weights = 2 * 64 * 256 + 256 + 64
     assert log.meta["trained"] == weights
-    # Kept for the backward: the input of both linear layers and of GELU; the input is a leaf of the batch.
+    # Kept for the backward: the input of both linear layers and of GELU; the input is a leaf of the
+    # batch.
     assert peak(log).allocated > 4 * rows * (64 + 2 * 256)
 
 

@@ -263,7 +263,9 @@ def test_interleaved_turns_as_megatron_has_them(stages, of, micro_batches):
 
 
 def test_chunks_hold_more_micro_batches_than_whole_stages(logs):
-    """Of 3 stages with 2 chunks of one layer each the first holds 2 (3 - 1) + 3 + 1 = 8 layers' activations."""
+    """Of 3 stages with 2 chunks of one layer each the first holds 2 (3 - 1) + 3 + 1 = 8 layers'
+    activations.
+    """
     kept = {
         name: _most(logs[0][name], "activations", "backward")
         for name in ("chunked0", "chunked2", "stage0")

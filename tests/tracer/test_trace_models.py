@@ -1,4 +1,6 @@
-"""Traces of small models: what is held, for what, for how long, against what the sizes of their tensors say."""
+"""Traces of small models: what is held, for what, for how long, against what the sizes of their
+tensors say.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ SHAPE = {
     "max_position": SEQ,
 }
 WEIGHTS = VOCAB * HIDDEN * 2 + HIDDEN + LAYERS * (HIDDEN * (3 * HIDDEN + 3 * FFN) + 2 * HIDDEN)
-"""Values: two embeddings, the last norm, and in a layer q, o, half of k and v each, the MLP's three, two norms."""
+"""Values: two embeddings, the last norm, and in a layer q, o, half of k and v each, the MLP's
+three, two norms.
+"""
 Trace = Callable[..., EventLog]
 
 
@@ -96,7 +100,8 @@ def test_checkpointing_keeps_the_input_of_each_layer_and_no_more(traced: Trace) 
     begins = next(at for at, name, step in log.marks if (name, step) == ("loss", 1))
     alive = log.live(begins)
     kept = [i for i in alive if log.strings[log.category[i]] == "activations" and log.layer[i] >= 0]
-    # A layer's output is the next one's input; the first one's is the embedding's, the last one's goes to the norm.
+    # A layer's output is the next one's input; the first one's is the embedding's, the last one's
+    # goes to the norm.
     assert sorted(log.bytes[i] for i in kept) == [2 * TOKENS * HIDDEN] * (LAYERS - 1)
 
 
@@ -260,8 +265,10 @@ def test_what_has_no_signature_is_refused(traced: Trace) -> None:
 
 
 def test_fused_kernels_keep_the_inputs_of_products_and_little_else(traced: Trace) -> None:
-    """Of a layer: its input and the sum after attention; of q, k, v, o, gate, up and down what they are given and give
-    where attention or the gated product needs it; and one fp32 value a row of each norm and of attention."""
+    """Of a layer: its input and the sum after attention; of q, k, v, o, gate, up and down what they
+    are given and give where attention or the gated product needs it; and one fp32 value a row of
+    each norm and of attention.
+    """
     log = traced(full=True, kernels=True)
     layer = 2 * TOKENS * (2 * HIDDEN + 2 * HIDDEN + (HIDDEN + 2 * HIDDEN // 2) + HIDDEN + 3 * FFN)
     rows = 4 * TOKENS * (2 + HEADS) + 24  # and the seed and offset of attention's dropout

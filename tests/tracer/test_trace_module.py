@@ -1,4 +1,6 @@
-"""``gputop.estimate`` of an ``nn.Module`` that the caller has: traced as it is, and left as it is."""
+"""``gputop.estimate`` of an ``nn.Module`` that the caller has: traced as it is, and
+left as it is.
+"""
 
 from __future__ import annotations
 

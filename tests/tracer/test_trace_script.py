@@ -1,4 +1,6 @@
-"""Training scripts of many kinds, traced without a GPU: each makes two whole steps and holds what it must hold."""
+"""Training scripts of many kinds, traced without a GPU: each makes two whole steps and holds what
+it must hold.
+"""
 
 import ctypes
 import json
@@ -274,7 +276,9 @@ def test_a_script_that_fails_early_gives_its_own_traceback(traced):
 
 @pytest.fixture(scope="module")
 def command():
-    """Runs the command of a trace as a user's interpreter would; (exit code, stdout as JSON, stderr)."""
+    """Runs the command of a trace as a user's interpreter would; (exit code, stdout as JSON,
+    stderr).
+    """
     main = HERE.parents[1] / "probes/gputop_tracer/__main__.py"
 
     def run(*arguments):
@@ -293,9 +297,9 @@ def test_no_execute_only_reads(command, tmp_path):
     script = tmp_path / "train.py"
     witness = tmp_path / "ran"
     script.write_text(
-        f"open({str(witness)!r}, 'w')\nBASE = 'gpt2'\n"
-        "model = AutoModelForCausalLM.from_pretrained(BASE)\n"
-        "TrainingArguments('out', per_device_train_batch_size=4, bf16=True, gradient_checkpointing=True)\n"
+        f"open({str(witness)!r}, 'w')\nBASE = 'gpt2'\nmodel = "
+        "AutoModelForCausalLM.from_pretrained(BASE)\nTrainingArguments('out', "
+        "per_device_train_batch_size=4, bf16=True, gradient_checkpointing=True)\n"
         "LoraConfig(r=32)\n"
     )
     code, answer, _ = command(script, "--no-execute")
@@ -333,11 +337,9 @@ def test_a_module_of_a_package_runs_as_one(command, tmp_path):
     (package / "__init__.py").write_text("")
     (package / "sizes.py").write_text("WIDTH = 8\n")
     (package / "train.py").write_text(
-        "import torch\nfrom .sizes import WIDTH\n"
-        "model = torch.nn.Linear(WIDTH, 4).cuda()\noptimizer = torch.optim.SGD(model.parameters(), 0.1)\n"
-        "for _ in range(3):\n"
-        "    model(torch.randn(4, WIDTH).cuda()).sum().backward()\n"
-        "    optimizer.step()\n"
+        "import torch\nfrom .sizes import WIDTH\nmodel = torch.nn.Linear(WIDTH, "
+        "4).cuda()\noptimizer = torch.optim.SGD(model.parameters(), 0.1)\nfor _ in range(3):\n    "
+        "model(torch.randn(4, WIDTH).cuda()).sum().backward()\n    optimizer.step()\n"
     )
     code, answer, _ = command(package / "train.py", "--out", tmp_path / "log.json.gz")
     assert (code, answer["how"], answer["guessed"]) == (0, "ran", [])

@@ -1,6 +1,7 @@
 """No text that others wrote reaches a terminal, a page or a table as anything but text.
 
-A record is planted with orders to terminals in every text field, by walking its JSON; all commands and screens show it.
+A record is planted with orders to terminals in every text field, by walking its JSON; all commands
+and screens show it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The three designed sizes, the light theme and no colour, as pictures. ``pytest --running-update`` re-makes them."""
+"""The three designed sizes, the light theme and no colour, as pictures. ``pytest --running-update``
+re-makes them.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Keys that come in a burst, as a slow line delivers them: they reach what is on top by then, and break nothing."""
+"""Keys that come in a burst, as a slow line delivers them: they reach what is on top by then, and
+break nothing.
+"""
 
 import asyncio
 import random
@@ -15,7 +17,10 @@ from gputop.app.strategy import StrategyApp
 from gputop.screens.dialog import ChoiceDialog
 from gputop.screens.main import MainScreen
 
-NAMED = "escape enter question_mark slash space tab shift+tab up down left right pageup pagedown home end backspace"
+NAMED = (
+    "escape enter question_mark slash space tab shift+tab up down left right pageup "
+    "pagedown home end backspace"
+)
 KEYS = [*"lsemjcbnwvtxifozhyadpSgr1234567", *NAMED.split()]
 
 

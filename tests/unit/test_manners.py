@@ -1,4 +1,6 @@
-"""Help of every command, numbers as people write them, the line that says what a long command does."""
+"""Help of every command, numbers as people write them, the line that says what a long
+command does.
+"""
 
 from __future__ import annotations
 
@@ -124,7 +126,10 @@ def test_an_error_in_a_long_block_passes(capfd) -> None:
 
 
 def test_on_a_terminal_the_line_counts_and_goes_away() -> None:
-    script = "from gputop.cli.working import working\nimport time\nwith working('reading'): time.sleep(2.3)\nprint('done')"
+    script = (
+        "from gputop.cli.working import working\nimport time\nwith working('reading'): "
+        "time.sleep(2.3)\nprint('done')"
+    )
     leader, follower = os.openpty()
     environment = {**os.environ, "TERM": "xterm"}
     child = subprocess.Popen(

@@ -1,4 +1,6 @@
-"""The wheel, built and installed into an empty folder: what a user gets who installs gputop by name."""
+"""The wheel, built and installed into an empty folder: what a user gets who installs gputop by
+name.
+"""
 
 from __future__ import annotations
 

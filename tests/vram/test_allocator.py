@@ -1,4 +1,6 @@
-"""The caching allocator against sequences worked out by hand from c10/cuda/CUDACachingAllocator.cpp."""
+"""The caching allocator against sequences worked out by hand from
+c10/cuda/CUDACachingAllocator.cpp.
+"""
 
 import pytest
 

@@ -26,14 +26,18 @@ CONFS = st.sampled_from(
 
 
 def quickly(sizes, streams, events, capacity=None, expandable=False):
-    """(what each storage got, what else is said) by the quick loop, each storage a kind of its own."""
+    """(what each storage got, what else is said) by the quick loop, each storage a kind
+    of its own.
+    """
     playback = quick.Playback(list(range(len(sizes))), sizes, streams, events, expandable)
     found = playback.play(capacity)
     return [found.whole.get(storage, size) for storage, size in enumerate(sizes)], found
 
 
 def play(allocator, steps):
-    """Allocate, and after each allocation maybe free one of the live blocks; the live ones, and checks on the way."""
+    """Allocate, and after each allocation maybe free one of the live blocks; the live ones, and
+    checks on the way.
+    """
     live = []
     for size, stream, frees, which in steps:
         live.append(allocator.malloc(size, stream))
@@ -91,7 +95,9 @@ def test_free_all_leaves_a_cache_that_can_be_given_back(steps, conf):
 @settings(max_examples=50)
 @given(STEPS, st.sampled_from(["", "expandable_segments:True"]))
 def test_a_step_that_repeats_soon_reserves_nothing_new(steps, conf):
-    """Best fit may place the second round otherwise than the first; from some round on nothing new is needed."""
+    """Best fit may place the second round otherwise than the first; from some round on nothing new
+    is needed.
+    """
     allocator = Allocator(parse(conf))
     reserved = []
     for _ in range(6):

@@ -1,4 +1,6 @@
-"""What frameworks do by default, what libraries did when a run was made, and tables as anyone may write them."""
+"""What frameworks do by default, what libraries did when a run was made, and tables as anyone may
+write them.
+"""
 
 from __future__ import annotations
 
@@ -155,7 +157,9 @@ def test_gpus_as_people_name_them(
 
 
 def test_any_three_tables(tmp_path: Path) -> None:
-    """Encodings, separators, line breaks in cells, spellings: each row is used, or the reason is there."""
+    """Encodings, separators, line breaks in cells, spellings: each row is used, or the reason is
+    there.
+    """
     rows = [
         {
             **ROW,

@@ -1,4 +1,6 @@
-"""Shapes read from the configurations of Transformers, held against the modules that Transformers builds from them."""
+"""Shapes read from the configurations of Transformers, held against the modules that Transformers
+builds from them.
+"""
 
 from __future__ import annotations
 
@@ -73,7 +75,9 @@ CAUSAL = {
 
 
 def built(config) -> int:
-    """Parameters of the causal model that Transformers makes of the configuration, tied ones once."""
+    """Parameters of the causal model that Transformers makes of the configuration, tied
+    ones once.
+    """
     import torch
     import transformers
 

@@ -1,4 +1,6 @@
-"""What follows from a peak: fits, levers, the largest micro-batch, JSON, calibration, impossible combinations."""
+"""What follows from a peak: fits, levers, the largest micro-batch, JSON, calibration, impossible
+combinations.
+"""
 
 import json
 from dataclasses import replace
@@ -148,7 +150,9 @@ def test_a_trace_answers_where_its_events_are_given():
 
 
 def test_a_crowded_gpu_gives_its_cache_back():
-    """50 and 20 GiB are freed before 75 are wanted: a GPU of 100 GiB has no segment for them until it frees those."""
+    """50 and 20 GiB are freed before 75 are wanted: a GPU of 100 GiB has no segment for them until
+    it frees those.
+    """
     build = LogBuilder().mark("forward")
     build.free(build.make(50 << 30), build.make(20 << 30))
     build.mark("backward").make(75 << 30)

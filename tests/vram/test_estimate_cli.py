@@ -308,7 +308,10 @@ def test_estimate_of_a_configuration_object():
 def test_the_package_stays_light():
     import subprocess
 
-    code = "import sys, gputop; print([m for m in ('numpy', 'textual', 'torch', 'gputop_analysis') if m in sys.modules])"
+    code = (
+        "import sys, gputop; print([m for m in ('numpy', 'textual', 'torch', "
+        "'gputop_analysis') if m in sys.modules])"
+    )
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip()
         == "[]"

@@ -138,7 +138,9 @@ def test_a_larger_rank_never_needs_less(setup, one, other):
 @settings(max_examples=60)
 @given(setups())
 def test_checkpointing_hardly_ever_needs_more(setup):
-    """It may by a layer that is computed again beside all gradients, where activations are small beside those."""
+    """It may by a layer that is computed again beside all gradients, where activations are small
+    beside those.
+    """
     whole, selective, full = (
         amounts(setup.but(checkpointing=kind))[0] for kind in ("none", "selective", "full")
     )
@@ -148,9 +150,11 @@ def test_checkpointing_hardly_ever_needs_more(setup):
 @settings(max_examples=15)
 @given(profiled(), st.integers(1, 3))
 def test_profiles_keep_the_same_rules(setup, factor):
-    """Blocks that are not split are a little larger than asked for, a fused loss takes rows by powers of two: both may
-    be a little less for a little more. What is reserved on top depends on where blocks happen to fit, as on a GPU: of
-    87 GB, a third of them fragments, 6 % less were seen for one more sample. So it is held to what must live."""
+    """Blocks that are not split are a little larger than asked for, a fused loss takes rows by
+    powers of two: both may be a little less for a little more. What is reserved on top depends on
+    where blocks happen to fit, as on a GPU: of 87 GB, a third of them fragments, 6 % less were seen
+    for one more sample. So it is held to what must live.
+    """
     found = profiles.peak(setup)
     assert found is not None
     assert sum(found.breakdown.values()) == found.allocated <= found.reserved

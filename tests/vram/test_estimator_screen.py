@@ -1,4 +1,6 @@
-"""The estimator as a user drives it, alone and above a run; the setups are small, the formula tier answers."""
+"""The estimator as a user drives it, alone and above a run; the setups are small, the formula tier
+answers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The estimator as a picture at the three designed sizes; its answer is fixed, only the drawing can change it."""
+"""The estimator as a picture at the three designed sizes; its answer is fixed, only the drawing can
+change it.
+"""
 
 from __future__ import annotations
 

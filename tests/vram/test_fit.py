@@ -1,4 +1,6 @@
-"""One question, one answer: ``gputop fit``, ``gputop estimate --gpus`` and ``gputop plan`` agree."""
+"""One question, one answer: ``gputop fit``, ``gputop estimate --gpus`` and ``gputop
+plan`` agree.
+"""
 
 from __future__ import annotations
 

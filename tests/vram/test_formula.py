@@ -1,4 +1,6 @@
-"""The formula tier against what was measured, what papers print, and what must hold whatever the numbers are."""
+"""The formula tier against what was measured, what papers print, and what must hold whatever the
+numbers are.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def test_a_gpt_layer_keeps_34_sbh_and_5_as2b() -> None:
 
 
 def test_tensor_and_sequence_parallelism_divide_a_layer() -> None:
-    """Korthikanti et al. 2022, equations 2 and 4: 10 + 24 / t without, 34 / t with sequence parallelism."""
+    """Korthikanti et al. 2022, equations 2 and 4: 10 + 24 / t without, 34 / t with sequence
+    parallelism.
+    """
     shape = ModelShape(
         "gpt", "gpt2", 1024, 4, 16, 16, 64, 4096, 50_304, gated_mlp=False, max_position=2048
     )
@@ -79,7 +83,9 @@ def test_tensor_and_sequence_parallelism_divide_a_layer() -> None:
 
 @pytest.mark.parametrize(("pp", "vpp"), [(4, 1), (4, 2), (8, 4)])
 def test_the_first_stage_of_an_interleaved_pipeline(pp: int, vpp: int) -> None:
-    """Korthikanti et al. 2022, section 4.2.3: 1 + (p - 1) / (p v) times as much as without interleaving."""
+    """Korthikanti et al. 2022, section 4.2.3: 1 + (p - 1) / (p v) times as much as without
+    interleaving.
+    """
     d = dims(Setup(LLAMA, accumulation=64, parallel=Split(pp=pp, vpp=vpp)))
     assert in_flight(d) == pytest.approx(pp * (1 + (pp - 1) / (pp * vpp) if vpp > 1 else pp / pp))
 
@@ -281,7 +287,9 @@ def test_a_loss_over_tensor_ranks_makes_its_gradient_in_fp32() -> None:
 
 
 def test_fsdp2_has_pools_of_its_own() -> None:
-    """Segments that no other stream fills: more is reserved than is ever allocated at once, expandable or not."""
+    """Segments that no other stream fills: more is reserved than is ever allocated at once,
+    expandable or not.
+    """
 
     def beyond(sharding: str) -> int:
         found = peak(

@@ -1,4 +1,6 @@
-"""What a run says of itself as a setup, what it measured against its estimate, and what it ran out of memory with."""
+"""What a run says of itself as a setup, what it measured against its estimate, and what it ran out
+of memory with.
+"""
 
 from __future__ import annotations
 
@@ -40,9 +42,10 @@ LLAMA = {
 }
 BATCH = {"shapes": {"input_ids": [2, 4096], "labels": [2, 4096]}}
 OOM = (
-    "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.10 GiB of which 1.20 GiB is free."
-    " Including non-PyTorch memory, this process has 77.90 GiB memory in use. Of the allocated memory 76.00 GiB is "
-    "allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated."
+    "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.10 GiB of "
+    "which 1.20 GiB is free. Including non-PyTorch memory, this process has 77.90 GiB memory in "
+    "use. Of the allocated memory 76.00 GiB is allocated by PyTorch, and 1.00 GiB is reserved by "
+    "PyTorch but unallocated."
 )
 
 

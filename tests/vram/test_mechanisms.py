@@ -1,4 +1,6 @@
-"""What the formula says of single mechanisms, against traces of the same training and against sources."""
+"""What the formula says of single mechanisms, against traces of the same training and against
+sources.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ QLORA = Setup(LLAMA, lora=Lora(targets=("all-linear",), dropout=0.05), quantized
 
 
 def test_fsdp1_keeps_inputs_and_their_gradients_of_frozen_units_until_the_backward_ends():
-    """One boundary of a layer is tokens x hidden x 2 bytes: by the end of the backward frozen units hold two of each."""
+    """One boundary of a layer is tokens x hidden x 2 bytes: by the end of the backward frozen units
+    hold two of each.
+    """
     boundary = SHARDED.tokens * DEEP.hidden * 2
     frozen = SHARDED.but(lora=ATTENTION)
     in_units = frozen.but(recipe="torchtitan")
@@ -34,7 +38,9 @@ def test_fsdp1_keeps_inputs_and_their_gradients_of_frozen_units_until_the_backwa
 
 
 def test_adapters_inside_sharded_units_hold_nothing_more():
-    """torchtune's way, by a trace: each unit holds its adapters, so that nothing waits for the backward to end."""
+    """torchtune's way, by a trace: each unit holds its adapters, so that nothing waits for the
+    backward to end.
+    """
     pytest.importorskip("transformers")
     frozen = SHARDED.but(lora=ATTENTION, recipe="plain")
     traced = replayed(trace(frozen, progress=lambda _: None))
@@ -49,7 +55,9 @@ def test_weights_that_are_not_resharded_stay_gathered():
 
 
 def test_an_old_bitsandbytes_keeps_the_inputs_of_four_bit_layers():
-    """Two inputs of the width of the model and one of the MLP's, of 16 bits, for each layer and token."""
+    """Two inputs of the width of the model and one of the MLP's, of 16 bits, for each layer and
+    token.
+    """
     more = peak(QLORA.but(bitsandbytes="0.41")).allocated - peak(QLORA).allocated
     expected = 2 * (2 * LLAMA.hidden + LLAMA.ffn) * QLORA.tokens * LLAMA.layers
     assert more == pytest.approx(expected, rel=0.15)
@@ -58,7 +66,9 @@ def test_an_old_bitsandbytes_keeps_the_inputs_of_four_bit_layers():
 
 @pytest.mark.parametrize("name", [shape.name for shape in catalog.models() if shape.heads])
 def test_lora_finds_its_layers_in_every_family(name: str):
-    """Named as in Llama or by a family's own names: queries and the last matrix of an MLP are adapted everywhere."""
+    """Named as in Llama or by a family's own names: queries and the last matrix of an MLP are
+    adapted everywhere.
+    """
     shape = catalog.model(name)
     attention = adapters(shape, Lora(8, ("q_proj", "k_proj", "v_proj", "o_proj")))
     mlp = adapters(shape, Lora(8, ("gate_proj", "up_proj", "down_proj")))
@@ -69,7 +79,9 @@ def test_lora_finds_its_layers_in_every_family(name: str):
 
 
 def test_modules_to_save_are_trained_in_full():
-    """A copy, its gradient, two moments and AdamW's one temporary, 2 bytes each: 10 for each parameter."""
+    """A copy, its gradient, two moments and AdamW's one temporary, 2 bytes each: 10 for each
+    parameter.
+    """
     plain = Setup(LLAMA, 512, checkpointing="full", lora=ATTENTION, loss="fused")
     saved = plain.but(modules_to_save=("embeddings", "head"))
     more = peak(saved).phases["optimizer"] - peak(plain).phases["optimizer"]
@@ -86,7 +98,9 @@ def test_deepspeeds_stage_2_takes_its_bucket_whatever_is_trained():
 
 
 def test_linear_inputs_are_kept_in_8_bits_under_fp8():
-    """Transformer Engine: 1 byte in place of 2 for the inputs of qkv, fc1 and fc2, one more for proj's."""
+    """Transformer Engine: 1 byte in place of 2 for the inputs of qkv, fc1 and fc2, one more for
+    proj's.
+    """
     setup = Setup(LLAMA, 4096, recipe="megatron", attention="flash")
     less = peak(setup).allocated - peak(setup.but(dtype="fp8")).allocated
     width = 2 * LLAMA.hidden + LLAMA.ffn - LLAMA.heads * LLAMA.head_dim

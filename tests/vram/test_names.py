@@ -1,7 +1,7 @@
 """Names of GPUs and models as people, logs and drivers write them.
 
-Collected from issue threads of trainers and inference servers, ``nvidia-smi`` and environment reports in them,
-benchmark result tables, rental offers and model hubs.
+Collected from issue threads of trainers and inference servers, ``nvidia-smi`` and environment
+reports in them, benchmark result tables, rental offers and model hubs.
 """
 
 import pytest
@@ -160,7 +160,9 @@ NO_MODELS = (
     "llama",
     "70b",
 )
-"""Those before the last three are of another shape than what is written like them; the last two leave open which."""
+"""Those before the last three are of another shape than what is written like them; the last two
+leave open which.
+"""
 OTHER_KINDS = {
     "stabilityai/stable-diffusion-xl-base-1.0": "diffusion",
     "runwayml/stable-diffusion-v1-5": "diffusion",

@@ -1,4 +1,6 @@
-"""``gputop probe``: real steps on a CPU for the mechanics, and what is kept where a GPU has measured."""
+"""``gputop probe``: real steps on a CPU for the mechanics, and what is kept where a GPU has
+measured.
+"""
 
 from __future__ import annotations
 
@@ -88,10 +90,13 @@ def test_a_cpu_corrects_what_lasts_and_a_gpu_everything():
 
 
 def test_any_module_is_probed_by_its_factory(tmp_path, monkeypatch, capsys):
-    code = "from torch import nn\n\ndef make():\n    return nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 4))\n"
+    code = (
+        "from torch import nn\n\ndef make():\n    return nn.Sequential(nn.Embedding(50, 8), "
+        "nn.Linear(8, 4))\n"
+    )
     (tmp_path / "tiny_factory.py").write_text(
-        code
-        + "\n\ndef batch(rows, seq):\n    import torch\n    return torch.zeros(rows, seq, dtype=torch.long)\n",
+        code + "\n\ndef batch(rows, seq):\n    import torch\n    return torch.zeros(rows, seq, "
+        "dtype=torch.long)\n",
         encoding="utf-8",
     )
     monkeypatch.chdir(tmp_path)
@@ -122,8 +127,9 @@ def test_any_module_is_probed_by_its_factory(tmp_path, monkeypatch, capsys):
 def test_a_script_is_probed_and_later_estimates_of_it_start_from_that(tmp_path, capfd):
     script = tmp_path / "train.py"
     script.write_text(
-        "import torch\nprint('of the script')\nm = torch.nn.Linear(64, 32)\no = torch.optim.SGD(m.parameters(), 0.1)\n"
-        "for _ in range(60):\n    m(torch.ones(4, 64)).sum().backward()\n    o.step()\n    o.zero_grad()\n",
+        "import torch\nprint('of the script')\nm = torch.nn.Linear(64, 32)\no = "
+        "torch.optim.SGD(m.parameters(), 0.1)\nfor _ in range(60):\n    m(torch.ones(4, "
+        "64)).sum().backward()\n    o.step()\n    o.zero_grad()\n",
         encoding="utf-8",
     )
     assert main(["probe", str(script), "--json"]) == 0

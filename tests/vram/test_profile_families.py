@@ -10,7 +10,9 @@ from gputop_analysis.vram.setup import Lora, Setup
 
 LORA = {"lora": Lora(targets=("all-linear",))}
 BLOCKS = 1.03
-"""A block may be up to 1 MiB larger than the weight in it, which shows in models of a few hundred MB."""
+"""A block may be up to 1 MiB larger than the weight in it, which shows in models of a few hundred
+MB.
+"""
 MODELS = (
     "llama-2-7b",
     "llama-3.2-1b",
@@ -52,7 +54,9 @@ def test_a_common_family_is_answered_by_a_profile(name: str):
 
 
 def test_what_a_profile_would_get_wrong_is_left_to_the_formula():
-    """Four layers cannot stand for three dense ones and those with experts, nor for other lengths."""
+    """Four layers cannot stand for three dense ones and those with experts, nor for
+    other lengths.
+    """
     with pytest.raises(tiers.NotCoveredError, match="no event profile covers deepseek-v3"):
         question.estimate(Setup(model("deepseek-v3"), seq=1024), "profile")
     assert profiles.events(Setup(model("gemma-3-1b"), seq=400)) is None  # no longer than its window

@@ -1,4 +1,6 @@
-"""What the shipped profiles answer: as a trace would, never less for more, and nothing that they do not hold."""
+"""What the shipped profiles answer: as a trace would, never less for more, and nothing that they do
+not hold.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,9 @@ from gputop_analysis.vram.setup import Lora, Setup
 LLAMA = Setup(model=model("llama-3-8b"))
 SMALL = replace(model("llama-3.2-1b"), tied_embeddings=False)
 BLOCKS = 4e-3
-"""A block may be up to 1 MiB larger than what was asked for, and which one is depends on all before it; this model has
-600 large tensors in 14 GiB."""
+"""A block may be up to 1 MiB larger than what was asked for, and which one is depends on all before
+it; this model has 600 large tensors in 14 GiB.
+"""
 SMALL_BLOCKS = 1e-2
 """The same of models below 1 GiB."""
 QV = Lora(targets=("q_proj", "v_proj"))
@@ -123,8 +126,8 @@ def test_what_is_not_covered_is_not_answered():
 
 def test_nothing_heavy_is_imported():
     code = (
-        "import sys; from gputop_analysis.catalog import model; from gputop_analysis.vram import profiles, setup;"
-        "profiles.peak(setup.Setup(model=model('llama-3-8b')));"
+        "import sys; from gputop_analysis.catalog import model; from gputop_analysis.vram import "
+        "profiles, setup;profiles.peak(setup.Setup(model=model('llama-3-8b')));"
         "print(sorted({'pydantic', 'torch', 'textual', 'transformers'} & set(sys.modules)))"
     )
     assert (

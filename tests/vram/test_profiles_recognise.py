@@ -1,4 +1,6 @@
-"""Sizes are recognised as products of dimensions, whatever the product; profiles survive being packed."""
+"""Sizes are recognised as products of dimensions, whatever the product; profiles survive being
+packed.
+"""
 
 from __future__ import annotations
 

@@ -9,7 +9,9 @@ from gputop_analysis.vram.replay import peak, replay
 
 
 def small_step():
-    """Weights of 100 MiB, activations of 40 and 60, a gradient of 100, then a temporary of 30 in the update."""
+    """Weights of 100 MiB, activations of 40 and 60, a gradient of 100, then a temporary of 30 in
+    the update.
+    """
     build = LogBuilder().mark("init")
     build.make(100 * MIB, "weights", module="layers.0")
     build.mark("forward")
@@ -92,7 +94,9 @@ def test_out_of_memory_names_the_operation_and_the_retries():
 
 
 def test_a_capacity_that_is_enough_after_a_retry():
-    """The update's 30 MiB come from the activations' segments; a larger one needs those given back."""
+    """The update's 30 MiB come from the activations' segments; a larger one needs those
+    given back.
+    """
     build = LogBuilder().mark("forward")
     build.free(build.make(100 * MIB), build.make(50 * MIB))
     build.mark("backward").make(140 * MIB)

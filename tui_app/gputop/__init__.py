@@ -1,7 +1,8 @@
 """gputop: htop for PyTorch training.
 
-Importing this package is cheap and has no effect on a training that was not started by ``gputop run``. For scripts that
-want to tell more than can be seen from outside there are three functions; outside ``gputop run`` they do nothing::
+Importing this package is cheap and has no effect on a training that was not started by ``gputop
+run``. For scripts that want to tell more than can be seen from outside there are three functions;
+outside ``gputop run`` they do nothing::
 
     with gputop.phase("tokenize"):      # or @gputop.phase("tokenize")
         ...
@@ -30,7 +31,8 @@ def step():
 
 
 def log(**scalars):
-    """Put numbers of your own beside the steps, at most ten times a second; what comes faster is dropped.
+    """Put numbers of your own beside the steps, at most ten times a second; what comes faster is
+    dropped.
 
     Takes numbers and one-element tensors; a CUDA tensor is read later, without waiting for it.
     """
@@ -45,8 +47,8 @@ def log(**scalars):
 class phase:
     """Names a part of the step: ``with gputop.phase("data"):`` or ``@gputop.phase("data")``.
 
-    The ten phases (data, h2d, forward, backward, optimizer, comm, eval, checkpoint, compile, other) are booked as such;
-    time under any other name is booked as other and summed up under that name.
+    The ten phases (data, h2d, forward, backward, optimizer, comm, eval, checkpoint, compile, other)
+    are booked as such; time under any other name is booked as other and summed up under that name.
     """
 
     __slots__ = ("_name", "_tokens")

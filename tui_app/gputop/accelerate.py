@@ -1,7 +1,8 @@
 """``Accelerator(log_with=gputop.accelerate.GputopTracker())``.
 
-What the script logs goes into the record. ``follow(accelerator)`` puts step time, phases and memory as ``gputop/...``
-into the trackers beside it; ``values()`` returns them for a script that logs by itself.
+What the script logs goes into the record. ``follow(accelerator)`` puts step time, phases and memory
+as ``gputop/...`` into the trackers beside it; ``values()`` returns them for a script that logs by
+itself.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ class GputopTracker(GeneralTracker):
         return self.recording
 
     def follow(self, accelerator: Any) -> None:
-        """From now on the accelerator's other trackers get our values, with each log of the script."""
+        """From now on the accelerator's other trackers get our values, with each log of
+        the script.
+        """
         others = [tracker for tracker in accelerator.trackers if tracker is not self]
         self._beside = others if accelerator.is_main_process else []
         self.recording.values()

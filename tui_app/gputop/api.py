@@ -26,24 +26,28 @@ def estimate(
     """How much memory one GPU needs to train a model.
 
     Args:
-        model: a name or path (see ``gputop.models.resolve``), a Hugging Face ``config`` or ``nn.Module`` that has one,
-            any other ``nn.Module`` or ``module:factory``, which are traced, a ``ModelShape``, or a ``Setup``, from
-            which ``options`` then differ.
-        tier: ``trace`` (runs the real modules on fake tensors in ``python``), ``profile`` or ``formula``; None: the
-            first of the last two that covers it.
-        gpu: the GPU that the largest micro-batch is asked for, as ``"H100"``; the smallest that fits without.
+        model: a name or path (see ``gputop.models.resolve``), a Hugging Face ``config`` or
+            ``nn.Module`` that has one, any other ``nn.Module`` or ``module:factory``, which are
+            traced, a ``ModelShape``, or a ``Setup``, from which ``options`` then differ.
+        tier: ``trace`` (runs the real modules on fake tensors in ``python``), ``profile`` or
+            ``formula``; None: the first of the last two that covers it.
+        gpu: the GPU that the largest micro-batch is asked for, as ``"H100"``; the smallest that
+            fits without.
         python: the interpreter that traces; this one by default.
         calibrate: whether to start from what runs of this model measured on this machine.
-        inputs: what one call of an ``nn.Module`` takes (a tensor, a tuple of arguments, a dict of named ones), which is
-            then traced in this process; without, the names of ``forward``'s arguments say it.
-        **options: as on the command line, with underscores: ``seq=4096, lora_rank=16, sharding="fsdp2", dp=8``.
+        inputs: what one call of an ``nn.Module`` takes (a tensor, a tuple of arguments, a dict of
+            named ones), which is then traced in this process; without, the names of ``forward``'s
+            arguments say it.
+        **options: as on the command line, with underscores: ``seq=4096, lora_rank=16,
+        sharding="fsdp2", dp=8``.
 
     Returns:
         The estimate; sizes are bytes, ``to_json()`` has them in GiB.
 
     Raises:
         LookupError: no such model or GPU; the message names the five nearest.
-        ValueError: an option that there is not, or a combination that cannot be trained, with the rule.
+        ValueError: an option that there is not, or a combination that cannot be trained, with the
+            rule.
     """
     from gputop.module_tracing import is_module, setup_of_module, trace_module
     from gputop_analysis.vram.options import setup_of
@@ -77,7 +81,9 @@ def answer(
     factory: str = "",
     log: EventLog | None = None,
 ) -> Estimate:
-    """The estimate of a setup, calibrated by what was measured here; ``log`` holds the events of a trace of it."""
+    """The estimate of a setup, calibrated by what was measured here; ``log`` holds the events of a
+    trace of it.
+    """
     from gputop.calibration import recall
     from gputop_analysis import catalog
     from gputop_analysis.vram.question import estimate
@@ -128,7 +134,8 @@ def _configured(model: ModelShape) -> str:
 
 
 def shape_of(model: Any) -> ModelShape:
-    """The architecture of what the caller has: a name, a path, a module, a configuration or a shape.
+    """The architecture of what the caller has: a name, a path, a module, a configuration or a
+    shape.
 
     Raises:
         LookupError: no model of that name.
@@ -147,7 +154,8 @@ def shape_of(model: Any) -> ModelShape:
     fields = config.to_dict() if hasattr(config, "to_dict") else config
     if not isinstance(fields, dict):
         raise ValueError(
-            f"an object of type {type(model).__name__} is no model: give a name, a path, module:factory, an "
-            "nn.Module or a Hugging Face `config`; or trace the script that trains it with `gputop estimate train.py`"
+            f"an object of type {type(model).__name__} is no model: give a name, a path, "
+            "module:factory, an nn.Module or a Hugging Face `config`; or trace the script that "
+            "trains it with `gputop estimate train.py`"
         )
     return catalog.shape_from_config(fields)

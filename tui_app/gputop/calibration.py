@@ -1,7 +1,9 @@
-"""What runs and probes measured against what was estimated: one JSON line per model and kind of setup, newest last.
+"""What runs and probes measured against what was estimated: one JSON line per model and kind of
+setup, newest last.
 
-Kept in ``$XDG_STATE_HOME/gputop/calibration.jsonl``. A run replaces the line of its model and kind, under a lock and by
-renaming, so that runs that end at the same time lose nothing and a reader never sees half a file.
+Kept in ``$XDG_STATE_HOME/gputop/calibration.jsonl``. A run replaces the line of its model and kind,
+under a lock and by renaming, so that runs that end at the same time lose nothing and a reader never
+sees half a file.
 """
 
 from __future__ import annotations
@@ -21,13 +23,17 @@ Record = dict[str, Any]
 
 
 def path() -> Path:
-    """``$XDG_STATE_HOME/gputop/calibration.jsonl``, below ``~/.local/state`` where that is not set."""
+    """``$XDG_STATE_HOME/gputop/calibration.jsonl``, below ``~/.local/state`` where that
+    is not set.
+    """
     home = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(home) / "gputop" / "calibration.jsonl"
 
 
 def recall(model: str | None = None) -> list[Record]:
-    """What is known, of one model or of all, oldest first; nothing where nothing can be read. Never raises."""
+    """What is known, of one model or of all, oldest first; nothing where nothing can be read. Never
+    raises.
+    """
     try:
         lines = path().read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):

@@ -1,4 +1,5 @@
-"""Two commands measured in turns on one machine: slices of a second, one runs while the other is stopped.
+"""Two commands measured in turns on one machine: slices of a second, one runs while the other is
+stopped.
 
 Both are ordinary runs of gputop. A run that ends, or has run for a round, is started anew.
 """
@@ -122,7 +123,9 @@ class Side:
         return code is None
 
     def step_ms(self) -> list[float]:
-        """Median step of each slice so far, in milliseconds; NaN where too few steps ended in it."""
+        """Median step of each slice so far, in milliseconds; NaN where too few steps
+        ended in it.
+        """
         if self._handle is not None and self.runs():
             self._handle.resume()  # what the guest still holds is written
             time.sleep(0.25)

@@ -1,4 +1,6 @@
-"""What the app may do to a run, its own or an attached one: stop it, profile it, ask for its stacks."""
+"""What the app may do to a run, its own or an attached one: stop it, profile it, ask for its
+stacks.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class RunControl:
         return self._handle.wait(0)
 
     def waits_for_input(self) -> bool:
-        """Whether a process of the command waits for something to be typed that it can only get from us."""
+        """Whether a process of the command waits for something to be typed that it can only get
+        from us.
+        """
         self._handle.tend_output()
         console = self._handle.console
         if console is None:
@@ -41,7 +45,8 @@ class RunControl:
         return waits_for_input(console) is not None
 
     def hand_over(self) -> None:
-        """Give this terminal to the command until Ctrl-] is typed, or it has ended. Says why it cannot.
+        """Give this terminal to the command until Ctrl-] is typed, or it has ended. Says why it
+        cannot.
 
         Raises:
             ValueError: the command has no terminal that we could type into.

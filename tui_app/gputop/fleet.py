@@ -1,4 +1,6 @@
-"""`.gputop.toml`: the GPUs one has, those to look at, and what a training may cost. Found here or in a folder above."""
+"""`.gputop.toml`: the GPUs one has, those to look at, and what a training may cost. Found here or
+in a folder above.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class Group:
 
     @property
     def told_per_node(self) -> int:
-        """GPUs of a node; 0, as the vendor builds them, where so many are given that they are several servers."""
+        """GPUs of a node; 0, as the vendor builds them, where so many are given that they are
+        several servers.
+        """
         return self.per_node if self.nodes > 1 or self.per_node <= SERVER else 0
 
     def __str__(self) -> str:
@@ -75,7 +79,8 @@ def parse_group(text: str) -> Group:
 
 
 def load(folder: Path | None = None) -> Fleet:
-    """The nearest file of ``folder`` (default: here) and the folders above; an empty fleet without one.
+    """The nearest file of ``folder`` (default: here) and the folders above; an empty fleet without
+    one.
 
     Raises:
         FleetError: the file is there and cannot be used.
@@ -98,7 +103,8 @@ def from_text(text: str, path: Path | None = None) -> Fleet:
     """A file's text as a fleet.
 
     Raises:
-        FleetError: no TOML, an unknown key, a GPU that the catalog does not have, or a budget that is none.
+        FleetError: no TOML, an unknown key, a GPU that the catalog does not have, or a budget that
+            is none.
     """
     where = str(path or NAME)
     data = _toml(text, where)

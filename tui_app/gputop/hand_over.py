@@ -1,4 +1,6 @@
-"""Gives our terminal to the command for a while: its output is shown, and what is typed is its input."""
+"""Gives our terminal to the command for a while: its output is shown, and what is typed is its
+input.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""``Trainer(profiler=gputop.lightning.GputopProfiler(), callbacks=[gputop.lightning.GputopCallback()])``.
+"""``Trainer(profiler=gputop.lightning.GputopProfiler(),
+callbacks=[gputop.lightning.GputopCallback()])``.
 
-The profiler puts Lightning's actions into the record as named phases; the callback puts the logged metrics there, and
-step time, phases and memory into Lightning's log as ``gputop/...``. Each works alone.
+The profiler puts Lightning's actions into the record as named phases; the callback puts the logged
+metrics there, and step time, phases and memory into Lightning's log as ``gputop/...``. Each works
+alone.
 """
 
 from __future__ import annotations
@@ -101,5 +103,7 @@ class GputopCallback(Callback):
 
 
 def short_name(action: str) -> str:
-    """``[Callback]EarlyStopping{'monitor': ...}.on_fit_start`` as ``EarlyStopping.on_fit_start``."""
+    """``[Callback]EarlyStopping{'monitor': ...}.on_fit_start`` as
+    ``EarlyStopping.on_fit_start``.
+    """
     return _SETTINGS.sub("", _KIND.sub("", action)).lstrip(".")

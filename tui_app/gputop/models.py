@@ -1,4 +1,6 @@
-"""What the user calls a model, as its architecture: a path, a name of the catalog, or the local Hugging Face cache."""
+"""What the user calls a model, as its architecture: a path, a name of the catalog, or the local
+Hugging Face cache.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +24,8 @@ def resolved(name: str) -> tuple[ModelShape, str]:
     """The architecture of the model of that name, and what is to be said of how the name was read.
 
     Args:
-        name: a directory with a ``config.json``, such a file, a name of ``gputop models``, or a Hugging Face name whose
-            configuration is in the local cache. Nothing is downloaded.
+        name: a directory with a ``config.json``, such a file, a name of ``gputop models``, or a
+            Hugging Face name whose configuration is in the local cache. Nothing is downloaded.
 
     Raises:
         LookupError: no such model; the message names the five nearest.
@@ -44,7 +46,9 @@ def resolved(name: str) -> tuple[ModelShape, str]:
 
 
 def cached_config(name: str) -> Path | None:
-    """The newest ``config.json`` of a Hugging Face name in the local cache; None where there is none."""
+    """The newest ``config.json`` of a Hugging Face name in the local cache; None where there is
+    none.
+    """
     home = os.environ.get("HF_HOME") or str(
         Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
     )

@@ -1,4 +1,6 @@
-"""The trace of an ``nn.Module`` that the caller has, in the caller's own process: it may exist nowhere else."""
+"""The trace of an ``nn.Module`` that the caller has, in the caller's own process: it may exist
+nowhere else.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +46,8 @@ def trace_module(model: Any, inputs: Any, setup: Setup) -> EventLog:
 
     Args:
         model: an ``nn.Module``.
-        inputs: what one call takes: a tensor, a tuple of arguments or a dict of named ones; None: by the names of
-            ``forward``'s arguments.
+        inputs: what one call takes: a tensor, a tuple of arguments or a dict of named ones; None:
+            by the names of ``forward``'s arguments.
         setup: how it is trained.
 
     Raises:

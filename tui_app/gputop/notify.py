@@ -1,7 +1,8 @@
 """Says to a person what cannot wait: the first critical finding, a hang, the end of a run.
 
-To a web address as JSON (Slack's and Discord's shapes by host), or to a command on its standard input. Nothing that the
-other side answers, or leaves unanswered, matters to the run: this is a publisher in a process of its own.
+To a web address as JSON (Slack's and Discord's shapes by host), or to a command on its standard
+input. Nothing that the other side answers, or leaves unanswered, matters to the run: this is a
+publisher in a process of its own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What colours and glyphs mean, once for every panel, report and plot.
 
-A phase has one hue everywhere. The hues alternate in lightness in the order in which phases are stacked, so that
-neighbours stay apart for colour-blind readers too; a phase also has a letter, for where there is no colour.
-Severity and health are always a glyph and a word besides their colour.
+A phase has one hue everywhere. The hues alternate in lightness in the order in which phases are
+stacked, so that neighbours stay apart for colour-blind readers too; a phase also has a letter, for
+where there is no colour. Severity and health are always a glyph and a word besides their colour.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ PHASE: dict[str, PhaseStyle] = {phase.name: phase for phase in PHASES}
 
 
 class BudgetStyle(NamedTuple):
-    """How one line of the efficiency budget looks: a role, and a letter where there is no colour."""
+    """How one line of the efficiency budget looks: a role, and a letter where there is
+    no colour.
+    """
 
     style: str
     letter: str
@@ -81,8 +83,9 @@ MEMORY: dict[str, BudgetStyle] = {
     "cached": BudgetStyle("reserved", "r"),
     "context": BudgetStyle("foreign", "x"),
 }
-"""What GPU memory is held for; gradients, optimizer and communication keep the hue of their phase. ``cached`` is what
-the allocator reserved and nothing uses, ``context`` the CUDA context with NCCL."""
+"""What GPU memory is held for; gradients, optimizer and communication keep the hue of their phase.
+``cached`` is what the allocator reserved and nothing uses, ``context`` the CUDA context with NCCL.
+"""
 
 SEVERITY: dict[str, Mark] = {
     "critical": Mark("✖", "critical", "critical"),
@@ -102,7 +105,8 @@ HEALTH: dict[str, Mark] = {
     "failed": Mark("✖", "failed", "critical"),
 }
 
-#: Step time against the median of the grid: upper limit of the ratio, style name, glyph where there is no colour.
+#: Step time against the median of the grid: upper limit of the ratio, style name, glyph where there
+#: is no colour.
 HEAT: tuple[tuple[float, str, str], ...] = (
     (0.90, "heat0", "░"),
     (1.05, "heat1", "▒"),

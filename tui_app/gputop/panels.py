@@ -1,7 +1,8 @@
-"""The table of panels of the main screen: keys, help, palette, layouts, tabs and what Enter opens are made from it.
+"""The table of panels of the main screen: keys, help, palette, layouts, tabs and what Enter opens
+are made from it.
 
-A panel is a row here and a widget (``widgets.panel.Panel``) with a ``content``. The table is plain data: widgets and
-readers are imported when the main screen is made.
+A panel is a row here and a widget (``widgets.panel.Panel``) with a ``content``. The table is plain
+data: widgets and readers are imported when the main screen is made.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ class Want(NamedTuple):
 
 
 class Request(NamedTuple):
-    """All that the layout depends on. Only structure enters (how many ranks), never a number that flickers."""
+    """All that the layout depends on. Only structure enters (how many ranks), never a number that
+    flickers.
+    """
 
     width: int
     height: int
@@ -34,12 +37,16 @@ class Request(NamedTuple):
     hosts: int = 1
     findings: int = 0
     begun: bool = True
-    """A step has ended. Until then there is nothing to break down, and the command's output has the room."""
+    """A step has ended. Until then there is nothing to break down, and the command's output has the
+    room.
+    """
     hidden: frozenset[str] = frozenset()
     zoomed: str | None = None
     switched: str = "output"
     layout: str = ""
-    """``compact``, ``normal`` or ``wide`` where the whole screen decides it; empty: as the size says."""
+    """``compact``, ``normal`` or ``wide`` where the whole screen decides it; empty: as the size
+    says.
+    """
 
 
 class PanelSpec(NamedTuple):
@@ -58,7 +65,9 @@ class PanelSpec(NamedTuple):
     """Where its class is, as ``module:Class``."""
     rows: Callable[[Request], Want]
     compact: tuple[int, int]
-    """Band from the top and place in it, on a small terminal; of panels with the same place one is shown."""
+    """Band from the top and place in it, on a small terminal; of panels with the same place one is
+    shown.
+    """
     normal: tuple[int, int]
     """The same from 100x32 on."""
     wide: tuple[int, int]
@@ -68,7 +77,9 @@ class PanelSpec(NamedTuple):
     footer: int = 0
     """Place in the footer by importance, 1 first; 0: not in the footer."""
     reads: str = ""
-    """``module:function`` of a record, whose answer is ``Snapshot.panels[id]``; for what no other panel shows."""
+    """``module:function`` of a record, whose answer is ``Snapshot.panels[id]``; for what no other
+    panel shows.
+    """
 
     @property
     def number(self) -> str:

@@ -38,7 +38,8 @@ def plan(
         objective: ``throughput`` or ``memory``.
         usd_per_gpu_hour: rent; the catalog's median without.
         calibration: of ``gputop_analysis.planner.measured``, from runs that were measured.
-        **pinned: only this value: ``tp=2, pp=4, vpp=1, cp=1, ep=1, micro_batch=1, zero=1, recompute=0``,
+        **pinned: only this value: ``tp=2, pp=4, vpp=1, cp=1, ep=1, micro_batch=1, zero=1,
+        recompute=0``,
             ``zero_bubble=True``; ``zero=3, replicas=8`` is HSDP.
 
     Returns:
@@ -46,7 +47,8 @@ def plan(
 
     Raises:
         LookupError: no such model or GPU.
-        ValueError: no split keeps the rules, or none fits; the message says which rule, or how much is missing.
+        ValueError: no split keeps the rules, or none fits; the message says which rule, or how much
+            is missing.
     """
     from gputop import own_prices
     from gputop.api import shape_of

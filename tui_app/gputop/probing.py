@@ -1,4 +1,6 @@
-"""Start a probe, a few real steps of a setup in the user's interpreter, and read what it measured."""
+"""Start a probe, a few real steps of a setup in the user's interpreter, and read what
+it measured.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,9 @@ def probe(
     factory: str = "",
 ) -> dict[str, Any]:
     """What a few steps took, in bytes: ``weights_bytes``, ``gradients_bytes``, ``optimizer_bytes``,
-    ``activations_bytes`` (kept at the end of the forward), ``peak_allocated_bytes``, ``peak_reserved_bytes`` and
-    ``phases_bytes`` (None and empty on a CPU), ``device``, ``gpu``, ``versions``.
+    ``activations_bytes`` (kept at the end of the forward), ``peak_allocated_bytes``,
+    ``peak_reserved_bytes`` and ``phases_bytes`` (None and empty on a CPU), ``device``, ``gpu``,
+    ``versions``.
 
     Args:
         setup: the model and how it is trained.
@@ -35,7 +38,8 @@ def probe(
         device: ``cuda`` or ``cpu``; empty: the GPU if there is one.
         steps: how many.
         progress: told each line of what happens; None: they go to stderr.
-        factory: ``module:callable`` that gives the ``nn.Module``, instead of a model of transformers.
+        factory: ``module:callable`` that gives the ``nn.Module``, instead of a model of
+            transformers.
 
     Raises:
         ImportError: the interpreter has no torch or no transformers.

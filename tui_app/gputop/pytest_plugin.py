@@ -1,8 +1,9 @@
 """Limits on what a test trains, as markers of pytest; the test's own lines stay as they are.
 
-``@pytest.mark.limit_vram("24 GiB", gpu="RTX 4090")``: the module and batch of the test's first forward are traced on
-fake tensors, with the test's optimizer, so that no GPU is needed. ``@pytest.mark.limit_step("15 ms")``: the median time
-between two optimizer steps; the test fails only where that is surely above.
+``@pytest.mark.limit_vram("24 GiB", gpu="RTX 4090")``: the module and batch of the test's first
+forward are traced on fake tensors, with the test's optimizer, so that no GPU is needed.
+``@pytest.mark.limit_step("15 ms")``: the median time between two optimizer steps; the test fails
+only where that is surely above.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Watch the test and judge what it trained; a test that fails by itself keeps its own failure."""
+    """Watch the test and judge what it trained; a test that fails by itself keeps its
+    own failure.
+    """
     memory, step = item.get_closest_marker("limit_vram"), item.get_closest_marker("limit_step")
     if memory is None and step is None:
         return (yield)

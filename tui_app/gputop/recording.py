@@ -1,6 +1,8 @@
-"""The run that this process takes part in: the one of ``gputop run``, or one with a recorder of its own.
+"""The run that this process takes part in: the one of ``gputop run``, or one with a recorder of its
+own.
 
-What trains is never disturbed: where no recorder can be had, one line says so and everything here does nothing.
+What trains is never disturbed: where no recorder can be had, one line says so and everything here
+does nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ class Recording:
         return self.joined.run_dir if self.joined else None
 
     def values(self) -> dict[str, float]:
-        """``{"gputop/step_ms": ...}``: means over the steps since the last call; empty where none ended."""
+        """``{"gputop/step_ms": ...}``: means over the steps since the last call; empty where none
+        ended.
+        """
         figures = self.figures()
         figures.pop("step", None)
         return {PREFIX + name: round(value, 6) for name, value in figures.items()}
@@ -64,7 +68,9 @@ class Recording:
         self._ask("timed", name, elapsed_ns)
 
     def finish(self, exit_code: int = 0) -> None:
-        """End a run that was begun here, although the process lives on; its record is whole then."""
+        """End a run that was begun here, although the process lives on; its record is
+        whole then.
+        """
         joined, self.joined = self.joined, None
         if joined is None:
             return

@@ -74,7 +74,8 @@ def trace_script(
     execute: bool = True,
     progress: Callable[[str], None] | None = None,
 ) -> ScriptTrace:
-    """Trace a script: run it on fake tensors, else build a model class of it, else read which model it names.
+    """Trace a script: run it on fake tensors, else build a model class of it, else read which model
+    it names.
 
     Args:
         script: a Python file.
@@ -128,7 +129,9 @@ def trace_script(
 
 
 def without_secrets(environment: dict[str, str]) -> dict[str, str]:
-    """The variables as a stranger's script may see them: what looks like a credential is there, but says nothing."""
+    """The variables as a stranger's script may see them: what looks like a credential is there, but
+    says nothing.
+    """
     from gputop_probes.redact import HIDDEN, is_secret_name, is_secret_value
 
     return {
@@ -138,7 +141,9 @@ def without_secrets(environment: dict[str, str]) -> dict[str, str]:
 
 
 def known_configs(script: Path, arguments: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
-    """Hugging Face configurations of the catalog's models that a source or its arguments name; none is downloaded."""
+    """Hugging Face configurations of the catalog's models that a source or its arguments name; none
+    is downloaded.
+    """
     from gputop_analysis import catalog
 
     try:

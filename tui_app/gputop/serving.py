@@ -1,7 +1,9 @@
-"""The app in a browser: one process a viewer behind a small web server that lets in who has the token.
+"""The app in a browser: one process a viewer behind a small web server that lets in who has the
+token.
 
-The host that a request names is checked, so that no other site's name can be pointed here (DNS rebinding), and the
-origin of a websocket, so that no other page can open one with the viewer's cookie.
+The host that a request names is checked, so that no other site's name can be pointed here (DNS
+rebinding), and the origin of a websocket, so that no other page can open one with the viewer's
+cookie.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Cells of CSV files that a spreadsheet takes for text: a text that begins as a formula gets an apostrophe."""
+"""Cells of CSV files that a spreadsheet takes for text: a text that begins as a formula gets an
+apostrophe.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ _BEGINNINGS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def cell(value: Any) -> Any:
-    """A value as a cell: numbers as they are, text in one plain line that no spreadsheet evaluates."""
+    """A value as a cell: numbers as they are, text in one plain line that no
+    spreadsheet evaluates.
+    """
     if not isinstance(value, str):
         return value
     text = plain_line(value)

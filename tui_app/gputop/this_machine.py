@@ -1,4 +1,6 @@
-"""The GPUs and network cards of this machine and the links between them, as the driver tells them."""
+"""The GPUs and network cards of this machine and the links between them, as the driver
+tells them.
+"""
 
 from __future__ import annotations
 

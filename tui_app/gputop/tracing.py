@@ -59,14 +59,16 @@ def trace(
 ) -> EventLog:
     """The memory events of two steps of a setup, all layers of the model in them.
 
-    Of a pipeline both ends are traced where no stage is named, and the one that needs more is the answer: the first
-    holds the most micro-batches, the last head and loss.
+    Of a pipeline both ends are traced where no stage is named, and the one that needs more is the
+    answer: the first holds the most micro-batches, the last head and loss.
 
     Args:
         setup: the model and how it is trained.
         python: the interpreter whose torch and transformers run; None: this one.
-        config: a Hugging Face configuration to take instead of the setup's shape: a file, a directory, a cached name.
-        factory: ``module:callable`` that gives the ``nn.Module``, instead of a model of transformers.
+        config: a Hugging Face configuration to take instead of the setup's shape: a file, a
+            directory, a cached name.
+        factory: ``module:callable`` that gives the ``nn.Module``, instead of a model of
+            transformers.
         full: trace every layer instead of four that stand for all.
         progress: told each line of what happens; None: they go to stderr.
 
@@ -150,7 +152,9 @@ def run(
 
 
 def _entry() -> Path:
-    """The file that starts a trace; run by its path, so that gputop need not be installed in the user's environment."""
+    """The file that starts a trace; run by its path, so that gputop need not be installed in the
+    user's environment.
+    """
     import gputop_tracer
 
     return Path(gputop_tracer.__file__).parent / "__main__.py"

@@ -1,6 +1,7 @@
 """``Trainer(callbacks=[gputop.transformers.GputopCallback()])``.
 
-The Trainer's scalars go into the record, and step time, phases and memory into the Trainer's own log as ``gputop/...``.
+The Trainer's scalars go into the record, and step time, phases and memory into the Trainer's own
+log as ``gputop/...``.
 """
 
 from __future__ import annotations

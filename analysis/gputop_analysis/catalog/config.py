@@ -1,4 +1,6 @@
-"""The shape of a model out of its Hugging Face ``config.json``, whatever its family calls the same things."""
+"""The shape of a model out of its Hugging Face ``config.json``, whatever its family calls the same
+things.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,8 @@ def shape_from_config(config: Config, name: str = "") -> ModelShape:
     missing = [field for field in ("hidden", "layers", "heads") if not counts[field]]
     if missing:
         raise ValueError(
-            f"this config.json does not describe a transformer: it has no {' and no '.join(missing)}"
+            "this config.json does not describe a transformer: it has no "
+            f"{' and no '.join(missing)}"
         )
     _mend(counts, family, text)
     vision = _vision(config, text)

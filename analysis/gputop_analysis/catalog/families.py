@@ -1,6 +1,8 @@
-"""What the families of transformers do differently where a configuration's dimensions do not say it.
+"""What the families of transformers do differently where a configuration's dimensions do not say
+it.
 
-Read from the modules ``transformers/models/FAMILY/modeling_FAMILY.py`` of Hugging Face Transformers 5.
+Read from the modules ``transformers/models/FAMILY/modeling_FAMILY.py`` of Hugging Face Transformers
+5.
 """
 
 from __future__ import annotations
@@ -25,10 +27,14 @@ class Traits:
     mlp_bias: bool = False
     head_bias: bool = False
     norm: str = "rms"
-    """``rms``: a weight; ``layer``: a weight and a bias; ``layer-weight``: without bias; ``none``: no parameters."""
+    """``rms``: a weight; ``layer``: a weight and a bias; ``layer-weight``: without bias; ``none``:
+    no parameters.
+    """
     norms_per_layer: int = 2
     qk_norm: str = ""
-    """``head``: one weight of a head's width for queries and one for keys; ``all``: over all heads."""
+    """``head``: one weight of a head's width for queries and one for keys; ``all``:
+    over all heads.
+    """
     embedding_norm: bool = False
     final_norm: bool = True
     learned_positions: bool = False

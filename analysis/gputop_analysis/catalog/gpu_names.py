@@ -1,8 +1,8 @@
 """GPUs by the names that drivers, logs and people give them.
 
-A name is read as facts: the chip, its form factor, memory and power, how many of them. A word that is none of these and
-says nothing by itself (``GPU``, ``NVIDIA``) names another part, and the name is refused: an RTX 4080 SUPER is no RTX
-4080, a slice of an A100 no A100.
+A name is read as facts: the chip, its form factor, memory and power, how many of them. A word that
+is none of these and says nothing by itself (``GPU``, ``NVIDIA``) names another part, and the name
+is refused: an RTX 4080 SUPER is no RTX 4080, a slice of an A100 no A100.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from gputop_analysis.catalog.nearest import most_alike
 from gputop_analysis.data import table
 
 MEMORY_TOLERANCE = 0.07
-"""Share by which the memory in a name may differ from the data sheet: a B200 of 180 GB is sold as one of 192."""
+"""Share by which the memory in a name may differ from the data sheet: a B200 of 180 GB is sold as
+one of 192.
+"""
 POWER_TOLERANCE = 0.02
 SUGGESTIONS = 5
 _REFUSED = {
     "a slice of a GPU (MIG), which is no GPU of the catalog": r"\bmig\b|\b\dg\.\d+gb\b",
-    "a laptop's or Max-Q part, which is slower than the card of that name": r"\b(?:laptop|notebook|mobile|max-?q)\b",
+    "a laptop's or Max-Q part, which is slower than the "
+    "card of that name": r"\b(?:laptop|notebook|mobile|max-?q)\b",
     "a virtual GPU, a part of one": r"\b(?:grid|vgpu)\b|\b[a-z]\d+[a-z]?-\d+[qcab]\b",
 }
 _NOISE = re.compile(
@@ -93,7 +96,9 @@ _NEUTRAL = frozenset(
 """Words that say nothing of which part it is."""
 _MAKERS = re.compile(r"^(?:nvidia|tesla|amd|instinct|geforce)\s+")
 _FORMS = {"sxm": "SXM", "hgx": "SXM", "pcie": "PCIe", "oam": "OAM"}
-"""Words for a form factor, and how it begins in the table; a board that is called HGX has SXM modules."""
+"""Words for a form factor, and how it begins in the table; a board that is called HGX has SXM
+modules.
+"""
 _EDITIONS = ("nvl", "server", "workstation")
 """Words that tell parts of one chip apart by their names in the table."""
 _SPELLINGS = (
@@ -195,7 +200,9 @@ def _read(name: str, text: str) -> GpuMatch:
 
 
 def _count(text: str) -> tuple[int, str]:
-    """How many, and the text without it: ``8xA100``, ``8 A100s``, ``A100 x8``, ``A100x4``, ``HGX H100 8-GPU``."""
+    """How many, and the text without it: ``8xA100``, ``8 A100s``, ``A100 x8``, ``A100x4``, ``HGX
+    H100 8-GPU``.
+    """
     text = text.strip()
     for pattern in (r"\b(\d{1,5})[- ]gpus?\b", r"\b(\d{1,5})\s*[x×*]\s*(?=\d+\s*g)"):
         if inside := re.search(pattern, text):
@@ -264,7 +271,9 @@ def _of_kind(able: list[GpuSpec], words: list[str]) -> list[GpuSpec]:
 
 
 def _of_memory(able: list[GpuSpec], memory: float) -> list[GpuSpec]:
-    """Those whose memory is nearest, within the tolerance; a card of two devices may be named by all of its own."""
+    """Those whose memory is nearest, within the tolerance; a card of two devices may be named by
+    all of its own.
+    """
     if not memory:
         return able
 
@@ -278,7 +287,9 @@ def _of_memory(able: list[GpuSpec], memory: float) -> list[GpuSpec]:
 
 
 def _is_default(spec: GpuSpec, memory: float) -> bool:
-    """Whether an alias says that this is the part people mean by the chip, or by the chip and its memory."""
+    """Whether an alias says that this is the part people mean by the chip, or by the chip and its
+    memory.
+    """
     meant = f"{spec.chip}{memory:g}gb" if memory else spec.chip
     return any(_letters(alias) == _letters(meant) for alias in spec.aliases) or (
         bool(memory) and any(_letters(alias) == _letters(spec.chip) for alias in spec.aliases)
@@ -323,12 +334,15 @@ def _letters(name: str) -> str:
 
 def _unknown(name: str, why: str) -> LookupError:
     return LookupError(
-        f"no GPU {name!r} in the catalog{why}; the nearest names are {', '.join(nearest_gpus(name))}"
+        f"no GPU {name!r} in the catalog{why}; the nearest names are "
+        f"{', '.join(nearest_gpus(name))}"
     )
 
 
 def nearest_gpus(name: str, count: int = SUGGESTIONS) -> tuple[str, ...]:
-    """GPUs of the kind of ``name``: the same series, then numbers near its own; by letters where it has no number."""
+    """GPUs of the kind of ``name``: the same series, then numbers near its own; by letters where it
+    has no number.
+    """
     named = re.search(
         r"(?:^|[^a-z0-9])([a-z]*)[ -]?(\d{1,4})(?!\s*g?b)", re.sub(r"^\d+\s*x\s*", "", name.lower())
     )

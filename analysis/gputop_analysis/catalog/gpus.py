@@ -1,4 +1,6 @@
-"""The GPUs of the packaged table: what they offer and how much of their memory a process can have."""
+"""The GPUs of the packaged table: what they offer and how much of their memory a
+process can have.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from functools import cache
 from gputop_analysis.data import table
 
 USABLE_SHARE = 0.985
-"""Of the memory on the data sheet, where ``usable_gib`` is not known: the rest is ECC, page tables and firmware."""
+"""Of the memory on the data sheet, where ``usable_gib`` is not known: the rest is ECC, page tables
+and firmware.
+"""
 _DOUBTS = ("low confidence", "not confirmed", "unverified", "doubt", "conflict")
 _FLOPS = {
     "fp32": "fp32_tflops",
@@ -26,7 +30,9 @@ KERNELS_FROM = 5.0
 
 @dataclass(frozen=True, slots=True)
 class GpuSpec:
-    """One model of GPU, as one device of PyTorch: half a card where a card is two devices (MI250X, K80)."""
+    """One model of GPU, as one device of PyTorch: half a card where a card is two devices (MI250X,
+    K80).
+    """
 
     name: str
     chip: str
@@ -39,16 +45,22 @@ class GpuSpec:
     memory_gb: float
     """As its data sheet says."""
     usable_gib: float
-    """What the driver offers to processes: the capacity in PyTorch's out-of-memory messages, where such were found."""
+    """What the driver offers to processes: the capacity in PyTorch's out-of-memory messages, where
+    such were found.
+    """
     bandwidth_gb_s: float
     dense_flops: dict[str, float]
-    """FLOP/s of matrix products by ``fp32``, ``tf32``, ``fp16``, ``bf16``, ``fp8``, ``fp4``, without sparsity."""
+    """FLOP/s of matrix products by ``fp32``, ``tf32``, ``fp16``, ``bf16``, ``fp8``, ``fp4``,
+    without sparsity.
+    """
     power_w: float
     interconnect: str
     interconnect_gb_s: float
     """Both directions together, one GPU."""
     link_kind: str
-    """How GPUs are linked: ``switch``, ``direct``, ``bridge`` (pairs), ``torus``; empty: through the host only."""
+    """How GPUs are linked: ``switch``, ``direct``, ``bridge`` (pairs), ``torus``; empty: through
+    the host only.
+    """
     link_domain: int
     """GPUs that the links join beyond a node, as the 72 of an NVL72 rack; 1: none."""
     nic_gbps: float
@@ -61,7 +73,9 @@ class GpuSpec:
     release_year: int
     aliases: tuple[str, ...]
     driver_names: tuple[str, ...]
-    """What drivers say where that would be read as another part, in lower case and without the maker."""
+    """What drivers say where that would be read as another part, in lower case and without the
+    maker.
+    """
     source: str
     cross_check: str = ""
     """What other sources say of the figures."""

@@ -1,4 +1,6 @@
-"""The catalog as a table that can be sorted and filtered: GPUs with their rent and what a dollar of it buys."""
+"""The catalog as a table that can be sorted and filtered: GPUs with their rent and what a dollar of
+it buys.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ class Listed:
 
 
 def listed(extra: Iterable[Offer] = ()) -> list[Listed]:
-    """Every GPU in the table's order; ``extra`` are the user's own offers, which come before the packaged ones."""
+    """Every GPU in the table's order; ``extra`` are the user's own offers, which come before the
+    packaged ones.
+    """
     own: dict[str, list[Offer]] = {}
     for offer in extra:
         own.setdefault(offer.gpu, []).append(offer)
@@ -100,7 +104,8 @@ def chosen(
     min_memory_gb: float = 0.0,
     words: str = "",
 ) -> list[Listed]:
-    """Those that match, sorted. ``words`` must all be in the name, an alias, the vendor or the architecture.
+    """Those that match, sorted. ``words`` must all be in the name, an alias, the vendor or the
+    architecture.
 
     Raises:
         ValueError: no such order.

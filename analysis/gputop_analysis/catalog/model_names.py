@@ -1,7 +1,8 @@
 """Models by the names that hubs, logs and people give them.
 
-Quantisation, file format and tuning leave the architecture as it is, so that those words are left out of a name; so are
-releases of which the table has one only. Fine-tunes under names of their own stand in ``model_aliases.csv``.
+Quantisation, file format and tuning leave the architecture as it is, so that those words are left
+out of a name; so are releases of which the table has one only. Fine-tunes under names of their own
+stand in ``model_aliases.csv``.
 """
 
 from __future__ import annotations
@@ -153,8 +154,8 @@ def _of_four_bits(plain: str) -> str:
 def _raise(name: str) -> ModelName:
     if kind := kind_of(name):
         raise LookupError(
-            f"no model {name!r} in the catalog: {kind.name}, which no formula covers; a trace does: "
-            f"{kind.command}"
+            f"no model {name!r} in the catalog: {kind.name}, which no formula covers; a trace "
+            f"does: {kind.command}"
         )
     raise LookupError(
         f"no model {name!r} in the catalog; the nearest names are {', '.join(nearest_models(name))}"
@@ -171,7 +172,9 @@ def hf_ids() -> dict[str, str]:
 
 
 def nearest_models(name: str, count: int = SUGGESTIONS) -> tuple[str, ...]:
-    """Models of the kind of ``name``: of families written most alike, then of sizes near its own."""
+    """Models of the kind of ``name``: of families written most alike, then of sizes
+    near its own.
+    """
     from difflib import SequenceMatcher  # slow to import, and only a mistake needs it
 
     family, size = _family_and_size(_unquantised(_last(_plain(name))))

@@ -54,10 +54,11 @@ def model(name: str) -> ModelShape:
 
 
 def match_model(name: str) -> tuple[ModelShape, str]:
-    """The model that a name of the table, a Hugging Face id or a line of a log means, and what is to be said of that.
+    """The model that a name of the table, a Hugging Face id or a line of a log means, and what is
+    to be said of that.
 
-    Letter case, separators, the owner, quantisation and what says how it was tuned (``-instruct``) may differ; a name
-    without a release means the first one of the table.
+    Letter case, separators, the owner, quantisation and what says how it was tuned (``-instruct``)
+    may differ; a name without a release means the first one of the table.
 
     Raises:
         LookupError: none of that name; the message lists the five nearest.

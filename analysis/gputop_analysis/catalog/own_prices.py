@@ -9,7 +9,10 @@ import math
 from gputop_analysis.catalog.gpu_names import gpu
 from gputop_analysis.catalog.prices import Offer
 
-COLUMNS = "gpu, usd_per_hour (one GPU, or the instance with gpu_count); also provider, instance, spot_usd_per_hour, as_of"
+COLUMNS = (
+    "gpu, usd_per_hour (one GPU, or the instance with gpu_count); also provider, "
+    "instance, spot_usd_per_hour, as_of"
+)
 _RENT = (
     "usd_per_hour",
     "on_demand_usd_per_hr",

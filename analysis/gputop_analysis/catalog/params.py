@@ -32,7 +32,9 @@ class Linear:
     copies: int = 1
     """Of an expert."""
     role: str = ""
-    """``q``, ``k``, ``v``, ``qkv``, ``out``, ``gate``, ``up``, ``gate_up`` or ``down``, whatever its family calls it."""
+    """``q``, ``k``, ``v``, ``qkv``, ``out``, ``gate``, ``up``, ``gate_up`` or ``down``, whatever
+    its family calls it.
+    """
 
     @property
     def params(self) -> int:
@@ -40,7 +42,9 @@ class Linear:
 
 
 def is_moe(shape: ModelShape, layer: int) -> bool:
-    """Whether that layer routes tokens to experts (``moe_every`` counts from 1, as Llama 4 does)."""
+    """Whether that layer routes tokens to experts (``moe_every`` counts from 1, as
+    Llama 4 does).
+    """
     return (
         shape.experts > 0
         and layer >= shape.first_dense_layers
@@ -56,8 +60,8 @@ def moe_layers(shape: ModelShape) -> int:
 def params(shape: ModelShape) -> dict[str, int]:
     """Parameters by part, all layers together.
 
-    ``embeddings`` (with positions), ``attention``, ``mlp`` (dense layers and shared experts), ``experts``, ``router``,
-    ``norms``, ``head`` (0 when tied), ``vision``, ``projector``.
+    ``embeddings`` (with positions), ``attention``, ``mlp`` (dense layers and shared experts),
+    ``experts``, ``router``, ``norms``, ``head`` (0 when tied), ``vision``, ``projector``.
     """
     kind = traits(shape.family)
     parts = {
@@ -245,7 +249,9 @@ def _add_family_extras(parts: dict[str, int], shape: ModelShape) -> None:
 
 
 def _add_t5_decoder(parts: dict[str, int], shape: ModelShape) -> None:
-    """As many layers again, each with attention to the encoder; 32 buckets of relative positions on both sides."""
+    """As many layers again, each with attention to the encoder; 32 buckets of relative positions on
+    both sides.
+    """
     once = {part: parts[part] for part in ("attention", "mlp")}
     parts["attention"] += 2 * once["attention"] + 2 * 32 * shape.heads
     parts["mlp"] += once["mlp"]
@@ -257,7 +263,9 @@ def _patches(hidden: int, patch: int, positions: int) -> int:
 
 
 def vision_params(shape: ModelShape) -> int:
-    """Of a plain vision transformer of that shape (Dosovitskiy et al. 2021): what is used where nobody has counted."""
+    """Of a plain vision transformer of that shape (Dosovitskiy et al. 2021): what is used where
+    nobody has counted.
+    """
     if not shape.vision_layers:
         return 0
     hidden, ffn = shape.vision_hidden, shape.vision_ffn or 4 * shape.vision_hidden

@@ -1,4 +1,6 @@
-"""Published rents of GPUs. They age, those of marketplaces within days: every offer says when it was seen."""
+"""Published rents of GPUs. They age, those of marketplaces within days: every offer says when it
+was seen.
+"""
 
 from __future__ import annotations
 

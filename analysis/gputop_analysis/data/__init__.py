@@ -1,4 +1,6 @@
-"""Packaged tables, read once: ``gpus.csv``, ``models.csv`` and ``prices.csv``. The catalog gives them as objects."""
+"""Packaged tables, read once: ``gpus.csv``, ``models.csv`` and ``prices.csv``. The catalog gives
+them as objects.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from functools import cache
 
 
 def read(name: str) -> bytes | None:
-    """A packaged file; None where there is none. ``importlib.resources`` takes longer to load than a table."""
+    """A packaged file; None where there is none. ``importlib.resources`` takes longer to load than
+    a table.
+    """
     try:
         with open(os.path.join(os.path.dirname(__file__), name), "rb") as file:
             return file.read()

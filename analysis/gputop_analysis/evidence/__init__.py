@@ -1,4 +1,6 @@
-"""What other tools recorded, judged as a run is: traces, snapshots, timelines, dumps of collectives, logs of GPUs."""
+"""What other tools recorded, judged as a run is: traces, snapshots, timelines, dumps of
+collectives, logs of GPUs.
+"""
 
 from __future__ import annotations
 

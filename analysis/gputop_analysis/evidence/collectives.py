@@ -1,4 +1,6 @@
-"""Flight-recorder dumps of NCCL and files of NCCL Inspector: which rank is missing or slow in a collective."""
+"""Flight-recorder dumps of NCCL and files of NCCL Inspector: which rank is missing or slow in a
+collective.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,8 @@ def _missing(
         hanging = [rank for rank in ahead if last[rank][2] != "completed"]
         if hanging and state != "completed":
             evidence.findings.append(
-                f"group {group}: all ranks are in {operation} (number {newest}) and it has not ended"
+                f"group {group}: all ranks are in {operation} (number {newest}) and it has not "
+                "ended"
             )
         return
     listed = ", ".join(map(str, behind[:8])) + (" ..." if len(behind) > 8 else "")

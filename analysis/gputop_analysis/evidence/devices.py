@@ -1,7 +1,9 @@
-"""How a device of a trace spent its time, by the definitions that TraceLens uses, so that figures can be compared.
+"""How a device of a trace spent its time, by the definitions that TraceLens uses, so that figures
+can be compared.
 
-Counted is the work that the recording saw being launched, from the first of it to the last. Fills (memset) are compute,
-a copy or communication is exposed where nothing before it in the order compute, communication, copy runs.
+Counted is the work that the recording saw being launched, from the first of it to the last. Fills
+(memset) are compute, a copy or communication is exposed where nothing before it in the order
+compute, communication, copy runs.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ _COPY_KERNEL = re.compile(r"MEMORY_COPY_|__amd_rocclr_copyBuffer")
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device of one trace; milliseconds. Compute, exposed communication, copy and idle add up to all of it."""
+    """One device of one trace; milliseconds. Compute, exposed communication, copy and idle add up
+    to all of it.
+    """
 
     name: str
     busy_ms: float

@@ -24,8 +24,8 @@ _MANIFEST = "run.json"
 _RUN_PARTS = (_MANIFEST, "hosts", "steps")
 _NAMES = (".json", ".json.gz", ".pickle", ".pickle.gz", ".csv", ".csv.gz", ".log", ".jsonl", ".pkl")
 KINDS = (
-    "a torch.profiler trace, an allocator snapshot, a flight-recorder dump, a file of NCCL Inspector, a log of "
-    "nvidia-smi or dcgmi, or a timeline of operations"
+    "a torch.profiler trace, an allocator snapshot, a flight-recorder dump, a file of NCCL "
+    "Inspector, a log of nvidia-smi or dcgmi, or a timeline of operations"
 )
 
 
@@ -171,8 +171,10 @@ def _timeline(paths: list[Path]) -> Evidence:
         what_if=found,
     )
     evidence.findings = [
-        f"a step takes {found.step_s:.2f} s, without stragglers it would take {found.ideal_s:.2f} s",
-        f"the slowest workers explain {found.worker_share:.0%} of that, the last stage {found.last_stage_share:.0%}",
+        f"a step takes {found.step_s:.2f} s, without stragglers it would take {found.ideal_s:.2f} "
+        "s",
+        f"the slowest workers explain {found.worker_share:.0%} of that, the last stage "
+        f"{found.last_stage_share:.0%}",
     ]
     evidence.findings += [
         f"stage {stage} computes nothing for {share:.0%} of the step: its bubble"

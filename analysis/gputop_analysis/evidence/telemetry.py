@@ -49,7 +49,8 @@ def judge_log(path: str, text: str) -> Evidence:
     evidence = Evidence("DCGM log" if is_dmon else "nvidia-smi log", (path,))
     for gpu, fields in sorted(samples.items()):
         figures = ", ".join(
-            f"{name} {mean(values):,.0f} {_UNITS[name]} (least {min(values):,.0f}, most {max(values):,.0f})"
+            f"{name} {mean(values):,.0f} {_UNITS[name]} (least {min(values):,.0f}, most "
+            f"{max(values):,.0f})"
             for name, values in fields.items()
         )
         evidence.findings.append(f"{gpu}: {figures}")

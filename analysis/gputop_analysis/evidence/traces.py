@@ -76,8 +76,9 @@ def _describe(evidence: Evidence) -> None:
                 evidence.cause = name
         if device.unlaunched_ms:
             evidence.unknown.append(
-                f"what {device.unlaunched_ms:,.1f} ms of work on {_named(device)} belong to, which was launched "
-                "before the recording: left out, the device counts as idle there"
+                f"what {device.unlaunched_ms:,.1f} ms of work on {_named(device)} belong to, "
+                "which was launched before the recording: left out, the device "
+                "counts as idle there"
             )
     if not evidence.devices:
         evidence.unknown.append("what the GPU did: no device work is in it")
@@ -97,8 +98,8 @@ def _compare(evidence: Evidence, traces: dict[int, Trace]) -> None:
     others = max(1, len(traces) - 1)
     for rank, waited in split.waited.items():
         evidence.findings.append(
-            f"rank {rank} waited {waited:,.1f} ms in {split.collectives:,} collectives, and the others "
-            f"{split.caused[rank] / others:,.1f} ms each for it"
+            f"rank {rank} waited {waited:,.1f} ms in {split.collectives:,} collectives, and the "
+            f"others {split.caused[rank] / others:,.1f} ms each for it"
         )
     culprit = max(split.caused, key=lambda rank: split.caused[rank])
     lost = split.caused[culprit] / others

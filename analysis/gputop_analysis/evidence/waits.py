@@ -1,7 +1,8 @@
 """Who waits for whom in the traces of several ranks.
 
-All ranks of a collective end together, so that the one that came last is in it for the shortest: what the others are in
-it for longer, they wait. Durations alone are compared, since clocks of several hosts differ.
+All ranks of a collective end together, so that the one that came last is in it for the shortest:
+what the others are in it for longer, they wait. Durations alone are compared, since clocks of
+several hosts differ.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ class Waits(NamedTuple):
 
 
 def waits(traces: dict[int, Trace]) -> Waits:
-    """Split the time in collectives that all ranks have, the k-th of a name on one being the k-th on another."""
+    """Split the time in collectives that all ranks have, the k-th of a name on one being the k-th
+    on another.
+    """
     calls = {rank: _calls(trace) for rank, trace in traces.items()}
     ranks = sorted(calls)
     waited = dict.fromkeys(ranks, 0.0)

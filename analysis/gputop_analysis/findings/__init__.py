@@ -72,8 +72,8 @@ def evaluate(
 ) -> list[Finding]:
     """All findings of the last ``window_steps`` steps, or of the whole run.
 
-    Findings that another one explains are taken in by it (see ``absorbed``). The worst comes first: by severity, then
-    by recoverable time. ``live`` leaves out what only a finished run can tell.
+    Findings that another one explains are taken in by it (see ``absorbed``). The worst comes first:
+    by severity, then by recoverable time. ``live`` leaves out what only a finished run can tell.
     """
     return judge(record, window_steps, live)[0]
 
@@ -81,7 +81,9 @@ def evaluate(
 def judge(
     record: RunRecord, window_steps: int | None = None, live: bool = False
 ) -> tuple[list[Finding], list[Finding]]:
-    """All findings as from ``evaluate``, and beside them those that were taken in, with ``absorbed_by`` set."""
+    """All findings as from ``evaluate``, and beside them those that were taken in, with
+    ``absorbed_by`` set.
+    """
     return judge_view(
         RunView(record, window_steps, live=live, ranks=live_ranks(record) if live else None)
     )
@@ -95,7 +97,9 @@ def judge_view(view: RunView) -> tuple[list[Finding], list[Finding]]:
 
 
 def sorted_out(view: RunView, said: list[Finding]) -> tuple[list[Finding], list[Finding]]:
-    """``judge`` of what the checks said: the hours that each would win back, and which one explains which."""
+    """``judge`` of what the checks said: the hours that each would win back, and which one explains
+    which.
+    """
     found = [_with_hours(one, view) for one in said]
     left = settled(take_in(found))
     kept = {one.key for one in left}

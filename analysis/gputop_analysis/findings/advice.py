@@ -1,8 +1,8 @@
 """What may be advised: options with the conditions under which they can win something.
 
-A finding offers options. Each may win so much at most, may pull a lever, and needs something of the run: what it says
-itself, and what its words presuppose (``PRESUPPOSED``: who reads of cuDNN has a GPU). ``offered`` leaves out what
-cannot help and bounds the promise by what the rest can win.
+A finding offers options. Each may win so much at most, may pull a lever, and needs something of the
+run: what it says itself, and what its words presuppose (``PRESUPPOSED``: who reads of cuDNN has a
+GPU). ``offered`` leaves out what cannot help and bounds the promise by what the rest can win.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from gputop_analysis.model import Finding
 from gputop_analysis.view import RunView
 
 WORTH = 0.05
-"""Part of what a finding costs that an option must be able to win to be offered, where that is known."""
+"""Part of what a finding costs that an option must be able to win to be offered, where that is
+known.
+"""
 
 
 def _has_loader(run: Facts) -> bool:
@@ -153,7 +155,9 @@ def lacking(option: Option, run: Facts) -> list[Need]:
 
 
 def offered(view: RunView, finding: Finding) -> Finding:
-    """The finding with the options that can win something in this run, and a promise that they can keep."""
+    """The finding with the options that can win something in this run, and a promise that they can
+    keep.
+    """
     run = facts(view, finding.rank)
     if run is None or not finding.options:
         return finding
@@ -175,7 +179,9 @@ def offered(view: RunView, finding: Finding) -> Finding:
 
 
 def promising(finding: Finding, most_ms: float | None) -> Finding:
-    """The finding with a promise of at most so many milliseconds a step; None leaves it as it is."""
+    """The finding with a promise of at most so many milliseconds a step; None leaves it
+    as it is.
+    """
     promised = finding.recoverable_ms_per_step
     if most_ms is None or promised is None or promised <= most_ms:
         return finding

@@ -24,7 +24,9 @@ Event = dict[str, Any]
 
 EXPOSED, MUCH_EXPOSED = 0.10, 0.30
 SYNCHRONISED = 0.9
-"""Of the micro-batches, from which every one of them is synchronised: counts lag by a few iterations."""
+"""Of the micro-batches, from which every one of them is synchronised: counts lag by a few
+iterations.
+"""
 ENOUGH_ITERATIONS = 500
 
 
@@ -33,17 +35,19 @@ ENOUGH_ITERATIONS = 500
     name="exposed communication",
     family="ranks",
     cause="comm",
-    trigger="the smallest communication wait of any rank takes over 10 % of the step (lower end of the 95 % interval) "
-    "and 2 ms; high above 30 %",
-    fix="where the bytes take the time: overlap it (bucket_cap_mb, FSDP prefetch), send less (bf16 hook); where they "
-    "do not: fewer ranks and threads than cores, fewer messages; in both: send less often (accumulation)",
+    trigger="the smallest communication wait of any rank takes over 10 % of the step (lower "
+    "end of the 95 % interval) and 2 ms; high above 30 %",
+    fix="where the bytes take the time: overlap it (bucket_cap_mb, FSDP prefetch), send less "
+    "(bf16 hook); where they do not: fewer ranks and threads than cores, fewer messages; "
+    "in both: send less often (accumulation)",
     no_use=(
         "less volume, larger or earlier buckets: where the bytes explain less than a quarter of "
         "the time; rarer sums: where the batch may not grow"
     ),
     reads="the smallest communication wait over the ranks, less what overlaps",
     silent=(
-        "one rank; a straggler, whose cost is counted there; a pipeline, where waiting is the bubble (CR13)"
+        "one rank; a straggler, whose cost is counted there; a pipeline, where "
+        "waiting is the bubble (CR13)"
     ),
     traps="waiting for a slow rank: the minimum over ranks leaves that out",
     seen_on=CPU,
@@ -71,9 +75,11 @@ def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
     steps = f"{len(least):,} steps or groups of steps"
     return spec.make(
         "high" if ms.low > MUCH_EXPOSED * wall_ms else "medium",
-        f"communication takes {100 * ms.value / wall_ms:.0f} % of each step, {ms.value:.1f} ms, on every rank",
-        f"the rank that waits least waits {ms.value:.1f} ms of {wall_ms:.1f} ms a step (95 % interval {ms.low:.1f} to "
-        f"{ms.high:.1f} ms, {waited.source}, {steps}, {len(waited.ranks)} ranks, backend {parallel.get('backend')})"
+        f"communication takes {100 * ms.value / wall_ms:.0f} % of each step, {ms.value:.1f} ms, "
+        "on every rank",
+        f"the rank that waits least waits {ms.value:.1f} ms of {wall_ms:.1f} ms a step (95 % "
+        f"interval {ms.low:.1f} to {ms.high:.1f} ms, {waited.source}, {steps}, "
+        f"{len(waited.ranks)} ranks, backend {parallel.get('backend')})"
         + (f"; {_size(sent)} of gradients at a time" if sent else "")
         + ("" if explained is None else f", which take {explained:.2g} ms at most on a slow link"),
         comm_options(run, ms.value),
@@ -86,9 +92,10 @@ def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
             100 * ms.low / wall_ms,
             100 * (EXPOSED + queue),
             "%",
-            "recoverable = mean over steps of min over ranks of exposed communication (backward_comm - overlap), all "
-            "of which could run beside backward; the minimum leaves out waiting for a slow rank; the threshold is 10 % "
-            "and what the ranks wait for a core, which makes collectives slow that need not be",
+            "recoverable = mean over steps of min over ranks of exposed communication "
+            "(backward_comm - overlap), all of which could run beside backward; the minimum "
+            "leaves out waiting for a slow rank; the threshold is 10 % and what the ranks wait "
+            "for a core, which makes collectives slow that need not be",
             (
                 Input(
                     "exposed communication", ms.value, "ms per step", f"{waited.source}, {steps}"
@@ -111,7 +118,8 @@ def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
     name="no_sync missing",
     family="ranks",
     cause="comm",
-    trigger="gradients are accumulated over micro-batches, and DDP all-reduces after every one of them",
+    trigger="gradients are accumulated over micro-batches, and DDP "
+    "all-reduces after every one of them",
     fix="with model.no_sync(): around all micro-batches but the last",
     explains=("CR06",),
     no_use="where each micro-batch is an update",
@@ -140,8 +148,11 @@ def no_sync_missing(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "medium",
         f"gradients are summed over the ranks {synchronised:.1f} times per update, once would do",
-        f"{micro:.1f} micro-batches and {synchronised:.1f} all-reduces of all gradients per optimizer step "
-        f"({steps:,} steps)" + (f"; each exposes {each_ms:.1f} ms" if each_ms else ""),
+        f"{micro:.1f} micro-batches and "
+        f"{synchronised:.1f} "
+        "all-reduces of all gradients "
+        f"per optimizer step ({steps:,} "
+        "steps)" + (f"; each exposes {each_ms:.1f} ms" if each_ms else ""),
         _sum_once(Facts(view, last["rank"]), round(micro)),
         rank=everybody(view),
         recoverable_ms_per_step=won,
@@ -151,7 +162,8 @@ def no_sync_missing(view: RunView, spec: Spec) -> Finding | None:
             synchronised,
             SYNCHRONISED * micro,
             "all-reduces per step",
-            "recoverable = (micro-batches - 1) x exposed communication of one iteration, least over the ranks",
+            "recoverable = (micro-batches - 1) x exposed communication of one iteration, least "
+            "over the ranks",
             (
                 Input(
                     "micro-batches", micro, "per step", f"steps.micro_batches, rank {series.rank}"
@@ -179,7 +191,8 @@ def no_sync_missing(view: RunView, spec: Spec) -> Finding | None:
     name="find_unused_parameters needless",
     family="ranks",
     cause="comm",
-    trigger=f"find_unused_parameters=True, and no parameter lay idle in {ENOUGH_ITERATIONS} iterations",
+    trigger=f"find_unused_parameters=True, and no parameter lay idle in {ENOUGH_ITERATIONS} "
+    "iterations",
     fix="find_unused_parameters=False",
     no_use="where branches of the model are taken rarely",
     reads="ddp event: find_unused_parameters and the unused bytes over many steps",
@@ -198,8 +211,9 @@ def needless_search(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "medium",
         f"find_unused_parameters=True, but all parameters were used in {iterations:,} iterations",
-        f"DDP searched the graph for unused parameters after each of {iterations:,} forwards and found 0 bytes of "
-        f"{ddp.get('parameter_tensors') or 'all'} tensors idle in the iterations that it sampled",
+        f"DDP searched the graph for unused parameters after each of {iterations:,} forwards and "
+        f"found 0 bytes of {ddp.get('parameter_tensors') or 'all'} tensors idle in the iterations "
+        "that it sampled",
         (
             phrase(Facts(view, view.ranks[0]), "unused")
             + "; if a branch of the model is taken rarely, keep the search",
@@ -252,7 +266,10 @@ def slow_backend(view: RunView, spec: Spec) -> Finding | None:
             if on_gpu
             else "train the model itself: DataParallel only passes the call on without a GPU"
         )
-        why = "one process and one interpreter lock drive all GPUs, and the model is copied to them in every step"
+        why = (
+            "one process and one interpreter lock drive all GPUs, and the model is copied to "
+            "them in every step"
+        )
     elif parallel.get("backend") == "gloo" and on_gpu:
         what, fix = "gloo on GPUs", "init_process_group(backend='nccl')"
         why = "gloo copies each gradient to host memory and sums it on the CPU"
@@ -294,7 +311,9 @@ def _core_wait(view: RunView) -> float:
 
 
 def _progress(view: RunView) -> tuple[Event | None, Event | None]:
-    """The second (the first lies in the warm-up) and the last report of synchronised iterations of one rank."""
+    """The second (the first lies in the warm-up) and the last report of synchronised iterations of
+    one rank.
+    """
     reports = list(view.record.events("ddp_progress"))
     mine = [e for e in reports if e.get("rank") == reports[-1].get("rank")] if reports else []
     starts = [
@@ -305,7 +324,9 @@ def _progress(view: RunView) -> tuple[Event | None, Event | None]:
 
 
 def _exposed_each_ms(view: RunView) -> float | None:
-    """Exposed communication of one synchronised iteration on the rank that waits least; medians, as outliers wait."""
+    """Exposed communication of one synchronised iteration on the rank that waits least; medians, as
+    outliers wait.
+    """
     each = [
         float(np.median(rows["wait_ns"])) / 1e6
         for rank in view.ranks
@@ -322,4 +343,7 @@ def _sum_once(run: Facts, micro: int) -> str:
     """How to sum gradients in the last micro-batch only."""
     if run.trainer:
         return phrase(run, "accumulate", count=micro) + " (it leaves out the sums between)"
-    return f"put `with model.no_sync():` around the forward and backward of the first {micro - 1} micro-batches"
+    return (
+        f"put `with model.no_sync():` around the forward and backward of the first {micro - 1} "
+        "micro-batches"
+    )

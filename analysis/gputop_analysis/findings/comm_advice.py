@@ -1,4 +1,6 @@
-"""What can win back exposed communication: less volume, fewer messages, or fewer threads than cores wait."""
+"""What can win back exposed communication: less volume, fewer messages, or fewer threads than cores
+wait.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +15,14 @@ SLOWEST_BYTES_PER_S = {
     ("nccl", False): 2e9,
     ("nccl", True): 0.1e9,
 }
-"""By backend, and whether hosts are between: below it a sum is slow for another reason than its size. Gloo on one
-machine sums 0.3 to 1 GB/s on one core; between hosts it is what Ethernet of 1 Gbit/s carries; PCIe carries more."""
+"""By backend, and whether hosts are between: below it a sum is slow for another reason than its
+size. Gloo on one machine sums 0.3 to 1 GB/s on one core; between hosts it is what Ethernet of 1
+Gbit/s carries; PCIe carries more.
+"""
 BY_VOLUME = 0.25
-"""Part of the exposed time that the bytes must be able to explain for less of them to be advised."""
+"""Part of the exposed time that the bytes must be able to explain for less of them to
+be advised.
+"""
 ACCUMULATED = 4
 """Micro-batches that are proposed between two sums."""
 SMALL_BUCKETS = 4
@@ -24,7 +30,9 @@ SMALL_BUCKETS = 4
 
 
 def bytes_a_sum(run: Facts) -> int | None:
-    """Bytes of gradients that are summed over the ranks at a time; None where they are not known."""
+    """Bytes of gradients that are summed over the ranks at a time; None where they are
+    not known.
+    """
     ddp = next(iter(run.view.record.events("ddp")), {})
     if buckets := ddp.get("bucket_bytes"):
         return int(sum(buckets))
@@ -34,7 +42,9 @@ def bytes_a_sum(run: Facts) -> int | None:
 
 
 def volume_ms(run: Facts) -> float | None:
-    """Longest time that the bytes of a sum explain, on a slow link; None where they are not known."""
+    """Longest time that the bytes of a sum explain, on a slow link; None where they are
+    not known.
+    """
     sent, ranks = bytes_a_sum(run), max(2, run.world)
     if sent is None:
         return None
@@ -45,7 +55,9 @@ def volume_ms(run: Facts) -> float | None:
 
 
 def comm_options(run: Facts, exposed_ms: float) -> list[Option]:
-    """Options for exposed communication of so many milliseconds a step, the one that mends its cause first."""
+    """Options for exposed communication of so many milliseconds a step, the one that mends its
+    cause first.
+    """
     found = []
     if run.oversubscribed:
         threads = run.ranks_here * (run.threads or 1)
@@ -58,13 +70,18 @@ def comm_options(run: Facts, exposed_ms: float) -> list[Option]:
     else:
         found += _less_latency(run, exposed_ms)
     rarer = phrase(run, "accumulate", count=ACCUMULATED)
-    words = f"sum the gradients once in {ACCUMULATED} micro-batches, which makes the batch so much larger: {rarer}"
+    words = (
+        f"sum the gradients once in {ACCUMULATED} micro-batches, which makes the batch so "
+        f"much larger: {rarer}"
+    )
     seldom = (1 - 1 / ACCUMULATED) * exposed_ms
     return [*found, Option(words, wins_ms=seldom)]
 
 
 def _fewer(run: Facts, threads: int) -> Option:
-    """More is ready to run than there are cores, so each sum waits for ranks that wait for a core."""
+    """More is ready to run than there are cores, so each sum waits for ranks that wait
+    for a core.
+    """
     cores, ranks = run.cores, run.ranks_here
     each = counted(run.threads or 1, "busy thread")
     why = f"{ranks} ranks with {each} each share {cores} cores, and a sum waits for the last"

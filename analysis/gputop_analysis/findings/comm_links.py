@@ -22,7 +22,8 @@ IDLE_S, IDLE_PCT = 300.0, 1.0
     name="slow link",
     family="ranks",
     cause="comm",
-    trigger="a busy GPU's PCIe link (generation x width) offers less than 0.7 of what its peers' links do",
+    trigger="a busy GPU's PCIe link (generation x width) offers less than 0.7 of what its "
+    "peers' links do",
     fix="reseat the GPU or its riser, look at the slot",
     no_use="where the machine is not yours to mend: whoever runs it must",
     reads="gpu.pcie_gen and pcie_width of busy GPUs",
@@ -31,7 +32,9 @@ IDLE_S, IDLE_PCT = 300.0, 1.0
 )
 @per_device
 def slow_link(view: RunView, spec: Spec) -> Iterator[Finding]:
-    """One device sits behind a narrower link than its peers. Links fall back while idle: only busy samples count."""
+    """One device sits behind a narrower link than its peers. Links fall back while idle: only busy
+    samples count.
+    """
     links = [(device, speed) for device in devices(view) if (speed := _speed(device)) > 0]
     for device, speed in links:
         peers = [other for one, other in links if one is not device and one.name == device.name]
@@ -41,11 +44,12 @@ def slow_link(view: RunView, spec: Spec) -> Iterator[Finding]:
         gen, width = (int(np.median(device.busy[column])) for column in ("pcie_gen", "pcie_width"))
         yield spec.make(
             "medium",
-            f"{device.label} has a PCIe link of gen {gen} x{width}: {100 * speed / typical:.0f} % of its peers'",
-            f"PCIe gen {gen} x{width} in {len(device.busy):,} busy samples, about {speed:.0f} GB/s a direction; "
-            f"the peers' links offer {typical:.0f} GB/s",
-            "reseat the GPU or its riser and look at the slot (`nvidia-smi topo -m`, `lspci -vv`): copies to the "
-            "device and sums over PCIe take that much longer",
+            f"{device.label} has a PCIe link of gen {gen} x{width}: {100 * speed / typical:.0f} % "
+            "of its peers'",
+            f"PCIe gen {gen} x{width} in {len(device.busy):,} busy samples, about {speed:.0f} "
+            f"GB/s a direction; the peers' links offer {typical:.0f} GB/s",
+            "reseat the GPU or its riser and look at the slot (`nvidia-smi topo -m`, `lspci "
+            "-vv`): copies to the device and sums over PCIe take that much longer",
             rank=device.rank,
             gpu=device.index,
             host=device.host or None,
@@ -55,7 +59,8 @@ def slow_link(view: RunView, spec: Spec) -> Iterator[Finding]:
                 speed / typical,
                 SLOW_LINK,
                 "",
-                "bandwidth = lanes x rate of the generation, 0.985 GB/s a lane for gen 3, doubled with each generation",
+                "bandwidth = lanes x rate of the generation, 0.985 GB/s a lane for gen 3, doubled "
+                "with each generation",
                 (
                     Input(
                         "link",
@@ -103,8 +108,8 @@ def idle_gpus(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "medium",
         f"{len(unused)} of {total} visible GPUs do nothing: {', '.join(map(str, unused))}",
-        f"GPUs {', '.join(map(str, unused))} stayed below {IDLE_PCT:.0f} % for {IDLE_S / 60:.0f} minutes; "
-        f"{working} of this run work",
+        f"GPUs {', '.join(map(str, unused))} stayed below {IDLE_PCT:.0f} % for {IDLE_S / 60:.0f} "
+        f"minutes; {working} of this run work",
         (
             Option(f"torchrun --nproc-per-node={total} train.py", needs=(DISTRIBUTED,)),
             "hide them from the job (CUDA_VISIBLE_DEVICES) for others",

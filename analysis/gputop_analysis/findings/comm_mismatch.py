@@ -23,7 +23,8 @@ _SAME_SIZE = ("all_reduce", "allreduce", "reduce_scatter", "all_gather", "allgat
     name="collective mismatch",
     family="ranks",
     cause="hang",
-    trigger="the flight recorders of two ranks hold different operations or sizes under the same sequence number",
+    trigger="the flight recorders of two ranks hold different operations or sizes under the "
+    "same sequence number",
     fix="every rank must call the same collectives with the same sizes in the same order",
     explains=("HC01", "HC06", "HC09"),
     immediate=True,
@@ -34,7 +35,9 @@ _SAME_SIZE = ("all_reduce", "allreduce", "reduce_scatter", "all_gather", "allgat
     seen_on=CPU,
 )
 def collective_mismatch(view: RunView, spec: Spec) -> Finding | None:
-    """Not a slow rank but a different program on it. Such runs stand still or die: others need not be looked at."""
+    """Not a slow rank but a different program on it. Such runs stand still or die: others need not
+    be looked at.
+    """
     if next(view.record.events("hang_suspected", "exception"), None) is None:
         return None
     entries = {rank: found for rank in view.ranks if (found := _entries(view, rank))}
@@ -50,8 +53,9 @@ def collective_mismatch(view: RunView, spec: Spec) -> Finding | None:
         f"ranks call different collectives: number {number}, {told}"[:140],
         f"collective {number} of group {group}: {told}; all before it agree "
         f"({sum(key[0] == group for key in entries[next(iter(here))])} compared)",
-        "look at what differs between the ranks just there: a condition on the rank, an unequal number of batches, "
-        "parameters that only some ranks use; TORCH_DISTRIBUTED_DEBUG=DETAIL raises at the call",
+        "look at what differs between the ranks just there: a condition on the rank, an unequal "
+        "number of batches, parameters that only some ranks use; TORCH_DISTRIBUTED_DEBUG=DETAIL "
+        "raises at the call",
         rank=odd,
         site=_called_at(view, odd),
         confidence=0.9,
@@ -60,7 +64,8 @@ def collective_mismatch(view: RunView, spec: Spec) -> Finding | None:
             1,
             0,
             "",
-            "flight recorder entries are compared by group and sequence number, point-to-point calls left out",
+            "flight recorder entries are compared by group and sequence number, point-to-point "
+            "calls left out",
             tuple(
                 Input(f"rank {rank}", _said(e), "", "flight_recorder event")
                 for rank, e in sorted(here.items())[:8]
@@ -83,7 +88,9 @@ def _called_at(view: RunView, odd: int | None) -> str | None:
 
 
 def _entries(view: RunView, rank: int) -> dict[Key, Entry]:
-    """Collectives of one rank by group and number; empty where it did not send its flight recorder."""
+    """Collectives of one rank by group and number; empty where it did not send its
+    flight recorder.
+    """
     return {
         (str(entry.get("group")), int(entry.get("seq", -1))): entry
         for event in view.record.events("flight_recorder")
@@ -113,7 +120,9 @@ def _differ(found: list[Entry]) -> bool:
 
 
 def _operation(entry: Entry) -> str:
-    """``gloo:all_reduce`` and ``nccl:all_reduce`` alike; the work of a coalesced call keeps its own name."""
+    """``gloo:all_reduce`` and ``nccl:all_reduce`` alike; the work of a coalesced call keeps its own
+    name.
+    """
     return str(entry.get("op") or "").rpartition(":")[2].lower()
 
 

@@ -34,12 +34,14 @@ _AMOUNT = re.compile(r"token|count|load|usage|assign|freq|rout", re.IGNORECASE)
     name="pipeline bubble",
     family="ranks",
     cause="comm",
-    trigger="stages idle 5 % of the step more than (p - 1) / (m + p - 1), the wait for a core taken off",
+    trigger="stages idle 5 % of the step more than (p - 1) / (m + p - 1), the wait "
+    "for a core taken off",
     fix="more micro-batches, stages of equal time, an interleaved schedule",
     explains=("CR01", "CR02", "CR05", "CR06"),
     no_use="more micro-batches: where they would be too small for the device",
     reads=(
-        "torch's pipeline schedule, else the mesh's axis; time in its waits against (p - 1) / (m + p - 1)"
+        "torch's pipeline schedule, else the mesh's axis; time in its waits against (p - "
+        "1) / (m + p - 1)"
     ),
     silent="no pipeline seen; micro-batches not known; waits that the host does not see (on a GPU)",
     traps="interleaved schedules, whose bubble is smaller",
@@ -75,10 +77,12 @@ def pipeline_bubble(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "medium",
         f"pipeline stages idle {100 * measured:.0f} % of the step, {100 * expected:.0f} % would do",
-        f"{stages} stages, {micro} micro-batches a step: expected {_formula(chunks)} = {100 * expected:.1f} %,"
-        f" measured {100 * measured:.1f} % of {ms:.1f} ms; rank {view.ranks[slowest]} idles least",
+        f"{stages} stages, {micro} micro-batches a step: expected {_formula(chunks)} = "
+        f"{100 * expected:.1f} %, measured {100 * measured:.1f} % of {ms:.1f} ms; rank "
+        f"{view.ranks[slowest]} idles least",
         f"move layers away from the stage of rank {view.ranks[slowest]}; "
-        f"{micro_batches_for(stages, max(expected / 2, 0.01), chunks)} micro-batches would halve the unavoidable part",
+        f"{micro_batches_for(stages, max(expected / 2, 0.01), chunks)} micro-batches would halve "
+        "the unavoidable part",
         confidence=0.7,
         recoverable_ms_per_step=won_ms,
         proof=Proof(
@@ -86,8 +90,9 @@ def pipeline_bubble(view: RunView, spec: Spec) -> Finding | None:
             100 * excess,
             100 * EXCESS,
             "%",
-            "idle share = sum(comm) / sum(wall) over the ranks; recoverable = step time x (1 - (1 - idle share) /"
-            " (1 - expected - queued)): the same work with no more than the expected idle time",
+            "idle share = sum(comm) / sum(wall) over the ranks; recoverable = step time x (1 - (1 "
+            "- idle share) / (1 - expected - queued)): the same work with no more than the "
+            "expected idle time",
             (
                 Input("stages", stages, "", "hello.parallel.pipeline or .mesh"),
                 Input("parts on a stage", chunks, "", "hello.parallel.pipeline.here"),
@@ -123,7 +128,8 @@ def _formula(chunks: int) -> str:
     name="experts unevenly used",
     family="ranks",
     cause="straggler",
-    trigger="logged tokens per expert vary by more than half of their mean (coefficient of variation), routing settled",
+    trigger="logged tokens per expert vary by more than half of their mean (coefficient of "
+    "variation), routing settled",
     fix="auxiliary load-balancing loss, capacity factor, expert-choice routing",
     no_use="early in a training, before the router has settled",
     reads="tokens per expert as logged with gputop.log",
@@ -145,10 +151,13 @@ def uneven_experts(view: RunView, spec: Spec) -> Finding | None:
     busiest = int(means.argmax())
     return spec.make(
         "medium",
-        f"tokens per expert vary by {100 * middle:.0f} % of their mean: expert {numbers[busiest]} gets most",
-        f"{name}: coefficient of variation {middle:.2f} (median of {len(tokens):,} logged steps) over {len(numbers)} "
-        f"experts; expert {numbers[busiest]} gets {means[busiest] / means.mean():.1f} times its share",
-        "raise the load-balancing loss (aux_loss_coef), bound it with a capacity factor, or use expert-choice routing",
+        f"tokens per expert vary by {100 * middle:.0f} % of their mean: expert {numbers[busiest]} "
+        "gets most",
+        f"{name}: coefficient of variation {middle:.2f} (median of {len(tokens):,} logged steps) "
+        f"over {len(numbers)} experts; expert {numbers[busiest]} gets "
+        f"{means[busiest] / means.mean():.1f} times its share",
+        "raise the load-balancing loss (aux_loss_coef), bound it with a capacity factor, or use "
+        "expert-choice routing",
         confidence=0.8,
         proof=Proof(
             "median over steps of std(tokens per expert) / mean(tokens per expert)",
@@ -178,7 +187,9 @@ def _newest_logs(view: RunView) -> Iterator[dict[str, Any]]:
 
 
 def _expert_tokens(view: RunView) -> tuple[str, list[int], Array] | None:
-    """Name, numbers of the experts, and logged steps x experts; None where nothing of the kind was logged."""
+    """Name, numbers of the experts, and logged steps x experts; None where nothing of the kind was
+    logged.
+    """
     rows: list[dict[int, float]] = []
     name = ""
     for event in _newest_logs(view):

@@ -24,7 +24,9 @@ CLIMBING = tuple(
     name for name in wire.PHASES if name not in ("comm", "eval", "checkpoint", "compile")
 )
 COMPUTE, HOST = ("forward", "backward"), ("data", "h2d", "optimizer", "other")
-"""What the thread's CPU time is known of: a neighbour that takes the core away makes a step longer, but not this."""
+"""What the thread's CPU time is known of: a neighbour that takes the core away makes a step longer,
+but not this.
+"""
 MOSTLY_KNOWN = 0.8
 SOME_REST = 0.15
 """Part of the step that the rest of it must take to tell how fast the machine is at the time."""
@@ -128,7 +130,9 @@ class Part(NamedTuple):
 def _parts(
     rows: Array, phases: dict[str, Array], walls_ms: Array
 ) -> Iterator[tuple[tuple[str, ...], Array, Array]]:
-    """Phases with their time and that of the whole step: by the clock, and by CPU time where that is known."""
+    """Phases with their time and that of the whole step: by the clock, and by CPU time where that
+    is known.
+    """
     for name, ms in phases.items():
         yield (name,), ms, walls_ms
     known = (rows["cpu_ns"] >= 0) & (rows["compute_cpu_ns"] >= 0)
@@ -140,9 +144,11 @@ def _parts(
 
 
 def _alone(ms: Array, of_ms: Array) -> tuple[float, Ramp] | None:
-    """By how much a part of a step climbs beside the rest of it; None where it does not, or by too little.
+    """By how much a part of a step climbs beside the rest of it; None where it does not, or by too
+    little.
 
-    What slows the whole machine for a while slows the rest of the step as well, and is taken off by that.
+    What slows the whole machine for a while slows the rest of the step as well, and is taken off by
+    that.
     """
     rest = of_ms - ms
     if np.median(rest) > SOME_REST * np.median(of_ms):
@@ -158,7 +164,9 @@ def _alone(ms: Array, of_ms: Array) -> tuple[float, Ramp] | None:
 
 
 def _pace(rest: Array) -> tuple[Array, list[int]]:
-    """Medians of the rest of the step in each stretch over that of all, and the lengths of the stretches."""
+    """Medians of the rest of the step in each stretch over that of all, and the lengths of the
+    stretches.
+    """
     parts = np.array_split(rest, RAMP_BLOCKS)
     medians = np.array([np.median(part) if len(part) else np.nan for part in parts])
     return np.maximum(medians / np.median(rest), 1e-3), [len(part) for part in parts]
@@ -172,13 +180,16 @@ def told_climb(view: RunView, spec: Spec, found: Climb) -> Finding:
     lost = found.lost_ms
     return spec.make(
         "high" if after > 1.5 * before else "medium",
-        f"steps get slower and slower: {found.phase} takes {found.alone_ms:.1f} ms more than at first"
-        + (f", on rank {rank}" if len(view.ranks) > 1 else ""),
-        f"{before:.1f} ms a step at first, {after:.1f} ms now; {found.phase} climbs steadily over steps "
-        f"{found.first_step:,} to {found.first_step + found.steps - 1:,}, by {found.alone_ms:.1f} ms beyond the rest "
-        f"of the step (Kendall's tau {found.ramp.tau:.2f})" + (f"; {site.words}" if site else ""),
-        f"look for what piles up in {found.phase}{at}: a hook that is registered at each step, a list or history that "
-        "is gone through again, a graph or cache that grows",
+        f"steps get slower and slower: {found.phase} takes {found.alone_ms:.1f} ms more than at "
+        "first" + (f", on rank {rank}" if len(view.ranks) > 1 else ""),
+        f"{before:.1f} ms a step at first, {after:.1f} ms "
+        f"now; {found.phase} climbs steadily over steps "
+        f"{found.first_step:,} to "
+        f"{found.first_step + found.steps - 1:,}, by "
+        f"{found.alone_ms:.1f} ms beyond the rest of the "
+        f"step (Kendall's tau {found.ramp.tau:.2f})" + (f"; {site.words}" if site else ""),
+        f"look for what piles up in {found.phase}{at}: a hook that is registered at each step, a "
+        "list or history that is gone through again, a graph or cache that grows",
         rank=rank if len(view.ranks) > 1 else everybody(view),
         site=site.site if site else None,
         confidence=0.9,
@@ -189,8 +200,8 @@ def told_climb(view: RunView, spec: Spec, found: Climb) -> Finding:
             100 * found.alone_ms / before,
             100 * SLOWER,
             "%",
-            "line through medians of 24 stretches (Theil-Sen), which fits better than any one step; recoverable = half "
-            "of the growth, its mean over the run",
+            "line through medians of 24 stretches (Theil-Sen), which fits better than any one "
+            "step; recoverable = half of the growth, its mean over the run",
             (
                 Input(
                     f"{found.phase} at first",

@@ -43,9 +43,9 @@ class Trial:
     name="energy bloat",
     family="compute",
     cause="compute",
-    trigger="a lower power limit, tried in the run, saves over 5 % of the energy per step; or ranks wait for others "
-    "for over "
-    "20 % of the step at over 60 % of their power limit",
+    trigger="a lower power limit, tried in the run, saves over 5 % of the energy per step; or "
+    "ranks wait for others for over 20 % of the step at over 60 % "
+    "of their power limit",
     fix="nvidia-smi -pl with the lower limit; for waiting ranks what mends the wait",
     no_use="without a GPU of the run; where the power limit may not be changed",
     reads="gpu.energy_mj_total, samples",
@@ -68,9 +68,11 @@ def _capped(spec: Spec, view: RunView, rank: int, trial: Trial) -> Finding:
         f"at {trial.low_w:.0f} W a step takes {trial.saved * 100:.0f} % less energy and "
         f"{(trial.slower - 1) * 100:.0f} % "
         "more time",
-        f"rank {rank}: {trial.joules_high:.1f} J a step at {trial.high_w:.0f} W, {trial.joules_low:.1f} J at "
-        f"{trial.low_w:.0f} W, both seen in this run for over {ENOUGH_S:.0f} s",
-        f"nvidia-smi -pl {trial.low_w:.0f}, if energy matters more than {(trial.slower - 1) * 100:.0f} % of the time",
+        f"rank {rank}: {trial.joules_high:.1f} J a step at {trial.high_w:.0f} W, "
+        f"{trial.joules_low:.1f} J at {trial.low_w:.0f} W, both seen in this run for over "
+        f"{ENOUGH_S:.0f} s",
+        f"nvidia-smi -pl {trial.low_w:.0f}, if energy matters more than "
+        f"{(trial.slower - 1) * 100:.0f} % of the time",
         rank=rank if len(view.ranks) == 1 else None,
         confidence=0.8,
         proof=Proof(
@@ -78,7 +80,8 @@ def _capped(spec: Spec, view: RunView, rank: int, trial: Trial) -> Finding:
             100 * trial.saved,
             100 * SAVED,
             "%",
-            "1 - (J per step at the lower limit) / (J per step at the higher); no time is won, it takes longer",
+            "1 - (J per step at the lower limit) / (J per step at the higher); no time "
+            "is won, it takes longer",
             (
                 Input(
                     "energy per step, higher limit",
@@ -119,7 +122,9 @@ def _trial(view: RunView, rank: int) -> Trial | None:
 
 
 def _per_step(mine: Array, rows: Array, ends: Array, counted: Array) -> tuple[float, float] | None:
-    """Joules and seconds per step while one limit held; None where it did not hold for 30 s without a change."""
+    """Joules and seconds per step while one limit held; None where it did not hold for 30 s without
+    a change.
+    """
     if len(mine) < 2:
         return None
     first, last = int(mine["t_ns"][0]), int(mine["t_ns"][-1])
@@ -152,16 +157,17 @@ def _waiting(spec: Spec, view: RunView) -> Finding | None:
     used = energy(view)
     return spec.make(
         "info",
-        f"{len(waits)} ranks wait for others at full power: {wasted_w:,.0f} of {total_w:,.0f} W do no training",
-        f"they wait {min(waits) * 100:.0f} to {max(waits) * 100:.0f} % of each step; NCCL's kernels spin while they "
-        f"wait"
+        f"{len(waits)} ranks wait for others at full power: {wasted_w:,.0f} of {total_w:,.0f} W "
+        "do no training",
+        f"they wait {min(waits) * 100:.0f} to {max(waits) * 100:.0f} % of each step; NCCL's "
+        "kernels spin while they wait"
         + (
             f"; {used.joules_per_sample:.2f} J a sample in all"
             if used and used.joules_per_sample
             else ""
         ),
-        "mend the wait itself (see the findings on ranks); a lower power limit on the waiting GPUs costs nothing "
-        "meanwhile",
+        "mend the wait itself (see the findings on ranks); a lower power limit on the waiting "
+        "GPUs costs nothing meanwhile",
         confidence=0.6,
         proof=Proof(
             "largest part of a step that a rank waits at full power",

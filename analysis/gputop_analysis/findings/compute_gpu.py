@@ -57,10 +57,10 @@ def batch_too_small(view: RunView, spec: Spec) -> Finding | None:
     run, larger = Facts(view, one.rank), f"a {times} times larger micro-batch"
     return spec.make(
         "medium",
-        f"the batch is small for this GPU: occupancy {highest:.0f} %, {least_free * 100:.0f} % of the memory free",
-        f"SM occupancy at most {highest:.0f} % and {least_free * 100:.0f} % of the memory free at the peak on "
-        f"{len(seen)} "
-        f"GPUs"
+        f"the batch is small for this GPU: occupancy {highest:.0f} %, {least_free * 100:.0f} % of "
+        "the memory free",
+        f"SM occupancy at most {highest:.0f} % and {least_free * 100:.0f} % of the memory free at "
+        f"the peak on {len(seen)} GPUs"
         + (f"; batch_size={size}" if size else "")
         + f"; {accumulated:.0f} micro-batches a step",
         Option(
@@ -130,9 +130,11 @@ def bandwidth_bound(view: RunView, spec: Spec) -> Finding | None:
     fused = (hello.get("optimizer") or {}).get("fused")
     return spec.make(
         "medium",
-        f"memory bandwidth limits the GPU: memory active {dram:.0f} %, tensor cores {tensor:.0f} % of the time",
-        f"GPU {one.gpu}: DRAM active {dram:.0f} %, tensor cores {tensor:.0f} % over {len(one.rows)} samples; "
-        f"torch.compile {'on' if compiled else 'off'}, optimizer {'fused' if fused else 'not fused'}",
+        f"memory bandwidth limits the GPU: memory active {dram:.0f} %, tensor cores {tensor:.0f} "
+        "% of the time",
+        f"GPU {one.gpu}: DRAM active {dram:.0f} %, tensor cores {tensor:.0f} % over "
+        f"{len(one.rows)} samples; torch.compile {'on' if compiled else 'off'}, optimizer "
+        f"{'fused' if fused else 'not fused'}",
         (
             *([] if compiled else [f"{phrase(run, 'compile')}, which fuses element-wise work"]),
             *([] if fused else ["fused=True in the optimizer"]),

@@ -17,7 +17,8 @@ MATH_SHARE = 0.10
     name="low MFU",
     family="compute",
     cause="compute",
-    trigger="model FLOPs below 30 % of what the GPUs could do in the same time, where FLOPs and peak are known",
+    trigger="model FLOPs below 30 % of what the GPUs could do in the same time, where FLOPs "
+    "and peak are known",
     fix="the largest line of the efficiency budget says where the rest goes",
     no_use="for models whose work is not matrix products",
     reads="floating-point operations per step, the GPU's dense peak, step time",
@@ -35,10 +36,10 @@ def low_mfu(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "info",
         f"{one.mfu * 100:.0f} % of the GPU's peak is used for the model (MFU)",
-        f"{one.model_flops_per_step:.3g} model FLOPs a step on {one.gpu}, peak {one.peak_flops / 1e12:,.0f} TFLOP/s "
-        f"dense "
-        f"{one.precision}; HFU {one.hfu * 100:.0f} %",
-        "see the efficiency budget (gputop report): its largest line below useful compute is what to mend first",
+        f"{one.model_flops_per_step:.3g} model FLOPs a step on {one.gpu}, peak "
+        f"{one.peak_flops / 1e12:,.0f} TFLOP/s dense {one.precision}; HFU {one.hfu * 100:.0f} %",
+        "see the efficiency budget (gputop report): its largest line below useful "
+        "compute is what to mend first",
         rank=everybody(view),
         confidence=0.8,
         proof=Proof(
@@ -46,7 +47,8 @@ def low_mfu(view: RunView, spec: Spec) -> Finding | None:
             100 * one.mfu,
             100 * LOW_MFU,
             "%",
-            "MFU = model FLOPs per step x steps / (dense peak x wall time of the steady steps) (PaLM, appendix B)",
+            "MFU = model FLOPs per step x steps / (dense peak x wall time of the steady steps) "
+            "(PaLM, appendix B)",
             (
                 Input("model FLOPs per step", one.model_flops_per_step, "FLOP", one.source),
                 Input(
@@ -63,7 +65,8 @@ def low_mfu(view: RunView, spec: Spec) -> Finding | None:
     name="attention in the math kernel",
     family="compute",
     cause="compute",
-    trigger="a profile burst shows scaled_dot_product_attention in its math form for over 10 % of the device's time",
+    trigger="a profile burst shows scaled_dot_product_attention in its math form for over 10 "
+    "% of the device's time",
     fix="a mask and a dtype that the flash or memory-efficient kernel takes",
     no_use="where the mask or the dtype cannot be another one",
     reads="kernel names of a profiler burst or trace",
@@ -89,11 +92,11 @@ def math_attention(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "medium",
         f"attention runs in the math kernel, {share * 100:.0f} % of the GPU's time at least",
-        f"{calls / steps:.0f} calls a step of scaled_dot_product_attention in its math form in a profile of {steps} "
-        f"steps; "
-        "it and its softmax take that part of the kernels listed",
-        "use fp16 or bf16 inputs, is_causal=True instead of a mask where it is causal, a head size of at most 256; "
-        "torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION) says what forbids the fast kernel",
+        f"{calls / steps:.0f} calls a step of scaled_dot_product_attention in its math form in a "
+        f"profile of {steps} steps; it and its softmax take that part of the kernels listed",
+        "use fp16 or bf16 inputs, is_causal=True instead of a mask where it is causal, a head "
+        "size of at most 256; torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION) says "
+        "what forbids the fast kernel",
         rank=event.get("rank") if len(view.ranks) == 1 else None,
         confidence=0.8,
         proof=Proof(
@@ -101,7 +104,8 @@ def math_attention(view: RunView, spec: Spec) -> Finding | None:
             100 * share,
             100 * MATH_SHARE,
             "%",
-            "no time is claimed: the matrix products of the math form are not told from the model's own",
+            "no time is claimed: the matrix products of the math form are not "
+            "told from the model's own",
             (
                 Input(
                     "calls in the profile",

@@ -26,7 +26,9 @@ from gputop_analysis.view import RunView, once_per_view
 from gputop_analysis.waits import hidden_wait_ms, mean_wait_ms
 
 USUAL = 2.0
-"""A backward computes two products for each one of the forward; checkpointing repeats the forward as well."""
+"""A backward computes two products for each one of the forward; checkpointing repeats the forward
+as well.
+"""
 LEAST = 2.5
 """No finding asks for less, so that no interval is worked out below."""
 FREE_MEMORY = 0.35
@@ -57,7 +59,9 @@ class Passes:
 
 
 def passes(view: RunView, rank: int) -> Passes | None:
-    """None where too little was measured, or where a wait inside the backward cannot be told from computing."""
+    """None where too little was measured, or where a wait inside the backward cannot be told from
+    computing.
+    """
     forward, backward = _forward(view, rank), steady_share(view, rank, "backward")
     if forward is None or backward is None or forward.mean_ms < 0.2:
         return None
@@ -74,7 +78,9 @@ def passes(view: RunView, rank: int) -> Passes | None:
 
 
 def _inside_backward_ms(view: RunView, rank: int) -> float:
-    """Waiting that is to be taken off the backward; none where collectives are called from Python. NaN: not known."""
+    """Waiting that is to be taken off the backward; none where collectives are called from Python.
+    NaN: not known.
+    """
     hidden = hidden_wait_ms(view, rank)
     elsewhere = view.world_size == 1 or mean_wait_ms(view, rank) == mean_wait_ms(view, rank)
     return 0.0 if hidden != hidden and elsewhere else hidden
@@ -91,7 +97,9 @@ def _forward(view: RunView, rank: int) -> Share | None:
 
 @once_per_view
 def _typical(view: RunView) -> Passes | None:
-    """The rank whose forward is the lower median: for 1024 ranks as many intervals would take too long."""
+    """The rank whose forward is the lower median: for 1024 ranks as many intervals would take too
+    long.
+    """
     forward = typical(_forward(view, rank) for rank in some_ranks(view))
     return passes(view, forward.rank) if forward else None
 
@@ -101,10 +109,11 @@ def _typical(view: RunView) -> Passes | None:
     name="backward far longer than forward",
     family="compute",
     cause="compute",
-    trigger="backward, without the wait for other ranks, above 3 times the forward (lower end of the 95 % interval) "
-    "and "
-    "no activation checkpointing; medium where a graph of the gradients is made",
-    fix="create_graph and retain_graph only where gradients of gradients are needed, and not at each step",
+    trigger="backward, without the wait for other ranks, above 3 times the forward (lower end "
+    "of the 95 % interval) and no activation checkpointing; medium where a graph of "
+    "the gradients is made",
+    fix="create_graph and retain_graph only where gradients of gradients are "
+    "needed, and not at each step",
     no_use="where each step needs gradients of gradients",
     reads="steps.backward_ns less the wait for other ranks, against forward_ns",
     silent="fewer than 20 steady steps; activation checkpointing; a wait that is not known",
@@ -126,15 +135,15 @@ def long_backward(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "medium" if seen else "info",
         f"backward takes {one.ratio.value:.1f} times as long as forward",
-        f"{one.backward_ms:.1f} ms against {one.forward_ms:.1f} ms a step, {one.clock} clock (95 % interval of the "
-        f"ratio "
-        f"{one.ratio.low:.1f} to {one.ratio.high:.1f}); twice is usual without activation checkpointing; "
+        f"{one.backward_ms:.1f} ms against {one.forward_ms:.1f} ms a step, {one.clock} clock (95 "
+        f"% interval of the ratio {one.ratio.low:.1f} to {one.ratio.high:.1f}); twice is usual "
+        "without activation checkpointing; "
         + ("create_graph=True was seen" if seen else "create_graph=True was not seen"),
-        "take gradients of gradients (create_graph=True) every few steps only, as lazy R1 regularisation does"
+        "take gradients of gradients (create_graph=True) every few steps only, as lazy R1 "
+        "regularisation does"
         if seen
-        else "look with torch.profiler at what the backward does: an embedding without sparse=True, retain_graph, a "
-        "custom "
-        "autograd.Function",
+        else "look with torch.profiler at what the backward does: an embedding without "
+        "sparse=True, retain_graph, a custom autograd.Function",
         rank=everybody(view),
         confidence=0.8 if seen else 0.5,
         recoverable_ms_per_step=extra_ms if seen else None,
@@ -155,8 +164,8 @@ def long_backward(view: RunView, spec: Spec) -> Finding | None:
     name="needless activation checkpointing",
     family="compute",
     cause="compute",
-    trigger="activation checkpointing, backward above 2.7 times the forward, and 35 % of the GPU's memory free at the "
-    "peak",
+    trigger="activation checkpointing, backward above 2.7 times the forward, and 35 % of the "
+    "GPU's memory free at the peak",
     fix="checkpoint fewer layers",
     no_use="without a GPU of the run; where the peak is needed for evaluations",
     reads="backward against forward, hello.checkpointing, free device memory",
@@ -178,13 +187,13 @@ def needless_checkpointing(view: RunView, spec: Spec) -> Finding | None:
     again_ms = min(one.forward_ms, max(0.0, one.backward_ms - USUAL * one.forward_ms))
     return spec.make(
         "medium",
-        f"activation checkpointing, although {min(free) * 100:.0f} % of the GPU's memory is never used",
-        f"backward {one.backward_ms:.1f} ms is {one.ratio.value:.1f} times the forward of {one.forward_ms:.1f} ms a "
-        f"step, "
-        f"{one.clock} clock: it computes the forward again",
+        f"activation checkpointing, although {min(free) * 100:.0f} % of the GPU's memory is never "
+        "used",
+        f"backward {one.backward_ms:.1f} ms is {one.ratio.value:.1f} times the forward of "
+        f"{one.forward_ms:.1f} ms a step, {one.clock} clock: it computes the forward again",
         Option(
-            "switch checkpointing off for as many layers as fit: model.gradient_checkpointing_disable(), or "
-            "checkpoint every second layer",
+            "switch checkpointing off for as many layers as fit: "
+            "model.gradient_checkpointing_disable(), or checkpoint every second layer",
             lever=Lever("activation checkpointing", -1),
         ),
         rank=everybody(view),
@@ -196,7 +205,8 @@ def needless_checkpointing(view: RunView, spec: Spec) -> Finding | None:
             100 * min(free),
             100 * FREE_MEMORY,
             "%",
-            f"recoverable = backward - {USUAL:.0f} x forward, at most the forward that is computed again",
+            f"recoverable = backward - {USUAL:.0f} x forward, at most the forward that is "
+            "computed again",
             (*one.inputs(), Input("checkpointing", "seen", "", "hello.checkpointing")),
         ),
     )

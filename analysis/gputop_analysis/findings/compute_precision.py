@@ -15,7 +15,9 @@ from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import RunView
 
 AMPERE = 8.0
-"""Compute capability from which on tensor cores know TF32 and bfloat16 (CUDA C++ programming guide, appendix H)."""
+"""Compute capability from which on tensor cores know TF32 and bfloat16 (CUDA C++ programming guide,
+appendix H).
+"""
 SM_BUSY, TENSOR_IDLE = 70.0, 10.0
 _FLOAT16 = "wrap forward and loss in torch.autocast('cuda', torch.float16), with a GradScaler"
 
@@ -46,12 +48,16 @@ def tensor_cores_idle(view: RunView, spec: Spec) -> Finding | None:
     amp = bool((hello.get("amp") or {}).get("autocast"))
     return spec.make(
         "medium" if not amp and _all_float32(hello) else "info",
-        f"tensor cores are active {tensor:.0f} % of the time while the GPU computes {busy:.0f} % of it",
-        f"GPU {seen.gpu}: SM active {busy:.0f} %, tensor cores {tensor:.0f} % over {len(seen.rows)} samples; autocast "
-        f"{'on' if amp else 'off'}, parameters {', '.join(_dtypes(hello)) or 'of a type not told'}",
-        "most time goes to work that is no matrix product: see CE05, and torch.profiler for the largest kernels"
+        f"tensor cores are active {tensor:.0f} % of the time while the GPU computes {busy:.0f} % "
+        "of it",
+        f"GPU {seen.gpu}: SM active {busy:.0f} %, tensor cores {tensor:.0f} % over "
+        f"{len(seen.rows)} samples; autocast {'on' if amp else 'off'}, parameters "
+        f"{', '.join(_dtypes(hello)) or 'of a type not told'}",
+        "most time goes to work that is no matrix product: see CE05, and torch.profiler for the "
+        "largest kernels"
         if amp
-        else f"forward and loss in bfloat16: {phrase(run, 'autocast', device='cuda', dtype='bfloat16', short='bf16')}"
+        else "forward and loss in bfloat16: "
+        f"{phrase(run, 'autocast', device='cuda', dtype='bfloat16', short='bf16')}"
         if _capability(hello) >= AMPERE
         else Option(_FLOAT16, assumes=False),
         rank=everybody(view),
@@ -76,10 +82,12 @@ def tensor_cores_idle(view: RunView, spec: Spec) -> Finding | None:
     name="TF32 off",
     family="compute",
     cause="compute",
-    trigger="float32 parameters without autocast on a GPU from Ampere on, matrix products at highest precision",
+    trigger="float32 parameters without autocast on a GPU from Ampere on, matrix products at "
+    "highest precision",
     fix="torch.set_float32_matmul_precision('high')",
     no_use=(
-        "without a GPU of the run, or one before Ampere; where all 23 bits of the mantissa are needed"
+        "without a GPU of the run, or one before Ampere; where all 23 bits of "
+        "the mantissa are needed"
     ),
     reads="hello.flags of matmul precision, hello.device_capability, dtypes of the parameters",
     silent="older than Ampere; no fp32 matrix products",
@@ -112,11 +120,12 @@ def tf32_off(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "medium",
         "matrix products run in full float32, past the tensor cores",
-        f"{hello.get('device_name') or 'the GPU'} has compute capability {hello.get('device_capability')}; parameters "
-        "float32, no autocast, torch.get_float32_matmul_precision() is 'highest', allow_tf32 off",
+        f"{hello.get('device_name') or 'the GPU'} has compute capability "
+        f"{hello.get('device_capability')}; parameters float32, no autocast, "
+        "torch.get_float32_matmul_precision() is 'highest', allow_tf32 off",
         (
-            "torch.set_float32_matmul_precision('high') before training: products are rounded to 10 bits of mantissa "
-            "and run up to 8 times as fast",
+            "torch.set_float32_matmul_precision('high') before training: products are rounded to "
+            "10 bits of mantissa and run up to 8 times as fast",
             f"or {phrase(run, 'autocast', device='cuda', dtype='bfloat16', short='bf16')}",
         ),
         rank=everybody(view),
@@ -141,8 +150,8 @@ def tf32_off(view: RunView, spec: Spec) -> Finding | None:
     name="fp16 with a scaler on bf16 hardware",
     family="compute",
     cause="compute",
-    trigger="a GradScaler in use with float16 on hardware that computes in bfloat16 as fast (Ampere and later, or a "
-    "CPU)",
+    trigger="a GradScaler in use with float16 on hardware that computes in bfloat16 as fast "
+    "(Ampere and later, or a CPU)",
     fix="torch.autocast(..., torch.bfloat16) without GradScaler",
     no_use="on a GPU without bfloat16 (before Ampere)",
     reads="hello.amp.grad_scaler and dtype, hello.device_capability",
@@ -168,8 +177,8 @@ def float16_with_scaler(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "medium",
         "float16 with a GradScaler, where bfloat16 needs none",
-        f"GradScaler is in use, autocast to {amp.get('dtype') or 'float16'}, on {where}, which computes in bfloat16 "
-        f"too",
+        f"GradScaler is in use, autocast to {amp.get('dtype') or 'float16'}, on {where}, which "
+        "computes in bfloat16 too",
         phrase(run, "autocast", device=device, dtype="bfloat16", short="bf16")
         + ("" if run.trainer else ", and remove GradScaler: loss.backward(); optimizer.step()"),
         rank=everybody(view),
@@ -179,7 +188,8 @@ def float16_with_scaler(view: RunView, spec: Spec) -> Finding | None:
             1,
             0,
             "",
-            "no time is claimed: the scaler itself is cheap; what it costs are skipped steps and overflows",
+            "no time is claimed: the scaler itself is cheap; what it costs are "
+            "skipped steps and overflows",
             (
                 Input("GradScaler", "in use", "", "hello.amp.grad_scaler"),
                 Input("autocast", str(amp.get("dtype")), "", "hello.amp.dtype"),
@@ -190,7 +200,9 @@ def float16_with_scaler(view: RunView, spec: Spec) -> Finding | None:
 
 
 def _typical(view: RunView) -> Samples | None:
-    """The device whose multiprocessors are active in the lower-median way; None unless every rank's was sampled."""
+    """The device whose multiprocessors are active in the lower-median way; None unless every rank's
+    was sampled.
+    """
     seen = [one for rank in view.ranks if (one := samples(view, rank))]
     known = sorted(
         (value, i) for i, one in enumerate(seen) if (value := one.mean("sm_active_pct")) is not None

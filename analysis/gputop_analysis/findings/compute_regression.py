@@ -19,10 +19,14 @@ from gputop_analysis.text import longer
 from gputop_analysis.view import Array, RunView
 
 SLOWER_ON_CPU, SLOWER_BUSY = 0.5, 1.2
-"""On a CPU, a program on the sibling of a core makes the same work take up to twice the CPU time, without any queue:
-where most of the growth is CPU time, or that is not known, more is asked for, or that one phase grows by itself."""
+"""On a CPU, a program on the sibling of a core makes the same work take up to twice the CPU time,
+without any queue: where most of the growth is CPU time, or that is not known, more is asked for, or
+that one phase grows by itself.
+"""
 OTHERS = 0.2
-"""Part of the step that the other phases must take to tell by what factor a neighbour makes all of it slower."""
+"""Part of the step that the other phases must take to tell by what factor a neighbour makes all of
+it slower.
+"""
 LOOK_AT = 8
 """Ranks that are compared with their own beginning."""
 WAITING = ("backward", "comm")
@@ -41,9 +45,13 @@ class Regression:
     phase_ms: float
     """By how much that phase grew."""
     phase_alone_ms: float
-    """By how much it grew beyond the factor by which the rest of the step did; 0 where there is hardly any rest."""
+    """By how much it grew beyond the factor by which the rest of the step did; 0 where there is
+    hardly any rest.
+    """
     unit: str
-    """What the step time is counted per: ``step``, or ``tokens`` and ``samples`` where their number changed."""
+    """What the step time is counted per: ``step``, or ``tokens`` and ``samples`` where their number
+    changed.
+    """
     records: int
     cpu_ms: float | None
     """By how much the training thread's CPU time grew; None where it was not measured."""
@@ -56,9 +64,11 @@ class Regression:
     name="step-time regression",
     family="compute",
     cause="compute",
-    trigger="a lasting change of level of the log step time (CUSUM, 6 standard errors in view of its autocorrelation) "
-    "by 15 % or more; on a CPU, where a busy neighbour costs CPU time, by 120 %, or by 50 % in one phase alone; or one "
-    "phase that climbs steadily (Mann-Kendall, beside a line better than beside a step) by 15 % of the step",
+    trigger="a lasting change of level of the log step time (CUSUM, 6 standard errors in view "
+    "of its autocorrelation) by 15 % or more; on a CPU, where a busy neighbour costs "
+    "CPU time, by 120 %, or by 50 % in one phase alone; or one phase that climbs "
+    "steadily (Mann-Kendall, beside a line better than beside a step) by 15 "
+    "% of the step",
     fix="find what changed at that step: data, code path, clocks, another program",
     no_use="where the schedule asks for more work from that step on",
     reads="steps.wall_ns over the run, per token where tokens are counted",
@@ -71,7 +81,9 @@ class Regression:
     seen_on=CPU,
 )
 def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
-    """Compared with the run's own beginning. Ranks go in step: the first stands for all unless it only waits longer."""
+    """Compared with the run's own beginning. Ranks go in step: the first stands for all unless it
+    only waits longer.
+    """
     rank = next(iter(view.ranks), None)
     climb = next((one for r in view.ranks[:LOOK_AT] if (one := climbing(view, r))), None)
     if climb is not None:
@@ -105,9 +117,9 @@ def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "high" if growth > 0.5 else "medium",
         f"steps take {longer(growth)}{per} since step {found.step:,}{where}",
-        f"{found.before_ms:.1f} ms before, {found.after_ms:.1f} ms after{per}; {found.phase} grew by "
-        f"{found.phase_ms:.1f} ms; "
-        f"{found.change.score:.0f} standard errors, autocorrelation time {found.change.tau:.1f} records",
+        f"{found.before_ms:.1f} ms before, {found.after_ms:.1f} ms after{per}; {found.phase} grew "
+        f"by {found.phase_ms:.1f} ms; {found.change.score:.0f} standard errors, autocorrelation "
+        f"time {found.change.tau:.1f} records",
         f"look for what changed at step {found.step:,} in {found.phase}"
         + named(site, " at {}")
         + ": a schedule, a growing list, another kind of batch, another program on the machine",
@@ -127,7 +139,9 @@ def _least_on_cpu(found: Regression, more_ms: float) -> float:
 
 
 def _queueing_grew(view: RunView, rank: int, found: Regression) -> float:
-    """Milliseconds a step that waiting for a core grew by; in proportion to the step where not sampled before."""
+    """Milliseconds a step that waiting for a core grew by; in proportion to the step where not
+    sampled before.
+    """
     ends = view.per_rank[rank].steady_ends_ns
     after = run_queue_share(view, rank, found.since_ns, int(ends[-1]))
     if after is None:
@@ -145,9 +159,10 @@ def _proof(found: Regression, rank: int, least: float, queued_ms: float) -> Proo
         100 * (found.after_ms / found.before_ms - 1),
         100 * least,
         "% more",
-        "recoverable = step time after - before - growth of waiting for a core, or growth of the phase beyond the rest "
-        "of the step where only that is sure; the change lies at the CUSUM's extreme, its standard error is "
-        "sqrt(variance x autocorrelation time x (1/n before + 1/n after)) of the log step time",
+        "recoverable = step time after - before - growth of waiting for a core, or growth of the "
+        "phase beyond the rest of the step where only that is sure; the change lies at the "
+        "CUSUM's extreme, its standard error is sqrt(variance x autocorrelation time x (1/n "
+        "before + 1/n after)) of the log step time",
         (
             Input("step time before", found.before_ms, "ms", read),
             Input("step time after", found.after_ms, "ms", read),
@@ -208,7 +223,9 @@ def regression(view: RunView, rank: int) -> Regression | None:
 
 
 def _beyond_the_rest(phase_ms: Array, walls_ms: Array, index: int) -> float:
-    """Growth of a phase beyond the factor by which the rest of the step grew: what no neighbour can have done."""
+    """Growth of a phase beyond the factor by which the rest of the step grew: what no neighbour can
+    have done.
+    """
     rest_ms = walls_ms - phase_ms
     before, rest_before = float(np.median(phase_ms[:index])), float(np.median(rest_ms[:index]))
     if rest_before < OTHERS * (before + rest_before):

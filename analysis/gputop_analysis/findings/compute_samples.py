@@ -39,7 +39,10 @@ class Samples:
 
     def input(self, what: str, column: str, unit: str = "%") -> Input:
         """The mean of a column as an input of a proof."""
-        source = f"gpu.{column}, GPU {self.gpu}, {len(self.rows)} samples between the warm-up and the last step"
+        source = (
+            f"gpu.{column}, GPU {self.gpu}, {len(self.rows)} samples between the warm-up "
+            "and the last step"
+        )
         return Input(
             what, value if (value := self.mean(column)) is not None else "not told", unit, source
         )
@@ -67,7 +70,9 @@ def _samples(view: RunView, rank: int) -> Samples | None:
 
 
 def gpu_index(view: RunView, rank: int) -> int | None:
-    """NVML's index of the device that a rank trains on: by its UUID, else as the only one that the run uses."""
+    """NVML's index of the device that a rank trains on: by its UUID, else as the only one that the
+    run uses.
+    """
     hello, host = view.hello(rank), view.record.hosts.get(view.host_of(rank))
     if host is None or not on_device(view, rank):
         return None

@@ -1,4 +1,6 @@
-"""Compute efficiency: shapes of the input that change, and convolutions that could be tuned to one shape."""
+"""Compute efficiency: shapes of the input that change, and convolutions that could be tuned to one
+shape.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +21,12 @@ CHURN = 20
     name="shape churn",
     family="compute",
     cause="compute",
-    trigger="more than 20 distinct input shapes in 100 batches; info on a CPU without torch.compile, where it costs "
-    "little",
+    trigger="more than 20 distinct input shapes in 100 batches; info on a CPU without "
+    "torch.compile, where it costs little",
     fix="pad to multiples of 64, or group samples by length",
     no_use=(
-        "on a CPU without torch.compile; padding: where inputs are no tokens; grouping: with an IterableDataset"
+        "on a CPU without torch.compile; padding: where inputs are no tokens; grouping: with an "
+        "IterableDataset"
     ),
     reads="hello.shapes: the first tensor of a hundred batches in each thousand",
     silent="fewer than 100 batches; only an info on a CPU without torch.compile",
@@ -62,7 +65,8 @@ def shape_churn(view: RunView, spec: Spec) -> Finding | None:
             _per_100(shapes),
             CHURN,
             "",
-            "no time is claimed: what a new shape costs depends on the allocator, cuDNN and torch.compile",
+            "no time is claimed: what a new shape costs depends on the "
+            "allocator, cuDNN and torch.compile",
             (
                 Input(
                     "distinct shapes",
@@ -88,7 +92,10 @@ def _per_100(shapes: Shapes) -> float:
 def _why(view: RunView, rank: int) -> str:
     if not on_device(view, rank):
         return "on a CPU without torch.compile this costs little"
-    return "the caching allocator splits its blocks for each of them, and cuDNN searches anew where benchmark is on"
+    return (
+        "the caching allocator splits its blocks for each of them, and cuDNN searches anew where "
+        "benchmark is on"
+    )
 
 
 @finding(
@@ -96,7 +103,8 @@ def _why(view: RunView, rank: int) -> str:
     name="convolutions not tuned",
     family="compute",
     cause="compute",
-    trigger="two-dimensional convolutions on a GPU, inputs of at most 3 shapes, cudnn.benchmark off",
+    trigger="two-dimensional convolutions on a GPU, inputs of at most 3 shapes, "
+    "cudnn.benchmark off",
     fix="torch.backends.cudnn.benchmark = True, and model.to(memory_format=torch.channels_last)",
     no_use="without a GPU of the run; where shapes change, or runs must be repeatable",
     reads="hello.model, hello.batch, hello.flags (cudnn.benchmark), memory format",
@@ -124,9 +132,10 @@ def convolutions_not_tuned(view: RunView, spec: Spec) -> Finding | None:
         return None
     return spec.make(
         "info",
-        f"{convolutions} convolutions run without cudnn.benchmark although the input's shape does not change",
-        f"{shapes['distinct']} input shapes in {shapes['batches']} batches, cudnn.benchmark off, not deterministic by "
-        f"wish",
+        f"{convolutions} convolutions run without cudnn.benchmark although the input's shape does "
+        "not change",
+        f"{shapes['distinct']} input shapes in {shapes['batches']} batches, cudnn.benchmark off, "
+        "not deterministic by wish",
         "set torch.backends.cudnn.benchmark = True before training, and try "
         "model.to(memory_format=torch.channels_last) with inputs in the same format",
         rank=everybody(view),

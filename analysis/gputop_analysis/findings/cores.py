@@ -1,4 +1,6 @@
-"""Who uses the cores: the run's own processes, other programs; and how fast a loader can be on what is left."""
+"""Who uses the cores: the run's own processes, other programs; and how fast a loader can be on what
+is left.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from gputop_probes.record.layout import PROCESS_RANK, PROCESS_WORKER
 BUSY_CORES = 0.3
 """Cores that programs outside the run must use before waiting for a core is put down to them."""
 HANDOVER_MS = 1.0
-"""A worker process hands a batch over in 0.2 to 1 ms: data time below that is not won by more workers."""
+"""A worker process hands a batch over in 0.2 to 1 ms: data time below that is not won by more
+workers.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,9 @@ def foreign_cores(view: RunView, host: str) -> float:
 
 
 def neighbours(view: RunView, host: str) -> list[tuple[str, float]]:
-    """Names of the programs outside the run that use most of the cores, with how many; the most first."""
+    """Names of the programs outside the run that use most of the cores, with how many; the most
+    first.
+    """
     cores: dict[str, float] = {}
     looks = 0
     for event in view.events("neighbours"):
@@ -98,8 +104,8 @@ def neighbours(view: RunView, host: str) -> list[tuple[str, float]]:
 def own_cores(view: RunView, rank: int, processes: int) -> float | None:
     """Cores that a rank gets for so many of its processes; None where they are not known.
 
-    The ranks of a host and other programs share its cores in equal parts, thread by thread. How many
-    other threads want a core shows in how long the training thread waits for one.
+    The ranks of a host and other programs share its cores in equal parts, thread by thread. How
+    many other threads want a core shows in how long the training thread waits for one.
     """
     cores, host = view.cores(rank), view.host_of(rank)
     if not cores:
@@ -149,11 +155,14 @@ def _running(view: RunView, rank: int) -> float | None:
 
 
 UNDISTURBED = 0.95
-"""Part of the time in which a thread that is ready runs, from which nothing else seems to want its core."""
+"""Part of the time in which a thread that is ready runs, from which nothing else seems to want its
+core.
+"""
 
 
 def work_ms(view: RunView, rank: int, wall_ms: float) -> float | None:
-    """CPU time of a step: the rank's process with all its threads, and its workers; None: not known.
+    """CPU time of a step: the rank's process with all its threads, and its workers; None: not
+    known.
 
     Where the samplers saw too little, the training thread's own CPU time, without workers.
     """
@@ -170,7 +179,8 @@ def work_ms(view: RunView, rank: int, wall_ms: float) -> float | None:
 
 
 def won_by_workers(view: RunView, wait: Share, now: int, then: int) -> float:
-    """Milliseconds a step that ``then`` workers would win over ``now``, on the cores that there are.
+    """Milliseconds a step that ``then`` workers would win over ``now``, on the cores that there
+    are.
 
     A step then takes as long as the slowest of three: the work that is no input; making its batches
     in ``then`` processes; and all of it together on the rank's cores. Handing a batch over stays.

@@ -65,8 +65,8 @@ def first_failing_rank(view: RunView, spec: Spec) -> Finding | None:
         f"rank {rank} fails{' first' if of_many else ''} at step {first.get('step', '?')}: {said}"[
             :140
         ],
-        f"{said}, at {first.get('site') or 'an unknown line'} in phase {first.get('phase', '?')}, step "
-        f"{first.get('step', '?')}"
+        f"{said}, at {first.get('site') or 'an unknown line'} in phase {first.get('phase', '?')}, "
+        f"step {first.get('step', '?')}"
         + (f"; rank {', '.join(map(str, later))} failed after it" if later else ""),
         f"mend {first.get('site') or 'what the traceback says'}"
         + ("; later errors of other ranks follow from it" if of_many else ""),
@@ -93,7 +93,9 @@ def first_failing_rank(view: RunView, spec: Spec) -> Finding | None:
 
 
 def _vanished(view: RunView, raised: list[Event]) -> Event | None:
-    """The loss of a rank that ended without an exception, where the others only say that they cannot reach it."""
+    """The loss of a rank that ended without an exception, where the others only say that they
+    cannot reach it.
+    """
     lost, reason = _first_lost(view)
     if lost is None or not reason or lost in {event.get("rank") for event in raised}:
         return None
@@ -109,15 +111,16 @@ def _vanished_first(view: RunView, spec: Spec, gone: Event, raised: list[Event])
     return spec.make(
         "critical",
         f"rank {rank} vanished first, after step {step:,}, without an exception",
-        f"the process of rank {rank} was gone ({gone.get('reason')}) and had raised nothing; rank {others} then failed "
-        f"to reach it: {_said(raised[0])}"
+        f"the process of rank {rank} was gone ({gone.get('reason')}) and had raised nothing; rank "
+        f"{others} then failed to reach it: {_said(raised[0])}"
         + (
             f"; the kernel killed {killed} process for lack of memory in the meantime"
             if killed
             else ""
         ),
-        f"look at what ended rank {rank}: the out-of-memory killer (`dmesg -T | grep -i oom`), the scheduler, a crash "
-        "in native code (PYTHONFAULTHANDLER=1), or a person; the errors of the other ranks follow from it",
+        f"look at what ended rank {rank}: the out-of-memory killer (`dmesg -T | grep -i oom`), "
+        "the scheduler, a crash in native code (PYTHONFAULTHANDLER=1), or a person; the errors of "
+        "the other ranks follow from it",
         rank=rank,
         host=gone.get("host") or view.host_of(rank) or None,
         confidence=0.9,
@@ -126,7 +129,8 @@ def _vanished_first(view: RunView, spec: Spec, gone: Event, raised: list[Event])
             1,
             0,
             "",
-            "no goodbye and no exception of that rank; the exceptions of all others speak of a connection",
+            "no goodbye and no exception of that rank; the exceptions of all others "
+            "speak of a connection",
             (
                 Input(
                     f"rank {rank}",
@@ -144,9 +148,11 @@ def _vanished_first(view: RunView, spec: Spec, gone: Event, raised: list[Event])
     name="a thread has died",
     family="crash",
     cause="crash",
-    trigger="an exception ended a thread of the training process, not the process; high where the run then stands "
-    "still or ends with an error that no exception of the process explains, else info",
-    fix="catch it in the thread, or restart the thread; what it did for the training is not done any more",
+    trigger="an exception ended a thread of the training process, not the process; high where "
+    "the run then stands still or ends with an error that no exception of the process "
+    "explains, else info",
+    fix="catch it in the thread, or restart the thread; what it did for the "
+    "training is not done any more",
     immediate=True,
     no_use="where the thread may die, such as a logger's whose server is away",
     reads="exceptions that reach threading.excepthook",
@@ -168,8 +174,8 @@ def thread_died(view: RunView, spec: Spec) -> Finding | None:
         f"thread {name} of rank {rank} has died at step {first.get('step', '?')}: {said}"[:140],
         f"{said}, at {site or 'an unknown line'}; the process went on without that thread"
         + (f"; {len(raised) - 1} more threads ended so" if len(raised) > 1 else ""),
-        f"mend {site or 'what the traceback says'}, or catch the exception in the thread: whatever waits for it waits "
-        "for ever",
+        f"mend {site or 'what the traceback says'}, or catch the exception in the thread: "
+        "whatever waits for it waits for ever",
         rank=rank,
         site=site,
         host=first.get("host"),
@@ -179,7 +185,8 @@ def thread_died(view: RunView, spec: Spec) -> Finding | None:
             len(raised),
             0,
             "",
-            "threading.excepthook was called; high where the run hangs or ends with a code other than 0",
+            "threading.excepthook was called; high where the run hangs or ends with "
+            "a code other than 0",
             tuple(
                 Input(
                     f"rank {one.get('rank')}",
@@ -210,7 +217,9 @@ def _said(raised: Event) -> str:
 
 
 def _what(message: str) -> str:
-    """The telling line of an exception's message: the last one where a worker's traceback is quoted in it."""
+    """The telling line of an exception's message: the last one where a worker's traceback is quoted
+    in it.
+    """
     lines = message.strip().splitlines()
     return (lines[-1] if lines[0].startswith("Caught ") else lines[0]) if lines else ""
 
@@ -316,7 +325,9 @@ def _said_goodbye(view: RunView) -> set[int | None]:
 
 
 def _first_lost(view: RunView) -> tuple[int | None, str]:
-    """The rank that vanished first without saying goodbye, and how; a single rank is the one meant in any case."""
+    """The rank that vanished first without saying goodbye, and how; a single rank is the one meant
+    in any case.
+    """
     said_goodbye = _said_goodbye(view)
     lost = sorted(view.record.events("rank_lost"), key=lambda e: e.get("t_ns", 0))
     lost = [e for e in lost if e.get("rank") not in said_goodbye]
@@ -342,13 +353,25 @@ def _exit_advice(code: int, out_of_memory: bool, how: str, lost: str, of_many: b
             if out_of_memory
             else "the out-of-memory killer, the scheduler or a person"
         )
-        return f"SIGKILL cannot be caught: it came from {cause}; see `dmesg -T | grep -i oom` and the scheduler's log"
+        return (
+            f"SIGKILL cannot be caught: it came from {cause}; see `dmesg -T | grep -i oom` and "
+            "the scheduler's log"
+        )
     if number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE):
-        return "a crash in native code: run with PYTHONFAULTHANDLER=1 for the line; for SIGBUS look at /dev/shm (df -h)"
+        return (
+            "a crash in native code: run with PYTHONFAULTHANDLER=1 for the line; for SIGBUS look "
+            "at /dev/shm (df -h)"
+        )
     if number == signal.SIGABRT:
-        return "native code gave up: the reason stands in the output just before; NCCL's watchdog ends runs in this way"
+        return (
+            "native code gave up: the reason stands in the output just before; NCCL's watchdog "
+            "ends runs in this way"
+        )
     if number == signal.SIGINT:
-        return "an interrupt that did not come through gputop: Ctrl-C elsewhere, the scheduler, or the script's own"
+        return (
+            "an interrupt that did not come through gputop: Ctrl-C elsewhere, the scheduler, or "
+            "the script's own"
+        )
     if number == signal.SIGTERM:
         others = (
             ", or a launcher after another rank had failed"
@@ -358,7 +381,13 @@ def _exit_advice(code: int, out_of_memory: bool, how: str, lost: str, of_many: b
         return f"somebody asked it to end: the scheduler{others}"
     where = "the last lines of output say why (`gputop open` shows them)"
     if lost:
-        return f"look at why {lost} went: what other ranks and the launcher say comes after it; {where}"
+        return (
+            f"look at why {lost} went: what other ranks and the launcher say "
+            f"comes after it; {where}"
+        )
     if code == 1:
-        return f"Python ends so after an error that nothing caught, unless the script chose it: {where}"
+        return (
+            "Python ends so after an error that nothing caught, unless the script chose it: "
+            f"{where}"
+        )
     return f"the script chose this code: {where}"

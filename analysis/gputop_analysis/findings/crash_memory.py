@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 Event = dict[str, Any]
 
 FRAGMENTED = 0.10
-"""Reserved but unallocated memory, of the card, from which fragmentation is the first thing to mend."""
+"""Reserved but unallocated memory, of the card, from which fragmentation is the first thing to
+mend.
+"""
 _SHM_WORDS = (
     "unable to write to file </torch_",
     "unable to allocate shared memory",
@@ -42,7 +44,8 @@ _BUS_ERROR = ("bus error", "sigbus")
     family="crash",
     cause="crash",
     trigger="torch.OutOfMemoryError ended a rank",
-    fix="smaller micro-batch with gradient accumulation, activation checkpointing, expandable_segments:True",
+    fix="smaller micro-batch with gradient accumulation, activation checkpointing, "
+    "expandable_segments:True",
     explains=("HC06", "HC09"),
     immediate=True,
     no_use="what is on already is not named again",
@@ -117,7 +120,8 @@ def cuda_out_of_memory(view: RunView, spec: Spec) -> Finding | None:
     name="host out of memory",
     family="crash",
     cause="crash",
-    trigger="the command or a rank ended by SIGKILL while the kernel's count of out-of-memory kills grew",
+    trigger="the command or a rank ended by SIGKILL while the kernel's "
+    "count of out-of-memory kills grew",
     fix="fewer workers, smaller prefetch, pin_memory=False, or more memory for the job",
     explains=("HC06", "HC09", "ME05", "IN13"),
     immediate=True,
@@ -137,7 +141,8 @@ def host_out_of_memory(view: RunView, spec: Spec) -> Finding | None:
     limit = _memory_limit(view)
     return spec.make(
         "critical",
-        f"the kernel killed {'a process' if kills == 1 else f'{kills} processes'} of the run: host memory is full",
+        f"the kernel killed {'a process' if kills == 1 else f'{kills} processes'} of the run: "
+        "host memory is full",
         f"{kills} out-of-memory kill(s) during the run, exit by SIGKILL"
         + (f"; memory limit {limit / GIB:.2f} GiB" if limit > 0 else "")
         + (f"; largest was {who}" if who else ""),
@@ -148,7 +153,8 @@ def host_out_of_memory(view: RunView, spec: Spec) -> Finding | None:
             kills,
             0,
             "processes",
-            "growth of host.cgroup_oom_kill_total or of the kernel's own count (run_end.oom_kills), the larger one",
+            "growth of host.cgroup_oom_kill_total or of the kernel's own count "
+            "(run_end.oom_kills), the larger one",
             (
                 Input(
                     "memory limit",
@@ -194,11 +200,12 @@ def shared_memory_full(view: RunView, spec: Spec) -> Finding | None:
     workers = (view.hello(event.get("rank")).get("dataloader") or {}).get("num_workers")
     return spec.make(
         "critical",
-        f"rank {event.get('rank')}: a worker found no room in shared memory, step {event.get('step', '?')}",
+        f"rank {event.get('rank')}: a worker found no room in shared memory, step "
+        f"{event.get('step', '?')}",
         message
         + (f"; /dev/shm {used / GIB:.2f} of {total / GIB:.2f} GiB" if used > 0.5 * total else ""),
-        "enlarge /dev/shm (docker run --shm-size=16g, or an emptyDir of medium Memory in Kubernetes), or call "
-        "torch.multiprocessing.set_sharing_strategy('file_system')"
+        "enlarge /dev/shm (docker run --shm-size=16g, or an emptyDir of medium Memory in "
+        "Kubernetes), or call torch.multiprocessing.set_sharing_strategy('file_system')"
         + (
             f"; num_workers={workers} hold up to prefetch_factor batches each there"
             if workers
@@ -223,7 +230,9 @@ def shared_memory_full(view: RunView, spec: Spec) -> Finding | None:
 
 
 def out_of_memory_kills(view: RunView) -> int:
-    """Processes that the kernel killed for lack of memory during the run: of the job's cgroup, or of the machine."""
+    """Processes that the kernel killed for lack of memory during the run: of the job's cgroup, or
+    of the machine.
+    """
     kills = sum(int(e.get("oom_kills") or 0) for e in view.record.events("run_end"))
     in_group = 0
     for host in view.record.hosts.values():
@@ -298,7 +307,8 @@ def _advice(sizes: dict[str, float], growth: int, foreign: int, lever: Lever | N
         first.append("end the other processes on this GPU (`nvidia-smi`)")
     if total and sizes.get("idle", 0.0) > FRAGMENTED * total:
         first.append(
-            "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (memory is reserved but in pieces)"
+            "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True (memory is "
+            "reserved but in pieces)"
         )
     if growth > 0.1 * (sizes.get("allocated") or float("inf")):
         first.append(
@@ -306,7 +316,8 @@ def _advice(sizes: dict[str, float], growth: int, foreign: int, lever: Lever | N
         )
     if lever is not None:
         first.append(
-            f"nearest change that would have fitted: {lever.change} (saves {lever.saves / GIB:.2f} GiB)"
+            f"nearest change that would have fitted: {lever.change} (saves "
+            f"{lever.saves / GIB:.2f} GiB)"
         )
     else:
         first.append(
@@ -346,7 +357,8 @@ def _less_host_memory(run: Facts | None, grown: int) -> list[str | Option]:
         found.append("pin_memory=False in the DataLoader: pinned memory cannot be swapped")
     if grown == PROCESS_WORKER:
         found.append(
-            "arrays in place of lists of objects in the dataset (each worker copies what it touches)"
+            "arrays in place of lists of objects in the dataset (each worker "
+            "copies what it touches)"
         )
     elif grown == PROCESS_RANK:
         found.append("look for what grows in the training process")

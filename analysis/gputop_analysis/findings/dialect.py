@@ -1,4 +1,6 @@
-"""A change in the words of who owns the loop: an argument of a trainer, or a line of the user's own."""
+"""A change in the words of who owns the loop: an argument of a trainer, or a line of the user's
+own.
+"""
 
 from __future__ import annotations
 
@@ -80,14 +82,18 @@ def loader_place(run: Facts) -> str:
 
 
 def loader_site(run: Facts) -> str | None:
-    """The line where the DataLoader is built; None where that is not the user's, or was not seen."""
+    """The line where the DataLoader is built; None where that is not the user's, or was
+    not seen.
+    """
     loader = run.loader
     foreign = run.trainer == "transformers" and "loop" not in loader
     return None if foreign else loader.get("site")
 
 
 def loader_change(run: Facts, **settings: object) -> str:
-    """Arguments of the DataLoader, and where they go; a trainer that builds it takes them itself."""
+    """Arguments of the DataLoader, and where they go; a trainer that builds it takes
+    them itself.
+    """
     if run.trainer == "transformers" and loader_site(run) is None:
         known = {name: value for name, value in settings.items() if name in _ARGUMENTS}
         said = ", ".join(f"{_ARGUMENTS[name]}={value}" for name, value in known.items())

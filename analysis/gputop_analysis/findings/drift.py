@@ -1,4 +1,5 @@
-"""Against an earlier run of the same thing: what is set up differently, and the step at which the losses part.
+"""Against an earlier run of the same thing: what is set up differently, and the step at which the
+losses part.
 
 Only where the view has a baseline, as with ``gputop report --baseline``.
 """
@@ -33,8 +34,8 @@ def _diff(view: RunView) -> Diff | None:
     name="another environment than the baseline",
     family="reproducibility",
     cause="compute",
-    trigger="versions, hardware, environment, switches or the number of ranks differ from the baseline; medium where "
-    "the run is also surely 5 % slower",
+    trigger="versions, hardware, environment, switches or the number of ranks differ from the "
+    "baseline; medium where the run is also surely 5 % slower",
     fix="put back what differs, one at a time, and compare again with `gputop diff`",
     no_use="where the difference is wanted",
     reads="hello and context of this run and of the baseline",
@@ -85,7 +86,8 @@ def environment_drift(view: RunView, spec: Spec) -> Finding | None:
     family="reproducibility",
     cause="compute",
     trigger="same seed, code and configuration as the baseline, but the losses of a step differ",
-    fix="look at what that step does: its batch, an operation that adds in any order, TF32, another library version",
+    fix="look at what that step does: its batch, an operation that adds in any order, TF32, "
+    "another library version",
     no_use="where runs need not be repeatable",
     reads="the loss of both runs step by step",
     silent="no baseline; another configuration or seed",
@@ -107,7 +109,8 @@ def first_divergence(view: RunView, spec: Spec) -> Finding | None:
         "info",
         f"the loss differs from the baseline's at step {loss.first_step:,}"
         + (f", equal at step {loss.equal_until:,}" if loss.equal_until is not None else ""),
-        f"same seed and configuration as {diff.a_name}; step {loss.first_step:,}: {a:.9g} there, {b:.9g} here; "
+        f"same seed and configuration as {diff.a_name}; step {loss.first_step:,}: {a:.9g} there, "
+        f"{b:.9g} here; "
         + (
             f"more than 0.1 % apart from step {visible:,} on"
             if visible is not None
@@ -124,7 +127,8 @@ def first_divergence(view: RunView, spec: Spec) -> Finding | None:
             float(loss.first_step or 0),
             float(loss.last_step),
             "step",
-            "losses compared bit by bit at each step that both runs have; raised where one differs before the last",
+            "losses compared bit by bit at each step that both runs have; raised where one "
+            "differs before the last",
             (
                 Input("loss of the baseline", a, "", f"steps.loss or device.loss, {read}"),
                 Input("loss of this run", b, "", f"steps.loss or device.loss, {read}"),

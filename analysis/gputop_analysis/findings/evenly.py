@@ -10,7 +10,9 @@ from gputop_analysis.view import Array
 
 SAME_WORK = 0.05
 RECORDS = 1500
-"""Evenly spread over the whole run, also on a live screen: what the run is compared with is its own beginning."""
+"""Evenly spread over the whole run, also on a live screen: what the run is compared with is its own
+beginning.
+"""
 
 
 def spread_rows(rows: Array) -> Array:
@@ -24,7 +26,9 @@ def spread_rows(rows: Array) -> Array:
 
 
 class Evenly:
-    """Records brought onto stretches of equally many steps: a fast step shares its record with more others."""
+    """Records brought onto stretches of equally many steps: a fast step shares its record with more
+    others.
+    """
 
     def __init__(self, rows: Array):
         self._rows = rows
@@ -57,7 +61,9 @@ class Evenly:
 
 
 def work_of(evenly: Evenly, index: int) -> tuple[str, Array | float]:
-    """What the work of a step is measured by where it changed too: tokens, samples or micro-batches, relative."""
+    """What the work of a step is measured by where it changed too: tokens, samples or
+    micro-batches, relative.
+    """
     for name in ("tokens", "samples", "micro_batches"):
         per_step = evenly.per_step(name)
         if (per_step > 0).all():

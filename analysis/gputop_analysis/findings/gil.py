@@ -1,4 +1,6 @@
-"""The interpreter's lock: another Python thread of the training process keeps the training from running."""
+"""The interpreter's lock: another Python thread of the training process keeps the training from
+running.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +21,22 @@ from gputop_analysis.view import Array, RunView
 BUSY = 0.3
 """Of a core, used by other Python threads: below it they cannot hold the lock for long."""
 COMPUTING = 0.8
-"""CPU time in forward and backward of a thread that nobody holds up; with a busy rival 0.05 to 0.4 was measured."""
+"""CPU time in forward and backward of a thread that nobody holds up; with a busy rival 0.05 to 0.4
+was measured.
+"""
 ENOUGH_ALONE = 5
 """Records of a time without a busy thread."""
 SAME_WORK = 0.05
 SWITCH_MS = 15.0
-"""A thread that wants the lock asks for it every 5 ms; longer pauses are waits for something else."""
+"""A thread that wants the lock asks for it every 5 ms; longer pauses are waits for
+something else.
+"""
 
 
 MANY_SWITCHES = 5.0
-"""Voluntary switches a step; a worker's queue costs 1 to 3, and a thread that nobody holds up has next to none."""
+"""Voluntary switches a step; a worker's queue costs 1 to 3, and a thread that nobody holds up has
+next to none.
+"""
 
 
 @dataclass(frozen=True)
@@ -46,7 +54,9 @@ class Contention:
     name: str
     site: str | None
     alone_ms: float | None
-    """Step time while no other thread is busy; None where there were too few such steps, and CPU time tells instead."""
+    """Step time while no other thread is busy; None where there were too few such steps, and CPU
+    time tells instead.
+    """
 
 
 @finding(
@@ -55,8 +65,9 @@ class Contention:
     family="host",
     cause="host",
     explains=("HO03", "HO06", "HO11", "IN01", "IN02", "IN04", "CE11"),
-    trigger="another Python thread uses a third of a core; meanwhile the training thread is off the CPU, without being "
-    "queued for one, for over 5 % of the step, in pauses as short as the lock's (one a step or more)",
+    trigger="another Python thread uses a third of a core; meanwhile the training thread is "
+    "off the CPU, without being queued for one, for over 5 % of the step, in pauses "
+    "as short as the lock's (one a step or more)",
     fix="move the work of the other thread into a process",
     no_use="where the other thread waits and computes nothing",
     reads=(
@@ -64,7 +75,8 @@ class Contention:
         "steps.compute_cpu_ns against wall time; voluntary switches"
     ),
     silent=(
-        "fewer than 20 steady steps; no samples of the training thread; too few cores for its threads"
+        "fewer than 20 steady steps; no samples of the training thread; too few "
+        "cores for its threads"
     ),
     traps="a hook that really waits for a file or a socket",
     seen_on=CPU,
@@ -75,7 +87,9 @@ class Contention:
     ),
 )
 def gil_contention(view: RunView, spec: Spec) -> Finding | None:
-    """Another Python thread of the training process holds the interpreter lock. Not judged where a device computes."""
+    """Another Python thread of the training process holds the interpreter lock. Not judged where a
+    device computes.
+    """
     rivalled = {event.get("rank") for event in view.events("threads")}
     found = [one for rank in view.ranks if rank in rivalled and (one := _contention(view, rank))]
     worst = max(found, key=lambda one: one.lost.mean_ms, default=None)
@@ -89,14 +103,15 @@ def gil_contention(view: RunView, spec: Spec) -> Finding | None:
         f"another Python thread holds the GIL for {lost.share.value * 100:.0f} % of each step"
         + (f": {worst.site}" if worst.site else ""),
         f"{when}the training thread loses {lost.ms.value:.1f} ms of {lost.wall_ms:.1f} ms a step "
-        f"({worst.switches:.1f} voluntary switches a step), while {thread} and other Python threads of the process use "
-        f"{worst.busy * 100:.0f} % of a core; "
+        f"({worst.switches:.1f} voluntary switches a step), while {thread} and other Python "
+        f"threads of the process use {worst.busy * 100:.0f} % of a core; "
         + (
             f"without them a step took {worst.alone_ms:.1f} ms"
             if worst.alone_ms
             else "so long it was off the CPU"
         ),
-        f"move the work of {thread} into a process (multiprocessing), or into code that releases the GIL",
+        f"move the work of {thread} into a process (multiprocessing), or into code that releases "
+        "the GIL",
         rank=lost.rank,
         site=worst.site,
         recoverable_ms_per_step=part * lost.ms.value,
@@ -107,14 +122,18 @@ def gil_contention(view: RunView, spec: Spec) -> Finding | None:
 
 def _proof(one: Contention) -> Proof:
     by_clock = "step time - median step time while no other thread is busy"
-    by_cpu = "time off the CPU in forward, backward and optimizer - waiting for a core that there is anyway"
+    by_cpu = (
+        "time off the CPU in forward, backward and optimizer - waiting for a core that "
+        "there is anyway"
+    )
     return one.lost.proof(
         "time lost to the lock",
         0.05,
         "steps.wall_ns"
         if one.alone_ms
         else "steps.compute_cpu_ns, cpu_ns, process.run_wait_ns_total",
-        f"recoverable = {one.part:.2f} (steps with a busy thread / all) x mean({by_clock if one.alone_ms else by_cpu})",
+        f"recoverable = {one.part:.2f} (steps with a busy thread / all) x "
+        f"mean({by_clock if one.alone_ms else by_cpu})",
         Input(
             "step time without a busy thread",
             one.alone_ms or "not seen",
@@ -132,7 +151,9 @@ def _proof(one: Contention) -> Proof:
 
 
 def _contention(view: RunView, rank: int) -> Contention | None:
-    """None where there is no busy Python thread, where the signals are missing, or where little is lost."""
+    """None where there is no busy Python thread, where the signals are missing, or where little is
+    lost.
+    """
     series, samples = view.per_rank[rank], view.rank_processes.get(rank)
     seen = list(view.events("threads", rank=rank))
     events = [event for event in seen if cores_used(event) > BUSY]
@@ -186,9 +207,11 @@ def _contention(view: RunView, rank: int) -> Contention | None:
 
 
 def _alone_ms(rows: Array, counts: Array, contended: Array, alone: Array) -> float | None:
-    """Median step time while no other thread is busy; None for too few such steps, or where they do other work.
+    """Median step time while no other thread is busy; None for too few such steps, or where they do
+    other work.
 
-    It tells more than CPU time does: threads that hand over the lock hundreds of times a step also compute more slowly.
+    It tells more than CPU time does: threads that hand over the lock hundreds of times a step also
+    compute more slowly.
     """
     if np.count_nonzero(alone) < ENOUGH_ALONE or counts[alone].sum() < ENOUGH_STEPS:
         return None
@@ -202,7 +225,8 @@ def _alone_ms(rows: Array, counts: Array, contended: Array, alone: Array) -> flo
 
 
 def _hands_over(view: RunView, rank: int, switches: float) -> bool:
-    """Whether the thread gives up its core so often that only a lock explains it, though it is then queued for one.
+    """Whether the thread gives up its core so often that only a lock explains it, though it is then
+    queued for one.
 
     A single compute thread has nothing else to wait for; several of them wait for each other.
     """
@@ -212,8 +236,8 @@ def _hands_over(view: RunView, rank: int, switches: float) -> bool:
 def _lost_ns(rows: Array, computing: Array) -> Array:
     """Time off the CPU in each record where it should compute.
 
-    Forward, backward and the optimizer have nothing to wait for. Elsewhere the user's code may sleep or read, so only
-    as large a part counts as is lost in forward and backward.
+    Forward, backward and the optimizer have nothing to wait for. Elsewhere the user's code may
+    sleep or read, so only as large a part counts as is lost in forward and backward.
     """
     idle = np.maximum(computing - rows["compute_cpu_ns"], 0)
     elsewhere = rows["data_ns"] + rows["optimizer_ns"] + rows["other_ns"]
@@ -227,10 +251,12 @@ def _lost_ns(rows: Array, computing: Array) -> Array:
 def _queued_anyway_ns(
     rows: Array, queued: Array, counts: Array, alone: Array, is_crowded: bool
 ) -> Array:
-    """Waiting for a core that has nothing to do with the other thread: as much a step as there is without it.
+    """Waiting for a core that has nothing to do with the other thread: as much a step as there is
+    without it.
 
-    Where it is always there: none if cores are free, for then the two share a core because of the lock, else as much
-    as the training computes, which is what sharing its core with one other program costs.
+    Where it is always there: none if cores are free, for then the two share a core because of the
+    lock, else as much as the training computes, which is what sharing its core with one other
+    program costs.
     """
     if np.count_nonzero(alone) >= ENOUGH_RECORDS:
         return counts * float(queued[alone].sum() / counts[alone].sum())

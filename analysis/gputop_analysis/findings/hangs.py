@@ -72,21 +72,26 @@ def _left(departed: Event) -> str:
 def _advice_on_departed(departed: Event) -> str:
     if departed.get("type") == "goodbye":
         return (
-            "give every rank the same number of batches (DistributedSampler, drop_last=True), or wrap the loop in "
-            "torch.distributed.algorithms.join.Join: a rank that ends early leaves the others in their collective"
+            "give every rank the same number of batches (DistributedSampler, drop_last=True), or "
+            "wrap the loop in torch.distributed.algorithms.join.Join: a rank that ends early "
+            "leaves the others in their collective"
         )
     return (
-        f"look at why rank {departed.get('rank')} ended: its last output and the kernel's log (`dmesg -T`) say more; "
-        "torchrun ends the other ranks where one is gone"
+        f"look at why rank {departed.get('rank')} ended: its last output and the kernel's log "
+        "(`dmesg -T`) say more; torchrun ends the other ranks where one is gone"
     )
 
 
 def _advice(view: RunView, line: str | None) -> str:
     if view.world_size == 1:
-        return f"look at {line or 'the stacks'}: what it waits for (a lock, a queue, a process, a server) does not come"
+        return (
+            f"look at {line or 'the stacks'}: what it waits for (a lock, a queue, a process, a "
+            "server) does not come"
+        )
     return (
-        f"look at {line or 'the stacks of all ranks'}: every rank must reach the same collective; a condition on the "
-        "rank, an uneven number of batches or a blocking call on one rank keeps it from there"
+        f"look at {line or 'the stacks of all ranks'}: every rank must reach the same collective; "
+        "a condition on the rank, an uneven number of batches or a blocking call on one rank "
+        "keeps it from there"
     )
 
 
@@ -95,7 +100,8 @@ def _advice(view: RunView, line: str | None) -> str:
     name="loader hang",
     family="crash",
     cause="hang",
-    trigger=f"{_SILENT}, the training waits for a batch, and no worker uses a core or all of them are gone",
+    trigger=f"{_SILENT}, the training waits for a batch, and no worker uses a core or all of "
+    "them are gone",
     fix="DataLoader(timeout=...), start workers by spawn or forkserver, take no locks in a dataset",
     explains=("HC01", "HC09"),
     immediate=True,
@@ -132,10 +138,13 @@ def loader_hang(view: RunView, spec: Spec) -> Finding | None:
         f"rank {found.rank} waits for a batch that does not come: {doing}",
         f"loader at {where}" if where else "",
         "pass timeout=60 to the DataLoader, so that it raises and says which worker; "
-        + ("start workers with multiprocessing_context='forkserver': a lock held at the fork is never released; "
-           "threads, logging handlers and CUDA in a forked worker do that" if workers
-           else f"look at {_line(found) or 'the dataset'}: __getitem__ waits for a lock, a socket or a queue"),
-        Input("busiest worker", _number(found.workers_cpu_share), "cores", "process.cpu_ns_total, kind worker"),
+        + ("start workers with multiprocessing_context='forkserver': a lock held at "
+            "the fork is never released; threads, logging handlers and CUDA in a forked "
+            "worker do that" if workers
+           else f"look at {_line(found) or 'the dataset'}: __getitem__ waits for a lock, a socket "
+               "or a queue"),
+        Input("busiest "
+            "worker", _number(found.workers_cpu_share), "cores", "process.cpu_ns_total, kind worker"),
         site=where,
         confidence=0.9 if workers else 0.7,
     )  # fmt: skip
@@ -146,7 +155,8 @@ def loader_hang(view: RunView, spec: Spec) -> Finding | None:
     name="storage hang",
     family="crash",
     cause="hang",
-    trigger=f"{_SILENT}, and the training thread sleeps uninterruptibly (state D) outside of compute",
+    trigger=f"{_SILENT}, and the training thread sleeps uninterruptibly (state D) outside of "
+    "compute",
     fix="look at the mount it reads from or writes to: NFS, FUSE, a full or failing disk",
     explains=("HC01", "HC02", "HC09"),
     immediate=True,
@@ -171,8 +181,9 @@ def storage_hang(view: RunView, spec: Spec) -> Finding | None:
         found,
         f"rank {found.rank} is stuck in the kernel{what}, phase {found.phase}",
         ", ".join(text for text in told if text),
-        f"look at {mount or 'the file system that ' + (_line(found) or 'it') + ' uses'}: `dmesg -T | tail`, "
-        "`cat /proc/mounts`; a network or FUSE mount that does not answer, or a failing disk; nothing in the script",
+        f"look at {mount or 'the file system that ' + (_line(found) or 'it') + ' uses'}: `dmesg "
+        "-T | tail`, `cat /proc/mounts`; a network or FUSE mount that does not answer, or a "
+        "failing disk; nothing in the script",
         Input("kernel function", wchan or "not told", "", "/proc/PID/task/TID/wchan"),
         confidence=0.9 if wchan or path else 0.7,
     )
@@ -183,7 +194,8 @@ def storage_hang(view: RunView, spec: Spec) -> Finding | None:
     name="busy without a step",
     family="crash",
     cause="hang",
-    trigger=f"{_SILENT}, while the process uses over {BUSY_SHARE:.1f} cores or its GPU is over 95 % utilised",
+    trigger=f"{_SILENT}, while the process uses over {BUSY_SHARE:.1f} cores or its GPU is "
+    "over 95 % utilised",
     fix="look at the line: an endless loop, a spinning wait, a kernel that does not end",
     explains=("HC01", "HC09"),
     immediate=True,
@@ -218,7 +230,8 @@ def busy_without_a_step(view: RunView, spec: Spec) -> Finding | None:
         busy,
         f"look at {line or 'the stack'}: "
         + (
-            "a kernel that does not end, or a collective that spins on the device while a peer is missing"
+            "a kernel that does not end, or a collective that spins on the device while "
+            "a peer is missing"
             if on_gpu
             else "a loop that does not end, or a wait that spins"
         )
@@ -267,7 +280,10 @@ def _finding(
     confidence: float = 0.9,
 ) -> Finding:
     line, dump, excuse = _line(found), found.dump, _excuse(view, found)
-    where = f"rank {found.rank} is in phase {dump.get('phase', '?')} of step {dump.get('step', '?')} at {line}"
+    where = (
+        f"rank {found.rank} is in phase {dump.get('phase', '?')} of step "
+        f"{dump.get('step', '?')} at {line}"
+    )
     parts = [
         f"no step for {found.silent_s:.0f} s (limit {found.limit_s:.0f} s)",
         where if line else "",
@@ -289,8 +305,8 @@ def _finding(
             found.silent_s,
             found.limit_s,
             "s",
-            "limit = max(30 s or GPUTOP_HANG_S, 20 x median step); what the rank does there is read from its stack, "
-            "its last collective and /proc",
+            "limit = max(30 s or GPUTOP_HANG_S, 20 x median step); what the rank does there is "
+            "read from its stack, its last collective and /proc",
             (
                 Input("ranks without a step", _ranks(found.suspected), "", "hang_suspected.ranks"),
                 Input("stacks", len(found.dumps), "ranks", "stack_dump events"),

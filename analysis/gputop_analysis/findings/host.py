@@ -31,13 +31,16 @@ from gputop_analysis.text import counted
 from gputop_analysis.view import Array, RunView
 
 PAUSE, HABIT = 20, 3
-"""A step so many times as long as the median one is a pause; so many of them are a habit of the loop."""
+"""A step so many times as long as the median one is a pause; so many of them are a habit of the
+loop.
+"""
 
 LARGE_PART = 0.35
 """Of a step: so much host code is worth a look although no line holds most of it."""
 LEAST_LEFT = 0.5
-"""Part of a step that is left without the waiting for a core; where it is less, whose waiting that was is not exact
-enough to take it off."""
+"""Part of a step that is left without the waiting for a core; where it is less, whose waiting that
+was is not exact enough to take it off.
+"""
 
 
 @finding(
@@ -45,11 +48,12 @@ enough to take it off."""
     name="garbage collection",
     family="host",
     cause="host",
-    trigger="Python's garbage collector takes more than 1 % of the time (lower end of the 95 % interval) in steps that "
-    "compile nothing, in three pauses or more",
+    trigger="Python's garbage collector takes more than 1 % of the time (lower end of the 95 "
+    "% interval) in steps that compile nothing, in three pauses or more",
     fix="gc.freeze() after the set-up, or gc.disable() and gc.collect() every N steps on all ranks",
     no_use=(
-        "gc.freeze: where the objects are made anew in each step; at the same step on all ranks: with one rank"
+        "gc.freeze: where the objects are made anew in each step; at the same step "
+        "on all ranks: with one rank"
     ),
     reads="steps.gc_ns, gc events",
     silent="fewer than 20 steady steps",
@@ -70,8 +74,8 @@ def garbage_collection(view: RunView, spec: Spec) -> Finding | None:
     pauses = list(view.events("gc", rank=gc.rank))
     longest = max(pauses, key=lambda event: event.get("duration_ms", 0), default=None)
     seen = (
-        f"; {counted(len(pauses), 'pause')} above 10 ms, the longest {longest.get('duration_ms', 0):.0f} ms at step "
-        f"{longest.get('step', '?')}"
+        f"; {counted(len(pauses), 'pause')} above 10 ms, the longest "
+        f"{longest.get('duration_ms', 0):.0f} ms at step {longest.get('step', '?')}"
         if longest
         else ""
     )
@@ -83,7 +87,8 @@ def garbage_collection(view: RunView, spec: Spec) -> Finding | None:
         + (f"; gc.collect is called at {asked_at}" if asked_at else ""),
         (
             *((f"collect less often at {asked_at}",) if asked_at else ()),
-            "call gc.collect(); gc.freeze() once after the set-up, so that long-lived objects are not walked again",
+            "call gc.collect(); gc.freeze() once after the set-up, so that long-lived objects are "
+            "not walked again",
             "gc.disable() and one gc.collect() every 1000 steps, at the same step on all ranks",
         ),
         rank=only_on(gc, shares),
@@ -108,8 +113,8 @@ def _collecting(view: RunView, rank: int) -> Share | None:
     name="host code between steps",
     family="host",
     cause="host",
-    trigger="time outside the named phases above 10 % of the step, without its waiting for a core where that is less than "
-    "half of it (lower end of the 95 % interval)",
+    trigger="time outside the named phases above 10 % of the step, without its waiting for a "
+    "core where that is less than half of it (lower end of the 95 % interval)",
     fix="take the named line out of the loop, or do it less often",
     no_use="where the line is needed in each step",
     reads="steps.other_ns, stack samples of the other phase, process.run_wait_ns_total",
@@ -139,8 +144,8 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
         _severity(other, site),
         f"host code takes {other.share.value * 100:.0f} % of each step, {other.ms.value:.1f} ms"
         + named(site, ": {}"),
-        f"{other.ms.value:.1f} ms of {other.wall_ms:.1f} ms a step are neither data, forward, backward nor optimizer: "
-        f"{other.percent}, {other.clock} clock"
+        f"{other.ms.value:.1f} ms of {other.wall_ms:.1f} ms a step are neither data, forward, "
+        f"backward nor optimizer: {other.percent}, {other.clock} clock"
         + (f"; {site.words}" if site else "; no line was seen often"),
         f"look at {named(site) or 'the code between the optimizer step and the next batch'}: do it "
         "every N steps, in a background process, or not at all",
@@ -153,15 +158,17 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
             "host code",
             0.10,
             "steps.other_ns" if other.clock == "host" else "device.other_ms",
-            "recoverable = sum(other - garbage collection - gputop's own work - waiting for a core) / steps x "
-            f"(1 - part inside torch) = {other.mean_ms:.3f} ms per step",
+            "recoverable = sum(other - garbage collection - gputop's own work - waiting for a "
+            f"core) / steps x (1 - part inside torch) = {other.mean_ms:.3f} ms per step",
             Input("part inside torch", 100 * in_torch, "%", "stacks events of the other phase"),
         ),
     )
 
 
 def _severity(other: Share, site: Site | None) -> Severity:
-    """Info for a trainer's own code, and for a little that no line holds most of: many small things that are needed."""
+    """Info for a trainer's own code, and for a little that no line holds most of: many small things
+    that are needed.
+    """
     if site is None or not _users_own(other, site):
         return "info"
     if named(site):
@@ -183,7 +190,9 @@ def _users_own(other: Share, site: Site) -> bool:
 
 
 def _between_phases(view: RunView, rank: int) -> Share | None:
-    """On the device's clock where one computes: the host's would count its waiting for the device (loss.item())."""
+    """On the device's clock where one computes: the host's would count its waiting for the device
+    (loss.item()).
+    """
     if on_device(view, rank):
         return device_share(view, rank, "other")
     queue = run_queue(view, rank)
@@ -200,7 +209,9 @@ def _between_phases(view: RunView, rank: int) -> Share | None:
 
 
 def _accidents(series: RankSeries) -> Array:
-    """Pauses that came once or twice, such as a hang that was over or a wait for a child: no step's habit."""
+    """Pauses that came once or twice, such as a hang that was over or a wait for a child: no step's
+    habit.
+    """
     step_ns = series.rows["wall_ns"] / series.n_steps
     if step_ns.max() <= PAUSE * step_ns.min():
         return np.zeros(len(step_ns), bool)
@@ -209,12 +220,15 @@ def _accidents(series: RankSeries) -> Array:
 
 
 def _users_own_ns(rows: Array) -> Array:
-    """Time between the phases without the agent's own work and without garbage collection, which HO03 reports."""
+    """Time between the phases without the agent's own work and without garbage collection, which
+    HO03 reports.
+    """
     return np.maximum(rows["other_ns"] - rows["agent_ns"] - rows["gc_ns"], 0)
 
 
 def _queued_ns(rows: Array, waiting: float) -> Array:
-    """Waiting for a core between the phases, which IN04 reports: as large a part of it as of the CPU time used there.
+    """Waiting for a core between the phases, which IN04 reports: as large a part of it as of the
+    CPU time used there.
 
     A thread that sleeps or reads is not queued, so what uses no CPU time is charged in full.
     """

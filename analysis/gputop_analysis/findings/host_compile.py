@@ -1,4 +1,6 @@
-"""Host and Python: torch.compile that compiles again and again, or gives up in the middle of the model."""
+"""Host and Python: torch.compile that compiles again and again, or gives up in the middle of the
+model.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,8 @@ MANY = 3
     name="recompile storm",
     family="host",
     cause="host",
-    trigger="more than 3 recompilations after step 50, or 2 that take over 2 % of the time since (lower end of the "
-    "95 % interval)",
+    trigger="more than 3 recompilations after step 50, or 2 that take over 2 % of the time "
+    "since (lower end of the 95 % interval)",
     fix="torch._dynamo.mark_dynamic, dynamic=True, or inputs of a few lengths only",
     explains=("CE10", "CE11", "ME05"),
     no_use="mark_dynamic: where it is not a size that changes",
@@ -53,8 +55,8 @@ def recompile_storm(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "high" if spent.share.low > 0.20 else "medium",
         f"torch.compile compiled {function} again {len(events)} times since step {SETTLED_STEPS}",
-        f"{spent.ms.value:.1f} ms of {spent.wall_ms:.1f} ms a step since step {SETTLED_STEPS}: {spent.percent}; "
-        f"{times} times {site} {function}, last because: {reason}"
+        f"{spent.ms.value:.1f} ms of {spent.wall_ms:.1f} ms a step since step {SETTLED_STEPS}: "
+        f"{spent.percent}; {times} times {site} {function}, last because: {reason}"
         + (
             "; after 8 recompilations dynamo gives up and runs the function uncompiled"
             if times >= 7
@@ -125,14 +127,17 @@ def _remedy(reason: str, function: str) -> str:
         name = reason.partition("tensor ")[2].partition(" ")[0].strip("'") or "x"
         index = reason.partition("at index ")[2].partition(".")[0].strip() or "0"
         return (
-            f"call torch._dynamo.mark_dynamic({name}, {index}) before {function}, or torch.compile(..., dynamic=True), "
-            "or pad the inputs to a few lengths"
+            f"call torch._dynamo.mark_dynamic({name}, {index}) before {function}, or "
+            "torch.compile(..., dynamic=True), or pad the inputs to a few lengths"
         )
     if "grad_mode" in reason or "GLOBAL_STATE" in reason:
-        return f"call {function} under the same grad mode and autocast each time, or compile a copy for evaluation"
+        return (
+            f"call {function} under the same grad mode and autocast each time, or compile a copy "
+            "for evaluation"
+        )
     return (
-        f"keep what {function} depends on the same from call to call: pass a number that changes as a tensor "
-        f"(the guard that failed: {reason})"
+        f"keep what {function} depends on the same from call to call: pass a number that changes "
+        f"as a tensor (the guard that failed: {reason})"
     )
 
 
@@ -141,8 +146,10 @@ def _remedy(reason: str, function: str) -> str:
     name="graph breaks",
     family="host",
     cause="host",
-    trigger="torch.compile splits the model at one place or more; medium where the GPU waits for launches (HO01)",
-    fix="take out what dynamo cannot trace: print, .item(), data-dependent branches, unsupported calls",
+    trigger="torch.compile splits the model at one place or more; medium where the GPU waits "
+    "for launches (HO01)",
+    fix="take out what dynamo cannot trace: print, .item(), data-dependent branches, "
+    "unsupported calls",
     no_use="where the break lies in code that runs seldom",
     reads="hello.compile: graphs and graph breaks, with their reasons",
     silent="no torch.compile; only an info unless the GPU waits for launches (HO01)",
@@ -166,7 +173,8 @@ def graph_breaks(view: RunView, spec: Spec) -> Finding | None:
         + (f" and {len(places) - 1} more places" if len(places) > 1 else ""),
         f"{count} graph breaks, {graphs} graphs"
         + "".join(f"; {p['site']}: {p.get('reason') or ''}" for p in places),
-        "move it out of the compiled function, or find all of them with torch._dynamo.explain(model)(batch): "
+        "move it out of the compiled function, or find all of them with "
+        "torch._dynamo.explain(model)(batch): "
         + (", ".join(str(p["site"]) for p in places) or "places not told by this torch"),
         rank=everybody(view),
         site=first,
@@ -175,7 +183,8 @@ def graph_breaks(view: RunView, spec: Spec) -> Finding | None:
             count,
             0,
             "",
-            "no time is claimed: what a break costs depends on what could have been fused across it",
+            "no time is claimed: what a break costs depends on what could have "
+            "been fused across it",
             (
                 Input(
                     "graph breaks",

@@ -1,4 +1,6 @@
-"""Host and Python: the GPU waits because the CPU does not feed it kernels, or is made to wait for each result."""
+"""Host and Python: the GPU waits because the CPU does not feed it kernels, or is made to wait for
+each result.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ SYNCHRONISES = re.compile(
     r"\.item\(\)|\.cpu\(\)|\.numpy\(\)|\.tolist\(\)|\.nonzero\(|synchronize\(\)|\.to\([\"']cpu[\"']\)"
     r"|\b(float|int|bool|print|isnan|isfinite|isinf)\([^#]*\b(loss|grad|norm|acc)"
 )
-"""What in a line of source makes the CPU wait for the GPU; ``float``, ``print`` and the like only with a tensor."""
+"""What in a line of source makes the CPU wait for the GPU; ``float``, ``print`` and the like only
+with a tensor.
+"""
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,9 @@ class Feeding:
     seen: Samples
     busy: float
     cpu: float
-    """CPU time per wall time: of the training thread, or of the whole process where that is more."""
+    """CPU time per wall time: of the training thread, or of the whole process where
+    that is more.
+    """
     wall_ms: float
     column: str
 
@@ -43,7 +49,8 @@ class Feeding:
 def launch_bound(view: RunView, rank: int) -> Feeding | None:
     """A rank whose GPU idles while its process computes all the time; None without samples of both.
 
-    Forward and update are launched by the training thread, but the backward by a thread of autograd's own.
+    Forward and update are launched by the training thread, but the backward by a thread of
+    autograd's own.
     """
     seen, series = samples(view, rank), view.per_rank[rank]
     if seen is None:
@@ -63,7 +70,9 @@ def launch_bound(view: RunView, rank: int) -> Feeding | None:
 
 
 def _process_cpu(view: RunView, rank: int) -> float:
-    """Cores that the rank's process used between its first and its last sample in the window; 0: not known."""
+    """Cores that the rank's process used between its first and its last sample in the window; 0:
+    not known.
+    """
     rows = view.rank_processes.get(rank)
     if rows is None or len(rows) < 3:
         return 0.0
@@ -86,15 +95,19 @@ def _busy(seen: Samples) -> tuple[float | None, str]:
     name="launch-bound",
     family="host",
     cause="host",
-    trigger="the GPU computes for less than 70 % of the time while the process uses over 90 % of a core",
-    fix="torch.compile(model), CUDA graphs (mode='reduce-overhead'), a fused optimizer, or a larger batch",
+    trigger="the GPU computes for less than 70 % of the time while the process uses "
+    "over 90 % of a core",
+    fix="torch.compile(model), CUDA graphs (mode='reduce-overhead'), a fused "
+    "optimizer, or a larger batch",
     explains=("HO06", "HO10", "HO11", "CE04"),
     no_use=(
-        "without a GPU of the run; torch.compile: where it is in use; a fused optimizer: where it is fused"
+        "without a GPU of the run; torch.compile: where it is in use; a fused "
+        "optimizer: where it is fused"
     ),
     reads="gpu.sm_active_pct or util_pct, steps.cpu_ns against wall time without data and comm",
     silent=(
-        "no GPU samples; a synchronising line seen (HO02); half of the idle time is data wait or collectives"
+        "no GPU samples; a synchronising line seen (HO02); half of the idle time is "
+        "data wait or collectives"
     ),
     traps="a GPU that idles for lack of data (IN01)",
     pictures=(
@@ -113,10 +126,10 @@ def launch_bound_run(view: RunView, spec: Spec) -> Finding | None:
     compiled = (run.hello.get("compile") or {}).get("used")
     return spec.make(
         "high" if one.busy < 0.5 else "medium",
-        f"the GPU idles {100 - one.busy * 100:.0f} % of the time: the CPU launches kernels too slowly",
-        f"GPU {one.seen.gpu} busy {one.busy * 100:.0f} % ({one.column}) while the process uses {one.cpu * 100:.0f} % "
-        "of "
-        f"a core; {one.wall_ms:.1f} ms a step",
+        f"the GPU idles {100 - one.busy * 100:.0f} % of the time: the CPU launches kernels too "
+        "slowly",
+        f"GPU {one.seen.gpu} busy {one.busy * 100:.0f} % ({one.column}) while the process uses "
+        f"{one.cpu * 100:.0f} % of a core; {one.wall_ms:.1f} ms a step",
         (
             "torch.compile(model, mode='reduce-overhead')" if compiled else phrase(run, "compile"),
             "fused=True in the optimizer",
@@ -132,7 +145,8 @@ def launch_bound_run(view: RunView, spec: Spec) -> Finding | None:
             100 * one.busy,
             100 * (1 - IDLE),
             "%",
-            "recoverable = (1 - busy) x step time: what a GPU that never waits would win, an upper bound",
+            "recoverable = (1 - busy) x step time: what a GPU that never waits "
+            "would win, an upper bound",
             (
                 one.seen.input("GPU busy", one.column),
                 Input(
@@ -160,7 +174,9 @@ class Synchronising:
 
 
 def synchronising(view: RunView, rank: int) -> Synchronising | None:
-    """The user's line with a synchronising call that is sampled most often; None if it is below five samples."""
+    """The user's line with a synchronising call that is sampled most often; None if it is below
+    five samples.
+    """
     counted: Counter[tuple[str, str, str]] = Counter()
     spent_ms: Counter[tuple[str, str, str]] = Counter()
     for event in view.events("stacks", rank=rank):
@@ -186,8 +202,8 @@ def synchronising(view: RunView, rank: int) -> Synchronising | None:
     name="synchronisation each step",
     family="host",
     cause="host",
-    trigger="stack samples find the training thread at a line that waits for the GPU for over 3 % of the step, and the "
-    "GPU idles for over 3 % of the time",
+    trigger="stack samples find the training thread at a line that waits for the GPU for over "
+    "3 % of the step, and the GPU idles for over 3 % of the time",
     fix="read values of the GPU every N steps only, or with non_blocking=True",
     explains=("HO06",),
     no_use="without a GPU of the run; where the value is needed in each step",
@@ -196,13 +212,16 @@ def synchronising(view: RunView, rank: int) -> Synchronising | None:
         "gpu.sm_active_pct or util_pct"
     ),
     silent=(
-        "no GPU samples; fewer than five stack samples at such a line; a GPU that is busy for over 97 % of the time"
+        "no GPU samples; fewer than five stack samples at such a line; a GPU that is busy for "
+        "over 97 % of the time"
     ),
     traps="a wait that the GPU's own work fills: only idle time after it is charged",
     pictures=(phases("forward", "backward"),),
 )
 def synchronisation(view: RunView, spec: Spec) -> Finding | None:
-    """The wait itself is the GPU's own work; what is lost is the idle time after it, until new kernels arrive."""
+    """The wait itself is the GPU's own work; what is lost is the idle time after it, until new
+    kernels arrive.
+    """
     for rank in view.ranks:
         seen = samples(view, rank)
         wall = steady_share(view, rank, "other") if seen else None
@@ -220,8 +239,9 @@ def synchronisation(view: RunView, spec: Spec) -> Finding | None:
         return spec.make(
             "high" if 1 - busy > 0.25 else "medium",
             f"the CPU waits for the GPU at {line.site}: {line.code[:40]}",
-            f"{line.ms:.1f} ms of {wall.wall_ms:.1f} ms a step at this line ({line.samples} stack samples in "
-            f"{line.phase}), and GPU {seen.gpu} idles {100 - busy * 100:.0f} % of the time ({column})",
+            f"{line.ms:.1f} ms of {wall.wall_ms:.1f} ms a step at this line ({line.samples} stack "
+            f"samples in {line.phase}), and GPU {seen.gpu} idles {100 - busy * 100:.0f} % of the "
+            f"time ({column})",
             f"do it every 50 steps: if step % 50 == 0: {line.code[:60]}",
             rank=everybody(view),
             gpu=seen.gpu if len(view.ranks) == 1 else None,

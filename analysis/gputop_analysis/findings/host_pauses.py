@@ -1,4 +1,6 @@
-"""Host and Python: training stands still while a checkpoint is written or the model is evaluated."""
+"""Host and Python: training stands still while a checkpoint is written or the model is
+evaluated.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ CHEAP = 0.01
     name="checkpoint stall",
     family="host",
     cause="host",
-    trigger="checkpoints take more than 3 % of the time (lower end of the 95 % interval), or one takes 20 steps' time",
+    trigger="checkpoints take more than 3 % of the time (lower end of the 95 % interval), or "
+    "one takes 20 steps' time",
     fix="save less often, asynchronously, or sharded",
     no_use="async_save: without a process group, before torch 2.3, or where a trainer saves",
     reads="steps.checkpoint_ns, checkpoint events",
@@ -62,10 +65,11 @@ def checkpoint_stall(view: RunView, spec: Spec) -> Finding | None:
     won, run = 1 - every / rarer, Facts(view, saved.rank)
     return spec.make(
         ("high" if saved.share.low > 0.20 else "medium") if is_share else "info",
-        f"checkpoints take {saved.share.value * 100:.1f} % of the time, the longest {longest_ms:,.0f} ms",
-        f"{counted(count, 'checkpoint')}, one every {every} steps or so: {saved.ms.value:.1f} ms of "
-        f"{saved.wall_ms:.1f} ms a step, {saved.percent}; "
-        f"the longest took {longest_ms / max(step_ms, 1e-9):.0f} times a step"
+        f"checkpoints take {saved.share.value * 100:.1f} % of the time, the longest "
+        f"{longest_ms:,.0f} ms",
+        f"{counted(count, 'checkpoint')}, one every {every} steps or so: {saved.ms.value:.1f} ms "
+        f"of {saved.wall_ms:.1f} ms a step, {saved.percent}; the longest took "
+        f"{longest_ms / max(step_ms, 1e-9):.0f} times a step"
         + (
             f"; last one: {events[-1].get('path')} by {events[-1].get('via', 'torch.save')}"
             if events
@@ -87,7 +91,8 @@ def checkpoint_stall(view: RunView, spec: Spec) -> Finding | None:
             "checkpoints",
             0.03,
             "steps.checkpoint_ns",
-            f"recoverable = checkpoint time x (1 - {every} / {rarer}), the interval in steps now and then: {why}",
+            f"recoverable = checkpoint time x (1 - {every} / {rarer}), the interval in steps now "
+            f"and then: {why}",
             Input(
                 "longest checkpoint",
                 longest_ms,
@@ -111,8 +116,9 @@ def _saved_at(events: list[dict[str, Any]]) -> str | None:
 def _better_interval(view: RunView, cost_ms: float, step_ms: float, every: int) -> tuple[int, str]:
     """Steps between two checkpoints, and why so many.
 
-    Where failures are known, sqrt(2 x cost x mean time between failures) (Young 1974; Daly 2006 adds terms that vanish
-    for a cost far below that time). Else what keeps the cost below 1 % of the time. At least twice the interval of now.
+    Where failures are known, sqrt(2 x cost x mean time between failures) (Young 1974; Daly 2006
+    adds terms that vanish for a cost far below that time). Else what keeps the cost below 1 % of
+    the time. At least twice the interval of now.
     """
     failures = sum(1 for _ in view.record.events("rank_lost")) or sum(
         int(event.get("attempt") or 0) > 0 for event in view.record.events("rank_start")
@@ -170,8 +176,9 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "high" if spent.share.low > 0.50 else "medium",
         f"evaluation takes {spent.share.value * 100:.0f} % of the time",
-        f"{counted(count, 'evaluation')}, one every {every} steps or so, {spent.ms.value * every:,.0f} ms each: "
-        f"{spent.percent}" + (f"; {site.words}" if site else ""),
+        f"{counted(count, 'evaluation')}, one every {every} "
+        f"steps or so, {spent.ms.value * every:,.0f} ms "
+        f"each: {spent.percent}" + (f"; {site.words}" if site else ""),
         (
             phrase(Facts(view, spent.rank), "evaluate", every=every * RARER, now=every),
             Option("on fewer batches, or with a larger batch size", promises=False),

@@ -28,7 +28,9 @@ AT_MOST_SLOW = 400
 LOOK_AT = 32
 """Ranks among which the one is looked for that the others wait for."""
 WAITING = ("data", "comm")
-"""Periodic waits for data have findings of their own; in a collective the cause lies on another rank."""
+"""Periodic waits for data have findings of their own; in a collective the cause lies on another
+rank.
+"""
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,9 @@ class Rhythm:
     name="periodic stall",
     family="host",
     cause="host",
-    trigger="slow steps (8 robust standard deviations, 1.5 times and 2 ms above the median) at equal distances: at "
-    "least 5, 70 % of those expected, p < 0.001, together over 1 % of the time",
+    trigger="slow steps (8 robust standard deviations, 1.5 times and 2 ms above the median) "
+    "at equal distances: at least 5, 70 % of those expected, p < 0.001, together over "
+    "1 % of the time",
     fix="do what runs at that step less often or in the background",
     explains=("HO06",),
     no_use="where what runs at that step is needed as often",
@@ -70,7 +73,9 @@ class Rhythm:
     seen_on=CPU,
 )
 def periodic_stall(view: RunView, spec: Spec) -> Finding | None:
-    """Something runs every k steps: logging, a metric, an image that is drawn, a file that is synced."""
+    """Something runs every k steps: logging, a metric, an image that is drawn, a file that is
+    synced.
+    """
     worst = _at_its_source(view)
     if worst is None or worst.phase in WAITING or worst.excess_ms <= 0.01 * worst.usual_ms:
         return None
@@ -78,9 +83,10 @@ def periodic_stall(view: RunView, spec: Spec) -> Finding | None:
     where = named(site, ": {}") or f", in {worst.phase}"
     return spec.make(
         _severity(worst, named=bool(named(site))),
-        f"every {_ordinal(worst.period)} step takes {worst.slow_ms / worst.usual_ms:.1f} times as long{where}",
-        f"{worst.count} of {worst.expected:.0f} such steps took {worst.slow_ms:.1f} ms instead of {worst.usual_ms:.1f} "
-        f"ms (p = {worst.p:.1g} by chance), the time lies in {worst.phase}"
+        f"every {_ordinal(worst.period)} step takes "
+        f"{worst.slow_ms / worst.usual_ms:.1f} times as long{where}",
+        f"{worst.count} of {worst.expected:.0f} such steps took {worst.slow_ms:.1f} ms instead of "
+        f"{worst.usual_ms:.1f} ms (p = {worst.p:.1g} by chance), the time lies in {worst.phase}"
         + (f", {site.words}" if site else ""),
         f"look for what runs every {worst.period} steps"
         + named(site, " at {}")
@@ -101,7 +107,9 @@ def _severity(worst: Rhythm, named: bool) -> Severity:
 
 
 def _at_its_source(view: RunView) -> Rhythm | None:
-    """The first rank's rhythm, for ranks go in step; where that only waits, the rhythm of the rank it waits for."""
+    """The first rank's rhythm, for ranks go in step; where that only waits, the rhythm of the rank
+    it waits for.
+    """
     first = rhythm(view.per_rank[view.ranks[0]]) if view.ranks else None
     if first is None or len(view.ranks) == 1 or first.phase not in (*WAITING, "backward"):
         return first
@@ -123,8 +131,9 @@ def _proof(one: Rhythm) -> Proof:
         one.p,
         SURE,
         "",
-        "p = number of rhythms tried x binomial tail of the slow steps that share a remainder of step / period; "
-        "recoverable = mean(slow step - median step) / period, times the part of the expected ones that are slow",
+        "p = number of rhythms tried x binomial tail of the slow steps that share a remainder of "
+        "step / period; recoverable = mean(slow step - median step) / period, times the part of "
+        "the expected ones that are slow",
         (
             Input("period", one.period, "steps", read),
             Input("slow steps in this rhythm", one.count, "", read),
@@ -138,8 +147,8 @@ def _proof(one: Rhythm) -> Proof:
 def rhythm(series: RankSeries) -> Rhythm | None:
     """The strongest rhythm of a rank's slow steps; None if there is none.
 
-    Steps right after an evaluation, a checkpoint or a compilation are not looked at: they find cold caches. Pauses of
-    the garbage collector are taken off.
+    Steps right after an evaluation, a checkpoint or a compilation are not looked at: they find cold
+    caches. Pauses of the garbage collector are taken off.
     """
     usable = series.steady.copy()
     usable[1:] &= (series.rows["flags"][:-1] & wire.F_UNSTEADY) == 0
@@ -169,10 +178,12 @@ def rhythm(series: RankSeries) -> Rhythm | None:
 
 
 def strongest_period(at: Array, width: int = 1) -> tuple[int, Array, float]:
-    """The period at which most of the steps ``at`` lie, which of them do, and how likely that is by chance.
+    """The period at which most of the steps ``at`` lie, which of them do, and how likely that is by
+    chance.
 
-    Every distance of neighbours and of second neighbours is tried as a period; ``width`` is how many steps a position
-    may be off. Returns ``(0, [], 1.0)`` where no period is longer than three widths.
+    Every distance of neighbours and of second neighbours is tried as a period; ``width`` is how
+    many steps a position may be off. Returns ``(0, [], 1.0)`` where no period is longer than three
+    widths.
     """
     gaps = np.concatenate([np.diff(at), at[2:] - at[:-2]])
     periods = np.unique(gaps[gaps > 3 * max(width, 1)])[:32]
@@ -201,7 +212,9 @@ def _binomial_tail(n: int, probability: float, at_least: int) -> float:
 
 
 def _where(rows: Array, counts: Array, slow: Array) -> tuple[str, float]:
-    """The phase in which the slow records spend more than the others, and what part of all its time that is."""
+    """The phase in which the slow records spend more than the others, and what part of all its time
+    that is.
+    """
     best, most, part = "other", 0.0, 0.0
     for name in wire.PHASES:
         total = rows[f"{name}_ns"].astype(np.float64)

@@ -34,8 +34,9 @@ MOSTLY_ON = 0.5
     name="profiler or debug aid left on",
     family="host",
     cause="host",
-    trigger="anomaly mode in a fifth of the samples, a profiler in half of them, a tracer of every line, tracemalloc, "
-    "Python's development mode, CUDA_LAUNCH_BLOCKING, TORCH_DISTRIBUTED_DEBUG=DETAIL, CUDA without its memory cache",
+    trigger="anomaly mode in a fifth of the samples, a profiler in half of them, a tracer of "
+    "every line, tracemalloc, Python's development mode, CUDA_LAUNCH_BLOCKING, "
+    "TORCH_DISTRIBUTED_DEBUG=DETAIL, CUDA without its memory cache",
     fix="switch it off; switch it on again for the few steps that are looked into",
     explains=("HO06",),
     no_use="where the aid is on because a fault is looked for",
@@ -152,8 +153,10 @@ def _in_environment(view: RunView, rank: int) -> Iterator[tuple[str, str, Input]
 
 
 FUSED_ON_CPU = {"Adam": (0.75, 0.60, 0.88), "AdamW": (0.75, 0.60, 0.88), "SGD": (0.55, 0.45, 0.70)}
-"""Part of the optimizer's time that ``fused=True`` wins on a CPU, with its range: measured with torch 2.13 on 4 to 1000
-tensors of 64 to 4 million elements (AdamW 72 to 87 %, SGD with momentum 49 to 65 %)."""
+"""Part of the optimizer's time that ``fused=True`` wins on a CPU, with its range: measured with
+torch 2.13 on 4 to 1000 tensors of 64 to 4 million elements (AdamW 72 to 87 %, SGD with momentum 49
+to 65 %).
+"""
 
 
 @finding(
@@ -161,8 +164,8 @@ tensors of 64 to 4 million elements (AdamW 72 to 87 %, SGD with momentum 49 to 6
     name="unfused optimizer",
     family="host",
     cause="host",
-    trigger="the optimizer takes more than 8 % of the step (lower end of the 95 % interval) with foreach=False and "
-    "without fused=True; info where that is the default (CPU)",
+    trigger="the optimizer takes more than 8 % of the step (lower end of the 95 % interval) "
+    "with foreach=False and without fused=True; info where that is the default (CPU)",
     fix="fused=True, or foreach=True where the optimizer has no fused form",
     no_use="fused=True: on a CPU before torch 2.4; for optimizers that have no such form",
     reads="steps.optimizer_ns, hello.optimizer.fused and foreach",
@@ -199,9 +202,11 @@ def unfused_optimizer(view: RunView, spec: Spec) -> Finding | None:
     tensors = optimizer.get("tensors")
     return spec.make(
         "medium" if asked_for else "info",
-        f"{name} updates tensor by tensor: {update.share.value * 100:.0f} % of each step, {update.mean_ms:.1f} ms",
-        f"{update.ms.value:.2f} ms of {update.wall_ms:.1f} ms a step, {update.percent}, {update.clock} clock; "
-        f"foreach={optimizer.get('foreach')}, fused={optimizer.get('fused')}"
+        f"{name} updates tensor by tensor: {update.share.value * 100:.0f} % of each step, "
+        f"{update.mean_ms:.1f} ms",
+        f"{update.ms.value:.2f} ms of {update.wall_ms:.1f} ms a step, {update.percent}, "
+        f"{update.clock} clock; foreach={optimizer.get('foreach')}, "
+        f"fused={optimizer.get('fused')}"
         + (f", {tensors:,} parameter tensors" if isinstance(tensors, int) else ""),
         Option(
             (
@@ -227,7 +232,8 @@ def _optimizer_proof(
     update: Share, optimizer: Optimizer, gain: tuple[float, float, float] | None
 ) -> Proof:
     formula = (
-        f"recoverable = {gain[0]:.2f} x optimizer time: fused=True won {gain[1]:.0%} to {gain[2]:.0%} of it on a CPU"
+        f"recoverable = {gain[0]:.2f} x optimizer time: fused=True won {gain[1]:.0%} to "
+        f"{gain[2]:.0%} of it on a CPU"
         if gain
         else "no time is claimed: what fused=True wins was not measured on this device"
     )

@@ -42,11 +42,14 @@ from gputop_analysis.text import counted
 from gputop_analysis.view import RunView, once_per_view
 
 QUEUE_READ_MS = 3.0
-"""Taking a ready batch from a worker's queue costs the training 1 to 3 ms (unpickling, shared memory): no more workers
-change that."""
+"""Taking a ready batch from a worker's queue costs the training 1 to 3 ms (unpickling, shared
+memory): no more workers change that.
+"""
 
 STARVED = 0.10
-"""Where even the training waits so much for a core, workers starve too: more of them would make it worse (IN04)."""
+"""Where even the training waits so much for a core, workers starve too: more of them would make it
+worse (IN04).
+"""
 
 MOST_OF_IT = 0.25
 """Of the step: so much waiting for data is more than workers that starve can make of it."""
@@ -54,7 +57,8 @@ MOST_OF_IT = 0.25
 
 @once_per_view
 def data_wait(view: RunView) -> Share | None:
-    """Waiting for batches on the typical rank; on a device's clock it is the gap in which the device idles.
+    """Waiting for batches on the typical rank; on a device's clock it is the gap in which the
+    device idles.
 
     Without the steps in which an epoch begins: workers that start have their own finding (IN05).
     """
@@ -84,14 +88,18 @@ def wait_source(wait: Share) -> str:
     name="input-bound",
     family="input",
     cause="input",
-    trigger="data wait above 10 % of the step (lower end of the 95 % interval); high above 25 %, info below 3 ms",
-    fix="more DataLoader workers with prefetching, a cheaper transform, or data that is prepared beforehand",
+    trigger="data wait above 10 % of the step (lower end of the 95 % interval); high above 25 "
+    "%, info below 3 ms",
+    fix="more DataLoader workers with prefetching, a cheaper transform, or data that is "
+    "prepared beforehand",
     no_use=(
-        "more workers: where the cores are taken already, they share what there is; below 3 ms a batch"
+        "more workers: where the cores are taken already, they share what there is; below "
+        "3 ms a batch"
     ),
     reads="steps.data_ns, on a GPU device.data_ms; hello.dataloader",
     silent=(
-        "fewer than 20 steady steps; less than 1 ms a batch; workers that starve for cores (IN04 speaks then)"
+        "fewer than 20 steady steps; less than 1 ms a batch; workers that starve "
+        "for cores (IN04 speaks then)"
     ),
     traps="a wait that overlaps the GPU's work: judged on the device's clock where there is one",
     seen_on=CPU,
@@ -113,8 +121,8 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "info" if count is not None and handed_over_ms < QUEUE_READ_MS else severity_of(wait),
         f"data wait takes {wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms",
-        f"{wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for the next batch: {wait.percent}, "
-        f"{wait.clock} clock, {wait.steps:,} steady steps"
+        f"{wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for the next batch: "
+        f"{wait.percent}, {wait.clock} clock, {wait.steps:,} steady steps"
         + (
             f"; the loader {loader_place(run)} has num_workers={count}" if count is not None else ""
         ),
@@ -133,7 +141,8 @@ def _workers(loader: LoaderInUse) -> str:
 
 
 def _late_in_any_case(view: RunView, wait: Share, queue: Queue) -> bool:
-    """Whether batches would be late with cores for all too: what is left of the wait without the workers' queueing.
+    """Whether batches would be late with cores for all too: what is left of the wait without the
+    workers' queueing.
 
     Less of it is asked for where looks at the loader say that no batch is ready at most fetches.
     """
@@ -153,8 +162,9 @@ def _late_in_any_case(view: RunView, wait: Share, queue: Queue) -> bool:
     name="single-process loader",
     family="input",
     cause="input",
-    trigger="num_workers=0 and data wait above 5 % of the step (lower end of the 95 % interval); info below 3 ms a "
-    "batch, which a worker takes to hand one over, unless it is above 2 ms and 40 % of the step",
+    trigger="num_workers=0 and data wait above 5 % of the step (lower end of the 95 % "
+    "interval); info below 3 ms a batch, which a worker takes to hand one over, "
+    "unless it is above 2 ms and 40 % of the step",
     fix="num_workers above 0: batches are then made while the model trains",
     explains=("IN01",),
     no_use=(
@@ -163,7 +173,8 @@ def _late_in_any_case(view: RunView, wait: Share, queue: Queue) -> bool:
     ),
     reads="steps.data_ns, hello.dataloader.num_workers and its site",
     silent=(
-        "fewer than 20 steady steps; the loader is not torch's; less than 1 ms a batch, waiting for a core not counted"
+        "fewer than 20 steady steps; the loader is not torch's; less than 1 ms a batch, waiting "
+        "for a core not counted"
     ),
     traps="data already in memory: below 3 ms a batch a worker wins nothing, and it is an info",
     seen_on=CPU,
@@ -184,10 +195,11 @@ def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
     won = won_by_workers(view, wait, 0, wanted)
     return spec.make(
         _severity_alone(wait, making_ms),
-        f"{wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms, makes the next batch: num_workers=0",
-        f"the loader {loader_place(run)} has num_workers=0, so the training makes each batch itself: "
-        f"{wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step, {wait.percent}, {wait.clock} clock, "
-        f"{wait.steps:,} steady steps",
+        f"{wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms, makes the next "
+        "batch: num_workers=0",
+        f"the loader {loader_place(run)} has num_workers=0, so the training makes each batch "
+        f"itself: {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step, {wait.percent}, "
+        f"{wait.clock} clock, {wait.steps:,} steady steps",
         faster_batches(run, wait) if making_ms >= QUEUE_READ_MS else _whole_batches(run, wait),
         rank=everybody(view),
         site=loader_site(run),
@@ -197,8 +209,9 @@ def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
             "data wait",
             0.05,
             wait_source(wait),
-            f"recoverable = step - max(rest of the step, data / {wanted} workers, CPU time of a step / cores) - "
-            f"{HANDOVER_MS:.0f} ms for the handing over = {won:.3f} ms per step by workers",
+            f"recoverable = step - max(rest of the step, data / {wanted} workers, CPU time of a "
+            f"step / cores) - {HANDOVER_MS:.0f} ms for the handing over = {won:.3f} ms per step "
+            "by workers",
             Input("rest of the step", wait.wall_ms - wait.mean_ms, "ms", "step time - data wait"),
             Input("cores", view.cores(wait.rank), "", "host.json cpu_count; 0: not known"),
             Input(
@@ -230,8 +243,9 @@ def _whole_batches(run: Facts, wait: Share) -> tuple[Option, ...]:
     """Batches that are made in a few milliseconds: a worker would cost as much as it saves."""
     return (
         Option(
-            f"take whole batches from the dataset {loader_place(run)} (a batch sampler and batch_size=None) "
-            "instead of collating samples: a worker process costs as much as it saves here",
+            f"take whole batches from the dataset {loader_place(run)} (a batch sampler and "
+            "batch_size=None) instead of collating samples: a worker process costs as "
+            "much as it saves here",
             needs=(MAP_STYLE,) if takes(run, "batch_sampler") else (NOWHERE,),
         ),
         Option(
@@ -243,7 +257,8 @@ def _whole_batches(run: Facts, wait: Share) -> tuple[Option, ...]:
 def per_batch_ms(view: RunView, wait: Share) -> float:
     """Waiting for one batch: with gradient accumulation a step takes several.
 
-    Backward passes are counted where the size of a batch is not known; a GAN makes several for one batch.
+    Backward passes are counted where the size of a batch is not known; a GAN makes several for one
+    batch.
     """
     series = view.per_rank[wait.rank]
     steps = max(int(series.n_steps[series.steady].sum()), 1)
@@ -256,7 +271,9 @@ def per_batch_ms(view: RunView, wait: Share) -> float:
 
 
 def workers_needed(view: RunView, wait: Share) -> int:
-    """Workers that make a batch as fast as the rest of a step takes, at most the cores that a rank has."""
+    """Workers that make a batch as fast as the rest of a step takes, at most the cores that a rank
+    has.
+    """
     rest_ms = max(wait.wall_ms - wait.ms.value, 1e-3)
     wanted = max(2, math.ceil(1.25 * wait.ms.value / rest_ms))
     return min(wanted, _most_workers(Facts(view, wait.rank)))
@@ -282,7 +299,10 @@ def faster_batches(run: Facts, wait: Share) -> tuple[Option, ...]:
     if now is None:
         wanted = workers_needed(view, wait)
         won = won_by_workers(view, wait, 0, wanted)
-        words = f"prepare batches in the background, for instance by a DataLoader with num_workers={wanted}"
+        words = (
+            "prepare batches in the background, for instance by a DataLoader with "
+            f"num_workers={wanted}"
+        )
         return _if_won(words, won, wait), Option(CHEAPER, promises=False, last=True)
     wanted = workers_needed(view, wait) if not now else _more_than(view, wait, now)
     won = won_by_workers(view, wait, now, wanted) if wanted > now else 0.0
@@ -326,14 +346,15 @@ def _without_workers(run: Facts, now: int | None) -> str:
     name="CPU oversubscription",
     family="input",
     cause="host",
-    trigger="the training thread is ready but waits for a core for more than 5 % of the time; medium above 20 % where "
-    "cores are scarce",
+    trigger="the training thread is ready but waits for a core for more than 5 % of the time; "
+    "medium above 20 % where cores are scarce",
     fix="fewer of what takes the cores: ranks, torch threads, workers, or programs outside the run",
     no_use=(
         "fewer workers or threads: where they use no core to speak of; where other cores are idle"
     ),
     reads=(
-        "process.run_wait_ns_total of the training thread (schedstat), hello.threads, hello.dataloader"
+        "process.run_wait_ns_total of the training thread (schedstat), hello.threads, "
+        "hello.dataloader"
     ),
     silent="less than 1 s or 3 samples; a kernel without schedstat; cores that are mostly free",
     traps="short bursts of other programs",
@@ -365,9 +386,10 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "info" if wait.low <= 0.20 or not scarce else "high" if wait.low > 0.40 else "medium",
         f"{wait.value * 100:.0f} % of the time is spent waiting for a core",
-        f"run-queue wait {wait.value * 100:.0f} % of {seconds:.0f} s (95 % interval {wait.low * 100:.0f} to "
-        f"{wait.high * 100:.0f} %), {run.cores or 'unknown'} cores, {counted(run.ranks_here, 'rank')} on this machine, "
-        f"torch threads a rank: {run.threads or 'unknown'}, {_workers(run.loader)}"
+        f"run-queue wait {wait.value * 100:.0f} % of {seconds:.0f} s (95 % interval "
+        f"{wait.low * 100:.0f} to {wait.high * 100:.0f} %), {run.cores or 'unknown'} cores, "
+        f"{counted(run.ranks_here, 'rank')} on this machine, torch threads a rank: "
+        f"{run.threads or 'unknown'}, {_workers(run.loader)}"
         + (_who(view, used, view.host_of(rank)) if used else "")
         + ("" if scarce else "; other cores are idle meanwhile"),
         _less_demand(run, used) if scarce else (_apart(run),),
@@ -384,7 +406,8 @@ def _queue_proof(rank: int, queue: Queue, wall_ms: float) -> Proof:
         100 * queue.share.low,
         5.0,
         "%",
-        f"recoverable = {100 * queue.share.value:.1f} % x step time = {queue.share.value * wall_ms:.3f} ms per step",
+        f"recoverable = {100 * queue.share.value:.1f} % x step time = "
+        f"{queue.share.value * wall_ms:.3f} ms per step",
         (
             Input(
                 "run-queue wait",
@@ -411,7 +434,9 @@ def _who(view: RunView, used: Usage, host: str) -> str:
 
 
 def _less_demand(run: Facts, used: Usage | None) -> list[Option]:
-    """What takes the cores, the one that takes most of them first; what uses none is not asked to use less."""
+    """What takes the cores, the one that takes most of them first; what uses none is not asked to
+    use less.
+    """
     threads, ranks, cores = run.threads or 1, run.ranks_here, run.cores
     found: list[tuple[float, Option]] = []
     if cores and ranks > cores:
@@ -434,7 +459,10 @@ def _less_demand(run: Facts, used: Usage | None) -> list[Option]:
         and (not used or used.workers >= BUSY_CORES)
     ):
         fewer = max(1, cores // ranks - 1)
-        words = f"lower num_workers from {now} to {fewer} ({cores} cores for {counted(ranks, 'rank')}): "
+        words = (
+            f"lower num_workers from {now} to {fewer} ({cores} cores for "
+            f"{counted(ranks, 'rank')}): "
+        )
         words += loader_change(run, num_workers=fewer)
         lever = Lever("num_workers", -1)
         if fewer < now:
@@ -443,18 +471,30 @@ def _less_demand(run: Facts, used: Usage | None) -> list[Option]:
         names = " and ".join(
             name for name, _ in neighbours(run.view, run.view.host_of(run.rank))[:2]
         )
-        words = f"end what runs beside this ({names or 'see `top`'}, {used.foreign:.1f} cores), move this run, or "
+        words = (
+            f"end what runs beside this ({names or 'see `top`'}, {used.foreign:.1f} "
+            "cores), move this run, or "
+        )
         found.append((used.foreign, Option(words + "give it cores of its own with `taskset`")))
     if not found:
-        words = "something uses the cores for moments: see `top`; pin this run to cores of its own with `taskset`"
+        words = (
+            "something uses the cores for moments: see `top`; pin this run to cores of its "
+            "own with `taskset`"
+        )
         found.append((0.0, Option(words)))
     return [option for _, option in sorted(found, key=lambda one: -one[0])]
 
 
 def _apart(run: Facts) -> Option:
     if run.threads == 1:
-        words = "two processes share a core while others are free: give each its own cores with `taskset` or `numactl`"
+        words = (
+            "two processes share a core while others are free: give each its own cores "
+            "with `taskset` or `numactl`"
+        )
     else:
         now = run.threads or "unknown"
-        words = f"threads share a core while others are free: try OMP_NUM_THREADS=1 (now {now}) or OMP_PROC_BIND=true"
+        words = (
+            "threads share a core while others are free: try OMP_NUM_THREADS=1 (now "
+            f"{now}) or OMP_PROC_BIND=true"
+        )
     return Option(words)

@@ -1,4 +1,6 @@
-"""The way of the batches to the GPU: from memory that is not pinned, or on the step's critical path."""
+"""The way of the batches to the GPU: from memory that is not pinned, or on the step's critical
+path.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,16 @@ NEAR_LINK = 0.5
 
 
 def copy_time(view: RunView) -> Share | None:
-    """Host-to-device copies of the batch on the typical rank, on the device's clock; None without one."""
+    """Host-to-device copies of the batch on the typical rank, on the device's clock; None without
+    one.
+    """
     return typical(device_share(view, rank, "h2d") for rank in view.ranks if on_device(view, rank))
 
 
 def _is_pinned(view: RunView, rank: int) -> bool | None:
-    """Whether batches lie in pinned memory: as seen on one, else as the loader says; None: not known."""
+    """Whether batches lie in pinned memory: as seen on one, else as the loader says; None: not
+    known.
+    """
     hello = view.hello(rank)
     seen = (hello.get("batch") or {}).get("pinned")
     return seen if seen is not None else (hello.get("dataloader") or {}).get("pin_memory")
@@ -36,7 +42,8 @@ def _is_pinned(view: RunView, rank: int) -> bool | None:
     name="pageable host-to-device copies",
     family="input",
     cause="input",
-    trigger="copying the batch to the GPU takes over 3 % of the step (device clock), and the batch is not pinned",
+    trigger="copying the batch to the GPU takes over 3 % of the step (device clock), and the "
+    "batch is not pinned",
     fix="pin_memory=True in the DataLoader and .to(device, non_blocking=True)",
     no_use="without a GPU of the run; where batches are pinned already",
     reads="device.h2d_ms, hello.dataloader.pin_memory, whether a batch is pinned",
@@ -45,7 +52,9 @@ def _is_pinned(view: RunView, rank: int) -> bool | None:
     pictures=(phases("h2d"),),
 )
 def pageable_copies(view: RunView, spec: Spec) -> Finding | None:
-    """The driver first copies each batch into memory that the GPU can read, and the host waits for it."""
+    """The driver first copies each batch into memory that the GPU can read, and the host waits for
+    it.
+    """
     copies = copy_time(view)
     if (
         copies is None
@@ -57,8 +66,8 @@ def pageable_copies(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "high" if copies.share.low > 0.25 else "medium",
         f"copying pageable batches to the GPU takes {copies.share.value * 100:.0f} % of each step",
-        f"{copies.ms.value:.2f} ms of {copies.wall_ms:.1f} ms a step, {copies.percent}, device clock; the batches are "
-        "not in pinned memory",
+        f"{copies.ms.value:.2f} ms of {copies.wall_ms:.1f} ms a step, {copies.percent}, device "
+        "clock; the batches are not in pinned memory",
         loader_change(run, pin_memory=True)
         + ("" if run.trainer else " and batch.to(device, non_blocking=True)"),
         rank=everybody(view),
@@ -81,10 +90,13 @@ def pageable_copies(view: RunView, spec: Spec) -> Finding | None:
     name="copy on the critical path",
     family="input",
     cause="input",
-    trigger="copying the pinned batch takes over 5 % of the step (device clock), at over half of the PCIe link's rate",
-    fix="copy the next batch on a side stream while this one computes; send uint8 and normalise on the GPU",
+    trigger="copying the pinned batch takes over 5 % of the step (device clock), at over half "
+    "of the PCIe link's rate",
+    fix="copy the next batch on a side stream while this one computes; send uint8 and "
+    "normalise on the GPU",
     no_use=(
-        "without a GPU of the run; a side stream: where a trainer owns the loop; uint8: where the batch holds no floats"
+        "without a GPU of the run; a side stream: where a trainer owns the loop; uint8: where the "
+        "batch holds no floats"
     ),
     reads="device.h2d_ms, gpu.pcie_rx_mb_s against the link's generation and width",
     silent="no GPU; no PCIe counters",
@@ -105,9 +117,11 @@ def copy_on_critical_path(view: RunView, spec: Spec) -> Finding | None:
         return None
     return spec.make(
         "high" if copies.share.low > 0.25 else "medium",
-        f"copying the batch takes {copies.share.value * 100:.0f} % of each step while the GPU waits",
-        f"{copies.ms.value:.2f} ms of {copies.wall_ms:.1f} ms a step, {copies.percent}, device clock; {received:,.0f} "
-        f"MB/s over PCIe are {rate / 1e3:.1f} GB/s while copying, of {capacity / 1e3:.1f} GB/s ({told})",
+        f"copying the batch takes {copies.share.value * 100:.0f} % of each step while the GPU "
+        "waits",
+        f"{copies.ms.value:.2f} ms of {copies.wall_ms:.1f} ms a step, {copies.percent}, device "
+        f"clock; {received:,.0f} MB/s over PCIe are {rate / 1e3:.1f} GB/s while copying, of "
+        f"{capacity / 1e3:.1f} GB/s ({told})",
         (
             Option(
                 "copy the next batch on a side stream (torch.cuda.Stream) while this one computes",
@@ -139,7 +153,9 @@ def copy_on_critical_path(view: RunView, spec: Spec) -> Finding | None:
 
 
 def _link(view: RunView, rank: int) -> tuple[float, float, str] | None:
-    """Mean MB/s received by the rank's GPU, what its link carries, and the link in words; None where not told."""
+    """Mean MB/s received by the rank's GPU, what its link carries, and the link in words; None
+    where not told.
+    """
     host = view.record.hosts.get(view.host_of(rank))
     gpu = _gpu_index(view, rank)
     if host is None or gpu is None:

@@ -1,4 +1,6 @@
-"""What it takes to begin with a loader: a pause at each epoch, or a loader that is started anew every few steps."""
+"""What it takes to begin with a loader: a pause at each epoch, or a loader that is started anew
+every few steps.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +30,8 @@ LEAST_MS, LEAST_SHARE = 100.0, 0.02
     name="epoch-boundary stall",
     family="input",
     cause="input",
-    trigger="two epochs or more begin with pauses, the median over ten times the usual data wait and 100 ms, together "
-    "2 % of the time, while workers end and start anew",
+    trigger="two epochs or more begin with pauses, the median over ten times the usual data "
+    "wait and 100 ms, together 2 % of the time, while workers end and start anew",
     fix="persistent_workers=True",
     no_use="without workers; where the epoch's own work takes the time",
     reads="steps.data_ns of each epoch's first fetch, the workers' process ids",
@@ -58,10 +60,12 @@ def epoch_boundary_stall(view: RunView, spec: Spec) -> Finding | None:
     each = float(stalls_ms.mean())
     return spec.make(
         "high" if share > 0.25 else "medium",
-        f"each epoch begins with a pause of {each:,.0f} ms: it starts {counted(loader['num_workers'], 'worker')}",
-        f"{len(stalls_ms)} epochs began with {starts[1].min():,.0f} to {starts[1].max():,.0f} ms without a batch; "
-        f"a step usually waits {usual_ms:.1f} ms; one every {steps / len(stalls_ms):,.0f} steps or so, "
-        f"{share * 100:.0f} % of the time; persistent_workers=False"
+        f"each epoch begins with a pause of {each:,.0f} ms: it starts "
+        f"{counted(loader['num_workers'], 'worker')}",
+        f"{len(stalls_ms)} epochs began with {starts[1].min():,.0f} to {starts[1].max():,.0f} ms "
+        f"without a batch; a step usually waits {usual_ms:.1f} ms; one every "
+        f"{steps / len(stalls_ms):,.0f} steps or so, {share * 100:.0f} % of the time; "
+        "persistent_workers=False"
         + (f", started by {loader['start_method']}" if loader.get("start_method") else ""),
         loader_change(Facts(view, rank), persistent_workers=True)
         + (", or multiprocessing_context='fork'" if loader.get("start_method") == "spawn" else ""),
@@ -94,9 +98,13 @@ FEW_STEPS = 20
 STARTING = 0.10
 ENOUGH_STARTS = 5
 OTHERS = 0.2
-"""Part of the steps that must go on with an iterator, for what a fetch usually takes to be known."""
+"""Part of the steps that must go on with an iterator, for what a fetch usually takes to
+be known.
+"""
 _SHUFFLING = ("torch/utils/data/sampler.py", "torch/utils/data/dataloader.py")
-"""Where the training is while a loader without workers begins: its sampler makes an order of all samples."""
+"""Where the training is while a loader without workers begins: its sampler makes an order of all
+samples.
+"""
 
 
 @finding(
@@ -104,9 +112,10 @@ _SHUFFLING = ("torch/utils/data/sampler.py", "torch/utils/data/dataloader.py")
     name="loader started anew",
     family="input",
     cause="input",
-    trigger="an iterator of the training's loader is made more often than every 20 steps, and beginning with it takes "
-    "more than 10 % of the time",
-    fix="make the DataLoader and its iterator once, and take all batches from it; persistent_workers=True",
+    trigger="an iterator of the training's loader is made more often than every 20 steps, and "
+    "beginning with it takes more than 10 % of the time",
+    fix="make the DataLoader and its iterator once, and take all batches from it; "
+    "persistent_workers=True",
     explains=("IN01", "IN02", "IN05"),
     no_use=(
         "persistent_workers: without workers; where each pass over the data is one step on purpose"
@@ -142,15 +151,15 @@ def loader_started_anew(view: RunView, spec: Spec) -> Finding | None:
     length = loader.get("dataset_length")
     return spec.make(
         "high" if least_ms > 0.25 * wall_ms else "medium",
-        f"the loader is started anew {'at each step' if every < 1.5 else f'every {every:.0f} steps'}: "
-        f"{won:.1f} ms a step",
-        f"{seen.epochs:,} iterators were made of the loader {loader_place(run)} in {steps:,} steps, and each time "
-        f"{what}"
+        "the loader is started anew "
+        f"{'at each step' if every < 1.5 else f'every {every:.0f} steps'}: {won:.1f} ms a step",
+        f"{seen.epochs:,} iterators were made of the loader {loader_place(run)} in {steps:,} "
+        f"steps, and each time {what}"
         + (f" ({length:,})" if length and not workers else "")
         + f"; beginning takes {won:.1f} of "
         f"{wall_ms / steps:.1f} ms a step",
-        f"build the DataLoader {loader_place(run)} once, before the loop, and take all batches from one iterator "
-        "of it"
+        f"build the DataLoader {loader_place(run)} once, before the loop, and take all batches "
+        "from one iterator of it"
         + (
             ", with persistent_workers=True"
             if workers and not loader.get("persistent_workers")
@@ -166,8 +175,9 @@ def loader_started_anew(view: RunView, spec: Spec) -> Finding | None:
             100 * least_ms / wall_ms,
             100 * STARTING,
             "%",
-            "with workers: ending and making iterators and their first fetches, less the usual wait of other steps; "
-            "without: data time x part of its stack samples in the sampler, least by its 95 % Wilson interval",
+            "with workers: ending and making iterators and their first fetches, less the usual "
+            "wait of other steps; without: data time x part of its stack samples in the sampler, "
+            "least by its 95 % Wilson interval",
             (
                 Input("iterators made", seen.epochs, "", f"loader events, rank {rank}"),
                 Input("steps", steps, "", f"steps.n_steps, rank {rank}"),
@@ -190,7 +200,9 @@ def started_anew(view: RunView) -> Looks | None:
 def _of_workers(
     seen: Looks, loader: LoaderInUse, steps: int, data_ms: float
 ) -> tuple[float, float]:
-    """Milliseconds of all starts, at least and at most: a first fetch also waits as any other would."""
+    """Milliseconds of all starts, at least and at most: a first fetch also waits as any other
+    would.
+    """
     others = steps - seen.epochs
     rest_ms = max(0.0, data_ms - seen.starts_ms - seen.firsts_ms)
     usual_ms = rest_ms / others if others > OTHERS * steps else 0.0
@@ -201,13 +213,17 @@ def _of_workers(
 
 
 def lines_of(loader: LoaderInUse) -> tuple[str, ...]:
-    """``file:line`` where a loader is built, and where it is iterated over unless that is a trainer's call."""
+    """``file:line`` where a loader is built, and where it is iterated over unless that is a
+    trainer's call.
+    """
     names = ("site",) if loader.get("inside") else ("site", "loop")
     return tuple(str(loader[name]) for name in names if loader.get(name))
 
 
 def _building_ms(view: RunView, rank: int, loader: LoaderInUse) -> float:
-    """What the loader's line takes outside of fetches: building it, and ending the workers of one that is dropped."""
+    """What the loader's line takes outside of fetches: building it, and ending the workers of one
+    that is dropped.
+    """
     at_line, samples = samples_where(
         view, "other", rank, lambda one: one.get("site") in lines_of(loader)
     )

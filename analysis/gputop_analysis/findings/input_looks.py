@@ -1,4 +1,6 @@
-"""What the agent saw of the loaders and what the samplers saw of their workers, summed up once a view."""
+"""What the agent saw of the loaders and what the samplers saw of their workers, summed up once a
+view.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ class Looks:
     def proof(
         self, what: str, seen: int, of: int, threshold: float, formula: str, *inputs: Input
     ) -> Proof:
-        """Of a finding raised where ``what`` was surely seen in more than ``threshold`` of the looks."""
+        """Of a finding raised where ``what`` was surely seen in more than ``threshold`` of the
+        looks.
+        """
         source = f"loader events, rank {self.rank}"
         return Proof(
             f"lower end of the 95 % Wilson interval of looks at the loader {what}",
@@ -96,10 +100,11 @@ def looks(view: RunView) -> dict[int, Looks]:
 
 @once_per_view
 def epoch_starts(view: RunView) -> dict[int, Array]:
-    """By rank: steps in which an epoch of the training began, and the milliseconds it took, as two rows.
+    """By rank: steps in which an epoch of the training began, and the milliseconds it took, as two
+    rows.
 
-    The milliseconds are those of the fetch that found the last epoch's end, of the making of the new iterator and of
-    the first fetch from it.
+    The milliseconds are those of the fetch that found the last epoch's end, of the making of the
+    new iterator and of the first fetch from it.
     """
     found: dict[int, list[tuple[float, float]]] = {}
     for rank, event in _of_training(view):

@@ -20,7 +20,8 @@ ENOUGH_BATCHES = 8
     name="padding waste",
     family="input",
     cause="input",
-    trigger="under 70 % of the places in the batches hold a token (attention_mask), over 8 batches or more",
+    trigger="under 70 % of the places in the batches hold a token (attention_mask), over 8 "
+    "batches or more",
     fix="group samples by length, pack sequences, or attention over variable lengths",
     no_use="grouping: with an IterableDataset; where every row must have the same length",
     reads="the mean of attention_mask, every 50 steps",
@@ -29,7 +30,9 @@ ENOUGH_BATCHES = 8
     seen_on=CPU,
 )
 def padding_waste(view: RunView, spec: Spec) -> Finding | None:
-    """Short samples are filled up to the longest of their batch, and the model computes on the filling."""
+    """Short samples are filled up to the longest of their batch, and the model computes on the
+    filling.
+    """
     batches = places = tokens = 0
     for event in view.events("padding"):
         batches += int(event.get("batches") or 0)
@@ -48,8 +51,9 @@ def padding_waste(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "high" if wasted > 0.5 else "medium",
         f"{wasted * 100:.0f} % of the places in the batches are padding",
-        f"{tokens:,} of {places:,} places hold a token ({batches} batches looked at); forward and backward take "
-        f"{forward.mean_ms + backward.mean_ms:.1f} ms of {forward.wall_ms:.1f} ms a step",
+        f"{tokens:,} of {places:,} places hold a token ({batches} batches looked at); forward and "
+        f"backward take {forward.mean_ms + backward.mean_ms:.1f} ms of {forward.wall_ms:.1f} ms a "
+        "step",
         _shorter_rows(run),
         rank=everybody(view),
         site=loader_site(run),
@@ -89,8 +93,9 @@ def _proof(
         100 * tokens / places,
         100 * LEAST_TOKENS,
         "%",
-        f"recoverable = (forward + backward) x (1 - tokens / places) = {won:.3f} ms per step, where the model's work "
-        "grows with the places; half of it at least where grouping leaves some",
+        f"recoverable = (forward + backward) x (1 - tokens / places) = {won:.3f} ms per step, "
+        "where the model's work grows with the places; half of it at least "
+        "where grouping leaves some",
         (
             Input("tokens", tokens, "", f"padding events, {batches} batches"),
             Input("places", places, "", f"padding events, {batches} batches"),

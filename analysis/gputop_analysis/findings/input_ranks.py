@@ -1,4 +1,6 @@
-"""Input seen across ranks: one rank that gets its batches late, and ranks that train on the same batches."""
+"""Input seen across ranks: one rank that gets its batches late, and ranks that train on the same
+batches.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ from gputop_analysis.view import Array, RunView
     name="input straggler rank",
     family="input",
     cause="straggler",
-    trigger="the straggler rule (CR03) names a rank, and data wait is what it has more of than the others",
+    trigger="the straggler rule (CR03) names a rank, and data wait is what it has more of "
+    "than the others",
     fix="that rank's shard, where it is stored, its number of workers",
     explains=("CR03",),
     no_use="where the rank's data is as the others': then the host is what differs",
@@ -50,17 +53,17 @@ def input_straggler(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "high" if found.cost_ms.low > 0.10 * found.wall_ms else "medium",
         f"rank {rank} gets its batches late: the others wait {found.cost_ms.value:.1f} ms a step",
-        f"rank {rank} waits {found.excess_ms['data']:.1f} ms a step longer for data than the median rank; "
-        f"the others wait {found.wait_ms[1]:.1f} ms a step for it, it waits {found.wait_ms[0]:.1f} ms for them "
-        f"({found.waits.source})"
+        f"rank {rank} waits {found.excess_ms['data']:.1f} ms a step longer for data than the "
+        f"median rank; the others wait {found.wait_ms[1]:.1f} ms a step for it, it waits "
+        f"{found.wait_ms[0]:.1f} ms for them ({found.waits.source})"
         + (
             f"; what differs: {'; '.join(differences)}"
             if differences
             else "; its loader is set up like the others'"
         )
         + (f"; {site.words}" if site else ""),
-        f"look at the input of rank {rank}{f' on {host}' if host else ''}: the size and place of its shard, the path "
-        f"it reads from, num_workers={loader.get('num_workers', 'not known')}"
+        f"look at the input of rank {rank}{f' on {host}' if host else ''}: the size and place of "
+        f"its shard, the path it reads from, num_workers={loader.get('num_workers', 'not known')}"
         + named(site, ", {}"),
         rank=rank,
         host=host or None,
@@ -73,7 +76,8 @@ def input_straggler(view: RunView, spec: Spec) -> Finding | None:
             found.culprit.lead_ms,
             found.culprit.threshold_ms,
             "ms per step",
-            "as for CR03; the cause is the phase in which the rank exceeds the median of the others most",
+            "as for CR03; the cause is the phase in which the rank exceeds the "
+            "median of the others most",
             (
                 *(
                     Input(f"{phase} beyond the median rank", ms, "ms per step", f"steps.{phase}_ns")
@@ -122,7 +126,8 @@ def _of_workers(mine: Workers, others: list[Workers]) -> list[str]:
         )
     if mine.disk - disk > 0.2:
         told.append(
-            f"its workers wait for storage in {mine.disk * 100:.0f} % of the samples, {disk * 100:.0f} % there"
+            f"its workers wait for storage in {mine.disk * 100:.0f} % of the samples, "
+            f"{disk * 100:.0f} % there"
         )
     return told
 
@@ -135,8 +140,8 @@ ENOUGH_BATCHES, SAME_BATCHES = 5, 5 / 8
     name="same data on several ranks",
     family="input",
     cause="input",
-    trigger="five or more different batches, and 5 of 8 of those whose fingerprints were taken, are the same on two "
-    "ranks or more of a data-parallel training",
+    trigger="five or more different batches, and 5 of 8 of those whose fingerprints were "
+    "taken, are the same on two ranks or more of a data-parallel training",
     fix="DistributedSampler(dataset) and sampler.set_epoch(epoch); another shard for each rank",
     no_use="a sampler: with an IterableDataset, which must be split by rank; with one rank",
     reads="a checksum of the first tensor of a few batches on each rank",
@@ -168,12 +173,13 @@ def same_data(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "high",
         f"ranks {names} train on the same batches",
-        f"{alike} of {taken} different batches whose fingerprints were taken were seen on another rank too; "
-        f"sampler {run.loader.get('sampler') or 'not known'}, the loader {loader_place(run)}",
+        f"{alike} of {taken} different batches whose fingerprints were taken were seen on another "
+        f"rank too; sampler {run.loader.get('sampler') or 'not known'}, the loader "
+        f"{loader_place(run)}",
         (
             Option(
-                f"{loader_change(run, sampler='DistributedSampler(dataset)')}, and sampler.set_epoch(epoch) at the "
-                "beginning of each epoch",
+                f"{loader_change(run, sampler='DistributedSampler(dataset)')}, and "
+                "sampler.set_epoch(epoch) at the beginning of each epoch",
                 needs=(OWN_LOOP,),
             ),
             Option("Trainer(use_distributed_sampler=True)", needs=(LIGHTNING, MAP_STYLE)),
@@ -212,7 +218,9 @@ def _fingerprints(view: RunView, rank: int) -> Array:
 
 
 def _is_data_parallel(view: RunView) -> bool:
-    """DDP or FSDP over all ranks; with a mesh of several dimensions some ranks see the same data on purpose."""
+    """DDP or FSDP over all ranks; with a mesh of several dimensions some ranks see the same data on
+    purpose.
+    """
     for rank in view.ranks[:2]:
         parallel = view.hello(rank).get("parallel") or {}
         if not (parallel.get("ddp") or parallel.get("fsdp")) or _has_several_dimensions(

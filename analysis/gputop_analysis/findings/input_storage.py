@@ -33,13 +33,15 @@ LEAST_READ_BYTES_PER_S = 1e6
     name="storage-limited",
     family="input",
     cause="input",
-    trigger="data wait above 10 % of the step; the worker that is waited for waits for storage (state D) in over 30 % "
-    "of the looks, or the workers read while the machine's I/O pressure is above 20 %",
+    trigger="data wait above 10 % of the step; the worker that is waited for waits for "
+    "storage (state D) in over 30 % of the looks, or the workers read while the "
+    "machine's I/O pressure is above 20 %",
     fix="local disk, larger shards read in one piece, more workers to read ahead",
     explains=("IN01", "IN03", "IN06"),
     no_use="more workers: where the disk or its link is at its limit",
     reads=(
-        "process.state of the workers (D: waiting for a disk), host.psi_io_some_pct, disk_read_bytes_total"
+        "process.state of the workers (D: waiting for a disk), host.psi_io_some_pct, "
+        "disk_read_bytes_total"
     ),
     silent="fewer than 20 steady steps; no pressure figures and no workers sampled",
     traps="the first epoch, which fills the page cache",
@@ -63,8 +65,8 @@ def storage_limited(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         severity_of(wait),
         f"the workers wait for storage: {wait.ms.value:.1f} ms data wait a step",
-        f"in {seen.states['D']} of {seen.waiting} looks at a waiting fetch its worker waited for a disk or a file "
-        "server (state D)"
+        f"in {seen.states['D']} of {seen.waiting} looks at a waiting fetch its worker waited for "
+        "a disk or a file server (state D)"
         + (
             f"; the workers read {crew.read_bytes_per_s / 1e6:.1f} MB/s from storage"
             if crew
@@ -73,10 +75,11 @@ def storage_limited(view: RunView, spec: Spec) -> Finding | None:
         + (f"; I/O pressure {pressure:.0f} %" if pressure else "")
         + f"; {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for data, {wait.percent}",
         (
-            "copy the data set to a local disk or into memory, or store it in larger shards that are read in one piece",
+            "copy the data set to a local disk or into memory, or store it in larger shards that "
+            "are read in one piece",
             Option(
-                f"raise num_workers from {loader['num_workers']} (waiting for a disk takes no core): "
-                + loader_change(run, num_workers=2 * loader["num_workers"]),
+                f"raise num_workers from {loader['num_workers']} (waiting for a disk takes no "
+                "core): " + loader_change(run, num_workers=2 * loader["num_workers"]),
                 lever=Lever("num_workers", 1),
                 promises=False,
             ),
@@ -121,7 +124,9 @@ def _proof(seen: Looks, crew: Workers | None, pressure: float, wait: Share) -> P
 
 
 def _pressure_pct(view: RunView, rank: int) -> float:
-    """Median share of the time in which some process of the machine waited for I/O; 0 where it is not told."""
+    """Median share of the time in which some process of the machine waited for I/O; 0 where it is
+    not told.
+    """
     host, series = view.record.hosts.get(view.host_of(rank)), view.per_rank[rank]
     if host is None or not series.steady.any():
         return 0.0

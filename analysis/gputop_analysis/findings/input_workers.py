@@ -1,4 +1,6 @@
-"""Why batches come late although worker processes make them: too few, one slow, or too much to unpack."""
+"""Why batches come late although worker processes make them: too few, one slow, or too much to
+unpack.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,18 @@ from gputop_analysis.view import RunView
 
 BUSY = 0.8
 """Of a core: a worker above it is never idle, so it never has its batches ready in advance."""
-_COMPUTING = "lower end of the 95 % Wilson interval of looks at a waiting fetch whose worker computes (state R)"
+_COMPUTING = (
+    "lower end of the 95 % Wilson interval of looks at a waiting fetch whose worker "
+    "computes (state R)"
+)
 SOMETIMES_EMPTY = 0.25
-"""Of the looks. Where the queue is empty more seldom than this, the training is what holds the batches up."""
+"""Of the looks. Where the queue is empty more seldom than this, the training is what holds the
+batches up.
+"""
 HANDOVER_MS = 5.0
-"""A tensor's way through two sockets to a worker that computes, at most: larger tensors would not help."""
+"""A tensor's way through two sockets to a worker that computes, at most: larger tensors would not
+help.
+"""
 IDLE = 0.60
 """Below it a worker waits for something half of the time."""
 MOSTLY = 0.5
@@ -37,7 +46,9 @@ MANY_TENSORS = 8
 
 
 def _waiting(view: RunView, least_share: float) -> tuple[Share, Looks, LoaderInUse] | None:
-    """Data wait of the typical rank, the looks at its loader and its description, where it has worker processes."""
+    """Data wait of the typical rank, the looks at its loader and its description, where it has
+    worker processes.
+    """
     wait = data_wait(view)
     if (
         wait is None
@@ -56,8 +67,9 @@ def _waiting(view: RunView, least_share: float) -> tuple[Share, Looks, LoaderInU
     name="worker-limited",
     family="input",
     cause="input",
-    trigger="data wait above 10 % of the step; the loader's workers use or want over 80 % of a core each, or the one "
-    "that is waited for computes in over half of the looks; no batch lies ready in over a quarter of the looks",
+    trigger="data wait above 10 % of the step; the loader's workers use or want over 80 % of "
+    "a core each, or the one that is waited for computes in over half of the looks; "
+    "no batch lies ready in over a quarter of the looks",
     fix="more workers while there are cores, else a cheaper transform, or decoding on the GPU",
     explains=("IN01",),
     no_use="more workers: where each core has one, or other programs use the cores",
@@ -80,11 +92,12 @@ def worker_limited(view: RunView, spec: Spec) -> Finding | None:
         return None
     return spec.make(
         severity_of(wait),
-        f"too few or too slow workers ({loader['num_workers']}): {wait.ms.value:.1f} ms data wait a step",
-        f"no batch lay ready in {seen.empty} of {seen.looks} looks at the loader, and its workers use "
-        f"{crew.cpu * 100:.0f} % of a core each; the one waited for was computing in {seen.states['R']} of "
-        f"{seen.waiting} looks; {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for data, "
-        f"{wait.percent}",
+        f"too few or too slow workers ({loader['num_workers']}): {wait.ms.value:.1f} ms data wait "
+        "a step",
+        f"no batch lay ready in {seen.empty} of {seen.looks} looks at the loader, and its workers "
+        f"use {crew.cpu * 100:.0f} % of a core each; the one waited for was computing in "
+        f"{seen.states['R']} of {seen.waiting} looks; {wait.ms.value:.1f} ms of "
+        f"{wait.wall_ms:.1f} ms a step wait for data, {wait.percent}",
         faster_batches(Facts(view, wait.rank), wait),
         rank=everybody(view),
         site=loader_site(Facts(view, wait.rank)),
@@ -141,7 +154,8 @@ def worker_limited(view: RunView, spec: Spec) -> Finding | None:
     name="head-of-line blocking",
     family="input",
     cause="input",
-    trigger="data wait above 10 % of the step; in over half of the waits for a batch the batches after it are there",
+    trigger="data wait above 10 % of the step; in over half of the waits for a batch the "
+    "batches after it are there",
     fix="in_order=False (torch 2.6 and later), or samples of equal cost",
     explains=("IN01", "IN03"),
     no_use=(
@@ -172,7 +186,8 @@ def head_of_line_blocking(view: RunView, spec: Spec) -> Finding | None:
         + f"; {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for data, {wait.percent}",
         (
             Option(
-                f"{loader_change(run, in_order=False)} (batches then come in another order each run)",
+                f"{loader_change(run, in_order=False)} (batches then come in another order each "
+                "run)",
                 needs=() if takes(run, "in_order") else (NOWHERE,),
             ),
             "look at what that worker reads"
@@ -189,7 +204,8 @@ def head_of_line_blocking(view: RunView, spec: Spec) -> Finding | None:
             seen.behind,
             seen.fetching,
             MOSTLY,
-            f"recoverable = {seen.behind} / {seen.fetching} x data wait = {part * wait.mean_ms:.3f} ms per step",
+            f"recoverable = {seen.behind} / {seen.fetching} x data wait = "
+            f"{part * wait.mean_ms:.3f} ms per step",
             Input(
                 "data wait per step",
                 wait.mean_ms,
@@ -205,12 +221,13 @@ def head_of_line_blocking(view: RunView, spec: Spec) -> Finding | None:
     name="unpacking in the main process",
     family="input",
     cause="input",
-    trigger="data wait above 5 % of the step and 3 ms a batch; over half of it rebuilds batches that have arrived, "
-    "while the workers are idle (under 60 % of a core)",
+    trigger="data wait above 5 % of the step and 3 ms a batch; over half of it rebuilds "
+    "batches that have arrived, while the workers are idle (under 60 % of a core)",
     fix="fewer and larger tensors in a batch, no Python objects; collate in the worker",
     explains=("IN01", "IN03"),
     no_use=(
-        "where batches are few large tensors already, or the worker that hands them over waits for a core"
+        "where batches are few large tensors already, or the worker that hands "
+        "them over waits for a core"
     ),
     reads="steps.data_cpu_ns, stack samples of the data phase, process.cpu_ns_total of the workers",
     silent=(
@@ -241,11 +258,12 @@ def unpacking_in_main(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         severity_of(wait),
         f"rebuilding batches from the workers takes {won:.1f} ms a step in the training process",
-        f"{seen.unpacking} of {seen.fetching} looks at a fetch saw it unpickle or map a batch that had arrived; the "
-        f"workers use {crew.cpu * 100:.0f} % of a core each meanwhile; {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms "
-        f"a step are data wait, {wait.percent}",
-        f"make each batch of the loader {loader_place(run)} a few large tensors (stack or concatenate them in "
-        f"collate_fn, now {loader.get('collate_fn') or 'not known'}) instead of many small ones or Python objects",
+        f"{seen.unpacking} of {seen.fetching} looks at a fetch saw it unpickle or map a batch "
+        f"that had arrived; the workers use {crew.cpu * 100:.0f} % of a core each meanwhile; "
+        f"{wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step are data wait, {wait.percent}",
+        f"make each batch of the loader {loader_place(run)} a few large tensors (stack or "
+        f"concatenate them in collate_fn, now {loader.get('collate_fn') or 'not known'}) instead "
+        "of many small ones or Python objects",
         rank=everybody(view),
         site=loader_site(run),
         confidence=0.9,

@@ -12,8 +12,9 @@ from gputop_analysis.model import SEVERITIES, Finding
 def settled(found: list[Finding]) -> list[Finding]:
     """The findings without contradictions.
 
-    Of two that move a lever up and down in the same place, the one that wins more a step is kept; it takes in the
-    other, whose remaining options follow its own. An option that promises nothing yields to one that does.
+    Of two that move a lever up and down in the same place, the one that wins more a step is kept;
+    it takes in the other, whose remaining options follow its own. An option that promises nothing
+    yields to one that does.
     """
     left = list(found)
     for one, other in combinations(found, 2):
@@ -64,8 +65,8 @@ def _merged(kept: Finding, yields: Finding) -> Finding:
         severity=severity,
         options=options,
         fix=as_text(options),
-        evidence=f"{kept.evidence}; {yields.id} would ask for the opposite of {' and '.join(sorted(against))}: "
-        f"{yields.title}",
+        evidence=f"{kept.evidence}; {yields.id} would ask for the opposite of "
+        f"{' and '.join(sorted(against))}: {yields.title}",
         absorbed=tuple(sorted({*kept.absorbed, yields.id, *yields.absorbed})),
     )
 

@@ -24,12 +24,13 @@ WINDOW_STEPS = 1000
 class LiveFindings:
     """Evaluates a growing record again and again; the caller refreshes the record.
 
-    A finding appears after three evaluations in a row that see it and goes after five that do not. Facts (a crash, a
-    hang, a NaN) appear at once. Checks whose answer does not change take turns, see ``Turns``.
+    A finding appears after three evaluations in a row that see it and goes after five that do not.
+    Facts (a crash, a hang, a NaN) appear at once. Checks whose answer does not change take turns,
+    see ``Turns``.
 
     Attributes:
-        settled: whether enough was seen to call a run healthy: three evaluations with enough steady steps, after which
-            nothing above ``info`` was still waiting to appear.
+        settled: whether enough was seen to call a run healthy: three evaluations with enough steady
+            steps, after which nothing above ``info`` was still waiting to appear.
     """
 
     def __init__(self, record: RunRecord, window_steps: int = WINDOW_STEPS):

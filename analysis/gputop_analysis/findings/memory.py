@@ -18,9 +18,13 @@ from gputop_analysis.view import RunView
 
 SOON_S = 3600.0
 MIN_TENSORS, MIN_TENSORS_SHARE, MIN_TENSORS_PER_STEP = 20, 0.2, 0.02
-"""So many tensors must be alive more than at the first count, and so many more for each step, to say that they leak."""
+"""So many tensors must be alive more than at the first count, and so many more for each step, to
+say that they leak.
+"""
 ANONYMOUS = 0.5
-"""Part of a growth that must have no file behind it: pages of a mapped data set fill memory, but can be dropped."""
+"""Part of a growth that must have no file behind it: pages of a mapped data set fill memory, but
+can be dropped.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +49,15 @@ class Kept:
     name="memory leak",
     family="memory",
     cause="memory",
-    trigger="allocated GPU memory at the steps' ends (on a CPU resident memory, with more and more tensors alive) "
-    "rises "
-    "by more than 50 MB and 5 %, steadily: Mann-Kendall p < 0.01 on minima of windows of time",
+    trigger="allocated GPU memory at the steps' ends (on a CPU resident memory, with more and "
+    "more tensors alive) rises by more than 50 MB and 5 %, steadily: Mann-Kendall p < "
+    "0.01 on minima of windows of time",
     fix="keep numbers and not tensors: loss.item() or loss.detach()",
     explains=("ME01", "ME05"),
     no_use="where the memory is needed: then less must be kept, by what the option names first",
     reads=(
-        "per-window minima of steps.allocated_bytes, on a CPU rss_bytes and the number of tensors alive"
+        "per-window minima of steps.allocated_bytes, on a CPU rss_bytes and the "
+        "number of tensors alive"
     ),
     silent=(
         "fewer than five windows; growth below the noise, or for less than 2 s (20 s where "
@@ -78,10 +83,11 @@ def leak(view: RunView, spec: Spec) -> Finding | None:
         f"{what} rose from {growth.first_bytes / 1e6:,.0f} to {growth.last_bytes / 1e6:,.0f} MB in "
         f"{duration(growth.span_s)} (minima of windows, Mann-Kendall p = {growth.p:.2g})"
         + _tensors_told(kept),
-        "a loss or output is kept with the graph that made it: append loss.item() or loss.detach() instead of loss"
+        "a loss or output is kept with the graph that made it: append loss.item() or "
+        "loss.detach() instead of loss"
         if graphs
-        else "look for a list or dict of tensors that gets longer each step: keep loss.item() or x.detach().cpu(), or "
-        "clear it",
+        else "look for a list or dict of tensors that gets longer each step: keep loss.item() or "
+        "x.detach().cpu(), or clear it",
         rank=rank if len(found) == 1 else everybody(view),
         confidence=1 - growth.p,
         proof=growth.proof(a_step, *_tensor_inputs(kept, rank)),
@@ -120,7 +126,10 @@ def _tensors_told(kept: Kept | None) -> str:
     if kept is None:
         return ""
     graphs = f", {kept.graphs:,} of the new ones with a graph" if kept.graphs > 0 else ""
-    return f"; {kept.last:,} tensors are alive, {kept.first:,} were {kept.steps:,} steps before{graphs}"
+    return (
+        f"; {kept.last:,} tensors are alive, {kept.first:,} were {kept.steps:,} steps "
+        f"before{graphs}"
+    )
 
 
 def _tensor_inputs(kept: Kept | None, rank: int) -> tuple[Input, ...]:
@@ -139,8 +148,8 @@ def _tensor_inputs(kept: Kept | None, rank: int) -> tuple[Input, ...]:
     name="host memory growth",
     family="memory",
     cause="memory",
-    trigger="resident memory rises by more than 50 MB and 5 %, steadily (Mann-Kendall p < 0.01 on minima of windows), "
-    "and no file lies behind it",
+    trigger="resident memory rises by more than 50 MB and 5 %, steadily (Mann-Kendall p < "
+    "0.01 on minima of windows), and no file lies behind it",
     fix="do not keep tensors that hold a graph; arrays instead of lists of objects in datasets",
     no_use="where the memory is needed: then less must be kept, by what the option names first",
     reads="host.tree_pss_bytes, process.rss_bytes, host memory and its limit",
@@ -170,12 +179,13 @@ def host_memory_growth(view: RunView, spec: Spec) -> Finding | None:
         "high" if soon else "medium",
         f"host memory of rank {rank} grows by {growth.bytes_per_s / 1e6 * 60:,.0f} MB a minute"
         + (f": {full}" if soon else ""),
-        f"resident memory rose from {growth.first_bytes / 1e6:,.0f} to {growth.last_bytes / 1e6:,.0f} MB in "
-        f"{duration(growth.span_s)}, {a_step / 1e6:.2f} MB a step "
-        f"(Theil-Sen slope of window minima, Mann-Kendall p = {growth.p:.2g})"
+        f"resident memory rose from {growth.first_bytes / 1e6:,.0f} to "
+        f"{growth.last_bytes / 1e6:,.0f} MB in {duration(growth.span_s)}, {a_step / 1e6:.2f} MB a "
+        f"step (Theil-Sen slope of window minima, Mann-Kendall p = {growth.p:.2g})"
         + (f"; at this rate {full}" if full else ""),
         (
-            "look for a list or dict that gets longer each step; keep loss.item() or loss.detach() instead of loss",
+            "look for a list or dict that gets longer each step; keep loss.item() or "
+            "loss.detach() instead of loss",
             Option(
                 "in the dataset keep NumPy arrays instead of lists of Python objects",
                 needs=(LOADER,),
@@ -190,7 +200,9 @@ def host_memory_growth(view: RunView, spec: Spec) -> Finding | None:
 
 
 def _from_files(view: RunView, rank: int) -> bool:
-    """Whether the growth is mostly pages of files, such as a mapped data set; False where it was not counted."""
+    """Whether the growth is mostly pages of files, such as a mapped data set; False where it was
+    not counted.
+    """
     counts = [
         one for one in told(view, "tensors").get(rank, []) if one.get("anonymous_bytes", -1) >= 0
     ]
@@ -202,7 +214,9 @@ def _from_files(view: RunView, rank: int) -> bool:
 
 
 def _until_full(view: RunView, rank: int, growth: Growth, bytes_per_s: float) -> tuple[float, str]:
-    """Seconds until the container's limit or the host's memory is used up, and which of them it is."""
+    """Seconds until the container's limit or the host's memory is used up, and which of
+    them it is.
+    """
     host = view.record.hosts.get(view.host_of(rank))
     if host is None or not len(host.host.rows):
         return float("nan"), ""

@@ -87,12 +87,14 @@ def _card(view: RunView, rank: int) -> Card | None:
     name="out of memory ahead",
     family="memory",
     cause="memory",
-    trigger="peak allocated GPU memory above 95 % of the card, or rising steadily (Mann-Kendall p < 0.01 on maxima of "
-    "windows) so that the card is full within an hour",
+    trigger="peak allocated GPU memory above 95 % of the card, or rising steadily "
+    "(Mann-Kendall p < 0.01 on maxima of windows) so that the card is "
+    "full within an hour",
     fix="smaller micro-batch with accumulation, activation checkpointing, "
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     no_use=(
-        "checkpointing, expandable segments: where they are on; cutting sequences: where there are none"
+        "checkpointing, expandable segments: where they are on; cutting "
+        "sequences: where there are none"
     ),
     reads="steps.peak_allocated_bytes, gpu.memory_total_bytes",
     silent=(
@@ -131,16 +133,17 @@ def out_of_memory_ahead(view: RunView, spec: Spec) -> Finding | None:
         return spec.make(
             "high",
             f"GPU memory of rank {rank} is full in {duration(max(0.0, left[rank]))} at this rate",
-            f"the peak rose from {grown.first_bytes / GIB:.2f} to {grown.last_bytes / GIB:.2f} GiB in "
-            f"{duration(grown.span_s)} (Mann-Kendall p = {grown.p:.2g}); the card has {card.total / GIB:.1f} GiB",
+            f"the peak rose from {grown.first_bytes / GIB:.2f} to {grown.last_bytes / GIB:.2f} "
+            f"GiB in {duration(grown.span_s)} (Mann-Kendall p = {grown.p:.2g}); the card has "
+            f"{card.total / GIB:.1f} GiB",
             fix,
             rank=rank,
             confidence=0.8,
             proof=grown.proof(
                 per_step(view, grown),
                 *card.inputs(),
-                formula="time left = (memory of the GPU - last window) / Theil-Sen slope; a window's value is its "
-                "maximum",
+                formula="time left = (memory of the GPU - last window) / Theil-Sen slope; a "
+                "window's value is its maximum",
             ),
         )
     card = max(known.values(), key=lambda one: one.peak / one.total)
@@ -150,9 +153,8 @@ def out_of_memory_ahead(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "medium",
         f"GPU memory of rank {card.rank} peaks at {100 * share:.0f} % of the card",
-        f"{card.peak / GIB:.2f} of {card.total / GIB:.2f} GiB allocated at the peak of the last {card.steps:,} steps: "
-        "a "
-        "longer sequence or a larger batch ends the run",
+        f"{card.peak / GIB:.2f} of {card.total / GIB:.2f} GiB allocated at the peak of the last "
+        f"{card.steps:,} steps: a longer sequence or a larger batch ends the run",
         fix,
         rank=card.rank,
         proof=Proof(
@@ -174,7 +176,8 @@ FRAGMENTED, SPLIT = 0.20, 0.10
     name="fragmented GPU memory",
     family="memory",
     cause="memory",
-    trigger="reserved minus peak allocated memory above 20 % of the card, and inactive split blocks above 10 % of it",
+    trigger="reserved minus peak allocated memory above 20 % of the card, and inactive split "
+    "blocks above 10 % of it",
     fix="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     no_use="where segments are expandable already",
     reads="steps.reserved_bytes less allocated_bytes, inactive split blocks",
@@ -194,12 +197,13 @@ def fragmentation(view: RunView, spec: Spec) -> Finding | None:
         return spec.make(
             "medium" if tight else "info",
             f"{gap * card.total / GIB:.1f} GiB of rank {rank}'s GPU memory are held but unused",
-            f"{card.reserved / GIB:.1f} GiB reserved, {card.peak / GIB:.1f} GiB allocated at the peak, "
-            f"{split * card.total / GIB:.1f} GiB in split blocks that are free; {retries} retries after a flush",
+            f"{card.reserved / GIB:.1f} GiB reserved, {card.peak / GIB:.1f} GiB allocated at the "
+            f"peak, {split * card.total / GIB:.1f} GiB in split blocks that are free; {retries} "
+            "retries after a flush",
             (
                 Option(
-                    "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before the start; no empty_cache() helps "
-                    "against this",
+                    "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before the start; no "
+                    "empty_cache() helps against this",
                     needs=(NOT_EXPANDABLE,),
                 ),
                 Option("let shapes repeat (bucket or pad lengths)", last=True),
@@ -236,7 +240,8 @@ IMBALANCED, HALF = 1.2, 0.5
     trigger="the largest peak is more than 1.2 times the median rank's and above half of its card",
     fix="spread embeddings, stages or long samples evenly",
     no_use=(
-        "another split: where every rank holds the whole model; by length: where inputs are no tokens"
+        "another split: where every rank holds the whole model; by length: where "
+        "inputs are no tokens"
     ),
     reads="peak_allocated_bytes of each rank",
     silent="fewer than two ranks; less than half of the memory in use",
@@ -254,10 +259,10 @@ def rank_imbalance(view: RunView, spec: Spec) -> Finding | None:
         return None
     return spec.make(
         "medium",
-        f"rank {card.rank} peaks at {card.peak / GIB:.1f} GiB, the others at {median / GIB:.1f} GiB",
-        f"{ratio:.2f} times the median of {len(known) - 1} other ranks, {100 * card.peak / card.total:.0f} % of the "
-        "card: "
-        "the batch size is set by this rank",
+        f"rank {card.rank} peaks at {card.peak / GIB:.1f} GiB, the others at {median / GIB:.1f} "
+        "GiB",
+        f"{ratio:.2f} times the median of {len(known) - 1} other ranks, "
+        f"{100 * card.peak / card.total:.0f} % of the card: the batch size is set by this rank",
         (
             Option(
                 "put fewer layers on its stage, or shard the embedding and the output layer",
@@ -308,7 +313,8 @@ def unused_memory(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "info",
         f"the fullest GPU peaks at {100 * share:.0f} % of its memory",
-        f"{card.peak / GIB:.1f} of {card.total / GIB:.1f} GiB after {last:,} steps, on rank {card.rank}",
+        f"{card.peak / GIB:.1f} of {card.total / GIB:.1f} GiB after {last:,} "
+        f"steps, on rank {card.rank}",
         (
             Option(
                 "if the GPU is not busy all the time, raise the micro-batch",

@@ -1,4 +1,6 @@
-"""Does memory grow steadily? One judgement for the resident set, the GPU's allocator and its peaks."""
+"""Does memory grow steadily? One judgement for the resident set, the GPU's allocator
+and its peaks.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,15 @@ from gputop_analysis.view import Array, RunView
 
 WINDOWS, SAMPLES_PER_WINDOW = 8, 3
 MIN_SPAN_S, MIN_SPAN_OF_CYCLES_S = 2.0, 20.0
-"""With create_graph=True parameters and gradients refer to each other, and wait for the garbage collector."""
+"""With create_graph=True parameters and gradients refer to each other, and wait for the garbage
+collector.
+"""
 MIN_GROWTH_BYTES, MIN_GROWTH_SHARE = 50 << 20, 0.05
 SURE_P = 0.01
 STILL_GROWING = 0.35
-"""Part of the growth that must fall in the second half: caches and lazy buffers fill early and then stand still."""
+"""Part of the growth that must fall in the second half: caches and lazy buffers fill early and then
+stand still.
+"""
 AFTER_STEP = 10
 """Before it, buffers and the optimizer's state are made."""
 
@@ -42,7 +48,8 @@ class Growth:
             f"steps.{self.column}, rank {self.rank}, {self.readings:,} records in {WINDOWS} windows"
         )
         return Proof(
-            "Mann-Kendall p (two-sided) of one value for each window of time; raised below the threshold",
+            "Mann-Kendall p (two-sided) of one value for each window of time; "
+            "raised below the threshold",
             self.p,
             SURE_P,
             "",
@@ -62,7 +69,9 @@ class Growth:
 def rank_growth(
     view: RunView, rank: int, column: str, of_window: Callable[[Array], float] = np.min
 ) -> Growth | None:
-    """Growth of a memory column of a rank's last process; ``of_window`` makes one value of a window's readings."""
+    """Growth of a memory column of a rank's last process; ``of_window`` makes one value of a
+    window's readings.
+    """
     key = f"growth of {column} on {rank} by {of_window.__name__}"
     if key not in view.known:
         series = view.per_rank[rank]
@@ -78,7 +87,9 @@ def rank_growth(
 
 
 def _may_have_grown(sizes: Array, of_window: Callable[[Array], float]) -> bool:
-    """Whether the last quarter lies above the first by half of what makes a finding: most ranks are done with this."""
+    """Whether the last quarter lies above the first by half of what makes a finding: most ranks are
+    done with this.
+    """
     few = len(sizes) // 4
     if not few:
         return False
@@ -94,7 +105,9 @@ def steady_growth(
     of_window: Callable[[Array], float] = np.min,
     least_s: float = MIN_SPAN_S,
 ) -> Growth | None:
-    """Judge a series of memory readings; None where they do not rise steadily, or are too few or too short to tell."""
+    """Judge a series of memory readings; None where they do not rise steadily, or are too few or
+    too short to tell.
+    """
     if len(t_ns) < WINDOWS * SAMPLES_PER_WINDOW:
         return None
     seconds = (t_ns - t_ns[0]) / 1e9
@@ -123,7 +136,9 @@ def steady_growth(
 
 
 def _midway(sizes: Array, of_window: Callable[[Array], float]) -> float:
-    """Around the middle reading: what fills step by step looks steady in time where the first steps were slow."""
+    """Around the middle reading: what fills step by step looks steady in time where the first steps
+    were slow.
+    """
     half, middle = max(1, len(sizes) // (2 * WINDOWS)), len(sizes) // 2
     return float(of_window(sizes[middle - half : middle + half]))
 

@@ -1,5 +1,5 @@
-"""Memory that the script's own habits waste: the allocator flushed, gradients kept, graphs built in evaluation, and
-other programs on the same GPU.
+"""Memory that the script's own habits waste: the allocator flushed, gradients kept, graphs built in
+evaluation, and other programs on the same GPU.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ NEWEST = 12
     name="allocator churn",
     family="memory",
     cause="memory",
-    trigger="after step 50 the driver is asked for memory in more than 1 of 20 steps, or empty_cache() is called in "
-    "more "
-    "than 1 of 50",
+    trigger="after step 50 the driver is asked for memory in more than 1 of 20 steps, or "
+    "empty_cache() is called in more than 1 of 50",
     fix="no torch.cuda.empty_cache() in the loop; shapes that repeat",
     no_use="expandable segments: where they are on",
     reads="device allocations per step, calls of empty_cache",
@@ -36,7 +35,9 @@ NEWEST = 12
     traps="the first epoch, in which the pool still grows",
 )
 def allocator_churn(view: RunView, spec: Spec) -> Finding | None:
-    """cudaMalloc and cudaFree synchronise the device; in a steady loop the cache serves all requests."""
+    """cudaMalloc and cudaFree synchronise the device; in a steady loop the cache serves all
+    requests.
+    """
     rates = {
         rank: found
         for rank in view.ranks
@@ -58,10 +59,10 @@ def allocator_churn(view: RunView, spec: Spec) -> Finding | None:
         f"empty_cache() is called {rate['flushes']:.2g} times a step, {rate['ms']:.1f} ms"
         if flushed
         else f"the driver is asked for memory {rate['allocs']:.2g} times a step",
-        f"{rate['allocs']:.3g} cudaMalloc a step, {rate['flushes']:.3g} empty_cache() a step taking {rate['ms']:.2f} "
-        "ms, "
-        f"over {rate['steps']:,.0f} steps of rank {rank}",
-        f"remove torch.cuda.empty_cache() at {site}: the memory goes back to the driver and is fetched again at once"
+        f"{rate['allocs']:.3g} cudaMalloc a step, {rate['flushes']:.3g} empty_cache() a step "
+        f"taking {rate['ms']:.2f} ms, over {rate['steps']:,.0f} steps of rank {rank}",
+        f"remove torch.cuda.empty_cache() at {site}: the memory goes back to the driver and is "
+        "fetched again at once"
         if flushed
         else (
             "let shapes repeat (bucket or pad lengths)",
@@ -76,7 +77,8 @@ def allocator_churn(view: RunView, spec: Spec) -> Finding | None:
             value,
             threshold,
             "a step",
-            "recoverable = time inside empty_cache() / steps (what the new allocations cost comes on top)",
+            "recoverable = time inside empty_cache() / steps (what the new "
+            "allocations cost comes on top)",
             (
                 Input(
                     "driver allocations", rate["allocs"], "a step", f"allocator events, rank {rank}"
@@ -119,7 +121,8 @@ FOREIGN_BYTES, FOREIGN_SHARE, MIN_SAMPLES = 256 << 20, 0.8, 5
     name="other processes on the GPU",
     family="memory",
     cause="memory",
-    trigger="processes outside the run hold more than 256 MB of a GPU that it uses, in 80 % of the samples",
+    trigger="processes outside the run hold more than 256 MB of a GPU that it uses, in 80 % "
+    "of the samples",
     fix="end them, or choose another GPU by CUDA_VISIBLE_DEVICES",
     no_use="where the other program is yours to keep",
     reads="gpu.memory_foreign_bytes and the processes on the GPU",
@@ -149,7 +152,8 @@ def _foreign(spec: Spec, host: str, gpu: int, held: float, share: float, samples
         "medium",
         f"other processes hold {held / GIB:.1f} GiB of GPU {gpu}",
         f"median of {samples:,} samples; above 256 MB in {100 * share:.0f} % of them",
-        f"nvidia-smi -i {gpu} shows who it is; end it, or choose another GPU by CUDA_VISIBLE_DEVICES",
+        f"nvidia-smi -i {gpu} shows who it is; end it, or choose another GPU by "
+        "CUDA_VISIBLE_DEVICES",
         gpu=gpu,
         host=host,
         confidence=0.9,
@@ -172,9 +176,9 @@ HELD_SHARE, CARD_FULL = 0.05, 0.8
     name="gradients kept through the forward",
     family="memory",
     cause="memory",
-    trigger="gradients of the last update still lie in memory when the next forward runs, more than 5 % of the card "
-    "(on a "
-    "CPU of the resident memory); medium where the card is 80 % full",
+    trigger="gradients of the last update still lie in memory when the next forward runs, "
+    "more than 5 % of the card (on a CPU of the resident memory); medium where the "
+    "card is 80 % full",
     fix="optimizer.zero_grad(set_to_none=True) right after optimizer.step()",
     no_use="where gradients must stay between steps (accumulation); where a trainer clears them",
     reads="whether gradients are still there at forward, their size",
@@ -183,7 +187,9 @@ HELD_SHARE, CARD_FULL = 0.05, 0.8
     seen_on=CPU,
 )
 def gradients_kept(view: RunView, spec: Spec) -> Finding | None:
-    """Gradients set to zero, or cleared only after the forward, take as much memory as the parameters."""
+    """Gradients set to zero, or cleared only after the forward, take as much memory as the
+    parameters.
+    """
     for rank, events in told(view, "checkup").items():
         held, whole = _held(view, rank, events)
         if whole <= 0 or held <= HELD_SHARE * whole:
@@ -193,18 +199,19 @@ def gradients_kept(view: RunView, spec: Spec) -> Finding | None:
         return spec.make(
             "medium" if tight else "info",
             f"{held / 1e6:,.0f} MB of old gradients lie in memory during the forward",
-            f"when the forward after an update begins, {held / 1e6:,.0f} MB of gradients of rank {rank} are still "
-            "held, "
-            f"{100 * held / whole:.0f} % of {whole / 1e6:,.0f} MB {'of the card' if card else 'resident memory'} "
-            f"({events[-1]['alike']} looks)",
-            "call optimizer.zero_grad(set_to_none=True), torch's default, right after optimizer.step()",
+            f"when the forward after an update begins, {held / 1e6:,.0f} MB of gradients of rank "
+            f"{rank} are still held, {100 * held / whole:.0f} % of {whole / 1e6:,.0f} MB "
+            f"{'of the card' if card else 'resident memory'} ({events[-1]['alike']} looks)",
+            "call optimizer.zero_grad(set_to_none=True), torch's default, right after "
+            "optimizer.step()",
             rank=rank if len(view.ranks) > 1 else everybody(view),
             proof=Proof(
                 "gradients held when a forward begins / memory",
                 100 * held / whole,
                 100 * HELD_SHARE,
                 "%",
-                "held = size of the gradients that are not None at the first forward after an update",
+                "held = size of the gradients that are not None at the first "
+                "forward after an update",
                 (
                     Input(
                         "held",
@@ -222,7 +229,9 @@ def gradients_kept(view: RunView, spec: Spec) -> Finding | None:
 
 
 def _held(view: RunView, rank: int, events: list[Event]) -> tuple[float, float]:
-    """Bytes of gradients held at a forward in the last three looks at least, and the memory to compare them with."""
+    """Bytes of gradients held at a forward in the last three looks at least, and the memory to
+    compare them with.
+    """
     last = events[-1]
     if last.get("alike", 0) < 3 or last.get("stale") or not last.get("held_bytes"):
         return 0.0, 0.0
@@ -239,7 +248,8 @@ MIN_GRAPH_FORWARDS = 3
     name="evaluation builds graphs",
     family="memory",
     cause="memory",
-    trigger="three forwards or more of a model in eval mode, with gradients enabled, that no backward follows",
+    trigger="three forwards or more of a model in eval mode, with gradients enabled, that no "
+    "backward follows",
     fix="with torch.inference_mode(): around the evaluation",
     no_use="where the evaluation needs gradients",
     reads="forward calls in eval mode with gradients enabled and no backward after them",
@@ -258,10 +268,10 @@ def graphs_in_evaluation(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "medium",
         f"evaluation runs with gradients enabled: {forwards:,} forwards built a graph",
-        f"{forwards:,} forwards of rank {rank} in eval mode kept their activations for a backward that never came; "
-        "they "
-        f"took {took_ms:,.0f} ms in all",
-        "put the evaluation under `with torch.inference_mode():` (or torch.no_grad()): less memory, and faster",
+        f"{forwards:,} forwards of rank {rank} in eval mode kept their activations for a backward "
+        f"that never came; they took {took_ms:,.0f} ms in all",
+        "put the evaluation under `with torch.inference_mode():` (or torch.no_grad()): less "
+        "memory, and faster",
         rank=rank if len(view.ranks) > 1 else everybody(view),
         proof=Proof(
             "forwards in eval mode with gradients enabled and no backward",

@@ -25,10 +25,14 @@ from gputop_analysis.view import Array, RunView, once_per_view
 LIVE_STEPS = 600
 SPIKE_WINDOW = 100
 MIXED = 0.1
-"""A loss that is negative in more than this part of the steps, and positive too, is no measure of error."""
+"""A loss that is negative in more than this part of the steps, and positive too, is no measure of
+error.
+"""
 JOINT_POINTS = 400
 SPIKE_K, CERTAIN_K, CERTAIN_RELATIVE = 8.0, 12.0, 0.5
-"""Heavy-tailed losses pass k = 8 about once in 1000 steps; only beyond this is a single spike worth an alarm."""
+"""Heavy-tailed losses pass k = 8 about once in 1000 steps; only beyond this is a single spike worth
+an alarm.
+"""
 
 
 @finding(
@@ -37,7 +41,8 @@ SPIKE_K, CERTAIN_K, CERTAIN_RELATIVE = 8.0, 12.0, 0.5
     family="numerics",
     cause="nan",
     trigger="a loss is NaN or infinite",
-    fix="lower the learning rate, clip gradients, use bf16 instead of fp16, look at the batch of that step",
+    fix="lower the learning rate, clip gradients, use bf16 instead of fp16, look "
+    "at the batch of that step",
     explains=("NU02", "NU03", "NU04", "NU07", "NU10"),
     immediate=True,
     no_use="bf16: where nothing is float16; clipping: where gradients are clipped",
@@ -100,7 +105,9 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
 
 
 def _first_nonfinite(view: RunView, rank: int) -> tuple[int, int, str, int] | None:
-    """First step with a loss that is no number, the rank, what it was, and how many losses before it were not read."""
+    """First step with a loss that is no number, the rank, what it was, and how many losses before
+    it were not read.
+    """
     events = told(view, "nonfinite").get(rank)
     if events:
         first = min(events, key=lambda e: e.get("step", 0))
@@ -143,16 +150,19 @@ def _last_good(rows: Array, step: int) -> list[str]:
     name="loss spike",
     family="numerics",
     cause="nan",
-    trigger="a loss 8 robust standard deviations and 20 % above the 100 steps before it; medium from 12 and 50 %",
+    trigger="a loss 8 robust standard deviations and 20 % above the 100 steps before it; "
+    "medium from 12 and 50 %",
     fix="look at the batch of that step; clip gradients; lower the learning rate",
     explains=("NU03",),
     no_use=(
-        "the batch: where the loss jumps in a rhythm, which is the script's own doing; clipping: where it is on"
+        "the batch: where the loss jumps in a rhythm, which is the script's own doing; clipping: "
+        "where it is on"
     ),
     reads="steps.loss against the median of the last 100",
     silent="fewer than 30 losses before it",
     traps=(
-        "a new epoch or a curriculum that is harder; a loss of both signs, which weighs rewards, is an info"
+        "a new epoch or a curriculum that is harder; a loss of both signs, "
+        "which weighs rewards, is an info"
     ),
     seen_on=CPU,
 )
@@ -188,9 +198,10 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
         f"loss jumps to {losses[worst]:.4g} at {at}, {losses[worst] / level:.1f} times its level"
         if level > 0
         else f"loss jumps to {losses[worst]:.4g} at {at} from {level:.4g}",
-        f"loss {losses[worst]:.4g} at {at}{lr}; the {SPIKE_WINDOW} records before it have a median of "
-        f"{level:.4g}, and it stands {sigmas:,.0f} robust standard deviations above; "
-        f"{counted(len(spikes), 'such step')} in {len(losses):,}{_together(view, int(steps[worst]))}",
+        f"loss {losses[worst]:.4g} at {at}{lr}; the {SPIKE_WINDOW} records before it have a "
+        f"median of {level:.4g}, and it stands {sigmas:,.0f} robust standard deviations above; "
+        f"{counted(len(spikes), 'such step')} in "
+        f"{len(losses):,}{_together(view, int(steps[worst]))}",
         "nothing to mend: from there on the loss scatters as far again and again"
         if wider
         else _after_a_jump(period, rewards, moves),
@@ -200,9 +211,8 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
             sigmas,
             8.0,
             "standard deviations",
-            "standard deviation = 1.4826 x median absolute deviation; medium from 12 and 50 % above the median, or "
-            "where "
-            "more than 1 record in 500 does so",
+            "standard deviation = 1.4826 x median absolute deviation; medium from 12 and 50 % "
+            "above the median, or where more than 1 record in 500 does so",
             (
                 Input(
                     "loss",
@@ -219,7 +229,9 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
 
 @once_per_view
 def networks_beside(view: RunView) -> bool:
-    """Whether most steps run a network without gradients too (a policy, a target, a teacher), or learn rewards."""
+    """Whether most steps run a network without gradients too (a policy, a target, a teacher), or
+    learn rewards.
+    """
     if not view.ranks:
         return False
     if any((view.hello().get("libraries") or {}).get(name) for name in ("gymnasium", "gym")):
@@ -237,7 +249,8 @@ STAYS = 0.5
 
 
 def _scatters_more(losses: Array, at: int) -> bool:
-    """Whether a jump stands out from what was before it only: the loss scatters more from there on, as of rewards.
+    """Whether a jump stands out from what was before it only: the loss scatters more from there on,
+    as of rewards.
 
     Not where most of what follows is as high.
     """
@@ -268,17 +281,21 @@ def _rhythm(jumps: Array) -> int:
 
 
 def _after_a_jump(period: int, rewards: bool, moves: bool) -> tuple[str | Option, ...]:
-    """Where to look: at what the script does every so many steps, where the jumps come in a rhythm."""
+    """Where to look: at what the script does every so many steps, where the jumps come
+    in a rhythm.
+    """
     clip = Option("clip gradients", needs=(NOT_CLIPPED,))
     if moves:
         return (
-            f"nothing to mend while the loss comes down again: its target moves every {period} steps, as where a "
-            "target network is copied; a little of it copied at each step makes a smoother course",
+            f"nothing to mend while the loss comes down again: its target moves every {period} "
+            "steps, as where a target network is copied; a little of it copied at each step makes "
+            "a smoother course",
         )
     if period:
         words = f"the loss jumps every {period} steps: look at what the script does then"
         return (
-            f"{words} (a target network or a reference that is copied, another stage, a new episode)",
+            f"{words} (a target network or a reference that is copied, another stage, a new "
+            "episode)",
         )
     if rewards:
         return "a loss of both signs weighs rewards and may jump: normalise them", clip
@@ -305,8 +322,8 @@ def _together(view: RunView, step: int) -> str:
 def mean_losses(view: RunView) -> tuple[Array, Array, Array]:
     """First and last step of each record, and the loss averaged over the ranks that have one.
 
-    Of folded steps the largest loss counts, so that none is lost; older records have only the last one's. While a run
-    is live only the newest records are looked at.
+    Of folded steps the largest loss counts, so that none is lost; older records have only the last
+    one's. While a run is live only the newest records are looked at.
     """
     firsts, lasts, losses = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)]
     for rank in spread(view.ranks):

@@ -24,9 +24,10 @@ FIRST_LOSSES = 5
     name="divergence or plateau",
     family="numerics",
     cause="nan",
-    trigger="over 1000 steps or more the loss rises (Mann-Kendall p < 0.01 on medians of blocks, by more than 5 % and "
-    "3 standard deviations of the blocks), or within fewer it climbs to three times what the training began with, or "
-    "stays above ten times the first step's, or it stands still with a learning rate above 0 (info)",
+    trigger="over 1000 steps or more the loss rises (Mann-Kendall p < 0.01 on medians of "
+    "blocks, by more than 5 % and 3 standard deviations of the blocks), or within "
+    "fewer it climbs to three times what the training began with, or stays above ten "
+    "times the first step's, or it stands still with a learning rate above 0 (info)",
     fix="lower the learning rate, check labels, go on from a checkpoint before the rise",
     explains=("NU02", "NU03"),
     no_use="where the data changed on purpose",
@@ -40,7 +41,9 @@ FIRST_LOSSES = 5
     ),
 )
 def divergence(view: RunView, spec: Spec) -> Finding | None:
-    """The training makes things worse, or nothing at all. Two optimizers, as in a GAN, are not judged."""
+    """The training makes things worse, or nothing at all. Two optimizers, as in a GAN, are not
+    judged.
+    """
     if not view.ranks or (view.hello().get("optimizer") or {}).get("others"):
         return None
     losses = _losses(view) if not view.live or _may_rise(view) else None
@@ -67,14 +70,16 @@ def divergence(view: RunView, spec: Spec) -> Finding | None:
     lr_told = f", lr {lr:.3g}" if np.isfinite(lr) else ""
     return spec.make(
         "info" if not rises or networks_beside(view) else "high" if far else "medium",
-        f"the loss {'rises' if rises else 'stands still'}: {trend.first_loss:.4g} to {trend.last_loss:.4g} over {span}",
-        f"medians of {trend.blocks} blocks over {span}{lr_told}: fitted change {trend.change:+.3g}, Mann-Kendall "
-        f"p = {trend.p:.2g}, scatter of the blocks {trend.noise:.2g}",
-        f"lower the learning rate and go on from a checkpoint before step {trend.first_step:,}; look whether labels or "
-        "data changed there"
+        f"the loss {'rises' if rises else 'stands still'}: {trend.first_loss:.4g} to "
+        f"{trend.last_loss:.4g} over {span}",
+        f"medians of {trend.blocks} blocks over {span}{lr_told}: fitted change "
+        f"{trend.change:+.3g}, Mann-Kendall p = {trend.p:.2g}, scatter of the blocks "
+        f"{trend.noise:.2g}",
+        f"lower the learning rate and go on from a checkpoint before step {trend.first_step:,}; "
+        "look whether labels or data changed there"
         if rises
-        else "if more is to be learnt: another learning rate or schedule, and a look at labels and data; else stop "
-        "here",
+        else "if more is to be learnt: another learning rate or schedule, and a look at labels and "
+        "data; else stop here",
         rank=everybody(view),
         confidence=0.8 if rises else 0.6,
         proof=_trend_proof(trend, start, rises),
@@ -82,9 +87,11 @@ def divergence(view: RunView, spec: Spec) -> Finding | None:
 
 
 def _explained(view: RunView) -> bool:
-    """Whether a loss may climb so in a sound training: one that learns from a target of its own, or on more samples.
+    """Whether a loss may climb so in a sound training: one that learns from a target of its own, or
+    on more samples.
 
-    A network without gradients beside the one that is trained is a policy or a target: such a loss follows the rewards.
+    A network without gradients beside the one that is trained is a policy or a target: such a loss
+    follows the rewards.
     """
     rows = view.per_rank[view.ranks[0]].steady_rows
     samples = rows["samples"] / np.maximum(rows["n_steps"], 1)
@@ -99,11 +106,12 @@ def _running_away(view: RunView, spec: Spec, away: Runaway) -> Finding:
     return spec.make(
         "high",
         f"the loss runs away: {away.low:.4g} to {away.last:.4g} over {span}",
-        f"medians of {away.blocks} blocks climb from {away.low:.4g} to {away.last:.4g} over {span}, Mann-Kendall "
-        f"p = {away.p:.2g}; the training began with {away.start:.4g}"
+        f"medians of {away.blocks} blocks climb from {away.low:.4g} to {away.last:.4g} over "
+        f"{span}, Mann-Kendall p = {away.p:.2g}; the training began with {away.start:.4g}"
         + (f"; lr {lr:.3g}" if np.isfinite(lr) else ""),
-        f"lower the learning rate or warm it up, clip gradients (torch.nn.utils.clip_grad_norm_), and look whether the "
-        f"loss has the right sign; go on from a checkpoint before step {away.first_step:,}",
+        "lower the learning rate or warm it up, clip gradients (torch.nn.utils.clip_grad_norm_), "
+        "and look whether the loss has the right sign; go on from a checkpoint before step "
+        f"{away.first_step:,}",
         rank=everybody(view),
         confidence=0.9,
         proof=Proof(
@@ -111,7 +119,8 @@ def _running_away(view: RunView, spec: Spec, away: Runaway) -> Finding:
             away.last / max(away.start, away.low),
             away.threshold,
             "times",
-            "blocks from the lowest one on, by Mann-Kendall p < 0.01; the last one is the highest or nearly so",
+            "blocks from the lowest one on, by Mann-Kendall p < 0.01; the last one "
+            "is the highest or nearly so",
             (
                 Input(
                     "first losses of the run",
@@ -138,10 +147,10 @@ def _thrown_out(view: RunView, spec: Spec, away: Runaway) -> Finding:
     return spec.make(
         "high",
         f"the first updates threw the loss from {away.start:.4g} to {away.last:.4g}",
-        f"the first step's loss was {away.start:.4g}; no block of {span} has a median below {away.low:.4g}"
-        + (f"; lr {lr:.3g}" if np.isfinite(lr) else ""),
-        "lower the learning rate or warm it up, and begin anew: what the first updates destroyed is not learnt back; "
-        "clip gradients (torch.nn.utils.clip_grad_norm_)",
+        f"the first step's loss was {away.start:.4g}; no block of {span} has a median below "
+        f"{away.low:.4g}" + (f"; lr {lr:.3g}" if np.isfinite(lr) else ""),
+        "lower the learning rate or warm it up, and begin anew: what the first updates destroyed "
+        "is not learnt back; clip gradients (torch.nn.utils.clip_grad_norm_)",
         rank=everybody(view),
         confidence=0.9,
         proof=Proof(
@@ -160,14 +169,18 @@ def _thrown_out(view: RunView, spec: Spec, away: Runaway) -> Finding:
 
 
 def _first_losses(view: RunView, count: int = FIRST_LOSSES) -> float:
-    """The level that the training began with: median of the first ``count`` losses of its record."""
+    """The level that the training began with: median of the first ``count`` losses of
+    its record.
+    """
     losses = view.record.steps(view.ranks[0])["loss"][:50]
     known = losses[np.isfinite(losses)][:count]
     return float(np.median(known)) if len(known) else float("nan")
 
 
 def _losses(view: RunView) -> tuple[Array, Array, Array]:
-    """First steps, last steps and losses: the ranks' mean, or while a run is live, the first rank's whole window."""
+    """First steps, last steps and losses: the ranks' mean, or while a run is live, the first rank's
+    whole window.
+    """
     if not view.live:
         return mean_losses(view)
     series = collect(view, view.ranks[0], LIVE_POINTS)
@@ -203,9 +216,9 @@ def _trend_proof(trend: LossTrend, start: float, rises: bool) -> Proof:
         trend.change if rises else trend.p,
         limit if rises else 0.10,
         "",
-        "change = Theil-Sen slope of the blocks' medians x their number; blocks of five autocorrelation times; "
-        "threshold = max(5 % of the first loss, 3 standard deviations of the blocks, 2 % of the first losses of the "
-        "run)",
+        "change = Theil-Sen slope of the blocks' medians x their number; blocks of five "
+        "autocorrelation times; threshold = max(5 % of the first loss, 3 standard deviations of "
+        "the blocks, 2 % of the first losses of the run)",
         (
             Input("first quarter of the blocks", trend.first_loss, "", source),
             Input("last quarter", trend.last_loss, "", source),

@@ -23,14 +23,16 @@ SOLVED = 1e-3
     name="gradients are zero",
     family="numerics",
     cause="nan",
-    trigger="at three looks in a row, 20 steps or more apart, every gradient value that is looked at is zero when the "
-    "optimizer steps; info where the loss is below a thousandth of what it was at first",
-    fix="dead units (a smaller learning rate, another initialisation or activation), a detach() or a mask of zeros "
-    "between model and loss",
+    trigger="at three looks in a row, 20 steps or more apart, every gradient value that is "
+    "looked at is zero when the optimizer steps; info where the loss is below a "
+    "thousandth of what it was at first",
+    fix="dead units (a smaller learning rate, another initialisation or activation), a "
+    "detach() or a mask of zeros between model and loss",
     explains=("NU07", "NU08"),
     no_use="where the problem is solved, and there is nothing left to learn",
     reads=(
-        "4096 values of up to eight gradients just before an update, at looks 20 steps or more apart"
+        "4096 values of up to eight gradients just before an update, at looks 20 "
+        "steps or more apart"
     ),
     silent="fewer than three looks; gradients that are sparse, sharded or of a tensor subclass",
     traps="a problem that is solved, a hinge loss that is met",
@@ -41,7 +43,9 @@ SOLVED = 1e-3
     ),
 )
 def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
-    """The optimizer steps and changes nothing: dead units, a loss that does not depend on the model."""
+    """The optimizer steps and changes nothing: dead units, a loss that does not depend on the
+    model.
+    """
     for rank, events in told(view, "checkup").items():
         last = events[-1]
         if last.get("gradients_not_zero") != 0 or last.get("alike", 0) < ALIKE:
@@ -53,12 +57,13 @@ def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
         return spec.make(
             "info" if solved else "high",
             f"all gradients are zero since step {since} or before: nothing is learnt",
-            f"{last['gradients_looked_at']:,} gradient values of up to eight parameters were all zero at "
-            f"{last['alike']} looks in a row up to step {last['step']}, rank {rank}{loss}",
+            f"{last['gradients_looked_at']:,} gradient values of up to eight parameters were all "
+            f"zero at {last['alike']} looks in a row up to step {last['step']}, rank {rank}{loss}",
             "the loss is as good as 0: stop here"
             if solved
-            else "look at the activations: units that are dead (a smaller learning rate, LeakyReLU or GELU, another "
-            "initialisation) or saturated; and for a detach(), an argmax or a mask of zeros between model and loss",
+            else "look at the activations: units that are dead (a smaller learning rate, LeakyReLU "
+            "or GELU, another initialisation) or saturated; and for a detach(), an argmax or "
+            "a mask of zeros between model and loss",
             rank=rank if len(view.ranks) > 1 else everybody(view),
             confidence=0.95,
             proof=Proof(
@@ -66,7 +71,8 @@ def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
                 last["alike"],
                 ALIKE - 1,
                 "looks",
-                "eight parameters from the first to the last, 4096 values of each at most, just before an update",
+                "eight parameters from the first to the last, 4096 values of each at most, just "
+                "before an update",
                 (
                     Input(
                         "values looked at",

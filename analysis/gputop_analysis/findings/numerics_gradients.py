@@ -1,4 +1,6 @@
-"""Gradients: too large, always clipped, missing, never cleared, or too small for the weights' precision."""
+"""Gradients: too large, always clipped, missing, never cleared, or too small for the weights'
+precision.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ GROWING_RECORDS, GROWN_FACTOR = 10, 10.0
 
 
 def gradient_norms(view: RunView, from_step: int = 0) -> tuple[int, Array, Array, Array]:
-    """Rank, first and last steps, and finite gradient norms of the first rank that has them; empty without any."""
+    """Rank, first and last steps, and finite gradient norms of the first rank that has them; empty
+    without any.
+    """
     for rank, series in view.per_rank.items():
         late = view.device(rank)
         rows = (
@@ -56,8 +60,9 @@ def gradient_norms(view: RunView, from_step: int = 0) -> tuple[int, Array, Array
     name="gradient norm blow-up",
     family="numerics",
     cause="nan",
-    trigger="a gradient norm 8 robust standard deviations of its logarithm above the 100 before it (medium from 12 and "
-    "5 times), or ten records in a row that rise tenfold",
+    trigger="a gradient norm 8 robust standard deviations of its logarithm above the 100 "
+    "before it (medium from 12 and 5 times), or ten records in a "
+    "row that rise tenfold",
     fix="a lower learning rate or a longer warm-up; clip gradients",
     no_use="where the norm follows the loss's own scale",
     reads=(
@@ -65,7 +70,8 @@ def gradient_norms(view: RunView, from_step: int = 0) -> tuple[int, Array, Array
         "or the largest if it is four times that"
     ),
     silent=(
-        "no clipping: the norm is not computed; jumps of less than four times inside a record of several steps"
+        "no clipping: the norm is not computed; jumps of less than four times inside "
+        "a record of several steps"
     ),
     traps="the warm-up's first steps",
     seen_on=CPU,
@@ -83,7 +89,10 @@ def gradient_blow_up(view: RunView, spec: Spec) -> Finding | None:
         return None
     if begin is not None:
         at, level, value = len(norms) - 1, norms[begin], norms[-1]
-        told_as = f"gradient norm rises from {level:.3g} to {value:.3g} over the last {at - begin + 1} records"
+        told_as = (
+            f"gradient norm rises from {level:.3g} to {value:.3g} over the last "
+            f"{at - begin + 1} records"
+        )
         proof_value, threshold, unit, severe = float(value / level), GROWN_FACTOR, "times", True
         statistic = f"last gradient norm / first of {at - begin + 1} records that each rise"
     else:
@@ -97,8 +106,8 @@ def gradient_blow_up(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "medium" if severe else "info",
         f"{told_as} ({named})",
-        f"gradient norm {value:.4g} before clipping at {named} of rank {rank}, {level:.4g} before that; "
-        f"{counted(len(spikes), 'jump')} in {len(norms):,} records",
+        f"gradient norm {value:.4g} before clipping at {named} of rank {rank}, {level:.4g} before "
+        f"that; {counted(len(spikes), 'jump')} in {len(norms):,} records",
         (
             "look at the batch of that step",
             "lower the learning rate or warm up longer",
@@ -132,7 +141,9 @@ def gradient_blow_up(view: RunView, spec: Spec) -> Finding | None:
 
 
 def _growth_begin(norms: Array) -> int | None:
-    """Where the last records begin to rise one after another, if ten or more do, by a factor of ten."""
+    """Where the last records begin to rise one after another, if ten or more do, by a factor of
+    ten.
+    """
     tail = norms[-200:]
     falls = np.flatnonzero(np.diff(tail) <= 0)
     begin = int(falls[-1]) + 1 if len(falls) else 0
@@ -149,8 +160,8 @@ CLIPPED_SHARE, CLIP_STEPS, EARLY_STEPS, FAR_ABOVE, ENOUGH_NORMS = 0.90, 500, 100
     name="always clipped",
     family="numerics",
     cause="compute",
-    trigger="the gradient norm exceeds max_norm in more than 90 % of 500 steps after the first 100; medium where the "
-    "median norm is more than ten times max_norm",
+    trigger="the gradient norm exceeds max_norm in more than 90 % of 500 steps after the "
+    "first 100; medium where the median norm is more than ten times max_norm",
     fix="raise max_norm to about the usual norm, or lower the learning rate",
     no_use="where steps of equal length are what is wanted",
     reads="steps.grad_norm against max_norm over 500 steps",
@@ -173,11 +184,13 @@ def always_clipped(view: RunView, spec: Spec) -> Finding | None:
         return None
     return spec.make(
         "medium" if median > FAR_ABOVE * limit else "info",
-        f"gradients are clipped in {100 * share:.0f} % of the steps: norm {median:.3g}, max_norm {limit:g}",
-        f"of {len(norms):,} norms in steps {firsts[0]} to {lasts[-1]} of rank {rank}, {100 * share:.0f} % exceed "
-        f"max_norm={limit:g}; their median is {median:.4g}, so a step is scaled by {limit / median:.2g}",
-        f"{phrase(Facts(view, rank), 'clip', norm=_round(median))}, and a lower learning rate to match, unless steps "
-        "of equal length are what you want",
+        f"gradients are clipped in {100 * share:.0f} % of the steps: "
+        f"norm {median:.3g}, max_norm {limit:g}",
+        f"of {len(norms):,} norms in steps {firsts[0]} to {lasts[-1]} of rank {rank}, "
+        f"{100 * share:.0f} % exceed max_norm={limit:g}; their median is {median:.4g}, so a step "
+        f"is scaled by {limit / median:.2g}",
+        f"{phrase(Facts(view, rank), 'clip', norm=_round(median))}, and a lower learning rate to "
+        "match, unless steps of equal length are what you want",
         rank=everybody(view),
         proof=Proof(
             "share of gradient norms above max_norm",
@@ -208,9 +221,10 @@ MUCH_WITHOUT = 0.01
     name="parameters without gradient",
     family="numerics",
     cause="compute",
-    trigger="parameters that the optimizer has and that want a gradient have none at three looks in a row, 20 steps or "
-    "more apart; medium where they are more than 1 % of all, high where they are all of them; or the only optimizer "
-    "lacks more than 1 % of what wants one",
+    trigger="parameters that the optimizer has and that want a gradient have none at three "
+    "looks in a row, 20 steps or more apart; medium where they are more than 1 % of "
+    "all, high where they are all of them; or the only optimizer lacks more than 1 % "
+    "of what wants one",
     fix="use them in the loss, or set requires_grad=False and leave them out of the optimizer",
     explains=("NU07",),
     no_use="where the parameters are frozen for now on purpose",
@@ -239,13 +253,13 @@ def without_gradient(view: RunView, spec: Spec) -> Finding | None:
         return spec.make(
             "high" if share == 1 else "medium" if share > MUCH_WITHOUT and not experts else "info",
             f"{100 * share:.1f} % of the parameters get no gradient: {', '.join(names[:2])}",
-            f"{missing:,} of {whole:,} values in the optimizer have grad None when it steps ({last['alike']} looks up "
-            "to "
-            f"step {last['step']}, rank {rank}): {', '.join(names)}",
-            "give the optimizer the parameters of the model that the loss comes from: it has others, such as a copy's"
+            f"{missing:,} of {whole:,} values in the optimizer have grad None when it steps "
+            f"({last['alike']} looks up to step {last['step']}, rank {rank}): {', '.join(names)}",
+            "give the optimizer the parameters of the model that the loss comes from: it has "
+            "others, such as a copy's"
             if share == 1
-            else "use them in the loss, or call requires_grad_(False) and leave them out of the optimizer; look for a "
-            "detach(), a torch.no_grad() or a branch that is not taken",
+            else "use them in the loss, or call requires_grad_(False) and leave them out of the "
+            "optimizer; look for a detach(), a torch.no_grad() or a branch that is not taken",
             rank=rank if len(view.ranks) > 1 else everybody(view),
             proof=Proof(
                 "values without a gradient / values in the optimizer that want one",
@@ -286,8 +300,8 @@ def _left_out(view: RunView, spec: Spec) -> Finding | None:
             f"{' and '.join([str(optimizer.get('class')), *others])} "
             + (f"have {given:,} together" if others else f"has {given:,}")
             + ", and no other optimizer steps: the rest stays as it was made",
-            "give the optimizer model.parameters(); if the rest shall stay as it is, call requires_grad_(False) on it, "
-            "which saves its part of the backward pass too",
+            "give the optimizer model.parameters(); if the rest shall stay as it is, call "
+            "requires_grad_(False) on it, which saves its part of the backward pass too",
             rank=rank if len(view.ranks) > 1 else everybody(view),
             confidence=0.8,
             proof=Proof(
@@ -306,7 +320,9 @@ def _left_out(view: RunView, spec: Spec) -> Finding | None:
 
 
 def _comparable(hello: Hello) -> bool:
-    """Whether model and optimizers count the same parameters: one whole model, optimizers of torch's, no shards."""
+    """Whether model and optimizers count the same parameters: one whole model, optimizers of
+    torch's, no shards.
+    """
     model, optimizer, parallel = (
         hello.get(key) or {} for key in ("model", "optimizer", "parallel")
     )
@@ -325,13 +341,14 @@ def _comparable(hello: Hello) -> bool:
     name="gradients never cleared",
     family="numerics",
     cause="nan",
-    trigger="at three looks in a row, 20 steps or more apart, gradients are not zero when the first backward after an "
-    "update begins",
+    trigger="at three looks in a row, 20 steps or more apart, gradients are not zero when the "
+    "first backward after an update begins",
     fix="optimizer.zero_grad() once a step",
     explains=("NU02", "NU03", "NU05", "NU07", "ME09"),
     no_use="where gradients of the whole run are summed on purpose; where a trainer clears them",
     reads=(
-        "whether gradients are zero when the first backward after an update begins, at looks 20 steps or more apart"
+        "whether gradients are zero when the first backward after an update begins, at looks 20 "
+        "steps or more apart"
     ),
     silent="fewer than three looks",
     traps="gradient accumulation",
@@ -356,14 +373,14 @@ def never_cleared(view: RunView, spec: Spec) -> Finding | None:
         return spec.make(
             "high",
             "gradients are never cleared: each step adds to those of all steps before",
-            f"gradients of the step before are not zero when the first backward after an update begins "
-            f"({last['alike']} "
-            f"looks up to step {last['step']}, rank {rank}){grown}",
+            "gradients of the step before are not zero when the first backward after an update "
+            f"begins ({last['alike']} looks up to step {last['step']}, rank {rank}){grown}",
             "call optimizer.zero_grad() after optimizer.step()",
             rank=rank if len(view.ranks) > 1 else everybody(view),
             confidence=0.95,
             proof=Proof(
-                "looks in a row at which gradients were not zero before the first backward after an update",
+                "looks in a row at which gradients were not zero before the "
+                "first backward after an update",
                 last["alike"],
                 ALIKE - 1,
                 "looks",
@@ -382,10 +399,11 @@ STUCK_SHARE, LOOKS = 0.90, 3
     name="updates vanish in bf16",
     family="numerics",
     cause="compute",
-    trigger="in three looks in a row an update leaves more than 90 % of the sampled bf16 values that have a gradient "
-    "as "
-    "they were: it is below half a unit in the last place, 2^-9 of the value",
-    fix="weights in float32 with autocast, or an optimizer with stochastic rounding or float32 master weights",
+    trigger="in three looks in a row an update leaves more than 90 % of the sampled bf16 "
+    "values that have a gradient as they were: it is below half a unit in the last "
+    "place, 2^-9 of the value",
+    fix="weights in float32 with autocast, or an optimizer with stochastic rounding or "
+    "float32 master weights",
     no_use="where the weights may not be larger",
     reads="values of a sampled bfloat16 tensor before and after an update",
     silent="weights that are not bfloat16; fewer than three looks",
@@ -407,10 +425,11 @@ def vanishing_updates(view: RunView, spec: Spec) -> Finding | None:
         return spec.make(
             "medium",
             f"updates vanish: {100 * share:.0f} % of the bf16 weights do not change in a step",
-            f"of the sampled values with a gradient, {100 * share:.1f} % were the same after the update (median of "
-            f"{len(shares)} looks up to step {events[-1]['step']}, rank {rank}, lr {lr:.3g})",
-            "keep the weights in float32 and use torch.autocast(..., dtype=torch.bfloat16), or an optimizer with "
-            "stochastic rounding, or raise the learning rate",
+            f"of the sampled values with a gradient, {100 * share:.1f} % were the same after the "
+            f"update (median of {len(shares)} looks up to step "
+            f"{events[-1]['step']}, rank {rank}, lr {lr:.3g})",
+            "keep the weights in float32 and use torch.autocast(..., dtype=torch.bfloat16), or an "
+            "optimizer with stochastic rounding, or raise the learning rate",
             rank=rank if len(view.ranks) > 1 else everybody(view),
             confidence=0.85,
             proof=Proof(
@@ -418,7 +437,8 @@ def vanishing_updates(view: RunView, spec: Spec) -> Finding | None:
                 100 * min(shares),
                 100 * STUCK_SHARE,
                 "%",
-                "share = values equal before and after the update / values with a gradient that is not zero",
+                "share = values equal before and after the update / values with "
+                "a gradient that is not zero",
                 (
                     Input(
                         "values compared",

@@ -16,9 +16,8 @@ MIN_UNEQUAL = 2
     name="replicas differ",
     family="numerics",
     cause="nan",
-    trigger="checksums of the parameters differ between the ranks of a DDP group after two updates or more, and after "
-    "the "
-    "last one looked at",
+    trigger="checksums of the parameters differ between the ranks of a DDP group after two "
+    "updates or more, and after the last one looked at",
     fix="find what changes parameters on one rank only; broadcast them from rank 0",
     explains=("NU10",),
     no_use="where ranks hold different parameters on purpose",
@@ -53,11 +52,11 @@ def replicas_differ(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "high",
         f"DDP replicas differ since update {unequal[0]}: {who}",
-        f"after update {last:,} the ranks hold {len(kinds)} different sets of parameters; unequal in {len(unequal)} of "
-        f"{len(common)} looks, first at update {unequal[0]}",
-        "look for parameters that are changed on one rank (an in-place edit, a rank-dependent branch, a gradient that "
-        "bypasses DDP or no_sync without a last sync); to mend a run: torch.distributed.broadcast(p.data, src=0) for "
-        "every parameter",
+        f"after update {last:,} the ranks hold {len(kinds)} different sets of parameters; unequal "
+        f"in {len(unequal)} of {len(common)} looks, first at update {unequal[0]}",
+        "look for parameters that are changed on one rank (an in-place edit, a rank-dependent "
+        "branch, a gradient that bypasses DDP or no_sync without a last sync); to mend a run: "
+        "torch.distributed.broadcast(p.data, src=0) for every parameter",
         rank=alone,
         confidence=0.95,
         proof=Proof(
@@ -65,7 +64,8 @@ def replicas_differ(view: RunView, spec: Spec) -> Finding | None:
             len(unequal),
             MIN_UNEQUAL - 1,
             "looks",
-            "checksum of up to 32 parameters, 256 values of each, after the same update on each rank",
+            "checksum of up to 32 parameters, 256 values of each, after the same "
+            "update on each rank",
             tuple(
                 Input(
                     f"checksum of rank {rank}",

@@ -19,7 +19,9 @@ from gputop_analysis.view import Array, RunView
 
 AFTER_STEP, ENOUGH_STEPS, SKIP_SHARE = 200, 50, 0.05
 IN_A_ROW = 30
-"""No search for a scale takes so many skipped updates in a row: the default begins at 2^16 and halves at each."""
+"""No search for a scale takes so many skipped updates in a row: the default begins at 2^16 and
+halves at each.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +42,8 @@ class _Skips:
     name="GradScaler keeps skipping",
     family="numerics",
     cause="nan",
-    trigger="more than 5 % of the steps after step 200 are skipped, or the last 30 or more, or the loss scale falls "
-    "below 1",
+    trigger="more than 5 % of the steps after step 200 are skipped, or the last 30 or more, "
+    "or the loss scale falls below 1",
     fix="bf16 instead of fp16, a lower learning rate, gradient clipping after unscale_",
     explains=("CE03",),
     no_use="bf16: on a GPU that has none (before Ampere); unscale_: where a trainer clips",
@@ -71,16 +73,16 @@ def scaler_skips(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "high" if share > 0.25 or collapsed else "medium",
         f"GradScaler skips {100 * share:.0f} % of the updates{now}",
-        f"{worst.skipped:,} of {worst.steps:,} steps from step {worst.from_step} on of rank {worst.rank} made no "
-        f"update, because a gradient was infinite or NaN{now}",
+        f"{worst.skipped:,} of {worst.steps:,} steps from step {worst.from_step} on of rank "
+        f"{worst.rank} made no update, because a gradient was infinite or NaN{now}",
         (
             Option("use torch.bfloat16 and no scaler", needs=(BFLOAT16,), assumes=False),
             "lower the learning rate",
             Option("clip after scaler.unscale_(optimizer)", needs=(OWN_LOOP,), assumes=False),
         )
         if share < 1
-        else "find the infinite or NaN gradient: torch.autograd.set_detect_anomaly(True) for one step names the "
-        "operation that makes it; nothing has been learnt since then",
+        else "find the infinite or NaN gradient: torch.autograd.set_detect_anomaly(True) for one "
+        "step names the operation that makes it; nothing has been learnt since then",
         rank=worst.rank if len(view.ranks) == 1 else None,
         proof=Proof(
             "skipped updates / steps"
@@ -141,7 +143,9 @@ def _counted_skips(series: RankSeries, mask: Array) -> _Skips | None:
 
 ZERO_STEPS, ZERO_SHARE = 50, 0.02
 VANISHED = 2.0**-24
-"""Of the largest learning rate: a million steps of this size go less far than one of the largest."""
+"""Of the largest learning rate: a million steps of this size go less far than one of
+the largest.
+"""
 PEAK_RECORDS = 1500
 """Evenly spread over the whole run, where its largest learning rate is looked for."""
 
@@ -151,9 +155,11 @@ PEAK_RECORDS = 1500
     name="learning rate is zero",
     family="numerics",
     cause="compute",
-    trigger="the learning rate of all groups is 0, or below 2^-24 of the largest it was, for the last 50 steps and 2 % "
-    "of the run; or torch has warned that the scheduler steps before the optimizer (info)",
-    fix="a schedule as long as the run; scheduler.step() after optimizer.step(), once for each of its units",
+    trigger="the learning rate of all groups is 0, or below 2^-24 of the largest it was, for "
+    "the last 50 steps and 2 % of the run; or torch has warned that the scheduler "
+    "steps before the optimizer (info)",
+    fix="a schedule as long as the run; scheduler.step() after optimizer.step(), once for "
+    "each of its units",
     no_use="where the training is meant to end there",
     reads="steps.lr, torch's own warning about the order",
     silent="the learning rate is not read",
@@ -174,11 +180,12 @@ def learning_rate_zero(view: RunView, spec: Spec) -> Finding | None:
         before = f"it was {gone.peak:.3g} at most" if gone.peak > 0 else "it was never above 0"
         return spec.make(
             "high",
-            f"the learning rate is {'0' if gone.now == 0 else 'as good as 0'} since step {since}: nothing is learnt",
-            f"lr is {value} after {gone.steps:,} steps of rank {rank} with less than {VANISHED:.0e} of the largest; "
-            + before,
-            "the schedule is shorter than the run, or is stepped once a batch where it counts epochs: set its "
-            "total steps to the run's, and a floor above 0",
+            f"the learning rate is {'0' if gone.now == 0 else 'as good as 0'} since step {since}: "
+            "nothing is learnt",
+            f"lr is {value} after {gone.steps:,} steps of rank {rank} with less than "
+            f"{VANISHED:.0e} of the largest; " + before,
+            "the schedule is shorter than the run, or is stepped once a batch where it counts "
+            "epochs: set its total steps to the run's, and a floor above 0",
             rank=everybody(view),
             proof=Proof(
                 "steps at the end with a learning rate of at most 2^-24 of the largest",
@@ -198,7 +205,9 @@ def learning_rate_zero(view: RunView, spec: Spec) -> Finding | None:
 
 @dataclass(frozen=True, slots=True)
 class _Vanished:
-    """A learning rate that is nothing beside its largest: for how many steps, the last step, and both rates."""
+    """A learning rate that is nothing beside its largest: for how many steps, the last step, and
+    both rates.
+    """
 
     steps: int
     last_step: int
@@ -243,7 +252,8 @@ def _misordered(view: RunView, spec: Spec) -> Finding | None:
                 "call scheduler.step() after optimizer.step()",
                 rank=everybody(view),
                 proof=Proof(
-                    "torch's warning 'Detected call of `lr_scheduler.step()` before `optimizer.step()`'",
+                    "torch's warning 'Detected call of `lr_scheduler.step()` before "
+                    "`optimizer.step()`'",
                     1,
                     0,
                     "warnings",

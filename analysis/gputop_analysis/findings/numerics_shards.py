@@ -44,14 +44,16 @@ class Losses(NamedTuple):
     name="loss of one rank stands out",
     family="numerics",
     cause="nan",
-    trigger="one rank's loss lies 8 robust standard deviations and 20 % above the median of three ranks or more, in 5 "
-    "% of the steps (where a record stands for several: of groups of steps, by their largest loss) and at least five, "
-    "and no other rank's does",
+    trigger="one rank's loss lies 8 robust standard deviations and 20 % above the median of "
+    "three ranks or more, in 5 % of the steps (where a record stands for several: of "
+    "groups of steps, by their largest loss) and at least five, and "
+    "no other rank's does",
     fix="look at that rank's shard; run the steps again on another GPU",
     explains=("NU02",),
     no_use="with one rank",
     reads=(
-        "steps.loss of each rank at the same step; where several steps share a record, steps.loss_max in equal groups"
+        "steps.loss of each rank at the same step; where several steps share a record, "
+        "steps.loss_max in equal groups"
     ),
     silent=(
         "fewer than three ranks; losses not read; fewer than 50 steps or groups that all ranks have"
@@ -87,8 +89,9 @@ def rank_loss_outlier(view: RunView, spec: Spec) -> Finding | None:
         f"{'steps' if seen.group == 1 else 'groups that end about step'} {named}: "
         f"{'loss' if seen.group == 1 else 'largest loss'} {np.median(seen.losses[at, worst]):.4g}, "
         f"median of {len(seen.ranks)} ranks {np.median(middle[at]):.4g}",
-        "look at that rank's shard (corrupt or other samples, labels); if its data is as the others', run these steps "
-        "again on another GPU: wrong results without an error are possible",
+        "look at that rank's shard (corrupt or other samples, labels); if its data is as the "
+        "others', run these steps again on another GPU: wrong results without "
+        "an error are possible",
         rank=rank,
         confidence=0.7,
         proof=_proof(seen, int(counts[worst]), enough, float(sigma), next_most),
@@ -98,11 +101,13 @@ def rank_loss_outlier(view: RunView, spec: Spec) -> Finding | None:
 def _proof(seen: Losses, count: int, enough: float, sigma: float, next_most: int) -> Proof:
     column = "steps.loss" if seen.group == 1 else "steps.loss_max"
     return Proof(
-        f"{seen.unit} in which the rank's loss lies 8 robust standard deviations and 20 % above the ranks' median",
+        f"{seen.unit} in which the rank's loss lies 8 robust standard deviations and 20 % above "
+        "the ranks' median",
         count,
         float(enough),
         seen.unit,
-        "standard deviation = median over ranks of 1.4826 x median absolute deviation of loss - median of the ranks",
+        "standard deviation = median over ranks of 1.4826 x median absolute deviation of loss - "
+        "median of the ranks",
         (
             Input("standard deviation", sigma, "", f"{column} of {len(seen.ranks)} ranks"),
             Input(f"{seen.unit} that all ranks have", len(seen.lasts), "", "steps.step"),
@@ -133,10 +138,12 @@ def _of_same_steps(view: RunView) -> Losses | None:
 
 
 def _of_same_groups(view: RunView) -> Losses | None:
-    """The largest loss of equal groups of steps, where each rank folds other steps into its records.
+    """The largest loss of equal groups of steps, where each rank folds other steps into its
+    records.
 
-    A record counts for the group of its last step, although some of its steps may lie in the group before: so the
-    others are looked at with their neighbours, and a jump on all ranks never makes one of them stand out.
+    A record counts for the group of its last step, although some of its steps may lie in the group
+    before: so the others are looked at with their neighbours, and a jump on all ranks never makes
+    one of them stand out.
     """
     ranks = spread(view.ranks)
     tables = [_newest(view, rank) for rank in ranks]
@@ -177,7 +184,9 @@ def _largest_by_group(rows: Array, first: int, group: int, count: int) -> Array:
 
 
 def _newest(view: RunView, rank: int) -> Array:
-    """The newest records of the rank's last process that have a loss: the device's where it read it there."""
+    """The newest records of the rank's last process that have a loss: the device's where it read it
+    there.
+    """
     series, late = view.per_rank[rank], view.device(rank)
     rows = (
         late

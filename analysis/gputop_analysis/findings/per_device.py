@@ -17,7 +17,8 @@ def per_device(
 ) -> Callable[[RunView, Spec], list[Finding]]:
     """Make a list of what a check yields, with one finding a rank at most.
 
-    Where it is not known which rank trains on which device, the worst stands for all and names the others.
+    Where it is not known which rank trains on which device, the worst stands for all and names the
+    others.
     """
 
     @wraps(check)

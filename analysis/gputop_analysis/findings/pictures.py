@@ -1,4 +1,6 @@
-"""The pictures that can show a finding, as data: a check names them, the app draws them (``gputop.feed.evidence``)."""
+"""The pictures that can show a finding, as data: a check names them, the app draws them
+(``gputop.feed.evidence``).
+"""
 
 from __future__ import annotations
 

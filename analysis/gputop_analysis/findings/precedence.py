@@ -11,9 +11,9 @@ from gputop_analysis.model import SEVERITIES, Finding
 def take_in(found: list[Finding]) -> list[Finding]:
     """Drop each finding that another one explains.
 
-    The explaining one keeps its own estimate of the recoverable time, or takes over the effect's where it has none.
-    Causes are looked at in the order hang > crash > NaN > throttle > straggler > input > comm > host > compute, so that
-    what is taken in goes to the deepest cause.
+    The explaining one keeps its own estimate of the recoverable time, or takes over the effect's
+    where it has none. Causes are looked at in the order hang > crash > NaN > throttle > straggler >
+    input > comm > host > compute, so that what is taken in goes to the deepest cause.
     """
     left = sorted(found, key=_precedence)
     index = 0
@@ -29,9 +29,11 @@ def take_in(found: list[Finding]) -> list[Finding]:
 
 
 def explains(cause: Finding, effect: Finding) -> bool:
-    """Whether ``cause`` says why ``effect`` is seen: its spec names it, and it reaches the rank of ``effect``.
+    """Whether ``cause`` says why ``effect`` is seen: its spec names it, and it reaches the rank of
+    ``effect``.
 
-    What one rank does explains what is seen on that rank, but not what all ranks have; a crash explains everything.
+    What one rank does explains what is seen on that rank, but not what all ranks have; a crash
+    explains everything.
     """
     spec = CATALOGUE[cause.id]
     everywhere = cause.rank is None or spec.cause in ("hang", "crash", "nan")

@@ -1,8 +1,9 @@
 """Ranks against each other: one that is always slow, or slowness that goes round.
 
-The slow rank is the one that waits least for the others. What it costs is the others' wait less its own, and the cause
-is the phase in which it takes longer than they do. Comparing step times would say nothing, since all ranks of a
-synchronous run step together, and comparing backward times would name the wrong one, since the wait is inside them.
+The slow rank is the one that waits least for the others. What it costs is the others' wait less its
+own, and the cause is the phase in which it takes longer than they do. Comparing step times would
+say nothing, since all ranks of a synchronous run step together, and comparing backward times would
+name the wrong one, since the wait is inside them.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from gputop_analysis.view import RunView, once_per_view
 from gputop_analysis.waits import ARRIVALS, Waits, waits
 
 SECOND_CAUSE = 0.25
-"""A phase whose excess is a quarter of the largest one belongs to the cause: a slow device is slow in all of them."""
+"""A phase whose excess is a quarter of the largest one belongs to the cause: a slow device is slow
+in all of them.
+"""
 
 CAUSE_OF_PHASE = {
     "backward": "CR01",
@@ -56,10 +59,12 @@ class Straggler:
 
     @property
     def recoverable_ms(self) -> Interval:
-        """What mending the cause wins back: no more than the others wait, and no more than the rank is longer at it.
+        """What mending the cause wins back: no more than the others wait, and no more than the rank
+        is longer at it.
 
-        The others also wait for what its lateness itself makes slower, such as sums that no longer overlap. Arrival
-        times know nothing of those; there the others' waits lie inside their phases and make its excess look smaller.
+        The others also wait for what its lateness itself makes slower, such as sums that no longer
+        overlap. Arrival times know nothing of those; there the others' waits lie inside their
+        phases and make its excess look smaller.
         """
         largest = self.excess_ms[self.phase]
         if largest <= 0 or self.waits.source == ARRIVALS:
@@ -143,10 +148,10 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
     return spec.make(
         "high" if cost.low > 0.10 * found.wall_ms else "medium",
         f"rank {found.rank} is slow in {name}: the others wait {cost.value:.1f} ms a step",
-        f"rank {found.rank}{host} waits {mine:.1f} ms a step for the others, they wait {theirs:.1f} ms for it "
-        f"({found.waits.source}, {len(found.waits.ms):,} steps or groups of steps, p = {found.culprit.p:.2g}); it "
-        f"takes longer than the median rank in {found.causes or name}"
-        + (f", {site.words}" if site else ""),
+        f"rank {found.rank}{host} waits {mine:.1f} ms a step for the others, they wait "
+        f"{theirs:.1f} ms for it ({found.waits.source}, {len(found.waits.ms):,} steps or groups "
+        f"of steps, p = {found.culprit.p:.2g}); it takes longer than the median rank in "
+        f"{found.causes or name}" + (f", {site.words}" if site else ""),
         advice.format(rank=found.rank, at=named(site, " ({})"), host=view.host_of(found.rank)),
         rank=found.rank,
         host=view.host_of(found.rank) or None,
@@ -187,10 +192,11 @@ def _proof(found: Straggler, site: Site | None) -> Proof:
         found.culprit.lead_ms,
         found.culprit.threshold_ms,
         "ms per step",
-        f"threshold = max({MIN_EFFECT_MS:.0f} ms, {MIN_EFFECT_SHARE * 100:.0f} % of the step without waiting); "
-        "p = Student's t of the lead over its standard error (AR(1) or batch means), times the number of ranks; "
-        "recoverable = mean over steps of (median wait of the others - wait of the slow rank), at most what it takes "
-        "longer in the named phases where the waiting is not inside them",
+        f"threshold = max({MIN_EFFECT_MS:.0f} ms, {MIN_EFFECT_SHARE * 100:.0f} % of the step "
+        "without waiting); p = Student's t of the lead over its standard error (AR(1) or batch "
+        "means), times the number of ranks; recoverable = mean over steps of (median wait of the "
+        "others - wait of the slow rank), at most what it takes longer in the named phases where "
+        "the waiting is not inside them",
         tuple(inputs),
     )
 
@@ -200,10 +206,19 @@ def _source(phase: str, found: Straggler) -> str:
     return "comm.backward_compute_ns" if of_ddp else f"steps.{phase}_ns"
 
 
-_TRIGGER = "waits least for the others, which wait at least 3 % of the step and 2 ms longer (p <= 0.01, with drift)"
+_TRIGGER = (
+    "waits least for the others, which wait at least 3 % of the step and 2 ms longer (p "
+    "<= 0.01, with drift)"
+)
 _NO_USE = "where what is seen there is the training's own purpose"
-_READS = "wait of each rank for the others (by DDP itself, else what is exposed of a phase), phases of the same steps"
-_SILENT = "fewer than two ranks; fewer than ten common steps; waits not known; drift that explains as much"
+_READS = (
+    "wait of each rank for the others (by DDP itself, else what is exposed of a phase), "
+    "phases of the same steps"
+)
+_SILENT = (
+    "fewer than two ranks; fewer than ten common steps; waits not known; drift that "
+    "explains as much"
+)
 _TRAPS = "compiling or evaluating on one rank, and the warm-up: such steps are left out"
 _PICTURES = (RANK_WAITS, SLOW_AGAINST_OTHERS)
 """What the stragglers of all phases have in common."""
@@ -305,7 +320,8 @@ def slow_host(view: RunView, spec: Spec) -> Finding | None:
     return _straggler_with(
         view,
         spec,
-        "rank {rank} does work in its loop that the others do not{at}: do it less often or elsewhere",
+        "rank {rank} does work in its loop that the others do not{at}: do it "
+        "less often or elsewhere",
     )
 
 

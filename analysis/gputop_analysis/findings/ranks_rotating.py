@@ -20,8 +20,10 @@ from gputop_analysis.view import Array, RunView
 LEAST = 1.05
 """The slowest rank of a step takes so many times as long as the median one."""
 NEARLY_ALWAYS = 0.9
-"""Part of the steps in which one rank is the slowest, from which the ranks do not take turns. Where compute does not
-follow the batches' lengths, half way from an even share to all of them is enough: it is one rank in a noisy run."""
+"""Part of the steps in which one rank is the slowest, from which the ranks do not take turns. Where
+compute does not follow the batches' lengths, half way from an even share to all of them is enough:
+it is one rank in a noisy run.
+"""
 
 
 @finding(
@@ -29,7 +31,8 @@ follow the batches' lengths, half way from an even share to all of them is enoug
     name="rotating imbalance",
     family="ranks",
     cause="straggler",
-    trigger="the slowest rank of each step takes 5 % longer than the median rank, but it is not always the same",
+    trigger="the slowest rank of each step takes 5 % longer than the median rank, but it is "
+    "not always the same",
     fix="batches of equal length: group by length, pack, or balance tokens over the ranks",
     no_use="by length: where inputs are no tokens, or with an IterableDataset",
     reads="compute of each rank per step, tokens per rank",
@@ -67,13 +70,17 @@ def rotating_imbalance(view: RunView, spec: Spec) -> Finding | None:
         return None
     told = f"; compute follows tokens per rank (correlation {follows:.2f})" if by_length else ""
     share = lost.value / float(slowest.mean())
-    source = f"steps.wall_ns - comm.wait_ns, {len(slowest):,} common steady steps, {len(view.ranks)} ranks"
+    source = (
+        f"steps.wall_ns - comm.wait_ns, {len(slowest):,} common steady steps, "
+        f"{len(view.ranks)} ranks"
+    )
     return spec.make(
         "high" if share > 0.25 else "medium",
-        f"uneven batches: in each step {len(view.ranks)} ranks wait for the slowest, {lost.value:.1f} ms",
-        f"the slowest rank of a step computes {slowest.mean():.1f} ms, the median one {middle.mean():.1f} ms "
-        f"(ratio {ratio.value:.2f}, 95 % interval {ratio.low:.2f} to {ratio.high:.2f}); it is another rank each time"
-        f"{told}",
+        f"uneven batches: in each step {len(view.ranks)} ranks wait for the slowest, "
+        f"{lost.value:.1f} ms",
+        f"the slowest rank of a step computes {slowest.mean():.1f} ms, the median one "
+        f"{middle.mean():.1f} ms (ratio {ratio.value:.2f}, 95 % interval {ratio.low:.2f} to "
+        f"{ratio.high:.2f}); it is another rank each time{told}",
         (
             "give all ranks batches of equal cost",
             Option("group samples by length", needs=(MAP_STYLE, TOKENS)),
@@ -83,12 +90,14 @@ def rotating_imbalance(view: RunView, spec: Spec) -> Finding | None:
         recoverable_ms_per_step=lost.value,
         interval_ms_per_step=(lost.low, lost.high),
         proof=Proof(
-            "lower end of the 95 % interval of mean(slowest rank of a step) / mean(median rank of a step)",
+            "lower end of the 95 % interval of mean(slowest rank of a step) / "
+            "mean(median rank of a step)",
             ratio.low,
             needed,
             "",
-            "recoverable = mean over steps of (compute of the slowest rank - mean compute of all ranks); the threshold "
-            "is 1.05 where compute follows tokens (correlation above 0.5), else 1.15",
+            "recoverable = mean over steps of (compute of the slowest rank - mean compute of all "
+            "ranks); the threshold is 1.05 where compute follows tokens "
+            "(correlation above 0.5), else 1.15",
             (
                 Input("compute of the slowest rank", float(slowest.mean()), "ms per step", source),
                 Input("compute of the median rank", float(middle.mean()), "ms per step", source),
@@ -111,7 +120,8 @@ def _told(value: float | None) -> float | str:
 def _compute_by_step(view: RunView) -> tuple[Array, Array] | None:
     """Steps x ranks: milliseconds without waiting, and tokens (samples where there are none).
 
-    Of steps whose wait is known on every rank and that are not folded with others; None for too few of them.
+    Of steps whose wait is known on every rank and that are not folded with others; None for too few
+    of them.
     """
     if len(view.ranks) < 2:
         return None
@@ -131,7 +141,9 @@ def _compute_by_step(view: RunView) -> tuple[Array, Array] | None:
 
 
 def _unfolded(series: RankSeries, comm: Array) -> tuple[Array, Array, Array, Array]:
-    """Steps, compute in milliseconds, tokens and samples of one rank's steady steps with a known wait."""
+    """Steps, compute in milliseconds, tokens and samples of one rank's steady steps with a known
+    wait.
+    """
     places = np.flatnonzero(series.steady & (series.n_steps == 1))
     comm = last_attempt(comm)
     steps, waited = series.steps[places], comm["step"].astype(np.int64)
@@ -144,7 +156,9 @@ def _unfolded(series: RankSeries, comm: Array) -> tuple[Array, Array, Array, Arr
 
 
 def _correlation(compute: Array, tokens: Array) -> float | None:
-    """How far a step's differences between ranks follow their tokens; None where all have the same."""
+    """How far a step's differences between ranks follow their tokens; None where all
+    have the same.
+    """
     time, work = (x - x.mean(axis=1, keepdims=True) for x in (compute, tokens))
     scale = float(np.sqrt((time**2).sum() * (work**2).sum()))
     return float((time * work).sum()) / scale if scale > 0 and (work**2).sum() > 0 else None

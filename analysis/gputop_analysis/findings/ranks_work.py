@@ -24,15 +24,19 @@ MOST_OF_IT = 0.5
     name="straggler: more work",
     family="ranks",
     cause="straggler",
-    trigger="the straggler rule (CR01, CR02) names a rank whose batches hold over 5 % more tokens (or samples, or "
-    "values) than the others', which accounts for half of its longer compute or more",
-    fix="batches of equal size on all ranks: group by length over all ranks, pack, or share the long samples out",
+    trigger="the straggler rule (CR01, CR02) names a rank whose batches hold over 5 % more "
+    "tokens (or samples, or values) than the others', which accounts for half of its "
+    "longer compute or more",
+    fix="batches of equal size on all ranks: group by length over all ranks, pack, or share "
+    "the long samples out",
     explains=("CR01", "CR02", "CR04", "IN14"),
     no_use=(
-        "by length: where inputs have none; where a rank has more on purpose, as a larger device may"
+        "by length: where inputs have none; where a rank has more on purpose, as "
+        "a larger device may"
     ),
     reads=(
-        "tokens and samples of each rank's batches, or the shapes it saw, beside the waits that name the slow rank"
+        "tokens and samples of each rank's batches, or the shapes it saw, beside the waits that "
+        "name the slow rank"
     ),
     silent="one rank; no rank that is surely slow; batches that nothing counts",
     traps="one step in which a rank has more; a stage of a pipeline that has another batch",
@@ -60,13 +64,15 @@ def more_work(view: RunView, spec: Spec) -> Finding | None:
     loader = view.hello(rank).get("dataloader") or {}
     return spec.make(
         "high" if cost.low > 0.10 * found.wall_ms else "medium",
-        f"rank {rank} gets larger batches, {work.mine:,.0f} {work.unit} a step for {work.others:,.0f}: the others wait "
-        f"{cost.value:.1f} ms",
-        f"rank {rank} has {work.ratio:.2f} times the {work.unit} of the median other rank ({work.mine:,.1f} for "
-        f"{work.others:,.1f} a step) and computes longer by as much: {found.causes}; it waits {mine:.1f} ms a step for "
-        f"the others, they wait {theirs:.1f} ms for it ({found.waits.source}, p = {found.culprit.p:.2g})",
-        "give all ranks batches of equal length: share the samples out by length over all ranks (not the long ones to "
-        f"rank {rank}), pack sequences, or cut off what is longer than the others'",
+        f"rank {rank} gets larger batches, {work.mine:,.0f} {work.unit} a step for "
+        f"{work.others:,.0f}: the others wait {cost.value:.1f} ms",
+        f"rank {rank} has {work.ratio:.2f} times the {work.unit} of the median other rank "
+        f"({work.mine:,.1f} for {work.others:,.1f} a step) and computes longer by as much: "
+        f"{found.causes}; it waits {mine:.1f} ms a step for the others, they wait {theirs:.1f} ms "
+        f"for it ({found.waits.source}, p = {found.culprit.p:.2g})",
+        "give all ranks batches of equal length: share the samples out by length over all ranks "
+        f"(not the long ones to rank {rank}), pack sequences, or cut off what is longer than the "
+        "others'",
         rank=rank,
         host=view.host_of(rank) or None,
         site=loader.get("site"),
@@ -78,8 +84,9 @@ def more_work(view: RunView, spec: Spec) -> Finding | None:
             work.ratio,
             MORE_WORK,
             "",
-            "the straggler as for CR01; recoverable = mean over steps of (median wait of the others - wait of the slow "
-            "rank), at most what goes with its larger batches: (ratio - 1) x compute of the median other rank",
+            "the straggler as for CR01; recoverable = mean over steps of (median wait of the "
+            "others - wait of the slow rank), at most what goes with its larger batches: (ratio - "
+            "1) x compute of the median other rank",
             (
                 Input(f"{work.unit} of rank {rank}", work.mine, "per step", work.source),
                 Input(
@@ -109,7 +116,9 @@ class _Work(NamedTuple):
 
 
 def _work(view: RunView, rank: int) -> _Work | None:
-    """Counted by tokens, by samples, or by the values of the shapes that were seen, whichever differs first."""
+    """Counted by tokens, by samples, or by the values of the shapes that were seen, whichever
+    differs first.
+    """
     known: list[_Work] = []
     for unit in ("tokens", "samples"):
         means = {r: _per_step(view, r, unit) for r in view.ranks}
@@ -142,7 +151,9 @@ def _values(view: RunView, rank: int) -> float:
 
 
 def _accounted_ms(view: RunView, found: Straggler, ratio: float) -> tuple[float, float]:
-    """Milliseconds that the rank computes longer for its larger batches, if time goes with work, and longer at all."""
+    """Milliseconds that the rank computes longer for its larger batches, if time goes with work,
+    and longer at all.
+    """
     assert view.common is not None
     forward = view.common.per_step_ms("forward_ns").mean(axis=0)
     backward = found.waits.backward_compute_ms

@@ -28,7 +28,9 @@ CAUSES: tuple[Cause, ...] = (
     "compute",
     "memory",
 )
-"""Causes by precedence: of two findings about the same time, the one whose cause comes first explains the other."""
+"""Causes by precedence: of two findings about the same time, the one whose cause comes first
+explains the other.
+"""
 
 STRAGGLERS = ("CR01", "CR02", "CR03", "CR04", "CR15")
 """Findings about one slow rank; they explain what else that rank shows."""
@@ -81,9 +83,11 @@ class Spec:
     def make(
         self, severity: str, title: str, evidence: str, fix: Fix, **details: object
     ) -> Finding:
-        """A finding of this kind; what rests on a 95 % interval is no surer than that, unless it says so.
+        """A finding of this kind; what rests on a 95 % interval is no surer than that, unless it
+        says so.
 
-        ``fix`` is a text or options, the best first; those that cannot help in the run are left out afterwards.
+        ``fix`` is a text or options, the best first; those that cannot help in the run are left out
+        afterwards.
         """
         if details.get("interval_ms_per_step") is not None:
             details.setdefault("confidence", ESTIMATED)
@@ -93,8 +97,9 @@ class Spec:
 
 
 STRICT = False
-"""Whether a check that fails may raise, and a finding without proof is a fault. False outside the tests: one broken
-check must not hide the others."""
+"""Whether a check that fails may raise, and a finding without proof is a fault. False outside the
+tests: one broken check must not hide the others.
+"""
 
 CATALOGUE: dict[str, Spec] = {}
 """All findings by id, in the order of their families."""
@@ -118,7 +123,8 @@ def finding(
     pictures: tuple[Picture, ...] = (),
     immediate: bool = False,
 ) -> Callable[[Callable[[RunView, Spec], Result]], Callable[[RunView, Spec], Result]]:
-    """Register a check ``(view, spec) -> Finding | None | several`` in the catalogue; ``Spec`` says what each word is.
+    """Register a check ``(view, spec) -> Finding | None | several`` in the catalogue; ``Spec`` says
+    what each word is.
 
     It must return None, not guess, when a signal that it needs is missing.
     """

@@ -1,4 +1,6 @@
-"""Reproducibility: what a seed does not fix, and random numbers alike on all ranks. Never more than info."""
+"""Reproducibility: what a seed does not fix, and random numbers alike on all ranks. Never more than
+info.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,19 @@ from gputop_analysis.view import RunView
     name="a seed alone does not fix the run",
     family="reproducibility",
     cause="compute",
-    trigger="a seed was set on a GPU, but cudnn.benchmark is on, or algorithms need not be deterministic",
-    fix="torch.use_deterministic_algorithms(True), cudnn.benchmark = False, CUBLAS_WORKSPACE_CONFIG, PYTHONHASHSEED",
+    trigger="a seed was set on a GPU, but cudnn.benchmark is on, or algorithms "
+    "need not be deterministic",
+    fix="torch.use_deterministic_algorithms(True), cudnn.benchmark = False, "
+    "CUBLAS_WORKSPACE_CONFIG, PYTHONHASHSEED",
     no_use="without a GPU of the run; where runs need not be repeatable",
     reads="whether a seed was set, hello.flags",
     silent="no seed was set",
     traps="a run that need not be reproduced",
 )
 def nondeterminism(view: RunView, spec: Spec) -> Finding | None:
-    """Two runs with the same seed will differ. Only worth knowing for who asked for reproducibility."""
+    """Two runs with the same seed will differ. Only worth knowing for who asked for
+    reproducibility.
+    """
     if not view.ranks:
         return None
     hello = view.hello()
@@ -49,7 +55,8 @@ def nondeterminism(view: RunView, spec: Spec) -> Finding | None:
             len(missing),
             0,
             "switches",
-            "read from torch.backends, torch.are_deterministic_algorithms_enabled() and the environment",
+            "read from torch.backends, "
+            "torch.are_deterministic_algorithms_enabled() and the environment",
             (
                 Input("seed", seed, "", "hello.flags.seed"),
                 *(Input(what, "yes", "", "hello") for what, _ in missing),
@@ -85,8 +92,8 @@ def _missing(flags: dict[str, Any], env: Mapping[str, Any], on_gpu: bool) -> lis
     name="same random numbers on all ranks",
     family="reproducibility",
     cause="compute",
-    trigger="torch's CPU generator has the same state on all DDP ranks after the same update, and the model has "
-    "dropout",
+    trigger="torch's CPU generator has the same state on all DDP ranks after the same update, "
+    "and the model has dropout",
     fix="torch.manual_seed(seed + rank) after the model is made",
     no_use="with tensor parallelism, which needs equal numbers",
     reads="state of torch's CPU generator on each rank after the same update",
@@ -95,7 +102,9 @@ def _missing(flags: dict[str, Any], env: Mapping[str, Any], on_gpu: bool) -> lis
     seen_on=CPU,
 )
 def same_random_numbers(view: RunView, spec: Spec) -> Finding | None:
-    """All ranks drop the same units and augment alike: less variety than the number of samples promises."""
+    """All ranks drop the same units and augment alike: less variety than the number of samples
+    promises.
+    """
     if view.ranks and on_device(view, view.ranks[0]):
         return None  # dropout draws from the GPU's generator, which is not looked at
     states = {
@@ -118,10 +127,10 @@ def same_random_numbers(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "info",
         f"all {len(states)} ranks draw the same random numbers (seed {seed})",
-        f"after updates {', '.join(map(str, equal[:4]))} torch's generator is in the same state on all ranks, and the "
-        f"model has {dropout[0]}: every rank drops the same units",
-        "torch.manual_seed(seed + rank) after the model is made (DDP broadcasts rank 0's parameters anyway); not with "
-        "tensor parallelism, which needs equal numbers",
+        f"after updates {', '.join(map(str, equal[:4]))} torch's generator is in the same state "
+        f"on all ranks, and the model has {dropout[0]}: every rank drops the same units",
+        "torch.manual_seed(seed + rank) after the model is made (DDP broadcasts rank 0's "
+        "parameters anyway); not with tensor parallelism, which needs equal numbers",
         rank=None,
         proof=Proof(
             "looks at which the generator's state is the same on all ranks",

@@ -40,7 +40,9 @@ THROTTLED = 0.02
     ),
 )
 def cpu_quota(view: RunView, spec: Spec) -> Finding | None:
-    """The container's CPU limit is used up before its period is over, and every process stands still until then."""
+    """The container's CPU limit is used up before its period is over, and every process stands
+    still until then.
+    """
     found = [(one, rank) for rank in view.ranks[:1] if (one := _throttling(view, rank))]
     if not found or found[0][0].share.low <= THROTTLED:
         return None
@@ -54,10 +56,12 @@ def cpu_quota(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         _severity(share.low),
         f"the CPU quota stops the run for {share.value * 100:.0f} % of the time",
-        f"throttled {share.value * 100:.0f} % of {quota.seconds:.0f} s (95 % interval {share.low * 100:.0f} to "
-        f"{share.high * 100:.0f} %) by the control group's quota of {limit} on {view.host_of(rank)}",
+        f"throttled {share.value * 100:.0f} % of {quota.seconds:.0f} s (95 % interval "
+        f"{share.low * 100:.0f} to {share.high * 100:.0f} %) by the control group's quota of "
+        f"{limit} on {view.host_of(rank)}",
         (
-            "raise the quota (docker --cpus, Kubernetes resources.limits.cpu, Slurm --cpus-per-task)",
+            "raise the quota (docker --cpus, Kubernetes resources.limits.cpu, Slurm "
+            "--cpus-per-task)",
             *_within(Facts(view, rank), quota.limit),
         ),
         rank=rank if len(view.ranks) == 1 else None,
@@ -109,8 +113,8 @@ class _Quota(NamedTuple):
 def _throttling(view: RunView, rank: int) -> _Quota | None:
     """Throttled share of the time on the rank's host.
 
-    The kernel adds up the time of every core that is stopped, so it may grow faster than the clock: where several
-    threads are stopped together, each interval counts once.
+    The kernel adds up the time of every core that is stopped, so it may grow faster than the clock:
+    where several threads are stopped together, each interval counts once.
     """
     host, series = view.record.hosts.get(view.host_of(rank)), view.per_rank[rank]
     if host is None or not series.steady.any():
@@ -138,8 +142,8 @@ QUEUED = 0.05
     name="thread oversubscription",
     family="host",
     cause="host",
-    trigger="torch's threads of all ranks on a host are more than its cores, and the training thread waits for a core "
-    "for over 5 % of the time",
+    trigger="torch's threads of all ranks on a host are more than its cores, and the training "
+    "thread waits for a core for over 5 % of the time",
     fix="OMP_NUM_THREADS",
     explains=("IN04",),
     no_use="where the threads are one a rank already",
@@ -180,12 +184,15 @@ def _oversubscribed(
     wanted = max(1, cores // ranks)
     return spec.make(
         _severity(wait.low),
-        f"{sum(threads)} torch threads on {cores} cores: {wait.value * 100:.0f} % of the time waits for a core",
-        f"{ranks} ranks of {max(threads)} threads each on {view.host_of(rank)}; the training thread of rank {rank} is "
-        f"ready but waits for a core {wait.value * 100:.0f} % of the time (95 % interval {wait.low * 100:.0f} to "
-        f"{wait.high * 100:.0f} %), and each parallel region waits for the last of its threads",
+        f"{sum(threads)} torch threads on {cores} cores: {wait.value * 100:.0f} % of the time "
+        "waits for a core",
+        f"{ranks} ranks of {max(threads)} threads each on {view.host_of(rank)}; the training "
+        f"thread of rank {rank} is ready but waits for a core {wait.value * 100:.0f} % of the "
+        f"time (95 % interval {wait.low * 100:.0f} to {wait.high * 100:.0f} %), and each parallel "
+        "region waits for the last of its threads",
         Option(
-            f"set OMP_NUM_THREADS={wanted} (now {max(threads)}), or torch.set_num_threads({wanted})",
+            f"set OMP_NUM_THREADS={wanted} (now {max(threads)}), or "
+            f"torch.set_num_threads({wanted})",
             lever=Lever("torch threads", -1),
         ),
         rank=rank if len(view.ranks) == 1 else None,
@@ -198,7 +205,8 @@ def _oversubscribed(
             100 * wait.low,
             100 * QUEUED,
             "%",
-            f"recoverable = run-queue wait x step time = {wait.value * wall_ms:.3f} ms per step, at least",
+            f"recoverable = run-queue wait x step time = {wait.value * wall_ms:.3f} ms per step, "
+            "at least",
             (
                 Input("torch threads", sum(threads), "", f"hello.threads.torch, {ranks} ranks"),
                 Input("cores", cores, "", "host.json cpu_count"),
@@ -218,7 +226,8 @@ def _oversubscribed(
     name="NUMA misplacement",
     family="host",
     cause="host",
-    trigger="the training thread runs on a core of another socket than its GPU's in over half of the looks",
+    trigger="the training thread runs on a core of another socket than its GPU's "
+    "in over half of the looks",
     fix="bind each rank to the cores of its GPU's socket",
     no_use="on a machine with one socket",
     reads="the core last run on against the cores near the GPU",
@@ -244,8 +253,9 @@ def _misplaced(view: RunView, spec: Spec, rank: int, away: int, looks: int) -> F
     return spec.make(
         "medium",
         f"rank {rank} runs on another socket than its GPU",
-        f"in {away} of {looks} looks the training thread ran on a core that its GPU is not attached to (the GPU's "
-        f"cores: {near}; the rank may use {affinity.get('allowed_cpus') or 'unknown'})",
+        f"in {away} of {looks} looks the training thread ran on a core that its GPU is not "
+        f"attached to (the GPU's cores: {near}; the rank may use "
+        f"{affinity.get('allowed_cpus') or 'unknown'})",
         (
             f"start rank {rank} with `numactl --physcpubind={near} --localalloc`",
             "or all ranks with the launcher's binding",

@@ -29,7 +29,9 @@ NEARLY_ALL_FILES = 0.80
     seen_on=CPU,
 )
 def running_out(view: RunView, spec: Spec) -> list[Finding]:
-    """Workers hand batches over in shared memory, one open file a tensor: when either runs out, the training dies."""
+    """Workers hand batches over in shared memory, one open file a tensor: when either runs out, the
+    training dies.
+    """
     hosts = [one for host in view.record.hosts.values() if (one := _shared_memory(spec, host))]
     return hosts + _open_files(view, spec)
 
@@ -46,8 +48,9 @@ def _shared_memory(spec: Spec, host: HostFiles) -> Finding | None:
     return spec.make(
         "high" if share > 0.95 else "medium",
         f"/dev/shm is {share * 100:.0f} % full",
-        f"{used / 2**30:.2f} of {total / 2**30:.2f} GiB are in use on {host.name}, by this run or another one; "
-        "DataLoader workers hand batches over there, and a full one ends the training with a bus error",
+        f"{used / 2**30:.2f} of {total / 2**30:.2f} GiB are in use on {host.name}, by this run or "
+        "another one; DataLoader workers hand batches over there, and a full one ends the "
+        "training with a bus error",
         (
             "start the container with a larger --shm-size (or --ipc=host)",
             Option(

@@ -15,10 +15,13 @@ from gputop_analysis.view import Array, RunView
 FAULTS_PER_STEP = 5000.0
 LEAST_SHARE = 0.02
 WON_BACK, WON_BACK_AT_LEAST = 0.85, 0.75
-"""Of the time in the kernel: clearing a page brings it into the cache, which writing to memory that was kept has to do
-itself (0.78 to 1.0 was measured on a virtual machine with a buffer of 48 MB)."""
+"""Of the time in the kernel: clearing a page brings it into the cache, which writing to memory that
+was kept has to do itself (0.78 to 1.0 was measured on a virtual machine with a buffer of 48 MB).
+"""
 PLAUSIBLE_US = 4.0
-"""A fault costs 0.2 us on bare metal to 2 us in a virtual machine; time in the kernel beyond this has other reasons."""
+"""A fault costs 0.2 us on bare metal to 2 us in a virtual machine; time in the kernel beyond this
+has other reasons.
+"""
 
 
 @finding(
@@ -26,7 +29,8 @@ PLAUSIBLE_US = 4.0
     name="page-fault storm",
     family="host",
     cause="host",
-    trigger="over 5,000 page faults a step, and the time in the kernel that goes with them is over 2 % of the step",
+    trigger="over 5,000 page faults a step, and the time in the kernel that goes with them is "
+    "over 2 % of the step",
     fix="reuse buffers instead of allocating them each step; keep freed memory in the process",
     no_use="the environment's settings: with another malloc than glibc's",
     reads="process.minor_faults_total per step",
@@ -35,7 +39,9 @@ PLAUSIBLE_US = 4.0
     seen_on=CPU,
 )
 def page_fault_storm(view: RunView, spec: Spec) -> Finding | None:
-    """Large buffers are allocated and given back each step, and the kernel maps and clears every page anew."""
+    """Large buffers are allocated and given back each step, and the kernel maps and clears every
+    page anew.
+    """
     found = {rank: one for rank in view.ranks if (one := _faults_per_step(view, rank))}
     rank = max(found, key=lambda one: found[one].per_step, default=None)
     if rank is None or found[rank].per_step <= FAULTS_PER_STEP:
@@ -48,11 +54,13 @@ def page_fault_storm(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "high" if cost.value > 0.25 * one.wall_ms else "medium",
         f"{one.per_step:,.0f} page faults a step: memory is mapped anew each time",
-        f"{one.per_step:,.0f} minor faults a step over {one.steps:,} steps ({one.per_step * 4 / 1024:,.0f} MiB of "
-        f"4 KiB pages); the process spends {each.value:.2f} us in the kernel for each: {cost.value:.1f} ms of "
-        f"{one.wall_ms:.1f} ms a step",
-        "allocate large buffers once and write into them (out=, copy_), or keep freed memory in the process: "
-        "MALLOC_TRIM_THRESHOLD_=-1 MALLOC_MMAP_THRESHOLD_=4294967296 in the environment, or LD_PRELOAD of jemalloc",
+        f"{one.per_step:,.0f} minor faults a step over {one.steps:,} steps "
+        f"({one.per_step * 4 / 1024:,.0f} MiB of 4 KiB pages); the process spends "
+        f"{each.value:.2f} us in the kernel for each: {cost.value:.1f} ms of {one.wall_ms:.1f} ms "
+        "a step",
+        "allocate large buffers once and write into them (out=, copy_), or keep freed memory in "
+        "the process: MALLOC_TRIM_THRESHOLD_=-1 MALLOC_MMAP_THRESHOLD_=4294967296 in the "
+        "environment, or LD_PRELOAD of jemalloc",
         rank=rank if all(one.per_step > 2 * other for other in others) else None,
         confidence=0.8,
         recoverable_ms_per_step=WON_BACK * cost.value,
@@ -62,7 +70,8 @@ def page_fault_storm(view: RunView, spec: Spec) -> Finding | None:
             one.per_step,
             FAULTS_PER_STEP,
             "",
-            f"recoverable = {WON_BACK} x faults x time in the kernel for each = {WON_BACK * cost.value:.3f} ms a step",
+            f"recoverable = {WON_BACK} x faults x time in the kernel for each = "
+            f"{WON_BACK * cost.value:.3f} ms a step",
             (
                 Input(
                     "faults per step",
@@ -88,7 +97,9 @@ def page_fault_storm(view: RunView, spec: Spec) -> Finding | None:
 
 
 def _cost_us(view: RunView, rank: int) -> Interval | None:
-    """Time in the kernel per page fault while there are many; None where it is not known or not plausible."""
+    """Time in the kernel per page fault while there are many; None where it is not known or not
+    plausible.
+    """
     events = list(view.events("paging", rank=rank))
     faults = np.array([float(one.get("faults") or 0) for one in events])
     system_us = np.array([1e3 * float(one.get("system_ms") or 0) for one in events])
@@ -105,7 +116,9 @@ class _Faults(NamedTuple):
 
 
 def _faults_per_step(view: RunView, rank: int) -> _Faults | None:
-    """Mean over the time from the warm-up's end to the last step; None where too little was sampled."""
+    """Mean over the time from the warm-up's end to the last step; None where too little was
+    sampled.
+    """
     rows, series = view.rank_processes.get(rank), view.per_rank[rank]
     if rows is None or not series.steady.any():
         return None

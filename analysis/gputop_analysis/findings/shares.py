@@ -71,9 +71,11 @@ class Share:
     def proof(
         self, what: str, threshold: float, source: str, formula: str = "", *inputs: Input
     ) -> Proof:
-        """Of a finding that is raised where ``what`` surely takes more than ``threshold`` of the step.
+        """Of a finding that is raised where ``what`` surely takes more than ``threshold`` of the
+        step.
 
-        ``source`` is the column it comes from; ``formula`` how the recoverable time follows, if it is not all of it.
+        ``source`` is the column it comes from; ``formula`` how the recoverable time follows, if it
+        is not all of it.
         """
         read = f"rank {self.rank}, {self.steps:,} steps"
         return Proof(
@@ -102,7 +104,9 @@ class Share:
 
 
 def steady_share(view: RunView, rank: int, phase: str) -> Share | None:
-    """A phase over the steady steps: on the device's clock where the run has one, else on the host's."""
+    """A phase over the steady steps: on the device's clock where the run has one, else on the
+    host's.
+    """
     return device_share(view, rank, phase) or share_over(
         view.per_rank[rank], view.per_rank[rank].steady, lambda rows: rows[f"{phase}_ns"]
     )
@@ -115,7 +119,9 @@ def whole_share(view: RunView, rank: int, nanoseconds: Callable[[Array], Array])
 
 
 def device_share(view: RunView, rank: int, phase: str) -> Share | None:
-    """A phase on the device's clock; None where fewer than 20 steps of the window were measured on it."""
+    """A phase on the device's clock; None where fewer than 20 steps of the window were measured on
+    it.
+    """
     rows = view.device(rank)
     column = f"{phase}_ms"
     if len(rows) < ENOUGH_STEPS or column not in (rows.dtype.names or ()):
@@ -144,7 +150,8 @@ def some_ranks(view: RunView) -> list[int]:
 
 
 def most_of(view: RunView, column: str, at_most: int = 8) -> list[int]:
-    """The ranks with the largest plain sum of a column, largest first: where the worst one is to be found.
+    """The ranks with the largest plain sum of a column, largest first: where the worst one is to be
+    found.
 
     A rank that has none of it is left out.
     """
@@ -183,7 +190,9 @@ class Queue:
 
 
 def run_queue(view: RunView, rank: int) -> Queue | None:
-    """The training thread's wait for a core from the warm-up to the last step; None where too little was sampled."""
+    """The training thread's wait for a core from the warm-up to the last step; None where too
+    little was sampled.
+    """
     key = f"run queue of {rank}"
     if key not in view.known:
         view.known[key] = _run_queue(view, rank)
@@ -195,7 +204,8 @@ _SHORTEST_NS = 300_000_000
 
 
 def run_queue_share(view: RunView, rank: int, from_ns: int, until_ns: int) -> float | None:
-    """Share of a stretch of time that the training thread waited for a core, from the samples around its ends.
+    """Share of a stretch of time that the training thread waited for a core, from the samples
+    around its ends.
 
     None where less than ``_SHORTEST_NS`` of it lies behind the first sample.
     """
@@ -211,7 +221,9 @@ def run_queue_share(view: RunView, rank: int, from_ns: int, until_ns: int) -> fl
 
 
 def without_queueing(view: RunView, rank: int, ms: float) -> float:
-    """Of a time in which the thread works, what is left without its waiting for a core, which IN04 reports."""
+    """Of a time in which the thread works, what is left without its waiting for a core, which IN04
+    reports.
+    """
     queue = run_queue(view, rank)
     return ms * (1 - queue.value) if queue else ms
 
@@ -237,9 +249,11 @@ CROWDED = 0.75
 
 
 def crowded(view: RunView, rank: int) -> bool:
-    """Whether cores are scarce on the rank's host: most of the machine is busy, or of the cores that the run may use.
+    """Whether cores are scarce on the rank's host: most of the machine is busy, or of the cores
+    that the run may use.
 
-    Otherwise the scheduler has put two threads on one core although another one is free. True where it is not known.
+    Otherwise the scheduler has put two threads on one core although another one is free. True where
+    it is not known.
     """
     host = view.record.hosts.get(view.host_of(rank))
     series = view.per_rank[rank]
@@ -277,7 +291,9 @@ def on_device(view: RunView, rank: int) -> bool:
 
 
 def typical(shares: Iterable[Share | None]) -> Share | None:
-    """The lower-median rank's share: what holds for the run as a whole and not for one slow rank."""
+    """The lower-median rank's share: what holds for the run as a whole and not for one
+    slow rank.
+    """
     known = sorted((s for s in shares if s is not None), key=lambda s: s.mean_ms)
     return known[(len(known) - 1) // 2] if known else None
 
@@ -288,7 +304,9 @@ def worst(shares: Iterable[Share | None]) -> Share | None:
 
 
 def only_on(found: Share, shares: Iterable[Share | None]) -> int | None:
-    """The rank, where the others have less than half of it or there are no others; None where it is everybody's."""
+    """The rank, where the others have less than half of it or there are no others; None where it is
+    everybody's.
+    """
     others = [s for s in shares if s is not None and s.rank != found.rank]
     return found.rank if all(s.mean_ms < 0.5 * found.mean_ms for s in others) else None
 
@@ -303,8 +321,8 @@ def share_over(
 ) -> Share | None:
     """Something over the masked records of one rank; None for too few of them.
 
-    Where most steps were only counted, over the windows in which they were measured: these are a random sample, whose
-    spread is that of the phases, while estimates repeat each other.
+    Where most steps were only counted, over the windows in which they were measured: these are a
+    random sample, whose spread is that of the phases, while estimates repeat each other.
     """
     windows = mask & series.representative
     if series.n_steps[windows].sum() >= ENOUGH_STEPS and windows.sum() >= ENOUGH_RECORDS:
@@ -315,7 +333,9 @@ def share_over(
 def share_of_all(
     series: RankSeries, mask: Array, nanoseconds: Callable[[Array], Array]
 ) -> Share | None:
-    """The same over all masked records, for what is measured in each: checkpoints, compilation, the collector."""
+    """The same over all masked records, for what is measured in each: checkpoints, compilation, the
+    collector.
+    """
     counts = series.n_steps[mask]
     if len(counts) < ENOUGH_RECORDS or counts.sum() < ENOUGH_STEPS:
         return None

@@ -22,11 +22,15 @@ TRAINERS = (
     "trl/",
     "deepspeed/",
 )
-"""Packages that own the loop: what they do between the phases is theirs, and no line of the user's can spare it."""
+"""Packages that own the loop: what they do between the phases is theirs, and no line of the user's
+can spare it.
+"""
 ENOUGH = 5
 """Fewer samples than this name no place."""
 MOSTLY = 0.5
-"""Of the samples a place must hold more, at the lower end of its interval, to be named as the place."""
+"""Of the samples a place must hold more, at the lower end of its interval, to be named as the
+place.
+"""
 SHOWN = 3
 TRAINING = ("data", "h2d", "forward", "backward", "optimizer", "other")
 """Phases of the loop itself."""
@@ -59,7 +63,9 @@ class Site:
     """Of the phase's samples, 0 to 1; of the most frequent line where none is sure."""
     samples: int
     torch_share: float = 0.0
-    """Of the phase's samples, those inside torch: a loss function or zero_grad, which are work and no overhead."""
+    """Of the phase's samples, those inside torch: a loss function or zero_grad, which are work and
+    no overhead.
+    """
     detail: str = ""
     """Library line that it was waiting in most often, if it was in one."""
     trainers_share: float = 0.0
@@ -73,7 +79,10 @@ class Site:
         inside = f", inside {self.detail}" if self.detail else ""
         if self.site is None:
             return f"{self.spread} (of {self.samples} stack samples)"
-        return f"most often at {self.site}{inside} ({self.share * 100:.0f} % of {self.samples} stack samples)"
+        return (
+            f"most often at {self.site}{inside} ({self.share * 100:.0f} % of {self.samples} stack "
+            "samples)"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +98,8 @@ class _Sample:
     def in_torch(self) -> bool:
         """Whether it is tensor work: inside torch, or an update of tensors in place.
 
-        Not where a line takes values out of tensors, whatever part of that the sample fell into, unless that is a loss:
-        what is read out is for the eyes, not for the update.
+        Not where a line takes values out of tensors, whatever part of that the sample fell into,
+        unless that is a loss: what is read out is for the eyes, not for the update.
         """
         if _READS_OUT.search(self.code) and not self.inside.startswith(_NETWORKS):
             return False
@@ -104,7 +113,9 @@ class _Sample:
 
     @property
     def calls_tensors(self) -> bool:
-        """Whether a line calls torch's functions, such as a loss, and was seen between two of their calls."""
+        """Whether a line calls torch's functions, such as a loss, and was seen between two of their
+        calls.
+        """
         return bool(_TENSOR_CALL.search(self.code)) and not _LOOP.search(self.code)
 
     @property
@@ -115,7 +126,8 @@ class _Sample:
 def top_site(view: RunView, phase: str, rank: int | None = None) -> Site | None:
     """Where a phase's samples lie, on one rank or on all; None with fewer than 5 samples.
 
-    Of evaluations it is the line of the training's loop that asks for them: there they are made less often.
+    Of evaluations it is the line of the training's loop that asks for them: there they are made
+    less often.
     """
     seen = _with_trainers(view, list(_samples(view, (phase,), rank)), rank)
     if phase == "eval":
@@ -141,7 +153,9 @@ def top_site(view: RunView, phase: str, rank: int | None = None) -> Site | None:
 
 
 def _in_loop(sample: _Sample, trained: set[Path]) -> _Sample:
-    """The sample at the line where its path leaves those of training; as it is where it does not."""
+    """The sample at the line where its path leaves those of training; as it is where it
+    does not.
+    """
     functions = {_functions(path) for path in trained}
     prefixes = [sample.path[:i] for i in range(1, len(sample.path))]
     apart = [one for one in prefixes if one not in trained and _functions(one) in functions]
@@ -153,7 +167,9 @@ def _in_loop(sample: _Sample, trained: set[Path]) -> _Sample:
 
 
 def _with_trainers(view: RunView, samples: list[_Sample], rank: int | None) -> list[_Sample]:
-    """The samples, with those marked that a trainer's call holds although another package is innermost."""
+    """The samples, with those marked that a trainer's call holds although another package is
+    innermost.
+    """
     calls = {one.path for one in _samples(view, TRAINING, rank) if one.inside.startswith(TRAINERS)}
     return [replace(one, called=bool(one.inside) and one.path in calls) for one in samples]
 
@@ -205,8 +221,9 @@ def named(site: Site | None, words: str = "{}") -> str:
 def surest(samples: Sequence[_Sample], lines: Counter[Path]) -> str | None:
     """The innermost line below which surely most of the samples lie.
 
-    A line of the loop or deeper: one at which its function stands in all samples, such as the call of ``main``, is
-    where everything happens and tells nothing. ``lines`` counts the lines that each function was seen at.
+    A line of the loop or deeper: one at which its function stands in all samples, such as the call
+    of ``main``, is where everything happens and tells nothing. ``lines`` counts the lines that each
+    function was seen at.
     """
     total = sum(one.count for one in samples)
     chosen, prefix = None, ()
@@ -227,7 +244,9 @@ def surest(samples: Sequence[_Sample], lines: Counter[Path]) -> str | None:
 
 
 def _lines(view: RunView, rank: int | None) -> Counter[Path]:
-    """By functions from the outermost one to it: in how many lines a function was seen while it trained."""
+    """By functions from the outermost one to it: in how many lines a function was seen while it
+    trained.
+    """
     return Counter(_functions(path) for path in _prefixes(view, rank))
 
 
@@ -251,7 +270,9 @@ def _samples(view: RunView, phases: Sequence[str], rank: int | None) -> Iterator
 
 
 def user_line(frames: list[str]) -> str | None:
-    """The innermost of a dump's ``file:line function`` frames that is neither torch's nor the standard library's."""
+    """The innermost of a dump's ``file:line function`` frames that is neither torch's nor the
+    standard library's.
+    """
     for frame in frames:
         file = frame.partition(":")[0]
         is_library = file.startswith(("torch/", "<")) or (

@@ -32,7 +32,8 @@ _STRAGGLERS = ("CR01", "CR02")
     name="thermal slowdown",
     family="thermal",
     cause="throttle",
-    trigger="clock event reasons 0x20 or 0x40 (thermal) in over 2 % of the busy samples, with a clock 3 % lower",
+    trigger="clock event reasons 0x20 or 0x40 (thermal) in over 2 % of the busy samples, with "
+    "a clock 3 % lower",
     fix="airflow, fans, inlet temperature; or a lower power cap, which costs less than throttling",
     explains=(*_STRAGGLERS, "TP02", "TP05"),
     no_use="where the machine is not yours to mend: whoever runs it must",
@@ -57,11 +58,13 @@ def thermal_slowdown(view: RunView, spec: Spec) -> Iterator[Finding]:
             spec,
             device,
             "high" if share > 0.10 else "medium",
-            f"{device.label} is too hot: {100 * drop:.0f} % lower clock in {100 * share:.0f} % of its busy time",
-            f"thermal slowdown in {100 * share:.0f} % of {len(device.busy):,} busy samples, SM clock {100 * drop:.0f} %"
-            f" lower then, {celsius:.0f} C",
-            "look at airflow, fans and inlet temperature of that node; until then lower the power cap "
-            f"(`nvidia-smi -i {device.index} -pl W`): a cool GPU at a lower cap keeps an even clock",
+            f"{device.label} is too hot: {100 * drop:.0f} % lower clock in {100 * share:.0f} % of "
+            "its busy time",
+            f"thermal slowdown in {100 * share:.0f} % of {len(device.busy):,} busy samples, SM "
+            f"clock {100 * drop:.0f} % lower then, {celsius:.0f} C",
+            "look at airflow, fans and inlet temperature of that node; until then lower the power "
+            f"cap (`nvidia-smi -i {device.index} -pl W`): a cool GPU at a lower cap keeps an even "
+            "clock",
             _proof(device, "busy samples with thermal slowdown", share, SLOWED, drop),
             lost,
         )
@@ -72,7 +75,8 @@ def thermal_slowdown(view: RunView, spec: Spec) -> Iterator[Finding]:
     name="power capped",
     family="thermal",
     cause="throttle",
-    trigger="software power cap (0x4) with a limit below the board's default, or with a clock 10 % below its peers",
+    trigger="software power cap (0x4) with a limit below the board's default, or with a clock "
+    "10 % below its peers",
     fix="nvidia-smi -pl with the default limit",
     explains=(*_STRAGGLERS, "TP05"),
     no_use="where the limit was set on purpose, or without the rights to change it",
@@ -108,7 +112,8 @@ def power_capped(view: RunView, spec: Spec) -> Iterator[Finding]:
             "medium",
             f"{device.label} is capped at {limit:.0f} W"
             + (f", {100 * drop:.0f} % below its peers" if drop > 0 else ""),
-            f"power cap in force in {100 * share:.0f} % of {len(device.busy):,} busy samples, {told}"
+            f"power cap in force in {100 * share:.0f} % of "
+            f"{len(device.busy):,} busy samples, {told}"
             + (f"; SM clock {clock:.0f} MHz, peers {peers:.0f} MHz" if below_peers else ""),
             f"nvidia-smi -i {device.index} -pl "
             + (f"{device.power_default_w:.0f}" if below_default else "LIMIT_OF_ITS_PEERS")
@@ -123,7 +128,8 @@ def power_capped(view: RunView, spec: Spec) -> Iterator[Finding]:
     name="power brake",
     family="thermal",
     cause="throttle",
-    trigger="hardware slowdown (0x8) or power brake (0x80) without a thermal reason in over 0.5 % of the busy samples",
+    trigger="hardware slowdown (0x8) or power brake (0x80) without a thermal reason in over "
+    "0.5 % of the busy samples",
     fix="power supply, cables, the node's power cap in its BMC",
     explains=(*_STRAGGLERS, "TP05"),
     no_use="where the machine is not yours to mend: whoever runs it must",
@@ -152,7 +158,8 @@ def power_brake(view: RunView, spec: Spec) -> Iterator[Finding]:
             f"{device.label}: {names} in {100 * share:.1f} % of its busy time",
             f"{int(braked.sum())} of {len(rows):,} busy samples with {names} and no thermal reason"
             + (f", SM clock {100 * drop:.0f} % lower then" if drop > 0 else ""),
-            "check the power supplies, the GPU's power cables and the power cap that the node's BMC sets",
+            "check the power supplies, the GPU's power cables and the power cap "
+            "that the node's BMC sets",
             _proof(
                 device,
                 "busy samples with hardware slowdown and no thermal reason",
@@ -169,8 +176,8 @@ def power_brake(view: RunView, spec: Spec) -> Iterator[Finding]:
     name="low clocks",
     family="thermal",
     cause="throttle",
-    trigger="application clocks (0x2) or a P-state above 2 in over half of the busy samples, and below 90 % of the top "
-    "clock",
+    trigger="application clocks (0x2) or a P-state above 2 in over half of the busy samples, "
+    "and below 90 % of the top clock",
     fix="nvidia-smi -rgc, nvidia-smi -rac, persistence mode",
     explains=(*_STRAGGLERS, "TP05"),
     no_use="where clocks were locked on purpose, or without the rights to change them",
@@ -201,9 +208,11 @@ def low_clocks(view: RunView, spec: Spec) -> Iterator[Finding]:
             device,
             "medium",
             f"{device.label} runs at {clock:.0f} of {top:.0f} MHz: {why}",
-            f"SM clock {clock:.0f} MHz in {len(rows):,} busy samples, {top:.0f} MHz are possible; {why}",
-            f"nvidia-smi -i {device.index} -rgc && nvidia-smi -i {device.index} -rac && nvidia-smi -i {device.index} "
-            "-pm 1; clocks that were locked for a benchmark may stay",
+            f"SM clock {clock:.0f} MHz in {len(rows):,} busy samples, {top:.0f} "
+            f"MHz are possible; {why}",
+            f"nvidia-smi -i {device.index} -rgc && nvidia-smi -i {device.index} -rac && "
+            f"nvidia-smi -i {device.index} -pm 1; clocks that were locked for a benchmark may "
+            "stay",
             _proof(
                 device,
                 "busy samples with locked clocks or a P-state above 2",
@@ -220,7 +229,8 @@ def low_clocks(view: RunView, spec: Spec) -> Iterator[Finding]:
     name="clock skew between ranks",
     family="thermal",
     cause="throttle",
-    trigger="the busy clock of the slow rank's GPU is under 97 % of the ranks' median for over 60 s",
+    trigger="the busy clock of the slow rank's GPU is under 97 % of the "
+    "ranks' median for over 60 s",
     fix="cool or swap that GPU",
     explains=_STRAGGLERS,
     no_use="where the machine is not yours to mend: whoever runs it must",
@@ -250,10 +260,13 @@ def clock_skew(view: RunView, spec: Spec) -> Finding | None:
         spec,
         mine,
         "high" if drop > 0.10 else "medium",
-        f"rank {slow.rank} is slow because {mine.label} runs {100 * drop:.0f} % below the others' clock",
-        f"SM clock {clock:.0f} MHz on {mine.label}, {typical:.0f} MHz on the other ranks' GPUs, for {seconds:.0f} s; "
-        f"rank {slow.rank} is the one that the others wait for ({slow.cost_ms.value:.1f} ms a step)",
-        "cool that GPU, look at its power cap and event reasons (`nvidia-smi -q -d PERFORMANCE`), or leave it out",
+        f"rank {slow.rank} is slow because {mine.label} runs {100 * drop:.0f} % below the others' "
+        "clock",
+        f"SM clock {clock:.0f} MHz on {mine.label}, {typical:.0f} MHz on the other ranks' GPUs, "
+        f"for {seconds:.0f} s; rank {slow.rank} is the one that the others wait for "
+        f"({slow.cost_ms.value:.1f} ms a step)",
+        "cool that GPU, look at its power cap and event reasons (`nvidia-smi -q -d PERFORMANCE`), "
+        "or leave it out",
         _proof(
             mine, "time with a clock under 97 % of the ranks' median", seconds, CULPRIT_S, drop, "s"
         ),
@@ -288,9 +301,12 @@ def hot_memory(view: RunView, spec: Spec) -> Iterator[Finding]:
             spec,
             device,
             "medium",
-            f"{device.label}: memory at up to {worst:.0f} C, {seconds:.0f} s above {HOT_MEMORY_C:.0f} C",
-            f"memory temperature above {HOT_MEMORY_C:.0f} C for {seconds:.0f} of {device.seconds:.0f} s",
-            f"look at airflow; nvidia-smi -i {device.index} -pl with a lower limit cools it at once",
+            f"{device.label}: memory at up to {worst:.0f} C, {seconds:.0f} s above "
+            f"{HOT_MEMORY_C:.0f} C",
+            f"memory temperature above {HOT_MEMORY_C:.0f} C for {seconds:.0f} of "
+            f"{device.seconds:.0f} s",
+            f"look at airflow; nvidia-smi -i {device.index} -pl with a lower limit cools it at "
+            "once",
             _proof(device, f"time above {HOT_MEMORY_C:.0f} C", seconds, HOT_S, float("nan"), "s"),
             None,
         )
@@ -303,7 +319,9 @@ def _median_clock(found: list[Device]) -> float:
 
 
 def _lost_ms(view: RunView, device: Device, slower: float) -> float | None:
-    """Per step, by a clock that is lower by ``slower`` on average: 1 - f / f_ref of the step of that device's rank."""
+    """Per step, by a clock that is lower by ``slower`` on average: 1 - f / f_ref of the step of
+    that device's rank.
+    """
     ranks = [device.rank] if device.rank is not None else view.ranks
     walls = [
         float(np.median(one.wall_ms[one.steady]))
@@ -331,5 +349,8 @@ def _proof(
         Input("temperature while busy", device.known("temperature_c", device.busy), "C", source),
     ]
     told = tuple(one for one in inputs if isinstance(one.value, str) or math.isfinite(one.value))
-    formula = "recoverable = share of the time x (1 - f / f_ref) x median step, where the step follows the clock"
+    formula = (
+        "recoverable = share of the time x (1 - f / f_ref) x median step, where the step "
+        "follows the clock"
+    )
     return Proof(what, scale * value, scale * threshold, unit, formula, told)

@@ -31,7 +31,9 @@ LOST_SAMPLES = 4
 )
 @per_device
 def ecc_errors(view: RunView, spec: Spec) -> Iterator[Finding]:
-    """Memory cells that fail. Deltas are counted: what was there before the run says nothing of it."""
+    """Memory cells that fail. Deltas are counted: what was there before the run says
+    nothing of it.
+    """
     for device in devices(view):
         lost, mended = device.grown("ecc_uncorrected_total"), device.grown("ecc_corrected_total")
         rate = _per_minute(mended, device)
@@ -48,8 +50,8 @@ def ecc_errors(view: RunView, spec: Spec) -> Iterator[Finding]:
             if lost
             else f"{device.label}: {rate:.0f} ECC/min",
             f"{lost} uncorrected and {mended} corrected ECC errors in {device.seconds:.0f} s",
-            f"stop using it: drain the node, `nvidia-smi -i {device.index} -r`, look at row remapping "
-            "(`nvidia-smi -q -d ROW_REMAPPER`); replace the GPU when errors come again",
+            f"stop using it: drain the node, `nvidia-smi -i {device.index} -r`, look at row "
+            "remapping (`nvidia-smi -q -d ROW_REMAPPER`); replace the GPU when errors come again",
             Proof(
                 "growth of the ECC counters during the run",
                 value,
@@ -150,15 +152,18 @@ def link_errors(view: RunView, spec: Spec) -> Iterator[Finding]:
             spec,
             device,
             "medium",
-            f"{device.label}: {rate:.0f} link errors a minute ({'PCIe' if pcie >= nvlink else 'NVLink'})",
+            f"{device.label}: {rate:.0f} link errors a minute "
+            f"({'PCIe' if pcie >= nvlink else 'NVLink'})",
             f"{pcie} PCIe replays and {nvlink} NVLink errors in {device.seconds:.0f} s",
-            "reseat the GPU, check riser, bridge and cables; `nvidia-smi nvlink -e` tells which link",
+            "reseat the GPU, check riser, bridge and cables; `nvidia-smi nvlink "
+            "-e` tells which link",
             Proof(
                 "growth of the link error counters",
                 rate,
                 LINK_ERRORS_PER_MINUTE,
                 "errors per minute",
-                "(replays + NVLink errors) / minutes, sums of the positive differences between samples",
+                "(replays + NVLink errors) / minutes, sums of the "
+                "positive differences between samples",
                 (
                     Input("PCIe replays", pcie, "", f"gpu.pcie_replay_total, {device.label}"),
                     Input("NVLink errors", nvlink, "", f"gpu.nvlink_error_total, {device.label}"),
@@ -214,7 +219,8 @@ def gpu_lost(view: RunView, spec: Spec) -> Iterator[Finding]:
             ),
             f"{silent} samples without an answer"
             + (f"; XID {code} ({decode(code).meaning})" if code else ""),
-            "drain the node and reboot it, resume from the last checkpoint; a GPU that is lost again is to be replaced",
+            "drain the node and reboot it, resume from the last checkpoint; a GPU that is lost "
+            "again is to be replaced",
             Proof(
                 "samples in a row at the end without an answer",
                 silent,

@@ -1,4 +1,6 @@
-"""What ranks told in rare events, grouped by rank; over all of the run, because facts outlive a window."""
+"""What ranks told in rare events, grouped by rank; over all of the run, because facts outlive a
+window.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ SPREAD_RANKS = 64
 
 @dataclass
 class _Known:
-    """Events of one type that were read so far: a live view asks every second, and events are many."""
+    """Events of one type that were read so far: a live view asks every second, and
+    events are many.
+    """
 
     positions: dict[str, int] = field(default_factory=dict)
     by_rank: dict[int, list[Event]] = field(default_factory=dict)

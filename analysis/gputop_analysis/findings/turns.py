@@ -1,4 +1,6 @@
-"""Which checks a live tick makes: those that say something new, half of the silent, a quarter of the settled ones."""
+"""Which checks a live tick makes: those that say something new, half of the silent, a quarter of
+the settled ones.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,18 @@ from gputop_analysis.view import RunView
 SETTLED_AFTER = 10
 """Looks in a row with the same findings on the same ranks and lines; half as many with none."""
 EVERY = 4
-"""Ticks between two looks of a check that is settled. Its window of 1000 steps moves on by little in that time."""
+"""Ticks between two looks of a check that is settled. Its window of 1000 steps moves on by little
+in that time.
+"""
 
 
 class Turns:
     """Remembers what each check said last.
 
-    A check that finds something is made at each tick, one that finds nothing at every other, until it has given the
-    same answer for ten ticks; then at every fourth, until it gives another one. What reports a fact (a crash, a NaN) is
-    always looked at. So what a check says is at most three ticks old, and all have been asked within any four ticks.
+    A check that finds something is made at each tick, one that finds nothing at every other, until
+    it has given the same answer for ten ticks; then at every fourth, until it gives another one.
+    What reports a fact (a crash, a NaN) is always looked at. So what a check says is at most three
+    ticks old, and all have been asked within any four ticks.
     """
 
     def __init__(self) -> None:
@@ -34,7 +39,9 @@ class Turns:
         return [one for spec in CATALOGUE.values() for one in self._said.get(spec.id, ())]
 
     def _due(self, spec: Spec, turn: int) -> bool:
-        """Neighbours in the catalogue share what they compute of a view, so they have their turn together."""
+        """Neighbours in the catalogue share what they compute of a view, so they have their turn
+        together.
+        """
         if spec.immediate:
             return True
         alike, silent = self._alike.get(spec.id, 0), not self._said.get(spec.id)

@@ -1,1 +1,3 @@
-"""From a strategy to what one types: commands and configuration files of the launchers, and their checks."""
+"""From a strategy to what one types: commands and configuration files of the launchers, and their
+checks.
+"""

@@ -1,4 +1,6 @@
-"""`accelerate launch` with its YAML. ``num_processes`` is the whole world; keys as accelerate 1.x writes them."""
+"""`accelerate launch` with its YAML. ``num_processes`` is the whole world; keys as accelerate 1.x
+writes them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ def emit(strategy: Strategy) -> Launch:
     """The command and ``accelerate.yaml``.
 
     Raises:
-        NotPossible: pipeline stages or experts; sequence beside context parallelism; ZeRO beside tp or cp.
+        NotPossible: pipeline stages or experts; sequence beside context parallelism; ZeRO beside tp
+            or cp.
     """
     strategy.check()
     if strategy.split.pp > 1 or strategy.split.ep > 1:
@@ -37,7 +40,8 @@ def emit(strategy: Strategy) -> Launch:
         )
     if strategy.accumulation > 1:
         notes.append(
-            f"pass gradient_accumulation_steps={strategy.accumulation} to Accelerator or TrainingArguments"
+            f"pass gradient_accumulation_steps={strategy.accumulation} to Accelerator or "
+            "TrainingArguments"
         )
     notes.append(f"set the script's batch size to {strategy.micro_batch} per GPU")
     words = (*command, strategy.script, *strategy.arguments)
@@ -116,7 +120,9 @@ def _mesh(strategy: Strategy) -> dict[str, Any]:
 
 
 def as_yaml(values: dict[str, Any], indent: int = 0) -> str:
-    """Numbers, words, booleans and one level of mappings below another: all that these files hold."""
+    """Numbers, words, booleans and one level of mappings below another: all that these
+    files hold.
+    """
     lines = []
     for key, value in values.items():
         head = " " * indent + f"{key}:"

@@ -1,4 +1,6 @@
-"""Rules of accelerate's YAML (`accelerate/commands/launch.py`, `parallelism_config.py`, in our words)."""
+"""Rules of accelerate's YAML (`accelerate/commands/launch.py`, `parallelism_config.py`, in our
+words).
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,16 @@ def _world(config: dict[str, Any]) -> list[Problem]:
     ranks, nodes = whole(config.get("num_processes")), whole(config.get("num_machines"))
     problems = []
     if ranks is not None and nodes is not None and nodes > 0 and ranks % nodes:
-        said = f"{ranks} is no multiple of num_machines {nodes}; it is the whole world, not the GPUs of a node"
+        said = (
+            f"{ranks} is no multiple of num_machines {nodes}; it is the whole world, not "
+            "the GPUs of a node"
+        )
         problems.append(error("num_processes", said))
     if nodes is not None and ranks is not None and 1 < nodes == ranks:
-        said = f"one process on each of {nodes} machines: it is the whole world, not the GPUs of a node"
+        said = (
+            f"one process on each of {nodes} machines: it is the whole world, not the GPUs "
+            "of a node"
+        )
         problems.append(warning("num_processes", said))
     if (nodes or 1) > 1 and str(config.get("main_process_ip", "")) in ("localhost", "127.0.0.1"):
         problems.append(error("main_process_ip", "localhost gives each machine a world of its own"))

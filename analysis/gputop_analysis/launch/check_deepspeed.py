@@ -1,4 +1,6 @@
-"""Rules of DeepSpeed's JSON (its configuration reference and `deepspeed/runtime/config.py`, in our words)."""
+"""Rules of DeepSpeed's JSON (its configuration reference and `deepspeed/runtime/config.py`, in our
+words).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _KEYS = (
 
 
 def check(config: dict[str, Any], ranks: int | None = None) -> list[Problem]:
-    """All broken rules. ``ranks`` are data-parallel ones; None leaves out what needs their number."""
+    """All broken rules. ``ranks`` are data-parallel ones; None leaves out what needs
+    their number.
+    """
     zero = config.get("zero_optimization")
     zero = zero if isinstance(zero, dict) else {}
     return [
@@ -51,7 +55,10 @@ def _batch(config: dict[str, Any], ranks: int | None) -> list[Problem]:
         said = f"{whole_batch} is no multiple of micro-batch {micro} x {ranks} ranks"
         return [error(names[0], said)]
     if steps is not None and whole_batch != micro * steps * ranks:
-        said = f"{whole_batch} is not micro-batch {micro} x accumulation {steps} x {ranks} ranks = {micro * steps * ranks}"
+        said = (
+            f"{whole_batch} is not micro-batch {micro} x accumulation {steps} x {ranks} "
+            f"ranks = {micro * steps * ranks}"
+        )
         return [error(names[0], said)]
     return []
 

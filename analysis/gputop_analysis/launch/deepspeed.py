@@ -1,4 +1,6 @@
-"""The deepspeed launcher with its JSON. ``--num_gpus`` is per node; keys as in DeepSpeed's configuration reference."""
+"""The deepspeed launcher with its JSON. ``--num_gpus`` is per node; keys as in DeepSpeed's
+configuration reference.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,8 @@ def emit(strategy: Strategy) -> Launch:
     """The command and ``ds_config.json``; a hostfile for several nodes.
 
     Raises:
-        NotPossible: pipeline stages, context or expert parallelism, which are the script's own doing in DeepSpeed, and
-            copies (HSDP), which it does not have.
+        NotPossible: pipeline stages, context or expert parallelism, which are the script's own
+            doing in DeepSpeed, and copies (HSDP), which it does not have.
     """
     strategy.check()
     for name, size in (
@@ -30,7 +32,8 @@ def emit(strategy: Strategy) -> Launch:
             )
     if strategy.split.stage == 3 and strategy.split.replicas > 1:
         raise NotPossible(
-            "deepspeed's ZeRO-3 shards over all ranks: take --replicas 1, or accelerate or torchtitan"
+            "deepspeed's ZeRO-3 shards over all ranks: take --replicas 1, "
+            "or accelerate or torchtitan"
         )
     files = {FILE: json.dumps(config(strategy), indent=2) + "\n"}
     command = ["deepspeed", "--num_gpus", str(strategy.gpus_per_node)]
@@ -41,11 +44,13 @@ def emit(strategy: Strategy) -> Launch:
         )
         command += ["--num_nodes", str(strategy.nodes), "--hostfile", HOSTS]
         notes.append(
-            f"put the names of your nodes into {HOSTS}; the launcher reaches them over ssh, start it once"
+            f"put the names of your nodes into {HOSTS}; the launcher reaches them over ssh, start "
+            "it once"
         )
     script = [strategy.script, "--deepspeed", FILE, *strategy.arguments]
     notes.append(
-        f"{strategy.script} must take --deepspeed (HF Trainer does) or call deepspeed.initialize with the file"
+        f"{strategy.script} must take --deepspeed (HF Trainer does) or call deepspeed.initialize "
+        "with the file"
     )
     return Launch("deepspeed", (*command, *script), files, tuple(notes))
 

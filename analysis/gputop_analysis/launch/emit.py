@@ -1,4 +1,6 @@
-"""The table of launchers: the command line, the strategy screen and their refusals are made from it."""
+"""The table of launchers: the command line, the strategy screen and their refusals are made from
+it.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ def emit(strategy: Strategy, name: str = "torchrun", on_slurm: bool = False) -> 
     """Command, files and notes.
 
     Raises:
-        ValueError: the strategy is impossible, or this launcher cannot express it; the message says the rule.
+        ValueError: the strategy is impossible, or this launcher cannot express it; the message says
+            the rule.
         LookupError: no such launcher.
     """
     if name not in LAUNCHERS:
@@ -46,7 +49,8 @@ def emit(strategy: Strategy, name: str = "torchrun", on_slurm: bool = False) -> 
     if strategy.split.zero_bubble and not launcher.zero_bubble:
         others = " or ".join(other for other, row in LAUNCHERS.items() if row.zero_bubble)
         raise NotPossible(
-            f"{name} has no zero-bubble schedule: emit it for {others}, or plan with --schedule 1f1b"
+            f"{name} has no zero-bubble schedule: emit it for {others}, or plan with --schedule "
+            "1f1b"
         )
     launch = launcher.emit(strategy)
     if not on_slurm:

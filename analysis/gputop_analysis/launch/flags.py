@@ -12,7 +12,8 @@ from typing import Any
 
 @cache
 def flags(program: str) -> dict[str, dict[str, Any]]:
-    """Flag -> ``{type, choices}`` of ``torchrun``, ``deepspeed``, ``accelerate launch`` or ``megatron``.
+    """Flag -> ``{type, choices}`` of ``torchrun``, ``deepspeed``, ``accelerate launch`` or
+    ``megatron``.
 
     Raises:
         LookupError: no such program.
@@ -34,7 +35,9 @@ def _all() -> dict[str, Any]:
 
 
 def wrong(program: str, words: Sequence[str]) -> list[str]:
-    """A sentence for each flag among ``words`` that the program does not have, or whose value it does not take."""
+    """A sentence for each flag among ``words`` that the program does not have, or whose value it
+    does not take.
+    """
     known, said = flags(program), []
     for at, word in enumerate(words):
         if not word.startswith("--"):

@@ -1,4 +1,6 @@
-"""Megatron-LM's `pretrain_gpt.py` under torchrun: the arguments of a strategy and of a model's shape."""
+"""Megatron-LM's `pretrain_gpt.py` under torchrun: the arguments of a strategy and of a model's
+shape.
+"""
 
 from __future__ import annotations
 

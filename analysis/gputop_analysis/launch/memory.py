@@ -1,4 +1,6 @@
-"""What a configuration says of the training's memory: the estimator's options, read from a file or a command line."""
+"""What a configuration says of the training's memory: the estimator's options, read from a file or
+a command line.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ _NEEDED = ("--num-layers", "--hidden-size", "--num-attention-heads")
 
 
 def of_deepspeed(config: Mapping[str, Any], gpus: int | None) -> dict[str, Any]:
-    """Options of the estimator by name, from DeepSpeed's JSON; what it leaves to the script is missing."""
+    """Options of the estimator by name, from DeepSpeed's JSON; what it leaves to the script is
+    missing.
+    """
     zero = _section(config, "zero_optimization")
     tp = whole(_section(config, "tensor_parallel").get("autotp_size")) or 1
     dtype = next(
@@ -83,7 +87,8 @@ def of_accelerate(config: Mapping[str, Any]) -> dict[str, Any]:
         )
     if kind == "MEGATRON_LM":
         raise ValueError(
-            "Megatron-LM under accelerate takes its sizes from the script: check the training's own command"
+            "Megatron-LM under accelerate takes its sizes from the script: "
+            "check the training's own command"
         )
     if kind == "DEEPSPEED":
         return found | _deepspeed_section(_section(config, "deepspeed_config"), found["dtype"])
@@ -139,7 +144,9 @@ def _mesh(section: Mapping[str, Any], ranks: int) -> dict[str, Any]:
 def of_megatron(
     words: Sequence[str], world: int | None
 ) -> tuple[ModelShape | None, dict[str, Any]]:
-    """The architecture and the options, from Megatron-LM's flags; no shape where they do not tell it all."""
+    """The architecture and the options, from Megatron-LM's flags; no shape where they do not tell
+    it all.
+    """
     found = read(words)
     tp, pp, cp = (
         found.number(f"--{name}-parallel-size")

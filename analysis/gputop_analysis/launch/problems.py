@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 
 class Problem(NamedTuple):
-    """One broken rule. An ``error`` would stop or spoil the training, a ``warning`` would cost something."""
+    """One broken rule. An ``error`` would stop or spoil the training, a ``warning`` would cost
+    something.
+    """
 
     severity: str
     where: str
@@ -38,7 +40,9 @@ def unknown_keys(found: Iterable[str], known: Iterable[str], prefix: str = "") -
 
 
 def whole(value: Any) -> int | None:
-    """A count as a file spells it; None for ``auto``, for nothing, and for what is no whole number."""
+    """A count as a file spells it; None for ``auto``, for nothing, and for what is no
+    whole number.
+    """
     if isinstance(value, bool) or value is None:
         return None
     try:

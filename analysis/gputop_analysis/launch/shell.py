@@ -1,4 +1,6 @@
-"""Words of a command as a shell takes them: variables stay variables, everything else is quoted where it must be."""
+"""Words of a command as a shell takes them: variables stay variables, everything else is quoted
+where it must be.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,9 @@ def quoted(words: Sequence[str]) -> str:
 
 
 def folded(words: Sequence[str], indent: str = "  ", width: int = 100) -> str:
-    """The same on lines of at most ``width`` columns (where a word is no longer) that end in a backslash; a flag stays
-    beside its value."""
+    """The same on lines of at most ``width`` columns (where a word is no longer) that end in a
+    backslash; a flag stays beside its value.
+    """
     lines, line = [], ""
     for pair in _pairs(words):
         joined = f"{line} {pair}".strip()

@@ -1,4 +1,6 @@
-"""An sbatch script around the command of another launcher: one task a node, which starts that node's ranks."""
+"""An sbatch script around the command of another launcher: one task a node, which starts that
+node's ranks.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ CPUS_PER_GPU = 8
 
 
 def wrap(launch: Launch, strategy: Strategy, exports: str = "", job: str = "train") -> Launch:
-    """The sbatch script for a command that is typed on each node; ``exports`` are lines that it needs before."""
+    """The sbatch script for a command that is typed on each node; ``exports`` are lines that it
+    needs before.
+    """
     words = ["$SLURM_PROCID" if word == "$MACHINE_RANK" else word for word in launch.command]
     body = folded(words, indent="  ").replace("'", "'\\''")
     text = _TEMPLATE.format(

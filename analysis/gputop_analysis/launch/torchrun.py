@@ -1,7 +1,7 @@
 """torchrun, on one node and on several.
 
-Under the c10d backend ``--node-rank`` is ignored and an endpoint of localhost would give each node a world of its own,
-so the endpoint is a name that all nodes know.
+Under the c10d backend ``--node-rank`` is ignored and an endpoint of localhost would give each node
+a world of its own, so the endpoint is a name that all nodes know.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def several_nodes(strategy: Strategy) -> tuple[str, ...]:
     if strategy.nodes == 1:
         return ()
     return (
-        f"run the same command on each of the {strategy.nodes} nodes, with MASTER_ADDR set to the first one's name: "
-        "not localhost, which would make a world of its own on every node",
+        f"run the same command on each of the {strategy.nodes} nodes, with MASTER_ADDR set to the "
+        "first one's name: not localhost, which would make a world of its own on every node",
     )
 
 
@@ -56,8 +56,9 @@ def emit(strategy: Strategy) -> Launch:
     mesh = {"pp": strategy.split.pp, **data, "cp": strategy.split.cp, "tp": strategy.split.tp}
     shape = ", ".join(f"{name}={size}" for name, size in mesh.items() if size > 1) or "dp=1"
     notes += (
-        f"torchrun only starts the ranks: {strategy.script} has to build the mesh ({shape}), apply {kind}, "
-        f"and take micro-batches of {strategy.micro_batch}, {strategy.accumulation} to an optimizer step",
+        f"torchrun only starts the ranks: {strategy.script} has to build the mesh ({shape}), "
+        f"apply {kind}, and take micro-batches of {strategy.micro_batch}, {strategy.accumulation} "
+        "to an optimizer step",
     )
     return Launch(
         "torchrun", tuple(torchrun(strategy, [strategy.script, *strategy.arguments])), notes=notes

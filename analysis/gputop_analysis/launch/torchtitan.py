@@ -1,4 +1,6 @@
-"""torchtitan: its TOML and the line that starts `torchtitan.train` (sections of torchtitan/config/job_config.py)."""
+"""torchtitan: its TOML and the line that starts `torchtitan.train` (sections of
+torchtitan/config/job_config.py).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ def emit(strategy: Strategy) -> Launch:
     """The command and ``torchtitan.toml``.
 
     Raises:
-        NotPossible: ZeRO-1 and 2, which torchtitan does not have; a zero-bubble schedule but with two chunks a stage.
+        NotPossible: ZeRO-1 and 2, which torchtitan does not have; a zero-bubble schedule but with
+            two chunks a stage.
     """
     strategy.check()
     if strategy.split.stage in (1, 2):

@@ -64,7 +64,9 @@ def _yaml(text: str, name: str) -> Any:
 
 
 def check_command(words: Sequence[str], world: int | None = None) -> tuple[str, list[Problem]]:
-    """``(launcher, problems)`` of a command line: the launcher's flags, and Megatron-LM's where it starts that."""
+    """``(launcher, problems)`` of a command line: the launcher's flags, and Megatron-LM's where it
+    starts that.
+    """
     words = [
         word for word in words if not re.fullmatch(r"[A-Z_]+=\S*", word)
     ]  # assignments before the command

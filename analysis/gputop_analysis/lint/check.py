@@ -52,7 +52,8 @@ def lint_file(path: Path) -> list[Remark]:
 
 
 def rules_at(site: str | None, root: Path) -> list[Remark]:
-    """Remarks of the source at the place that a finding names (``Finding.site``, ``file.py:118 name``).
+    """Remarks of the source at the place that a finding names (``Finding.site``, ``file.py:118
+    name``).
 
     Args:
         site: the finding's site; None gives nothing.
@@ -71,7 +72,9 @@ def rules_at(site: str | None, root: Path) -> list[Remark]:
 
 
 def in_source(site: str | None, root: str) -> str:
-    """The same in one sentence that says how to see the patch; empty where the source says nothing there."""
+    """The same in one sentence that says how to see the patch; empty where the source says nothing
+    there.
+    """
     remarks = rules_at(site, Path(root))
     summary = "; ".join(f"{remark.rule}, {remark.message}" for remark in remarks)
     file = (site or "").rpartition(":")[0]

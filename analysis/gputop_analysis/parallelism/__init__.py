@@ -1,1 +1,3 @@
-"""How a training is split over GPUs: one description and one rule book for estimate, plan, launch and validate."""
+"""How a training is split over GPUs: one description and one rule book for estimate, plan, launch
+and validate.
+"""

@@ -1,8 +1,8 @@
 """Rules that a split keeps, each with its reason in words.
 
-Read from the argument checks of Megatron-LM (``megatron/training/arguments.py``), torchtitan (``ParallelDims``),
-DeepSpeed and accelerate; in our words. A rule holds elementwise: the same line judges one split of whole numbers and
-thousands as arrays.
+Read from the argument checks of Megatron-LM (``megatron/training/arguments.py``), torchtitan
+(``ParallelDims``), DeepSpeed and accelerate; in our words. A rule holds elementwise: the same line
+judges one split of whole numbers and thousands as arrays.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ class Training:
     experts: int = 0
     seq: int = 0
     uneven_stages: bool = False
-    """The launcher gives the ends of a pipeline fewer layers, or counts embedding and loss as one (Megatron-Core)."""
+    """The launcher gives the ends of a pipeline fewer layers, or counts embedding and loss as one
+    (Megatron-Core).
+    """
     gpus: int = 0
     global_batch: int = 0
 
@@ -44,7 +46,9 @@ class Training:
 
 
 Holds = Callable[[Training, Any], Any]
-"""Whether a rule holds for a split (``Split``, or arrays with its names): a truth value, or an array of them."""
+"""Whether a rule holds for a split (``Split``, or arrays with its names): a truth value, or an
+array of them.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,8 @@ SPLIT_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "context",
-        "context parallelism {cp} cuts a sequence into {twice_cp} equal parts: seq {seq} does not divide so",
+        "context parallelism {cp} cuts a sequence into {twice_cp} equal parts: seq "
+        "{seq} does not divide so",
         lambda t, x: (x.cp == 1) | (t.seq % (2 * x.cp) == 0),
     ),
     Rule(
@@ -119,7 +124,8 @@ SPLIT_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "expert ranks",
-        "expert parallelism {ep} (x {expert_tp} tensor-parallel) must divide dp x cp x tp = {expert_ranks} of a copy",
+        "expert parallelism {ep} (x {expert_tp} tensor-parallel) must divide dp x cp x tp = "
+        "{expert_ranks} of a copy",
         lambda t, x: (x.ep == 1) | (x.shards * x.tp % (x.ep * expert_tensor_parallel(x)) == 0),
     ),
     Rule(
@@ -171,7 +177,9 @@ STEP_RULES: tuple[Rule, ...] = (
 
 
 class StepOfSplit:
-    """A split with the micro-batch of its step, for ``STEP_RULES``; all other names are the split's."""
+    """A split with the micro-batch of its step, for ``STEP_RULES``; all other names are the
+    split's.
+    """
 
     def __init__(self, split: Split, micro_batch: int) -> None:
         self.split = split

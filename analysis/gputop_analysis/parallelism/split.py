@@ -7,21 +7,27 @@ from dataclasses import dataclass
 from typing import Any
 
 STAGE = {"none": 0, "ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3, "fsdp1": 3, "fsdp2": 3, "hsdp": 3}
-"""What each kind of sharding divides, as the stage of ZeRO (Rajbhandari et al. 2020, section 3): 1 optimizer states,
-2 gradients too, 3 parameters too."""
+"""What each kind of sharding divides, as the stage of ZeRO (Rajbhandari et al. 2020, section 3): 1
+optimizer states, 2 gradients too, 3 parameters too.
+"""
 SHARDINGS = tuple(STAGE)
 OF_STAGE = ("ddp", "zero1", "zero2", "zero3")
 PER_PARAMETER = ("fsdp2", "hsdp")
-"""Kinds whose parameters are sharded one by one, so that gradients of several micro-batches may wait unsharded."""
+"""Kinds whose parameters are sharded one by one, so that gradients of several micro-batches may
+wait unsharded.
+"""
 RECOMPUTES = ("none", "selective", "full")
-"""What the backward pass computes again: nothing, the attention core (Korthikanti et al. 2022, arXiv:2205.05198,
-section 5) or the products that a policy names, whole layers."""
+"""What the backward pass computes again: nothing, the attention core (Korthikanti et al. 2022,
+arXiv:2205.05198, section 5) or the products that a policy names, whole layers.
+"""
 OFFLOADS = ("none", "optimizer", "all")
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Degrees of parallelism; tp x pp x cp x dp is the world. ``dp`` counts all data-parallel ranks."""
+    """Degrees of parallelism; tp x pp x cp x dp is the world. ``dp`` counts all data-parallel
+    ranks.
+    """
 
     dp: int = 1
     tp: int = 1
@@ -39,9 +45,13 @@ class Split:
     replicas: int = 1
     """HSDP: groups of ranks that hold a whole copy."""
     zero_bubble: bool = False
-    """The backward in two, weight gradients where a stage would wait (Qi et al. 2023, arXiv:2401.10241)."""
+    """The backward in two, weight gradients where a stage would wait (Qi et al. 2023,
+    arXiv:2401.10241).
+    """
     offload: str = "none"
-    """``none``, ``optimizer`` (its states and the update on the host) or ``all`` (parameters too)."""
+    """``none``, ``optimizer`` (its states and the update on the host) or ``all``
+    (parameters too).
+    """
     reshard_after_forward: bool = True
     pipeline_stage: int = 0
     """Which stage is asked about; 0 holds the most micro-batches in flight."""
@@ -73,9 +83,10 @@ class Split:
 
 
 def expert_tensor_parallel(split: Any) -> Any:
-    """Tensor parallelism inside an expert, elementwise: what is given, else ``tp`` where dp x cp has room for the
-    expert groups (Megatron-LM's default), else 1, so that they fold over tp as well (Megatron-Core's
-    ``--expert-tensor-parallel-size 1``)."""
+    """Tensor parallelism inside an expert, elementwise: what is given, else ``tp`` where dp x cp
+    has room for the expert groups (Megatron-LM's default), else 1, so that they fold over tp as
+    well (Megatron-Core's ``--expert-tensor-parallel-size 1``).
+    """
     room = split.shards % split.ep == 0
     by_default = split.tp * room + (1 - room)
     return split.etp + by_default * (split.etp == 0)

@@ -1,1 +1,3 @@
-"""Which split of a training over GPUs is fast and fits: a cost model that comes apart, and a search over it."""
+"""Which split of a training over GPUs is fast and fits: a cost model that comes apart, and a search
+over it.
+"""

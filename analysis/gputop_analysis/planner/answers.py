@@ -17,7 +17,9 @@ from gputop_analysis.units import GIB
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One row's prediction; where a row leaves a choice open, of the fastest choice that fits (else of the leanest)."""
+    """One row's prediction; where a row leaves a choice open, of the fastest choice that fits (else
+    of the leanest).
+    """
 
     case: Case
     parts: Cost

@@ -1,4 +1,6 @@
-"""Correcting predictions by measured runs: a factor on each of a few groups of parts, shrunk towards 1."""
+"""Correcting predictions by measured runs: a factor on each of a few groups of parts, shrunk
+towards 1.
+"""
 
 from __future__ import annotations
 
@@ -19,16 +21,22 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 """Parts that err together: a GPU that is slower than thought, a slower host, slower links."""
 PRIOR_LOG_SD = {"compute": 0.08, "launch": 0.10, "communication": 0.15, "bubble": 0.08}
-"""How far a group's factor is from 1 before anything is measured, as a standard deviation of its logarithm."""
+"""How far a group's factor is from 1 before anything is measured, as a standard deviation of its
+logarithm.
+"""
 NOISE_LOG_SD = 0.08
-"""What a prediction with the right factors still misses: of 0.12, 0.08, 0.05 and 0.03 the one with which a single run
-helped on other runs of its model, GPU and number of GPUs in every published source, and hurt in none."""
+"""What a prediction with the right factors still misses: of 0.12, 0.08, 0.05 and 0.03 the one with
+which a single run helped on other runs of its model, GPU and number of GPUs in every published
+source, and hurt in none.
+"""
 OUTLIER = 2.0
 """Misses of so many standard deviations count half."""
 SURE_LOG_SD = 0.03
 """No interval is narrower than this: runs differ by as much from one day to the next."""
 WORTH_A_PHASE = 0.03
-"""Of the step: less communication than this is not measured well enough to say anything of the links."""
+"""Of the step: less communication than this is not measured well enough to say anything of the
+links.
+"""
 MEMORY_PRIOR_ROWS = 0.15
 """Formulas miss by a tenth or two where two runs of the same kind agree within a few percent."""
 _STEPS = 30
@@ -42,11 +50,14 @@ class Calibration:
 
     factors: tuple[float, ...] = (1.0,) * len(GROUPS)
     interval: tuple[float, float] | None = None
-    """Factors on a prediction that hold the truth in 80 % of cases; None where too few runs were measured to tell, and
-    the error of the kind of configuration holds (``intervals``)."""
+    """Factors on a prediction that hold the truth in 80 % of cases; None where too few runs were
+    measured to tell, and the error of the kind of configuration holds (``intervals``).
+    """
     rows: int = 0
     leave_one_out: float = float("nan")
-    """Mean absolute error of each measured run by a calibration on the others, as a share; nan below two runs."""
+    """Mean absolute error of each measured run by a calibration on the others, as a share; nan
+    below two runs.
+    """
     memory_factor: float = 1.0
     """On the estimated peak of allocated bytes."""
     memory_rows: int = 0
@@ -84,9 +95,9 @@ class Calibration:
 def calibrate(parts: Sequence[Cost], measured_s: Sequence[float]) -> Calibration:
     """From predictions of one configuration each and the measured seconds of their steps.
 
-    The most likely factors under log-normal errors and priors (a small Gauss-Newton fit, in which runs far off count
-    less: Cauchy weights); those that the runs say nothing about stay at 1. All stay at 1 if the fit predicts runs that
-    it was not given no better than no fit does.
+    The most likely factors under log-normal errors and priors (a small Gauss-Newton fit, in which
+    runs far off count less: Cauchy weights); those that the runs say nothing about stay at 1. All
+    stay at 1 if the fit predicts runs that it was not given no better than no fit does.
 
     Raises:
         ValueError: no runs, or not as many measurements as predictions.
@@ -111,10 +122,12 @@ def calibrate(parts: Sequence[Cost], measured_s: Sequence[float]) -> Calibration
 
 
 def by_phases(parts: Cost, step_s: float, communication_s: float) -> Calibration:
-    """From one run (parts of one configuration) whose communication was measured apart from the rest of its step.
+    """From one run (parts of one configuration) whose communication was measured apart from the
+    rest of its step.
 
-    Waiting for messages and for other stages is communication to whoever measures, so both groups answer for it. Where
-    either side has less than ``WORTH_A_PHASE`` of it, the whole step is one measurement.
+    Waiting for messages and for other stages is communication to whoever measures, so both groups
+    answer for it. Where either side has less than ``WORTH_A_PHASE`` of it, the whole step is one
+    measurement.
     """
     row = _grouped(parts)[:1]
     exposed = np.array([[name in ("communication", "bubble") for name in GROUPS]])
@@ -129,9 +142,11 @@ def by_phases(parts: Cost, step_s: float, communication_s: float) -> Calibration
 def with_memory(
     found: Calibration, estimated: Sequence[float], measured: Sequence[float]
 ) -> Calibration:
-    """With a factor on memory from runs whose peak of allocated bytes was estimated and measured; as it was without.
+    """With a factor on memory from runs whose peak of allocated bytes was estimated and measured;
+    as it was without.
 
-    The mean of the logarithms, shrunk towards 0 as if it were ``MEMORY_PRIOR_ROWS`` runs that agree with the estimate.
+    The mean of the logarithms, shrunk towards 0 as if it were ``MEMORY_PRIOR_ROWS`` runs that agree
+    with the estimate.
     """
     ratios = (
         np.log(np.asarray(measured, float) / np.asarray(estimated, float))
@@ -185,7 +200,9 @@ def _left_out(table: Floats, truth: Floats, index: int) -> float:
 
 
 def _interval(errors: list[float]) -> tuple[float, float] | None:
-    """80 % interval of a next run: Student's in the logarithm, no narrower than ``SURE_LOG_SD``, wider for few runs."""
+    """80 % interval of a next run: Student's in the logarithm, no narrower than ``SURE_LOG_SD``,
+    wider for few runs.
+    """
     if not errors:
         return None
     sd = max(float(np.sqrt(np.mean(np.square(errors)))), SURE_LOG_SD) * np.sqrt(1 + 1 / len(errors))

@@ -58,7 +58,9 @@ class Choice:
 
     @property
     def name(self) -> str:
-        """``TP2 PP8x5 DP4 ZeRO-1 mb1 rc:selective``: degrees, sharding, micro-batch, what is recomputed."""
+        """``TP2 PP8x5 DP4 ZeRO-1 mb1 rc:selective``: degrees, sharding, micro-batch, what is
+        recomputed.
+        """
         x = self.layout
         words = [
             f"{label}{x[key]}"
@@ -118,7 +120,9 @@ def choice(plan: Plan, index: int, usd_per_gpu_hour: float | None = None) -> Cho
 def choices(
     plan: Plan, indices: Sequence[int] | Ints, usd_per_gpu_hour: float | None = None
 ) -> list[Choice]:
-    """The same of many; figures are taken out of the arrays together, as one by one they cost more than the search."""
+    """The same of many; figures are taken out of the arrays together, as one by one they cost more
+    than the search.
+    """
     at = np.asarray(indices, np.int64)
     seconds, mfus = plan.seconds[at].tolist(), plan.mfus[at].tolist()
     allocated = plan.allocated_bytes[at]
@@ -166,7 +170,9 @@ def ranked(plan: Plan, count: int, usd_per_gpu_hour: float | None = None) -> lis
 
 
 def difference(first: Choice, second: Choice) -> str:
-    """Why ``first`` and not ``second``: what it saves and what it pays, the largest first, with the memory."""
+    """Why ``first`` and not ``second``: what it saves and what it pays, the largest first, with the
+    memory.
+    """
     changes = {name: second.parts_s[name] - first.parts_s[name] for name in PARTS}
     least = WORTH_SAYING * first.step_s
     order = sorted(changes, key=lambda name: -abs(changes[name]))

@@ -13,35 +13,47 @@ from gputop_analysis.planner.layout import Floats
 LAUNCH_S = 12e-6
 """Of one collective's kernel, without the hops."""
 LINK_HOP_S = 6e-6
-"""One hop over NVLink: A100's all-reduce of 8 ranks takes 79 us = launch + 14 hops of about 5 us (calib table)."""
+"""One hop over NVLink: A100's all-reduce of 8 ranks takes 79 us = launch + 14 hops of about 5 us
+(calib table).
+"""
 
 MESSAGE_BYTES = 256e6
-"""What one collective carries where a program reduces more: the size that calib/collectives.csv was measured with."""
+"""What one collective carries where a program reduces more: the size that calib/collectives.csv was
+measured with.
+"""
 ALL_TO_ALL_SHARE = 0.89
-"""Rate of an all-to-all inside a node over that of an all-gather: B200, 537 and 606 GB/s (calib/collectives.csv)."""
+"""Rate of an all-to-all inside a node over that of an all-gather: B200, 537 and 606 GB/s
+(calib/collectives.csv).
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Ranks that communicate. ``stride`` is the distance between neighbours in the order of ranks."""
+    """Ranks that communicate. ``stride`` is the distance between neighbours in the
+    order of ranks.
+    """
 
     size: Floats
     in_node: Floats
     """How many of them share a node."""
     nodes: Floats
     bytes_per_s: Floats
-    """Of the slowest part of a ring, per rank, one way, with the other groups of the node active."""
+    """Of the slowest part of a ring, per rank, one way, with the other groups of the
+    node active.
+    """
     gather_bytes_per_s: Floats
-    """The same of all-gather and reduce-scatter, which gain nothing from a reduction in the switch: on two nodes of
-    H100 185 GB/s where the all-reduce had 361 (calib/collectives.csv)."""
+    """The same of all-gather and reduce-scatter, which gain nothing from a reduction in the switch:
+    on two nodes of H100 185 GB/s where the all-reduce had 361 (calib/collectives.csv).
+    """
     hop_s: Floats
 
 
 def group(cluster: Cluster, size: Any, stride: Any) -> Group:
     """Where ``size`` ranks at distance ``stride`` are; ranks are dealt to nodes in order.
 
-    Groups that run over the same nodes at once share the NICs: groups of 2, 4 and 8 over two nodes of 8 were measured
-    with 8.1, 16.2 and 20.8 GB/s (calib/bandwidth_galvatron.csv), that is in the ratio of their ranks per node.
+    Groups that run over the same nodes at once share the NICs: groups of 2, 4 and 8 over two nodes
+    of 8 were measured with 8.1, 16.2 and 20.8 GB/s (calib/bandwidth_galvatron.csv), that is in the
+    ratio of their ranks per node.
     """
     size, stride = np.asarray(size, float), np.asarray(stride, float)
     in_node = np.clip(np.floor(cluster.gpus_per_node / stride), 1, size)
@@ -68,7 +80,9 @@ def _inside(cluster: Cluster) -> float:
 
 
 def _unswitched(cluster: Cluster, ranks: Floats) -> Floats:
-    """Without a switch a ring of few ranks uses few of the links: V100, 2 ranks 22.6, 4 85.8, 8 136 GB/s measured."""
+    """Without a switch a ring of few ranks uses few of the links: V100, 2 ranks 22.6, 4 85.8, 8 136
+    GB/s measured.
+    """
     return cluster.link_bytes_per_s * np.clip((ranks - 1) / (GPUS_PER_NODE - 1), 1 / 6, 1)
 
 
@@ -82,21 +96,26 @@ def all_reduce(cluster: Cluster, group: Group, message: Floats) -> Floats:
 
 
 def all_gather(cluster: Cluster, group: Group, message: Floats) -> Floats:
-    """Seconds until every rank has ``message`` bytes of which it held 1/size. Reduce-scatter takes as long."""
+    """Seconds until every rank has ``message`` bytes of which it held 1/size. Reduce-scatter takes
+    as long.
+    """
     hops = (group.in_node - 1) * LINK_HOP_S + _between_nodes(group, message)
     moved = message * (group.size - 1) / group.size
     return _when_many(group, LAUNCH_S + hops + moved / group.gather_bytes_per_s)
 
 
 def _between_nodes(group: Group, message: Floats) -> Floats:
-    """A ring over nodes pays the latency of a hop for each rank, and again for every ``MESSAGE_BYTES``."""
+    """A ring over nodes pays the latency of a hop for each rank, and again for every
+    ``MESSAGE_BYTES``.
+    """
     messages = np.maximum(message / MESSAGE_BYTES, 1.0)
     return np.where(group.nodes > 1, group.size * group.hop_s * messages, 0.0)
 
 
 def all_to_all(cluster: Cluster, group: Group, message: Floats) -> Floats:
-    """Seconds until every rank has sent 1/size of its ``message`` bytes to every other; a switch that sums has nothing
-    to sum here."""
+    """Seconds until every rank has sent 1/size of its ``message`` bytes to every other; a switch
+    that sums has nothing to sum here.
+    """
     outside = (group.size - group.in_node) / group.size
     inside = (group.in_node - 1) / group.size
     across = cluster.node_bytes_per_s / cluster.gpus_per_node

@@ -19,10 +19,12 @@ def hidden_bytes(job: Job, layouts: Layouts) -> Floats:
 
 
 def tensor_parallel(job: Job, cluster: Cluster, layouts: Layouts) -> tuple[Floats, Floats]:
-    """A layer's forward and backward: two all-reduces each (Shoeybi et al. 2019, arXiv:1909.08053, figure 4).
+    """A layer's forward and backward: two all-reduces each (Shoeybi et al. 2019, arXiv:1909.08053,
+    figure 4).
 
-    With sequence parallelism each is an all-gather and a reduce-scatter, and the backward gathers the inputs of the two
-    column-parallel products once more (Korthikanti et al. 2022, arXiv:2205.05198, section 4.2.2).
+    With sequence parallelism each is an all-gather and a reduce-scatter, and the backward gathers
+    the inputs of the two column-parallel products once more (Korthikanti et al. 2022,
+    arXiv:2205.05198, section 4.2.2).
     """
     message = hidden_bytes(job, layouts)
     group = collectives.group(cluster, layouts.tp, 1)
@@ -36,8 +38,9 @@ def tensor_parallel(job: Job, cluster: Cluster, layouts: Layouts) -> tuple[Float
 
 
 def context_parallel(job: Job, cluster: Cluster, layouts: Layouts) -> tuple[Floats, Floats]:
-    """A layer's forward and backward: keys and values go once round the ring, and in the backward their gradients too
-    (Liu et al. 2023, arXiv:2310.01889, section 3)."""
+    """A layer's forward and backward: keys and values go once round the ring, and in the backward
+    their gradients too (Liu et al. 2023, arXiv:2310.01889, section 3).
+    """
     width, value_width = attention_dims(job.model)
     kv_heads = np.maximum((job.model.kv_heads or job.model.heads) / layouts.tp, 1.0)
     message = (
@@ -63,7 +66,9 @@ def expert_parallel(job: Job, cluster: Cluster, layouts: Layouts) -> tuple[Float
 
 
 def pipeline(job: Job, cluster: Cluster, layouts: Layouts) -> Floats:
-    """Activations to the next stage; the ranks of a tensor-parallel group send a part each (arXiv:2104.04473, 4.1)."""
+    """Activations to the next stage; the ranks of a tensor-parallel group send a part each
+    (arXiv:2104.04473, 4.1).
+    """
     stride = layouts.tp * layouts.cp * layouts.dp
     sync = job.habits.pipeline_sync_ms / 1e3
     whole = hidden_bytes(job, layouts)

@@ -15,9 +15,13 @@ from gputop_analysis.planner.layers import Piece
 from gputop_analysis.planner.layout import Floats, Layouts
 
 OVERLAP_SLOWDOWN = 0.13
-"""Compute beside communication runs 1.126 times slower (Hetu-Galvatron, calib/bandwidth_galvatron.csv)."""
+"""Compute beside communication runs 1.126 times slower (Hetu-Galvatron,
+calib/bandwidth_galvatron.csv).
+"""
 INTERLEAVED_SHARE = 0.2
-"""Of a message between stages that is exposed at least where an interleaved schedule sends it beside another chunk."""
+"""Of a message between stages that is exposed at least where an interleaved schedule sends it
+beside another chunk.
+"""
 OPTIMIZER_BYTES = {
     "sgd": 14.0,
     "sgd-momentum": 22.0,
@@ -27,8 +31,9 @@ OPTIMIZER_BYTES = {
     "none": 0.0,
 }
 ADAM_BYTES = 34.0
-"""Moved for one parameter of AdamW: master weight and two moments read and written (24), fp32 gradient read for the
-norm and the update (8), the half-precision weight written (2)."""
+"""Moved for one parameter of AdamW: master weight and two moments read and written (24), fp32
+gradient read for the norm and the update (8), the half-precision weight written (2).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,9 @@ class Cost:
     launch: Floats
     """Time in which the GPU waits for the CPU to issue kernels."""
     input: Floats
-    """Time in which a step waits for data: never predicted, only carried over from a measured run."""
+    """Time in which a step waits for data: never predicted, only carried over from a
+    measured run.
+    """
 
     @property
     def seconds(self) -> Floats:
@@ -166,7 +173,9 @@ def _mean_layer(job: Job, cluster: Cluster, layouts: Layouts) -> _Pass:
 
 
 def _busiest_layer(job: Job, cluster: Cluster, layouts: Layouts, mean: _Pass) -> _Pass:
-    """The mean layer of the slowest stage: where the dense layers come first, later stages have experts alone."""
+    """The mean layer of the slowest stage: where the dense layers come first, later stages have
+    experts alone.
+    """
     model = job.model
     if not (
         0 < model.first_dense_layers < model.layers and model.moe_every == 1 and moe_layers(model)
@@ -227,7 +236,9 @@ def _pass(job: Job, cluster: Cluster, layouts: Layouts, piece: Piece, moe: bool)
 
 
 def _behind(communication_s: Floats, compute_s: Floats, ranks: Floats) -> Floats:
-    """What is left of tensor-parallel communication when it is split in ``ranks`` pieces and runs beside products."""
+    """What is left of tensor-parallel communication when it is split in ``ranks`` pieces and runs
+    beside products.
+    """
     hidden = np.minimum(communication_s * (1 - 1 / ranks), compute_s * 0.7)
     return communication_s - hidden + OVERLAP_SLOWDOWN * hidden
 
@@ -282,7 +293,9 @@ def _exposed(communication_s: Floats, window: Floats, job: Job) -> Floats:
 
 
 def _hidden(communication_s: Floats, window: Floats) -> Floats:
-    """What is left of communication that runs beside ``window`` seconds of compute, which it slows."""
+    """What is left of communication that runs beside ``window`` seconds of compute,
+    which it slows.
+    """
     hidden = np.minimum(communication_s, window)
     return communication_s - hidden + OVERLAP_SLOWDOWN * hidden
 
@@ -290,8 +303,9 @@ def _hidden(communication_s: Floats, window: Floats) -> Floats:
 def _fully_sharded(
     job: Job, cluster: Cluster, layouts: Layouts, held: weights.Held, layer: _Pass, passes: Floats
 ) -> Floats:
-    """ZeRO-3 and FSDP: each layer gathered before its forward and its backward, gradients scattered after it, beside
-    the neighbour's compute (Zhao et al. 2023, arXiv:2304.11277, section 3.3)."""
+    """ZeRO-3 and FSDP: each layer gathered before its forward and its backward, gradients scattered
+    after it, beside the neighbour's compute (Zhao et al. 2023, arXiv:2304.11277, section 3.3).
+    """
     every = collectives.group(cluster, layouts.shards, layouts.tp)
     gather = collectives.all_gather(cluster, every, 2.0 * held.layer)
     scatter = collectives.all_gather(cluster, every, 2.0 * held.layer * job.trainable_share)
@@ -301,7 +315,9 @@ def _fully_sharded(
 
 
 def _between_replicas(job: Job, cluster: Cluster, layouts: Layouts, held: weights.Held) -> Floats:
-    """HSDP: what a rank keeps of the gradients, summed over the copies once a step (arXiv:2304.11277, 3.2.2)."""
+    """HSDP: what a rank keeps of the gradients, summed over the copies once a step
+    (arXiv:2304.11277, 3.2.2).
+    """
     copies = collectives.group(cluster, layouts.replicas, layouts.tp * layouts.shards)
     mine = 2.0 * (held.dense + held.experts) * job.trainable_share / layouts.shards
     return np.where(layouts.replicas > 1, collectives.all_reduce(cluster, copies, mine), 0.0)

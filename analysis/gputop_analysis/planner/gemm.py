@@ -8,11 +8,15 @@ from gputop_analysis.planner.hardware import Device
 from gputop_analysis.planner.layout import Floats
 
 WAVE_POWER = 0.5
-"""How far a half-empty last wave costs: 0 nothing, 1 as much as a full one. Fitted to SimuMax's A100 and B200 tables;
-below 1 since libraries choose smaller tiles or split the inner size where a wave would be empty."""
+"""How far a half-empty last wave costs: 0 nothing, 1 as much as a full one. Fitted to SimuMax's
+A100 and B200 tables; below 1 since libraries choose smaller tiles or split the inner size where a
+wave would be empty.
+"""
 UNALIGNED_SHARE = 1 / 12
-"""Speed with rows that are no multiple of 16 bytes, which keeps libraries from the tensor cores: BLOOM's chronicles
-show heads of 108 against 96 and 144 values (bigscience-workshop/bigscience, chronicles-prequel.md, "NHEADS")."""
+"""Speed with rows that are no multiple of 16 bytes, which keeps libraries from the tensor cores:
+BLOOM's chronicles show heads of 108 against 96 and 144 values (bigscience-workshop/bigscience,
+chronicles-prequel.md, "NHEADS").
+"""
 _OPERAND_BYTES = {"fp4": 0.5, "fp8": 1, "bf16": 2, "fp16": 2, "fp32": 4}
 
 
@@ -27,9 +31,9 @@ def seconds(
 ) -> Floats:
     """Of ``batch`` products (m x k) by (k x n).
 
-    The share of the peak is that of large shapes, times what is used of the tiles and of the last wave
-    (Nvidia, "Matrix Multiplication Background", sections 2 to 4), times k / (k + k_half) for the fill of a tile's
-    pipeline; never faster than memory delivers operands and takes the output.
+    The share of the peak is that of large shapes, times what is used of the tiles and of the last
+    wave (Nvidia, "Matrix Multiplication Background", sections 2 to 4), times k / (k + k_half) for
+    the fill of a tile's pipeline; never faster than memory delivers operands and takes the output.
     """
     tile_m, tile_n = device.efficiency.tile
     tiles_m, tiles_n = np.ceil(m / tile_m), np.ceil(n / tile_n)

@@ -40,7 +40,8 @@ class Device:
         return self.spec.multiprocessors or UNKNOWN_MULTIPROCESSORS
 
     def flops(self, dtype: str) -> float:
-        """Dense peak of matrix products, FLOP/s; a type the chip does not have runs in the next wider one.
+        """Dense peak of matrix products, FLOP/s; a type the chip does not have runs in the next
+        wider one.
 
         Raises:
             ValueError: no peak of any type is known.
@@ -59,7 +60,9 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Equal nodes of equal GPUs. Rates in bytes/s, one direction, as large collectives reach them."""
+    """Equal nodes of equal GPUs. Rates in bytes/s, one direction, as large collectives
+    reach them.
+    """
 
     device: Device
     gpus: int
@@ -88,7 +91,8 @@ def cluster(
 ) -> Cluster:
     """A cluster of that many GPUs; what is not told is as in the vendor's own server.
 
-    ``network`` is free text such as ``8x HDR IB`` or ``1600 Gbps RoCE``; ``gbps_per_node`` is Gbit/s.
+    ``network`` is free text such as ``8x HDR IB`` or ``1600 Gbps RoCE``; ``gbps_per_node`` is
+    Gbit/s.
     """
     chip = device(gpu_name)
     spec, efficiency = chip.spec, chip.efficiency
@@ -112,7 +116,9 @@ def cluster(
 
 
 def network_kind(text: str) -> str:
-    """``infiniband``, ``ethernet`` (RoCE, EFA, TCP) or ``omni-path``; the first where nothing is said."""
+    """``infiniband``, ``ethernet`` (RoCE, EFA, TCP) or ``omni-path``; the first where nothing is
+    said.
+    """
     text = text.lower()
     if "omni" in text:
         return "omni-path"
@@ -120,7 +126,9 @@ def network_kind(text: str) -> str:
 
 
 def network_gbps(text: str) -> float:
-    """Gbit/s of a node from text like ``8x HDR IB``, ``4x Omni-Path 100G``, ``EFA 3200 Gbps``; 0 where it says none."""
+    """Gbit/s of a node from text like ``8x HDR IB``, ``4x Omni-Path 100G``, ``EFA 3200 Gbps``; 0
+    where it says none.
+    """
     rates = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
     if found := re.search(r"(\d+)\s*x\s*(edr|hdr|ndr|xdr)", text.lower()):
         return int(found[1]) * rates[found[2]]

@@ -1,4 +1,6 @@
-"""What is trained, apart from how it is split: the model, its data, and the habits of the framework."""
+"""What is trained, apart from how it is split: the model, its data, and the habits of the
+framework.
+"""
 
 from __future__ import annotations
 
@@ -15,30 +17,42 @@ class Habits:
     host_us_per_kernel: float = 34.0
     """CPU time to issue one kernel from eager Python."""
     attention: str = "flash"
-    """``eager``: scores in memory; ``flash-1``, ``flash`` (FlashAttention-2), ``flash-3`` (or cuDNN's)."""
+    """``eager``: scores in memory; ``flash-1``, ``flash`` (FlashAttention-2), ``flash-3`` (or
+    cuDNN's).
+    """
     overlap_gradients: bool = True
     """Gradient reduction runs behind the last micro-batch's backward."""
     overlap_tensor_parallel: bool = False
     overlap_expert_parallel: bool = False
-    """Tokens travel to their experts behind the compute of another micro-batch (DualPipe, arXiv:2412.19437, 3.2.1)."""
+    """Tokens travel to their experts behind the compute of another micro-batch (DualPipe,
+    arXiv:2412.19437, 3.2.1).
+    """
     balanced_stages: bool = False
-    """Layers are spread over pipeline stages so that the head counts; otherwise every stage has as many layers."""
+    """Layers are spread over pipeline stages so that the head counts; otherwise every stage has as
+    many layers.
+    """
     split_pipeline_messages: bool = True
-    """The ranks of a tensor-parallel group send a part each to the next stage (Megatron); else each all (DeepSpeed)."""
+    """The ranks of a tensor-parallel group send a part each to the next stage (Megatron); else each
+    all (DeepSpeed).
+    """
     pipeline_sync_ms: float = 0.2
-    """Added to each message between stages: Megatron-LM synchronises the device after every pair of sends and receives,
-    after which the CPU has to run ahead again."""
+    """Added to each message between stages: Megatron-LM synchronises the device after every pair of
+    sends and receives, after which the CPU has to run ahead again.
+    """
     pipelined_tensor_ms: float = 0.0
     """CPU time of a layer for each tensor-parallel rank once there are pipeline stages."""
     gradient_bytes: int = 4
     fused_elementwise: bool = True
     """Bias, dropout, activation and residual in single kernels."""
     fused_accumulation: bool = True
-    """A weight's gradient is added to the held one in the product's epilogue, as Megatron-LM does."""
+    """A weight's gradient is added to the held one in the product's epilogue, as
+    Megatron-LM does.
+    """
     fused_loss: bool = False
     recomputes_products: bool = False
-    """Selective recomputation repeats every second product and what is elementwise (torchtitan's policy by operation),
-    not the attention core."""
+    """Selective recomputation repeats every second product and what is elementwise (torchtitan's
+    policy by operation), not the attention core.
+    """
 
 
 ADAPTERS_SHARE = 0.01
@@ -60,9 +74,13 @@ class Job:
     dtype: str = "bf16"
     optimizer: str = "adamw"
     trainable_share: float = 1.0
-    """Of the parameters; below 1 with adapters: frozen weights need no weight gradient and no optimizer."""
+    """Of the parameters; below 1 with adapters: frozen weights need no weight gradient and no
+    optimizer.
+    """
     lora: Lora | None = None
-    """The adapters that are trained, for the memory; None beside a ``trainable_share`` below 1: those by default."""
+    """The adapters that are trained, for the memory; None beside a ``trainable_share`` below 1:
+    those by default.
+    """
     quantized: str = ""
     """Of the frozen weights under adapters: ``nf4``, ``int8``; empty: not quantised."""
     expert_imbalance: float = 1.1
@@ -78,7 +96,9 @@ class Job:
         return self.seq * self.global_batch
 
     def but(self, **changes: Any) -> Job:
-        """The same with some fields changed; those of ``habits`` may be given by their own names."""
+        """The same with some fields changed; those of ``habits`` may be given by their
+        own names.
+        """
         inner = {
             key: changes.pop(key) for key in list(changes) if key in Habits.__dataclass_fields__
         }

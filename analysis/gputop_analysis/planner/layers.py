@@ -1,4 +1,6 @@
-"""Seconds of one transformer layer and of the head, for one micro-batch on one rank, communication apart."""
+"""Seconds of one transformer layer and of the head, for one micro-batch on one rank, communication
+apart.
+"""
 
 from __future__ import annotations
 
@@ -13,47 +15,68 @@ from gputop_analysis.planner.layout import Floats, Layouts
 from gputop_analysis.planner.products import Product, attention_dims, products
 
 FORWARD_KERNELS = 24
-"""Of a dense layer in eager mode with the usual fusions: 4 products, attention, 2 norms, rotary, residuals, casts."""
+"""Of a dense layer in eager mode with the usual fusions: 4 products, attention, 2 norms, rotary,
+residuals, casts.
+"""
 COLLECTIVE_KERNELS = 2
-"""More of them in a forward under tensor parallelism: the collectives and the copies before them."""
+"""More of them in a forward under tensor parallelism: the collectives and the copies
+before them.
+"""
 MOE_KERNELS = 30
 """More of them in a layer with experts: router, permutation, dispatch, combine."""
 UNFUSED_KERNELS = 12
 """More of them without fused bias, dropout and activation."""
 BACKWARD_FLASH = 2.5
-"""Products of a flash-attention backward over a forward's: 5 for 2 (Dao 2023, arXiv:2307.08691, section 3.1)."""
+"""Products of a flash-attention backward over a forward's: 5 for 2 (Dao 2023, arXiv:2307.08691,
+section 3.1).
+"""
 BACKWARD_FLASH_SLOWDOWN = 1.18
-"""Of the backward's FLOP/s: A100 1.17 with 32 and 64 heads, B200 1.2 with 64 and 128 (SimuMax's attention tables)."""
+"""Of the backward's FLOP/s: A100 1.17 with 32 and 64 heads, B200 1.2 with 64 and 128 (SimuMax's
+attention tables).
+"""
 WIDE_HEAD = 128
 WIDE_HEAD_SLOWDOWN, WIDE_HEAD_BACKWARD_SLOWDOWN = 1.1, 1.25
-"""Of heads wider than that, of which fewer rows fit into a tile: latent attention's 192 over 128 values, forward 1.1
-and backward 1.25 on A100, 1.1 and 1.28 on B200 (SimuMax's tables of attention)."""
+"""Of heads wider than that, of which fewer rows fit into a tile: latent attention's 192 over 128
+values, forward 1.1 and backward 1.25 on A100, 1.1 and 1.28 on B200 (SimuMax's tables of attention).
+"""
 
 FLASH_SPEED = {"flash-1": 0.6, "flash": 1.0, "flash-3": 1.35}
-"""Speed of kernels over FlashAttention-2: the first is 1.7 to 3 times slower (arXiv:2307.08691, figures 4 to 7), the
-third and cuDNN's 1.5 to 2 times faster in the forward on Hopper (arXiv:2407.08608, figure 5)."""
+"""Speed of kernels over FlashAttention-2: the first is 1.7 to 3 times slower (arXiv:2307.08691,
+figures 4 to 7), the third and cuDNN's 1.5 to 2 times faster in the forward on Hopper
+(arXiv:2407.08608, figure 5).
+"""
 PERMUTED_AGAIN = 2
-"""Times that a permutation goes over the sorted tokens after it wrote them: row maps and probabilities (Transformer
-Engine's kernels as SimuMax counts them, test_ce_permute_efficiency.py)."""
+"""Times that a permutation goes over the sorted tokens after it wrote them: row maps and
+probabilities (Transformer Engine's kernels as SimuMax counts them, test_ce_permute_efficiency.py).
+"""
 PERMUTATION_SLOWDOWN = 1.35
 """Over plain kernels: Transformer Engine's permutation reaches 0.54 of B200's memory rate (SimuMax
 configs/system/b200_bf16_ceperm.json, permute_fwd and permute_bwd), plain ones 0.72."""
 FUSED_LOSS_BYTES = 10.0
-"""For each logit, forward or backward, at the rate of plain kernels: Transformer Engine's fused cross-entropy moves 4
-at 0.30 of B200's memory rate (the same file, ce_fusion)."""
+"""For each logit, forward or backward, at the rate of plain kernels: Transformer Engine's fused
+cross-entropy moves 4 at 0.30 of B200's memory rate (the same file, ce_fusion).
+"""
 LOW_PRECISION = ("fp8", "fp4")
 FP8_CAST_BYTES = 4.0
-"""For each value of an operand: bf16 read, and fp8 written as it is and transposed for the backward."""
+"""For each value of an operand: bf16 read, and fp8 written as it is and transposed for the
+backward.
+"""
 
 GROUPED_WEIGHT_SLOWDOWN = 1.25
-"""Of the weight gradients of several experts in one kernel over single products of their size: A100 1.1 to 1.2, B200
-1.1 to 1.5 with aligned rows (SimuMax's tables of grouped products, op_efficiency_simumax.csv)."""
+"""Of the weight gradients of several experts in one kernel over single products of their size: A100
+1.1 to 1.2, B200 1.1 to 1.5 with aligned rows (SimuMax's tables of grouped products,
+op_efficiency_simumax.csv).
+"""
 FEW_ROWS, FEW_ROWS_SLOWDOWN = 512, 2.5
-"""Tokens of an expert, when they are few and no multiple of 8, make the weight gradient so much slower: B200, 154 rows
-3.6 times, 308 rows 1.7 times slower than aligned ones of their size (SimuMax's table of grouped products)."""
+"""Tokens of an expert, when they are few and no multiple of 8, make the weight gradient so much
+slower: B200, 154 rows 3.6 times, 308 rows 1.7 times slower than aligned ones of their size
+(SimuMax's table of grouped products).
+"""
 
 VOCABULARY_MULTIPLE = 128
-"""What frameworks pad a rank's share of the vocabulary to (Megatron-LM, ``--make-vocab-size-divisible-by``)."""
+"""What frameworks pad a rank's share of the vocabulary to (Megatron-LM,
+``--make-vocab-size-divisible-by``).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +142,9 @@ def head(job: Job, device: Device, layouts: Layouts) -> Piece:
 
 
 def attention(job: Job, device: Device, layouts: Layouts, tokens: Floats) -> tuple[Floats, Floats]:
-    """Forward and backward of the attention core: flash (causal half only), or with the scores in memory."""
+    """Forward and backward of the attention core: flash (causal half only), or with the scores in
+    memory.
+    """
     width, value_width = attention_dims(job.model)
     heads = np.maximum(job.model.heads / layouts.tp, 1.0)
     dtype = attention_dtype(job)
@@ -146,7 +171,9 @@ def attention(job: Job, device: Device, layouts: Layouts, tokens: Floats) -> tup
 
 
 def attention_dtype(job: Job) -> str:
-    """What runs where fp8 recipes stay in 16 bits: attention and the head (Transformer Engine's defaults)."""
+    """What runs where fp8 recipes stay in 16 bits: attention and the head (Transformer Engine's
+    defaults).
+    """
     return "bf16" if job.dtype in LOW_PRECISION else job.dtype
 
 
@@ -202,9 +229,11 @@ def _three(
 
 
 def _elementwise_bytes(job: Job, layouts: Layouts, tokens: Floats, moe: bool) -> Floats:
-    """Memory traffic of a layer's forward besides its products: norms, residuals, rotary, activation.
+    """Memory traffic of a layer's forward besides its products: norms, residuals, rotary,
+    activation.
 
-    Per token: a norm reads and writes (4 bytes a value), a residual with dropout reads two, writes one and a mask (7).
+    Per token: a norm reads and writes (4 bytes a value), a residual with dropout reads two, writes
+    one and a mask (7).
     """
     model = job.model
     extra = 1.0 if job.habits.fused_elementwise else 2.0
@@ -218,8 +247,10 @@ def _elementwise_bytes(job: Job, layouts: Layouts, tokens: Floats, moe: bool) ->
 
 
 def _permutation_bytes(job: Job, layouts: Layouts, tokens: Floats) -> Floats:
-    """Of sorting tokens by expert and back, at the rate of plain kernels: a token's value read once and written
-    ``top_k`` times, and the reverse; with several experts on a rank, what other ranks sent is sorted too, both ways."""
+    """Of sorting tokens by expert and back, at the rate of plain kernels: a token's value read once
+    and written ``top_k`` times, and the reverse; with several experts on a rank, what other ranks
+    sent is sorted too, both ways.
+    """
     model = job.model
     sent = 2.0 * model.top_k * job.expert_imbalance
     ends = 2 * (2.0 + sent + PERMUTED_AGAIN * sent)

@@ -1,4 +1,6 @@
-"""Measured runs that correct the planner: benchmark rows of a CSV file, or a run that gputop recorded."""
+"""Measured runs that correct the planner: benchmark rows of a CSV file, or a run that gputop
+recorded.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ from gputop_analysis.vram.comparison import measured as measured_memory
 from gputop_analysis.vram.from_run import setup_of
 from gputop_analysis.vram.setup import Setup
 
-COLUMNS = "model, gpu_model, gpus, seq, global_batch, micro_batch, tp, pp, dp, and step_time_s or tokens_per_s_per_gpu"
+COLUMNS = (
+    "model, gpu_model, gpus, seq, global_batch, micro_batch, tp, pp, dp, and step_time_s "
+    "or tokens_per_s_per_gpu"
+)
 ENOUGH_STEPS = 20
 """Steady steps of all ranks together that make a measurement."""
 
@@ -100,7 +105,9 @@ class MeasuredRun:
 
 
 def measured_run(view: RunView) -> MeasuredRun | None:
-    """None for a run without GPUs or a known architecture, and before ``ENOUGH_STEPS`` steady steps."""
+    """None for a run without GPUs or a known architecture, and before ``ENOUGH_STEPS`` steady
+    steps.
+    """
     setup = setup_of(view)
     gpus = [
         info.name for host in view.record.hosts.values() for info in host.state.gpus if info.ours
@@ -126,8 +133,9 @@ def measured_run(view: RunView) -> MeasuredRun | None:
 def from_run(run: MeasuredRun, gpus_per_node: int = 0) -> Calibration:
     """The correction by one measured run: for its model, GPU and cluster.
 
-    The wait for data is taken off and goes with the samples of a rank; communication, where there is enough of it,
-    corrects the links apart from the GPU; the peak of memory corrects the estimate of memory.
+    The wait for data is taken off and goes with the samples of a rank; communication, where there
+    is enough of it, corrects the links apart from the GPU; the peak of memory corrects the estimate
+    of memory.
 
     Raises:
         ValueError: the step took no time.

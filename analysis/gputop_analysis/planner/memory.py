@@ -19,9 +19,11 @@ from gputop_analysis.vram.setup import Lora, Setup
 CONTEXT_BYTES = 1.0 * 2**30
 """CUDA context and NCCL's buffers, which the allocator does not see."""
 HEADROOM = 0.15
-"""Share of the memory above which a configuration is tight. Runs of frameworks whose buffers the formulas know in part
-take 9 to 15 % more than estimated in the median, and an allocator that has to release and ask again at each micro-batch
-slows a step several times (the Playbook's runs that peak above 71 of 80 GiB: 3 to 10 times, 1.2 s a micro-batch)."""
+"""Share of the memory above which a configuration is tight. Runs of frameworks whose buffers the
+formulas know in part take 9 to 15 % more than estimated in the median, and an allocator that has to
+release and ask again at each micro-batch slows a step several times (the Playbook's runs that peak
+above 71 of 80 GiB: 3 to 10 times, 1.2 s a micro-batch).
+"""
 COUNTS = ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch", "replicas")
 FRAGMENTATION = 1.05
 """Reserved over allocated, as the formula tier has it."""
@@ -45,7 +47,9 @@ def allocated_bytes(job: Job, layouts: Layouts) -> Floats:
 
 
 def sizes(job: Job, layouts: Layouts, factor: float = 1.0) -> Sizes:
-    """As ``gputop estimate`` has them by its formula; ``factor`` is measured over estimated memory."""
+    """As ``gputop estimate`` has them by its formula; ``factor`` is measured over
+    estimated memory.
+    """
     found = np.zeros((3, len(layouts)))
     apart = layouts.sequence_parallel | (
         layouts.tp == 1
@@ -63,7 +67,9 @@ def sizes(job: Job, layouts: Layouts, factor: float = 1.0) -> Sizes:
 
 
 def _nccl(layouts: Layouts) -> Floats:
-    """NCCL's buffers by the groups of more than one rank, as the estimate of one split counts them."""
+    """NCCL's buffers by the groups of more than one rank, as the estimate of one split
+    counts them.
+    """
     names = ("dp", "tp", "pp", "cp", "ep", "replicas")
     groups = sum((getattr(layouts, name) > 1).astype(int) for name in names)
     held = np.minimum(NCCL_FIRST + NCCL_NEXT * (groups - 1), NCCL_MOST)
@@ -71,7 +77,9 @@ def _nccl(layouts: Layouts) -> Floats:
 
 
 def reserved_bytes(allocated: Floats) -> Floats:
-    """About what the driver sees, where the configuration is not known: the allocator's reserve and the context."""
+    """About what the driver sees, where the configuration is not known: the allocator's reserve and
+    the context.
+    """
     return allocated * FRAGMENTATION + CONTEXT_BYTES
 
 
@@ -94,7 +102,9 @@ def _head(job: Job) -> float:
 
 
 def setup_of(job: Job, row: Mapping[str, int | bool]) -> Setup:
-    """The kinds of one configuration as ``gputop estimate`` has them, without its degrees and counts."""
+    """The kinds of one configuration as ``gputop estimate`` has them, without its degrees and
+    counts.
+    """
     zero = int(row["zero"]) + (int(row["zero"]) == 3 and int(row["pp"]) > 1)
     apart = bool(row["sequence_parallel"]) or int(row["tp"]) == 1
     return _setup(job, zero, RECOMPUTES[int(row["recompute"])], sequence_parallel=apart)

@@ -18,12 +18,13 @@ def bubble_seconds(
 ) -> Floats:
     """Seconds of a step in which the slowest stage waits for others.
 
-    ``everyone``: one micro-batch through all stages, forward and backward; ``slowest``: the slowest stage's share;
-    ``weight_gradient``: the part of ``slowest`` that nothing waits for; ``micro``: micro-batches, which have so many of
-    them to fill the bubble with.
-    1F1B: a micro-batch once through the other stages, (p - 1) t for equal ones (Narayanan et al. 2021,
-    arXiv:2104.04473, section 2.2); interleaving divides it by the chunks of a stage; ZB-H1 fills it with weight
-    gradients, (p - 1)(tF + tB - tW), at 1F1B's peak memory (Qi et al. 2023, arXiv:2401.10241, table 2).
+    ``everyone``: one micro-batch through all stages, forward and backward; ``slowest``: the slowest
+    stage's share; ``weight_gradient``: the part of ``slowest`` that nothing waits for; ``micro``:
+    micro-batches, which have so many of them to fill the bubble with. 1F1B: a micro-batch once
+    through the other stages, (p - 1) t for equal ones (Narayanan et al. 2021, arXiv:2104.04473,
+    section 2.2); interleaving divides it by the chunks of a stage; ZB-H1 fills it with weight
+    gradients, (p - 1)(tF + tB - tW), at 1F1B's peak memory (Qi et al. 2023, arXiv:2401.10241, table
+    2).
     """
     others = np.maximum(everyone - slowest, 0.0)
     filled = np.where(zero_bubble, np.minimum(pp - 1, micro) * weight_gradient, 0.0)
@@ -33,9 +34,11 @@ def bubble_seconds(
 def slowest_stage(
     layers: int, pp: Ints, head_in_layers: Floats, balanced: bool
 ) -> tuple[Floats, Floats]:
-    """Layers of the slowest stage, and whether (1 or 0) it has the head, which costs ``head_in_layers`` layers.
+    """Layers of the slowest stage, and whether (1 or 0) it has the head, which costs
+    ``head_in_layers`` layers.
 
-    With equal stages the last has the head on top; where a framework balances, it has fewer layers instead.
+    With equal stages the last has the head on top; where a framework balances, it has fewer layers
+    instead.
     """
     if not balanced:
         most, least = np.ceil(layers / pp), np.floor(layers / pp)
@@ -49,8 +52,10 @@ def slowest_stage(
 
 
 def balanced_ends(layers: int, pp: Ints, head_in_layers: float) -> tuple[Floats, Floats]:
-    """Layers of the first and of the last stage where a framework fills one stage after the other up to its share of
-    all weights, with the block that goes beyond it (nanotron's ``build_model`` in ``src/nanotron/models/base.py``)."""
+    """Layers of the first and of the last stage where a framework fills one stage after the other
+    up to its share of all weights, with the block that goes beyond it (nanotron's ``build_model``
+    in ``src/nanotron/models/base.py``).
+    """
     share = (layers + head_in_layers) / pp
     first = np.minimum(np.floor(share) + 1, layers)
     before_last = np.minimum(np.floor((pp - 1) * share) + 1, layers)

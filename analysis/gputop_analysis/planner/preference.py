@@ -9,10 +9,13 @@ from gputop_analysis.planner.layout import Bools, Floats, Ints, Layouts
 WORTH_COPIES = 0.02
 """HSDP is taken where it wins more than that: the same split with FSDP takes less memory."""
 TIGHT_CHARGE = 0.15
-"""Share of the step that a configuration with little memory to spare is charged: about one in ten of those does not
-run, and an allocator that has to release and ask again slows the step."""
+"""Share of the step that a configuration with little memory to spare is charged: about one in ten
+of those does not run, and an allocator that has to release and ask again slows the step.
+"""
 NEAR = 0.10
-"""Predicted differences below this are not told apart: the median error of a step time (docs/planner_accuracy.md)."""
+"""Predicted differences below this are not told apart: the median error of a step time
+(docs/planner_accuracy.md).
+"""
 
 
 def split(layouts: Layouts) -> Ints:
@@ -31,11 +34,12 @@ def with_tight_dearer(seconds: Floats, tight: Bools) -> Floats:
 
 
 def preferred(candidates: Ints, seconds: Floats, split: Ints, tight: Bools) -> int:
-    """Of ``candidates`` (indices) the one to take: among those within ``NEAR`` of the fastest the one whose model is
-    split least, then the fastest. ``tight`` ones are charged for it.
+    """Of ``candidates`` (indices) the one to take: among those within ``NEAR`` of the fastest the
+    one whose model is split least, then the fastest. ``tight`` ones are charged for it.
 
-    Narayanan et al. 2021 (arXiv:2104.04473, takeaways 1 and 2) split a model as little as memory allows; what a split
-    costs on a real cluster (stages that wait, links that are shared) is also what predictions miss most.
+    Narayanan et al. 2021 (arXiv:2104.04473, takeaways 1 and 2) split a model as little as memory
+    allows; what a split costs on a real cluster (stages that wait, links that are shared) is also
+    what predictions miss most.
     """
     seconds = with_tight_dearer(seconds, tight)
     near = candidates[seconds[candidates] <= seconds[candidates].min() * (1 + NEAR)]

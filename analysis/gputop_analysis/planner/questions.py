@@ -15,7 +15,9 @@ MOST_GPUS = 4096
 
 
 class NothingFits(ValueError):
-    """No configuration fits; the message says what is missing, and the three nearest follow in ``nearest``."""
+    """No configuration fits; the message says what is missing, and the three nearest follow in
+    ``nearest``.
+    """
 
     def __init__(self, message: str, nearest: tuple[Choice, ...] = ()):
         super().__init__(message)
@@ -105,12 +107,14 @@ def within(
     """
     if not wanted.usd_per_gpu_hour:
         raise ValueError(
-            f"no rent of the {wanted.gpu} is known: give --price, or import yours (gputop catalog import)"
+            f"no rent of the {wanted.gpu} is known: give --price, or import yours (gputop catalog "
+            "import)"
         )
     able = min(most, int(usd_per_hour / wanted.usd_per_gpu_hour))
     if able < 1:
         raise ValueError(
-            f"one {wanted.gpu} costs {wanted.usd_per_gpu_hour:.2f} dollars an hour, the budget is {usd_per_hour:.2f}"
+            f"one {wanted.gpu} costs {wanted.usd_per_gpu_hour:.2f} dollars an hour, the budget is "
+            f"{usd_per_hour:.2f}"
         )
     plans, last = [], None
     for gpus in counts_up_to(able, cluster(wanted.gpu, able).gpus_per_node):
@@ -124,7 +128,9 @@ def within(
 
 
 def would_fit(job: Job, wanted: Wanted, gpus: int, limits: Limits | None = None) -> list[str]:
-    """The nearest changes with which something fits, each in words: more GPUs, a larger GPU, a leaner training."""
+    """The nearest changes with which something fits, each in words: more GPUs, a larger GPU, a
+    leaner training.
+    """
     from gputop_analysis.catalog import gpu as spec_of
     from gputop_analysis.catalog import gpus as all_gpus
 

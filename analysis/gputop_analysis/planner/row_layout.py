@@ -1,4 +1,6 @@
-"""The configurations that a benchmark row can mean: one where it says all, several where it leaves something open."""
+"""The configurations that a benchmark row can mean: one where it says all, several where it leaves
+something open.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,9 @@ def _zero(row: Row) -> int:
 
 
 def _replicas(row: Row, cluster: Cluster, ranks: int) -> int:
-    """Copies of HSDP: as the row counts them, else one a node, which is what PyTorch takes without a mesh."""
+    """Copies of HSDP: as the row counts them, else one a node, which is what PyTorch takes without
+    a mesh.
+    """
     text = f"{row.get('framework', '')} {row.get('notes', '')} {row.get('zero', '')}".lower()
     told = re.search(r"dp_replicate\D{1,10}(\d+)", text)
     if not told and not re.search(r"hsdp|hybrid[ _-]?shard", text):

@@ -19,7 +19,8 @@ _MLA = re.compile(r"MLA (\d+)/(\d+)/(\d+)/(\d+)/(\d+)")
 
 
 def shape_of(row: Row) -> ModelShape:
-    """From the columns; what they leave out from the catalog's model of that name, and last from the parameter count.
+    """From the columns; what they leave out from the catalog's model of that name, and last from
+    the parameter count.
 
     Raises LookupError if neither says enough.
     """
@@ -49,12 +50,13 @@ def shape_of(row: Row) -> ModelShape:
 
 
 def habits_of(row: Row, dtype: str) -> Habits:
-    """What the named framework does. Megatron-LM before 2022 (fp16 on V100 and A100) had no flash attention and reduced
-    gradients after the backward; nanotron balances stages and fuses little; FSDP and Megatron-Core overlap; plain
-    PyTorch (torchtitan, FSDP) fuses what torch.compile does.
+    """What the named framework does. Megatron-LM before 2022 (fp16 on V100 and A100) had no flash
+    attention and reduced gradients after the backward; nanotron balances stages and fuses little;
+    FSDP and Megatron-Core overlap; plain PyTorch (torchtitan, FSDP) fuses what torch.compile does.
 
-    With pipeline stages nanotron spends about 3.4 ms of a layer on each tensor-parallel rank, whatever the model (1B to
-    80B), the stages (2 to 8) and the ranks (2 to 32): the Ultra-Scale Playbook's sweep; why is not known.
+    With pipeline stages nanotron spends about 3.4 ms of a layer on each tensor-parallel rank,
+    whatever the model (1B to 80B), the stages (2 to 8) and the ranks (2 to 32): the Ultra-Scale
+    Playbook's sweep; why is not known.
     """
     framework, notes = (row.get("framework") or "").lower(), (row.get("notes") or "").lower()
     gpu = find_gpu(row.get("gpu_model", ""))
@@ -128,7 +130,9 @@ def _experts(row: Row, known: ModelShape | None) -> dict[str, Any]:
 
 
 def _like_params(shape: ModelShape, count: float, row: Row) -> ModelShape:
-    """Gated or not, tied or not: as the published parameter count has it; layers too where they are missing."""
+    """Gated or not, tied or not: as the published parameter count has it; layers too where they are
+    missing.
+    """
     gated = (True,) if "llama" in shape.name.lower() else (True, False)
     if shape.ffn == 4 * shape.hidden and "llama" not in shape.name.lower():
         gated = (False,)

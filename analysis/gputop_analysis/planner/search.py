@@ -1,4 +1,6 @@
-"""The search: every configuration predicted, those that fit ranked, and what to say where none fits."""
+"""The search: every configuration predicted, those that fit ranked, and what to say where none
+fits.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ from gputop_analysis.planner.pareto import front
 from gputop_analysis.planner.space import Limits, configurations, in_the_way
 
 OBJECTIVES = ("throughput", "cost", "time", "memory")
-"""Fastest step, cheapest million tokens, shortest training (the same order where the GPUs are given), most headroom."""
+"""Fastest step, cheapest million tokens, shortest training (the same order where the GPUs are
+given), most headroom.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,9 @@ class Plan:
     tight: Bools
     """With less than ``memory.HEADROOM`` to spare."""
     order: Ints
-    """Indices of those that fit, best first, the tight ones charged for it; empty where none fits."""
+    """Indices of those that fit, best first, the tight ones charged for it; empty where
+    none fits.
+    """
     calibration: Calibration
     objective: str = "throughput"
 
@@ -47,7 +53,9 @@ class Plan:
 
     @property
     def pareto(self) -> Ints:
-        """Indices of those that fit and that no other beats in both step time and memory, fastest first."""
+        """Indices of those that fit and that no other beats in both step time and memory, fastest
+        first.
+        """
         mine = (
             self.order[front(self.seconds[self.order], self.allocated_bytes[self.order])]
             if len(self.order)
@@ -57,8 +65,9 @@ class Plan:
 
     @property
     def pick(self) -> int:
-        """The index to run: the first of ``order``, or one as fast within what predictions err whose model is split
-        less. Raises IndexError where nothing fits."""
+        """The index to run: the first of ``order``, or one as fast within what predictions err
+        whose model is split less. Raises IndexError where nothing fits.
+        """
         if self.objective == "memory":
             return int(self.order[0])
         seconds = preference.with_copies_dearer(self.seconds, self.layouts)
@@ -107,8 +116,9 @@ def plan(
     layouts = configurations(job, cluster, limits)
     if not len(layouts):
         raise ValueError(
-            f"no split of {cluster.gpus} GPUs keeps the rules for {job.model.layers} layers, {job.model.heads} heads "
-            f"and a global batch of {job.global_batch}: {in_the_way(job, cluster, limits)}"
+            f"no split of {cluster.gpus} GPUs keeps the rules for {job.model.layers} layers, "
+            f"{job.model.heads} heads and a global batch of {job.global_batch}: "
+            f"{in_the_way(job, cluster, limits)}"
         )
     calibration = calibration or Calibration()
     parts = calibration.with_input(cost(job, cluster, layouts), job.global_batch / layouts.dp)
@@ -150,7 +160,9 @@ def training_hours(plan: Plan, index: int, tokens: float) -> float:
 def scaling(
     job: Job, cluster: Cluster, counts: tuple[int, ...], limits: Limits | None = None
 ) -> dict[int, float]:
-    """Best tokens/s per GPU by number of GPUs, for the same global batch; counts where nothing fits are left out."""
+    """Best tokens/s per GPU by number of GPUs, for the same global batch; counts where nothing fits
+    are left out.
+    """
     found = {}
     for gpus in counts:
         try:
@@ -163,7 +175,9 @@ def scaling(
 
 
 def model_flops(job: Job) -> float:
-    """Of one step: 6 N + 12 L h s a token, whole attention matrix as in the PaLM paper; 4 N for frozen weights."""
+    """Of one step: 6 N + 12 L h s a token, whole attention matrix as in the PaLM paper; 4 N for
+    frozen weights.
+    """
     counts = params(job.model)
     routed = counts["experts"] * (job.model.top_k / job.model.experts if job.model.experts else 0.0)
     active = (

@@ -25,7 +25,9 @@ class Limits:
     zero: tuple[int, ...] = (0, 1, 3)
     recompute: tuple[int, ...] = (0, 1, 2)
     replicas: tuple[int, ...] = ()
-    """Copies of HSDP; empty: as many as there are nodes, pairs, fours or eights of nodes, and one (FSDP)."""
+    """Copies of HSDP; empty: as many as there are nodes, pairs, fours or eights of nodes, and one
+    (FSDP).
+    """
     zero_bubble: tuple[bool, ...] = (False,)
     """Tried where asked for: few launchers have such a schedule."""
     most_vpp: int = 8
@@ -95,8 +97,10 @@ def _grid(job: Job, cluster: Cluster, limits: Limits) -> Layouts:
 
 
 def _tried(job: Job, values: dict[str, np.ndarray], gpus: int, limits: Limits) -> np.ndarray:
-    """What is tried unless it is asked for: stages of equal length, no FSDP in a pipeline, experts beside tensors and
-    not folded over them. The rules allow the others, but no measured run has told the cost model of them."""
+    """What is tried unless it is asked for: stages of equal length, no FSDP in a pipeline, experts
+    beside tensors and not folded over them. The rules allow the others, but no measured run has
+    told the cost model of them.
+    """
     tried = np.ones(len(values["tp"]), bool)
     if not limits.vpp:
         alone = (values["vpp"] == 1) & bool(limits.pp)

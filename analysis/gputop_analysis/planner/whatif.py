@@ -1,4 +1,6 @@
-"""What one change would do to a configuration: the step, its parts and the memory, computed anew for this very one."""
+"""What one change would do to a configuration: the step, its parts and the memory, computed anew
+for this very one.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,9 @@ class _Try:
 
 
 def what_if(plan: Plan, index: int) -> tuple[Change, ...]:
-    """Every optimisation that applies to the configuration at ``index``, each computed alone, by kind."""
+    """Every optimisation that applies to the configuration at ``index``, each computed alone, by
+    kind.
+    """
     return changes(Subject(plan.job, plan.cluster, plan.layouts.row(index), plan.calibration))
 
 
@@ -124,7 +128,9 @@ class _Figures:
 
 
 def _figures(subject: Subject, tries: list[_Try]) -> list[_Figures]:
-    """Of each; those that train the same are predicted together, as a prediction takes as long for ten as for one."""
+    """Of each; those that train the same are predicted together, as a prediction takes as long for
+    ten as for one.
+    """
     found: dict[int, _Figures] = {}
     for job in dict.fromkeys(one.job for one in tries):
         mine = [i for i, one in enumerate(tries) if one.job == job]

@@ -187,13 +187,15 @@ DEFINITIONS: dict[str, Definition] = {
     ),
     "phases_measured_steps": Definition(
         "steps",
-        "steps of all ranks whose phases were measured, where the others were only counted; null where all were",
+        "steps of all ranks whose phases were measured, where the others were only counted; null "
+        "where all were",
         "steps.n_steps, steps.flags",
     ),
     "phases_half_width": Definition(
         "0 to 1",
-        "half the 95 % interval of a phase's share of the time, of the phase where it is widest: ratio of sums with "
-        "the windows of measured steps as blocks; 0 where all steps were measured",
+        "half the 95 % interval of a phase's share of the time, of the phase where it is widest: "
+        "ratio of sums with the windows of measured steps as blocks; 0 where "
+        "all steps were measured",
         "steps.<phase>_ns, steps.wall_ns, of the windows",
     ),
     "own_cost.share": Definition(
@@ -207,9 +209,10 @@ DEFINITIONS: dict[str, Definition] = {
     ),
     "own_cost.cost_us": Definition(
         "us",
-        "time a step that gputop takes: the median step of each window less that of its neighbours, median of the "
-        "pairs, in proportion to the steps measured, and what switching and booking take; with the hooks always in, "
-        "the time between their first line and their last",
+        "time a step that gputop takes: the median step of each window less that of its "
+        "neighbours, median of the pairs, in proportion to the steps measured, and what switching "
+        "and booking take; with the hooks always in, the time between their first "
+        "line and their last",
         "own_cost events",
     ),
     "wait_in_backward_ms": Definition(

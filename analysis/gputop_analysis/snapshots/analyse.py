@@ -1,4 +1,6 @@
-"""One GPU of a snapshot, judged: who holds the peak, what lies idle and because of whom, what else could be set."""
+"""One GPU of a snapshot, judged: who holds the peak, what lies idle and because of whom, what else
+could be set.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class Culprit(NamedTuple):
 
 
 class Fragmentation(NamedTuple):
-    """The moment of the reserved peak; bytes. ``used``, ``pinned`` and ``cached`` add up to ``reserved``."""
+    """The moment of the reserved peak; bytes. ``used``, ``pinned`` and ``cached`` add up to
+    ``reserved``.
+    """
 
     reserved: int
     used: int
@@ -71,7 +75,9 @@ class Memory:
     moment: str
     """What ran at the peak, where the recording names it."""
     course: tuple[tuple[int, int], ...]
-    """(allocated, reserved) over the events, at most 200 points; each holds the highest of its part."""
+    """(allocated, reserved) over the events, at most 200 points; each holds the highest of its
+    part.
+    """
     fragmentation: Fragmentation
     settings: tuple[Setting, ...]
     """As recorded first; empty without a history."""
@@ -170,7 +176,9 @@ def _sums(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
 
 
 def _moment(snapshot: Snapshot, device: DeviceSnapshot, peak: int) -> str:
-    """The innermost annotation that is open at the peak; else what the stack of the request tells."""
+    """The innermost annotation that is open at the peak; else what the stack of the
+    request tells.
+    """
     if not peak:
         return ""
     event = device.events[peak - 1]

@@ -1,6 +1,7 @@
 """What a stack recorded by the allocator tells: the line that asked, the layer, the kind of tensor.
 
-A stack is a list of ``{"filename", "line", "name"}``, the innermost first; C++ and Python frames mixed.
+A stack is a list of ``{"filename", "line", "name"}``, the innermost first; C++ and Python frames
+mixed.
 """
 
 from __future__ import annotations
@@ -115,7 +116,9 @@ def _clean(value: Any) -> str:
 
 
 def site(raw: Any) -> str:
-    """The line that asked: the innermost of the user's own, else of any Python, else the outermost operator."""
+    """The line that asked: the innermost of the user's own, else of any Python, else the outermost
+    operator.
+    """
     library = operator = kernel = ""
     in_backward = False
     for frame in frames_of(raw):
@@ -139,7 +142,9 @@ def site(raw: Any) -> str:
 
 
 def layer(raw: Any) -> str:
-    """The ``forward`` lines of the user's modules, from the outermost inward; empty outside of a forward."""
+    """The ``forward`` lines of the user's modules, from the outermost inward; empty outside of a
+    forward.
+    """
     lines = [
         f"{frame.file.rsplit('/', 1)[-1]}:{frame.line}"
         for frame in frames_of(raw)
@@ -149,7 +154,9 @@ def layer(raw: Any) -> str:
 
 
 def category(raw: Any) -> str:
-    """The kind of tensor, as far as its stack tells: by the deepest sign of what the program was doing."""
+    """The kind of tensor, as far as its stack tells: by the deepest sign of what the program was
+    doing.
+    """
     frames = list(frames_of(raw))
     if not frames:
         return UNKNOWN

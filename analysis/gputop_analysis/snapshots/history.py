@@ -1,7 +1,8 @@
-"""The course of one GPU's memory: the state before the first event, and what is in use and reserved after each.
+"""The course of one GPU's memory: the state before the first event, and what is in use and reserved
+after each.
 
-A history is a ring, so that it often begins in the middle of a run. The state at its beginning follows from that at its
-end, by undoing event after event.
+A history is a ring, so that it often begins in the middle of a run. The state at its beginning
+follows from that at its end, by undoing event after event.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from gputop_analysis.vram.blocks import UNIT
 GIVEN = ("segment_alloc", "segment_map")
 RETURNED = ("segment_free", "segment_unmap")
 FREED = ("free_requested", "free")
-"""The program gave the block up; a block that other streams still use is free only when ``free_completed`` comes."""
+"""The program gave the block up; a block that other streams still use is free only when
+``free_completed`` comes.
+"""
 _DEFAULT_POOL = (0, 0)
 
 
@@ -27,7 +30,9 @@ class History:
     first_segments: tuple[Segment, ...]
     """Before the first event, with the blocks in use, by address."""
     allocated: tuple[int, ...]
-    """Bytes in use as they were asked for, after each event; with the state before it at index 0."""
+    """Bytes in use as they were asked for, after each event; with the state before it
+    at index 0.
+    """
     reserved: tuple[int, ...]
     """Bytes that the driver had given, in the same way."""
 
@@ -53,7 +58,9 @@ class History:
         return [live[address] for address in sorted(live)]
 
     def segments_at(self, index: int) -> list[tuple[int, int]]:
-        """(address, size) of what the driver had given after ``index`` events; neighbours merged."""
+        """(address, size) of what the driver had given after ``index`` events;
+        neighbours merged.
+        """
         spans = _Spans([(one.address, one.size) for one in self.first_segments])
         for event in self.events[:index]:
             if event.action in GIVEN:
@@ -112,7 +119,9 @@ def _segments(
     small: dict[int, bool],
     streams: dict[int, int],
 ) -> list[Segment]:
-    """Spans of memory with the blocks in them, described as at the end where they are still there then."""
+    """Spans of memory with the blocks in them, described as at the end where they are still there
+    then.
+    """
     at_end = {segment.address: segment for segment in device.segments}
     order = sorted(blocks)
     segments = []
@@ -138,8 +147,8 @@ def _segments(
 def _sized(blocks: list[Held], end: int, small: bool) -> list[Held]:
     """Blocks with their whole size, which an event does not tell.
 
-    A large block keeps what is left over up to 1 MiB, and no free large block is that small: a gap of
-    at most 1 MiB is part of the block before it.
+    A large block keeps what is left over up to 1 MiB, and no free large block is that small: a gap
+    of at most 1 MiB is part of the block before it.
     """
     sized = []
     for index, block in enumerate(blocks):
@@ -155,7 +164,9 @@ def _sized(blocks: list[Held], end: int, small: bool) -> list[Held]:
 
 
 class _Spans:
-    """Ranges of addresses that do not overlap. Segments of their own stay apart; pages of one range are merged."""
+    """Ranges of addresses that do not overlap. Segments of their own stay apart; pages of one range
+    are merged.
+    """
 
     def __init__(self, spans: list[tuple[int, int]]) -> None:
         self._sizes = dict(spans)

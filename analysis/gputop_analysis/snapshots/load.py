@@ -1,4 +1,6 @@
-"""A snapshot's file as checked values: the segments at its end, and what led there, for each GPU."""
+"""A snapshot's file as checked values: the segments at its end, and what led there, for
+each GPU.
+"""
 
 from __future__ import annotations
 

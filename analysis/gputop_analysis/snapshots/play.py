@@ -1,8 +1,10 @@
-"""A history through the allocator model: as it was recorded, to see that the model is right, and with other settings.
+"""A history through the allocator model: as it was recorded, to see that the model is right, and
+with other settings.
 
-As recorded, the model starts with the blocks and segments where they lay, gets the addresses that the driver gave, and
-decides everything else itself; what it has reserved must be what was recorded, after every event. With other settings
-the same requests are played, and the driver's addresses are the model's own.
+As recorded, the model starts with the blocks and segments where they lay, gets the addresses that
+the driver gave, and decides everything else itself; what it has reserved must be what was recorded,
+after every event. With other settings the same requests are played, and the driver's addresses are
+the model's own.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ class Played(NamedTuple):
     peak_reserved: int | None
     """None: the requests do not fit."""
     first_difference: int | None = None
-    """Index of the first event after which the model had reserved something else than was recorded."""
+    """Index of the first event after which the model had reserved something else than
+    was recorded.
+    """
 
 
 def play_as_recorded(history: History, conf: AllocatorConf) -> Played:
@@ -51,7 +55,9 @@ def play_as_recorded(history: History, conf: AllocatorConf) -> Played:
 
 
 def _within_return(events: tuple[Event, ...], index: int) -> bool:
-    """Whether more pages are given back at once: the model takes the memory from all at the first."""
+    """Whether more pages are given back at once: the model takes the memory from all at
+    the first.
+    """
     following = events[index + 1 : index + 2]
     return events[index].action == "segment_unmap" and any(
         event.action == "segment_unmap" for event in following
@@ -67,8 +73,8 @@ def play_with(
 ) -> Played:
     """Play the requests of a history with other settings.
 
-    What was in use at its beginning lies where it lay; where segments become expandable or cease to be, it is asked
-    for first, in the order of its addresses.
+    What was in use at its beginning lies where it lay; where segments become expandable or cease to
+    be, it is asked for first, in the order of its addresses.
 
     Args:
         history: the requests.
@@ -152,7 +158,8 @@ class _Player:
                 self._blocks[held.address] = block
 
     def _place(self, address: int) -> int:
-        """Where the model has a segment that lay at ``address``: in the same order, and never touching another.
+        """Where the model has a segment that lay at ``address``: in the same order, and never
+        touching another.
 
         Its blocks would be merged across the border.
         """

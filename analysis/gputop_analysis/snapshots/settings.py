@@ -43,7 +43,8 @@ def other_settings(
     Args:
         history: the requests; without any there is nothing to play.
         recorded: settings of the recording.
-        capacity: bytes of the GPU; None: not known. Collection counts its threshold of it, or of the recorded peak.
+        capacity: bytes of the GPU; None: not known. Collection counts its threshold of it, or of
+            the recorded peak.
     """
     if not any(event.action == "alloc" for event in history.events):
         return ()

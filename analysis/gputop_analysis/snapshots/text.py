@@ -35,15 +35,18 @@ def difference_text(before: Memory, after: Memory, width: int) -> str:
     reserved = after.peak_reserved - before.peak_reserved
     lines = [
         f"against {before.path}",
-        f"  allocated peak {size(before.peak_allocated)} to {size(after.peak_allocated)} ({_signed(allocated)})",
-        f"  reserved peak  {size(before.peak_reserved)} to {size(after.peak_reserved)} ({_signed(reserved)})",
+        f"  allocated peak {size(before.peak_allocated)} to {size(after.peak_allocated)} "
+        f"({_signed(allocated)})",
+        f"  reserved peak  {size(before.peak_reserved)} to {size(after.peak_reserved)} "
+        f"({_signed(reserved)})",
     ]
     found = changes(before, after)
     room = max(20, width - 46)
     for change in found[:_SHOWN]:
         name = cut_middle(change.site, room)
         lines.append(
-            f"  {name:<{room}} {change.category:<16}{_signed(change.bytes):>12} {change.blocks:>+8,}"
+            f"  {name:<{room}} {change.category:<16}{_signed(change.bytes):>12} "
+            f"{change.blocks:>+8,}"
         )
     if len(found) > _SHOWN:
         lines.append(f"  and {len(found) - _SHOWN} more lines")
@@ -53,7 +56,9 @@ def difference_text(before: Memory, after: Memory, width: int) -> str:
 
 
 def wrapped(sentences: Iterable[str], width: int) -> list[str]:
-    """Sentences in lines of at most ``width`` columns; those after the first of each are indented."""
+    """Sentences in lines of at most ``width`` columns; those after the first of each
+    are indented.
+    """
     return [
         line
         for sentence in sentences
@@ -94,7 +99,10 @@ def _course(memory: Memory, width: int, fancy: bool) -> Iterator[str]:
     room = max(20, width - 14)
     yield f"  allocated   {sparkline([point[0] for point in memory.course], room, fancy)}"
     yield f"  reserved    {sparkline([point[1] for point in memory.course], room, fancy)}"
-    yield f"  {counted(memory.events, 'event')} from left to right; each line from its lowest to its highest"
+    yield (
+        f"  {counted(memory.events, 'event')} from left to right; each line from its lowest to "
+        "its highest"
+    )
 
 
 def _categories(memory: Memory, width: int, fancy: bool) -> Iterator[str]:
@@ -133,8 +141,8 @@ def _layers(memory: Memory, width: int) -> Iterator[str]:
 def _fragmentation(memory: Memory, width: int) -> Iterator[str]:
     parts = memory.fragmentation
     yield (
-        f"at the reserved peak: {size(parts.used)} used, {size(parts.pinned)} idle beside blocks in use, "
-        f"{size(parts.cached)} in idle segments"
+        f"at the reserved peak: {size(parts.used)} used, {size(parts.pinned)} idle beside blocks "
+        f"in use, {size(parts.cached)} in idle segments"
     )
     room = max(20, width - 40)
     if parts.pinned < 0.01 * max(1, parts.reserved):
@@ -164,11 +172,13 @@ def remarks(memory: Memory) -> Iterator[str]:
     """What cannot be told, and how far the replay can be trusted."""
     if not memory.settings:
         yield (
-            "no history was recorded: who held the peak and what other settings would do cannot be told; "
-            "torch.cuda.memory._record_memory_history() before the first step records it"
+            "no history was recorded: who held the peak and what other settings would do cannot "
+            "be told; torch.cuda.memory._record_memory_history() before the first step records it"
         )
     elif memory.first_difference is None:
-        yield "the replay reserves what was recorded after every event: the figures above rest on it"
+        yield (
+            "the replay reserves what was recorded after every event: the figures above rest on it"
+        )
     else:
         yield (
             f"the replay parts from the recording at event {memory.first_difference:,}: "
@@ -178,8 +188,8 @@ def remarks(memory: Memory) -> Iterator[str]:
         yield "the file does not tell the allocator's settings: the defaults are assumed"
     if any(setting.name.startswith("garbage") for setting in memory.settings):
         yield (
-            "collection works only with torch.cuda.set_per_process_memory_fraction; without --gpu its "
-            "threshold is of the recorded peak"
+            "collection works only with torch.cuda.set_per_process_memory_fraction; without --gpu "
+            "its threshold is of the recorded peak"
         )
 
 

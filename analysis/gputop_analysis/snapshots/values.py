@@ -1,7 +1,9 @@
-"""Reads a pickle of plain values: dicts, lists, tuples, text, numbers, None. Whatever else it asks for is refused.
+"""Reads a pickle of plain values: dicts, lists, tuples, text, numbers, None. Whatever else it asks
+for is refused.
 
-A machine of our own and not ``pickle.Unpickler``: no opcode that imports, calls or builds exists here, and none lets a
-short file ask for much memory (the standard one grows its memo to any index that a file names).
+A machine of our own and not ``pickle.Unpickler``: no opcode that imports, calls or builds exists
+here, and none lets a short file ask for much memory (the standard one grows its memo to any index
+that a file names).
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ _FLOAT = Struct(">d")
 
 
 class UnpickleError(ValueError):
-    """The bytes are no pickle of plain values; the message is what is wrong, without the file's name."""
+    """The bytes are no pickle of plain values; the message is what is wrong, without the file's
+    name.
+    """
 
 
 def plain_values(data: bytes) -> Any:

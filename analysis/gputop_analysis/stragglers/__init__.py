@@ -1,6 +1,8 @@
-"""What stragglers cost a pipelined training: its recorded operations played again with some of them made ordinary.
+"""What stragglers cost a pipelined training: its recorded operations played again with some of them
+made ordinary.
 
-After "Understanding Stragglers in Large Model Training Using What-if Analysis" (OSDI 2025), whose timelines this reads.
+After "Understanding Stragglers in Large Model Training Using What-if Analysis" (OSDI 2025), whose
+timelines this reads.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Which operation waits for which in a training with a pipeline and data-parallel ranks.
 
-All steps and data-parallel ranks share one graph, read off the first step of the first one. In a stage the computations
-run one after another, and so do the sends and receives of one direction; a receive comes before its computation, a send
-after it; gradients are reduced after the last backward, and the optimizer ends the step.
+All steps and data-parallel ranks share one graph, read off the first step of the first one. In a
+stage the computations run one after another, and so do the sends and receives of one direction; a
+receive comes before its computation, a send after it; gradients are reduced after the last
+backward, and the optimizer ends the step.
 """
 
 from __future__ import annotations
@@ -119,7 +120,9 @@ def _first_backward(found: Graph, timeline: Timeline, stage: int, computations: 
 
 
 def _shards(found: Graph, timeline: Timeline, stage: int, computations: list[Op]) -> None:
-    """Parameters are gathered before a chunk's first forward, gradients reduced after its last backward."""
+    """Parameters are gathered before a chunk's first forward, gradients reduced after its last
+    backward.
+    """
     gathers, reduces = timeline.of(GATHER, stage), timeline.of(REDUCE, stage)
     both = sorted(gathers + reduces, key=lambda op: (timeline.starts[op][0, 0], op.number, op.kind))
     found.chain(both)

@@ -10,7 +10,9 @@ from gputop_analysis.stragglers.dependencies import OPTIMIZER, SYNCHRONISED, Gra
 from gputop_analysis.stragglers.timeline import Op, Seconds, Timeline
 
 _CLOCK_S = 1e-2
-"""A transfer that ends longer than this before its last participant came is a fault of the clocks."""
+"""A transfer that ends longer than this before its last participant came is a fault of
+the clocks.
+"""
 
 
 class Player:
@@ -30,7 +32,9 @@ class Player:
         self._group = {op: group for group in graph.groups for op in group}
         self._order = self._sorted(graph)
         self.durations = self._durations()
-        """Of computations how long they ran, of communication how long after its last participant had come it ended."""
+        """Of computations how long they ran, of communication how long after its last participant
+        had come it ended.
+        """
 
     def steps(self, durations: Mapping[Op, Seconds]) -> Seconds:
         """Seconds of each step if operations take so long and nothing else delays them."""

@@ -1,7 +1,8 @@
 """Timelines of operations: a table with a row an operation, as ``.csv`` or ``.csv.gz``.
 
-Columns: ``dp_rank, stage, rank, step, optype, start_ts, duration`` (seconds), ``seq_id`` (counts the operations of one
-kind, worker and step), ``mc`` and ``gmc`` (model chunk in the stage and in the model), ``mb_id``.
+Columns: ``dp_rank, stage, rank, step, optype, start_ts, duration`` (seconds), ``seq_id`` (counts
+the operations of one kind, worker and step), ``mc`` and ``gmc`` (model chunk in the stage and in
+the model), ``mb_id``.
 """
 
 from __future__ import annotations
@@ -52,7 +53,9 @@ class Op(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Operations of a job; arrays are ``[dp rank, step]`` in seconds since the step's first operation."""
+    """Operations of a job; arrays are ``[dp rank, step]`` in seconds since the step's first
+    operation.
+    """
 
     path: str
     starts: dict[Op, Seconds]
@@ -66,7 +69,9 @@ class Timeline:
     """Rank by (dp rank, stage)."""
 
     def of(self, kind: str, stage: int) -> list[Op]:
-        """Operations of a kind in a stage, by when they began in the first step of the first worker."""
+        """Operations of a kind in a stage, by when they began in the first step of the first
+        worker.
+        """
         found = [op for op in self.starts if op.kind == kind and op.stage == stage]
         return sorted(found, key=lambda op: (self.starts[op][0, 0], op.number))
 

@@ -1,7 +1,9 @@
-"""What a step would take without stragglers, and which worker, stage and operation the difference comes from.
+"""What a step would take without stragglers, and which worker, stage and operation the difference
+comes from.
 
-Without stragglers every computation takes the mean of its kind and every transfer the median of its kind. The slowdown
-by X keeps the recorded durations of X alone; what X's share wins replaces X's alone.
+Without stragglers every computation takes the mean of its kind and every transfer the median of its
+kind. The slowdown by X keeps the recorded durations of X alone; what X's share wins replaces X's
+alone.
 """
 
 from __future__ import annotations
@@ -164,7 +166,9 @@ def _cause(slowdown: float, worker_share: float, last_share: float, stages: int)
 
 
 def _ordinary(player: Player) -> dict[Op, Seconds]:
-    """Durations without stragglers: computations at their kind's mean, communication at its median."""
+    """Durations without stragglers: computations at their kind's mean, communication at
+    its median.
+    """
     kinds: dict[str, list[Seconds]] = {}
     for op, seconds in player.durations.items():
         kinds.setdefault(op.kind, []).append(seconds)

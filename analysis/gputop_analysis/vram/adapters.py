@@ -21,11 +21,15 @@ ROLES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("down_proj", "dense_4h_to_h", "fc2", "fc_out", "lin2", "w2"), ("down",)),
     "c_proj": ("out", "down"),
 }
-"""Names of linear layers, and the roles that they have in other families: a script is run on several of these."""
+"""Names of linear layers, and the roles that they have in other families: a script is run on
+several of these.
+"""
 
 
 def adapters(shape: ModelShape, lora: Lora) -> int:
-    """Parameters of all LoRA adapters: ``rank x (inputs + outputs)`` a target (Hu et al. 2021, section 4.1)."""
+    """Parameters of all LoRA adapters: ``rank x (inputs + outputs)`` a target (Hu et al. 2021,
+    section 4.1).
+    """
     moe = moe_layers(shape)
     of_layer = {
         kind: _adapter(linears(shape, kind), lora) for kind in (False, True) if _has(shape, kind)
@@ -55,8 +59,9 @@ def names_of(layer: Iterable[Linear]) -> frozenset[str]:
 def targeted(linear: Linear, lora: Lora, peers: frozenset[str] = frozenset()) -> bool:
     """Whether an adapter sits on that layer.
 
-    A fused projection is hit by the name of any of its pieces, and a name of another family by the layer of its role;
-    one of ``peers``, the names of the same transformer layer, means that layer only.
+    A fused projection is hit by the name of any of its pieces, and a name of another family by the
+    layer of its role; one of ``peers``, the names of the same transformer layer, means that layer
+    only.
     """
     names = lora.targets
     if "all-linear" in names:

@@ -54,8 +54,9 @@ def advised(estimate: Estimate, need: Need, gpu: str = "") -> Estimate:
 
 
 def _like(setup: Setup, reserved: int, *, by_profile: bool) -> Callable[[Setup], int]:
-    """From a changed setup to the bytes it reserves, as far as the estimate of the unchanged one is right: the tier
-    that knows the change estimates both, and their ratio counts. A change that none knows saves nothing.
+    """From a changed setup to the bytes it reserves, as far as the estimate of the unchanged one is
+    right: the tier that knows the change estimates both, and their ratio counts. A change that none
+    knows saves nothing.
 
     Args:
         setup: the unchanged one.
@@ -109,11 +110,12 @@ def max_micro_batch(
     room: int,
     least: Callable[[Setup], int] = lambda _: 0,
 ) -> int:
-    """The largest micro-batch that needs at most ``room`` bytes; 0: not even one. More tokens never need less.
+    """The largest micro-batch that needs at most ``room`` bytes; 0: not even one. More tokens never
+    need less.
 
-    Memory is nearly a straight line in the micro-batch, so the line through two points says where to look; every other
-    look halves what is left, for where it is bent. ``least`` tells quickly what is not enough, so that what is far too
-    large is not played.
+    Memory is nearly a straight line in the micro-batch, so the line through two points says where
+    to look; every other look halves what is left, for where it is bent. ``least`` tells quickly
+    what is not enough, so that what is far too large is not played.
     """
 
     def need(size: int) -> int:

@@ -1,8 +1,10 @@
-"""The CUDA caching allocator as PyTorch has it, on sizes alone: what it reserves for a sequence of requests.
+"""The CUDA caching allocator as PyTorch has it, on sizes alone: what it reserves for a sequence of
+requests.
 
-The rules are those of PyTorch's ``c10/cuda/CUDACachingAllocator.cpp`` (``malloc``, ``get_free_block``, ``alloc_block``,
-``free_block``, ``release_cached_blocks``, ``try_allocate_expandable_block``). What it cannot know: the addresses that
-``cudaMalloc`` gives, taken to rise from segment to segment; they decide between free blocks of the same size only.
+The rules are those of PyTorch's ``c10/cuda/CUDACachingAllocator.cpp`` (``malloc``,
+``get_free_block``, ``alloc_block``, ``free_block``, ``release_cached_blocks``,
+``try_allocate_expandable_block``). What it cannot know: the addresses that ``cudaMalloc`` gives,
+taken to rise from segment to segment; they decide between free blocks of the same size only.
 """
 
 from __future__ import annotations
@@ -47,7 +49,9 @@ class Stats(NamedTuple):
     requested: int
     reserved: int
     inactive_split: int
-    """Free, but part of a segment that is in use, so that it cannot be given back: fragmentation."""
+    """Free, but part of a segment that is in use, so that it cannot be given back:
+    fragmentation.
+    """
     peak_allocated: int
     peak_reserved: int
     allocated_at_peak_reserved: int
@@ -81,7 +85,9 @@ class Allocator:
         self._searches = 0
         self._freed_at: dict[int, int] = {}
         self.next_address = 0
-        """Where the driver gives the next segment, in units; a replay sets it to what was recorded."""
+        """Where the driver gives the next segment, in units; a replay sets it to what
+        was recorded.
+        """
 
     def malloc(self, nbytes: int, stream: int = 0) -> Block:
         """A block of at least ``nbytes``.
@@ -113,7 +119,9 @@ class Allocator:
             self._freed_at[at] = self._searches
 
     def empty_cache(self) -> None:
-        """Give every segment that is wholly free back to the driver, as ``torch.cuda.empty_cache()`` does."""
+        """Give every segment that is wholly free back to the driver, as
+        ``torch.cuda.empty_cache()`` does.
+        """
         for pool in self.pools.values():
             for at in pool.whole():
                 self._release(pool, at)
@@ -149,7 +157,9 @@ class Allocator:
         return pool
 
     def give_back(self, at: int, size: int) -> bool:
-        """Give one segment back to the driver, that at ``at`` or another of the size; whether one was free."""
+        """Give one segment back to the driver, that at ``at`` or another of the size; whether one
+        was free.
+        """
         for pool in self.pools.values():
             if pool.segments.get(at) == size == pool.sizes.get(at):
                 self._release(pool, at)
@@ -194,7 +204,9 @@ class Allocator:
         return pool
 
     def _best_fit(self, pool: FreeBlocks, size: int) -> int | None:
-        """Where the smallest free block that fits lies; an oversize one only serves requests nearly as large."""
+        """Where the smallest free block that fits lies; an oversize one only serves requests nearly
+        as large.
+        """
         self._searches += 1
         keys = pool.keys
         index = bisect_left(keys, size << SHIFT)
@@ -259,7 +271,9 @@ class Allocator:
         return size
 
     def _release_oversize(self, pool: FreeBlocks, size: int) -> bool:
-        """Give back oversize blocks of this pool, the smallest that is enough or from the largest down."""
+        """Give back oversize blocks of this pool, the smallest that is enough or from the largest
+        down.
+        """
         if self._oversize == NEVER:
             return False
         wanted = max(size, self._oversize)
@@ -273,7 +287,9 @@ class Allocator:
         return released >= wanted
 
     def _collect(self) -> None:
-        """Free cached large segments that were not used for longer than the mean, until enough is free."""
+        """Free cached large segments that were not used for longer than the mean, until enough is
+        free.
+        """
         excess = self.reserved - int(self.conf.garbage_collection_threshold * self.capacity)
         while excess > 0:
             ages = {
@@ -291,7 +307,9 @@ class Allocator:
 
 
 def _not_at_the_edge(pool: FreeBlocks, index: int) -> int:
-    """Best fit among expandable blocks, one that can still grow counting with all that it could grow to."""
+    """Best fit among expandable blocks, one that can still grow counting with all that it could
+    grow to.
+    """
 
     def reach(key: int) -> int:
         size, at = key >> SHIFT, key & ADDRESS

@@ -1,8 +1,9 @@
 """The free blocks of one pool of the caching allocator: best fit, splitting, coalescing.
 
-Addresses and sizes count units of 512 bytes, the allocator's grain. A pool belongs to one stream and holds either the
-small or the large blocks, since no block ever moves between them. Only free blocks are kept: they alone are searched
-and merged. Two segments never touch, so that blocks merge within a segment only.
+Addresses and sizes count units of 512 bytes, the allocator's grain. A pool belongs to one stream
+and holds either the small or the large blocks, since no block ever moves between them. Only free
+blocks are kept: they alone are searched and merged. Two segments never touch, so that blocks merge
+within a segment only.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from bisect import bisect_left, insort
 
 UNIT = 512
 SMALL = (1 << 20) // UNIT
-"""Requests up to this come from the small pool; a large block is split if more than this would be left."""
+"""Requests up to this come from the small pool; a large block is split if more than this would be
+left.
+"""
 SMALL_SEGMENT = (2 << 20) // UNIT
 ROUND_LARGE = (2 << 20) // UNIT
 MIN_LARGE = (10 << 20) // UNIT
@@ -30,9 +33,13 @@ class FreeBlocks:
         self.page = page
         """Expandable segments: how much memory is mapped at a time."""
         self.base = base
-        """Expandable segments: where the range of addresses begins, from which pages are counted."""
+        """Expandable segments: where the range of addresses begins, from which pages
+        are counted.
+        """
         self.keys: list[int] = []
-        """``size << SHIFT | address``, sorted: the first of at least a size is the best fit, lowest address first."""
+        """``size << SHIFT | address``, sorted: the first of at least a size is the best fit, lowest
+        address first.
+        """
         self.sizes: dict[int, int] = {}
         """Size by address."""
         self.ends: dict[int, int] = {}
@@ -57,7 +64,9 @@ class FreeBlocks:
         return size
 
     def release(self, at: int, size: int) -> tuple[int, int]:
-        """Give a block back, merged with its free neighbours; where the free block is now and its size."""
+        """Give a block back, merged with its free neighbours; where the free block is now and its
+        size.
+        """
         sizes, ends, keys = self.sizes, self.ends, self.keys
         end = at + size
         if end in sizes:
@@ -72,7 +81,9 @@ class FreeBlocks:
         return at, size
 
     def cut(self, at: int, size: int, wanted: int, least: int) -> int:
-        """Take a block of the free one at ``at``, which is split if ``least`` or more would be left; the size taken."""
+        """Take a block of the free one at ``at``, which is split if ``least`` or more would be
+        left; the size taken.
+        """
         left = size - wanted
         if left < least:
             self.drop(at)

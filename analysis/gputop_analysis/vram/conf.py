@@ -1,6 +1,8 @@
-"""``PYTORCH_CUDA_ALLOC_CONF``: the options of the caching allocator that change how much it reserves.
+"""``PYTORCH_CUDA_ALLOC_CONF``: the options of the caching allocator that change how much it
+reserves.
 
-After ``c10/core/AllocatorConfig.cpp`` of PyTorch. Options that concern the host or only speed are accepted and ignored.
+After ``c10/core/AllocatorConfig.cpp`` of PyTorch. Options that concern the host or only speed are
+accepted and ignored.
 """
 
 from __future__ import annotations
@@ -11,7 +13,9 @@ from typing import NamedTuple
 MIB = 1 << 20
 LARGE_SEGMENT = 20 * MIB
 _INTERVALS = 16
-"""Of ``roundup_power2_divisions``: from 1 MiB to 64 GiB by powers of two, the last for all above."""
+"""Of ``roundup_power2_divisions``: from 1 MiB to 64 GiB by powers of two, the last for
+all above.
+"""
 _IGNORED = (
     "release_lock_on_cudamalloc",
     "release_lock_on_hipmalloc",
@@ -36,14 +40,18 @@ class AllocatorConf(NamedTuple):
     max_non_split_rounding: int = LARGE_SEGMENT
     """How much larger than the request an oversize block may be."""
     garbage_collection_threshold: float = 0.0
-    """Share of the allowed memory above which old cached segments are freed; needs ``memory_fraction``."""
+    """Share of the allowed memory above which old cached segments are freed; needs
+    ``memory_fraction``.
+    """
     roundup_power2_divisions: tuple[int, ...] = (0,) * _INTERVALS
     large_segment: int = LARGE_SEGMENT
     memory_fraction: float | None = None
     """Share of the GPU's memory that the process may reserve; None: no limit was set."""
 
     def round_size(self, size: int) -> int:
-        """What a request takes: a multiple of 512, or the next of n parts between two powers of two."""
+        """What a request takes: a multiple of 512, or the next of n parts between two powers of
+        two.
+        """
         if size < 512:
             return 512
         floor = size.bit_length() - 1
@@ -156,7 +164,9 @@ def _backend(conf: AllocatorConf, name: str, value: str) -> AllocatorConf:
 
 
 def _divisions(conf: AllocatorConf, name: str, value: str) -> AllocatorConf:
-    """One number for all sizes, or ``[256:1,512:2,1024:4,>:8]`` with the lower ends of intervals in MiB."""
+    """One number for all sizes, or ``[256:1,512:2,1024:4,>:8]`` with the lower ends of intervals in
+    MiB.
+    """
     if not value.startswith("["):
         return conf._replace(roundup_power2_divisions=(_power(name, value),) * _INTERVALS)
     divisions = [0] * _INTERVALS

@@ -1,15 +1,17 @@
 """A log of all layers from a trace of four: the middle layers' events repeated in every phase.
 
-A trace is cut into sections, each the work of one repeated layer: in a forward and a backward pass the events from the
-first allocation of a layer to the first of the next one; elsewhere (weights, gradient clipping, updates over lists of
-tensors) the run of events on one layer's storages. Sections come in sweeps over the layers, upwards or downwards. The
-first and the last layer may differ from the rest; the two between must be alike, and what is put between these two is
-made of both: an event on a storage of the layer below is taken from the upper one, where that storage is a middle
-layer's too, and one on a storage of the layer above from the lower one.
+A trace is cut into sections, each the work of one repeated layer: in a forward and a backward pass
+the events from the first allocation of a layer to the first of the next one; elsewhere (weights,
+gradient clipping, updates over lists of tensors) the run of events on one layer's storages.
+Sections come in sweeps over the layers, upwards or downwards. The first and the last layer may
+differ from the rest; the two between must be alike, and what is put between these two is made of
+both: an event on a storage of the layer below is taken from the upper one, where that storage is a
+middle layer's too, and one on a storage of the layer above from the lower one.
 
-A storage is known by the layer in whose section it was made, and its number there; what a section frees of its
-neighbours is found by the same number with the neighbour's index. What a layer gathers ahead for the next one, and the
-one after that frees (packed weights under FSDP1), is found two layers further on.
+A storage is known by the layer in whose section it was made, and its number there; what a section
+frees of its neighbours is found by the same number with the neighbour's index. What a layer gathers
+ahead for the next one, and the one after that frees (packed weights under FSDP1), is found two
+layers further on.
 """
 
 from __future__ import annotations
@@ -29,15 +31,18 @@ UNLIKE = (
     "the model's middle layers are unlike, so that a few cannot stand for all: trace all of them"
 )
 _IN_TURN = ("forward", "loss", "backward", "optimizer")
-"""Phases in which one layer is at work after the other, and frees what its neighbour left; an update in lists of
-tensors frees those of all layers at once, which ``_tags`` tells apart."""
+"""Phases in which one layer is at work after the other, and frees what its neighbour left; an
+update in lists of tensors frees those of all layers at once, which ``_tags`` tells apart.
+"""
 _PASSES = ("forward", "loss", "backward")
 _COPIED = ("bytes", "stream", "category", "operator", "module")
 """Columns that a copy of a layer has from the one that was traced."""
 
 
 class Section(NamedTuple):
-    """Events ``start`` to ``end`` of the trace, the work of the traced layer ``layer`` (-1: of none)."""
+    """Events ``start`` to ``end`` of the trace, the work of the traced layer ``layer`` (-1: of
+    none).
+    """
 
     start: int
     end: int
@@ -51,7 +56,8 @@ def deepen(log: EventLog, layers: int) -> EventLog:
     """The log of ``layers`` layers from one of four.
 
     Raises:
-        ValueError: the trace's layers cannot be repeated (fewer than four, unlike ones, a free across layers).
+        ValueError: the trace's layers cannot be repeated (fewer than four, unlike ones, a free
+            across layers).
     """
     traced = max(log.layer) + 1
     if layers == traced:
@@ -65,9 +71,11 @@ def deepen(log: EventLog, layers: int) -> EventLog:
 
 
 def _newest_first(log: EventLog) -> EventLog:
-    """With what passes free in one go freed as a backward pass meets the layers, which leaves the allocator the same.
+    """With what passes free in one go freed as a backward pass meets the layers, which leaves the
+    allocator the same.
 
-    FSDP1 lets go of what its hooks hold of all layers in the order of its units, autocast in that of a hash table.
+    FSDP1 lets go of what its hooks hold of all layers in the order of its units, autocast in that
+    of a hash table.
     """
     events = log.events.copy()
     for start, end, phase, _ in spans(log, len(log.events)):
@@ -102,8 +110,9 @@ def _sections(log: EventLog, start: int, end: int, phase: str) -> list[Section]:
 def _tags(log: EventLog, start: int, end: int, in_turn: bool) -> list[int]:
     """The layer at work at each event, -1 before the first.
 
-    An event says so itself if its storage is of a layer; in a pass only allocations do, and runs of frees of several
-    layers that reach beyond the neighbours of the layer at work. Between those the layer at work stays.
+    An event says so itself if its storage is of a layer; in a pass only allocations do, and runs of
+    frees of several layers that reach beyond the neighbours of the layer at work. Between those the
+    layer at work stays.
     """
     tags: list[int] = []
     at_work = maker = -1
@@ -132,10 +141,11 @@ def _owners(log: EventLog, sections: list[Section]) -> list[int]:
 def _postponed(
     log: EventLog, sections: list[Section], owner: list[int]
 ) -> tuple[EventLog, list[Section]]:
-    """With what the lower middle layer alone frees and none or the first made, freed when the first layer's turn comes.
+    """With what the lower middle layer alone frees and none or the first made, freed when the first
+    layer's turn comes.
 
-    Such is the mask of every other layer (Gemma 2) and the first layer's position bias that all later ones add (T5),
-    which go in the backward of the last layer that uses them.
+    Such is the mask of every other layer (Gemma 2) and the first layer's position bias that all
+    later ones add (T5), which go in the backward of the last layer that uses them.
     """
     events, moved = log.events.copy(), list(sections)
     for at, (above, lower, first) in enumerate(
@@ -169,8 +179,9 @@ def _lone(log: EventLog, lower: list[int], upper: list[int], owner: list[int]) -
 
 
 def _ahead(log: EventLog, sections: list[Section], owner: list[int]) -> dict[int, int]:
-    """For each storage of the last layer that the lower middle one frees on the way down, that of the upper middle one
-    which the first layer frees likewise."""
+    """For each storage of the last layer that the lower middle one frees on the way down, that of
+    the upper middle one which the first layer frees likewise.
+    """
     found: dict[int, int] = {}
     for lower, first in pairwise(sections):
         if (lower.layer, first.layer) != (LOWER, FIRST):
@@ -191,7 +202,9 @@ def _ahead(log: EventLog, sections: list[Section], owner: list[int]) -> dict[int
 
 
 def _twins(log: EventLog, owner: list[int]) -> list[int]:
-    """For each storage of the lower middle layer its counterpart in the upper one; itself for all others."""
+    """For each storage of the lower middle layer its counterpart in the upper one; itself for all
+    others.
+    """
     made: dict[int, list[tuple[int, int]]] = {LOWER: [], UPPER: []}
     for phase, (start, end, _, _) in enumerate(spans(log, len(log.events))):
         for event in log.events[start:end]:
@@ -208,10 +221,11 @@ def _twins(log: EventLog, owner: list[int]) -> list[int]:
 
 
 class _Deep:
-    """Writes the sections one after the other, with the copies; storages are counted anew as they are allocated.
+    """Writes the sections one after the other, with the copies; storages are counted anew as they
+    are allocated.
 
-    What a middle layer makes is allocated again by every other one, so many storages later, and so is freed: each event
-    of the copies is a number that rises or falls evenly from layer to layer.
+    What a middle layer makes is allocated again by every other one, so many storages later, and so
+    is freed: each event of the copies is a number that rises or falls evenly from layer to layer.
     """
 
     def __init__(
@@ -219,7 +233,9 @@ class _Deep:
     ) -> None:
         self.log, self.owner, self.twin, self.ahead, self.layers = log, owner, twin, ahead, layers
         self.at = [0] * len(twin)
-        """The number of each storage; of one that middle layers make, what it would be at depth 0."""
+        """The number of each storage; of one that middle layers make, what it would be
+        at depth 0.
+        """
         self.by = [0] * len(twin)
         """How much that rises from layer to layer."""
         self.events: list[int] = []
@@ -237,7 +253,8 @@ class _Deep:
         freed = [event for event in self.events if event < 0]
         if len(set(freed)) < len(freed) or 0 in self.events:
             raise ValueError(
-                "a layer frees what a far one made, so that a few cannot stand for all: trace all of them"
+                "a layer frees what a far one made, so that a few cannot stand for "
+                "all: trace all of them"
             )
         marks = tuple(
             (starts.get(at, len(self.events)), phase, step) for at, phase, step in self.log.marks
@@ -297,7 +314,9 @@ class _Deep:
             self.layer += [depth if own else -1 for own in of_layer]
 
     def line(self, event: int, at_work: int) -> tuple[int, int]:
-        """An event in the section of a layer: what it would be at depth 0, and how much it rises with the depth."""
+        """An event in the section of a layer: what it would be at depth 0, and how much it rises
+        with the depth.
+        """
         storage, sign = abs(event), 1 if event > 0 else -1
         made_by, twin = self.owner[storage], self.twin[storage]
         offset = made_by - at_work if made_by in (LOWER, UPPER) else 0

@@ -78,21 +78,24 @@ class Estimate:
 
 
 def gib(size: float) -> float:
-    """Bytes in GiB, not rounded: a power of two divides exactly, so that parts still add up to the byte."""
+    """Bytes in GiB, not rounded: a power of two divides exactly, so that parts still add up to the
+    byte.
+    """
     return size / GIB
 
 
 def calibrated(estimate: Estimate, records: Iterable[Mapping[str, Any]]) -> Estimate:
     """An estimate that starts from what was measured of this model.
 
-    The latest record of the same model and kind of setup, by the same tier, scales the allocated and the reserved peak.
-    Without one, the latest of what lasts beyond a step (its kind ends in ``lasting``; a CPU measures no more) changes
-    both by the difference in those categories. The breakdown gets the difference as ``measured_difference``, so that it
-    still adds up.
+    The latest record of the same model and kind of setup, by the same tier, scales the allocated
+    and the reserved peak. Without one, the latest of what lasts beyond a step (its kind ends in
+    ``lasting``; a CPU measures no more) changes both by the difference in those categories. The
+    breakdown gets the difference as ``measured_difference``, so that it still adds up.
 
     Args:
         estimate: by a tier alone.
-        records: ``model``, ``kind``, ``ratio`` (measured over estimated), maybe ``tier`` and ``run``; the newest last.
+        records: ``model``, ``kind``, ``ratio`` (measured over estimated), maybe ``tier`` and
+            ``run``; the newest last.
     """
     setup, peak = estimate.setup, estimate.peak
     own = [one for one in records if one.get("tier") in (None, peak.tier)]
@@ -114,7 +117,10 @@ def calibrated(estimate: Estimate, records: Iterable[Mapping[str, Any]]) -> Esti
     if allocated != peak.allocated:
         breakdown["measured_difference"] = allocated - peak.allocated
     scaled = replace(peak, allocated=allocated, reserved=reserved, breakdown=breakdown)
-    note = f"calibrated by {_named(str(known.get('run') or ''))} of this model: {100 * (ratio - 1):+.1f} %{what}"
+    note = (
+        f"calibrated by {_named(str(known.get('run') or ''))} of this model: "
+        f"{100 * (ratio - 1):+.1f} %{what}"
+    )
     return replace(estimate, peak=scaled, notes=(*estimate.notes, note))
 
 

@@ -2,14 +2,15 @@
 
 A gzipped JSON file, since the tracing interpreter may have nothing but torch:
 
-``{"format": 1, "meta": {...}, "strings": [...], "storages": [[bytes, stream, category, operator, module, layer], ...],
-"events": [...], "marks": [[position, phase, step], ...]}``
+``{"format": 1, "meta": {...}, "strings": [...], "storages": [[bytes, stream, category, operator,
+module, layer], ...], "events": [...], "marks": [[position, phase, step], ...]}``
 
-Storage ``i`` (counted from 1) is allocated by the event ``i`` and freed by ``-i``. ``category``, ``operator`` and
-``module`` are indices into ``strings``; ``layer`` is the index of the repeated layer that a storage belongs to, or -1.
-``marks`` say at which position of ``events`` a phase of a step begins: ``init``, ``forward``, ``loss``, ``backward``,
-``clip``, ``optimizer``, ``zero_grad``. ``meta`` holds ``versions``, ``setup``, ``layers`` (how many repeated layers the
-trace ran with) and ``notes``.
+Storage ``i`` (counted from 1) is allocated by the event ``i`` and freed by ``-i``. ``category``,
+``operator`` and ``module`` are indices into ``strings``; ``layer`` is the index of the repeated
+layer that a storage belongs to, or -1. ``marks`` say at which position of ``events`` a phase of a
+step begins: ``init``, ``forward``, ``loss``, ``backward``, ``clip``, ``optimizer``, ``zero_grad``.
+``meta`` holds ``versions``, ``setup``, ``layers`` (how many repeated layers the trace ran with) and
+``notes``.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class EventLog:
-    """Columns over storages (index 0 is a dummy, so that ids are indices) and the signed events in order.
+    """Columns over storages (index 0 is a dummy, so that ids are indices) and the signed events in
+    order.
 
     Plain lists: importing NumPy takes longer than an estimate.
     """
@@ -134,8 +136,9 @@ def parse(document: dict[str, Any]) -> EventLog:
 def ordered(log: EventLog) -> EventLog:
     """Where storages of many layers are freed at once, in the order in which they were made.
 
-    Autocast drops its cached casts in the order of a hash table, another one in each process. The allocator ends in the
-    same state whatever the order, but a few layers can stand for all only where each run gives the same events.
+    Autocast drops its cached casts in the order of a hash table, another one in each process. The
+    allocator ends in the same state whatever the order, but a few layers can stand for all only
+    where each run gives the same events.
     """
     events: list[int] = []
     for frees, run in groupby(log.events, lambda event: event < 0):

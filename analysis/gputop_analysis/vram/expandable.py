@@ -1,7 +1,8 @@
 """Expandable segments: one range of addresses a pool, to which memory is mapped page by page.
 
-After ``find_expandable_block``, ``map_block`` and ``unmap_block`` of ``c10/cuda/CUDACachingAllocator.cpp``. Sizes and
-addresses count units of 512 bytes. The range is taken as endless; PyTorch opens a second one after 9/8 of the GPU.
+After ``find_expandable_block``, ``map_block`` and ``unmap_block`` of
+``c10/cuda/CUDACachingAllocator.cpp``. Sizes and addresses count units of 512 bytes. The range is
+taken as endless; PyTorch opens a second one after 9/8 of the GPU.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from gputop_analysis.vram.blocks import FreeBlocks
 
 
 def grow(pool: FreeBlocks, size: int, room: int) -> tuple[int | None, int]:
-    """A free block of at least ``size`` by mapping pages; where it is (None: no room) and how much was mapped."""
+    """A free block of at least ``size`` by mapping pages; where it is (None: no room) and how much
+    was mapped.
+    """
     at = _candidate(pool, size)
     mapped = 0
     while (have := pool.sizes.get(at, 0)) < size:
@@ -64,7 +67,9 @@ def unmap_free(pool: FreeBlocks) -> int:
 
 
 def _candidate(pool: FreeBlocks, size: int) -> int:
-    """The lowest hole, or the free block before it, from which holes and free blocks reach over ``size``."""
+    """The lowest hole, or the free block before it, from which holes and free blocks reach over
+    ``size``.
+    """
     for hole in sorted(pool.unmapped):
         start = at = pool.ends.get(hole, hole)
         while at - start < size:

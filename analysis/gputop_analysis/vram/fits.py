@@ -17,13 +17,15 @@ NEAR = 1.03
 class Need:
     """What an estimate asks of a GPU; bytes.
 
-    Between what is allocated and what would be reserved the allocator gives its cache back and tries again. Whether
-    that is enough a replay tells; it is costly, so that each answer narrows the range in which the next is needed.
+    Between what is allocated and what would be reserved the allocator gives its cache back and
+    tries again. Whether that is enough a replay tells; it is costly, so that each answer narrows
+    the range in which the next is needed.
 
     Args:
         allocated: at the peak.
         reserved: at the peak, on a GPU with enough memory.
-        runs_in: whether it runs where segments may take so many bytes, by replay; None: only ``reserved`` says.
+        runs_in: whether it runs where segments may take so many bytes, by replay; None: only
+            ``reserved`` says.
     """
 
     def __init__(
@@ -53,7 +55,9 @@ class Fit(NamedTuple):
     """As the driver shows it."""
     fits: bool
     headroom: int
-    """Left beside the device total; below 0 where it is short of it, or runs only by giving its cache back."""
+    """Left beside the device total; below 0 where it is short of it, or runs only by giving its
+    cache back.
+    """
 
 
 def overhead(setup: Setup) -> int:
@@ -62,7 +66,9 @@ def overhead(setup: Setup) -> int:
 
 
 def rooms(setup: Setup) -> list[list[int]]:
-    """Bytes that segments may take on each GPU that it can run on, the least first; in groups that are ``NEAR``."""
+    """Bytes that segments may take on each GPU that it can run on, the least first; in groups that
+    are ``NEAR``.
+    """
     besides = overhead(setup)
     found: list[list[int]] = []
     for room in sorted({spec.usable_bytes - besides for spec in _gpus(setup)}):
@@ -85,9 +91,11 @@ def fits(setup: Setup, need: Need) -> tuple[Fit, ...]:
 
 
 def _settle(need: Need, upwards: list[list[int]]) -> None:
-    """Ask for the rooms, the least first, until one is enough: to run out of memory is soon told, to run is told once.
+    """Ask for the rooms, the least first, until one is enough: to run out of memory is soon told,
+    to run is told once.
 
-    Where the least of some near one another is not enough, the most of them is asked about next: mostly nor is that.
+    Where the least of some near one another is not enough, the most of them is asked about next:
+    mostly nor is that.
     """
     for group in upwards:
         if need.within(group[0]) or (

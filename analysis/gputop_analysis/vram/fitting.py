@@ -19,7 +19,9 @@ PURPOSES = ("full fine-tuning", "LoRA", "QLoRA")
 COUNTS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """GPUs that are tried where those at hand are too few."""
 STATE_BYTES, WEIGHT_BYTES = 16, 2
-"""On the host for each trained parameter (fp32 weight, gradient and two moments), and for each parameter."""
+"""On the host for each trained parameter (fp32 weight, gradient and two moments), and for each
+parameter.
+"""
 _SHARDED = ("fsdp1", "fsdp2", "hsdp", "zero1", "zero2", "zero3")
 
 
@@ -35,7 +37,9 @@ class Way:
     gpus: int
     estimate: Estimate
     verdict: str
-    """``yes`` where even the safe end has room, ``tight`` where the estimate has or the host has to help, ``no``."""
+    """``yes`` where even the safe end has room, ``tight`` where the estimate has or the host has to
+    help, ``no``.
+    """
 
     @property
     def host_bytes(self) -> int:

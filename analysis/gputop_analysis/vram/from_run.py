@@ -1,4 +1,6 @@
-"""The setup of a run as its ranks described themselves, so that an estimate starts from what is being trained."""
+"""The setup of a run as its ranks described themselves, so that an estimate starts from what is
+being trained.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ _CONFIG = {
     "experts_per_token": "num_experts_per_tok",
     "tied_embeddings": "tie_word_embeddings",
 }
-"""Key of the hello's ``model.config`` and the key of a Hugging Face configuration that it came from."""
+"""Key of the hello's ``model.config`` and the key of a Hugging Face configuration that it came
+from.
+"""
 _NEEDED = ("hidden_size", "layers", "heads", "vocab_size")
 _OPTIMIZERS = {
     "adamw": "adamw",
@@ -55,10 +59,12 @@ SAME_SIZE = 0.02
 def setup_of(
     view: RunView, rank: int | None = None, instead: ModelShape | None = None
 ) -> Setup | None:
-    """How a rank of the run trains, the first one by default; ``instead`` takes the place of a model that is not told.
+    """How a rank of the run trains, the first one by default; ``instead`` takes the place of a
+    model that is not told.
 
     Returns:
-        None where the model has no configuration with an architecture in it, or the batches no sequence length.
+        None where the model has no configuration with an architecture in it, or the batches no
+        sequence length.
     """
     hello = view.hello(rank) or view.record.hello(rank or 0) or {}
     series = view.per_rank.get(view.ranks[0] if rank is None and view.ranks else (rank or 0))
@@ -105,7 +111,9 @@ def setup_of_hello(
 
 
 def shape_of_hello(hello: Hello) -> ModelShape | None:
-    """The architecture, under the catalog's name where the catalog has one of these sizes; None if it is not known."""
+    """The architecture, under the catalog's name where the catalog has one of these sizes; None if
+    it is not known.
+    """
     model = _entry(hello, "model")
     config = _entry(model, "config")
     if not all(config.get(name) for name in _NEEDED):
@@ -138,7 +146,9 @@ def _is_same(known: ModelShape, shape: ModelShape) -> bool:
 
 
 def _batch_sizes(hello: Hello) -> tuple[int, int, int, int] | None:
-    """Micro-batch, sequence length, images of a sequence and their edge; None where the batches have no sequence."""
+    """Micro-batch, sequence length, images of a sequence and their edge; None where the batches
+    have no sequence.
+    """
     shapes: Mapping[str, list[int]] = _entry(_entry(hello, "batch"), "shapes")
     tokens = next(
         (s for key, s in shapes.items() if key.rpartition(".")[2] in _TOKENS and len(s) == 2), None

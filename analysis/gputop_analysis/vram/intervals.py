@@ -1,10 +1,11 @@
 """How far an estimate may be off: from the errors that each tier made on published measurements.
 
-``vram_intervals.json`` is written by ``bench/vram_accuracy.py --write-intervals`` as ``{tier: {kind: [lo_pct, hi_pct,
-n]}}``: the 5th and 95th percentile of (measured - estimated) / estimated, and the number of runs. They are runs whose
-reserved memory or device total was measured; where a kind has fewer than ``ENOUGH`` of these, also those by what was
-allocated. A run that measured less than the weights, gradients and states that it names says something else than it
-measured, and does not count.
+``vram_intervals.json`` is written by ``bench/vram_accuracy.py --write-intervals`` as ``{tier:
+{kind: [lo_pct, hi_pct, n]}}``: the 5th and 95th percentile of (measured - estimated) / estimated,
+and the number of runs. They are runs whose reserved memory or device total was measured; where a
+kind has fewer than ``ENOUGH`` of these, also those by what was allocated. A run that measured less
+than the weights, gradients and states that it names says something else than it measured, and does
+not count.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ ENOUGH = 5
 SURE = 19
 """Runs whose least and greatest hold nine of ten of all others on average, (n - 1) / (n + 1)."""
 LEAST = 3.0
-"""Percent to either side at the least where fewer runs speak, which often are of one source and alike."""
+"""Percent to either side at the least where fewer runs speak, which often are of one source and
+alike.
+"""
 UNKNOWN = (-30.0, 30.0)
 """Where a tier was never compared: what other estimators are off by."""
 
@@ -53,7 +56,8 @@ def case(setup: Setup) -> str:
 
 
 def interval(setup: Setup, tier: str) -> tuple[float, float]:
-    """(low, high) in percent of the estimate, between which nine of ten measurements lay; the estimate is in it.
+    """(low, high) in percent of the estimate, between which nine of ten measurements lay; the
+    estimate is in it.
 
     Where they were few, it is never narrower than ``LEAST``.
     """

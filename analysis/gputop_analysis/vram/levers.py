@@ -1,4 +1,6 @@
-"""What to change to need less: each change that applies to a setup, to be estimated again by the same tier."""
+"""What to change to need less: each change that applies to a setup, to be estimated again by the
+same tier.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ class Lever(NamedTuple):
 
 
 def changes(setup: Setup) -> Iterator[tuple[str, Setup]]:
-    """(name, changed setup) of every change that applies and leaves something that can be trained."""
+    """(name, changed setup) of every change that applies and leaves something that can
+    be trained.
+    """
     for kind in (_activations, _states, _adapters, _sharding, _allocator):
         for name, changed in kind(setup):
             if _possible(changed):

@@ -1,4 +1,6 @@
-"""An out-of-memory error explained: the layer that asked, what held the memory, the nearest change that would fit."""
+"""An out-of-memory error explained: the layer that asked, what held the memory, the nearest change
+that would fit.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ class OutOfMemory:
     step: int | None
     phase: str
     layer: str
-    """Path of the innermost module whose forward was going on; empty in the autograd engine and the optimizer."""
+    """Path of the innermost module whose forward was going on; empty in the autograd engine and the
+    optimizer.
+    """
     layer_class: str
     sizes: dict[str, float] = field(default_factory=dict)
     """``asked``, ``total``, ``free``, ``allocated``, ``idle``, as far as the message says them."""
@@ -84,7 +88,9 @@ class OutOfMemory:
 
 
 def sizes(message: str) -> dict[str, float]:
-    """Bytes by name, as PyTorch's message of an out-of-memory error says them (c10/cuda/CUDACachingAllocator.cpp)."""
+    """Bytes by name, as PyTorch's message of an out-of-memory error says them
+    (c10/cuda/CUDACachingAllocator.cpp).
+    """
     found = {}
     for name, pattern in _PATTERNS.items():
         match = re.search(pattern, message)
@@ -113,7 +119,9 @@ def explain(event: Event) -> OutOfMemory:
 
 
 def _held(memory: Event, allocated: float) -> dict[str, int]:
-    """By holder, the largest first; what is allocated beyond what was counted is activations and temporaries."""
+    """By holder, the largest first; what is allocated beyond what was counted is activations and
+    temporaries.
+    """
     found = {name: int(memory.get(key) or 0) for name, key in _HELD.items()}
     if allocated:
         found[REST] = max(0, round(allocated) - sum(found.values()))
@@ -123,10 +131,11 @@ def _held(memory: Event, allocated: float) -> dict[str, int]:
 
 
 def nearest_lever(view: RunView, found: OutOfMemory) -> tuple[Lever, Estimate] | None:
-    """The change with the smallest saving that would have fitted, and the estimate it is a change of.
+    """The change with the smallest saving that would have fitted, and the estimate it is a change
+    of.
 
-    The estimate is lifted to what the run is known to have asked for, where that was more. Where no change alone is
-    enough, the nearest of two together is named.
+    The estimate is lifted to what the run is known to have asked for, where that was more. Where no
+    change alone is enough, the nearest of two together is named.
 
     Returns:
         None where the model or the card's memory is not known, or no two changes are enough.

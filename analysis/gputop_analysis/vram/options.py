@@ -1,4 +1,6 @@
-"""The options of an estimate by plain names: one table for the command line, the API, CSV columns and the form."""
+"""The options of an estimate by plain names: one table for the command line, the API, CSV columns
+and the form.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class Option(NamedTuple):
     name: str
     group: str
     kind: str
-    """``count`` (whole number), ``share`` (0..1), ``choice``, ``words`` (with commas between), ``flag`` or ``text``."""
+    """``count`` (whole number), ``share`` (0..1), ``choice``, ``words`` (with commas between),
+    ``flag`` or ``text``.
+    """
     default: Any
     help: str
     choices: tuple[str, ...] = ()
@@ -165,7 +169,8 @@ def setup_of(model: ModelShape, values: Mapping[str, Any], base: Setup | None = 
 
     Args:
         model: what is trained.
-        values: by the names of ``OPTIONS``, as text or as they are; what is missing stays as in ``base``.
+        values: by the names of ``OPTIONS``, as text or as they are; what is missing stays as in
+            ``base``.
         base: where to start; the defaults without.
 
     Raises:
@@ -179,7 +184,8 @@ def setup_of(model: ModelShape, values: Mapping[str, Any], base: Setup | None = 
     chosen |= {plain_name(name): parse(plain_name(name), value) for name, value in values.items()}
     if chosen["lora_rank"] == 0 and chosen["quant"]:
         raise ValueError(
-            f"quant {chosen['quant']} trains adapters on frozen weights: give a lora_rank, for example 16"
+            f"quant {chosen['quant']} trains adapters on frozen weights: give a lora_rank, for "
+            "example 16"
         )
     if chosen["sharding"] == "none" and chosen["dp"] > 1:
         chosen["sharding"] = "ddp"
@@ -225,7 +231,8 @@ def parse(name: str, value: Any) -> Any:
     """A value as its option keeps it.
 
     Raises:
-        ValueError: no such option, or a value that it does not take; the message says which it takes.
+        ValueError: no such option, or a value that it does not take; the message says which it
+            takes.
     """
     option = OPTION.get(name)
     if option is None:

@@ -1,4 +1,6 @@
-"""What a few real steps measured beside the estimate, by category, and what of it later estimates start from."""
+"""What a few real steps measured beside the estimate, by category, and what of it later estimates
+start from.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,8 @@ def compared(estimate: Estimate, log: EventLog | None, measured: Mapping[str, An
 
     Args:
         estimate: by a tier alone.
-        log: the events that it comes from; without them its breakdown at the peak stands for the categories.
+        log: the events that it comes from; without them its breakdown at the peak stands for the
+            categories.
         measured: bytes as ``gputop_tracer.probe`` writes them.
     """
     breakdown, peak = estimate.peak.breakdown, estimate.peak
@@ -99,8 +102,8 @@ def compared(estimate: Estimate, log: EventLog | None, measured: Mapping[str, An
 def record(found: Compared, setup: Setup) -> dict[str, Any] | None:
     """What is stored of it; None where nothing was both estimated and measured.
 
-    A GPU's peak counts as a whole. Of a CPU only what lasts beyond a step counts (see ``LASTING``); of gradients it is
-    known how much lives at the peak only where there are events.
+    A GPU's peak counts as a whole. Of a CPU only what lasts beyond a step counts (see ``LASTING``);
+    of gradients it is known how much lives at the peak only where there are events.
     """
     common = {"model": found.model, "kind": kind(setup), "tier": found.tier}
     peak = found.row("peak allocated")

@@ -28,11 +28,14 @@ def estimate(
 
     Args:
         setup: the model and how it is trained.
-        tier: ``trace``, ``profile`` or ``formula``; None: a trace if ``log`` is given, else the first that covers it.
-        capacity: bytes of the GPU that it is to run on; a replay then tells retries and where memory runs out.
+        tier: ``trace``, ``profile`` or ``formula``; None: a trace if ``log`` is given, else the
+            first that covers it.
+        capacity: bytes of the GPU that it is to run on; a replay then tells retries and where
+            memory runs out.
         log: the events of a trace of this setup, with all layers.
         gpu: the GPU that the largest micro-batch is wanted for; empty: the smallest that fits.
-        advice: whether to look for levers and the largest micro-batch, which takes a dozen further estimates.
+        advice: whether to look for levers and the largest micro-batch, which takes a dozen further
+            estimates.
 
     Raises:
         ValueError: an impossible combination (which rule) or an unknown tier.

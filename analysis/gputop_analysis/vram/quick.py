@@ -1,15 +1,19 @@
-"""The caching allocator without options, or with expandable segments, in one loop: far faster than ``allocator``.
+"""The caching allocator without options, or with expandable segments, in one loop: far faster than
+``allocator``.
 
-Written for speed, which is why it repeats the rules of ``allocator`` and ``blocks``: a method call for each event costs
-more than the work. Blocks are numbers, lists say what lies before and after each, and free ones lie in bins by their
-size. A training step asks for the same few sizes again and again: each storage knows the bin of its size, where two of
-three requests find a block and three of four blocks go back to.
+Written for speed, which is why it repeats the rules of ``allocator`` and ``blocks``: a method call
+for each event costs more than the work. Blocks are numbers, lists say what lies before and after
+each, and free ones lie in bins by their size. A training step asks for the same few sizes again and
+again: each storage knows the bin of its size, where two of three requests find a block and three of
+four blocks go back to.
 
-With expandable segments a pool is one range of addresses. A free block at its end serves only what fits in no other one
-(``find_free_block`` of ``CUDACachingAllocator.cpp`` passes it over, since it can still grow), so it is in no bin.
+With expandable segments a pool is one range of addresses. A free block at its end serves only what
+fits in no other one (``find_free_block`` of ``CUDACachingAllocator.cpp`` passes it over, since it
+can still grow), so it is in no bin.
 
-A GPU's capacity changes nothing before the first segment that does not fit in it. So a playback remembers how things
-stood where each capacity of interest was reached, and playing it again with that much room goes on from there.
+A GPU's capacity changes nothing before the first segment that does not fit in it. So a playback
+remembers how things stood where each capacity of interest was reached, and playing it again with
+that much room goes on from there.
 """
 
 from __future__ import annotations
@@ -36,8 +40,9 @@ class Played(NamedTuple):
     reserved: int
     """The most."""
     at_most: int
-    """The storage for which the last large segment was made before the most was reserved; 0: none. A small one may come
-    at any time of the step and adds next to nothing."""
+    """The storage for which the last large segment was made before the most was reserved; 0: none.
+    A small one may come at any time of the step and adds next to nothing.
+    """
     retries: int
     """How often everything cached was given back because the capacity was reached."""
     oom: int
@@ -48,7 +53,9 @@ class _Pool(NamedTuple):
     """The free blocks of one stream, small or large."""
 
     bins: dict[int, list[int]]
-    """Spots by size, the lowest address first; those of the sizes that are asked for stay when they are empty."""
+    """Spots by size, the lowest address first; those of the sizes that are asked for stay when they
+    are empty.
+    """
     sizes: list[int]
     """The keys of ``bins``, sorted."""
 
@@ -153,7 +160,8 @@ class Playback:
 
 
 def _play(state: _State, playback: Playback, limit: int, pause: bool = False) -> bool:
-    """The events that are left, up to one that runs out of memory, or with ``pause`` up to one that reaches the limit.
+    """The events that are left, up to one that runs out of memory, or with ``pause`` up to one that
+    reaches the limit.
 
     Whether none did.
     """

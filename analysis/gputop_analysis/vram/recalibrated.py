@@ -1,4 +1,6 @@
-"""A calibrated estimate with all that follows from its peak: fits, levers and the largest micro-batch agree with it."""
+"""A calibrated estimate with all that follows from its peak: fits, levers and the largest
+micro-batch agree with it.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from gputop_analysis.vram.fits import Need, fits
 def recalibrated(
     estimate: Estimate, records: Iterable[Mapping[str, Any]], gpu: str = "", advice: bool = True
 ) -> Estimate:
-    """The estimate as the latest record of its model and kind scales it; the same where there is none.
+    """The estimate as the latest record of its model and kind scales it; the same where there is
+    none.
 
     Args:
         estimate: by a tier alone.

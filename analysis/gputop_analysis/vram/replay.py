@@ -1,7 +1,9 @@
-"""From the memory events of a step to what it needs: every storage through the caching allocator, then sums.
+"""From the memory events of a step to what it needs: every storage through the caching allocator,
+then sums.
 
-A block may be larger than its request (what would be left over is not split off), and PyTorch counts the whole block as
-allocated. So the sizes that the allocator gave out are summed, not those that were asked for.
+A block may be larger than its request (what would be left over is not split off), and PyTorch
+counts the whole block as allocated. So the sizes that the allocator gave out are summed, not those
+that were asked for.
 """
 
 from __future__ import annotations
@@ -82,7 +84,9 @@ class Replay:
         return Replayed(taken, events, allocated, reserved, then, found.retries, found.oom)
 
     def least(self) -> int:
-        """Bytes allocated at the peak if each block is as large as was asked for: no less is reserved."""
+        """Bytes allocated at the peak if each block is as large as was asked for: no less is
+        reserved.
+        """
         return max(self._running(), default=0)
 
     def reserved(self) -> int:
@@ -104,7 +108,8 @@ class Replay:
         return self._quick
 
     def _some(self) -> int:
-        """Bytes allocated at some time, if each block is as large as was asked for: where other sizes had their peak.
+        """Bytes allocated at some time, if each block is as large as was asked for: where other
+        sizes had their peak.
 
         That is near the peak of these, and is told without a sum over all events.
         """
@@ -205,7 +210,9 @@ def summary(log: EventLog, played: Replayed, tier: str) -> Peak:
 
 
 def operation(log: EventLog, at: int) -> str:
-    """The operation of an event, as ``phase: module: operator``, without those that are not known."""
+    """The operation of an event, as ``phase: module: operator``, without those that are
+    not known.
+    """
     storage = abs(log.events[at])
     phase = next((name for start, name, _ in reversed(log.marks) if start <= at), "")
     module, layer = log.strings[log.module[storage]], log.layer[storage]

@@ -41,7 +41,10 @@ def _counts(setup: Setup) -> Iterator[str]:
             yield f"{name} must be at most {MOST}, not {value}"
     longest = setup.model.max_position
     if longest and setup.seq > longest and setup.model.family in ("gpt2", "bert", "opt"):
-        yield f"{setup.model.name} has learned positions for {longest} tokens, seq {setup.seq} is beyond them"
+        yield (
+            f"{setup.model.name} has learned positions for {longest} tokens, seq {setup.seq} is "
+            "beyond them"
+        )
 
 
 def _adapters(setup: Setup) -> Iterator[str]:
@@ -49,11 +52,17 @@ def _adapters(setup: Setup) -> Iterator[str]:
         yield f"the LoRA rank must be at least 1, not {setup.lora.rank}"
     hidden = setup.model.hidden
     if setup.lora is not None and hidden and setup.lora.rank > hidden:
-        yield f"LoRA rank {setup.lora.rank} is above the hidden size {hidden}: adapters would outgrow their layers"
+        yield (
+            f"LoRA rank {setup.lora.rank} is above the hidden size {hidden}: adapters would "
+            "outgrow their layers"
+        )
     if setup.lora is not None and hidden and not setup.model.vision_layers:
         yield from _targets(setup)
     if setup.quantized and setup.lora is None and setup.optimizer != "none":
-        yield f"{setup.quantized} weights are frozen: they can only be trained with LoRA adapters (add a LoRA rank)"
+        yield (
+            f"{setup.quantized} weights are frozen: they can only be trained with LoRA adapters "
+            "(add a LoRA rank)"
+        )
     if (
         setup.quantized
         and setup.parallel.sharding in ("zero1", "zero2", "zero3")
@@ -74,7 +83,10 @@ def _targets(setup: Setup) -> Iterator[str]:
     names = dict.fromkeys(one.name for moe in (False, True) for one in linears(shape, moe))
     if lora is not None and names and not adapters(shape, lora):
         asked = ", ".join(lora.targets) or "nothing"
-        yield f"no layer of {shape.name} is called {asked}: LoRA targets are {', '.join(names)}, or all-linear"
+        yield (
+            f"no layer of {shape.name} is called {asked}: LoRA targets are {', '.join(names)}, or "
+            "all-linear"
+        )
 
 
 def _split(setup: Setup) -> Iterator[str]:
@@ -90,13 +102,17 @@ def _offload(setup: Setup) -> Iterator[str]:
     if parallel.offload != "none" and parallel.sharding == "ddp":
         yield "offloading needs ZeRO or FSDP, plain data parallelism keeps all on the GPU"
     if parallel.offload == "all" and parallel.sharding in ("zero1", "zero2"):
-        yield f"{words(parallel.sharding)} keeps whole parameters: only ZeRO-3 and FSDP offload them"
+        yield (
+            f"{words(parallel.sharding)} keeps whole parameters: only ZeRO-3 and FSDP offload them"
+        )
 
 
 def _stage(setup: Setup) -> Iterator[str]:
     parallel = setup.parallel
     if not 0 <= parallel.pipeline_stage < parallel.pp:
-        yield f"pipeline stage {parallel.pipeline_stage} of {parallel.pp}: stages are counted from 0"
+        yield (
+            f"pipeline stage {parallel.pipeline_stage} of {parallel.pp}: stages are counted from 0"
+        )
 
 
 def needs_fp8(setup: Setup) -> bool:

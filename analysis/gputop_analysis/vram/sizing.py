@@ -1,4 +1,6 @@
-"""What a peak comes to on GPUs: the device total, where it fits, and whether a given GPU has room for it."""
+"""What a peak comes to on GPUs: the device total, where it fits, and whether a given GPU has room
+for it.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ def sized(setup: Setup, solver: Solver, capacity: int | None = None) -> tuple[Es
     Args:
         setup: the model and how it is trained.
         solver: what answers it.
-        capacity: bytes of the GPU that it is to run on; a replay then tells retries and where memory runs out.
+        capacity: bytes of the GPU that it is to run on; a replay then tells retries and where
+            memory runs out.
     """
     peak = solver(None)
     need = Need(peak.allocated, peak.reserved, _runs_in(setup, peak, solver))
@@ -53,7 +56,9 @@ def _runs_in(setup: Setup, peak: Peak, solver: Solver) -> Callable[[int], bool]:
 
 
 def _crowded(solver: Solver, free: Peak, room: int) -> Peak:
-    """The peak on a GPU with less room than would be reserved: what it comes to, or where it runs out of memory."""
+    """The peak on a GPU with less room than would be reserved: what it comes to, or where it runs
+    out of memory.
+    """
     if room >= free.reserved:
         return free
     tight = solver(room)

@@ -1,4 +1,6 @@
-"""Which tier answers a setup: a trace that was made, else the event profile that covers it, else the formula."""
+"""Which tier answers a setup: a trace that was made, else the event profile that covers it, else
+the formula.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ def solver_of(setup: Setup, tier: str | None = None, log: EventLog | None = None
 
     Args:
         setup: the model and how it is trained.
-        tier: ``trace``, ``profile`` or ``formula``; None: a trace if ``log`` is given, else the first that covers it.
+        tier: ``trace``, ``profile`` or ``formula``; None: a trace if ``log`` is given, else the
+            first that covers it.
         log: the events of a trace of this setup, with all layers.
 
     Raises:
@@ -49,8 +52,8 @@ def solver_of(setup: Setup, tier: str | None = None, log: EventLog | None = None
         return lambda room: profile if room is None else _profile(setup, room) or profile
     if two_stacks(setup):
         raise NotCoveredError(
-            f"{setup.model.name} has an encoder and a decoder, and no event profile covers it trained so: a trace "
-            "does, --tier trace with torch"
+            f"{setup.model.name} has an encoder and a decoder, and no event profile covers it "
+            "trained so: a trace does, --tier trace with torch"
         )
     if tier == "profile":
         raise NotCoveredError(
@@ -71,7 +74,9 @@ def solve(setup: Setup, tier: str | None = None) -> Peak:
 
 
 def two_stacks(setup: Setup) -> bool:
-    """Whether the model has an encoder and a decoder, whose layers differ: a formula counts one stack."""
+    """Whether the model has an encoder and a decoder, whose layers differ: a formula counts one
+    stack.
+    """
     return traits(setup.model.family).encoder_decoder
 
 

@@ -1,4 +1,6 @@
-"""The course of a step: allocated bytes over its events, the highest of each phase, what each layer holds."""
+"""The course of a step: allocated bytes over its events, the highest of each phase, what each layer
+holds.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ def by_phase(log: EventLog, allocated: _Bytes) -> dict[str, int]:
 
 
 def last_step(log: EventLog, allocated: _Bytes) -> tuple[tuple[float, int], ...]:
-    """(share of the last step's events, allocated bytes), each point the highest of its part of the step."""
+    """(share of the last step's events, allocated bytes), each point the highest of its part of the
+    step.
+    """
     step = max((number for _, phase, number in log.marks if phase != "init"), default=0)
     own = [span for span in spans(log, len(allocated)) if span[2] != "init" and span[3] == step]
     values = allocated[own[0][0] : own[-1][1]] if own else allocated

@@ -14,8 +14,10 @@ def servers_text(asked: Serving, gpu: str, gpus: int, found: list[Server], top: 
     """A table of servers."""
     kept = sum(one.keeps_limits for one in found)
     lines = [
-        f"{asked.model.name} on {gpus} x {gpu}: {asked.prompt} tokens in, {asked.output} out, {asked.dtype} weights",
-        "a bound by memory and arithmetic: a server's own work comes on top, most of all at small batches",
+        f"{asked.model.name} on {gpus} x {gpu}: {asked.prompt} tokens in, {asked.output} out, "
+        f"{asked.dtype} weights",
+        "a bound by memory and arithmetic: a server's own work comes on top, most of "
+        "all at small batches",
         "",
         f"{'':<24} {'first':>9} {'token':>9} {'tokens/s':>10} {'KV GiB':>7} {'GiB':>6}   $/Mtok",
     ]
@@ -28,7 +30,8 @@ def servers_text(asked: Serving, gpu: str, gpus: int, found: list[Server], top: 
         )
     lines += [
         "",
-        f"{len(found):,} fit, {kept:,} within the limits; token: mean under full load, with others' prefills",
+        f"{len(found):,} fit, {kept:,} within the limits; token: mean under full load, with "
+        "others' prefills",
     ]
     return "\n".join(lines)
 
@@ -38,17 +41,21 @@ def iterations_text(plan: Plan, found: list[Iteration], top: int) -> str:
     job, first = plan.job, found[0]
     room = max(len(one.choice.name) for one in found[: max(top, 1)])
     lines = [
-        f"{job.model.name} on {plan.cluster.gpus} x {plan.cluster.device.name}: {job.global_batch} episodes of "
-        f"{job.seq} tokens an iteration, {', '.join(job.roles)} beside the actor",
-        f"{first.choice.name}: {first.seconds:,.1f} s an iteration, {first.generation_s / first.seconds:.0%} of it "
-        f"generation, {first.choice.headroom_gib:.1f} GiB to spare in training",
+        f"{job.model.name} on {plan.cluster.gpus} x {plan.cluster.device.name}: "
+        f"{job.global_batch} episodes of {job.seq} tokens an iteration, {', '.join(job.roles)} "
+        "beside the actor",
+        f"{first.choice.name}: {first.seconds:,.1f} s an iteration, "
+        f"{first.generation_s / first.seconds:.0%} of it generation, "
+        f"{first.choice.headroom_gib:.1f} GiB to spare in training",
         "",
-        f"{'':<{room}} {'iteration':>10} {'generate':>9} {'score':>8} {'update':>8} {'at once':>8} {'GiB':>6}",
+        f"{'':<{room}} {'iteration':>10} {'generate':>9} {'score':>8} {'update':>8} "
+        f"{'at once':>8} {'GiB':>6}",
     ]
     for one in found[: max(top, 1)]:
         lines.append(
-            f"{one.choice.name:<{room}} {one.seconds:>8,.1f} s {one.generation_s:>7,.1f} s {one.scoring_s:>6,.1f} s "
-            f"{one.updates_s:>6,.1f} s {one.at_once:>8,} {one.choice.reserved_gib:>6.1f}"
+            f"{one.choice.name:<{room}} {one.seconds:>8,.1f} s {one.generation_s:>7,.1f} s "
+            f"{one.scoring_s:>6,.1f} s {one.updates_s:>6,.1f} s {one.at_once:>8,} "
+            f"{one.choice.reserved_gib:>6.1f}"
         )
     return "\n".join(
         [

@@ -1,4 +1,6 @@
-"""Characters by a GRU or a transformer, batches from a generator over lines of text; no DataLoader."""
+"""Characters by a GRU or a transformer, batches from a generator over lines of text; no
+DataLoader.
+"""
 
 import collections
 import json

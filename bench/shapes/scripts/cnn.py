@@ -1,4 +1,6 @@
-"""A convolutional classifier: epochs over a DataLoader, SGD with momentum, a log and checkpoints."""
+"""A convolutional classifier: epochs over a DataLoader, SGD with momentum, a log and
+checkpoints.
+"""
 
 import logging
 import os

@@ -1,4 +1,6 @@
-"""Contrastive pairs with a frozen target, and a functional training by torch.func; tabular data with an MLP."""
+"""Contrastive pairs with a frozen target, and a functional training by torch.func; tabular data
+with an MLP.
+"""
 
 import random
 import time

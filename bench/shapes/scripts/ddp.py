@@ -1,4 +1,6 @@
-"""Two ranks of DDP over gloo: a classifier of texts with a DistributedSampler, accumulation and a log of rank 0."""
+"""Two ranks of DDP over gloo: a classifier of texts with a DistributedSampler, accumulation and a
+log of rank 0.
+"""
 
 import contextlib
 import os

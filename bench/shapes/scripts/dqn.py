@@ -1,4 +1,6 @@
-"""DQN on a grid world in plain Python, replay, a target network; and PPO with several epochs a rollout."""
+"""DQN on a grid world in plain Python, replay, a target network; and PPO with several epochs a
+rollout.
+"""
 
 import copy
 import math

@@ -1,4 +1,6 @@
-"""Lightning that optimizes by hand and validates, transformers' Trainer that saves, and two ranks with BatchNorm."""
+"""Lightning that optimizes by hand and validates, transformers' Trainer that saves, and two ranks
+with BatchNorm.
+"""
 
 import os
 import sys

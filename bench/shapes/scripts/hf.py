@@ -1,4 +1,6 @@
-"""transformers.Trainer with a small BERT: a collator, a callback and evaluations; and a loop by accelerate."""
+"""transformers.Trainer with a small BERT: a collator, a callback and evaluations; and a loop by
+accelerate.
+"""
 
 import time
 

@@ -1,4 +1,6 @@
-"""Pictures by a trainer class with callbacks: PIL and numpy in a dataset, two optimizers, evaluation, checkpoints."""
+"""Pictures by a trainer class with callbacks: PIL and numpy in a dataset, two optimizers,
+evaluation, checkpoints.
+"""
 
 import copy
 import io

@@ -1,4 +1,6 @@
-"""An encoder and decoder of Transformer layers with padded batches; greedy generation for the log."""
+"""An encoder and decoder of Transformer layers with padded batches; greedy generation
+for the log.
+"""
 
 import random
 

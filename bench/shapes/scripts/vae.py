@@ -1,4 +1,6 @@
-"""A VAE on pictures that are turned by PIL; data that is read anew from disk; a recommender with sparse embeddings."""
+"""A VAE on pictures that are turned by PIL; data that is read anew from disk; a recommender with
+sparse embeddings.
+"""
 
 import random
 import sys

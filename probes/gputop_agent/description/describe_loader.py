@@ -5,7 +5,9 @@ from gputop_agent.runtime import interrupts, modes
 
 @modes.unseen
 def describe_loader(loader, site=None):
-    """The ``dataloader`` entry; ``site`` is the line of user code that builds it. None without a loader."""
+    """The ``dataloader`` entry; ``site`` is the line of user code that builds it. None without a
+    loader.
+    """
     if loader is None:
         return None
     batch_sampler = getattr(loader, "batch_sampler", None)
@@ -57,8 +59,8 @@ def _dataset_name(dataset):
 def _length(sized):
     """``len`` of a map-style dataset or of its batch sampler, None if it has none.
 
-    The loader itself is never asked: with an IterableDataset torch would then compare that length with what is
-    fetched, and warn.
+    The loader itself is never asked: with an IterableDataset torch would then compare that length
+    with what is fetched, and warn.
     """
     try:
         return len(sized)

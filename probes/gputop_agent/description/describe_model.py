@@ -1,6 +1,8 @@
-"""What is trained: parameters by dtype, kinds of modules, the configuration of a Hugging Face model.
+"""What is trained: parameters by dtype, kinds of modules, the configuration of a Hugging Face
+model.
 
-Walks ``__dict__["_modules"]`` and ``__dict__["_parameters"]`` only, so that no user code runs, and keeps no reference.
+Walks ``__dict__["_modules"]`` and ``__dict__["_parameters"]`` only, so that no user code runs, and
+keeps no reference.
 """
 
 from time import monotonic_ns
@@ -47,7 +49,9 @@ _CONFIG_WITHIN = (
 
 
 def describe_model(roots, budget_ns=BUDGET_NS):
-    """The ``model`` entry of the hello for the outermost modules that are trained; None without any."""
+    """The ``model`` entry of the hello for the outermost modules that are trained; None without
+    any.
+    """
     if not roots:
         return None
     main = max(
@@ -66,7 +70,9 @@ def describe_model(roots, budget_ns=BUDGET_NS):
 
 
 def describe_lora(root):
-    """``{"rank", "targets", "dtype", "dropout"}`` of peft's adapters below a module; None where none can be read."""
+    """``{"rank", "targets", "dtype", "dropout"}`` of peft's adapters below a module; None where
+    none can be read.
+    """
     ranks, targets, dtypes, dropouts = set(), set(), set(), set()
     for module in modules_of(root):
         for name, child in _children(module).items():
@@ -148,7 +154,9 @@ def first_parameter(roots):
 
 
 def describe_config(config):
-    """Sizes out of a model's ``config`` object (or a nested ``text_config``); None if it has none of them."""
+    """Sizes out of a model's ``config`` object (or a nested ``text_config``); None if it has none
+    of them.
+    """
     fields = getattr(config, "__dict__", None)
     if not isinstance(fields, dict):
         return None

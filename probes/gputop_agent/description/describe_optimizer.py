@@ -18,7 +18,9 @@ _FLAGS = (
 
 
 def describe_optimizer(optimizers):
-    """The ``optimizer`` entry of the hello: the first live optimizer in full, the others by class; None without any."""
+    """The ``optimizer`` entry of the hello: the first live optimizer in full, the others by class;
+    None without any.
+    """
     if not optimizers:
         return None
     main = unwrap(optimizers[0])
@@ -67,7 +69,9 @@ def unwrap(optimizer):
 
 
 def describe_amp(autocast, scaler):
-    """The ``amp`` entry: ``autocast`` and ``scaler`` are what the hooks saw (False, True or the dtype; the scaler)."""
+    """The ``amp`` entry: ``autocast`` and ``scaler`` are what the hooks saw (False, True or the
+    dtype; the scaler).
+    """
     enabled = bool(autocast)
     dtype = str(autocast).replace("torch.", "") if enabled and autocast is not True else None
     return {"autocast": enabled, "dtype": dtype, "grad_scaler": bool(scaler)}
@@ -99,7 +103,9 @@ def _numel(parameter):
 
 
 def _state(optimizer):
-    """``{name: dtype}`` of the tensors that the optimizer keeps for its first parameter; {} before its first step."""
+    """``{name: dtype}`` of the tensors that the optimizer keeps for its first parameter; {} before
+    its first step.
+    """
     state = getattr(optimizer, "state", None)
     if not isinstance(state, dict):
         return {}

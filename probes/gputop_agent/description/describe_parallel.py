@@ -52,7 +52,9 @@ def _c10d():
 
 
 def _attempt(describe, subject):
-    """``describe(subject)``; True where the library's inside has changed and only its use is certain."""
+    """``describe(subject)``; True where the library's inside has changed and only its use is
+    certain.
+    """
     try:
         return describe(subject)
     except Exception:

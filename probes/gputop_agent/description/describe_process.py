@@ -1,4 +1,6 @@
-"""What surrounds the training: interpreter, launcher, device, backend flags, the environment variables that matter."""
+"""What surrounds the training: interpreter, launcher, device, backend flags, the environment
+variables that matter.
+"""
 
 import os
 import platform
@@ -56,7 +58,9 @@ def describe_interpreter(torch):
 
 
 def describe_limits():
-    """What the operating system allows this process: how many files it may have open (None: no limit, not known)."""
+    """What the operating system allows this process: how many files it may have open (None: no
+    limit, not known).
+    """
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if resource else -1
     return {"open_files": soft if 0 < soft < 1 << 40 else None}
 
@@ -67,7 +71,8 @@ def version(name):
 
 
 def describe_device(torch, parameter, cuda):
-    """Where the model lives: ``device`` ("cpu", "cuda", ...), and the CUDA device's index, name and uuid.
+    """Where the model lives: ``device`` ("cpu", "cuda", ...), and the CUDA device's index, name and
+    uuid.
 
     ``cuda`` says that the script has initialised CUDA; nothing here does.
     """
@@ -100,7 +105,9 @@ def describe_device(torch, parameter, cuda):
 
 
 def describe_launcher(environ):
-    """``torchrun``, ``accelerate``, ``deepspeed``, ``srun``, ``mpirun`` or ``none``, from what each leaves behind."""
+    """``torchrun``, ``accelerate``, ``deepspeed``, ``srun``, ``mpirun`` or ``none``, from what each
+    leaves behind.
+    """
     if any(name.startswith("ACCELERATE_") for name in environ):
         return "accelerate"
     if "TORCHELASTIC_RUN_ID" in environ:
@@ -115,7 +122,9 @@ def describe_launcher(environ):
 
 
 def describe_environment(environ):
-    """The variables that change how a training runs, from a list of names; never anything that sounds like a secret."""
+    """The variables that change how a training runs, from a list of names; never anything that
+    sounds like a secret.
+    """
     return {
         name: value[:_MAX_VALUE]
         for name, value in sorted(environ.items())

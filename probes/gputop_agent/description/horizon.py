@@ -1,4 +1,6 @@
-"""How many steps the run will have, where a trainer knows it: Hugging Face's Trainer or Lightning."""
+"""How many steps the run will have, where a trainer knows it: Hugging Face's Trainer or
+Lightning.
+"""
 
 import math
 import sys
@@ -10,7 +12,9 @@ _LIGHTNING_PARTS = ("lightning/pytorch/", "pytorch_lightning/")
 
 
 def total_steps():
-    """Optimizer steps of the whole run, read from the trainer on the calling thread's stack; None if there is none."""
+    """Optimizer steps of the whole run, read from the trainer on the calling thread's stack; None
+    if there is none.
+    """
     for frame in frames.stack(sys._getframe(1), 128):
         name = frames.short_name(frame.f_code.co_filename)
         if name.endswith(_HF_FILE):
@@ -27,8 +31,9 @@ def total_steps():
 def _self_of(frame):
     """The ``self`` of a method's frame, without leaving references to its other locals behind.
 
-    Before Python 3.13 ``f_locals`` is a snapshot kept by the frame: it would hold the first batch for the whole run, so
-    it is emptied; under a tracer that would change the locals themselves, so then the frame is left alone.
+    Before Python 3.13 ``f_locals`` is a snapshot kept by the frame: it would hold the first batch
+    for the whole run, so it is emptied; under a tracer that would change the locals themselves, so
+    then the frame is left alone.
     """
     if sys.version_info >= (3, 13):
         return frame.f_locals.get("self")

@@ -1,4 +1,6 @@
-"""Backward passes: ``torch.autograd.backward`` (under ``Tensor.backward``) and ``torch.autograd.grad``."""
+"""Backward passes: ``torch.autograd.backward`` (under ``Tensor.backward``) and
+``torch.autograd.grad``.
+"""
 
 from time import monotonic_ns, thread_time_ns
 
@@ -60,8 +62,9 @@ def before_backward(args, kwargs):
 def _count_inputs():
     """Without a DataLoader a micro-batch is what the last forward before a backward was given.
 
-    Forwards whose graph no backward uses (a policy that acts) count nothing. Of several optimizers each may have
-    backwards of the same batch, so then only those count that begin at the line of the step's first one.
+    Forwards whose graph no backward uses (a policy that acts) count nothing. Of several optimizers
+    each may have backwards of the same batch, so then only those count that begin at the line of
+    the step's first one.
     """
     (args, kwargs), open_step.inputs = open_step.inputs, None
     if len(events.known_optimizers) > 1:
@@ -136,7 +139,9 @@ def after_grad(token, args, result):
 
 
 def _parameter(args, kwargs):
-    """The first parameter that gradients are asked for; None without any, or where looking would use them up."""
+    """The first parameter that gradients are asked for; None without any, or where looking would
+    use them up.
+    """
     inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
     asked = inputs if isinstance(inputs, (list, tuple)) else (inputs,)
     return next((one for one in asked if isinstance(one, session.torch.nn.Parameter)), None)
@@ -144,7 +149,9 @@ def _parameter(args, kwargs):
 
 @modes.unseen
 def note_loss(loss):
-    """Read a loss that lies in the CPU's memory, or have the device's clock fetch it without waiting."""
+    """Read a loss that lies in the CPU's memory, or have the device's clock fetch it without
+    waiting.
+    """
     if type(loss) is not bound.tensor_type:
         if isinstance(loss, (tuple, list)) and loss:
             note_loss(loss[0])
@@ -169,7 +176,9 @@ def _begin_outermost():
 
 
 def _book_loss():
-    """What ran between a forward's end and its backward is the loss, if it took no longer than a loss would."""
+    """What ran between a forward's end and its backward is the loss, if it took no longer than a
+    loss would.
+    """
     clock.book()
     gap_ns = totals[open_step.gap_phase] - open_step.gap_began
     if session.phase == open_step.gap_phase and gap_ns * LOSS_SHARE <= open_step.forward_ns:

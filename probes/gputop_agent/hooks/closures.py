@@ -1,4 +1,6 @@
-"""A closure that an optimizer calls: what it does beside forward and backward is the user's code, not the update."""
+"""A closure that an optimizer calls: what it does beside forward and backward is the user's code,
+not the update.
+"""
 
 from types import FunctionType, MethodType
 

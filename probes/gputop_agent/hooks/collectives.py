@@ -1,4 +1,6 @@
-"""Collectives that the script itself calls and waits for. What DDP does inside a backward is DDP's to tell."""
+"""Collectives that the script itself calls and waits for. What DDP does inside a backward is DDP's
+to tell.
+"""
 
 import sys
 

@@ -1,4 +1,6 @@
-"""Fetches: ``next()`` on a DataLoader's iterator, and the making of that iterator (which starts the workers)."""
+"""Fetches: ``next()`` on a DataLoader's iterator, and the making of that iterator (which starts the
+workers).
+"""
 
 import sys
 from time import monotonic_ns
@@ -76,7 +78,9 @@ def before_iterator(args, kwargs):
 
 
 def after_iterator(token, args, result):
-    """End the phase; describe the loader now: ``for x in DataLoader(...)`` keeps the iterator only."""
+    """End the phase; describe the loader now: ``for x in DataLoader(...)`` keeps the
+    iterator only.
+    """
     depth, booked, graded = token
     if result is not None and result not in _descriptions:
         _descriptions.put(

@@ -1,4 +1,6 @@
-"""DeepSpeed's engine steps its own optimizers: its ``step`` is the update, at an accumulation boundary."""
+"""DeepSpeed's engine steps its own optimizers: its ``step`` is the update, at an accumulation
+boundary.
+"""
 
 from gputop_agent.runtime import finder, guard
 from gputop_agent.runtime.sentinel import sentinel
@@ -21,7 +23,8 @@ def _wrap(module):
 def before(args, kwargs):
     """Begin the phase; note whether this call updates the weights.
 
-    ZeRO takes gradients away between micro-batches, which looks like an update unseen: the engine tells of each.
+    ZeRO takes gradients away between micro-batches, which looks like an update unseen: the engine
+    tells of each.
     """
     session.engine_seen = True
     sentinel.optimizer_stepped()

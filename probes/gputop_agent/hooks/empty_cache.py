@@ -1,4 +1,6 @@
-"""Calls of ``torch.cuda.empty_cache``: each gives memory back to the driver, which has to be asked for it again."""
+"""Calls of ``torch.cuda.empty_cache``: each gives memory back to the driver, which has to be asked
+for it again.
+"""
 
 from time import monotonic_ns
 

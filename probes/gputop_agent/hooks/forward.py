@@ -1,7 +1,9 @@
-"""Times the forward of the outermost modules, through the call slot that ``nn.Module`` has in each instance.
+"""Times the forward of the outermost modules, through the call slot that ``nn.Module`` has in each
+instance.
 
-``Module.__call__`` uses ``_compiled_call_impl`` of the instance where it is set; ``torch.compile`` looks past it when
-it traces, and ``Module.__getstate__`` drops it. Neither hooks nor a patched class have both properties.
+``Module.__call__`` uses ``_compiled_call_impl`` of the instance where it is set; ``torch.compile``
+looks past it when it traces, and ``Module.__getstate__`` drops it. Neither hooks nor a patched
+class have both properties.
 """
 
 import weakref
@@ -35,7 +37,9 @@ def install(torch):
 
 
 class CallSlot:
-    """What stands in a module's call slot. Holds the module weakly, or deleting a model would not free its memory."""
+    """What stands in a module's call slot. Holds the module weakly, or deleting a model would not
+    free its memory.
+    """
 
     __slots__ = ("inner", "module", "trained")
 
@@ -138,9 +142,11 @@ def hook(module, trained=True):
 
 
 def _watch_pickling(torch):
-    """A class that pickles all of ``__dict__`` would pickle the slot's key: the slot leaves before it does.
+    """A class that pickles all of ``__dict__`` would pickle the slot's key: the slot leaves before
+    it does.
 
-    ``nn.Module.__getstate__`` leaves the key out by itself. The next backward without a forward puts the slot back.
+    ``nn.Module.__getstate__`` leaves the key out by itself. The next backward without a forward
+    puts the slot back.
     """
     kind: Any = torch.nn.Module
     plain = kind.__dict__.get("__getstate__")
@@ -165,7 +171,9 @@ def _watch_pickling(torch):
 
 
 def before(slot, module, args, kwargs):
-    """Begin the phase. None for a forward inside another one or inside a backward (recomputation)."""
+    """Begin the phase. None for a forward inside another one or inside a backward
+    (recomputation).
+    """
     if open_step.in_forward or open_step.in_backward:
         return None
     if open_step.in_optimizer:
@@ -241,7 +249,9 @@ def after(slot, token):
 
 
 def _book_evaluation():
-    """What ran between two forwards that evaluate is evaluation, if it took no longer than a metric would."""
+    """What ran between two forwards that evaluate is evaluation, if it took no longer than a metric
+    would.
+    """
     gap_ns = totals[OTHER] - open_step.eval_began
     if gap_ns <= open_step.eval_forward_ns and open_step.eval_seen == _seen():
         clock.move(gap_ns, OTHER, EVAL)

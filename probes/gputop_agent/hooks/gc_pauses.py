@@ -1,9 +1,9 @@
 """Pauses of Python's garbage collector. They lie inside the phases and are counted beside them.
 
-The collector drops what its callbacks raise, and Python runs the handlers of signals where a function of Python's
-begins. A callback written in Python would so swallow a Ctrl-C that comes during a collection. This one is C all
-through: ``getattr(noting, "start", info)`` asks a property for its value, which is what ``next`` finds, and the next of
-the map appends the time.
+The collector drops what its callbacks raise, and Python runs the handlers of signals where a
+function of Python's begins. A callback written in Python would so swallow a Ctrl-C that comes
+during a collection. This one is C all through: ``getattr(noting, "start", info)`` asks a property
+for its value, which is what ``next`` finds, and the next of the map appends the time.
 """
 
 import gc

@@ -143,7 +143,9 @@ def _note_unusual_lr(lr):
 
 
 def heal():
-    """Torch runs no post hook when a step raises: leave the optimizer if none of its frames is on the stack."""
+    """Torch runs no post hook when a step raises: leave the optimizer if none of its frames is on
+    the stack.
+    """
     frame = sys._getframe(1)
     while frame is not None:
         if frames.is_optimizer_step(frame):

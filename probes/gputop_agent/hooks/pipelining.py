@@ -1,4 +1,6 @@
-"""torch.distributed.pipelining: how a step is cut into micro-batches, and the time a stage waits for its neighbours."""
+"""torch.distributed.pipelining: how a step is cut into micro-batches, and the time a stage waits
+for its neighbours.
+"""
 
 from gputop_agent.runtime import finder, guard
 from gputop_agent.runtime.session import COMM, session

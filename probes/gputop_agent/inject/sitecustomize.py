@@ -1,7 +1,8 @@
 """The way in: Python imports this at start because its directory is on PYTHONPATH.
 
-It puts one finder on sys.meta_path that waits for torch, takes itself off sys.path and hands over to the sitecustomize
-that it hides. It must parse on any Python and cost next to nothing where torch is never imported.
+It puts one finder on sys.meta_path that waits for torch, takes itself off sys.path and hands over
+to the sitecustomize that it hides. It must parse on any Python and cost next to nothing where torch
+is never imported.
 """
 
 import os
@@ -18,7 +19,9 @@ class GputopFinder(object):
         self.searching = set()
 
     def find_spec(self, name, path=None, target=None):
-        """Let the other finders find it, and watch the loader's instance while it executes the module."""
+        """Let the other finders find it, and watch the loader's instance while it executes the
+        module.
+        """
         if name not in self.targets or name in self.searching:
             return None
         self.searching.add(name)
@@ -66,7 +69,9 @@ class GputopFinder(object):
 
 
 def _hide(function):
-    """Take the function for one of importlib's, whose frames Python leaves out of the traceback of a failed import."""
+    """Take the function for one of importlib's, whose frames Python leaves out of the traceback of
+    a failed import.
+    """
     if hasattr(function.__code__, "replace"):
         function.__code__ = function.__code__.replace(co_filename="<frozen importlib._bootstrap>")
 
@@ -76,7 +81,9 @@ for _name in ("find_spec", "_ask_others", "_watch"):
 
 
 def _load_agent(torch):
-    """Load the package from its own directory: nothing of gputop's surroundings comes onto the user's path."""
+    """Load the package from its own directory: nothing of gputop's surroundings comes onto the
+    user's path.
+    """
     import importlib.util
 
     folder = os.environ["GPUTOP_AGENT_DIR"]

@@ -42,7 +42,9 @@ HOOKS = (
 
 
 def install(torch, import_finder):
-    """Put every hook in place. A hook that does not fit this version of torch is left out; the others work."""
+    """Put every hook in place. A hook that does not fit this version of torch is left out; the
+    others work.
+    """
     session.torch = torch
     finder.use(import_finder)
     for hook in HOOKS:

@@ -1,7 +1,8 @@
-"""Aids for finding faults that make every step slower while they are on: anomaly mode, profilers, tracers.
+"""Aids for finding faults that make every step slower while they are on: anomaly mode, profilers,
+tracers.
 
-Whether they are on is looked at now and then from the agent's thread, because many are on for a part of the step only
-or for a part of the run.
+Whether they are on is looked at now and then from the agent's thread, because many are on for a
+part of the step only or for a part of the run.
 """
 
 import sys
@@ -16,7 +17,9 @@ _NO_CHANGE = 0.1  # shares are told again when they have moved by so much
 
 
 class Watch:
-    """How often the agent's thread found each aid switched on; ``session.debug`` gets the parts of the time so far."""
+    """How often the agent's thread found each aid switched on; ``session.debug`` gets the parts of
+    the time so far.
+    """
 
     def __init__(self):
         self.looks = 0
@@ -24,7 +27,8 @@ class Watch:
         self.profiler = 0
 
     def sample(self):
-        """Look once. Half a microsecond; reads two flags of the process and nothing of the training thread.
+        """Look once. Half a microsecond; reads two flags of the process and nothing of the training
+        thread.
 
         Not while torch compiles: it traces in anomaly mode by itself.
         """
@@ -48,9 +52,11 @@ def _rounded(share):
 
 
 def describe_tracers():
-    """What traces the calling thread, which is the training's: ``{"trace", "profile", "dev_mode", "tracemalloc"}``.
+    """What traces the calling thread, which is the training's: ``{"trace", "profile", "dev_mode",
+    "tracemalloc"}``.
 
-    ``trace`` is a debugger or a coverage tool, ``profile`` cProfile or its like, each by the module that it is from.
+    ``trace`` is a debugger or a coverage tool, ``profile`` cProfile or its like, each by the module
+    that it is from.
     """
     found: "dict[str, Any]" = {
         "trace": _module_of(sys.gettrace()),

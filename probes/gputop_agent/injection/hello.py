@@ -38,7 +38,9 @@ _updates = _Updates()
 
 
 def on_first_step():
-    """Describe the run, send the hello, start the agent's thread. On the training thread, after its first step."""
+    """Describe the run, send the hello, start the agent's thread. On the training thread, after its
+    first step.
+    """
     session.debug.update(_attempt(debugging.describe_tracers))
     fields = describe()
     _sent.clear()
@@ -60,7 +62,9 @@ def send_again():
 
 
 def describe():
-    """Every field of the hello. What cannot be described is left out; the rest is told all the same."""
+    """Every field of the hello. What cannot be described is left out; the rest is told all the
+    same.
+    """
     torch = session.torch or sys.modules["torch"]
     session.cuda = session.cuda or torch.cuda.is_initialized()
     roots = _alive(session.roots)
@@ -112,7 +116,9 @@ def _send_news(fields):
 
 
 def send_last():
-    """At the end: what was counted since the last look, and what a short run has had no second to tell."""
+    """At the end: what was counted since the last look, and what a short run has had no second to
+    tell.
+    """
     if session.hello_sent:
         _send_news(_attempt(_late_fields))
 
@@ -123,7 +129,9 @@ def _graph_eval():
 
 
 def _is_news(name, value):
-    """Whether it says anything new; a learning rate moves by nature, and each step record has it."""
+    """Whether it says anything new; a learning rate moves by nature, and each step
+    record has it.
+    """
     return (
         _without_lr(_sent.get(name)) != _without_lr(value)
         if name == "optimizer"
@@ -182,7 +190,9 @@ def _compile():
 
 
 def _loader():
-    """The description of the DataLoader that feeds training: the one of the first fetch that is not for evaluation."""
+    """The description of the DataLoader that feeds training: the one of the first fetch that is not
+    for evaluation.
+    """
     return open_step.loader if "dataloader" not in _sent and not open_step.evaluated else None
 
 

@@ -22,7 +22,9 @@ def install():
 
 
 def after_fork():
-    """In the child: a DataLoader worker or a forked rank. Start from zero, silent until it trains."""
+    """In the child: a DataLoader worker or a forked rank. Start from zero, silent until
+    it trains.
+    """
     if session.thread_ident < 0:
         return
     begin_anew()
@@ -40,7 +42,9 @@ def begin_anew():
 
 
 def at_exit():
-    """Close the last step and send what waits. Also a finalizer of multiprocessing: its forked children skip atexit."""
+    """Close the last step and send what waits. Also a finalizer of multiprocessing: its forked
+    children skip atexit.
+    """
     try:
         if session.thread_ident > 0 and session.pid == os.getpid() != session.ended_pid:
             session.ended_pid = os.getpid()

@@ -1,7 +1,9 @@
-"""The agent's one thread: flushes stale records, runs the recorder's commands, samples the training thread's stack.
+"""The agent's one thread: flushes stale records, runs the recorder's commands, samples the training
+thread's stack.
 
-It never calls CUDA (that could break a stream capture in the training thread) and never takes a lock of the training.
-It starts with the hello, does not survive a fork, and leaves without a word when the interpreter shuts down.
+It never calls CUDA (that could break a stream capture in the training thread) and never takes a
+lock of the training. It starts with the hello, does not survive a fork, and leaves without a word
+when the interpreter shuts down.
 """
 
 import _thread
@@ -19,8 +21,10 @@ from gputop_agent.timing import memory, sampling
 from gputop_agent.timing.own_cost import own_cost
 from gputop_agent.watchers import fetches, moving, rivals, stacks
 
-#: (until this many seconds after the start, seconds between two ticks): quick while the first answers are wanted. A
-#: tick takes 25-150 us, mostly cold caches after the wake-up, so the last rate stays below 0.1 % of a core.
+#: (until this many seconds after the start, seconds between two ticks): quick while the first
+#: answers are wanted. A
+#: tick takes 25-150 us, mostly cold caches after the wake-up, so the last rate stays below 0.1 % of
+#: a core.
 RATES = ((20.0, 0.05), (120.0, 0.1), (float("inf"), 0.2))
 _MAX_COMMANDS_PER_TICK = 8
 _MAX_FAILURES = 3
@@ -150,7 +154,9 @@ class Loop:
         return next(period for until, period in RATES if age < until)
 
     def jittered(self, seconds):
-        """``seconds`` +- 20 %, so that samples do not fall into step with the loop; no user's generator is touched."""
+        """``seconds`` +- 20 %, so that samples do not fall into step with the loop; no user's
+        generator is touched.
+        """
         return seconds * (0.8 + 0.4 * self.random())
 
     def random(self):

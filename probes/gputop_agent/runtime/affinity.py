@@ -1,4 +1,6 @@
-"""Which cores the training thread may use and does use, against those that its GPU is attached to."""
+"""Which cores the training thread may use and does use, against those that its GPU is
+attached to.
+"""
 
 import os
 
@@ -25,7 +27,9 @@ def describe(properties):
 
 
 class Watch:
-    """Looks once a second on which core the training thread ran last; one ``placement`` event in ten looks."""
+    """Looks once a second on which core the training thread ran last; one ``placement`` event in
+    ten looks.
+    """
 
     def __init__(self):
         self._looks = self._near = 0

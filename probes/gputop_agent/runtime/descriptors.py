@@ -1,7 +1,8 @@
 """Descriptors of the guest, in a process whose numbers belong to the user's code.
 
-A script may close all numbers at any time (daemons, ``os.closerange``), and what it opens next gets ours. So what is
-kept lies at a high number, where a script's own files never come by themselves, and is compared before each use.
+A script may close all numbers at any time (daemons, ``os.closerange``), and what it opens next gets
+ours. So what is kept lies at a high number, where a script's own files never come by themselves,
+and is compared before each use.
 """
 
 import os
@@ -36,7 +37,9 @@ def close(number, was):
 
 
 def raised(number):
-    """Move a descriptor of ours to a high number, closed on exec. Returns it, or ``number`` where none is free."""
+    """Move a descriptor of ours to a high number, closed on exec. Returns it, or ``number`` where
+    none is free.
+    """
     if fcntl is None:
         return number
     was = identity(number)

@@ -33,7 +33,9 @@ def origin(filename):
 
 
 def site(frame):
-    """``"train.py:118"``: the file relative to the working directory (or to its package), and the current line."""
+    """``"train.py:118"``: the file relative to the working directory (or to its package), and the
+    current line.
+    """
     file, line = frame.f_code.co_filename, frame.f_lineno or 0
     found = "%s:%d" % (short_name(file), line)
     if found not in _places:
@@ -44,7 +46,9 @@ def site(frame):
 
 
 def source(site):
-    """The text of the line that a site names, as it is on the disk now; empty if it cannot be read."""
+    """The text of the line that a site names, as it is on the disk now; empty if it
+    cannot be read.
+    """
     file, line = _places.get(site, ("", 0))
     return linecache.getline(file, line).strip()[:_MAX_SOURCE_CHARS] if origin(file) == USER else ""
 
@@ -60,7 +64,9 @@ def label(frame):
 
 
 def short_name(filename):
-    """A file name as the user would say it: relative to the working directory or to site-packages, else its base."""
+    """A file name as the user would say it: relative to the working directory or to site-packages,
+    else its base.
+    """
     found = _names.get(filename)
     if found is None:
         if len(_names) >= _MAX_KNOWN:
@@ -84,7 +90,9 @@ def is_optimizer_step(frame):
 
 
 def is_user(frame):
-    """Whether the frame runs code that the user wrote: no package, no torch, no standard library."""
+    """Whether the frame runs code that the user wrote: no package, no torch, no
+    standard library.
+    """
     return origin(frame.f_code.co_filename) == USER
 
 
@@ -109,7 +117,9 @@ TRAINERS = (
 
 
 def packages(frame):
-    """Top-level packages between a frame and the innermost line of user code, the inner ones first."""
+    """Top-level packages between a frame and the innermost line of user code, the inner
+    ones first.
+    """
     found = []
     for one in stack(frame):
         where = origin(one.f_code.co_filename)
@@ -122,7 +132,8 @@ def packages(frame):
 
 
 def own_site():
-    """Site of the innermost user frame of the calling thread; None where a trainer calls, or nobody.
+    """Site of the innermost user frame of the calling thread; None where a trainer calls, or
+    nobody.
 
     accelerate alone is no trainer here: its functions are called by a loop of the user's own.
     """

@@ -1,7 +1,7 @@
 """Never harm: what of ours fails is counted, and after three errors the originals are back.
 
-A wrapper made by ``around`` runs our code inside ``try`` and the user's call outside it, so that neither can disturb
-the other.
+A wrapper made by ``around`` runs our code inside ``try`` and the user's call outside it, so that
+neither can disturb the other.
 """
 
 import os
@@ -27,7 +27,9 @@ report = _nothing  # report(type, **fields): send an event
 
 
 def failed(where):
-    """Call in an ``except`` block: count the error and at the third give up. Raises only what is the user's."""
+    """Call in an ``except`` block: count the error and at the third give up. Raises only what is
+    the user's.
+    """
     interrupts.pass_on()
     try:
         session.errors += 1
@@ -77,10 +79,10 @@ def safely(function, *args):
 def around(original, before, after, adopt=None, always=False):
     """A function that does what ``original`` does, with our code before and after it.
 
-    ``before(args, kwargs)`` returns a token; unless it is None, ``after(token, args, result)`` follows, also when the
-    original raised (``result`` is None then). Acts on the training thread only; on another thread ``adopt()`` is asked
-    whether to make that one the training thread. Between two windows (``sampling``) it passes straight through unless
-    it acts ``always``.
+    ``before(args, kwargs)`` returns a token; unless it is None, ``after(token, args, result)``
+    follows, also when the original raised (``result`` is None then). Acts on the training thread
+    only; on another thread ``adopt()`` is asked whether to make that one the training thread.
+    Between two windows (``sampling``) it passes straight through unless it acts ``always``.
     """
     is_compiling = session.torch.compiler.is_compiling
     where = getattr(original, "__name__", "?")
@@ -119,10 +121,12 @@ def around(original, before, after, adopt=None, always=False):
 
 
 def vanish(error, where):
-    """An exception leaves a wrapper of the function named ``where``: take our frames out of its traceback.
+    """An exception leaves a wrapper of the function named ``where``: take our frames out of its
+    traceback.
 
-    Then its traceback is the one without us, also for who catches it. Until Python 3.10 the interpreter keeps a
-    traceback of its own meanwhile, so there the frames stay until the exception is printed.
+    Then its traceback is the one without us, also for who catches it. Until Python 3.10 the
+    interpreter keeps a traceback of its own meanwhile, so there the frames stay until the exception
+    is printed.
     """
     if session.phase_at_error[0] != id(error):  # else an inner wrapper has noted it
         session.phase_at_error = id(error), where
@@ -164,7 +168,9 @@ def hide(function):
 
 
 class Patch:
-    """An attribute of a class or a module that is ours, unless somebody has patched on top of it."""
+    """An attribute of a class or a module that is ours, unless somebody has patched on
+    top of it.
+    """
 
     def __init__(self, owner, name, replacement):
         self.owner, self.name, self.replacement = owner, name, replacement
@@ -190,9 +196,11 @@ class Patch:
 
 
 def patch(owner, name, replacement, steady=True):
-    """``setattr`` that is undone by ``switch_off``; one that is not ``steady`` is out between two windows.
+    """``setattr`` that is undone by ``switch_off``; one that is not ``steady`` is out between two
+    windows.
 
-    Those are what every step calls. A wrapper that few steps call costs less where it stays and passes through.
+    Those are what every step calls. A wrapper that few steps call costs less where it stays and
+    passes through.
     """
     patch = Patch(owner, name, replacement)
     patch.put_in()

@@ -1,8 +1,9 @@
 """Exceptions that are the user's although they come up inside our code, and so pass through it.
 
-A signal's handler runs wherever the main thread is, also in the middle of ours, and what it raises (a timeout) is for
-the user's ``except``. The same goes for what another thread has sent by ``PyThreadState_SetAsyncExc``. Each ``except``
-of the guest therefore begins with ``pass_on``, or with ``guard.failed``, which calls it.
+A signal's handler runs wherever the main thread is, also in the middle of ours, and what it raises
+(a timeout) is for the user's ``except``. The same goes for what another thread has sent by
+``PyThreadState_SetAsyncExc``. Each ``except`` of the guest therefore begins with ``pass_on``, or
+with ``guard.failed``, which calls it.
 """
 
 import os
@@ -15,7 +16,8 @@ from gputop_agent.runtime.session import SWITCHED_OFF, session
 
 AGENT_DIR = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
-#: File name that the wrappers carry. ``warnings.warn(stacklevel=2)`` passes over frames whose file name has both words
+#: File name that the wrappers carry. ``warnings.warn(stacklevel=2)`` passes over frames whose file
+#: name has both words
 #: in it, so a warning raised inside a wrapped function names the user's line as it does without us.
 HIDDEN_FILE = "<gputop importlib_bootstrap>"
 #: raised by C code of Python without arguments, as what was sent is
@@ -31,12 +33,15 @@ def _nothing():
     """Until ``steps`` registers."""
 
 
-is_known_file = _is_known_file  # is_known_file(filename): whether code is ours, torch's or of the standard library
+# is_known_file(filename): whether code is ours, torch's or of the standard library
+is_known_file = _is_known_file
 mend_step = _nothing  # mend_step(): end what a broken-off hook has left half done
 
 
 def pass_on():
-    """In an ``except`` block: raise the exception again if it is the user's. State is mended first."""
+    """In an ``except`` block: raise the exception again if it is the user's. State is
+    mended first.
+    """
     error = sys.exc_info()[1]
     if error is None:
         return
@@ -124,7 +129,9 @@ def _is_known_class(kind):
 
 
 def _mend():
-    """End what the interruption has left half done, so that the next hook finds nothing open and all time booked."""
+    """End what the interruption has left half done, so that the next hook finds nothing open and
+    all time booked.
+    """
     if session.thread_ident == SWITCHED_OFF:
         return
     for _ in range(2):

@@ -1,4 +1,6 @@
-"""Single values that a tensor operation of ours gave: read at once on the CPU, later and without waiting on a GPU."""
+"""Single values that a tensor operation of ours gave: read at once on the CPU, later and without
+waiting on a GPU.
+"""
 
 from gputop_agent.runtime.session import session
 
@@ -32,7 +34,9 @@ class Late:
 
 
 def may_look():
-    """Whether operations of ours on the user's tensors go unnoticed: no mode of the user's, no stream capture."""
+    """Whether operations of ours on the user's tensors go unnoticed: no mode of the user's, no
+    stream capture.
+    """
     torch = session.torch
     modes = getattr(torch._C, "_len_torch_dispatch_stack", None)
     if modes is None or modes():
@@ -41,7 +45,9 @@ def may_look():
 
 
 def is_plain(tensor):
-    """A tensor or parameter of torch's own, with its values in reach: no subclass, no sparse or meta tensor."""
+    """A tensor or parameter of torch's own, with its values in reach: no subclass, no sparse or
+    meta tensor.
+    """
     torch = session.torch
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
     return plain and (tensor.is_cpu or tensor.is_cuda) and tensor.is_contiguous()

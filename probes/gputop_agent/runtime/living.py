@@ -1,7 +1,7 @@
 """What is known of objects of the user's, for as long as they live.
 
-The end of an object is noted by C code alone. A callback of Python's would swallow what a signal's handler raises in
-it, and fail aloud when the interpreter has taken its names away.
+The end of an object is noted by C code alone. A callback of Python's would swallow what a signal's
+handler raises in it, and fail aloud when the interpreter has taken its names away.
 """
 
 import weakref

@@ -1,10 +1,11 @@
 """When a look at the training thread's stack is fair: at a moment that the training has no part in.
 
-A thread that wakes up waits for the interpreter's lock until the training thread gives it up, or for the switch
-interval (5 ms). Looks would then never fall into plain Python that runs for less than that, and the line after it,
-which gives up the lock, would be blamed. So before each look the agent sleeps once more, for a random time, while the
-switch interval is short, and looks where the training is then. The short interval changes the turns of busy Python
-threads: where there are any, only one look in four is taken.
+A thread that wakes up waits for the interpreter's lock until the training thread gives it up, or
+for the switch interval (5 ms). Looks would then never fall into plain Python that runs for less
+than that, and the line after it, which gives up the lock, would be blamed. So before each look the
+agent sleeps once more, for a random time, while the switch interval is short, and looks where the
+training is then. The short interval changes the turns of busy Python threads: where there are any,
+only one look in four is taken.
 """
 
 import sys
@@ -27,7 +28,8 @@ _interval = _Interval()
 
 
 def await_moment(random, shared=False):
-    """Sleep until a fair moment; ``random`` in [0, 1), ``shared`` where other Python threads are busy.
+    """Sleep until a fair moment; ``random`` in [0, 1), ``shared`` where other Python threads are
+    busy.
 
     Returns whether there is one this time.
     """
@@ -47,7 +49,9 @@ def await_moment(random, shared=False):
 
 
 def restore():
-    """Give the user's interval back, if it is the short one still. A forked child and the end of a process do too."""
+    """Give the user's interval back, if it is the short one still. A forked child and the end of a
+    process do too.
+    """
     usual_s, _interval.usual_s = _interval.usual_s, None
     if usual_s is not None and abs(sys.getswitchinterval() - FINE_S) < 5e-7:
         sys.setswitchinterval(usual_s)

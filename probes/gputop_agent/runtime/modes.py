@@ -1,4 +1,6 @@
-"""Modes of the user's (``TorchFunctionMode``) see each attribute of a tensor that is asked for, but not by us."""
+"""Modes of the user's (``TorchFunctionMode``) see each attribute of a tensor that is asked for, but
+not by us.
+"""
 
 import sys
 from functools import wraps

@@ -1,4 +1,6 @@
-"""Page faults of this process and the time that it spends in the kernel, which is what they cost."""
+"""Page faults of this process and the time that it spends in the kernel, which is what
+they cost.
+"""
 
 from time import monotonic
 
@@ -14,7 +16,9 @@ _MIN_INTERVAL_S, _MAX_INTERVAL_S = 1.0, 30.0
 
 
 class Watch:
-    """Reads the process's own counters (1 us a look); one ``paging`` event for each period with many faults."""
+    """Reads the process's own counters (1 us a look); one ``paging`` event for each period with
+    many faults.
+    """
 
     def __init__(self):
         self._started = self._looked = monotonic()
@@ -38,7 +42,9 @@ class Watch:
 
 
 def _counters():
-    """Minor faults and seconds in the kernel, of all threads; zeros where the system does not count."""
+    """Minor faults and seconds in the kernel, of all threads; zeros where the system does not
+    count.
+    """
     if resource is None:
         return 0, 0.0
     usage = resource.getrusage(resource.RUSAGE_SELF)

@@ -1,6 +1,8 @@
-"""Updates that no optimizer hook sees (compiled or hand-written) are told from one trained parameter.
+"""Updates that no optimizer hook sees (compiled or hand-written) are told from one trained
+parameter.
 
-An update in place moves its version; a fused one does not, but then its gradient is cleared before the next backward.
+An update in place moves its version; a fused one does not, but then its gradient is cleared before
+the next backward.
 """
 
 import weakref
@@ -12,7 +14,9 @@ MIN_UNSEEN = 4
 
 
 class Sentinel:
-    """The parameter, and whether it has to be looked at: no optimizer event ever, or none for suspiciously long."""
+    """The parameter, and whether it has to be looked at: no optimizer event ever, or none for
+    suspiciously long.
+    """
 
     def __init__(self):
         self.reference: Any = None
@@ -40,7 +44,9 @@ class Sentinel:
                 return
 
     def follow(self, parameter):
-        """Updates are made by hand of what ``autograd.grad`` returns: from now on by the version alone."""
+        """Updates are made by hand of what ``autograd.grad`` returns: from now on by the version
+        alone.
+        """
         self.reference, self.version, self.by_grads = (
             weakref.ref(parameter),
             parameter._version,
@@ -70,7 +76,9 @@ class Sentinel:
 
     @modes.unseen
     def was_updated(self):
-        """Whether the parameter changed, or lost its gradient, since the last time that it was asked or had."""
+        """Whether the parameter changed, or lost its gradient, since the last time that it was
+        asked or had.
+        """
         parameter = self.reference()
         if parameter is None:
             self.reference = None

@@ -1,7 +1,7 @@
 """The one shared state of the guest.
 
-Everything that more than one module looks at is an attribute of ``session``. The training thread writes, the agent's
-own thread reads; what must not be torn is changed under ``session.lock``.
+Everything that more than one module looks at is an attribute of ``session``. The training thread
+writes, the agent's own thread reads; what must not be torn is changed under ``session.lock``.
 """
 
 import os
@@ -46,7 +46,8 @@ class Session:
         self.excepthooks_chained = False
         self.ended_pid = 0  # of the process that has sent its goodbye
         self.undo: Any = []  # callables that put the originals back
-        self.removable: Any = []  # what is taken out between two windows: has ``put_in`` and ``take_out``
+        # what is taken out between two windows: has ``put_in`` and ``take_out``
+        self.removable: Any = []
         self.skip_code: Any = None  # dynamo's, once it is imported
         self.resets: Any = []  # of modules with state of their own, in the order of their imports
         self.reset()
@@ -69,7 +70,8 @@ class Session:
         self.step = 0  # index of the step being timed
         self.phase = OTHER  # index into wire.PHASES, or UNMEASURED
         self.hooks_out = False  # steps are only counted, see ``sampling``
-        self.update_times: Any = []  # monotonic nanoseconds of the steps that were counted and not booked yet
+        # monotonic nanoseconds of the steps that were counted and not booked yet
+        self.update_times: Any = []
         self.phase_at_error: Any = (
             0,
             "",
@@ -109,7 +111,8 @@ class Session:
         self.dropped = 0  # step records lost so far
         # -- called as f(step, t_end_ns) on the training thread
         self.step_listeners: Any = []  # at every boundary: while there are any, all hooks stay in
-        self.boundary_listeners: Any = []  # at boundaries, also between two windows, where some are passed over
+        # at boundaries, also between two windows, where some are passed over
+        self.boundary_listeners: Any = []
 
 
 def _int_from_env(name, default):

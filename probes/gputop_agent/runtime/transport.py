@@ -1,14 +1,16 @@
 """The way to the recorder: one Unix socket, never blocking, never raising.
 
-Step records are batched for 50 ms. What cannot be sent now (no recorder, or one that does not read) waits in a bounded
-queue; what falls out of it is counted in ``session.dropped``. The training thread connects once, with a short timeout;
-all later attempts are made by the agent's own thread, at most one a second.
+Step records are batched for 50 ms. What cannot be sent now (no recorder, or one that does not read)
+waits in a bounded queue; what falls out of it is counted in ``session.dropped``. The training
+thread connects once, with a short timeout; all later attempts are made by the agent's own thread,
+at most one a second.
 
-SEQPACKET keeps message boundaries and a send is all or nothing. Where it does not exist (macOS) a STREAM socket carries
-the same messages, each after its length as four little-endian bytes.
+SEQPACKET keeps message boundaries and a send is all or nothing. Where it does not exist (macOS) a
+STREAM socket carries the same messages, each after its length as four little-endian bytes.
 
-The user's code may have closed our number and opened something of its own there. Each use therefore asks first
-whether our socket still lies there; if not, the number is let go unclosed, and the next attempt gets another one.
+The user's code may have closed our number and opened something of its own there. Each use therefore
+asks first whether our socket still lies there; if not, the number is let go unclosed, and the next
+attempt gets another one.
 """
 
 import json
@@ -59,7 +61,9 @@ _OFFSET_NS = _offset_ns()
 
 
 def unix_ns(mono_ns):
-    """Nanoseconds since the epoch of a ``time.monotonic_ns()`` reading, on the clock all ranks of the host share."""
+    """Nanoseconds since the epoch of a ``time.monotonic_ns()`` reading, on the clock all ranks of
+    the host share.
+    """
     return mono_ns + _OFFSET_NS
 
 
@@ -142,7 +146,9 @@ def connect():
 
 
 def reach_again():
-    """At the end: one more attempt for a process so short that a busy recorder had no time for the first."""
+    """At the end: one more attempt for a process so short that a busy recorder had no time for the
+    first.
+    """
     if _link.socket is None and connect():
         on_reconnect()
 
@@ -175,7 +181,9 @@ def _disconnect():
 
 
 def send_step(record, now_ns):
-    """Add one packed ``wire.STEP`` to the batch; sends the batch when it is 50 ms old. Call under ``session.lock``."""
+    """Add one packed ``wire.STEP`` to the batch; sends the batch when it is 50 ms old. Call under
+    ``session.lock``.
+    """
     link = _link
     if not link.batch:
         link.batch_since_ns = now_ns
@@ -185,7 +193,9 @@ def send_step(record, now_ns):
 
 
 def send_records(kind, records):
-    """Send packed ``wire.DEVICE`` or ``wire.COMM`` structs at once, or queue them. Never blocks, never raises."""
+    """Send packed ``wire.DEVICE`` or ``wire.COMM`` structs at once, or queue them. Never blocks,
+    never raises.
+    """
     try:
         with session.lock:
             _enqueue(kind + records, 0)
@@ -233,7 +243,8 @@ def flush():
 def flush_if_stale(now_ns):
     """For the agent's own thread, every tick: reconnect when due, send a batch that waits too long.
 
-    After a reconnect the hello goes first (``on_reconnect`` sends it and sets ``session.hello_sent``), then the rest.
+    After a reconnect the hello goes first (``on_reconnect`` sends it and sets
+    ``session.hello_sent``), then the rest.
     """
     try:
         link = _link
@@ -274,9 +285,11 @@ def _drain():
 
 
 def _send(message, sent):
-    """Hand one message to the kernel. Returns whether it took it (or, on a STREAM socket, its beginning).
+    """Hand one message to the kernel. Returns whether it took it (or, on a STREAM socket, its
+    beginning).
 
-    ``sent`` holds how many bytes it took from the moment that it has: no code of Python's runs in between.
+    ``sent`` holds how many bytes it took from the moment that it has: no code of Python's runs in
+    between.
     """
     link = _link
     if not _is_ours(link):
@@ -307,7 +320,9 @@ def _send(message, sent):
 
 
 def poll_command():
-    """One command of the recorder as a dict, or None. Never blocks; for the agent's own thread only."""
+    """One command of the recorder as a dict, or None. Never blocks; for the agent's own thread
+    only.
+    """
     link = _link
     with session.lock:
         if not _is_ours(link):
@@ -348,7 +363,9 @@ def _next_frame(data):
 
 
 def close(wait_s=0.0):
-    """At the end of the process: send all that waits, trying for ``wait_s`` seconds, and let go of the socket."""
+    """At the end of the process: send all that waits, trying for ``wait_s`` seconds, and let go of
+    the socket.
+    """
     deadline = time.monotonic() + wait_s
     with session.lock:
         flush()

@@ -1,7 +1,9 @@
-"""Silence until a process trains: nothing is opened, sent or searched before its first backward or optimizer step.
+"""Silence until a process trains: nothing is opened, sent or searched before its first backward or
+optimizer step.
 
-Many use ``autograd.grad`` without training anything. Where a parameter that it was asked about has been changed in
-place before it is asked again, updates are made by hand, and the first of them lies behind us.
+Many use ``autograd.grad`` without training anything. Where a parameter that it was asked about has
+been changed in place before it is asked again, updates are made by hand, and the first of them lies
+behind us.
 """
 
 import weakref
@@ -30,18 +32,23 @@ IDLE_NS = 2_000_000_000
 
 
 class Trail:
-    """What happened before we knew that this process trains: the last fetch and the last ``autograd.grad``."""
+    """What happened before we knew that this process trains: the last fetch and the last
+    ``autograd.grad``.
+    """
 
     thread_ident = 0
     fetch: Any = None  # (began_ns, ended_ns, samples, tokens)
     loader: Any = None  # description of the DataLoader that was asked
     grad: Any = None  # (began_ns, ended_ns)
-    by_hand: Any = None  # (fetch, grad, weakref to a parameter, its version) of what may have been the first step
+    # (fetch, grad, weakref to a parameter, its version) of what may have been the first step
+    by_hand: Any = None
     asked: Any = None  # the parameter that the ``autograd.grad`` going on is asked about
 
 
 def before_training():
-    """Whether this process has not begun to train: then fetches and ``autograd.grad`` only leave a trail."""
+    """Whether this process has not begun to train: then fetches and ``autograd.grad`` only leave a
+    trail.
+    """
     return session.thread_ident == NOT_ACTIVE
 
 
@@ -63,7 +70,9 @@ def grad_ended(began_ns):
 
 @modes.unseen
 def trains_by_hand(parameter):
-    """``autograd.grad`` begins before training, about ``parameter`` (or None): has an update of it been seen now?"""
+    """``autograd.grad`` begins before training, about ``parameter`` (or None): has an update of it
+    been seen now?
+    """
     Trail.asked = parameter
     if parameter is None or Trail.by_hand is None or Trail.thread_ident not in (0, get_ident()):
         return False
@@ -98,7 +107,9 @@ def _close_first_step(grad, parameter, end_ns):
 
 
 def start(now_ns, by_backward=True):
-    """Make this thread the training thread. Its first step began with the fetch that led here, if there was one."""
+    """Make this thread the training thread. Its first step began with the fetch that led here, if
+    there was one.
+    """
     session.native_tid = _native_tid()
     session.thread_ident = get_ident()
     clock.reset()
@@ -116,7 +127,9 @@ def start(now_ns, by_backward=True):
 
 
 def adopt(by_backward=True):
-    """A backward or an optimizer step on a thread that is not the training thread: should it become that?"""
+    """A backward or an optimizer step on a thread that is not the training thread: should it become
+    that?
+    """
     now = monotonic_ns()
     if session.thread_ident == NOT_ACTIVE:
         start(now, by_backward)
@@ -143,9 +156,11 @@ def _take_over(now_ns):
 
 
 def _book_first_step(fetch, now_ns, by_backward):
-    """The first step's forward ran before any module was known: what lies between fetch and backward was that.
+    """The first step's forward ran before any module was known: what lies between fetch and
+    backward was that.
 
-    An optimizer that steps before any backward runs forward and backward in its closure, and nothing lay before.
+    An optimizer that steps before any backward runs forward and backward in its closure, and
+    nothing lay before.
     """
     began, ended, samples, tokens = fetch
     totals = clock.totals

@@ -1,4 +1,6 @@
-"""How large a batch is: samples, tokens, shapes and a fingerprint. Runs no user code and copies nothing."""
+"""How large a batch is: samples, tokens, shapes and a fingerprint. Runs no user code and copies
+nothing.
+"""
 
 import ctypes
 import sys
@@ -21,7 +23,8 @@ _CRC_FIRST = (
 _MASK_NAME = "attention_mask"
 _MASK_BYTES = 1 << 20  # so much of a mask is read at most
 
-_plans = {}  # type of a batch -> (path to the tensor that counts samples, path to the one that counts tokens)
+# type of a batch -> (path to the tensor that counts samples, path to the one that counts tokens)
+_plans = {}
 
 
 class BatchFacts:
@@ -45,12 +48,12 @@ facts = BatchFacts()
 def count(batch):
     """Size of one micro-batch.
 
-    Called at every training fetch or, without a DataLoader, with the first argument of the forward: the paths to the
-    two tensors are found once per batch type and only walked afterwards.
+    Called at every training fetch or, without a DataLoader, with the first argument of the forward:
+    the paths to the two tensors are found once per batch type and only walked afterwards.
 
     Returns:
-        ``(samples, tokens)``: dimension 0 of the first tensor, and the number of elements of the token ids (0 if the
-        batch has none); ``(0, 0)`` for a batch without tensors.
+        ``(samples, tokens)``: dimension 0 of the first tensor, and the number of elements of the
+        token ids (0 if the batch has none); ``(0, 0)`` for a batch without tensors.
     """
     index = facts.count
     facts.count = index + 1
@@ -92,7 +95,9 @@ def take_crc():
 
 
 def take_padding():
-    """``{"batches", "places", "tokens"}`` of the masks looked at since the previous call; None if there were none."""
+    """``{"batches", "places", "tokens"}`` of the masks looked at since the previous call; None if
+    there were none.
+    """
     found, facts.padding = facts.padding, [0, 0, 0]
     return dict(zip(("batches", "places", "tokens"), found)) if found[0] else None
 
@@ -105,7 +110,9 @@ def reset():
 
 
 def describe(batch):
-    """``{"shapes": {name: [sizes]}, "dtypes": {name: "int64"}}`` of the first 16 tensors of a batch."""
+    """``{"shapes": {name: [sizes]}, "dtypes": {name: "int64"}}`` of the first 16 tensors of a
+    batch.
+    """
     shapes, dtypes = {}, {}
     for path, tensor in list(_tensors(batch, (), 0))[:16]:
         name = ".".join(str(key) for _, key in path) or "0"
@@ -138,7 +145,9 @@ def _make_plan(batch):
 
 
 def batch_axis(shapes):
-    """The dimension of the first tensor that counts samples, by what the others agree with; None: they do not tell."""
+    """The dimension of the first tensor that counts samples, by what the others agree with; None:
+    they do not tell.
+    """
     if not shapes:
         return 0
     first, others = shapes[0], shapes[1:]
@@ -151,7 +160,9 @@ def batch_axis(shapes):
 
 @modes.unseen
 def count_inputs(args, kwargs):
-    """``(samples, tokens)`` of what a forward was given; no samples where its tensors do not agree on them."""
+    """``(samples, tokens)`` of what a forward was given; no samples where its tensors do not agree
+    on them.
+    """
     if len(args) > 1:
         shapes = _shapes(list(args))
         axis = batch_axis(shapes)
@@ -165,7 +176,9 @@ def _shapes(value):
 
 
 def _tensors(value, path, depth):
-    """Yield ``(path, tensor)`` for the tensors with at least one dimension, in the batch's own order."""
+    """Yield ``(path, tensor)`` for the tensors with at least one dimension, in the batch's own
+    order.
+    """
     if _is_tensor(value):
         if len(value.shape):
             yield path, value
@@ -178,7 +191,9 @@ def _tensors(value, path, depth):
 
 
 def _children(value):
-    """The parts of a container as ``(getter, key, part)``; only built-in accessors, so no user code runs."""
+    """The parts of a container as ``(getter, key, part)``; only built-in accessors, so no user code
+    runs.
+    """
     if isinstance(value, dict):
         return [(dict.__getitem__, key, item) for key, item in dict.items(value)]
     if isinstance(value, list):
@@ -244,7 +259,9 @@ def fingerprint(tensor):
 
 
 def _count_padding(mask):
-    """Add a mask's places and tokens. Its values are small whole numbers, so a place is empty where its bytes are."""
+    """Add a mask's places and tokens. Its values are small whole numbers, so a place is empty where
+    its bytes are.
+    """
     if (
         len(mask.shape) != 2
         or str(mask.device) != "cpu"
@@ -264,7 +281,9 @@ def _count_padding(mask):
 
 
 def _content(tensor, at_most):
-    """The first ``at_most`` bytes of a plain, contiguous CPU tensor, where they lie; None for any other."""
+    """The first ``at_most`` bytes of a plain, contiguous CPU tensor, where they lie; None for any
+    other.
+    """
     if type(tensor).__module__ != "torch" or type(tensor).__name__ != "Tensor":
         return None
     if str(tensor.layout) != "torch.strided" or not tensor.is_contiguous():

@@ -1,8 +1,9 @@
 """The phase clock: every nanosecond of the training thread belongs to exactly one phase.
 
-``totals`` holds nanoseconds by phase first, then the time between two windows that no hook has measured (``sampling``
-divides it), then the counters below; all but the unmeasured time only ever grow. A step is the difference of two copies
-of it, which is why the phases of a record add up to its wall time to the nanosecond.
+``totals`` holds nanoseconds by phase first, then the time between two windows that no hook has
+measured (``sampling`` divides it), then the counters below; all but the unmeasured time only ever
+grow. A step is the difference of two copies of it, which is why the phases of a record add up to
+its wall time to the nanosecond.
 """
 
 from collections import deque
@@ -21,7 +22,9 @@ floor = [0] * len(
 )  # totals at the last end of a step, or where the present one may have ended
 stack = []  # phases to go back to
 MOST = 1 << 13
-"""Collections that are kept for the next booking: each process has them, also one that never trains and books none."""
+"""Collections that are kept for the next booking: each process has them, also one that never trains
+and books none.
+"""
 collections_began, collections_ended = (
     deque(maxlen=MOST),
     deque(maxlen=MOST),
@@ -80,7 +83,9 @@ def unwind(depth):
 
 
 def move(nanoseconds, source, target):
-    """Give time that was booked to ``source`` in this step to ``target``: no more than this step has of it."""
+    """Give time that was booked to ``source`` in this step to ``target``: no more than this step
+    has of it.
+    """
     nanoseconds = max(0, min(nanoseconds, totals[source] - floor[source]))
     totals[source] -= nanoseconds
     totals[target] += nanoseconds

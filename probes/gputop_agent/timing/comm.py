@@ -1,11 +1,12 @@
 """What DDP measures about its own communication, turned into one COMM record a sampled step.
 
-DDP times the first all-reduce launched, the last one done and the end of backward's compute, on every n-th iteration.
-On CPU the timer is a clock read, so it may run on every iteration that we want to see; on CUDA reading the timer
-synchronises with the device at the next forward (``CudaTimer::measureDifference``), so DDP's own 1 in 100 stays.
+DDP times the first all-reduce launched, the last one done and the end of backward's compute, on
+every n-th iteration. On CPU the timer is a clock read, so it may run on every iteration that we
+want to see; on CUDA reading the timer synchronises with the device at the next forward
+(``CudaTimer::measureDifference``), so DDP's own 1 in 100 stays.
 
-The data of an iteration is complete at the next forward. It carries the wall-clock time of its events, and those decide
-which step it belongs to.
+The data of an iteration is complete at the next forward. It carries the wall-clock time of its
+events, and those decide which step it belongs to.
 """
 
 from collections import deque
@@ -36,14 +37,18 @@ _sampling = _Sampling()
 
 
 def on_step_closed(step, t_end_ns):
-    """Remember when the step ended; now and then read what DDP has measured. Costs nothing without DDP."""
+    """Remember when the step ended; now and then read what DDP has measured. Costs nothing without
+    DDP.
+    """
     if not session.ddp:
         return
     on_steps_counted(step, (t_end_ns,))
 
 
 def on_steps_counted(first, t_ends_ns):
-    """Remember when steps ended, the first of which has the index ``first``; read if it was time at one of them."""
+    """Remember when steps ended, the first of which has the index ``first``; read if it was time at
+    one of them.
+    """
     steps = range(first, first + len(t_ends_ns))
     _steps.extend(zip(steps, t_ends_ns))
     if not any(step % _sampling.stride == 0 for step in steps):
@@ -64,7 +69,9 @@ def reset():
 
 
 def stride(step_ns):
-    """The smallest power of two of steps that takes 50 ms; ranks that disagree by one power still share every other."""
+    """The smallest power of two of steps that takes 50 ms; ranks that disagree by one power still
+    share every other.
+    """
     steps = 1
     while steps * step_ns < _PERIOD_NS and steps < _MAX_STRIDE:
         steps *= 2
@@ -124,7 +131,9 @@ class Watch:
         self.report_at = _FIRST_REPORT
 
     def read(self, root, rate):
-        """Send the newest measurement, if there is one that was not sent yet; on CPU measure every ``rate``-th."""
+        """Send the newest measurement, if there is one that was not sent yet; on CPU measure every
+        ``rate``-th.
+        """
         if self.on_cpu and rate != self.rate:
             root._set_ddp_runtime_logging_sample_rate(rate)
             self.rate = rate
@@ -159,14 +168,18 @@ class Watch:
         )
 
     def _announce(self, root, data):
-        """Say what DDP's settings are: once at the start, once more when the buckets have been rebuilt."""
+        """Say what DDP's settings are: once at the start, once more when the buckets have been
+        rebuilt.
+        """
         stage = 2 if data.get("has_rebuilt_buckets") else 1
         if self.announced < stage:
             self.announced = stage
             transport.send_event("ddp", **describe_ddp(root))
 
     def _report(self, data):
-        """Say at 16, 32, 64, ... steps how many iterations were synchronised and whether parameters lay idle."""
+        """Say at 16, 32, 64, ... steps how many iterations were synchronised and whether parameters
+        lay idle.
+        """
         step = _steps[-1][0]
         if step >= self.report_at:
             while self.report_at <= step:
@@ -180,7 +193,9 @@ class Watch:
 
 
 def step_at(steps, t_ns):
-    """The ``(step, t_end_ns)`` during which ``t_ns`` lies: the first that ended after it, else the last one."""
+    """The ``(step, t_end_ns)`` during which ``t_ns`` lies: the first that ended after it, else the
+    last one.
+    """
     found = steps[-1]
     for entry in reversed(steps):
         if entry[1] < t_ns:

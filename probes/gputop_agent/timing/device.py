@@ -1,10 +1,13 @@
-"""The device's clock: CUDA events at the marks of sampled steps, read back two or more steps later, never waiting.
+"""The device's clock: CUDA events at the marks of sampled steps, read back two or more steps later,
+never waiting.
 
-Events come from a pool and are recorded on the current stream. A step is sampled when the last sample lies far enough
-back that recording and reading cost less than 0.1 % of the time. Losses and gradient norms that live on the GPU travel
-with the same records: copied to pinned memory without blocking, read once the copy's event has completed.
+Events come from a pool and are recorded on the current stream. A step is sampled when the last
+sample lies far enough back that recording and reading cost less than 0.1 % of the time. Losses and
+gradient norms that live on the GPU travel with the same records: copied to pinned memory without
+blocking, read once the copy's event has completed.
 
-Everything here runs in the training thread: a CUDA call from another thread could break a stream capture.
+Everything here runs in the training thread: a CUDA call from another thread could break a stream
+capture.
 """
 
 import math
@@ -64,7 +67,9 @@ timer = Timer()
 
 
 def activate(torch, device_index):
-    """Start the device clock; the caller knows that CUDA is initialised and that the model lives there."""
+    """Start the device clock; the caller knows that CUDA is initialised and that the model lives
+    there.
+    """
     if timer.clock is not None:
         return
     memory.activate(torch, device_index)
@@ -123,7 +128,9 @@ class Sample:
         return all(event.query() for event in reversed(self.events()))
 
     def parts_ms(self):
-        """Milliseconds by phase; they add up to the step's device time. None if the step was not timed."""
+        """Milliseconds by phase; they add up to the step's device time. None if the step was not
+        timed.
+        """
         if len(self.marks) < 2:
             return None
         parts: "dict[str, float]" = dict.fromkeys(_PARTS, 0.0)
@@ -148,7 +155,9 @@ class DeviceClock:
     """Pool of events, the step being recorded, and the steps that wait to be read."""
 
     def __init__(self, new_event, capturing, slots, note_memory=lambda: None):
-        """Events, the capture test and the pinned one-element tensors are handed in, so that tests need no GPU."""
+        """Events, the capture test and the pinned one-element tensors are handed in, so that tests
+        need no GPU.
+        """
         self._new_event = new_event
         self._capturing = capturing
         self._free_events = []
@@ -174,7 +183,9 @@ class DeviceClock:
             self._note_memory()
 
     def late_scalar(self, name, tensor):
-        """Copy a one-element CUDA tensor to pinned memory without blocking; its value comes with the step's record."""
+        """Copy a one-element CUDA tensor to pinned memory without blocking; its value comes with
+        the step's record.
+        """
         now = monotonic_ns()
         if now - self._last_scalar_ns.get(name, 0) < _SCALAR_PERIOD_NS or not self._free_slots:
             return

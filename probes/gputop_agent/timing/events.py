@@ -1,4 +1,6 @@
-"""What the beginning of a fetch, a forward or a backward means for the step being timed. All outside any of them."""
+"""What the beginning of a fetch, a forward or a backward means for the step being timed. All
+outside any of them.
+"""
 
 import sys
 from collections import deque
@@ -10,7 +12,9 @@ from gputop_agent.runtime.session import session
 from gputop_agent.timing import clock, steps
 from gputop_agent.timing.step_state import open_step
 
-WAIT_STEPS = 12  # so long an optimizer that did not step is waited for: a WGAN's generator steps in each fifth or tenth
+# so long an optimizer that did not step is waited for: a WGAN's generator steps in each fifth or
+# tenth
+WAIT_STEPS = 12
 
 MAX_FRAMES, MAX_PLACES = 12, 64  # that name a place; of a step
 
@@ -34,7 +38,9 @@ def fetch_begins():
 
 
 def compute_begins():
-    """A forward with gradients or a backward begins: the step is over if all its optimizers have stepped."""
+    """A forward with gradients or a backward begins: the step is over if all its optimizers have
+    stepped.
+    """
     if session.manual:
         return
     here = place() if len(known_optimizers) != 1 else ()  # none is known at the first backward
@@ -52,11 +58,12 @@ def compute_begins():
 
 
 def optimizer_begins(key):
-    """An optimizer is about to step. If it has stepped before in this step, the step ended where the cut says.
+    """An optimizer is about to step. If it has stepped before in this step, the step ended where
+    the cut says.
 
-    Without a cut nothing was computed since: the closure of the step to come does that, so the step ends here. Where
-    the batch is fetched and another optimizer is still to step (a critic's two updates before the generator's one),
-    the step goes on.
+    Without a cut nothing was computed since: the closure of the step to come does that, so the step
+    ends here. Where the batch is fetched and another optimizer is still to step (a critic's two
+    updates before the generator's one), the step goes on.
     """
     if open_step.pending and key in open_step.stepped:
         if open_step.last_fetch_step == session.step and not all_stepped():
@@ -106,7 +113,8 @@ def all_stepped():
 
 
 def place():
-    """Where the loop is: the lines that led here, but torch's. Where it has been before in a step, it has come around.
+    """Where the loop is: the lines that led here, but torch's. Where it has been before in a step,
+    it has come around.
 
     Each pass is a step, whichever of several optimizers it uses. Empty where there is no such line.
     """
@@ -119,7 +127,8 @@ def place():
 
 
 def _update_inferred():
-    """Weights changed and no hook told. The first time, SAM may have moved them before its optimizer's first step.
+    """Weights changed and no hook told. The first time, SAM may have moved them before its
+    optimizer's first step.
 
     So the first step ends only when there is a second such change, or with the process.
     """

@@ -1,8 +1,10 @@
-"""FLOPs of one training step, counted by torch's own formulas, on request: ``gputop run --count-flops``.
+"""FLOPs of one training step, counted by torch's own formulas, on request: ``gputop run
+--count-flops``.
 
-The counter sees each operator as it is dispatched, calls it unchanged and adds what torch's table says of its shapes
-(``torch.utils.flop_counter``, which FlopCounterMode reads as well). The step is slower and is flagged as ours. Never
-the first steps, and no step with an evaluation or a compilation in it.
+The counter sees each operator as it is dispatched, calls it unchanged and adds what torch's table
+says of its shapes (``torch.utils.flop_counter``, which FlopCounterMode reads as well). The step is
+slower and is flagged as ours. Never the first steps, and no step with an evaluation or a
+compilation in it.
 """
 
 import os
@@ -18,7 +20,8 @@ from gputop_agent.timing.step_state import open_step
 FIRST_STEP = 5
 ATTEMPTS = 20
 _NOT_TRAINING = (EVAL, COMPILE)
-_CPU_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"  # has no formula of its own; does the same products
+# has no formula of its own; does the same products
+_CPU_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 
 
 class Request:
@@ -36,7 +39,9 @@ def request_if_wanted():
 
 
 def on_step_closed(step, *_):
-    """Called by the training thread at each boundary: starts the counter, or takes its figure and stops it."""
+    """Called by the training thread at each boundary: starts the counter, or takes its figure and
+    stops it.
+    """
     try:
         if Request.counter is not None:
             _take(step)
@@ -63,7 +68,9 @@ def _begin():
 
 
 def _take(step):
-    """The step that was counted has ended; where the counter is not the innermost mode, wait until it is again."""
+    """The step that was counted has ended; where the counter is not the innermost mode, wait until
+    it is again.
+    """
     modes, counter = sys.modules["torch.utils._python_dispatch"], Request.counter
     if modes._get_current_dispatch_mode() is not counter:
         Request.before = None  # this step's figure would be of several

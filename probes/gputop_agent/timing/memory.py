@@ -1,8 +1,9 @@
 """Memory of this process: CUDA's caching allocator and the resident set.
 
-The step's peak without resetting the user's statistics: torch's peak counter only moves up (until the user resets it).
-If it grew since the last record, that growth happened in between and the counter is the step's peak. If it did not, the
-step's peak lies somewhere below it, and the highest value seen at the marks (``note``) is reported.
+The step's peak without resetting the user's statistics: torch's peak counter only moves up (until
+the user resets it). If it grew since the last record, that growth happened in between and the
+counter is the step's peak. If it did not, the step's peak lies somewhere below it, and the highest
+value seen at the marks (``note``) is reported.
 """
 
 import os
@@ -49,7 +50,9 @@ emptied = Emptied()
 
 
 def read():
-    """``(allocated, reserved, peak, rss)`` in bytes; -1 for what cannot be measured. Never initialises CUDA."""
+    """``(allocated, reserved, peak, rss)`` in bytes; -1 for what cannot be measured. Never
+    initialises CUDA.
+    """
     if _process.cuda_stats is None:
         _process.used = rss()
         return -1, -1, -1, _process.used
@@ -59,12 +62,16 @@ def read():
 
 
 def last():
-    """What was in use when ``read`` was called last: allocated bytes on CUDA, else the resident set; -1: not known."""
+    """What was in use when ``read`` was called last: allocated bytes on CUDA, else the resident
+    set; -1: not known.
+    """
     return _process.used
 
 
 def send_if_due(now_s):
-    """From the agent's thread: one ``allocator`` event every 2 s at first, every 30 s later. Calls no CUDA."""
+    """From the agent's thread: one ``allocator`` event every 2 s at first, every 30 s later. Calls
+    no CUDA.
+    """
     stats = _process.stats
     if stats is None or now_s < _process.next_send_s:
         return
@@ -99,7 +106,9 @@ def note():
 
 
 def activate(torch, device):
-    """Read the allocator of CUDA device ``device`` from now on. The caller knows that CUDA is initialised."""
+    """Read the allocator of CUDA device ``device`` from now on. The caller knows that CUDA is
+    initialised.
+    """
     _process.device = device
     _process.cuda_stats = torch._C._cuda_memoryStats
     _process.last_counter = -1
@@ -137,7 +146,9 @@ def _peak_since_last(allocated, counter):
 
 
 def anonymous_bytes():
-    """The part of the resident set that no file lies behind: mapped data sets are not in it; -1: not known."""
+    """The part of the resident set that no file lies behind: mapped data sets are not in it; -1:
+    not known.
+    """
     resident, shared = _statm()
     return resident - shared if resident >= 0 else -1
 

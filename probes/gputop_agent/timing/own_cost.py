@@ -1,13 +1,14 @@
 """What gputop itself costs a step.
 
-Where windows open and shut: the median step with the hooks in less the median step just before and just after with the
-hooks out, pair by pair; the median of the pairs is what a measured step costs more, its order statistics the interval.
-All steps bear that in the proportion of those measured, and what opening, shutting and booking take by the clock.
+Where windows open and shut: the median step with the hooks in less the median step just before and
+just after with the hooks out, pair by pair; the median of the pairs is what a measured step costs
+more, its order statistics the interval. All steps bear that in the proportion of those measured,
+and what opening, shutting and booking take by the clock.
 
-Where the hooks are always in: the time that our code takes between their first line and their last, by the clock; what
-the call of a hook itself takes, and what torch's code takes longer because of it, is not in it. Where a busy machine
-takes the core away, it does so in a system call of ours as soon as in the training: such a step counts as the dearest
-ordinary one.
+Where the hooks are always in: the time that our code takes between their first line and their last,
+by the clock; what the call of a hook itself takes, and what torch's code takes longer because of
+it, is not in it. Where a busy machine takes the core away, it does so in a system call of ours as
+soon as in the training: such a step counts as the dearest ordinary one.
 """
 
 from collections import deque
@@ -92,7 +93,9 @@ def _fields(method, cost_ns, interval, step_ns):
 
 
 def median_ci95(values):
-    """``(low, median, high)``: the order statistics that hold the true median with 95 % (binomial, as a normal)."""
+    """``(low, median, high)``: the order statistics that hold the true median with 95 % (binomial,
+    as a normal).
+    """
     ordered = sorted(values)
     last, half = len(ordered) - 1, 0.98 * len(ordered) ** 0.5
     low = max(0, int(last / 2 - half))

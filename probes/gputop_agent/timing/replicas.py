@@ -1,7 +1,9 @@
-"""Fingerprints of a DDP replica's parameters and of its random numbers, for comparison with the other ranks'.
+"""Fingerprints of a DDP replica's parameters and of its random numbers, for comparison with the
+other ranks'.
 
-Taken after two updates in a row, so that ranks which count their updates differently are not taken for different ones.
-At a few updates first and then every 5000: 60-130 us each time on a CPU, and no waiting for a GPU.
+Taken after two updates in a row, so that ranks which count their updates differently are not taken
+for different ones. At a few updates first and then every 5000: 60-130 us each time on a CPU, and no
+waiting for a GPU.
 """
 
 import ctypes

@@ -1,4 +1,6 @@
-"""Finds the outermost modules and the optimizers of a process that trains, by one pass over its live objects."""
+"""Finds the outermost modules and the optimizers of a process that trains, by one pass over its
+live objects.
+"""
 
 import gc
 import sys
@@ -37,7 +39,8 @@ def _nothing(module, trained=True):
     return False
 
 
-hook_module = _nothing  # hook_module(module, trained): time its forward; returns whether that was not done yet
+# hook_module(module, trained): time its forward; returns whether that was not done yet
+hook_module = _nothing
 
 
 def discover():
@@ -73,7 +76,9 @@ def know(optimizer):
 
 
 def new_optimizer(optimizer):
-    """An optimizer stepped that was not there before: look again if it trains parameters of no known root."""
+    """An optimizer stepped that was not there before: look again if it trains parameters of no
+    known root.
+    """
     know(optimizer)
     strange = any(id(parameter) not in owned for parameter in _parameters_of(optimizer))
     return strange and search.passes < MAX_PASSES
@@ -82,8 +87,8 @@ def new_optimizer(optimizer):
 def look_again():
     """Backward ran and no known module's forward was seen: hook anew, or one level deeper.
 
-    The model is called through a method (``model.encode(x)``, Lightning's ``training_step``), or ``model.compile()``
-    has replaced our slot.
+    The model is called through a method (``model.encode(x)``, Lightning's ``training_step``), or
+    ``model.compile()`` has replaced our slot.
     """
     if any(hook_module(module) for module in _alive(search.frontier)) or search.depth >= MAX_DEPTH:
         return
@@ -98,7 +103,9 @@ def look_again():
 
 @modes.unseen
 def watch_leaf(loss):
-    """Tensors without modules and optimizers are trained: tell updates from the leaf nearest to the loss."""
+    """Tensors without modules and optimizers are trained: tell updates from the leaf nearest to the
+    loss.
+    """
     todo = [getattr(loss, "grad_fn", None)]
     for node in todo:
         if len(todo) > MAX_NODES:
@@ -166,7 +173,9 @@ def _is_loss(module):
 
 
 def _hook_with_wrapped(module, trained):
-    """Hook a root and what it wraps: evaluation often calls the model inside DDP or torch.compile's wrapper."""
+    """Hook a root and what it wraps: evaluation often calls the model inside DDP or torch.compile's
+    wrapper.
+    """
     for _ in range(MAX_DEPTH):
         hook_module(module, trained)
         inner = [module.__dict__["_modules"].get(name) for name in WRAPPED_AS]

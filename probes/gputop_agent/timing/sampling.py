@@ -1,11 +1,13 @@
 """Whether each step is measured, or windows of some steps at random times.
 
-While steps are long, all hooks are in. Where they are shorter than 5 ms and follow a pattern of updates that repeats,
-the hooks are taken out, and put in again for windows of a few steps. In between only the optimizer's own hook notes the
-time of each update: steps and wall times stay exact, everything else of these steps is estimated (``shares``). A window
-begins and ends where an update ends, so it holds whole steps, the logging of the one before it included.
+While steps are long, all hooks are in. Where they are shorter than 5 ms and follow a pattern of
+updates that repeats, the hooks are taken out, and put in again for windows of a few steps. In
+between only the optimizer's own hook notes the time of each update: steps and wall times stay
+exact, everything else of these steps is estimated (``shares``). A window begins and ends where an
+update ends, so it holds whole steps, the logging of the one before it included.
 
-Whatever does not fit the pattern puts the hooks in, and steps are measured until it has repeated itself long enough.
+Whatever does not fit the pattern puts the hooks in, and steps are measured until it has repeated
+itself long enough.
 """
 
 from collections import deque
@@ -140,7 +142,8 @@ def find_pattern(log):
     """The shortest pattern that the log has repeated ``PERIODS`` times.
 
     Returns:
-        ``(ids, ends)``: ids of the optimizers in turn, and whether a step ends with each. None without a pattern.
+        ``(ids, ends)``: ids of the optimizers in turn, and whether a step ends with each. None
+        without a pattern.
     """
     for period in range(2, min(MAX_PERIOD, len(log) // PERIODS) + 1):
         if (
@@ -253,7 +256,9 @@ def _plan_booking():
 
 
 def count(optimizer):
-    """An optimizer has stepped between two windows: note when. The one thing done for most short steps."""
+    """An optimizer has stepped between two windows: note when. The one thing done for most short
+    steps.
+    """
     self = sampler
     if id(optimizer) != self.ids[self.place]:
         return _out_of_turn()
@@ -311,7 +316,9 @@ def _complete_pair():
 
 
 def _book(now):
-    """Book the steps that were counted, up to ``now``; all time is booked. One with flags has a record of its own."""
+    """Book the steps that were counted, up to ``now``; all time is booked. One with flags has a
+    record of its own.
+    """
     self = sampler
     times = session.update_times
     if not times:
@@ -333,7 +340,9 @@ def _book(now):
 
 
 def _book_so_far():
-    """Book what was counted up to now: the last step ends where the clock or the update is, whichever is later."""
+    """Book what was counted up to now: the last step ends where the clock or the update is,
+    whichever is later.
+    """
     times = session.update_times
     if times and session.last_ns < times[-1]:
         clock.book_until(times[-1])
@@ -397,7 +406,9 @@ def _open(now):
 
 
 def measure_now():
-    """An epoch or an evaluation begins between two windows: measure this step, which is like no other."""
+    """An epoch or an evaluation begins between two windows: measure this step, which is like no
+    other.
+    """
     self = sampler
     if not session.hooks_out or self.place or session.phase != UNMEASURED:
         return
@@ -470,7 +481,9 @@ def is_resuming():
 
 
 def watch(now_ns):
-    """From the agent's thread: put the hooks in where no update has come for long, as in an evaluation."""
+    """From the agent's thread: put the hooks in where no update has come for long, as in an
+    evaluation.
+    """
     self = sampler
     if not session.hooks_out:
         return
@@ -486,7 +499,9 @@ def watch(now_ns):
 
 
 def settle():
-    """Book what was counted and put the hooks in; the process ends, or the script says where its steps do."""
+    """Book what was counted and put the hooks in; the process ends, or the script says where its
+    steps do.
+    """
     if not (session.hooks_out or sampler.resuming):
         return
     with session.lock:

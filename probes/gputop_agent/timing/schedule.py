@@ -1,7 +1,8 @@
 """When windows open: at random steps that are the same on all ranks.
 
-The choice is a pure function of the run's id and the count of steps. A block of 2 n steps has the window of one of its
-two halves, so that of two ranks which disagree on the length of a block one opens all the windows of the other.
+The choice is a pure function of the run's id and the count of steps. A block of 2 n steps has the
+window of one of its two halves, so that of two ranks which disagree on the length of a block one
+opens all the windows of the other.
 """
 
 import os

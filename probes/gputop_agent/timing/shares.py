@@ -1,9 +1,10 @@
 """Estimates the phases of steps that were only counted from those of the windows around them.
 
-Steps are of two kinds, long ones (three times as long as usual) and ordinary ones, since what makes a step long is not
-what the others spend their time on. The time of each kind is divided in proportion to the sums over the measured steps
-of that kind: a ratio of sums, in which a window counts with a weight that falls by a sixteenth at each later one. Of
-long steps, while none was measured, only the usual time is divided; the rest is "other".
+Steps are of two kinds, long ones (three times as long as usual) and ordinary ones, since what makes
+a step long is not what the others spend their time on. The time of each kind is divided in
+proportion to the sums over the measured steps of that kind: a ratio of sums, in which a window
+counts with a weight that falls by a sixteenth at each later one. Of long steps, while none was
+measured, only the usual time is divided; the rest is "other".
 """
 
 from gputop_agent import wire
@@ -43,7 +44,9 @@ class Sums:
         return sum(self.phases) / self.steps if self.steps else 0.0
 
     def weights(self):
-        """By what a time is divided; the hooks of checkpoints and of the compiler have measured theirs."""
+        """By what a time is divided; the hooks of checkpoints and of the compiler have measured
+        theirs.
+        """
         return [0.0 if i in _ALWAYS_MEASURED else value for i, value in enumerate(self.phases)]
 
 
@@ -70,7 +73,9 @@ class Shares:
             self.long.forget()
 
     def divide(self, unmeasured_ns, walls):
-        """Book the unmeasured time of steps that took ``walls`` nanoseconds. Returns flags of what was found out."""
+        """Book the unmeasured time of steps that took ``walls`` nanoseconds. Returns flags of what
+        was found out.
+        """
         limit = self.long_ns()
         long_walls = [wall for wall in walls if wall > limit]
         elsewhere = (
@@ -90,7 +95,9 @@ class Shares:
         return 0
 
     def count(self, n):
-        """Book the samples, tokens and micro-batches of ``n`` steps: as many a step as in those measured."""
+        """Book the samples, tokens and micro-batches of ``n`` steps: as many a step as in those
+        measured.
+        """
         steps = self.ordinary.steps + self.long.steps
         for i, column in enumerate(_COUNTED):
             mean = (self.ordinary.counts[i] + self.long.counts[i]) / steps if steps else 0.0
@@ -101,7 +108,9 @@ class Shares:
 
 
 def _divide(nanoseconds, weights):
-    """Add whole nanoseconds to the phases in proportion to their weights; what is left over goes to the heaviest."""
+    """Add whole nanoseconds to the phases in proportion to their weights; what is left over goes to
+    the heaviest.
+    """
     total, left = sum(weights), nanoseconds
     if total > 0:
         for phase, weight in enumerate(weights):

@@ -1,8 +1,8 @@
 """What is known of the step being timed, and what is not known yet.
 
-Two things only show later. A batch's fetch was for training or for evaluation: the next forward tells. A forward
-without gradients in train mode was an evaluation (a fetch follows) or part of training, such as a GAN's detached
-generator or a frozen teacher (a backward follows).
+Two things only show later. A batch's fetch was for training or for evaluation: the next forward
+tells. A forward without gradients in train mode was an evaluation (a fetch follows) or part of
+training, such as a GAN's detached generator or a frozen teacher (a backward follows).
 """
 
 from typing import Any
@@ -86,7 +86,9 @@ class StepState:
         self.evaluated = self.unsure = False
 
     def belongs_to_evaluation(self):
-        """The next batch is fetched (or the step ends) and no backward came: what was undecided was evaluation."""
+        """The next batch is fetched (or the step ends) and no backward came: what was undecided was
+        evaluation.
+        """
         if self.soft_eval_ns:
             self.evaluated = True
             self.flags |= wire.F_EVAL

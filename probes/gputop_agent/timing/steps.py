@@ -1,7 +1,8 @@
 """Closes steps, folds fast ones and packs the records.
 
-A record stands for all steps that ended since the last record, which is sent once 20 ms have passed: at most 50 records
-a second, however fast the loop. A step whose flags make it unsteady is never folded with others.
+A record stands for all steps that ended since the last record, which is sent once 20 ms have
+passed: at most 50 records a second, however fast the loop. A step whose flags make it unsteady is
+never folded with others.
 """
 
 import math
@@ -33,7 +34,9 @@ LONG_PAUSE_NS = 10_000_000  # of the garbage collector: told of
 NOTABLE_NS = 1_000_000  # work of ours that took longer makes a step unsteady
 MAX_PROBED_STEPS = 8  # CPU time is read (1.8 us a step) while a record stands for no more than this
 MAX_NONFINITE_EVENTS = 5
-STANDS_OUT = 4  # times the last gradient norm of a record: then the largest one is told, so that folding hides no jump
+# times the last gradient norm of a record: then the largest one is told, so that folding hides no
+# jump
+STANDS_OUT = 4
 _UINT32 = 0xFFFFFFFF
 _FLOAT32_MAX = 3.4e38
 
@@ -82,7 +85,9 @@ def reset():
 
 
 def close(now_ns, upto=None):
-    """End the step at ``now_ns``, up to which all time is booked; ``upto`` are the totals at that moment."""
+    """End the step at ``now_ns``, up to which all time is booked; ``upto`` are the totals at that
+    moment.
+    """
     step = session.step
     flags = open_step.flags if open_step.forwards else open_step.flags | F_NO_FORWARD
     if not step:
@@ -135,7 +140,9 @@ def close(now_ns, upto=None):
 
 
 def close_counted(n, end_ns, wall_max_ns, flags):
-    """``n`` steps have ended that were counted only, the last at ``end_ns``; all time is booked. Ends a record."""
+    """``n`` steps have ended that were counted only, the last at ``end_ns``; all time is booked.
+    Ends a record.
+    """
     with session.lock:
         fold.wall_max_ns = wall_max_ns
         fold.upto, fold.end_ns, fold.last_step = totals[:], end_ns, session.step + n - 1
@@ -156,7 +163,9 @@ def end_record():
 
 
 def book_collections(until_ns, step):
-    """Count the garbage collector's pauses that ended by then; long ones are told of. Returns nanoseconds."""
+    """Count the garbage collector's pauses that ended by then; long ones are told of. Returns
+    nanoseconds.
+    """
     spent_ns = 0
     for pause_ns in clock.collected(until_ns):
         spent_ns += pause_ns
@@ -167,7 +176,9 @@ def book_collections(until_ns, step):
 
 
 def close_at_cut():
-    """End the step where ``open_step.cut`` says that it may have ended; what came after belongs to the next one."""
+    """End the step where ``open_step.cut`` says that it may have ended; what came after belongs to
+    the next one.
+    """
     now_ns, upto, flags, loss_sum, loss_count, backwards = open_step.cut
     later_flags = open_step.flags & ~flags
     later = (
@@ -214,7 +225,9 @@ def manual_step():
 
 
 def flush_stale(now_ns):
-    """From the agent's thread: send finished steps that wait because the training thread is busy with a long one."""
+    """From the agent's thread: send finished steps that wait because the training thread is busy
+    with a long one.
+    """
     if fold.n_steps and now_ns - fold.end_ns >= STALE_NS and session.lock.acquire(False):
         try:
             if fold.n_steps:
@@ -224,7 +237,9 @@ def flush_stale(now_ns):
 
 
 def book_agent_time(function, *args):
-    """Run rare work of ours in the training thread, as "other", and say so in the step if it took notable time."""
+    """Run rare work of ours in the training thread, as "other", and say so in the step if it took
+    notable time.
+    """
     before = clock.enter(OTHER)
     guard.safely(modes.unseen(function), *args)
     spent_ns = clock.leave() - before
@@ -333,7 +348,9 @@ def _levelled(phases):
 
 
 def _cpu_ns(by_training_thread):
-    """CPU time of the fold; -1 where only the other thread is there to ask and no step's end was probed."""
+    """CPU time of the fold; -1 where only the other thread is there to ask and no step's end was
+    probed.
+    """
     if not fold.probing:
         fold.cpu_upto_ns = thread_time_ns() if by_training_thread else -1
     known = fold.cpu_base_ns >= 0 and fold.cpu_upto_ns >= 0

@@ -1,10 +1,11 @@
 """Tells tensor work in the user's own lines from host code.
 
-Torch's operators are C: a stack sample that falls into ``logits = u @ v.T`` ends in the user's line and looks like
-one in ``time.sleep``. The instruction that the frame stands at tells them apart. Between forward and backward it is
-tensor work if its text is an operator, a call of torch or of a method that tensors have; elsewhere, where tensors may
-well be computed for statistics, only updates in place count. Needs the columns of instructions (Python 3.11);
-before that nothing is known to be tensor work.
+Torch's operators are C: a stack sample that falls into ``logits = u @ v.T`` ends in the user's line
+and looks like one in ``time.sleep``. The instruction that the frame stands at tells them apart.
+Between forward and backward it is tensor work if its text is an operator, a call of torch or of a
+method that tensors have; elsewhere, where tensors may well be computed for statistics, only updates
+in place count. Needs the columns of instructions (Python 3.11); before that nothing is known to be
+tensor work.
 """
 
 import ast
@@ -38,7 +39,9 @@ def label(frame):
 
 
 def _in_loss():
-    """Whether a forward with gradients has ended and its backward has not begun; always where no module was found."""
+    """Whether a forward with gradients has ended and its backward has not begun; always where no
+    module was found.
+    """
     return open_step.gap_phase >= 0 or not session.roots
 
 
@@ -55,7 +58,9 @@ def _label(node, names, in_loss):
 
 
 def _node(code, instruction):
-    """The expression or statement that the instruction belongs to; None where its text cannot be had."""
+    """The expression or statement that the instruction belongs to; None where its text cannot be
+    had.
+    """
     if not hasattr(code, "co_positions") or instruction < 0:
         return None
     position = next(islice(code.co_positions(), instruction // 2, None), ())
@@ -100,7 +105,9 @@ def _is_torchs(thing):
 
 
 def _is_tensor_method(name):
-    """Of a method whose owner is not known: only tensors have it, or arrays, through which no loss flows."""
+    """Of a method whose owner is not known: only tensors have it, or arrays, through which no loss
+    flows.
+    """
     return (
         name not in _HOST
         and hasattr(session.torch.Tensor, name)

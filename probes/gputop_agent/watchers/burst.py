@@ -1,7 +1,9 @@
-"""A few steps under torch.profiler, on command: started and stopped by the training thread, evaluated beside it.
+"""A few steps under torch.profiler, on command: started and stopped by the training thread,
+evaluated beside it.
 
-Starting, stopping and evaluating take milliseconds to seconds and slow the steps around them, so every step from the
-first to the end of the evaluation carries ``F_AGENT``: none of them counts in the run's statistics.
+Starting, stopping and evaluating take milliseconds to seconds and slow the steps around them, so
+every step from the first to the end of the evaluation carries ``F_AGENT``: none of them counts in
+the run's statistics.
 """
 
 import os
@@ -32,9 +34,11 @@ _profiler = _Profiler()
 
 
 def request(command):
-    """Profile ``command["steps"]`` steps from the next boundary on; the result is one ``profile`` event.
+    """Profile ``command["steps"]`` steps from the next boundary on; the result is one ``profile``
+    event.
 
-    ``command["trace_dir"]``: where to write a chrome trace as well. A second request while one runs is refused.
+    ``command["trace_dir"]``: where to write a chrome trace as well. A second request while one runs
+    is refused.
     """
     if _profiler.burst is not None:
         transport.send_event("profile", steps=0, table=[], error="a profile is being taken already")
@@ -53,7 +57,8 @@ def is_active():
 def finish():
     """At the process's end: stop a profile that runs, and wait for its evaluation.
 
-    A thread that is still in the profiler's C++ code while the interpreter goes would take the exit code with it.
+    A thread that is still in the profiler's C++ code while the interpreter goes would take the exit
+    code with it.
     """
     burst = _profiler.burst
     if burst is not None:
@@ -80,7 +85,9 @@ class Burst:
         self._done = 0
 
     def on_step_closed(self, step, *_):
-        """Called by the training thread at each boundary: starts the profiler, counts, stops it, then waits."""
+        """Called by the training thread at each boundary: starts the profiler, counts, stops it,
+        then waits.
+        """
         try:
             if self._thread is None:
                 _booked(self._next, step)
@@ -124,7 +131,9 @@ class Burst:
         self._mark_step(step)
 
     def _mark_step(self, step):
-        """The annotation that torch.profiler's own ``step()`` would leave; readers of the trace go by it."""
+        """The annotation that torch.profiler's own ``step()`` would leave; readers of the trace go
+        by it.
+        """
         self._mark = sys.modules["torch"].profiler.record_function("ProfilerStep#%d" % step)
         self._mark.__enter__()
 
@@ -163,7 +172,9 @@ class Burst:
             self._end()
 
     def _write_trace(self):
-        """The chrome trace under its own name only when it is whole. Returns its path, None without a directory."""
+        """The chrome trace under its own name only when it is whole. Returns its path, None without
+        a directory.
+        """
         if not self._trace_dir:
             return None
         os.makedirs(self._trace_dir, exist_ok=True)
@@ -195,9 +206,11 @@ def _booked(function, *args):
 
 
 class _QuietKineto:
-    """Kineto reads its log level when it is first used, and from torch 2.13 on writes two lines to stderr a profile.
+    """Kineto reads its log level when it is first used, and from torch 2.13 on writes two lines to
+    stderr a profile.
 
-    The variable is put back at once. Where the training has profiled before us, the level stays what it was.
+    The variable is put back at once. Where the training has profiled before us, the level stays
+    what it was.
     """
 
     def __enter__(self):
@@ -212,7 +225,9 @@ class _QuietKineto:
 
 
 def table(averages):
-    """``[{op, calls, cpu_ms, device_ms}]``: self times over all profiled steps, the most expensive first."""
+    """``[{op, calls, cpu_ms, device_ms}]``: self times over all profiled steps, the most expensive
+    first.
+    """
     rows = [
         {
             "op": str(row.key)[:120],

@@ -1,10 +1,11 @@
 """A look at gradients and parameters in a few steps, for what no step record tells.
 
-After step 20, 40, 60 and 100, and then every 500 steps but at most every 5 s, the next step is looked at four times:
-before its forward (which gradients are still held), before its first backward (are they zero?), before its update
-(which parameters have none) and after it (did the update change anything?). One ``checkup`` event says it all; later
-ones are sent only where something has changed, and once more where two looks have agreed with that one. Nothing waits
-for a GPU: what lies there is read at the next look.
+After step 20, 40, 60 and 100, and then every 500 steps but at most every 5 s, the next step is
+looked at four times: before its forward (which gradients are still held), before its first backward
+(are they zero?), before its update (which parameters have none) and after it (did the update change
+anything?). One ``checkup`` event says it all; later ones are sent only where something has changed,
+and once more where two looks have agreed with that one. Nothing waits for a GPU: what lies there is
+read at the next look.
 """
 
 import sys
@@ -61,7 +62,9 @@ def reset():
 
 
 def on_step_closed(step):
-    """A step at or after ``open_step.look_due`` has ended: begin a look, or give one up that met no update."""
+    """A step at or after ``open_step.look_due`` has ended: begin a look, or give one up that met no
+    update.
+    """
     open_step.look_due = step + EVERY_STEPS
     if session.ddp:
         replicas.begin()
@@ -115,7 +118,9 @@ def after_update(optimizer):
 
 
 def _look_at_held():
-    """Gradients that are held at a forward were not freed; zeroed ones take as much memory as others."""
+    """Gradients that are held at a forward were not freed; zeroed ones take as much memory as
+    others.
+    """
     if K.count:
         K.count = False
         growth.count()
@@ -151,7 +156,9 @@ def _look_at_stale():
 
 
 def _look_at_missing(optimizer):
-    """Parameters without a gradient take no part in the update. Keep some values to compare with."""
+    """Parameters without a gradient take no part in the update. Keep some values to
+    compare with.
+    """
     parameters = _trainable()
     without = [one for one in parameters if one.grad is None]
     if len(without) < len(parameters):  # else the gradients may come later, as in LBFGS
@@ -177,7 +184,9 @@ def _note_missing(parameters, without):
 
 
 def _look_at_gradients(parameters):
-    """How many of the values that are looked at are not zero: of tensors from the first to the last."""
+    """How many of the values that are looked at are not zero: of tensors from the first to the
+    last.
+    """
     held = [
         one.grad.detach() for one in parameters if one.grad is not None and late.is_plain(one.grad)
     ]
@@ -265,7 +274,9 @@ def _number(lr):
 
 
 def _names(parameters):
-    """Names of parameters in the modules that are trained; None for one that lies in none of them."""
+    """Names of parameters in the modules that are trained; None for one that lies in
+    none of them.
+    """
     wanted = {id(parameter): None for parameter in parameters}
     todo = [("", root) for root in (reference() for reference in session.roots) if root is not None]
     seen = set()
@@ -284,7 +295,9 @@ def _names(parameters):
 
 
 def _scheduler_came_first():
-    """Whether torch has warned of it; Python keeps given warnings in the module whose line caused them."""
+    """Whether torch has warned of it; Python keeps given warnings in the module whose line caused
+    them.
+    """
     for module in list(sys.modules.values()):
         given = getattr(module, "__dict__", {}).get("__warningregistry__")
         if given and any(

@@ -1,4 +1,5 @@
-"""A trial of a training: ends it after a few steps, with the model cut to a few layers where that is asked for.
+"""A trial of a training: ends it after a few steps, with the model cut to a few layers where that
+is asked for.
 
 Asked for by ``gputop dryrun`` through the environment; without that, nothing here runs.
 """
@@ -34,7 +35,9 @@ def steps_wanted():
 
 
 def wants(error):
-    """Whether an exception is told though the process has not trained yet: in a trial the first step may not come."""
+    """Whether an exception is told though the process has not trained yet: in a trial the first
+    step may not come.
+    """
     return (
         bool(steps_wanted())
         and type(error).__name__ not in _SECOND_HAND
@@ -65,9 +68,11 @@ def describe():
 
 
 def _end_when_done(step, *_):
-    """The training thread leaves at the boundary of a step: every rank at the same one, with nothing under way.
+    """The training thread leaves at the boundary of a step: every rank at the same one, with
+    nothing under way.
 
-    SystemExit passes `except Exception`, runs the script's `finally` and its exit handlers, and saves nothing.
+    SystemExit passes `except Exception`, runs the script's `finally` and its exit handlers, and
+    saves nothing.
     """
     if step + 1 >= steps_wanted():
         session.step = step + 1
@@ -75,7 +80,9 @@ def _end_when_done(step, *_):
 
 
 def _cut_models(module):
-    """Every model of transformers is made from a configuration that its base class is given first."""
+    """Every model of transformers is made from a configuration that its base class is
+    given first.
+    """
     kind: Any = module.PreTrainedModel
     original = kind.__init__
 

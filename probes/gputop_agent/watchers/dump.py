@@ -1,4 +1,6 @@
-"""Stacks of all threads and the last collective of this rank, sent by the agent's thread while the others may hang."""
+"""Stacks of all threads and the last collective of this rank, sent by the agent's thread while the
+others may hang.
+"""
 
 import sys
 import threading
@@ -25,7 +27,9 @@ def send(reason=""):
 
 
 def thread_stacks():
-    """``[{name, training, frames}]``, the training thread first; frames (``"file:line function"``) innermost first."""
+    """``[{name, training, frames}]``, the training thread first; frames (``"file:line function"``)
+    innermost first.
+    """
     names = {
         ident: thread.name for ident, thread in list(getattr(threading, "_active", {}).items())
     }

@@ -1,4 +1,6 @@
-"""An exception that ends the process or a thread: one event, and the printed traceback is the one without us."""
+"""An exception that ends the process or a thread: one event, and the printed traceback is the one
+without us.
+"""
 
 import os
 import re
@@ -113,7 +115,9 @@ def _shortened(text):
 
 
 def _send_collectives():
-    """The last collectives too: ranks that called different ones die of it (14-38 ms, and the process ends anyway)."""
+    """The last collectives too: ranks that called different ones die of it (14-38 ms, and the
+    process ends anyway).
+    """
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     if c10d is not None and c10d.is_initialized() and c10d.get_world_size() > 1:
         from gputop_agent.watchers import flight
@@ -148,7 +152,9 @@ def _frames(traceback):
 
 
 def _quoted(message):
-    """The frames in a DataLoader worker, where the exception was raised in one: torch hands them on as text."""
+    """The frames in a DataLoader worker, where the exception was raised in one: torch hands them on
+    as text.
+    """
     if not message.startswith("Caught "):
         return []
     return [

@@ -1,7 +1,8 @@
-"""What the DataLoader is doing, looked at from the agent's thread, so that a fetch costs the training nothing more.
+"""What the DataLoader is doing, looked at from the agent's thread, so that a fetch costs the
+training nothing more.
 
-A look counts the batches that lie ready and, where the training is inside a fetch, says what it waits for. The one
-thing that the hooks note is the beginning of an epoch, which is rare.
+A look counts the batches that lie ready and, where the training is inside a fetch, says what it
+waits for. The one thing that the hooks note is the beginning of an epoch, which is rare.
 """
 
 import sys
@@ -30,7 +31,8 @@ _PARTS = frozenset(
     )
 )
 
-#: reference to the iterator that the training fetches from -> (key, its attributes, which are let go when it goes)
+#: reference to the iterator that the training fetches from -> (key, its attributes, which are let
+#: go when it goes)
 _watched = {}
 
 
@@ -52,7 +54,9 @@ _sums = {}  # key -> [epochs, end_ns + start_ns, first_ns] since the last event
 
 
 def watch(iterator, loader):
-    """From now on the training fetches from ``iterator``; ``loader`` describes its DataLoader, None for evaluation."""
+    """From now on the training fetches from ``iterator``; ``loader`` describes its DataLoader, None
+    for evaluation.
+    """
     _watched.clear()
     parts = vars(iterator)
     key = tuple(loader.get(name) for name in _KEY) if loader is not None else None
@@ -78,7 +82,9 @@ def iterator_exhausted(iterator, spent_ns):
 
 
 def first_fetch(iterator, spent_ns):
-    """The training changed over to ``iterator``: note the beginning of an epoch if it has just been made."""
+    """The training changed over to ``iterator``: note the beginning of an epoch if it has just been
+    made.
+    """
     made, start_ns = _current.made
     key = _current.training[1]
     if made == id(iterator) and key is not None:
@@ -112,11 +118,14 @@ class Counts:
         self.behind = 0  # ... and waited for one worker, although later batches were there
         self.unpacking = 0  # ... and was rebuilding a batch that had arrived
         self.waited_for = {}  # worker -> looks of ``behind``
-        self.states = {}  # of the worker that makes the batch that is waited for, as in /proc -> looks
+        # of the worker that makes the batch that is waited for, as in /proc -> looks
+        self.states = {}
 
 
 class Watch:
-    """Looks once a tick; sends a ``loader`` event a loader, every 2 s at first and less often as the run gets long."""
+    """Looks once a tick; sends a ``loader`` event a loader, every 2 s at first and less often as
+    the run gets long.
+    """
 
     def __init__(self):
         self._counts = {}
@@ -212,7 +221,9 @@ def _count(counts, key):
 
 
 def _state(pid):
-    """``R``: it computes, or would if it had a core; ``D``: it waits for storage; ``S``: for anything else."""
+    """``R``: it computes, or would if it had a core; ``D``: it waits for storage; ``S``: for
+    anything else.
+    """
     try:
         return descriptors.read("/proc/%d/stat" % pid, 512).rpartition(b")")[2].split()[0].decode()
     except (OSError, IndexError, TypeError):
@@ -233,7 +244,9 @@ def _ready(parts):
 
 
 def _is_unpacking(frame):
-    """Whether the stack is inside a queue's ``get`` but neither polls nor receives: it unpickles what has come."""
+    """Whether the stack is inside a queue's ``get`` but neither polls nor receives: it unpickles
+    what has come.
+    """
     inner = None
     for one in frames.stack(frame, 24):
         name = one.f_code.co_filename

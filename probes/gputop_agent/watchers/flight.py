@@ -1,7 +1,8 @@
-"""torch's flight recorder: the last collectives of this rank, with the time each was started from Python.
+"""torch's flight recorder: the last collectives of this rank, with the time each was started from
+Python.
 
-It is on by default (gloo and NCCL) and read through the same C++ call in every torch that has it. Called from the
-agent's thread only: a full dump of 2000 entries takes 14-38 ms.
+It is on by default (gloo and NCCL) and read through the same C++ call in every torch that has it.
+Called from the agent's thread only: a full dump of 2000 entries takes 14-38 ms.
 """
 
 import json
@@ -21,7 +22,9 @@ _ITEM_BYTES = {
 
 
 def send(reason=""):
-    """Send the newest entries as ``flight_recorder`` events, oldest first, each below the message limit."""
+    """Send the newest entries as ``flight_recorder`` events, oldest first, each below the message
+    limit.
+    """
     found = entries()[-NEWEST:]
     chunks = [found[i : i + _PER_EVENT] for i in range(0, len(found), _PER_EVENT)] or [[]]
     for part, chunk in enumerate(chunks):
@@ -33,7 +36,8 @@ def send(reason=""):
 
 
 def entries(only_active=False):
-    """Compact entries ``{group, seq, op, bytes, created_ns, state, p2p}``; [] where torch has no flight recorder.
+    """Compact entries ``{group, seq, op, bytes, created_ns, state, p2p}``; [] where torch has no
+    flight recorder.
 
     ``state`` is ``scheduled`` or ``started`` while the collective runs, ``completed`` after.
     """

@@ -1,7 +1,8 @@
-"""What grows when memory grows: the tensors that are alive are counted, once memory has risen for the first time.
+"""What grows when memory grows: the tensors that are alive are counted, once memory has risen for
+the first time.
 
-A run whose memory stands still is never counted in. One that grows is counted in at most six times, each time after as
-much growth as all before, on the training thread, booked as ours.
+A run whose memory stands still is never counted in. One that grows is counted in at most six times,
+each time after as much growth as all before, on the training thread, booked as ours.
 """
 
 import gc

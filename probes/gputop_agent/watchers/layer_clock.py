@@ -1,8 +1,9 @@
 """Self times of layers in one step: forward by their calls, backward by the nodes of the graph.
 
-Each node of autograd's graph has a sequence number, which grows as operations run. The numbers at which calls began
-and ended tell whose a node is. Before it runs, a hook on the node says so: the time up to the next hook is its own.
-What the hooks themselves take is nobody's. On CUDA an event is recorded where a layer changes, on the stream in use.
+Each node of autograd's graph has a sequence number, which grows as operations run. The numbers at
+which calls began and ended tell whose a node is. Before it runs, a hook on the node says so: the
+time up to the next hook is its own. What the hooks themselves take is nobody's. On CUDA an event is
+recorded where a layer changes, on the stream in use.
 """
 
 from _thread import get_ident
@@ -18,7 +19,9 @@ MAX_NODES = 100_000
 
 
 class LayerClock:
-    """The times of one step. ``self_ns[way][layer]``, nanoseconds; the last entry is what lies outside of modules."""
+    """The times of one step. ``self_ns[way][layer]``, nanoseconds; the last entry is what lies
+    outside of modules.
+    """
 
     def __init__(self, count, owners, uses_device=False):
         self.self_ns = [[0] * (count + 1), [0] * (count + 1)]

@@ -1,4 +1,6 @@
-"""Bytes of each layer: parameters, gradients and optimizer state of its own, and what its calls give."""
+"""Bytes of each layer: parameters, gradients and optimizer state of its own, and what its calls
+give.
+"""
 
 import weakref
 from typing import Any
@@ -12,7 +14,9 @@ _COMPILED = "OptimizedModule"
 
 
 def table(layers):
-    """``[{"path", "class", "parameter_bytes", "dtype", "trainable", "compiled"}]``, a row a layer."""
+    """``[{"path", "class", "parameter_bytes", "dtype", "trainable", "compiled"}]``, a
+    row a layer.
+    """
     rows = []
     for index, module in layers.living():
         held = [one for one in _parameters(module) if layers.owners.get(id(one)) == index]
@@ -45,7 +49,9 @@ def _parameters(module):
 
 
 def local_bytes(tensor):
-    """Bytes of a tensor on this rank; of a sharded one its shard. Asks nothing of what is not there yet."""
+    """Bytes of a tensor on this rank; of a sharded one its shard. Asks nothing of what is not there
+    yet.
+    """
     try:
         tensor = getattr(tensor, "_local_tensor", tensor)
         return tensor.numel() * tensor.element_size()
@@ -83,12 +89,15 @@ def optimizer_bytes(layers):
 
 
 class Outputs:
-    """Bytes that calls gave, and their type. What a call passes on, of its inputs or of calls within it, counts once."""
+    """Bytes that calls gave, and their type. What a call passes on, of its inputs or of calls
+    within it, counts once.
+    """
 
     def __init__(self, count):
         self.bytes = [0] * count
         self.dtypes: "list[Any]" = [None] * count
-        self._within = []  # for each open call: (address, weak reference to a tensor) of what is there already
+        # for each open call: (address, weak reference to a tensor) of what is there already
+        self._within = []
 
     def begin(self, args):
         """A call begins."""
@@ -125,7 +134,9 @@ def _placed(value):
 
 
 def tensors_in(result, depth=0):
-    """Tensors in what a module takes or gives: alone, or in tuples, lists, dicts and objects of fields."""
+    """Tensors in what a module takes or gives: alone, or in tuples, lists, dicts and objects of
+    fields.
+    """
     if _is_tensor(result):
         yield result
         return

@@ -1,7 +1,8 @@
-"""An observer around the call of every module of the model, for the one step that is looked at closely.
+"""An observer around the call of every module of the model, for the one step that is looked at
+closely.
 
-The call slot of an instance is used (``hooks.forward`` says why): dynamo traces past it, and no pickle holds it. It
-lies on top of whatever the slot held, and is taken away at the step's end.
+The call slot of an instance is used (``hooks.forward`` says why): dynamo traces past it, and no
+pickle holds it. It lies on top of whatever the slot held, and is taken away at the step's end.
 """
 
 import weakref
@@ -65,7 +66,9 @@ guard.hide(LayerSlot.__call__)
 
 
 def may_observe():
-    """Whether a call belongs to the training: its own thread, or the engine's while it recomputes; never a trace."""
+    """Whether a call belongs to the training: its own thread, or the engine's while it recomputes;
+    never a trace.
+    """
     if bound.compiling_flags["_is_compiling_flag"]:
         return False
     return get_ident() == session.thread_ident or open_step.in_backward

@@ -1,8 +1,10 @@
-"""Which layer takes the time: single steps in which every module is watched, ``gputop run --layers`` or on command.
+"""Which layer takes the time: single steps in which every module is watched, ``gputop run
+--layers`` or on command.
 
-The steps are the same on all ranks: some early ones, then one in each long block of steps (``schedule``), so far
-apart that they cost less than ``COST_SHARE`` of the run. On all other steps nothing of this is in. A step that
-evaluates or compiles gives no times. They carry ``F_AGENT``, so none of them counts in the run's statistics.
+The steps are the same on all ranks: some early ones, then one in each long block of steps
+(``schedule``), so far apart that they cost less than ``COST_SHARE`` of the run. On all other steps
+nothing of this is in. A step that evaluates or compiles gives no times. They carry ``F_AGENT``, so
+none of them counts in the run's statistics.
 
 Once per request the operations of a step are counted by layer instead, where nothing is compiled.
 """
@@ -220,7 +222,9 @@ def _send_times(step, look, self_ns):
 
 
 def _send(step, **columns):
-    """One event, or several where the layers are many: ``first`` is the row that its columns begin with."""
+    """One event, or several where the layers are many: ``first`` is the row that its columns begin
+    with.
+    """
     lists = {name: value for name, value in columns.items() if isinstance(value, list)}
     rest = {name: value for name, value in columns.items() if name not in lists}
     recomputed = lists.pop("recomputed", None)

@@ -31,10 +31,11 @@ def of(loader):
 
 
 def _site(loader, frame):
-    """Of the line that calls the constructor, past constructors of subclasses and what is wrapped around them.
+    """Of the line that calls the constructor, past constructors of subclasses and what is wrapped
+    around them.
 
-    A package that only passes the user's arguments on leaves its caller's line; one that owns the loop has made a
-    loader anew, whose settings stand where the one of the same data was built.
+    A package that only passes the user's arguments on leaves its caller's line; one that owns the
+    loop has made a loader anew, whose settings stand where the one of the same data was built.
     """
     while frame is not None and _first_argument(frame) is loader:
         frame = frame.f_back
@@ -55,6 +56,8 @@ def _of_same_data(loader):
 
 
 def _first_argument(frame):
-    """Of the function that a frame runs: a constructor's, or of what a package has put around one, is the loader."""
+    """Of the function that a frame runs: a constructor's, or of what a package has put around one,
+    is the loader.
+    """
     code = frame.f_code
     return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None

@@ -1,8 +1,10 @@
-"""Tells the recorder that the training works although no step ends: a long evaluation, checkpoint or compilation.
+"""Tells the recorder that the training works although no step ends: a long evaluation, checkpoint
+or compilation.
 
-Looked at from the agent's thread. The training thread moves where it has passed one of our hooks since the last look,
-such as the forward of another batch; where it compiles; and where, inside a phase of such long work, it stands at
-another instruction and has used the CPU, or its process has read or written. A loop of the user's own may be endless.
+Looked at from the agent's thread. The training thread moves where it has passed one of our hooks
+since the last look, such as the forward of another batch; where it compiles; and where, inside a
+phase of such long work, it stands at another instruction and has used the CPU, or its process has
+read or written. A loop of the user's own may be endless.
 """
 
 import sys
@@ -18,7 +20,8 @@ except ImportError:  # not on this system
     clock_gettime = pthread_getcpuclockid = None
 
 PERIOD_S = 2.0
-COMPILES_S = 600.0  # a compilation waits for its workers, which nothing here sees; for so long it is believed to move
+# a compilation waits for its workers, which nothing here sees; for so long it is believed to move
+COMPILES_S = 600.0
 _CPU_SHARE = 0.1
 _BYTES = 1 << 20
 _DEPTH = 16
@@ -37,7 +40,9 @@ class Watch:
         self._compiles_since = 0.0
 
     def look_if_due(self, now):
-        """Send a ``moving`` event if no step has ended since the last look, but something else has moved."""
+        """Send a ``moving`` event if no step has ended since the last look, but something else has
+        moved.
+        """
         if now - self._looked < PERIOD_S:
             return
         frame = sys._current_frames().get(session.thread_ident)

@@ -1,6 +1,8 @@
-"""What an out-of-memory error met: the module that asked, and what the device's memory was held for.
+"""What an out-of-memory error met: the module that asked, and what the device's memory was held
+for.
 
-Called once, when such an error ends the process: its frames and all that they hold are still alive. Runs no user code.
+Called once, when such an error ends the process: its frames and all that they hold are still alive.
+Runs no user code.
 """
 
 from time import monotonic_ns
@@ -23,7 +25,9 @@ def is_one(error):
 
 
 def introduce():
-    """A process whose first step had no room has not said who it is: find what it trains, and say hello."""
+    """A process whose first step had no room has not said who it is: find what it trains, and say
+    hello.
+    """
     if activation.before_training():
         activation.start(monotonic_ns(), by_backward=False)
         guard.safely(roots.discover)
@@ -43,7 +47,9 @@ def describe(traceback):
 
 
 def held():
-    """Bytes by what they are held for, of this process: parameters, gradients, states, and what the allocator says."""
+    """Bytes by what they are held for, of this process: parameters, gradients, states, and what the
+    allocator says.
+    """
     roots = [root for root in (reference() for reference in session.roots) if root is not None]
     optimizers = [
         one for one in (reference() for reference in session.optimizers.values()) if one is not None
@@ -85,7 +91,9 @@ def _state_bytes(optimizer, seen):
 
 
 def _size(tensor, seen):
-    """Bytes on the device that the run trains on; 0 for what was counted, is no tensor or lies elsewhere."""
+    """Bytes on the device that the run trains on; 0 for what was counted, is no tensor or lies
+    elsewhere.
+    """
     tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor, this rank's part
     if (
         not hasattr(tensor, "element_size")
@@ -98,7 +106,9 @@ def _size(tensor, seen):
 
 
 def _module(traceback):
-    """The innermost module whose forward was going on; nothing where the error came from the autograd engine."""
+    """The innermost module whose forward was going on; nothing where the error came from the
+    autograd engine.
+    """
     inner = None
     while traceback is not None:
         if traceback.tb_frame.f_code.co_name in _CALLS:

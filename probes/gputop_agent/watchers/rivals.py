@@ -1,7 +1,8 @@
-"""Other Python threads of the training process that use the CPU: they compete for the interpreter's lock.
+"""Other Python threads of the training process that use the CPU: they compete for the interpreter's
+lock.
 
-Their CPU time is read from /proc once a second, less often as the run gets long; only of a busy one is the line looked
-up.
+Their CPU time is read from /proc once a second, less often as the run gets long; only of a busy one
+is the line looked up.
 """
 
 import os
@@ -27,7 +28,8 @@ class Watch:
     def __init__(self):
         self._used_ns = _cpu_times(_others())  # native id -> CPU time at the last look
         self._started = self._looked = monotonic()
-        self._busy = {}  # ident of a thread that was busy at the last look -> {(site, function, caller): count}
+        # ident of a thread that was busy at the last look -> {(site, function, caller): count}
+        self._busy = {}
 
     @property
     def busy(self):
@@ -51,7 +53,9 @@ class Watch:
             self.look(now_s)
 
     def look(self, now_s):
-        """Read the CPU times; send one ``threads`` event if a thread used a fifth of a core since the last look."""
+        """Read the CPU times; send one ``threads`` event if a thread used a fifth of a core since
+        the last look.
+        """
         if now_s - self._looked < _MIN_INTERVAL_S:
             return
         threads = _others()
@@ -78,7 +82,9 @@ class Watch:
 
 
 def _others():
-    """Python threads beside the training's and our own; takes no lock that the training could hold."""
+    """Python threads beside the training's and our own; takes no lock that the training
+    could hold.
+    """
     every = list(getattr(threading, "_active", {}).items())[:_MAX_THREADS]
     others = [one for ident, one in every if ident != session.thread_ident and one.name != OWN_NAME]
     return [one for one in others if getattr(one, "native_id", None)]

@@ -1,4 +1,6 @@
-"""Names the code behind a phase: samples the training thread's stack and counts the lines it was seen in."""
+"""Names the code behind a phase: samples the training thread's stack and counts the lines it was
+seen in.
+"""
 
 import os
 import sys
@@ -57,7 +59,9 @@ class Sampler:
                     session.checkpointing_seen = _in_checkpoint(frame)
 
     def _step_ended(self):
-        """Count the looks of the step that was open; those of one that never ends, a hang, name no cost of steps."""
+        """Count the looks of the step that was open; those of one that never ends, a hang, name no
+        cost of steps.
+        """
         self._open_step = session.step
         looks, self._open = self._open, {}
         for phase, places in looks.items():
@@ -66,7 +70,9 @@ class Sampler:
                     _add(self._counts, phase, place, name, count)
 
     def flush_if_due(self):
-        """Send one ``stacks`` event a phase, every 2 s at first and less often as the run gets long."""
+        """Send one ``stacks`` event a phase, every 2 s at first and less often as the run gets
+        long.
+        """
         now = monotonic()
         interval = min(_MAX_INTERVAL_S, max(_MIN_INTERVAL_S, (now - self._started) / 60))
         if now - self._flushed >= interval and self._counts:
@@ -89,7 +95,9 @@ class Sampler:
             )
 
     def _end_window(self):
-        """Mean milliseconds between two looks since the last flush; above a tick where the GIL is held."""
+        """Mean milliseconds between two looks since the last flush; above a tick where the GIL is
+        held.
+        """
         now = monotonic()
         elapsed_ms = (now - self._flushed) * 1e3
         ticks = self._ticks - self._ticks_at_flush
@@ -113,7 +121,9 @@ def _add(counts, phase, place, inside, count):
 
 
 def _most(places):
-    """Entries of the event, the most seen first; of many places the rarer ones are counted at their callers' lines."""
+    """Entries of the event, the most seen first; of many places the rarer ones are counted at their
+    callers' lines.
+    """
     samples = sorted(
         (_sample(place, inside) for place, inside in places.items()), key=lambda s: -s["count"]
     )
@@ -145,10 +155,11 @@ def _sample(place, inside):
 def describe(frame, look_closer=False):
     """``(site, function, caller, inside)`` of a stack whose innermost frame is given.
 
-    ``site`` and ``function`` are the innermost line of user code, or of a package where there is none; ``caller`` is
-    the next line of user code further out (of anything, if there is none), and ``inside`` the innermost frame of a
-    package, torch or the standard library that it was waiting in (empty if none). ``look_closer`` asks of a line of
-    user code whether it is inside one of torch's C functions.
+    ``site`` and ``function`` are the innermost line of user code, or of a package where there is
+    none; ``caller`` is the next line of user code further out (of anything, if there is none), and
+    ``inside`` the innermost frame of a package, torch or the standard library that it was waiting
+    in (empty if none). ``look_closer`` asks of a line of user code whether it is inside one of
+    torch's C functions.
     """
     found = [f for f in frames.stack(frame) if frames.origin(f.f_code.co_filename) != frames.AGENT]
     if not found:
@@ -180,7 +191,8 @@ def _telling(found):
 
 
 def path_of(frame):
-    """Lines of user code from the outermost to the innermost frame, ``(package)`` where one lies between two of them.
+    """Lines of user code from the outermost to the innermost frame, ``(package)`` where one lies
+    between two of them.
 
     Of a deep stack the outermost are left out.
     """
@@ -202,7 +214,9 @@ def _in_checkpoint(frame):
 
 
 def _on_behalf_of(found):
-    """The standard library's frame that calls torch: a deepcopy is host code, however much of it copies tensors."""
+    """The standard library's frame that calls torch: a deepcopy is host code, however much of it
+    copies tensors.
+    """
     for frame in reversed(found):
         name = frame.f_code.co_filename
         if frames.origin(name) == frames.STDLIB and os.path.basename(name) not in _TRANSPARENT:

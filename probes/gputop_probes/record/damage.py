@@ -51,7 +51,9 @@ class Damage:
             self.events += lines.damaged
             of = f" ({', '.join(lines.wrong_fields)})" if lines.wrong_fields else ""
             self.add(
-                f"{name}: {_counted(lines.damaged, 'damaged line or field', 'damaged lines or fields')} left out{of}"
+                f"{name}: "
+                f"{_counted(lines.damaged, 'damaged line or field', 'damaged lines or fields')} "
+                f"left out{of}"
             )
         if lines.left_out:
             self.add(

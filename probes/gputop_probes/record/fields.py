@@ -1,4 +1,5 @@
-"""Checks of what a JSON file holds against what it should: wrong types are dropped and counted, text is made plain.
+"""Checks of what a JSON file holds against what it should: wrong types are dropped and counted,
+text is made plain.
 
 A check takes a value and a tally, and gives the value, or ``DROP``. Standard library only.
 """
@@ -174,7 +175,8 @@ def mapping(item: Check, at_most: int = MAX_ITEMS) -> Check:
 
 
 def record(fields: dict[str, Check], needs: Iterable[str] = ()) -> Check:
-    """An object with these fields. Null counts as missing, unknown fields pass as they are (but plain).
+    """An object with these fields. Null counts as missing, unknown fields pass as they are (but
+    plain).
 
     Args:
         fields: check by name.

@@ -1,4 +1,5 @@
-"""Reads files of a record that anybody may have put there: never blocks, never reads without a bound.
+"""Reads files of a record that anybody may have put there: never blocks, never reads without a
+bound.
 
 Standard library only.
 """
@@ -40,7 +41,8 @@ def open_regular(path: str | os.PathLike[str]) -> int:
 
 
 def look_into(path: str | os.PathLike[str], read: Callable[[int], object]) -> str:
-    """Have ``read`` look at the descriptor of a file that grows. A file that is not there yet is no problem.
+    """Have ``read`` look at the descriptor of a file that grows. A file that is not there yet is no
+    problem.
 
     Returns:
         Why it cannot be read, or nothing.
@@ -133,7 +135,9 @@ def exists(path: Path) -> bool:
 
 
 def rank_files(folder: Path) -> Iterator[tuple[int, Path]]:
-    """The files of ranks in ``steps``, ``device`` or ``comm``, by rank; what is called otherwise is left out."""
+    """The files of ranks in ``steps``, ``device`` or ``comm``, by rank; what is called otherwise is
+    left out.
+    """
     named = ((_RANK_FILE.fullmatch(name), name) for name in _names(folder))
     ranks = ((int(match.group(1)), name) for match, name in named if match)
     for rank, name in sorted((rank, name) for rank, name in ranks if rank <= MAX_RANK):

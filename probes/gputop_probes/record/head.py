@@ -1,4 +1,6 @@
-"""A first look at ``run.json``: is it a record, and one that we can read? Standard library only, so it is quick."""
+"""A first look at ``run.json``: is it a record, and one that we can read? Standard library only, so
+it is quick.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from gputop_probes.record.plain import plain_line
 
 
 class RecordError(ValueError):
-    """A record that cannot be read; the message is one line for the user and says how to mend it."""
+    """A record that cannot be read; the message is one line for the user and says how
+    to mend it.
+    """
 
     def __init__(self, message: str):
         super().__init__(plain_line(message))

@@ -15,8 +15,8 @@
     RUN/hosts/HOST/output.log        the command's stdout (and stderr, unless they were apart)
     RUN/hosts/HOST/stderr.log        the command's stderr, only where stdout and stderr were apart
 
-All files are append-only; a torn last record or line is ignored. Counters named ``*_total`` are cumulative. A float
-that was not measured is NaN, an integer -1.
+All files are append-only; a torn last record or line is ignored. Counters named ``*_total`` are
+cumulative. A float that was not measured is NaN, an integer -1.
 """
 
 from __future__ import annotations

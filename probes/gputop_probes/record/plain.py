@@ -1,4 +1,6 @@
-"""Text that others wrote, made fit to be shown: what a terminal would obey is spelt out. Standard library only."""
+"""Text that others wrote, made fit to be shown: what a terminal would obey is spelt out. Standard
+library only.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,8 @@ import re
 
 _ORDERS = (
     "\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 without tab and line feed, DEL, C1
-    "\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"  # zero-width, bidirectional, line separators
+    # zero-width, bidirectional, line separators
+    "\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\U000e0000-\U000e007f\ud800-\udfff"  # tags, halves of pairs (no encoding takes them)
 )
 _IN_TEXT = re.compile(f"[{_ORDERS}]")
@@ -15,7 +18,9 @@ _SHORT = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
 
 
 def plain_text(text: str) -> str:
-    """Text of several lines in which every character but line feed and tab is shown, not obeyed: ``\\x1b``."""
+    """Text of several lines in which every character but line feed and tab is shown, not obeyed:
+    ``\\x1b``.
+    """
     return _IN_TEXT.sub(_spelt, text)
 
 

@@ -1,4 +1,6 @@
-"""Makes files and folders that only their owner can read, whatever the umask: a record tells much of a run."""
+"""Makes files and folders that only their owner can read, whatever the umask: a record tells much
+of a run.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,8 @@ FILE_MODE, FOLDER_MODE = 0o600, 0o700
 
 
 def open_private(path: str | os.PathLike[str], flags: int) -> int:
-    """Open a file, made with mode 0600 if need be; one of an earlier version is closed to others too.
+    """Open a file, made with mode 0600 if need be; one of an earlier version is closed to others
+    too.
 
     Raises:
         OSError: it cannot be opened.
@@ -29,7 +32,8 @@ def open_private(path: str | os.PathLike[str], flags: int) -> int:
 
 
 def make_folder(path: Path, *, exist_ok: bool = True) -> None:
-    """Make a folder and those above it that are missing, each with mode 0700; what is there stays as it is.
+    """Make a folder and those above it that are missing, each with mode 0700; what is there stays
+    as it is.
 
     Raises:
         OSError: it cannot be made.

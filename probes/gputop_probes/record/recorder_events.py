@@ -1,4 +1,6 @@
-"""What the recorder itself writes into ``events.jsonl``; what guests send is in ``gputop_agent/contracts.py``."""
+"""What the recorder itself writes into ``events.jsonl``; what guests send is in
+``gputop_agent/contracts.py``.
+"""
 
 from typing import Annotated, Any, TypedDict
 
@@ -117,7 +119,9 @@ class Interrupt(TypedDict, total=False):
     signal: Scalar
     pids: list[Pid]
     by: Line
-    """``user``; ``signal`` (from outside, passed on); ``calibrate``; ``recorder`` (what a stopped command left)."""
+    """``user``; ``signal`` (from outside, passed on); ``calibrate``; ``recorder`` (what a stopped
+    command left).
+    """
     why: Line
 
 
@@ -128,7 +132,9 @@ class Suspended(TypedDict, total=False):
 
 
 class Resumed(TypedDict, total=False):
-    """They go on. The recorder takes the time out of STEP and COMM records, goodput out of the session."""
+    """They go on. The recorder takes the time out of STEP and COMM records, goodput out of the
+    session.
+    """
 
     stopped_ms: Amount
 

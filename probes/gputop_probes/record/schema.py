@@ -1,6 +1,8 @@
-"""What the JSON of a record holds: events by their contracts, and the fields of ``run.json`` and ``host.json``.
+"""What the JSON of a record holds: events by their contracts, and the fields of ``run.json`` and
+``host.json``.
 
-Analysis reads nothing that has not passed through here, so it never meets a wrong type. Standard library only.
+Analysis reads nothing that has not passed through here, so it never meets a wrong type. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -93,7 +95,8 @@ _CONTEXT = record(
 _STATE = record(
     {
         **named(
-            "host:line socket:line boot_id:line gpu_note:text output_note:text run_id:line transport:line pty:flag"
+            "host:line socket:line boot_id:line gpu_note:text output_note:text run_id:line "
+            "transport:line pty:flag"
         ),
         "state": exactly("starting", "running", "ended", "lost"),
         **dict.fromkeys(("recorder_pid", "command_pid", "command_pgid"), _PID),

@@ -1,4 +1,6 @@
-"""Who stopped a run, if anybody did. Standard library only, so that ``gputop runs`` answers at once."""
+"""Who stopped a run, if anybody did. Standard library only, so that ``gputop runs`` answers at
+once.
+"""
 
 from __future__ import annotations
 

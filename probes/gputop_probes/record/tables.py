@@ -1,4 +1,6 @@
-"""Fixed-width files of a record as NumPy arrays: mapped, followed while they grow, without damaged rows."""
+"""Fixed-width files of a record as NumPy arrays: mapped, followed while they grow, without damaged
+rows.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,14 @@ from gputop_probes.record.rows import sound
 Table = npt.NDArray[Any]
 
 WHOLE_AT_MOST = 131_072
-"""Rows up to which all of a file is checked. Of a longer one, what analysis reads of it (``blocks``) and its end;
-where that shows damage, its newest ``KEPT_AT_MOST`` rows."""
+"""Rows up to which all of a file is checked. Of a longer one, what analysis reads of it
+(``blocks``) and its end; where that shows damage, its newest ``KEPT_AT_MOST`` rows.
+"""
 KEPT_AT_MOST = 524_288
 THIN_BLOCKS, THIN_BLOCK_RECORDS = 64, 512
-"""A longer file is read in so many evenly spread blocks of consecutive records, so that blocks stay blocks."""
+"""A longer file is read in so many evenly spread blocks of consecutive records, so that blocks stay
+blocks.
+"""
 
 
 def blocks(count: int) -> Iterator[slice]:
@@ -54,7 +59,9 @@ class GrowingTable:
         return self._looked_at != before
 
     def index_of(self, written: int) -> int:
-        """Where the row that was written as number ``written`` lies among ``rows``, or would lie."""
+        """Where the row that was written as number ``written`` lies among ``rows``, or
+        would lie.
+        """
         if self._places is None:
             return written
         return int(np.searchsorted(self._places, written))
@@ -92,7 +99,8 @@ class GrowingTable:
 
 
 def release_pages(rows: Table) -> None:
-    """Let go of the pages of a mapped file: the kernel maps far more around each read than was asked for.
+    """Let go of the pages of a mapped file: the kernel maps far more around each read than was
+    asked for.
 
     They are still in its cache, and come back when they are read again.
     """

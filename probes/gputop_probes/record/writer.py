@@ -1,4 +1,6 @@
-"""Appends to a run record. Standard library only, and it never raises on a full disk: it counts what was lost."""
+"""Appends to a run record. Standard library only, and it never raises on a full disk: it counts
+what was lost.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ class RecordWriter:
 
     @classmethod
     def create(cls, run_dir: Path, host: str, manifest: dict[str, Any]) -> RecordWriter:
-        """Make the directories and ``run.json``; joins an existing run when another host made it first.
+        """Make the directories and ``run.json``; joins an existing run when another host made it
+        first.
 
         Raises:
             OSError: the directory cannot be made or written.
@@ -95,7 +98,8 @@ class RecordWriter:
             written = os.write(descriptor, data)
             if (
                 written < len(data)
-            ):  # a short write means a full disk: undo it, so that no record is torn inside the file
+                # a short write means a full disk: undo it, so that no record is torn inside the file
+            ):
                 os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
                 self.write_errors += 1
         except OSError:

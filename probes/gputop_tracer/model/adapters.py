@@ -46,7 +46,8 @@ def adapt(model: Any, setup: Dict[str, Any], tracker: Any, notes: List[str]) -> 
 
 
 def targets_in(model: nn.Module, asked: List[str]) -> List[str]:
-    """The targets that ``model`` has layers for; where it has none of these, what its family calls them.
+    """The targets that ``model`` has layers for; where it has none of these, what its family calls
+    them.
 
     Raises:
         ValueError: it has neither.
@@ -70,7 +71,9 @@ def targets_in(model: nn.Module, asked: List[str]) -> List[str]:
 
 
 def add_lora(model: nn.Module, lora: Dict[str, Any]) -> nn.Module:
-    """The model with adapters on the layers that ``lora`` names, the rest frozen; on the meta device."""
+    """The model with adapters on the layers that ``lora`` names, the rest frozen; on the meta
+    device.
+    """
     from peft import LoraConfig, get_peft_model
 
     targets = list(lora["targets"])

@@ -1,4 +1,6 @@
-"""The model that a setup asks for: built on the meta device, then given fake storages on the device of the trace."""
+"""The model that a setup asks for: built on the meta device, then given fake storages on the device
+of the trace.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ DTYPES = {
     "fp16": torch.float16,
     "fp8": torch.bfloat16,
 }
-"""Of the weights; training in fp8 keeps them in bf16 (Transformer Engine, torchao) and casts for the matmuls."""
+"""Of the weights; training in fp8 keeps them in bf16 (Transformer Engine, torchao) and casts for
+the matmuls.
+"""
 
 
 def compute_dtype(setup: Setup) -> torch.dtype:
@@ -109,7 +113,9 @@ def _first_that_works(make: Any, config: Any, attention: str, dtype: torch.dtype
 
 
 def materialize(model: nn.Module) -> nn.Module:
-    """Replace parameters and buffers on the meta device by fake ones of the present mode; ties stay ties."""
+    """Replace parameters and buffers on the meta device by fake ones of the present mode; ties stay
+    ties.
+    """
     made: Dict[int, torch.Tensor] = {}
     kept: List[torch.Tensor] = []
     for module in model.modules():

@@ -1,4 +1,6 @@
-"""Activation checkpointing as it is commonly done: whole layers, or chosen operations kept (selective)."""
+"""Activation checkpointing as it is commonly done: whole layers, or chosen operations kept
+(selective).
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,9 @@ from .losses import version
 _NOT_REENTRANT_SINCE = (5, 0)
 """The transformers whose own default is the variant without a nested backward."""
 _INSIDE_UNITS_SINCE = (4, 52)
-"""The transformers whose layers recompute themselves (``modeling_layers.py``), inside of what FSDP1 wraps around them;
-before, the model called each layer, wrapper and all, through ``checkpoint``."""
+"""The transformers whose layers recompute themselves (``modeling_layers.py``), inside of what FSDP1
+wraps around them; before, the model called each layer, wrapper and all, through ``checkpoint``.
+"""
 
 
 def apply(model: Any, setup: Dict[str, Any], notes: List[str]) -> None:
@@ -39,17 +42,20 @@ def apply(model: Any, setup: Dict[str, Any], notes: List[str]) -> None:
         _let_inputs_require_grad(model)
     if kind == "selective":
         notes.append(
-            "selective checkpointing keeps every second matrix product and attention, as torchtitan does"
+            "selective checkpointing keeps every second matrix product and attention, as "
+            "torchtitan does"
         )
 
 
 def around_units(model: Any, setup: Dict[str, Any]) -> None:
-    """Recompute units of FSDP1 instead of the layers in them, where the setup's transformers did so.
+    """Recompute units of FSDP1 instead of the layers in them, where the setup's transformers did
+    so.
 
-    It makes a difference to a unit without trained weights: ``_register_post_backward_reshard_only_hook`` (torch's
-    ``fsdp/_runtime_utils.py``) hooks its input, here the detached one of the recomputation, by
-    ``register_multi_grad_hook``, whose closure holds the input's node and so the input and its gradient until the end
-    of the backward: a second hidden state of each layer, and the first is not freed on the way.
+    It makes a difference to a unit without trained weights:
+    ``_register_post_backward_reshard_only_hook`` (torch's ``fsdp/_runtime_utils.py``) hooks its
+    input, here the detached one of the recomputation, by ``register_multi_grad_hook``, whose
+    closure holds the input's node and so the input and its gradient until the end of the backward:
+    a second hidden state of each layer, and the first is not freed on the way.
     """
     asked = setup.get("transformers") or ""
     if setup.get("checkpointing") != "full" or not asked or version(asked) >= _INSIDE_UNITS_SINCE:
@@ -93,7 +99,8 @@ def _recomputed(forward: Callable[..., Any], options: Dict[str, Any]) -> Callabl
 
 
 def selective() -> Tuple[Any, Any]:
-    """Contexts that keep attention and every second matrix product, as torchtitan's ``activation_checkpoint.py``.
+    """Contexts that keep attention and every second matrix product, as torchtitan's
+    ``activation_checkpoint.py``.
 
     Needs torch 2.4.
     """

@@ -1,4 +1,6 @@
-"""A Hugging Face configuration for what is asked: from a file, a name in the local cache, or the shape of a model."""
+"""A Hugging Face configuration for what is asked: from a file, a name in the local cache, or the
+shape of a model.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ _FIELDS = {
     "mla_rope_dim": ("qk_rope_head_dim",),
     "mla_v_dim": ("v_head_dim",),
 }
-"""What a shape calls it, and what configurations call it; the first name that a configuration knows is taken."""
+"""What a shape calls it, and what configurations call it; the first name that a configuration knows
+is taken.
+"""
 _ALIASES = {"kimi_k2": "deepseek_v3", "smolvlm": "idefics3", "pixtral": "llava"}
 _ALWAYS = {"use_cache": False}
 
@@ -39,7 +43,8 @@ class UnknownModel(ValueError):
 
 
 def load_config(source: str) -> Any:
-    """The configuration in a directory, a ``config.json`` or the local cache of Hugging Face, which is not left.
+    """The configuration in a directory, a ``config.json`` or the local cache of Hugging Face, which
+    is not left.
 
     Raises:
         UnknownModel: there is none.

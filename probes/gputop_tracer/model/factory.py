@@ -1,8 +1,9 @@
-"""A model by ``module:callable`` or ``file.py:callable``, or the ``nn.Module`` itself, and a batch for it.
+"""A model by ``module:callable`` or ``file.py:callable``, or the ``nn.Module`` itself, and a batch
+for it.
 
 The callable takes no arguments and gives an ``nn.Module``, or it is one. The batch comes from
-``batch(micro_batch, seq)`` next to it (a tensor, a tuple or a dict), from what a module is given along with it, else
-from the names of ``forward``'s arguments.
+``batch(micro_batch, seq)`` next to it (a tensor, a tuple or a dict), from what a module is given
+along with it, else from the names of ``forward``'s arguments.
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ def without_data(model: nn.Module) -> nn.Module:
 
 
 def batch_like(inputs: Any) -> Callable[[], Tuple[tuple, Dict[str, Any]]]:
-    """Gives what one call takes, as these inputs: a tensor, a tuple of arguments or a dict of named ones."""
+    """Gives what one call takes, as these inputs: a tensor, a tuple of arguments or a dict of named
+    ones.
+    """
 
     def make() -> Tuple[tuple, Dict[str, Any]]:
         return _arguments(tree_map(_empty, inputs))
@@ -145,8 +148,9 @@ def _by_names(
             found[name] = make
         elif needed:
             raise NoBatchError(
-                "what is %s of %s.forward? Write `def batch(micro_batch, seq)` next to the factory that gives the "
-                "arguments of one call" % (name, type(model).__name__)
+                "what is %s of %s.forward? Write `def "
+                "batch(micro_batch, seq)` next to the factory that "
+                "gives the arguments of one call" % (name, type(model).__name__)
             )
     return found
 

@@ -1,7 +1,9 @@
-"""Fused Triton kernels in a model of transformers, by what they allocate and keep (Hsu et al. 2024, Liger Kernel).
+"""Fused Triton kernels in a model of transformers, by what they allocate and keep (Hsu et al. 2024,
+Liger Kernel).
 
-After ``rms_norm.py``, ``rope.py``, ``swiglu.py`` and ``cross_entropy.py`` of ``liger_kernel/ops``. Their backwards
-write the gradient over what they were given, as Unsloth's do. A loss fused with the head is in ``losses.py``.
+After ``rms_norm.py``, ``rope.py``, ``swiglu.py`` and ``cross_entropy.py`` of ``liger_kernel/ops``.
+Their backwards write the gradient over what they were given, as Unsloth's do. A loss fused with the
+head is in ``losses.py``.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ MULTIPROCESSORS = 132
 
 
 def apply(model: nn.Module, named: Named, notes: List[str], gated_too: bool = True) -> None:
-    """Put the kernels into a model on the meta device; ``gated_too``: one for the products of gated MLPs."""
+    """Put the kernels into a model on the meta device; ``gated_too``: one for the products of gated
+    MLPs.
+    """
     norms = [module for module in model.modules() if type(module).__name__.endswith("RMSNorm")]
     gated = [module for module in model.modules() if gated_too and _is_gated(module)]
     if (
@@ -110,7 +114,9 @@ class _GatedMlp:
 
 
 class _GatedProduct(torch.autograd.Function):
-    """``LigerSiLUMulFunction`` and ``LigerGELUMulFunction``: the activation is recomputed in the backward."""
+    """``LigerSiLUMulFunction`` and ``LigerGELUMulFunction``: the activation is recomputed in the
+    backward.
+    """
 
     @staticmethod
     def forward(ctx: Any, gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
@@ -135,7 +141,9 @@ def _rotate(
 
 
 class _Rotary(torch.autograd.Function):
-    """``LigerRopeFunction``: in place where tokens come before heads in memory, as after a projection."""
+    """``LigerRopeFunction``: in place where tokens come before heads in memory, as after a
+    projection.
+    """
 
     @staticmethod
     def forward(
@@ -154,7 +162,9 @@ def _in_place(value: torch.Tensor) -> torch.Tensor:
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """``LigerCrossEntropyFunction``: the gradient is made in the forward, in the logits' own memory."""
+    """``LigerCrossEntropyFunction``: the gradient is made in the forward, in the logits' own
+    memory.
+    """
 
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -52,7 +52,9 @@ def task(config: Any) -> str:
 
 
 def auto_class(config: Any) -> Any:
-    """The auto class of transformers that builds a configuration with the head that it is trained with."""
+    """The auto class of transformers that builds a configuration with the head that it is trained
+    with.
+    """
     import transformers
 
     names = {
@@ -67,8 +69,9 @@ def auto_class(config: Any) -> Any:
 
 
 def of_model(model: nn.Module) -> Optional[nn.Module]:
-    """The layer that makes logits over a vocabulary: as the model says, else its last linear one where that is as wide
-    as the largest embedding; None for a model without."""
+    """The layer that makes logits over a vocabulary: as the model says, else its last linear one
+    where that is as wide as the largest embedding; None for a model without.
+    """
     for module in model.modules():
         if hasattr(type(module), "get_output_embeddings"):
             try:
@@ -83,7 +86,9 @@ def of_model(model: nn.Module) -> Optional[nn.Module]:
 
 
 def experts_in_one_product(config: Any) -> None:
-    """Experts one by one depend on the router's values; in one grouped product (``torch._grouped_mm``) they do not."""
+    """Experts one by one depend on the router's values; in one grouped product
+    (``torch._grouped_mm``) they do not.
+    """
     text = getattr(config, "text_config", None) or config
     counts = (
         getattr(text, name, None)
@@ -94,7 +99,9 @@ def experts_in_one_product(config: Any) -> None:
 
 
 def batch(config: Any, setup: Dict[str, Any]) -> Dict[str, Any]:
-    """What the model is called with: fake token ids, labels and pixels of the shapes that the setup asks for."""
+    """What the model is called with: fake token ids, labels and pixels of the shapes that the setup
+    asks for.
+    """
     parallel = setup.get("parallel") or {}
     rows, seq = (
         int(setup.get("micro_batch") or 1),

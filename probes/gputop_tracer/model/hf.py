@@ -13,11 +13,15 @@ from gputop_tracer.operators.kernels import flash_attention
 from .losses import version
 
 FLASH = "gputop_fa2"
-"""FlashAttention as a kind of attention of transformers; a name with `flash` in it would ask for the real package."""
+"""FlashAttention as a kind of attention of transformers; a name with `flash` in it would ask for
+the real package.
+"""
 
 _ALL_HEADS_BEFORE = (4, 48)
 _ALL_HEADS = ("mistral", "mixtral", "phi3", "qwen2", "qwen2_moe", "qwen2_vl", "starcoder2")
-"""Families whose ``FlashAttention2`` modules repeated keys and values for all heads, before transformers 4.48."""
+"""Families whose ``FlashAttention2`` modules repeated keys and values for all heads, before
+transformers 4.48.
+"""
 
 
 @contextmanager
@@ -52,7 +56,8 @@ def as_for_real_tensors() -> Iterator[None]:
 
 
 def register_flash(family: str = "", transformers: str = "") -> bool:
-    """Make FlashAttention known to transformers; False for a version whose attention cannot be chosen like this.
+    """Make FlashAttention known to transformers; False for a version whose attention cannot be
+    chosen like this.
 
     ``family`` and ``transformers`` say whose habits it has.
     """

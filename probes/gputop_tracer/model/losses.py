@@ -1,4 +1,6 @@
-"""Losses of language models: older versions of transformers, chunks, and one fused with the head."""
+"""Losses of language models: older versions of transformers, chunks, and one fused with
+the head.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +10,15 @@ import torch
 from torch import nn
 
 _PADS_LABELS_SINCE = (4, 49)
-"""Before pull request 35646 the logits were shifted and copied; since then the labels are padded instead."""
+"""Before pull request 35646 the logits were shifted and copied; since then the labels are padded
+instead.
+"""
 _FLOATS_IN_LOSS_SINCE = (4, 46)
 """Before, the model itself turned its logits to fp32 and returned those."""
 _IN_16_BITS = ("bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "mpt", "opt", "stablelm")
-"""Families that left their logits as they were, as of transformers 4.45 and 4.48 (``modeling_FAMILY.py``)."""
+"""Families that left their logits as they were, as of transformers 4.45 and 4.48
+(``modeling_FAMILY.py``).
+"""
 Entropy = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Of logits (rows, vocabulary) and labels (rows)."""
 CHUNKS = 8
@@ -30,7 +36,9 @@ def version(text: str) -> Tuple[int, ...]:
 
 
 def behave_like(model: nn.Module, transformers: str) -> bool:
-    """Compute the causal loss as that older version of transformers does; False where nothing is to change."""
+    """Compute the causal loss as that older version of transformers does; False where nothing is to
+    change.
+    """
     asked = version(transformers)
     if not asked or asked >= _PADS_LABELS_SINCE or not hasattr(type(model), "loss_function"):
         return False
@@ -86,7 +94,8 @@ def of_kernel(model: Any, entropy: Entropy) -> None:
 
 
 def fuse(model: nn.Module, kind: str, named: Callable[[str], Any]) -> bool:
-    """Replace head and loss of a causal model by a ``fused`` or ``chunked`` loss; False where there is no such head.
+    """Replace head and loss of a causal model by a ``fused`` or ``chunked`` loss; False where there
+    is no such head.
 
     ``named`` is ``Tracker.operator``.
     """
@@ -145,7 +154,9 @@ class _Chunked:
 
 
 class _Fused:
-    """Liger's fused linear cross-entropy: gradients in the forward, logits of one chunk at a time."""
+    """Liger's fused linear cross-entropy: gradients in the forward, logits of one chunk
+    at a time.
+    """
 
     def __init__(self, head: nn.Linear, named: Callable[[str], Any]) -> None:
         self.head = head
@@ -157,7 +168,9 @@ class _Fused:
 
 
 class _FusedFunction(torch.autograd.Function):
-    """Allocations of ``fused_linear_cross_entropy_forward`` in ``liger_kernel/ops/fused_linear_cross_entropy.py``."""
+    """Allocations of ``fused_linear_cross_entropy_forward`` in
+    ``liger_kernel/ops/fused_linear_cross_entropy.py``.
+    """
 
     @staticmethod
     def forward(

@@ -1,8 +1,9 @@
-"""Linear layers whose frozen weights are quantised, with the memory of bitsandbytes, and LoRA on them as peft adds it.
+"""Linear layers whose frozen weights are quantised, with the memory of bitsandbytes, and LoRA on
+them as peft adds it.
 
-bitsandbytes needs CUDA, so its layers are written by hand: packed weights and block constants are held, and the matrix
-products make the whole weight in the type of the computation for as long as they run (``bitsandbytes/nn/modules.py``,
-``autograd/_functions.py``, ``functional.py``).
+bitsandbytes needs CUDA, so its layers are written by hand: packed weights and block constants are
+held, and the matrix products make the whole weight in the type of the computation for as long as
+they run (``bitsandbytes/nn/modules.py``, ``autograd/_functions.py``, ``functional.py``).
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ Named = Callable[[str], Any]
 def quantize(model: nn.Module, kind: str, compute: torch.dtype, named: Named) -> int:
     """Replace the linear layers by quantised ones; how many. ``kind`` is ``nf4`` or ``int8``.
 
-    The head stays, and what the model's class keeps in fp32, such as ``wo`` of T5 (``get_modules_to_not_convert`` of
-    ``transformers/quantizers/base.py``).
+    The head stays, and what the model's class keeps in fp32, such as ``wo`` of T5
+    (``get_modules_to_not_convert`` of ``transformers/quantizers/base.py``).
     """
     kept = {*_KEPT_WHOLE, *(getattr(model, "_keep_in_fp32_modules", None) or ())}
     count = 0
@@ -41,8 +42,10 @@ def quantize(model: nn.Module, kind: str, compute: torch.dtype, named: Named) ->
 
 
 def _widths(module: Any) -> Optional[Tuple[int, int]]:
-    """(in, out) of a layer that transformers quantises: a linear one, or GPT-2's with its weight lying the other way
-    (``_replace_with_bnb_linear`` of ``transformers/integrations/bitsandbytes.py``)."""
+    """(in, out) of a layer that transformers quantises: a linear one, or GPT-2's with its weight
+    lying the other way (``_replace_with_bnb_linear`` of
+    ``transformers/integrations/bitsandbytes.py``).
+    """
     if type(module) is nn.Linear:
         return module.in_features, module.out_features
     if type(module).__name__ == "Conv1D" and module.weight.dim() == 2:
@@ -117,7 +120,9 @@ class Linear8bit(nn.Module):
 
 
 class _Matmul8bit(torch.autograd.Function):
-    """``MatMul8bitLt``: input in int8 and product in int32 are temporary; the backward makes the whole weight."""
+    """``MatMul8bitLt``: input in int8 and product in int32 are temporary; the backward makes the
+    whole weight.
+    """
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, layer: Linear8bit) -> torch.Tensor:
@@ -141,7 +146,9 @@ class _Matmul8bit(torch.autograd.Function):
 
 
 class QuantizedLora(nn.Module):
-    """peft's ``lora.Linear4bit`` and ``Linear8bitLt``: the base's result is copied, then the adapter's added."""
+    """peft's ``lora.Linear4bit`` and ``Linear8bitLt``: the base's result is copied, then the
+    adapter's added.
+    """
 
     def __init__(self, base: nn.Module, rank: int, dropout: float, dtype: torch.dtype) -> None:
         super().__init__()

@@ -1,7 +1,8 @@
 """The operators that autocast runs in fp32 on CUDA and not on the CPU, taught to the CPU.
 
-Lists: ``AT_FORALL_FP32`` and ``AT_FORALL_FP32_SET_OPT_DTYPE`` of ``aten/src/ATen/autocast_mode.h``. The list of what
-runs in lower precision is the same for both as far as training of transformers goes.
+Lists: ``AT_FORALL_FP32`` and ``AT_FORALL_FP32_SET_OPT_DTYPE`` of ``aten/src/ATen/autocast_mode.h``.
+The list of what runs in lower precision is the same for both as far as training of transformers
+goes.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ _LOW = (torch.float16, torch.bfloat16)
 
 
 def force_cuda_lists(library: Any) -> None:
-    """Register CUDA's choices for autocast on the CPU in ``library``, a ``torch.library.Library`` over ``aten``."""
+    """Register CUDA's choices for autocast on the CPU in ``library``, a ``torch.library.Library``
+    over ``aten``.
+    """
     for name in _IN_FP32:
         library.impl(name, _cast_to_fp32(_operator(name)), "AutocastCPU")
     for name in _WITH_DTYPE:

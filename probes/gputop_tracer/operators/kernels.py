@@ -1,8 +1,9 @@
 """Operations that take another way on CUDA than on the CPU, forced onto the way of CUDA.
 
-Composite operators choose their kernel by the device. While ``as_on_cuda`` is on, the choice is made here for tensors
-on the CPU as ``aten/src/ATen/native`` makes it for CUDA: dropout keeps a mask of one byte a value, attention runs in
-FlashAttention or the memory-efficient kernel, RMSNorm in one kernel.
+Composite operators choose their kernel by the device. While ``as_on_cuda`` is on, the choice is
+made here for tensors on the CPU as ``aten/src/ATen/native`` makes it for CUDA: dropout keeps a mask
+of one byte a value, attention runs in FlashAttention or the memory-efficient kernel, RMSNorm in one
+kernel.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ _FUSED_RMS_NORM_SINCE = (2, 9)
 
 @contextmanager
 def as_on_cuda() -> Iterator[None]:
-    """Tensors on the CPU go the way of CUDA. For fake tensors: the kernels chosen have no CPU code."""
+    """Tensors on the CPU go the way of CUDA. For fake tensors: the kernels chosen have
+    no CPU code.
+    """
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -128,7 +131,9 @@ def _rms_norm(
 
 
 class FusedRmsNorm(torch.autograd.Function):
-    """Keeps the input, the weight and one fp32 value a row (``_fused_rms_norm`` in ``layer_norm_kernel.cu``)."""
+    """Keeps the input, the weight and one fp32 value a row (``_fused_rms_norm`` in
+    ``layer_norm_kernel.cu``).
+    """
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
@@ -147,7 +152,9 @@ class FusedRmsNorm(torch.autograd.Function):
 
 @contextmanager
 def _autocast_says_cuda() -> Iterator[None]:
-    """Code that asks whether CUDA is autocast, as peft does, hears of the autocast that is on here."""
+    """Code that asks whether CUDA is autocast, as peft does, hears of the autocast that
+    is on here.
+    """
     enabled, dtype = torch.is_autocast_enabled, torch.get_autocast_gpu_dtype
     asks_by_device = torch_version() >= (2, 4)
 

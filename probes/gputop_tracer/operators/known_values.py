@@ -1,7 +1,7 @@
 """Values where a model looks at them: masks, grids and token ids keep theirs through a trace.
 
-Models that see ask how many places are images, and select by masks. A small fake tensor whose values are known answers;
-what is computed from such alone is known as well.
+Models that see ask how many places are images, and select by masks. A small fake tensor whose
+values are known answers; what is computed from such alone is known as well.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ _INDEXED = {_aten.index.Tensor}
 
 
 class Knowing(TorchDispatchMode):
-    """Enter it between the ``FakeTensorMode`` and the tracker; ``wanted`` says when values matter."""
+    """Enter it between the ``FakeTensorMode`` and the tracker; ``wanted`` says when
+    values matter.
+    """
 
     def __init__(self, wanted: Callable[[], bool]) -> None:
         super().__init__()

@@ -1,9 +1,10 @@
 """Values of fake tensors: the true ones where they are known, plausible ones elsewhere.
 
-A fake tensor that came from a small real one, and whatever is computed from such alone, keeps *known* values. Masks,
-lengths and token ids then answer ``.item()``, ``if`` and boolean indexing with the truth. Everything else, as a loss,
-answers 1.0 or 1, and a comparison of such values what it is for these: a training loop prints, compares and averages
-them, asks whether a loss is finite or not a number, and none of the answers ends it early.
+A fake tensor that came from a small real one, and whatever is computed from such alone, keeps
+*known* values. Masks, lengths and token ids then answer ``.item()``, ``if`` and boolean indexing
+with the truth. Everything else, as a loss, answers 1.0 or 1, and a comparison of such values what
+it is for these: a training loop prints, compares and averages them, asks whether a loss is finite
+or not a number, and none of the answers ends it early.
 """
 
 # torch is patched from outside here, in places that its type hints do not know.
@@ -40,7 +41,9 @@ def remember(fake: Any, values: torch.Tensor) -> None:
 
 
 def known_arguments(args: Any, kwargs: Any) -> Any:
-    """(args, kwargs) with the true values in place of fake tensors, or None where one is not known."""
+    """(args, kwargs) with the true values in place of fake tensors, or None where one
+    is not known.
+    """
     if any(known(leaf) is None for leaf in leaves((args, kwargs))):
         return None
     return tree_map(
@@ -49,7 +52,9 @@ def known_arguments(args: Any, kwargs: Any) -> Any:
 
 
 def carry(func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """Compute the operation on the known values as well; forget those that an unknown tensor is written into."""
+    """Compute the operation on the known values as well; forget those that an unknown tensor is
+    written into.
+    """
     values = None if _RANDOM in func.tags else known_arguments(args, kwargs)
     if values is not None:
         try:
@@ -71,7 +76,9 @@ def carry(func: Any, args: Any, kwargs: Any, out: Any) -> None:
 
 
 def judge(func: Any, args: Any, out: Any) -> None:
-    """Give the result of a comparison, or of what combines such, the truth that it has for values of one."""
+    """Give the result of a comparison, or of what combines such, the truth that it has for values
+    of one.
+    """
     if (
         not isinstance(out, FakeTensor)
         or out.dtype != torch.bool
@@ -123,7 +130,9 @@ def true_rows(mask: torch.Tensor) -> int:
 
 
 def without_masks(indices: Any, make: Any) -> List[Any]:
-    """The indices of ``x[...]`` with each boolean mask replaced by as many integers as it lets through."""
+    """The indices of ``x[...]`` with each boolean mask replaced by as many integers as it lets
+    through.
+    """
     out: List[Any] = []
     for index in indices:
         if index is None or index.dtype not in (torch.bool, torch.uint8):
@@ -135,7 +144,9 @@ def without_masks(indices: Any, make: Any) -> List[Any]:
 
 
 def packed_lengths(lengths: torch.Tensor, longest: int) -> torch.Tensor:
-    """How many sequences of a packed batch are at least 1, 2, ... tokens long; all, where lengths are not known."""
+    """How many sequences of a packed batch are at least 1, 2, ... tokens long; all, where lengths
+    are not known.
+    """
     values = known(lengths)
     if values is None:
         return torch.full((longest,), lengths.numel(), dtype=torch.long)

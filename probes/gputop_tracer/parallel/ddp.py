@@ -1,8 +1,10 @@
-"""DistributedDataParallel by its memory: the flat buckets that gradients are copied to and reduced in.
+"""DistributedDataParallel by its memory: the flat buckets that gradients are copied to and reduced
+in.
 
-torch's own reducer reads the gradients' addresses, which fake tensors do not have. Sizes and order of the buckets as
-in ``torch/csrc/distributed/c10d/reducer.cpp`` (``compute_bucket_assignment_by_size``): the parameters in reverse, one
-dtype a bucket, the first of at most 1 MiB, the others of 25 MiB.
+torch's own reducer reads the gradients' addresses, which fake tensors do not have. Sizes and order
+of the buckets as in ``torch/csrc/distributed/c10d/reducer.cpp``
+(``compute_bucket_assignment_by_size``): the parameters in reverse, one dtype a bucket, the first of
+at most 1 MiB, the others of 25 MiB.
 """
 
 from __future__ import annotations
@@ -84,7 +86,9 @@ class _Reducer:
 
 
 class BucketedLayers(nn.Module):
-    """The same for a model of which some layers stand for all: no bucket reaches over the end of a layer."""
+    """The same for a model of which some layers stand for all: no bucket reaches over the end of a
+    layer.
+    """
 
     def __init__(self, module: nn.Module, place_of: Callable[[Any], Any]) -> None:
         super().__init__()

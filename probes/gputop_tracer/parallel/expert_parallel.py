@@ -1,8 +1,11 @@
-"""Expert parallelism on one rank: the experts that it holds, and the rows that travel to them and back.
+"""Expert parallelism on one rank: the experts that it holds, and the rows that travel to them and
+back.
 
-Each token's copies for its experts are sorted by expert, sent to the ranks that hold these by an all-to-all, computed
-and sent back (Lepikhin et al. 2021, GShard, section 3; ``MoEAlltoAllTokenDispatcher`` of Megatron-LM without capacity,
-``torchtitan/distributed/expert_parallel.py``). Routing is taken to be even: a rank gets as many rows as it sends.
+Each token's copies for its experts are sorted by expert, sent to the ranks that hold these by an
+all-to-all, computed and sent back (Lepikhin et al. 2021, GShard, section 3;
+``MoEAlltoAllTokenDispatcher`` of Megatron-LM without capacity,
+``torchtitan/distributed/expert_parallel.py``). Routing is taken to be even: a rank gets as many
+rows as it sends.
 """
 
 from __future__ import annotations
@@ -57,8 +60,8 @@ def spread(model: nn.Module, setup: Setup, notes: List[str]) -> None:
     for module in found:
         _keep_own(module, ways)
     notes.append(
-        "%d of %d experts on this rank; routing is taken to be even: a rank with more than its share of the tokens "
-        "holds as much more of their activations"
+        "%d of %d experts on this rank; routing is taken to be even: a rank with more than its "
+        "share of the tokens holds as much more of their activations"
         % (found[0].num_experts, found[0].num_experts * ways)
     )
 
@@ -69,7 +72,9 @@ def experts_of(model: nn.Module) -> List[nn.Module]:
 
 
 def by_mesh(parameters: List[Any]) -> List[List[Any]]:
-    """Parameters that are sharded over the same ranks: only those can be clipped and updated in one list."""
+    """Parameters that are sharded over the same ranks: only those can be clipped and updated in one
+    list.
+    """
     groups: Dict[int, List[Any]] = {}
     for parameter in parameters:
         groups.setdefault(id(getattr(parameter, "device_mesh", None)), []).append(parameter)

@@ -1,7 +1,9 @@
-"""One stage of a pipeline: its share of the layers, what it is sent, and how many micro-batches it holds.
+"""One stage of a pipeline: its share of the layers, what it is sent, and how many micro-batches it
+holds.
 
-One forward, one backward (Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using
-Megatron-LM", section 2.2): stage ``i`` of ``p`` keeps the activations of ``min(m, p - i)`` micro-batches.
+One forward, one backward (Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on
+GPU Clusters Using Megatron-LM", section 2.2): stage ``i`` of ``p`` keeps the activations of
+``min(m, p - i)`` micro-batches.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
-"""Tensor parallelism on one rank: the model as this rank holds it, and what enters and leaves the split regions.
+"""Tensor parallelism on one rank: the model as this rank holds it, and what enters and leaves the
+split regions.
 
-Weights are cut as the plan of the model's own configuration says (``base_model_tp_plan`` of transformers, the column
-and row cuts of Shoeybi et al. 2019, Megatron-LM, section 3). Collectives work in place, as NCCL does, but for those of
-sequence parallelism, which change the size (Korthikanti et al. 2022, section 4.2.2). Cut by hand, the model stays one
-of plain tensors, so that any data parallelism goes around it.
+Weights are cut as the plan of the model's own configuration says (``base_model_tp_plan`` of
+transformers, the column and row cuts of Shoeybi et al. 2019, Megatron-LM, section 3). Collectives
+work in place, as NCCL does, but for those of sequence parallelism, which change the size
+(Korthikanti et al. 2022, section 4.2.2). Cut by hand, the model stays one of plain tensors, so that
+any data parallelism goes around it.
 """
 
 from __future__ import annotations
@@ -70,7 +72,8 @@ def _refuse(model: Any, setup: Setup, plan: Dict[str, str], ways: int, sequence:
         raise ValueError("tensor parallelism of %s is not traced: use the formula tier" % family)
     if setup.get("quantized") or setup.get("lora") or (setup.get("loss") or "plain") != "plain":
         raise ValueError(
-            "adapters and fused losses under tensor parallelism are not traced: use the formula tier"
+            "adapters and fused losses under tensor parallelism are not traced: "
+            "use the formula tier"
         )
     heads = getattr(model.config, "num_key_value_heads", None) or model.config.num_attention_heads
     if heads % ways:
@@ -98,7 +101,9 @@ def _cut(module: Any, dim: int, ways: int) -> None:
 
 
 def _ends(model: Any, setup: Setup, ways: int, sequence: bool) -> None:
-    """Embedding and head: split by the vocabulary, or the head alone with its result gathered (transformers)."""
+    """Embedding and head: split by the vocabulary, or the head alone with its result gathered
+    (transformers).
+    """
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     tied = embedding.weight is head.weight
     by_vocabulary = setup.get("recipe") in _VOCABULARY_SPLIT
@@ -118,7 +123,9 @@ def _ends(model: Any, setup: Setup, ways: int, sequence: bool) -> None:
 
 
 class _Entering:
-    """Before a split region: its first input is whole on each rank; the gradient is summed over the ranks."""
+    """Before a split region: its first input is whole on each rank; the gradient is summed over the
+    ranks.
+    """
 
     def __init__(self, ways: int, sequence: bool) -> None:
         self.ways, self.sequence = ways, sequence
@@ -135,7 +142,9 @@ class _Entering:
 
 
 class _Leaving:
-    """After a split region: the sum over the ranks, in place, or of this rank's part of the sequence."""
+    """After a split region: the sum over the ranks, in place, or of this rank's part of the
+    sequence.
+    """
 
     def __init__(self, ways: int, sequence: bool) -> None:
         self.ways, self.sequence = ways, sequence

@@ -1,4 +1,6 @@
-"""Data-parallel wrappers around a model: which one a setup asks for, and the memory that it takes on rank 0."""
+"""Data-parallel wrappers around a model: which one a setup asks for, and the memory that it takes
+on rank 0.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,15 @@ Setup = Dict[str, Any]
 def place(
     model: nn.Module, setup: Setup, tracker: Tracker, head: Any, notes: List[str]
 ) -> nn.Module:
-    """Give the model storages as its data parallelism has them, make it known to the tracker, and wrap it."""
+    """Give the model storages as its data parallelism has them, make it known to the tracker, and
+    wrap it.
+    """
     sharding, world = sharding_of(setup)
     refuse(setup)
     if int((setup.get("parallel") or {}).get("cp") or 1) > 1:
         notes.append(
-            "CP: a rank has its part of the sequence; what attention receives of others' is not counted"
+            "CP: a rank has its part of the sequence; what attention receives of "
+            "others' is not counted"
         )
     if world == 1 or sharding == "none":
         build.materialize(model)
@@ -71,7 +76,9 @@ def sharding_of(setup: Setup) -> Any:
 def attach_sharded(
     tracker: Tracker, model: nn.Module, head: Any, shard: Callable[[], nn.Module]
 ) -> nn.Module:
-    """Materialise on the host, shard onto the device, and know the shards by the paths of the unwrapped model."""
+    """Materialise on the host, shard onto the device, and know the shards by the paths of the
+    unwrapped model.
+    """
     with tracker.on_host():
         build.materialize(model)
     layers = repeated_layers(model)
@@ -95,7 +102,9 @@ def attach_sharded(
 
 
 def _know_flat(tracker: Tracker, unit: Any, path: str) -> None:
-    """The flat parameter of a unit of FSDP1, and its gradient, which is set when the backward is over."""
+    """The flat parameter of a unit of FSDP1, and its gradient, which is set when the backward is
+    over.
+    """
     handle = unit._handle
     if handle is None:
         return
@@ -164,7 +173,9 @@ def _fsdp1(model: nn.Module, setup: Setup, tracker: Tracker, head: Any) -> nn.Mo
 
 
 def _wrap_policy(kinds: Any, adapted: bool) -> Any:
-    """Each repeated layer is a unit; with adapters each of those too, as ``fsdp_auto_wrap_policy`` of peft has it."""
+    """Each repeated layer is a unit; with adapters each of those too, as ``fsdp_auto_wrap_policy``
+    of peft has it.
+    """
     from torch.distributed.fsdp.wrap import (
         _or_policy,
         lambda_auto_wrap_policy,
@@ -182,8 +193,9 @@ def _wrap_policy(kinds: Any, adapted: bool) -> Any:
 
 
 def _store_as_floats(parameter: Any, dtype: torch.dtype) -> None:
-    """Packed weights are stored as what lies beside them, or else they could not be flattened together
-    (``bnb_4bit_quant_storage``)."""
+    """Packed weights are stored as what lies beside them, or else they could not be flattened
+    together (``bnb_4bit_quant_storage``).
+    """
     if parameter.dtype in (torch.uint8, torch.int8):
         parameter.data = parameter.data.flatten().view(dtype)[:, None]
 
@@ -221,8 +233,9 @@ def _mesh_of_experts(setup: Setup, world: int) -> Any:
 def _fully_shard(model: nn.Module, setup: Setup, mesh: Any, of_experts: Any) -> nn.Module:
     """Each repeated layer is a unit and the rest the root, as accelerate and torchtune do it.
 
-    Under the recipe ``plain`` the embedding is a unit too, and head and last norm are one that stays gathered between
-    forward and backward, as ``torchtitan/models/llama3/infra/parallelize.py`` does it.
+    Under the recipe ``plain`` the embedding is a unit too, and head and last norm are one that
+    stays gathered between forward and backward, as
+    ``torchtitan/models/llama3/infra/parallelize.py`` does it.
     """
     try:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard

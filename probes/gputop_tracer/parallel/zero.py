@@ -1,8 +1,9 @@
 """ZeRO 1 and 2 by their memory, as DeepSpeed has them with its default options.
 
-DeepSpeed need not be installed: what it allocates is written by hand, after ``deepspeed/runtime/zero/stage_1_and_2.py``
-(``contiguous_gradients``, no ``overlap_comm``) and the defaults of ``deepspeed/runtime/zero/config.py``. What it keeps
-as one flat tensor over all layers is one here too, of the size that all layers give, though only a few are traced.
+DeepSpeed need not be installed: what it allocates is written by hand, after
+``deepspeed/runtime/zero/stage_1_and_2.py`` (``contiguous_gradients``, no ``overlap_comm``) and the
+defaults of ``deepspeed/runtime/zero/config.py``. What it keeps as one flat tensor over all layers
+is one here too, of the size that all layers give, though only a few are traced.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class Shared(NamedTuple):
 
 
 class Partition:
-    """The optimizer over this rank's part of a flat fp32 copy of the weights, one piece after the other."""
+    """The optimizer over this rank's part of a flat fp32 copy of the weights, one piece after the
+    other.
+    """
 
     def __init__(
         self, shared: Shared, make: Callable[[List[Any]], Any], piece: int, largest: int
@@ -71,8 +74,9 @@ class Partition:
         return {master: state for update in self._updates for master, state in update.state.items()}
 
     def update(self, kept: List[torch.Tensor]) -> None:
-        """``step``: the norm of each gradient in fp64; of each piece a flat copy, one in fp32, the update; ``kept``
-        ends with the first."""
+        """``step``: the norm of each gradient in fp64; of each piece a flat copy, one in fp32, the
+        update; ``kept`` ends with the first.
+        """
         shared = self.shared
         shared.empty(self._largest, torch.float64, "temporaries")
         for master, update in zip(self.masters, self._updates):
@@ -120,14 +124,17 @@ class Stage1:
 
 
 class Stage2:
-    """Each gradient goes into a bucket as soon as it is there; a full bucket is reduced, this rank keeps its share."""
+    """Each gradient goes into a bucket as soon as it is there; a full bucket is reduced, this rank
+    keeps its share.
+    """
 
     def __init__(self, shared: Shared, part: Partition) -> None:
         self.shared, self.part = shared, part
         self._bucket: Optional[torch.Tensor] = None
         self._here: List[torch.Tensor] = []
-        """This rank's share of the micro-batch at work (``grads_in_partition``), of the rank whose layers come last and
-        which needs it first."""
+        """This rank's share of the micro-batch at work (``grads_in_partition``), of the rank whose
+        layers come last and which needs it first.
+        """
         self._sum: List[torch.Tensor] = []
         """Of those before (``all_grad_tensors``)."""
         self._waiting = 0
@@ -161,7 +168,9 @@ class Stage2:
             self._reduce(BUCKET)
 
     def _full(self, layer: int) -> bool:
-        """Between the layers that a traced one stands for the bucket is full somewhere: so it is after each of them."""
+        """Between the layers that a traced one stands for the bucket is full somewhere: so it is
+        after each of them.
+        """
         if self.shared.values <= BUCKET or (layer >= 0 and self._left[layer]):
             return False
         return self._waiting > BUCKET or 0 <= layer < self._top
@@ -206,7 +215,9 @@ def ranks(setup: Dict[str, Any]) -> int:
 
 
 def in_one_type(model: torch.nn.Module, dtype: torch.dtype) -> None:
-    """DeepSpeed's engine casts the whole model to the type of the computation (``DeepSpeedEngine.__init__``)."""
+    """DeepSpeed's engine casts the whole model to the type of the computation
+    (``DeepSpeedEngine.__init__``).
+    """
     for parameter in model.parameters():
         if parameter.is_floating_point():
             parameter.data = parameter.data.to(dtype)

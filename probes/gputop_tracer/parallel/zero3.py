@@ -1,8 +1,9 @@
 """ZeRO 3 by its memory, as DeepSpeed has it with its default options.
 
-After ``deepspeed/runtime/zero/stage3.py`` (what is held), ``partitioned_param_coordinator.py`` (when weights are
-gathered and let go) and the defaults of ``config.py``. Weights lie aside; tensors that stand for them are allocated:
-each one's share for good, the whole of it while a module needs it.
+After ``deepspeed/runtime/zero/stage3.py`` (what is held), ``partitioned_param_coordinator.py``
+(when weights are gathered and let go) and the defaults of ``config.py``. Weights lie aside; tensors
+that stand for them are allocated: each one's share for good, the whole of it while a module needs
+it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ PREFETCH = 50_000_000
 PERSISTENT = 100_000
 """Smaller weights stay whole: ``stage3_param_persistence_threshold``."""
 REUSE = 1_000_000_000
-"""A weight that is used again within so many values is not let go: ``stage3_max_reuse_distance``."""
+"""A weight that is used again within so many values is not let go:
+``stage3_max_reuse_distance``.
+"""
 SUB_GROUP = 1_000_000_000
 """Values that are updated at a time: ``sub_group_size``."""
 _SIDE_STREAM = 1
@@ -66,7 +69,9 @@ class Gathering:
         """What stands for the weights that are whole now, by parameter."""
         self.shares: List[torch.Tensor] = []
         self.ahead: List[torch.Tensor] = []
-        """What is gathered before its use, and what is kept over the turn from forward to backward."""
+        """What is gathered before its use, and what is kept over the turn from forward
+        to backward.
+        """
         self.late = False
         """Whether the last layer has begun its forward."""
         self.values = 0
@@ -122,7 +127,9 @@ class Gathering:
             first.register_hook(lambda _grad: self._before(module, ()))
 
     def _turn(self, layer: int) -> None:
-        """What is within reach of its next use stays; it goes when the backward has passed the last layer."""
+        """What is within reach of its next use stays; it goes when the backward has passed the last
+        layer.
+        """
         backward = self.tracker.phase == "backward"
         if layer == self.top and not backward and not self.late:
             self.late = True
@@ -145,7 +152,9 @@ class Gathering:
             )
 
     def _kept(self) -> bool:
-        """Whether what is kept over the turn stands for the weights of the last layer and the head as well."""
+        """Whether what is kept over the turn stands for the weights of the last layer and the head
+        as well.
+        """
         return len(self.ahead) > 1
 
     def _let_go(self, parameter: Any) -> None:

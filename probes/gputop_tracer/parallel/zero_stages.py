@@ -17,7 +17,8 @@ def optimizer(
     repeated: float,
     make: Callable[[List[Any]], Any],
 ) -> Any:
-    """The optimizer of a stage; ``repeated`` says how many layers one of the traced ones stands for.
+    """The optimizer of a stage; ``repeated`` says how many layers one of the traced ones stands
+    for.
 
     Raises:
         ValueError: the optimizer needs the shapes of the weights.

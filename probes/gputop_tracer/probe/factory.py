@@ -1,4 +1,6 @@
-"""A model by ``module:callable`` with real values on a real device, and batches that it can be called with."""
+"""A model by ``module:callable`` with real values on a real device, and batches that it can be
+called with.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ Call = Tuple[tuple, Dict[str, Any]]
 
 
 def made(name: str, device: str) -> Tuple[nn.Module, Any]:
-    """The model, and the module that the callable is in; a trace has found before that there is one.
+    """The model, and the module that the callable is in; a trace has found before that there is
+    one.
 
     Raises:
         ImportError, AttributeError: there is none.
@@ -32,7 +35,8 @@ def made(name: str, device: str) -> Tuple[nn.Module, Any]:
 def batches(
     model: nn.Module, module: Any, setup: Dict[str, Any], device: str
 ) -> Callable[[], Call]:
-    """Gives what one call takes: the user's own values where there is a ``batch``, else such as fit any model.
+    """Gives what one call takes: the user's own values where there is a ``batch``, else such as fit
+    any model.
 
     Raises:
         factory.NoBatchError: it is not known what the model is called with.
@@ -47,5 +51,7 @@ def batches(
 
 
 def _filled(tensor: torch.Tensor) -> torch.Tensor:
-    """Class and token 0 are in any model; the memory that a step takes does not depend on the values."""
+    """Class and token 0 are in any model; the memory that a step takes does not depend on the
+    values.
+    """
     return torch.randn_like(tensor) if tensor.is_floating_point() else torch.zeros_like(tensor)

@@ -1,7 +1,9 @@
-"""A few real training steps of a setup, measured: ``--probe --setup FILE --out FILE [--device cuda|cpu] [--steps N]``.
+"""A few real training steps of a setup, measured: ``--probe --setup FILE --out FILE [--device
+cuda|cpu] [--steps N]``.
 
-On a GPU the caching allocator's own counters are read, the peak of each phase apart. A CPU has no such counter, so
-that only weights, gradients, optimizer states and what the forward keeps for the backward are counted there.
+On a GPU the caching allocator's own counters are read, the peak of each phase apart. A CPU has no
+such counter, so that only weights, gradients, optimizer states and what the forward keeps for the
+backward are counted there.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from gputop_tracer.training.steps import loss_of
 from . import factory
 
 WARM = 2
-"""Steps before the measured one: the first makes the optimizer's states, the second settles the allocator."""
+"""Steps before the measured one: the first makes the optimizer's states, the second settles the
+allocator.
+"""
 
 
 def main(arguments: List[str]) -> int:
@@ -66,7 +70,8 @@ def _parser() -> argparse.ArgumentParser:
 def _device(asked: str) -> str:
     if asked == "cuda" and not torch.cuda.is_available():
         raise ValueError(
-            "this Python's torch sees no GPU: probe with --device cpu, or name another with --python"
+            "this Python's torch sees no GPU: probe with --device cpu, or "
+            "name another with --python"
         )
     return asked or ("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -237,7 +242,8 @@ def _refuse(setup: Dict[str, Any]) -> None:
     parallel = setup.get("parallel") or {}
     if any(int(parallel.get(name) or 1) > 1 for name in ("dp", "tp", "pp", "cp", "ep")):
         raise ValueError(
-            "a probe runs on one GPU: leave the parallel options away, or run the script under `gputop run`"
+            "a probe runs on one GPU: leave the parallel options away, or run "
+            "the script under `gputop run`"
         )
     for name, plain in (
         ("quantized", ""),
@@ -248,8 +254,8 @@ def _refuse(setup: Dict[str, Any]) -> None:
     ):
         if (setup.get(name) or plain) != plain:
             raise ValueError(
-                "a probe has no %s of its own: probe the script that does it, `gputop probe train.py`"
-                % name
+                "a probe has no %s of its own: probe the script that does "
+                "it, `gputop probe train.py`" % name
             )
 
 

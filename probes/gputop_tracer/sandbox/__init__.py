@@ -1,1 +1,3 @@
-"""What a user's script may touch while it is traced, enforced by the kernel. Nothing here knows of torch."""
+"""What a user's script may touch while it is traced, enforced by the kernel. Nothing here knows of
+torch.
+"""

@@ -1,8 +1,9 @@
 """Which sockets a sandboxed script may connect to, decided and done outside of the sandbox.
 
-Landlock knows nothing of Unix sockets, and a filter on calls cannot read an address. So the kernel asks about each
-``connect`` here (seccomp's user notification). The address is copied once and the call is made in the caller's place
-with that copy, so that nothing which the script changes meanwhile matters.
+Landlock knows nothing of Unix sockets, and a filter on calls cannot read an address. So the kernel
+asks about each ``connect`` here (seccomp's user notification). The address is copied once and the
+call is made in the caller's place with that copy, so that nothing which the script changes
+meanwhile matters.
 """
 
 from __future__ import annotations
@@ -49,7 +50,9 @@ class Connector:
         self._theirs.close()
 
     def answer(self) -> None:
-        """Answer in a thread of its own for as long as there are questions; to be called outside of the sandbox."""
+        """Answer in a thread of its own for as long as there are questions; to be called outside of
+        the sandbox.
+        """
         self._theirs.close()
         threading.Thread(target=self._serve, daemon=True).start()
 

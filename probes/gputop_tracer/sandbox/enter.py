@@ -1,7 +1,8 @@
-"""Where a script runs: an empty folder, no network, no GPU. Files of the user are read as from where they are.
+"""Where a script runs: an empty folder, no network, no GPU. Files of the user are read as from
+where they are.
 
-Three layers of the kernel, each of which may be missing, hold for the script and for whatever it starts: namespaces,
-Landlock, and a filter on system calls. What none of them could hold is said.
+Three layers of the kernel, each of which may be missing, hold for the script and for whatever it
+starts: namespaces, Landlock, and a filter on system calls. What none of them could hold is said.
 """
 
 from __future__ import annotations
@@ -43,9 +44,11 @@ _CACHES = (
 
 
 def enter(folder: str, script: str, outcomes: str) -> List[str]:
-    """Make ``folder`` the working directory and shut the rest; to be called before threads are started.
+    """Make ``folder`` the working directory and shut the rest; to be called before threads are
+    started.
 
-    It returns in a child process. Nothing is written outside ``outcomes``, where the trace leaves its answer.
+    It returns in a child process. Nothing is written outside ``outcomes``, where the trace leaves
+    its answer.
 
     Returns:
         What this kernel could not keep from the script, as sentences.
@@ -111,7 +114,9 @@ def _close_descriptors() -> None:
 
 
 def _refuse_connections(own_network: bool) -> None:
-    """Say it in words. In a network of its own a script may talk to itself, as ranks of a group do."""
+    """Say it in words. In a network of its own a script may talk to itself, as ranks of
+    a group do.
+    """
     original, find, make = socket.socket.connect, socket.getaddrinfo, socket.create_connection
     off = "the network is off while gputop traces a script"
 

@@ -1,4 +1,6 @@
-"""Python's functions for files, replaced for a script: they read and write where its overlay says."""
+"""Python's functions for files, replaced for a script: they read and write where its
+overlay says.
+"""
 
 from __future__ import annotations
 

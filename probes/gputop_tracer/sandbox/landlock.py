@@ -1,4 +1,6 @@
-"""The kernel's lock on writes (Landlock, Linux 5.13): for the script and for whatever it starts, C code included."""
+"""The kernel's lock on writes (Landlock, Linux 5.13): for the script and for whatever it starts, C
+code included.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ TRUNCATES, SIGNALS = 3, 6
 
 
 def keep_writes_in(*places: str, connects: bool = False) -> int:
-    """Let this thread, and what it starts, write beneath ``places`` only, and signal only each other.
+    """Let this thread, and what it starts, write beneath ``places`` only, and signal only each
+    other.
 
     Args:
         connects: whether TCP connections are let through; they are known since version 4.
@@ -72,7 +75,9 @@ def _allow(libc: Any, rules: int, place: str, writes: int) -> None:
 
 
 def _writes(version: int) -> int:
-    """Bits of ``linux/landlock.h``: write, remove, make; later rename across folders, truncate, device controls."""
+    """Bits of ``linux/landlock.h``: write, remove, make; later rename across folders, truncate,
+    device controls.
+    """
     since = {13: 2, 14: TRUNCATES, 15: 5}
     bits = [1, *range(4, 13), *(bit for bit, first in since.items() if version >= first)]
     return sum(1 << bit for bit in bits)

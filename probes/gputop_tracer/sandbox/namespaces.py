@@ -1,6 +1,8 @@
-"""A script's own view of the machine (namespaces): network, processes, shared memory, devices, and files read-only.
+"""A script's own view of the machine (namespaces): network, processes, shared memory, devices, and
+files read-only.
 
-Many containers and some distributions permit only a part of it, or nothing: the largest part that works is taken.
+Many containers and some distributions permit only a part of it, or nothing: the largest part that
+works is taken.
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ class Space(NamedTuple):
 
     network: bool = False
     files: bool = False
-    """All files but those of its folder are read-only, and it has devices and ``/dev/shm`` of its own."""
+    """All files but those of its folder are read-only, and it has devices and ``/dev/shm`` of its
+    own.
+    """
     processes: bool = False
     memory: bool = False
 
@@ -53,7 +57,8 @@ _CHOICES = (
 
 
 def enter(folder: str, beside: Callable[[], Any]) -> Space:
-    """Go on in a child process with as much of its own as the kernel permits; to be called before threads are started.
+    """Go on in a child process with as much of its own as the kernel permits; to be called before
+    threads are started.
 
     The calling process stays outside, runs ``beside`` and ends as the child does.
 
@@ -152,7 +157,8 @@ def _continue_in_child(beside: Callable[[], Any], first: bool = False) -> None:
     """Return in a child only; this process waits for it and ends as it did.
 
     Args:
-        first: it is the first process of a namespace, which inherits orphans, and which no signal of its own ends.
+        first: it is the first process of a namespace, which inherits orphans, and which no signal
+            of its own ends.
     """
     with _flushed():
         child = os.fork()

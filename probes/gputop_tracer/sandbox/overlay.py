@@ -1,8 +1,9 @@
 """Two trees of files seen as one: the user's, which is only read, and the script's own above it.
 
-The script's folder stands for the one where the command was given, and is empty at first. A name that is asked for and
-that the user's folder has appears in it as a link, so that C code finds it too. Before anything is written beneath a
-link, the link becomes a folder of links. Files of all other places have theirs in a mirror.
+The script's folder stands for the one where the command was given, and is empty at first. A name
+that is asked for and that the user's folder has appears in it as a link, so that C code finds it
+too. Before anything is written beneath a link, the link becomes a folder of links. Files of all
+other places have theirs in a mirror.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ import stat
 from typing import Any, Optional, Set
 
 _MOST_LINKS = 5000
-"""Of one folder that is written into; what a larger one has beyond is found by its absolute name alone."""
+"""Of one folder that is written into; what a larger one has beyond is found by its absolute name
+alone.
+"""
 _MOST_COPIED = 64 << 20
 _ANYWHERE = ("/dev/", "/proc/", "/sys/")
 _open, _stat, _lstat, _scandir, _mkdir, _unlink = (
@@ -34,7 +37,8 @@ class Overlay:
     Args:
         home: the user's folder.
         folder: the script's own in its place, in a folder that is the trace's.
-        links: whether links into ``home`` are safe, since the kernel refuses what C code would write through them.
+        links: whether links into ``home`` are safe, since the kernel refuses what C code would
+            write through them.
     """
 
     def __init__(self, home: str, folder: str, links: bool) -> None:
@@ -80,7 +84,8 @@ class Overlay:
         return place
 
     def remove(self, path: Any, original: Any) -> None:
-        """Remove a file or a folder for the script; what the user has stays, and is not seen any more.
+        """Remove a file or a folder for the script; what the user has stays, and is not seen any
+        more.
 
         Raises:
             OSError: there is none, or it cannot be removed.
@@ -117,7 +122,9 @@ class Overlay:
         return place is None or self._is_made(place)
 
     def _full(self, name: str) -> str:
-        """The absolute name; one that leads out of the script's folder (``../data``) does so from the user's."""
+        """The absolute name; one that leads out of the script's folder (``../data``) does so from
+        the user's.
+        """
         full = os.path.abspath(name)
         if os.path.isabs(name) or _is_beneath(full, self.folder):
             return full

@@ -1,4 +1,6 @@
-"""The folder in which a script wrote what it liked: read and removed without following where its links lead."""
+"""The folder in which a script wrote what it liked: read and removed without following where its
+links lead.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ _MOST_JSON = 16 << 20
 
 @contextlib.contextmanager
 def scratch() -> Iterator[str]:
-    """A new folder, gone afterwards. ``tempfile.TemporaryDirectory`` changes the modes of what links point at."""
+    """A new folder, gone afterwards. ``tempfile.TemporaryDirectory`` changes the modes of what
+    links point at.
+    """
     folder = tempfile.mkdtemp(prefix="gputop-trace-")
     try:
         yield folder

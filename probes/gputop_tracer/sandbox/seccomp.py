@@ -1,8 +1,10 @@
-"""The kernel's filter on system calls (seccomp) for a script and for whatever it starts; it needs no right at all.
+"""The kernel's filter on system calls (seccomp) for a script and for whatever it starts; it needs
+no right at all.
 
-A filter sees numbers, never names of files, so it holds what Landlock and namespaces do not: calls that reach other
-processes, the whole machine, or a terminal, and changes of a file's mode, owner or times where the kernel cannot make
-the user's files read-only. Which socket a ``connect`` reaches is asked of ``connect.py``, outside of the sandbox.
+A filter sees numbers, never names of files, so it holds what Landlock and namespaces do not: calls
+that reach other processes, the whole machine, or a terminal, and changes of a file's mode, owner or
+times where the kernel cannot make the user's files read-only. Which socket a ``connect`` reaches is
+asked of ``connect.py``, outside of the sandbox.
 """
 
 from __future__ import annotations
@@ -28,17 +30,20 @@ _DONE_NOTHING = _ERRNO
 """The call returns 0 and has changed nothing."""
 
 _NEVER = (
-    "ptrace process_vm_readv process_vm_writev process_madvise kcmp pidfd_getfd bpf perf_event_open userfaultfd "
-    "mount umount2 mount_setattr move_mount fsopen fsconfig fsmount fspick open_tree open_tree_attr pivot_root chroot "
-    "swapon swapoff reboot sethostname setdomainname kexec_load kexec_file_load init_module finit_module "
-    "delete_module acct quotactl quotactl_fd settimeofday clock_settime adjtimex clock_adjtime iopl ioperm syslog "
-    "keyctl add_key request_key setns unshare open_by_handle_at name_to_handle_at vhangup modify_ldt fanotify_init"
+    "ptrace process_vm_readv process_vm_writev process_madvise kcmp pidfd_getfd bpf "
+    "perf_event_open userfaultfd mount umount2 mount_setattr move_mount fsopen fsconfig fsmount "
+    "fspick open_tree open_tree_attr pivot_root chroot swapon swapoff reboot sethostname "
+    "setdomainname kexec_load kexec_file_load init_module finit_module delete_module acct "
+    "quotactl quotactl_fd settimeofday clock_settime adjtimex clock_adjtime iopl ioperm syslog "
+    "keyctl add_key request_key setns unshare open_by_handle_at name_to_handle_at vhangup "
+    "modify_ldt fanotify_init"
 )
 _UNKNOWN = "io_uring_setup io_uring_enter io_uring_register clone3"
 """As on a kernel without them: programs then use older calls, which a filter can see through."""
 _METADATA = (
-    "chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat setxattr lsetxattr "
-    "fsetxattr removexattr lremovexattr fremovexattr setxattrat removexattrat file_setattr"
+    "chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat "
+    "utimensat setxattr lsetxattr fsetxattr removexattr lremovexattr fremovexattr setxattrat "
+    "removexattrat file_setattr"
 )
 _SHARED_MEMORY = (
     "shmget shmat shmctl shmdt msgget msgsnd msgrcv msgctl semget semop semctl semtimedop "
@@ -98,7 +103,8 @@ def restrict(held: Held) -> Optional[int]:
     """Filter the calls of this thread, and of what it starts, for good.
 
     Returns:
-        The descriptor that asks about each ``connect``; -1: the kernel cannot ask, so Unix sockets are refused.
+        The descriptor that asks about each ``connect``; -1: the kernel cannot ask, so Unix sockets
+        are refused.
         None: there is no filter, as on other machines than x86-64 and ARM64.
     """
     machine = syscalls.machine()

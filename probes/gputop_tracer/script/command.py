@@ -1,9 +1,11 @@
-"""The trace of a user's script, in up to three ways: run it, build a model class of it, or read which model it names.
+"""The trace of a user's script, in up to three ways: run it, build a model class of it, or read
+which model it names.
 
-``SCRIPT --out FILE [--world N] [--configs FILE] [--no-execute] -- ARGUMENTS``. Each way runs in a process of its own in
-an empty folder. stdout gets one JSON object: ``how`` (``ran``, ``module``, ``source``, null), ``tried`` (each way with
-what came of it), ``traceback`` of the script where it failed, and what the source says (``pretrained``, ``options``).
-Exit code 0 when there is a log, 3 when there is none and the source names a model, else 1.
+``SCRIPT --out FILE [--world N] [--configs FILE] [--no-execute] -- ARGUMENTS``. Each way runs in a
+process of its own in an empty folder. stdout gets one JSON object: ``how`` (``ran``, ``module``,
+``source``, null), ``tried`` (each way with what came of it), ``traceback`` of the script where it
+failed, and what the source says (``pretrained``, ``options``). Exit code 0 when there is a log, 3
+when there is none and the source names a model, else 1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""``torch.cuda`` as on a machine with GPUs: what scripts and libraries ask of it is answered, nothing is started."""
+"""``torch.cuda`` as on a machine with GPUs: what scripts and libraries ask of it is answered,
+nothing is started.
+"""
 
 from __future__ import annotations
 
@@ -49,9 +51,10 @@ _ANSWERS = {
     "is_current_stream_capturing": False,
 }
 _NOTHING = (
-    "_lazy_init init synchronize set_device empty_cache ipc_collect manual_seed manual_seed_all seed seed_all "
-    "set_rng_state set_rng_state_all reset_peak_memory_stats reset_max_memory_allocated reset_max_memory_cached _sleep "
-    "reset_accumulated_memory_stats set_per_process_memory_fraction set_sync_debug_mode set_stream _lazy_call"
+    "_lazy_init init synchronize set_device empty_cache ipc_collect manual_seed manual_seed_all "
+    "seed seed_all set_rng_state set_rng_state_all reset_peak_memory_stats "
+    "reset_max_memory_allocated reset_max_memory_cached _sleep reset_accumulated_memory_stats "
+    "set_per_process_memory_fraction set_sync_debug_mode set_stream _lazy_call"
 ).split()
 _ZERO = (
     "memory_allocated max_memory_allocated memory_reserved max_memory_reserved "
@@ -148,7 +151,9 @@ def _on_stream(stream: Any) -> Any:
 
 
 def pretend(devices: int) -> None:
-    """Replace the functions of ``torch.cuda``, and what of ``torch.accelerator`` there is, for this process."""
+    """Replace the functions of ``torch.cuda``, and what of ``torch.accelerator`` there is, for this
+    process.
+    """
     cuda = torch.cuda
     places = [cuda] + [
         getattr(cuda, name)

@@ -1,4 +1,6 @@
-"""The script's words about devices: ``cuda`` in any call of torch means the GPU's mark on a fake tensor."""
+"""The script's words about devices: ``cuda`` in any call of torch means the GPU's mark on a fake
+tensor.
+"""
 
 # torch is patched from outside here, in places that its type hints do not know.
 # pyright: reportAttributeAccessIssue=false
@@ -34,7 +36,9 @@ def is_gpu(device: Any) -> bool:
 
 
 def accept_indices() -> None:
-    """A bare index is a GPU for ``torch.device`` and ``Module.to`` too, which ask for a driver then."""
+    """A bare index is a GPU for ``torch.device`` and ``Module.to`` too, which ask for a driver
+    then.
+    """
     true, parse = torch.device, torch._C._nn._parse_to
 
     class OrIndex(type):
@@ -176,7 +180,9 @@ def _target(rest: Any, kwargs: Any) -> Any:
 
 
 def _from_library() -> bool:
-    """Whether the call of torch comes from a library of its own that places tensors by their mesh."""
+    """Whether the call of torch comes from a library of its own that places tensors by
+    their mesh.
+    """
     frame = sys._getframe(2)
     while frame is not None and frame.f_globals.get("__name__") == __name__:
         frame = frame.f_back

@@ -1,4 +1,6 @@
-"""Passes that evaluate: the third of the same shapes is answered with tensors like those of the second."""
+"""Passes that evaluate: the third of the same shapes is answered with tensors like those of the
+second.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +11,16 @@ from torch import nn
 from torch.utils import _pytree
 
 _ENOUGH = 2
-"""Passes that run: the second finds the allocator as the first left it, and the others find it like the second."""
+"""Passes that run: the second finds the allocator as the first left it, and the others find it like
+the second.
+"""
 _PLAIN = (int, float, bool, str, bytes, type(None))
 
 
 class Evaluations:
-    """A script may evaluate some hundred batches before its first step, and each takes as long as a training pass."""
+    """A script may evaluate some hundred batches before its first step, and each takes as long as a
+    training pass.
+    """
 
     def __init__(self) -> None:
         self.answered = 0
@@ -24,7 +30,9 @@ class Evaluations:
     def call(
         self, original: Callable[..., Any], module: nn.Module, arguments: Any, options: Any
     ) -> Any:
-        """What the module returns for these inputs, of an evaluation that is known by now without running it."""
+        """What the module returns for these inputs, of an evaluation that is known by now without
+        running it.
+        """
         key = (
             None
             if module.training or torch.is_grad_enabled()
@@ -50,7 +58,9 @@ class Evaluations:
 
 
 def _key(module: nn.Module, inputs: Any) -> Optional[Hashable]:
-    """The module and the kinds of its inputs; None where there is something in them that cannot be compared."""
+    """The module and the kinds of its inputs; None where there is something in them that cannot be
+    compared.
+    """
     values, structure = _pytree.tree_flatten(inputs)
     if not all(isinstance(value, (torch.Tensor, *_PLAIN)) for value in values):
         return None

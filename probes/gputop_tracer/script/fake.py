@@ -1,8 +1,9 @@
 """Fake tensors of two places, the host and the GPU, for a script that was written for a GPU.
 
-torch's own fake ``cuda`` tensors abort in the autograd engine without a driver, so a tensor on the GPU is a fake
-``cpu`` tensor with a mark, and only what carries the mark is memory of the GPU. Tensors on the host stay real, so that
-datasets, samplers and tokenizers work as ever; parameters are fake from birth, so that a model of any size can be made.
+torch's own fake ``cuda`` tensors abort in the autograd engine without a driver, so a tensor on the
+GPU is a fake ``cpu`` tensor with a mark, and only what carries the mark is memory of the GPU.
+Tensors on the host stay real, so that datasets, samplers and tokenizers work as ever; parameters
+are fake from birth, so that a model of any size can be made.
 """
 
 # torch is patched from outside here, in places that its type hints do not know.
@@ -20,9 +21,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gputop_tracer.operators import values
 
 HOST_REAL_BYTES = 256 << 20
-"""A larger tensor made on the host is fake, so that a made-up data set does not fill this machine's memory."""
+"""A larger tensor made on the host is fake, so that a made-up data set does not fill this machine's
+memory.
+"""
 _TRUTHFUL = ("torch.distributed", "torch._", "torch.fx", "torch.utils._")
-"""Modules that see the true device of a fake tensor, ``cpu``; all others see ``cuda:0`` for one on the GPU."""
+"""Modules that see the true device of a fake tensor, ``cpu``; all others see ``cuda:0`` for one on
+the GPU.
+"""
 CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
 _aten = torch.ops.aten
 _FAKE = getattr(getattr(torch._C, "_TorchDispatchModeKey", None), "FAKE", None)
@@ -34,7 +39,9 @@ def on_gpu(tensor: Any) -> bool:
 
 
 class Fakes(TorchDispatchMode):
-    """Makes fake tensors and runs the operations on them. Enter it below the tracker of storages."""
+    """Makes fake tensors and runs the operations on them. Enter it below the tracker of
+    storages.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +54,9 @@ class Fakes(TorchDispatchMode):
 
     @contextlib.contextmanager
     def placing(self, gpu: bool) -> Iterator[None]:
-        """What operations return in here is on the GPU, or on the host, whatever their inputs are."""
+        """What operations return in here is on the GPU, or on the host, whatever their
+        inputs are.
+        """
         before, self._place = self._place, gpu
         try:
             yield
@@ -55,7 +64,9 @@ class Fakes(TorchDispatchMode):
             self._place = before
 
     def to_gpu(self, tensor: torch.Tensor, dtype: Optional[torch.dtype] = None) -> torch.Tensor:
-        """As ``tensor.to("cuda", dtype)``; a parameter moves there itself, as ``Module.to`` has it."""
+        """As ``tensor.to("cuda", dtype)``; a parameter moves there itself, as
+        ``Module.to`` has it.
+        """
         if not isinstance(tensor, FakeTensor):
             return self.from_real(tensor, dtype, gpu=True)
         if on_gpu(tensor) or not isinstance(tensor, torch.nn.Parameter):
@@ -139,7 +150,9 @@ class Fakes(TorchDispatchMode):
             return out
 
     def _shaped_by_values(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """An output whose shape depends on values: the known ones, or those of a mask that lets everything through."""
+        """An output whose shape depends on values: the known ones, or those of a mask that lets
+        everything through.
+        """
         if func is _aten.index.Tensor:
             return self._run(func, (args[0], values.without_masks(args[1], self._integers)), kwargs)
         if func is _aten.nonzero.default:
@@ -161,7 +174,9 @@ class Fakes(TorchDispatchMode):
         )
 
     def _packed(self, batch: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
-        """What recurrent layers take: the tokens of all sequences, and on the host how many there are at each place."""
+        """What recurrent layers take: the tokens of all sequences, and on the host how many there
+        are at each place.
+        """
         counts = values.packed_lengths(lengths, batch.shape[1 if batch_first else 0])
         tokens = int(counts.sum())
         with self.mode:

@@ -1,7 +1,8 @@
 """A training step of a model class that a script defines and that can be built without arguments.
 
-The script's imports, functions, classes and constants are executed, its other statements are not. The batch follows
-from the first layer of the model; the loss is the mean of what the model returns, the optimizer AdamW.
+The script's imports, functions, classes and constants are executed, its other statements are not.
+The batch follows from the first layer of the model; the loss is the mean of what the model returns,
+the optimizer AdamW.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What the source of a training script says without being run: which models it names, and how it trains them."""
+"""What the source of a training script says without being run: which models it names, and how it
+trains them.
+"""
 
 from __future__ import annotations
 
@@ -68,8 +70,8 @@ class NothingToBuildError(ValueError):
 def read(path: str) -> Dict[str, Any]:
     """What a script's source says.
 
-    ``pretrained``: names given to ``from_pretrained`` or to a trainer of TRL, models before others; ``options`` of a
-    setup; ``classes`` of modules; ``syntax_error`` where it cannot be parsed.
+    ``pretrained``: names given to ``from_pretrained`` or to a trainer of TRL, models before others;
+    ``options`` of a setup; ``classes`` of modules; ``syntax_error`` where it cannot be parsed.
 
     Raises:
         OSError: the file cannot be read.
@@ -94,7 +96,9 @@ def read(path: str) -> Dict[str, Any]:
 
 
 def module_classes(tree: ast.AST) -> List[str]:
-    """Classes of the source that derive from a module of torch or Lightning, directly or through another of them."""
+    """Classes of the source that derive from a module of torch or Lightning, directly or through
+    another of them.
+    """
     found: List[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
@@ -105,7 +109,9 @@ def module_classes(tree: ast.AST) -> List[str]:
 
 
 def _constants(tree: ast.AST) -> Dict[str, Any]:
-    """Names that are given a constant once, and defaults of ``add_argument("--name", default=...)``."""
+    """Names that are given a constant once, and defaults of ``add_argument("--name",
+    default=...)``.
+    """
     values: Dict[str, Any] = {}
     for node in ast.walk(tree):
         if (
@@ -178,7 +184,9 @@ def _options(calls: List[ast.Call], constants: Dict[str, Any]) -> Dict[str, Any]
 
 
 def _adapts(name: str) -> bool:
-    """Whether the argument ``r`` of a call is the rank of adapters; ``get_peft_model`` is Unsloth's."""
+    """Whether the argument ``r`` of a call is the rank of adapters; ``get_peft_model`` is
+    Unsloth's.
+    """
     return "Lora" in name or "LoRA" in name or name == "get_peft_model"
 
 

@@ -14,7 +14,9 @@ def variables(world: int) -> Dict[str, str]:
 
 
 def demanded(problem: Optional[BaseException]) -> str:
-    """The variable of a launcher for lack of which a script failed; empty: it failed for another reason."""
+    """The variable of a launcher for lack of which a script failed; empty: it failed for another
+    reason.
+    """
     while problem is not None:
         if isinstance(problem, KeyError) and problem.args and problem.args[0] in variables(1):
             return str(problem.args[0])
@@ -25,7 +27,7 @@ def demanded(problem: Optional[BaseException]) -> str:
 def say(name: str, note: Any) -> None:
     """Say that the variables were set, since the script failed without ``name``."""
     sentence = (
-        "The script fails without %s, which a launcher sets: it ran as rank 0 of 1; --dp N says how many."
-        % name
+        "The script fails without %s, which a launcher sets: it ran as rank 0 of 1; "
+        "--dp N says how many." % name
     )
     note(sentence, guess="one rank, as it needs %s of a launcher" % name)

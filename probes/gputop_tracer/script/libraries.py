@@ -1,4 +1,6 @@
-"""Libraries that a script may use, made to work without data workers, weights to download, or other ranks."""
+"""Libraries that a script may use, made to work without data workers, weights to download, or other
+ranks.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,9 @@ from .tokenizer import stand_in
 
 Note = Callable[..., Any]
 _OF_THE_HUB = (
-    "cache_dir force_download proxies token local_files_only revision trust_remote_code subfolder user_agent "
-    "code_revision _from_auto _from_pipeline _commit_hash gguf_file resume_download use_auth_token adapter_kwargs"
+    "cache_dir force_download proxies token local_files_only revision trust_remote_code subfolder "
+    "user_agent code_revision _from_auto _from_pipeline _commit_hash gguf_file resume_download "
+    "use_auth_token adapter_kwargs"
 ).split()
 
 
@@ -34,10 +37,12 @@ class Absent(dict):
 
 
 def replace(fakes: Fakes, note: Note, configs: Dict[str, Any]) -> None:
-    """Replace what of torch reads files and starts processes; the others when the script imports them.
+    """Replace what of torch reads files and starts processes; the others when the script imports
+    them.
 
     Args:
-        configs: by name, for models that are not in the local cache: configurations of transformers, or shapes.
+        configs: by name, for models that are not in the local cache: configurations of
+            transformers, or shapes.
     """
     _load_data_here()
     _load_no_weights(fakes, note)
@@ -75,7 +80,9 @@ def _load_data_here() -> None:
 
 
 def _map_where_it_lies(pyarrow: Any) -> None:
-    """Arrow opens files past Python, which alone knows where those lie that the script has written."""
+    """Arrow opens files past Python, which alone knows where those lie that the script
+    has written.
+    """
     original = pyarrow.memory_map
 
     def memory_map(path: Any, *arguments: Any, **options: Any) -> Any:
@@ -161,7 +168,9 @@ def _from_configuration(module: Any, fakes: Fakes, note: Note) -> None:
 
 
 def _loads_as_stored() -> bool:
-    """Whether weights keep the dtype of their checkpoint unless told otherwise: since transformers 5."""
+    """Whether weights keep the dtype of their checkpoint unless told otherwise: since transformers
+    5.
+    """
     import transformers
 
     return int(transformers.__version__.partition(".")[0]) >= 5
@@ -209,7 +218,9 @@ def _as_config(given: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _plain_trainer(module: Any) -> None:
-    """Lightning's trainer without its check that runs validation first, and with a logger that writes nothing."""
+    """Lightning's trainer without its check that runs validation first, and with a logger that
+    writes nothing.
+    """
     original, kind = module.Trainer.__init__, module.__name__.partition(".trainer")[0]
 
     def init(self: Any, *arguments: Any, **options: Any) -> None:

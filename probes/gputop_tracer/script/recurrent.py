@@ -1,5 +1,5 @@
-"""Recurrent layers of a script. On CUDA each call is one kernel of cuDNN; here the CPU's stands for it, also for packed
-batches, whose loop over places a CPU takes one by one.
+"""Recurrent layers of a script. On CUDA each call is one kernel of cuDNN; here the CPU's stands for
+it, also for packed batches, whose loop over places a CPU takes one by one.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional
 
 _NOTE = (
-    "What cuDNN keeps of a recurrent layer is not published: its buffers are taken to be as large as those of the "
-    "CPU's kernel."
+    "What cuDNN keeps of a recurrent layer is not published: its buffers are taken to be as large "
+    "as those of the CPU's kernel."
 )
 
 

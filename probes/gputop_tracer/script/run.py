@@ -1,4 +1,6 @@
-"""One way of tracing a script, inside the process that does it: set the stage, run, write the log, leave at once."""
+"""One way of tracing a script, inside the process that does it: set the stage, run, write the log,
+leave at once.
+"""
 
 from __future__ import annotations
 
@@ -142,7 +144,9 @@ class Run:
         fallback_modules.train(self.path, self.steps.note)
 
     def finish(self, how: str) -> NoReturn:
-        """Write the log and leave; nothing of the script runs any more, not even its ``finally``."""
+        """Write the log and leave; nothing of the script runs any more, not even its
+        ``finally``.
+        """
         from gputop_tracer.model_trace import versions
 
         self.tracker.meta = {
@@ -202,12 +206,17 @@ def _why_it_failed(problem: BaseException) -> str:
     if isinstance(problem, NothingToBuildError):
         return str(problem)
     if "SparseTensorImpl" in str(problem):
-        return "has sparse gradients, whose size depends on the data: a trace on fake tensors cannot follow them"
+        return (
+            "has sparse gradients, whose size depends on the data: a trace on "
+            "fake tensors cannot follow them"
+        )
     return "failed before its first optimizer step: %s" % (explained(problem) or _one_line(problem))
 
 
 def _package_of(path: str) -> str:
-    """The package of a script that is meant for ``python -m``, imported; empty where it is in none."""
+    """The package of a script that is meant for ``python -m``, imported; empty where it
+    is in none.
+    """
     names: List[str] = []
     folder = os.path.dirname(path)
     while os.path.exists(os.path.join(folder, "__init__.py")):
@@ -227,7 +236,9 @@ def _one_line(problem: BaseException) -> str:
 
 
 def _own_traceback(problem: BaseException, path: str) -> str:
-    """The traceback of the script's own error, without our frames and those of torch's fake tensors."""
+    """The traceback of the script's own error, without our frames and those of torch's fake
+    tensors.
+    """
     report = traceback.TracebackException(type(problem), problem, problem.__traceback__)
     ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
     inside = [at for at, frame in enumerate(report.stack) if frame.name == "__torch_dispatch__"]

@@ -1,4 +1,6 @@
-"""The old types of tensors on a GPU, as ``torch.cuda.FloatTensor``, which exist without a driver but make nothing."""
+"""The old types of tensors on a GPU, as ``torch.cuda.FloatTensor``, which exist without a driver
+but make nothing.
+"""
 
 # torch is patched from outside here, in places that its type hints do not know.
 # pyright: reportAttributeAccessIssue=false

@@ -1,4 +1,6 @@
-"""A stand-in for a tokenizer whose files are not here: four characters a token, and the model's size of vocabulary."""
+"""A stand-in for a tokenizer whose files are not here: four characters a token, and the model's
+size of vocabulary.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ _CHAT = "{% for message in messages %}{{ message['role'] }}: {{ message['content
 
 
 def stand_in(kind: Any, note: Callable[..., Any]) -> None:
-    """Let ``from_pretrained`` of a class of tokenizers answer where there are no files but a configuration is known."""
+    """Let ``from_pretrained`` of a class of tokenizers answer where there are no files but a
+    configuration is known.
+    """
     original = kind.from_pretrained.__func__
 
     def from_pretrained(cls: Any, name: Any, *arguments: Any, **options: Any) -> Any:

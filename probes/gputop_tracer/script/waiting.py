@@ -1,4 +1,6 @@
-"""Meanwhile: where a script is that has made no step yet, told every few seconds; and whether it waits for an input."""
+"""Meanwhile: where a script is that has made no step yet, told every few seconds; and whether it
+waits for an input.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ _READS = ("read", "readline", "readlines", "readinto", "buffer", "__iter__")
 
 
 class Waiting:
-    """Tells on stderr what a thread is at, until ``over`` says that there is an answer or the time is up."""
+    """Tells on stderr what a thread is at, until ``over`` says that there is an answer or the time
+    is up.
+    """
 
     def __init__(
         self, path: str, limit_s: float, over: Callable[[], bool], give_up: Callable[[str], Any]

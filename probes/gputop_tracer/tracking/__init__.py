@@ -1,1 +1,3 @@
-"""The event log: every storage that lives while the tracker is on, and where in the model it belongs."""
+"""The event log: every storage that lives while the tracker is on, and where in the model it
+belongs.
+"""

@@ -1,4 +1,6 @@
-"""The event log of a trace, in the format that the replay reads: storages, signed events, marks, strings."""
+"""The event log of a trace, in the format that the replay reads: storages, signed events, marks,
+strings.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ FORMAT = 1
 
 
 class LogWriter:
-    """Collects storages and events; storage ``i`` is allocated by the event ``i`` and freed by ``-i``."""
+    """Collects storages and events; storage ``i`` is allocated by the event ``i`` and freed by
+    ``-i``.
+    """
 
     def __init__(self) -> None:
         self.storages: List[List[int]] = []

@@ -1,8 +1,8 @@
 """Where in the model an operation runs: the path of its module and the index of the repeated layer.
 
-Forward operations belong to the innermost module that runs. A backward operation belongs to the module whose forward
-made its autograd node: nodes are numbered in the order of their making, and the numbers at which modules began and
-ended are kept.
+Forward operations belong to the innermost module that runs. A backward operation belongs to the
+module whose forward made its autograd node: nodes are numbered in the order of their making, and
+the numbers at which modules began and ended are kept.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ _next_number: Callable[[], int] = getattr(
 
 
 def repeated_layers(model: nn.Module) -> Dict[str, int]:
-    """Path of each repeated layer, with its index: of the list of like modules that holds the most parameters."""
+    """Path of each repeated layer, with its index: of the list of like modules that holds the most
+    parameters.
+    """
     best: Dict[str, int] = {}
     most = 0
     for path, module in model.named_modules():
@@ -66,9 +68,13 @@ class Places:
         self.outside = NOWHERE
         """Where an operation of a forward belongs while no module runs."""
         self.heads: Set[str] = set()
-        """Paths of the modules that make the logits: what their caller does after them is the loss."""
+        """Paths of the modules that make the logits: what their caller does after them
+        is the loss.
+        """
         self.left_outermost: Callable[[], Any] = _nothing
-        """Called when a module was left and none runs any more: the end of a forward, or of a recomputation."""
+        """Called when a module was left and none runs any more: the end of a forward, or of a
+        recomputation.
+        """
         self.entered: Callable[[str, bool], Any] = lambda path, outermost: None
 
     def add(self, model: nn.Module, layers: Dict[str, int], prefix: str = "") -> None:
@@ -92,7 +98,8 @@ class Places:
         hooks = nn.modules.module
         self._handles = [
             hooks.register_module_forward_pre_hook(self._enter),
-            # A recomputation under checkpointing stops early by an exception: leave the module then as well.
+            # A recomputation under checkpointing stops early by an exception: leave the module then
+            # as well.
             hooks.register_module_forward_hook(self._leave, always_call=True),
         ]
 

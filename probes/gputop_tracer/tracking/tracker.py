@@ -1,4 +1,6 @@
-"""Writes down the lifetime of every storage that is made while it is on, below autograd and above the fake tensors."""
+"""Writes down the lifetime of every storage that is made while it is on, below autograd and above
+the fake tensors.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,21 @@ from .place import LOSS, NOWHERE, Places, layer_of, repeated_layers
 from .signatures import CUBLAS_WORKSPACE, MATMULS, temporaries
 
 LOSS_PHASES = ("forward", "loss", "backward")
-"""In which a storage may belong to the loss; in the others to the layer of what it is computed from."""
+"""In which a storage may belong to the loss; in the others to the layer of what it is computed
+from.
+"""
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _RESIZES = {torch.ops.aten.resize_.default}
 
 
 class Tracker(TorchDispatchMode):
-    """The storages of a run on fake tensors, with what each is held for, where it was made and when it was freed.
+    """The storages of a run on fake tensors, with what each is held for, where it was made and when
+    it was freed.
 
-    Enter it inside a ``FakeTensorMode``. ``mark`` says which phase of a step begins; ``attach`` makes a model known.
-    Storages of a forward that are still held at its end are activations, those of a recomputation likewise; gradients,
-    optimizer states and weights are tagged by ``tag``; the rest is temporary.
+    Enter it inside a ``FakeTensorMode``. ``mark`` says which phase of a step begins; ``attach``
+    makes a model known. Storages of a forward that are still held at its end are activations, those
+    of a recomputation likewise; gradients, optimizer states and weights are tagged by ``tag``; the
+    rest is temporary.
     """
 
     def __init__(self) -> None:
@@ -62,7 +68,9 @@ class Tracker(TorchDispatchMode):
         return super().__exit__(*error)
 
     def attach(self, model: nn.Module, head: Optional[nn.Module] = None, prefix: str = "") -> None:
-        """Know a model's modules; its parameters and buffers are weights, their gradients gradients."""
+        """Know a model's modules; its parameters and buffers are weights, their gradients
+        gradients.
+        """
         layers = repeated_layers(model)
         self.layers = {**self.layers, **layers}
         self.places.add(model, layers, prefix)
@@ -88,7 +96,9 @@ class Tracker(TorchDispatchMode):
         self.log.mark(phase, self.step)
 
     def tag(self, tensor: torch.Tensor, category: str, place: str = "") -> None:
-        """The storage of ``tensor`` is held for ``category``; one that is not known yet is allocated now."""
+        """The storage of ``tensor`` is held for ``category``; one that is not known yet is
+        allocated now.
+        """
         for part in _parts(tensor):
             storage = part.untyped_storage()
             known = self._ids.get(storage._cdata)
@@ -107,7 +117,9 @@ class Tracker(TorchDispatchMode):
 
     @contextmanager
     def operator(self, name: str) -> Iterator[None]:
-        """What is allocated here is the work of the one operator ``name``, as with a fused kernel."""
+        """What is allocated here is the work of the one operator ``name``, as with a
+        fused kernel.
+        """
         outer, self._operator = self._operator, name
         try:
             yield
@@ -124,7 +136,9 @@ class Tracker(TorchDispatchMode):
             self._exempt -= 1
 
     def leave_out(self, tensor: torch.Tensor) -> None:
-        """The storage of ``tensor`` is not counted, nor is a view of it: other storages stand for it."""
+        """The storage of ``tensor`` is not counted, nor is a view of it: other storages stand for
+        it.
+        """
         for part in _parts(tensor):
             self._ids[_data(part)] = 0
 
@@ -169,7 +183,9 @@ class Tracker(TorchDispatchMode):
         return out
 
     def _keep_workspace(self) -> None:
-        """cuBLAS keeps a workspace for each thread's handle, and the autograd engine has a thread of its own."""
+        """cuBLAS keeps a workspace for each thread's handle, and the autograd engine has a thread
+        of its own.
+        """
         self._workspaces.add(self.phase == "backward")
         self.log.allocate(
             CUBLAS_WORKSPACE, self.stream(), "temporaries", "cublas_workspace", "", -1
@@ -187,7 +203,9 @@ class Tracker(TorchDispatchMode):
     _layer_hint: Optional[int] = None
 
     def _track_aligned(self, out: Any, args: Any) -> None:
-        """In an update the ``i``-th result of an operation over lists belongs to the layer of the ``i``-th input."""
+        """In an update the ``i``-th result of an operation over lists belongs to the layer of the
+        ``i``-th input.
+        """
         if self._exempt:
             return
         sources = (
@@ -249,7 +267,9 @@ class Tracker(TorchDispatchMode):
             self._begin("forward")
 
     def _settle_fresh(self) -> None:
-        """What a forward or a recomputation made and still holds at its end is kept for the backward."""
+        """What a forward or a recomputation made and still holds at its end is kept for the
+        backward.
+        """
         for known in self._fresh:
             self.log.retag(known, "activations")
         self._fresh.clear()
@@ -279,7 +299,9 @@ class Tracker(TorchDispatchMode):
             self._freed(storage._cdata)
 
     def _hook_resize(self) -> None:
-        """``storage.resize_`` is no dispatched operation, and FSDP frees its unsharded parameters by it."""
+        """``storage.resize_`` is no dispatched operation, and FSDP frees its unsharded parameters
+        by it.
+        """
         original = self._resize
 
         def resize_(storage: Any, size: int) -> Any:

@@ -1,8 +1,10 @@
-"""The interleaved schedule of a pipeline: a rank holds several chunks of layers, and a micro-batch comes by that often.
+"""The interleaved schedule of a pipeline: a rank holds several chunks of layers, and a micro-batch
+comes by that often.
 
-Narayanan et al. 2021, section 2.2, as ``forward_backward_pipelining_with_interleaving`` of Megatron-LM
-(``megatron/core/pipeline_parallel/schedules.py``) and ``ScheduleInterleaved1F1B`` of torch run it: rank ``r`` of ``p``
-with ``v`` chunks begins with ``2 (p - r - 1) + (v - 1) p`` forwards, then takes turns, and so holds one more of them.
+Narayanan et al. 2021, section 2.2, as ``forward_backward_pipelining_with_interleaving`` of
+Megatron-LM (``megatron/core/pipeline_parallel/schedules.py``) and ``ScheduleInterleaved1F1B`` of
+torch run it: rank ``r`` of ``p`` with ``v`` chunks begins with ``2 (p - r - 1) + (v - 1) p``
+forwards, then takes turns, and so holds one more of them.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ def warm_up(stages: int, stage: int, of: int, micro_batches: int) -> int:
 
 
 def schedule(stages: int, stage: int, of: int, micro_batches: int) -> Iterator[Turn]:
-    """The turns of one rank in one step; micro-batches go in groups of ``stages`` through one chunk after the other."""
+    """The turns of one rank in one step; micro-batches go in groups of ``stages`` through one chunk
+    after the other.
+    """
     first = warm_up(stages, stage, of, micro_batches)
     total = micro_batches * of
     for turn in range(total + first):
@@ -62,12 +66,16 @@ def cut(model: Any, setup: Setup, notes: List[str]) -> Chunked:
     """A stage's model, taken apart into its chunks.
 
     Raises:
-        ValueError: the schedule does not go with the micro-batches, or it is not known where the model begins or ends.
+        ValueError: the schedule does not go with the micro-batches, or it is not known where the
+            model begins or ends.
     """
     stages, number, of = pipeline.stages(setup), pipeline.number(setup), chunks(setup)
     micro_batches = int(setup.get("accumulation") or 1)
     if micro_batches % stages:
-        words = "the interleaved schedule takes micro-batches in groups of pp %d: --accumulation %d does not divide so"
+        words = (
+            "the interleaved schedule takes micro-batches in groups of pp %d: "
+            "--accumulation %d does not divide so"
+        )
         raise ValueError(words % (stages, micro_batches))
     base, norm = pipeline.ends(model)
     held = min(warm_up(stages, number, of, micro_batches) + 1, micro_batches * of)
@@ -81,7 +89,9 @@ def cut(model: Any, setup: Setup, notes: List[str]) -> Chunked:
 
 
 class Chunked(nn.Module):
-    """The layers of a stage in chunks; the last chunk of the last stage ends in norm, head and loss."""
+    """The layers of a stage in chunks; the last chunk of the last stage ends in norm, head and
+    loss.
+    """
 
     def __init__(self, model: Any, base: Any, norm: str, of: int, is_last: bool) -> None:
         super().__init__()
@@ -120,7 +130,9 @@ def _with(module: nn.Module, children: Dict[str, nn.Module]) -> Any:
 
 
 class InterleavedLoop(Loop):
-    """Steps of one rank in the turns of its schedule; the first step only makes the optimizer's states."""
+    """Steps of one rank in the turns of its schedule; the first step only makes the optimizer's
+    states.
+    """
 
     def __init__(self, setup: Setup, *given: Any) -> None:
         super().__init__(*given)

@@ -14,7 +14,8 @@ Parameters = List[torch.nn.Parameter]
 
 
 def make(name: str, parameters: Parameters, model: Any = None) -> Any:
-    """The optimizer called ``name`` over ``parameters`` of ``model``; None for ``none`` and where nothing is trained.
+    """The optimizer called ``name`` over ``parameters`` of ``model``; None for ``none`` and where
+    nothing is trained.
 
     Raises:
         ValueError: there is none of this name.
@@ -30,13 +31,17 @@ def make(name: str, parameters: Parameters, model: Any = None) -> Any:
 
 
 def load(name: str) -> None:
-    """Import what an optimizer needs while nothing is tracked yet: modules make tensors of their own."""
+    """Import what an optimizer needs while nothing is tracked yet: modules make tensors of their
+    own.
+    """
     if name == "adafactor":
         importlib.import_module("transformers.optimization")
 
 
 def of_recipe(setup: Dict[str, Any]) -> str:
-    """The name of a setup's optimizer; AdamW of DeepSpeed is a fused kernel of its own (``FusedAdam``)."""
+    """The name of a setup's optimizer; AdamW of DeepSpeed is a fused kernel of its own
+    (``FusedAdam``).
+    """
     name = setup.get("optimizer") or "adamw"
     return "adamw-fused" if name == "adamw" and setup.get("recipe") == "deepspeed" else name
 
@@ -75,7 +80,9 @@ def _fused(count: int, eight_bit: bool = False) -> Callable[..., Any]:
 
 
 def _eight_bit(count: int) -> Callable[..., Any]:
-    """The Trainer of transformers leaves the states of embeddings in fp32 (``GlobalOptimManager``)."""
+    """The Trainer of transformers leaves the states of embeddings in fp32
+    (``GlobalOptimManager``).
+    """
 
     def make(parameters: Parameters, model: Any) -> Any:
         whole = _embeddings(model)

@@ -10,9 +10,11 @@ from gputop_tracer.tracking.tracker import Tracker
 
 
 class MasterWeights:
-    """An optimizer over fp32 copies, which are cast back to the model's weights after each update (apex O2, DeepSpeed).
+    """An optimizer over fp32 copies, which are cast back to the model's weights after each update
+    (apex O2, DeepSpeed).
 
-    With ``fp32_gradients`` the gradients are accumulated in fp32 from the start, as Megatron's ``main_grad`` does.
+    With ``fp32_gradients`` the gradients are accumulated in fp32 from the start, as Megatron's
+    ``main_grad`` does.
     """
 
     def __init__(
@@ -68,7 +70,9 @@ def _adder(master: torch.Tensor) -> Any:
 
 
 class InBackward:
-    """Each parameter is updated by an optimizer of its own as soon as its gradient is there, which is then freed."""
+    """Each parameter is updated by an optimizer of its own as soon as its gradient is there, which
+    is then freed.
+    """
 
     def __init__(self, tracker: Tracker, weights: List[Any], make: Any) -> None:
         self.tracker = tracker
@@ -95,7 +99,9 @@ class InBackward:
 
 
 class OnHost(torch.autograd.graph.saved_tensors_hooks):
-    """What the forward keeps lies on the host until its backward (``torch.autograd.graph.save_on_cpu``)."""
+    """What the forward keeps lies on the host until its backward
+    (``torch.autograd.graph.save_on_cpu``).
+    """
 
     def __init__(self, tracker: Tracker) -> None:
         def pack(tensor: torch.Tensor) -> Any:

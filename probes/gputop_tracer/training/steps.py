@@ -1,4 +1,6 @@
-"""The training steps of a trace: forward, loss, backward, clip, update, as the Trainer of transformers does them."""
+"""The training steps of a trace: forward, loss, backward, clip, update, as the Trainer of
+transformers does them.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class Loop:
             self._update(step)
 
     def _micro_batches(self, step: int) -> None:
-        """One forward, one backward; of a pipeline those after the first steady turn are like it."""
+        """One forward, one backward; of a pipeline those after the first steady turn
+        are like it.
+        """
         count = (
             self.accumulation if self.in_flight == 1 else min(self.accumulation, self.in_flight + 1)
         )

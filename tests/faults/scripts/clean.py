@@ -1,4 +1,6 @@
-"""Trainings of many kinds with nothing wrong in them; KIND chooses one. Each is written as people write such loops."""
+"""Trainings of many kinds with nothing wrong in them; KIND chooses one. Each is written as people
+write such loops.
+"""
 
 import copy
 import math
@@ -52,7 +54,9 @@ class TinyGPT(nn.Module):
 
 
 def language_model():
-    """Random windows of one tensor, warm-up and cosine, clipping, a look at the validation loss now and then."""
+    """Random windows of one tensor, warm-up and cosine, clipping, a look at the validation loss now
+    and then.
+    """
     data = (torch.arange(20_000) * 7 % 251).long()
     model = TinyGPT()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1)
@@ -98,7 +102,9 @@ class Pictures(Dataset):
 
 
 def picture_classifier():
-    """Epochs over a loader with workers, augmentation, one-cycle schedule, validation and a checkpoint each epoch."""
+    """Epochs over a loader with workers, augmentation, one-cycle schedule, validation and a
+    checkpoint each epoch.
+    """
     model = nn.Sequential(
         nn.Conv2d(3, 32, 3, 2, 1),
         nn.BatchNorm2d(32),

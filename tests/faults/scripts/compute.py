@@ -1,6 +1,7 @@
 """A small training whose computing has one fault of choice (environment variable FAULT) or none.
 
-The last line printed is what the fault cost: {"truth_ms_per_step": ..., "steps": ...}; without a cost, nothing.
+The last line printed is what the fault cost: {"truth_ms_per_step": ..., "steps": ...}; without a
+cost, nothing.
 """
 
 import json

@@ -1,4 +1,6 @@
-"""A small training that ends badly or does not end at all (environment variable FAULT), or a clean one."""
+"""A small training that ends badly or does not end at all (environment variable FAULT), or a clean
+one.
+"""
 
 import contextlib
 import ctypes
@@ -45,7 +47,9 @@ class Net(nn.Module):
 
 
 def sleep_in_the_kernel():
-    """Uninterruptible sleep (state D): the caller of vfork waits in the kernel for its child, which sleeps in libc."""
+    """Uninterruptible sleep (state D): the caller of vfork waits in the kernel for its child, which
+    sleeps in libc.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     stack = ctypes.create_string_buffer(1 << 16)
     top = ctypes.c_void_p((ctypes.addressof(stack) + (1 << 16)) & ~15)

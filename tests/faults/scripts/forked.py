@@ -9,8 +9,9 @@ import sys
 def run_ranks(world, train):
     """Call ``train(rank)`` in a process for each rank. Returns the first exit code that is not 0.
 
-    What ``train`` returns is never freed: a DDP model waits at its end for gloo's thread and holds the GIL, and where
-    that thread frees a tensor of the last collective just then, both wait for ever.
+    What ``train`` returns is never freed: a DDP model waits at its end for gloo's thread and holds
+    the GIL, and where that thread frees a tensor of the last collective just then, both wait for
+    ever.
     """
     children = []
     gc.freeze()  # a collection in a child then copies no page of the parent's objects

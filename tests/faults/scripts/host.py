@@ -1,6 +1,7 @@
 """A small training whose Python side has one fault of choice (environment variable FAULT) or none.
 
-The last line printed is what the fault cost: {"truth_ms_per_step": ..., "steps": ...}; without a cost, nothing.
+The last line printed is what the fault cost: {"truth_ms_per_step": ..., "steps": ...}; without a
+cost, nothing.
 """
 
 import json
@@ -71,7 +72,9 @@ def fused_ms(parameters):
 
 
 def train(net, model, optimizer):
-    """Times of forward and of the update of each step, in ms, and what the periodic work took in all."""
+    """Times of forward and of the update of each step, in ms, and what the periodic work took in
+    all.
+    """
     forwards, updates, lost_ms = [], [], 0.0
     width = net.layers[0].in_features
     for step in range(STEPS):

@@ -1,4 +1,5 @@
-"""A small training fed by a DataLoader, with one fault of choice in its input (environment variable FAULT) or none.
+"""A small training fed by a DataLoader, with one fault of choice in its input (environment variable
+FAULT) or none.
 
 The training keeps its own clock around each fetch; the last line printed is what the fault cost.
 """
@@ -49,7 +50,9 @@ def spin(seconds):
 
 
 def many_tensors(rows):
-    """A batch in so many pieces that taking it over is work: each is a file handed from process to process."""
+    """A batch in so many pieces that taking it over is work: each is a file handed from process to
+    process.
+    """
     return [torch.stack(rows)] + [torch.zeros(1) for _ in range(100)]
 
 
@@ -124,7 +127,9 @@ def make_loader():
 
 
 def epochs(loader):
-    """Batches of as many epochs as STEPS need, and how long the training waited for each, epoch's first one marked."""
+    """Batches of as many epochs as STEPS need, and how long the training waited for each, epoch's
+    first one marked.
+    """
     done = 0
     while done < STEPS:
         begin = time.perf_counter()

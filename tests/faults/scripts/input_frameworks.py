@@ -1,4 +1,6 @@
-"""The same small regression under HF Trainer, Accelerate or Lightning (KIND), with WORKERS loader processes."""
+"""The same small regression under HF Trainer, Accelerate or Lightning (KIND), with WORKERS loader
+processes.
+"""
 
 import os
 

@@ -1,4 +1,6 @@
-"""Two ranks of DDP over gloo that each train on a shard, or on the same batches (FAULT=same_data)."""
+"""Two ranks of DDP over gloo that each train on a shard, or on the same batches
+(FAULT=same_data).
+"""
 
 import json
 import os

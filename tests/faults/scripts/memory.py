@@ -1,4 +1,5 @@
-"""A small training in one process that wastes memory in one way (environment variable FAULT), or in none.
+"""A small training in one process that wastes memory in one way (environment variable FAULT), or in
+none.
 
 Memory costs no time here, so the last line only says how many steps there were.
 """

@@ -1,4 +1,5 @@
-"""A small training in one process with one fault of its numbers (environment variable FAULT), or none.
+"""A small training in one process with one fault of its numbers (environment variable FAULT), or
+none.
 
 Nothing here costs time, so the last line only says how many steps there were.
 """

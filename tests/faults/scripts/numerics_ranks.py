@@ -1,4 +1,5 @@
-"""A small DDP training over gloo on WORLD ranks whose numbers differ between ranks in one way (FAULT), or in none.
+"""A small DDP training over gloo on WORLD ranks whose numbers differ between ranks in one way
+(FAULT), or in none.
 
 The ranks are forked after torch is imported, so that a start costs one import.
 """
@@ -19,7 +20,9 @@ WORLD = int(os.environ.get("WORLD", "2"))
 STEPS = int(os.environ.get("STEPS", "120"))
 ODD_RANK = 1
 WIDTH, BATCH = 128, 128
-PAUSE_S = 0.03  # steps long enough that none are folded into one loss, and that gloo's sums are a small part of them
+# steps long enough that none are folded into one loss, and that gloo's sums are a small part of
+# them
+PAUSE_S = 0.03
 
 
 class Pause(nn.Module):

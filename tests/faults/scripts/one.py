@@ -1,6 +1,7 @@
 """A small training in one process, with one fault of choice (environment variable FAULT) or none.
 
-Every fault keeps its own clock; the last line printed is what it cost: {"truth_ms_per_step": ..., "steps": ...}.
+Every fault keeps its own clock; the last line printed is what it cost: {"truth_ms_per_step": ...,
+"steps": ...}.
 """
 
 import gc

@@ -1,6 +1,7 @@
 """Two pipeline stages of torch.distributed.pipelining over gloo, in balance or (FAULT=uneven) not.
 
-Rank 0 prints what the fault cost: the measured step less that of stages which share the same work evenly.
+Rank 0 prints what the fault cost: the measured step less that of stages which share the same work
+evenly.
 """
 
 import json
@@ -50,7 +51,8 @@ def train(rank):
         walls.append((time.perf_counter() - begin) * 1e3)
     if rank == 0:
         measured = sum(walls[20:]) / len(walls[20:])
-        # GPipe: m stages' worth of the slower stage and one of the other against (m + p - 1) of the mean
+        # GPipe: m stages' worth of the slower stage and one of the other against (m + p - 1) of the
+        # mean
         longer = 1e3 * (
             MICRO_BATCHES * max(WORK_S) + min(WORK_S) - (MICRO_BATCHES + 1) * sum(WORK_S) / WORLD
         )

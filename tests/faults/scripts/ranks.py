@@ -1,6 +1,8 @@
-"""A small DDP training over gloo on WORLD ranks, with a fault on one of them (environment variable FAULT) or none.
+"""A small DDP training over gloo on WORLD ranks, with a fault on one of them (environment variable
+FAULT) or none.
 
-The ranks are forked after torch is imported, so that a start costs one import. Rank 0 prints what the fault cost.
+The ranks are forked after torch is imported, so that a start costs one import. Rank 0 prints what
+the fault cost.
 """
 
 import json

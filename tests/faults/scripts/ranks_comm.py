@@ -1,6 +1,8 @@
-"""Two DDP ranks over gloo whose communication has a fault of choice (environment variable FAULT) or none.
+"""Two DDP ranks over gloo whose communication has a fault of choice (environment variable FAULT) or
+none.
 
-The ranks are forked after torch is imported. Rank 0 prints what the fault cost, where it can be measured.
+The ranks are forked after torch is imported. Rank 0 prints what the fault cost, where it can be
+measured.
 """
 
 import contextlib
@@ -45,7 +47,9 @@ class Net(nn.Module):
 
 
 def slow_link(_, bucket):
-    """A comm hook whose sums arrive late, as over a slow network; another thread waits for them, not the training."""
+    """A comm hook whose sums arrive late, as over a slow network; another thread waits for them,
+    not the training.
+    """
     gradients, arrived = bucket.buffer(), torch.futures.Future()
     work = dist.all_reduce(gradients, async_op=True)
 

@@ -1,4 +1,5 @@
-"""A small training that computes all the time, with too little of something the machine gives (FAULT), or none.
+"""A small training that computes all the time, with too little of something the machine gives
+(FAULT), or none.
 
 Its own clocks say what that cost; the last line printed is the figure.
 """

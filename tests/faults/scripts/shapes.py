@@ -1,4 +1,5 @@
-"""Small trainings of many shapes, each with one fault (environment variable FAULT) or its clean twin, a near miss.
+"""Small trainings of many shapes, each with one fault (environment variable FAULT) or its clean
+twin, a near miss.
 
 Every fault that costs time keeps its own clock; the last line is what it cost.
 """
@@ -35,7 +36,8 @@ class Clock:
         cost["s"] += time.perf_counter() - self.begin
 
 
-# --- a convolutional autoencoder whose loader starts anew for each step, or for each long epoch ---------------------
+# --- a convolutional autoencoder whose loader starts anew for each step, or for each long epoch
+# ---------------------
 
 
 class Pictures(Dataset):
@@ -91,7 +93,8 @@ def train_autoencoder():
         optimizer.step()
 
 
-# --- float16 with a scaler: every update is skipped, or one in ten of the first -------------------------------------
+# --- float16 with a scaler: every update is skipped, or one in ten of the first
+# -------------------------------------
 
 
 class Pause(nn.Module):
@@ -130,11 +133,14 @@ def train_scaled():
         scaler.update()
 
 
-# --- a forward that slows down steadily ------------------------------------------------------------------------------
+# --- a forward that slows down steadily
+# ------------------------------------------------------------------------------
 
 
 def train_ramp():
-    """Hooks pile up on a layer; the clean twin adds one a hundred steps and has lists that stay short."""
+    """Hooks pile up on a layer; the clean twin adds one a hundred steps and has lists that stay
+    short.
+    """
     model = nn.Sequential(nn.Linear(96, 256), nn.Tanh(), nn.Linear(256, 96))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
     history = []
@@ -156,7 +162,8 @@ def train_ramp():
         optimizer.step()
 
 
-# --- numbers: rates that vanish, networks that are dead, losses that run away -----------------------------------------
+# --- numbers: rates that vanish, networks that are dead, losses that run away
+# -----------------------------------------
 
 
 def train_numbers():
@@ -187,7 +194,8 @@ def train_numbers():
             schedule.step()
 
 
-# --- host code: a loop of .item(), and a moving average that is needed -----------------------------------------------
+# --- host code: a loop of .item(), and a moving average that is needed
+# -----------------------------------------------
 
 
 def train_host():
@@ -221,7 +229,8 @@ def average(averaged, model):
         old.mul_(0.999).add_(new, alpha=0.001)
 
 
-# --- what is no hang and no crash --------------------------------------------------------------------------------
+# --- what is no hang and no crash
+# --------------------------------------------------------------------------------
 
 
 def train_with_an_end():
@@ -259,7 +268,8 @@ def thread_dies(_):
     threading.Thread(target=report, daemon=True).start()
 
 
-# --- torch.compile: traced in anomaly mode by torch itself, and a collection inside it --------------------------------
+# --- torch.compile: traced in anomaly mode by torch itself, and a collection inside it
+# --------------------------------
 
 
 def train_compiled():
@@ -286,7 +296,8 @@ def train_compiled():
     return rubbish
 
 
-# --- two networks whose optimizers each clear their own gradients just before their own backward ---------------------
+# --- two networks whose optimizers each clear their own gradients just before their own backward
+# ---------------------
 
 
 def train_in_turn():

@@ -1,4 +1,6 @@
-"""DDP trainings over gloo on WORLD ranks whose batches differ in shape (environment variable FAULT), or do not."""
+"""DDP trainings over gloo on WORLD ranks whose batches differ in shape (environment variable
+FAULT), or do not.
+"""
 
 import json
 import os

@@ -1,6 +1,8 @@
-"""A small model under FSDP2 (fully_shard) on two ranks over gloo; with FAULT=slow, rank 1 computes longer.
+"""A small model under FSDP2 (fully_shard) on two ranks over gloo; with FAULT=slow, rank 1 computes
+longer.
 
-It trains for 12 seconds: what tells who waits is asked for every 4 seconds. Rank 0 prints what the fault cost.
+It trains for 12 seconds: what tells who waits is asked for every 4 seconds. Rank 0 prints what the
+fault cost.
 """
 
 import json

@@ -1,4 +1,6 @@
-"""fp16 autocast with a GradScaler, accumulation, a real data loader with workers and pinned memory."""
+"""fp16 autocast with a GradScaler, accumulation, a real data loader with workers and
+pinned memory.
+"""
 
 import torch
 from torch import nn

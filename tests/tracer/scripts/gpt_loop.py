@@ -1,4 +1,6 @@
-"""In the manner of nanoGPT: tied embeddings, fused AdamW in groups, bf16 autocast, mapped data, torch.compile."""
+"""In the manner of nanoGPT: tied embeddings, fused AdamW in groups, bf16 autocast, mapped data,
+torch.compile.
+"""
 
 import contextlib
 import os

@@ -1,4 +1,6 @@
-"""Fails before its first step, since its data is not there; the class can be built without arguments."""
+"""Fails before its first step, since its data is not there; the class can be built without
+arguments.
+"""
 
 import torch
 from torch import nn

@@ -1,4 +1,6 @@
-"""Uses what trainings use of a machine besides files: processes, locks, sockets, shared memory, temporary folders."""
+"""Uses what trainings use of a machine besides files: processes, locks, sockets, shared memory,
+temporary folders.
+"""
 
 import multiprocessing
 import os

@@ -32,7 +32,8 @@ def main():
     assert device.type == "cuda"
     model = Net(args.width).to(device)
     print(
-        f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters on {torch.cuda.get_device_name(0)}"
+        f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters on "
+        f"{torch.cuda.get_device_name(0)}"
     )
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
@@ -55,7 +56,8 @@ def main():
             best = loss.item()
         accuracy = (logits.argmax(1) == y).float().mean().item()
         print(
-            f"{step}: {loss:.4f} {accuracy:.2%} {total / (step + 1):.3f} {time.time() - began:.2f} s"
+            f"{step}: {loss:.4f} {accuracy:.2%} {total / (step + 1):.3f} "
+            f"{time.time() - began:.2f} s"
         )
 
 

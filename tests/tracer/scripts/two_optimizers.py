@@ -1,4 +1,6 @@
-"""A GAN: two models, two optimizers, a critic that steps twice as often, an average model copied by deepcopy."""
+"""A GAN: two models, two optimizers, a critic that steps twice as often, an average model copied by
+deepcopy.
+"""
 
 import copy
 

@@ -61,7 +61,9 @@ def place_of(finding: Finding, manifest: Manifest) -> Place:
 
 
 def patch_for(finding: Finding, manifest: Manifest) -> str:
-    """A patch for ``git apply`` in the directory where the run was started; empty where there is none."""
+    """A patch for ``git apply`` in the directory where the run was started; empty where there is
+    none.
+    """
     for path in _candidates(finding, manifest):
         rules = frozenset(
             remark.rule

@@ -45,7 +45,9 @@ def runs(count: int = 5) -> Answer:
 
 
 def verdict(run: str = "last") -> Answer:
-    """Whether a run is healthy, and if not: the first cause, file:line, fix, patch, what it wins."""
+    """Whether a run is healthy, and if not: the first cause, file:line, fix, patch,
+    what it wins.
+    """
     report = _report(run)
     serious = [one for one in report.findings if one.severity != "info"]
     first = (serious or report.findings or [None])[0]
@@ -89,7 +91,9 @@ def findings(run: str = "last") -> Answer:
 
 
 def explain_finding(finding: str, run: str = "last") -> Answer:
-    """One finding of a run (by its id, as IN02) or one figure: cause, file:line, fix, patch, proof."""
+    """One finding of a run (by its id, as IN02) or one figure: cause, file:line, fix,
+    patch, proof.
+    """
     report = _report(run)
     try:
         text = explain(report, finding, 100)
@@ -130,7 +134,9 @@ def evidence(finding: str, run: str = "last") -> Answer:
 
 
 def diff_runs(a: str, b: str, threshold_pct: float = 5.0) -> Answer:
-    """Compare run b with the earlier run a: judgement, how much slower with its interval, changes."""
+    """Compare run b with the earlier run a: judgement, how much slower with its
+    interval, changes.
+    """
     from gputop_analysis.diff import compare, diff_data
 
     first, second = open_record(a, says_damage=False), open_record(b, says_damage=False)
@@ -207,7 +213,9 @@ def estimate(model: str, gpu: str = "", seq: int = 0, micro_batch: int = 0) -> A
 
 
 def plan(model: str, gpu: str, gpus: int = 8) -> Answer:
-    """How to split the training of a known model over GPUs: the best splits, their speed and memory."""
+    """How to split the training of a known model over GPUs: the best splits, their speed and
+    memory.
+    """
     _known_model(model)
     words = ["plan", "--model", model, f"--gpu={gpu}", f"--gpus={gpus}", "--top=3", "--json"]
     data = _command(words)
@@ -232,7 +240,9 @@ def plan(model: str, gpu: str, gpus: int = 8) -> Answer:
 
 
 def profile(run: str = "last", steps: int = 3) -> Answer:
-    """Take some steps of a running training under torch.profiler (changes the run: slower meanwhile)."""
+    """Take some steps of a running training under torch.profiler (changes the run: slower
+    meanwhile).
+    """
     open_record(run, says_damage=False)
     return _command(["profile", run, f"--steps={steps}", "--timeout=60", "--json"])
 

@@ -23,7 +23,8 @@ def run_app(source: Source) -> AppResult:
         raise RuntimeError("the live screen needs a terminal on stdin and stdout")
     from gputop.app import background
 
-    gc.disable()  # nothing of what is imported now is garbage: the first frame comes a fifth earlier
+    # nothing of what is imported now is garbage: the first frame comes a fifth earlier
+    gc.disable()
     asked = background.ask()
     light = None
     try:

@@ -485,7 +485,9 @@ class GputopApp(InterruptedApp):
 
 
 def _collect_garbage() -> None:
-    """Start collecting after the start; what is there by now stays, and is never looked through again."""
+    """Start collecting after the start; what is there by now stays, and is never looked through
+    again.
+    """
     gc.freeze()
     gc.enable()
 

@@ -1,4 +1,6 @@
-"""Textual's command palette, without its crash on a page key that comes before its list has been laid out."""
+"""Textual's command palette, without its crash on a page key that comes before its list has been
+laid out.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What another tool recorded, on a screen of its own: what ``gputop open PATH`` shows where PATH is no run."""
+"""What another tool recorded, on a screen of its own: what ``gputop open PATH`` shows where PATH is
+no run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The screen as a picture, without a terminal: for ``gputop export --format svg`` and the screenshots."""
+"""The screen as a picture, without a terminal: for ``gputop export --format svg`` and the
+screenshots.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A terminal that vanishes without a SIGHUP, for gputop is in a session of its own or the signal is ignored."""
+"""A terminal that vanishes without a SIGHUP, for gputop is in a session of its own or the signal is
+ignored.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""An app that a signal, Ctrl-Z or an error of its own takes off the screen: the terminal is restored each time."""
+"""An app that a signal, Ctrl-Z or an error of its own takes off the screen: the terminal is
+restored each time.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ _CHANGED = (*_LEAVE, signal.SIGINT, signal.SIGTSTP, signal.SIGCONT, signal.SIGWI
 
 
 class InterruptedApp(LeavingApp[AppResult]):
-    """Signals are passed on to the command by the handlers that were there before; then the screen is left."""
+    """Signals are passed on to the command by the handlers that were there before; then the screen
+    is left.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+z", "suspend_process", show=False, priority=True)
@@ -51,9 +55,11 @@ class InterruptedApp(LeavingApp[AppResult]):
     # ---- signals
 
     def install_signal_handlers(self) -> None:
-        """Textual leaves the alternate screen on after these signals: clean up, or leave without if that blocks.
+        """Textual leaves the alternate screen on after these signals: clean up, or leave without if
+        that blocks.
 
-        Plain handlers and not the loop's: they also run while the loop is stuck in a write to a dead terminal.
+        Plain handlers and not the loop's: they also run while the loop is stuck in a write to a
+        dead terminal.
         """
         if threading.current_thread() is not threading.main_thread():  # a test or an export
             return
@@ -67,7 +73,9 @@ class InterruptedApp(LeavingApp[AppResult]):
         )
 
     def _leaving(self, loop: asyncio.AbstractEventLoop, before: Any) -> Any:
-        """A handler that lets the one before act first, which passes the signal on, and then leaves."""
+        """A handler that lets the one before act first, which passes the signal on, and then
+        leaves.
+        """
 
         def handle(number: int, frame: Any) -> None:
             if callable(before):
@@ -93,7 +101,9 @@ class InterruptedApp(LeavingApp[AppResult]):
     # ---- Ctrl-Z
 
     def action_suspend_process(self) -> None:
-        """Give the terminal back and stop, the command with us; ``fg`` brings both back, ``bg`` the command."""
+        """Give the terminal back and stop, the command with us; ``fg`` brings both back, ``bg`` the
+        command.
+        """
         control = self.source.control
         if control is not None:
             control.suspend()
@@ -109,7 +119,9 @@ class InterruptedApp(LeavingApp[AppResult]):
     # ---- errors of our own
 
     def _handle_exception(self, error: Exception) -> None:
-        """Textual would print fifty lines and end: the details go beside the record, the caller says one line."""
+        """Textual would print fifty lines and end: the details go beside the record, the caller
+        says one line.
+        """
         self.failure = self.failure or error
         if self.is_headless:  # a test
             super()._handle_exception(error)

@@ -1,4 +1,6 @@
-"""The user's own keys: ``keys.json`` in the configuration folder, ``{"zoom": "x", "quit": "ctrl+q"}`` by action id."""
+"""The user's own keys: ``keys.json`` in the configuration folder, ``{"zoom": "x", "quit":
+"ctrl+q"}`` by action id.
+"""
 
 from __future__ import annotations
 

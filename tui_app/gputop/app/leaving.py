@@ -1,4 +1,6 @@
-"""What every app of ours does: no colour where none is wanted, and no screen opened by a key typed ahead."""
+"""What every app of ours does: no colour where none is wanted, and no screen opened by a key typed
+ahead.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,18 @@ Result = TypeVar("Result")
 
 
 class LeavingApp(App[Result]):
-    """Between ``exit`` and the end, screens are being taken down: a key must not open another one there."""
+    """Between ``exit`` and the end, screens are being taken down: a key must not open another one
+    there.
+    """
 
     ascii_only = False
-    """Whether nothing but ASCII may be written; phases are letters then, as they are without colour."""
+    """Whether nothing but ASCII may be written; phases are letters then, as they are without
+    colour.
+    """
 
     def __init__(self) -> None:
-        # Textual takes colour out of the terminal's own colours; of any others it makes greys, black upon black here
+        # Textual takes colour out of the terminal's own colours; of any others it makes greys,
+        # black upon black here
         super().__init__(ansi_color=theme.colourless() or None)
 
     def on_load(self) -> None:

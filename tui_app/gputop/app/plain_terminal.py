@@ -1,4 +1,6 @@
-"""Terminals and locales that have no more than ASCII: every glyph that is drawn is replaced on its way out."""
+"""Terminals and locales that have no more than ASCII: every glyph that is drawn is replaced on its
+way out.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def needed() -> bool:
 
 
 def plain(text: str) -> str:
-    """The text in ASCII and in as many cells: shapes by what they look like, other letters as ``?``."""
+    """The text in ASCII and in as many cells: shapes by what they look like, other letters as
+    ``?``.
+    """
     if text.isascii():
         return text
     return "".join(char if char < "\x80" else _plain_char(char) for char in text)

@@ -1,7 +1,9 @@
-"""How often the screen changes: twice a second, less often when that costs too much CPU, or when nothing moves.
+"""How often the screen changes: twice a second, less often when that costs too much CPU, or when
+nothing moves.
 
-What counts is CPU time and not how long it took: on a machine that is busy training, a snapshot that waited for a core
-cost no more than another. A feed or a terminal that is late slows the screen by itself, since a tick follows the last.
+What counts is CPU time and not how long it took: on a machine that is busy training, a snapshot
+that waited for a core cost no more than another. A feed or a terminal that is late slows the screen
+by itself, since a tick follows the last.
 """
 
 from __future__ import annotations

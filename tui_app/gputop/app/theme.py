@@ -164,7 +164,9 @@ def colourless() -> bool:
 
 
 def preferred() -> str:
-    """The theme to start with: without colour the terminal's own, else light where the terminal says it is."""
+    """The theme to start with: without colour the terminal's own, else light where the terminal
+    says it is.
+    """
     if colourless():
         return "ansi-dark"
     chosen = os.environ.get("GPUTOP_THEME", "")
@@ -191,7 +193,9 @@ def for_terminal(light: bool | None) -> str:
 
 
 def few_colours() -> bool:
-    """Whether the terminal has 16 colours: then its own are used, which it keeps apart, not the nearest to ours."""
+    """Whether the terminal has 16 colours: then its own are used, which it keeps apart, not the
+    nearest to ours.
+    """
     if os.environ.get("COLORTERM", "").strip().lower() in ("truecolor", "24bit"):
         return False
     term = os.environ.get("TERM", "")

@@ -1,6 +1,7 @@
 """The command line. Each command is a module that is imported only when it is called.
 
-argparse and not click: `gputop run` must start the training before anything else, and importing click takes 40 ms.
+argparse and not click: `gputop run` must start the training before anything else, and importing
+click takes 40 ms.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""``gputop run --publish`` and ``--notify``: a process beside the run that reads its record and publishes it.
+"""``gputop run --publish`` and ``--notify``: a process beside the run that reads its record and
+publishes it.
 
-The training knows nothing of it. It is started after the training, and what goes wrong in it is said in a line at the
-end of the run.
+The training knows nothing of it. It is started after the training, and what goes wrong in it is
+said in a line at the end of the run.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from pathlib import Path
 from typing import IO
 
 WAIT_S = 15.0
-"""How long the end of a run waits for the last figures to be taken; ``GPUTOP_PUBLISH_WAIT_S`` is another time."""
+"""How long the end of a run waits for the last figures to be taken; ``GPUTOP_PUBLISH_WAIT_S`` is
+another time.
+"""
 _LINES = 10
 
 
@@ -43,7 +46,8 @@ class Beside:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             print(
-                f"gputop: publish: not done after {seconds:g} s, process {self._process.pid} goes on",
+                f"gputop: publish: not done after {seconds:g} s, process {self._process.pid} goes "
+                "on",
                 file=sys.stderr,
             )
         self._said.seek(0)
@@ -60,7 +64,8 @@ def _wait_s() -> float:
 
 
 def options_of(publish: list[str], notify: list[str]) -> list[str]:
-    """The words for ``gputop publish`` from ``NAME=TARGET``; what cannot be had is said and left out.
+    """The words for ``gputop publish`` from ``NAME=TARGET``; what cannot be had is said and left
+    out.
 
     Raises:
         CliError: no publisher of that name, or no target.

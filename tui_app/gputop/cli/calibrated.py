@@ -1,4 +1,6 @@
-"""What came of ``gputop run --calibrate``: the figures that stand for the rest of a run, or why they do not."""
+"""What came of ``gputop run --calibrate``: the figures that stand for the rest of a run, or why
+they do not.
+"""
 
 from __future__ import annotations
 

@@ -17,11 +17,16 @@ from gputop.cli.terminal import has_terminal
 if TYPE_CHECKING:
     from gputop_analysis.catalog.listing import Listed
 
-_USAGE = "gputop catalog [list | show NAME... | prices NAME | import FILE]   (alone in a terminal: the screen)"
+_USAGE = (
+    "gputop catalog [list | show NAME... | prices NAME | import FILE]   (alone in a "
+    "terminal: the screen)"
+)
 
 
 def execute(words: list[str]) -> int:
-    """One of the four things that can be asked of the catalog; without words in a terminal, the screen."""
+    """One of the four things that can be asked of the catalog; without words in a terminal, the
+    screen.
+    """
     if not words and has_terminal():
         from gputop.app.catalog import run_catalog
 
@@ -75,27 +80,34 @@ def table(rows: list[Listed]) -> list[str]:
     from gputop.feed.catalog import dollars
 
     width = max(len(row.spec.name) for row in rows) + 1
-    head = f"{'GPU':<{width}} {'GiB':>6} {'GB/s':>6} {'TFLOPS':>7} {'fp8':>6} {'W':>5} {'$/h':>6} {'TF/$':>5}  year"
+    head = (
+        f"{'GPU':<{width}} {'GiB':>6} {'GB/s':>6} {'TFLOPS':>7} {'fp8':>6} {'W':>5} "
+        f"{'$/h':>6} {'TF/$':>5}  year"
+    )
     lines = [head]
     for row in rows:
         one = row.spec
         name = one.name + ("?" if one.doubtful else "")
         fp8 = one.dense_flops.get("fp8", 0.0) / 1e12
         lines.append(
-            f"{name:<{width}} {one.usable_gib:>6.1f} {one.bandwidth_gb_s:>6.0f} {row.tflops:>7.0f} "
-            f"{f'{fp8:.0f}' if fp8 else '-':>6} {f'{one.power_w:.0f}' if one.power_w else '-':>5} "
-            f"{dollars(row.usd_per_hour):>6} {f'{row.tflops_per_usd:.0f}' if row.tflops_per_usd else '-':>5}  "
+            f"{name:<{width}} {one.usable_gib:>6.1f} {one.bandwidth_gb_s:>6.0f} "
+            f"{row.tflops:>7.0f} {f'{fp8:.0f}' if fp8 else '-':>6} "
+            f"{f'{one.power_w:.0f}' if one.power_w else '-':>5} "
+            f"{dollars(row.usd_per_hour):>6} "
+            f"{f'{row.tflops_per_usd:.0f}' if row.tflops_per_usd else '-':>5}  "
             f"{one.release_year or ''}".rstrip()
         )
     if any(row.spec.doubtful for row in rows):
         lines.append("? a figure could not be confirmed: gputop catalog show NAME says which")
     if unpriced := sum(row.usd_per_hour is None for row in rows):
         lines.append(
-            f"{unpriced} of {len(rows)} have no published rent: gputop catalog import FILE adds yours"
+            f"{unpriced} of {len(rows)} have no published rent: gputop catalog import FILE adds "
+            "yours"
         )
     return [
         *lines,
-        "TFLOPS: dense, 16-bit; $/h: median of published on-demand rents, which age: gputop catalog prices NAME",
+        "TFLOPS: dense, 16-bit; $/h: median of published on-demand rents, which age: gputop "
+        "catalog prices NAME",
     ]
 
 
@@ -164,17 +176,20 @@ def _prices(words: list[str]) -> int:
         return 0
     if not found:
         print(
-            f"no published rent of the {name} in the catalog: gputop catalog import FILE adds yours",
+            f"no published rent of the {name} in the catalog: gputop catalog import FILE adds "
+            "yours",
             file=sys.stderr,
         )
         return 0
     print(
-        f"{name}: dollars an hour for one GPU\n{'on demand':>9} {'spot':>7}  {'provider':<26} {'instance':<26} seen"
+        f"{name}: dollars an hour for one GPU\n{'on demand':>9} {'spot':>7}  {'provider':<26} "
+        f"{'instance':<26} seen"
     )
     for one in found:
         rents = f"{dollars(one.on_demand_usd_per_hour):>9} {dollars(one.spot_usd_per_hour):>7}"
         print(
-            f"{rents}  {one.provider[:26]:<26} {f'{one.gpus} x  {one.instance}'[:26]:<26} {one.as_of.split(' (')[0]}"
+            f"{rents}  {one.provider[:26]:<26} {f'{one.gpus} x  {one.instance}'[:26]:<26} "
+            f"{one.as_of.split(' (')[0]}"
         )
     return 0
 

@@ -59,8 +59,8 @@ def parser() -> Parser:
     """Options of the command."""
     parser = Parser(
         "check",
-        "Judge whether a command got slower: it and its baseline run in turns until the interval decides. "
-        "Exit code 1 only where it is surely slower.",
+        "Judge whether a command got slower: it and its baseline run in turns until the interval "
+        "decides. Exit code 1 only where it is surely slower.",
         usage=_USAGE,
     )
     parser.add_argument(
@@ -168,15 +168,17 @@ def markdown(judged: Judged, threshold: float, baseline: Work, work: Work) -> st
         f"| {change.value:+.1%} | {change.low:+.1%} to {change.high:+.1%} | {threshold:.1%} "
         f"| {judged.pairs} | {judged.rounds} |",
         "",
-        f"baseline `{' '.join(baseline.words)}` in `{baseline.cwd}`, judged `{' '.join(work.words)}`: "
-        "median step of slices that lie beside each other in time",
+        f"baseline `{' '.join(baseline.words)}` in `{baseline.cwd}`, judged "
+        f"`{' '.join(work.words)}`: median step of slices that lie beside each other in time",
         "",
     ]
     return "\n".join(lines)
 
 
 def as_data(judged: Judged, threshold: float, baseline: Work) -> dict[str, Any]:
-    """The same as plain values; ``command`` and ``cwd`` are the baseline's, so that the file is one."""
+    """The same as plain values; ``command`` and ``cwd`` are the baseline's, so that the file is
+    one.
+    """
     change = judged.change
     return {
         "verdict": judged.verdict,

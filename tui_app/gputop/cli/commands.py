@@ -1,7 +1,8 @@
 """The table of commands: help, the docs page and dispatch are made from it.
 
-A command is a row here and a module with ``parser() -> Parser`` and ``execute(words) -> exit code``. The table is plain
-data: the modules are imported when they are called, so that ``gputop --help`` imports none of them.
+A command is a row here and a module with ``parser() -> Parser`` and ``execute(words) -> exit
+code``. The table is plain data: the modules are imported when they are called, so that ``gputop
+--help`` imports none of them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class Command(NamedTuple):
     module: str
     """Where ``execute`` and the option parsers are."""
     parsers: tuple[str, ...] = ("parser",)
-    """Functions of the module that build its option parsers: one, or one for each part of the command."""
+    """Functions of the module that build its option parsers: one, or one for each part of the
+    command.
+    """
 
     def load(self) -> Callable[[list[str]], int]:
         """Import the command's module and return its ``execute``."""

@@ -56,7 +56,8 @@ def _keys() -> list[str]:
 
     parts = ["## Keys\n"]
     parts.append(
-        "The keys of each screen; `?` shows those that work where you are, `ctrl+p` finds one by name."
+        "The keys of each screen; `?` shows those that work where you are, `ctrl+p` "
+        "finds one by name."
     )
     for title, actions in by_screen():
         parts.append(f"\n### {title}\n\n| key | action | what it does |\n|---|---|---|")

@@ -1,4 +1,6 @@
-"""``gputop dryrun -- COMMAND``: a few real steps of a training, to see what fails and what it takes before it costs."""
+"""``gputop dryrun -- COMMAND``: a few real steps of a training, to see what fails and what it takes
+before it costs.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ def execute(words: list[str]) -> int:
     options = parser().parse_args(ours)
     if not command:
         raise CliError(
-            "no command: say what to try, for example `gputop dryrun -- torchrun --nproc-per-node 2 train.py`"
+            "no command: say what to try, for example `gputop dryrun "
+            "-- torchrun --nproc-per-node 2 train.py`"
         )
     if options.steps is None:
         options.steps = STEPS_ON_CPU if options.cpu else STEPS

@@ -1,4 +1,6 @@
-"""What a trial showed, under stable names: whether it works, its time and memory, beside the estimate and the plan."""
+"""What a trial showed, under stable names: whether it works, its time and memory, beside the
+estimate and the plan.
+"""
 
 from __future__ import annotations
 
@@ -160,7 +162,9 @@ def _estimate(trial: Trial, gpu: str) -> dict[str, Any] | None:
 
 
 def _plan(trial: Trial, gpu: str, on_gpu: str) -> dict[str, Any] | None:
-    """The step that the planner predicts for this very split, and how far it is off where it was measured."""
+    """The step that the planner predicts for this very split, and how far it is off where it was
+    measured.
+    """
     from gputop_analysis.planner.choices import PARTS
     from gputop_analysis.planner.hardware import cluster
     from gputop_analysis.planner.measured import predicted
@@ -186,7 +190,9 @@ def _plan(trial: Trial, gpu: str, on_gpu: str) -> dict[str, Any] | None:
 
 
 def _known(device: str) -> str:
-    """The catalog's name of the device that it ran on; empty for a CPU and for what the catalog does not have."""
+    """The catalog's name of the device that it ran on; empty for a CPU and for what the catalog
+    does not have.
+    """
     from gputop_analysis.catalog import find_gpu
 
     spec = find_gpu(device) if device else None
@@ -194,7 +200,9 @@ def _known(device: str) -> str:
 
 
 def _store(record: RunRecord) -> str:
-    """Keep what it measured for later estimates; says so, or why not. Empty where there is nothing to keep."""
+    """Keep what it measured for later estimates; says so, or why not. Empty where there is nothing
+    to keep.
+    """
     from gputop.feed.prediction import remember_run
 
     try:
@@ -204,7 +212,9 @@ def _store(record: RunRecord) -> str:
 
 
 def _corrects(record: RunRecord) -> bool:
-    """Whether it is long enough, and on a GPU of the catalog, for ``gputop plan --run`` to start from."""
+    """Whether it is long enough, and on a GPU of the catalog, for ``gputop plan --run`` to start
+    from.
+    """
     from gputop_analysis.planner.measured import from_run, measured_run
     from gputop_analysis.view import RunView
 

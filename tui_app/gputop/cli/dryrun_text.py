@@ -1,4 +1,6 @@
-"""A trial for people: whether it works, then time, memory and what the estimate and the plan had said."""
+"""A trial for people: whether it works, then time, memory and what the estimate and the plan had
+said.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +29,18 @@ def _line(label: str, text: str) -> str:
 
 def _cut(found: dict[str, Any]) -> list[str]:
     if found["not_cut_to_layers"]:
-        said = f"not cut: no model of transformers with more than {found['not_cut_to_layers']} layers is in it"
+        said = (
+            f"not cut: no model of transformers with more than {found['not_cut_to_layers']} "
+            "layers is in it"
+        )
         return [_line("depth", f"{said}; it ran as it is")]
     if found["layers"] is None:
         return []
     return [
         _line(
             "depth",
-            f"{found['layers']['ran']} of {found['layers']['of']} layers: its time and memory are not the training's",
+            f"{found['layers']['ran']} of {found['layers']['of']} layers: its time and memory are "
+            "not the training's",
         )
     ]
 
@@ -83,7 +89,10 @@ def _out_of_memory(failure: dict[str, Any] | None) -> list[str]:
 def _estimate(found: dict[str, Any] | None) -> list[str]:
     if found is None:
         return []
-    said = f"{found['peak_allocated_gib']:.2f} GiB allocated, {found['device_total_gib']:.2f} GiB of the GPU"
+    said = (
+        f"{found['peak_allocated_gib']:.2f} GiB allocated, {found['device_total_gib']:.2f} "
+        "GiB of the GPU"
+    )
     said += f" ({found['tier']} tier)"
     if found["off_pct"] is not None:
         said += f"; measured {found['measured_allocated_gib']:.2f}, {found['off_pct']:+.1f} %"

@@ -1,4 +1,6 @@
-"""When a trial is ended from outside: it takes too long, or does not leave by itself after its steps."""
+"""When a trial is ended from outside: it takes too long, or does not leave by itself after its
+steps.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _AGAIN_S = 2.5
 
 
 class Limit:
-    """Ends the command of a trial in time; ``why`` says so, and is empty where it ended by itself."""
+    """Ends the command of a trial in time; ``why`` says so, and is empty where it ended
+    by itself.
+    """
 
     def __init__(self, handle: RunHandle, steps: int, timeout_s: float):
         self.why = ""

@@ -36,5 +36,7 @@ class cli_errors:
 
 
 def silence_stdout() -> None:
-    """The reader of our stdout went away, as ``| head`` does: no error, and Python's own flush at exit stays quiet."""
+    """The reader of our stdout went away, as ``| head`` does: no error, and Python's own flush at
+    exit stays quiet.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -100,7 +100,8 @@ def parser() -> Parser:
     parser.add_argument(
         "--model",
         metavar="NAME|PATH",
-        help="a name of the catalog, a Hugging Face name, a path, module:factory or file.py:factory",
+        help="a name of the catalog, a Hugging Face name, a path, module:factory or "
+        "file.py:factory",
     )
     parser.add_argument(
         "--run", metavar="RUN", help="start from what a run trains (`last`, a name, a directory)"
@@ -164,7 +165,8 @@ def _setup(options: argparse.Namespace) -> Setup:
 
 
 def setup_of_run(name: str, named: ModelShape | None = None) -> Setup | None:
-    """How a recorded run trains; ``named`` is what the user says that it trains, where it does not tell.
+    """How a recorded run trains; ``named`` is what the user says that it trains, where it does not
+    tell.
 
     Returns:
         None for a run whose model has a name from the user, but whose batches hold no sequences.
@@ -221,7 +223,8 @@ def _open_screen(options: argparse.Namespace) -> int:
 
     if not has_terminal():
         raise CliError(
-            "say what to estimate: `gputop estimate --model llama-3-8b`, or `gputop estimate train.py`"
+            "say what to estimate: `gputop estimate --model llama-3-8b`, "
+            "or `gputop estimate train.py`"
         )
     from gputop.app.estimator import run_estimator
 

@@ -1,4 +1,6 @@
-"""``gputop estimate --csv FILE``: one estimate a row, as CSV or JSON lines; a bad row says why, and it goes on."""
+"""``gputop estimate --csv FILE``: one estimate a row, as CSV or JSON lines; a bad row says why, and
+it goes on.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,9 @@ def batch(file: Path, common: Mapping[str, Any], tier: str | None, as_json: bool
     """Print the answers; 0 where every row has one, 1 where one has none.
 
     Args:
-        file: a header and rows. ``model`` is a name or path; without one, columns called as the fields of
-            ``ModelShape`` (hidden, layers, heads, ...) describe it. Columns called as the options set them, empty cells
-            leave them.
+        file: a header and rows. ``model`` is a name or path; without one, columns called as the
+            fields of ``ModelShape`` (hidden, layers, heads, ...) describe it. Columns called as the
+            options set them, empty cells leave them.
         common: options of every row that does not set them itself.
         tier: which tier answers; None: the first that covers the row.
         as_json: one JSON object a line in place of CSV.
@@ -135,7 +137,8 @@ def _rows(file: Path) -> Iterator[dict[str, str]]:
             reader = csv.DictReader(lines, delimiter=max(",;\t", key=head.count))
             if not reader.fieldnames:
                 raise CliError(
-                    f"{file} is empty: its first line must name the columns, for example model,seq,micro_batch"
+                    f"{file} is empty: its first line must name the columns, for example "
+                    "model,seq,micro_batch"
                 )
             yield from reader
     except (OSError, UnicodeDecodeError, csv.Error) as error:

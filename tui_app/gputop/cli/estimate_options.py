@@ -1,4 +1,6 @@
-"""The flags of ``gputop estimate`` and ``gputop probe``: the table of options, and what stands in for several."""
+"""The flags of ``gputop estimate`` and ``gputop probe``: the table of options, and what stands in
+for several.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ _NEEDS = {
     "autocast": "--dtype bf16 or fp16",
     "reshard_after_forward": "--sharding fsdp1, fsdp2, hsdp or zero3",
 }
-"""Options that mean something only beside others, and which; the rules of a setup refuse the rest."""
+"""Options that mean something only beside others, and which; the rules of a setup
+refuse the rest.
+"""
 _ALIASES = {"checkpointing": ("--recompute",)}
 """Further names of an option, as other commands call it."""
 _META = {"count": "N", "share": "X", "words": "A,B", "text": "TEXT", "choice": "KIND"}
@@ -62,7 +66,9 @@ def add_options(parser: Parser) -> None:
 
 
 def given(options: argparse.Namespace) -> dict[str, Any]:
-    """The options that the user gave, by plain names; short ones spelled out, what was said at length wins."""
+    """The options that the user gave, by plain names; short ones spelled out, what was said at
+    length wins.
+    """
     values: dict[str, Any] = {}
     _one_sharding(options)
     if options.zero is not None:
@@ -90,12 +96,14 @@ def _one_sharding(options: argparse.Namespace) -> None:
     ]
     if len(named) > 1:
         raise CliError(
-            f"{' and '.join(named)} are ways to shard, of which a training has one: leave all but one out"
+            f"{' and '.join(named)} are ways to shard, of which a training has one: leave all but "
+            "one out"
         )
 
 
 def refuse_idle(values: dict[str, Any], setup: Setup) -> None:
-    """An option that changes nothing for this setup is a mistake, or a wish that was not understood.
+    """An option that changes nothing for this setup is a mistake, or a wish that was not
+    understood.
 
     Raises:
         CliError: there is one; the message says what it needs.

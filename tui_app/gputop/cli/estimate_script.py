@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 _HOW = {
     "ran": "its code ran on fake tensors to the second optimizer step",
-    "module": "its code could not be run to an optimizer step: a model class of it was built and trained by itself",
+    "module": "its code could not be run to an optimizer step: a model class of it was built and "
+    "trained by itself",
     "source": "only its source was read: it names the model",
 }
 _NAMED = "it tells no model, so --model does; its source says how it is trained"
@@ -48,8 +49,8 @@ def estimate_script(options: argparse.Namespace, arguments: list[str]) -> Estima
         print(f"gputop: only reading {script}; nothing of it runs", file=sys.stderr)
     else:
         print(
-            f"gputop: running the code of {script} on fake tensors: in an empty folder, without GPU and network; "
-            "--no-execute only reads it",
+            f"gputop: running the code of {script} on fake tensors: in an empty folder, without "
+            "GPU and network; --no-execute only reads it",
             file=sys.stderr,
         )
     values = given(options)
@@ -94,8 +95,14 @@ def _nothing(found: ScriptTrace, script: Path, only_read: bool) -> str:
     if found.syntax_error:
         return f"{script} cannot be parsed: {found.syntax_error}"
     if only_read:
-        return f"the source of {script} names no model: leave --no-execute out, or name the model with --model"
-    return f"nothing to estimate in {script}: {_tried(found)}; mend that, or name the model with --model"
+        return (
+            f"the source of {script} names no model: leave --no-execute out, or name the model "
+            "with --model"
+        )
+    return (
+        f"nothing to estimate in {script}: {_tried(found)}; mend that, or name the model with "
+        "--model"
+    )
 
 
 def _tried(found: ScriptTrace) -> str:
@@ -238,12 +245,14 @@ def _of_source(
         _sentence("ran", one.get("outcome", "")) for one in found.tried if one.get("way") == "ran"
     ]
     raise CliError(
-        f"nothing to estimate in {script}: {'; '.join([*ran, names])}; mend that, or name the model with --model"
+        f"nothing to estimate in {script}: {'; '.join([*ran, names])}; mend that, or name the "
+        "model with --model"
     )
 
 
 def _said_of(name: str, said: dict[str, Any], values: dict[str, Any]) -> Setup:
-    """The model as the source trains it. Of modules that get adapters the catalog may not know the names.
+    """The model as the source trains it. Of modules that get adapters the catalog may not know the
+    names.
 
     Raises:
         LookupError, ValueError: no such model, or options that cannot be.

@@ -1,4 +1,6 @@
-"""An estimate as text for a terminal: plain where it goes into a file, in colour where somebody reads it."""
+"""An estimate as text for a terminal: plain where it goes into a file, in colour where somebody
+reads it.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,10 @@ def _fits(estimate: Estimate, width: int) -> list[Row]:
     word = f"fits from {first.memory_gb} GB on" if first else "fits no GPU of the catalog"
     end = ""
     if estimate.gpu and estimate.max_micro_batch is not None:
-        end = f"on {vram.short_gpu(estimate.gpu)} the largest micro-batch is {estimate.max_micro_batch}"
+        end = (
+            f"on {vram.short_gpu(estimate.gpu)} the largest micro-batch is "
+            f"{estimate.max_micro_batch}"
+        )
     head: Row = [(left(word, width - len(end)), "bold accent"), (right(end, len(end)), "text")]
     return [
         head if len(word) + len(end) < width else [(shorten(word, width), "bold accent")],

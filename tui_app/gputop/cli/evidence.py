@@ -1,4 +1,6 @@
-"""What ``open``, ``report`` and ``why`` do with a path that is no run: a file or folder that another tool recorded."""
+"""What ``open``, ``report`` and ``why`` do with a path that is no run: a file or folder that
+another tool recorded.
+"""
 
 from __future__ import annotations
 

@@ -35,7 +35,8 @@ def execute(words: list[str]) -> int:
     record = open_record(options.run)
     if options.rank is not None and options.rank not in record.ranks():
         raise CliError(
-            f"no rank {options.rank} in this run: it has {', '.join(map(str, record.ranks())) or 'none'}"
+            f"no rank {options.rank} in this run: it has "
+            f"{', '.join(map(str, record.ranks())) or 'none'}"
         )
     with working("writing the run"):
         return _write(_lines(record, form, options.rank), output)
@@ -64,8 +65,9 @@ def parser() -> Parser:
         "--output",
         type=Path,
         metavar="FILE",
-        help="write here; a folder takes a file named after the run. Default: stdout where that is a pipe or a file, "
-        "on a terminal a file named after the run in the current folder",
+        help="write here; a folder takes a file named after the run. Default: stdout where "
+        "that is a pipe or a file, on a terminal a file named after the run in the "
+        "current folder",
     )
     parser.add_argument("--force", action="store_true", help="write over a file that is there")
     parser.add_argument("--rank", type=int, metavar="N", help="csv: only this rank")

@@ -10,7 +10,10 @@ from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.parsing import Parser
 from gputop.fleet import NAME, PRIORITIES, Fleet, FleetError, Group, as_text, from_text, parse_group
 
-_USAGE = "gputop init [--yes] [--have 8xH100 ...] [--explore A100 ...] [--budget-hourly USD] [--budget-total USD]"
+_USAGE = (
+    "gputop init [--yes] [--have 8xH100 ...] [--explore A100 ...] [--budget-hourly USD] "
+    "[--budget-total USD]"
+)
 
 
 def execute(words: list[str]) -> int:

@@ -1,4 +1,6 @@
-"""What must not go wrong at the two ends of a run: the command's exit code is kept, and the command starts."""
+"""What must not go wrong at the two ends of a run: the command's exit code is kept, and the command
+starts.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,11 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
 
 
 def end_in_child(work: Callable[[], None], run_dir: Path) -> None:
-    """Do what is left once the command has ended; whatever happens to it, this process goes on to its exit code.
+    """Do what is left once the command has ended; whatever happens to it, this process goes on to
+    its exit code.
 
-    In a forked process where that is safe: libraries may abort under a limit of memory. A signal ends the work, and
-    nothing else: the command is gone, and its exit code counts.
+    In a forked process where that is safe: libraries may abort under a limit of memory. A signal
+    ends the work, and nothing else: the command is gone, and its exit code counts.
     """
     if threading.active_count() > 1:  # a screen was open; its libraries are loaded
         _end_here(work, run_dir)

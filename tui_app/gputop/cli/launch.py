@@ -15,7 +15,10 @@ from gputop.cli.plan_options import add_gpus, add_job, add_split, fleet_of, job_
 if TYPE_CHECKING:
     from gputop_analysis.launch.strategy import Launch, Strategy
 
-_USAGE = "gputop launch --model NAME --gpu NAME --gpus N [--for LAUNCHER] [--slurm] [--write FOLDER] [-- train.py ARGS]"
+_USAGE = (
+    "gputop launch --model NAME --gpu NAME --gpus N [--for LAUNCHER] [--slurm] [--write "
+    "FOLDER] [-- train.py ARGS]"
+)
 
 
 def execute(words: list[str]) -> int:

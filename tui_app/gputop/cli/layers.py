@@ -21,7 +21,9 @@ _SORTS = ("order", "time", "forward", "backward", "activation", "parameters", "f
 
 
 def execute(words: list[str]) -> int:
-    """Print the tree; where no step was watched yet and the run is going on, have some watched first."""
+    """Print the tree; where no step was watched yet and the run is going on, have some watched
+    first.
+    """
     from gputop.cli.printing import report_width
     from gputop.render.layers import summary, table
     from gputop.render.rows import row_text

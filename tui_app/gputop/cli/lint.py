@@ -22,7 +22,9 @@ _USAGE = "gputop lint FILE|DIRECTORY ... [--diff | --fix] [--rule ID] [--json]"
 
 
 def execute(words: list[str]) -> int:
-    """Print the remarks; 0 where none is above info, 1 where one is. Nothing of the script is run."""
+    """Print the remarks; 0 where none is above info, 1 where one is. Nothing of the
+    script is run.
+    """
     options = parser().parse_args(words)
     if options.rules:
         _print_rules(options.json)
@@ -84,7 +86,9 @@ def _chosen(names: list[str] | None) -> frozenset[str] | None:
 
 
 def _files(paths: list[Path]) -> Iterator[Path]:
-    """The files that are meant; in directories every ``.py``, hidden and foreign directories left out."""
+    """The files that are meant; in directories every ``.py``, hidden and foreign directories left
+    out.
+    """
     if not paths:
         raise CliError("no file: say what to read, for example `gputop lint train.py`")
     for path in paths:
@@ -144,7 +148,8 @@ def _print_remarks(remarks: Iterable[Remark]) -> None:
         count, fixable = count + 1, fixable + one.fixable
         finding = f" ({one.finding})" if one.finding else ""
         print(
-            f"{one.path}:{one.line}:{one.column}: {one.severity}: {one.message} [{one.rule}]{finding}"
+            f"{one.path}:{one.line}:{one.column}: {one.severity}: {one.message} "
+            f"[{one.rule}]{finding}"
         )
         for label, text in (("why", one.why), ("fix", one.fix)):
             print(

@@ -1,4 +1,6 @@
-"""``gputop memory SNAPSHOT|RUN``: who holds the peak, what lies idle, what other allocator settings would reserve."""
+"""``gputop memory SNAPSHOT|RUN``: who holds the peak, what lies idle, what other allocator settings
+would reserve.
+"""
 
 from __future__ import annotations
 
@@ -96,6 +98,7 @@ def snapshot_path(name: str) -> Path:
     found = sorted((run / "memory").glob("*.pickle*"), key=lambda one: one.stat().st_mtime)
     if not found:
         raise CliError(
-            f"the run {run.name} has no memory snapshot: name a file of torch.cuda.memory._dump_snapshot"
+            f"the run {run.name} has no memory snapshot: name a file of "
+            "torch.cuda.memory._dump_snapshot"
         )
     return found[-1]

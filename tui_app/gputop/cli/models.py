@@ -62,13 +62,14 @@ def _list(found: list[ModelShape]) -> None:
 
     width = max(len(shape.name) for shape in found)
     print(
-        f"{'model':<{width}}  {'params':>8}  {'layers':>6} {'hidden':>6} {'heads':>9} {'vocab':>7}  family"
+        f"{'model':<{width}}  {'params':>8}  {'layers':>6} {'hidden':>6} {'heads':>9} "
+        f"{'vocab':>7}  family"
     )
     for shape in found:
         heads = f"{shape.heads}/{shape.kv_heads or shape.heads}"
         print(
-            f"{shape.name:<{width}}  {_count(catalog.total(shape)):>8}  {shape.layers:>6} {shape.hidden:>6} {heads:>9} "
-            f"{shape.vocab:>7}  {shape.family}"
+            f"{shape.name:<{width}}  {_count(catalog.total(shape)):>8}  {shape.layers:>6} "
+            f"{shape.hidden:>6} {heads:>9} {shape.vocab:>7}  {shape.family}"
         )
 
 

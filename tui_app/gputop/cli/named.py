@@ -1,4 +1,6 @@
-"""What the catalog calls by a name that the user gave; what the name leaves open is told on stderr."""
+"""What the catalog calls by a name that the user gave; what the name leaves open is
+told on stderr.
+"""
 
 from __future__ import annotations
 

@@ -54,7 +54,9 @@ class Parser(argparse.ArgumentParser):
         )
 
     def _meant(self, message: str) -> str:
-        """``did you mean --micro-batch? `` for an option that is called nearly so, or has the word in its name."""
+        """``did you mean --micro-batch? `` for an option that is called nearly so, or has the word
+        in its name.
+        """
         wrong = next((word.split("=")[0] for word in message.split() if word.startswith("--")), "")
         if not message.startswith("unrecognized arguments") or not wrong:
             return ""
@@ -69,7 +71,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def _broken(usage: str) -> str:
-    """Lines of a usage no wider than the terminal; what goes over is indented below the first option."""
+    """Lines of a usage no wider than the terminal; what goes over is indented below the first
+    option.
+    """
     import re
     import shutil
     import textwrap
@@ -89,8 +93,8 @@ def _broken(usage: str) -> str:
 def split_command(words: list[str], options_with_value: set[str]) -> tuple[list[str], list[str]]:
     """Split ``run``'s words into our options and the user's command.
 
-    The command starts after a ``--``, or at the first word that is no option and no option's value; it is returned
-    untouched, whatever it contains.
+    The command starts after a ``--``, or at the first word that is no option and no option's value;
+    it is returned untouched, whatever it contains.
     """
     index = 0
     while index < len(words):

@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     from gputop_analysis.planner.questions import Wanted
     from gputop_analysis.planner.search import Plan
 
-_USAGE = "gputop plan --model NAME --gpu NAME --gpus N [--nodes N] [options] [--json]   (alone: the screen)"
+_USAGE = (
+    "gputop plan --model NAME --gpu NAME --gpus N [--nodes N] [options] [--json]   "
+    "(alone: the screen)"
+)
 PINS = (
     *PINNED,
     *("zero", "schedule", "recompute", "seq", "global_batch", "optimizer"),

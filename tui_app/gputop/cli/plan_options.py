@@ -1,4 +1,6 @@
-"""What `plan`, `scan`, `pareto` and `launch` have in common: the job, the GPUs, what is pinned, and the rents."""
+"""What `plan`, `scan`, `pareto` and `launch` have in common: the job, the GPUs, what is pinned, and
+the rents.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,13 @@ if TYPE_CHECKING:
 PINNED = ("tp", "pp", "vpp", "cp", "ep", "replicas", "micro_batch")
 SCHEDULES = {"1f1b": (False,), "zero-bubble": (True,), "any": (False, True)}
 TOKENS_A_STEP = 2**20
-"""Where no batch is given: about a million tokens a step; published pre-training runs of 1B to 70B use 0.5 to 4 M."""
+"""Where no batch is given: about a million tokens a step; published pre-training runs of 1B to 70B
+use 0.5 to 4 M.
+"""
 TOKENS_OF_ADAPTERS = 2**15
-"""The same of adapters: the recipes of PEFT and torchtune take 16 to 128 samples of some hundred tokens to 2,048."""
+"""The same of adapters: the recipes of PEFT and torchtune take 16 to 128 samples of some hundred
+tokens to 2,048.
+"""
 DEFAULT_SEQ = OPTION["seq"].default
 """As ``gputop estimate`` has it."""
 _NETWORKS = r"infiniband|\bib\b|omni|efa|roce|ethernet|gbe|tcp"

@@ -82,13 +82,16 @@ def said_now(name: str, plan: Plan) -> str:
     low, high = found["pick_speedup_interval"]
     return (
         f"run {name} measured {1e3 * found['measured_step_time_s']:,.0f} ms a step, "
-        f"{found['measured_tokens_per_s']:,.0f} tokens/s on {found['gpus']} x {found['gpu']}: "
-        f"the pick is predicted x{found['pick_speedup']:.2f} of now (x{low:.2f} to x{high:.2f} in 80 % of cases)"
+        f"{found['measured_tokens_per_s']:,.0f} tokens/s on {found['gpus']} x {found['gpu']}: the "
+        f"pick is predicted x{found['pick_speedup']:.2f} of now (x{low:.2f} to x{high:.2f} in 80 "
+        "% of cases)"
     )
 
 
 def changes_of_run(name: str) -> tuple[Change, ...]:
-    """What each change would do to the run as it is; none where it was not measured on a GPU of the catalog."""
+    """What each change would do to the run as it is; none where it was not measured on a GPU of the
+    catalog.
+    """
     from gputop.feed.run_base import base_of
     from gputop.feed.whatif import of_run
 

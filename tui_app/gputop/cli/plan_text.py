@@ -1,4 +1,6 @@
-"""A plan for a terminal: the pick and why, the step in parts, the next ones and what they would cost more."""
+"""A plan for a terminal: the pick and why, the step in parts, the next ones and what they would
+cost more.
+"""
 
 from __future__ import annotations
 
@@ -39,11 +41,11 @@ def as_text(
     first = choice(plan, plan.pick, wanted.usd_per_gpu_hour)
     job, hardware = plan.job, plan.cluster
     lines = [
-        f"{job.model.name} on {hardware.gpus} x {hardware.device.name}, {hardware.gpus_per_node} a node: "
-        f"{job.global_batch:,} x {job.seq:,} tokens a step, {job.dtype}",
+        f"{job.model.name} on {hardware.gpus} x {hardware.device.name}, {hardware.gpus_per_node} "
+        f"a node: {job.global_batch:,} x {job.seq:,} tokens a step, {job.dtype}",
         painted(f"{first.name}: {_seconds(first.step_s)} a step", "bold", colour)
-        + f" ({_seconds(first.interval_s[0])} to {_seconds(first.interval_s[1])} in 80 % of cases), "
-        f"{first.tokens_per_s:,.0f} tokens/s, MFU {100 * first.mfu:.0f} %",
+        + f" ({_seconds(first.interval_s[0])} to {_seconds(first.interval_s[1])} in 80 % of "
+        f"cases), {first.tokens_per_s:,.0f} tokens/s, MFU {100 * first.mfu:.0f} %",
         *textwrap.wrap(why(plan, first), width),
         *parts(first, width, colour),
         "",
@@ -64,7 +66,9 @@ def as_text(
 
 
 def corrected(by: Calibration) -> str:
-    """By how many measured runs, and how well such a correction predicts a run that it has not seen; empty by none."""
+    """By how many measured runs, and how well such a correction predicts a run that it has not
+    seen; empty by none.
+    """
     if not by.rows:
         return ""
     said = f"corrected by {counted(by.rows, 'measured run')}"
@@ -104,10 +108,9 @@ def table(found: list[Choice], width: int) -> list[str]:
     for one in found:
         rent = "" if one.usd_per_million_tokens is None else f" {one.usd_per_million_tokens:>8.3f}"
         lines.append(
-            f"{one.name:<{room}} {_seconds(one.step_s):>8} {one.tokens_per_s:>10,.0f} {100 * one.mfu:>4.0f}% "
-            f"{one.reserved_gib:>6.1f} {one.headroom_gib:>6.1f}{rent}{'  tight' if one.tight else ''}"[
-                :width
-            ]
+            f"{one.name:<{room}} {_seconds(one.step_s):>8} {one.tokens_per_s:>10,.0f} "
+            f"{100 * one.mfu:>4.0f}% {one.reserved_gib:>6.1f} "
+            f"{one.headroom_gib:>6.1f}{rent}{'  tight' if one.tight else ''}"[:width]
         )
     return lines
 

@@ -1,4 +1,6 @@
-"""``gputop plan --workload``: a preset's settings where the user gave none; the answers that are no training plan."""
+"""``gputop plan --workload``: a preset's settings where the user gave none; the answers that are no
+training plan.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,8 @@ def chosen(options: argparse.Namespace, gpus: int) -> Workload | None:
         for name in ("prompt", "output", "first_token_ms", "token_ms"):
             if getattr(options, name) is not None:
                 raise CliError(
-                    f"--{name.replace('_', '-')} belongs to --workload inference-batch or -streaming, or rlhf"
+                    f"--{name.replace('_', '-')} belongs to --workload inference-batch or "
+                    "-streaming, or rlhf"
                 )
         return None
     try:
@@ -96,7 +99,8 @@ def _check(options: argparse.Namespace, one: Workload) -> None:
         return
     if one.name == "moe" and not model.experts:
         raise CliError(
-            f"{model.name} has no experts: --workload moe is for models like mixtral-8x7b or deepseek-v3"
+            f"{model.name} has no experts: --workload moe is for models like mixtral-8x7b or "
+            "deepseek-v3"
         )
     longest = model.max_position
     if (

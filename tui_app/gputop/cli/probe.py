@@ -100,7 +100,8 @@ def _of_model(options: argparse.Namespace) -> int:
     factory = options.model if is_factory(options.model) else ""
     if factory:
         print(
-            f"gputop: importing {factory.rpartition(':')[0]} to build its model: this runs its code",
+            f"gputop: importing {factory.rpartition(':')[0]} to build its model: this runs its "
+            "code",
             file=sys.stderr,
         )
     try:

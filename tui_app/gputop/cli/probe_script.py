@@ -30,7 +30,8 @@ def probe_script(options: argparse.Namespace, arguments: list[str]) -> int:
     script = existing_file(options.script)
     if unused := [f"--{name.replace('_', '-')}" for name in given(options)]:
         raise CliError(
-            f"the script says itself how it trains: leave {', '.join(unused)} out; its own go after --"
+            f"the script says itself how it trains: leave {', '.join(unused)} out; its own go "
+            "after --"
         )
     python = options.python or sys.executable
     words = ["--headless", "--calibrate", "--timeout", str(options.timeout)]

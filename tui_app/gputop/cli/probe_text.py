@@ -13,11 +13,15 @@ if TYPE_CHECKING:
     from gputop_analysis.vram.probed import Compared
 
 _GPU = "kept: later estimates of this model start from it"
-_CPU = "kept: later estimates of this model start from the difference in weights, gradients and optimizer states"
+_CPU = (
+    "kept: later estimates of this model start from the difference in weights, gradients "
+    "and optimizer states"
+)
 _NONE = "nothing is kept: no size was both estimated and measured"
 _OF_A_CPU = (
-    "A CPU has no caching allocator, and its kernels keep other activations and make other temporaries than CUDA's:\n"
-    "the peak is not measured there, and what is kept for the backward is shown and not taken over."
+    "A CPU has no caching allocator, and its kernels keep other activations and make other "
+    "temporaries than CUDA's:\nthe peak is not measured there, and what is kept for the backward "
+    "is shown and not taken over."
 )
 
 
@@ -48,7 +52,9 @@ def show(
     as_json: bool,
     known_as: str = "",
 ) -> None:
-    """Print what was measured beside what was estimated, and keep the difference, under a name of its own if given."""
+    """Print what was measured beside what was estimated, and keep the difference, under a name of
+    its own if given.
+    """
     from gputop_analysis.vram.probed import compared, record
 
     found = compared(estimate, log, measured)

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
 
 def find_record(name: str) -> Path:
-    """Directory of the run called ``name``: a path, a run's name, a unique beginning of one, or ``last``.
+    """Directory of the run called ``name``: a path, a run's name, a unique beginning of one, or
+    ``last``.
 
     Raises:
         CliError: there is no such run, or more than one.
@@ -25,7 +26,9 @@ def find_record(name: str) -> Path:
 
 
 def shell_name(run_dir: Path) -> str:
-    """What to type for this run: its name where that is enough, else its directory, quoted as a shell needs it."""
+    """What to type for this run: its name where that is enough, else its directory, quoted as a
+    shell needs it.
+    """
     import shlex
 
     from gputop_probes.runs import runs_dir
@@ -48,7 +51,8 @@ def find_readable(name: str) -> Path:
 
 
 def open_record(name: str, *, says_damage: bool = True) -> RunRecord:
-    """Open the run called ``name``; what of it is damaged is said on stderr, unless the caller says it.
+    """Open the run called ``name``; what of it is damaged is said on stderr, unless the caller says
+    it.
 
     Raises:
         CliError: there is no such run, or its record cannot be read.

@@ -1,4 +1,6 @@
-"""``gputop report RUN``: what a run shows, for people, for the web, as data; and where each number comes from."""
+"""``gputop report RUN``: what a run shows, for people, for the web, as data; and where each number
+comes from.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,10 @@ if TYPE_CHECKING:
     from gputop_analysis.report import Extra, Report
     from gputop_probes.record.reader import RunRecord
 
-_USAGE = "gputop report [RUN] [--json | --md | --html FILE | --watch] [--baseline RUN] [--trace FILE] [--explain [NAME]]"
+_USAGE = (
+    "gputop report [RUN] [--json | --md | --html FILE | --watch] [--baseline RUN] "
+    "[--trace FILE] [--explain [NAME]]"
+)
 
 
 def execute(words: list[str]) -> int:
@@ -85,14 +90,16 @@ def parser() -> Parser:
         "--trace",
         type=Path,
         metavar="FILE",
-        help="add the analysis of a torch.profiler trace (.json, .json.gz); one in the run's directory is found",
+        help="add the analysis of a torch.profiler trace (.json, .json.gz); one in the run's "
+        "directory is found",
     )
     parser.add_argument(
         "--explain",
         nargs="?",
         const="",
         metavar="NAME",
-        help="inputs, statistic, threshold and formula of a finding or figure; without a name: what there is",
+        help="inputs, statistic, threshold and formula of a finding or figure; without a "
+        "name: what there is",
     )
     return parser
 

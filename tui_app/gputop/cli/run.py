@@ -184,7 +184,9 @@ def _start(command: list[str], options: argparse.Namespace, live: bool) -> RunHa
 
 
 def _load_for_the_screen() -> None:
-    """Of what the screen and the handle import, as much as the recorder takes to start the command."""
+    """Of what the screen and the handle import, as much as the recorder takes to start
+    the command.
+    """
     import asyncio  # noqa: F401
     import ctypes  # noqa: F401
 
@@ -234,7 +236,8 @@ def _watch_live(handle: RunHandle, options: argparse.Namespace) -> tuple[int, bo
     if result.action == "detached" and result.signal in (None, signal.SIGHUP):
         with suppress(OSError):  # the terminal may be gone
             print(
-                f"gputop: the training goes on; watch it again with: gputop attach {handle.run_dir.name}",
+                "gputop: the training goes on; watch it again with: gputop attach "
+                f"{handle.run_dir.name}",
                 file=sys.stderr,
             )
         return 128 + result.signal if result.signal else 0, True
@@ -250,7 +253,9 @@ def _watch_live(handle: RunHandle, options: argparse.Namespace) -> tuple[int, bo
 
 
 def _leave_last_words(handle: RunHandle) -> None:
-    """The traceback of a command that failed, as it would stand in the terminal without the live screen."""
+    """The traceback of a command that failed, as it would stand in the terminal without the live
+    screen.
+    """
     from gputop.output.last_words import last_words
 
     for line in last_words(handle.host_dir):
@@ -283,7 +288,9 @@ def _say_calibrated(record: RunRecord, options: argparse.Namespace) -> None:
 
 
 def _print_end(handle: RunHandle, options: argparse.Namespace, burst: WhenSteady | None) -> None:
-    """The summary on stderr, the report on stdout; a failure here must not hide the command's exit code."""
+    """The summary on stderr, the report on stdout; a failure here must not hide the command's exit
+    code.
+    """
     try:
         from gputop.cli.summary import print_report_json, print_summary
 

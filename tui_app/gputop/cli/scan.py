@@ -34,7 +34,8 @@ def execute(words: list[str]) -> int:
         raise CliError("--gpus must be at least 1")
     if options.nodes is not None and (options.nodes < 1 or gpus % options.nodes):
         raise CliError(
-            f"{gpus} GPUs do not divide over {options.nodes} nodes: give --gpus as a multiple of --nodes"
+            f"{gpus} GPUs do not divide over {options.nodes} nodes: give --gpus as a multiple of "
+            "--nodes"
         )
     check_network(options.network)
     names = (
@@ -136,7 +137,8 @@ def _row(
 def _print(rows: list[dict[str, Any]], gpus: int) -> None:
     width = max(len(row["gpu"]) for row in rows)
     print(
-        f"{f'{gpus} x':<{width}} {'step s':>8} {'tokens/s':>10} {'MFU':>5} {'free GiB':>8} {'$/Mtok':>8}  strategy"
+        f"{f'{gpus} x':<{width}} {'step s':>8} {'tokens/s':>10} {'MFU':>5} {'free GiB':>8} "
+        f"{'$/Mtok':>8}  strategy"
     )
     for row in rows:
         if row["step_time_s"] is None:
@@ -146,11 +148,12 @@ def _print(rows: list[dict[str, Any]], gpus: int) -> None:
             "-" if row["usd_per_million_tokens"] is None else f"{row['usd_per_million_tokens']:.3f}"
         )
         print(
-            f"{row['gpu']:<{width}} {row['step_time_s']:>8.2f} {row['tokens_per_s']:>10,.0f} {100 * row['mfu']:>4.0f}% "
-            f"{row['headroom_gib']:>8.1f} {rent:>8}  {row['strategy']}"
+            f"{row['gpu']:<{width}} {row['step_time_s']:>8.2f} {row['tokens_per_s']:>10,.0f} "
+            f"{100 * row['mfu']:>4.0f}% {row['headroom_gib']:>8.1f} {rent:>8}  {row['strategy']}"
         )
     if any(row["usd_per_gpu_hour"] is None for row in rows):
         print(
-            "gputop: GPUs without a known rent have no $/Mtok: gputop catalog import FILE adds yours",
+            "gputop: GPUs without a known rent have no $/Mtok: gputop catalog "
+            "import FILE adds yours",
             file=sys.stderr,
         )

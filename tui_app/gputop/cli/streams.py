@@ -1,4 +1,6 @@
-"""The one exit of all text that commands print: what others wrote is shown there, never obeyed by the terminal."""
+"""The one exit of all text that commands print: what others wrote is shown there, never obeyed by
+the terminal.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What stands on the normal screen after a run: the verdict, the first findings, the way back to the record."""
+"""What stands on the normal screen after a run: the verdict, the first findings, the way back to
+the record.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def summary_lines(report: Report) -> list[tuple[str, str]]:
 
 
 def shown(lines: list[tuple[str, str]]) -> list[str]:
-    """The lines as stderr takes them: each begins with who speaks; on a terminal wrapped at words and in colour."""
+    """The lines as stderr takes them: each begins with who speaks; on a terminal wrapped at words
+    and in colour.
+    """
     from gputop_analysis.text import painted
 
     if not sys.stderr.isatty():

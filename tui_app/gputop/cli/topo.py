@@ -1,4 +1,6 @@
-"""``gputop topo``: how the GPUs and network cards hang together: here, in a text, or in a server to rent."""
+"""``gputop topo``: how the GPUs and network cards hang together: here, in a text, or in a server to
+rent.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,8 @@ def _list(as_json: bool) -> int:
             else "PCIe"
         )
         print(
-            f"{one.name:<{width}}  {one.gpus} x {one.gpu or 'any':<16} {inside:<12} {one.nic_gbit:>5g} Gbit/s"
+            f"{one.name:<{width}}  {one.gpus} x {one.gpu or 'any':<16} {inside:<12} "
+            f"{one.nic_gbit:>5g} Gbit/s"
         )
     return 0
 

@@ -1,4 +1,6 @@
-"""``gputop validate``: a DeepSpeed or accelerate file, or a launch command, against its rules and a GPU's memory."""
+"""``gputop validate``: a DeepSpeed or accelerate file, or a launch command, against its rules and a
+GPU's memory.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ def execute(words: list[str]) -> int:
     options = parser().parse_args(own)
     if bool(options.files) == bool(command):
         raise CliError(
-            "give a file, or a command after --: gputop validate ds_config.json, gputop validate -- torchrun ..."
+            "give a file, or a command after --: gputop validate ds_config.json, gputop validate "
+            "-- torchrun ..."
         )
     if options.gpus is not None and options.gpus < 1:
         raise CliError("--gpus must be at least 1")

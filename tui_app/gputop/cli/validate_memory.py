@@ -1,4 +1,6 @@
-"""Whether a configuration's training fits on a GPU: what the file or the command says, and what the user adds."""
+"""Whether a configuration's training fits on a GPU: what the file or the command says, and what the
+user adds.
+"""
 
 from __future__ import annotations
 
@@ -104,7 +106,10 @@ def _judged(found: Estimate, gpu: str) -> tuple[list[Problem], dict[str, Any]]:
         "micro_batch": found.setup.micro_batch,
         "seq": found.setup.seq,
     }
-    sizes = f"{total:.1f} of {room:.1f} GiB on {spec.name} ({found.setup.micro_batch} x {found.setup.seq} tokens)"
+    sizes = (
+        f"{total:.1f} of {room:.1f} GiB on {spec.name} ({found.setup.micro_batch} x "
+        f"{found.setup.seq} tokens)"
+    )
     if not data["fits"]:
         largest = max(found.peak.breakdown, key=lambda name: found.peak.breakdown[name]).replace(
             "_", " "

@@ -1,4 +1,6 @@
-"""``gputop why PATH``: the one cause that matters most, of a run or of a file that another tool recorded."""
+"""``gputop why PATH``: the one cause that matters most, of a run or of a file that another tool
+recorded.
+"""
 
 from __future__ import annotations
 

@@ -18,8 +18,9 @@ _ERASE = "\r\x1b[K"
 def working(what: str, in_place: bool = True) -> Iterator[None]:
     """Say ``what`` on stderr once the block has taken a second; nothing before.
 
-    On a terminal the line counts the seconds and goes away at the end; elsewhere it is written once. A timer's signal
-    and not a thread does it, as some commands fork. Inside another such block it does nothing.
+    On a terminal the line counts the seconds and goes away at the end; elsewhere it is written
+    once. A timer's signal and not a thread does it, as some commands fork. Inside another such
+    block it does nothing.
 
     Args:
         what: begins in lower case, as in ``reading the record``.
@@ -37,7 +38,8 @@ def working(what: str, in_place: bool = True) -> Iterator[None]:
         said = True
         seconds = f" {time.monotonic() - began:.0f} s" if counting else ""
         _write(
-            f"{_ERASE if counting else ''}gputop: {what} ...{seconds}{'' if counting else os.linesep}"
+            f"{_ERASE if counting else ''}gputop: {what} "
+            f"...{seconds}{'' if counting else os.linesep}"
         )
 
     before = signal.signal(signal.SIGALRM, say)

@@ -1,4 +1,6 @@
-"""``gputop doctor --hardware``: is a device, host or link slower than its peers, or than its catalog says."""
+"""``gputop doctor --hardware``: is a device, host or link slower than its peers, or than its
+catalog says.
+"""
 
 from __future__ import annotations
 
@@ -167,7 +169,10 @@ def _judged(ranks: list[Place], python: str, where: str, names: list[str]) -> It
         speeds[first].append(speed)
         speeds[second].append(speed)
     middle = statistics.median(speed for _, _, speed in found["pairs"])
-    facts = f"all-reduce {found['all_reduce_gbs']:.3g} GB/s, sends {middle:.3g} GB/s in the median (gloo)"
+    facts = (
+        f"all-reduce {found['all_reduce_gbs']:.3g} GB/s, sends {middle:.3g} GB/s in the "
+        "median (gloo)"
+    )
     slow = []
     for rank, own in speeds.items():
         others = [s for a, b, s in found["pairs"] if rank not in (a, b)]
@@ -178,7 +183,9 @@ def _judged(ranks: list[Place], python: str, where: str, names: list[str]) -> It
 
 
 def _probe(place: Place, python: str, words: list[str]) -> subprocess.CompletedProcess[str] | str:
-    """Run the probe there, from its text: nothing is installed. Returns why not where it cannot be started."""
+    """Run the probe there, from its text: nothing is installed. Returns why not where it cannot be
+    started.
+    """
     command = [python, "-", *words]
     if place.start:
         command = [*place.start, shlex.join(command)]
@@ -211,5 +218,8 @@ def _answer(done: subprocess.CompletedProcess[str] | str) -> dict[str, Any] | st
 
 def _reach(place: Place) -> str:
     if place.start:
-        return f"{shlex.join(place.start)} must work without a password, and the interpreter must have torch"
+        return (
+            f"{shlex.join(place.start)} must work without a password, and the interpreter must "
+            "have torch"
+        )
     return "activate the environment that trains, or name its interpreter with --python"

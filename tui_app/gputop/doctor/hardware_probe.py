@@ -1,6 +1,8 @@
-"""Measures one host, or its links as one rank of several; runs in the interpreter that trains, alone or through ssh.
+"""Measures one host, or its links as one rank of several; runs in the interpreter that trains,
+alone or through ssh.
 
-Prints one line of JSON. Standard library and torch only: it is sent to hosts where gputop is not installed.
+Prints one line of JSON. Standard library and torch only: it is sent to hosts where gputop is not
+installed.
 """
 
 import json
@@ -99,7 +101,9 @@ def measure_host(folder):
 
 
 def measure_links(rank, world, where):
-    """All-reduce of all ranks, then sends between each pair, in GB/s; the first rank's are printed."""
+    """All-reduce of all ranks, then sends between each pair, in GB/s; the first rank's
+    are printed.
+    """
     import datetime as dt
 
     import torch

@@ -16,7 +16,9 @@ from gputop_probes.record.reader import RunRecord
 
 
 def devices(record: RunRecord) -> dict[int, tuple[str, int]]:
-    """The GPU of each rank: by its UUID, which CUDA_VISIBLE_DEVICES cannot renumber, else by the index it gave."""
+    """The GPU of each rank: by its UUID, which CUDA_VISIBLE_DEVICES cannot renumber, else by the
+    index it gave.
+    """
     by_uuid = {
         gpu.uuid: (name, gpu.index)
         for name, h in record.hosts.items()
@@ -36,7 +38,9 @@ def devices(record: RunRecord) -> dict[int, tuple[str, int]]:
 
 
 def by_worth(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """What stops the run first, then by what the fix would win back, what is merely worth knowing last."""
+    """What stops the run first, then by what the fix would win back, what is merely worth knowing
+    last.
+    """
 
     def place(one: Finding) -> tuple[int, float, int]:
         group = {"critical": 0, "info": 2}.get(one.severity, 1)

@@ -1,4 +1,6 @@
-"""What the catalog screen shows, as plain data: an order, a filter, marks; and the facts of a GPU in words."""
+"""What the catalog screen shows, as plain data: an order, a filter, marks; and the facts of a GPU
+in words.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class CatalogView:
     sort: str = ""
     words: str = ""
     marked: tuple[str, ...] = ()
-    """Names, in the order in which they were marked; a filter or another order does not change them."""
+    """Names, in the order in which they were marked; a filter or another order does not change
+    them.
+    """
 
     @property
     def shown(self) -> list[Listed]:

@@ -11,7 +11,9 @@ POINTS = 400
 
 
 def loss_curve(record: RunRecord) -> Curve:
-    """Loss of the lowest rank that knows one: from the device clock's late records, else from the steps."""
+    """Loss of the lowest rank that knows one: from the device clock's late records, else from the
+    steps.
+    """
     for rank in record.ranks():
         for rows in (record.device(rank), record.steps(rank)):
             curve = _thin(rows)
@@ -21,7 +23,9 @@ def loss_curve(record: RunRecord) -> Curve:
 
 
 def _thin(rows: Table) -> Curve:
-    """At most ``POINTS`` finite values at even distances; only those are read from the mapped file."""
+    """At most ``POINTS`` finite values at even distances; only those are read from the
+    mapped file.
+    """
     if not len(rows):
         return Curve()
     index = np.unique(np.linspace(0, len(rows) - 1, POINTS).astype(np.int64))

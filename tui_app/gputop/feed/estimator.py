@@ -1,4 +1,6 @@
-"""Computes what the estimator screen shows, in a worker thread; and reads what the live run itself trains."""
+"""Computes what the estimator screen shows, in a worker thread; and reads what the live run itself
+trains.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ if TYPE_CHECKING:
 Tracer = Callable[["Setup", str, Callable[[str], None]], "Estimate"]
 """(setup, GPU, told of the progress) -> the estimate of a trace."""
 _KEPT = 64
-NOT_TOLD = "The run's model has no configuration that says its architecture, or its batches have no sequence length."
+NOT_TOLD = (
+    "The run's model has no configuration that says its architecture, or its batches "
+    "have no sequence length."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,9 @@ class Estimator:
         self._known: dict[tuple[Setup, str], Estimate] = {}
 
     def answer(self, form: Form) -> Result:
-        """By a trace where this setup was traced, else by the profile or the formula tier. Never raises."""
+        """By a trace where this setup was traced, else by the profile or the formula tier. Never
+        raises.
+        """
         base = self._of(form.base, form.gpu)[0] if form.base is not None else None
         found, problem = self._of(form.setup, form.gpu)
         return Result(form, found, base, problem)

@@ -121,7 +121,9 @@ def cpu_share(view: RunView, found: Finding) -> Plot | None:
 
 
 def reported(axis: str) -> Drawer:
-    """What the training itself said, with its jumps marked: the loss, the norm, the learning rate, the scale."""
+    """What the training itself said, with its jumps marked: the loss, the norm, the learning rate,
+    the scale.
+    """
 
     def picture(view: RunView, found: Finding) -> Plot | None:
         known = numerics(view, _rank(view, found))
@@ -167,7 +169,9 @@ def _known(column):
 
 
 def rank_waits(view: RunView, found: Finding) -> Plot | None:
-    """Each rank's own time and its wait for the others: the rank that never waits is the one that holds up."""
+    """Each rank's own time and its wait for the others: the rank that never waits is the one that
+    holds up.
+    """
     waited = waits(view)
     if waited is None:
         return None

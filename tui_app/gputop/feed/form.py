@@ -1,4 +1,6 @@
-"""The estimator's form as plain data: which lines it has, what an arrow key makes of a value, what goes with what."""
+"""The estimator's form as plain data: which lines it has, what an arrow key makes of a value, what
+goes with what.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,9 @@ class Form:
         return found
 
     def stepped(self, name: str, direction: int) -> Form:
-        """With the next value of a line that can be trained, or the one before; the same where there is none."""
+        """With the next value of a line that can be trained, or the one before; the same where
+        there is none.
+        """
         if name == MODEL:
             return self
         if name == GPU:
@@ -146,7 +150,9 @@ class Form:
         return replace(self, setup=self.past[-1], past=self.past[:-1]) if self.past else self
 
     def marked(self) -> Form:
-        """With the present setup to compare with; without any where that is what it is compared with already."""
+        """With the present setup to compare with; without any where that is what it is compared
+        with already.
+        """
         return replace(self, base=None if self.base == self.setup else self.setup)
 
 
@@ -256,7 +262,9 @@ def differences(one: Setup, other: Setup) -> Iterator[tuple[str, str, str]]:
 
 
 def command(form: Form, run: str = "", trained: Setup | None = None) -> str:
-    """The command line that asks the same; of a run's own model it names the run, and what differs from it."""
+    """The command line that asks the same; of a run's own model it names the run, and what differs
+    from it.
+    """
     import shlex
 
     start = ["--model", form.setup.model.name]

@@ -15,7 +15,9 @@ OUTPUT_LINES = 14
 
 
 def stacks(view: RunView, found: Finding) -> Listing | None:
-    """One line a rank out of the stack dumps that a hang is judged by, else the newest; the finding's is marked."""
+    """One line a rank out of the stack dumps that a hang is judged by, else the newest; the
+    finding's is marked.
+    """
     hang = standstill(view)
     newest = {
         int(e["rank"]): e for e in view.record.events("stack_dump") if e.get("rank") is not None

@@ -1,4 +1,6 @@
-"""Follows a record that grows, one snapshot a call. Runs in a worker thread; a call never overlaps another."""
+"""Follows a record that grows, one snapshot a call. Runs in a worker thread; a call never overlaps
+another.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class Feed(Protocol):
         ...
 
     def take(self) -> Snapshot:
-        """The state now; blocking, for a worker thread. Never raises for a record that cannot be read."""
+        """The state now; blocking, for a worker thread. Never raises for a record that cannot be
+        read.
+        """
         ...
 
 
@@ -61,7 +65,9 @@ class LiveFeed:
         return self._last
 
     def take(self) -> Snapshot:
-        """Refresh the record and sum it up; on trouble the last snapshot with the reason in ``problem``."""
+        """Refresh the record and sum it up; on trouble the last snapshot with the reason in
+        ``problem``.
+        """
         from gputop_probes.record.reader import RecordError
 
         try:

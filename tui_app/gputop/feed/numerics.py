@@ -17,7 +17,9 @@ from gputop_probes.record.reader import RunRecord
 MARKS_AT_MOST = 12
 """A chart: more could not be told apart."""
 MARKS_APART = 60
-"""Marks lie at least this part of the axis from each other; of two that are closer the larger one stays."""
+"""Marks lie at least this part of the axis from each other; of two that are closer the larger one
+stays.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,9 @@ def charts(found: Numerics) -> dict[str, Chart]:
 
 
 def _marks(found: Numerics, axis: str) -> tuple[Mark, ...]:
-    """The instabilities on every axis, with a head where this axis jumps; then the largest jumps of this axis alone."""
+    """The instabilities on every axis, with a head where this axis jumps; then the largest jumps of
+    this axis alone.
+    """
     apart = (found.series.step[-1] - found.series.first_step[0]) / MARKS_APART
     marks = [_of_event(event, axis) for event in found.instabilities[-MARKS_AT_MOST:]]
     for one in sorted(
@@ -130,5 +134,8 @@ def _trend(found: Numerics) -> tuple[str, str] | None:
     if found.trend is None:
         return None
     one = found.trend
-    words = f"{one.first_loss:.4g} → {one.last_loss:.4g} over steps {one.first_step:,} to {one.last_step:,}"
+    words = (
+        f"{one.first_loss:.4g} → {one.last_loss:.4g} over steps {one.first_step:,} to "
+        f"{one.last_step:,}"
+    )
     return one.kind, f"{words} (Mann-Kendall p = {one.p:.2g} on {one.blocks} blocks)"

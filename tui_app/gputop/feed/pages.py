@@ -1,6 +1,8 @@
-"""What a screen above the main one shows besides the snapshot, read from the record while that screen is open.
+"""What a screen above the main one shows besides the snapshot, read from the record while that
+screen is open.
 
-The screen says what it wants; the worker thread that takes the snapshots reads it, no oftener than its cost allows.
+The screen says what it wants; the worker thread that takes the snapshots reads it, no oftener than
+its cost allows.
 """
 
 from __future__ import annotations

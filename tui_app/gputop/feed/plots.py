@@ -1,4 +1,6 @@
-"""What a chart shows, as plain values: made from a record in a worker thread, drawn by any screen of any size."""
+"""What a chart shows, as plain values: made from a record in a worker thread, drawn by any screen
+of any size.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One curve. Several values may lie at nearly one step: a spike between two points of the chart stays visible."""
+    """One curve. Several values may lie at nearly one step: a spike between two points of the chart
+    stays visible.
+    """
 
     name: str
     steps: tuple[float, ...]
@@ -43,7 +47,9 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Stacked columns of the ten phases, of which those in ``focus`` are in colour and the others are not."""
+    """Stacked columns of the ten phases, of which those in ``focus`` are in colour and the others
+    are not.
+    """
 
     title: str
     first_step: int
@@ -76,7 +82,9 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Lines of text: a traceback, where each rank stands. ``lines`` are ``(text, whether it matters most)``."""
+    """Lines of text: a traceback, where each rank stands. ``lines`` are ``(text, whether it matters
+    most)``.
+    """
 
     title: str
     lines: tuple[tuple[str, bool], ...]

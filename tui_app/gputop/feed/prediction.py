@@ -103,7 +103,8 @@ def _on_gpu(record: RunRecord) -> bool:
 
 
 def remember_run(record: RunRecord) -> str:
-    """Store what an ended run measured against its estimate; a line that says so, empty where there is nothing to say.
+    """Store what an ended run measured against its estimate; a line that says so, empty where there
+    is nothing to say.
 
     Raises:
         OSError: the store cannot be written.
@@ -121,8 +122,14 @@ def remember_run(record: RunRecord) -> str:
         default=0,
     )
     remember(found.record(record.name, t_ns))
-    sizes = f"predicted {found.estimated / 2**30:.2f} GiB, measured {found.measured.allocated / 2**30:.2f} GiB"
-    return f"GPU memory: {sizes} ({100 * (found.ratio - 1):+.1f} %); estimates of {found.setup.model.name} start from it"
+    sizes = (
+        f"predicted {found.estimated / 2**30:.2f} GiB, measured "
+        f"{found.measured.allocated / 2**30:.2f} GiB"
+    )
+    return (
+        f"GPU memory: {sizes} ({100 * (found.ratio - 1):+.1f} %); estimates of "
+        f"{found.setup.model.name} start from it"
+    )
 
 
 def _is_oom(event: dict[str, Any]) -> bool:

@@ -1,4 +1,6 @@
-"""Workload presets on the strategy screen: another question, or an answer that is no table of splits."""
+"""Workload presets on the strategy screen: another question, or an answer that is no table of
+splits.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ SHOWN = 12
 
 
 class Preset(NamedTuple):
-    """What a preset gives: the question that it asks from now on, and for servers and PPO a table in words."""
+    """What a preset gives: the question that it asks from now on, and for servers and PPO a table
+    in words.
+    """
 
     ask: Ask
     said: str
@@ -22,7 +26,8 @@ class Preset(NamedTuple):
 
 
 def apply(ask: Ask, name: str) -> Preset:
-    """A preset on the present model and GPUs. Searches for as long as ``gputop plan --workload`` does.
+    """A preset on the present model and GPUs. Searches for as long as ``gputop plan --workload``
+    does.
 
     Raises:
         ValueError: the model is not for it, or nothing fits; the message says why.

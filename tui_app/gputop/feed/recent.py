@@ -22,7 +22,8 @@ def recent_steps(record: RunRecord, previous: RecentSteps | None = None) -> Rece
 
     Args:
         record: the record, or a cut of it.
-        previous: the last result; its column width is kept while it still fits, so that the picture does not rescale.
+        previous: the last result; its column width is kept while it still fits, so that the picture
+            does not rescale.
     """
     tails = {rank: tail for rank in record.ranks() if len(tail := _tail(record.steps(rank)))}
     if not tails:

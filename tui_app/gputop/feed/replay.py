@@ -22,14 +22,17 @@ SLOWEST, FASTEST = 0.25, 64.0
 
 
 class ReplayFeed:
-    """Snapshots of a finished run. The screen calls ``seek`` and its like; a worker thread calls ``take``."""
+    """Snapshots of a finished run. The screen calls ``seek`` and its like; a worker thread calls
+    ``take``.
+    """
 
     def __init__(self, run_dir: Path, clock: Clock | None = None, play: bool = False):
         """
         Args:
             run_dir: the record.
             clock: where the time of playing comes from.
-            play: begin at the first step and play; otherwise stand at the end, where the verdict is.
+            play: begin at the first step and play; otherwise stand at the end, where the verdict
+                is.
         """
         self.run_dir = run_dir
         self.clock = clock or SystemClock()

@@ -1,4 +1,6 @@
-"""A live run as the base line of the planner's question: what it trains, and how long its step takes."""
+"""A live run as the base line of the planner's question: what it trains, and how long its step
+takes.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class RunBase:
 
 @dataclass(frozen=True)
 class RunBaseLoader:
-    """Reads the base line out of the live run's record; ``example`` is what is asked where its model is not known."""
+    """Reads the base line out of the live run's record; ``example`` is what is asked where its
+    model is not known.
+    """
 
     example: Ask | None = None
 
@@ -57,8 +61,9 @@ class RunBaseLoader:
 
 
 def base_of(setup: Setup, run: MeasuredRun | None, name: str) -> RunBase:
-    """The question that a run answers itself; what it measured corrects the plan where it runs on a GPU of the catalog,
-    and is None where there is none."""
+    """The question that a run answers itself; what it measured corrects the plan where it runs on a
+    GPU of the catalog, and is None where there is none.
+    """
     import numpy as np
 
     from gputop_analysis.planner import memory

@@ -20,7 +20,9 @@ RANKS_AT_MOST = 16
 def extremes(
     steps: Array, values: Array, bins: int = BINS
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The smallest and the largest value of each bin, in the order in which they come, and the newest value."""
+    """The smallest and the largest value of each bin, in the order in which they come, and the
+    newest value.
+    """
     keep = np.isfinite(values)
     steps, values = steps[keep].astype(float), values[keep].astype(float)
     if len(values) <= 2 * bins:
@@ -42,7 +44,9 @@ def line(
     values: Callable[[Array, Array], Array],
     style: str = "allocated",
 ) -> Line:
-    """A value per step of one rank's last attempt; ``values`` gets the rows and the steps that each stands for."""
+    """A value per step of one rank's last attempt; ``values`` gets the rows and the steps that each
+    stands for.
+    """
     series = view.per_rank[rank]
     rows, counts = series.rows[series.attempt_start :], series.n_steps[series.attempt_start :]
     rows, counts = rows[_usable(rows)], counts[_usable(rows)]
@@ -89,7 +93,9 @@ def columns(
 
 
 def trend_line(one: Line) -> Line | None:
-    """The Theil-Sen line of the minima of eight windows: what a leak is judged by; None for too short a curve."""
+    """The Theil-Sen line of the minima of eight windows: what a leak is judged by; None for too
+    short a curve.
+    """
     from gputop_analysis.stats import theil_sen
 
     if len(one.values) < 24:

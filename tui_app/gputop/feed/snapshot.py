@@ -1,4 +1,6 @@
-"""What the screen may know, frozen at one moment. Plain values only: widgets need neither NumPy nor the record."""
+"""What the screen may know, frozen at one moment. Plain values only: widgets need neither NumPy nor
+the record.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ class RecentSteps(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """The last minutes in bins of equally many seconds, the newest last; NaN where no step was under way."""
+    """The last minutes in bins of equally many seconds, the newest last; NaN where no step was
+    under way.
+    """
 
     bin_s: float = 1.0
     phases_ms: tuple[tuple[float, ...], ...] = ()
@@ -54,7 +58,9 @@ class Timeline(NamedTuple):
 
 
 class Useful(NamedTuple):
-    """How much of the time is useful compute, and of the device's peak; NaN where it is not known."""
+    """How much of the time is useful compute, and of the device's peak; NaN where it is
+    not known.
+    """
 
     share: float = float("nan")
     mfu: float = float("nan")
@@ -94,8 +100,8 @@ class Resources(NamedTuple):
 class History(NamedTuple):
     """Short series for the meters, oldest first, one value a sample.
 
-    Keys are ``gpu HOST INDEX`` and ``cpu HOST`` in percent, ``memory HOST INDEX`` in GiB, and ``rank RANK``: percent
-    of one core.
+    Keys are ``gpu HOST INDEX`` and ``cpu HOST`` in percent, ``memory HOST INDEX`` in GiB, and
+    ``rank RANK``: percent of one core.
     """
 
     series: Mapping[str, tuple[float, ...]] = MappingProxyType({})
@@ -121,7 +127,9 @@ class Position(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """Something that an agent sent on request, or that nobody can miss: a stack dump, a profile, an exception."""
+    """Something that an agent sent on request, or that nobody can miss: a stack dump, a profile, an
+    exception.
+    """
 
     t_ns: int
     kind: str
@@ -160,7 +168,9 @@ class Snapshot(NamedTuple):
     prediction: Prediction | None = None
     """What was estimated for this run; None while it is not known what is trained."""
     page: object | None = None
-    """What the screen above the main one asked for (``feed.pages``); None while none is open or nothing is read yet."""
+    """What the screen above the main one asked for (``feed.pages``); None while none is open or
+    nothing is read yet.
+    """
 
     @property
     def ended(self) -> bool:
@@ -197,7 +207,8 @@ def empty_summary(
 
 
 def first_snapshot(run_dir: Path, now_ns: int = 0) -> Snapshot:
-    """What can be said before the record is mapped: the command, read from ``run.json`` alone. Never raises.
+    """What can be said before the record is mapped: the command, read from ``run.json`` alone.
+    Never raises.
 
     Args:
         run_dir: the record.

@@ -1,6 +1,8 @@
-"""The last two minutes over time: phases of a step, waiting and speed in bins of equally many milliseconds.
+"""The last two minutes over time: phases of a step, waiting and speed in bins of equally many
+milliseconds.
 
-Unlike columns of steps, bins of time show a slow step as wide as it is, and a gap where the run stood.
+Unlike columns of steps, bins of time show a slow step as wide as it is, and a gap where the run
+stood.
 """
 
 from __future__ import annotations
@@ -69,7 +71,9 @@ def _tail(steps: Table) -> Table:
 
 
 def _binned(rows: Table, edges: Any) -> tuple[Any, Any]:
-    """Steps and nanoseconds of each phase in each bin; a step counts in a bin as far as it lies in it."""
+    """Steps and nanoseconds of each phase in each bin; a step counts in a bin as far as it lies in
+    it.
+    """
     ends = rows["t_end_ns"].astype(np.float64)
     starts = np.maximum(ends - rows["wall_ns"], np.concatenate([[-np.inf], ends[:-1]]))
     knots = np.stack([starts, ends], axis=1).ravel()
@@ -84,7 +88,9 @@ def _binned(rows: Table, edges: Any) -> tuple[Any, Any]:
 
 
 def _waits(record: RunRecord, ranks: list[int], edges: Any) -> Any:
-    """Exposed wait inside backward a step and bin, in ms: measured in the bin, else the mean of those measured."""
+    """Exposed wait inside backward a step and bin, in ms: measured in the bin, else the mean of
+    those measured.
+    """
     count = len(edges) - 1
     sums, records = np.zeros(count), np.zeros(count)
     for rank in ranks:

@@ -1,4 +1,6 @@
-"""What the topology screen lists: this machine where it has GPUs, and the servers that are known."""
+"""What the topology screen lists: this machine where it has GPUs, and the servers that
+are known.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A run whose model tells no architecture, as a question to the planner: what it does tell, on a model of its size."""
+"""A run whose model tells no architecture, as a question to the planner: what it does tell, on a
+model of its size.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +15,16 @@ if TYPE_CHECKING:
     from gputop_analysis.vram.setup import ModelShape
 
 FURTHEST = 2.0
-"""Parameters of the catalog's model over the run's, or the other way round, at which it still stands for it."""
+"""Parameters of the catalog's model over the run's, or the other way round, at which it still
+stands for it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A live run that does not tell its model's architecture: what else is known of it, with another model."""
+    """A live run that does not tell its model's architecture: what else is known of it, with
+    another model.
+    """
 
     ask: Ask
     text: str
@@ -28,8 +34,9 @@ class Unknown:
 
 
 def unknown(view: RunView, example: Ask) -> Unknown:
-    """The run's GPUs, tokens of a step, types and optimizer, with the catalog's model that is nearest in parameters.
-    Where none is near the example stays as it is on the run's GPUs: a small model's batch says nothing of a large one.
+    """The run's GPUs, tokens of a step, types and optimizer, with the catalog's model that is
+    nearest in parameters. Where none is near the example stays as it is on the run's GPUs: a small
+    model's batch says nothing of a large one.
     """
     from gputop_analysis.vram.from_run import setup_of
 
@@ -49,7 +56,9 @@ def unknown(view: RunView, example: Ask) -> Unknown:
 
 
 def _has_tokens(view: RunView) -> bool:
-    """Whole numbers in its batches are ids; other values are features, of which a matrix is no sequence."""
+    """Whole numbers in its batches are ids; other values are features, of which a matrix is no
+    sequence.
+    """
     kinds = ((view.hello() or {}).get("batch") or {}).get("dtypes") or {}
     return any("int" in str(kind) for kind in kinds.values())
 

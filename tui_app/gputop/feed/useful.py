@@ -1,4 +1,6 @@
-"""How much of the time is useful compute: the budget's first line, read as often as its cost allows."""
+"""How much of the time is useful compute: the budget's first line, read as often as its cost
+allows.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ class UsefulReader:
         self._next = float("-inf")
 
     def of(self, record: RunRecord, window_steps: int | None, at_once: bool = False) -> Useful:
-        """The budget's useful compute and MFU over the window; ``at_once`` reads them whatever was read before."""
+        """The budget's useful compute and MFU over the window; ``at_once`` reads them whatever was
+        read before.
+        """
         began = self._clock.monotonic()
         if at_once or began >= self._next:
             self._last = useful(record, window_steps)

@@ -1,4 +1,6 @@
-"""What single changes would do to a configuration: of a live run as it is, or of a line of the strategy table."""
+"""What single changes would do to a configuration: of a live run as it is, or of a line of the
+strategy table.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ def of_choice(ask: Ask, chosen: Choice, base: RunBase | None) -> WhatIf:
     subject = _subject(ask, chosen.layout, base)
     low, high = chosen.interval_s
     by = "corrected by the run" if subject.calibration.rows else "predicted"
-    now = f"{by}: {_ms(chosen.step_s)} a step, {_ms(low)} to {_ms(high)} in 80 % of cases, {chosen.reserved_gib:.1f} GiB"
+    now = (
+        f"{by}: {_ms(chosen.step_s)} a step, {_ms(low)} to {_ms(high)} in 80 % of cases, "
+        f"{chosen.reserved_gib:.1f} GiB"
+    )
     return _answer(f"What if: {chosen.name}", now, subject, chosen.step_s, ask)
 
 
@@ -47,10 +52,16 @@ def of_run(base: RunBase) -> WhatIf:
 
     subject = _subject(base.ask, layout_of_setup(base.setup).row(0), base)
     if not base.step_s:
-        now = f"the run was not measured on a GPU: everything is predicted, on {base.ask.gpus} x {base.ask.gpu}"
+        now = (
+            f"the run was not measured on a GPU: everything is predicted, on {base.ask.gpus} "
+            f"x {base.ask.gpu}"
+        )
         return _answer(f"What if: run {base.name}", now, subject, 0.0, base.ask)
     peak = f", {base.peak_gib:.1f} GiB" if base.peak_gib else ""
-    now = f"measured: {_ms(base.step_s)} a step{peak}, on {base.ask.gpus} x {base.ask.gpu}; changes are predicted from it"
+    now = (
+        f"measured: {_ms(base.step_s)} a step{peak}, on {base.ask.gpus} x {base.ask.gpu}; "
+        "changes are predicted from it"
+    )
     measured = replace(subject, measured_s=base.step_s, measured_gib=base.peak_gib)
     return _answer(f"What if: run {base.name}", now, measured, base.step_s, base.ask)
 

@@ -41,7 +41,9 @@ _FILLED = ((0x00, 0x40, 0x44, 0x46, 0x47), (0x00, 0x80, 0xA0, 0xB0, 0xB8))
 
 
 def area(values: Sequence[float], width: int, top: float) -> str:
-    """The newest values as one row of filled dots on a scale of 0 to ``top``, right-aligned; NaN leaves a gap."""
+    """The newest values as one row of filled dots on a scale of 0 to ``top``, right-aligned; NaN
+    leaves a gap.
+    """
     columns = 2 * width
     if len(values) > columns:
         values = [_known_mean(values, x, columns) for x in range(columns)]
@@ -69,7 +71,9 @@ def _dots(value: float, top: float) -> int:
 
 
 def area_rows(values: Sequence[float], width: int, height: int, top: float) -> list[str]:
-    """Values spread over ``width`` cells as an area of ``height`` rows on a scale of 0 to ``top``; NaN: a gap."""
+    """Values spread over ``width`` cells as an area of ``height`` rows on a scale of 0 to ``top``;
+    NaN: a gap.
+    """
     columns = 2 * width
     rows = [[0] * width for _ in range(height)]
     for x in range(columns):

@@ -34,7 +34,9 @@ def table(
     depth: int = DEEPEST,
     beside: Layers | None = None,
 ) -> list[Row]:
-    """A heading and a row a layer; ``beside``: the same layers of another rank, their time in a column."""
+    """A heading and a row a layer; ``beside``: the same layers of another rank, their time in a
+    column.
+    """
     lines = _lines(found, sort, search, folded, depth)
     other = {one.path: one for one in beside.root.walk()} if beside else {}
     columns = _columns(width - (11 if beside else 0), found)

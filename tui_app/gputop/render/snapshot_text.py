@@ -18,7 +18,9 @@ from gputop_probes.record.plain import plain_line
 
 
 def finite(value: Any) -> Any:
-    """The same value for JSON: records as objects by the names of their fields, every NaN and infinity as None."""
+    """The same value for JSON: records as objects by the names of their fields, every NaN and
+    infinity as None.
+    """
     if is_dataclass(value) and not isinstance(value, type):
         return finite(asdict(value))
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
@@ -45,7 +47,9 @@ def json_text(snapshot: Snapshot) -> str:
 
 
 def csv_text(snapshot: Snapshot) -> str:
-    """One line a rank: step time, waiting and the mean of each phase, milliseconds; memory in GiB."""
+    """One line a rank: step time, waiting and the mean of each phase, milliseconds;
+    memory in GiB.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     head = ["rank", "host", "steps", "step_time_p50_ms", "step_time_p95_ms", "wait_mean_ms"]
@@ -94,7 +98,8 @@ def markdown(snapshot: Snapshot) -> str:
     if len(run.ranks) > 1:
         lines += ["", "| rank | host | step p50 ms | wait ms |", "|--:|---|--:|--:|"]
         lines += [
-            f"| {r.rank} | {plain(r.host)} | {numbers.ms(r.step_time_p50_ms)} | {numbers.ms(r.wait_mean_ms)} |"
+            f"| {r.rank} | {plain(r.host)} | {numbers.ms(r.step_time_p50_ms)} | "
+            f"{numbers.ms(r.wait_mean_ms)} |"
             for r in run.ranks
         ]
     for finding in snapshot.findings:

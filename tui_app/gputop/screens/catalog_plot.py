@@ -95,7 +95,9 @@ class CatalogPlot(Typed, ModalScreen[None]):
 
 
 def letters(found: Sequence[Point], marked: Sequence[str]) -> list[tuple[str, Point]]:
-    """What is named: the marked ones by the letters of their marks, and those that none beats by small ones."""
+    """What is named: the marked ones by the letters of their marks, and those that none beats by
+    small ones.
+    """
     by_name = {point.name: point for point in found}
     named = [(MARKS[i], by_name[name]) for i, name in enumerate(marked) if name in by_name]
     best = [point for point in front(found) if point.name not in marked]

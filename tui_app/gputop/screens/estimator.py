@@ -1,4 +1,6 @@
-"""The estimator: a form on the left, its answer on the right; every change is estimated again at once."""
+"""The estimator: a form on the left, its answer on the right; every change is estimated again at
+once.
+"""
 
 from __future__ import annotations
 
@@ -222,7 +224,9 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
             self._step(1)
 
     def on_key(self, event: Key) -> None:
-        """Figures begin to be typed into the line at the cursor; while typing, letters go there too."""
+        """Figures begin to be typed into the line at the cursor; while typing, letters go there
+        too.
+        """
         widget, line = self._form_widget, self._form_widget.line
         if (
             line is None

@@ -36,7 +36,8 @@ def write(kind: str, snapshot: Snapshot, picture: str, folder: Path) -> Path:
 
 
 def write_new(folder: Path, stem: str, kind: str, text: str) -> Path:
-    """Write a file of that name, or of the name with a number where it is there already, and return its path.
+    """Write a file of that name, or of the name with a number where it is there already, and return
+    its path.
 
     Raises:
         OSError: the folder cannot be written.

@@ -12,7 +12,9 @@ from gputop.screens.dialog import TextDialog
 
 
 class LaunchDialog(TextDialog):
-    """``files`` by name, with what is to be typed among them; ``s`` writes them into a folder of their own."""
+    """``files`` by name, with what is to be typed among them; ``s`` writes them into a folder of
+    their own.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("s", "save", show=False)]
 

@@ -1,4 +1,6 @@
-"""The one main screen: header, panels, footer. It owns the view (focus, zoom, hidden, paused), not the data."""
+"""The one main screen: header, panels, footer. It owns the view (focus, zoom, hidden, paused), not
+the data.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Search a model: what is typed filters the catalog; a path or any Hugging Face name in the local cache works too."""
+"""Search a model: what is typed filters the catalog; a path or any Hugging Face name in the local
+cache works too.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ ROWS = 14
 
 
 def matching(typed: str) -> list[tuple[str, str]]:
-    """(name, description) of the models whose name holds all words that were typed, in the catalog's order."""
+    """(name, description) of the models whose name holds all words that were typed, in the
+    catalog's order.
+    """
     from gputop_analysis import catalog
 
     words = typed.lower().replace("/", " ").split()
@@ -103,7 +107,8 @@ class ModelDialog(Typed, ModalScreen[str | None]):
         if not lines:
             lines = [
                 Content.styled(
-                    "No model of the catalog is called so; enter takes it as a path or a cached name.",
+                    "No model of the catalog is called so; enter takes it as a path "
+                    "or a cached name.",
                     muted,
                 )
             ]

@@ -54,7 +54,9 @@ class PageScreen(Typed, Screen[None]):
         yield footer
 
     def receive(self, snapshot: Snapshot, missed_steps: int | None) -> None:
-        """A new snapshot, with what this page reads once that is there; steps are missed while the picture is held."""
+        """A new snapshot, with what this page reads once that is there; steps are missed while the
+        picture is held.
+        """
         self.query_one(Header).paused_steps = missed_steps
         if missed_steps is not None:
             return

@@ -1,4 +1,6 @@
-"""Stacks of all ranks beside each other: ranks that stand at the same place are one column, the odd one first."""
+"""Stacks of all ranks beside each other: ranks that stand at the same place are one column, the odd
+one first.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def text(notices: Sequence[Notice], width: int) -> str:
 
 
 def _frames(notice: Notice) -> tuple[str, ...]:
-    """Frames of the training thread, the innermost first; of the first thread where none is marked."""
+    """Frames of the training thread, the innermost first; of the first thread where
+    none is marked.
+    """
     threads: list[dict[str, Any]] = list(notice.body.get("threads") or [])  # type: ignore[call-overload]
     training = [thread for thread in threads if thread.get("training")] or threads[:1]
     return tuple(str(frame) for thread in training for frame in thread.get("frames") or [])

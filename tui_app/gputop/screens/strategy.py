@@ -1,4 +1,6 @@
-"""The strategy screen: a question on the left, the ranked splits on the right, where their time goes below."""
+"""The strategy screen: a question on the left, the ranked splits on the right, where their time
+goes below.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ class ChangesFound(Message):
 
 
 class Solved(Message):
-    """A question has been answered: the one on the screen as it began, or (``ahead``) what a key would ask next."""
+    """A question has been answered: the one on the screen as it began, or (``ahead``) what a key
+    would ask next.
+    """
 
     def __init__(self, planned: Planned, base: RunBase | None, ahead: bool):
         super().__init__()
@@ -98,7 +102,9 @@ class StrategyScreen(Typed, Moving, Screen[None]):
     AUTO_FOCUS = "#form"
 
     def __init__(self, ask: Ask, source: str = "", keep: bool = False, what_if: bool = False):
-        """``keep``: the live run is the base line, but this question stays; ``what_if``: tell of the run at once."""
+        """``keep``: the live run is the base line, but this question stays; ``what_if``: tell of
+        the run at once.
+        """
         super().__init__()
         self._tell_what_if = what_if
         self._unknown: Unknown | None = None
@@ -202,8 +208,9 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         self._work_ahead()
 
     def _work_ahead(self) -> None:
-        """Once the worker is free it answers the present question, then what the arrow keys would ask at this line: a
-        plan takes longer than a key should, so it is ready before."""
+        """Once the worker is free it answers the present question, then what the arrow keys would
+        ask at this line: a plan takes longer than a key should, so it is ready before.
+        """
         wanted = next((ask for ask in self._coming() if ask not in self._known), None)
         if self._busy or wanted is None:
             return
@@ -304,7 +311,9 @@ class StrategyScreen(Typed, Moving, Screen[None]):
             self._step(1)
 
     def on_key(self, event: Key) -> None:
-        """Figures begin to be typed into the line at the cursor; while typing, letters go there too."""
+        """Figures begin to be typed into the line at the cursor; while typing, letters go there
+        too.
+        """
         form = self.form
         if self._on_table or form.entry.name not in _TYPED:
             return
@@ -420,7 +429,9 @@ class StrategyScreen(Typed, Moving, Screen[None]):
             self.notify(str(path), title="written")
 
     def action_what_if_this(self) -> None:
-        """Of the run as it is while the form has the focus and nothing was changed, else of the split at the cursor."""
+        """Of the run as it is while the form has the focus and nothing was changed, else of the
+        split at the cursor.
+        """
         if self._base is not None and not self._on_table and self.ask == self._base.ask:
             self._tell(of_run, self._base)
         elif self.table.chosen is not None:
@@ -432,7 +443,9 @@ class StrategyScreen(Typed, Moving, Screen[None]):
             )
 
     def _tell(self, ask: Callable[..., WhatIf], *about: object) -> None:
-        """The dialog comes with its answer: what it would say before is drawn slower than this takes."""
+        """The dialog comes with its answer: what it would say before is drawn slower than this
+        takes.
+        """
         self.run_worker(
             partial(self._changes, partial(ask, *about)),
             thread=True,

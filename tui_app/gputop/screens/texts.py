@@ -1,4 +1,6 @@
-"""What the reading dialogs say: help, a finding, stacks, a profile. Pure; colours come from the theme's variables."""
+"""What the reading dialogs say: help, a finding, stacks, a profile. Pure; colours come from the
+theme's variables.
+"""
 
 from __future__ import annotations
 

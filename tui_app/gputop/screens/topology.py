@@ -73,7 +73,10 @@ class TopologyScreen(Typed, Moving, Screen[None]):
         self.servers.listed = listed
         self.servers.cursor = place or 0
         if place is None:
-            said = f"no server with the {self._gpu} is known here; `gputop topo --from FILE` reads `nvidia-smi topo -m`"
+            said = (
+                f"no server with the {self._gpu} is known here; `gputop topo --from FILE` "
+                "reads `nvidia-smi topo -m`"
+            )
             self.query_one(TopologyTitle).show(said)
         self.matrix.show(self.servers.chosen)
 

@@ -16,9 +16,11 @@ else:
 
 
 class Typed(Base):
-    """Mixed into a screen: it leaves a key to the one on top of it, or beneath it once it has been closed.
+    """Mixed into a screen: it leaves a key to the one on top of it, or beneath it once it has been
+    closed.
 
-    Textual queues a key for the screen of the moment at which it came; the key before it may have changed that.
+    Textual queues a key for the screen of the moment at which it came; the key before it may have
+    changed that.
     """
 
     async def on_event(self, event: Event) -> None:

@@ -23,7 +23,9 @@ BORDER = 8
 
 
 class WhatIfDialog(TextDialog):
-    """All changes of one configuration; ``columns`` are the terminal's, ``colours`` the theme's variables."""
+    """All changes of one configuration; ``columns`` are the terminal's, ``colours`` the theme's
+    variables.
+    """
 
     def __init__(self, found: WhatIf, columns: int, colours: Mapping[str, str]):
         rows = table(found, min(columns * 96 // 100, 100) - BORDER)
@@ -34,8 +36,9 @@ class WhatIfDialog(TextDialog):
 
 
 def table(found: WhatIf, width: int) -> list[tuple[str, str]]:
-    """Lines of at most ``width`` columns with the role of their colour, the fastest first; those that fit no GPU and
-    those that break a rule at the end."""
+    """Lines of at most ``width`` columns with the role of their colour, the fastest first; those
+    that fit no GPU and those that break a rule at the end.
+    """
     name = min(NAME, width - FIGURES - 2)
     cost = "$/Mtok" if found.usd_per_million_tokens is not None else "no rent"
     can = sorted(

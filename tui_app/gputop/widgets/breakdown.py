@@ -1,4 +1,6 @@
-"""Where a step's time goes: stacked over the last minutes with its names inside, and one line a phase."""
+"""Where a step's time goes: stacked over the last minutes with its names inside, and one line a
+phase.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ class Part(NamedTuple):
 
 
 def parts_of(snapshot: Snapshot, taken_out: bool = True) -> list[Part]:
-    """The phases, and waiting for other ranks as a part of its own, ``taken_out`` of backward or beside it."""
+    """The phases, and waiting for other ranks as a part of its own, ``taken_out`` of backward or
+    beside it.
+    """
     run = snapshot.summary
     wait = run.wait_in_backward_ms if numbers.known(run.wait_in_backward_ms) else 0.0
     parts = []
@@ -50,7 +54,9 @@ def parts_of(snapshot: Snapshot, taken_out: bool = True) -> list[Part]:
 
 
 def draw(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> list[Row]:
-    """The chart with the table beside it where both fit, else one of them; with very little, one stacked bar."""
+    """The chart with the table beside it where both fit, else one of them; with very little, one
+    stacked bar.
+    """
     if not snapshot.summary.phases or not snapshot.timeline.phases_ms:
         return _waiting(snapshot, width)
     parts = parts_of(snapshot)
@@ -89,7 +95,9 @@ def legend(parts: list[Part], width: int) -> list[Row]:
 
 
 def table(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> list[Row]:
-    """Phase, mean, p50, p95, share and a bar. Phases that take no time are left out, the order never changes."""
+    """Phase, mean, p50, p95, share and a bar. Phases that take no time are left out, the order
+    never changes.
+    """
     wide = width >= 54
     names = (["mean ms"] if wide else []) + ["p50 ms", "p95 ms"]
     head = f"{'':2}{'phase':<10}" + "".join(right(name, 9) for name in names) + right("share", 7)

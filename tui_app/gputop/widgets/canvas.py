@@ -19,8 +19,10 @@ REVERSED = frozenset(["band-critical", "band-high"])
 
 
 class Canvas(Widget):
-    """Base of everything that shows a snapshot. Subclasses say what to draw in ``rows``, and of which of their reactive
-    values a change is to be drawn: ``class Form(Canvas, drawn=("cursor", "typed"))``."""
+    """Base of everything that shows a snapshot. Subclasses say what to draw in ``rows``, and of
+    which of their reactive values a change is to be drawn: ``class Form(Canvas, drawn=("cursor",
+    "typed"))``.
+    """
 
     def __init_subclass__(cls, drawn: tuple[str, ...] = (), **options: Any):
         super().__init_subclass__(**options)
@@ -39,7 +41,9 @@ class Canvas(Widget):
 
     @property
     def mono(self) -> bool:
-        """Whether the terminal shows no colour or no blocks, so that letters have to tell the phases apart."""
+        """Whether the terminal shows no colour or no blocks, so that letters have to tell the
+        phases apart.
+        """
         return self.app.no_color or getattr(self.app, "ascii_only", False)
 
     def redraw(self) -> None:

@@ -1,4 +1,6 @@
-"""Memory, GPUs and host over the run: tracks below each other on one time axis, with one cursor through all."""
+"""Memory, GPUs and host over the run: tracks below each other on one time axis, with one cursor
+through all.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ TALL = 3
 
 
 def draw(found: Resources, width: int, height: int, cursor: int | None = None) -> list[Row]:
-    """Each track in equally many rows; ``cursor`` is a cell of the charts whose values are shown."""
+    """Each track in equally many rows; ``cursor`` is a cell of the charts whose values
+    are shown.
+    """
     if not found.tracks or height < 1:
         return say("Known once the machine has been looked at twice.", width)
     tracks = found.tracks[:height]
@@ -92,7 +96,9 @@ def _axis(found: Resources, cells: int, cursor: int | None) -> Row:
 
 
 def predicted(found: Prediction, width: int) -> Row:
-    """``predicted 41.2, measured 41.0 (-0.5 %)``, peak allocated of one GPU; on a CPU what a GPU would need."""
+    """``predicted 41.2, measured 41.0 (-0.5 %)``, peak allocated of one GPU; on a CPU what a GPU
+    would need.
+    """
     by = f"{found.tier} tier" + (", calibrated" if found.calibrated else "")
     off = found.off_pct
     if off is None or found.measured_gib is None:
@@ -118,7 +124,9 @@ class HistoryPanel(Panel, drawn=("cursor",)):
     """Panel 2."""
 
     cursor: reactive[int | None] = reactive(None, repaint=False)
-    """Cell of the charts under the pointer, or where the keys moved it; None: the newest values are shown."""
+    """Cell of the charts under the pointer, or where the keys moved it; None: the newest values are
+    shown.
+    """
 
     def note(self, snapshot: Snapshot) -> Row:
         found = snapshot.panels.get("history", Resources())

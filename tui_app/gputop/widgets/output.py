@@ -1,4 +1,6 @@
-"""The command's output. Only lines on the screen are parsed, so thousands of lines a second cost little."""
+"""The command's output. Only lines on the screen are parsed, so thousands of lines a second cost
+little.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ _CACHE = 600
 
 
 class Output(Described, ScrollView, can_focus=True):
-    """Panel 6: a title line, then lines of the output, the newest at the bottom unless the user scrolled away."""
+    """Panel 6: a title line, then lines of the output, the newest at the bottom unless the user
+    scrolled away.
+    """
 
     DEFAULT_CSS = "Output { scrollbar-size: 0 0; overflow: hidden auto; }"
     tabbed: reactive[bool] = reactive(False)
@@ -180,7 +184,9 @@ class Output(Described, ScrollView, can_focus=True):
         self.move(direction * max(1, self.size.height - 2))
 
     def find(self, needle: str, backwards: bool = True) -> bool:
-        """Mark lines that hold ``needle`` and go to the next one above. Returns whether there is any."""
+        """Mark lines that hold ``needle`` and go to the next one above. Returns whether there is
+        any.
+        """
         self.needle = needle.lower()
         self._cache.clear()
         self.refresh()

@@ -1,7 +1,9 @@
-"""Where the panels lie, as a pure function of the size: every layout is designed, none is left to chance.
+"""Where the panels lie, as a pure function of the size: every layout is designed, none is left to
+chance.
 
-Compact (80x24) shows the breakdown, the findings and one switchable panel; normal (120x40) and wide (200x50) show
-framed panels in bands. A zoomed panel has the body for itself; a hidden one leaves its room to the others.
+Compact (80x24) shows the breakdown, the findings and one switchable panel; normal (120x40) and wide
+(200x50) show framed panels in bands. A zoomed panel has the body for itself; a hidden one leaves
+its room to the others.
 """
 
 from __future__ import annotations
@@ -65,7 +67,9 @@ def wants(request: Request) -> dict[str, Want]:
 
 
 def heights(items: Sequence[Want], rows: int) -> list[int]:
-    """Rows for each item: its least, then towards enough in turn, then what is left to those that stretch."""
+    """Rows for each item: its least, then towards enough in turn, then what is left to those that
+    stretch.
+    """
     result = [item.least for item in items]
     while sum(result) > rows and any(h > 1 for h in result):
         result[max(range(len(result)), key=lambda i: result[i])] -= 1
@@ -126,7 +130,9 @@ def _together(items: Sequence[Want]) -> Want:
 
 
 def _bands(request: Request, places: dict[str, tuple[int, int]]) -> list[list[str]]:
-    """Panels by band and place; where several have one place, the one that was switched to, else the first."""
+    """Panels by band and place; where several have one place, the one that was switched to, else
+    the first.
+    """
     shown: dict[tuple[int, int], str] = {}
     for id, place in places.items():
         if place not in shown or id == request.switched:

@@ -17,8 +17,10 @@ HEAT: tuple[tuple[float, str, str], ...] = (
     (1.15, "heat3", "█"),
     (float("inf"), "heat4", "█"),
 )
-"""Own work against the median rank: upper limit of the ratio, style, glyph where there is no colour. Finer than that
-of step times, since whole steps are less even than the work of ranks in step."""
+"""Own work against the median rank: upper limit of the ratio, style, glyph where there is no
+colour. Finer than that of step times, since whole steps are less even than the work of ranks in
+step.
+"""
 WORST = 5
 SIDE = 49
 """Cells of the list beside the map."""

@@ -39,7 +39,9 @@ class Line(NamedTuple):
 
 
 class Column(NamedTuple):
-    """One column: ``place`` is its importance, 0 stays longest; ``stretch`` cells it can use beyond its least."""
+    """One column: ``place`` is its importance, 0 stays longest; ``stretch`` cells it can use beyond
+    its least.
+    """
 
     head: str
     cells: int
@@ -56,7 +58,9 @@ def draw(
     cursor: int | None = None,
     mono: bool = False,
 ) -> list[Row]:
-    """The table, ``first`` ranks scrolled away, the rank at ``cursor`` marked; hosts in the last rows."""
+    """The table, ``first`` ranks scrolled away, the rank at ``cursor`` marked; hosts in the last
+    rows.
+    """
     lines = lines_of(snapshot)
     if not lines:
         return say("Ranks appear with their first training step.", width)
@@ -100,7 +104,9 @@ def lines_of(snapshot: Snapshot) -> list[Line]:
 
 
 def fitting(columns: list[Column], width: int) -> list[Column]:
-    """The columns that fit, the least important left out first; what is left over goes to those that stretch."""
+    """The columns that fit, the least important left out first; what is left over goes to those
+    that stretch.
+    """
     columns = list(columns)
 
     def used() -> int:
@@ -178,7 +184,9 @@ def _row(line: Line, columns: list[Column], chosen: bool) -> Row:
 
 
 def _mark(rank: RankSummary, severity: str | None, ended: bool) -> tuple[str, str]:
-    """Glyph and style: the worst finding about the rank, or that it is gone while the run goes on."""
+    """Glyph and style: the worst finding about the rank, or that it is gone while the
+    run goes on.
+    """
     if severity:
         return palette.SEVERITY[severity].glyph, severity
     return (" ", "text") if rank.alive or ended else ("○", "muted")
@@ -244,7 +252,9 @@ def _temperature(line: Line, cells: int) -> Row:
 
 
 def _gpu_memory(line: Line, cells: int) -> Row:
-    """``━`` allocated, ``▓`` reserved beyond it, ``░`` others', ``┃`` the peak; the colour says how full it is."""
+    """``━`` allocated, ``▓`` reserved beyond it, ``░`` others', ``┃`` the peak; the colour says how
+    full it is.
+    """
     gpu = line.gpu
     if gpu is None:
         return []
@@ -293,7 +303,9 @@ def _phases(line: Line, cells: int, mono: bool) -> Row:
 
 
 def _split(line: Line, slowest_ms: float, cells: int) -> Row:
-    """Own time as a heavy line, waiting for others as a dashed one, on the scale of the slowest step."""
+    """Own time as a heavy line, waiting for others as a dashed one, on the scale of the slowest
+    step.
+    """
     one = line.standing
     if one is None:
         return []
@@ -331,7 +343,9 @@ def _whole(value: float) -> str:
 
 
 def host_row(host: HostSummary, snapshot: Snapshot, width: int) -> Row:
-    """CPU, memory, disk and network of one host; a figure that does not fit is left out, never cut."""
+    """CPU, memory, disk and network of one host; a figure that does not fit is left
+    out, never cut.
+    """
     name = host.host if len(snapshot.summary.hosts) > 1 else "host"
     row: Row = [(left(shorten(name, 8), 8), "muted")]
     series = snapshot.history.of(f"cpu {host.host}")
@@ -361,7 +375,9 @@ def host_row(host: HostSummary, snapshot: Snapshot, width: int) -> Row:
 
 
 def phase_table(ranks: tuple[RankSummary, ...], width: int) -> list[Row]:
-    """Mean milliseconds a step of each phase and rank; what is well above the other ranks is marked."""
+    """Mean milliseconds a step of each phase and rank; what is well above the other ranks is
+    marked.
+    """
     room = max((width - 7) // PHASE_CELLS, 1)
     means = {
         p: [rank.phases_mean_ms.get(p, 0.0) for rank in ranks] for p in ranks[0].phases_mean_ms
@@ -477,7 +493,9 @@ class Ranks(ScrollingPanel):
             self.choose()
 
     def _slower(self, above: int, below: int, ranks: tuple[RankSummary, ...]) -> int:
-        """Of the two ranks of a cell the one with more work of its own, which a click there means."""
+        """Of the two ranks of a cell the one with more work of its own, which a click
+        there means.
+        """
         if below >= len(ranks):
             return above
         found = standings(ranks)
@@ -490,4 +508,7 @@ class Ranks(ScrollingPanel):
         phases = ", ".join(
             f"{name} {value:.3f}" for name, value in rank.phases_mean_ms.items() if value > 0
         )
-        return f"rank {rank.rank} on {rank.host}: step {rank.step_time_mean_ms:.3f} ms mean; of it {phases}"
+        return (
+            f"rank {rank.rank} on {rank.host}: step {rank.step_time_mean_ms:.3f} ms "
+            f"mean; of it {phases}"
+        )

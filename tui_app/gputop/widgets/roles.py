@@ -1,7 +1,7 @@
 """Colour roles that rows may name. Each is a variable of the theme, so a theme sets every colour.
 
-They are no component classes of CSS: parsing thirty rules and styling as many components took a tenth of the time to
-the first frame.
+They are no component classes of CSS: parsing thirty rules and styling as many components took a
+tenth of the time to the first frame.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Ranks against each other by their own work: step time less waiting, which is all that can differ in step."""
+"""Ranks against each other by their own work: step time less waiting, which is all that can differ
+in step.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def standings(ranks: Sequence[RankSummary]) -> list[Standing]:
 
 
 def _own_phases(rank: RankSummary, wait_ms: float) -> dict[str, float]:
-    """Its phases without the waiting in them: that in collectives, and the rest of it, which is in backward."""
+    """Its phases without the waiting in them: that in collectives, and the rest of it, which is in
+    backward.
+    """
     phases = {phase.name: rank.phases_mean_ms.get(phase.name, 0.0) for phase in palette.PHASES}
     hidden = max(wait_ms - phases.pop("comm"), 0.0)
     phases["backward"] -= min(hidden, phases["backward"])

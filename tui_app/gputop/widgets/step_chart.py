@@ -1,4 +1,6 @@
-"""The stacked chart of a step over time: newest at the right edge, names inside, a gap where the run stood."""
+"""The stacked chart of a step over time: newest at the right edge, names inside, a gap where the
+run stood.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ Columns = list[tuple[float, ...]]
 
 
 def parted(line: Timeline) -> Columns:
-    """Milliseconds of each part in each bin: waiting is taken out of backward, what is more than it out of other."""
+    """Milliseconds of each part in each bin: waiting is taken out of backward, what is more than it
+    out of other.
+    """
     backward, other = PHASES.index("backward"), PHASES.index("other")
     after = backward + 1
     columns: Columns = []
@@ -60,7 +64,9 @@ def parted(line: Timeline) -> Columns:
 
 
 def in_cells(line: Timeline, columns: Columns, cells: int) -> tuple[Columns, float]:
-    """One column a cell, the newest last, and the seconds of a cell: several bins joined, or one drawn wider."""
+    """One column a cell, the newest last, and the seconds of a cell: several bins joined, or one
+    drawn wider.
+    """
     joined = max(math.ceil(len(columns) / cells), 1)
     if joined > 1:
         lead = -len(columns) % joined
@@ -134,7 +140,9 @@ def _tick(y: int, height: int, top: float) -> str:
 
 
 def _typical_high(totals: list[float]) -> float:
-    """The 95th percentile of the column heights: a single slow column does not flatten the others."""
+    """The 95th percentile of the column heights: a single slow column does not flatten
+    the others.
+    """
     ordered = sorted(totals)
     return ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))] if ordered else 1.0
 
@@ -143,7 +151,9 @@ def _typical_high(totals: list[float]) -> float:
 
 
 def _tagged(snapshot: Snapshot, rows: list[Row], top: float) -> list[Row]:
-    """The names of the parts at the right end of the area, each as near to its part as the others let it."""
+    """The names of the parts at the right end of the area, each as near to its part as the others
+    let it.
+    """
     means = means_of(snapshot)
     total = sum(means.values())
     named = [name for name in PARTS if means.get(name, 0.0) > LEAST_SHARE * total]

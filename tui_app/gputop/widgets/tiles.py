@@ -1,4 +1,6 @@
-"""Tiles below the header: step, speed, useful share, loss and peak memory, each a figure with its trend."""
+"""Tiles below the header: step, speed, useful share, loss and peak memory, each a figure with its
+trend.
+"""
 
 from __future__ import annotations
 

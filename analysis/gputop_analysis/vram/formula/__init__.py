@@ -1,4 +1,6 @@
-"""The formula tier: memory from the dimensions of a transformer, without torch and without a trace."""
+"""The formula tier: memory from the dimensions of a transformer, without torch and
+without a trace.
+"""
 
 from __future__ import annotations
 

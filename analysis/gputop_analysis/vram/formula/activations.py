@@ -1,9 +1,10 @@
 """What the forward pass of a transformer layer keeps for its backward pass, in bytes of one token.
 
-After Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models", section 4 (34 sbh and
-5 as²b for a GPT layer in 16 bits), taken apart so that grouped queries, gated MLPs, experts, frozen weights and fused
-kernels are counted by what they keep: an operation keeps those inputs that a gradient needs, a tensor counts once. What
-PyTorch's operations keep was read off traces of Transformers' own modules.
+After Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models",
+section 4 (34 sbh and 5 as²b for a GPT layer in 16 bits), taken apart so that grouped queries, gated
+MLPs, experts, frozen weights and fused kernels are counted by what they keep: an operation keeps
+those inputs that a gradient needs, a tensor counts once. What PyTorch's operations keep was read
+off traces of Transformers' own modules.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ from gputop_analysis.vram.formula.habits import Habits
 from gputop_analysis.vram.setup import Setup
 
 EAGER_GELU = ("gpt2", "gpt_neo", "gptj", "phi")
-"""Families whose activation is ``gelu_new``, written out in operations that keep three more tensors of its width."""
+"""Families whose activation is ``gelu_new``, written out in operations that keep three more tensors
+of its width.
+"""
 SOFTCAP = ("gemma2",)
 """Families that squeeze attention scores by ``tanh``, which SDPA cannot, and logits as well."""
 PLUS_ONE = ("gemma", "gemma2", "gemma3", "gemma3_text")
@@ -27,10 +30,13 @@ PLUS_ONE = ("gemma", "gemma2", "gemma3", "gemma3_text")
 DROPOUT = ("gpt2", "opt", "bert", "roberta", "xlm-roberta", "distilbert")
 """Families that train with dropout by default."""
 SCORES_DROPOUT = ("gpt2", "bert", "roberta", "xlm-roberta", "distilbert")
-"""Those that drop attention scores by default, too, and whose softmax stays in the computation's type."""
+"""Those that drop attention scores by default, too, and whose softmax stays in the computation's
+type.
+"""
 KEEPS_NO_INPUTS = 42
-"""Minor release of bitsandbytes from which a frozen 4-bit layer keeps nothing for its backward pass but its weight
-(``MatMul4Bit`` of ``autograd/_functions.py``; before, its input as well)."""
+"""Minor release of bitsandbytes from which a frozen 4-bit layer keeps nothing for its backward pass
+but its weight (``MatMul4Bit`` of ``autograd/_functions.py``; before, its input as well).
+"""
 LOG_SUM_EXP = 4
 """Bytes that a fused attention keeps of a token and head (Dao 2023, algorithm 1)."""
 
@@ -49,7 +55,9 @@ class Kept:
     """All but the MLP."""
     mlp: Number
     entry: Number
-    """The layer's input, where it is one of the tensors that are kept: with checkpointing it is there already."""
+    """The layer's input, where it is one of the tensors that are kept: with checkpointing it is
+    there already.
+    """
     mlp_peak: Number
     """Most that the MLP holds in its backward pass, instead of ``mlp``."""
     norm_peak: Number
@@ -100,7 +108,9 @@ def _copies_input(d: Dims, kept: Habits) -> bool:
 
 
 def stream_kept(d: Dims, kept: Habits) -> Number:
-    """What lies between attention and MLP: the norms' inputs and outputs, and dropout masks of one byte."""
+    """What lies between attention and MLP: the norms' inputs and outputs, and dropout masks of one
+    byte.
+    """
     kind, hidden = traits(d.model.family), d.model.hidden
     norm = norm_kept(d, kept, hidden)
     dropout = d.setup.dropout > 0 or (d.model.family in DROPOUT and written_out(d))
@@ -111,15 +121,18 @@ def stream_kept(d: Dims, kept: Habits) -> Number:
 
 
 def norm_kept(d: Dims, kept: Habits, width: int) -> Number:
-    """Of one norm of that width, without its output. One kernel keeps its input; written out in PyTorch it keeps an
-    fp32 copy, and the normalised values where their weight is trained."""
+    """Of one norm of that width, without its output. One kernel keeps its input; written out in
+    PyTorch it keeps an fp32 copy, and the normalised values where their weight is trained.
+    """
     if not (kept.eager_norm and _rms(d)):
         return kept.residual * width
     return width * (4 + trains_base(d) * (4 if d.model.family in PLUS_ONE else kept.residual))
 
 
 def attention_kept(d: Dims, kept: Habits) -> Number:
-    """Queries, keys and values as the kernel takes them, its output, and for the eager one the scores of every head."""
+    """Queries, keys and values as the kernel takes them, its output, and for the eager one the
+    scores of every head.
+    """
     shape, a = d.model, d.compute
     query, key, value = widths(d)
     eager = d.setup.attention == "eager" or (
@@ -151,8 +164,10 @@ def _output(d: Dims) -> int:
 
 
 def scores(d: Dims, kept: Habits) -> float:
-    """Of one attention score: the fp32 softmax and its copy in the computation's type (Transformers; GPT-2's and BERT's
-    is not upcast); the softmax, a dropout mask and the masked softmax (Megatron-LM's 5 as²b)."""
+    """Of one attention score: the fp32 softmax and its copy in the computation's type
+    (Transformers; GPT-2's and BERT's is not upcast); the softmax, a dropout mask and the masked
+    softmax (Megatron-LM's 5 as²b).
+    """
     older = d.model.family in SCORES_DROPOUT and written_out(d)
     whole = d.recipe == "megatron" or (
         older and not kept.casts_inputs
@@ -163,7 +178,9 @@ def scores(d: Dims, kept: Habits) -> float:
 
 
 def mlp_kept(d: Dims, kept: Habits, width: int) -> Number:
-    """Input and output of the activation; where it is gated, also the other half and the product of both."""
+    """Input and output of the activation; where it is gated, also the other half and the product of
+    both.
+    """
     last = (kept.linear_input or d.compute) if keeps_inputs(d) else 0
     last += (
         3 * d.compute * (d.model.family in EAGER_GELU and not d.model.gated_mlp and written_out(d))
@@ -177,8 +194,9 @@ def _mlp_width(d: Dims, moe: bool) -> int:
 
 
 def experts_kept(d: Dims, kept: Habits) -> Number:
-    """The experts that a token passes: their input, inside, and output (kept to be weighted); the router's fp32
-    scores."""
+    """The experts that a token passes: their input, inside, and output (kept to be weighted); the
+    router's fp32 scores.
+    """
     shape = d.model
     routed = shape.top_k * (
         2 * d.compute * shape.hidden + mlp_kept(d, kept, shape.moe_ffn or shape.ffn)
@@ -189,7 +207,8 @@ def experts_kept(d: Dims, kept: Habits) -> Number:
 def adapters_kept(d: Dims, kept: Habits, moe: bool) -> tuple[Number, Number]:
     """What LoRA keeps in attention and in the MLP: each adapter's input and inner product.
 
-    An adapter in another type than the computation has a copy of its input to itself, as it has with dropout.
+    An adapter in another type than the computation has a copy of its input to itself, as it has
+    with dropout.
     """
     lora = d.setup.lora
     if lora is None:
@@ -215,8 +234,9 @@ def _passes(d: Dims, linear: Linear) -> Number:
 
 
 def by_math(d: Dims) -> bool:
-    """Whether SDPA has no fused kernel: in fp32 flash attention does not run, and the memory-efficient one knows no
-    groups of heads."""
+    """Whether SDPA has no fused kernel: in fp32 flash attention does not run, and the
+    memory-efficient one knows no groups of heads.
+    """
     return d.compute == 4 and 0 < d.model.kv_heads < d.model.heads and d.recipe != "megatron"
 
 
@@ -236,7 +256,9 @@ def trains_base(d: Dims) -> bool:
 
 
 def keeps_inputs(d: Dims) -> bool:
-    """Whether linear layers keep their inputs: for their weights' gradients, or since an old bitsandbytes does."""
+    """Whether linear layers keep their inputs: for their weights' gradients, or since an old
+    bitsandbytes does.
+    """
     old = bool(d.setup.quantized) and 0 < bitsandbytes(d.setup) < KEEPS_NO_INPUTS
     return trains_base(d) or old
 
@@ -244,9 +266,10 @@ def keeps_inputs(d: Dims) -> bool:
 def selective(d: Dims, layer: Kept, kept: Habits) -> Number:
     """What selective checkpointing keeps of a layer.
 
-    With an eager attention, all but its scores (Korthikanti et al. 2022, section 5). Else the layer's input, the
-    output of attention and of every second matrix product (torchtitan's per-operation policy,
-    ``torchtitan/distributed/activation_checkpoint.py``): queries, values, the first product of the MLP and its last.
+    With an eager attention, all but its scores (Korthikanti et al. 2022, section 5). Else the
+    layer's input, the output of attention and of every second matrix product (torchtitan's
+    per-operation policy, ``torchtitan/distributed/activation_checkpoint.py``): queries, values, the
+    first product of the MLP and its last.
     """
     if d.setup.attention == "eager":
         return layer.whole - scores(d, kept) * d.model.heads * d.seq / d.tp

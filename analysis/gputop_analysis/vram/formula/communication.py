@@ -13,16 +13,20 @@ from gputop_analysis.vram.formula.states import gradient_bytes, weight_bytes
 LAYER = ("layers", "norms", "experts", "adapters")
 """Parts that the layers share evenly."""
 DEEPSPEED_BUCKET = 5e8
-"""``reduce_bucket_size`` of DeepSpeed, in elements. Stage 2 takes a buffer of that size whatever is trained
-(``contiguous_gradients`` in its ``stage_1_and_2.py``)."""
+"""``reduce_bucket_size`` of DeepSpeed, in elements. Stage 2 takes a buffer of that size whatever is
+trained (``contiguous_gradients`` in its ``stage_1_and_2.py``).
+"""
 FILLED = {"zero1": "optimizer", "zero2": "backward"}
-"""When DeepSpeed's bucket is there: stage 1 reduces whole gradients just before the update, stage 2 each as it comes;
-the others hold it for good."""
+"""When DeepSpeed's bucket is there: stage 1 reduces whole gradients just before the update, stage 2
+each as it comes; the others hold it for good.
+"""
 
 
 def buckets(d: Dims, found: Iterable[Part], kept: Habits, phase: str) -> Number:
-    """Of DDP (a copy of all gradients: ``gradient_as_bucket_view`` is off by default), and of DeepSpeed: one bucket,
-    without overlap of communication, in the phases that its stage fills it in."""
+    """Of DDP (a copy of all gradients: ``gradient_as_bucket_view`` is off by default), and of
+    DeepSpeed: one bucket, without overlap of communication, in the phases that its stage fills it
+    in.
+    """
     sharding = d.setup.parallel.sharding
     trained = [part for part in found if part.trained]
     if d.recipe == "deepspeed" and sharding in ("ddp", "zero1", "zero2", "zero3"):
@@ -45,9 +49,10 @@ def buckets(d: Dims, found: Iterable[Part], kept: Habits, phase: str) -> Number:
 
 
 def gathered(d: Dims, found: Iterable[Part], kept: Habits) -> Number:
-    """Whole weights that a fully sharded rank holds while it computes: two layers (the next one is prefetched), and the
-    embedding and head, which the outermost unit keeps (DeepSpeed lets an embedding go that is not the head as well); no
-    more than the other ranks have."""
+    """Whole weights that a fully sharded rank holds while it computes: two layers (the next one is
+    prefetched), and the embedding and head, which the outermost unit keeps (DeepSpeed lets an
+    embedding go that is not the head as well); no more than the other ranks have.
+    """
     if d.setup.parallel.stage < 3:
         return 0.0
     sizes = {part.name: part.count * _gathered_bytes(d, part, kept) for part in found}
@@ -60,9 +65,11 @@ def gathered(d: Dims, found: Iterable[Part], kept: Habits) -> Number:
 
 
 def in_other_pools(d: Dims, found: Iterable[Part], kept: Habits, gradients: Number) -> Number:
-    """What FSDP2 allocates on streams of its own, each with a pool of its own: the reduced gradients, and the buffers
-    that gathered weights arrive in and are copied from (``foreach_reduce`` and ``foreach_all_gather`` in PyTorch's
-    ``fsdp/_fully_shard/_fsdp_collectives.py``); of two layers, or of the embedding and the head."""
+    """What FSDP2 allocates on streams of its own, each with a pool of its own: the reduced
+    gradients, and the buffers that gathered weights arrive in and are copied from
+    (``foreach_reduce`` and ``foreach_all_gather`` in PyTorch's
+    ``fsdp/_fully_shard/_fsdp_collectives.py``); of two layers, or of the embedding and the head.
+    """
     sizes = {part.name: part.count * _gathered_bytes(d, part, kept) for part in found}
     layers = at_work(d) * sum(sizes.get(name, 0) for name in LAYER)
     arriving = most(layers, sizes.get("embeddings", 0) + sizes.get("head", 0))
@@ -70,7 +77,9 @@ def in_other_pools(d: Dims, found: Iterable[Part], kept: Habits, gradients: Numb
 
 
 def layer_gradients(d: Dims, found: Iterable[Part], kept: Habits) -> Number:
-    """Whole gradients while a rank that keeps a share of them reduces them: one layer's reduced, one's computed."""
+    """Whole gradients while a rank that keeps a share of them reduces them: one layer's reduced,
+    one's computed.
+    """
     if d.setup.parallel.stage < 2:
         return 0.0
     sizes = {

@@ -1,7 +1,9 @@
-"""The numbers that a formula computes with: whole numbers of one setup, or arrays of them for many at once.
+"""The numbers that a formula computes with: whole numbers of one setup, or arrays of them for many
+at once.
 
-The kinds of a setup (optimizer, sharding, checkpointing, ...) are those of the setup; whatever is counted may be an
-array, so that a planner evaluates thousands of configurations of the same kind in one call.
+The kinds of a setup (optimizer, sharding, checkpointing, ...) are those of the setup; whatever is
+counted may be an array, so that a planner evaluates thousands of configurations of the same kind in
+one call.
 """
 
 from __future__ import annotations
@@ -59,8 +61,9 @@ class Dims:
 
     @property
     def dense_layers(self) -> Number:
-        """Layers of this stage without experts: the model's first ones lie on its first stages, of interleaved ones in
-        their first pieces."""
+        """Layers of this stage without experts: the model's first ones lie on its first stages, of
+        interleaved ones in their first pieces.
+        """
         if not self.model.experts:
             return self.layers
         piece = self.layers / self.vpp
@@ -70,7 +73,9 @@ class Dims:
 
     @property
     def shards(self) -> Number:
-        """Ranks that share what the sharding splits: data and context parallel ones, without HSDP's replicas."""
+        """Ranks that share what the sharding splits: data and context parallel ones, without HSDP's
+        replicas.
+        """
         return self.dp * self.cp / self.replicas
 
     @property
@@ -109,12 +114,16 @@ class Dims:
 
     @property
     def outer_tp(self) -> Number:
-        """By how much tensor parallelism splits what lies between its regions (norms, dropout, residuals)."""
+        """By how much tensor parallelism splits what lies between its regions (norms, dropout,
+        residuals).
+        """
         return self.tp if self.sequence_parallel else 1
 
 
 def dims(setup: Setup, **arrays: Number) -> Dims:
-    """The dims of a setup, with any of ``COUNTS`` and ``DEGREES`` (and ``stage_layers``) replaced by what is given."""
+    """The dims of a setup, with any of ``COUNTS`` and ``DEGREES`` (and ``stage_layers``) replaced
+    by what is given.
+    """
     found = {name: arrays.pop(name, getattr(setup, name)) for name in COUNTS}
     found |= {name: arrays.pop(name, getattr(setup.parallel, name)) for name in DEGREES}
     found["stage_layers"] = arrays.pop("stage_layers", 0)

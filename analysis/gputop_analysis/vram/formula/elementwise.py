@@ -1,4 +1,6 @@
-"""NumPy's elementwise functions, on plain numbers without NumPy: to load it takes longer than an estimate."""
+"""NumPy's elementwise functions, on plain numbers without NumPy: to load it takes longer than an
+estimate.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What a setup leaves open, as the trainer that runs it decides: dtypes of what is kept, and for how long."""
+"""What a setup leaves open, as the trainer that runs it decides: dtypes of what is kept, and for
+how long.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from gputop_analysis.vram.formula.dims import BYTES
 from gputop_analysis.vram.setup import Setup
 
 BF16_OPTIMIZER = ("none", "ddp", "zero1")
-"""Shardings with which DeepSpeed takes its optimizer for bf16 where gradients are accumulated in fp32."""
+"""Shardings with which DeepSpeed takes its optimizer for bf16 where gradients are accumulated in
+fp32.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +26,9 @@ class Habits:
     master: float
     """0: no fp32 copy of the weights."""
     residual: float
-    """Of the stream between the layers, which linear layers do not cast: fp32 under autocast with fp32 weights."""
+    """Of the stream between the layers, which linear layers do not cast: fp32 under autocast with
+    fp32 weights.
+    """
     boundary: float
     """Of a layer's input as checkpointing keeps it."""
     casts_weights: bool
@@ -30,15 +36,21 @@ class Habits:
     casts_inputs: bool
     """Autocast gives each linear layer a 16-bit copy of its input."""
     flat_gradients: bool
-    """Gradients live in one buffer that is never freed (Megatron's ``main_grad``, the partitions of ZeRO-3 in
-    DeepSpeed's ``stage3.py``)."""
+    """Gradients live in one buffer that is never freed (Megatron's ``main_grad``, the partitions of
+    ZeRO-3 in DeepSpeed's ``stage3.py``).
+    """
     passing_gradients: float
-    """Of a 16-bit gradient that a backward pass leaves until it is added to the fp32 one (nanotron's
-    ``optim/gradient_accumulator.py``)."""
+    """Of a 16-bit gradient that a backward pass leaves until it is added to the fp32 one
+    (nanotron's ``optim/gradient_accumulator.py``).
+    """
     linear_input: float
-    """Of a linear layer's input in 8 bits, as Transformer Engine keeps it under fp8; 0: as it is."""
+    """Of a linear layer's input in 8 bits, as Transformer Engine keeps it under fp8; 0:
+    as it is.
+    """
     frozen_boundary: float
-    """Of a checkpointed layer's input with its gradient, where both stay until the end of the backward pass."""
+    """Of a checkpointed layer's input with its gradient, where both stay until the end of the
+    backward pass.
+    """
     eager_norm: bool
     """RMSNorm written out in PyTorch operations, each of which keeps its own inputs."""
 
@@ -46,11 +58,12 @@ class Habits:
 def habits(setup: Setup) -> Habits:
     """Of the trainer that ``setup.recipe`` names.
 
-    Megatron-LM: bf16 weights, gradients accumulated in fp32 (``--accumulate-allreduce-grads-in-fp32``, forced by
-    ``--bf16``), fp32 master weights and moments. DeepSpeed with bf16 or fp16: the same, with gradients as the weights.
-    nanotron: fp32 gradients of all weights, whatever ZeRO-1 shards. DeepSpeed with bf16 and fp32 gradients, up to
-    ZeRO-1: both at once (``bf16_optimizer.py`` sets the bf16 ones to zero and lets none go). Transformers, torchtitan
-    and plain PyTorch: whatever the weights are.
+    Megatron-LM: bf16 weights, gradients accumulated in fp32
+    (``--accumulate-allreduce-grads-in-fp32``, forced by ``--bf16``), fp32 master weights and
+    moments. DeepSpeed with bf16 or fp16: the same, with gradients as the weights. nanotron: fp32
+    gradients of all weights, whatever ZeRO-1 shards. DeepSpeed with bf16 and fp32 gradients, up to
+    ZeRO-1: both at once (``bf16_optimizer.py`` sets the bf16 ones to zero and lets none go).
+    Transformers, torchtitan and plain PyTorch: whatever the weights are.
     """
     weights = BYTES[
         setup.weights or (setup.dtype if setup.dtype in ("fp32", "bf16", "fp16") else "bf16")
@@ -95,7 +108,8 @@ def habits(setup: Setup) -> Habits:
 
 
 def _frozen_boundary(setup: Setup) -> float:
-    """Bytes a token and hidden unit of boundary activations that FSDP1 keeps where weights are frozen.
+    """Bytes a token and hidden unit of boundary activations that FSDP1 keeps where weights are
+    frozen.
 
     The hook that reshards frozen units (PyTorch's ``_register_post_backward_reshard_only_hook`` in
     ``distributed/fsdp/_runtime_utils.py``) holds their inputs and gradients until the backward pass

@@ -1,7 +1,8 @@
 """Logits and cross-entropy, in bytes of one token of the rank that computes the loss.
 
-Read off traces: an fp32 cross-entropy of PyTorch holds its log softmax, the gradient of the negative log likelihood and
-that of the log softmax at once, each 4 bytes an entry of the vocabulary.
+Read off traces: an fp32 cross-entropy of PyTorch holds its log softmax, the gradient of the
+negative log likelihood and that of the log softmax at once, each 4 bytes an entry of the
+vocabulary.
 """
 
 from __future__ import annotations
@@ -17,19 +18,28 @@ from gputop_analysis.vram.formula.habits import Habits
 CHUNKS = 8
 """Pieces of a chunked loss (torchtune's default)."""
 FUSED_ROWS = 8
-"""Bytes of a token and hidden channel in a fused linear cross-entropy: it takes as many rows at a time as make their
-logits no larger than the hidden states (in both types), and makes the gradient of all rows in the forward pass."""
+"""Bytes of a token and hidden channel in a fused linear cross-entropy: it takes as many rows at a
+time as make their logits no larger than the hidden states (in both types), and makes the gradient
+of all rows in the forward pass.
+"""
 FP32_COPIES = 12.0
-"""Of an entry of the vocabulary: the log softmax, the gradient of the likelihood, and that of the log softmax."""
+"""Of an entry of the vocabulary: the log softmax, the gradient of the likelihood, and that of the
+log softmax.
+"""
 LOSS_PARALLEL = 4.0
-"""The same, where the vocabulary is spread over ranks: one more fp32 copy, of the exponentials (``_log_softmax`` and
-``_nll_loss_and_log_softmax_backward`` in PyTorch's ``distributed/tensor/parallel/loss.py``)."""
+"""The same, where the vocabulary is spread over ranks: one more fp32 copy, of the exponentials
+(``_log_softmax`` and ``_nll_loss_and_log_softmax_backward`` in PyTorch's
+``distributed/tensor/parallel/loss.py``).
+"""
 NANOTRON_LOSS = 12.0, 10.0
-"""fp32 logits, less their maximum, and their exponentials; then the softmax, and its gradient in the logits' type
-(``_ShardedCrossEntropy`` in nanotron's ``parallel/tensor_parallel/functional.py``)."""
+"""fp32 logits, less their maximum, and their exponentials; then the softmax, and its gradient in
+the logits' type (``_ShardedCrossEntropy`` in nanotron's
+``parallel/tensor_parallel/functional.py``).
+"""
 FREED_LOGITS, SHIFTED_LABELS = (4, 46), (4, 50)
-"""Transformers: until the first, fp32 logits replaced the 16-bit ones; until the second, logits were shifted by a
-copy."""
+"""Transformers: until the first, fp32 logits replaced the 16-bit ones; until the second, logits
+were shifted by a copy.
+"""
 RECENT = (9, 0)
 
 
@@ -58,9 +68,10 @@ def loss(d: Dims, kept: Habits) -> Loss:
 
 
 def _cached(d: Dims, backward: Number) -> Number:
-    """Of a token and entry of the vocabulary, in segments that the loss has to itself from step to step: what it holds
-    in the backward pass, and the 16-bit logits that were there in the forward pass. foak's, as its runs have it, as
-    much as PyTorch's."""
+    """Of a token and entry of the vocabulary, in segments that the loss has to itself from step to
+    step: what it holds in the backward pass, and the 16-bit logits that were there in the forward
+    pass. foak's, as its runs have it, as much as PyTorch's.
+    """
     if d.setup.kernels and not d.setup.gated_kernel:
         return FP32_COPIES
     eager = d.recipe in ("transformers", "deepspeed", "torchtitan") and not d.setup.kernels
@@ -69,8 +80,10 @@ def _cached(d: Dims, backward: Number) -> Number:
 
 
 def head_buffers(d: Dims) -> Number:
-    """Of a fused linear cross-entropy whose head is trained: the head's gradient, made in the forward pass, and the
-    product of one piece that is added to it (Hsu et al. 2024, Liger Kernel, section 3)."""
+    """Of a fused linear cross-entropy whose head is trained: the head's gradient, made in the
+    forward pass, and the product of one piece that is added to it (Hsu et al. 2024, Liger Kernel,
+    section 3).
+    """
     if d.setup.loss != "fused" or not trains_base(d):
         return 0
     return 2 * d.compute * d.model.vocab * d.model.hidden / d.tp

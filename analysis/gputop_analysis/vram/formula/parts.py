@@ -11,8 +11,9 @@ from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.setup import ModelShape
 
 LARGEST_SURPLUS = 0.2
-"""Share of the parameters by which a published count may exceed the computed one and still be taken for layers of a
-kind that the shape has no words for."""
+"""Share of the parameters by which a published count may exceed the computed one and still be taken
+for layers of a kind that the shape has no words for.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +29,9 @@ class Part:
 
 
 def parts(d: Dims) -> tuple[Part, ...]:
-    """What tensor, pipeline and expert parallelism leave on this rank (Narayanan et al. 2021, section 2; the experts
-    as in Megatron-LM, whole where they are spread over ranks)."""
+    """What tensor, pipeline and expert parallelism leave on this rank (Narayanan et al. 2021,
+    section 2; the experts as in Megatron-LM, whole where they are spread over ranks).
+    """
     shape, counts = d.model, params(d.model)
     share, dense = d.layers / max(shape.layers, 1), d.dense_layers
     trains = _trained(d)

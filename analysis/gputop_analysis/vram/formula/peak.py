@@ -20,8 +20,9 @@ OPERATIONS = {
     "optimizer": "optimizer: update",
 }
 MOMENTS = (0.33, 0.36, 0.4, 0.95, 1.0)
-"""Where in a step the phases have their worst moments, as shares of its time: the backward pass takes twice the
-forward's."""
+"""Where in a step the phases have their worst moments, as shares of its time: the backward pass
+takes twice the forward's.
+"""
 NAMES = {"backward end": "backward", "loss": "backward"}
 LOWER = {"zero2": "zero1", "zero3": "zero2"}
 SOURCES = (
@@ -31,19 +32,21 @@ SOURCES = (
 
 
 def peak(setup: Setup, capacity: int | None = None) -> Peak:
-    """The peak of one step on the rank that needs the most: of the first and the last pipeline stage, unless a later
-    stage is asked about.
+    """The peak of one step on the rank that needs the most: of the first and the last pipeline
+    stage, unless a later stage is asked about.
 
     Args:
         setup: the model and how it is trained.
-        capacity: bytes that segments may take; the answer then says whether the step runs out of memory.
+        capacity: bytes that segments may take; the answer then says whether the step runs out of
+            memory.
 
     Raises:
         ValueError: the model has no dimensions.
     """
     if not (setup.model.hidden and setup.model.layers):
         raise ValueError(
-            f"the dimensions of {setup.model.name or 'the model'} are not known: no hidden size or layers"
+            f"the dimensions of {setup.model.name or 'the model'} are not known: no hidden size "
+            "or layers"
         )
     stages = {setup.parallel.pipeline_stage}
     if setup.parallel.pp > 1 and not setup.parallel.pipeline_stage:
@@ -56,22 +59,28 @@ def peak(setup: Setup, capacity: int | None = None) -> Peak:
 
 
 def _capped(setup: Setup) -> Peak:
-    """A stage of ZeRO as the one before where so few ranks share so small a model that its buffers outweigh what it
-    shards."""
+    """A stage of ZeRO as the one before where so few ranks share so small a model that its buffers
+    outweigh what it shards.
+    """
     found = _peak(setup)
     before = LOWER.get(setup.parallel.sharding)
     if before is None or setup.parallel.offload == "all":
         return found
     lower = _capped(setup.but(sharding=before))
     if found.allocated > lower.allocated:
-        note = f"the buffers of {setup.parallel.sharding} outweigh what it shards here: what {before} needs is given"
+        note = (
+            f"the buffers of {setup.parallel.sharding} outweigh what it shards here: what "
+            f"{before} needs is given"
+        )
         return replace(lower, notes=(*lower.notes, note))
     least, reserved = min(found.least, lower.least), min(found.reserved, lower.reserved)
     return replace(found, least=least, reserved=reserved, fragmentation=reserved - found.allocated)
 
 
 def _crowded(found: Peak, capacity: int) -> Peak:
-    """On a GPU with less room than would be reserved the allocator gives its cache back, as long as that is enough."""
+    """On a GPU with less room than would be reserved the allocator gives its cache back, as long as
+    that is enough.
+    """
     if capacity < found.least:
         return replace(found, oom=found.operation)
     kept = min(found.reserved, capacity)
@@ -109,8 +118,9 @@ def _notes(setup: Setup) -> Iterator[str]:
         yield f"of pipeline stage {setup.parallel.pipeline_stage}"
     if setup.quantized and setup.model.experts:
         yield (
-            f"experts are counted in {setup.quantized}: from version 5 on transformers keeps those of a layer in one "
-            "tensor, which bitsandbytes leaves in 16 bits; --tier trace tells what the version here does"
+            f"experts are counted in {setup.quantized}: from version 5 on transformers keeps "
+            "those of a layer in one tensor, which bitsandbytes leaves in 16 bits; --tier trace "
+            "tells what the version here does"
         )
 
 
@@ -130,13 +140,17 @@ def _whole(by: dict[str, Number]) -> dict[str, int]:
 def peak_bytes(setup: Setup, **arrays: Number) -> Number:
     """Peak of allocated bytes for arrays of configurations that share the kinds of ``setup``.
 
-    ``arrays`` replace counts of the setup (``seq``, ``micro_batch``, ``accumulation``, ``dp``, ``tp``, ``pp``,
-    ``vpp``, ``cp``, ``ep``, ``replicas``, ``pipeline_stage``) and must broadcast; returns their broadcast shape."""
+    ``arrays`` replace counts of the setup (``seq``, ``micro_batch``, ``accumulation``, ``dp``,
+    ``tp``, ``pp``, ``vpp``, ``cp``, ``ep``, ``replicas``, ``pipeline_stage``) and must broadcast;
+    returns their broadcast shape.
+    """
     return peak_sizes(setup, **arrays)[0]
 
 
 def peak_sizes(setup: Setup, **arrays: Number) -> tuple[Number, Number, Number]:
-    """Allocated and reserved bytes, and the least reserved bytes with which the step still runs; as ``peak_bytes``."""
+    """Allocated and reserved bytes, and the least reserved bytes with which the step still runs; as
+    ``peak_bytes``.
+    """
     d = dims(setup, **arrays)
     found = step(d)
     allocated = most(*(sum(by.values()) for by in found.phases.values()))

@@ -34,8 +34,8 @@ class Step:
 def step(d: Dims) -> Step:
     """What a rank holds in each phase.
 
-    Within a backward pass activations fall and gradients rise by the same steps, layer by layer, so its worst moment is
-    its first or its last layer.
+    Within a backward pass activations fall and gradients rise by the same steps, layer by layer, so
+    its worst moment is its first or its last layer.
     """
     kept, found = habits(d.setup), parts(d)
     held = states(d, found, kept)
@@ -110,8 +110,9 @@ def step(d: Dims) -> Step:
 def pools(
     d: Dims, found: tuple[Part, ...], phases: dict[str, Bytes], kept: Habits, late: Number
 ) -> Number:
-    """Most that the pools of all streams hold in the forward and backward pass, each at its own worst moment; ``late``
-    bytes of gradients there are after it."""
+    """Most that the pools of all streams hold in the forward and backward pass, each at its own
+    worst moment; ``late`` bytes of gradients there are after it.
+    """
     if d.setup.parallel.sharding not in ("fsdp2", "hsdp"):
         return _highest(phases[name] for name in PASSES)
     own = _highest({**phases[name], "gradients": 0} for name in PASSES)
@@ -123,8 +124,9 @@ def _highest(found: Iterable[Bytes]) -> Number:
 
 
 def gradients(d: Dims, held: States, kept: Habits) -> tuple[Number, Number]:
-    """Bytes of gradients before and after the backward pass: those of earlier micro-batches, or of a buffer that is
-    never freed; an optimizer inside the backward pass leaves those of one layer."""
+    """Bytes of gradients before and after the backward pass: those of earlier micro-batches, or of
+    a buffer that is never freed; an optimizer inside the backward pass leaves those of one layer.
+    """
     if d.setup.optimizer_in_backward:
         one = held.gradients * communication.at_work(d)
         return 0 * one, one
@@ -143,9 +145,10 @@ def per_layer(d: Dims, function: Callable[[bool], Number]) -> Number:
 def in_flight(d: Dims) -> Number:
     """How many micro-batches' worth of its layers a pipeline stage keeps.
 
-    One forward one backward: ``min(m, p - i)``. Interleaved: ``2 (p - i - 1) + (v - 1) p + 1`` pieces of ``1 / v`` of
-    the stage (Narayanan et al. 2021, section 2.2), on the first stage ``1 + (p - 1) / (p v)`` times as much
-    (Korthikanti et al. 2022, section 4.2.3)."""
+    One forward one backward: ``min(m, p - i)``. Interleaved: ``2 (p - i - 1) + (v - 1) p + 1``
+    pieces of ``1 / v`` of the stage (Narayanan et al. 2021, section 2.2), on the first stage ``1 +
+    (p - 1) / (p v)`` times as much (Korthikanti et al. 2022, section 4.2.3).
+    """
     plain = least(d.accumulation, d.pp - d.stage)
     pieces = 2 * (d.pp - d.stage - 1) + (d.vpp - 1) * d.pp + 1
     interleaved = least(pieces, d.accumulation * d.vpp) / d.vpp
@@ -153,8 +156,9 @@ def in_flight(d: Dims) -> Number:
 
 
 def activations_of(d: Dims, kept: Habits) -> tuple[Number, Number, Number, Number]:
-    """Bytes that all layers keep, that one does, that the backward pass of a layer needs besides, and that other
-    micro-batches keep when one of them has come back to its first layer."""
+    """Bytes that all layers keep, that one does, that the backward pass of a layer needs besides,
+    and that other micro-batches keep when one of them has come back to its first layer.
+    """
     whole = per_layer(d, lambda moe: _kept(d, activations.layer(d, kept, moe), kept))
     work = per_layer(d, lambda moe: _work(d, activations.layer(d, kept, moe)))
     one, flight = d.tokens * whole, in_flight(d)
@@ -170,7 +174,9 @@ def activations_of(d: Dims, kept: Habits) -> tuple[Number, Number, Number, Numbe
 
 
 def reshard_hooks(d: Dims, kept: Habits) -> Number:
-    """Inputs of all layers but the one at work, and their gradients, which FSDP1 keeps for frozen units."""
+    """Inputs of all layers but the one at work, and their gradients, which FSDP1 keeps for frozen
+    units.
+    """
     if d.model.experts:
         return 0.0 * d.tokens
     return kept.frozen_boundary * d.tokens * d.model.hidden * (d.layers - 1)
@@ -185,7 +191,9 @@ def _kept(d: Dims, layer: Kept, kept: Habits) -> Number:
 
 
 def _work(d: Dims, layer: Kept) -> Number:
-    """Of a layer whose backward pass runs, beyond what is kept: with checkpointing all of it is recomputed first."""
+    """Of a layer whose backward pass runs, beyond what is kept: with checkpointing all of it is
+    recomputed first.
+    """
     if d.setup.checkpointing == "none":
         return most(layer.mlp_peak - layer.mlp, layer.norm_peak)
     return most(
@@ -194,8 +202,9 @@ def _work(d: Dims, layer: Kept) -> Number:
 
 
 def weight_casts(d: Dims, found: tuple[Part, ...], kept: Habits) -> Number:
-    """16-bit copies of fp32 weights that autocast keeps: of the head, and of all linear layers or, with
-    checkpointing, of one."""
+    """16-bit copies of fp32 weights that autocast keeps: of the head, and of all linear layers or,
+    with checkpointing, of one.
+    """
     if not kept.casts_weights:
         return 0.0
     share = 1 if d.setup.checkpointing == "none" else 1 / most(d.layers, 1)

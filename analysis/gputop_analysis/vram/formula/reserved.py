@@ -1,10 +1,11 @@
 """From allocated to reserved: what PyTorch's caching allocator holds beyond what is in use.
 
-A cached block is split for smaller ones, and a segment with a part in use is not given back. From one step to the next
-three kinds of blocks therefore hardly share segments: logits, whose free blocks the next forward pass splits for its
-activations; activations; and what the optimizer needs for all parameters at once. The reserved memory comes near the
-sum of the three, though they are never all in use. The shares below, but for one, were read off replays of traced
-steps in a model of that allocator (Llama, Qwen, Phi and OPT, one GPU, and FSDP1 over two); none off a measured run.
+A cached block is split for smaller ones, and a segment with a part in use is not given back. From
+one step to the next three kinds of blocks therefore hardly share segments: logits, whose free
+blocks the next forward pass splits for its activations; activations; and what the optimizer needs
+for all parameters at once. The reserved memory comes near the sum of the three, though they are
+never all in use. The shares below, but for one, were read off replays of traced steps in a model of
+that allocator (Llama, Qwen, Phi and OPT, one GPU, and FSDP1 over two); none off a measured run.
 """
 
 from __future__ import annotations
@@ -17,20 +18,28 @@ from gputop_analysis.vram.formula.elementwise import most, up
 FRAGMENTS = 0.04
 """Of activations, in blocks that no other tensor fits; one GPU, without a loss on whole logits."""
 RECORDED_STREAM = 0.05
-"""The same under FSDP1, whose gathered weights are freed when another stream is done with them (``record_stream``)."""
+"""The same under FSDP1, whose gathered weights are freed when another stream is done with them
+(``record_stream``).
+"""
 RECORDED_FULL = 0.2
-"""The same where memory is short: FSDP1 runs of fms-acceleration that went out of memory, and those that did not."""
+"""The same where memory is short: FSDP1 runs of fms-acceleration that went out of memory, and those
+that did not.
+"""
 SHARED = 0.35
-"""How much of gradients and update finds room in freed activations and logits, by how much of these there is; under
-FSDP, in flat blocks or pools of their own, nothing."""
+"""How much of gradients and update finds room in freed activations and logits, by how much of these
+there is; under FSDP, in flat blocks or pools of their own, nothing.
+"""
 EXPANDABLE = 0.02
 """Of activations with ``expandable_segments``, which grow and shrink by pages."""
 WORKED = 0.7
-"""Of what the backward pass of a layer needs for a while, what finds no room in the freed blocks of the loss."""
+"""Of what the backward pass of a layer needs for a while, what finds no room in the freed blocks of
+the loss.
+"""
 SEGMENT = 2 << 20
 RELEASED = 0.02
-"""Of what comes and goes, what stays in split segments after the allocator has given its cache back; all of it under
-FSDP1."""
+"""Of what comes and goes, what stays in split segments after the allocator has given its cache
+back; all of it under FSDP1.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +61,15 @@ class Blocks:
     passes: Number
     """Most that is allocated in the forward and backward pass."""
     pools: Number
-    """The same of each stream's own pool at its own worst moment: no other stream uses what is free in it."""
+    """The same of each stream's own pool at its own worst moment: no other stream uses what is free
+    in it.
+    """
 
 
 def reserved(d: Dims, blocks: Blocks, allocated: Number) -> tuple[Number, Number]:
-    """Reserved bytes where memory is plenty, and the least with which the step still runs (the allocator then gives its
-    cache back and asks again, but keeps what a split segment still holds)."""
+    """Reserved bytes where memory is plenty, and the least with which the step still runs (the
+    allocator then gives its cache back and asks again, but keeps what a split segment still holds).
+    """
     needed = most(allocated + RELEASED * blocks.update, _crowded(d, blocks))
     if "expandable_segments:True" in d.setup.allocator.replace(" ", ""):
         held = most(allocated, blocks.pools)

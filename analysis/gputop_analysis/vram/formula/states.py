@@ -1,8 +1,10 @@
-"""What a rank holds through the whole step: weights, gradients, optimizer states and master weights.
+"""What a rank holds through the whole step: weights, gradients, optimizer states and master
+weights.
 
-Counting follows ZeRO (Rajbhandari et al. 2020, section 3): with ``p`` bytes of weights, ``g`` of gradients and ``k``
-of optimizer states a parameter, stage 1 divides ``k``, stage 2 also ``g`` and stage 3 also ``p`` by the data-parallel
-ranks. FSDP's full shard is stage 3."""
+Counting follows ZeRO (Rajbhandari et al. 2020, section 3): with ``p`` bytes of weights, ``g`` of
+gradients and ``k`` of optimizer states a parameter, stage 1 divides ``k``, stage 2 also ``g`` and
+stage 3 also ``p`` by the data-parallel ranks. FSDP's full shard is stage 3.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,9 @@ from gputop_analysis.vram.formula.habits import Habits
 from gputop_analysis.vram.formula.parts import Part
 
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
-"""bitsandbytes, double quantised (Dettmers et al. 2023, section 3): an 8-bit constant a block of 64, fp32 a block of
-256."""
+"""bitsandbytes, double quantised (Dettmers et al. 2023, section 3): an 8-bit constant a block of
+64, fp32 a block of 256.
+"""
 
 MOMENTS = {
     "adamw": 2,
@@ -25,8 +28,9 @@ MOMENTS = {
     "muon": 1,
     "came": 1,
 }
-"""Values of the optimizer's state that are as large as the parameter; 0 for the rest (Adafactor keeps rows and
-columns)."""
+"""Values of the optimizer's state that are as large as the parameter; 0 for the rest (Adafactor
+keeps rows and columns).
+"""
 EIGHT_BIT = {"adamw-8bit": 2, "lion-8bit": 1}
 EIGHT_BIT_BYTES = 1 + 4 / 256
 """bitsandbytes: a byte, and an fp32 constant a block of 256 (Dettmers et al. 2022, section 2)."""
@@ -90,8 +94,9 @@ def gradient_bytes(d: Dims, part: Part, kept: Habits) -> float:
 
 
 def moment_bytes(d: Dims, part: Part, kept: Habits) -> float:
-    """Of one parameter's optimizer states together, as far as torch's allocator counts them (paged ones it does
-    not)."""
+    """Of one parameter's optimizer states together, as far as torch's allocator counts them (paged
+    ones it does not).
+    """
     name = d.setup.optimizer
     if name in EIGHT_BIT:
         return EIGHT_BIT[name] * EIGHT_BIT_BYTES

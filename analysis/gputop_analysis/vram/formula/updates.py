@@ -9,16 +9,19 @@ from gputop_analysis.vram.formula.parts import Part
 from gputop_analysis.vram.formula.states import gradient_bytes, moment_bytes, over
 
 LOOPS = {"adamw-loop": 1, "lion": 1, "adafactor": 2, "came": 3, "muon": 4}
-"""Temporaries as large as the parameter that is updated, where one is updated at a time, in fp32: one for the square
-root (AdamW) or the sign (Lion); update and its square (Adafactor); those of Newton-Schulz (Muon, Jordan 2024)."""
+"""Temporaries as large as the parameter that is updated, where one is updated at a time, in fp32:
+one for the square root (AdamW) or the sign (Lion); update and its square (Adafactor); those of
+Newton-Schulz (Muon, Jordan 2024).
+"""
 
 SUB_GROUP = 1e9
 """Parameters that DeepSpeed's stage 3 updates at a time (``sub_group_size``)."""
 
 
 def update_temporaries(d: Dims, found: tuple[Part, ...], kept: Habits) -> Number:
-    """torch's foreach AdamW makes one tensor as large as a moment for all parameters at once (``exp_avg_sq.sqrt()``,
-    ``torch/optim/adamw.py``); others work on one parameter after the other."""
+    """torch's foreach AdamW makes one tensor as large as a moment for all parameters at once
+    (``exp_avg_sq.sqrt()``, ``torch/optim/adamw.py``); others work on one parameter after the other.
+    """
     trained = [part for part in found if part.trained]
     if d.setup.optimizer_in_backward:
         return 0.0
@@ -39,8 +42,10 @@ def update_temporaries(d: Dims, found: tuple[Part, ...], kept: Habits) -> Number
 
 
 def _flat_copies(d: Dims, trained: list[Part], kept: Habits) -> Number:
-    """DeepSpeed's copies of this rank's gradients, flat as they are and in fp32 (``step`` of ``stage_1_and_2.py``; in
-    ``stage3.py`` of a sub-group at a time). Stage 1 lets the whole gradients go once it has its share of them."""
+    """DeepSpeed's copies of this rank's gradients, flat as they are and in fp32 (``step`` of
+    ``stage_1_and_2.py``; in ``stage3.py`` of a sub-group at a time). Stage 1 lets the whole
+    gradients go once it has its share of them.
+    """
     stage = d.setup.parallel.stage
     if d.recipe != "deepspeed" or not stage or d.setup.parallel.offload != "none":
         return 0.0
@@ -62,7 +67,9 @@ def _largest(d: Dims, part: Part) -> Number:
 
 
 def dequantised(d: Dims) -> Number:
-    """The largest quantised weight in the computation's type, as each product with it makes it anew."""
+    """The largest quantised weight in the computation's type, as each product with it makes it
+    anew.
+    """
     return (
         d.compute * d.model.hidden * max(d.model.ffn, d.model.moe_ffn) / d.tp
         if d.setup.quantized
@@ -72,11 +79,13 @@ def dequantised(d: Dims) -> Number:
 
 CUBLAS_WORKSPACE = 2 * 8_519_680
 """PyTorch takes a workspace of 8.125 MiB from its allocator for each handle of cuBLAS
-(``aten/src/ATen/cuda/CublasHandlePool.cpp``; 32 MiB on Hopper): one of the thread that runs the forward pass, one of
-autograd's."""
+(``aten/src/ATen/cuda/CublasHandlePool.cpp``; 32 MiB on Hopper): one of the thread that runs the
+forward pass, one of autograd's.
+"""
 MEGATRON_WORKSPACE = 80 << 20
-"""Transformer Engine's workspaces besides, padding of buffers, the batch: 50 to 120 MB in the memory that
-Megatron-LM's own tests report between two steps, whatever the model."""
+"""Transformer Engine's workspaces besides, padding of buffers, the batch: 50 to 120 MB in the
+memory that Megatron-LM's own tests report between two steps, whatever the model.
+"""
 
 
 def workspaces(d: Dims) -> int:

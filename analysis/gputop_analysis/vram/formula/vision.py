@@ -1,4 +1,6 @@
-"""The vision tower of a model that sees: a plain transformer encoder over patches (Dosovitskiy et al. 2021)."""
+"""The vision tower of a model that sees: a plain transformer encoder over patches (Dosovitskiy et
+al. 2021).
+"""
 
 from __future__ import annotations
 
@@ -6,9 +8,11 @@ from gputop_analysis.vram.formula.dims import Dims, Number
 
 
 def kept(d: Dims) -> Number:
-    """Bytes of activations of one micro-batch's images on the first stage: nothing where the tower is frozen, whose
-    forward pass then needs no gradient; with checkpointing one input a layer; else 34 bytes a patch and channel, less
-    where the attention is no eager one (Korthikanti et al. 2022, section 4, without scores and dropout)."""
+    """Bytes of activations of one micro-batch's images on the first stage: nothing where the tower
+    is frozen, whose forward pass then needs no gradient; with checkpointing one input a layer; else
+    34 bytes a patch and channel, less where the attention is no eager one (Korthikanti et al. 2022,
+    section 4, without scores and dropout).
+    """
     shape, setup = d.model, d.setup
     if not (setup.images and shape.vision_layers) or "vision" in setup.freeze or setup.lora:
         return 0 * d.tokens

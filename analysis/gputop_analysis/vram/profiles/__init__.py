@@ -1,9 +1,10 @@
-"""Estimates from shipped event profiles: what a trace of the real modules would find, without torch.
+"""Estimates from shipped event profiles: what a trace of the real modules would find, without
+torch.
 
-A profile holds the events of a step whose sizes are products of dimensions (``recognise``). It is made for four layers
-and for each way of training that changes the order of events (``variant``). At the time of asking the layers are
-repeated, the optimizer is added (``steps``), the dimensions are put in and the log goes through the allocator, as that
-of a trace does.
+A profile holds the events of a step whose sizes are products of dimensions (``recognise``). It is
+made for four layers and for each way of training that changes the order of events (``variant``). At
+the time of asking the layers are repeated, the optimizer is added (``steps``), the dimensions are
+put in and the log goes through the allocator, as that of a trace does.
 """
 
 from __future__ import annotations
@@ -77,7 +78,9 @@ def replay_of(setup: Setup) -> Replay | None:
 
 
 def events(setup: Setup) -> EventLog | None:
-    """The memory events of training steps of a setup, all layers; None for one that no profile covers."""
+    """The memory events of training steps of a setup, all layers; None for one that no profile
+    covers.
+    """
     name = variant(setup)
     if name is None or setup.optimizer not in UPDATES or min(depths_of(setup.model)) < TRACED:
         return None
@@ -106,7 +109,9 @@ def _course(
 
 @lru_cache(PLAYED)
 def _deepened(name: str, family: str, depths: tuple[int, ...]) -> EventLog:
-    """The pass over a micro-batch with all layers of a model; other optimizers ask for the same again."""
+    """The pass over a micro-batch with all layers of a model; other optimizers ask for the same
+    again.
+    """
     found = store.load(name)
     assert found is not None, name
     return deepened(found.log, family, depths)

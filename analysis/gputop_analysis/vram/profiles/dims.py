@@ -10,15 +10,17 @@ _UNUSED_BY_LATENT = ("kv_heads", "head_dim", "head_dim in blocks")
 BLOCK = 128
 """Rows that a kernel of FlashAttention works on at once; its workspaces are rounded up to them."""
 ALIGNED = 32
-"""Rows to which the memory-efficient kernel rounds its sums up (``kAlignLSE``, ``mem_eff_attention/kernel_forward.h``);
-of texts, whose lengths are such multiples in most trainings, the few bytes more are left out."""
+"""Rows to which the memory-efficient kernel rounds its sums up (``kAlignLSE``,
+``mem_eff_attention/kernel_forward.h``); of texts, whose lengths are such multiples in most
+trainings, the few bytes more are left out.
+"""
 
 
 def dims(setup: Setup) -> dict[str, int]:
     """By name; counts of elements along an axis. What the setup does not have is left out.
 
-    Sums that appear as one axis (a fused projection of queries, keys and values, the two parts of a latent head) have
-    names of their own, so that every size is a product.
+    Sums that appear as one axis (a fused projection of queries, keys and values, the two parts of a
+    latent head) have names of their own, so that every size is a product.
     """
     shape = setup.model
     kv_heads = shape.kv_heads or shape.heads
@@ -57,7 +59,9 @@ def dims(setup: Setup) -> dict[str, int]:
 
 
 def tokens_of(setup: Setup) -> int:
-    """Of a sequence: patches and one more where a model sees nothing else, no more than a text tower has places for."""
+    """Of a sequence: patches and one more where a model sees nothing else, no more than a text
+    tower has places for.
+    """
     shape = setup.model
     if shape.family == "vit":
         return shape.max_position + 1
@@ -99,7 +103,9 @@ def _loss_rows(setup: Setup) -> dict[str, int]:
 
 
 def _head_blocks(width: int) -> int:
-    """``round_multiple(head_size, head_size <= 128 ? 32 : 64)`` of FlashAttention's ``flash_api.cpp``."""
+    """``round_multiple(head_size, head_size <= 128 ? 32 : 64)`` of FlashAttention's
+    ``flash_api.cpp``.
+    """
     return _up(width, 32 if width <= 128 else 64)
 
 

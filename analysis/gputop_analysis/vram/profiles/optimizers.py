@@ -1,4 +1,6 @@
-"""What an optimizer keeps for the parameters it trains, and what its update makes and frees again."""
+"""What an optimizer keeps for the parameters it trains, and what its update makes and
+frees again.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ class Update(NamedTuple):
 
     states: tuple[str, ...] = ()
     eight_bit: int = 0
-    """States of bitsandbytes in blocks of 8 bits; those of embeddings stay in fp32, as the Trainer asks for."""
+    """States of bitsandbytes in blocks of 8 bits; those of embeddings stay in fp32, as the Trainer
+    asks for.
+    """
     together: int = 0
     """Temporaries as large as all parameters at once (foreach)."""
     each: tuple[str, ...] = ()
@@ -39,15 +43,20 @@ UPDATES = {
     "lion-8bit": Update(eight_bit=1),
     "sgd": Update(),
     "sgd-momentum": Update((SAME,)),
-    # Keeps rows and columns alone; gradient, parameter, update and its square in fp32 (transformers/optimization.py).
+    # Keeps rows and columns alone; gradient, parameter, update and its square in fp32
+    # (transformers/optimization.py).
     "adafactor": Update(each=(SAME, SAME), each_half=(FP32, FP32, FP32, FP32)),
     "none": Update(),
 }
-"""Those whose memory follows from the number of values; the rest (Muon, CAME) need the shapes of matrices."""
+"""Those whose memory follows from the number of values; the rest (Muon, CAME) need the shapes of
+matrices.
+"""
 
 
 def states(update: Update, embedding: bool) -> tuple[str, ...]:
-    """What is kept for a parameter. That bitsandbytes keeps fp32 for less than 4096 values is left out."""
+    """What is kept for a parameter. That bitsandbytes keeps fp32 for less than 4096 values is left
+    out.
+    """
     blocks = () if not update.eight_bit else (FP32,) if embedding else (BYTES, SCALES)
     return update.states + update.eight_bit * blocks
 

@@ -1,4 +1,5 @@
-"""Profiles of models with two stacks of layers: each stack has four layers in the trace and is repeated by itself.
+"""Profiles of models with two stacks of layers: each stack has four layers in the trace and is
+repeated by itself.
 
 A storage's stack and its place there are read off the path of the module that it belongs to.
 """

@@ -1,8 +1,9 @@
 """From the events of one pass over a micro-batch to those of training steps with an optimizer.
 
-A profile is traced with plain SGD, whose update allocates nothing, and one micro-batch. Put together here are the
-weights, a step whose update makes the states of the optimizer, and a step as all later ones are. With accumulation the
-last step has a second micro-batch, whose gradients are added to the first one's and freed at once.
+A profile is traced with plain SGD, whose update allocates nothing, and one micro-batch. Put
+together here are the weights, a step whose update makes the states of the optimizer, and a step as
+all later ones are. With accumulation the last step has a second micro-batch, whose gradients are
+added to the first one's and freed at once.
 """
 
 from __future__ import annotations
@@ -27,14 +28,20 @@ class Course(NamedTuple):
     """The log of training steps without sizes."""
 
     log: EventLog
-    """``bytes`` is what the storage, or the parameter that it was made for, has there in the profile."""
+    """``bytes`` is what the storage, or the parameter that it was made for, has there in the
+    profile.
+    """
     kind: list[int]
     """Of each storage, an index of ``made``."""
     made: list[tuple[int, str, int]]
-    """Of each kind: what ``bytes`` says, how large it is for a parameter of that size, and the stream."""
+    """Of each kind: what ``bytes`` says, how large it is for a parameter of that size, and the
+    stream.
+    """
 
     def sized(self, sizes: list[int], width: int) -> EventLog:
-        """With the sizes of the profile's terms put in; ``width``: bytes of a value of the trained parameters."""
+        """With the sizes of the profile's terms put in; ``width``: bytes of a value of the trained
+        parameters.
+        """
         found = [size(how, sizes[term], width) for term, how, _ in self.made]
         kinds = Kinds(self.kind, found, [stream for _, _, stream in self.made])
         column = list(map(found.__getitem__, self.kind))
@@ -52,13 +59,16 @@ class Training(NamedTuple):
     accumulate: bool = False
     """More than one micro-batch in a step."""
     ddp: bool = False
-    """Gradients are copied into the buckets of DistributedDataParallel (``reducer.cpp``), which stay."""
+    """Gradients are copied into the buckets of DistributedDataParallel (``reducer.cpp``), which
+    stay.
+    """
     tied: bool = False
     """The head's weights are those of the embedding, and called by the head's name."""
 
 
 def course(log: EventLog, training: Training) -> Course:
-    """Two steps of a profile with all layers: the second one finds the states and what the first left in the cache.
+    """Two steps of a profile with all layers: the second one finds the states and what the first
+    left in the cache.
 
     ``log`` holds the weights, then one step of one micro-batch without memory of an optimizer.
     """
@@ -101,7 +111,9 @@ def _starts(log: EventLog, phases: tuple[str, ...] | None) -> int:
 
 
 def _for_good(log: EventLog, first: int) -> list[int]:
-    """Where the storages are made that no step frees, upwards; ``first``: where the weights are all there."""
+    """Where the storages are made that no step frees, upwards; ``first``: where the weights are all
+    there.
+    """
     events = set(log.events[first:])  # a layer's storages come and go
     kept = [
         row
@@ -112,7 +124,9 @@ def _for_good(log: EventLog, first: int) -> list[int]:
 
 
 def _gradients(log: EventLog) -> list[int]:
-    """Storages of the gradients, in the order of the parameters: a backward pass makes the last one first."""
+    """Storages of the gradients, in the order of the parameters: a backward pass makes the last one
+    first.
+    """
     if "gradients" not in log.strings:
         return []
     wanted = log.strings.index("gradients")
@@ -126,20 +140,26 @@ def _embeddings(log: EventLog, storages: list[int], tied: bool) -> list[bool]:
 
 
 class _Made:
-    """A log that is put together from pieces of another one, whose storages are numbered as they are allocated."""
+    """A log that is put together from pieces of another one, whose storages are numbered as they
+    are allocated.
+    """
 
     def __init__(self, source: EventLog, optimizer: str) -> None:
         self.source = source
         self.strings = [*source.strings, "optimizer", "temporaries", "communication", optimizer]
         self.columns = {name: getattr(source, name)[:1] for name in _COLUMNS}
         self.how: dict[str, list[int]] = {}
-        """What the optimizer made that is not as large as the gradient: the storages, by how large they are."""
+        """What the optimizer made that is not as large as the gradient: the storages, by how large
+        they are.
+        """
         self.events: list[int] = []
         self.marks: list[tuple[int, str, int]] = []
         self.number = [0] * len(source.bytes)
         """The present number of each of the source's storages."""
         self.there: list[int] = []
-        """Where the source makes what is there for good since an earlier pass, such as the workspaces of cuBLAS."""
+        """Where the source makes what is there for good since an earlier pass, such as the
+        workspaces of cuBLAS.
+        """
 
     def play(self, start: int, end: int, step: int) -> None:
         """Events ``start`` to ``end`` of the source, on new storages, with its marks."""
@@ -166,7 +186,9 @@ class _Made:
         self.events += [number[event] if event > 0 else -number[-event] for event in events]
 
     def play_again(self, start: int, end: int, step: int, gradients: list[int]) -> None:
-        """The same events once more, on new storages; gradients are freed as soon as they are made."""
+        """The same events once more, on new storages; gradients are freed as soon as
+        they are made.
+        """
         held, at_start = [self.number[row] for row in gradients], len(self.events)
         self.play(start, end, step)
         added = {self.number[row] for row in gradients}

@@ -1,11 +1,13 @@
 """Event profiles in one packaged archive: an index, and a small JSON document for each.
 
-The archive begins with eight digits, the length of the index. The index and each document are compressed by zlib; the
-index tells where a document lies after it. A ZIP file would do, but its module takes longer to load than a profile.
+The archive begins with eight digits, the length of the index. The index and each document are
+compressed by zlib; the index tells where a document lies after it. A ZIP file would do, but its
+module takes longer to load than a profile.
 
-``{"terms": [[numerator, denominator, [dimension, ...]], ...], "strings": [...], "storages": [...], "events": [...],
-"marks": [...], "layers": n}``: ``storages`` has the columns of an event log, with indices into ``terms`` for sizes; an
-event 0 allocates the next storage, ``k`` frees the one made ``k`` allocations ago. The rest is as in an event log.
+``{"terms": [[numerator, denominator, [dimension, ...]], ...], "strings": [...], "storages": [...],
+"events": [...], "marks": [...], "layers": n}``: ``storages`` has the columns of an event log, with
+indices into ``terms`` for sizes; an event 0 allocates the next storage, ``k`` frees the one made
+``k`` allocations ago. The rest is as in an event log.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ class Profile(NamedTuple):
 
 @cache
 def index() -> dict[str, Any]:
-    """``profiles``: [start, end] by name, from the first document on; ``versions``: of what they were made with."""
+    """``profiles``: [start, end] by name, from the first document on; ``versions``: of what they
+    were made with.
+    """
     archive = _archive()
     if not archive:
         return {"profiles": {}, "versions": {}}
@@ -55,7 +59,9 @@ def text(variant: str) -> str:
 
 
 def encode(terms: list[Term], document: dict[str, Any]) -> dict[str, Any]:
-    """A profile out of an event log's document whose storages have indices of ``terms`` for sizes."""
+    """A profile out of an event log's document whose storages have indices of ``terms``
+    for sizes.
+    """
     made, events = 0, []
     for event in document["events"]:
         made += event > 0

@@ -1,4 +1,6 @@
-"""Which event profile answers a setup: all that decides the order of a step's events, but not their sizes."""
+"""Which event profile answers a setup: all that decides the order of a step's events, but not their
+sizes.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _RECIPES = ("transformers", "plain", "torchtitan")
 
 
 def variant(setup: Setup) -> str | None:
-    """The name of the profile for a setup; None for what no profile can stand for (shards, images, roles, ...)."""
+    """The name of the profile for a setup; None for what no profile can stand for (shards, images,
+    roles, ...).
+    """
     precision = _precision(setup)
     if precision is None or _beyond(setup):
         return None
@@ -37,8 +41,8 @@ def variant(setup: Setup) -> str | None:
 def _windowed(setup: Setup) -> bool:
     """Whether a window masks part of the sequence, which no kernel of FlashAttention is called for.
 
-    Gemma 3 (arXiv 2503.19786): 1024 tokens, 512 in the 270M and 1B models. One layer of six has no window; its profile
-    takes it as the others.
+    Gemma 3 (arXiv 2503.19786): 1024 tokens, 512 in the 270M and 1B models. One layer of six has no
+    window; its profile takes it as the others.
     """
     shape = setup.model
     return shape.family == "gemma3_text" and setup.seq > (512 if shape.hidden <= 1152 else 1024)
@@ -78,7 +82,9 @@ def _one_size(shape: ModelShape) -> bool:
 
 
 def _precision(setup: Setup) -> str | None:
-    """``half``, ``half-autocast``, ``single`` or ``amp`` (fp32 weights, autocast); None for any other."""
+    """``half``, ``half-autocast``, ``single`` or ``amp`` (fp32 weights, autocast); None for any
+    other.
+    """
     weights = setup.weights or setup.dtype
     if setup.grad_dtype not in ("", weights):
         return None
