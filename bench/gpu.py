@@ -21,7 +21,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-sys.path[:0] = [str(HERE)] + [str(ROOT / name) for name in ("tui_app", "analysis", "probes")]
+sys.path += [str(HERE), *(str(ROOT / name) for name in ("tui_app", "analysis", "probes"))]
 
 from gpu_training import FAULTS  # noqa: E402
 
