@@ -272,7 +272,8 @@ def test_a_signal_during_a_collection_is_not_lost(tmp_path):
     # both collections of each round, though no step ended between them
     pauses = [pause for pause in guest.of_type("gc") if pause["step"] >= 29]
     assert len(pauses) == 10
+    rounding_ms = 0.0005 * len(pauses)
     assert (
         sum(pause["duration_ms"] for pause in pauses)
-        <= sum(record["gc_ns"] for record in guest.steps) / 1e6
+        <= sum(record["gc_ns"] for record in guest.steps) / 1e6 + rounding_ms
     )

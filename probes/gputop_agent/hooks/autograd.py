@@ -31,7 +31,7 @@ def install(torch):
 
 def before_backward(args, kwargs):
     """Begin the phase; a backward inside another one (re-entrant checkpointing) is part of that."""
-    if layers.K.look is not None and args:
+    if layers.watch.look is not None and args:
         layers.hook_nodes(args[0])
     if open_step.in_backward:
         return None
@@ -54,8 +54,8 @@ def before_backward(args, kwargs):
     open_step.in_backward = True
     cpu_ns = thread_time_ns() if fold.probing else 0
     clock.enter(BACKWARD)
-    if layers.K.look is not None:
-        guard.safely(layers.K.look.backward_begins)
+    if layers.watch.look is not None:
+        guard.safely(layers.watch.look.backward_begins)
     return depth, cpu_ns
 
 
@@ -80,8 +80,8 @@ def _count_inputs():
 def after_backward(token, args, result):
     """End the phase, read the loss."""
     depth, cpu_ns = token
-    if layers.K.look is not None:
-        guard.safely(layers.K.look.backward_ended)
+    if layers.watch.look is not None:
+        guard.safely(layers.watch.look.backward_ended)
     clock.unwind(depth)
     open_step.in_backward = False
     if cpu_ns:

@@ -213,7 +213,7 @@ def before(slot, module, args, kwargs):
     clock.enter(phase)
     if phase == EVAL and not soft and within == OTHER:
         _book_evaluation()
-    if layers.K.look is not None:
+    if layers.watch.look is not None:
         layers.root_called(module)
     return depth, phase, soft, totals[phase], cpu_ns
 
@@ -221,8 +221,8 @@ def before(slot, module, args, kwargs):
 def after(slot, token):
     """End the phase and say what the time was."""
     depth, phase, soft, booked, cpu_ns = token
-    if layers.K.look is not None:
-        guard.safely(layers.K.look.root_left)
+    if layers.watch.look is not None:
+        guard.safely(layers.watch.look.root_left)
     clock.unwind(depth)
     open_step.in_forward = False
     if cpu_ns:

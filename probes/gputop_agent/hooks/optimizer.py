@@ -81,8 +81,8 @@ def _begin(optimizer):
                 steps.book_agent_time(roots.discover)
         if open_step.look:
             checkup.before_update(optimizer)
-        if layers.K.look is not None:
-            steps.book_agent_time(layers.K.look.update_begins)
+        if layers.watch.look is not None:
+            steps.book_agent_time(layers.watch.look.update_begins)
         open_step.optimizer_depth = len(clock.stack)
     open_step.in_optimizer += 1
     clock.enter(OPTIMIZER)

@@ -49,31 +49,31 @@ class LayerWatch:
         self.early = list(EARLY_STEPS)
 
 
-K = LayerWatch()
+watch = LayerWatch()
 
 
 @session.after_fork
 def reset():
     """Forget the parent's (called in a fork's child); its slots go as well."""
-    look = K.look
+    look = watch.look
     if look is not None:
         look.abandon()
-    K.__init__()
+    watch.__init__()
 
 
 def request_if_wanted():
     """Watch from the start if the launcher asked for it. Called once, with the hello."""
-    if os.environ.get(wire.ENV_LAYERS) == "1" and not K.is_on:
-        K.is_on = K.wants_flops = True
+    if os.environ.get(wire.ENV_LAYERS) == "1" and not watch.is_on:
+        watch.is_on = watch.wants_flops = True
         _listen()
 
 
 def request(command):
     """Watch some steps, on command; from the agent's thread."""
     count = command.get("steps")
-    K.asked = max(1, min(20, count if isinstance(count, int) else 3))
-    K.wants_flops = True
-    K.due = -1
+    watch.asked = max(1, min(20, count if isinstance(count, int) else 3))
+    watch.wants_flops = True
+    watch.due = -1
     _listen()
 
 
@@ -88,56 +88,58 @@ def keep_hooks_in(*_):
 
 def on_step_closed(step, t_end_ns):
     """A step has ended: end the look at it, or begin one at the next."""
-    look = K.look
+    look = watch.look
     try:
         _note_wall(t_end_ns)
         if look is not None:
             steps.book_agent_time(_end, look, step)
-        if K.unread:
+        if watch.unread:
             _read_device()
-        if K.is_on or K.asked:
+        if watch.is_on or watch.asked:
             _plan(step + 1)
-        elif not K.unread:
+        elif not watch.unread:
             _stop_listening()
     except Exception:
-        _abandon()
         guard.failed("layers")
+        _abandon()
 
 
 def _plan(upcoming):
-    if K.due < upcoming:
-        K.due = _next_due(upcoming)
-    is_near = K.due - upcoming <= LEAD_STEPS
+    if watch.due < upcoming:
+        watch.due = _next_due(upcoming)
+    is_near = watch.due - upcoming <= LEAD_STEPS
     if is_near and keep_hooks_in not in session.step_listeners:
         session.step_listeners.append(keep_hooks_in)
     elif not is_near and keep_hooks_in in session.step_listeners:
         session.step_listeners.remove(keep_hooks_in)
-    if K.due == upcoming and not session.hooks_out:
+    if watch.due == upcoming and not session.hooks_out:
         steps.book_agent_time(_begin, upcoming)
         open_step.flags |= wire.F_AGENT
 
 
 def _next_due(upcoming):
-    if K.asked:
+    if watch.asked:
         return schedule.window_after(schedule.seed(), upcoming, schedule.SMALLEST_BLOCK)
-    while K.early and K.early[0] < upcoming:
-        del K.early[0]
-    if K.early:
-        return K.early.pop(0)
-    longest_ns = max(PERIOD_NS, K.cost_ns / COST_SHARE)
-    block = schedule.block_of(max(K.step_ns, 1.0), longest_ns)
+    while watch.early and watch.early[0] < upcoming:
+        del watch.early[0]
+    if watch.early:
+        return watch.early.pop(0)
+    longest_ns = max(PERIOD_NS, watch.cost_ns / COST_SHARE)
+    block = schedule.block_of(max(watch.step_ns, 1.0), longest_ns)
     return schedule.window_after(schedule.seed(), upcoming, block)
 
 
 def _note_wall(t_end_ns):
     """Smooth the time of steps that are not watched; of one that is, note what it takes more."""
-    wall_ns, K.ended_ns = t_end_ns - K.ended_ns, t_end_ns
+    wall_ns, watch.ended_ns = t_end_ns - watch.ended_ns, t_end_ns
     if session.hooks_out or wall_ns > 1e15:
         return
-    if K.look is not None:
-        K.cost_ns = max(K.cost_ns, wall_ns - int(K.step_ns)) if K.step_ns else 0
+    if watch.look is not None:
+        watch.cost_ns = max(watch.cost_ns, wall_ns - int(watch.step_ns)) if watch.step_ns else 0
     else:
-        K.step_ns = wall_ns if not K.step_ns else K.step_ns + 0.2 * (wall_ns - K.step_ns)
+        watch.step_ns = (
+            wall_ns if not watch.step_ns else watch.step_ns + 0.2 * (wall_ns - watch.step_ns)
+        )
 
 
 def _stop_listening():
@@ -155,46 +157,46 @@ def _begin(step):
         return
     layers = Layers(roots)
     rows = layer_sizes.table(layers)
-    if rows != K.table:
+    if rows != watch.table:
         _send_table(rows)
-        K.table = rows
-    counter = _counter() if K.wants_flops else None
-    K.look = Look(layers, counter)
+        watch.table = rows
+    counter = _counter() if watch.wants_flops else None
+    watch.look = Look(layers, counter)
 
 
 def _counter():
     """A counter of operations that is active; None where there is nothing it could count."""
     python_dispatch = sys.modules.get("torch.utils._python_dispatch")
     if session.compile_seen or python_dispatch is None:
-        K.wants_flops = False
+        watch.wants_flops = False
         return None
-    if K.early or python_dispatch._get_current_dispatch_mode() is not None:
+    if watch.early or python_dispatch._get_current_dispatch_mode() is not None:
         return None  # times come first
     return flop_count.make_counter(python_dispatch)
 
 
 def _end(look, step):
-    K.look = None
+    watch.look = None
     look.take_out()
     look.clock.forget_open_call()
     if any(totals[i] != look.before[i] for i in _NOT_TRAINING) or not any(look.clock.calls):
         return
     if look.counter is not None:
-        K.wants_flops = False
+        watch.wants_flops = False
         if not look.counter.failed:
             _send(step, flops=look.flops)
         return
-    K.asked = max(0, K.asked - 1)
+    watch.asked = max(0, watch.asked - 1)
     if look.clock.device is not None:
-        K.unread.append((step, look))
-        del K.unread[:-8]
+        watch.unread.append((step, look))
+        del watch.unread[:-8]
     else:
         _send_times(step, look, look.clock.self_ns)
 
 
 def _read_device():
-    while K.unread and K.unread[0][1].clock.device.is_read():
-        step, look = K.unread.pop(0)
+    while watch.unread and watch.unread[0][1].clock.device.is_read():
+        step, look = watch.unread.pop(0)
         _send_times(step, look, look.clock.device.times_ns(look.count))
 
 
@@ -329,7 +331,7 @@ class Look:
 
 
 def _abandon():
-    look, K.look = K.look, None
+    look, watch.look = watch.look, None
     if look is not None:
         try:
             look.take_out()
@@ -341,9 +343,9 @@ def hook_nodes(tensors):
     """A backward will begin, the outermost or one inside another (re-entrant checkpoints)."""
     if isinstance(tensors, session.torch.Tensor):
         tensors = (tensors,)
-    guard.safely(modes.unseen(K.look.hook_nodes), tensors)
+    guard.safely(modes.unseen(watch.look.hook_nodes), tensors)
 
 
 def root_called(module):
     """The forward of an outermost module begins."""
-    guard.safely(K.look.root_called, module)
+    guard.safely(watch.look.root_called, module)
