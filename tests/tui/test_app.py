@@ -17,6 +17,7 @@ from gputop.screens.catalog import CatalogScreen
 from gputop.screens.dialog import ChoiceDialog, TextDialog
 from gputop.screens.estimator import EstimatorScreen
 from gputop.screens.evidence import EvidenceScreen
+from gputop.screens.layers import LayersScreen
 from gputop.screens.main import MainScreen
 from gputop.screens.numerics import NumericsScreen
 from gputop.screens.ranks import RanksScreen
@@ -30,6 +31,7 @@ from gputop.widgets.ranks import Ranks
 
 PAGES = {
     "evidence": EvidenceScreen,
+    "layers": LayersScreen,
     "numerics": NumericsScreen,
     "budget": BudgetScreen,
     "ranks": RanksScreen,
