@@ -188,7 +188,8 @@ async def see(running):
         assert "Go to the toys." in screen_text(app)
 
 record = RunRecord.open(write_run(Path("run"), ranks=2))
-asyncio.run(see(build(record, (), 500, None, START_NS + 11 * 10**9)))
+now_ns = START_NS + 11 * 10**9
+asyncio.run(see(build(record, (), window_steps=500, previous=None, now_ns=now_ns)))
 assert "| `T` | toys | Go to the toys. |" in markdown()
 """
 
