@@ -31,7 +31,14 @@ NOW_NS = START_NS + 60 * 10**9
 
 
 def snapshot_of(folder, **kinds):
-    return build(RunRecord.open(write_run(folder, **kinds)), (), 500, None, NOW_NS, ended=True)
+    return build(
+        RunRecord.open(write_run(folder, **kinds)),
+        (),
+        window_steps=500,
+        previous=None,
+        now_ns=NOW_NS,
+        ended=True,
+    )
 
 
 @pytest.fixture(scope="module")

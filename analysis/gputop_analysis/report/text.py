@@ -195,7 +195,7 @@ def _ranks(report: Report, width: int, colour: bool) -> Iterator[str]:
     head = (
         _rank_line(
             "rank",
-            "steps",
+            steps="steps",
             p50="p50 ms",
             p95="p95 ms",
             wait="mean wait",
@@ -209,17 +209,23 @@ def _ranks(report: Report, width: int, colour: bool) -> Iterator[str]:
     shown, note = ranks_to_show(ranks, RANKS_SHOWN)
     for r in shown:
         peak = gib(r.peak_allocated_gib if on_gpu else r.peak_rss_gib)
-        times = ms(r.step_time_p50_ms), ms(r.step_time_p95_ms), ms(r.wait_mean_ms)
-        yield (
-            _rank_line(str(r.rank), f"{r.steps:,}", *times, peak, f"{r.dropped_records:,}", wide)
-            + f"  {r.host[:14]}"
+        columns = _rank_line(
+            str(r.rank),
+            steps=f"{r.steps:,}",
+            p50=ms(r.step_time_p50_ms),
+            p95=ms(r.step_time_p95_ms),
+            wait=ms(r.wait_mean_ms),
+            memory=peak,
+            dropped=f"{r.dropped_records:,}",
+            wide=wide,
         )
+        yield f"{columns}  {r.host[:14]}"
     for sentence in (note, balance(report.rank_table)):
         yield from textwrap.wrap(sentence, width, initial_indent="     ", subsequent_indent="     ")
 
 
 def _rank_line(
-    rank: str, steps: str, p50: str, p95: str, wait: str, memory: str, dropped: str, wide: bool
+    rank: str, *, steps: str, p50: str, p95: str, wait: str, memory: str, dropped: str, wide: bool
 ) -> str:
     """The two least needed columns go where there is no room."""
     tail, lost = (f"{p95:>9}", f"{dropped:>9}") if wide else ("", "")

@@ -65,6 +65,7 @@ def _damage(record: RunRecord) -> str:
 def build(
     record: RunRecord,
     findings: tuple[Finding, ...],
+    *,
     window_steps: int,
     previous: RecentSteps | None,
     now_ns: int,
