@@ -118,6 +118,7 @@ def _header(report: Report, width: int, colour: bool) -> Iterator[str]:
     yield f"{'steps':<9} {done(s)}, {size(s)}, {duration(s.duration_s)}"
     yield f"{'speed':<9} {speed(s)}"
     yield f"{'step':<9} p50 {ms(s.step_time_p50_ms)} ms, p95 {ms(s.step_time_p95_ms)} ms"
+    yield from _startup(report, width)
     if s.own_cost is not None:
         yield f"{'gputop':<9} {s.own_cost.words}"
     if said := own_work(report.own_work):
@@ -127,6 +128,17 @@ def _header(report: Report, width: int, colour: bool) -> Iterator[str]:
 def _damaged(report: Report, width: int) -> Iterator[str]:
     if damage := report.record.damage.told():
         yield from textwrap.wrap(f"{'damaged':<9} {damage}", width, subsequent_indent=" " * 10)
+
+
+def _startup(report: Report, width: int) -> Iterator[str]:
+    if (startup := report.startup) is None or not startup.told:
+        return
+    until = "until the first step" if startup.done else "without a first step"
+    yield from textwrap.wrap(
+        f"{'start-up':<9} {duration(startup.seconds)} {until}: {startup.words()}",
+        width,
+        subsequent_indent=" " * 10,
+    )
 
 
 def _phases(report: Report, width: int, colour: bool) -> Iterator[str]:
