@@ -42,6 +42,10 @@ class Framework:
     """Whether that checkpointing keeps its inputs on the host."""
     compiles_loss: bool = False
     """Whether ``torch.compile`` takes in the loss."""
+    accumulates: bool = False
+    """Whether its recipes take several micro-batches a step where no number is given."""
+    unties: bool = False
+    """Whether embedding and head are two tables in models that tie them."""
     bitsandbytes: str = ""
     """The release of bitsandbytes that it pins; empty: a recent one."""
     allocator: str = ""
@@ -49,8 +53,18 @@ class Framework:
 
 
 HUGGING_FACE = Framework("transformers", "fp32", lora_dropout=0.05, upcasts_sharded=True)
-LITGPT = Framework("plain", "", lora_dropout=0.05, lora_loss="chunked", bitsandbytes="0.41")
-"""Its ``requirements-all.txt`` pins bitsandbytes 0.41.0 for the releases whose tables there are."""
+LITGPT = Framework(
+    "plain",
+    "",
+    lora_dropout=0.05,
+    lora_loss="chunked",
+    accumulates=True,
+    unties=True,
+    bitsandbytes="0.41",
+)
+"""Its ``requirements-all.txt`` pins bitsandbytes 0.41.0 for the releases whose tables there are;
+its recipes have a ``batch_size`` of many micro-batches, its ``GPT`` a head of its own.
+"""
 LLAMA_FACTORY = replace(HUGGING_FACE, checkpointing="full")
 """``disable_gradient_checkpointing`` is False (its ``hparams/model_args.py``)."""
 UNSLOTH = Framework(

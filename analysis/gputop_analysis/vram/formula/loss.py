@@ -7,13 +7,13 @@ vocabulary.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from gputop_analysis.vram.formula.activations import capped, trains_base
 from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.formula.elementwise import true
 from gputop_analysis.vram.formula.habits import Habits
+from gputop_analysis.vram.formula.releases import release
 
 CHUNKS = 8
 """Pieces of a chunked loss (torchtune's default)."""
@@ -40,7 +40,6 @@ FREED_LOGITS, SHIFTED_LABELS = (4, 46), (4, 50)
 """Transformers: until the first, fp32 logits replaced the 16-bit ones; until the second, logits
 were shifted by a copy.
 """
-RECENT = (9, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +109,6 @@ def _of_entry(d: Dims, kept: Habits) -> tuple[Number, Number]:
         return (half, 2 * a) if d.setup.kernels else (half + 8 + parallel, FP32_COPIES + parallel)
     return 2 * a, 4 * a
 
-
-def release(version: str) -> tuple[int, ...]:
-    """Major and minor number of a version of Transformers; a recent one where none is known."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else RECENT
 
 
 def final_norm(d: Dims, kept: Habits) -> Number:
