@@ -181,6 +181,8 @@ class Job:
             loop.clip = bool(setup.get("clip_grad", True)) and not own
             loop.accumulation = int(setup.get("accumulation") or 1)
             loop.in_flight = pipeline.in_flight(setup)
+            if loop.in_flight == 1:
+                loop.no_sync = wrappers.waiting(self.model, setup)
             loop.passes_on = not pipeline.is_last(setup)
             loop.run(steps)
             self._write_meta(trained)

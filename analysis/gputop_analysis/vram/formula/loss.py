@@ -110,7 +110,6 @@ def _of_entry(d: Dims, kept: Habits) -> tuple[Number, Number]:
     return 2 * a, 4 * a
 
 
-
 def final_norm(d: Dims, kept: Habits) -> Number:
     """The last norm of the model with its output, as the loss finds them."""
     fp32 = 4 if kept.eager_norm and kept.residual < 4 else kept.residual
