@@ -18,6 +18,8 @@ class Framework:
     attention: str = "sdpa"
     lora_dropout: float = 0.0
     """Of the adapters where it is not said: what the scripts of peft's users set."""
+    loss: str = "plain"
+    """Where none is named."""
     lora_loss: str = "plain"
     """Of LoRA fine-tuning where no loss is named."""
     kernels: bool = False
@@ -83,13 +85,15 @@ TORCHTITAN = Framework(
 """``training.dtype`` is float32 and ``mixed_precision_param`` bfloat16 (its ``config``); the
 allocator's option is in its ``run_train.sh``.
 """
+TORCHTUNE = Framework("torchtitan", "", fused_optimizer=True, loss="chunked", lora_loss="chunked")
+"""Its recipes have ``CEWithChunkedOutputLoss`` from release 0.3 on."""
 KNOWN = (
     ("auto-?model", Framework("transformers", "", fsdp="fsdp2")),
     ("nanotron", Framework("nanotron", "", "flash", fused_optimizer=True)),
     ("megatron|nemo|neox|simumax|vtrain", Framework("megatron", "", "flash")),
     ("titan", TORCHTITAN),
     ("litgpt|lit-gpt|lit_gpt", LITGPT),
-    ("torchtune", Framework("torchtitan", "", fused_optimizer=True)),
+    ("torchtune", TORCHTUNE),
     ("unsloth", UNSLOTH),
     ("deepspeed|colossal", Framework("deepspeed", "")),
     ("trl", replace(HUGGING_FACE, prepares_quantized=True)),

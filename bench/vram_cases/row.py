@@ -343,8 +343,10 @@ def _compiles_loss(cells: Mapping[str, str], habits: Framework) -> bool:
 
 
 def _loss(cells: Mapping[str, str], loss: str, lora: Lora | None, habits: Framework) -> str:
-    if lora and text.blank(cells.get("fused_loss", "")):
-        return habits.lora_loss
+    if text.blank(cells.get("fused_loss", "")) and not text.off(cells.get("fused_loss", "")):
+        older = versions.before_chunked_loss(cells.get("notes", ""))
+        found = habits.lora_loss if lora else habits.loss
+        return "plain" if older and habits.recipe == "torchtitan" else found
     return "plain" if loss == "kernel" else loss
 
 

@@ -16,7 +16,9 @@ from gputop_analysis.vram.formula.habits import Habits
 from gputop_analysis.vram.formula.releases import release
 
 CHUNKS = 8
-"""Pieces of a chunked loss (torchtune's default)."""
+"""Pieces of a chunked loss (torchtune's default). A piece's logits go when its gradient comes; its
+log softmax waits for the backward pass unless it is compiled, and made again.
+"""
 FUSED_ROWS = 8
 """Bytes of a token and hidden channel in a fused linear cross-entropy: it takes as many rows at a
 time as make their logits no larger than the hidden states (in both types), and makes the gradient
@@ -61,7 +63,8 @@ def loss(d: Dims, kept: Habits) -> Loss:
     forward, backward = _of_entry(d, kept)
     if d.setup.loss == "chunked":
         whole, piece = d.compute, 4.0 if d.setup.compile else backward
-        forward, backward = whole + forward / CHUNKS, 2 * whole + piece / CHUNKS
+        saved = 0.0 if d.setup.compile else whole
+        forward, backward = whole + forward / CHUNKS, whole + saved + piece / CHUNKS
         return Loss(entries * forward, entries * backward, entries * backward)
     return Loss(entries * forward, entries * backward, entries * _cached(d, backward))
 
