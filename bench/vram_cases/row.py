@@ -213,7 +213,12 @@ def model_of(cells: Mapping[str, str], said: dict[str, Any], parallel: Split) ->
     ):
         vocab = text.count(cells.get("vocab", ""))
         return megatron.shape_of(
-            shape, args, str(said.get("test", "")), parallel.tp, vocab, _needed(cells, "seq")
+            shape,
+            args,
+            str(said.get("test", "")),
+            tp=parallel.tp,
+            vocab=vocab,
+            seq=_needed(cells, "seq"),
         )
     return shape
 

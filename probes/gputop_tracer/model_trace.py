@@ -116,7 +116,12 @@ class Job:
         begins = pipeline.number(self.setup) == chunk == 0
         last = pipeline.is_last(self.setup) and chunk == interleaved.chunks(self.setup) - 1
         return pipeline.inputs(
-            found, hidden, build.compute_dtype(self.setup), self.setup, begins, last
+            found,
+            hidden,
+            build.compute_dtype(self.setup),
+            setup=self.setup,
+            begins=begins,
+            ends_here=last,
         )
 
     def of_factory(self, name: str) -> None:
@@ -239,6 +244,7 @@ class Job:
 def trace(
     setup: Dict[str, Any],
     source: Optional[str] = None,
+    *,
     full: bool = False,
     steps: int = 2,
     made_by: Any = "",

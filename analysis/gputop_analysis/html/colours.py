@@ -79,6 +79,21 @@ GOODPUT = {
 }
 """Colour of each part of the session."""
 
+STARTUP = {
+    "import torch": "other",
+    "CUDA": "h2d",
+    "process group": "comm",
+    "model": "optimizer",
+    "weights": "checkpoint",
+    "torch.load": "checkpoint",
+    "first batch": "data",
+    "compile": "compile",
+    "first forward": "forward",
+    "first backward": "backward",
+    "first update": "optimizer",
+}
+"""Colour of each part of the time before the first step was done; the others are muted."""
+
 
 def variables(colours: dict[str, str]) -> str:
     """CSS custom properties."""

@@ -19,6 +19,7 @@ SECTIONS: tuple[Section, ...] = (
     charts_section.phases,
     tables.budget_section,
     tables.goodput_section,
+    tables.startup_section,
     charts_section.details,
     charts_section.rank_grid,
     tables.ranks,
