@@ -32,6 +32,8 @@ MOSTLY = 0.5
 place.
 """
 SHOWN = 3
+LOOP = "loop "
+"""Before the first line of a loop, in a path."""
 TRAINING = ("data", "h2d", "forward", "backward", "optimizer", "other")
 """Phases of the loop itself."""
 COMPUTE = ("forward", "backward", "optimizer")
@@ -43,6 +45,7 @@ _UPDATES = re.compile(
     r"\.(add|addcdiv|addcmul|addmm|clamp|copy|div|fill|lerp|mul|sub|zero)_\(|=.*\.data\b"
 )
 _NETWORKS = "torch/nn/"
+_MODULES = "torch/nn/modules/"
 _FILES = ("torch/serialization.py", "torch/hub.py", "torch/utils/tensorboard/")
 """Parts of torch that read and write files."""
 _TENSOR_CALL = re.compile(
@@ -72,6 +75,8 @@ class Site:
     """Of the phase's samples, those inside a trainer's own code."""
     spread: str = ""
     """The most frequent lines, where none holds most of the samples."""
+    is_loop: bool = False
+    """Whether it is the first line of a loop, and no line in it holds most of the samples."""
 
     @property
     def words(self) -> str:
@@ -79,9 +84,10 @@ class Site:
         inside = f", inside {self.detail}" if self.detail else ""
         if self.site is None:
             return f"{self.spread} (of {self.samples} stack samples)"
+        where = "in the loop at" if self.is_loop else "at"
         return (
-            f"most often at {self.site}{inside} ({self.share * 100:.0f} % of {self.samples} stack "
-            "samples)"
+            f"most often {where} {self.site}{inside} ({self.share * 100:.0f} % of {self.samples} "
+            "stack samples)"
         )
 
 
@@ -140,7 +146,7 @@ def top_site(view: RunView, phase: str, rank: int | None = None) -> Site | None:
     judged = ours or seen
     in_torch = total - sum(one.count for one in ours)
     in_trainers = sum(one.count for one in seen if one.in_trainer)
-    place = surest(judged, _lines(view, rank))
+    place = surest(judged, _lines(view, rank), _working_loops(view, rank))
     shares = in_torch / total, in_trainers / total
     if place is None:
         return _spread(judged, total, *shares)
@@ -149,7 +155,15 @@ def top_site(view: RunView, phase: str, rank: int | None = None) -> Site | None:
     for one in held:
         insides[one.inside if one.path[-1] == place else ""] += one.count
     share = sum(one.count for one in held) / total
-    return Site(place, share, total, shares[0], insides.most_common(1)[0][0], shares[1])
+    return Site(
+        place.removeprefix(LOOP),
+        share,
+        total,
+        shares[0],
+        insides.most_common(1)[0][0],
+        shares[1],
+        is_loop=place.startswith(LOOP),
+    )
 
 
 def _in_loop(sample: _Sample, trained: set[Path]) -> _Sample:
@@ -159,11 +173,10 @@ def _in_loop(sample: _Sample, trained: set[Path]) -> _Sample:
     functions = {_functions(path) for path in trained}
     prefixes = [sample.path[:i] for i in range(1, len(sample.path))]
     apart = [one for one in prefixes if one not in trained and _functions(one) in functions]
-    return (
-        replace(sample, path=apart[0], inside=sample.path[len(apart[0])], code="")
-        if apart
-        else sample
-    )
+    if not apart:
+        return sample
+    inside = sample.path[len(apart[0])].removeprefix(LOOP)
+    return replace(sample, path=apart[0], inside=inside, code="")
 
 
 def _with_trainers(view: RunView, samples: list[_Sample], rank: int | None) -> list[_Sample]:
@@ -218,12 +231,14 @@ def named(site: Site | None, words: str = "{}") -> str:
     return words.format(site.site) if site is not None and site.site else ""
 
 
-def surest(samples: Sequence[_Sample], lines: Counter[Path]) -> str | None:
-    """The innermost line below which surely most of the samples lie.
+def surest(
+    samples: Sequence[_Sample], lines: Counter[Path], working: set[Path] | None = None
+) -> str | None:
+    """The innermost line or loop below which surely most of the samples lie.
 
     A line of the loop or deeper: one at which its function stands in all samples, such as the call
     of ``main``, is where everything happens and tells nothing. ``lines`` counts the lines that each
-    function was seen at.
+    function was seen at. Loops that are ``working`` are no place: what they do is the training.
     """
     total = sum(one.count for one in samples)
     chosen, prefix = None, ()
@@ -237,10 +252,27 @@ def surest(samples: Sequence[_Sample], lines: Counter[Path]) -> str | None:
         if not label or surely(count, total) <= MOSTLY:
             return chosen
         prefix = (*prefix, label)
+        if label.startswith(LOOP):
+            if working is not None and prefix not in working:
+                chosen = label
+            continue
         ends = sum(one.count for one in samples if one.path == prefix and not one.in_trainer)
         moves = lines[_functions(prefix)] > 1
         if not label.startswith("(") and (moves or surely(ends, total) > MOSTLY):
             chosen = label
+
+
+def _working_loops(view: RunView, rank: int | None) -> set[Path] | None:
+    """Paths to loops in which models run: the training's own, evaluation's, a rollout's.
+
+    None where no model was seen to run.
+    """
+    seen = list(_samples(view, COMPUTE, rank))
+    if not seen:
+        return None
+    seen += [one for one in _samples(view, TRAINING, rank) if one.inside.startswith(_MODULES)]
+    paths = {one.path[:i] for one in seen for i in range(1, len(one.path))}
+    return {path for path in paths if path[-1].startswith(LOOP)}
 
 
 def _lines(view: RunView, rank: int | None) -> Counter[Path]:

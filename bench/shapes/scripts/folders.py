@@ -38,9 +38,8 @@ class Folder(Dataset):
 
     def __getitem__(self, index):
         if on("archives", "lone_worker"):
-            with cost:
-                with np.load(f"{self.folder}/{index % 48}.npz") as archive:
-                    picture = archive["picture"][::7, ::7]
+            with cost, np.load(f"{self.folder}/{index % 48}.npz") as archive:
+                picture = archive["picture"][::7, ::7]
         else:
             picture = np.load(f"{self.folder}/{index % 48}.npy")
         return torch.from_numpy(picture.astype(np.float32) / 255).permute(2, 0, 1), index % 4

@@ -33,7 +33,9 @@ class Cart:
     def physics(self, force, dt):
         sine, cosine = math.sin(self.angle), math.cos(self.angle)  # at: env_substeps
         push = (force + 0.05 * self.w * self.w * sine) / 1.1  # at: env_substeps
-        turn = (9.8 * sine - cosine * push) / (0.5 * (1.33 - 0.1 * cosine * cosine / 1.1))  # at: env_substeps  # noqa: E501
+        turn = (9.8 * sine - cosine * push) / (  # at: env_substeps
+            0.5 * (1.33 - 0.1 * cosine * cosine / 1.1)  # at: env_substeps
+        )  # at: env_substeps
         slide = push - 0.05 * turn * cosine / 1.1  # at: env_substeps
         self.x, self.v = self.x + dt * self.v, self.v + dt * slide  # at: env_substeps
         self.angle, self.w = self.angle + dt * self.w, self.w + dt * turn  # at: env_substeps
@@ -82,8 +84,12 @@ def advantages(rewards, ends, values):
     return gains
 
 
-actor = nn.Sequential(nn.Linear(4, 128), nn.Tanh(), nn.Linear(128, 128), nn.Tanh(), nn.Linear(128, 2))
-critic = nn.Sequential(nn.Linear(4, 128), nn.Tanh(), nn.Linear(128, 128), nn.Tanh(), nn.Linear(128, 1))
+actor = nn.Sequential(
+    nn.Linear(4, 128), nn.Tanh(), nn.Linear(128, 128), nn.Tanh(), nn.Linear(128, 2)
+)
+critic = nn.Sequential(
+    nn.Linear(4, 128), nn.Tanh(), nn.Linear(128, 128), nn.Tanh(), nn.Linear(128, 1)
+)
 actor_optimizer = torch.optim.Adam(actor.parameters(), 1e-3)
 critic_optimizer = torch.optim.Adam(critic.parameters(), 1e-3)
 cart = Cart(120 if on("env_substeps") else 2)
@@ -104,5 +110,14 @@ for update in range(updates):
     critic_optimizer.step()
     if on("tensors_printed") or (on("clean_tensors_printed") and update % 50 == 0):
         with cost:
-            print("update", update, "values", values, "gains", gains, "odds", odds.logits)  # at: tensors_printed  # noqa: E501
+            print(  # at: tensors_printed
+                "update",  # at: tensors_printed
+                update,  # at: tensors_printed
+                "values",  # at: tensors_printed
+                values,  # at: tensors_printed
+                "gains",  # at: tensors_printed
+                gains,  # at: tensors_printed
+                "odds",  # at: tensors_printed
+                odds.logits,  # at: tensors_printed
+            )  # at: tensors_printed
 cost.print(updates)

@@ -13,7 +13,7 @@ torch.set_num_threads(1)
 torch.manual_seed(77)
 cost = Cost()
 steps = STEPS or 400
-words = "the of and to in a is that for it as was with be by on not he i this are or his".split()
+words = "the of and to in a is that for it as was with be by on not he i this are or his".split()  # noqa: SIM905
 with open("texts.txt", "w") as file:
     for k in range(1200):
         file.write(" ".join(words[(k * j) % 23] for j in range(1, 18 + k % 5)) + ".\n")

@@ -60,8 +60,16 @@ def lightning(steps):
                 with cost:
                     for name, one in module.named_parameters():
                         counts = torch.histc(one.grad, 50)  # at: lightning_histograms
-                        edges = torch.linspace(float(one.grad.min()), float(one.grad.max()), 51)  # at: lightning_histograms  # noqa: E501
-                        self.last = name, counts.tolist(), edges.tolist()  # at: lightning_histograms
+                        edges = torch.linspace(  # at: lightning_histograms
+                            float(one.grad.min()),  # at: lightning_histograms
+                            float(one.grad.max()),  # at: lightning_histograms
+                            51,  # at: lightning_histograms
+                        )  # at: lightning_histograms
+                        self.last = (  # at: lightning_histograms
+                            name,  # at: lightning_histograms
+                            counts.tolist(),  # at: lightning_histograms
+                            edges.tolist(),  # at: lightning_histograms
+                        )  # at: lightning_histograms
 
     class Net(L.LightningModule):
         def __init__(self):
