@@ -127,6 +127,7 @@ class Loop:
             return False
         if not session.hello_sent:
             hello.send_again()
+        memory.refresh_rss(now_ns)
         if looks.await_moment(self.random(), shared=self.rivals.busy):
             self.sampler.sample()
         self.rivals.sample()
