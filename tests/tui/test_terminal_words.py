@@ -98,7 +98,7 @@ def test_a_place_in_a_finding_is_a_link(running, tmp_path):
     finding = changed(a_finding(), title="the loader at train.py:9 is slow")
 
     async def main():
-        async with started(running._replace(findings=(finding,))) as (app, pilot):
+        async with started(running._replace(findings=(finding,))) as (app, _pilot):
             app.links = Links(str(tmp_path), "vscode")
             panel = app.main.query_one("#findings")
             strips = [panel.render_line(y) for y in range(panel.size.height)]
