@@ -621,8 +621,10 @@ class NanOrigin(_Class, total=False):
     """Layers whose weights, or gradients, are not finite."""
     layers: Whole
     """Of so many."""
-    course: list[list[Real]]
-    """Step and absolute maximum of what the layer gave, on sampled steps before."""
+    course_steps: list[Step]
+    """Sampled steps before."""
+    course_largest: list[Real]
+    """Absolute maximum of what the layer gave in them."""
     batch: BatchOrigin
 
 

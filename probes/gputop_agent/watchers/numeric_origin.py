@@ -286,7 +286,10 @@ def of_weights(layers, weights, trained, graph=None):
         fields.update(_layer(layers, bad[-1] if layer is None else layer))
         fields["direction"] = "backward"
         fields["weight"] = weights[bad[-1]][0]
-        fields["between"] = [layers.names[bad[-1]], layers.names[after] if after is not None else ""]
+        fields["between"] = [
+            layers.names[bad[-1]],
+            layers.names[after] if after is not None else "",
+        ]
     else:
         fields["direction"] = "weights"
     return fields

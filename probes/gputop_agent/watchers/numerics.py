@@ -370,9 +370,9 @@ def _send(fields, step, batch):
     watch.explained_step = step
     if watch.layers is not None and fields.get("layer") in watch.layers.names:
         index = watch.layers.names.index(fields["layer"])
-        course = [[at, found[index]] for at, found in watch.course if index in found and at < step]
+        course = [(at, found[index]) for at, found in watch.course if index in found and at < step]
         if course:
-            fields["course"] = course
+            fields["course_steps"], fields["course_largest"] = map(list, zip(*course))
     known = {name: value for name, value in fields.items() if value is not None}
     transport.send_event(
         "nan_origin",
