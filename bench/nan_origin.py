@@ -26,61 +26,81 @@ TRAINING = Path(__file__).parent / "nan_training.py"
 def main(words: list[str]) -> None:
     """All cases, or those that are named."""
     cases = [BY_NAME[word] for word in words] or [*NAN, *CLEAN]
-    print("| case | layer | next step | --watch-numerics | operation | equal losses |")
-    print("|---|---|---|---|---|---|", flush=True)
-    right = {"": 0, "--watch-numerics": 0}
-    silent, equal = 0, 0
+    bare, default, watched = (results(cases, option) for option in (None, "", "--watch-numerics"))
+    print("| case | what is so | without | --watch-numerics | operation | equal losses |")
+    print("|---|---|---|---|---|---|")
     for case in cases:
-        bare, _ = train(case, None)
-        default, found = train(case, "")
-        watched, seen = train(case, "--watch-numerics")
-        is_equal = bare == default == watched != ""
-        equal += is_equal
-        right[""] += case.layer is not None and is_right(case, found)
-        right["--watch-numerics"] += case.layer is not None and is_right(case, seen)
-        silent += case.layer is None and not found and not seen
+        printed = {found[case.name][0] for found in (bare, default, watched)}
+        seen = watched[case.name][1]
         print(
-            f"| {case.name} | {_expected(case)} | {_answer(case, found)} | {_answer(case, seen)} "
-            f"| {(seen or {}).get('operation', '')} | {'yes' if is_equal else 'NO'} |",
-            flush=True,
+            f"| {case.name} | {_expected(case)} | {_answer(case, default[case.name][1])} "
+            f"| {_answer(case, seen)} | {(seen or {}).get('operation', '')} "
+            f"| {'yes' if len(printed) == 1 else 'NO'} |"
         )
-    nan = sum(case.layer is not None for case in cases)
-    print(
-        f"\nlayer right with --watch-numerics {right['--watch-numerics']} of {nan}, without "
-        f"{right['']} of {nan}; clean runs silent {silent} of {len(cases) - nan}; losses equal to "
-        f"the bit {equal} of {len(cases)}"
-    )
+    print()
+    for name, found in (("without", default), ("with --watch-numerics", watched)):
+        nan = [is_right(case, found[case.name][1]) for case in cases if case.layer is not None]
+        clean = [found[case.name][1] is None for case in cases if case.layer is None]
+        equal = [found[case.name][0] == bare[case.name][0] for case in cases]
+        print(
+            f"{name}: layer right {sum(nan)} of {len(nan)}, clean runs silent {sum(clean)} of "
+            f"{len(clean)}, losses equal to the bit {sum(equal)} of {len(equal)}"
+        )
 
 
-def train(case: Case, option: str | None) -> tuple[str, dict[str, Any] | None]:
-    """What a training printed, and the first origin told; ``option`` of None is the bare command."""
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, str(TRAINING), case.name]
-    if case.how == "ranks":
-        command = [
-            *(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"),
-            *("--master-port=0", str(TRAINING), case.name),
-        ]
+Result = tuple[str, dict[str, Any] | None]
+
+
+def results(cases: list[Case], option: str | None) -> dict[str, Result]:
+    """What each training printed, and the first origin told; ``option`` of None is the bare command.
+
+    Those of one process run in children of one process.
+    """
+    single = [case.name for case in cases if case.how != "ranks"]
+    found = run([str(TRAINING), *single], single, option) if single else {}
+    for case in cases:
+        if case.how == "ranks":
+            launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+            found |= run([*launcher, str(TRAINING), case.name], [case.name], option)
+    return found
+
+
+def run(words: list[str], names: list[str], option: str | None) -> dict[str, Result]:
+    """Run Python with these words, bare or under gputop."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
+        command = [sys.executable, *words]
         if option is not None:
             gputop = [sys.executable, "-m", "gputop", "run", "--headless", "--run-dir"]
-            options = [option] if option else []
-            command = [*gputop, str(run_dir), *options, "--", *command]
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=200)
-        printed = "\n".join(sorted(line for line in done.stdout.splitlines() if "[" in line))
+            command = [*gputop, str(run_dir), *([option] if option else []), "--", *command]
+        done = subprocess.run(
+            command,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
         if done.returncode:
-            print(done.stderr[-2000:], file=sys.stderr)
-        return printed, None if option is None else origin(run_dir)
+            raise SystemExit(done.stderr[-2000:])
+        pids = re.findall(r"^(.*) was process (\d+)$", done.stderr, re.MULTILINE)
+        process_of = {name: int(pid) for name, pid in pids}
+        events = [] if option is None else RunRecord.open(run_dir).events("nan_origin")
+    lines = done.stdout.splitlines()
+    return {
+        name: (
+            "\n".join(sorted(line for line in lines if line.startswith(name + " "))),
+            origin([e for e in events if e["pid"] == process_of.get(name, e["pid"])]),
+        )
+        for name in names
+    }
 
 
-def origin(run_dir: Path) -> dict[str, Any] | None:
-    """The first origin in a record: that of a rank whose own gradients were not finite comes before
-    one that met the sum of them.
+def origin(events: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The first origin: that of a rank whose own gradients were not finite comes before one that met
+    the sum of them.
     """
-    events = RunRecord.open(run_dir).events("nan_origin")
     return min(
-        events, key=lambda e: (e["step"], e["direction"] in ("reduced", "gone")), default=None
+        events, key=lambda e: (e["direction"] in ("reduced", "gone"), e["step"]), default=None
     )
 
 

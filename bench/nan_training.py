@@ -1,7 +1,10 @@
-"""One training of ``nan_cases``: ``python bench/nan_training.py CASE``. Prints the losses."""
+"""Trainings of ``nan_cases``: ``python bench/nan_training.py CASE ...``, a forked process each where
+there are several. Prints the losses.
+"""
 
 from __future__ import annotations
 
+import atexit
 import math
 import os
 import sys
@@ -32,7 +35,24 @@ class Rows(Dataset):
         return self.values[index]
 
 
-def main(name: str) -> None:
+def main(names: list[str]) -> None:
+    """Train one after the other."""
+    if len(names) == 1:
+        return train(names[0])
+    for name in names:
+        sys.stdout.flush()
+        if os.fork() == 0:
+            train(name)
+            print(f"{name} was process {os.getpid()}", file=sys.stderr, flush=True)
+            sys.stdout.flush()
+            atexit._run_exitfuncs()
+            os._exit(0)
+        if os.wait()[1]:
+            raise SystemExit(f"{name} failed")
+    return None
+
+
+def train(name: str) -> None:
     """Train, and print the losses to the bit."""
     case = BY_NAME[name]
     rank = int(os.environ.get("RANK", 0))
@@ -58,7 +78,7 @@ def main(name: str) -> None:
         if case.how == "evaluate" and step % 5 == 0:
             with torch.no_grad():
                 (model(x * math.nan)).sum().item()
-    print(rank, losses, torch.rand(2).tolist())
+    print(name, rank, losses, torch.rand(2).tolist())
     if case.how == "ranks":
         torch.distributed.destroy_process_group()
 
@@ -90,4 +110,4 @@ def _step(case: Case, model: nn.Module, optimizer, scaler, x, fault: bool) -> fl
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1:])
