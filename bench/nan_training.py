@@ -39,6 +39,8 @@ def main(names: list[str]) -> None:
     """Train one after the other."""
     if len(names) == 1:
         return train(names[0])
+    import torch._dynamo  # noqa: F401  once, and not in each child
+
     for name in names:
         sys.stdout.flush()
         if os.fork() == 0:

@@ -789,6 +789,21 @@ class LayersEvent(TypedDict, total=False):
     graph_nodes: Count
 
 
+class MemorySnapshotEvent(TypedDict, total=False):
+    """A snapshot of CUDA's allocator was written, or why not."""
+
+    step: Step
+    reason: Line
+    """``out of memory`` or ``asked``."""
+    path: Line
+    """In ``RUN/memory/``."""
+    bytes: Count
+    """Of the file."""
+    recorded: bool
+    """With what the allocator did before: ``run --memory-history``."""
+    error: Line
+
+
 class ProfileRow(TypedDict, total=False):
     """An operator in a profile."""
 
@@ -885,6 +900,7 @@ EVENTS: dict[str, Any] = {
     "flops": Flops,
     "layer_table": LayerTable,
     "layers": LayersEvent,
+    "memory_snapshot": MemorySnapshotEvent,
     "profile": ProfileEvent,
     "own_cost": OwnCostEvent,
     "agent_error": AgentError,
@@ -922,18 +938,33 @@ class LayersCommand(TypedDict):
     steps: int
 
 
+class MemorySnapshotCommand(TypedDict):
+    """Write a snapshot of CUDA's allocator at the end of this step."""
+
+    cmd: Literal["memory_snapshot"]
+    folder: str
+
+
 class DetachCommand(TypedDict):
     """Take the hooks out."""
 
     cmd: Literal["detach"]
 
 
-Command = Union[DumpCommand, FlightRecorderCommand, ProfileCommand, LayersCommand, DetachCommand]
+Command = Union[
+    DumpCommand,
+    FlightRecorderCommand,
+    ProfileCommand,
+    LayersCommand,
+    MemorySnapshotCommand,
+    DetachCommand,
+]
 COMMANDS: dict[str, Any] = {
     "dump": DumpCommand,
     "flight_recorder": FlightRecorderCommand,
     "profile": ProfileCommand,
     "layers": LayersCommand,
+    "memory_snapshot": MemorySnapshotCommand,
     "detach": DetachCommand,
 }
 """What the recorder tells a guest, by ``cmd``."""

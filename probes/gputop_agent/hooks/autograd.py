@@ -170,7 +170,8 @@ def note_loss(loss):
             value = loss.item()
             open_step.loss_sum += value
             open_step.loss_count += 1
-            numerics.loss_read(loss, value)
+            if value - value != 0 or numerics.watch.is_armed:
+                numerics.loss_read(loss, value)
     elif session.cuda and loss.is_cuda:
         device.timer.late_scalar("loss", loss)
 

@@ -19,7 +19,7 @@ from gputop_agent.injection import hello, process
 from gputop_agent.runtime import bound, finder, guard, transport
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import activation, sampling, steps
-from gputop_agent.watchers import dryrun, exceptions
+from gputop_agent.watchers import dryrun, exceptions, memory_history
 
 HOOKS = (
     bound,
@@ -38,6 +38,7 @@ HOOKS = (
     empty_cache,
     dryrun,
     sampling,
+    memory_history,
 )
 
 

@@ -114,6 +114,11 @@ def parser() -> Parser:
         help="watch each step, to name where a NaN or a jump of the loss began (steps take longer)",
     )
     parser.add_argument(
+        "--memory-history",
+        action="store_true",
+        help="record what CUDA's allocator does; a snapshot on lack of memory (gputop memory)",
+    )
+    parser.add_argument(
         "--profile-steps",
         type=_steps,
         metavar="N",
@@ -167,6 +172,8 @@ def _start(command: list[str], options: argparse.Namespace, live: bool) -> RunHa
         os.environ["GPUTOP_COUNT_FLOPS"] = "1"  # the command inherits it
     if options.layers:
         os.environ["GPUTOP_LAYERS"] = "1"
+    if options.memory_history:
+        os.environ["GPUTOP_MEMORY_HISTORY"] = "1"
     if options.watch_numerics:
         os.environ["GPUTOP_WATCH_NUMERICS"] = "1"
     spec = RunSpec(
