@@ -26,10 +26,8 @@ WATCHED = (
     "bad sample",
     "poisoned weight",
     "a layer that makes a mask",
-    "NaN taken out again",
     "GradScaler that finds its scale",
     "checkpointing",
-    "evaluation gives NaN",
 )
 AFTERWARDS = (
     "exp in a softmax",

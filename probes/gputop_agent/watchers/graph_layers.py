@@ -40,6 +40,8 @@ class GraphLayers:
         """``(layer, (layer before, layer after))`` of a node; the pair is None where the layer is
         sure.
         """
+        if found.name == "compiled_function":
+            return self._compiled(found), None
         for number, owner in self.placed:
             if number == found.number:
                 return owner, None
@@ -48,6 +50,14 @@ class GraphLayers:
         last = before[-1] if before else None
         following = after[0] if after else None
         return self.between(last, following), [self._name(last), self._name(following)]
+
+    def _compiled(self, found):
+        """The layer that a compiled graph is of: the innermost that has all of its parameters."""
+        owners = [
+            self.layers.owners.get(id(getattr(child, "variable", None))) for child in found.children
+        ]
+        names = [self.layers.names[owner] for owner in owners if owner is not None]
+        return self._around(names)
 
     def between(self, last, following):
         """The layer that most likely lies between two with parameters, either of which may be None;
@@ -69,9 +79,9 @@ class GraphLayers:
     def _name(self, index):
         return "" if index is None else self.layers.names[index]
 
-    def _around(self, between):
-        """The innermost layer that has both, and is called itself."""
-        parts = [name.split(".")[:-1] for name in between if name]
+    def _around(self, names):
+        """The innermost layer that has all of these, and is called itself."""
+        parts = [name.split(".")[:-1] for name in names if name]
         shared = parts[0] if parts else []
         for other in parts[1:]:
             length = 0
