@@ -32,6 +32,8 @@ Signed = Annotated[int, Range(-(2**40), 2**40)]
 Step = Annotated[int, Range(-1, 2**32)]
 Pid = Annotated[int, Range(-1, 2**31)]
 Rank = Annotated[int, Range(0, 1_000_000)]
+Time = Annotated[int, Range(946_684_800 * 10**9, 4_102_444_800 * 10**9)]
+"""Nanoseconds since the epoch, between the years 2000 and 2100."""
 
 
 class Shape(TypedDict, total=False):
@@ -355,6 +357,10 @@ class StackSample(SiteFacts, total=False):
     inside: Text
     """What the line waits in: ``torch/_C mean`` is torch's C code, by the text of the
     instruction.
+    """
+    path: list[Line]
+    """Lines of user code, the outermost first; ``loop train.py:40 fit`` is a loop that the next one
+    is in, ``(lightning)`` a package between two.
     """
     code: Text
     count: Whole
@@ -871,7 +877,24 @@ class MovingEvent(TypedDict, total=False):
     step: Step
 
 
+class Startup(TypedDict, total=False):
+    """A milestone before the first step: once where it begins, if that may take long, and once
+    where it is reached; the later one of the same name and begin counts.
+    """
+
+    name: Annotated[Line, NEEDED]
+    """``python``, ``import torch``, ``CUDA``, ``process group``, ``model`` (first parameter to
+    last), ``weights``, ``torch.load``, ``first batch``, ``first forward``.
+    """
+    began_ns: Annotated[Time, NEEDED]
+    ended_ns: Time
+    """Null while it is under way."""
+    site: Line
+    """The user's line."""
+
+
 EVENTS: dict[str, Any] = {
+    "startup": Startup,
     "hello": Hello,
     "hello_update": HelloUpdate,
     "stacks": Stacks,

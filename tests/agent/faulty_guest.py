@@ -23,7 +23,7 @@ import types
 from pathlib import Path
 
 import torch
-import torch._dynamo
+import torch._dynamo  # noqa: F401
 import torch.utils.data
 from torch import nn
 

@@ -111,8 +111,9 @@ def filled(contract: Any) -> dict[str, Any]:
 def right(wanted: Any) -> Any:
     """A value that a plain field may have; None for a field that is an object or a list."""
     marks = getattr(wanted, "__metadata__", ())
-    if any(isinstance(mark, contracts.Range) for mark in marks):
-        return 1
+    for mark in marks:
+        if isinstance(mark, contracts.Range):
+            return max(1, mark.low)
     return next((RIGHT[mark] for mark in marks if mark in RIGHT), None)
 
 

@@ -64,6 +64,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "export", "e", "e", "export", "Write what is seen as SVG, Markdown, JSON or CSV.", footer=10
     ),
+    Action("settings", "comma", ",", "settings", "Theme, notifications, title, panels."),
     Action("copy", "y,c", "y", "copy", "Copy the chosen row or the focused panel.", footer=20),
     Action(
         "profile",
@@ -593,6 +594,7 @@ OF_THE_APP = frozenset(
         "palette",
         "help",
         "export",
+        "settings",
         "copy",
         "profile",
         "dump",

@@ -10,7 +10,7 @@ from gputop_agent import wire
 from gputop_agent.description import describe_loader
 from gputop_agent.runtime import guard, living
 from gputop_agent.runtime.session import DATA, EVAL, H2D, session
-from gputop_agent.timing import activation, batch, clock, device, events, sampling
+from gputop_agent.timing import activation, batch, clock, device, events, sampling, startup
 from gputop_agent.timing.clock import stack
 from gputop_agent.timing.step_state import open_step
 from gputop_agent.watchers import batch_origin, fetches, loader_places
@@ -78,7 +78,10 @@ def after_fetch(token, args, result):
 def before_iterator(args, kwargs):
     """Begin the phase. An epoch or an evaluation begins, which is to be measured."""
     sampling.measure_now()
-    return before_fetch(args, kwargs)
+    token = before_fetch(args, kwargs)
+    if token[0] < 0 and token[2]:
+        startup.batch_asked(token[1])
+    return token
 
 
 def after_iterator(token, args, result):

@@ -198,7 +198,12 @@ def _answer(setup: Setup, options: argparse.Namespace) -> Estimate:
         print("gputop: tracing the model on fake tensors; nothing is allocated", file=sys.stderr)
     try:
         return answer(
-            setup, tier, options.gpu, options.python, not options.no_calibration, factory=factory
+            setup,
+            tier,
+            options.gpu,
+            python=options.python,
+            calibrate=not options.no_calibration,
+            factory=factory,
         )
     except (ValueError, LookupError) as error:
         raise CliError(str(error)) from None

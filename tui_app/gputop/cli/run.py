@@ -50,12 +50,14 @@ def watched(words: list[str], output_to_stderr: bool = False) -> tuple[int, Path
     live = not (options.headless or options.calibrate) and has_terminal()
     published = _published(options)
     handle = _start(command, options, live)
-    beside = _beside(handle, published)
+    beside = _beside(handle, published or _published_by_settings())
     burst = _burst(handle, options)
     code, left = _watch_live(handle, options) if live else (_watch_headless(handle, options), False)
     if left:
         return code, handle.run_dir
     end_in_child(lambda: _print_end(handle, options, burst), handle.run_dir)
+    if live and code and not handle.stopped_by_us:
+        _leave_last_words(handle)
     if beside is not None:
         beside.finish()
     return 0 if handle.stopped_by == "calibrate" else code, handle.run_dir
@@ -215,6 +217,16 @@ def _published(options: argparse.Namespace) -> list[str]:
     return options_of(options.publish, options.notify)
 
 
+def _published_by_settings() -> list[str]:
+    """The same, of ``notifications.to`` in the settings."""
+    from gputop import settings
+
+    held = settings.load()
+    for trouble in held.trouble:
+        print(f"gputop: {trouble}", file=sys.stderr)
+    return [f"--notify={target}" for target in held.entries("notifications.to")]
+
+
 def _beside(handle: RunHandle, words: list[str]) -> Beside | None:
     if not words:
         return None
@@ -262,14 +274,12 @@ def _watch_live(handle: RunHandle, options: argparse.Namespace) -> tuple[int, bo
         return _watch_headless(handle, options), False
     code = handle.wait(None)
     assert code is not None
-    if code and not handle.stopped_by_us:
-        _leave_last_words(handle)
     return code, False
 
 
 def _leave_last_words(handle: RunHandle) -> None:
     """The traceback of a command that failed, as it would stand in the terminal without the live
-    screen.
+    screen: the last thing before the prompt.
     """
     from gputop.output.last_words import last_words
 
