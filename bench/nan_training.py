@@ -76,7 +76,7 @@ def train(name: str) -> None:
         if case.how == "poison" and step == FAULT_STEP:
             with torch.no_grad():
                 model.body.after.up.weight[0, 0] = math.nan
-        losses.append(_step(case, called, optimizer, scaler, x, fault))
+        losses.append(_step(case, called, optimizer, scaler, x=x, fault=fault))
         if case.how == "evaluate" and step % 5 == 0:
             with torch.no_grad():
                 (model(x * math.nan)).sum().item()
@@ -91,7 +91,7 @@ def _is_due(case: Case, step: int, rank: int) -> bool:
     return step >= FAULT_STEP if case.how == "scaler" else step == FAULT_STEP
 
 
-def _step(case: Case, model: nn.Module, optimizer, scaler, x, fault: bool) -> float:
+def _step(case: Case, model: nn.Module, optimizer, scaler, *, x, fault: bool) -> float:
     parts = x.chunk(2) if case.how == "accumulate" else (x,)
     autocast = torch.autocast("cpu", torch.bfloat16) if case.how == "autocast" else nullcontext()
     for part in parts:
