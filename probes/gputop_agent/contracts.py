@@ -358,6 +358,10 @@ class StackSample(SiteFacts, total=False):
     """What the line waits in: ``torch/_C mean`` is torch's C code, by the text of the
     instruction.
     """
+    path: list[Line]
+    """Lines of user code, the outermost first; ``loop train.py:40 fit`` is a loop that the next one
+    is in, ``(lightning)`` a package between two.
+    """
     code: Text
     count: Whole
 

@@ -188,7 +188,8 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     before = losses[max(0, worst - SPIKE_WINDOW) : worst + 1]
     rewards = MIXED < float(np.mean(before < 0)) < 1 - MIXED
     period = _rhythm(steps[spikes])
-    moves = period > 0 and networks_beside(view)
+    again = period > 0 or _episodes(steps[spikes]) >= RHYTHM
+    moves = again and networks_beside(view)
     wider = _scatters_more(losses, worst)
     rows = view.per_rank[view.ranks[0]].rows
     row, at = _row_of(rows, int(steps[worst])), steps_named(int(firsts[worst]), int(steps[worst]))
@@ -263,6 +264,11 @@ def _scatters_more(losses: Array, at: int) -> bool:
 
 RHYTHM = 4
 """Jumps at equal distances that are the script's own doing and no batch's."""
+
+
+def _episodes(jumps: Array) -> int:
+    """Separate jumps: those a few steps apart are one."""
+    return 1 + int(np.count_nonzero(np.diff(jumps) > RHYTHM)) if len(jumps) else 0
 
 
 def _rhythm(jumps: Array) -> int:

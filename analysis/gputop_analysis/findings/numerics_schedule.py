@@ -226,17 +226,27 @@ def _vanished(view: RunView, rank: int) -> _Vanished | None:
         (float(np.nanmax(part)) for part in (rates, spread_rates) if np.isfinite(part).any()),
         default=0.0,
     )
-    looks = told(view, "checkup").get(rank)
-    if (view.hello(rank).get("optimizer") or {}).get("groups", 1) > 1:
-        largest = [float(one["lr_max"]) for one in looks or () if one.get("lr_max") is not None]
-        if not largest or largest[-1] > VANISHED * max(largest):
-            return None
     learns = np.flatnonzero(~(rates <= VANISHED * peak))
     begin = int(learns[-1]) + 1 if len(learns) else 0
-    if begin == len(rates):
+    if begin == len(rates) or _other_groups_learn(view, rank, series, begin):
         return None
     counts = series.n_steps[series.attempt_start :]
     return _Vanished(int(counts[begin:].sum()), int(series.steps[-1]), float(rates[-1]), peak)
+
+
+def _other_groups_learn(view: RunView, rank: int, series: RankSeries, begin: int) -> bool:
+    """Whether groups beside the first may learn since the record ``begin`` of the last attempt.
+
+    Rows have the first group's rate, or where that is 0 the largest; looks have the largest.
+    """
+    if (view.hello(rank).get("optimizer") or {}).get("groups", 1) <= 1:
+        return False
+    looks = [one for one in told(view, "checkup").get(rank, ()) if one.get("lr_max") is not None]
+    since = series.steps[series.attempt_start + begin]
+    later = [float(one["lr_max"]) for one in looks if one.get("step", 0) > since]
+    if later:
+        return later[-1] > VANISHED * max(float(one["lr_max"]) for one in looks)
+    return float(series.rows["lr"][-1]) != 0
 
 
 def _misordered(view: RunView, spec: Spec) -> Finding | None:

@@ -120,6 +120,8 @@ def _end(optimizer):
         if session.cuda:
             device.timer.mark("optimizer_end")
     lr = optimizer.param_groups[0].get("lr")
+    if lr == 0.0 and len(optimizer.param_groups) > 1:
+        lr = _largest_lr(optimizer.param_groups)
     if type(lr) is float:
         fold.lr = lr
     elif lr is not None:
@@ -134,6 +136,11 @@ def step_seen():
         open_step.pending, open_step.cut = True, None
     if session.cuda:
         device.timer.mark("optimizer_end")
+
+
+def _largest_lr(groups):
+    """The largest rate that is a plain number: a group that rests says nothing of the others."""
+    return max((lr for lr in (one.get("lr") for one in groups) if type(lr) is float), default=None)
 
 
 @modes.unseen
