@@ -94,7 +94,7 @@ def spread(words: Sequence[str], without: str = "", residuals: Residuals | None 
     sources = {
         name: alike
         for name, runs in known.items()
-        if name != without and (alike := _alike(runs, APART <= set(words)))
+        if name != without and (alike := _alike(runs, set(words) >= APART))
     }
     new = _uncalibrated(tuple(words), sources)
     more = STEP * math.sqrt(len(new))
@@ -123,7 +123,7 @@ def _alike(runs: Mapping[str, Sequence[float]], apart: bool) -> dict[str, Sequen
     return {
         words: errors
         for words, errors in runs.items()
-        if (APART <= set(words.split(", "))) == apart
+        if (set(words.split(", ")) >= APART) == apart
     }
 
 
