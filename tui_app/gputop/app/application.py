@@ -405,6 +405,13 @@ class GputopApp(InterruptedApp):
         if self.source.control is not None:
             self._command(lambda control: control.dump(), "asked every rank for its stacks")
 
+    def action_memory_snapshot(self) -> None:
+        if self.source.control is not None:
+            self._command(
+                lambda control: control.memory_snapshot(),
+                "asked every rank for a snapshot: gputop memory shows it",
+            )
+
     def action_hand_over(self) -> None:
         control = self.source.control
         if control is None:
