@@ -28,7 +28,7 @@ from planner_scores import errors, regrets, spearman
 
 from gputop_analysis.planner.answers import Answer, answers
 from gputop_analysis.planner.calibrate import calibrate
-from gputop_analysis.planner.intervals import uncalibrated
+from gputop_analysis.planner.intervals import new_axes, rest_share, uncalibrated
 from gputop_analysis.planner.preference import preferred
 from gputop_analysis.planner.rows import Case, Unreadable, read
 from gputop_analysis.planner.search import model_flops
@@ -170,9 +170,17 @@ def _covered(timed: list[Answer]) -> float:
     """Percent of the rows inside the interval of their prediction, which is to be 80."""
     found = []
     for one in timed:
-        low, high = uncalibrated(one.layout, one.case.cluster.gpus_per_node)
+        low, high = interval_of(one)
         found.append(low <= one.case.step_s / one.seconds <= high)
     return 100 * float(np.mean(found))
+
+
+def interval_of(answer: Answer) -> tuple[float, float]:
+    """Factors on a prediction, wider for what was never calibrated and for fields left open."""
+    case = answer.case
+    new = new_axes(case.job, case.cluster, answer.layout)
+    left_open = ("fields left open",) if len(case.layouts) > 1 else ()
+    return uncalibrated(float(rest_share(answer.parts)[0]), (*new, *left_open))
 
 
 def _regret(scores: np.ndarray, timed: list[Answer]) -> dict[str, Any]:
@@ -236,7 +244,7 @@ def _calibrated(timed: list[Answer]) -> dict[str, Any]:
         for one in rest:
             off.append(float(found.seconds(one.parts)[0]) / one.case.step_s - 1)
             before.append(one.seconds / one.case.step_s - 1)
-            low, high = found.interval or uncalibrated(one.layout, one.case.cluster.gpus_per_node)
+            low, high = found.interval or interval_of(one)
             inside.append(low <= 1 / (1 + off[-1]) <= high)
     if not off:
         return {"rows": 0}

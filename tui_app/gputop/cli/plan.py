@@ -236,6 +236,7 @@ def _of_run(options: argparse.Namespace) -> bool:
 
 def as_data(plan: Plan, wanted: Wanted, options: argparse.Namespace) -> dict[str, Any]:
     """The plan with stable names."""
+    from gputop.cli.plan_text import estimate_command
     from gputop_analysis.planner.choices import choice, choices, difference, ranked, why
     from gputop_analysis.planner.whatif import what_if
 
@@ -258,7 +259,13 @@ def as_data(plan: Plan, wanted: Wanted, options: argparse.Namespace) -> dict[str
         "fitting": len(plan.order),
         "calibration": plan.calibration.to_json(),
         "against_run": against_now(options.run, plan) if options.run else None,
-        "pick": pick.to_json() | {"name": pick.name, "why": why(plan, pick)},
+        "pick": pick.to_json()
+        | {
+            "name": pick.name,
+            "why": why(plan, pick),
+            "never_calibrated": list(plan.never_calibrated(pick.index)),
+            "estimate": estimate_command(plan, pick.index),
+        },
         "strategies": rows,
         "pareto": [one.to_json() for one in choices(plan, plan.pareto, wanted.usd_per_gpu_hour)],
         **told(options),
