@@ -31,11 +31,6 @@ from gputop_analysis.planner.answers import Answer
 PACKAGED = Path(__file__).parent.parent / "analysis/gputop_analysis/data" / intervals.RESIDUALS
 COLUMNS = ("source", "axes", "left_open", "rest", "stalled", "log_error", "log_error_without")
 MOST = 150
-STALL_S = 0.6
-"""Seconds above the prediction for each micro-batch: the Playbook's stalls take 1.1 to 1.3, other
-errors of its runs less than 0.4.
-"""
-
 Rows = tuple[dict[str, str], ...]
 
 
@@ -170,14 +165,13 @@ def _packed(source: str, plain: list[Answer], bare: list[Answer]) -> list[dict[s
     rows = []
     for answer, other in zip(plain, bare, strict=True):
         case = answer.case
-        micro = max(case.job.global_batch / answer.layout["micro_batch"] / answer.layout["dp"], 1.0)
         rows.append(
             {
                 "source": source,
                 "axes": "; ".join(intervals.axes(case.job, case.cluster, answer.layout)),
                 "left_open": int(len(case.layouts) > 1),
                 "rest": round(float(intervals.rest_share(other.parts)[0]), 3),
-                "stalled": int((case.step_s - answer.seconds) / micro > STALL_S),
+                "stalled": int(planner_accuracy.stalled(answer)),
                 "log_error": round(math.log(case.step_s / answer.seconds), 3),
                 "log_error_without": round(math.log(case.step_s / other.seconds), 3),
             }

@@ -61,7 +61,7 @@ def as_text(
         lines += textwrap.wrap(
             f"the range is wider for what no published run has calibrated: {', '.join(new)}", width
         )
-    lines += [f"its memory: {estimate_command(plan, first.index)}"]
+    lines += ["its memory by category:", *_pasted(estimate_command(plan, first.index), width)]
     lines += ["", *_whole_training(plan, first, wanted, tokens, width)]
     if said := corrected(plan.calibration):
         lines += textwrap.wrap(said, width)
@@ -79,6 +79,19 @@ def estimate_command(plan: Plan, index: int) -> str:
     options = options_of(setup_at(plan.job, plan.layouts, index))
     words = ["gputop", "estimate", "--model", plan.job.model.name, *options]
     return shlex.join([*words, "--gpu", plan.cluster.device.name, "--tier", "formula"])
+
+
+def _pasted(command: str, width: int) -> list[str]:
+    """A command over several lines, as a shell takes it."""
+    lines = textwrap.wrap(
+        command,
+        width - 4,
+        initial_indent="  ",
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [*(f"{line} \\" for line in lines[:-1]), lines[-1]]
 
 
 def corrected(by: Calibration) -> str:
