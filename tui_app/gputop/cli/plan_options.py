@@ -97,10 +97,8 @@ def add_split(parser: Parser) -> None:
     )
 
 
-def add_gpus(parser: Parser) -> None:
-    """The options that say on what."""
-    parser.add_argument("--gpu", metavar="NAME", help="as H100; default: the first of .gputop.toml")
-    parser.add_argument("--gpus", type=int, metavar="N", help="how many in all")
+def add_nodes(parser: Parser) -> None:
+    """The options that say how the GPUs are joined."""
     parser.add_argument(
         "--nodes",
         type=int,
@@ -113,6 +111,13 @@ def add_gpus(parser: Parser) -> None:
         metavar="TEXT",
         help='between nodes, as "8x NDR IB" or "EFA 3200 Gbps"',
     )
+
+
+def add_gpus(parser: Parser) -> None:
+    """The options that say on what."""
+    parser.add_argument("--gpu", metavar="NAME", help="as H100; default: the first of .gputop.toml")
+    parser.add_argument("--gpus", type=int, metavar="N", help="how many in all")
+    add_nodes(parser)
     parser.add_argument(
         "--price",
         type=float,
