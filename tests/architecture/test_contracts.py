@@ -71,7 +71,7 @@ def test_what_is_sent_is_in_the_contract(folder: str, function: str, events: dic
 
 
 def test_commands_are_those_of_the_contract() -> None:
-    handled = {"dump", "flight_recorder", "profile", "layers", "detach"}
+    handled = {"dump", "flight_recorder", "profile", "layers", "memory_snapshot", "detach"}
     assert set(contracts.COMMANDS) == handled
     for name, contract in contracts.COMMANDS.items():
         assert f"Literal['{name}']" in repr(fields_of(contract)["cmd"])

@@ -400,8 +400,12 @@ def test_until_the_first_step_the_panel_is_a_checklist():
         "✓ import torch",
         "✓ other before model",
         "✓ model",
-        "◌ process group",
+        "○ process group",
     ]
+    later = start._replace(events=events[:2])
+    assert row_text(checklist(later, START_NS + 20 * 10**9, 76, 10)[-1]).startswith(
+        "○ code after model  "
+    )
     assert "14 s  1 of 2" in texts[-1] and "3.0 s  2 of 2" in texts[1]
     assert all(row_width(row) <= 76 for row in rows)
     assert [row_text(row) for row in checklist(start, START_NS + 20 * 10**9, 76, 2)] == texts[-2:]

@@ -10,6 +10,7 @@ from tui_support import a_finding, write_run
 from gputop import settings
 from gputop.app.terminal_words import TerminalWords
 from gputop.feed.build import build
+from gputop.links import Links
 from gputop.settings import SETTINGS, Settings
 from gputop_analysis.overview import Ending, Verdict
 from gputop_probes.record.reader import RunRecord
@@ -22,7 +23,8 @@ def running(tmp_path_factory):
     folder = write_run(
         tmp_path_factory.mktemp("words") / "r", state="running", exit_code=None, total_steps=800
     )
-    return build(RunRecord.open(folder), (), 500, None, 1_700_000_009 * 10**9)
+    record = RunRecord.open(folder)
+    return build(record, (), window_steps=500, previous=None, now_ns=1_700_000_009 * 10**9)
 
 
 def words_of(**values):
@@ -89,3 +91,19 @@ def test_the_settings_screen_changes_what_holds_and_the_file(running, tmp_path, 
     asyncio.run(main())
     held = settings.load()
     assert held.text("theme") == "light" and held.entries("panels.hidden") == ("loss",)
+
+
+def test_a_place_in_a_finding_is_a_link(running, tmp_path):
+    (tmp_path / "train.py").write_text("")
+    finding = changed(a_finding(), title="the loader at train.py:9 is slow")
+
+    async def main():
+        async with started(running._replace(findings=(finding,))) as (app, _pilot):
+            app.links = Links(str(tmp_path), "vscode")
+            panel = app.main.query_one("#findings")
+            strips = [panel.render_line(y) for y in range(panel.size.height)]
+            return [s for strip in strips for s in strip if s.style and s.style.link]
+
+    (segment,) = asyncio.run(main())
+    assert segment.text == "train.py:9"
+    assert segment.style.link == f"vscode://file{tmp_path}/train.py:9"

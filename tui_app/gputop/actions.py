@@ -87,6 +87,15 @@ ACTIONS: tuple[Action, ...] = (
         footer=7,
     ),
     Action(
+        "memory_snapshot",
+        "M",
+        "M",
+        "memory snapshot",
+        "Write a snapshot of each GPU's allocator, for gputop memory.",
+        "control",
+        group="Training",
+    ),
+    Action(
         "hand_over",
         "I",
         "I",
@@ -589,6 +598,7 @@ OF_THE_APP = frozenset(
         "copy",
         "profile",
         "dump",
+        "memory_snapshot",
         "hand_over",
         "search",
         "budget",

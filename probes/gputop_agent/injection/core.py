@@ -21,7 +21,7 @@ from gputop_agent.runtime import bound, finder, guard, transport
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import activation, sampling, steps
 from gputop_agent.timing import startup as milestones
-from gputop_agent.watchers import dryrun, exceptions
+from gputop_agent.watchers import dryrun, exceptions, memory_history
 
 HOOKS = (
     bound,
@@ -41,6 +41,7 @@ HOOKS = (
     dryrun,
     sampling,
     startup,
+    memory_history,
 )
 
 

@@ -191,6 +191,10 @@ def execute(command):
         from gputop_agent.watchers import layers
 
         layers.request(command)
+    elif name == "memory_snapshot":
+        from gputop_agent.watchers import memory_history
+
+        memory_history.request(command)
     elif name == "detach":
         guard.switch_off()
 

@@ -27,6 +27,8 @@ _PROGRESS = frozenset(
         "checkpoint",
         "exception",
         "nonfinite",
+        "nan_origin",
+        "spike_origin",
         "log",
         "named_phase",
         "ddp",

@@ -25,6 +25,7 @@ from gputop.app.source import AppResult, Source
 from gputop.feed.clock import Clock, SystemClock
 from gputop.feed.live import Feed, LiveFeed
 from gputop.feed.snapshot import Notice, Snapshot
+from gputop.links import Links, links_of
 from gputop.messages import FeedFailed, ScreenAsked, SnapshotArrived
 from gputop.output.tail import Tail
 from gputop.screens.main import MainScreen
@@ -76,6 +77,8 @@ class GputopApp(InterruptedApp):
         for item in theme.themes():
             self.register_theme(item)
         self.theme = theme.preferred()
+        self.links: Links | None = None
+        """What makes links of the places in texts; None where the terminal takes none."""
         self.words: terminal_words.TerminalWords | None = None
         """Title, bell and notifications; None where there is no terminal for them."""
 
@@ -107,6 +110,8 @@ class GputopApp(InterruptedApp):
                 name = {"\r": "enter", "\n": "enter", "\t": "tab"}.get(char)
                 self.post_message(Key(name or _character_to_key(char), char))
         held = settings.load()
+        if not self.is_headless:
+            self.links = links_of(_folder(self.source.run_dir), held.text("terminal.links"))
         if self.source.mode == "live" and not self.is_headless and terminal_words.can_show():
             self.words = terminal_words.TerminalWords(self._to_terminal, held)
             self.app_suspend_signal.subscribe(self, lambda _: self._leave_words())
@@ -130,6 +135,8 @@ class GputopApp(InterruptedApp):
     def settings_changed(self, held: settings.Settings) -> None:
         """What the settings' screen changed holds at once."""
         self.main.hide_panels(held.entries("panels.hidden"))
+        if self.links is not None:
+            self.links = self.links._replace(kind=held.text("terminal.links"))
         if self.words is not None:
             self.words.use(held)
         wanted = theme.preferred()
@@ -399,6 +406,13 @@ class GputopApp(InterruptedApp):
         if self.source.control is not None:
             self._command(lambda control: control.dump(), "asked every rank for its stacks")
 
+    def action_memory_snapshot(self) -> None:
+        if self.source.control is not None:
+            self._command(
+                lambda control: control.memory_snapshot(),
+                "asked every rank for a snapshot: gputop memory shows it",
+            )
+
     def action_hand_over(self) -> None:
         control = self.source.control
         if control is None:
@@ -530,6 +544,17 @@ class GputopApp(InterruptedApp):
 
     def _run_from_palette(self, action: str) -> None:
         self.call_later((self.page_screen or self.main).run_action, action)
+
+
+def _folder(run_dir: Path) -> str:
+    """Where the command ran; empty where the record does not say."""
+    from gputop_probes.record.head import RecordError, read_head
+
+    try:
+        cwd = read_head(run_dir).get("cwd")
+    except RecordError:
+        return ""
+    return cwd if isinstance(cwd, str) else ""
 
 
 def _collect_garbage() -> None:
