@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from gputop_analysis.findings.hang_advice import advice_on
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import STACKS, UTILISATION
 from gputop_analysis.findings.registry import Spec, finding
@@ -43,7 +44,18 @@ def hang(view: RunView, spec: Spec) -> Finding | None:
     found = standstill(view)
     if found is None or found.kind != "collective":
         return None
-    rank, dumps, line = found.rank, found.dumps, _line(found)
+    rank, dumps, line, cause = found.rank, found.dumps, _line(found), found.cause
+    if cause is not None and cause.rank is not None:
+        return _finding(
+            view,
+            spec,
+            found,
+            cause.words,
+            cause.waiting,
+            advice_on(cause, found.thread),
+            site=cause.site,
+            confidence=cause.confidence,
+        )
     waiting = sorted(r for r in dumps if r != rank and is_waiting(dumps[r]))
     collective = next((dumps[r]["collective"] for r in waiting if dumps[r].get("collective")), None)
     if found.departed is not None:
@@ -215,12 +227,10 @@ def busy_without_a_step(view: RunView, spec: Spec) -> Finding | None:
     if found is None or found.kind != "busy":
         return None
     line = _line(found)
-    on_gpu = not found.cpu_share > BUSY_SHARE
-    busy = (
-        f"GPU {found.gpu_util_pct:.0f} % utilised"
-        if on_gpu
-        else f"{found.cpu_share:.2f} cores in use"
-    )
+    on_gpu = not found.cpu_share > BUSY_SHARE and found.gpu_util_pct > 0
+    busy = f"{found.cpu_share:.2f} cores in use" if _sampled(found) else "its thread runs"
+    if on_gpu:
+        busy = f"GPU {found.gpu_util_pct:.0f} % utilised"
     who = f"rank {found.rank}" if found.rank is not None else "the run"
     return _finding(
         view,
