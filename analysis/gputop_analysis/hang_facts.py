@@ -9,6 +9,7 @@ from gputop_analysis.call_order import Call
 from gputop_analysis.hang_cause import Cause, Group, Place, Standing, judge, of_one_outside
 from gputop_analysis.hang_episodes import FOR_EVER, newest_episode
 from gputop_analysis.raised import fatal
+from gputop_analysis.user_line import user_line
 from gputop_analysis.view import RunView, once_per_view
 from gputop_probes.record.layout import PROCESS_RANK
 
@@ -112,7 +113,7 @@ def _standing(
         frames = (dump.get("threads") or [{}])[0].get("frames") or [""]
         found[rank] = Standing(
             calls=tuple(calls.get(rank, ())),
-            places=tuple(_place(one) for one in dump.get("places") or ()),
+            places=_places(dump, frames),
             frame=str(frames[0]),
             handled=_handled(dump.get("handling")),
             state=str(thread.get("state") or ""),
@@ -181,6 +182,16 @@ def groups_of(view: RunView) -> dict[str, Group]:
             found.setdefault(str(one.get("name")), group)
     found.setdefault("0", Group("default_pg", frozenset(view.ranks)))
     return found
+
+
+def _places(dump: Event, frames: list[str]) -> tuple[Place, ...]:
+    """Lines of the user's; from an older guest's dump the innermost only."""
+    told = tuple(_place(one) for one in dump.get("places") or ())
+    line = user_line(list(map(str, frames))) if not told and dump else None
+    if line:
+        site, _, function = line.rpartition(" ")
+        return (Place(site, function),)
+    return told
 
 
 def _place(one: Event) -> Place:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gputop_analysis.evidence.devices import Device
 
 if TYPE_CHECKING:
+    from gputop_analysis.evidence.fixes import Fix
     from gputop_analysis.snapshots.analyse import Memory
     from gputop_analysis.stragglers import WhatIf
 
@@ -38,6 +39,13 @@ class Evidence:
     what_if: WhatIf | None = None
     memory: Memory | None = None
 
+    @property
+    def fixes(self) -> list[Fix]:
+        """What to do about it, with what it is worth."""
+        from gputop_analysis.evidence.fixes import fixes
+
+        return fixes(self)
+
     def why(self) -> dict[str, Any]:
         """What ``gputop why --json`` prints."""
         if self.what_if is not None:
@@ -59,6 +67,7 @@ class Evidence:
             "files": list(self.files),
             "devices": [device.as_data() for device in self.devices],
             "findings": self.findings,
+            "fixes": [one._asdict() for one in self.fixes],
             "unknown": self.unknown,
         }
         if self.memory is not None:

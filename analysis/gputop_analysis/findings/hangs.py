@@ -8,7 +8,6 @@ from gputop_analysis.findings.hang_advice import advice_on
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import STACKS, UTILISATION
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.sites import user_line
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.standstill import (
     BUSY_SHARE,
@@ -18,6 +17,7 @@ from gputop_analysis.standstill import (
     standstill,
     training_frames,
 )
+from gputop_analysis.user_line import user_line
 from gputop_analysis.view import RunView
 
 _SILENT = "no step for 30 s and 20 median steps"
