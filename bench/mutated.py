@@ -10,6 +10,7 @@ lines, attempts to import or run anything (an audit hook), and the most memory t
 from __future__ import annotations
 
 import argparse
+import gzip
 import os
 import random
 import resource
@@ -29,7 +30,7 @@ from gputop_analysis.evidence.text import as_text  # noqa: E402
 
 _RUNS_SOMETHING = ("exec", "os.system", "subprocess.Popen", "pickle.find_class", "os.exec")
 _WATCHED: list[str] = []
-_LARGEST = 200_000
+_LARGEST = 30_000
 _LIMIT_KIB = 1 << 21
 
 
@@ -71,8 +72,11 @@ def _recorded() -> list[tuple[str, bytes]]:
 
 
 def mutated(sound: bytes, rng: random.Random) -> bytes:
-    """A file with some bytes changed, a part cut off, or a part doubled."""
-    data = bytearray(sound)
+    """A file with some bytes changed, a part cut off, or a part doubled; of a packed one mostly
+    inside.
+    """
+    packed = sound.startswith(b"\x1f\x8b") and rng.random() < 0.8
+    data = bytearray(gzip.decompress(sound) if packed else sound)
     for _ in range(rng.choice([1, 4, 30])):
         data[rng.randrange(len(data))] = rng.randrange(256)
     turn = rng.randrange(4)
@@ -81,7 +85,7 @@ def mutated(sound: bytes, rng: random.Random) -> bytes:
         del data[at:]
     elif turn == 1:
         data[at:at] = data[at : at + rng.randrange(1, 2000)]
-    return bytes(data)
+    return gzip.compress(data, 1) if packed else bytes(data)
 
 
 def _try(path: Path, data: bytes) -> str:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from gputop_analysis.evidence.devices import Device
-from gputop_analysis.evidence.model import Evidence
+from gputop_analysis.evidence.model import Evidence, Fix
 from gputop_analysis.snapshots.analyse import Memory
 from gputop_analysis.snapshots.text import size
 from gputop_analysis.stragglers import WhatIf
@@ -14,13 +13,6 @@ from gputop_analysis.stragglers import WhatIf
 _NOTABLE = 0.05
 """Share of the time, or of the memory, from which on a fix is worth a word."""
 _BUBBLE = 0.1
-
-
-class Fix(NamedTuple):
-    """A change and what it wins at most."""
-
-    fix: str
-    worth: str
 
 
 def fixes(evidence: Evidence) -> list[Fix]:

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gputop_analysis.evidence.devices import Device
 
 if TYPE_CHECKING:
-    from gputop_analysis.evidence.fixes import Fix
     from gputop_analysis.snapshots.analyse import Memory
     from gputop_analysis.stragglers import WhatIf
 
 
 class EvidenceError(ValueError):
     """The file cannot be read or is none that is known; the message is one line for the user."""
+
+
+class Fix(NamedTuple):
+    """A change and what it wins at most."""
+
+    fix: str
+    worth: str
 
 
 @dataclass(slots=True)
@@ -34,17 +40,12 @@ class Evidence:
     by_operation: dict[str, float] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
     """What was seen, a sentence each."""
+    fixes: list[Fix] = field(default_factory=list)
+    """What to do about it."""
     unknown: list[str] = field(default_factory=list)
     """What cannot be known from it, a sentence each."""
     what_if: WhatIf | None = None
     memory: Memory | None = None
-
-    @property
-    def fixes(self) -> list[Fix]:
-        """What to do about it, with what it is worth."""
-        from gputop_analysis.evidence.fixes import fixes
-
-        return fixes(self)
 
     def why(self) -> dict[str, Any]:
         """What ``gputop why --json`` prints."""
