@@ -258,6 +258,12 @@ def test_a_slow_clock_stands_out_of_a_log(tmp_path, text):
     assert evidence.slowdown == pytest.approx(2.0)
 
 
+def test_an_event_with_an_impossible_time_is_passed_over(tmp_path):
+    events = [launch(1), kernel("gemm", 1, 2, 1), kernel("gemm", 10**17, 2, 1)]
+    (device,) = gather(trace(tmp_path / "a.json", events)).devices
+    assert device.busy_ms == pytest.approx(0.002)
+
+
 def test_a_run_is_no_evidence(tmp_path):
     (tmp_path / "run.json").write_text("{}")
     assert not is_evidence(tmp_path)

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from gputop_analysis.traces import names as known
 from gputop_analysis.traces.scan import EventScanner, TraceError
 
+_LATEST_NS = 2**62
 _GROUP_FACTS = (
     "Process Group Description",
     "Global rank start",
@@ -172,7 +173,10 @@ class _Builder:
             return
 
     def _span(self, code: int, event: dict[str, Any]) -> None:
-        start, duration = nanoseconds(event["ts"]), nanoseconds(event.get("dur", 0))
+        start = nanoseconds(event["ts"])
+        end = start + max(0, nanoseconds(event.get("dur", 0)))
+        if not -_LATEST_NS < start <= end < _LATEST_NS:
+            raise ValueError  # before any column has grown
         name: str = event["name"]
         args: dict[str, Any] = event.get("args") or {}
         track, size, group = (event.get("pid"), event.get("tid")), -1, ""
@@ -190,7 +194,7 @@ class _Builder:
         if code == known.KERNEL:
             column.groups.append(self.groups.setdefault(group, len(self.groups)))
         column.starts.append(start)
-        column.ends.append(start + max(0, duration))
+        column.ends.append(end)
         column.names.append(name_id)
         column.tracks.append(track_id)
 
