@@ -10,6 +10,7 @@ from tui_support import START_NS, a_finding, write_run
 
 from gputop.feed.build import build
 from gputop.feed.snapshot import Position, Resources, Timeline, first_snapshot
+from gputop.feed.starting import Starting
 from gputop.render.rows import row_text, row_width
 from gputop.widgets import (
     breakdown,
@@ -22,6 +23,7 @@ from gputop.widgets import (
     step_chart,
     tiles,
 )
+from gputop.widgets.starting import checklist
 from gputop_analysis.overview import Ending, Verdict
 from gputop_probes.record.reader import RunRecord
 
@@ -29,7 +31,14 @@ NOW_NS = START_NS + 60 * 10**9
 
 
 def snapshot_of(folder, **kinds):
-    return build(RunRecord.open(write_run(folder, **kinds)), (), 500, None, NOW_NS, ended=True)
+    return build(
+        RunRecord.open(write_run(folder, **kinds)),
+        (),
+        window_steps=500,
+        previous=None,
+        now_ns=NOW_NS,
+        ended=True,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -371,3 +380,32 @@ def test_the_first_line_says_how_a_run_ended(one, kind, words, health, headline,
         header.draw(one._replace(summary=summary, verdict=Verdict(health, headline)), 118)
     )
     assert line.strip().startswith(first) and f"{words} · " in second
+
+
+def test_until_the_first_step_the_panel_is_a_checklist():
+    names = [("import torch", 1, 4), ("model", 5, 6), ("process group", 6, None)]
+    events = tuple(
+        {
+            "name": name,
+            "began_ns": START_NS + began * 10**9,
+            "ended_ns": None if ended is None else START_NS + ended * 10**9,
+        }
+        for name, began, ended in names
+    )
+    start = Starting(START_NS, events, {"import torch": 2, "model": 2, "process group": 1}, 2)
+    rows = checklist(start, START_NS + 20 * 10**9, 76, 10)
+    texts = [row_text(row) for row in rows]
+    assert [text.split("  ")[0] for text in texts] == [
+        "✓ other before import torch",
+        "✓ import torch",
+        "✓ other before model",
+        "✓ model",
+        "○ process group",
+    ]
+    later = start._replace(events=events[:2])
+    assert row_text(checklist(later, START_NS + 20 * 10**9, 76, 10)[-1]).startswith(
+        "○ code after model  "
+    )
+    assert "14 s  1 of 2" in texts[-1] and "3.0 s  2 of 2" in texts[1]
+    assert all(row_width(row) <= 76 for row in rows)
+    assert [row_text(row) for row in checklist(start, START_NS + 20 * 10**9, 76, 2)] == texts[-2:]

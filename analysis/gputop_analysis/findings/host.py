@@ -37,6 +37,8 @@ loop.
 
 LARGE_PART = 0.35
 """Of a step: so much host code is worth a look although no line holds most of it."""
+PART_OF_TWO = 0.25
+"""The same where two lines hold most of it together."""
 LEAST_LEFT = 0.5
 """Part of a step that is left without the waiting for a core; where it is less, whose waiting that
 was is not exact enough to take it off.
@@ -171,6 +173,8 @@ def _severity(other: Share, site: Site | None) -> Severity:
     """
     if site is None or not _users_own(other, site):
         return "info"
+    if site.beside:
+        return "medium" if other.share.low > PART_OF_TWO else "info"
     if named(site):
         return "high" if other.share.low > 0.25 else "medium"
     return "medium" if other.share.low > LARGE_PART else "info"

@@ -92,6 +92,19 @@ def expert_tensor_parallel(split: Any) -> Any:
     return split.etp + by_default * (split.etp == 0)
 
 
+def chunk_layers(layers: int, chunks: int) -> list[int]:
+    """Layers of each chunk of an interleaved (or plain) pipeline where they do not divide: the last
+    and the first lack one first, as the head and the embedding are there (The Llama 3 Herd of
+    Models, section 3.3.2), then those before the last.
+    """
+    most = -(-layers // chunks)
+    found = [most] * chunks
+    lacking = [chunks - 1, 0, *range(chunks - 2, 0, -1)]
+    for index in lacking[: most * chunks - layers]:
+        found[index] -= 1
+    return found
+
+
 def fields_of_split(row: Mapping[str, Any]) -> list[str]:
     """The names of a row that a ``Split`` has too."""
     return [name for name in row if name in Split.__dataclass_fields__]

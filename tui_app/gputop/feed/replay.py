@@ -136,7 +136,12 @@ class ReplayFeed:
         whole = position.at_ns >= position.end_ns
         part = self._part = cut(self._record, position.at_ns)
         snapshot = build(
-            part, self._judge(part, position), STEPS, self._recent, position.at_ns, whole
+            part,
+            self._judge(part, position),
+            window_steps=STEPS,
+            previous=self._recent,
+            now_ns=position.at_ns,
+            ended=whole,
         )
         self._recent = snapshot.recent
         window, _ = window_of(part, snapshot)

@@ -159,6 +159,8 @@ class Snapshot(NamedTuple):
     damage: str = ""
     """What of the record was left out because it cannot be true; empty where nothing was."""
     position: Position | None = None
+    hang: str = ""
+    """What hangs, in words; empty while nothing does."""
     problem: str = ""
     """Why the record could not be read this time; the rest is then what was last known."""
     notices: tuple[Notice, ...] = ()
