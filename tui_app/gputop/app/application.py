@@ -180,7 +180,8 @@ class GputopApp(InterruptedApp):
         """In a worker thread: look at the record and the output, then tell the app."""
         try:
             snapshot = self.feed.take()
-            output = self.tail.view() if self.tail.poll() else None
+            grown = self.tail.poll(snapshot.output_lengths)
+            output = self.tail.view() if grown else None
             self.input_watch.look(self.tail.buffer.lines)
         except Exception as error:
             self.post_message(FeedFailed(error))
