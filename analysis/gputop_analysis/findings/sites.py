@@ -160,7 +160,9 @@ def top_site(view: RunView, phase: str, rank: int | None = None) -> Site | None:
     if total < ENOUGH:
         return None
     ours = [one for one in seen if not one.in_torch]
-    judged = ours or seen
+    users = [one for one in ours if not one.in_trainer]
+    enough = sum(one.count for one in users) >= ENOUGH
+    judged = (users if enough else ours) or seen
     in_torch = total - sum(one.count for one in ours)
     in_trainers = sum(one.count for one in seen if one.in_trainer)
     place = surest(judged, _lines(view, rank), _working_loops(view, rank))
