@@ -47,6 +47,8 @@ THIN = {
     "runtime.interrupts.pass_on",  # is called by each ``except`` block
     "runtime.guard.vanish",
     "hooks.forward._watch_pickling.__reduce_ex__",
+    "hooks.startup._timed.wrapper",
+    "timing.startup.parameter_made",
 }
 
 

@@ -289,3 +289,19 @@ def test_larger_batches_are_evidence_where_drift_leaves_the_lead_uncertain(tmp_p
                 tokens=tokens[rank],
             )
     assert [one.id for one in evaluate(build.open()) if one.id.startswith("CR")] == ids
+
+
+@pytest.mark.parametrize(("comm", "ids"), [(9.0, ["CR06"]), (0.5, [])])
+def test_collectives_of_the_script_beside_ddps_are_exposed_communication(tmp_path, comm, ids):
+    build = Builder(tmp_path / "r")
+    for rank in range(2):
+        build.hello(rank, world_size=2, parallel={"backend": "gloo", "ddp": True})
+        for _ in range(80):
+            build.step(rank, forward=6.0, backward=12.0, comm=comm, wait_ms=0.3)
+        line = {"site": "train.py:57", "function": "reduce_metrics", "count": 30}
+        build.event("stacks", rank=rank, phase="comm", samples=[line])
+    comms = found(build)
+    assert list(comms) == ids
+    for one in comms.values():
+        assert one.site == "train.py:57 reduce_metrics" and "into one tensor" in one.fix
+        assert one.recoverable_ms_per_step == pytest.approx(8.1, rel=0.02)

@@ -13,7 +13,7 @@ LLAMA = Setup(catalog.model("llama-3-8b"), lora=Lora())
 def test_a_source_that_was_left_out_lies_in_the_range_of_the_others():
     """Nine of ten in the mean of all sources, and no source of ten runs under seven of ten."""
     shares = coverage()
-    assert len(shares) >= 6
+    assert len(shares) >= 12 and all(runs for _, runs in shares.values())
     assert 0.85 <= sum(share for share, _ in shares.values()) / len(shares) <= 0.93
     assert all(share >= 0.7 for share, runs in shares.values() if runs >= 10)
 
@@ -32,7 +32,7 @@ def test_what_was_never_measured_is_named_and_widens_the_range():
     new = [*known[:-2], "rings", "a planet"]
     found = spread(new)
     assert found.uncalibrated == ("rings", "a planet")
-    assert found.high - 5 > spread(known).high and found.low < spread(known).low
+    assert found.high - 4 > spread(known).high and found.low < spread(known).low
 
 
 def test_open_lengths_raise_the_safe_end_and_a_word_closes_it():

@@ -32,9 +32,13 @@ AXES = (
 """What a setup is, as far as errors go; one word each, in this order."""
 SHARES = (0.05, 0.25, 0.75, 0.95)
 """Of the weight of all runs below the low end, the typical low and high one, and the high end."""
-STEP = 0.05
+STEP = 0.03
 """Relative width that the first axis without a measurement adds to either end; ``n`` of them add
 ``sqrt(n)`` times as much.
+"""
+APART = frozenset(("recipe nanotron", "model parallelism"))
+"""Runs that need far more for a reason not found, nanotron's pipelines: they speak for their own
+kind alone.
 """
 SCALES = ((8, "one node"), (64, "some nodes"))
 
@@ -87,7 +91,11 @@ def spread(words: Sequence[str], without: str = "", residuals: Residuals | None 
         residuals: instead of the packaged ones.
     """
     known = packaged() if residuals is None else residuals
-    sources = {name: runs for name, runs in known.items() if name != without}
+    sources = {
+        name: alike
+        for name, runs in known.items()
+        if name != without and (alike := _alike(runs, set(words) >= APART))
+    }
     new = _uncalibrated(tuple(words), sources)
     more = STEP * math.sqrt(len(new))
     low, typical_low, typical_high, high = (
@@ -104,10 +112,19 @@ def spread(words: Sequence[str], without: str = "", residuals: Residuals | None 
 
 def coverage(residuals: Residuals | None = None) -> dict[str, tuple[float, int]]:
     """Of each source the share of its runs inside the range that the other sources make, and how
-    many runs it has.
+    many runs it has; those that stand apart left out.
     """
     known = packaged() if residuals is None else residuals
-    return {source: _covered(source, known) for source in known}
+    common = {name: _alike(runs, False) for name, runs in known.items()}
+    return {name: _covered(name, common) for name, runs in common.items() if runs}
+
+
+def _alike(runs: Mapping[str, Sequence[float]], apart: bool) -> dict[str, Sequence[float]]:
+    return {
+        words: errors
+        for words, errors in runs.items()
+        if (set(words.split(", ")) >= APART) == apart
+    }
 
 
 def _covered(source: str, known: Residuals) -> tuple[float, int]:

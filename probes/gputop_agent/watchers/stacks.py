@@ -12,7 +12,7 @@ from gputop_agent.runtime.session import OTHER, session
 from gputop_agent.timing import tensor_work
 from gputop_agent.watchers import loops
 
-_OFTEN = frozenset(wire.PHASES.index(name) for name in ("data", "h2d", "eval", "other"))
+_OFTEN = frozenset(wire.PHASES.index(name) for name in ("data", "h2d", "comm", "eval", "other"))
 _SELDOM = frozenset(wire.PHASES.index(name) for name in ("forward", "backward"))
 _SELDOM_EVERY = 4
 _TOP = 12

@@ -130,7 +130,7 @@ class ReplayFeed:
 
     def _build(self, position: Position) -> Snapshot:
         from gputop.feed.build import build
-        from gputop.feed.cut import cut
+        from gputop.feed.cut import cut, output_lengths
 
         assert self._record is not None
         whole = position.at_ns >= position.end_ns
@@ -147,6 +147,7 @@ class ReplayFeed:
         window, _ = window_of(part, snapshot)
         return snapshot._replace(
             position=position,
+            output_lengths=None if whole else output_lengths(part),
             prediction=self._predictor.of(part),
             useful=self._useful.of(part, window, at_once=not position.playing),
         )

@@ -156,6 +156,10 @@ class Snapshot(NamedTuple):
     recording: str | None = None
     gpu_note: str = ""
     output_note: str = ""
+    output_lengths: Mapping[str, int] | None = None
+    """Bytes of each log, by its path within the record, that had been written at this moment; None:
+    all of them.
+    """
     damage: str = ""
     """What of the record was left out because it cannot be true; empty where nothing was."""
     position: Position | None = None
