@@ -72,7 +72,7 @@ class Startup(NamedTuple):
     """Whether its first step has ended."""
     parts: tuple[Part, ...]
     """In the order in which they began."""
-    told: bool
+    has_milestones: bool
     """Whether the guest told milestones."""
 
     @property
@@ -118,16 +118,16 @@ def startup(record: RunRecord, now_ns: int) -> Startup | None:
     first = record.steps(ranks[0])[0] if ranks else None
     rank = ranks[0] if ranks else None
     pid = _pid_of(record, rank)
-    mine = [event for event in events if event.get("pid") == pid]
+    own_events = [event for event in events if event.get("pid") == pid]
     if pid is None:
-        mine = come_furthest(events)
+        own_events = come_furthest(events)
     until_ns = int(first["t_end_ns"]) if first is not None else min([now_ns, *ends])
     step_ns = until_ns - int(first["wall_ns"]) if first is not None else until_ns
-    parts = split(mine, min(started), max(step_ns, min(started)))
+    parts = split(own_events, min(started), max(step_ns, min(started)))
     if first is not None:
         phases = {name: int(first[f"{name}_ns"]) for name in _PHASES}
         parts = _with_first_step(parts, phases, until_ns - max(step_ns, min(started)))
-    return Startup(rank, min(started), until_ns, first is not None, tuple(parts), bool(mine))
+    return Startup(rank, min(started), until_ns, first is not None, tuple(parts), bool(own_events))
 
 
 def split(events: Iterable[Event], began_ns: int, until_ns: int) -> list[Part]:
@@ -155,15 +155,15 @@ def split(events: Iterable[Event], began_ns: int, until_ns: int) -> list[Part]:
 
 def _spans(events: Iterable[Event], began_ns: int, until_ns: int) -> list[_Span]:
     """Begin and end of each milestone inside the time; the later event of a milestone counts."""
-    found: dict[tuple[str, int], _Span] = {}
+    spans: dict[tuple[str, int], _Span] = {}
     for event in events:
         name, begin = event["name"], event["began_ns"]
         end = event.get("ended_ns")
-        earlier = found.get((name, begin))
+        earlier = spans.get((name, begin))
         site = event.get("site") or (earlier.site if earlier else "")
         low, high = max(begin, began_ns), min(end or until_ns, until_ns)
-        found[name, begin] = _Span(low, max(low, high), name, site, end is None)
-    return [span for span in found.values() if span.ended_ns > span.began_ns]
+        spans[name, begin] = _Span(low, max(low, high), name, site, end is None)
+    return [span for span in spans.values() if span.ended_ns > span.began_ns]
 
 
 def _place(span: _Span) -> int:

@@ -2,9 +2,12 @@
 overlap.
 """
 
-import pytest
-from analysis_support import T0, Builder
+import time
 
+import pytest
+from analysis_support import HOST, T0, Builder
+
+from gputop.cli.headless import StartLine
 from gputop_analysis.report import Report, as_text
 from gputop_analysis.report.data import as_data
 from gputop_analysis.startup import split, startup
@@ -88,3 +91,22 @@ def test_report_and_json_have_it(run):
         "site": None,
         "before": "import torch",
     }
+
+
+def test_a_command_without_a_step_says_once_where_the_time_went(run, tmp_path, capsys):
+    slow = Builder(tmp_path / "slow")
+    slow.event("run_start", t_ns=time.time_ns() - 20 * S)
+    line = StartLine(tmp_path / "slow" / "hosts" / HOST, after_s=0)
+    line.tick()
+    assert capsys.readouterr().err == "", "nothing is known"
+    now_s = (time.time_ns() - T0) / S
+    slow.event("startup", pid=7, **milestone("import torch", now_s - 19, now_s - 15))
+    line = StartLine(tmp_path / "slow" / "hosts" / HOST, after_s=0)
+    line.tick()
+    line.tick()
+    said = capsys.readouterr().err
+    assert said.startswith("gputop: no step after 20 s: other before import torch 1.0 s, import ")
+    assert said.endswith("import torch 4.0 s, other 15 s so far\n") and said.count("\n") == 1
+    trains = StartLine(run.path / "hosts" / HOST, after_s=0)
+    trains.tick()
+    assert capsys.readouterr().err == "", "a rank trains already"

@@ -26,7 +26,7 @@ class Occasions:
     """Knows what was told already; a hang that is over may come again."""
 
     def __init__(self) -> None:
-        self._told: set[str] = set()
+        self._announced: set[str] = set()
 
     def new(self, findings: Sequence[Finding], hang: str, end: str) -> list[Occasion]:
         """What is new since the last call.
@@ -39,9 +39,9 @@ class Occasions:
         critical = next((one for one in findings if one.severity == "critical"), None)
         texts = {"finding": finding_line(critical) if critical else "", "hang": hang, "end": end}
         if not hang:
-            self._told.discard("hang")
-        new = [Occasion(e, text) for e, text in texts.items() if text and e not in self._told]
-        self._told.update(one.event for one in new)
+            self._announced.discard("hang")
+        new = [Occasion(e, text) for e, text in texts.items() if text and e not in self._announced]
+        self._announced.update(one.event for one in new)
         return new
 
 

@@ -12,7 +12,7 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from gputop.panels import panel_ids
 
@@ -133,11 +133,11 @@ def _take_file(file: Path, values: dict[str, Value], trouble: list[str]) -> None
         trouble.append(f"{file} is not used: {reason}")
         return
     try:
-        found = flat(text)
+        from_file = flat(text)
     except SettingsError as error:
         trouble.append(f"{file} is not used: {error}")
         return
-    for key, value in found.items():
+    for key, value in from_file.items():
         try:
             values[key] = checked(key, value)
         except SettingsError as error:
@@ -158,13 +158,13 @@ def flat(text: str) -> dict[str, Any]:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"it is no TOML: {error}") from None
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in data.items():
         if isinstance(value, dict):
-            found |= {f"{name}.{inner}": item for inner, item in value.items()}
+            values |= {f"{name}.{inner}": item for inner, item in value.items()}
         else:
-            found[name] = value
-    return found
+            values[name] = value
+    return values
 
 
 def checked(key: str, value: Any) -> Value:
@@ -186,7 +186,7 @@ def checked(key: str, value: Any) -> Value:
             continue
         if one not in setting.choices:
             raise SettingsError(f"{key} is {_kind(setting)}, not {one!r}")
-    return value
+    return cast(Value, value)
 
 
 def _unknown(key: str) -> str:

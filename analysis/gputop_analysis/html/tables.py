@@ -84,7 +84,7 @@ def goodput_section(report: Report) -> str:
 def startup_section(report: Report) -> str:
     """Section on the way to the first step."""
     startup = report.startup
-    if startup is None or not startup.told:
+    if startup is None or not startup.has_milestones:
         return ""
     whole = startup.until_ns - startup.began_ns
     rows = []

@@ -131,7 +131,7 @@ def _damaged(report: Report, width: int) -> Iterator[str]:
 
 
 def _startup(report: Report, width: int) -> Iterator[str]:
-    if (startup := report.startup) is None or not startup.told:
+    if (startup := report.startup) is None or not startup.has_milestones:
         return
     until = "until the first step" if startup.done else "without a first step"
     yield from textwrap.wrap(

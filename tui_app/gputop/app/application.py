@@ -109,15 +109,15 @@ class GputopApp(InterruptedApp):
             for char in self.typed_early.decode(errors="ignore"):
                 name = {"\r": "enter", "\n": "enter", "\t": "tab"}.get(char)
                 self.post_message(Key(name or _character_to_key(char), char))
-        held = settings.load()
+        chosen = settings.load()
         if not self.is_headless:
-            self.links = links_of(_folder(self.source.run_dir), held.text("terminal.links"))
+            self.links = links_of(_folder(self.source.run_dir), chosen.text("terminal.links"))
         if self.source.mode == "live" and not self.is_headless and terminal_words.can_show():
-            self.words = terminal_words.TerminalWords(self._to_terminal, held)
+            self.words = terminal_words.TerminalWords(self._to_terminal, chosen)
             self.app_suspend_signal.subscribe(self, lambda _: self._leave_words())
         self._theme_at_start = self.theme
         if self._ticking:
-            for trouble in held.trouble:
+            for trouble in chosen.trouble:
                 self.notify(trouble, severity="warning")
             self._load_keymap()
             self.set_timer(COLLECT_AFTER_S, _collect_garbage)
@@ -132,15 +132,15 @@ class GputopApp(InterruptedApp):
         if self.words is not None:
             self.words.leave()
 
-    def settings_changed(self, held: settings.Settings) -> None:
+    def settings_changed(self, chosen: settings.Settings) -> None:
         """What the settings' screen changed holds at once."""
-        self.main.hide_panels(held.entries("panels.hidden"))
+        self.main.hide_panels(chosen.entries("panels.hidden"))
         if self.links is not None:
-            self.links = self.links._replace(kind=held.text("terminal.links"))
+            self.links = self.links._replace(kind=chosen.text("terminal.links"))
         if self.words is not None:
-            self.words.use(held)
+            self.words.use(chosen)
         wanted = theme.preferred()
-        if held.text("theme") != theme.setting_of(self.theme) and wanted != self.theme:
+        if chosen.text("theme") != theme.setting_of(self.theme) and wanted != self.theme:
             self.theme = self._theme_at_start = wanted
 
     def give_back(self) -> None:

@@ -57,8 +57,8 @@ class TerminalWords:
         end = snapshot.verdict.headline if snapshot.ended else ""
         hang = snapshot.hang if not snapshot.ended else ""
         wanted = self._settings.entries("notifications.on")
-        found = self._occasions.new(snapshot.findings, hang, end)
-        new = [one for one in found if one.event in wanted]
+        fresh = self._occasions.new(snapshot.findings, hang, end)
+        new = [one for one in fresh if one.event in wanted]
         for occasion in new:
             self._write(self._words(occasion, snapshot.name or snapshot.run_dir.name))
         return new

@@ -84,12 +84,12 @@ class StartLine:
 
         events = GrowingLines(self._host_dir / "events.jsonl")
         events.refresh()
-        mine = come_furthest(list(events.of(("startup",))))
+        events_of_one = come_furthest(list(events.of(("startup",))))
         began = next(events.of(("run_start",)), None)
-        if not mine or began is None or any(events.of(("rank_start",))):
+        if not events_of_one or began is None or any(events.of(("rank_start",))):
             return ""
         now_ns = time.time_ns()
-        parts = tuple(split(mine, began["t_ns"], now_ns))
+        parts = tuple(split(events_of_one, began["t_ns"], now_ns))
         so_far = Startup(None, began["t_ns"], now_ns, False, parts, True)
         return f"no step after {so_far.seconds:.0f} s: {so_far.words()}"
 

@@ -221,10 +221,10 @@ def _published_by_settings() -> list[str]:
     """The same, of ``notifications.to`` in the settings."""
     from gputop import settings
 
-    held = settings.load()
-    for trouble in held.trouble:
+    chosen = settings.load()
+    for trouble in chosen.trouble:
         print(f"gputop: {trouble}", file=sys.stderr)
-    return [f"--notify={target}" for target in held.entries("notifications.to")]
+    return [f"--notify={target}" for target in chosen.entries("notifications.to")]
 
 
 def _beside(handle: RunHandle, words: list[str]) -> Beside | None:

@@ -27,9 +27,9 @@ class Line(NamedTuple):
     setting: Setting
     entry: str = ""
 
-    def value(self, held: Settings) -> str:
+    def value(self, current: Settings) -> str:
         """What it says now."""
-        value = held.values[self.setting.key]
+        value = current.values[self.setting.key]
         if isinstance(value, tuple):
             return "yes" if (self.entry in value) != self.is_left_out else "no"
         return ("yes" if value else "no") if isinstance(value, bool) else value
@@ -48,9 +48,9 @@ class Line(NamedTuple):
         name = spec.title if self.is_left_out and spec else self.entry
         return f"{self.setting.key.partition('.')[0]}: {name}"
 
-    def next(self, held: Settings, step: int) -> Value:
+    def next(self, current: Settings, step: int) -> Value:
         """The value after a change."""
-        value = held.values[self.setting.key]
+        value = current.values[self.setting.key]
         if isinstance(value, bool):
             return not value
         if isinstance(value, str):
@@ -84,7 +84,7 @@ class SettingsDialog(Typed, ModalScreen[None]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._held = settings.load()
+        self._chosen_settings = settings.load()
         self._at = 0
 
     def compose(self) -> ComposeResult:
@@ -106,16 +106,16 @@ class SettingsDialog(Typed, ModalScreen[None]):
     def action_change(self, step: int) -> None:
         line = LINES[self._at]
         key = line.setting.key
-        value = line.next(self._held, step)
+        value = line.next(self._chosen_settings, step)
         try:
             settings.keep(key, value)
         except (OSError, SettingsError) as error:
             reason = getattr(error, "strerror", None) or error
             self.notify(f"not kept: {reason}", severity="warning")
-        self._held = settings.load()
-        if self._held.values[key] != value:
+        self._chosen_settings = settings.load()
+        if self._chosen_settings.values[key] != value:
             self.notify(f"${line.setting.variable} is set, and wins", severity="warning")
-        self.app.settings_changed(self._held)  # type: ignore[attr-defined]
+        self.app.settings_changed(self._chosen_settings)  # type: ignore[attr-defined]
         self._show()
 
     def _show(self) -> None:
@@ -128,7 +128,7 @@ class SettingsDialog(Typed, ModalScreen[None]):
                 Content.assemble(
                     ("› " if chosen else "  ", accent),
                     (line.label.ljust(LABEL), "bold" if chosen else ""),
-                    (line.value(self._held).ljust(VALUE), accent),
+                    (line.value(self._chosen_settings).ljust(VALUE), accent),
                 )
             )
         meaning = LINES[self._at].setting.meaning.replace("`", "")
