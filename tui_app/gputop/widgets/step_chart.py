@@ -22,6 +22,8 @@ TAGS_FROM = 44
 """Cells of a chart from which on it has names."""
 WIDEST = 4
 """Cells of a bin at most."""
+CLIPPED_FROM = 3.0
+"""Times the median column: what is higher leaves the chart at its top, marked."""
 LEAST_SHARE = 0.015
 """Of the step, from which on a part has a name."""
 
@@ -140,11 +142,14 @@ def _tick(y: int, height: int, top: float) -> str:
 
 
 def _typical_high(totals: list[float]) -> float:
-    """The 95th percentile of the column heights: a single slow column does not flatten
-    the others.
+    """The 95th percentile of the column heights, of few columns at most ``CLIPPED_FROM`` times the
+    median: a single slow column does not flatten the others.
     """
+    if not totals:
+        return 1.0
     ordered = sorted(totals)
-    return ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))] if ordered else 1.0
+    high = ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
+    return min(high, CLIPPED_FROM * ordered[(len(ordered) - 1) // 2])
 
 
 # ---- names
