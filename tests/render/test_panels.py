@@ -9,7 +9,7 @@ import pytest
 from tui_support import START_NS, a_finding, write_run
 
 from gputop.feed.build import build
-from gputop.feed.snapshot import Position, Resources, Timeline, first_snapshot
+from gputop.feed.snapshot import Curve, Position, Resources, Timeline, first_snapshot
 from gputop.render.rows import row_text, row_width
 from gputop.widgets import (
     breakdown,
@@ -247,6 +247,32 @@ def test_tiles_show_figures_and_turn_red_on_what_is_critical(four):
     rows = tiles.draw(hung, 120)
     assert ("NO STEP FOR 4:06", "bold critical") in rows[1] and "/s" not in row_text(rows[1])
     assert rows[0][0] == ("╭─", "critical")
+
+
+def test_a_slow_first_step_does_not_flatten_the_chart(one):
+    """Twenty bins of its time, then twenty steps of 10 ms."""
+    slow, fast = [5000.0] + [0.0] * 9, [10.0] + [0.0] * 9
+    line = Timeline(
+        bin_s=0.25,
+        phases_ms=tuple(tuple(phases) for phases in [slow] * 20 + [fast] * 20),
+        wait_ms=(math.nan,) * 40,
+        steps=(0.05,) * 20 + (25.0,) * 20,
+        of_ranks=1,
+    )
+    rows = texts(step_chart.chart(one._replace(timeline=line), 48, 10))
+    assert rows[0].strip().startswith("12.0 ms") and rows[0].count("▲") == 20
+
+
+def test_the_loss_is_falling_only_where_it_moves_by_more_than_its_noise(one):
+    def tile(values):
+        curve = Curve(tuple(range(len(values))), tuple(values))
+        return row_text(tiles.draw(one._replace(panels={"loss": curve}), 120)[1])
+
+    noise = [0.1 * math.sin(step * 2.4) for step in range(100)]
+    assert "falling" in tile([3 - 0.01 * step + noise[step] for step in range(100)])
+    assert "rising" in tile([1 + 0.01 * step + noise[step] for step in range(100)])
+    assert "level" in tile([1 + 0.0001 * step + noise[step] for step in range(100)])
+    assert "ing" not in tile([3.0, 2.0])
 
 
 def test_the_loss_tile_says_since_when_there_is_no_number(four):

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from statistics import mean, variance
 from typing import NamedTuple
 
 from textual.reactive import reactive
@@ -22,8 +23,8 @@ from gputop.widgets.header import broken_loss, standing_still
 HEIGHT = 4
 TREND_S = 60.0
 """How far back the trends of step and speed look."""
-FALLING = 0.02
-"""Relative change of the loss over its last tenth from which on it falls or rises."""
+SURE = 3.0
+"""Standard errors by which the loss must have moved to be called falling or rising."""
 FULL = 0.95
 """Share of a GPU's memory from which on its peak is critical."""
 
@@ -125,13 +126,16 @@ def _since(snapshot: Snapshot) -> str:
 
 
 def _direction(values: Sequence[float]) -> Row:
-    """Whether the loss falls: the mean of its last twentieth against the one before."""
-    part = max(len(values) // 20, 1)
-    if len(values) < 4 * part:
+    """Whether the loss falls: the mean of its last fifth against the fifth before, where they
+    differ by more than their noise.
+    """
+    part = len(values) // 5
+    if part < 4:
         return []
-    before = sum(values[-2 * part : -part]) / part
-    change = sum(values[-part:]) / part - before
-    if abs(change) < FALLING * abs(before) / 10:
+    last, before = values[-part:], values[-2 * part : -part]
+    change = mean(last) - mean(before)
+    noise = math.sqrt((variance(last) + variance(before)) / part)
+    if abs(change) <= SURE * noise:
         return [("  ─ level", "muted")]
     return [("  ▼ falling", "good")] if change < 0 else [("  ▲ rising", "high")]
 
