@@ -110,12 +110,14 @@ def bare(*words: str, conf: str = "") -> dict[str, Any]:
     return _last_json(_run([sys.executable, str(HERE / "gpu_training.py"), *words], conf))
 
 
-def watched(folder: Path, *words: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def watched(
+    folder: Path, *words: str, options: tuple[str, ...] = ()
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """The training under gputop; what it says of itself, and gputop's report."""
     run = folder / "run"
     training = [sys.executable, str(HERE / "gpu_training.py"), *words]
-    command = [sys.executable, "-m", "gputop", "run", "--run-dir", str(run), "--", *training]
-    output = _run(command)
+    command = [sys.executable, "-m", "gputop", "run", "--run-dir", str(run), *options, "--"]
+    output = _run([*command, *training])
     report = _run([sys.executable, "-m", "gputop", "report", str(run), "--json"])
     return _last_json(output), json.loads(report)
 
@@ -239,6 +241,20 @@ def out_of_memory(folder: Path) -> dict[str, Any]:
     return {"ok": "HC04" in found, "found": found}
 
 
+def memory_history(folder: Path) -> dict[str, Any]:
+    """A snapshot on lack of memory, with the lines that held it, and what the recording costs."""
+    words = ("--fault", "out-of-memory")
+    watched(folder, *words, options=("--memory-history",))
+    told = json.loads(
+        _run([sys.executable, "-m", "gputop", "memory", str(folder / "run"), "--json"])
+    )
+    sites = [holder["site"] for holder in told["holders"]]
+    own = sum("gpu_training.py" in str(site) for site in sites)
+    plain = watched(folder / "plain")[0]["step_ms"]
+    recorded = watched(folder / "recorded", options=("--memory-history",))[0]["step_ms"]
+    return {"ok": own > 0, "sites": sites[:5], "cost": recorded / plain - 1}
+
+
 def faults(folder: Path) -> dict[str, Any]:
     """Each fault told by its finding, and none of these findings in the clean twin."""
     clean = _ids(watched(folder / "clean")[1])
@@ -263,6 +279,7 @@ CHECKS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "nvml": nvml,
     "memory": memory,
     "snapshots": snapshots,
+    "memory_history": memory_history,
     "vram-grid": vram_grid,
     "out-of-memory": out_of_memory,
     "faults": faults,

@@ -151,7 +151,7 @@ def _traceml(logs: str) -> list[str]:
 def one_process(what: str, pairs: int, lengths) -> dict[str, object]:
     """Measure the loop at every step length."""
     import torch
-    import torch.utils.data
+    import torch.utils.data  # noqa: F401
 
     torch.set_num_threads(1)
     torch.manual_seed(0)

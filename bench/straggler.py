@@ -34,7 +34,7 @@ def drifting(random: np.random.Generator, runs: int, steps: int, ranks: int, rho
 
 
 def named(
-    runs: int, steps: int, ranks: int, rho: float, noise: float = NOISE, slower: float = 0.0
+    runs: int, steps: int, ranks: int, rho: float, *, noise: float = NOISE, slower: float = 0.0
 ) -> float:
     """Share of runs in which a rank is named; with ``slower``, in which the slow one is."""
     random = np.random.default_rng(
@@ -64,7 +64,7 @@ def main(runs: int) -> None:
         for n in (3, 10)
     ]
     few = {
-        f"{s}x{r}_rho{rho}_sd{n}%": round(named(runs // 3, s, r, rho, n / 100), 4)
+        f"{s}x{r}_rho{rho}_sd{n}%": round(named(runs // 3, s, r, rho, noise=n / 100), 4)
         for s, r, rho, n in grid
     }
     result = {

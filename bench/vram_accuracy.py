@@ -29,6 +29,7 @@ from vram_cases.table import rows
 
 from gputop_analysis import catalog
 from gputop_analysis.units import GIB
+from gputop_analysis.vram import residuals
 from gputop_analysis.vram.estimate import Estimate
 from gputop_analysis.vram.question import estimate
 from gputop_analysis.vram.setup import Setup
@@ -188,9 +189,16 @@ def main() -> None:
 
 
 def write_intervals(answers: list[Answer]) -> None:
-    """Replace the tiers of the packaged table that these answers speak for."""
+    """Replace the packaged tables that these answers speak for: the formula's residuals, the other
+    tiers' intervals.
+    """
+    found = score.runs(answers)
+    of_formula = [run for run in found if run.tier == "formula"]
+    if of_formula:
+        (INTERVALS.parent / residuals.FILE).write_text(score.as_lines(score.residuals(of_formula)))
     kept = json.loads(INTERVALS.read_text()) if INTERVALS.exists() else {}
-    INTERVALS.write_text(score.as_json({**kept, **score.interval_table(score.runs(answers))}))
+    others = [run for run in found if run.tier != "formula"]
+    INTERVALS.write_text(score.as_json({**kept, **score.interval_table(others)}))
 
 
 if __name__ == "__main__":

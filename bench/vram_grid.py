@@ -76,7 +76,7 @@ def measured(model: str, options: Row, tiers: tuple[str, ...], device: str = "")
         resolve(model), {name: value for name, value in options.items() if value != ""}
     )
     try:
-        seen = probe(setup, None, device)
+        seen = probe(setup, None, device=device)
     except (ValueError, ImportError) as error:
         return {**row, "failed": str(error)}
     row |= {"gpu": seen.get("gpu"), "device": seen["device"], "versions": seen["versions"]}

@@ -42,8 +42,8 @@ measurement less one. A run counts as one that fits if the estimate says that it
 back its cache where it must.
 
 The formulas come from papers and traces, the shares of `formula/reserved.py` from replays of traced steps. What was
-read off the measurements of the sections by tier are Megatron-LM's workspaces, the FSDP1 rule of `formula/habits.py`
-and `RECORDED_FULL` of `formula/reserved.py`, with all rows in sight; the two halves by a hash show that no half was
+read off the measurements of the sections by tier are Megatron-LM's workspaces, which of the replays' shares `VARIED`
+takes, and `RECORDED_FULL` of `formula/reserved.py`, with all rows in sight; the two halves by a hash show that no half was
 favoured, not that the other was unseen. For sources that were not seen, see the end.
 
 `python bench/vram_grid.py` takes real steps of 36 configurations on the GPU it finds and keeps what was allocated and
@@ -67,17 +67,16 @@ REASONS = {
     "logits over the vocabulary.",
     "hf_ulysses": "Which memory was measured is not said, and the one row out of memory is 1 "
     "GiB above the GPU.",
-    "litgpt": "bitsandbytes 0.41 kept the inputs of 4-bit layers, which later versions do not; the "
-    "peaks of its multi-GPU runs are as high as on one GPU, so they seem to be those of "
-    "loading; some full runs need less than the optimizer that is named: 15.4 GiB were "
+    "litgpt": "4-bit runs of its configurations hold some 8 bytes more per token and unit of the "
+    "MLP, cause not found; two full runs need less than the optimizer that is named: 15.4 GiB were "
     "measured for a model of 3.2 billion parameters, of which bf16 weights, gradients and two "
-    "states alone are 24 GiB; this one row is the false alarm of out of memory.",
+    "states alone are 24 GiB; these are the false alarms of out of memory.",
     "llama_factory": "Whole GB; Unsloth's checkpoints of long sequences go to the CPU "
     "earlier than is modelled.",
     "megatron_lm_golden": "Toy models of 0.4 to 4 GiB, where 80 MB of workspaces are 2 to 20 "
     "%; all-gather dispatch of experts.",
-    "ms_swift": "Reserved memory of runs over texts of varying length, likely with evaluation in between "
-    "that keeps logits on the GPU; model code of its own.",
+    "ms_swift": "Reserved memory of runs over texts of varying length, which leave three times the "
+    "segments of the loss; too high where few texts reach the limit of 4096 or 8192 tokens.",
     "nanotron": "The last stage of a pipeline holds some 50 bytes per token and entry of the vocabulary "
     "where one micro-batch's loss needs 22, as if of two more micro-batches; its engine as "
     "published does not show why.",

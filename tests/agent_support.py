@@ -53,6 +53,11 @@ class Guest:
             found |= record["flags"]
         return found
 
+    @property
+    def only_starts(self) -> bool:
+        """Whether the connection was one of those apart, with milestones of the start."""
+        return bool(self.events) and all(event["type"] == "startup" for event in self.events)
+
     def take(self, message: bytes) -> None:
         self.messages.append(message)
         if message[:1] == wire.MSG_STEPS:
@@ -67,7 +72,7 @@ class Collector:
 
     def __init__(self, path: Path, stream: bool = False):
         self.path = path
-        self.guests: list[Guest] = []
+        self._all: list[Guest] = []
         self.connections: list[socket.socket] = []
         self.paused = False
         self._stream = stream
@@ -81,6 +86,16 @@ class Collector:
         self._selector.register(self._listener, selectors.EVENT_READ)
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
+
+    @property
+    def guests(self) -> list[Guest]:
+        """Those that train."""
+        return [guest for guest in list(self._all) if not guest.only_starts]
+
+    @property
+    def milestones(self) -> list[dict[str, Any]]:
+        """What was told before."""
+        return [event for guest in list(self._all) if guest.only_starts for event in guest.events]
 
     def close(self) -> None:
         self._stopping = True
@@ -102,7 +117,7 @@ class Collector:
     def _accept(self) -> None:
         connection, _ = self._listener.accept()
         guest = Guest()
-        self.guests.append(guest)
+        self._all.append(guest)
         self.connections.append(connection)
         self._selector.register(connection, selectors.EVENT_READ, (connection, guest, bytearray()))
 
@@ -158,6 +173,7 @@ class Outcome:
     stderr: str
     exit_code: int
     agent_errors: str
+    milestones: list[dict[str, Any]] = field(default_factory=list)
 
     @property
     def guest(self) -> Guest:
@@ -193,7 +209,14 @@ def run_script(
         time.sleep(0.1)
         errors = Path(str(collector.path) + ".errors")
         text = errors.read_text() if errors.exists() else ""
-    return Outcome(collector.guests, done.stdout, done.stderr, done.returncode, text)
+    return Outcome(
+        collector.guests,
+        stdout=done.stdout,
+        stderr=done.stderr,
+        exit_code=done.returncode,
+        agent_errors=text,
+        milestones=collector.milestones,
+    )
 
 
 def run_plain(

@@ -54,7 +54,9 @@ class LevelError(NamedTuple):
     dof: float
 
 
-def find_culprit(waits_ms: Array, wall_ms: float) -> Culprit | None:
+def find_culprit(
+    waits_ms: Array, wall_ms: float, significance: float = SIGNIFICANCE
+) -> Culprit | None:
     """The persistently slow rank, if there is one: it waits at least 3 % of a step and 2 ms less
     than the others.
 
@@ -62,8 +64,10 @@ def find_culprit(waits_ms: Array, wall_ms: float) -> Culprit | None:
         waits_ms: steps x ranks, each rank's waiting for the others.
         wall_ms: mean time of a step; the 3 % are of what it takes without the typical rank's wait.
 
+        significance: chance of such a lead that is accepted.
+
     Returns:
-        None where no lead is large enough, or where it may be chance (p > 0.01).
+        None where no lead is large enough, or where it may be chance (p > ``significance``).
     """
     steps, ranks = waits_ms.shape
     if steps < 10 or ranks < 2:
@@ -76,7 +80,7 @@ def find_culprit(waits_ms: Array, wall_ms: float) -> Culprit | None:
         return None
     error = level_error(waits_ms)
     p = min(1.0, ranks * student_tail(lead / error.value, error.dof)) if error.value > 0 else 0.0
-    return Culprit(column, lead, threshold, p) if p <= SIGNIFICANCE else None
+    return Culprit(column, lead, threshold, p) if p <= significance else None
 
 
 def typical(means: Array) -> float:

@@ -114,7 +114,9 @@ def _of_rank(rank: int, rows: Any, start_ns: int) -> Iterator[Event]:
         ended_ns = max(begin_ns, end_ns)
         last, count = int(row["step"]), int(row["n_steps"])
         name = f"step {last}" if count == 1 else f"steps {last - count + 1} to {last}"
-        slice_ = _slice(rank, _STEP_TID, name, begin_ns, ended_ns, start_ns)
+        slice_ = _slice(
+            rank, _STEP_TID, name, begin_ns=begin_ns, end_ns=ended_ns, start_ns=start_ns
+        )
         slice_["args"] = {"loss": float(row["loss"]), "lr": float(row["lr"]), "steps": count}
         yield slice_
         yield from _phases(rank, row, begin_ns, ended_ns, start_ns)
@@ -126,11 +128,13 @@ def _phases(rank: int, row: Any, begin_ns: int, end_ns: int, start_ns: int) -> I
     for phase in wire.PHASES:
         until_ns = min(at_ns + int(row[f"{phase}_ns"]), end_ns)
         if until_ns > at_ns:
-            yield _slice(rank, _PHASE_TID, phase, at_ns, until_ns, start_ns)
+            yield _slice(
+                rank, _PHASE_TID, phase, begin_ns=at_ns, end_ns=until_ns, start_ns=start_ns
+            )
         at_ns = until_ns
 
 
-def _slice(pid: int, tid: int, name: str, begin_ns: int, end_ns: int, start_ns: int) -> Event:
+def _slice(pid: int, tid: int, name: str, *, begin_ns: int, end_ns: int, start_ns: int) -> Event:
     return {
         "ph": "X",
         "ts": _us(begin_ns, start_ns),

@@ -18,6 +18,8 @@ class Framework:
     attention: str = "sdpa"
     lora_dropout: float = 0.0
     """Of the adapters where it is not said: what the scripts of peft's users set."""
+    loss: str = "plain"
+    """Where none is named."""
     lora_loss: str = "plain"
     """Of LoRA fine-tuning where no loss is named."""
     kernels: bool = False
@@ -42,6 +44,10 @@ class Framework:
     """Whether that checkpointing keeps its inputs on the host."""
     compiles_loss: bool = False
     """Whether ``torch.compile`` takes in the loss."""
+    accumulates: bool = False
+    """Whether its recipes take several micro-batches a step where no number is given."""
+    unties: bool = False
+    """Whether embedding and head are two tables in models that tie them."""
     bitsandbytes: str = ""
     """The release of bitsandbytes that it pins; empty: a recent one."""
     allocator: str = ""
@@ -49,8 +55,18 @@ class Framework:
 
 
 HUGGING_FACE = Framework("transformers", "fp32", lora_dropout=0.05, upcasts_sharded=True)
-LITGPT = Framework("plain", "", lora_dropout=0.05, lora_loss="chunked", bitsandbytes="0.41")
-"""Its ``requirements-all.txt`` pins bitsandbytes 0.41.0 for the releases whose tables there are."""
+LITGPT = Framework(
+    "plain",
+    "",
+    lora_dropout=0.05,
+    lora_loss="chunked",
+    accumulates=True,
+    unties=True,
+    bitsandbytes="0.41",
+)
+"""Its ``requirements-all.txt`` pins bitsandbytes 0.41.0 for the releases whose tables there are;
+its recipes have a ``batch_size`` of many micro-batches, its ``GPT`` a head of its own.
+"""
 LLAMA_FACTORY = replace(HUGGING_FACE, checkpointing="full")
 """``disable_gradient_checkpointing`` is False (its ``hparams/model_args.py``)."""
 UNSLOTH = Framework(
@@ -69,13 +85,15 @@ TORCHTITAN = Framework(
 """``training.dtype`` is float32 and ``mixed_precision_param`` bfloat16 (its ``config``); the
 allocator's option is in its ``run_train.sh``.
 """
+TORCHTUNE = Framework("torchtitan", "", fused_optimizer=True, loss="chunked", lora_loss="chunked")
+"""Its recipes have ``CEWithChunkedOutputLoss`` from release 0.3 on."""
 KNOWN = (
     ("auto-?model", Framework("transformers", "", fsdp="fsdp2")),
     ("nanotron", Framework("nanotron", "", "flash", fused_optimizer=True)),
     ("megatron|nemo|neox|simumax|vtrain", Framework("megatron", "", "flash")),
     ("titan", TORCHTITAN),
     ("litgpt|lit-gpt|lit_gpt", LITGPT),
-    ("torchtune", Framework("torchtitan", "", fused_optimizer=True)),
+    ("torchtune", TORCHTUNE),
     ("unsloth", UNSLOTH),
     ("deepspeed|colossal", Framework("deepspeed", "")),
     ("trl", replace(HUGGING_FACE, prepares_quantized=True)),

@@ -27,7 +27,7 @@ class NotModelled(ValueError):
 
 
 def shape_of(
-    shape: ModelShape, args: dict[str, Any], test: str, tp: int, vocab: int | None, seq: int
+    shape: ModelShape, args: dict[str, Any], test: str, *, tp: int, vocab: int | None, seq: int
 ) -> ModelShape:
     """The model that the arguments describe.
 

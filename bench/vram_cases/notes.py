@@ -99,6 +99,11 @@ def length_varies(notes: str) -> bool:
     return bool(re.search(r"\bunpacked\b(?!\?)|not packed", notes.lower()))
 
 
+def lengths(notes: str) -> str:
+    """``varied`` where texts are cut at a length, not brought to it; empty: not said."""
+    return "varied" if re.search(r"truncated at max_length|variable length", notes) else ""
+
+
 def allocator(notes: str) -> str:
     """``PYTORCH_CUDA_ALLOC_CONF`` where the notes give it; empty elsewhere."""
     found = re.search(r"ALLOC_CONF\s*[=:]\s*[\"']?([a-z_]+:[\w.:,\[\]]+)", notes)

@@ -92,6 +92,8 @@ def setup_of(cells: Mapping[str, str], said: dict[str, Any]) -> Setup:
     gpus = text.count(cells.get("gpus", "")) or 1
     parallel = parallel_of(cells, said)
     shape = model_of(cells, said, parallel)
+    if habits.unties:
+        shape = replace(shape, tied_embeddings=False, params=0)
     lora = _on_its_layers(lora_of(cells, said, habits), shape)
     _refuse_other_adapters(said, shape, lora)
     loss = _known(text.loss(cells.get("fused_loss", "")), "loss", cells.get("fused_loss", ""))
@@ -106,7 +108,7 @@ def setup_of(cells: Mapping[str, str], said: dict[str, Any]) -> Setup:
         model=shape,
         seq=shape.max_position if shape.family == "vit" else _needed(cells, "seq"),
         micro_batch=_needed(cells, "micro_batch"),
-        accumulation=_accumulation(cells, said, parallel),
+        accumulation=_accumulation(cells, said, parallel, habits),
         dtype=dtype or "bf16",
         weights=_prepared(cells, parallel, habits)
         or _weights(cells.get("dtype", ""), dtype or "bf16", parallel, habits, lora),
@@ -130,6 +132,7 @@ def setup_of(cells: Mapping[str, str], said: dict[str, Any]) -> Setup:
         parallel=parallel,
         transformers=text.transformers_version(cells.get("framework_version", "")),
         recipe="deepspeed" if _deepspeed(cells) else habits.recipe,
+        lengths=notes.lengths(cells.get("notes", "")),
         allocator=notes.allocator(cells.get("notes", "")) or habits.allocator,
     )
 
@@ -210,7 +213,12 @@ def model_of(cells: Mapping[str, str], said: dict[str, Any], parallel: Split) ->
     ):
         vocab = text.count(cells.get("vocab", ""))
         return megatron.shape_of(
-            shape, args, str(said.get("test", "")), parallel.tp, vocab, _needed(cells, "seq")
+            shape,
+            args,
+            str(said.get("test", "")),
+            tp=parallel.tp,
+            vocab=vocab,
+            seq=_needed(cells, "seq"),
         )
     return shape
 
@@ -340,12 +348,16 @@ def _compiles_loss(cells: Mapping[str, str], habits: Framework) -> bool:
 
 
 def _loss(cells: Mapping[str, str], loss: str, lora: Lora | None, habits: Framework) -> str:
-    if lora and text.blank(cells.get("fused_loss", "")):
-        return habits.lora_loss
+    if text.blank(cells.get("fused_loss", "")) and not text.off(cells.get("fused_loss", "")):
+        older = versions.before_chunked_loss(cells.get("notes", ""))
+        found = habits.lora_loss if lora else habits.loss
+        return "plain" if older and habits.recipe == "torchtitan" else found
     return "plain" if loss == "kernel" else loss
 
 
-def _accumulation(cells: Mapping[str, str], said: dict[str, Any], parallel: Split) -> int:
+def _accumulation(
+    cells: Mapping[str, str], said: dict[str, Any], parallel: Split, habits: Framework
+) -> int:
     """Of the row; else from the global batch; else enough to fill the pipeline. Two at least before
     PyTorch 2.0, which left gradients where they were, as a second micro-batch does.
     """
@@ -354,7 +366,7 @@ def _accumulation(cells: Mapping[str, str], said: dict[str, Any], parallel: Spli
     if not found and batch and text.count(cells.get("gpus", "")):
         found = max(batch // (_needed(cells, "micro_batch") * parallel.dp), 1)
     if not found:
-        found = 1 if parallel.pp == 1 else 2 * parallel.pp
+        found = 2 if habits.accumulates else 1 if parallel.pp == 1 else 2 * parallel.pp
     return max(found, 1 + versions.before_torch_2(cells.get("framework_version", "")))
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from gputop_analysis.units import GIB
 from gputop_analysis.vram import formula, intervals
+from gputop_analysis.vram.residuals import axes
 from gputop_analysis.vram.setup import Setup
 from gputop_analysis.vram.tiers import two_stacks
 from vram_cases.row import Case
@@ -205,6 +206,30 @@ def interval_table(found: Sequence[Run]) -> dict[str, dict[str, tuple[float, flo
             groups.setdefault(intervals.case(run.setup), []).append(run)
         table[tier] = {name: _interval(_held(groups[name])) for name in sorted(groups)}
     return table
+
+
+def residuals(found: Sequence[Run]) -> dict[str, dict[str, list[float]]]:
+    """``{source: {axes: [excess, ...]}}`` in percent, as ``gputop_analysis.vram.residuals`` reads
+    them. Runs that contradict themselves are left out.
+    """
+    table: dict[str, dict[str, list[float]]] = {}
+    for run in sorted(found, key=lambda one: one.source):
+        if not run.contradicts:
+            words = ", ".join(axes(run.setup))
+            excess = round(100 * (100 / (100 + run.error_pct) - 1), 1)
+            table.setdefault(run.source, {}).setdefault(words, []).append(excess)
+    return table
+
+
+def as_lines(table: dict[str, dict[str, list[float]]]) -> str:
+    """Readable, the runs of the same axes a line."""
+    sources = []
+    for source, runs in table.items():
+        lines = ",\n".join(
+            f"  {json.dumps(name)}: {json.dumps(runs[name])}" for name in sorted(runs)
+        )
+        sources.append(f" {json.dumps(source)}: {{\n{lines}\n }}")
+    return "{\n" + ",\n".join(sources) + "\n}\n"
 
 
 def _held(found: Sequence[Run]) -> Sequence[Run]:

@@ -32,6 +32,8 @@ Signed = Annotated[int, Range(-(2**40), 2**40)]
 Step = Annotated[int, Range(-1, 2**32)]
 Pid = Annotated[int, Range(-1, 2**31)]
 Rank = Annotated[int, Range(0, 1_000_000)]
+Time = Annotated[int, Range(946_684_800 * 10**9, 4_102_444_800 * 10**9)]
+"""Nanoseconds since the epoch, between the years 2000 and 2100."""
 
 
 class Shape(TypedDict, total=False):
@@ -356,12 +358,16 @@ class StackSample(SiteFacts, total=False):
     """What the line waits in: ``torch/_C mean`` is torch's C code, by the text of the
     instruction.
     """
+    path: list[Line]
+    """Lines of user code, the outermost first; ``loop train.py:40 fit`` is a loop that the next one
+    is in, ``(lightning)`` a package between two.
+    """
     code: Text
     count: Whole
 
 
 class Stacks(TypedDict, total=False):
-    """Which lines spend data, other and evaluation time; every 2 s, later up to every 30 s."""
+    """Which lines spend data, other, communication and evaluation time; every 2 s, later up to every 30 s."""
 
     phase: Line
     period_ms: Amount
@@ -578,6 +584,70 @@ class NonFinite(TypedDict, total=False):
     unread: Whole
 
 
+class BatchOrigin(TypedDict, total=False):
+    """The batch of a step."""
+
+    number: Whole
+    """In the epoch, from 1."""
+    finite: bool
+    """Only where the batch is held: ``run --watch-numerics``."""
+    rows: list[Whole]
+    """Places in the batch whose values are not finite; the first few."""
+    samples: list[Whole]
+    """Indexes in the dataset, of these places or of the whole batch; the first few."""
+    files: list[Line]
+
+
+class NanOrigin(_Class, total=False):
+    """Where values stopped being finite; the first few times."""
+
+    step: Annotated[Step, NEEDED]
+    direction: Annotated[Line, NEEDED]
+    """``forward``, ``backward``, ``input``, ``weights`` (not finite before the forward), ``reduced``
+    (the rank's own gradients were finite, their sum over the ranks was not) or ``gone`` (no longer
+    to be told).
+    """
+    how: Line
+    """``hooks`` in the layers, the ``graph`` of the loss, ``weights`` or ``gradients`` afterwards."""
+    watched: bool
+    """Whether each step was."""
+    layer: Line
+    """``loss`` where it lies after the model."""
+    between: list[Line]
+    """The layers with parameters before and after it, where the layer itself is not sure."""
+    operation: Line
+    value: Line
+    dtype: Line
+    limit: Real
+    """The largest finite value of that type."""
+    largest_input: Real
+    """Absolute maximum of what the operation was given."""
+    weight: Line
+    bad_layers: Whole
+    """Layers whose weights, or gradients, are not finite."""
+    layers: Whole
+    """Of so many."""
+    course_steps: list[Step]
+    """Sampled steps before."""
+    course_largest: list[Real]
+    """Absolute maximum of what the layer gave in them."""
+    batch: BatchOrigin
+
+
+class SpikeOrigin(TypedDict, total=False):
+    """A loss jumped: the layer whose relative update had grown most; with ``run
+    --watch-numerics``.
+    """
+
+    step: Annotated[Step, NEEDED]
+    loss: Real
+    layer: Annotated[Line, NEEDED]
+    relative_update: Real
+    """Norm of the change of its weights by that of its weights, sampled values."""
+    usual_update: Real
+    update_step: Step
+
+
 class FrozenThread(TypedDict, total=False):
     """The stack of a thread."""
 
@@ -725,6 +795,21 @@ class LayersEvent(TypedDict, total=False):
     graph_nodes: Count
 
 
+class MemorySnapshotEvent(TypedDict, total=False):
+    """A snapshot of CUDA's allocator was written, or why not."""
+
+    step: Step
+    reason: Line
+    """``out of memory`` or ``asked``."""
+    path: Line
+    """In ``RUN/memory/``."""
+    bytes: Count
+    """Of the file."""
+    recorded: bool
+    """With what the allocator did before: ``run --memory-history``."""
+    error: Line
+
+
 class ProfileRow(TypedDict, total=False):
     """An operator in a profile."""
 
@@ -792,7 +877,24 @@ class MovingEvent(TypedDict, total=False):
     step: Step
 
 
+class Startup(TypedDict, total=False):
+    """A milestone before the first step: once where it begins, if that may take long, and once
+    where it is reached; the later one of the same name and begin counts.
+    """
+
+    name: Annotated[Line, NEEDED]
+    """``python``, ``import torch``, ``CUDA``, ``process group``, ``model`` (first parameter to
+    last), ``weights``, ``torch.load``, ``first batch``, ``first forward``.
+    """
+    began_ns: Annotated[Time, NEEDED]
+    ended_ns: Time
+    """Null while it is under way."""
+    site: Line
+    """The user's line."""
+
+
 EVENTS: dict[str, Any] = {
+    "startup": Startup,
     "hello": Hello,
     "hello_update": HelloUpdate,
     "stacks": Stacks,
@@ -810,6 +912,8 @@ EVENTS: dict[str, Any] = {
     "gc": GarbagePause,
     "exception": Raised,
     "nonfinite": NonFinite,
+    "nan_origin": NanOrigin,
+    "spike_origin": SpikeOrigin,
     "stack_dump": StackDump,
     "flight_recorder": FlightRecorder,
     "ddp": Ddp,
@@ -819,6 +923,7 @@ EVENTS: dict[str, Any] = {
     "flops": Flops,
     "layer_table": LayerTable,
     "layers": LayersEvent,
+    "memory_snapshot": MemorySnapshotEvent,
     "profile": ProfileEvent,
     "own_cost": OwnCostEvent,
     "agent_error": AgentError,
@@ -856,18 +961,33 @@ class LayersCommand(TypedDict):
     steps: int
 
 
+class MemorySnapshotCommand(TypedDict):
+    """Write a snapshot of CUDA's allocator at the end of this step."""
+
+    cmd: Literal["memory_snapshot"]
+    folder: str
+
+
 class DetachCommand(TypedDict):
     """Take the hooks out."""
 
     cmd: Literal["detach"]
 
 
-Command = Union[DumpCommand, FlightRecorderCommand, ProfileCommand, LayersCommand, DetachCommand]
+Command = Union[
+    DumpCommand,
+    FlightRecorderCommand,
+    ProfileCommand,
+    LayersCommand,
+    MemorySnapshotCommand,
+    DetachCommand,
+]
 COMMANDS: dict[str, Any] = {
     "dump": DumpCommand,
     "flight_recorder": FlightRecorderCommand,
     "profile": ProfileCommand,
     "layers": LayersCommand,
+    "memory_snapshot": MemorySnapshotCommand,
     "detach": DetachCommand,
 }
 """What the recorder tells a guest, by ``cmd``."""

@@ -22,6 +22,8 @@ ENV_TRANSPORT = "GPUTOP_TRANSPORT"  # "stream": length-prefixed STREAM instead o
 ENV_DISABLE = "GPUTOP_DISABLE"  # "1": the agent stays out
 ENV_COUNT_FLOPS = "GPUTOP_COUNT_FLOPS"  # "1": count the floating-point operations of one step
 ENV_LAYERS = "GPUTOP_LAYERS"  # "1": single steps are watched layer by layer
+ENV_WATCH_NUMERICS = "GPUTOP_WATCH_NUMERICS"  # "1": each step is watched for NaN
+ENV_MEMORY_HISTORY = "GPUTOP_MEMORY_HISTORY"  # folder of snapshots: CUDA's allocator is recorded
 ENV_DRYRUN_STEPS = "GPUTOP_DRYRUN_STEPS"  # a number: the training ends after so many steps
 ENV_DRYRUN_LAYERS = (
     "GPUTOP_DRYRUN_LAYERS"  # a number: models of transformers are cut to so many layers

@@ -35,6 +35,7 @@ class RunHandle:
         host: str,
         run_id: str,
         greeting: dict[str, Any],
+        *,
         recorder_pid: int,
         report: int | None = None,
         unread: bytes = b"",

@@ -21,6 +21,7 @@ from typing import NamedTuple
 
 from gputop_probes import output_keeper as keeper
 from gputop_probes import procfs
+from gputop_probes.record import layout
 from gputop_probes.record.private import open_private
 
 RECORDER, FRONT = 0, 1
@@ -28,7 +29,7 @@ RECORDER, FRONT = 0, 1
 KEEPER_NAME = "output-keeper"
 DEFAULT_LOG_MB = 1024
 ENV_LOG_MB = "GPUTOP_LOG_MB"
-LOG_NAMES = ("output.log", "stderr.log")
+LOG_NAMES = tuple(layout.LOG_LENGTHS)
 _RING_BYTES = 4 << 20
 _LEAST_RING_BYTES = 16 << 10
 _PIPE_BYTES = 1 << 20

@@ -172,7 +172,7 @@ class Log:
 class Stream:
     """A reading end, and how far its bytes have come."""
 
-    def __init__(self, cells, memory, number, source, log, target, beside):
+    def __init__(self, cells, memory, number, *, source, log, target, beside):
         self.base = STREAMS + number * STREAM_CELLS
         self.source = source
         self.target = target
@@ -487,7 +487,17 @@ def main(words):
         number, source, log_number, log, target, beside = map(int, word.split(":"))
         if log_number not in logs:
             logs[log_number] = Log(cells, log_number, log)
-        streams.append(Stream(cells, memory, number, source, logs[log_number], target, beside))
+        streams.append(
+            Stream(
+                cells,
+                memory,
+                number,
+                source=source,
+                log=logs[log_number],
+                target=target,
+                beside=beside,
+            )
+        )
     cells[KEEPER_PID] = os.getpid()  # first: who is mute may be killed
     cells[PASSES_ON] = PASSING if any(stream.target >= 0 for stream in streams) else MUTE
     Keeper(cells, streams, list(logs.values())).run()

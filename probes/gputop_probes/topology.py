@@ -71,7 +71,7 @@ def _links(
     for a in range(count):
         for b in range(a + 1, count):
             if b < len(devices):
-                found = _between_gpus(nvml, devices, gpus, joined, a, b)
+                found = _between_gpus(nvml, devices, gpus, joined=joined, a=a, b=b)
             else:
                 found = _between(_place(gpus, nics, a), _place(gpus, nics, b), root)
             codes[a][b] = codes[b][a] = found
@@ -95,7 +95,7 @@ def _nvlinks(nvml: Nvml, device: Any) -> dict[str, int]:
 
 
 def _between_gpus(
-    nvml: Nvml, devices: list[Any], gpus: list[Any], joined: list[dict[str, int]], a: int, b: int
+    nvml: Nvml, devices: list[Any], gpus: list[Any], *, joined: list[dict[str, int]], a: int, b: int
 ) -> str:
     direct = joined[a].get(gpus[b]["pci"], 0)
     through = min(joined[a].get("switch", 0), joined[b].get("switch", 0))

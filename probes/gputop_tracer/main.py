@@ -58,7 +58,7 @@ def _trace(setup: Dict[str, Any], options: argparse.Namespace) -> int:
     from . import model_trace
 
     say("tracing %s" % setup["model"].get("name", "the model"))
-    tracker = model_trace.trace(setup, options.config, options.full, made_by=options.factory)
+    tracker = model_trace.trace(setup, options.config, full=options.full, made_by=options.factory)
     tracker.meta["trace_s"] = round(time.perf_counter() - began, 2)
     tracker.log.save(options.out, tracker.meta)
     say("%d storages in %.1f s" % (len(tracker.log.storages), tracker.meta["trace_s"]))

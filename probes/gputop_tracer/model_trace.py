@@ -44,6 +44,8 @@ alike, a last.
 """
 _LOSS = "the loss of a model that returns none is the mean of its output"
 _LOW = (torch.float16, torch.bfloat16)
+_KEEPS_NO_INPUTS = (0, 42)
+"""The bitsandbytes from which on 4-bit layers keep nothing of their input."""
 _WHOLE_EXPERTS = (5, 0)
 """The version of transformers from which on the experts of a layer are one tensor."""
 
@@ -114,7 +116,12 @@ class Job:
         begins = pipeline.number(self.setup) == chunk == 0
         last = pipeline.is_last(self.setup) and chunk == interleaved.chunks(self.setup) - 1
         return pipeline.inputs(
-            found, hidden, build.compute_dtype(self.setup), self.setup, begins, last
+            found,
+            hidden,
+            build.compute_dtype(self.setup),
+            setup=self.setup,
+            begins=begins,
+            ends_here=last,
         )
 
     def of_factory(self, name: str) -> None:
@@ -181,6 +188,8 @@ class Job:
             loop.clip = bool(setup.get("clip_grad", True)) and not own
             loop.accumulation = int(setup.get("accumulation") or 1)
             loop.in_flight = pipeline.in_flight(setup)
+            if loop.in_flight == 1:
+                loop.no_sync = wrappers.waiting(self.model, setup)
             loop.passes_on = not pipeline.is_last(setup)
             loop.run(steps)
             self._write_meta(trained)
@@ -235,6 +244,7 @@ class Job:
 def trace(
     setup: Dict[str, Any],
     source: Optional[str] = None,
+    *,
     full: bool = False,
     steps: int = 2,
     made_by: Any = "",
@@ -283,12 +293,27 @@ def refuse(setup: Dict[str, Any]) -> List[str]:
         )
     if setup.get("roles"):
         raise ValueError("several models on one GPU (RLHF) are not traced: use the formula tier")
+    for asked in _untraced(setup):
+        raise ValueError("%s is not traced: use the formula tier" % asked)
     notes = []
     if setup.get("compile"):
         notes.append("torch.compile is left out: the memory is that of the eager step")
     if setup.get("dtype") == "fp8":
         notes.append("fp8 products are traced in bf16: their scaled copies are not counted")
     return notes
+
+
+def _untraced(setup: Dict[str, Any]) -> List[str]:
+    """What is asked for and would not change the trace."""
+    found = []
+    if setup.get("lengths") == "varied":
+        found.append("lengths varied")
+    if setup.get("modules_to_save"):
+        found.append("modules to save (%s)" % ", ".join(setup["modules_to_save"]))
+    older = losses.version(setup.get("bitsandbytes") or "")
+    if setup.get("quantized") and older and older < _KEEPS_NO_INPUTS:
+        found.append("bitsandbytes %s" % setup["bitsandbytes"])
+    return found
 
 
 def _had_single_experts(setup: Dict[str, Any]) -> bool:

@@ -23,7 +23,7 @@ import types
 from pathlib import Path
 
 import torch
-import torch._dynamo
+import torch._dynamo  # noqa: F401
 import torch.utils.data
 from torch import nn
 
@@ -47,6 +47,8 @@ THIN = {
     "runtime.interrupts.pass_on",  # is called by each ``except`` block
     "runtime.guard.vanish",
     "hooks.forward._watch_pickling.__reduce_ex__",
+    "hooks.startup._timed.wrapper",
+    "timing.startup.parameter_made",
 }
 
 

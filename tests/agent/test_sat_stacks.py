@@ -118,9 +118,13 @@ def test_forward_is_looked_at_less_often_and_scaled(waiting, sent, monkeypatch):
     assert event["phase"] == "forward" and event["total"] == 10 and event["period_ms"] == 200
 
 
+def stack_of(thread):
+    return frames.still(sys._current_frames()[thread.ident])
+
+
 def test_below_the_users_line_the_package_is_named(waiting):
     thread = waiting(through_package)
-    site, function, caller, inside = stacks.describe(sys._current_frames()[thread.ident])
+    site, function, caller, inside = stacks.describe(stack_of(thread))
     assert "threading.py" in caller
     assert function == "through_package" and "test_sat_stacks.py" in site
     assert inside == "trainer_lib/loop.py:3 fetch"
@@ -128,9 +132,52 @@ def test_below_the_users_line_the_package_is_named(waiting):
 
 def test_without_a_line_of_the_users_the_package_is_the_site(waiting):
     thread = waiting(package_function())
-    site, function, caller, inside = stacks.describe(sys._current_frames()[thread.ident])
+    site, function, caller, inside = stacks.describe(stack_of(thread))
     assert (site, function) == ("trainer_lib/loop.py:3", "fetch")
     assert "threading.py" in caller and "threading.py" in inside
+
+
+def rows_by_hand(rows):
+    """Two loops and a comprehension; yields its frame at marked places."""
+    frame = sys._getframe()
+    seen = [frames.still(frame)]
+    for row in rows:
+        for value in row:
+            seen.append(frames.still(frame))
+        seen.append(frames.still(frame))
+    seen.append(frames.still(frame))
+    [seen.append(frames.still(sys._getframe())) for _ in range(1)]
+    return seen
+
+
+def test_a_path_names_the_loops_around_a_line():
+    outside, inner, outer, after, comprehension = (
+        [label for label in stacks.path_of(stack) if label.startswith(stacks.LOOP)][-2:]
+        for stack in rows_by_hand([[1]])
+    )
+    first = rows_by_hand.__code__.co_firstlineno
+    place = "loop tests/agent/test_sat_stacks.py:%d rows_by_hand"
+    around = [label for label in outside if "rows_by_hand" in label]
+    assert around == [] and [label for label in after if "rows_by_hand" in label] == []
+    assert [place % (first + 4), place % (first + 5)] == [in_tests(label) for label in inner]
+    assert in_tests(outer[-1]) == place % (first + 4)
+    assert comprehension[-1].partition(":")[2].startswith(str(first + 9))
+
+
+def in_tests(label):
+    """The label with the file as seen from the repository's root."""
+    file, _, rest = label[len(stacks.LOOP) :].partition(":")
+    return f"{stacks.LOOP}tests/agent/{file.rpartition('/')[2]}:{rest}"
+
+
+def test_a_stack_stays_as_it_was_while_it_is_described():
+    def lines():
+        frame = sys._getframe()
+        still = frames.still(frame)
+        return frame.f_lineno, still[0].f_lineno
+
+    now, then = lines()
+    assert now == then + 1
 
 
 def test_origins():

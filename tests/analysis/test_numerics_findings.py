@@ -140,6 +140,14 @@ def test_a_zero_in_the_first_group_alone_is_no_finding(tmp_path):
     assert found(build) == {}
 
 
+def test_a_rate_of_zero_in_all_groups_needs_no_look(tmp_path):
+    build = trained(
+        tmp_path, lr=lambda step: 1e-3 * (step < 90), hello={"optimizer": {"groups": 2}}
+    )
+    build.event("checkup", rank=0, pid=1, step=60, alike=4, lr_max=1e-3)
+    assert "since step 90" in found(build)["NU06"].title
+
+
 def noisy(seed=0, size=0.1):
     random = np.random.default_rng(seed)
     return lambda: size * random.standard_normal()
@@ -256,6 +264,26 @@ def test_a_target_that_is_copied_now_and_then_makes_the_loss_jump(tmp_path):
     jumps = found(trained(tmp_path / "copied", steps=900, loss=loss, flags=wire.F_EVAL))["NU02"]
     assert jumps.severity == "info" and "every 100 steps" in jumps.fix
     assert found(trained(tmp_path / "batch", steps=900, loss=loss))["NU02"].severity == "medium"
+
+
+def test_a_loss_beside_another_network_that_jumps_again_and_again_is_no_event(tmp_path):
+    random, noise = np.random.default_rng(4), noisy(size=0.02)
+    jumps = set(random.choice(np.arange(200, 600), 12, replace=False))
+
+    def loss(step):
+        return 1.0 + noise() + 4.0 * (step in jumps)
+
+    beside = {"network_beside": True}
+    again = found(trained(tmp_path / "beside", steps=900, loss=loss, hello=beside))["NU02"]
+    assert again.severity == "info"
+    assert found(trained(tmp_path / "alone", steps=900, loss=loss))["NU02"].severity == "medium"
+
+    def once(step):
+        return 1.0 + noise() + 4.0 * (step == 700)
+
+    assert found(trained(tmp_path / "once", steps=900, loss=once, hello=beside))[
+        "NU02"
+    ].severity == ("medium")
 
 
 def test_divergence(tmp_path):

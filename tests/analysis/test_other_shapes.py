@@ -153,6 +153,98 @@ def test_an_evaluation_is_placed_in_the_loop_that_asks_for_it(tmp_path):
     assert site is not None and site.site == "train.py:48 fit"
 
 
+def in_a_loop(path, models_run=False, looped=True):
+    """Host code spread over three lines of the loop at line 60, which is inside the training's at
+    line 40.
+    """
+    build = Builder(path)
+    build.hello(0)
+    build.steps(200, forward=6.0, backward=9.0, other=3.0)
+    outer, inner = ["loop train.py:40 fit"] * looped, ["loop train.py:60 fit"] * looped
+    lines = [
+        {
+            "site": f"train.py:{line}",
+            "function": "fit",
+            "path": [*outer, *inner, f"train.py:{line} fit"],
+            "count": 12,
+        }
+        for line in (61, 62, 63)
+    ]
+    build.event("stacks", rank=0, phase="other", samples=lines)
+    called = {"site": "train.py:45", "function": "fit", "count": 30}
+    within = [*outer, *(inner if models_run else ()), "train.py:45 fit"]
+    build.event("stacks", rank=0, phase="forward", samples=[{**called, "path": within}])
+    return found(build)["HO06"]
+
+
+def test_the_lines_of_a_loop_are_one_place(tmp_path):
+    host = in_a_loop(tmp_path / "loop")
+    assert (host.severity, host.site) == ("medium", "train.py:60 fit")
+    assert "in the loop at train.py:60 fit" in host.evidence
+
+
+def test_a_loop_in_which_models_run_is_no_place(tmp_path):
+    rollout = in_a_loop(tmp_path / "rollout", models_run=True)
+    assert (rollout.severity, rollout.site) == ("info", None)
+
+
+def test_lines_of_no_loop_are_no_place(tmp_path):
+    spread = in_a_loop(tmp_path / "spread", looped=False)
+    assert (spread.severity, spread.site) == ("info", None)
+
+
+def test_a_line_that_runs_a_model_is_no_host_code(tmp_path):
+    def place(path, code):
+        build = Builder(path)
+        build.hello(0)
+        build.steps(200, forward=6.0, backward=9.0, other=6.0)
+        line = {
+            "site": "play.py:52",
+            "function": "collect",
+            "path": ["play.py:90 <module>", "loop play.py:51 collect", "play.py:52 collect"],
+            "code": code,
+            "count": 20,
+        }
+        build.event("stacks", rank=0, phase="other", samples=[line])
+        inside = {**line, "inside": "torch/nn/modules/linear.py:134 forward"}
+        build.event("stacks", rank=0, phase="eval", samples=[inside])
+        return found(build).get("HO06")
+
+    assert place(tmp_path / "policy", "logits = actor(torch.tensor(view))") is None
+    read_out = place(tmp_path / "read", "rows = actor(view).tolist()")
+    assert read_out is not None and read_out.site == "play.py:52 collect"
+
+
+def test_an_evaluation_with_loops_is_placed_at_the_line_that_asks_for_it(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello(0)
+    build.steps(60, forward=6.0, eval=6.0)
+    layers = ["loop model.py:7 forward", "model.py:8 forward"]
+    trained = {"site": "model.py:8", "function": "forward", "count": 30}
+    main = "loop train.py:9 <module>"
+    asked = [main, "train.py:12 <module>", "loop train.py:3 evaluate", "train.py:4 evaluate"]
+    fitted = [main, "loop train.py:14 <module>", "train.py:15 <module>"]
+    build.event("stacks", rank=0, phase="forward", samples=[{**trained, "path": fitted + layers}])
+    build.event("stacks", rank=0, phase="eval", samples=[{**trained, "path": asked + layers}])
+    site = top_site(RunView(build.open()), "eval", 0)
+    assert site is not None and site.site == "train.py:12 <module>"
+
+
+@pytest.mark.parametrize(("other", "severity"), [(9.0, "medium"), (4.0, "info")])
+def test_two_lines_that_hold_most_together_are_named(tmp_path, other, severity):
+    build = Builder(tmp_path / "r")
+    build.hello(0)
+    build.steps(200, forward=6.0, backward=9.0, other=other)
+    lines = [
+        {"site": f"dqn.py:{line}", "function": "dqn", "count": count}
+        for line, count in ((72, 26), (73, 20), (80, 4), (81, 4))
+    ]
+    build.event("stacks", rank=0, phase="other", samples=lines)
+    host = found(build)["HO06"]
+    assert (host.severity, host.site) == (severity, "dqn.py:72 dqn")
+    assert "and 37 % at dqn.py:73 dqn" in host.evidence
+
+
 def test_what_another_package_does_for_a_trainer_is_the_trainers(tmp_path):
     build = Builder(tmp_path / "r")
     build.hello(0)
@@ -171,13 +263,38 @@ def test_what_another_package_does_for_a_trainer_is_the_trainers(tmp_path):
     assert found(build)["HO06"].severity == "info"
 
 
+@pytest.mark.parametrize(("callback", "severity"), [(20, "medium"), (4, "info")])
+def test_a_callback_is_named_and_charged_without_the_trainers_own_part(
+    tmp_path, callback, severity
+):
+    build = Builder(tmp_path / "r")
+    build.hello(0)
+    build.steps(200, forward=6.0, backward=6.0, other=8.0)
+    fit = {"site": "fit.py:62", "function": "<module>", "path": ["fit.py:62 <module>"]}
+    own = {**fit, "count": 20, "inside": "lightning/pytorch/loops/fit_loop.py:352 advance"}
+    line = "watch.py:14 on_train_batch_end"
+    asked = {**fit, "site": "watch.py:14", "path": [*fit["path"], "(lightning)", line]}
+    asked |= {"function": "on_train_batch_end", "count": callback}
+    build.event("stacks", rank=0, phase="other", samples=[own, asked])
+    host = found(build)["HO06"]
+    assert host.severity == severity
+    if severity != "info":
+        assert host.site == line and host.recoverable_ms_per_step == pytest.approx(4.0, rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("inside", "code", "host"),
     [
         ("torch/serialization.py:2128 load_tensor", "popular = torch.load(path)", True),
         ("torch/functional.py:1866 norm", "row.norm().item()", True),
+        ("torch/functional.py:1866 norm", "float(row.norm())", True),
         ("torch/functional.py:1866 norm", "penalty = row.norm()", False),
+        ("torch/functional.py:1866 norm", "penalty = row.norm().float()", False),
+        ("torch/_tensor_str.py:184 __init__", "print(values)", True),
+        ("torch/nn/modules/module.py:2160 _save_to_state_dict", "last = net.state_dict()", True),
+        ("torch/nn/modules/module.py:1776 _wrapped_call_impl", "out = net(x)", False),
         ("", "loss = F.cross_entropy(scores, truth)", False),
+        ("", "odds = torch.distributions.Categorical(logits=scores)", False),
         ("", "x = torch.tensor([weight(word) for word in text])", True),
         (
             "torch/nn/functional.py:3555 cross_entropy",

@@ -260,3 +260,48 @@ def test_a_rank_with_larger_batches_is_named_with_what_they_hold(tmp_path, token
     one = next(one for one in evaluate(build.open()) if one.id.startswith("CR"))
     assert (one.id, one.rank) == (finding, 1)
     assert finding != "CR15" or ("1,024 tokens a step for 512" in one.title)
+
+
+UNCERTAIN = (
+    (6.4, 1.0), (8.2, 1.0), (13.3, 2.5), (11.2, 0.6), (12.3, 0.6), (11.8, 1.4), (12.4, 0.6),
+    (11.2, 0.7), (14.5, 2.4), (14.3, 0.7), (15.7, 2.0), (5.7, 0.1), (6.6, 0.1), (8.7, 0.1),
+    (7.9, 0.1), (7.2, 1.9), (2.6, 6.4), (2.9, 3.9), (14.0, 0.5), (12.5, 2.3), (11.7, 2.8),
+    (3.5, 3.1), (12.6, 0.7), (9.6, 1.7), (10.9, 2.1), (11.6, 2.4), (13.9, 0.7), (15.1, 0.6),
+    (15.8, 1.5), (20.4, 5.3), (20.3, 6.7), (13.4, 5.4), (9.4, 0.5), (9.6, 4.3), (11.4, 0.5), (8.5, 0.4),
+)  # fmt: skip
+"""Waits of two ranks in a run of 300 steps on a busy machine, ms a step: the second rank's batches
+were four times as large.
+"""
+
+
+@pytest.mark.parametrize(("tokens", "ids"), [((192, 860), ["CR15"]), ((192, 192), [])])
+def test_larger_batches_are_evidence_where_drift_leaves_the_lead_uncertain(tmp_path, tokens, ids):
+    build = Builder(tmp_path / "r")
+    for rank in range(2):
+        build.hello(rank, world_size=2, parallel={"ddp": True})
+        for waits in (*UNCERTAIN[:10], *UNCERTAIN):
+            forward, backward = (2.4, 3.1) if rank == 0 else (7.8, 6.7)
+            build.step(
+                rank,
+                forward=forward,
+                backward=backward + waits[rank],
+                wait_ms=waits[rank],
+                tokens=tokens[rank],
+            )
+    assert [one.id for one in evaluate(build.open()) if one.id.startswith("CR")] == ids
+
+
+@pytest.mark.parametrize(("comm", "ids"), [(9.0, ["CR06"]), (0.5, [])])
+def test_collectives_of_the_script_beside_ddps_are_exposed_communication(tmp_path, comm, ids):
+    build = Builder(tmp_path / "r")
+    for rank in range(2):
+        build.hello(rank, world_size=2, parallel={"backend": "gloo", "ddp": True})
+        for _ in range(80):
+            build.step(rank, forward=6.0, backward=12.0, comm=comm, wait_ms=0.3)
+        line = {"site": "train.py:57", "function": "reduce_metrics", "count": 30}
+        build.event("stacks", rank=rank, phase="comm", samples=[line])
+    comms = found(build)
+    assert list(comms) == ids
+    for one in comms.values():
+        assert one.site == "train.py:57 reduce_metrics" and "into one tensor" in one.fix
+        assert one.recoverable_ms_per_step == pytest.approx(8.1, rel=0.02)

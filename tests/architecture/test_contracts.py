@@ -71,7 +71,7 @@ def test_what_is_sent_is_in_the_contract(folder: str, function: str, events: dic
 
 
 def test_commands_are_those_of_the_contract() -> None:
-    handled = {"dump", "flight_recorder", "profile", "layers", "detach"}
+    handled = {"dump", "flight_recorder", "profile", "layers", "memory_snapshot", "detach"}
     assert set(contracts.COMMANDS) == handled
     for name, contract in contracts.COMMANDS.items():
         assert f"Literal['{name}']" in repr(fields_of(contract)["cmd"])
@@ -111,8 +111,9 @@ def filled(contract: Any) -> dict[str, Any]:
 def right(wanted: Any) -> Any:
     """A value that a plain field may have; None for a field that is an object or a list."""
     marks = getattr(wanted, "__metadata__", ())
-    if any(isinstance(mark, contracts.Range) for mark in marks):
-        return 1
+    for mark in marks:
+        if isinstance(mark, contracts.Range):
+            return max(1, mark.low)
     return next((RIGHT[mark] for mark in marks if mark in RIGHT), None)
 
 

@@ -6,9 +6,11 @@ import shutil
 import subprocess
 
 import pytest
+from tui_support import write_run
 
 from gputop.cli.demo import unpack
-from gputop_analysis.html import as_html
+from gputop_analysis.diff import compare
+from gputop_analysis.html import as_comparison_page, as_html
 from gputop_analysis.report import Report
 from gputop_probes.record.reader import RunRecord
 
@@ -61,6 +63,45 @@ def test_the_policy_lets_the_page_own_script_run_and_no_other(tmp_path):
     file.write_text(page.replace("<main>", "<main><script>document.title='in'</script>"))
     title, console = _opened(file, tmp_path)
     assert title != "in" and "Content Security Policy" in console
+
+
+LOOK_AT_BOTH = """
+<script>
+window.onerror = message => document.title = "failed: " + message;
+window.onload = () => {
+  const [a, b] = document.querySelectorAll("svg[data-chart]"), seen = {};
+  const shape = svg => svg.querySelector('[data-series="backward"]').getAttribute("points");
+  const before = [shape(a), shape(b)];
+  document.querySelector('[data-switch="forward"]').click();
+  seen.switched = [shape(a) !== before[0], shape(b) !== before[1]];
+  const [left, right] = [a, b].map(svg => svg.getBoundingClientRect());
+  seen.beside = left.top === right.top && left.right <= right.left;
+  seen.below = left.bottom <= right.top && left.left === right.left;
+  seen.wide = document.documentElement.scrollWidth - document.documentElement.clientWidth;
+  document.title = JSON.stringify(seen);
+};
+</script>"""
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("both")
+    a, b = (
+        RunRecord.open(write_run(folder / name, ranks=2, slow_rank=slow))
+        for name, slow in (("a", None), ("b", 1))
+    )
+    return as_comparison_page(Report(a), Report(b), compare(a, b))
+
+
+@pytest.mark.parametrize(("width", "place"), [(1280, "beside"), (500, "below")])
+def test_a_comparison_stands_side_by_side_and_on_a_phone_below(comparison, tmp_path, width, place):
+    file = tmp_path / "page.html"
+    policy = re.compile('<meta http-equiv="Content-Security-Policy"[^>]*>')
+    file.write_text(policy.sub("", comparison).replace("</body>", LOOK_AT_BOTH + "</body>"))
+    title, console = _opened(file, tmp_path, width)
+    assert '"switched":[true,false]' in title, "a legend switches the chart that it stands over"
+    assert f'"{place}":true' in title and '"wide":0' in title
+    assert "CONSOLE" not in console
 
 
 def _opened(file, tmp_path, width=1280):

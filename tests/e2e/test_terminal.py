@@ -97,8 +97,9 @@ def test_the_traceback_of_a_training_that_failed_stays_in_the_terminal(tmp_path:
     assert terminal.exit_code() == 1
     left = terminal.output.rsplit(LEAVE_ALTERNATE_SCREEN, 1)[1].decode()
     assert (
-        left.index("Traceback (most recent call last)")
+        left.index("gputop: ")
+        < left.index("Traceback (most recent call last)")
         < left.index("ValueError: the 30th batch")
-        < left.index("gputop: ")
     )
+    assert left.rstrip().endswith("ValueError: the 30th batch"), "the last thing before the prompt"
     assert max(len(line) for line in left.splitlines() if line.startswith("gputop: ")) < 120

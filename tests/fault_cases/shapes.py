@@ -87,7 +87,7 @@ CASES = (
         "CR15",
         "one rank with longer texts",
         RANKS,
-        {"FAULT": "longer_texts", "SHORT": 64, "STEPS": 300},
+        {"FAULT": "longer_texts", "SHORT": 64, "LONG": 3, "STEPS": 200},
         rank=1,
         title="larger batches",
     ),

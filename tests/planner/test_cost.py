@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputop_analysis.catalog import model
+from gputop_analysis.parallelism.split import chunk_layers
 from gputop_analysis.planner import collectives, gemm, layers, memory, pipeline
 from gputop_analysis.planner.cost import Cost, cost
 from gputop_analysis.planner.hardware import cluster, device, network_gbps, network_kind
@@ -85,6 +86,20 @@ def test_the_slowest_stage_of_equal_ones_holds_its_share(layer_count, pp, head):
     assert count[0] + with_head[0] * head >= layer_count / pp - 1e-9
 
 
+@given(st.integers(1, 130), st.integers(1, 16), st.integers(1, 8))
+def test_uneven_chunks_hold_every_layer_and_the_ends_lack_one_first(layers, pp, vpp):
+    found = chunk_layers(layers, pp * vpp)
+    assert sum(found) == layers and len(found) == pp * vpp
+    assert max(found) - min(found) <= 1
+    lacking = max(found) * pp * vpp - layers
+    assert (found[-1] < max(found)) == (lacking >= 1)
+    if pp * vpp > 1:
+        assert (found[0] < max(found)) == (lacking >= 2)
+    count, _ = pipeline.slowest_stage(layers, np.array([pp]), 0.0, False, np.array([vpp]))
+    if lacking < pp:
+        assert count[0] == -(-layers // pp)
+
+
 @given(st.integers(1, 120), st.integers(1, 16), st.floats(0, 8))
 def test_balanced_stages_are_never_slower_than_equal_ones(layer_count, pp, head):
     ranks = np.array([min(pp, layer_count)])
@@ -138,6 +153,64 @@ def test_strided_groups_share_the_nics():
     rates = [float(collectives.group(place, size, 16 // size).bytes_per_s) for size in (2, 4, 8)]
     assert rates[0] < rates[1] < rates[2]
     assert rates[1] / rates[0] == pytest.approx(2)
+
+
+def test_a_collective_pays_its_latency_once_and_for_nodes_not_ranks():
+    place = cluster("A100", 1024)
+    whole = collectives.group(place, 1024, 1)
+    rate = float(whole.gather_bytes_per_s)
+
+    def latency(message):
+        took = float(collectives.all_gather(place, whole, np.array([message]))[0])
+        return took - message * 1023 / 1024 / rate
+
+    assert latency(1e10) == pytest.approx(latency(1e6), rel=1e-6)
+    assert 128 * 9e-6 < latency(1e6) < 2 * 128 * 9e-6
+    pieces = collectives.all_gather(place, whole, np.array([1e6]), 10.0)
+    assert float(pieces[0]) > 9 * latency(1e6)
+
+
+def test_between_nodes_a_gather_has_the_rate_of_the_nics_but_on_efa():
+    for network, share in (("4x NDR IB", 1.0), ("EFA 1600 Gbps", 0.567)):
+        group = collectives.group(cluster("H100", 16, 8, network), 16, 1)
+        assert float(group.gather_bytes_per_s / group.bytes_per_s) == pytest.approx(share)
+    inside = collectives.group(cluster("H100", 8), 8, 1)
+    assert inside.gather_bytes_per_s < 0.6 * inside.bytes_per_s
+
+
+def test_power_bounds_large_products():
+    full, capped = device("H100"), device("H100-SXM5-80GB 500W")
+    assert full.power_factor == 1
+    assert capped.matmul_share("bf16") == pytest.approx(
+        full.matmul_share("bf16") * (5 / 7) ** 0.6, rel=1e-9
+    )
+    assert device("GB200").matmul_share("bf16") > device("B200").matmul_share("bf16")
+
+
+def test_tokens_that_travel_once_for_each_node_are_faster_and_eight_bits_faster_still():
+    layouts = Layouts.of(ep=64, dp=64, micro_batch=1)
+    job, place = Job(model("deepseek-v3"), 4096, 64), cluster("H800", 64)
+    each, once, narrow = (
+        float(cost(changed, place, layouts).expert_parallel[0])
+        for changed in (
+            job,
+            job.but(dispatcher="deepep"),
+            job.but(dispatcher="deepep", dtype="fp8"),
+        )
+    )
+    assert narrow < once < 0.6 * each
+
+
+def test_captured_graphs_take_the_wait_for_the_cpu_away():
+    job, layouts = Job(model("deepseek-v2"), 4096, 1), Layouts.of(micro_batch=1)
+    eager, partial, full = (
+        float(
+            layers.layer(job.but(cuda_graphs=graphs), device("H100"), layouts, True).host_forward[0]
+        )
+        for graphs in ("", "partial", "full")
+    )
+    assert partial / eager == pytest.approx(31 / 54)
+    assert full < 0.05 * partial
 
 
 def test_groups_of_one_are_silent():
@@ -196,7 +269,7 @@ def test_adapters_need_no_weight_gradient():
     [
         ("8x HDR IB", "infiniband", 1600),
         ("4x Omni-Path 100G inter", "omni-path", 400),
-        ("EFA 3200 Gbps class inter", "ethernet", 3200),
+        ("EFA 3200 Gbps class inter", "efa", 3200),
         ("1600 Gbps RoCE", "ethernet", 1600),
         ("", "infiniband", 0),
     ],

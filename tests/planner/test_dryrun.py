@@ -183,7 +183,7 @@ def out_of_memory(tmp_path):
 
 def test_out_of_memory_is_said_with_rank_and_phase_and_what_held_it(out_of_memory):
     trial = trial_of(out_of_memory)
-    found = as_data(trial, out_of_memory, 1, "", "", 5)
+    found = as_data(trial, out_of_memory, code=1, stopped="", gpu="", wanted=5)
     assert found["failure"]["later_ranks"] == [0] and found["failure"]["held_gib"] == {
         "weights": 16.0
     }
@@ -197,7 +197,7 @@ def test_a_model_that_cannot_be_cut_is_told(tmp_path):
     for _ in range(4):
         builder.step(0, forward=1.0)
     record = RunRecord.open(builder.path)
-    found = as_data(trial_of(record), record, 0, "", "", 4)
+    found = as_data(trial_of(record), record, code=0, stopped="", gpu="", wanted=4)
     assert found["ok"] and found["layers"] is None and found["not_cut_to_layers"] == 2
     assert "not cut: no model of transformers" in as_text(found)
 

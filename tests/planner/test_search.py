@@ -43,10 +43,11 @@ def test_every_configuration_keeps_every_rule_in_plain_arithmetic(job, gpus):
         tp, pp, cp, dp, ep = (int(row[name]) for name in ("tp", "pp", "cp", "dp", "ep"))
         assert tp * pp * cp * dp == gpus
         assert job.model.heads % tp == 0
-        assert job.model.layers % (pp * int(row["vpp"])) == 0
+        chunks = pp * int(row["vpp"])
+        assert -(-job.model.layers // chunks) * chunks - job.model.layers < pp
         assert job.global_batch % (int(row["micro_batch"]) * dp) == 0
         assert cp == 1 or job.seq % (2 * cp) == 0
-        assert ep == 1 or (job.model.experts % ep == 0 and (dp * cp) % ep == 0)
+        assert ep == 1 or (job.model.experts % ep == 0 and (dp * cp * tp) % ep == 0)
         assert int(row["vpp"]) == 1 or pp > 1
         assert not row["sequence_parallel"] or tp > 1
 
@@ -134,7 +135,7 @@ def test_an_impossible_world_and_an_unknown_objective_are_said_in_words():
 def test_scaling_out_loses_efficiency_and_hours_follow_the_step(plan):
     found = search.scaling(LLAMA, cluster("H100", 8), (8, 32, 128))
     assert list(found) == [8, 32, 128]
-    assert found[8] >= found[128]
+    assert found[8] >= 0.95 * found[128]  # more ranks leave memory for larger micro-batches
     pick = int(plan.order[0])
     hours = search.training_hours(plan, pick, 1e12)
     assert hours == pytest.approx(1e12 / float(plan.tokens_per_s_per_gpu[pick]) / 64 / 3600)
@@ -171,7 +172,7 @@ def test_a_calibration_finds_a_slower_gpu_and_says_how_sure_it_is():
     assert after < before / 2
     assert 1.1 < found.factor("compute") < 1.25
     assert found.leave_one_out < 0.08
-    low, high = intervals.uncalibrated({"tp": 8, "pp": 1, "cp": 1, "dp": 1}, 8)
+    low, high = intervals.uncalibrated(0.3, ("no framework named",))
     assert found.interval is not None and low < found.interval[0] < 1 < found.interval[1] < high
     told = found.to_json()
     assert told is not None and told["leave_one_out_error"] == found.leave_one_out
@@ -226,7 +227,8 @@ def test_copies_on_fewer_nodes_take_more_memory_and_gather_faster():
     """HSDP against FSDP on 16 nodes: parameters, gradients and moments are shared by fewer ranks,
     near each other.
     """
-    job, place = Job(model("llama-3-8b"), seq=8192, global_batch=128), cluster("H100", 128)
+    job = Job(model("llama-3-8b"), seq=8192, global_batch=128)
+    place = cluster("H100", 128, 8, "4x 100G RoCE")
     both = Layouts.of(dp=128, zero=3, micro_batch=1, replicas=[1, 16])
     parts, held = cost(job, place, both), memory.allocated_bytes(job, both)
     assert parts.data_parallel[1] < parts.data_parallel[0] and held[1] > held[0]

@@ -388,7 +388,7 @@ def test_a_disk_with_room_again_at_the_end_gets_the_rest(tmp_path: Path) -> None
     memory[keeper.RINGS_AT : keeper.RINGS_AT + 5] = b"late\n"
     with (tmp_path / "output.log").open("wb", buffering=0) as file:
         log = keeper.Log(cells, 0, file.fileno())
-        stream = keeper.Stream(cells, memory, 0, -1, log, -1, False)
+        stream = keeper.Stream(cells, memory, 0, source=-1, log=log, target=-1, beside=False)
         stream[keeper.READ], stream[keeper.ENDED] = 5, 1
         cells[keeper.LOGS + keeper.LOG_ERRNO] = errno.ENOSPC
         log._retry_at = float("inf")

@@ -115,7 +115,9 @@ def test_a_reused_process_id_is_not_ours() -> None:
 
 
 def test_host(tmp_path: Path) -> None:
-    sampler = HostSampler(Cgroup(os.getpid()), 2, lambda: 5)
+    (tmp_path / "output.log").write_bytes(b"abc")
+    logs = [tmp_path / name for name in layout.LOG_LENGTHS]
+    sampler = HostSampler(Cgroup(os.getpid()), 2, lambda: 5, logs=logs)
     time.sleep(0.1)
     (row,) = rows("host", sampler.sample(10, 9, 3))
     assert row["memory_total_bytes"] > row["memory_available_bytes"] > 0
@@ -128,6 +130,7 @@ def test_host(tmp_path: Path) -> None:
         3,
     )
     assert row["shm_total_bytes"] != 0
+    assert (row["output_bytes"], row["stderr_bytes"]) == (3, -1)
 
 
 def make(root: Path, **files: str) -> None:

@@ -159,3 +159,18 @@ def test_the_tail_follows_a_log_that_was_moved_down(tmp_path):
 def test_a_tail_without_a_run_is_empty(tmp_path):
     tail = Tail(tmp_path / "gone")
     assert not tail.poll() and tail.view().lines == ()
+
+
+def test_a_replay_shows_what_had_been_written_by_then(tmp_path):
+    folder = tmp_path / "hosts" / "box"
+    folder.mkdir(parents=True)
+    (folder / "output.log").write_bytes(b"first\nsecond\nthird\n")
+    (folder / "stderr.log").write_bytes(b"late\n")
+    lengths = {"hosts/box/output.log": 13, "hosts/box/stderr.log": -1}
+    tail = Tail(tmp_path)
+    assert tail.poll(lengths) and not tail.poll(lengths)
+    assert tail.view().lines == ("first", "second", "")
+    assert tail.poll(lengths | {"hosts/box/output.log": 6})  # back in time
+    assert tail.view().lines == ("first", "")
+    assert tail.poll()  # the end: all of it
+    assert set(tail.view().lines) == {"first", "second", "third", "late", ""}

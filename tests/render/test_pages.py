@@ -32,10 +32,10 @@ def snapshot(record):
     return build(
         record,
         (a_finding(), a_finding("medium", None, id="CR01")),
-        500,
-        None,
-        START_NS + 60 * 10**9,
-        True,
+        window_steps=500,
+        previous=None,
+        now_ns=START_NS + 60 * 10**9,
+        ended=True,
     )
 
 

@@ -10,6 +10,7 @@ from tui_support import START_NS, a_finding, write_run
 
 from gputop.feed.build import build
 from gputop.feed.snapshot import Curve, Position, Resources, Timeline, first_snapshot
+from gputop.feed.starting import Starting
 from gputop.render.rows import row_text, row_width
 from gputop.widgets import (
     breakdown,
@@ -22,6 +23,7 @@ from gputop.widgets import (
     step_chart,
     tiles,
 )
+from gputop.widgets.starting import checklist
 from gputop_analysis.overview import Ending, Verdict
 from gputop_probes.record.reader import RunRecord
 
@@ -29,7 +31,14 @@ NOW_NS = START_NS + 60 * 10**9
 
 
 def snapshot_of(folder, **kinds):
-    return build(RunRecord.open(write_run(folder, **kinds)), (), 500, None, NOW_NS, ended=True)
+    return build(
+        RunRecord.open(write_run(folder, **kinds)),
+        (),
+        window_steps=500,
+        previous=None,
+        now_ns=NOW_NS,
+        ended=True,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -249,32 +258,6 @@ def test_tiles_show_figures_and_turn_red_on_what_is_critical(four):
     assert rows[0][0] == ("╭─", "critical")
 
 
-def test_a_slow_first_step_does_not_flatten_the_chart(one):
-    """Twenty bins of its time, then twenty steps of 10 ms."""
-    slow, fast = [5000.0] + [0.0] * 9, [10.0] + [0.0] * 9
-    line = Timeline(
-        bin_s=0.25,
-        phases_ms=tuple(tuple(phases) for phases in [slow] * 20 + [fast] * 20),
-        wait_ms=(math.nan,) * 40,
-        steps=(0.05,) * 20 + (25.0,) * 20,
-        of_ranks=1,
-    )
-    rows = texts(step_chart.chart(one._replace(timeline=line), 48, 10))
-    assert rows[0].strip().startswith("12.0 ms") and rows[0].count("▲") == 20
-
-
-def test_the_loss_is_falling_only_where_it_moves_by_more_than_its_noise(one):
-    def tile(values):
-        curve = Curve(tuple(range(len(values))), tuple(values))
-        return row_text(tiles.draw(one._replace(panels={"loss": curve}), 120)[1])
-
-    noise = [0.1 * math.sin(step * 2.4) for step in range(100)]
-    assert "falling" in tile([3 - 0.01 * step + noise[step] for step in range(100)])
-    assert "rising" in tile([1 + 0.01 * step + noise[step] for step in range(100)])
-    assert "level" in tile([1 + 0.0001 * step + noise[step] for step in range(100)])
-    assert "ing" not in tile([3.0, 2.0])
-
-
 def test_the_loss_tile_says_since_when_there_is_no_number(four):
     broken = [replace(rank, not_finite="NaN") for rank in four.summary.ranks]
     nan = four._replace(
@@ -397,3 +380,59 @@ def test_the_first_line_says_how_a_run_ended(one, kind, words, health, headline,
         header.draw(one._replace(summary=summary, verdict=Verdict(health, headline)), 118)
     )
     assert line.strip().startswith(first) and f"{words} · " in second
+
+
+def test_until_the_first_step_the_panel_is_a_checklist():
+    names = [("import torch", 1, 4), ("model", 5, 6), ("process group", 6, None)]
+    events = tuple(
+        {
+            "name": name,
+            "began_ns": START_NS + began * 10**9,
+            "ended_ns": None if ended is None else START_NS + ended * 10**9,
+        }
+        for name, began, ended in names
+    )
+    start = Starting(START_NS, events, {"import torch": 2, "model": 2, "process group": 1}, 2)
+    rows = checklist(start, START_NS + 20 * 10**9, 76, 10)
+    texts = [row_text(row) for row in rows]
+    assert [text.split("  ")[0] for text in texts] == [
+        "✓ other before import torch",
+        "✓ import torch",
+        "✓ other before model",
+        "✓ model",
+        "○ process group",
+    ]
+    later = start._replace(events=events[:2])
+    assert row_text(checklist(later, START_NS + 20 * 10**9, 76, 10)[-1]).startswith(
+        "○ code after model  "
+    )
+    assert "14 s  1 of 2" in texts[-1] and "3.0 s  2 of 2" in texts[1]
+    assert all(row_width(row) <= 76 for row in rows)
+    assert [row_text(row) for row in checklist(start, START_NS + 20 * 10**9, 76, 2)] == texts[-2:]
+
+
+def test_the_loss_falls_or_rises_only_where_noise_cannot_be_all(four):
+    """The demo's loss falls all the way, and its last twentieth lay above the one before."""
+    noise = [0.3 * math.sin(7.1 * i * i) for i in range(200)]
+    falling = tuple(3.0 - i / 100 + wave for i, wave in enumerate(noise))
+    level = tuple(2.0 + wave for wave in noise)
+    words = []
+    for values in (falling, falling[::-1], level):
+        panels = {**four.panels, "loss": Curve(values=values)}
+        words.append("\n".join(texts(tiles.draw(four._replace(panels=panels), 120))))
+    assert "falling" in words[0] and "rising" in words[1]
+    assert "falling" not in words[2] and "rising" not in words[2]
+
+
+def line_of(step_ms, steps):
+    """A timeline whose bins hold so many steps of so many milliseconds."""
+    phases = tuple((ms, *[0.0] * 9) for ms in step_ms)
+    return Timeline(0.25, phases, (math.nan,) * len(phases), tuple(steps), of_ranks=1)
+
+
+def test_a_slow_step_does_not_flatten_the_chart_however_wide_it_is(one):
+    wide = line_of([5000.0] * 20 + [10.0] * 20, [0.05] * 20 + [25.0] * 20)
+    rows = texts(step_chart.chart(one._replace(timeline=wide), 48, 10))
+    assert rows[0].strip().startswith("12.0 ms") and rows[0].count("▲") == 20
+    assert step_chart._typical_high(line_of([900.0, 10.0, 11.0, 12.0], [1.0] * 4)) < 40
+    assert step_chart._typical_high(line_of([10.0, 11.0, 12.0], [1.0] * 3)) == 12.0

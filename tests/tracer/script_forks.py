@@ -11,8 +11,8 @@ import tempfile
 
 # Imported once, for all forks. Libraries over torch are not: a script imports them when torch is
 # patched already.
-import torch._dynamo
-import torch.distributed.fsdp
+import torch._dynamo  # noqa: F401
+import torch.distributed.fsdp  # noqa: F401
 import torch.testing._internal.distributed.fake_pg  # noqa: F401
 
 from gputop_tracer import model_trace  # noqa: F401

@@ -201,7 +201,7 @@ def test_kinds_of_cases():
 @pytest.mark.parametrize("tier", ["trace", "profile", "formula"])
 def test_every_tier_has_an_interval_of_its_own_errors(tier):
     adapted = LLAMA.but(lora=Lora(), quantized="nf4")
-    found = {interval(setup, tier) for setup in (LLAMA, adapted, LLAMA.but(tp=2))}
+    found = {interval(setup, tier) for setup in (LLAMA, adapted, LLAMA.but(tp=2, ep=2))}
     assert UNKNOWN not in found and len(found) > 1
     assert interval(LLAMA, "no such tier") == UNKNOWN
     assert all(low <= 0 <= high for low, high in found)

@@ -73,6 +73,39 @@ GPUS = {
     "Tesla V100-SXM3-32GB": "V100-SXM2-32GB",
     "a100_80gb": "A100-SXM4-80GB",
 }
+FOUND_LATER = {
+    "two A100 80GB Gpus": "A100-SXM4-80GB",
+    "four 3090 GPUs": "GeForce RTX 3090",
+    "two 4090 GPUs": "GeForce RTX 4090",
+    "4 a6000 GPUs": "RTX A6000",
+    "4 A10G 24 GB GPUs": "A10G",
+    "1x Nvidia 4090 (24Gb)": "GeForce RTX 4090",
+    "32G V100 GPU": "V100-SXM2-32GB",
+    "NVIDIA Tesla V100": "V100-SXM2-16GB",
+    "H20-96G GPU": "H20-SXM-96GB",
+    "A100-40G": "A100-SXM4-40GB",
+    "NVIDIA A100 80GB GPU": "A100-SXM4-80GB",
+    "NVIDIA H100 80GB": "H100-SXM5-80GB",
+    "nvidia L4 24GB": "L4",
+    "NVIDIA GB10": "GB10 (DGX Spark)",
+    "H800 GPUs": "H800-SXM5-80GB",
+    "8 A100 GPUs": "A100-SXM4-40GB",
+    "NVIDIA RTX 4080": "GeForce RTX 4080",
+}
+"""From issue threads and result files that were read after the reader was made."""
+REFUSED_LATER = (
+    "NVIDIA L20",
+    "NVIDIA RTX5880Ada",
+    "NVIDIA GeForce RTX 4090 D",
+    "NVIDIA GeForce RTX 4060 Ti",
+    "NVIDIA GeForce RTX 3060",
+    "2x24GB Titan RTX",
+    "nvidia RTX 2080Ti with 11GB memory",
+    "nvidia Tesla P40 with 24GB memory",
+    "NVIDIA GeForce GT 730 (4096 MB)",
+    "nvidia RTX24G",
+)
+"""Of the same threads, cards that the catalog does not have: refused, and taken for no other."""
 NO_GPUS = {
     "NVIDIA GeForce RTX 4070 Laptop GPU": "laptop",
     "NVIDIA A100-SXM4-40GB MIG 1g.5gb": "MIG",
@@ -181,6 +214,16 @@ OTHER_KINDS = {
     "google/gemma-3n-E4B-it": "sees",
     "llava-hf/llava-v1.6-mistral-7b-hf": "sees",
 }
+
+
+@pytest.mark.parametrize(("written", "name"), FOUND_LATER.items())
+def test_names_of_threads_that_were_read_later_are_understood(written: str, name: str):
+    assert catalog.match_gpu(written).spec.name == name
+
+
+@pytest.mark.parametrize("written", REFUSED_LATER)
+def test_a_card_that_the_catalog_does_not_have_is_taken_for_no_other(written: str):
+    assert catalog.find_gpu(written) is None
 
 
 def test_there_are_a_hundred_names():

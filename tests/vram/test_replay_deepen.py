@@ -93,7 +93,7 @@ def traced(tmp_path_factory):
 
     def log(setup, layers):
         tracker = model_trace.trace(
-            asdict(setup.but(model=replace(SHAPE, layers=layers))), None, True
+            asdict(setup.but(model=replace(SHAPE, layers=layers))), None, full=True
         )
         tracker.log.save(str(folder / "log.json.gz"), tracker.meta)
         return load(folder / "log.json.gz")

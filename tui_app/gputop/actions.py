@@ -64,6 +64,7 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "export", "e", "e", "export", "Write what is seen as SVG, Markdown, JSON or CSV.", footer=10
     ),
+    Action("settings", "comma", ",", "settings", "Theme, notifications, title, panels."),
     Action("copy", "y,c", "y", "copy", "Copy the chosen row or the focused panel.", footer=20),
     Action(
         "profile",
@@ -84,6 +85,15 @@ ACTIONS: tuple[Action, ...] = (
         "control",
         group="Training",
         footer=7,
+    ),
+    Action(
+        "memory_snapshot",
+        "M",
+        "M",
+        "memory snapshot",
+        "Write a snapshot of each GPU's allocator, for gputop memory.",
+        "control",
+        group="Training",
     ),
     Action(
         "hand_over",
@@ -584,9 +594,11 @@ OF_THE_APP = frozenset(
         "palette",
         "help",
         "export",
+        "settings",
         "copy",
         "profile",
         "dump",
+        "memory_snapshot",
         "hand_over",
         "search",
         "budget",

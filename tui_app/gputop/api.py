@@ -64,16 +64,17 @@ def estimate(
         )
     if is_factory(model):
         setup = setup_of(factory_shape(model), options)
-        return answer(setup, "trace", gpu, python, calibrate, factory=model)
+        return answer(setup, "trace", gpu, python=python, calibrate=calibrate, factory=model)
     base = model if isinstance(model, Setup) else None
     setup = setup_of(base.model if base else shape_of(model), options, base)
-    return answer(setup, tier, gpu, python, calibrate)
+    return answer(setup, tier, gpu, python=python, calibrate=calibrate)
 
 
 def answer(
     setup: Setup,
     tier: str | None = None,
     gpu: str = "",
+    *,
     python: str | None = None,
     calibrate: bool = True,
     advice: bool = True,

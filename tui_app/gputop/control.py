@@ -80,6 +80,10 @@ class RunControl:
         """Ask every rank for the stacks of its threads."""
         self._send({"cmd": "dump", "reason": "asked"})
 
+    def memory_snapshot(self) -> None:
+        """Ask every rank for a snapshot of its GPU's allocator."""
+        self._send({"cmd": "memory_snapshot"})
+
     def _send(self, command: dict[str, Any]) -> None:
         from gputop_probes.client import send_command
 

@@ -17,9 +17,9 @@ import urllib.request
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from gputop import __version__
+from gputop import __version__, settings
+from gputop.occasions import Occasion, Occasions
 from gputop.publish.reading import Reading
-from gputop.publish.words import finding_line
 from gputop_analysis.report.data import finding_data, finite
 
 _URL_S = 10.0
@@ -42,28 +42,22 @@ class Notifier:
 
     def __init__(self, send: Callable[[Notice], None]):
         self._send = send
-        self._said: set[str] = set()
+        self._occasions = Occasions()
 
     def publish(self, reading: Reading) -> None:
         """Say what is new, if it cannot wait."""
-        critical = [finding for finding in reading.findings if finding.severity == "critical"]
-        if critical:
-            self._once("finding", finding_line(critical[0]), reading)
-        if reading.hang:
-            self._once("hang", reading.hang, reading)
-        else:
-            self._said.discard("hang")
+        self._say(self._occasions.new(reading.findings, reading.hang, ""), reading)
 
     def finish(self, reading: Reading, report: str) -> None:
         """Say how the run ended."""
-        self._once("end", reading.verdict.headline, reading)
+        self._say(self._occasions.new((), reading.hang, reading.verdict.headline), reading)
 
-    def _once(self, event: str, said: str, reading: Reading) -> None:
-        if event in self._said:
-            return
-        self._said.add(event)
-        text = f"gputop: {reading.name} on {reading.host}: {said}"
-        self._send(Notice(event, text, _data(event, text, reading)))
+    def _say(self, occasions: list[Occasion], reading: Reading) -> None:
+        wanted = settings.load().entries("notifications.on")
+        for event, said in occasions:
+            if event in wanted:
+                text = f"gputop: {reading.name} on {reading.host}: {said}"
+                self._send(Notice(event, text, _data(event, text, reading)))
 
 
 def _data(event: str, text: str, reading: Reading) -> dict[str, Any]:

@@ -113,7 +113,7 @@ GRID_FROM = 25
 
 
 def _breakdown_rows(request: Request) -> Want:
-    return Want(6, 14, 2) if request.begun else Want(3, 3)
+    return Want(6, 14, 2) if request.begun else Want(4, 14)
 
 
 def _ranks_rows(request: Request) -> Want:
@@ -145,6 +145,7 @@ PANELS: list[PanelSpec] = [
         normal=(0, 0),
         wide=(0, 0),
         opens="budget",
+        reads="gputop.feed.starting:starting",
     ),
     PanelSpec(
         id="history",

@@ -14,7 +14,7 @@ def plan(
     *,
     gpu: str,
     gpus: int,
-    seq: int = 4096,
+    seq: int = 2048,
     global_batch: int = 256,
     dtype: str = "bf16",
     optimizer: str = "adamw",

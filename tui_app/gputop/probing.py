@@ -22,6 +22,7 @@ _SAYS, _FAILS = "trace: ", "trace: error: "
 def probe(
     setup: Setup,
     python: str | None = None,
+    *,
     device: str = "",
     steps: int = 3,
     progress: Callable[[str], None] | None = None,

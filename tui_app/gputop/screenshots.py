@@ -39,7 +39,7 @@ def make(run_dir: Path, folder: Path) -> list[Path]:
     paths = []
     for name, (size, keys, theme) in SHOTS.items():
         path = folder / f"{name}.svg"
-        path.write_text(svg(run_dir, size, keys, theme), encoding="utf-8")
+        path.write_text(svg(run_dir, size, keys=keys, theme=theme), encoding="utf-8")
         paths.append(path)
     return paths
 

@@ -70,6 +70,7 @@ def trace_script(
     script: Path,
     arguments: Sequence[str] = (),
     python: str | None = None,
+    *,
     world: int = 0,
     execute: bool = True,
     progress: Callable[[str], None] | None = None,

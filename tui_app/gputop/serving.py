@@ -35,7 +35,7 @@ _HEADERS = {
 class WebServer(Server):
     """Serves one run to those who have the token."""
 
-    def __init__(self, run_dir: Path, token: str, host: str, port: int, url: str, control: bool):
+    def __init__(self, run_dir: Path, token: str, host: str, *, port: int, url: str, control: bool):
         words = [sys.executable, "-m", "gputop.web_view", str(run_dir)]
         if control:
             words.append("--control")

@@ -81,7 +81,9 @@ def trace(
     asked = [setup]
     if setup.parallel.pp > 1 and not setup.parallel.pipeline_stage:
         asked.append(setup.but(pipeline_stage=setup.parallel.pp - 1))
-    logs = [_traced(one, python, config, factory, full, progress) for one in asked]
+    logs = [
+        _traced(one, python, config, factory=factory, full=full, progress=progress) for one in asked
+    ]
     return max(logs, key=lambda log: peak(log).reserved) if len(logs) > 1 else logs[0]
 
 
@@ -89,6 +91,7 @@ def _traced(
     setup: Setup,
     python: str | None,
     config: str,
+    *,
     factory: str,
     full: bool,
     progress: Progress | None,

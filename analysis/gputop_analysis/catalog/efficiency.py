@@ -24,6 +24,8 @@ class Efficiency:
     all_reduce_share: float
     """Bus bandwidth of large collectives over the link's one-way rate."""
     all_gather_share: float
+    watts: float
+    """Power limit of the card that the shares were measured on; 0: not known."""
     source: str
 
 
@@ -51,5 +53,6 @@ def _row_of(architecture: str, form_factor: str) -> Efficiency:
         memory_share=float(row["memory_share"]),
         all_reduce_share=float(row["all_reduce_share"]),
         all_gather_share=float(row["all_gather_share"]),
+        watts=float(row["watts"] or 0),
         source=row["source"],
     )

@@ -101,6 +101,7 @@ modules.
 """
 _EDITIONS = ("nvl", "server", "workstation")
 """Words that tell parts of one chip apart by their names in the table."""
+_NUMBERS = {"one": 1, "two": 2, "three": 3, "four": 4, "six": 6, "eight": 8, "sixteen": 16}
 _SPELLINGS = (
     (r"\bpci[- ]?e(?:xpress)?\b", "pcie"),
     (r"(?<=[a-z0-9])(sxm\d?|pcie|nvl|oam)\b", r" \1"),
@@ -200,11 +201,13 @@ def _read(name: str, text: str) -> GpuMatch:
 
 
 def _count(text: str) -> tuple[int, str]:
-    """How many, and the text without it: ``8xA100``, ``8 A100s``, ``A100 x8``, ``A100x4``, ``HGX
-    H100 8-GPU``.
+    """How many, and the text without it: ``8xA100``, ``8 A100s``, ``two A100s``, ``A100 x8``,
+    ``A100x4``, ``HGX H100 8-GPU``.
     """
     text = text.strip()
-    for pattern in (r"\b(\d{1,5})[- ]gpus?\b", r"\b(\d{1,5})\s*[x×*]\s*(?=\d+\s*g)"):
+    for word, number in _NUMBERS.items():
+        text = re.sub(rf"^{word}(?= )", f"{number} x", text)
+    for pattern in (r"(?<!x )\b(\d{1,5})[- ]gpus?\b", r"\b(\d{1,5})\s*[x×*]\s*(?=\d+\s*g)"):
         if inside := re.search(pattern, text):
             return max(int(inside[1]), 1), f"{text[: inside.start()]} {text[inside.end() :]}"
     if leading := re.match(r"(\d{1,5})\s*(?:[x×*]\s*|\s(?=[a-z]))(?!(?:gib|gb|g|w)\b)(?=\w)", text):

@@ -21,9 +21,9 @@ _QUANTISED = re.compile(
     r"[-. ](?:unsloth|bnb|[348]-?bits?|int[48]|nf4|fp8|fp16|bf16|f16|f32|w\d+a\d+|gptq|awq|gguf|ggml|exl2|mlx|qat"
     r"|dynamic|turbo|quantized|sharded|q\d(?:-?[k01s](?:-?[msl])?)?|hf|fast)(?=$|[-. ])"
 )
-_FOUR_BIT = re.compile(r"[-. ](?:bnb|4-?bits?|nf4)(?=$|[-. ])")
+_FOUR_BIT = re.compile(r"[-. ](?:bnb|4-?bits?|int4|nf4|gptq|awq)(?=$|[-. ])")
 _TUNED = re.compile(
-    r"\b(?:meta|hf|base|instruct|inst|chat|it|pt|sft|dpo|rlhf|preview|thinking|text|multimodal|deduped|latest|\d+k|1m)\b"
+    r"\b(?:meta|hf|base|instruct|inst|chat|it|pt|sft|dpo|rlhf|preview|thinking|embedding|reranker|text|multimodal|deduped|latest|\d+k|1m)\b"
 )
 _RELEASE = re.compile(r"\bv\d+(?:\.\d+)?\b")
 _DATE = re.compile(r"(?<![\d.])\d{4}(?![\d.a-z])")
@@ -66,9 +66,15 @@ def match_name(name: str) -> ModelName:
         LookupError: none; the message lists the nearest.
     """
     plain = _plain(name)
+    found = _matched(name, plain)
+    notes = [note for note in (found.note, _of_four_bits(plain)) if note]
+    return ModelName(found.row, "; ".join(notes))
+
+
+def _matched(name: str, plain: str) -> ModelName:
     for spelling in dict.fromkeys((plain, _last(plain), _unquantised(_last(plain)))):
         if spelling in _exact():
-            return ModelName(_exact()[spelling], _of_four_bits(plain))
+            return ModelName(_exact()[spelling])
     reading = _reading(plain)
     for alias, row, why in _aliases():
         if (alias.core, alias.release) == (reading.core, reading.release):
@@ -93,7 +99,7 @@ def _by_core(name: str, plain: str) -> ModelName | None:
         if rows[1:]
         else ""
     )
-    return ModelName(rows[0], others or _of_four_bits(plain))
+    return ModelName(rows[0], others)
 
 
 def _by_major(name: str, plain: str) -> ModelName | None:
@@ -157,9 +163,17 @@ def _raise(name: str) -> ModelName:
             f"no model {name!r} in the catalog: {kind.name}, which no formula covers; a trace "
             f"does: {kind.command}"
         )
+    near = ", ".join(nearest_models(name))
     raise LookupError(
-        f"no model {name!r} in the catalog; the nearest names are {', '.join(nearest_models(name))}"
+        f"no model {name!r} in the catalog; the nearest names are {near}{_by_its_config(name)}"
     )
+
+
+def _by_its_config(name: str) -> str:
+    """What answers for an id of a hub that is not in the catalog."""
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name.strip()):
+        return ""
+    return "; with its config.json in FOLDER: gputop estimate --model FOLDER"
 
 
 def hf_ids() -> dict[str, str]:

@@ -42,7 +42,8 @@ KINDS = (
     ),
     Kind(
         "an encoder of sentences or of a family without a formula",
-        r"deberta|modernbert|electra|albert|nomic-embed|gte-|jina-embed|bge-m3|longformer|big-?bird",
+        r"deberta|modernbert|electra|albert|nomic-embed|gte-|jina-embed|bge-m3|longformer|big-?bird"
+        r"|\bm?bart\b|pegasus|nllb|siglip|phi-3\.5-moe",
         _CONFIG,
     ),
     Kind(

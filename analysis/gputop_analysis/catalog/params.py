@@ -117,12 +117,19 @@ def linears(shape: ModelShape, moe: bool | None = None) -> tuple[Linear, ...]:
     kind = traits(shape.family)
     attention = _mla(shape) if shape.mla_kv_rank else _attention(shape, kind)
     if not moe:
-        return (*attention, *_mlp(shape, kind, "mlp", shape.ffn, kind.mlp_bias))
+        return (*attention, *_mlp(shape, kind, "mlp", shape.ffn, bias=kind.mlp_bias))
     shared = shared_width(shape)
     return (
         *attention,
-        *(_mlp(shape, kind, "shared", shared, False) if shared else ()),
-        *_mlp(shape, kind, "experts", shape.moe_ffn or shape.ffn, kind.expert_bias, shape.experts),
+        *(_mlp(shape, kind, "shared", shared, bias=False) if shared else ()),
+        *_mlp(
+            shape,
+            kind,
+            "experts",
+            shape.moe_ffn or shape.ffn,
+            bias=kind.expert_bias,
+            copies=shape.experts,
+        ),
     )
 
 
@@ -181,7 +188,7 @@ def _mla(shape: ModelShape) -> tuple[Linear, ...]:
 
 
 def _mlp(
-    shape: ModelShape, kind: Traits, part: str, width: int, bias: bool, copies: int = 1
+    shape: ModelShape, kind: Traits, part: str, width: int, *, bias: bool, copies: int = 1
 ) -> tuple[Linear, ...]:
     down = Linear(kind.down, part, width, shape.hidden, bias, copies, "down")
     if not shape.gated_mlp:

@@ -7,13 +7,19 @@ from typing import Any
 import numpy as np
 
 from gputop_analysis.culprit import MIN_EFFECT_MS
-from gputop_analysis.findings.comm_advice import bytes_a_sum, comm_options, volume_ms
+from gputop_analysis.findings.comm_advice import (
+    bytes_a_sum,
+    called_options,
+    comm_options,
+    volume_ms,
+)
 from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import RANK_WAITS, phases
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody, run_queue
+from gputop_analysis.findings.sites import top_site
 from gputop_analysis.findings.stages import pipeline_ranks
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import block_bootstrap
@@ -64,7 +70,11 @@ def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
     if waited.source == COLLECTIVES and pipeline_ranks(view):
         return None  # stages wait for each other's work, not for the network: see CR13
     wall_ms = float(common.per_step_ms("wall_ns").mean())
-    least = waited.ms.min(axis=1)
+    least, source, site = waited.ms.min(axis=1), waited.source, None
+    called = common.per_step_ms("comm_ns").min(axis=1)
+    by_script = source != COLLECTIVES and called.mean() > least.mean()
+    if by_script and not pipeline_ranks(view):
+        least, source, site = called, COLLECTIVES, top_site(view, "comm")
     if not (least.mean() > EXPOSED * wall_ms and least.mean() > MIN_EFFECT_MS):
         return None
     queue, ms = _core_wait(view), block_bootstrap(least, np.ones(len(least)))
@@ -78,12 +88,13 @@ def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
         f"communication takes {100 * ms.value / wall_ms:.0f} % of each step, {ms.value:.1f} ms, "
         "on every rank",
         f"the rank that waits least waits {ms.value:.1f} ms of {wall_ms:.1f} ms a step (95 % "
-        f"interval {ms.low:.1f} to {ms.high:.1f} ms, {waited.source}, {steps}, "
+        f"interval {ms.low:.1f} to {ms.high:.1f} ms, {source}, {steps}, "
         f"{len(waited.ranks)} ranks, backend {parallel.get('backend')})"
-        + (f"; {_size(sent)} of gradients at a time" if sent else "")
-        + ("" if explained is None else f", which take {explained:.2g} ms at most on a slow link"),
-        comm_options(run, ms.value),
+        + ("" if by_script else _gradients(sent, explained))
+        + (f"; {site.words}" if site else ""),
+        called_options(site, ms.value) if by_script else comm_options(run, ms.value),
         rank=everybody(view),
+        site=site.site if site else None,
         confidence=0.9,
         recoverable_ms_per_step=ms.value,
         interval_ms_per_step=(ms.low, ms.high),
@@ -97,9 +108,7 @@ def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
             "leaves out waiting for a slow rank; the threshold is 10 % and what the ranks wait "
             "for a core, which makes collectives slow that need not be",
             (
-                Input(
-                    "exposed communication", ms.value, "ms per step", f"{waited.source}, {steps}"
-                ),
+                Input("exposed communication", ms.value, "ms per step", f"{source}, {steps}"),
                 Input("step time", wall_ms, "ms", "steps.wall_ns, all ranks, common steady steps"),
                 Input(
                     "waiting for a core",
@@ -301,6 +310,13 @@ def slow_backend(view: RunView, spec: Spec) -> Finding | None:
             ),
         ),
     )
+
+
+def _gradients(sent: int, explained_ms: float | None) -> str:
+    size = f"; {_size(sent)} of gradients at a time" if sent else ""
+    if explained_ms is None:
+        return size
+    return f"{size}, which take {explained_ms:.2g} ms at most on a slow link"
 
 
 def _core_wait(view: RunView) -> float:

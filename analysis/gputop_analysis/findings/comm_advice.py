@@ -7,6 +7,7 @@ from __future__ import annotations
 from gputop_analysis.findings.advice import OWN_LOOP, Lever, Option, at_least
 from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
+from gputop_analysis.findings.sites import Site, named
 from gputop_analysis.text import counted
 
 SLOWEST_BYTES_PER_S = {
@@ -25,6 +26,8 @@ be advised.
 """
 ACCUMULATED = 4
 """Micro-batches that are proposed between two sums."""
+RARER = 10
+"""Steps between two calls of collectives that are proposed for metrics."""
 SMALL_BUCKETS = 4
 """More of them than this, each below 1 MiB, are many small messages."""
 
@@ -76,6 +79,14 @@ def comm_options(run: Facts, exposed_ms: float) -> list[Option]:
     )
     seldom = (1 - 1 / ACCUMULATED) * exposed_ms
     return [*found, Option(words, wins_ms=seldom)]
+
+
+def called_options(site: Site | None, exposed_ms: float) -> list[Option]:
+    """Options where the time is in collectives that the script calls itself, beside DDP's."""
+    at = named(site, " at {}")
+    together = f"stack what is reduced{at} into one tensor: one message a step instead of many"
+    seldom = f"call the collectives{at} every {RARER} steps, where their results are only shown"
+    return [Option(together, promises=False), Option(seldom, wins_ms=(1 - 1 / RARER) * exposed_ms)]
 
 
 def _fewer(run: Facts, threads: int) -> Option:

@@ -77,6 +77,7 @@ def cuda_out_of_memory(view: RunView, spec: Spec) -> Finding | None:
         + (f"; held by {met.holders()}" if met.holders() else "")
         + (f"; {told}" if told else "")
         + (f"; peak grew by {growth / GIB:.2f} GiB since step 10" if growth > 0 else "")
+        + _snapshot(view)
         + (f"; other processes hold {foreign / GIB:.2f} GiB" if foreign > 0 else ""),
         Option(_advice(sizes, growth, foreign, lever[0] if lever else None), assumes=False),
         rank=rank,
@@ -227,6 +228,14 @@ def shared_memory_full(view: RunView, spec: Spec) -> Finding | None:
             ),
         ),
     )
+
+
+def _snapshot(view: RunView) -> str:
+    """Where the allocator's own account of that moment is; empty without one."""
+    taken = view.record.events("memory_snapshot")
+    if not any(e.get("reason") == "out of memory" and e.get("path") for e in taken):
+        return ""
+    return f"; `gputop memory {view.record.path.name}` shows who held it, from a snapshot"
 
 
 def out_of_memory_kills(view: RunView) -> int:

@@ -60,7 +60,7 @@ def padding_waste(view: RunView, spec: Spec) -> Finding | None:
         confidence=0.7,
         recoverable_ms_per_step=won,
         interval_ms_per_step=(0.5 * won, won),
-        proof=_proof(forward, backward, batches, places, tokens, won),
+        proof=_proof(forward, backward, batches, places=places, tokens=tokens, won=won),
     )
 
 
@@ -85,7 +85,7 @@ _COMPUTE = ("forward", "backward")
 
 
 def _proof(
-    forward: Share, backward: Share, batches: int, places: int, tokens: int, won: float
+    forward: Share, backward: Share, batches: int, *, places: int, tokens: int, won: float
 ) -> Proof:
     clock = "device" if forward.clock == "device" else "steps"
     return Proof(

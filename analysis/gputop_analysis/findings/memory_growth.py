@@ -81,7 +81,12 @@ def rank_growth(
             rows = picked(rows, (rows[column] > 0) & (rows["step"] >= AFTER_STEP))
             least_s = MIN_SPAN_OF_CYCLES_S if view.hello(rank).get("create_graph") else MIN_SPAN_S
             view.known[key] = steady_growth(
-                rows["t_end_ns"], rows[column], rank, column, of_window, least_s
+                rows["t_end_ns"],
+                rows[column],
+                rank=rank,
+                column=column,
+                of_window=of_window,
+                least_s=least_s,
             )
     return view.known[key]
 
@@ -100,6 +105,7 @@ def _may_have_grown(sizes: Array, of_window: Callable[[Array], float]) -> bool:
 def steady_growth(
     t_ns: Array,
     sizes: Array,
+    *,
     rank: int,
     column: str,
     of_window: Callable[[Array], float] = np.min,

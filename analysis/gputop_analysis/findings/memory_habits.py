@@ -141,12 +141,21 @@ def foreign_process(view: RunView, spec: Spec) -> list[Finding]:
             share = float((foreign > FOREIGN_BYTES).mean())
             if len(foreign) >= MIN_SAMPLES and share > FOREIGN_SHARE:
                 found.append(
-                    _foreign(spec, name, index, float(np.median(foreign)), share, len(foreign))
+                    _foreign(
+                        spec,
+                        name,
+                        index,
+                        held=float(np.median(foreign)),
+                        share=share,
+                        samples=len(foreign),
+                    )
                 )
     return found
 
 
-def _foreign(spec: Spec, host: str, gpu: int, held: float, share: float, samples: int) -> Finding:
+def _foreign(
+    spec: Spec, host: str, gpu: int, *, held: float, share: float, samples: int
+) -> Finding:
     source = f"gpu.memory_foreign_bytes, GPU {gpu} of {host}, {samples:,} samples"
     return spec.make(
         "medium",

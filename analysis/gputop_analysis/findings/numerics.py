@@ -12,6 +12,15 @@ from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.host_periodic import SURE, strongest_period
 from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.origins import (
+    WATCH,
+    advice,
+    in_short,
+    inputs,
+    nan_origin,
+    sentence,
+    spike_origin,
+)
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import spread, told
@@ -46,7 +55,7 @@ an alarm.
     explains=("NU02", "NU03", "NU04", "NU07", "NU10"),
     immediate=True,
     no_use="bf16: where nothing is float16; clipping: where gradients are clipped",
-    reads="nonfinite events, steps.loss and its flag",
+    reads="nonfinite and nan_origin events, steps.loss and its flag",
     silent="the loss is not read",
     traps="masked batches without a target",
     seen_on=CPU,
@@ -57,6 +66,7 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
     if first is None:
         return None
     step, rank, value, unread = first
+    origin = nan_origin(view, step)
     series, run = view.per_rank[rank], Facts(view, rank)
     bad = (series.rows["flags"] & wire.F_NONFINITE) != 0
     finite = np.isfinite(series.rows["loss"])  # of the last step that a record stands for
@@ -75,18 +85,20 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "high" if recovered else "critical",
         f"loss is {value} at step {step} on rank {rank}"
-        + (", finite again since" if recovered else " and stays so" if bad_steps > 1 else ""),
+        + (", finite again since" if recovered else " and stays so" if bad_steps > 1 else "")
+        + (f": {in_short(origin)}" if origin and in_short(origin) else ""),
         f"first at step {step} on rank {rank}"
         + (f", or in one of the {unread:,} before it, whose losses were not read" if unread else "")
         + (f" ({', '.join(known)})" if known else "")
         + f"; {about}{counted(bad_steps, 'step')} seen with a loss that is no number"
-        + (f"; also on ranks {', '.join(map(str, others))}" if others else ""),
+        + (f"; also on ranks {', '.join(map(str, others))}" if others else "")
+        + (f"; {sentence(origin, len(view.ranks))}" if origin else ""),
         (
+            *advice(origin),
             "look at the batch of that step",
             "then a lower learning rate or a longer warm-up",
             Option("gradient clipping: " + phrase(run, "clip", norm=1.0), needs=(NOT_CLIPPED,)),
             "bf16 instead of fp16",
-            "torch.autograd.set_detect_anomaly(True) names the operation",
         ),
         rank=rank,
         proof=Proof(
@@ -99,6 +111,7 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
                 Input("first such step", step, "", f"nonfinite event or steps.flags, rank {rank}"),
                 Input("what it was", value, "", "nonfinite event"),
                 *(Input("just before", text, "", f"steps, rank {rank}") for text in known),
+                *(inputs(origin) if origin else ()),
             ),
         ),
     )
@@ -158,7 +171,7 @@ def _last_good(rows: Array, step: int) -> list[str]:
         "the batch: where the loss jumps in a rhythm, which is the script's own doing; clipping: "
         "where it is on"
     ),
-    reads="steps.loss against the median of the last 100",
+    reads="steps.loss against the median of the last 100, spike_origin events",
     silent="fewer than 30 losses before it",
     traps=(
         "a new epoch or a curriculum that is harder; a loss of both signs, "
@@ -188,11 +201,13 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     before = losses[max(0, worst - SPIKE_WINDOW) : worst + 1]
     rewards = MIXED < float(np.mean(before < 0)) < 1 - MIXED
     period = _rhythm(steps[spikes])
-    moves = period > 0 and networks_beside(view)
+    again = period > 0 or _episodes(steps[spikes]) >= RHYTHM
+    moves = again and networks_beside(view)
     wider = _scatters_more(losses, worst)
     rows = view.per_rank[view.ranks[0]].rows
     row, at = _row_of(rows, int(steps[worst])), steps_named(int(firsts[worst]), int(steps[worst]))
     lr = f", lr {row['lr']:.3g}" if row is not None and np.isfinite(row["lr"]) else ""
+    moved = spike_origin(view, int(steps[worst]))
     return spec.make(
         "medium" if (certain or not alone) and not rewards and not moves and not wider else "info",
         f"loss jumps to {losses[worst]:.4g} at {at}, {losses[worst] / level:.1f} times its level"
@@ -201,10 +216,10 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
         f"loss {losses[worst]:.4g} at {at}{lr}; the {SPIKE_WINDOW} records before it have a "
         f"median of {level:.4g}, and it stands {sigmas:,.0f} robust standard deviations above; "
         f"{counted(len(spikes), 'such step')} in "
-        f"{len(losses):,}{_together(view, int(steps[worst]))}",
+        f"{len(losses):,}{_together(view, int(steps[worst]))}{moved}",
         "nothing to mend: from there on the loss scatters as far again and again"
         if wider
-        else _after_a_jump(period, rewards, moves),
+        else _after_a_jump(period, rewards, moves, bool(moved)),
         rank=everybody(view),
         proof=Proof(
             "(loss - median of the 100 records before it) / robust standard deviation of these",
@@ -265,6 +280,11 @@ RHYTHM = 4
 """Jumps at equal distances that are the script's own doing and no batch's."""
 
 
+def _episodes(jumps: Array) -> int:
+    """Separate jumps: those a few steps apart are one."""
+    return 1 + int(np.count_nonzero(np.diff(jumps) > RHYTHM)) if len(jumps) else 0
+
+
 def _rhythm(jumps: Array) -> int:
     """Steps from one jump to the next where they come at equal distances; 0 where they do not.
 
@@ -280,7 +300,9 @@ def _rhythm(jumps: Array) -> int:
     return int(period) if p < SURE and len(members) >= RHYTHM else 0
 
 
-def _after_a_jump(period: int, rewards: bool, moves: bool) -> tuple[str | Option, ...]:
+def _after_a_jump(
+    period: int, rewards: bool, moves: bool, layer_is_known: bool
+) -> tuple[str | Option, ...]:
     """Where to look: at what the script does every so many steps, where the jumps come
     in a rhythm.
     """
@@ -303,6 +325,7 @@ def _after_a_jump(period: int, rewards: bool, moves: bool) -> tuple[str | Option
         "look at the batch of that step (labels, length, a corrupt sample)",
         clip,
         "lower the learning rate",
+        *(() if layer_is_known else (f"{WATCH} names the layer that moved most before it",)),
     )
 
 

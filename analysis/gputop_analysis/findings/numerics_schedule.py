@@ -9,6 +9,7 @@ import numpy as np
 from gputop_agent import wire
 from gputop_analysis.findings.advice import BFLOAT16, OWN_LOOP, Option
 from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.origins import WATCH, sentence, skipped_origin
 from gputop_analysis.findings.pictures import LOSS, RATE, SCALE
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
@@ -70,19 +71,21 @@ def scaler_skips(view: RunView, spec: Spec) -> Finding | None:
         (100 * share, 100 * SKIP_SHARE, "%") if share > SKIP_SHARE else (scale, 1.0, "")
     )
     now = f", loss scale now {scale:g}" if np.isfinite(scale) else ""
+    origin = skipped_origin(view)
     return spec.make(
         "high" if share > 0.25 or collapsed else "medium",
         f"GradScaler skips {100 * share:.0f} % of the updates{now}",
         f"{worst.skipped:,} of {worst.steps:,} steps from step {worst.from_step} on of rank "
-        f"{worst.rank} made no update, because a gradient was infinite or NaN{now}",
+        f"{worst.rank} made no update, because a gradient was infinite or NaN{now}"
+        + (f"; {sentence(origin, len(view.ranks))}" if origin else ""),
         (
             Option("use torch.bfloat16 and no scaler", needs=(BFLOAT16,), assumes=False),
             "lower the learning rate",
             Option("clip after scaler.unscale_(optimizer)", needs=(OWN_LOOP,), assumes=False),
         )
         if share < 1
-        else "find the infinite or NaN gradient: torch.autograd.set_detect_anomaly(True) for one "
-        "step names the operation that makes it; nothing has been learnt since then",
+        else f"find the infinite or NaN gradient: {WATCH} names the layer and the operation that "
+        "make it; nothing has been learnt since then",
         rank=worst.rank if len(view.ranks) == 1 else None,
         proof=Proof(
             "skipped updates / steps"
@@ -226,17 +229,27 @@ def _vanished(view: RunView, rank: int) -> _Vanished | None:
         (float(np.nanmax(part)) for part in (rates, spread_rates) if np.isfinite(part).any()),
         default=0.0,
     )
-    looks = told(view, "checkup").get(rank)
-    if (view.hello(rank).get("optimizer") or {}).get("groups", 1) > 1:
-        largest = [float(one["lr_max"]) for one in looks or () if one.get("lr_max") is not None]
-        if not largest or largest[-1] > VANISHED * max(largest):
-            return None
     learns = np.flatnonzero(~(rates <= VANISHED * peak))
     begin = int(learns[-1]) + 1 if len(learns) else 0
-    if begin == len(rates):
+    if begin == len(rates) or _other_groups_learn(view, rank, series, begin):
         return None
     counts = series.n_steps[series.attempt_start :]
     return _Vanished(int(counts[begin:].sum()), int(series.steps[-1]), float(rates[-1]), peak)
+
+
+def _other_groups_learn(view: RunView, rank: int, series: RankSeries, begin: int) -> bool:
+    """Whether groups beside the first may learn since the record ``begin`` of the last attempt.
+
+    Rows have the first group's rate, or where that is 0 the largest; looks have the largest.
+    """
+    if (view.hello(rank).get("optimizer") or {}).get("groups", 1) <= 1:
+        return False
+    looks = [one for one in told(view, "checkup").get(rank, ()) if one.get("lr_max") is not None]
+    since = series.steps[series.attempt_start + begin]
+    later = [float(one["lr_max"]) for one in looks if one.get("step", 0) > since]
+    if later:
+        return later[-1] > VANISHED * max(float(one["lr_max"]) for one in looks)
+    return float(series.rows["lr"][-1]) != 0
 
 
 def _misordered(view: RunView, spec: Spec) -> Finding | None:

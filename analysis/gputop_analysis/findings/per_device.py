@@ -35,6 +35,7 @@ def device_finding(
     spec: Spec,
     device: Device,
     severity: str,
+    *,
     title: str,
     evidence: str,
     fix: str,

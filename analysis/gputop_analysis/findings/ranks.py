@@ -96,11 +96,16 @@ class Straggler:
 @once_per_view
 def straggler(view: RunView) -> Straggler | None:
     """The persistently slow rank, if there is one beyond doubt."""
+    return straggler_at(view, SIGNIFICANCE)
+
+
+def straggler_at(view: RunView, significance: float) -> Straggler | None:
+    """The slow rank where chance makes such a lead at most so often."""
     waited, common = waits(view), view.common
     if waited is None or common is None:
         return None
     wall_ms = float(common.per_step_ms("wall_ns").mean())
-    found = find_culprit(waited.ms, wall_ms)
+    found = find_culprit(waited.ms, wall_ms, significance)
     if found is None:
         return None
     others = np.delete(waited.ms, found.column, axis=1)

@@ -8,13 +8,17 @@ import numpy as np
 
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import RANK_WAITS, SLOW_AGAINST_OTHERS
-from gputop_analysis.findings.ranks import Straggler, straggler
+from gputop_analysis.findings.ranks import Straggler, straggler, straggler_at
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import RunView
 
 MORE_WORK = 1.05
 """Times the work of the median other rank."""
+BESIDE_WORK = 0.1
+"""Significance of the lead: that the rank that waits least is also the one with the larger batches
+is evidence of its own, and few steps or a busy machine leave the lead alone uncertain.
+"""
 MOST_OF_IT = 0.5
 """Part of the rank's longer compute that its larger batches must account for."""
 
@@ -48,7 +52,7 @@ MOST_OF_IT = 0.5
 )
 def more_work(view: RunView, spec: Spec) -> Finding | None:
     """One rank is given longer texts or more samples than the others, at each step."""
-    found = straggler(view)
+    found = straggler(view) or straggler_at(view, BESIDE_WORK)
     if found is None or found.phase not in ("forward", "backward", "other", "optimizer"):
         return None
     work = _work(view, found.rank)

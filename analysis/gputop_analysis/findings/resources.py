@@ -168,12 +168,14 @@ def thread_oversubscription(view: RunView, spec: Spec) -> Finding | None:
         queues = {rank: queue for rank in ranks[:16] if (queue := run_queue(view, rank))}
         rank = max(queues, key=lambda one: queues[one].value, default=None)
         if rank is not None and queues[rank].share.low > QUEUED:
-            return _oversubscribed(view, spec, rank, queues[rank].share, known, cores)
+            return _oversubscribed(
+                view, spec, rank, wait=queues[rank].share, threads=known, cores=cores
+            )
     return None
 
 
 def _oversubscribed(
-    view: RunView, spec: Spec, rank: int, wait: Interval, threads: list[int], cores: int
+    view: RunView, spec: Spec, rank: int, *, wait: Interval, threads: list[int], cores: int
 ) -> Finding:
     series, ranks = view.per_rank[rank], len(threads)
     wall_ms = float(

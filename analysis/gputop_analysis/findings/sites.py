@@ -31,22 +31,37 @@ MOSTLY = 0.5
 """Of the samples a place must hold more, at the lower end of its interval, to be named as the
 place.
 """
+MOSTLY_OF_TWO = 0.6
+"""Of the samples two lines must hold more together, where neither holds most."""
 SHOWN = 3
+LOOP = "loop "
+"""Before the first line of a loop, in a path."""
 TRAINING = ("data", "h2d", "forward", "backward", "optimizer", "other")
 """Phases of the loop itself."""
 COMPUTE = ("forward", "backward", "optimizer")
 
 Path = tuple[str, ...]
 
-_READS_OUT = re.compile(r"\.(item|tolist)\(")
+_READS_OUT = re.compile(r"\.(item|tolist)\(|(?<![\w.])float\(")
 _UPDATES = re.compile(
     r"\.(add|addcdiv|addcmul|addmm|clamp|copy|div|fill|lerp|mul|sub|zero)_\(|=.*\.data\b"
 )
 _NETWORKS = "torch/nn/"
-_FILES = ("torch/serialization.py", "torch/hub.py", "torch/utils/tensorboard/")
-"""Parts of torch that read and write files."""
+_MODULES = "torch/nn/modules/"
+_FILES = (
+    "torch/serialization.py",
+    "torch/hub.py",
+    "torch/utils/tensorboard/",
+    "torch/_tensor_str.py",
+)
+"""Parts of torch that read and write files, or what tensors look like."""
+_ABOUT_MODULES = re.compile(
+    r"^torch/nn/modules/module\.py:\d+ (_?named_|_?(save|load)|parameters|buffers|children|modules"
+    r"|state_dict|apply)"
+)
+"""What is asked of a module without running it."""
 _TENSOR_CALL = re.compile(
-    r"\b(?:torch|F|functional)\.(?!(?:tensor|as_tensor|from_numpy|save|load)\b)\w+\("
+    r"\b(?:torch|F|functional)\.(?:\w+\.)*(?!(?:tensor|as_tensor|from_numpy|save|load)\b)\w+\("
 )
 _LOOP = re.compile(r"\bfor\b")
 _BY_ROWS = "torch/_tensor.py"
@@ -72,6 +87,10 @@ class Site:
     """Of the phase's samples, those inside a trainer's own code."""
     spread: str = ""
     """The most frequent lines, where none holds most of the samples."""
+    beside: str = ""
+    """The second of two lines that hold most samples together."""
+    is_loop: bool = False
+    """Whether it is the first line of a loop, and no line in it holds most of the samples."""
 
     @property
     def words(self) -> str:
@@ -79,9 +98,10 @@ class Site:
         inside = f", inside {self.detail}" if self.detail else ""
         if self.site is None:
             return f"{self.spread} (of {self.samples} stack samples)"
+        where = "in the loop at" if self.is_loop else "at"
         return (
-            f"most often at {self.site}{inside} ({self.share * 100:.0f} % of {self.samples} stack "
-            "samples)"
+            f"most often {where} {self.site}{inside} ({self.share * 100:.0f} %{self.beside} of "
+            f"{self.samples} stack samples)"
         )
 
 
@@ -93,6 +113,8 @@ class _Sample:
     code: str = ""
     called: bool = False
     """Its line is a trainer's call, such as ``trainer.fit``, whatever runs inside."""
+    runs_model: bool = False
+    """Its line was seen to run a model, too."""
 
     @property
     def in_torch(self) -> bool:
@@ -105,11 +127,11 @@ class _Sample:
             return False
         if self.inside.startswith(_BY_ROWS) and self.inside.endswith("__iter__"):
             return False
-        if self.inside.startswith(_FILES):
+        if self.inside.startswith(_FILES) or _ABOUT_MODULES.match(self.inside):
             return False
         if self.inside:
             return self.inside.startswith("torch/") or bool(_UPDATES.search(self.code))
-        return bool(_UPDATES.search(self.code)) or self.calls_tensors
+        return bool(_UPDATES.search(self.code)) or self.calls_tensors or self.runs_model
 
     @property
     def calls_tensors(self) -> bool:
@@ -129,7 +151,9 @@ def top_site(view: RunView, phase: str, rank: int | None = None) -> Site | None:
     Of evaluations it is the line of the training's loop that asks for them: there they are made
     less often.
     """
-    seen = _with_trainers(view, list(_samples(view, (phase,), rank)), rank)
+    ran = {one.path for one in _in_modules(view, (*TRAINING, "eval"), rank)}
+    seen = [replace(one, runs_model=one.path in ran) for one in _samples(view, (phase,), rank)]
+    seen = _with_trainers(view, seen, rank)
     if phase == "eval":
         trained = _prefixes(view, rank, COMPUTE)
         seen = [_in_loop(one, trained) for one in seen]
@@ -137,19 +161,29 @@ def top_site(view: RunView, phase: str, rank: int | None = None) -> Site | None:
     if total < ENOUGH:
         return None
     ours = [one for one in seen if not one.in_torch]
-    judged = ours or seen
+    users = [one for one in ours if not one.in_trainer]
+    enough = sum(one.count for one in users) >= ENOUGH
+    judged = (users if enough else ours) or seen
     in_torch = total - sum(one.count for one in ours)
     in_trainers = sum(one.count for one in seen if one.in_trainer)
-    place = surest(judged, _lines(view, rank))
+    place = surest(judged, _lines(view, rank), _working_loops(view, rank))
     shares = in_torch / total, in_trainers / total
     if place is None:
-        return _spread(judged, total, *shares)
+        return _pair(judged, total, *shares) or _spread(judged, total, *shares)
     held = [one for one in judged if place in one.path]
     insides = Counter[str]()
     for one in held:
         insides[one.inside if one.path[-1] == place else ""] += one.count
     share = sum(one.count for one in held) / total
-    return Site(place, share, total, shares[0], insides.most_common(1)[0][0], shares[1])
+    return Site(
+        place.removeprefix(LOOP),
+        share,
+        total,
+        shares[0],
+        insides.most_common(1)[0][0],
+        shares[1],
+        is_loop=place.startswith(LOOP),
+    )
 
 
 def _in_loop(sample: _Sample, trained: set[Path]) -> _Sample:
@@ -158,12 +192,12 @@ def _in_loop(sample: _Sample, trained: set[Path]) -> _Sample:
     """
     functions = {_functions(path) for path in trained}
     prefixes = [sample.path[:i] for i in range(1, len(sample.path))]
-    apart = [one for one in prefixes if one not in trained and _functions(one) in functions]
-    return (
-        replace(sample, path=apart[0], inside=sample.path[len(apart[0])], code="")
-        if apart
-        else sample
-    )
+    lines = [one for one in prefixes if not one[-1].startswith(LOOP)]
+    apart = [one for one in lines if one not in trained and _functions(one) in functions]
+    if not apart:
+        return sample
+    inside = sample.path[len(apart[0])].removeprefix(LOOP)
+    return replace(sample, path=apart[0], inside=inside, code="")
 
 
 def _with_trainers(view: RunView, samples: list[_Sample], rank: int | None) -> list[_Sample]:
@@ -199,6 +233,23 @@ def samples_where(
     return sum(n for chosen, n in counts if chosen), sum(n for _, n in counts)
 
 
+def _pair(
+    samples: Sequence[_Sample], total: int, torch_share: float, trainers_share: float
+) -> Site | None:
+    """The first of two lines that together surely hold most samples; None where no two do."""
+    lines: Counter[str] = Counter()
+    for one in samples:
+        if not one.in_trainer:
+            lines[one.path[-1]] += one.count
+    most = lines.most_common(2)
+    together = sum(count for _, count in most)
+    if surely(together, sum(one.count for one in samples)) <= MOSTLY_OF_TWO:
+        return None
+    (place, count), *rest = most
+    detail = "".join(f" and {100 * n / total:.0f} % at {line}" for line, n in rest)
+    return Site(place, count / total, total, torch_share, "", trainers_share, beside=detail)
+
+
 def _spread(
     samples: Sequence[_Sample], total: int, torch_share: float, trainers_share: float
 ) -> Site:
@@ -218,12 +269,14 @@ def named(site: Site | None, words: str = "{}") -> str:
     return words.format(site.site) if site is not None and site.site else ""
 
 
-def surest(samples: Sequence[_Sample], lines: Counter[Path]) -> str | None:
-    """The innermost line below which surely most of the samples lie.
+def surest(
+    samples: Sequence[_Sample], lines: Counter[Path], working: set[Path] | None = None
+) -> str | None:
+    """The innermost line or loop below which surely most of the samples lie.
 
     A line of the loop or deeper: one at which its function stands in all samples, such as the call
     of ``main``, is where everything happens and tells nothing. ``lines`` counts the lines that each
-    function was seen at.
+    function was seen at. Loops that are ``working`` are no place: what they do is the training.
     """
     total = sum(one.count for one in samples)
     chosen, prefix = None, ()
@@ -237,17 +290,44 @@ def surest(samples: Sequence[_Sample], lines: Counter[Path]) -> str | None:
         if not label or surely(count, total) <= MOSTLY:
             return chosen
         prefix = (*prefix, label)
+        if label.startswith(LOOP):
+            if working is not None and prefix not in working:
+                chosen = label
+            continue
         ends = sum(one.count for one in samples if one.path == prefix and not one.in_trainer)
         moves = lines[_functions(prefix)] > 1
         if not label.startswith("(") and (moves or surely(ends, total) > MOSTLY):
             chosen = label
 
 
+def _working_loops(view: RunView, rank: int | None) -> set[Path] | None:
+    """Paths to loops in which models run: the training's own, evaluation's, a rollout's.
+
+    None where no model was seen to run.
+    """
+    seen = list(_samples(view, COMPUTE, rank))
+    if not seen:
+        return None
+    seen += _in_modules(view, TRAINING, rank)
+    paths = {one.path[:i] for one in seen for i in range(1, len(one.path))}
+    return {path for path in paths if path[-1].startswith(LOOP)}
+
+
+def _in_modules(view: RunView, phases: Sequence[str], rank: int | None) -> list[_Sample]:
+    """Samples of lines that run a model."""
+    return [
+        one
+        for one in _samples(view, phases, rank)
+        if one.inside.startswith(_MODULES) and not _ABOUT_MODULES.match(one.inside)
+    ]
+
+
 def _lines(view: RunView, rank: int | None) -> Counter[Path]:
     """By functions from the outermost one to it: in how many lines a function was seen while it
     trained.
     """
-    return Counter(_functions(path) for path in _prefixes(view, rank))
+    lines = (path for path in _prefixes(view, rank) if not path[-1].startswith(LOOP))
+    return Counter(_functions(path) for path in lines)
 
 
 def _prefixes(view: RunView, rank: int | None, phases: Sequence[str] = TRAINING) -> set[Path]:
@@ -256,7 +336,8 @@ def _prefixes(view: RunView, rank: int | None, phases: Sequence[str] = TRAINING)
 
 
 def _functions(path: Path) -> Path:
-    return tuple(f"{label.partition(':')[0]} {label.rpartition(' ')[2]}" for label in path)
+    lines = [label for label in path if not label.startswith(LOOP)]
+    return tuple(f"{label.partition(':')[0]} {label.rpartition(' ')[2]}" for label in lines)
 
 
 def _samples(view: RunView, phases: Sequence[str], rank: int | None) -> Iterator[_Sample]:

@@ -58,15 +58,17 @@ def thermal_slowdown(view: RunView, spec: Spec) -> Iterator[Finding]:
             spec,
             device,
             "high" if share > 0.10 else "medium",
-            f"{device.label} is too hot: {100 * drop:.0f} % lower clock in {100 * share:.0f} % of "
+            title=f"{device.label} is too hot: {100 * drop:.0f} % lower clock in {100 * share:.0f} % of "
             "its busy time",
-            f"thermal slowdown in {100 * share:.0f} % of {len(device.busy):,} busy samples, SM "
+            evidence=f"thermal slowdown in {100 * share:.0f} % of {len(device.busy):,} busy samples, SM "
             f"clock {100 * drop:.0f} % lower then, {celsius:.0f} C",
-            "look at airflow, fans and inlet temperature of that node; until then lower the power "
+            fix="look at airflow, fans and inlet temperature of that node; until then lower the power "
             f"cap (`nvidia-smi -i {device.index} -pl W`): a cool GPU at a lower cap keeps an even "
             "clock",
-            _proof(device, "busy samples with thermal slowdown", share, SLOWED, drop),
-            lost,
+            proof=_proof(
+                device, "busy samples with thermal slowdown", share, threshold=SLOWED, drop=drop
+            ),
+            lost_ms=lost,
         )
 
 
@@ -110,16 +112,18 @@ def power_capped(view: RunView, spec: Spec) -> Iterator[Finding]:
             spec,
             device,
             "medium",
-            f"{device.label} is capped at {limit:.0f} W"
+            title=f"{device.label} is capped at {limit:.0f} W"
             + (f", {100 * drop:.0f} % below its peers" if drop > 0 else ""),
-            f"power cap in force in {100 * share:.0f} % of "
+            evidence=f"power cap in force in {100 * share:.0f} % of "
             f"{len(device.busy):,} busy samples, {told}"
             + (f"; SM clock {clock:.0f} MHz, peers {peers:.0f} MHz" if below_peers else ""),
-            f"nvidia-smi -i {device.index} -pl "
+            fix=f"nvidia-smi -i {device.index} -pl "
             + (f"{device.power_default_w:.0f}" if below_default else "LIMIT_OF_ITS_PEERS")
             + "; if somebody set the cap to save energy, leave it and say so",
-            _proof(device, "busy samples under the power cap", share, 0.5, drop),
-            _lost_ms(view, device, drop) if drop > 0 else None,
+            proof=_proof(
+                device, "busy samples under the power cap", share, threshold=0.5, drop=drop
+            ),
+            lost_ms=_lost_ms(view, device, drop) if drop > 0 else None,
         )
 
 
@@ -155,19 +159,19 @@ def power_brake(view: RunView, spec: Spec) -> Iterator[Finding]:
             spec,
             device,
             "high" if share > 0.05 else "medium",
-            f"{device.label}: {names} in {100 * share:.1f} % of its busy time",
-            f"{int(braked.sum())} of {len(rows):,} busy samples with {names} and no thermal reason"
+            title=f"{device.label}: {names} in {100 * share:.1f} % of its busy time",
+            evidence=f"{int(braked.sum())} of {len(rows):,} busy samples with {names} and no thermal reason"
             + (f", SM clock {100 * drop:.0f} % lower then" if drop > 0 else ""),
-            "check the power supplies, the GPU's power cables and the power cap "
+            fix="check the power supplies, the GPU's power cables and the power cap "
             "that the node's BMC sets",
-            _proof(
+            proof=_proof(
                 device,
                 "busy samples with hardware slowdown and no thermal reason",
                 share,
-                POWER_BRAKE,
-                drop,
+                threshold=POWER_BRAKE,
+                drop=drop,
             ),
-            _lost_ms(view, device, share * drop) if drop > 0 else None,
+            lost_ms=_lost_ms(view, device, share * drop) if drop > 0 else None,
         )
 
 
@@ -207,20 +211,20 @@ def low_clocks(view: RunView, spec: Spec) -> Iterator[Finding]:
             spec,
             device,
             "medium",
-            f"{device.label} runs at {clock:.0f} of {top:.0f} MHz: {why}",
-            f"SM clock {clock:.0f} MHz in {len(rows):,} busy samples, {top:.0f} "
+            title=f"{device.label} runs at {clock:.0f} of {top:.0f} MHz: {why}",
+            evidence=f"SM clock {clock:.0f} MHz in {len(rows):,} busy samples, {top:.0f} "
             f"MHz are possible; {why}",
-            f"nvidia-smi -i {device.index} -rgc && nvidia-smi -i {device.index} -rac && "
+            fix=f"nvidia-smi -i {device.index} -rgc && nvidia-smi -i {device.index} -rac && "
             f"nvidia-smi -i {device.index} -pm 1; clocks that were locked for a benchmark may "
             "stay",
-            _proof(
+            proof=_proof(
                 device,
                 "busy samples with locked clocks or a P-state above 2",
                 share,
-                0.5,
-                1 - clock / top,
+                threshold=0.5,
+                drop=1 - clock / top,
             ),
-            None,
+            lost_ms=None,
         )
 
 
@@ -260,17 +264,22 @@ def clock_skew(view: RunView, spec: Spec) -> Finding | None:
         spec,
         mine,
         "high" if drop > 0.10 else "medium",
-        f"rank {slow.rank} is slow because {mine.label} runs {100 * drop:.0f} % below the others' "
+        title=f"rank {slow.rank} is slow because {mine.label} runs {100 * drop:.0f} % below the others' "
         "clock",
-        f"SM clock {clock:.0f} MHz on {mine.label}, {typical:.0f} MHz on the other ranks' GPUs, "
+        evidence=f"SM clock {clock:.0f} MHz on {mine.label}, {typical:.0f} MHz on the other ranks' GPUs, "
         f"for {seconds:.0f} s; rank {slow.rank} is the one that the others wait for "
         f"({slow.cost_ms.value:.1f} ms a step)",
-        "cool that GPU, look at its power cap and event reasons (`nvidia-smi -q -d PERFORMANCE`), "
+        fix="cool that GPU, look at its power cap and event reasons (`nvidia-smi -q -d PERFORMANCE`), "
         "or leave it out",
-        _proof(
-            mine, "time with a clock under 97 % of the ranks' median", seconds, CULPRIT_S, drop, "s"
+        proof=_proof(
+            mine,
+            "time with a clock under 97 % of the ranks' median",
+            seconds,
+            threshold=CULPRIT_S,
+            drop=drop,
+            unit="s",
         ),
-        slow.recoverable_ms.value,
+        lost_ms=slow.recoverable_ms.value,
     )
 
 
@@ -301,14 +310,21 @@ def hot_memory(view: RunView, spec: Spec) -> Iterator[Finding]:
             spec,
             device,
             "medium",
-            f"{device.label}: memory at up to {worst:.0f} C, {seconds:.0f} s above "
+            title=f"{device.label}: memory at up to {worst:.0f} C, {seconds:.0f} s above "
             f"{HOT_MEMORY_C:.0f} C",
-            f"memory temperature above {HOT_MEMORY_C:.0f} C for {seconds:.0f} of "
+            evidence=f"memory temperature above {HOT_MEMORY_C:.0f} C for {seconds:.0f} of "
             f"{device.seconds:.0f} s",
-            f"look at airflow; nvidia-smi -i {device.index} -pl with a lower limit cools it at "
+            fix=f"look at airflow; nvidia-smi -i {device.index} -pl with a lower limit cools it at "
             "once",
-            _proof(device, f"time above {HOT_MEMORY_C:.0f} C", seconds, HOT_S, float("nan"), "s"),
-            None,
+            proof=_proof(
+                device,
+                f"time above {HOT_MEMORY_C:.0f} C",
+                seconds,
+                threshold=HOT_S,
+                drop=float("nan"),
+                unit="s",
+            ),
+            lost_ms=None,
         )
 
 
@@ -332,7 +348,7 @@ def _lost_ms(view: RunView, device: Device, slower: float) -> float | None:
 
 
 def _proof(
-    device: Device, what: str, value: float, threshold: float, drop: float, unit: str = "%"
+    device: Device, what: str, value: float, *, threshold: float, drop: float, unit: str = "%"
 ) -> Proof:
     scale = 100 if unit == "%" else 1
     source = f"gpu.bin, {device.label}, {len(device.busy):,} busy of {len(device.rows):,} samples"

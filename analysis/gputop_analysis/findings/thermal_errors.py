@@ -46,13 +46,13 @@ def ecc_errors(view: RunView, spec: Spec) -> Iterator[Finding]:
             spec,
             device,
             "critical" if lost else "medium",
-            f"{device.label}: {lost} uncorrected ECC error(s)"
+            title=f"{device.label}: {lost} uncorrected ECC error(s)"
             if lost
             else f"{device.label}: {rate:.0f} ECC/min",
-            f"{lost} uncorrected and {mended} corrected ECC errors in {device.seconds:.0f} s",
-            f"stop using it: drain the node, `nvidia-smi -i {device.index} -r`, look at row "
+            evidence=f"{lost} uncorrected and {mended} corrected ECC errors in {device.seconds:.0f} s",
+            fix=f"stop using it: drain the node, `nvidia-smi -i {device.index} -r`, look at row "
             "remapping (`nvidia-smi -q -d ROW_REMAPPER`); replace the GPU when errors come again",
-            Proof(
+            proof=Proof(
                 "growth of the ECC counters during the run",
                 value,
                 threshold,
@@ -152,12 +152,12 @@ def link_errors(view: RunView, spec: Spec) -> Iterator[Finding]:
             spec,
             device,
             "medium",
-            f"{device.label}: {rate:.0f} link errors a minute "
+            title=f"{device.label}: {rate:.0f} link errors a minute "
             f"({'PCIe' if pcie >= nvlink else 'NVLink'})",
-            f"{pcie} PCIe replays and {nvlink} NVLink errors in {device.seconds:.0f} s",
-            "reseat the GPU, check riser, bridge and cables; `nvidia-smi nvlink "
+            evidence=f"{pcie} PCIe replays and {nvlink} NVLink errors in {device.seconds:.0f} s",
+            fix="reseat the GPU, check riser, bridge and cables; `nvidia-smi nvlink "
             "-e` tells which link",
-            Proof(
+            proof=Proof(
                 "growth of the link error counters",
                 rate,
                 LINK_ERRORS_PER_MINUTE,
@@ -211,17 +211,17 @@ def gpu_lost(view: RunView, spec: Spec) -> Iterator[Finding]:
             spec,
             device,
             "critical",
-            f"{device.label} "
+            title=f"{device.label} "
             + (
                 f"is lost: XID {code}, {decode(code).meaning}"
                 if code
                 else "does not answer any more"
             ),
-            f"{silent} samples without an answer"
+            evidence=f"{silent} samples without an answer"
             + (f"; XID {code} ({decode(code).meaning})" if code else ""),
-            "drain the node and reboot it, resume from the last checkpoint; a GPU that is lost "
+            fix="drain the node and reboot it, resume from the last checkpoint; a GPU that is lost "
             "again is to be replaced",
-            Proof(
+            proof=Proof(
                 "samples in a row at the end without an answer",
                 silent,
                 LOST_SAMPLES - 1,

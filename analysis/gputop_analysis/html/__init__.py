@@ -2,6 +2,7 @@
 small script for crosshair, legend and sorting.
 """
 
+from gputop_analysis.html.comparison_page import as_comparison_page
 from gputop_analysis.html.page import as_html
 
-__all__ = ["as_html"]
+__all__ = ["as_comparison_page", "as_html"]

@@ -19,11 +19,11 @@ part.
 """
 
 
-def stacked(steps: Array, layers: dict[str, Array], top: float) -> str:
+def stacked(steps: Array, layers: dict[str, Array], top: float, width: int = WIDE) -> str:
     """Milliseconds a step by phase over the steps: ``layers`` by name, from the bottom; what is
     over ``top`` is cut.
     """
-    plot = Plot(WIDE, 250, x_from=float(steps[0]), x_to=float(steps[-1]), y_from=0.0, y_to=top)
+    plot = Plot(width, 250, x_from=float(steps[0]), x_to=float(steps[-1]), y_from=0.0, y_to=top)
     plot = plot.fitted("ms")
     below = np.zeros(len(steps))
     parts = []
@@ -52,10 +52,13 @@ def line(
     label: str,
     marks: Array,
     zero: bool = False,
+    limits: tuple[float, float] | None = None,
 ) -> str:
-    """One series over the steps, gaps left open, marked points as rings."""
+    """One series over the steps, gaps left open, marked points as rings; ``limits`` are the lowest
+    and the highest value of the axis where those of the series are not.
+    """
     finite = np.isfinite(values)
-    low, high = float(values[finite].min()), float(values[finite].max())
+    low, high = limits or (float(values[finite].min()), float(values[finite].max()))
     room = 0.06 * ((high - low) or abs(high) or 1.0)
     if zero:
         bottom = 0.0

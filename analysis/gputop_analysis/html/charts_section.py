@@ -44,11 +44,12 @@ def phases(report: Report) -> str:
     if cut:
         note += " The chart is cut where single parts take several times the usual."
     return section(
-        "Where the time goes", _legend(list(layers)) + stacked(steps, layers, top) + table, note
+        "Where the time goes", legend(list(layers)) + stacked(steps, layers, top) + table, note
     )
 
 
-def _legend(names: list[str]) -> str:
+def legend(names: list[str]) -> str:
+    """A button a phase, which switches it in the chart of its section."""
     keys = "".join(
         f'<button type="button" data-switch="{escape(n)}" style="--c:var(--{n})" '
         f'aria-pressed="true"><span class="key"></span>{escape(n)}</button>'

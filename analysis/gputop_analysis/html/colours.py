@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gputop_analysis.report.words import BUDGET_STYLE
+
 DARK = {
     "data": "#e5a445",
     "h2d": "#e3d26f",
@@ -52,19 +54,7 @@ LIGHT = {
     "medium": "#7d6700",
     "info": "#5f6b7a",
 }
-BUDGET = {
-    "useful_compute": "backward",
-    "compute_overhead": "forward",
-    "data_stall": "data",
-    "host": "other",
-    "core_wait": "high",
-    "communication": "comm",
-    "straggler_wait": "critical",
-    "checkpoint": "checkpoint",
-    "eval": "eval",
-    "compile": "compile",
-    "other": "muted",
-}
+BUDGET = {**BUDGET_STYLE, "other": "muted"}
 """Colour of each line of the efficiency budget."""
 
 GOODPUT = {
@@ -78,6 +68,21 @@ GOODPUT = {
     "shutdown": "muted",
 }
 """Colour of each part of the session."""
+
+STARTUP = {
+    "import torch": "other",
+    "CUDA": "h2d",
+    "process group": "comm",
+    "model": "optimizer",
+    "weights": "checkpoint",
+    "torch.load": "checkpoint",
+    "first batch": "data",
+    "compile": "compile",
+    "first forward": "forward",
+    "first backward": "backward",
+    "first update": "optimizer",
+}
+"""Colour of each part of the time before the first step was done; the others are muted."""
 
 
 def variables(colours: dict[str, str]) -> str:

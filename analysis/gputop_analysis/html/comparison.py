@@ -12,9 +12,14 @@ from gputop_analysis.stats import Interval
 from gputop_analysis.text import ms
 
 
-def comparison(diff: Diff) -> str:
-    """Phases side by side, what was set differently, and the rest as the terminal has it."""
+def comparison(diff: Diff, of_page: bool = False) -> str:
+    """Phases side by side, what was set differently, and the rest as the terminal has it.
+
+    ``of_page``: the page is about nothing else, and has said the headline.
+    """
     full_text = details("All of the comparison", f"<pre>{escape(diff_text(diff, 100))}</pre>")
+    if of_page:
+        return section("What differs", _phases(diff) + _changes(diff) + full_text)
     note = f"{headline(diff)}. A is {diff.a_name}, the baseline; B is this run."
     return section("Compared with the baseline", _phases(diff) + _changes(diff) + full_text, note)
 

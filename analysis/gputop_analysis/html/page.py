@@ -19,6 +19,7 @@ SECTIONS: tuple[Section, ...] = (
     charts_section.phases,
     tables.budget_section,
     tables.goodput_section,
+    tables.startup_section,
     charts_section.details,
     charts_section.rank_grid,
     tables.ranks,
@@ -31,16 +32,20 @@ SECTIONS: tuple[Section, ...] = (
 
 def as_html(report: Report) -> str:
     """The page; every text of the record is escaped."""
-    title = escape(f"gputop: {report.record.name}")
+    body = "\n".join(part for section in SECTIONS if (part := section(report)))
+    version = report.record.manifest.gputop_version
+    made = (
+        f"Made by gputop from the record of the run (recorded by version {version or 'unknown'})."
+    )
+    return whole(f"gputop: {report.record.name}", body, made)
+
+
+def whole(title: str, body: str, made: str) -> str:
+    """A page with the style and the script. ``title`` and ``made`` are texts, ``body`` is HTML."""
     head = (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        f"{POLICY}<title>{title}</title><style>{STYLE}</style></head><body><main>"
-    )
-    body = "\n".join(part for section in SECTIONS if (part := section(report)))
-    version = escape(report.record.manifest.gputop_version)
-    foot = (
-        f"Made by gputop from the record of the run (recorded by version {version or 'unknown'})."
+        f"{POLICY}<title>{escape(title)}</title><style>{STYLE}</style></head><body><main>"
     )
     script = f"<script>{SCRIPT}</script>"
-    return f"{head}\n{body}\n<footer>{foot}</footer></main>{script}</body></html>\n"
+    return f"{head}\n{body}\n<footer>{escape(made)}</footer></main>{script}</body></html>\n"

@@ -64,7 +64,7 @@ SCRIPT = """
       }
     };
     if (!c.stacked) continue;
-    for (const key of svg.closest("section").querySelectorAll("[data-switch]")) {
+    for (const key of svg.closest(".two>div,section").querySelectorAll("[data-switch]")) {
       key.addEventListener("click", () => {
         const name = key.dataset.switch, hide = !off.has(name);
         if (hide) off.add(name); else off.delete(name);

@@ -11,7 +11,7 @@ from typing import Any
 from gputop_analysis.budget import LINES
 from gputop_analysis.goodput import PARTS
 from gputop_analysis.html.charts import bar
-from gputop_analysis.html.colours import BUDGET, GOODPUT
+from gputop_analysis.html.colours import BUDGET, GOODPUT, STARTUP
 from gputop_analysis.html.elements import details, pairs, section, shares, table
 from gputop_analysis.report.build import Report
 from gputop_analysis.report.figures import figures
@@ -79,6 +79,23 @@ def goodput_section(report: Report) -> str:
         "What each part means", pairs((name.replace("_", " "), PARTS[name]) for name in parts)
     )
     return section("Goodput of the session", shares(("part", "time"), rows) + meaning, note)
+
+
+def startup_section(report: Report) -> str:
+    """Section on the way to the first step."""
+    startup = report.startup
+    if startup is None or not startup.has_milestones:
+        return ""
+    whole = startup.until_ns - startup.began_ns
+    rows = []
+    for part in startup.parts:
+        colour = STARTUP.get(part.name, "muted")
+        cells = (part.site or MISSING, duration(part.ns / 1e9))
+        rows.append((colour, part.words, part.ns / whole, cells))
+    until = "to the end of the first step" if startup.done else "so far, without a first step"
+    rank = "" if startup.rank is None else f" Rank {startup.rank}."
+    note = f"{duration(startup.seconds)} from the command's start {until}.{rank}"
+    return section("Until the first step", shares(("part", "line", "time"), rows), note)
 
 
 def ranks(report: Report) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from gputop_analysis.launch.strategy import Launch, NotPossible, Strategy
 from gputop_analysis.launch.torchrun import several_nodes, torchrun
+from gputop_analysis.parallelism.split import chunk_layers
 from gputop_analysis.vram.setup import ModelShape
 
 SCRIPT = "pretrain_gpt.py"
@@ -46,8 +47,9 @@ def parallel(strategy: Strategy) -> list[str]:
         "--expert-model-parallel-size": strategy.split.ep,
     }
     words = [word for flag, size in sizes.items() if size > 1 for word in (flag, str(size))]
-    if strategy.split.vpp > 1:
-        words += ["--num-virtual-stages-per-pipeline-rank", str(strategy.split.vpp)]
+    if strategy.split.ep > 1 and strategy.split.tp > 1:
+        words += ["--expert-tensor-parallel-size", str(strategy.split.expert_tp)]
+    words += _stages(strategy)
     if strategy.split.sequence_parallel and strategy.split.tp > 1:
         words += ["--sequence-parallel"]
     if strategy.split.stage == 1:
@@ -65,6 +67,20 @@ def parallel(strategy: Strategy) -> list[str]:
             words += ["--num-distributed-optimizer-instances", str(strategy.split.replicas)]
             words += ["--outer-dp-sharding-strategy", "no_shard"]
     return words
+
+
+def _stages(strategy: Strategy) -> list[str]:
+    """Chunks of pipeline stages; where the layers do not divide, what each of them holds:
+    ``E`` the embedding, ``t`` a layer, ``L`` the loss.
+    """
+    split, model = strategy.split, strategy.model
+    chunks = split.pp * split.vpp
+    if model is not None and chunks > 1 and model.layers % chunks:
+        layers = "|".join("t" * count for count in chunk_layers(model.layers, chunks))
+        return ["--pipeline-model-parallel-layout", f"E{layers}L"]
+    if split.vpp > 1:
+        return ["--num-virtual-stages-per-pipeline-rank", str(split.vpp)]
+    return []
 
 
 def shape(model: ModelShape, seq: int) -> list[str]:
@@ -154,6 +170,7 @@ def training(strategy: Strategy) -> list[str]:
         words += ["--fp8-format", "hybrid"]
     if strategy.recompute == "selective":
         words += ["--recompute-granularity", "selective"]  # takes no method
+        words += ["--recompute-modules", *recomputed(strategy.model)]
     if strategy.recompute == "full":
         words += [
             "--recompute-granularity",
@@ -164,6 +181,16 @@ def training(strategy: Strategy) -> list[str]:
             "1",
         ]
     return [*words, "--train-iters", str(strategy.steps), "--lr", f"{strategy.learning_rate:g}"]
+
+
+def recomputed(model: ModelShape | None) -> list[str]:
+    """Modules that free at least what the estimate of selective recomputation says; the attention
+    core alone, Megatron-Core's default, frees next to nothing with flash attention.
+    """
+    modules = ["core_attn", "layernorm"]
+    if model is None or not model.experts:
+        return [*modules, "mlp"]
+    return [*modules, "moe_act", *(["mla_up_proj"] if model.mla_kv_rank else [])]
 
 
 def _data(model: ModelShape) -> list[str]:

@@ -17,8 +17,9 @@ PER_PARAMETER = ("fsdp2", "hsdp")
 wait unsharded.
 """
 RECOMPUTES = ("none", "selective", "full")
-"""What the backward pass computes again: nothing, the attention core (Korthikanti et al. 2022,
-arXiv:2205.05198, section 5) or the products that a policy names, whole layers.
+"""What the backward pass computes again: nothing; the attention core where its scores are in memory
+(Korthikanti et al. 2022, arXiv:2205.05198, section 5), else every second product and what is
+elementwise; whole layers.
 """
 OFFLOADS = ("none", "optimizer", "all")
 
@@ -90,6 +91,19 @@ def expert_tensor_parallel(split: Any) -> Any:
     room = split.shards % split.ep == 0
     by_default = split.tp * room + (1 - room)
     return split.etp + by_default * (split.etp == 0)
+
+
+def chunk_layers(layers: int, chunks: int) -> list[int]:
+    """Layers of each chunk of an interleaved (or plain) pipeline where they do not divide: the last
+    and the first lack one first, as the head and the embedding are there (The Llama 3 Herd of
+    Models, section 3.3.2), then those before the last.
+    """
+    most = -(-layers // chunks)
+    found = [most] * chunks
+    lacking = [chunks - 1, 0, *range(chunks - 2, 0, -1)]
+    for index in lacking[: most * chunks - layers]:
+        found[index] -= 1
+    return found
 
 
 def fields_of_split(row: Mapping[str, Any]) -> list[str]:

@@ -142,7 +142,7 @@ def choices(
     for i, (index, layout, (fits, tight)) in enumerate(
         zip(at.tolist(), layouts, flags, strict=True)
     ):
-        low, high = plan.interval_of(layout)
+        low, high = plan.interval(index)
         found.append(
             Choice(
                 index=index,

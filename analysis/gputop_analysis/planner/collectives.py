@@ -7,7 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from gputop_analysis.planner.hardware import GPUS_PER_NODE, Cluster, hop_seconds
+from gputop_analysis.planner.hardware import (
+    GPUS_PER_NODE,
+    Cluster,
+    gather_share,
+    hop_seconds,
+    hops_by_rank,
+)
 from gputop_analysis.planner.layout import Floats
 
 LAUNCH_S = 12e-6
@@ -18,8 +24,8 @@ LINK_HOP_S = 6e-6
 """
 
 MESSAGE_BYTES = 256e6
-"""What one collective carries where a program reduces more: the size that calib/collectives.csv was
-measured with.
+"""What one collective carries where a program reduces more, of networks on which each pays again: the
+size that calib/collectives.csv was measured with.
 """
 ALL_TO_ALL_SHARE = 0.89
 """Rate of an all-to-all inside a node over that of an all-gather: B200, 537 and 606 GB/s
@@ -42,8 +48,8 @@ class Group:
     node active.
     """
     gather_bytes_per_s: Floats
-    """The same of all-gather and reduce-scatter, which gain nothing from a reduction in the switch:
-    on two nodes of H100 185 GB/s where the all-reduce had 361 (calib/collectives.csv).
+    """The same of all-gather and reduce-scatter, which gain nothing from a reduction in the switch of
+    a node; between nodes both have the rate of the NICs.
     """
     hop_s: Floats
 
@@ -64,13 +70,13 @@ def group(cluster: Cluster, size: Any, stride: Any) -> Group:
         _unswitched(cluster, in_node),
         _inside(cluster),
     )
-    across = np.minimum(alone, inside)
+    gather = inside * cluster.gather_bytes_per_s / cluster.link_bytes_per_s
     return Group(
         size,
         in_node,
         nodes,
-        np.where(nodes > 1, across, inside),
-        np.where(nodes > 1, across, inside) * cluster.gather_bytes_per_s / cluster.link_bytes_per_s,
+        np.where(nodes > 1, np.minimum(alone, inside), inside),
+        np.where(nodes > 1, np.minimum(alone * gather_share(cluster.network), gather), gather),
         np.where(nodes > 1, hop_seconds(cluster.network), LINK_HOP_S),
     )
 
@@ -86,41 +92,59 @@ def _unswitched(cluster: Cluster, ranks: Floats) -> Floats:
     return cluster.link_bytes_per_s * np.clip((ranks - 1) / (GPUS_PER_NODE - 1), 1 / 6, 1)
 
 
-def all_reduce(cluster: Cluster, group: Group, message: Floats) -> Floats:
-    """Seconds to sum ``message`` bytes on every rank."""
-    hops = 2 * (np.minimum(group.in_node, group.size) - 1) * LINK_HOP_S + _between_nodes(
-        group, message
+def all_reduce(
+    cluster: Cluster, group: Group, message: Floats, buckets: Floats | float = 1.0
+) -> Floats:
+    """Seconds to sum ``message`` bytes on every rank, in so many collectives one after the other.
+
+    Between nodes by trees, whose latency is logarithmic (NCCL 2.4 and later).
+    """
+    inside = 2 * (np.minimum(group.in_node, group.size) - 1) * LINK_HOP_S
+    hops = np.minimum(2 * np.ceil(np.log2(np.maximum(group.nodes, 2))), group.nodes)
+    latency = buckets * (LAUNCH_S + inside) + _between_nodes(
+        cluster, group, message, buckets * hops
     )
     moved = 2 * message * (group.size - 1) / group.size
-    return _when_many(group, LAUNCH_S + hops + moved / group.bytes_per_s)
+    return _when_many(group, latency + moved / group.bytes_per_s)
 
 
-def all_gather(cluster: Cluster, group: Group, message: Floats) -> Floats:
-    """Seconds until every rank has ``message`` bytes of which it held 1/size. Reduce-scatter takes
-    as long.
+def all_gather(
+    cluster: Cluster, group: Group, message: Floats, buckets: Floats | float = 1.0
+) -> Floats:
+    """Seconds until every rank has ``message`` bytes of which it held 1/size, in so many
+    collectives. Reduce-scatter takes as long.
     """
-    hops = (group.in_node - 1) * LINK_HOP_S + _between_nodes(group, message)
+    inside = (group.in_node - 1) * LINK_HOP_S
+    latency = buckets * (LAUNCH_S + inside)
+    latency = latency + _between_nodes(cluster, group, message, buckets * group.nodes)
     moved = message * (group.size - 1) / group.size
-    return _when_many(group, LAUNCH_S + hops + moved / group.gather_bytes_per_s)
+    return _when_many(group, latency + moved / group.gather_bytes_per_s)
 
 
-def _between_nodes(group: Group, message: Floats) -> Floats:
-    """A ring over nodes pays the latency of a hop for each rank, and again for every
-    ``MESSAGE_BYTES``.
+def _between_nodes(cluster: Cluster, group: Group, message: Floats, hops: Floats) -> Floats:
+    """Seconds of latency between nodes: ``hops`` once, whatever the message; on a network that was
+    seen to, one for each rank and again for every ``MESSAGE_BYTES``.
     """
-    messages = np.maximum(message / MESSAGE_BYTES, 1.0)
-    return np.where(group.nodes > 1, group.size * group.hop_s * messages, 0.0)
+    if hops_by_rank(cluster.network):
+        hops = group.size * np.maximum(message / MESSAGE_BYTES, 1.0)
+    return np.where(group.nodes > 1, hops * group.hop_s, 0.0)
 
 
-def all_to_all(cluster: Cluster, group: Group, message: Floats) -> Floats:
-    """Seconds until every rank has sent 1/size of its ``message`` bytes to every other; a switch
-    that sums has nothing to sum here.
+def all_to_all(
+    cluster: Cluster, group: Group, message: Floats, crossing: Floats | None = None
+) -> Floats:
+    """Seconds until every rank has sent 1/size of its ``message`` bytes to every other, of which
+    ``crossing`` bytes leave the node, to be copied on to the ranks there (left out: as many as have
+    to, each to its own rank); a switch that sums has nothing to sum here.
     """
-    outside = (group.size - group.in_node) / group.size
-    inside = (group.in_node - 1) / group.size
+    inside = message * (group.in_node - 1) / group.size
+    if crossing is None:
+        crossing = message * (group.size - group.in_node) / group.size
+    else:
+        inside = message * (group.in_node - 1) / group.in_node
     across = cluster.node_bytes_per_s / cluster.gpus_per_node
     link = cluster.gather_bytes_per_s * ALL_TO_ALL_SHARE
-    moved = np.maximum(message * inside / link, message * outside / across)
+    moved = np.maximum(inside / link, crossing / across)
     return _when_many(group, LAUNCH_S + np.sqrt(group.size) * group.hop_s + moved)
 
 

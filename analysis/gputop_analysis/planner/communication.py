@@ -11,6 +11,10 @@ from gputop_analysis.planner.layout import Floats, Layouts
 from gputop_analysis.planner.products import attention_dims
 
 ACTIVATION_BYTES = 2.0
+FP8_DISPATCH = 0.5 * (1 + 4 / 128)
+"""Bytes of a token in 8 bits with a scale for each 128 values, over those in 16 (DeepEP)."""
+LIMITED_ROUTERS, ROUTED_NODES = ("deepseek_v3",), 4
+"""Models whose router takes experts of at most so many nodes (arXiv:2412.19437, section 2.1.2)."""
 
 
 def hidden_bytes(job: Job, layouts: Layouts) -> Floats:
@@ -58,11 +62,30 @@ def context_parallel(job: Job, cluster: Cluster, layouts: Layouts) -> tuple[Floa
 
 
 def expert_parallel(job: Job, cluster: Cluster, layouts: Layouts) -> tuple[Floats, Floats]:
-    """A layer's forward and backward: tokens to their experts and back."""
-    message = hidden_bytes(job, layouts) * job.model.top_k * job.expert_imbalance / layouts.tp
+    """A layer's forward and backward: tokens to their experts (dispatch) and back (combine)."""
+    whole = hidden_bytes(job, layouts) / layouts.tp
     group = collectives.group(cluster, layouts.ep, layouts.expert_tp)
-    once = 2 * collectives.all_to_all(cluster, group, message)
+    sent = whole * job.model.top_k * job.expert_imbalance
+    if job.habits.dispatcher == "allgather":
+        once = 2 * collectives.all_gather(cluster, group, whole * layouts.ep)
+    elif job.habits.dispatcher == "deepep":
+        nodes = whole * _nodes_of_a_token(job, group.nodes) * job.expert_imbalance
+        combine = collectives.all_to_all(cluster, group, sent, nodes)
+        narrow = FP8_DISPATCH if job.dtype in ("fp8", "fp4") else 1.0
+        once = combine + collectives.all_to_all(cluster, group, narrow * sent, narrow * nodes)
+    else:
+        once = 2 * collectives.all_to_all(cluster, group, sent)
     return once, once
+
+
+def _nodes_of_a_token(job: Job, nodes: Floats) -> Floats:
+    """Nodes besides its own that a token is sent to: of ``top_k`` choices among ``nodes`` nodes
+    N (1 - (1 - 1/N)^k) differ, at most ``ROUTED_NODES`` where the router limits them.
+    """
+    different = nodes * (1 - (1 - 1 / nodes) ** job.model.top_k)
+    limited = job.model.family in LIMITED_ROUTERS
+    different = np.minimum(different, ROUTED_NODES) if limited else different
+    return different * (nodes - 1) / nodes
 
 
 def pipeline(job: Job, cluster: Cluster, layouts: Layouts) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -17,6 +18,10 @@ from gputop_analysis.planner.layout import Floats, Layouts
 OVERLAP_SLOWDOWN = 0.13
 """Compute beside communication runs 1.126 times slower (Hetu-Galvatron,
 calib/bandwidth_galvatron.csv).
+"""
+LEAST_BUCKET, BUCKET_PER_RANK = 40e6, 1e6
+"""Parameters whose gradients travel together: so many, and more where many ranks would make their
+collectives latency-bound (Megatron-LM, ``megatron/core/distributed/distributed_data_parallel.py``).
 """
 INTERLEAVED_SHARE = 0.2
 """Of a message between stages that is exposed at least where an interleaved schedule sends it
@@ -106,6 +111,7 @@ def cost(job: Job, cluster: Cluster, layouts: Layouts) -> Cost:
         layouts.pp,
         (end_s + end_launch) / layer.seconds,
         job.habits.balanced_stages,
+        layouts.vpp,
     )
     micro = layouts.micro_batches(job.global_batch)
     hop = communication.pipeline(job, cluster, layouts)
@@ -194,8 +200,8 @@ def _pass(job: Job, cluster: Cluster, layouts: Layouts, piece: Piece, moe: bool)
     tp_f, tp_b = communication.tensor_parallel(job, cluster, layouts)
     if job.habits.overlap_tensor_parallel:
         tp_f, tp_b = (
-            _behind(tp_f, piece.forward, layouts.tp),
-            _behind(tp_b, piece.backward, layouts.tp),
+            _behind(job, tp_f, piece.forward, layouts.tp),
+            _behind(job, tp_b, piece.backward, layouts.tp),
         )
     cp_f, cp_b = communication.context_parallel(job, cluster, layouts)
     cp_f, cp_b = (
@@ -209,10 +215,11 @@ def _pass(job: Job, cluster: Cluster, layouts: Layouts, piece: Piece, moe: bool)
         ep_f, ep_b = _hidden(ep_f, 0.9 * piece.forward), _hidden(ep_b, 0.9 * piece.backward)
     full, selective = layouts.recompute == 2, layouts.recompute == 1
     forward = piece.forward + tp_f + cp_f + ep_f
+    # what the memory estimate frees is what is computed again (vram/formula/activations.selective)
     part = (
-        0.5 * (piece.forward - piece.attention_core)
-        if job.habits.recomputes_products
-        else piece.attention_core
+        piece.attention_core
+        if job.habits.attention == "eager"
+        else 0.5 * (piece.forward - piece.attention_core)
     )
     again = np.where(full, piece.forward, np.where(selective, part, 0.0))
     backward = piece.backward + tp_b + cp_b + ep_b + again + full * (tp_f + cp_f + ep_f)
@@ -235,18 +242,21 @@ def _pass(job: Job, cluster: Cluster, layouts: Layouts, piece: Piece, moe: bool)
     )
 
 
-def _behind(communication_s: Floats, compute_s: Floats, ranks: Floats) -> Floats:
+def _behind(job: Job, communication_s: Floats, compute_s: Floats, ranks: Floats) -> Floats:
     """What is left of tensor-parallel communication when it is split in ``ranks`` pieces and runs
     beside products.
     """
-    hidden = np.minimum(communication_s * (1 - 1 / ranks), compute_s * 0.7)
+    share = job.habits.hidden_tensor_share or 1 - 1 / ranks
+    hidden = np.minimum(communication_s * share, compute_s * 0.7)
     return communication_s - hidden + OVERLAP_SLOWDOWN * hidden
 
 
 def _data_parallel(
     job: Job, cluster: Cluster, layouts: Layouts, count: Floats, layer: _Pass, micro: Floats
 ) -> tuple[Floats, Floats]:
-    """Exposed gradient and parameter traffic, and the update."""
+    """Exposed gradient and parameter traffic, and the update. With pipeline stages FSDP gathers once
+    a step, as the parameters stay (torchtitan's ``fsdp_reshard_after_forward`` by default).
+    """
     held = weights.held(job.model, layouts, count)
     share = job.trainable_share
     stride = layouts.tp
@@ -255,19 +265,19 @@ def _data_parallel(
     expert = collectives.group(
         cluster, np.maximum(layouts.dp * layouts.cp * layouts.tp // spread, 1), spread
     )
-    grads = job.habits.gradient_bytes * share
-    reduce = collectives.all_reduce(cluster, every, grads * held.dense)
-    reduce = reduce + np.where(
-        held.experts > 0, collectives.all_reduce(cluster, expert, grads * held.experts), 0.0
-    )
-    scatter = collectives.all_gather(cluster, every, grads * held.dense)
-    scatter = scatter + np.where(
-        held.experts > 0, collectives.all_gather(cluster, expert, grads * held.experts), 0.0
-    )
-    gather = collectives.all_gather(cluster, every, 2.0 * held.dense * share)
-    gather = gather + np.where(
-        held.experts > 0, collectives.all_gather(cluster, expert, 2.0 * held.experts * share), 0.0
-    )
+    bucket = np.maximum(LEAST_BUCKET, BUCKET_PER_RANK * layouts.dp * layouts.cp)
+
+    def all_weights(collective: Callable[..., Floats], each: float) -> Floats:
+        dense = held.dense * share
+        found = collective(cluster, every, each * dense, np.ceil(dense / bucket))
+        routed = held.experts * share
+        spread_s = collective(cluster, expert, each * routed, np.ceil(routed / bucket))
+        return found + np.where(held.experts > 0, spread_s, 0.0)
+
+    grads = float(job.habits.gradient_bytes)
+    reduce = all_weights(collectives.all_reduce, grads)
+    scatter = all_weights(collectives.all_gather, grads)
+    gather = all_weights(collectives.all_gather, 2.0)
     backward = count * (layer.seconds - layer.forward)
     forward = count * layer.forward
     scatters = np.where(
@@ -283,7 +293,7 @@ def _data_parallel(
     local = (held.dense + held.experts) * share / np.where(layouts.zero > 0, layouts.shards, 1)
     rate = cluster.device.bytes_per_s * cluster.device.efficiency.memory_share
     update = local * OPTIMIZER_BYTES.get(job.optimizer, ADAM_BYTES) / rate
-    return np.where(layouts.zero == 3, sharded, once), update
+    return np.where((layouts.zero == 3) & (layouts.pp == 1), sharded, once), update
 
 
 def _exposed(communication_s: Floats, window: Floats, job: Job) -> Floats:

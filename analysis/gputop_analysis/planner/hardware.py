@@ -12,6 +12,12 @@ from gputop_analysis.data import table
 GPUS_PER_NODE = 8
 UNKNOWN_BANDWIDTH_GB_S = 1000.0
 UNKNOWN_MULTIPROCESSORS = 100
+POWER_EXPONENT = 0.6
+"""Clocks rise with about the cube root of the power at fixed voltage and less where voltage falls
+too: between 0.5 and 0.7.
+"""
+MOST_SHARE = 0.9
+"""Of its peak no library exceeds, whatever the power."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +26,8 @@ class Device:
 
     spec: GpuSpec
     efficiency: Efficiency
+    watts: float = 0.0
+    """Power limit in force; 0: that of the catalog."""
 
     @property
     def name(self) -> str:
@@ -55,7 +63,16 @@ class Device:
     def matmul_share(self, dtype: str) -> float:
         """Share of that peak that large products reach, 0 to 1."""
         narrow = dtype in ("fp8", "fp4") and bool(self.spec.dense_flops.get(dtype))
-        return self.efficiency.matmul_share_fp8 if narrow else self.efficiency.matmul_share
+        share = self.efficiency.matmul_share_fp8 if narrow else self.efficiency.matmul_share
+        return min(share * self.power_factor, MOST_SHARE)
+
+    @property
+    def power_factor(self) -> float:
+        """Speed of large products, which power bounds, over that on the calibrated card."""
+        limit = self.watts or self.spec.power_w
+        if not (limit and self.efficiency.watts):
+            return 1.0
+        return float((limit / self.efficiency.watts) ** POWER_EXPONENT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +98,14 @@ class Cluster:
 
 
 def device(name: str) -> Device:
-    """The GPU that a name means. Raises LookupError for one that the catalog does not have."""
+    """The GPU that a name means, with a power limit that it says (``H100 500W``).
+
+    Raises:
+        LookupError: the catalog does not have it.
+    """
     spec = gpu(name)
-    return Device(spec, efficiency_of(spec))
+    told = re.search(r"\b(\d{2,4})\s*W(?:atts?)?\b", name)
+    return Device(spec, efficiency_of(spec), float(told[1]) if told else 0.0)
 
 
 def cluster(
@@ -116,13 +138,15 @@ def cluster(
 
 
 def network_kind(text: str) -> str:
-    """``infiniband``, ``ethernet`` (RoCE, EFA, TCP) or ``omni-path``; the first where nothing is
+    """``infiniband``, ``ethernet`` (RoCE, TCP), ``efa`` or ``omni-path``; the first where nothing is
     said.
     """
     text = text.lower()
     if "omni" in text:
         return "omni-path"
-    return "ethernet" if re.search(r"efa|roce|ethernet|gbe|tcp", text) else "infiniband"
+    if re.search(r"\befa\b", text):
+        return "efa"
+    return "ethernet" if re.search(r"roce|ethernet|gbe|tcp", text) else "infiniband"
 
 
 def network_gbps(text: str) -> float:
@@ -141,6 +165,20 @@ def network_gbps(text: str) -> float:
 def hop_seconds(network: str) -> float:
     """Latency of one hop of a ring between nodes."""
     return float(_network(network)["hop_us"]) / 1e6
+
+
+def gather_share(network: str) -> float:
+    """Rate of an all-gather between nodes over that of an all-reduce: a NIC serves both alike, but
+    where a sweep showed otherwise.
+    """
+    return float(_network(network)["gather_share"])
+
+
+def hops_by_rank(network: str) -> bool:
+    """Whether a ring between nodes was seen to pay a hop for each rank and each message, not once
+    for each node.
+    """
+    return _network(network)["hops"] == "ranks"
 
 
 def _network(kind: str) -> dict[str, str]:

@@ -1,34 +1,110 @@
-"""How far the truth is from a prediction, by the kind of configuration."""
+"""How far the truth is from a prediction: by what the step is spent on, and by what was never
+calibrated.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
+from functools import cache
+from math import exp, sqrt
 
-WHOLE, NODE, NODES = (0.86, 1.15), (0.87, 1.22), (0.83, 1.30)
-"""Truth over prediction, 10th and 90th percentile: a model whole on each GPU, split inside a node,
-split in a cluster of several nodes. Pooled over published sources, each counting alike, so that a
-large sweep does not rule (its runs with a stall are outside: docs/planner_accuracy.md has the share
-that was inside by source).
+from gputop_analysis.data import table
+from gputop_analysis.planner.cost import Cost
+from gputop_analysis.planner.hardware import Cluster
+from gputop_analysis.planner.job import Job
+from gputop_analysis.planner.layout import Floats
+
+Z_80 = 1.2816
+"""Of a normal distribution whose middle 80 % is meant."""
+COMPUTE_LOG_SD = 0.08
+"""Error of what the GPU computes, as a standard deviation of its logarithm."""
+REST_LOG_SD = 0.25
+"""The same of all else: links, bubbles, waits for the CPU."""
+NEW_LOG_SD = 0.08
+"""More for each axis that published runs have not calibrated."""
+NEW_CHIP_LOG_SD = 0.25
+"""More for an architecture that they have not: what large products reach of the peak is between 0.48
+and 0.77 on those that they have (calib/devices.csv).
 """
+ENOUGH_RUNS = 20
+"""Published runs that calibrate an axis."""
+_CHIPS = "chips like "
 ONE_RUN = (0.93, 1.11), (0.91, 1.12), (0.87, 1.25)
-"""The same once one run of the model on as many of the same GPUs has corrected the prediction: each
-published run in turn on the others of its model, the sources pooled as above, the Playbook's stalls
-left out.
+"""Truth over prediction, 10th and 90th percentile, once one run of the model on as many of the same
+GPUs has corrected it: a model whole on each GPU, split inside a node, split in a cluster. Each
+published run in turn on the others of its model, the sources pooled, the Playbook's stalls left
+out.
 """
+SCALES = (8, 64, 512, 4096)
+"""GPUs up to which runs count as of one scale."""
+RESIDUALS = "calib/planner_residuals.csv"
 
 
-def uncalibrated(layout: Mapping[str, int | bool], gpus_per_node: int) -> tuple[float, float]:
-    """Factors on the prediction that hold the truth in 80 % of cases; ``layout`` has the degrees by
-    name.
+def uncalibrated(rest: float, new: Collection[str] = ()) -> tuple[float, float]:
+    """Factors on the prediction that hold the truth in 80 % of cases, where ``rest`` is the share
+    of the step that is not compute and ``new`` are the axes that nothing has calibrated.
+
+    Errors of compute, of the rest and of each axis are independent and add up as squares.
     """
-    return (WHOLE, NODE, NODES)[_kind(layout, gpus_per_node)]
+    chips = sum(axis.startswith(_CHIPS) for axis in new)
+    variance = chips * NEW_CHIP_LOG_SD**2 + (len(new) - chips) * NEW_LOG_SD**2
+    sd = sqrt(COMPUTE_LOG_SD**2 + (REST_LOG_SD * rest) ** 2 + variance)
+    return exp(-Z_80 * sd), exp(Z_80 * sd)
 
 
 def after_one_run(layout: Mapping[str, int | bool], gpus_per_node: int) -> tuple[float, float]:
     """The same for a prediction that one measured run has corrected."""
-    return ONE_RUN[_kind(layout, gpus_per_node)]
-
-
-def _kind(layout: Mapping[str, int | bool], gpus_per_node: int) -> int:
     copy = layout["tp"] * layout["pp"] * layout["cp"]
-    return 0 if copy == 1 else 1 if copy * layout["dp"] <= gpus_per_node else 2
+    kind = 0 if copy == 1 else 1 if copy * layout["dp"] <= gpus_per_node else 2
+    return ONE_RUN[kind]
+
+
+def rest_share(parts: Cost) -> Floats:
+    """Share of each step that the GPU does not compute in, 0 to 1."""
+    return 1 - (parts.compute + parts.optimizer) / parts.seconds
+
+
+def axes(job: Job, cluster: Cluster, layout: Mapping[str, int | bool]) -> tuple[str, ...]:
+    """What a published run has to have in common with a prediction to say something of it."""
+    kind = "16-bit" if job.dtype in ("bf16", "fp16") else job.dtype
+    architecture = cluster.device.spec.architecture
+    found = [
+        f"{_CHIPS}{architecture}",
+        f"{architecture} in {kind}",
+        job.framework or "no framework named",
+        _scale(cluster.gpus),
+    ]
+    found += ["experts"] if job.model.experts else []
+    found += ["context parallelism"] if layout["cp"] > 1 else []
+    return tuple(found)
+
+
+def new_axes(job: Job, cluster: Cluster, layout: Mapping[str, int | bool]) -> tuple[str, ...]:
+    """Of ``axes`` those that published runs have not calibrated."""
+    return not_in(axes(job, cluster, layout), calibrated())
+
+
+def not_in(found: tuple[str, ...], known: Collection[str]) -> tuple[str, ...]:
+    """Those of a prediction's axes that are not ``known``; a new chip's precision adds nothing."""
+    new = tuple(axis for axis in found if axis not in known)
+    return tuple(axis for axis in new if axis != found[1] or found[0] not in new)
+
+
+@cache
+def calibrated(without: str = "") -> frozenset[str]:
+    """Axes of enough published runs that predictions were compared with; ``without`` leaves a
+    source out.
+    """
+    counts = Counter(
+        axis
+        for row in table(RESIDUALS)
+        if row["source"] != without
+        for axis in row["axes"].split("; ")
+    )
+    return frozenset(axis for axis, count in counts.items() if count >= ENOUGH_RUNS)
+
+
+def _scale(gpus: int) -> str:
+    most = next((count for count in SCALES if gpus <= count), None)
+    return f"up to {most:,} GPUs" if most else f"more than {SCALES[-1]:,} GPUs"

@@ -23,9 +23,21 @@ class Habits:
     overlap_gradients: bool = True
     """Gradient reduction runs behind the last micro-batch's backward."""
     overlap_tensor_parallel: bool = False
+    hidden_tensor_share: float = 0.0
+    """Of tensor-parallel communication that hides where it overlaps; 0: all but the first of as many
+    pieces as there are ranks (Transformer Engine's user buffers).
+    """
     overlap_expert_parallel: bool = False
     """Tokens travel to their experts behind the compute of another micro-batch (DualPipe,
     arXiv:2412.19437, 3.2.1).
+    """
+    dispatcher: str = "alltoall"
+    """How tokens travel to experts: ``alltoall`` (each copy by itself), ``deepep`` (once for each
+    node, in 8 bits where the products are; DeepEP and HybridEP), ``allgather`` (all to all ranks).
+    """
+    cuda_graphs: str = ""
+    """What is launched as captured graphs: nothing, ``partial`` (all but the experts, whose sizes
+    change), or ``full`` (whole iterations).
     """
     balanced_stages: bool = False
     """Layers are spread over pipeline stages so that the head counts; otherwise every stage has as
@@ -49,10 +61,6 @@ class Habits:
     Megatron-LM does.
     """
     fused_loss: bool = False
-    recomputes_products: bool = False
-    """Selective recomputation repeats every second product and what is elementwise (torchtitan's
-    policy by operation), not the attention core.
-    """
 
 
 ADAPTERS_SHARE = 0.01
@@ -89,11 +97,17 @@ class Job:
     """RLHF: further models on the same GPUs: ``critic``, ``reference``, ``reward``."""
     recipe: str = "megatron"
     """Of the memory estimate (``gputop_analysis.vram.setup.RECIPES``)."""
+    framework: str = ""
+    """What trains, by its name in data/frameworks.csv; empty: not told."""
     habits: Habits = Habits()
 
     @property
     def tokens(self) -> int:
         return self.seq * self.global_batch
+
+    def of_framework(self, name: str, recipe: str, habits: Habits) -> Job:
+        """The same trained by a framework."""
+        return replace(self, framework=name, recipe=recipe, habits=habits)
 
     def but(self, **changes: Any) -> Job:
         """The same with some fields changed; those of ``habits`` may be given by their

@@ -24,6 +24,8 @@ before them.
 """
 MOE_KERNELS = 30
 """More of them in a layer with experts: router, permutation, dispatch, combine."""
+GRAPH_KERNELS = 1
+"""What issuing a captured graph takes of the CPU, as if it were so many kernels."""
 UNFUSED_KERNELS = 12
 """More of them without fused bias, dropout and activation."""
 BACKWARD_FLASH = 2.5
@@ -259,7 +261,8 @@ def _permutation_bytes(job: Job, layouts: Layouts, tokens: Floats) -> Floats:
 
 
 def _host_seconds(job: Job, layouts: Layouts, moe: bool) -> Floats:
-    kernels = (
-        FORWARD_KERNELS + MOE_KERNELS * moe + UNFUSED_KERNELS * (not job.habits.fused_elementwise)
-    )
-    return (kernels + COLLECTIVE_KERNELS * (layouts.tp > 1)) * job.habits.host_us_per_kernel / 1e6
+    graphs = job.habits.cuda_graphs
+    dense = FORWARD_KERNELS + UNFUSED_KERNELS * (not job.habits.fused_elementwise)
+    eager = dense + COLLECTIVE_KERNELS * (layouts.tp > 1)
+    kernels = (GRAPH_KERNELS if graphs else eager) + MOE_KERNELS * moe * (graphs != "full")
+    return kernels * job.habits.host_us_per_kernel / 1e6 + 0.0 * layouts.tp

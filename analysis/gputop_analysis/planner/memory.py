@@ -110,6 +110,19 @@ def setup_of(job: Job, row: Mapping[str, int | bool]) -> Setup:
     return _setup(job, zero, RECOMPUTES[int(row["recompute"])], sequence_parallel=apart)
 
 
+def setup_at(job: Job, layouts: Layouts, index: int) -> Setup:
+    """One configuration whole, as ``gputop estimate`` has it: what it says of the fuller end of the
+    pipeline is what ``sizes`` says.
+    """
+    row = layouts.row(index)
+    accumulation = int(layouts.take([index]).micro_batches(job.global_batch)[0])
+    return setup_of(job, row).but(
+        parallel=layouts.split(index),
+        micro_batch=int(row["micro_batch"]),
+        accumulation=accumulation,
+    )
+
+
 def _setup(job: Job, zero: int, recompute: str, sequence_parallel: bool) -> Setup:
     habits = job.habits
     return Setup(

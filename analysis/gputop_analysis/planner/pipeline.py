@@ -32,17 +32,17 @@ def bubble_seconds(
 
 
 def slowest_stage(
-    layers: int, pp: Ints, head_in_layers: Floats, balanced: bool
+    layers: int, pp: Ints, head_in_layers: Floats, balanced: bool, vpp: Ints | int = 1
 ) -> tuple[Floats, Floats]:
     """Layers of the slowest stage, and whether (1 or 0) it has the head, which costs
     ``head_in_layers`` layers.
 
-    With equal stages the last has the head on top; where a framework balances, it has fewer layers
-    instead.
+    With equal stages the last has the head on top; with uneven ones it lacks a layer
+    (``parallelism.split.chunk_layers``); where a framework balances, it has as many fewer as the head is worth.
     """
     if not balanced:
-        most, least = np.ceil(layers / pp), np.floor(layers / pp)
-        last = np.where(most > least, least, most)
+        most = np.minimum(vpp * np.ceil(layers / (pp * vpp)), layers)
+        last = np.where(most * pp > layers, most - 1, most)
         with_head = (pp == 1) | (last + head_in_layers >= most)
         return np.where(with_head, last, most), with_head * 1.0
     most = np.minimum(np.ceil((layers + np.floor(head_in_layers)) / pp), layers)

@@ -12,7 +12,7 @@ TIGHT_CHARGE = 0.15
 """Share of the step that a configuration with little memory to spare is charged: about one in ten
 of those does not run, and an allocator that has to release and ask again slows the step.
 """
-NEAR = 0.10
+NEAR = 0.08
 """Predicted differences below this are not told apart: the median error of a step time
 (docs/planner_accuracy.md).
 """

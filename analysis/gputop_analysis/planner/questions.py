@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from gputop_analysis.planner.calibrate import Calibration
 from gputop_analysis.planner.choices import Choice, choice
-from gputop_analysis.planner.hardware import cluster
+from gputop_analysis.planner.hardware import Cluster, cluster
 from gputop_analysis.planner.job import Job
+from gputop_analysis.planner.probed import Probed, applied
 from gputop_analysis.planner.search import Plan, plan
 from gputop_analysis.planner.space import Limits
 
@@ -33,6 +34,17 @@ class Wanted:
     """0: as in the vendor's own server."""
     network: str = ""
     usd_per_gpu_hour: float | None = None
+    probed: Probed | None = None
+    """What was measured on a node of it."""
+
+    def cluster(self, gpus: int) -> Cluster:
+        """So many of them.
+
+        Raises:
+            LookupError: no GPU of that name.
+        """
+        usual = cluster(self.gpu, gpus, self.gpus_per_node, self.network)
+        return applied(usual, self.probed) if self.probed else usual
 
 
 def best(
@@ -50,7 +62,7 @@ def best(
         ValueError: no split keeps the rules; the message says which.
         LookupError: no GPU of that name.
     """
-    hardware = cluster(wanted.gpu, gpus, wanted.gpus_per_node, wanted.network)
+    hardware = wanted.cluster(gpus)
     found = plan(job, hardware, limits, objective, calibration)
     if not len(found.order):
         nearest = tuple(choice(found, int(i), wanted.usd_per_gpu_hour) for i in found.nearest)

@@ -11,6 +11,7 @@ from itertools import product
 from gputop_analysis.planner.hardware import Cluster
 from gputop_analysis.planner.job import Job
 from gputop_analysis.planner.layout import Layouts
+from gputop_analysis.planner.row_model import framework_of
 
 Row = Mapping[str, str]
 Choice = dict[str, int | bool]
@@ -46,7 +47,7 @@ def _choices(row: Row, job: Job, cluster: Cluster) -> Iterator[Choice]:
         dp = cluster.gpus // (tp * pp * cp)
         for vpp, micro, recompute in product(
             _open(row, "vpp", _divisors(max(job.model.layers // pp, 1)) if pp > 1 else [1]),
-            _open(row, "micro_batch", _powers(max(job.global_batch // dp, 1))),
+            _micro_batches(row, job, pp, dp),
             _recompute(row),
         ):
             yield {
@@ -54,6 +55,15 @@ def _choices(row: Row, job: Job, cluster: Cluster) -> Iterator[Choice]:
                 "zero": _zero(row), "replicas": _replicas(row, cluster, dp), "recompute": recompute,
                 "sequence_parallel": sp and tp > 1,
             }  # fmt: skip
+
+
+def _micro_batches(row: Row, job: Job, pp: int, dp: int) -> list[int]:
+    """As the row says, else powers of 2; torchtitan's pipeline cuts the local batch into single
+    sequences (``pipeline_parallel_microbatch_size`` is 1).
+    """
+    if pp > 1 and framework_of(row).name == "torchtitan":
+        return [1]
+    return _open(row, "micro_batch", _powers(max(job.global_batch // dp, 1)))
 
 
 def _open(row: Row, key: str, otherwise: list[int]) -> list[int]:
@@ -73,17 +83,13 @@ def _sequence_parallel(row: Row) -> bool:
     text = f"{row.get('act_ckpt', '')} {row.get('notes', '')}".lower()
     if "+sp" in text or "sp on" in text or "sequence parallel on" in text:
         return True
-    framework = (row.get("framework") or "").lower()
-    return any(name in framework for name in ("nemo", "core", "nanotron", "torchtitan"))
+    return framework_of(row).sequence_parallel
 
 
 def _zero(row: Row) -> int:
     if stage := re.search(r"[0-3]", row.get("zero") or ""):
         return int(stage[0])
-    framework = (row.get("framework") or "").lower()
-    if any(name in framework for name in ("fsdp", "hsdp", "titan")):
-        return 3
-    return 1 if "nemo" in framework or "core" in framework else 0
+    return framework_of(row).zero
 
 
 def _replicas(row: Row, cluster: Cluster, ranks: int) -> int:
@@ -92,6 +98,10 @@ def _replicas(row: Row, cluster: Cluster, ranks: int) -> int:
     """
     text = f"{row.get('framework', '')} {row.get('notes', '')} {row.get('zero', '')}".lower()
     told = re.search(r"dp_replicate\D{1,10}(\d+)", text)
+    shards = re.search(r"\bfsdp\s*=\s*(\d+)", text)
+    if shards and not told:
+        copies = ranks // int(shards[1])
+        return copies if copies and ranks % copies == 0 and _zero(row) == 3 else 1
     if not told and not re.search(r"hsdp|hybrid[ _-]?shard", text):
         return 1
     copies = int(told[1]) if told else cluster.gpus // cluster.gpus_per_node

@@ -11,10 +11,12 @@ from typing import Any
 from gputop_analysis.catalog import model as known_model
 from gputop_analysis.catalog.gpu_names import find_gpu
 from gputop_analysis.catalog.params import params
+from gputop_analysis.planner.frameworks import Framework, named, of_text
 from gputop_analysis.planner.job import Habits
 from gputop_analysis.vram.setup import ModelShape
 
 Row = Mapping[str, str]
+OF_MEGATRON = ("megatron", "megatron-deepspeed", "deepspeed")
 _MLA = re.compile(r"MLA (\d+)/(\d+)/(\d+)/(\d+)/(\d+)")
 
 
@@ -49,46 +51,61 @@ def shape_of(row: Row) -> ModelShape:
     return shape
 
 
-def habits_of(row: Row, dtype: str) -> Habits:
-    """What the named framework does. Megatron-LM before 2022 (fp16 on V100 and A100) had no flash
-    attention and reduced gradients after the backward; nanotron balances stages and fuses little;
-    FSDP and Megatron-Core overlap; plain PyTorch (torchtitan, FSDP) fuses what torch.compile does.
-
-    With pipeline stages nanotron spends about 3.4 ms of a layer on each tensor-parallel rank,
-    whatever the model (1B to 80B), the stages (2 to 8) and the ranks (2 to 32): the Ultra-Scale
-    Playbook's sweep; why is not known.
+def framework_of(row: Row) -> Framework:
+    """The framework that a row names; Megatron-LM where it names none that is known. Rows of V100
+    and A100 are of the time before Megatron-Core, unless they say otherwise.
     """
-    framework, notes = (row.get("framework") or "").lower(), (row.get("notes") or "").lower()
+    text = row.get("framework") or ""
+    found = of_text(text)
     gpu = find_gpu(row.get("gpu_model", ""))
     old = gpu is not None and gpu.chip in ("v100", "p100", "a100")
-    megatron = "megatron" in framework or "deepspeed" in framework
-    early = megatron and old and "nemo" not in framework and "core" not in framework
-    fused_loss = "ce fusion" in notes or "fused ce" in notes or "liger" in notes
-    if "nanotron" in framework:
-        return Habits(
-            overlap_gradients=False, balanced_stages=True, fused_elementwise=False, fused_accumulation=False,
-            pipeline_sync_ms=0.8, pipelined_tensor_ms=3.4,
-        )  # fmt: skip
-    if early:
-        return Habits(
-            attention="eager", overlap_gradients=False, pipeline_sync_ms=0.8,
-            gradient_bytes=2 if dtype == "fp16" and (row.get("zero") or "0") == "0" else 4,
-            split_pipeline_messages="deepspeed" not in framework, fused_accumulation="deepspeed" not in framework,
-        )  # fmt: skip
-    if "foundry" in framework or "composer" in framework:
-        return Habits(attention="flash-1", fused_elementwise=False, fused_accumulation=False)
-    plain = any(name in framework for name in ("titan", "fsdp", "hsdp"))
-    return Habits(
-        attention="flash-3" if megatron or "nemo" in framework else "flash",
-        overlap_gradients="overlaps disabled" not in notes,
-        fused_elementwise=not plain or "compile" in notes,
-        fused_accumulation=not plain,
-        recomputes_products="titan" in framework,
-        overlap_expert_parallel="dualpipe" in f"{framework} {notes}",
-        overlap_tensor_parallel="nemo" in framework
+    if old and found is not None and found.name in OF_MEGATRON and "core" not in text.lower():
+        return replace(named("megatron==early"), recipe=found.recipe)
+    return found or named("megatron")
+
+
+def habits_of(row: Row, dtype: str) -> Habits:
+    """What the named framework does (data/frameworks.csv), and what the notes say of this run."""
+    framework = framework_of(row)
+    text, notes = (row.get("framework") or "").lower(), (row.get("notes") or "").lower()
+    found = framework.habits
+    if framework.release == "early":
+        halves = dtype == "fp16" and (row.get("zero") or "0") == "0"
+        staged = "deepspeed" not in text
+        return replace(
+            found,
+            gradient_bytes=2 if halves else 4,
+            split_pipeline_messages=staged,
+            fused_accumulation=staged,
+        )
+    if framework.name == "nanotron":
+        return found
+    said = {
+        "overlap_gradients": "overlaps disabled" not in notes and found.overlap_gradients,
+        "fused_elementwise": found.fused_elementwise or "compile" in notes,
+        "overlap_expert_parallel": found.overlap_expert_parallel
+        or bool(re.search(r"dualpipe|moe_a2a_overlap|overlap_moe", f"{text} {notes}")),
+        "overlap_tensor_parallel": found.overlap_tensor_parallel
         or bool(re.search(r"tp-comm-overlap on|async[ -]?tp", notes)),
-        fused_loss=fused_loss,
-    )
+        "fused_loss": bool(re.search(r"ce fusion|fused ce|liger", notes)),
+        "dispatcher": _dispatcher(notes) or found.dispatcher,
+        "cuda_graphs": _graphs(notes) or found.cuda_graphs,
+    }
+    return replace(found, **said)
+
+
+def _dispatcher(notes: str) -> str:
+    if re.search(r"deepep|hybridep|\bflex\b", notes):
+        return "deepep"
+    return "allgather" if re.search(r"dispatcher\W+all-?gather", notes) else ""
+
+
+def _graphs(notes: str) -> str:
+    if not re.search(r"cuda[ _-]?graph", notes) or re.search(
+        r"(no|without) cuda[ _-]?graph", notes
+    ):
+        return ""
+    return "full" if re.search(r"full[ _-]iteration|full cuda", notes) else "partial"
 
 
 def _heads_of(hidden: int) -> int:

@@ -12,7 +12,7 @@ from gputop_analysis.planner.hardware import Cluster, cluster
 from gputop_analysis.planner.job import Job, trainable_share
 from gputop_analysis.planner.layout import Layouts
 from gputop_analysis.planner.row_layout import layouts_of
-from gputop_analysis.planner.row_model import habits_of, shape_of
+from gputop_analysis.planner.row_model import framework_of, habits_of, shape_of
 
 Row = Mapping[str, str]
 MOST = 1e15
@@ -94,16 +94,10 @@ def job_of(row: Row) -> Job:
         dtype=dtype,
         trainable_share=trainable_share("lora" in (row.get("task") or "").lower()),
         expert_imbalance=1.0 if "capacity" in notes or "balanced" in notes else 1.1,
-        recipe=_recipe(row),
+        recipe=framework_of(row).recipe,
+        framework=framework_of(row).name,
         habits=habits,
     )
-
-
-def _recipe(row: Row) -> str:
-    framework = (row.get("framework") or "").lower()
-    if own := next((name for name in ("deepspeed", "nanotron") if name in framework), ""):
-        return own
-    return "torchtitan" if any(name in framework for name in ("fsdp", "titan")) else "megatron"
 
 
 _DTYPES = (

@@ -75,12 +75,21 @@ class Plan:
 
     def interval(self, index: int) -> tuple[float, float]:
         """Factors on ``seconds`` that hold the truth in 80 % of cases."""
-        return self.interval_of(self.layouts.row(index))
+        if self.calibration.interval:
+            return self.calibration.interval
+        layout = self.layouts.row(index)
+        if self.calibration.rows:
+            return intervals.after_one_run(layout, self.cluster.gpus_per_node)
+        rest = float(intervals.rest_share(self.parts.take([index]))[0])
+        return intervals.uncalibrated(rest, self.never_calibrated(index))
 
-    def interval_of(self, layout: dict[str, int | bool]) -> tuple[float, float]:
-        """The same for a configuration by its values."""
-        known = intervals.after_one_run if self.calibration.rows else intervals.uncalibrated
-        return self.calibration.interval or known(layout, self.cluster.gpus_per_node)
+    def never_calibrated(self, index: int) -> tuple[str, ...]:
+        """What of a configuration no published run was like, in words; it widens the interval.
+        Empty once a run of one's own has corrected the prediction.
+        """
+        if self.calibration.rows:
+            return ()
+        return intervals.new_axes(self.job, self.cluster, self.layouts.row(index))
 
     @property
     def nearest(self) -> Ints:

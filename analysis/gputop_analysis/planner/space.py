@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
@@ -65,8 +66,8 @@ def _grid(job: Job, cluster: Cluster, limits: Limits) -> Layouts:
         for n in limits.tp or _divisors(model.heads)
         if n <= gpus and (limits.tp or n <= cluster.gpus_per_node)
     ]
-    pp = [n for n in limits.pp or _divisors(model.layers) if n <= gpus]
-    vpp = limits.vpp or tuple(n for n in _divisors(model.layers) if n <= limits.most_vpp)
+    pp = [n for n in limits.pp or _divisors(gpus) if n <= min(gpus, model.layers)]
+    vpp = limits.vpp or tuple(range(1, limits.most_vpp + 1))
     cp = limits.cp or (tuple(_powers(min(gpus, 64))) if job.seq >= limits.long_sequence else (1,))
     ep = limits.ep or (
         tuple(n for n in _divisors(model.experts) if n <= gpus) if model.experts else (1,)
@@ -75,42 +76,54 @@ def _grid(job: Job, cluster: Cluster, limits: Limits) -> Layouts:
         n for n in _divisors(job.global_batch) if n <= limits.most_micro_batch
     )
     degrees = _mesh({"tp": tp, "pp": pp, "cp": cp, "ep": ep})
-    degrees = {name: values[_possible(degrees, gpus)] for name, values in degrees.items()}
-    rest = _mesh(
-        {
-            "vpp": vpp,
-            "micro_batch": micro,
-            "zero": limits.zero,
-            "recompute": limits.recompute,
-            "replicas": limits.replicas or _copies(cluster),
-            "zero_bubble": limits.zero_bubble,
-        }
-    )
-    kept = (rest["replicas"] == 1) | (rest["zero"] == 3)
-    rest = {name: values[kept] for name, values in rest.items()}
-    many, few = len(degrees["tp"]), len(rest["vpp"])
-    values = {name: np.repeat(column, few) for name, column in degrees.items()}
-    values |= {name: np.tile(column, many) for name, column in rest.items()}
+    usable = _possible(degrees, gpus)
+    rest = {
+        "vpp": vpp,
+        "micro_batch": micro,
+        "zero": limits.zero,
+        "recompute": limits.recompute,
+        "replicas": limits.replicas or _copies(cluster),
+        "zero_bubble": limits.zero_bubble,
+    }
+    sharded = job.recipe == "torchtitan" or (limits.zero == (3,) and bool(limits.pp))
+    staged = rest if sharded else _without_fsdp(rest)
+    found = []
+    for stages, kinds in ((degrees["pp"] == 1, _whole(rest, limits)), (degrees["pp"] > 1, staged)):
+        mine = {name: values[usable & stages] for name, values in degrees.items()}
+        found.append(_crossed(mine, _mesh(kinds)))
+    values = {name: np.concatenate([one[name] for one in found]) for name in found[0]}
     values["sequence_parallel"] = values["tp"] > 1
-    tried = _tried(job, values, cluster.gpus, limits)
+    tried = (values["replicas"] == 1) | (values["zero"] == 3)
+    tried &= _stages_tried(job, values, limits)
     return Layouts.of(**{name: column[tried] for name, column in values.items()})
 
 
-def _tried(job: Job, values: dict[str, np.ndarray], gpus: int, limits: Limits) -> np.ndarray:
-    """What is tried unless it is asked for: stages of equal length, no FSDP in a pipeline, experts
-    beside tensors and not folded over them. The rules allow the others, but no measured run has
-    told the cost model of them.
+def _whole(rest: dict[str, Any], limits: Limits) -> dict[str, Any]:
+    """What is tried without pipeline stages: nothing to interleave, unless it is asked for."""
+    return rest if limits.vpp else rest | {"vpp": (1,)}
+
+
+def _without_fsdp(rest: dict[str, Any]) -> dict[str, Any]:
+    """What is tried with pipeline stages: FSDP only with torchtitan and where it is asked for."""
+    return rest | {"zero": tuple(stage for stage in rest["zero"] if stage != 3)}
+
+
+def _crossed(degrees: dict[str, np.ndarray], rest: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Each of ``degrees`` with each of ``rest``."""
+    many, few = len(degrees["tp"]), len(rest["vpp"])
+    values = {name: np.repeat(column, few) for name, column in degrees.items()}
+    return values | {name: np.tile(column, many) for name, column in rest.items()}
+
+
+def _stages_tried(job: Job, values: dict[str, np.ndarray], limits: Limits) -> np.ndarray:
+    """Which numbers of stages and chunks are tried: those that divide the layers, and uneven ones
+    in which every stage lacks at most one layer; all where ``vpp`` is asked for.
     """
-    tried = np.ones(len(values["tp"]), bool)
-    if not limits.vpp:
-        alone = (values["vpp"] == 1) & bool(limits.pp)
-        tried &= alone | (job.model.layers % (values["pp"] * values["vpp"]) == 0)
-    if not (limits.zero == (3,) and limits.pp):
-        tried &= (values["pp"] == 1) | (values["zero"] != 3)
-    if not limits.ep:
-        ranks = gpus // (values["tp"] * values["pp"]) // values["replicas"]
-        tried &= ranks % values["ep"] == 0
-    return tried
+    if limits.vpp:
+        return np.ones(len(values["pp"]), bool)
+    chunks = values["pp"] * values["vpp"]
+    lacking = np.ceil(job.model.layers / chunks) * chunks - job.model.layers
+    return (lacking == 0) | (lacking < values["pp"])
 
 
 def _copies(cluster: Cluster) -> tuple[int, ...]:

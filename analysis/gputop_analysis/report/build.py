@@ -15,6 +15,7 @@ from gputop_analysis.numerics import Numerics, numerics
 from gputop_analysis.overview import RunSummary, Verdict
 from gputop_analysis.own_work import OwnWork, own_work
 from gputop_analysis.rank_table import RankTable, rank_table
+from gputop_analysis.startup import Startup, startup
 from gputop_analysis.summary import summarise
 from gputop_analysis.verdict import verdict
 from gputop_analysis.view import RunView
@@ -98,6 +99,11 @@ class Report:
     def goodput(self) -> Goodput | None:
         """Time of the session by what it was good for; None before any step."""
         return goodput(self.record, self.summary.now_ns)
+
+    @cached_property
+    def startup(self) -> Startup | None:
+        """The way to the first step."""
+        return startup(self.record, self.summary.now_ns)
 
     @cached_property
     def own_work(self) -> OwnWork | None:

@@ -82,6 +82,7 @@ def as_data(report: Report) -> dict[str, Any]:
         "verdict": _verdict(report),
         "budget": _budget(report),
         "goodput": _goodput(report),
+        "startup": _startup(report),
         "numerics": _numerics(report),
         "balance": _balance(report),
         "energy": _energy(report),
@@ -170,6 +171,26 @@ def _goodput(report: Report) -> dict[str, Any] | None:
         "session_s": goodput.session_ns / 1e9,
         "parts_s": seconds,
         "restarts": goodput.restarts,
+    }
+
+
+def _startup(report: Report) -> dict[str, Any] | None:
+    startup = report.startup
+    if startup is None:
+        return None
+    return {
+        "rank": startup.rank,
+        "seconds": startup.seconds,
+        "first_step_done": startup.done,
+        "parts": [
+            {
+                "name": part.name,
+                "seconds": part.ns / 1e9,
+                "site": part.site or None,
+                "before": part.before or None,
+            }
+            for part in startup.parts
+        ],
     }
 
 

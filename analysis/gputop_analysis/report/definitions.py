@@ -39,6 +39,10 @@ _GOODPUT = (
     ),
     "every record of the first rank",
 )
+_STARTUP = (
+    "startup events, the first step record, host.json",
+    "the first process of the rank",
+)
 _WAITS = (
     "comm.wait_ns (DDP's timers), else arrivals in the flight recorder, else steps.comm_ns",
     "all steady steps that the ranks have in common",
@@ -260,6 +264,18 @@ DEFINITIONS: dict[str, Definition] = {
     ),
     "goodput.restarts": Definition("", "attempts after the first", *_GOODPUT),
     **{f"goodput.parts_s.{name}": Definition("s", text, *_GOODPUT) for name, text in PARTS.items()},
+    "startup.rank": Definition(
+        "", "the rank whose start it is: the first one", "file name of the step records", "the file"
+    ),
+    "startup.seconds": Definition(
+        "s", "from the command's start to the end of the first step, or to now", *_STARTUP
+    ),
+    "startup.parts.*.seconds": Definition(
+        "s",
+        "time in that milestone and in no other that says more, or between two; of the first step "
+        "its phases; together startup.seconds",
+        *_STARTUP,
+    ),
     "numerics.rank": Definition(
         "",
         "the rank whose loss is judged: the first one",

@@ -66,12 +66,14 @@ def numbers(data: dict[str, Any]) -> Iterator[tuple[str, float | None]]:
 
 
 def definition(name: str) -> Definition | None:
-    """The definition of a dotted name: the number of a rank or a GPU and the name of a phase stand
-    for any.
+    """The definition of a dotted name: the number of a rank, a GPU or a part and the name of a
+    phase stand for any.
     """
     parts = name.split(".")
     if parts[0] in ("ranks", "gpus"):
         parts[1] = "*"
+    if parts[:2] == ["startup", "parts"]:
+        parts[2] = "*"
     if len(parts) > 1 and parts[-2] == "phases_mean_ms":
         parts[-1] = "*"
     return DEFINITIONS.get(".".join(parts))

@@ -118,6 +118,7 @@ def _header(report: Report, width: int, colour: bool) -> Iterator[str]:
     yield f"{'steps':<9} {done(s)}, {size(s)}, {duration(s.duration_s)}"
     yield f"{'speed':<9} {speed(s)}"
     yield f"{'step':<9} p50 {ms(s.step_time_p50_ms)} ms, p95 {ms(s.step_time_p95_ms)} ms"
+    yield from _startup(report, width)
     if s.own_cost is not None:
         yield f"{'gputop':<9} {s.own_cost.words}"
     if said := own_work(report.own_work):
@@ -127,6 +128,17 @@ def _header(report: Report, width: int, colour: bool) -> Iterator[str]:
 def _damaged(report: Report, width: int) -> Iterator[str]:
     if damage := report.record.damage.told():
         yield from textwrap.wrap(f"{'damaged':<9} {damage}", width, subsequent_indent=" " * 10)
+
+
+def _startup(report: Report, width: int) -> Iterator[str]:
+    if (startup := report.startup) is None or not startup.has_milestones:
+        return
+    until = "until the first step" if startup.done else "without a first step"
+    yield from textwrap.wrap(
+        f"{'start-up':<9} {duration(startup.seconds)} {until}: {startup.words()}",
+        width,
+        subsequent_indent=" " * 10,
+    )
 
 
 def _phases(report: Report, width: int, colour: bool) -> Iterator[str]:
@@ -183,7 +195,7 @@ def _ranks(report: Report, width: int, colour: bool) -> Iterator[str]:
     head = (
         _rank_line(
             "rank",
-            "steps",
+            steps="steps",
             p50="p50 ms",
             p95="p95 ms",
             wait="mean wait",
@@ -197,17 +209,23 @@ def _ranks(report: Report, width: int, colour: bool) -> Iterator[str]:
     shown, note = ranks_to_show(ranks, RANKS_SHOWN)
     for r in shown:
         peak = gib(r.peak_allocated_gib if on_gpu else r.peak_rss_gib)
-        times = ms(r.step_time_p50_ms), ms(r.step_time_p95_ms), ms(r.wait_mean_ms)
-        yield (
-            _rank_line(str(r.rank), f"{r.steps:,}", *times, peak, f"{r.dropped_records:,}", wide)
-            + f"  {r.host[:14]}"
+        columns = _rank_line(
+            str(r.rank),
+            steps=f"{r.steps:,}",
+            p50=ms(r.step_time_p50_ms),
+            p95=ms(r.step_time_p95_ms),
+            wait=ms(r.wait_mean_ms),
+            memory=peak,
+            dropped=f"{r.dropped_records:,}",
+            wide=wide,
         )
+        yield f"{columns}  {r.host[:14]}"
     for sentence in (note, balance(report.rank_table)):
         yield from textwrap.wrap(sentence, width, initial_indent="     ", subsequent_indent="     ")
 
 
 def _rank_line(
-    rank: str, steps: str, p50: str, p95: str, wait: str, memory: str, dropped: str, wide: bool
+    rank: str, *, steps: str, p50: str, p95: str, wait: str, memory: str, dropped: str, wide: bool
 ) -> str:
     """The two least needed columns go where there is no room."""
     tail, lost = (f"{p95:>9}", f"{dropped:>9}") if wide else ("", "")

@@ -29,6 +29,16 @@ class Estimate:
     nccl: int
     interval_pct: tuple[float, float]
     fits: tuple[Fit, ...]
+    typical_pct: tuple[float, float] | None = None
+    """Percent of the reserved memory between which half of the measurements lay; None: the tier
+    was not measured on enough sources.
+    """
+    uncalibrated: tuple[str, ...] = ()
+    """What of the setup no measured run had; it makes ``interval_pct`` wider."""
+    most_reserved: int = 0
+    """Reserved bytes by what the setup leaves open, where that is more than the estimate; 0: no
+    more.
+    """
     levers: tuple[Lever, ...] = ()
     gpu: str = ""
     """The GPU that ``max_micro_batch`` is for: the one asked about, or the smallest that fits."""
@@ -46,6 +56,12 @@ class Estimate:
         """Bytes that the process takes on its GPU, as the driver counts."""
         return self.peak.reserved + self.context + self.nccl
 
+    @property
+    def at_most(self) -> int:
+        """Device total, bytes, below which 19 of 20 runs lie, whatever the setup leaves open."""
+        reserved = max(self.peak.reserved, self.most_reserved)
+        return round(reserved * (1 + self.interval_pct[1] / 100)) + self.context + self.nccl
+
     def to_json(self) -> dict[str, Any]:
         """Plain values under stable names; sizes in GiB (2^30)."""
         peak = self.peak
@@ -57,6 +73,9 @@ class Estimate:
             "breakdown_gib": {name: gib(size) for name, size in peak.breakdown.items()},
             "peak_operation": peak.operation,
             "interval_pct": list(self.interval_pct),
+            "typical_pct": list(self.typical_pct) if self.typical_pct else None,
+            "needs_at_most_gib": gib(self.at_most),
+            "uncalibrated": list(self.uncalibrated),
             "fits": [_fit(fit) for fit in self.fits],
             "levers": [_lever(lever) for lever in self.levers],
             "max_micro_batch": self.max_micro_batch,

@@ -1,5 +1,6 @@
 """How far an estimate may be off: from the errors that each tier made on published measurements.
 
+The formula's are in ``residuals``, source by source. Of traces and profiles, measured on few sources:
 ``vram_intervals.json`` is written by ``bench/vram_accuracy.py --write-intervals`` as ``{tier:
 {kind: [lo_pct, hi_pct, n]}}``: the 5th and 95th percentile of (measured - estimated) / estimated,
 and the number of runs. They are runs whose reserved memory or device total was measured; where a
@@ -14,6 +15,7 @@ import json
 from functools import cache
 
 from gputop_analysis import data
+from gputop_analysis.vram.residuals import axes, spread
 from gputop_analysis.vram.setup import Setup
 
 ENOUGH = 5
@@ -42,17 +44,11 @@ def kind(setup: Setup) -> str:
 
 
 def case(setup: Setup) -> str:
-    """The kind, apart where runs need more than is known why.
-
-    That is where a kernel computes the loss over whole logits, and in nanotron's pipelines.
+    """The kind, apart where a kernel computes the loss over whole logits: these runs need more than
+    is known why.
     """
-    if setup.kernels and setup.loss == "plain":
-        return f"{kind(setup)}, loss kernel over whole logits"
-    return (
-        f"{kind(setup)}, nanotron"
-        if setup.recipe == "nanotron" and setup.parallel.pp > 1
-        else kind(setup)
-    )
+    apart = setup.kernels and setup.loss == "plain"
+    return f"{kind(setup)}, loss kernel over whole logits" if apart else kind(setup)
 
 
 def interval(setup: Setup, tier: str) -> tuple[float, float]:
@@ -61,6 +57,9 @@ def interval(setup: Setup, tier: str) -> tuple[float, float]:
 
     Where they were few, it is never narrower than ``LEAST``.
     """
+    if tier == "formula":
+        found = spread(axes(setup))
+        return found.low, found.high
     rows = _table().get(tier, {})
     for name in (case(setup), kind(setup), "all"):
         low, high, count = rows.get(name, (0.0, 0.0, 0))

@@ -43,6 +43,14 @@ class Option(NamedTuple):
 
 OPTIONS: tuple[Option, ...] = (
     Option("seq", "Training", "count", 2048, "tokens of a sequence"),
+    Option(
+        "lengths",
+        "Training",
+        "choice",
+        "",
+        "fixed: packed or padded to seq; varied: batches as long as their longest text",
+        vocabulary.LENGTHS,
+    ),
     Option("micro_batch", "Training", "count", 1, "sequences of one forward pass on one GPU"),
     Option("accumulation", "Training", "count", 1, "micro-batches of one optimizer step"),
     Option("dtype", "Training", "choice", "bf16", "type of the computation", vocabulary.DTYPES),

@@ -1,11 +1,11 @@
 """The caching allocator without options, or with expandable segments, in one loop: far faster than
 ``allocator``.
 
-Written for speed, which is why it repeats the rules of ``allocator`` and ``blocks``: a method call
-for each event costs more than the work. Blocks are numbers, lists say what lies before and after
+Written for speed, which is why it repeats the rules of ``allocator`` and ``blocks``: an object a
+block costs more than the work. Blocks are numbers, lists say what lies before and after
 each, and free ones lie in bins by their size. A training step asks for the same few sizes again and
 again: each storage knows the bin of its size, where two of three requests find a block and three of
-four blocks go back to.
+four blocks go back to. Only what is left calls a method.
 
 With expandable segments a pool is one range of addresses. A free block at its end serves only what
 fits in no other one (``find_free_block`` of ``CUDACachingAllocator.cpp`` passes it over, since it
@@ -62,11 +62,29 @@ class _Pool(NamedTuple):
     def copy(self) -> _Pool:
         return _Pool({size: spots.copy() for size, spots in self.bins.items()}, self.sizes.copy())
 
+    def smallest_with(self, size: int) -> int:
+        """The least size of a free block that is at least ``size``; 0: no block is."""
+        for index in range(bisect_left(self.sizes, size), len(self.sizes)):
+            if self.bins[self.sizes[index]]:
+                return self.sizes[index]
+        return 0
+
+    def add(self, size: int, spot: int) -> None:
+        if size in self.bins:
+            insort(self.bins[size], spot)
+        else:
+            self.bins[size] = [spot]
+            insort(self.sizes, size)
+
+    def drop_bin(self, size: int) -> None:
+        del self.bins[size], self.sizes[bisect_left(self.sizes, size)]
+
 
 @dataclass(slots=True)
 class _State:
     """How things stand after some events; blocks are indices of lists, 0 stands for none."""
 
+    playback: Playback
     pools: list[_Pool]
     """For each stream that of small blocks, then for each that of large ones."""
     block: list[int]
@@ -93,8 +111,176 @@ class _State:
 
     def copy(self) -> _State:
         lists = ("block", "whole", "size", "spot", "before", "after", "free", "tails")
-        own = {name: getattr(self, name).copy() for name in lists}
-        return replace(self, pools=[pool.copy() for pool in self.pools], **own)
+        copies = {name: getattr(self, name).copy() for name in lists}
+        return replace(self, pools=[pool.copy() for pool in self.pools], **copies)
+
+    def play(self, limit: int, pause: bool = False) -> bool:
+        """The events that are left, up to one that runs out of memory, or with ``pause`` up to one
+        that reaches the limit.
+
+        Whether none did.
+        """
+        playback = self.playback
+        kind, events = playback.kind, playback.events
+        bin_of = [self.pools[pool].bins[size] for size, pool in playback.kinds]
+        block_of, whole, spot_of = self.block, self.whole, self.spot
+        before, after, free = self.before, self.after, self.free
+        for event in events[self.done :] if self.done else events:
+            if event > 0:
+                spots = bin_of[kind[event]]
+                if spots:
+                    block_of[event] = block = spots.pop(0) & _NUMBER
+                    free[block] = False
+                elif not self._allocate(event, limit, pause):
+                    return False
+            else:
+                block = block_of[-event]
+                if free[after[block]] or free[before[block]] or -event in whole:
+                    self._release(-event)
+                else:
+                    free[block] = True
+                    insort(bin_of[kind[-event]], spot_of[block])
+        self.done = len(events)
+        return True
+
+    def _allocate(self, storage: int, limit: int, pause: bool) -> bool:
+        """A larger block than asked for, or one of a new segment; False: there is no room."""
+        playback = self.playback
+        size, pool = playback.kinds[playback.kind[storage]]
+        block = self._take(pool, size)
+        if not block and playback.expandable:
+            block = self._at_the_end(pool, size)
+            self._note_reserved(storage, pool)
+        elif not block:
+            segment = _segment(size)
+            if self.reserved + segment > limit:
+                if pause:
+                    self.done = playback.events.index(storage, self.done)
+                    return False
+                self._give_back()
+                if self.reserved + segment > limit:
+                    self.oom = storage
+                    return False
+            block = self._append(segment, self.fresh)
+            self.fresh += segment + 1
+            self.reserved += segment
+            self._note_reserved(storage, pool)
+        self.block[storage] = block
+        surplus = self.size[block] - size
+        splits = playback.expandable or pool < playback.streams
+        if surplus > SMALL or (surplus and splits):
+            self._split(block, pool, size)
+        elif surplus:
+            self.whole[storage] = self.size[block]
+        return True
+
+    def _take(self, pool: int, size: int) -> int:
+        """The free block that fits best, taken out; 0: none fits."""
+        free_blocks = self.pools[pool]
+        fitting = free_blocks.smallest_with(size)
+        if not fitting:
+            return 0
+        spots = free_blocks.bins[fitting]
+        block = spots.pop(0) & _NUMBER
+        self.free[block] = False
+        if not spots and fitting not in self.playback.asked:
+            free_blocks.drop_bin(fitting)
+        return block
+
+    def _note_reserved(self, storage: int, pool: int) -> None:
+        if self.reserved > self.most:
+            self.most = self.reserved
+            if pool >= self.playback.streams or not self.at_most:
+                self.at_most = storage
+
+    def _split(self, block: int, pool: int, size: int) -> None:
+        """Keep ``size`` of a block; what is left becomes a free block after it."""
+        following = self.after[block]
+        surplus = self.size[block] - size
+        self.size[block] = size
+        remainder = self._append(surplus, (self.spot[block] >> _AT) + size)
+        self.before[remainder] = block
+        self.after[remainder] = following
+        self.before[following] = self.after[block] = remainder
+        self._set_free(remainder, pool)
+
+    def _release(self, storage: int) -> None:
+        """A block goes back and is merged with its free neighbours."""
+        playback = self.playback
+        pool = playback.kinds[playback.kind[storage]][1]
+        block = self.block[storage]
+        following, preceding = self.after[block], self.before[block]
+        if following and self.free[following]:
+            self.free[following] = False
+            if self.after[following] or not playback.expandable:
+                self._remove(following, pool)
+            self.size[block] += self.size[following]
+            self.after[block] = following = self.after[following]
+            self.before[following] = block
+        if preceding and self.free[preceding]:
+            self._remove(preceding, pool)
+            self.size[preceding] += self.size[block]
+            self.after[preceding] = following
+            self.before[following] = block = preceding
+        self._set_free(block, pool)
+
+    def _remove(self, block: int, pool: int) -> None:
+        """A free block leaves its bin."""
+        free_blocks, size = self.pools[pool], self.size[block]
+        spots = free_blocks.bins[size]
+        del spots[bisect_left(spots, self.spot[block])]
+        if not spots and size not in self.playback.asked:
+            free_blocks.drop_bin(size)
+
+    def _set_free(self, block: int, pool: int) -> None:
+        self.free[block] = True
+        if self.playback.expandable and not self.after[block]:
+            self.tails[pool] = block
+        else:
+            self.pools[pool].add(self.size[block], self.spot[block])
+
+    def _at_the_end(self, pool: int, size: int) -> int:
+        """The last block of a pool, taken out, with at least ``size`` after mapping pages."""
+        page = _LARGE_SEGMENT if pool >= self.playback.streams else SMALL_SEGMENT
+        last = self.tails[pool]
+        if last and self.free[last]:
+            lacks = max(size - self.size[last], 0)
+            mapped = -(-lacks // page) * page
+            self.size[last] += mapped
+            self.free[last] = False
+            self.reserved += mapped
+            return last
+        mapped = -(-size // page) * page
+        end = (self.spot[last] >> _AT) + self.size[last] if last else 0
+        block = self._append(mapped, end)
+        self.before[block] = last
+        if last:
+            self.after[last] = block
+        self.tails[pool] = block
+        self.reserved += mapped
+        return block
+
+    def _append(self, size: int, address: int) -> int:
+        """The number of a new block that is in use and stands alone."""
+        block = len(self.size)
+        self.size.append(size)
+        self.spot.append(address << _AT | block)
+        self.before.append(0)
+        self.after.append(0)
+        self.free.append(False)
+        return block
+
+    def _give_back(self) -> None:
+        """Drop the segments that are free from end to end."""
+        self.retries += 1
+        for bins, _ in self.pools:
+            for size, spots in bins.items():
+                shared = [spot for spot in spots if self._has_neighbour(spot & _NUMBER)]
+                self.reserved -= size * (len(spots) - len(shared))
+                spots[:] = shared
+
+    def _has_neighbour(self, block: int) -> bool:
+        return bool(self.before[block] or self.after[block])
 
 
 class Playback:
@@ -142,194 +328,23 @@ class Playback:
         )
         state = state or self._start()
         for stop in remember:
-            if stop >= limit or _play(state, self, stop, pause=True):
+            if stop >= limit or state.play(stop, pause=True):
                 break
             if not self._moments or self._moments[-1].done < state.done:
                 self._moments.append(state.copy())
-        _play(state, self, limit)
+        state.play(limit)
         return Played(state.whole, state.most, state.at_most, state.retries, state.oom)
 
     def _start(self) -> _State:
         pools = [_Pool({}, []) for _ in range(2 * self.streams)]
-        for size, which in sorted(set(self.kinds)):
-            pools[which].bins[size] = []
-            pools[which].sizes.append(size)
-        state = _State(pools, [0] * len(self.kind), tails=[0] * len(pools))
-        state.free[0] = self.expandable  # so that a block with no neighbour is looked at twice
+        for size, pool in sorted(set(self.kinds)):
+            pools[pool].bins[size] = []
+            pools[pool].sizes.append(size)
+        state = _State(self, pools, [0] * len(self.kind), tails=[0] * len(pools))
+        state.free[0] = (
+            self.expandable
+        )  # so that a block with no neighbour is released by `_release`
         return state
-
-
-def _play(state: _State, playback: Playback, limit: int, pause: bool = False) -> bool:
-    """The events that are left, up to one that runs out of memory, or with ``pause`` up to one that
-    reaches the limit.
-
-    Whether none did.
-    """
-    kind, kinds, streams, asked = playback.kind, playback.kinds, playback.streams, playback.asked
-    pools, block_of, whole = state.pools, state.block, state.whole
-    size_of, spot_of, before, after, free = (
-        state.size,
-        state.spot,
-        state.before,
-        state.after,
-        state.free,
-    )
-    bin_of = [pools[which].bins[size] for size, which in kinds]
-    grows, tails = playback.expandable, state.tails
-    for event in playback.events[state.done :] if state.done else playback.events:
-        if event > 0:
-            spots = bin_of[kind[event]]
-            if spots:
-                block = spots.pop(0) & _NUMBER
-                free[block] = False
-                block_of[event] = block
-                continue
-            size, which = kinds[kind[event]]
-            bins, have = pools[which]
-            index, last = bisect_left(have, size), len(have)
-            while index < last and not (spots := bins[have[index]]):
-                index += 1
-            if index < last and spots:
-                found = have[index]
-                block = spots.pop(0) & _NUMBER
-                free[block] = False
-                if not spots and found not in asked:
-                    del bins[found], have[index]
-            elif grows:
-                block = _at_the_end(
-                    state, which, size, _LARGE_SEGMENT if which >= streams else SMALL_SEGMENT
-                )
-                found = size_of[block]
-                if state.reserved > state.most:
-                    state.most = state.reserved
-                    if which >= streams or not state.at_most:
-                        state.at_most = event
-            else:
-                found = _segment(size)
-                if state.reserved + found > limit:
-                    if pause:
-                        state.done = playback.events.index(event, state.done)
-                        return False
-                    _give_back(state)
-                    if state.reserved + found > limit:
-                        state.oom = event
-                        return False
-                block = _append(state, found, state.fresh)
-                state.fresh += found + 1
-                state.reserved += found
-                if state.reserved > state.most:
-                    state.most = state.reserved
-                    if which >= streams or not state.at_most:
-                        state.at_most = event
-            left = found - size
-            if left > SMALL or (left and (grows or which < streams)):
-                rest, at = len(size_of), (spot_of[block] >> _AT) + size
-                spot = at << _AT | rest
-                size_of[block] = size
-                size_of.append(left)
-                spot_of.append(spot)
-                before.append(block)
-                after.append(then := after[block])
-                free.append(True)
-                before[then] = after[block] = rest
-                if grows and not then:
-                    tails[which] = rest
-                elif left in bins:
-                    insort(bins[left], spot)
-                else:
-                    bins[left] = [spot]
-                    insort(have, left)
-            elif left:
-                whole[event] = found
-            block_of[event] = block
-        else:
-            block = block_of[-event]
-            then, first = after[block], before[block]
-            if not (free[then] or free[first] or -event in whole):
-                free[block] = True
-                insort(bin_of[kind[-event]], spot_of[block])
-                continue
-            which = kinds[kind[-event]][1]
-            bins, have = pools[which]
-            size = size_of[block]
-            if then and free[then]:
-                free[then] = False
-                other = size_of[then]
-                if after[then] or not grows:
-                    spots = bins[other]
-                    del spots[bisect_left(spots, spot_of[then])]
-                    if not spots and other not in asked:
-                        del bins[other], have[bisect_left(have, other)]
-                size += other
-                after[block] = then = after[then]
-                before[then] = block
-            if first and free[first]:
-                other = size_of[first]
-                spots = bins[other]
-                del spots[bisect_left(spots, spot_of[first])]
-                if not spots and other not in asked:
-                    del bins[other], have[bisect_left(have, other)]
-                size += other
-                after[first] = then
-                before[then] = block = first
-            size_of[block] = size
-            free[block] = True
-            if grows and not then:
-                tails[which] = block
-            elif size in bins:
-                insort(bins[size], spot_of[block])
-            else:
-                bins[size] = [spot_of[block]]
-                insort(have, size)
-    state.done = len(playback.events)
-    return True
-
-
-def _at_the_end(state: _State, which: int, size: int, page: int) -> int:
-    """The last block of a pool, taken out, with at least ``size`` after mapping pages."""
-    last = state.tails[which]
-    if last and state.free[last]:
-        lacks = size - state.size[last]
-        mapped = -(-lacks // page) * page if lacks > 0 else 0
-        state.size[last] += mapped
-        state.free[last] = False
-        state.reserved += mapped
-        return last
-    mapped = -(-size // page) * page
-    end = (state.spot[last] >> _AT) + state.size[last] if last else 0
-    block = _append(state, mapped, end)
-    state.free[block] = False
-    state.before[block] = last
-    if last:
-        state.after[last] = block
-    state.tails[which] = block
-    state.reserved += mapped
-    return block
-
-
-def _append(state: _State, size: int, at: int) -> int:
-    """The number of a new segment's one block."""
-    block = len(state.size)
-    state.size.append(size)
-    state.spot.append(at << _AT | block)
-    state.before.append(0)
-    state.after.append(0)
-    state.free.append(False)
-    return block
-
-
-def _give_back(state: _State) -> None:
-    """Drop the segments that are free from end to end."""
-    state.retries += 1
-    for bins, _ in state.pools:
-        for size, spots in bins.items():
-            kept = [
-                spot
-                for spot in spots
-                if state.before[spot & _NUMBER] or state.after[spot & _NUMBER]
-            ]
-            state.reserved -= size * (len(spots) - len(kept))
-            spots[:] = kept
 
 
 def _segment(size: int) -> int:

@@ -32,6 +32,7 @@ LOSSES = ("plain", "fused", "chunked")
 """``fused``: logits are never whole in memory (Liger, cut cross-entropy); ``chunked``: the loss
 goes piece by piece.
 """
+LENGTHS = ("", "fixed", "varied")
 RECIPES = ("transformers", "torchtitan", "megatron", "deepspeed", "nanotron", "plain")
 """Whose habits a run has where the options leave them open: dtype of the gradients, master weights,
 buffers.
@@ -159,6 +160,10 @@ class Setup:
     """Release of bitsandbytes with quantised weights, as ``0.41``; empty: a recent one."""
     modules_to_save: tuple[str, ...] = ()
     """Trained in full beside adapters, as peft has it: ``embeddings``, ``head``."""
+    lengths: str = ""
+    """``fixed`` (packed or padded to ``seq``), ``varied`` (each batch as long as its longest text,
+    ``seq`` at the most); empty: not said.
+    """
     allocator: str = ""
     """``PYTORCH_CUDA_ALLOC_CONF`` of the run."""
 

@@ -12,8 +12,15 @@ from gputop_analysis.vram.answer import Peak
 from gputop_analysis.vram.estimate import Estimate
 from gputop_analysis.vram.fits import Need, fits
 from gputop_analysis.vram.intervals import interval
+from gputop_analysis.vram.residuals import axes, spread
 from gputop_analysis.vram.setup import Setup
-from gputop_analysis.vram.tiers import Solver
+from gputop_analysis.vram.tiers import Solver, two_stacks
+
+WORTH_NAMING = 1.05
+OPEN_LENGTHS = (
+    "lengths are not said: for batches as long as their longest text, the upper end is what these "
+    "reserve; --lengths fixed or varied says it"
+)
 
 
 def sized(setup: Setup, solver: Solver, capacity: int | None = None) -> tuple[Estimate, Need]:
@@ -29,6 +36,8 @@ def sized(setup: Setup, solver: Solver, capacity: int | None = None) -> tuple[Es
     need = Need(peak.allocated, peak.reserved, _runs_in(setup, peak, solver))
     nccl = overhead.nccl(setup)
     room = None if capacity is None else max(capacity - overhead.CONTEXT - nccl, 0)
+    measured = spread(axes(setup)) if peak.tier == "formula" else None
+    most = _most_reserved(setup, peak)
     estimate = Estimate(
         setup=setup,
         peak=peak if room is None else _crowded(solver, peak, room),
@@ -36,10 +45,29 @@ def sized(setup: Setup, solver: Solver, capacity: int | None = None) -> tuple[Es
         nccl=nccl,
         interval_pct=interval(setup, peak.tier),
         fits=fits(setup, need),
+        typical_pct=measured and (measured.typical_low, measured.typical_high),
+        uncalibrated=measured.uncalibrated if measured else (),
+        most_reserved=most,
+        notes=(OPEN_LENGTHS,) if most else (),
         runs_in_capacity=None if room is None else need.within(room),
         sources=overhead.SOURCES if setup.parallel.world > 1 else overhead.SOURCES[:1],
     )
     return estimate, need
+
+
+def _most_reserved(setup: Setup, peak: Peak) -> int:
+    """Reserved bytes if batches turn out to be of varying length, where that is left open and more
+    by ``WORTH_NAMING``; else 0.
+    """
+    if peak.tier == "trace" or setup.lengths or setup.recipe != "transformers":
+        return 0
+    from gputop_analysis.vram import formula
+
+    if two_stacks(setup):
+        return 0
+    fixed, varied = (formula.peak(setup.but(lengths=one)).reserved for one in ("fixed", "varied"))
+    most = peak.reserved + varied - fixed
+    return most if most > WORTH_NAMING * peak.reserved else 0
 
 
 def _runs_in(setup: Setup, peak: Peak, solver: Solver) -> Callable[[int], bool]:

@@ -98,7 +98,7 @@ if on("float64"):
     wanted = list(model.parameters())
 optimizer = torch.optim.AdamW(wanted, 1e-3)
 steps = STEPS or 320
-trainer = Trainer(model, optimizer, batches, tokenizer, batches[:6])
+trainer = Trainer(model, optimizer, batches, tokenizer=tokenizer, valid=batches[:6])
 if on("anomaly"):
     torch.autograd.set_detect_anomaly(True)  # at: anomaly
 if on("profiler", "clean_profiler"):

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 
 class Trainer:
-    def __init__(self, model, optimizer, batches, tokenizer, valid, every=4):
+    def __init__(self, model, optimizer, batches, *, tokenizer, valid, every=4):
         self.model, self.optimizer, self.batches = model, optimizer, batches
         self.tokenizer, self.valid, self.every = tokenizer, valid, every
         self.ema, self.cost, self.done, self.handles = copy.deepcopy(model), Cost(), 0, []

@@ -8,6 +8,7 @@ from gputop_agent.runtime.session import OPTIMIZER, session
 from gputop_agent.timing import clock, sampling
 from gputop_agent.timing.step_state import open_step
 from gputop_agent.timing.steps import fold
+from gputop_agent.watchers import numerics
 
 from . import autograd, optimizer
 
@@ -70,6 +71,7 @@ def after_step(token, args, result):
             open_step.flags |= wire.F_SCALER_SKIP
             sampling.update_skipped(args[1])
         return
+    numerics.update_decided(is_skipped)
     if is_skipped:
         open_step.flags |= wire.F_SCALER_SKIP
         if len(args) > 1:

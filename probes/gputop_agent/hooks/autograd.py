@@ -13,7 +13,7 @@ from gputop_agent.timing import activation, batch, clock, device, events, roots,
 from gputop_agent.timing.clock import COMPUTE_CPU_NS, MICRO_BATCHES, SAMPLES, TOKENS, totals
 from gputop_agent.timing.step_state import open_step
 from gputop_agent.timing.steps import fold
-from gputop_agent.watchers import checkup, layers
+from gputop_agent.watchers import checkup, layers, numerics
 
 from . import optimizer
 
@@ -51,6 +51,10 @@ def before_backward(args, kwargs):
     totals[MICRO_BATCHES] += 1
     if open_step.inputs is not None:
         _count_inputs()
+    if args and not open_step.loss_is_known:
+        note_loss(args[0])
+    if numerics.watch.is_in and args:
+        guard.safely(numerics.before_backward, args[0])
     open_step.in_backward = True
     cpu_ns = thread_time_ns() if fold.probing else 0
     clock.enter(BACKWARD)
@@ -78,7 +82,7 @@ def _count_inputs():
 
 
 def after_backward(token, args, result):
-    """End the phase, read the loss."""
+    """End the phase."""
     depth, cpu_ns = token
     if layers.watch.look is not None:
         guard.safely(layers.watch.look.backward_ended)
@@ -88,14 +92,14 @@ def after_backward(token, args, result):
         totals[COMPUTE_CPU_NS] += thread_time_ns() - cpu_ns
     if session.cuda:
         device.timer.mark("backward_end")
+    if numerics.watch.is_in and args:
+        numerics.after_backward(args[0])
     _look_after(args)
 
 
 def _look_after(args):
     if open_step.flags & wire.F_OPT_IN_BACKWARD:
         open_step.pending = True
-    if args and not open_step.loss_is_known:
-        note_loss(args[0])
     open_step.loss_is_known = False
     if not roots.search.passes:
         steps.book_agent_time(roots.discover)
@@ -135,6 +139,8 @@ def after_grad(token, args, result):
     clock.unwind(token)
     open_step.in_backward = False
     if sentinel.by_grads:
+        if args:
+            note_loss(args[0])
         _look_after(args)
 
 
@@ -161,8 +167,11 @@ def note_loss(loss):
         if (
             not bound.count_dispatch_modes()
         ):  # reading a value is an operation that a user's mode would see
-            open_step.loss_sum += loss.item()
+            value = loss.item()
+            open_step.loss_sum += value
             open_step.loss_count += 1
+            if value - value != 0 or numerics.watch.is_armed:
+                numerics.loss_read(loss, value)
     elif session.cuda and loss.is_cuda:
         device.timer.late_scalar("loss", loss)
 

@@ -6,6 +6,7 @@ from gputop_agent.runtime import guard, late, modes
 from gputop_agent.runtime.session import OPTIMIZER, session
 from gputop_agent.timing import clock, device
 from gputop_agent.timing.step_state import open_step
+from gputop_agent.watchers import numerics
 
 
 def install(torch):
@@ -51,6 +52,8 @@ def after_norm(token, args, result):
     if type(result) is not session.torch.Tensor or result.numel() != 1:
         return
     if result.is_cpu:
-        open_step.grad_norm = result.detach().item()
+        norm = open_step.grad_norm = result.detach().item()
+        if norm - norm != 0:
+            numerics.norm_is_bad()
     elif session.cuda and result.is_cuda:
         device.timer.late_scalar("grad_norm", result)

@@ -2,11 +2,14 @@
 not the update.
 """
 
+from functools import partial
 from types import FunctionType, MethodType
 
 from gputop_agent.runtime import guard
 from gputop_agent.runtime.session import OTHER
 from gputop_agent.timing import clock
+
+_KINDS = FunctionType, MethodType, partial  # partial: Lightning's
 
 
 def timed(args, kwargs):
@@ -15,7 +18,7 @@ def timed(args, kwargs):
     ``args`` begins with the optimizer.
     """
     closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
-    if type(closure) not in (FunctionType, MethodType):
+    if type(closure) not in _KINDS:
         return None
     wrapped = _timed(closure)
     if "closure" in kwargs:

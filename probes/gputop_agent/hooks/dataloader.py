@@ -2,16 +2,18 @@
 workers).
 """
 
+import os
 import sys
 from time import monotonic_ns
 
+from gputop_agent import wire
 from gputop_agent.description import describe_loader
 from gputop_agent.runtime import guard, living
 from gputop_agent.runtime.session import DATA, EVAL, H2D, session
-from gputop_agent.timing import activation, batch, clock, device, events, sampling
+from gputop_agent.timing import activation, batch, clock, device, events, sampling, startup
 from gputop_agent.timing.clock import stack
 from gputop_agent.timing.step_state import open_step
-from gputop_agent.watchers import fetches, loader_places
+from gputop_agent.watchers import batch_origin, fetches, loader_places
 
 from . import optimizer
 
@@ -30,6 +32,8 @@ def install(torch):
         loader._get_iterator, before_iterator, after_iterator, may_start, always=True
     )
     guard.patch(loader, "_get_iterator", make)
+    if os.environ.get(wire.ENV_WATCH_NUMERICS) == "1":
+        batch_origin.note_samples(iterator)
 
 
 def before_fetch(args, kwargs):
@@ -74,7 +78,10 @@ def after_fetch(token, args, result):
 def before_iterator(args, kwargs):
     """Begin the phase. An epoch or an evaluation begins, which is to be measured."""
     sampling.measure_now()
-    return before_fetch(args, kwargs)
+    token = before_fetch(args, kwargs)
+    if token[0] < 0 and token[2]:
+        startup.batch_asked(token[1])
+    return token
 
 
 def after_iterator(token, args, result):
@@ -112,5 +119,8 @@ def _look_at(iterator, batch_or_none, spent_ns):
         open_step.loader = _descriptions.get(iterator)
         fetches.watch(iterator, open_step.loader if batch_or_none is not None else None)
         fetches.first_fetch(iterator, spent_ns)
+        batch_origin.fetched(iterator, batch_or_none)
+    elif batch_origin.batches.is_held and batch_or_none is not None:
+        batch_origin.fetched(iterator, batch_or_none)
     if session.want_batch and batch_or_none is not None:
         session.last_batch, session.want_batch = batch_or_none, False

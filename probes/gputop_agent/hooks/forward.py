@@ -123,10 +123,14 @@ def _restore(module, slot):
 def hook(module, trained=True):
     """Put a timer into the module's call slot. Returns whether there was none."""
     current = module.__dict__.get(_SLOT)
+    while type(current) is layer_slots.LayerSlot:
+        current = current.inner
     if type(current) is CallSlot:
         if current.module() is module:
             current.trained = current.trained or trained
             return False
+    current = module.__dict__.get(_SLOT)
+    if type(current) is CallSlot:
         current = None
     module.__dict__[_SLOT] = slot = CallSlot(module, trained, current)
     reference = slot.module

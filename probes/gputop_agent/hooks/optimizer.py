@@ -14,7 +14,7 @@ from gputop_agent.timing import activation, clock, device, events, roots, sampli
 from gputop_agent.timing.clock import MICRO_BATCHES, OPTIMIZER_STEPS, totals
 from gputop_agent.timing.step_state import open_step
 from gputop_agent.timing.steps import fold
-from gputop_agent.watchers import checkup, layers
+from gputop_agent.watchers import checkup, layers, numerics
 
 
 def install(torch):
@@ -83,6 +83,8 @@ def _begin(optimizer):
             checkup.before_update(optimizer)
         if layers.watch.look is not None:
             steps.book_agent_time(layers.watch.look.update_begins)
+        if numerics.watch.is_armed:
+            numerics.before_update(optimizer)
         open_step.optimizer_depth = len(clock.stack)
     open_step.in_optimizer += 1
     clock.enter(OPTIMIZER)
@@ -101,6 +103,8 @@ def _end(optimizer):
     open_step.in_optimizer = 0
     if open_step.look:
         checkup.after_update(optimizer)
+    if numerics.watch.is_armed:
+        numerics.after_update()
     key = id(optimizer)
     open_step.stepped.add(key)
     events.known_optimizers[key] = session.step
@@ -120,6 +124,8 @@ def _end(optimizer):
         if session.cuda:
             device.timer.mark("optimizer_end")
     lr = optimizer.param_groups[0].get("lr")
+    if lr == 0.0 and len(optimizer.param_groups) > 1:
+        lr = _largest_lr(optimizer.param_groups)
     if type(lr) is float:
         fold.lr = lr
     elif lr is not None:
@@ -134,6 +140,11 @@ def step_seen():
         open_step.pending, open_step.cut = True, None
     if session.cuda:
         device.timer.mark("optimizer_end")
+
+
+def _largest_lr(groups):
+    """The largest rate that is a plain number: a group that rests says nothing of the others."""
+    return max((lr for lr in (one.get("lr") for one in groups) if type(lr) is float), default=None)
 
 
 @modes.unseen

@@ -7,6 +7,7 @@ is never imported.
 
 import os
 import sys
+import time
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -17,6 +18,8 @@ class GputopFinder(object):
     def __init__(self, targets):
         self.targets = targets
         self.searching = set()
+        self.began = {}  # when the execution of each target began
+        self.awake_ns = 0  # when the interpreter had come to us
 
     def find_spec(self, name, path=None, target=None):
         """Let the other finders find it, and watch the loader's instance while it executes the
@@ -50,6 +53,7 @@ class GputopFinder(object):
             except AttributeError:
                 pass
             try:
+                self.began[name] = time.monotonic_ns()
                 original(module)
             except BaseException as error:  # its traceback is the one without us
                 error.__traceback__ = error.__traceback__.tb_next
@@ -113,6 +117,7 @@ def _is_wanted():
 
 if __name__ == "sitecustomize":  # a process that has begun without us only wants the finder
     if _is_wanted():
+        _FINDER.awake_ns = time.monotonic_ns()
         sys.meta_path.insert(0, _FINDER)
 
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry or os.curdir) != _HERE]

@@ -14,12 +14,14 @@ from gputop_agent.hooks import (
     optimizer,
     pipelining,
     save,
+    startup,
 )
 from gputop_agent.injection import hello, process
 from gputop_agent.runtime import bound, finder, guard, transport
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import activation, sampling, steps
-from gputop_agent.watchers import dryrun, exceptions
+from gputop_agent.timing import startup as milestones
+from gputop_agent.watchers import dryrun, exceptions, memory_history
 
 HOOKS = (
     bound,
@@ -38,6 +40,8 @@ HOOKS = (
     empty_cache,
     dryrun,
     sampling,
+    startup,
+    memory_history,
 )
 
 
@@ -47,6 +51,7 @@ def install(torch, import_finder):
     """
     session.torch = torch
     finder.use(import_finder)
+    guard.safely(milestones.imported, import_finder)
     for hook in HOOKS:
         guard.safely(hook.install, torch)
     transport.on_reconnect = hello.send_again

@@ -16,7 +16,7 @@ from gputop_agent.runtime import interrupts, shapes, transport
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import batch, device, flop_count
 from gputop_agent.timing.step_state import open_step
-from gputop_agent.watchers import dryrun, layers
+from gputop_agent.watchers import dryrun, layers, numerics
 
 on_said: Any = []  # called once the hello is out
 _EARLY_S = 60.0  # for the first minute look for news every second, then every ten
@@ -49,6 +49,7 @@ def on_first_step():
     flop_count.request_if_wanted()
     dryrun.request_if_wanted()
     layers.request_if_wanted()
+    numerics.request_if_wanted()
     for listener in on_said:
         listener()
 

@@ -22,10 +22,9 @@ from gputop_agent.timing.own_cost import own_cost
 from gputop_agent.watchers import fetches, moving, rivals, stacks
 
 #: (until this many seconds after the start, seconds between two ticks): quick while the first
-#: answers are wanted. A
-#: tick takes 25-150 us, mostly cold caches after the wake-up, so the last rate stays below 0.1 % of
-#: a core.
-RATES = ((20.0, 0.05), (120.0, 0.1), (float("inf"), 0.2))
+#: answers are wanted, since a place needs some tens of looks. A tick takes 25-150 us, mostly cold
+#: caches after the wake-up: 0.4 % of a core at first, below 0.1 % at the last rate.
+RATES = ((12.0, 0.015), (40.0, 0.05), (120.0, 0.1), (float("inf"), 0.2))
 _MAX_COMMANDS_PER_TICK = 8
 _MAX_FAILURES = 3
 _IDLE_S = 0.5  # between ticks while no recorder listens
@@ -128,6 +127,7 @@ class Loop:
             return False
         if not session.hello_sent:
             hello.send_again()
+        memory.refresh_rss(now_ns)
         if looks.await_moment(self.random(), shared=self.rivals.busy):
             self.sampler.sample()
         self.rivals.sample()
@@ -191,6 +191,10 @@ def execute(command):
         from gputop_agent.watchers import layers
 
         layers.request(command)
+    elif name == "memory_snapshot":
+        from gputop_agent.watchers import memory_history
+
+        memory_history.request(command)
     elif name == "detach":
         guard.switch_off()
 

@@ -3,6 +3,8 @@
 import linecache
 import os
 import sys
+import types
+from typing import Any, Dict, NamedTuple
 
 from gputop_agent.runtime import interrupts
 
@@ -82,6 +84,20 @@ def stack(frame, limit=64):
         found.append(frame)
         frame = frame.f_back
     return found
+
+
+class Still(NamedTuple):
+    """A frame as it stood: the thread that it belongs to may go on while it is described."""
+
+    f_code: types.CodeType
+    f_lineno: int
+    f_lasti: int
+    f_globals: Dict[str, Any]
+
+
+def still(frame):
+    """The frames from ``frame`` (innermost) outwards, as they stand now."""
+    return [Still(f.f_code, f.f_lineno or 0, f.f_lasti, f.f_globals) for f in stack(frame)]
 
 
 def is_optimizer_step(frame):

@@ -120,16 +120,14 @@ def connect():
     path = os.environ.get(wire.ENV_SOCKET)
     if not path:
         return False
-    stream = sys.platform == "darwin" or os.environ.get(wire.ENV_TRANSPORT) == "stream"
-    kind = socket.SOCK_STREAM if stream else socket.SOCK_SEQPACKET
     try:
-        number = descriptors.raised(socket.socket(socket.AF_UNIX, kind).detach())
+        number, stream = _open_socket()
     except OSError:
         interrupts.pass_on()
         return False
     _let_go(link)
     link.identity = descriptors.identity(number)
-    link.socket = connection = socket.socket(socket.AF_UNIX, kind, 0, number)
+    link.socket = connection = socket.socket(socket.AF_UNIX, _kind(stream), 0, number)
     link.stream, link.tail, link.incoming = stream, b"", b""
     try:
         _enlarge_buffer(connection)
@@ -143,6 +141,16 @@ def connect():
         return False
     session.connected = True
     return True
+
+
+def _open_socket():
+    """The number of a new socket, and whether it is a STREAM socket."""
+    stream = sys.platform == "darwin" or os.environ.get(wire.ENV_TRANSPORT) == "stream"
+    return descriptors.raised(socket.socket(socket.AF_UNIX, _kind(stream)).detach()), stream
+
+
+def _kind(stream):
+    return socket.SOCK_STREAM if stream else socket.SOCK_SEQPACKET
 
 
 def reach_again():
@@ -220,6 +228,32 @@ def send_event(type_, **fields):
         interrupts.pass_on()
         if type_ != "agent_error":
             guard.failed("send_event")
+
+
+def send_apart(events):
+    """Send events over a socket that is closed at once, as long as a process does not train. Never
+    blocks, never raises.
+    """
+    try:
+        path = os.environ.get(wire.ENV_SOCKET)
+        if path:
+            messages = [_encode(event["type"], event) for event in events]
+            _send_apart(path, messages)
+    except Exception:
+        interrupts.pass_on()
+
+
+def _send_apart(path, messages):
+    number, stream = _open_socket()
+    was = descriptors.identity(number)
+    connection = socket.socket(socket.AF_UNIX, _kind(stream), 0, number)
+    try:
+        connection.setblocking(False)
+        _connect_path(connection, path)
+        for message in messages:
+            connection.send(_LENGTH.pack(len(message)) + message if stream else message, _FLAGS)
+    finally:
+        descriptors.close(connection.detach(), was)
 
 
 def _encode(type_, fields):

@@ -13,7 +13,7 @@ from time import monotonic_ns
 from typing import Any
 
 from gputop_agent import wire
-from gputop_agent.runtime import interrupts, modes
+from gputop_agent.runtime import guard, interrupts, modes
 from gputop_agent.runtime.sentinel import sentinel
 from gputop_agent.runtime.session import (
     BACKWARD,
@@ -24,7 +24,7 @@ from gputop_agent.runtime.session import (
     SWITCHED_OFF,
     session,
 )
-from gputop_agent.timing import clock, step_state, steps
+from gputop_agent.timing import clock, startup, step_state, steps
 from gputop_agent.timing.step_state import open_step
 
 on_start: Any = []  # called when a thread begins to train
@@ -57,6 +57,7 @@ def fetch_ended(began_ns, samples, tokens, loader):
     Trail.loader = loader
     Trail.thread_ident = get_ident()
     Trail.fetch = (began_ns, monotonic_ns(), samples, tokens)
+    startup.batch_came(began_ns)
 
 
 @modes.unseen
@@ -110,6 +111,8 @@ def start(now_ns, by_backward=True):
     """Make this thread the training thread. Its first step began with the fetch that led here, if
     there was one.
     """
+    fetched = Trail.fetch if Trail.thread_ident == get_ident() and by_backward else None
+    guard.safely(startup.first_backward, fetched[1] if fetched else 0, now_ns)
     session.native_tid = _native_tid()
     session.thread_ident = get_ident()
     clock.reset()

@@ -66,6 +66,13 @@ class Timer:
 timer = Timer()
 
 
+def _nothing(*_):
+    """Until somebody registers."""
+
+
+on_nonfinite = _nothing  # on_nonfinite(step): a loss on the device was not finite, some steps ago
+
+
 def activate(torch, device_index):
     """Start the device clock; the caller knows that CUDA is initialised and that the model lives
     there.
@@ -259,6 +266,7 @@ class DeviceClock:
         if "loss" in scalars and not math.isfinite(loss) and self._nonfinite < _MAX_NONFINITE:
             self._nonfinite += 1
             transport.send_event("nonfinite", step=sample.step, value=repr(loss))
+            on_nonfinite(sample.step)
 
     def _abandon_timing(self):
         self._timing = False

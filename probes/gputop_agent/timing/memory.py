@@ -14,7 +14,7 @@ from typing import Any
 from gputop_agent.runtime import descriptors, interrupts, transport
 from gputop_agent.runtime.session import session
 
-_RSS_PERIOD_NS = 100_000_000
+_RSS_STALE_NS = 500_000_000  # then the training thread reads it: 0.1 ms with cold caches
 
 
 class _Process:
@@ -115,12 +115,17 @@ def activate(torch, device):
 
 
 def rss():
-    """Resident set in bytes, read at most ten times a second; -1 where /proc is not there."""
-    now = monotonic_ns()
-    if now - _process.rss_ns >= _RSS_PERIOD_NS:
-        _process.rss_ns = now
-        _process.rss = _read_rss()
+    """Resident set in bytes as the agent's thread read it last; -1 where /proc is not there."""
+    now_ns = monotonic_ns()
+    if now_ns - _process.rss_ns >= _RSS_STALE_NS:
+        refresh_rss(now_ns)
     return _process.rss
+
+
+def refresh_rss(now_ns):
+    """Read the resident set; the agent's thread does at each tick."""
+    _process.rss_ns = now_ns
+    _process.rss = _statm()[0]
 
 
 @session.after_fork
@@ -151,10 +156,6 @@ def anonymous_bytes():
     """
     resident, shared = _statm()
     return resident - shared if resident >= 0 else -1
-
-
-def _read_rss():
-    return _statm()[0]
 
 
 def _statm():

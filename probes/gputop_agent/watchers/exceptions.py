@@ -10,7 +10,7 @@ import threading
 from gputop_agent.runtime import current, guard, transport
 from gputop_agent.runtime.session import session
 from gputop_agent.timing.activation import before_training
-from gputop_agent.watchers import dryrun, out_of_memory
+from gputop_agent.watchers import dryrun, memory_history, out_of_memory
 
 MAX_MESSAGE = 1200
 MAX_FRAMES = 12
@@ -92,6 +92,8 @@ def report(error, traceback, thread=None):
     if wanted:
         out_of_memory.introduce()
     more = out_of_memory.describe(traceback) if lacks_memory else {}
+    if lacks_memory:
+        memory_history.out_of_memory()
     if isinstance(error, _IGNORED):
         return
     transport.send_event(

@@ -39,7 +39,7 @@ class LayerSlot:
             entered = False
             try:
                 if may_observe():
-                    self.observer.enter(self.index, args)
+                    self.observer.enter(self.index, args, kwargs)
                     entered = True
             except Exception:
                 guard.failed("layer")

@@ -270,7 +270,7 @@ class Look:
     def _count(self, flops):
         self.flops[self.clock.current] += flops
 
-    def enter(self, index, args):
+    def enter(self, index, args, kwargs):
         """A layer is called."""
         if self.counter is None:
             modes.unseen(self.outputs.begin)(args)
@@ -287,7 +287,7 @@ class Look:
         index = self.layers.by_id.get(id(module))
         if index is not None and not self.clock.is_running:
             self.open_root = index
-            self.enter(index, ())
+            self.enter(index, (), {})
 
     def root_left(self):
         """It has ended."""

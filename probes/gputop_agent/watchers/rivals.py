@@ -11,7 +11,7 @@ import threading
 import time
 from time import monotonic
 
-from gputop_agent.runtime import descriptors, interrupts, transport
+from gputop_agent.runtime import descriptors, frames, interrupts, transport
 from gputop_agent.runtime.session import session
 from gputop_agent.watchers import stacks
 
@@ -44,7 +44,7 @@ class Watch:
         for ident, places in self._busy.items():
             frame = current.get(ident)
             if frame is not None:
-                place = stacks.describe(frame)[:3]
+                place = stacks.describe(frames.still(frame))[:3]
                 places[place] = places.get(place, 0) + 1
 
     def look_if_due(self, now_s):

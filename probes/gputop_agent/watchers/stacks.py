@@ -10,13 +10,14 @@ from gputop_agent import wire
 from gputop_agent.runtime import current, frames, transport
 from gputop_agent.runtime.session import OTHER, session
 from gputop_agent.timing import tensor_work
+from gputop_agent.watchers import loops
 
-_OFTEN = frozenset(wire.PHASES.index(name) for name in ("data", "h2d", "eval", "other"))
+_OFTEN = frozenset(wire.PHASES.index(name) for name in ("data", "h2d", "comm", "eval", "other"))
 _SELDOM = frozenset(wire.PHASES.index(name) for name in ("forward", "backward"))
 _SELDOM_EVERY = 4
 _TOP = 12
 _FOLDED = 12
-_MAX_PATH = 10
+_MAX_PATH = 16
 _MIN_INTERVAL_S = 2.0
 _MAX_INTERVAL_S = 30.0
 _MAX_SITES = 512
@@ -31,6 +32,8 @@ _TRANSPARENT = (
     "abc.py",
     "enum.py",
 )
+#: before the first line of a loop, in a path
+LOOP = "loop "
 _CHECKPOINT_FILE = os.path.join("torch", "utils", "checkpoint.py")
 
 
@@ -54,9 +57,10 @@ class Sampler:
         phase = current.phase(frame)
         if phase in _OFTEN or (phase in _SELDOM and self._ticks % _SELDOM_EVERY == 0):
             if frame is not None:
-                self._count(phase, describe(frame, phase == OTHER), path_of(frame))
+                stack = frames.still(frame)
+                self._count(phase, describe(stack, phase == OTHER), path_of(stack))
                 if phase in _SELDOM and not session.checkpointing_seen:
-                    session.checkpointing_seen = _in_checkpoint(frame)
+                    session.checkpointing_seen = _in_checkpoint(stack)
 
     def _step_ended(self):
         """Count the looks of the step that was open; those of one that never ends, a hang, name no
@@ -130,12 +134,17 @@ def _most(places):
     folded = {}
     for sample in samples[_TOP:]:
         above = tuple(sample["path"][:-1])
-        site, _, function = (above[-1] if above else sample["site"]).partition(" ")
+        site, _, function = _without_loop(above[-1] if above else sample["site"]).partition(" ")
         known = folded.setdefault(
             above, dict(sample, site=site, function=function, path=list(above), code="", count=0)
         )
         known["count"] += sample["count"]
     return samples[:_TOP] + sorted(folded.values(), key=lambda s: -s["count"])
+
+
+def _without_loop(label):
+    """The label of a loop as that of its first line."""
+    return label[len(LOOP) :] if label.startswith(LOOP) else label
 
 
 def _sample(place, inside):
@@ -152,8 +161,8 @@ def _sample(place, inside):
     }
 
 
-def describe(frame, look_closer=False):
-    """``(site, function, caller, inside)`` of a stack whose innermost frame is given.
+def describe(stack, look_closer=False):
+    """``(site, function, caller, inside)`` of a stack (``frames.still``).
 
     ``site`` and ``function`` are the innermost line of user code, or of a package where there is
     none; ``caller`` is the next line of user code further out (of anything, if there is none), and
@@ -161,7 +170,7 @@ def describe(frame, look_closer=False):
     in (empty if none). ``look_closer`` asks of a line of user code whether it is inside one of
     torch's C functions.
     """
-    found = [f for f in frames.stack(frame) if frames.origin(f.f_code.co_filename) != frames.AGENT]
+    found = [f for f in stack if frames.origin(f.f_code.co_filename) != frames.AGENT]
     if not found:
         return "", "", "", ""
     index = _first(found, (frames.USER,))
@@ -190,17 +199,19 @@ def _telling(found):
     return next((frame for frame, name in zip(found, names) if name not in _TRANSPARENT), found[0])
 
 
-def path_of(frame):
-    """Lines of user code from the outermost to the innermost frame, ``(package)`` where one lies
-    between two of them.
+def path_of(stack):
+    """Lines of user code from the outermost to the innermost frame, each after the loops that it
+    is in; ``(package)`` where one lies between two of them.
 
     Of a deep stack the outermost are left out.
     """
     path = []
-    for one in frames.stack(frame):
+    for one in stack:
         origin = frames.origin(one.f_code.co_filename)
         if origin == frames.USER:
             path.append(frames.label(one))
+            around = loops.headers(one.f_code, one.f_lasti)
+            path.extend(LOOP + frames.label(one._replace(f_lineno=line)) for line in around[::-1])
         elif origin == frames.LIBRARY:
             name = "(%s)" % frames.package(one)
             if path and path[-1] != name:
@@ -208,9 +219,9 @@ def path_of(frame):
     return tuple(reversed(path[:_MAX_PATH]))
 
 
-def _in_checkpoint(frame):
+def _in_checkpoint(stack):
     """Whether activation checkpointing is on the stack: running a segment, or running it again."""
-    return any(f.f_code.co_filename.endswith(_CHECKPOINT_FILE) for f in frames.stack(frame))
+    return any(f.f_code.co_filename.endswith(_CHECKPOINT_FILE) for f in stack)
 
 
 def _on_behalf_of(found):

@@ -84,6 +84,8 @@ HOST_FIELDS: Fields = (
     ("net_tx_bytes_total", "q"),
     ("shm_used_bytes", "q"),
     ("shm_total_bytes", "q"),
+    ("output_bytes", "q"),  # length of output.log; -1: there is none
+    ("stderr_bytes", "q"),  # of stderr.log
     ("cpu_pct", "f"),  # of the whole machine, 0..100
     ("load_1m", "f"),
     ("psi_cpu_some_pct", "f"),  # pressure stall, avg10
@@ -140,9 +142,21 @@ NUMPY_CODES = frozenset(_NUMPY_CODES.values())
 """Types that a column may have."""
 
 
+LOG_LENGTHS = {"output.log": "output_bytes", "stderr.log": "stderr_bytes"}
+"""The logs of a host, and the column that holds the length of each."""
+LATER_COLUMNS = {"host": frozenset(LOG_LENGTHS.values())}
+"""Columns of a table that older records lack."""
+
+
 def dtype_description(fields: Fields) -> list[list[str]]:
     """The table's columns as ``[name, numpy type]`` pairs, as kept in the manifest."""
     return [[name, _NUMPY_CODES[code]] for name, code in fields]
+
+
+def needed_columns(table: str, fields: Fields) -> Fields:
+    """The columns without which a table cannot be read."""
+    later = LATER_COLUMNS.get(table, frozenset())
+    return tuple(field for field in fields if field[0] not in later)
 
 
 def rank_file(run_dir: Path, table: str, rank: int) -> Path:

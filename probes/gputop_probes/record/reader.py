@@ -271,7 +271,7 @@ def _read_manifest(run_dir: Path) -> tuple[Manifest, str]:
         manifest.tables.setdefault(
             table, [(name, code) for name, code in layout.dtype_description(fields)]
         )
-        if problem := _problem_of(manifest.tables[table], fields):
+        if problem := _problem_of(manifest.tables[table], layout.needed_columns(table, fields)):
             raise RecordError(f"{run_dir / 'run.json'} is damaged: tables.{table} {problem}")
     return manifest, f"{tally.dropped} of its fields have a wrong type" if tally.dropped else ""
 

@@ -25,6 +25,7 @@ class Command:
         pid: int,
         pgid: int,
         start_ticks: int = 0,
+        *,
         child: bool = True,
         fate: Fate | None = None,
         followed: bool = False,

@@ -9,6 +9,7 @@ import time
 from _thread import start_new_thread
 from collections.abc import Callable
 
+from gputop_probes.record import layout
 from gputop_probes.record.writer import RecordWriter
 from gputop_probes.recorder.hang import HangWatch
 from gputop_probes.recorder.journal import Journal, usable_cores
@@ -60,6 +61,7 @@ def _start_samplers(recorder: Recorder, inbox: Inbox) -> None:
         ranks=lambda: rank_pids(recorder.ranks),
         now_ns=journal.now_ns,
         cpu_count=usable_cores(),
+        logs=[journal.writer.host_dir / name for name in layout.LOG_LENGTHS],
     )
     recorder.known_pids = system.known_pids
     strangers = StrangerWatch(

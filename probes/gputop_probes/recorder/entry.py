@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gputop_agent import wire
 from gputop_probes import ending, locations, lock, procfs, redact
 from gputop_probes.errors import StartError
 from gputop_probes.record import layout
@@ -186,6 +187,8 @@ def _begin_with(server: Server, plan: Plan, report: int) -> _Begun:
         clock_offset_ns=clock_offset_ns,
         terminal=plan.terminal,
     )
+    if environment.get(wire.ENV_MEMORY_HISTORY):
+        environment[wire.ENV_MEMORY_HISTORY] = str(run.path.absolute() / "memory")
     plan.opened.output.hand_to_recorder()
     state.update(output=plan.opened.output.describe())
     leave_request = LeaveRequest()

@@ -27,6 +27,8 @@ _PROGRESS = frozenset(
         "checkpoint",
         "exception",
         "nonfinite",
+        "nan_origin",
+        "spike_origin",
         "log",
         "named_phase",
         "ddp",
@@ -134,6 +136,10 @@ class Intake:
         event_type = event["type"]
         if not isinstance(event_type, str) or not isinstance(event.get("t_ns"), int):
             raise ValueError("an event without type and time")
+        if event_type == "startup":  # from before its process is a rank, over a connection apart
+            event.update(pid=peer.connection.pid, host=self.journal.state["host"])
+            self.journal.writer.append_event(event)
+            return
         if event_type == "hello":
             self._identify(peer, event.get("rank"))
         elif peer.rank is None:

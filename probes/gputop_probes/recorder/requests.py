@@ -17,7 +17,7 @@ from gputop_probes.recorder.intake import Intake, Peer
 from gputop_probes.recorder.journal import Journal
 from gputop_probes.recorder.ranks import RankTable
 
-_PASSED_TO_RANKS = ("dump", "profile", "layers", "flight_recorder")
+_PASSED_TO_RANKS = ("dump", "profile", "layers", "flight_recorder", "memory_snapshot")
 _MOST_REASON = 300
 _MAX_PROFILED_STEPS = 100
 _MAX_WATCHED_STEPS = 20
@@ -73,6 +73,8 @@ class Requests:
             command["trace_dir"] = str(self._recorder.journal.writer.run_dir.absolute() / "traces")
         elif name == "layers":
             command["steps"] = min(_MAX_WATCHED_STEPS, max(1, int(request.get("steps", 3))))
+        elif name == "memory_snapshot":
+            command["folder"] = str(self._recorder.journal.writer.run_dir.absolute() / "memory")
         elif name == "dump":
             command["reason"] = str(request.get("reason", "asked"))
         reached = self._recorder.intake.send_to_ranks(command, request.get("rank"))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from gputop_probes import procfs
 from gputop_probes.record import layout
@@ -17,8 +18,18 @@ _NOT_DISKS = ("loop", "ram", "zram", "dm-", "md", "sr", "fd")
 class HostSampler:
     """Samples this machine as the run sees it."""
 
-    def __init__(self, cgroup: Cgroup, cpu_count: int, now_ns: Callable[[], int]):
+    def __init__(
+        self, cgroup: Cgroup, cpu_count: int, now_ns: Callable[[], int], *, logs: Sequence[Path]
+    ):
+        """
+        Args:
+            cgroup: of the command.
+            cpu_count: cores that the run may use.
+            now_ns: the time, ns since the epoch.
+            logs: the files of the command's output and of its stderr.
+        """
         self._cgroup = cgroup
+        self._logs = logs
         self._cpu_count = cpu_count
         self._now_ns = now_ns
         self._cpu_before = _cpu_times()
@@ -53,6 +64,7 @@ class HostSampler:
             sent,
             shm_used,
             shm_total,
+            *(_length(log) for log in self._logs),
             self._cpu_pct(),
             os.getloadavg()[0],
             _pressure("cpu"),
@@ -129,6 +141,13 @@ def _network() -> tuple[int, int]:
             received += int(parts[0])
             sent += int(parts[8])
     return received, sent
+
+
+def _length(log: Path) -> int:
+    try:
+        return log.stat().st_size
+    except OSError:
+        return -1
 
 
 def _shared_memory() -> tuple[int, int]:

@@ -4,6 +4,7 @@ look at.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 
@@ -29,6 +30,7 @@ class NeighbourWatch:
         self._due_s = 0.0
         self._looked_s = 0.0
         self._ticks: dict[tuple[int, int], int] = {}
+        self._ours = gputops_own()
 
     def check(self) -> None:
         """Send a ``neighbours`` event if programs outside the run used a core noticeably since the
@@ -60,15 +62,28 @@ class NeighbourWatch:
             self._emit("neighbours", {"host": self._host, "processes": neighbours})
 
     def _look(self) -> dict[tuple[int, int], str]:
-        """Note the CPU time of all processes that are not the run's; returns their names."""
+        """Note the CPU time of all processes that are neither the run's nor gputop's; returns their
+        names.
+        """
         names, self._ticks = {}, {}
         for pid in procfs.pids():
             if pid in self._tree.members:
                 stat = None
             else:
                 stat = procfs.stat(pid)
-            if stat is not None and stat.cpu_ticks:
+            if stat is not None and stat.cpu_ticks and not self._ours & {pid, stat.ppid}:
                 key = pid, stat.start_ticks
                 self._ticks[key] = stat.cpu_ticks
                 names[key] = "".join(c if c.isprintable() else "?" for c in stat.name)
         return names
+
+
+def gputops_own() -> set[int]:
+    """This process, the recorder, and the front that it was forked from: what they and their other
+    children use is gputop's.
+
+    The front shares its command line; another parent, such as init, does not.
+    """
+    recorder, parent = os.getpid(), os.getppid()
+    words = procfs.command_line(recorder)
+    return {recorder, parent} if words and procfs.command_line(parent) == words else {recorder}

@@ -56,10 +56,13 @@ class ProcessSampler:
         if not ranks_only:
             self.tree_rss_bytes = sum(stat.rss_bytes for stat in fresh.values())
         now_ns = self._now_ns()
-        return b"".join(
-            self._pack(now_ns, pid, stat, *kinds[pid], ranks, pss.get(pid, -1))
-            for pid, stat in fresh.items()
-        )
+        rows = []
+        for pid, stat in fresh.items():
+            role, rank = kinds[pid]
+            pss_bytes = pss.get(pid, -1)
+            row = self._pack(now_ns, pid, stat, role=role, rank=rank, ranks=ranks, pss=pss_bytes)
+            rows.append(row)
+        return b"".join(rows)
 
     def _kind(self, pid: int, ranks: RankPids) -> tuple[int, int]:
         """Kind of a process, and the rank that it is or works for (-1: none)."""
@@ -104,6 +107,7 @@ class ProcessSampler:
         now_ns: int,
         pid: int,
         stat: procfs.Stat,
+        *,
         role: int,
         rank: int,
         ranks: RankPids,

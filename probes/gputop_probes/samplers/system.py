@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from gputop_probes import procfs
 from gputop_probes.samplers.cgroup import Cgroup
@@ -30,11 +31,12 @@ class SystemSampler:
         ranks: Callable[[], RankPids],
         now_ns: Callable[[], int],
         cpu_count: int,
+        logs: Sequence[Path],
     ):
         self.tree = ProcessTree(root_pid, run_id)
         self._inbox = inbox
         self._processes = ProcessSampler(self.tree, ranks, now_ns)
-        self._host = HostSampler(Cgroup(root_pid), cpu_count, now_ns)
+        self._host = HostSampler(Cgroup(root_pid), cpu_count, now_ns, logs=logs)
         self._next_full = 0.0
         self._seen: set[int] = set()
 

@@ -84,6 +84,8 @@ def add_lora(model: nn.Module, lora: Dict[str, Any]) -> nn.Module:
         target_modules="all-linear" if targets == ["all-linear"] else targets,
     )
     with quiet(), torch.device("meta"):
-        return get_peft_model(
-            model, config, autocast_adapter_dtype=lora.get("dtype", "fp32") == "fp32"
-        )
+        adapted = get_peft_model(model, config)
+    for weight in adapted.parameters():
+        if weight.requires_grad:  # peft leaves them in fp32 on the meta device
+            weight.data = weight.data.to(DTYPES[lora.get("dtype") or "fp32"])
+    return adapted

@@ -94,9 +94,8 @@ def _flash(
     width = value.shape[-1]
     if width != query.shape[-1]:
         value = torch.nn.functional.pad(value, [0, query.shape[-1] - width])
-    out = flash_attention(
-        query, key, value, options.get("dropout") or 0.0, True, options.get("scaling")
-    )
+    dropout = options.get("dropout") or 0.0
+    out = flash_attention(query, key, value, dropout_p=dropout, scale=options.get("scaling"))
     return out[..., :width].transpose(1, 2), None
 
 

@@ -51,7 +51,7 @@ def _dropout(value: torch.Tensor, p: float, train: bool) -> torch.Tensor:
     return torch.native_dropout(value, p, train)[0]
 
 
-def _attention(
+def _attention(  # noqa: PLR0917  (torch's signature)
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
@@ -71,9 +71,13 @@ def _attention(
         and same_width
         and query.shape[-1] <= _FLASH_HEAD_MAX
     ):
-        return flash_attention(query, key, value, dropout_p, is_causal, scale)
+        return flash_attention(
+            query, key, value, dropout_p=dropout_p, is_causal=is_causal, scale=scale
+        )
     if query.dim() == 4 and query.shape[1] == key.shape[1]:
-        return _efficient_attention(query, key, value, attn_mask, dropout_p, is_causal, scale)
+        return _efficient_attention(
+            query, key, value, attn_mask, dropout_p=dropout_p, is_causal=is_causal, scale=scale
+        )
     arguments = (query, key, value, attn_mask, dropout_p, is_causal, None)
     return torch.ops.aten._scaled_dot_product_attention_math(*arguments, **options)[0]
 
@@ -82,6 +86,7 @@ def flash_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
+    *,
     dropout_p: float = 0.0,
     is_causal: bool = True,
     scale: Optional[float] = None,
@@ -99,6 +104,7 @@ def _efficient_attention(
     key: torch.Tensor,
     value: torch.Tensor,
     mask: Optional[torch.Tensor],
+    *,
     dropout_p: float,
     is_causal: bool,
     scale: Optional[float],

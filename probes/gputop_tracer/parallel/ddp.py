@@ -24,7 +24,7 @@ BROADCAST_BYTES = 250 << 20
 class BucketedModel(nn.Module):
     """Stands for ``torch.nn.parallel.DistributedDataParallel`` of one rank."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0917  (torch's signature)
         self,
         module: nn.Module,
         device_ids: Any = None,

@@ -91,6 +91,7 @@ def inputs(
     found: Dict[str, Any],
     hidden: int,
     dtype: torch.dtype,
+    *,
     setup: Setup,
     begins: bool,
     ends_here: bool,

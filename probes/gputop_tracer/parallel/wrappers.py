@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import functools
 import importlib
-from typing import Any, Callable, Dict, List
+from contextlib import contextmanager, nullcontext
+from typing import Any, Callable, Dict, Iterator, List
 
 import torch
 from torch import nn
@@ -160,7 +161,7 @@ def _fsdp1(model: nn.Module, setup: Setup, tracker: Tracker, head: Any) -> nn.Mo
                 _store_as_floats(parameter, build.compute_dtype(setup))
         wrapped = FullyShardedDataParallel(
             model,
-            auto_wrap_policy=_wrap_policy(kinds, bool(setup.get("lora"))),
+            auto_wrap_policy=_wrap_policy(kinds, _apart(setup)),
             mixed_precision=mixed,
             device_id=torch.device("cpu"),
             use_orig_params=True,
@@ -170,6 +171,32 @@ def _fsdp1(model: nn.Module, setup: Setup, tracker: Tracker, head: Any) -> nn.Mo
         return wrapped
 
     return attach_sharded(tracker, model, head, shard)
+
+
+def _apart(setup: Setup) -> bool:
+    """Whether adapters are units of their own: Fabric and plain loops wrap layers alone."""
+    return bool(setup.get("lora")) and setup.get("recipe") != "plain"
+
+
+def waiting(model: Any, setup: Setup) -> Callable[[], Any]:
+    """What Accelerate and Fabric put around all micro-batches of a step but the last: gradients
+    are not reduced, and wait whole under FSDP.
+    """
+    sharding, world = sharding_of(setup)
+    if world == 1 or setup.get("recipe") not in ("transformers", "plain"):
+        return nullcontext
+    if sharding == "fsdp1":
+        return model.no_sync
+    return functools.partial(_not_reduced, model) if sharding in ("fsdp2", "hsdp") else nullcontext
+
+
+@contextmanager
+def _not_reduced(model: Any) -> Iterator[None]:
+    model.set_requires_gradient_sync(False)
+    try:
+        yield
+    finally:
+        model.set_requires_gradient_sync(True)
 
 
 def _wrap_policy(kinds: Any, adapted: bool) -> Any:

@@ -32,7 +32,7 @@ class LogWriter:
         return index
 
     def allocate(
-        self, size: int, stream: int, category: str, operator: str, module: str, layer: int
+        self, size: int, stream: int, *, category: str, operator: str, module: str, layer: int
     ) -> int:
         """A new storage of ``size`` bytes; returns its id."""
         string = self.string

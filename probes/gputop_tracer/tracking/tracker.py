@@ -188,7 +188,12 @@ class Tracker(TorchDispatchMode):
         """
         self._workspaces.add(self.phase == "backward")
         self.log.allocate(
-            CUBLAS_WORKSPACE, self.stream(), "temporaries", "cublas_workspace", "", -1
+            CUBLAS_WORKSPACE,
+            self.stream(),
+            category="temporaries",
+            operator="cublas_workspace",
+            module="",
+            layer=-1,
         )
 
     def _allocate_bytes(self, size: int) -> int:
@@ -196,7 +201,12 @@ class Tracker(TorchDispatchMode):
         module, layer = self.places.now()
         category = "logits_loss" if self._is_loss(module) else "temporaries"
         return self.log.allocate(
-            size, self.stream(), category, self._operator or self._running, module, layer
+            size,
+            self.stream(),
+            category=category,
+            operator=self._operator or self._running,
+            module=module,
+            layer=layer,
         )
 
     _running = ""
@@ -237,7 +247,7 @@ class Tracker(TorchDispatchMode):
         operator = self._operator or self._running if operator is None else operator
         key = storage._cdata
         known = self._ids[key] = self.log.allocate(
-            size, self.stream(), category, operator, module, layer
+            size, self.stream(), category=category, operator=operator, module=module, layer=layer
         )
         self._watchers[key] = weakref.ref(storage, lambda _, key=key: self._freed(key))
         if category == "temporaries" and (self.phase == "forward" or self.places.stack):

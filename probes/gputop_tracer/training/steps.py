@@ -4,7 +4,7 @@ transformers does them.
 
 from __future__ import annotations
 
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from typing import Any, Callable, Dict, List
 
 import torch
@@ -31,6 +31,8 @@ class Loop:
         self.accumulation = 1
         self.in_flight = 1
         """Micro-batches of a pipeline stage that wait for their backward, with the one at work."""
+        self.no_sync: Callable[[], Any] = nullcontext
+        """Around micro-batches whose gradients wait for a later one's."""
         self.passes_on = False
         """Whether what the model makes goes to a next stage, which sends its gradient back."""
         self.trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -48,10 +50,11 @@ class Loop:
             self.accumulation if self.in_flight == 1 else min(self.accumulation, self.in_flight + 1)
         )
         waiting: List[torch.Tensor] = []
-        for _ in range(count):
-            waiting.append(self._forward(step))
-            if len(waiting) == self.in_flight:
-                self._backward(waiting.pop(0), step)
+        for number in range(count):
+            with self.no_sync() if number + 1 < count else nullcontext():
+                waiting.append(self._forward(step))
+                if len(waiting) == self.in_flight:
+                    self._backward(waiting.pop(0), step)
         while waiting:
             self._backward(waiting.pop(0), step)
 

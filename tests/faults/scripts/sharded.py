@@ -10,7 +10,7 @@ import os
 import time
 
 import torch
-import torch._dynamo  # the optimizers load it: once here, not once a rank
+import torch._dynamo  # noqa: F401  the optimizers load it: once here, not once a rank
 import torch.distributed as dist
 from forked import run_ranks
 from torch import nn

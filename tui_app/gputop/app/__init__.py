@@ -42,7 +42,10 @@ def run_app(source: Source) -> AppResult:
             app.theme = theme.for_terminal(light)
             app.ascii_only = plain_terminal.needed()
             app.typed_early = asked.typed if asked is not None else b""
-            result = app.run()
+            try:
+                result = app.run()
+            finally:
+                app.give_back()
             if app.hard_exit is not None:
                 app.hard_exit.cancel()
     finally:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,8 +15,9 @@ from textual.events import Key
 from textual.keys import _character_to_key
 from textual.screen import Screen
 
+from gputop import settings
 from gputop.actions import applies, on_screen, target
-from gputop.app import keymap, palette_places, plain_terminal, theme
+from gputop.app import keymap, palette_places, plain_terminal, terminal_words, theme
 from gputop.app.input_watch import InputWatch
 from gputop.app.interrupted import InterruptedApp
 from gputop.app.rhythm import SLOW, Rhythm
@@ -23,6 +25,7 @@ from gputop.app.source import AppResult, Source
 from gputop.feed.clock import Clock, SystemClock
 from gputop.feed.live import Feed, LiveFeed
 from gputop.feed.snapshot import Notice, Snapshot
+from gputop.links import Links, links_of
 from gputop.messages import FeedFailed, ScreenAsked, SnapshotArrived
 from gputop.output.tail import Tail
 from gputop.screens.main import MainScreen
@@ -70,9 +73,14 @@ class GputopApp(InterruptedApp):
         self.errors: list[Exception] = []
         self._seen_notices: int | None = None
         self._newest: Snapshot | None = None
+        self._theme_at_start = ""
         for item in theme.themes():
             self.register_theme(item)
         self.theme = theme.preferred()
+        self.links: Links | None = None
+        """What makes links of the places in texts; None where the terminal takes none."""
+        self.words: terminal_words.TerminalWords | None = None
+        """Title, bell and notifications; None where there is no terminal for them."""
 
     # ---- start
 
@@ -101,10 +109,53 @@ class GputopApp(InterruptedApp):
             for char in self.typed_early.decode(errors="ignore"):
                 name = {"\r": "enter", "\n": "enter", "\t": "tab"}.get(char)
                 self.post_message(Key(name or _character_to_key(char), char))
+        chosen = settings.load()
+        if not self.is_headless:
+            self.links = links_of(_folder(self.source.run_dir), chosen.text("terminal.links"))
+        if self.source.mode == "live" and not self.is_headless and terminal_words.can_show():
+            self.words = terminal_words.TerminalWords(self._to_terminal, chosen)
+            self.app_suspend_signal.subscribe(self, lambda _: self._leave_words())
+        self._theme_at_start = self.theme
         if self._ticking:
+            for trouble in chosen.trouble:
+                self.notify(trouble, severity="warning")
             self._load_keymap()
             self.set_timer(COLLECT_AFTER_S, _collect_garbage)
             self.call_after_refresh(self.tick)
+
+    def _to_terminal(self, sequence: str) -> None:
+        """Sequences that draw nothing go the way of all output, in order."""
+        if self._driver is not None:
+            self._driver.write(sequence)
+
+    def _leave_words(self) -> None:
+        if self.words is not None:
+            self.words.leave()
+
+    def settings_changed(self, chosen: settings.Settings) -> None:
+        """What the settings' screen changed holds at once."""
+        self.main.hide_panels(chosen.entries("panels.hidden"))
+        if self.links is not None:
+            self.links = self.links._replace(kind=chosen.text("terminal.links"))
+        if self.words is not None:
+            self.words.use(chosen)
+        wanted = theme.preferred()
+        if chosen.text("theme") != theme.setting_of(self.theme) and wanted != self.theme:
+            self.theme = self._theme_at_start = wanted
+
+    def give_back(self) -> None:
+        """After the screen is gone: the terminal's title, and the theme that the user chose."""
+        if self.words is not None:
+            self.words.leave_by(sys.stdout.write)
+            sys.stdout.flush()
+        if self._theme_at_start and self.theme != self._theme_at_start:
+            with suppress(OSError, settings.SettingsError):
+                settings.keep("theme", theme.setting_of(self.theme))
+
+    def action_settings(self) -> None:
+        from gputop.screens.settings import SettingsDialog
+
+        self.push_screen(SettingsDialog())
 
     def _load_keymap(self) -> None:
         keys, trouble = keymap.load(keymap.path())
@@ -129,7 +180,8 @@ class GputopApp(InterruptedApp):
         """In a worker thread: look at the record and the output, then tell the app."""
         try:
             snapshot = self.feed.take()
-            output = self.tail.view() if self.tail.poll() else None
+            grown = self.tail.poll(snapshot.output_lengths)
+            output = self.tail.view() if grown else None
             self.input_watch.look(self.tail.buffer.lines)
         except Exception as error:
             self.post_message(FeedFailed(error))
@@ -143,6 +195,9 @@ class GputopApp(InterruptedApp):
             self.main.receive(message.snapshot, message.output)
         self._show_page(message.snapshot)
         self._announce(message.snapshot)
+        if self.words is not None:
+            self.words.show(message.snapshot)
+            self.words.tell(message.snapshot)
         self.input_watch.tell(self)
         self._leave_if_stopped()
         self.call_after_refresh(self._schedule, message.snapshot)
@@ -351,6 +406,13 @@ class GputopApp(InterruptedApp):
         if self.source.control is not None:
             self._command(lambda control: control.dump(), "asked every rank for its stacks")
 
+    def action_memory_snapshot(self) -> None:
+        if self.source.control is not None:
+            self._command(
+                lambda control: control.memory_snapshot(),
+                "asked every rank for a snapshot: gputop memory shows it",
+            )
+
     def action_hand_over(self) -> None:
         control = self.source.control
         if control is None:
@@ -482,6 +544,17 @@ class GputopApp(InterruptedApp):
 
     def _run_from_palette(self, action: str) -> None:
         self.call_later((self.page_screen or self.main).run_action, action)
+
+
+def _folder(run_dir: Path) -> str:
+    """Where the command ran; empty where the record does not say."""
+    from gputop_probes.record.head import RecordError, read_head
+
+    try:
+        cwd = read_head(run_dir).get("cwd")
+    except RecordError:
+        return ""
+    return cwd if isinstance(cwd, str) else ""
 
 
 def _collect_garbage() -> None:

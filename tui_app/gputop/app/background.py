@@ -11,6 +11,8 @@ import select
 import sys
 import time
 
+from gputop import settings
+
 _QUESTION = b"\x1b]11;?\x1b\\\x1b[c"
 """The colour, then the terminal's kind: that is answered by all of them, in order, so nobody waits
 for a colour.
@@ -66,8 +68,10 @@ def is_light(data: bytes) -> bool | None:
 
 def ask() -> BackgroundAsked | None:
     """Put the question; None where the answer is known, or keys are already waiting to be read."""
-    known = ("GPUTOP_THEME", "COLORFGBG", "NO_COLOR")
+    known = ("COLORFGBG", "NO_COLOR")
     if any(name in os.environ for name in known) or os.environ.get("TERM", "dumb") == "linux":
+        return None
+    if settings.load().text("theme") != "auto":
         return None
     with contextlib.suppress(OSError, ValueError):
         if not select.select([sys.stdin], [], [], 0)[0]:

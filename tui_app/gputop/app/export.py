@@ -17,6 +17,7 @@ from gputop.feed.clock import Clock
 def svg(
     run_dir: Path,
     size: tuple[int, int] = (120, 40),
+    *,
     keys: tuple[str, ...] = (),
     theme: str = DARK,
     at: float = 1.0,
@@ -36,12 +37,13 @@ def svg(
         RuntimeError: the record cannot be read; the message says why.
     """
     with _colours():
-        return asyncio.run(_draw(run_dir, size, keys, theme, at, clock))
+        return asyncio.run(_draw(run_dir, size, keys=keys, theme=theme, at=at, clock=clock))
 
 
 async def _draw(
     run_dir: Path,
     size: tuple[int, int],
+    *,
     keys: tuple[str, ...],
     theme: str,
     at: float,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from gputop import palette
+from gputop import palette, settings
 
 if TYPE_CHECKING:
     from textual.theme import Theme
@@ -169,11 +169,27 @@ def preferred() -> str:
     """
     if colourless():
         return "ansi-dark"
-    chosen = os.environ.get("GPUTOP_THEME", "")
-    if chosen in ("dark", "light"):
-        return DARK if chosen == "dark" else LIGHT
+    if chosen := theme_wanted():
+        return chosen
     background = os.environ.get("COLORFGBG", "").rpartition(";")[2]
     return LIGHT if background in ("7", "15") else DARK
+
+
+_OWN_NAMES = {"dark": DARK, "light": LIGHT}
+
+
+def theme_wanted() -> str:
+    """The theme of the settings; empty where it is to follow the terminal."""
+    from textual.theme import BUILTIN_THEMES
+
+    name = settings.load().text("theme")
+    name = _OWN_NAMES.get(name, name)
+    return name if name in BUILTIN_THEMES or name in _OWN_NAMES.values() else ""
+
+
+def setting_of(name: str) -> str:
+    """What a theme is called in the settings."""
+    return next((short for short, theme in _OWN_NAMES.items() if theme == name), name)
 
 
 def for_terminal(light: bool | None) -> str:
@@ -183,7 +199,7 @@ def for_terminal(light: bool | None) -> str:
         light: whether its background is light, as it told when asked; None where it did not.
     """
     chosen = preferred()
-    if colourless() or os.environ.get("GPUTOP_THEME") in ("dark", "light"):
+    if colourless() or theme_wanted():
         return chosen
     if light is None:
         light = chosen == LIGHT

@@ -128,6 +128,7 @@ COMMANDS: list[Command] = [
         "topo", SPLIT, "how the GPUs and network cards of a node hang together", "gputop.cli.topo"
     ),
     Command("runs", HAPPENED, "list the runs, newest first", "gputop.cli.runs"),
+    Command("status", HAPPENED, "where a run stands, in one line for tmux", "gputop.cli.status"),
     Command("open", HAPPENED, "replay a run through the same screens", "gputop.cli.open"),
     Command(
         "report", HAPPENED, "what a run shows, as text, Markdown, HTML or JSON", "gputop.cli.report"
@@ -168,6 +169,8 @@ COMMANDS: list[Command] = [
         "say once which GPUs you have and what a training may cost",
         "gputop.cli.init",
     ),
+    Command("completion", HOUSE, "what bash, zsh or fish complete", "gputop.cli.completion"),
+    Command("man", HOUSE, "the manual page", "gputop.cli.man"),
 ]
 
 

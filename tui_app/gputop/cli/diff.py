@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 
 from gputop.cli.errors import CliError
 from gputop.cli.parsing import Parser
 from gputop.cli.records import open_record
 
-_USAGE = "gputop diff A B [--threshold 5%] [--json]"
+_USAGE = "gputop diff A B [--threshold 5%] [--json | --html FILE]"
 
 
 def execute(words: list[str]) -> int:
@@ -21,14 +22,22 @@ def execute(words: list[str]) -> int:
     for name, record in ((options.a, a), (options.b, b)):
         if not record.ranks():
             raise CliError(f"run {name} has no training step: there is nothing to compare")
-    from gputop.cli.printing import print_json, report_width, wants_colour
+    from gputop.cli.printing import print_json, report_width, wants_colour, write_file
     from gputop.cli.working import working
 
     with working("comparing the runs"):
         from gputop_analysis.diff import compare, diff_data, diff_text
 
         found = compare(a, b, options.threshold)
-    if options.json:
+        page = ""
+        if options.html is not None:
+            from gputop_analysis.html import as_comparison_page
+            from gputop_analysis.report import Report
+
+            page = as_comparison_page(Report(a), Report(b), found)
+    if options.html is not None:
+        write_file(options.html, page)
+    elif options.json:
         text = json.dumps(diff_data(found), default=str)
         print_json(json.loads(text, parse_constant=lambda _: None))  # NaN: not known
     else:
@@ -46,7 +55,11 @@ def parser() -> Parser:
     parser.add_argument("a", metavar="A", help="the baseline: a run's name or directory")
     parser.add_argument("b", metavar="B", help="the run to judge")
     add_threshold(parser)
-    parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
+    forms = parser.add_mutually_exclusive_group()
+    forms.add_argument("--json", action="store_true", help="print the comparison as JSON")
+    forms.add_argument(
+        "--html", type=Path, metavar="FILE", help="write one page with both runs side by side"
+    )
     return parser
 
 

@@ -144,7 +144,9 @@ def _conclude(
     with cli_errors(RecordError):
         record = RunRecord.open(handle.run_dir)
     with working("reading what the steps showed"):
-        found = as_data(trial_of(record), record, code, stopped, gpu, options.steps)
+        found = as_data(
+            trial_of(record), record, code=code, stopped=stopped, gpu=gpu, wanted=options.steps
+        )
     if options.json:
         print(json.dumps(found, indent=2, allow_nan=False))
     else:

@@ -18,7 +18,7 @@ _LAST_BYTES, _LAST_COLUMNS = 4096, 200
 
 
 def as_data(
-    trial: Trial, record: RunRecord, code: int, stopped: str, gpu: str, wanted: int
+    trial: Trial, record: RunRecord, *, code: int, stopped: str, gpu: str, wanted: int
 ) -> dict[str, Any]:
     """The whole answer.
 

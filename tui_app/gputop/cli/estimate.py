@@ -9,6 +9,7 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from gputop.cli import estimate_refined
 from gputop.cli.errors import ENVIRONMENT, CliError, cli_errors
 from gputop.cli.estimate_options import add_options, existing_file, given, refuse_idle
 from gputop.cli.named import gpu_named, model_of
@@ -61,8 +62,12 @@ def _execute(words: list[str]) -> int:
 
         found = estimate_script(options, arguments)
     else:
+        setup = _setup(options)
         with working("estimating"):
-            found = _answer(_setup(options), options)
+            found = _answer(setup, options)
+        limit = estimate_refined.seconds(options) if found.peak.tier != "trace" else 0.0
+        if limit:
+            found = estimate_refined.refined(found, setup, options, limit)
     _print(found, options.json)
     return 0
 
@@ -115,6 +120,12 @@ def parser() -> Parser:
     parser.add_argument(
         "--trace", action="store_const", const="trace", dest="tier", help="--tier trace"
     )
+    parser.add_argument(
+        "--wait",
+        type=_seconds,
+        metavar="S",
+        help="seconds that a trace may take to refine the quick answer: 30 on a terminal, else 0",
+    )
     parser.add_argument("--gpu", metavar="NAME", default="", help="the GPU that it is to run on")
     parser.add_argument(
         "--gpus", metavar="NxNAME", help="whether it fits on so many, as 2xA100: as gputop fit"
@@ -132,6 +143,21 @@ def parser() -> Parser:
     parser.elsewhere = "a script's own go after --"
     add_options(parser)
     return parser
+
+
+def _seconds(text: str) -> float:
+    """A number of seconds from 0 on.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found < float("inf"):
+        raise argparse.ArgumentTypeError(f"takes seconds from 0 on, not {text!r}")
+    return found
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:
@@ -198,7 +224,12 @@ def _answer(setup: Setup, options: argparse.Namespace) -> Estimate:
         print("gputop: tracing the model on fake tensors; nothing is allocated", file=sys.stderr)
     try:
         return answer(
-            setup, tier, options.gpu, options.python, not options.no_calibration, factory=factory
+            setup,
+            tier,
+            options.gpu,
+            python=options.python,
+            calibrate=not options.no_calibration,
+            factory=factory,
         )
     except (ValueError, LookupError) as error:
         raise CliError(str(error)) from None

@@ -57,7 +57,7 @@ def estimate_script(options: argparse.Namespace, arguments: list[str]) -> Estima
     world = int(values.get("dp") or 0)
     with cli_errors(ValueError):
         found = trace_script(
-            script.resolve(), arguments, options.python, world, not options.no_execute
+            script.resolve(), arguments, options.python, world=world, execute=not options.no_execute
         )
     if found.traceback and found.how != "ran" and not found.syntax_error:
         print(found.traceback.rstrip(), file=sys.stderr)

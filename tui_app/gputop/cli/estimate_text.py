@@ -46,10 +46,12 @@ def show(estimate: Estimate) -> None:
 
 def _head(estimate: Estimate, width: int) -> list[Row]:
     name, how = estimate.setup.model.name, vram.manner(estimate)
-    said = wrap(how, width - len(name) - 2)
-    rows: list[Row] = [[(name, "bold text"), ("  " + said[0], "muted")]]
-    rows += [[(" " * (len(name) + 2) + line, "muted")] for line in said[1:]]
-    return [*rows, [], vram.headline(estimate), vram.figures(estimate, width)]
+    manner = wrap(how, width - len(name) - 2)
+    rows: list[Row] = [[(name, "bold text"), ("  " + manner[0], "muted")]]
+    rows += [[(" " * (len(name) + 2) + line, "muted")] for line in manner[1:]]
+    said = vram.likely(estimate)
+    likely: list[Row] = [[(line, "muted")] for line in wrap(said, width)] if said else []
+    return [*rows, [], vram.headline(estimate), *likely, vram.figures(estimate, width)]
 
 
 def _fits(estimate: Estimate, width: int) -> list[Row]:

@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.05
 _CALIBRATE_POLL_S = 1.0
+_START_S = 10.0
+"""After this long without a step it is said what the time went into."""
 
 
 class Rule(Protocol):
@@ -41,16 +44,54 @@ def watch(
     """
     handle.show_output()
     stop_rule = _StopRule(handle, timeout_s) if calibrate else rule
+    start = StartLine(handle.host_dir)
     with _keyboard(handle):
         code = handle.wait(_POLL_S)
         while code is None:
             if stop_rule is not None:
                 stop_rule.tick()
+            start.tick()
             code = handle.wait(_POLL_S)
     handle.pass_on_output()
     if handle.unfinished_line():
         print(file=sys.stderr)
     return code
+
+
+class StartLine:
+    """Where the time went so far, said once of a command that takes long to its first step."""
+
+    def __init__(self, host_dir: Path, after_s: float = _START_S):
+        self._host_dir = host_dir
+        self._due = time.monotonic() + after_s
+        self._said = False
+
+    def tick(self) -> None:
+        """Say it when it is due."""
+        if not self._said and time.monotonic() >= self._due:
+            self._said = True
+            try:
+                line = self._line()
+            except Exception:  # a word less, and nothing that the command would notice
+                return
+            if line:
+                print(f"gputop: {line}", file=sys.stderr)
+
+    def _line(self) -> str:
+        """Empty where a rank trains already, or no milestone is known."""
+        from gputop_analysis.startup import Startup, come_furthest, split
+        from gputop_probes.record.events import GrowingLines
+
+        events = GrowingLines(self._host_dir / "events.jsonl")
+        events.refresh()
+        events_of_one = come_furthest(list(events.of(("startup",))))
+        began = next(events.of(("run_start",)), None)
+        if not events_of_one or began is None or any(events.of(("rank_start",))):
+            return ""
+        now_ns = time.time_ns()
+        parts = tuple(split(events_of_one, began["t_ns"], now_ns))
+        so_far = Startup(None, began["t_ns"], now_ns, False, parts, True)
+        return f"no step after {so_far.seconds:.0f} s: {so_far.words()}"
 
 
 def _keyboard(handle: RunHandle) -> AbstractContextManager[object]:

@@ -8,7 +8,7 @@ import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from gputop.cli.errors import CliError
+from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.parsing import Parser
 from gputop.cli.plan_legend import LEGEND
 from gputop.cli.plan_options import (
@@ -54,6 +54,8 @@ def execute(words: list[str]) -> int:
     _check(options)
     fleet = fleet_of()
     wanted, gpus = wanted_of(options, fleet)
+    if options.probe:
+        wanted = probed(wanted, options.python)
     workload = chosen(options, gpus)
     if workload is not None and workload.name in SERVED:
         return served(options, wanted, gpus)
@@ -88,6 +90,31 @@ def execute(words: list[str]) -> int:
         title = f"run {options.run} as measured" if mine else "the first of them"
         print("\n".join(["", *table(mine or what_if(plan, plan.pick), report_width(), title)]))
     return 0
+
+
+def probed(wanted: Wanted, python: str) -> Wanted:
+    """What is planned on, as the GPUs of this machine measure.
+
+    Raises:
+        CliError: they are not here, or are of another kind.
+    """
+    from dataclasses import replace
+
+    from gputop.doctor.hardware import HardwareError, probe_here
+    from gputop_analysis.catalog import gpu
+
+    with cli_errors(HardwareError, LookupError), working("measuring GEMM, memory and links"):
+        found = probe_here(python)
+        name = gpu(found.gpu).name
+    if name != gpu(wanted.gpu).name:
+        raise CliError(f"the GPUs here are {name}, which says nothing of {wanted.gpu}")
+    links = f", all-reduce {found.all_reduce_gbs:.0f} GB/s" if found.all_reduce_gbs else ""
+    print(
+        f"gputop: measured on {name}: {found.gemm_tflops:.0f} TFLOP/s in bf16, memory "
+        f"{found.memory_gbs:,.0f} GB/s{links}",
+        file=sys.stderr,
+    )
+    return replace(wanted, probed=found)
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -142,6 +169,17 @@ def parser() -> Parser:
     parser.add_argument("--budget-hourly", type=float, metavar="USD", help="for --objective budget")
     parser.add_argument(
         "--calibrate", metavar="CSV", help="measured runs that correct the model (see the docs)"
+    )
+    parser.add_argument(
+        "--probe",
+        action="store_true",
+        help="measure GEMM, memory and links of the GPUs here first (some minutes)",
+    )
+    parser.add_argument(
+        "--python",
+        default="python",
+        metavar="PATH",
+        help="for --probe: the interpreter that trains",
     )
     parser.add_argument(
         "--tokens",
@@ -236,6 +274,7 @@ def _of_run(options: argparse.Namespace) -> bool:
 
 def as_data(plan: Plan, wanted: Wanted, options: argparse.Namespace) -> dict[str, Any]:
     """The plan with stable names."""
+    from gputop.cli.plan_text import estimate_command
     from gputop_analysis.planner.choices import choice, choices, difference, ranked, why
     from gputop_analysis.planner.whatif import what_if
 
@@ -258,7 +297,13 @@ def as_data(plan: Plan, wanted: Wanted, options: argparse.Namespace) -> dict[str
         "fitting": len(plan.order),
         "calibration": plan.calibration.to_json(),
         "against_run": against_now(options.run, plan) if options.run else None,
-        "pick": pick.to_json() | {"name": pick.name, "why": why(plan, pick)},
+        "pick": pick.to_json()
+        | {
+            "name": pick.name,
+            "why": why(plan, pick),
+            "never_calibrated": list(plan.never_calibrated(pick.index)),
+            "estimate": estimate_command(plan, pick.index),
+        },
         "strategies": rows,
         "pareto": [one.to_json() for one in choices(plan, plan.pareto, wanted.usd_per_gpu_hour)],
         **told(options),

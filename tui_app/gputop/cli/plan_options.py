@@ -19,6 +19,7 @@ from gputop_analysis.vram.options import OPTION
 
 if TYPE_CHECKING:
     from gputop.fleet import Fleet
+    from gputop_analysis.planner.frameworks import Framework
     from gputop_analysis.planner.job import Job
     from gputop_analysis.planner.questions import Wanted
     from gputop_analysis.planner.space import Limits
@@ -36,6 +37,7 @@ tokens to 2,048.
 """
 DEFAULT_SEQ = OPTION["seq"].default
 """As ``gputop estimate`` has it."""
+DTYPES = ("bf16", "fp16", "fp8", "fp4", "fp32")
 _NETWORKS = r"infiniband|\bib\b|omni|efa|roce|ethernet|gbe|tcp"
 
 
@@ -55,8 +57,11 @@ def add_job(parser: Parser) -> None:
     parser.add_argument(
         "--global-batch", type=int, metavar="N", help="sequences of an optimizer step"
     )
+    parser.add_argument("--dtype", choices=DTYPES, help="of the products (default bf16)")
     parser.add_argument(
-        "--dtype", choices=("bf16", "fp16", "fp8", "fp32"), help="of the products (default bf16)"
+        "--framework",
+        metavar="NAME[==RELEASE]",
+        help="what trains: megatron, megatron-core, nemo, torchtitan, fsdp, deepspeed, jax, ...",
     )
     parser.add_argument(
         "--optimizer", metavar="NAME", help="as gputop estimate has them (default adamw)"
@@ -92,10 +97,8 @@ def add_split(parser: Parser) -> None:
     )
 
 
-def add_gpus(parser: Parser) -> None:
-    """The options that say on what."""
-    parser.add_argument("--gpu", metavar="NAME", help="as H100; default: the first of .gputop.toml")
-    parser.add_argument("--gpus", type=int, metavar="N", help="how many in all")
+def add_nodes(parser: Parser) -> None:
+    """The options that say how the GPUs are joined."""
     parser.add_argument(
         "--nodes",
         type=int,
@@ -108,6 +111,13 @@ def add_gpus(parser: Parser) -> None:
         metavar="TEXT",
         help='between nodes, as "8x NDR IB" or "EFA 3200 Gbps"',
     )
+
+
+def add_gpus(parser: Parser) -> None:
+    """The options that say on what."""
+    parser.add_argument("--gpu", metavar="NAME", help="as H100; default: the first of .gputop.toml")
+    parser.add_argument("--gpus", type=int, metavar="N", help="how many in all")
+    add_nodes(parser)
     parser.add_argument(
         "--price",
         type=float,
@@ -148,12 +158,10 @@ def job_of(options: argparse.Namespace, gpus: int) -> Job:
     adapters = adapters_of(options) or (base.lora if base else None)
     quantized = "nf4" if options.qlora else base.quantized if base else ""
     _check_optimizer(options.optimizer)
-    dtype = options.dtype or (
-        base.dtype if base and base.dtype in ("bf16", "fp16", "fp8", "fp32") else "bf16"
-    )
+    dtype = options.dtype or (base.dtype if base and base.dtype in DTYPES else "bf16")
     share = trainable_share(adapters is not None)
     optimizer = options.optimizer or (base.optimizer if base else "adamw")
-    return Job(
+    job = Job(
         model,
         seq,
         batch,
@@ -163,6 +171,24 @@ def job_of(options: argparse.Namespace, gpus: int) -> Job:
         lora=adapters,
         quantized=quantized,
     )
+    framework = framework_of(options)
+    return (
+        job.of_framework(framework.name, framework.recipe, framework.habits) if framework else job
+    )
+
+
+def framework_of(options: argparse.Namespace) -> Framework | None:
+    """The framework that is named.
+
+    Raises:
+        CliError: there is none of that name.
+    """
+    from gputop_analysis.planner.frameworks import named
+
+    if not getattr(options, "framework", None):
+        return None
+    with cli_errors(LookupError):
+        return named(options.framework)
 
 
 def adapters_of(options: argparse.Namespace) -> Lora | None:
@@ -205,7 +231,7 @@ def limits_of(options: argparse.Namespace) -> Limits:
     """
     from gputop_analysis.planner.space import Limits
 
-    pinned: dict[str, Any] = {}
+    pinned: dict[str, Any] = _of_framework(options)
     for name in PINNED:
         value = getattr(options, name)
         if value is not None:
@@ -219,6 +245,17 @@ def limits_of(options: argparse.Namespace) -> Limits:
     if options.schedule is not None:
         pinned["zero_bubble"] = SCHEDULES[options.schedule]
     return Limits(**pinned)
+
+
+def _of_framework(options: argparse.Namespace) -> dict[str, Any]:
+    """What the framework cannot be given is not tried."""
+    from gputop_analysis.planner.frameworks import stages_of
+
+    framework = framework_of(options)
+    if framework is None:
+        return {}
+    alone = {name: (1,) for name in ("tp", "pp", "cp", "ep") if name not in framework.splits}
+    return {**alone, "zero": stages_of(framework)}
 
 
 def fleet_of() -> Fleet:
@@ -298,6 +335,7 @@ def tell_precision(name: str, dtype: str) -> None:
     chip = gpu_named(name)
     wider = next((kind for kind in ("bf16", "fp16", "fp32") if chip.dense_flops.get(kind)), "fp32")
     if dtype != "fp32" and not chip.dense_flops.get(dtype):
+        wider = "fp8" if dtype == "fp4" and chip.dense_flops.get("fp8") else wider
         print(
             f"gputop: {chip.name} has no {dtype} products: the rate of {wider} is taken",
             file=sys.stderr,

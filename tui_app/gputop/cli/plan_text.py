@@ -4,6 +4,7 @@ cost more.
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,11 @@ def as_text(
         lines += textwrap.wrap(
             f"not {other.name}: {difference(first, other)}", width, subsequent_indent="  "
         )
+    if new := plan.never_calibrated(first.index):
+        lines += textwrap.wrap(
+            f"the range is wider for what no published run has calibrated: {', '.join(new)}", width
+        )
+    lines += ["its memory by category:", *_pasted(estimate_command(plan, first.index), width)]
     lines += ["", *_whole_training(plan, first, wanted, tokens, width)]
     if said := corrected(plan.calibration):
         lines += textwrap.wrap(said, width)
@@ -63,6 +69,29 @@ def as_text(
         f"{counted(len(plan.layouts), 'configuration')} by the rules, {len(plan.order):,} fit"
     )
     return "\n".join(lines)
+
+
+def estimate_command(plan: Plan, index: int) -> str:
+    """The command that takes the memory of a configuration apart."""
+    from gputop_analysis.planner.memory import setup_at
+    from gputop_analysis.vram.fitting import options_of
+
+    options = options_of(setup_at(plan.job, plan.layouts, index))
+    words = ["gputop", "estimate", "--model", plan.job.model.name, *options]
+    return shlex.join([*words, "--gpu", plan.cluster.device.name, "--tier", "formula"])
+
+
+def _pasted(command: str, width: int) -> list[str]:
+    """A command over several lines, as a shell takes it."""
+    lines = textwrap.wrap(
+        command,
+        width - 4,
+        initial_indent="  ",
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [*(f"{line} \\" for line in lines[:-1]), lines[-1]]
 
 
 def corrected(by: Calibration) -> str:

@@ -111,7 +111,9 @@ def _of_model(options: argparse.Namespace) -> int:
         with working("estimating"):
             estimate, log = _estimated(setup, options, factory)
         with working(f"training {options.steps} steps"):
-            measured = probe(setup, options.python, options.device, options.steps, factory=factory)
+            measured = probe(
+                setup, options.python, device=options.device, steps=options.steps, factory=factory
+            )
     except ImportError as error:
         raise CliError(str(error), ENVIRONMENT) from None
     except (ValueError, LookupError) as error:

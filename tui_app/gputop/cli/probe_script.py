@@ -62,7 +62,7 @@ def _compare(options: argparse.Namespace, script: Path, arguments: list[str], ru
     print(f"gputop: tracing {script} for what it is compared with", file=sys.stderr)
     world = view.world_size if view.world_size > 1 else 0
     with cli_errors(ValueError):
-        found = trace_script(script.resolve(), arguments, options.python, world)
+        found = trace_script(script.resolve(), arguments, options.python, world=world)
     if found.log is None or found.how != "ran":
         raise CliError(
             f"{script} ran, but a trace of it did not: `gputop estimate {script}` says why"

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 from gputop.cli.errors import CliError
 from gputop.cli.named import gpu_named
 from gputop.cli.parsing import Parser
-from gputop.cli.plan_options import add_job, add_split, check_network, fleet_of, job_of, limits_of
+from gputop.cli.plan_options import (
+    add_job,
+    add_nodes,
+    add_split,
+    check_network,
+    fleet_of,
+    job_of,
+    limits_of,
+)
 from gputop.own_prices import usd_per_gpu_hour
 
 if TYPE_CHECKING:
@@ -77,18 +85,7 @@ def parser() -> Parser:
     )
     add_job(parser)
     parser.add_argument("--gpus", type=int, metavar="N", help="how many in all of each kind")
-    parser.add_argument(
-        "--nodes",
-        type=int,
-        metavar="N",
-        help="on so many nodes (default: as the vendor builds them)",
-    )
-    parser.add_argument(
-        "--network",
-        default="",
-        metavar="TEXT",
-        help='between nodes, as "8x NDR IB" or "EFA 3200 Gbps"',
-    )
+    add_nodes(parser)
     add_split(parser)
     parser.add_argument(
         "--over",

@@ -36,7 +36,7 @@ def print_summary(run_dir: Path) -> Report | None:
     except RecordError as error:
         print(f"gputop: {error}", file=sys.stderr)
         return None
-    for line in shown(lines):
+    for line in shown(lines, report.record.manifest.cwd):
         print(line, file=sys.stderr)
     return report
 
@@ -69,21 +69,26 @@ def summary_lines(report: Report) -> list[tuple[str, str]]:
     return [*lines, (f"replay: gputop open {name}   report: gputop report {name}", "dim")]
 
 
-def shown(lines: list[tuple[str, str]]) -> list[str]:
-    """The lines as stderr takes them: each begins with who speaks; on a terminal wrapped at words
-    and in colour.
+def shown(lines: list[tuple[str, str]], folder: str = "") -> list[str]:
+    """The lines as stderr takes them: each begins with who speaks; on a terminal wrapped at words,
+    in colour, and with links to places in files below ``folder``.
     """
+    from gputop import settings
+    from gputop.links import links_of
     from gputop_analysis.text import painted
 
     if not sys.stderr.isatty():
         return [f"{_WHO}{text}" for text, _ in lines]
     colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     width = max(40, shutil.get_terminal_size().columns - 1)
+    links = links_of(folder, settings.load().text("terminal.links"))
     rows = []
     for text, style in lines:
         indent = " " * (len(_WHO) + (len(text) - len(text.lstrip())))
         wrapped = textwrap.wrap(
             _WHO + text, width, subsequent_indent=indent, break_on_hyphens=False
         )
-        rows += [painted(row, style, colour and bool(style)) for row in wrapped]
+        for row in wrapped:
+            linked = links.marked(row) if links else row
+            rows.append(painted(linked, style, colour and bool(style)))
     return rows

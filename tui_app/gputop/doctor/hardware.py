@@ -13,9 +13,12 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gputop.doctor.check import Check
+
+if TYPE_CHECKING:
+    from gputop_analysis.planner.probed import Probed
 
 _PROBE = Path(__file__).with_name("hardware_probe.py")
 _MARK = "GPUTOP "
@@ -91,6 +94,53 @@ def run_hardware(python: str, nodes: Path | None) -> Iterator[Check]:
     yield from _links(hosts, python)
 
 
+def probe_here(python: str) -> Probed:
+    """GEMM, memory and links of this machine's GPUs, for a plan on their kind.
+
+    Raises:
+        HardwareError: nothing could be measured, or there is no GPU.
+    """
+    from gputop_analysis.planner.probed import Probed
+
+    here = places(None)[0]
+    found = _answer(_probe(here, python, ["host"]))
+    if isinstance(found, str):
+        raise HardwareError(f"{found}: {_reach(here)}")
+    count = sum(name.startswith("cuda") for name in found["devices"])
+    try:
+        return Probed.of(found["devices"], _links_of_gpus(here, python, count))
+    except ValueError as error:
+        tflops = max(figures["gemm_tflops"] for figures in found["devices"].values())
+        raise HardwareError(f"{error} (the CPU reached {tflops:.3g} TFLOP/s in fp32)") from None
+
+
+def _links_of_gpus(place: Place, python: str, count: int) -> dict[str, Any]:
+    """What NCCL reached between the GPUs of a host; empty for one of them.
+
+    Raises:
+        HardwareError: a rank did not answer.
+    """
+    if count < 2:
+        return {}
+    with tempfile.TemporaryDirectory(prefix="gputop-probe-") as folder:
+        answers = _started([place] * count, python, "gpu-links", f"file://{folder}/meet")
+    failed = next((answer for answer in answers if isinstance(answer, str)), None)
+    if failed is not None or isinstance(answers[0], str):
+        raise HardwareError(f"the links between the GPUs: {failed}")
+    return answers[0]
+
+
+def _started(ranks: list[Place], python: str, what: str, where: str) -> list[dict[str, Any] | str]:
+    """What each of the ranks, started together, answered."""
+    world = len(ranks)
+
+    def start(rank: int) -> subprocess.CompletedProcess[str] | str:
+        return _probe(ranks[rank], python, [what, str(rank), str(world), where])
+
+    with ThreadPoolExecutor(world) as pool:
+        return [_answer(done) for done in pool.map(start, range(world))]
+
+
 def _compared(measured: dict[str, dict[str, Any]]) -> Iterator[Check]:
     """One line for each device or host, against its peers and the catalog."""
     for name, figures in measured.items():
@@ -149,12 +199,7 @@ def _links(hosts: list[Place], python: str) -> Iterator[Check]:
 
 def _judged(ranks: list[Place], python: str, where: str, names: list[str]) -> Iterator[Check]:
     world = len(ranks)
-
-    def start(rank: int) -> subprocess.CompletedProcess[str] | str:
-        return _probe(ranks[rank], python, ["links", str(rank), str(world), where])
-
-    with ThreadPoolExecutor(world) as pool:
-        answers = [_answer(done) for done in pool.map(start, range(world))]
+    answers = _started(ranks, python, "links", where)
     failed = [
         (name, found) for name, found in zip(names, answers, strict=True) if isinstance(found, str)
     ]

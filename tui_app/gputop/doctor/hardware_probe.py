@@ -18,6 +18,7 @@ COPY_BYTES_CPU, COPY_BYTES_CUDA = 64 << 20, 1 << 30
 HOST_COPY_BYTES = 256 << 20
 DISK_BYTES = 64 << 20
 LINK_BYTES = 4 << 20
+GPU_LINK_BYTES = 256 << 20
 REPEATS = 7
 
 
@@ -100,6 +101,19 @@ def measure_host(folder):
     return {"host": socket.gethostname(), "devices": devices, "figures": host}
 
 
+def measure_gpu_links(rank, world, where):
+    """Bus bandwidth of an all-reduce of the GPUs of this host by NCCL, in GB/s."""
+    import torch
+    import torch.distributed as dist
+
+    torch.cuda.set_device(rank)
+    dist.init_process_group("nccl", init_method=where, rank=rank, world_size=world)
+    data = torch.ones(GPU_LINK_BYTES, dtype=torch.uint8, device="cuda")
+    spent = seconds(lambda: dist.all_reduce(data), torch.cuda.synchronize)
+    dist.destroy_process_group()
+    return {"all_reduce_gbs": 2 * GPU_LINK_BYTES * (world - 1) / world / spent / 1e9}
+
+
 def measure_links(rank, world, where):
     """All-reduce of all ranks, then sends between each pair, in GB/s; the first rank's
     are printed.
@@ -147,11 +161,12 @@ def one_way(dist, data, rank, first, second):
 
 
 def main(words):
-    """``host FOLDER`` or ``links RANK WORLD WHERE``."""
+    """``host FOLDER``, or ``links`` or ``gpu-links`` with ``RANK WORLD WHERE``."""
     if words[0] == "host":
         found = measure_host(words[1] if len(words) > 1 else None)
     else:
-        found = measure_links(int(words[1]), int(words[2]), words[3])
+        measure = measure_gpu_links if words[0] == "gpu-links" else measure_links
+        found = measure(int(words[1]), int(words[2]), words[3])
     print("GPUTOP " + json.dumps(found), flush=True)
 
 

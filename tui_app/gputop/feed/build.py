@@ -8,6 +8,7 @@ from gputop.feed.recent import recent_steps
 from gputop.feed.snapshot import RecentSteps, Snapshot
 from gputop.feed.timeline import timeline
 from gputop.feed.window import short
+from gputop.occasions import hang_of
 from gputop.panels import PANELS, imported
 from gputop_analysis.model import SEVERITIES, Finding
 from gputop_analysis.summary import summarise
@@ -64,6 +65,7 @@ def _damage(record: RunRecord) -> str:
 def build(
     record: RunRecord,
     findings: tuple[Finding, ...],
+    *,
     window_steps: int,
     previous: RecentSteps | None,
     now_ns: int,
@@ -93,6 +95,7 @@ def build(
         history=history(record),
         panels=read_panels(record),
         devices=devices(record),
+        hang=hang_of(record),
         name=record.manifest.name,
         run_dir=record.path,
         recording=record.manifest.recording,

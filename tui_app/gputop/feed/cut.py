@@ -8,6 +8,7 @@ from bisect import bisect_right
 from typing import Any
 
 from gputop_agent.wire import F_FIRST
+from gputop_probes.record import layout
 from gputop_probes.record.events import GrowingLines
 from gputop_probes.record.reader import GrowingTable, HostFiles, RunRecord, Table
 
@@ -50,6 +51,20 @@ def cut(record: RunRecord, at_ns: int) -> RunRecord:
     return RunRecord(
         record.path, record.manifest, hosts, tables, manifest_problem=record.manifest_problem
     )
+
+
+def output_lengths(part: RunRecord) -> dict[str, int] | None:
+    """Bytes of each log, by its path within the record, when ``part`` ends; None where an older
+    record does not tell.
+    """
+    lengths: dict[str, int] = {}
+    for name, host in part.hosts.items():
+        rows = host.host.rows
+        if not layout.LATER_COLUMNS["host"] <= set(rows.dtype.names or ()):
+            return None
+        for log, column in layout.LOG_LENGTHS.items():
+            lengths[f"hosts/{name}/{log}"] = int(rows[column][-1]) if len(rows) else 0
+    return lengths
 
 
 def _cut_table(table: GrowingTable, column: str, at_ns: int) -> GrowingTable:

@@ -100,11 +100,11 @@ class LiveFeed:
         snapshot = build(
             self._record,
             findings,
-            self.window_steps,
-            self._recent,
-            self.clock.now_ns(),
-            ended,
-            settled,
+            window_steps=self.window_steps,
+            previous=self._recent,
+            now_ns=self.clock.now_ns(),
+            ended=ended,
+            settled=settled,
         )
         self._recent = snapshot.recent
         window, _ = window_of(self._record, snapshot)

@@ -136,18 +136,24 @@ class ReplayFeed:
 
     def _build(self, position: Position) -> Snapshot:
         from gputop.feed.build import build
-        from gputop.feed.cut import cut
+        from gputop.feed.cut import cut, output_lengths
 
         assert self._record is not None
         whole = position.at_ns >= position.end_ns
         part = self._part = cut(self._record, position.at_ns)
         snapshot = build(
-            part, self._judge(part, position), STEPS, self._recent, position.at_ns, whole
+            part,
+            self._judge(part, position),
+            window_steps=STEPS,
+            previous=self._recent,
+            now_ns=position.at_ns,
+            ended=whole,
         )
         self._recent = snapshot.recent
         window, _ = window_of(part, snapshot)
         return snapshot._replace(
             position=position,
+            output_lengths=None if whole else output_lengths(part),
             prediction=self._predictor.of(part),
             useful=self._useful.of(part, window, at_once=not position.playing),
         )

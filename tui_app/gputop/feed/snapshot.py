@@ -156,9 +156,15 @@ class Snapshot(NamedTuple):
     recording: str | None = None
     gpu_note: str = ""
     output_note: str = ""
+    output_lengths: Mapping[str, int] | None = None
+    """Bytes of each log, by its path within the record, that had been written at this moment; None:
+    all of them.
+    """
     damage: str = ""
     """What of the record was left out because it cannot be true; empty where nothing was."""
     position: Position | None = None
+    hang: str = ""
+    """What hangs, in words; empty while nothing does."""
     problem: str = ""
     """Why the record could not be read this time; the rest is then what was last known."""
     notices: tuple[Notice, ...] = ()

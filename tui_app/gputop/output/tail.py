@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from gputop.output.lines import LineBuffer, Stream
 from gputop_probes.record.files import open_regular
+from gputop_probes.record.layout import LOG_LENGTHS
 
 FIRST_READ = 1 << 20
 """Bytes of the end of a file that are read at most when it is opened."""
@@ -38,12 +41,21 @@ class Tail:
         self.buffer = LineBuffer()
         self._files: dict[Path, _File] = {}
 
-    def poll(self) -> bool:
-        """Read what was appended. Returns whether there was anything."""
+    def poll(self, lengths: Mapping[str, int] | None = None) -> bool:
+        """Read what was appended. Returns whether there was anything.
+
+        Args:
+            lengths: bytes of each log, by its path within the record, that are read at most: those
+                that had been written at the moment that is shown. None: all that there are.
+        """
         self._find()
-        grown = False
-        for file in self._files.values():
-            data = _read(file)
+        ends = {path: _end_of(path, lengths, self.run_dir) for path in self._files}
+        grown = any(file.offset > ends[path] for path, file in self._files.items())
+        if grown:  # a moment before the one that was shown
+            self.buffer = LineBuffer()
+            self._files = {path: _File(path, Stream(self.buffer)) for path in self._files}
+        for path, file in self._files.items():
+            data = _read(file, ends[path])
             if data:
                 file.stream.feed(data)
                 grown = True
@@ -54,18 +66,25 @@ class Tail:
         return OutputView(tuple(self.buffer.lines), self.buffer.dropped)
 
     def _find(self) -> None:
-        for name in ("output.log", "stderr.log"):
+        for name in LOG_LENGTHS:
             for path in sorted(self.run_dir.glob(f"hosts/*/{name}")):
                 if path not in self._files:
                     self._files[path] = _File(path, Stream(self.buffer))
 
 
-def _read(file: _File) -> bytes:
+def _end_of(path: Path, lengths: Mapping[str, int] | None, run_dir: Path) -> float:
+    """Bytes of a log that may be shown."""
+    if lengths is None:
+        return math.inf
+    return lengths.get(str(path.relative_to(run_dir)), math.inf)
+
+
+def _read(file: _File, end: float) -> bytes:
     try:
-        if file.path.stat().st_size == file.offset:
+        if min(file.path.stat().st_size, end) == file.offset:
             return b""
         with os.fdopen(open_regular(file.path), "rb") as handle:
-            size = os.fstat(handle.fileno()).st_size
+            size = int(min(os.fstat(handle.fileno()).st_size, end))
             if size < file.offset:  # its newest part was moved to its beginning, for want of room
                 file.offset = -1
             before = max(file.offset, 0)

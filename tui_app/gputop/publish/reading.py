@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gputop.occasions import hang_of
 from gputop_agent import wire
 from gputop_analysis.model import Finding, GpuSummary, HostSummary, RankSummary
 from gputop_analysis.overview import RunSummary, Verdict
@@ -143,20 +144,9 @@ def read(
         samples=samples,
         points=(),
         host=next(iter(record.hosts), ""),
-        hang=_hang(record),
+        hang=hang_of(record),
         steps=summary.steps,
     )
-
-
-def _hang(record: RunRecord) -> str:
-    """The newest hang that is not over."""
-    text = ""
-    for event in sorted(record.events("hang_suspected", "hang_over"), key=lambda one: one["t_ns"]):
-        text = ""
-        if event["type"] == "hang_suspected":
-            ranks = ", ".join(map(str, event.get("ranks") or ["?"]))
-            text = f"hang: no step for {event.get('silent_s', 0):.0f} s, silent ranks {ranks}"
-    return text
 
 
 def _known(samples: Iterator[Sample]) -> Iterator[Sample]:

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
+from gputop.occasions import finding_line
 from gputop.publish.reading import Reading
-from gputop_analysis.model import Finding
-
-
-def finding_line(finding: Finding) -> str:
-    """Id, title and place in one line."""
-    rank = "" if finding.rank is None else f", rank {finding.rank}"
-    site = f", {finding.site}" if finding.site else ""
-    return f"{finding.id} {finding.name}: {finding.title}{rank}{site}"
 
 
 def findings_text(reading: Reading) -> str:

@@ -117,8 +117,10 @@ def stacked_columns(
     A cell that holds a boundary shows its two largest parts, the lower one as foreground of a lower
     block.
     """
-    looks = tuple(styles), tuple(letters)
-    grid = [_column(tuple(column), *looks, height, top, mono) for column in columns]
+    grid = [
+        _column(tuple(column), tuple(styles), tuple(letters), height=height, top=top, mono=mono)
+        for column in columns
+    ]
     if grid:
         return [merged(row) for row in zip(*grid, strict=True)]
     return [[] for _ in range(height)]
@@ -129,6 +131,7 @@ def _column(
     values: tuple[float, ...],
     styles: tuple[str, ...],
     letters: tuple[str, ...],
+    *,
     height: int,
     top: float,
     mono: bool,

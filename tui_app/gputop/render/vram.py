@@ -107,6 +107,23 @@ def headline(estimate: Estimate) -> Row:
     ]
 
 
+def likely(estimate: Estimate) -> str:
+    """The typical range and the safe end, in GiB, and what was never measured; empty where the
+    tier was measured on too few sources.
+    """
+    if estimate.typical_pct is None:
+        return ""
+    besides = estimate.context + estimate.nccl
+    low, high = (
+        gib(round(estimate.peak.reserved * (1 + part / 100)) + besides)
+        for part in estimate.typical_pct
+    )
+    said = f"typically {low} to {high}, needs at most {gib(estimate.at_most)} in 19 of 20 runs"
+    if not estimate.uncalibrated:
+        return said
+    return f"{said}; wider since never measured: {', '.join(estimate.uncalibrated)}"
+
+
 def figures(estimate: Estimate, width: int = 80) -> Row:
     """Allocated, reserved and what is not PyTorch's."""
     peak = estimate.peak

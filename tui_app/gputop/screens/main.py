@@ -4,6 +4,7 @@ the data.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -12,6 +13,7 @@ from textual.reactive import reactive
 from textual.screen import Screen
 from textual.widget import Widget
 
+from gputop import settings
 from gputop.actions import on_screen, target
 from gputop.feed.snapshot import Snapshot
 from gputop.output.tail import OutputView
@@ -62,7 +64,9 @@ class MainScreen(Typed, Screen[None]):
     def compose(self) -> ComposeResult:
         yield Header(id="header").data_bind(MainScreen.snapshot)
         yield Tiles(id="tiles").data_bind(MainScreen.snapshot)
-        yield Body(*(spec.make().data_bind(MainScreen.snapshot) for spec in PANELS), id="body")
+        body = Body(*(spec.make().data_bind(MainScreen.snapshot) for spec in PANELS), id="body")
+        body.hidden = _hideable(settings.load().entries("panels.hidden"))
+        yield body
         footer = Footer(self.mode, self._control, id="footer")
         footer.set_class(self.mode != "live", "replay")
         yield footer
@@ -173,6 +177,10 @@ class MainScreen(Typed, Screen[None]):
         body.set(hidden=hidden)
         self._step_panel(1)
 
+    def hide_panels(self, names: Sequence[str]) -> None:
+        """Leave these panels out, unless they are all there are."""
+        self.query_one(Body).set(hidden=_hideable(names))
+
     def action_back(self) -> None:
         body, output = self.query_one(Body), self.query_one(Output)
         if output.needle:
@@ -240,3 +248,9 @@ class MainScreen(Typed, Screen[None]):
             self.paused = not self.paused
         else:
             self.app.call_later(self.app.run_action, "app.play")
+
+
+def _hideable(names: Sequence[str]) -> frozenset[str]:
+    """These panels, or none where no panel would be left."""
+    wanted = frozenset(names)
+    return wanted if len(wanted) < len(PANELS) else frozenset()

@@ -8,10 +8,12 @@ import math
 from typing import NamedTuple
 
 from gputop.feed.snapshot import Snapshot
+from gputop.feed.starting import Starting
 from gputop.render import numbers
 from gputop.render.bars import bar, stacked_bar
 from gputop.render.rows import Row, beside, left, right, say
 from gputop.widgets.panel import Panel
+from gputop.widgets.starting import checklist
 from gputop.widgets.step_chart import PARTS, chart
 
 TABLE_WIDTH = 46
@@ -58,7 +60,7 @@ def draw(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> lis
     stacked bar.
     """
     if not snapshot.summary.phases or not snapshot.timeline.phases_ms:
-        return _waiting(snapshot, width)
+        return _waiting(snapshot, width, height)
     parts = parts_of(snapshot)
     if height <= 2:
         looks = [PARTS[part.name] for part in parts]
@@ -75,10 +77,15 @@ def draw(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> lis
     return table(snapshot, width, height, mono)
 
 
-def _waiting(snapshot: Snapshot, width: int) -> list[Row]:
+def _waiting(snapshot: Snapshot, width: int, height: int) -> list[Row]:
+    """The checklist of the start, while there is no step."""
+    rows: list[Row] = []
     if snapshot.ended:
-        return say("The run ended before its first training step was seen.", width)
-    return say("Waiting for the first training step.", width)
+        rows = say("The run ended before its first training step was seen.", width)
+    start = snapshot.panels.get("breakdown")
+    if not isinstance(start, Starting):
+        return rows or say("Waiting for the first training step.", width)
+    return rows + checklist(start, snapshot.summary.now_ns, width, height - len(rows))
 
 
 def legend(parts: list[Part], width: int) -> list[Row]:
@@ -121,6 +128,10 @@ def table(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> li
 
 class Breakdown(Panel):
     """Panel 1."""
+
+    def heading(self, snapshot: Snapshot) -> str:
+        starting = isinstance(snapshot.panels.get(self.id or ""), Starting)
+        return "Until the first step" if starting else self.title
 
     def note(self, snapshot: Snapshot) -> Row:
         run, line = snapshot.summary, snapshot.timeline

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.segment import Segment
 from rich.style import Style
@@ -13,6 +13,9 @@ from textual.widget import Widget
 from gputop.render.rows import Row, fill
 from gputop.widgets import roles
 from gputop_probes.record.plain import blanked
+
+if TYPE_CHECKING:
+    from gputop.links import Links
 
 REVERSED = frozenset(["band-critical", "band-high"])
 """Grounds that are drawn reversed where there is no colour."""
@@ -70,9 +73,26 @@ class Canvas(Widget):
         ):  # a new size is painted before its event comes: not an empty picture first
             self._draw()
         row = self._drawn[y] if y < len(self._drawn) else []
-        return Strip(
-            [Segment(blanked(text), self._style(name)) for text, name in fill(row, width)], width
-        )
+        links = getattr(self.app, "links", None)
+        segments: list[Segment] = []
+        for text, name in fill(row, width):
+            if links is not None and ".py:" in text:
+                segments += self._linked(blanked(text), name, links)
+            else:
+                segments.append(Segment(blanked(text), self._style(name)))
+        return Strip(segments, width)
+
+    def _linked(self, text: str, name: str, links: Links) -> list[Segment]:
+        """A text with the places in it as links of the terminal."""
+        segments, done = [], 0
+        for link in links.of(text):
+            key = f"{name}\0{link.url}"
+            if key not in self._styles:
+                self._styles[key] = self._style(name) + Style(link=link.url)
+            segments.append(Segment(text[done : link.begin], self._style(name)))
+            segments.append(Segment(text[link.begin : link.end], self._styles[key]))
+            done = link.end
+        return [*segments, Segment(text[done:], self._style(name))]
 
     def watch_has_focus(self, _has_focus: bool) -> None:
         super().watch_has_focus(_has_focus)

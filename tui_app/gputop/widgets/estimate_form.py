@@ -27,7 +27,9 @@ def draw(form: Form, width: int, cursor: int, focused: bool, typed: str | None =
             rows.append([(group, "bold muted")])
         here = index == cursor
         differs = base is not None and line.name in base and base[line.name] != line.value
-        rows.append(_row(line, width, here, focused, typed if here else None, differs))
+        rows.append(
+            _row(line, width, here, focused=focused, typed=typed if here else None, differs=differs)
+        )
     return rows
 
 
@@ -38,7 +40,7 @@ def row_of(form: Form, cursor: int) -> int:
 
 
 def _row(
-    line: Line, width: int, here: bool, focused: bool, typed: str | None, differs: bool
+    line: Line, width: int, here: bool, *, focused: bool, typed: str | None, differs: bool
 ) -> Row:
     ground = "/cursor" if here and focused else ""
     label = LABEL if width >= 36 else 15

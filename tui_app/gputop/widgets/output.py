@@ -115,9 +115,13 @@ class Output(Described, ScrollView, can_focus=True):
         return f"line {self.view.dropped + round(self.scroll_offset.y) + 1:,}, end: follow again"
 
     def _of_when(self) -> str:
-        """The log does not say when a line came, so a replay shows all of them throughout."""
+        """Older records do not say when a line came: a replay of one shows all of them
+        throughout.
+        """
         position = self.snapshot.position if self.snapshot else None
-        return "" if position is None or position.share >= 1 else ", the whole run's"
+        if self.snapshot is None or position is None or position.share >= 1:
+            return ""
+        return ", the whole run's" if self.snapshot.output_lengths is None else ""
 
     def _empty(self) -> str:
         note = self.snapshot.output_note if self.snapshot else ""

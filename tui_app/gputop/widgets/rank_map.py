@@ -55,7 +55,7 @@ def draw(
     columns = columns_of(len(found), room, height)
     cells = min(max(room // columns, 1), 3)
     rows = [
-        _row(found, y, columns, cells, cursor, mono)
+        _row(found, y, columns, cells=cells, cursor=cursor, mono=mono)
         for y in range(min(height, math.ceil(math.ceil(len(found) / columns) / 2)))
     ]
     if room == width:
@@ -72,7 +72,7 @@ def cells_of(count: int, width: int, height: int) -> tuple[int, int]:
 
 
 def _row(
-    found: Sequence[Standing], y: int, columns: int, cells: int, cursor: int | None, mono: bool
+    found: Sequence[Standing], y: int, columns: int, *, cells: int, cursor: int | None, mono: bool
 ) -> Row:
     """Two rows of ranks: the upper one is the foreground of upper half blocks."""
     row = []

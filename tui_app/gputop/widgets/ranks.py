@@ -54,6 +54,7 @@ def draw(
     snapshot: Snapshot,
     width: int,
     height: int,
+    *,
     first: int = 0,
     cursor: int | None = None,
     mono: bool = False,
@@ -460,7 +461,7 @@ class Ranks(ScrollingPanel):
 
     def content(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
         cursor = self.cursor if self.has_focus else None
-        return draw(snapshot, width, height, self.first, cursor, self.mono)
+        return draw(snapshot, width, height, first=self.first, cursor=cursor, mono=self.mono)
 
     def page(self, direction: int) -> None:
         ranks = len(self.snapshot.summary.ranks) if self.snapshot else 0

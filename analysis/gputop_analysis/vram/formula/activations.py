@@ -17,6 +17,7 @@ from gputop_analysis.catalog.params import Linear, head_width, linears, shared_w
 from gputop_analysis.vram.adapters import names_of, targeted
 from gputop_analysis.vram.formula.dims import BYTES, Dims, Number
 from gputop_analysis.vram.formula.habits import Habits
+from gputop_analysis.vram.formula.releases import release
 from gputop_analysis.vram.setup import Setup
 
 EAGER_GELU = ("gpt2", "gpt_neo", "gptj", "phi")
@@ -37,6 +38,8 @@ KEEPS_NO_INPUTS = 42
 """Minor release of bitsandbytes from which a frozen 4-bit layer keeps nothing for its backward pass
 but its weight (``MatMul4Bit`` of ``autograd/_functions.py``; before, its input as well).
 """
+ONE_TENSOR = (5, 0)
+"""Transformers from which on the experts of a layer are one tensor and one grouped product."""
 LOG_SUM_EXP = 4
 """Bytes that a fused attention keeps of a token and head (Dao 2023, algorithm 1)."""
 
@@ -77,6 +80,8 @@ def layer(d: Dims, kept: Habits, moe: bool) -> Kept:
     a, hidden = d.compute, d.model.hidden
     inside = experts_kept(d, kept) if moe else mlp_kept(d, kept, d.model.ffn)
     gradients = a * width * ((3 if d.model.gated_mlp else 2) - trains_base(d)) / d.tp
+    if moe and one_by_one(d):
+        gradients = gradients / d.model.experts
     return Kept(
         outside=between + attention,
         mlp=(inside + adapters_mlp) / d.tp,
@@ -202,6 +207,14 @@ def experts_kept(d: Dims, kept: Habits) -> Number:
         2 * d.compute * shape.hidden + mlp_kept(d, kept, shape.moe_ffn or shape.ffn)
     )
     return routed + mlp_kept(d, kept, shared_width(shape)) + 4 * 2 * shape.experts
+
+
+def one_by_one(d: Dims) -> bool:
+    """Whether experts are modules of their own, whose backward passes come one after the other:
+    Transformers' before 5.0, and those that bitsandbytes can quantise.
+    """
+    older = release(d.setup.transformers) < ONE_TENSOR or bool(d.setup.quantized)
+    return d.recipe == "transformers" and older
 
 
 def adapters_kept(d: Dims, kept: Habits, moe: bool) -> tuple[Number, Number]:

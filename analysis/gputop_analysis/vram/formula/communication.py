@@ -8,7 +8,7 @@ from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.formula.elementwise import least, most, true
 from gputop_analysis.vram.formula.habits import Habits
 from gputop_analysis.vram.formula.parts import Part
-from gputop_analysis.vram.formula.states import gradient_bytes, weight_bytes
+from gputop_analysis.vram.formula.states import gradient_bytes, has_gradient, weight_bytes
 
 LAYER = ("layers", "norms", "experts", "adapters")
 """Parts that the layers share evenly."""
@@ -78,14 +78,27 @@ def in_other_pools(d: Dims, found: Iterable[Part], kept: Habits, gradients: Numb
 
 def layer_gradients(d: Dims, found: Iterable[Part], kept: Habits) -> Number:
     """Whole gradients while a rank that keeps a share of them reduces them: one layer's reduced,
-    one's computed.
+    one's computed; the computed one alone where whole gradients wait for a later micro-batch.
     """
     if d.setup.parallel.stage < 2:
         return 0.0
     sizes = {
-        part.name: part.count * gradient_bytes(d, part, kept) for part in found if part.trained
+        part.name: part.count * gradient_bytes(d, part, kept)
+        for part in found
+        if has_gradient(part, kept)
     }
-    return at_work(d) * sum(sizes.get(name, 0) for name in LAYER) * (1 - 1 / d.shards)
+    layers = at_work(d) * (1 - true(d.accumulation > 1) * kept.waits_whole / 2)
+    return layers * sum(sizes.get(name, 0) for name in LAYER) * (1 - 1 / d.shards)
+
+
+def whole_gradients(d: Dims, found: Iterable[Part], kept: Habits) -> Number:
+    """Gradients of all parts, unsharded, in the type of the computation."""
+    sizes = (
+        part.count * min(gradient_bytes(d, part, kept), max(d.compute, 2.0))
+        for part in found
+        if has_gradient(part, kept)
+    )
+    return sum(sizes, 0.0)
 
 
 def at_work(d: Dims) -> Number:

@@ -7,12 +7,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gputop_analysis.vram.formula.dims import BYTES
+from gputop_analysis.vram.formula.releases import release
 from gputop_analysis.vram.setup import Setup
 
 BF16_OPTIMIZER = ("none", "ddp", "zero1")
 """Shardings with which DeepSpeed takes its optimizer for bf16 where gradients are accumulated in
 fp32.
 """
+INSIDE_UNITS = (4, 52)
+"""Transformers from which on a layer recomputes itself, inside of what FSDP1 wraps around it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +54,10 @@ class Habits:
     """Of a checkpointed layer's input with its gradient, where both stay until the end of the
     backward pass.
     """
+    waits_whole: bool
+    """Under FSDP, gradients of several micro-batches wait unsharded until the last of them."""
+    mixed_units: bool
+    """Frozen weights have gradients, since they share FSDP1's flat parameters with adapters."""
     eager_norm: bool
     """RMSNorm written out in PyTorch operations, each of which keeps its own inputs."""
 
@@ -95,6 +102,8 @@ def habits(setup: Setup) -> Habits:
         boundary=residual,
         linear_input=1.0 if megatron and setup.dtype == "fp8" else 0.0,
         frozen_boundary=_frozen_boundary(setup),
+        waits_whole=_waits_whole(setup),
+        mixed_units=_mixed_units(setup),
         casts_weights=casts,
         casts_inputs=casts,
         flat_gradients=megatron
@@ -109,14 +118,34 @@ def habits(setup: Setup) -> Habits:
 
 def _frozen_boundary(setup: Setup) -> float:
     """Bytes a token and hidden unit of boundary activations that FSDP1 keeps where weights are
-    frozen.
+    frozen: a layer's input and its gradient, until the backward pass is over.
 
     The hook that reshards frozen units (PyTorch's ``_register_post_backward_reshard_only_hook`` in
-    ``distributed/fsdp/_runtime_utils.py``) holds their inputs and gradients until the backward pass
-    is over. Charged for the transformers recipe only, whose published runs it fits; one trace of a
-    unit with adapters beside frozen weights showed none of it, and peft's own wrapping is untraced.
+    ``distributed/fsdp/_runtime_utils.py``) holds both where the layer is recomputed from outside of
+    its unit, as Transformers did until its layers recomputed themselves (``modeling_layers.py``).
     """
     frozen = setup.lora is not None or "language" in setup.freeze
     sharded = setup.parallel.sharding == "fsdp1" and setup.parallel.dp > 1
-    apart = setup.recipe == "transformers"
-    return 4.0 if frozen and sharded and apart and setup.checkpointing == "full" else 0.0
+    outside = setup.recipe == "transformers" and release(setup.transformers) < INSIDE_UNITS
+    return 4.0 if frozen and sharded and outside and setup.checkpointing == "full" else 0.0
+
+
+def _waits_whole(setup: Setup) -> bool:
+    """Whether gradients of several micro-batches wait unsharded: ``no_sync`` of Accelerate and
+    Fabric around all but the last.
+    """
+    sharded = setup.parallel.sharding in ("fsdp1", "fsdp2", "hsdp")
+    return sharded and setup.recipe in ("transformers", "plain") and not _streams(setup)
+
+
+def _streams(setup: Setup) -> bool:
+    return setup.optimizer_in_backward or setup.parallel.pp > 1
+
+
+def _mixed_units(setup: Setup) -> bool:
+    """Whether FSDP1 computes gradients of frozen weights, since adapters share a flat parameter
+    with them (``use_orig_params``: "the gradient memory usage will be larger than expected", docs
+    of ``FullyShardedDataParallel``); the policy of peft keeps them apart.
+    """
+    sharded = setup.parallel.sharding == "fsdp1" and setup.parallel.dp > 1
+    return sharded and setup.recipe == "plain" and setup.lora is not None and not setup.quantized

@@ -7,16 +7,18 @@ vocabulary.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 
 from gputop_analysis.vram.formula.activations import capped, trains_base
 from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.formula.elementwise import true
 from gputop_analysis.vram.formula.habits import Habits
+from gputop_analysis.vram.formula.releases import release
 
 CHUNKS = 8
-"""Pieces of a chunked loss (torchtune's default)."""
+"""Pieces of a chunked loss (torchtune's default). A piece's logits go when its gradient comes; its
+log softmax waits for the backward pass unless it is compiled, and made again.
+"""
 FUSED_ROWS = 8
 """Bytes of a token and hidden channel in a fused linear cross-entropy: it takes as many rows at a
 time as make their logits no larger than the hidden states (in both types), and makes the gradient
@@ -40,7 +42,6 @@ FREED_LOGITS, SHIFTED_LABELS = (4, 46), (4, 50)
 """Transformers: until the first, fp32 logits replaced the 16-bit ones; until the second, logits
 were shifted by a copy.
 """
-RECENT = (9, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,8 @@ def loss(d: Dims, kept: Habits) -> Loss:
     forward, backward = _of_entry(d, kept)
     if d.setup.loss == "chunked":
         whole, piece = d.compute, 4.0 if d.setup.compile else backward
-        forward, backward = whole + forward / CHUNKS, 2 * whole + piece / CHUNKS
+        saved = 0.0 if d.setup.compile else whole
+        forward, backward = whole + forward / CHUNKS, whole + saved + piece / CHUNKS
         return Loss(entries * forward, entries * backward, entries * backward)
     return Loss(entries * forward, entries * backward, entries * _cached(d, backward))
 
@@ -109,12 +111,6 @@ def _of_entry(d: Dims, kept: Habits) -> tuple[Number, Number]:
         parallel = LOSS_PARALLEL * true(d.tp > 1)
         return (half, 2 * a) if d.setup.kernels else (half + 8 + parallel, FP32_COPIES + parallel)
     return 2 * a, 4 * a
-
-
-def release(version: str) -> tuple[int, ...]:
-    """Major and minor number of a version of Transformers; a recent one where none is known."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else RECENT
 
 
 def final_norm(d: Dims, kept: Habits) -> Number:

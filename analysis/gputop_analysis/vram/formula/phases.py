@@ -46,7 +46,7 @@ def step(d: Dims) -> Step:
         for name in ("forward", "backward", "optimizer")
     }
     reduced = communication.layer_gradients(d, found, kept)
-    early, late = gradients(d, held, kept)
+    early, late, final = gradients(d, found, held, kept)
     passing = kept.passing_gradients * sum((part.count for part in found if part.trained), 0.0)
     whole, one, work, tail = activations_of(d, kept)
     norm, ends = d.tokens * final_norm(d, kept) * d.last, loss(d, kept)
@@ -87,7 +87,7 @@ def step(d: Dims) -> Step:
         },
         "optimizer": always
         | {
-            "gradients": late,
+            "gradients": final,
             "communication": buffers["optimizer"],
             "temporaries": update + held_by_libraries,
         },
@@ -123,15 +123,24 @@ def _highest(found: Iterable[Bytes]) -> Number:
     return most(*(sum(by.values()) for by in found))
 
 
-def gradients(d: Dims, held: States, kept: Habits) -> tuple[Number, Number]:
-    """Bytes of gradients before and after the backward pass: those of earlier micro-batches, or of
-    a buffer that is never freed; an optimizer inside the backward pass leaves those of one layer.
+def gradients(
+    d: Dims, found: tuple[Part, ...], held: States, kept: Habits
+) -> tuple[Number, Number, Number]:
+    """Bytes of gradients before and at the end of the backward pass, and at the update.
+
+    Before it there are those of earlier micro-batches, or a buffer that is never freed; an
+    optimizer inside the backward pass leaves those of one layer. Under FSDP several micro-batches'
+    may wait whole, to be sharded in the last backward pass.
     """
     if d.setup.optimizer_in_backward:
         one = held.gradients * communication.at_work(d)
-        return 0 * one, one
-    stays = 1 if kept.flat_gradients else true(d.accumulation > 1)
-    return held.gradients * stays, held.gradients
+        return 0 * one, one, one
+    several = true(d.accumulation > 1)
+    if kept.waits_whole:
+        whole = communication.whole_gradients(d, found, kept) * several
+        return whole, most(whole, held.gradients), held.gradients
+    stays = 1 if kept.flat_gradients else several
+    return held.gradients * stays, held.gradients, held.gradients
 
 
 def per_layer(d: Dims, function: Callable[[bool], Number]) -> Number:

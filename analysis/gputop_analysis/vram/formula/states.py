@@ -56,7 +56,9 @@ def states(d: Dims, found: tuple[Part, ...], kept: Habits) -> States:
         part.count * weight_bytes(d, part, kept) / over(d, part, stage >= 3) for part in found
     )
     gradients = sum(
-        part.count * gradient_bytes(d, part, kept) / over(d, part, stage >= 2) for part in trained
+        part.count * gradient_bytes(d, part, kept) / over(d, part, stage >= 2)
+        for part in found
+        if has_gradient(part, kept)
     )
     moments = sum(
         part.count * moment_bytes(d, part, kept) / over(d, part, stage >= 1) for part in trained
@@ -70,6 +72,13 @@ def states(d: Dims, found: tuple[Part, ...], kept: Habits) -> States:
         optimizer=moments * copies * here,
         master=master * copies * here,
     )
+
+
+def has_gradient(part: Part, kept: Habits) -> bool:
+    """Whether a gradient of a part is computed, though it may not be trained: what lies in a
+    layer's unit beside adapters.
+    """
+    return part.trained or (kept.mixed_units and part.name in ("layers", "norms", "experts"))
 
 
 def over(d: Dims, part: Part, sharded: bool) -> Number:

@@ -71,6 +71,9 @@ def _beyond(setup: Setup) -> bool:
         or setup.optimizer == "none"  # without gradients little of the forward pass is kept
         or setup.kernels
         or setup.optimizer_in_backward
+        or setup.modules_to_save
+        or setup.bitsandbytes
+        or setup.lengths == "varied"
         or setup.offload_activations
         or setup.recipe not in _RECIPES
     )

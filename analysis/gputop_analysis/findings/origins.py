@@ -1,0 +1,224 @@
+"""Where a value stopped being finite, and which layer moved before a loss jumped, as ranks told it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gputop_analysis.findings.told import told
+from gputop_analysis.model import Input
+from gputop_analysis.text import counted
+from gputop_analysis.view import RunView
+
+REACH_STEPS = 3
+"""A gradient that is not finite shows in the loss of the next step; on a GPU losses are not all
+read.
+"""
+SPIKE_STEPS = 2
+WATCH = "`gputop run --watch-numerics`"
+_SECOND_HAND = ("reduced", "gone")
+"""What a rank says that met others' values, or came too late."""
+
+Event = dict[str, Any]
+
+
+def nan_origin(view: RunView, step: int) -> Event | None:
+    """The event that says where a loss of that step, which is no number, comes from.
+
+    Over all ranks, since a sum over ranks brings one's values to all.
+    """
+    near = [
+        event
+        for events in told(view, "nan_origin").values()
+        for event in events
+        if step - REACH_STEPS <= event["step"] <= step
+    ]
+    return min(
+        near, key=lambda e: (e["direction"] in _SECOND_HAND, e["step"], e["rank"]), default=None
+    )
+
+
+def skipped_origin(view: RunView) -> Event | None:
+    """The event that says where the gradients of skipped updates come from."""
+    events = [event for events in told(view, "nan_origin").values() for event in events]
+    of_gradients = [event for event in events if event["direction"] == "backward"]
+    return min(of_gradients, key=lambda e: (e["step"], e["rank"]), default=None)
+
+
+def in_short(event: Event) -> str:
+    """``exp in body.attention``, for a title; empty where nothing is known."""
+    direction = event["direction"]
+    if direction == "gone":
+        return ""
+    if direction == "input":
+        batch = event.get("batch") or {}
+        return "the batch is not finite" if batch.get("finite") is False else "its input is bad"
+    if direction == "weights":
+        return f"{_weight(event)} is not finite"
+    if direction == "reduced":
+        return "the sum of gradients over ranks"
+    operation = event.get("operation")
+    way = "backward of " if direction == "backward" else ""
+    layer = event.get("layer") or event.get("class") or "the model"
+    return f"{way}{operation} in {layer}" if operation else f"{way}{layer}"
+
+
+def sentence(event: Event, ranks: int) -> str:
+    """Layer, operation, direction, limit and batch, in one sentence."""
+    on_rank = f" on rank {event['rank']}" if ranks > 1 else ""
+    text = f"origin: step {event['step']}{on_rank}, {_what(event)}{_sure(event)}"
+    return text + _course(event) + _batch(event)
+
+
+def _what(event: Event) -> str:
+    direction, value = event["direction"], event.get("value") or "NaN"
+    if direction == "gone":
+        return (
+            f"no longer to be told: weights or gradients of {event.get('bad_layers', 0):,} of "
+            f"{counted(event.get('layers', 0), 'layer')} are not finite; run it again with {WATCH}"
+        )
+    if direction == "weights":
+        return f"{_weight(event)} was {value} before the forward"
+    if direction == "reduced":
+        return (
+            "gradients were not finite after the sum over the ranks, though those that came back "
+            f"through this rank's layers were; last in {_layer(event)}"
+        )
+    if direction == "input":
+        return f"forward: what goes into {_layer(event)} was {value} already"
+    operation = event.get("operation")
+    if direction == "backward":
+        by = f" by the gradient of {operation}" if operation else ""
+        return f"backward: the gradient became {value} in {_layer(event)}{by}{_limits(event)}"
+    by = f"{operation} in {_layer(event)}" if operation else _layer(event)
+    return f"forward: {by} gave {value}{_limits(event)}"
+
+
+def _limits(event: Event) -> str:
+    """What it was given, and the limit of its type where that was crossed."""
+    parts = []
+    if event.get("largest_input") is not None:
+        kind = "gradients" if event["direction"] == "backward" else "values"
+        parts.append(f"of {kind} up to {event['largest_input']:.4g}")
+    dtype, limit = event.get("dtype"), event.get("limit")
+    if dtype and limit and "inf" in str(event.get("value")):
+        parts.append(f"{dtype} ends at {limit:.4g}")
+    elif dtype:
+        parts.append(f"in {dtype}")
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def _sure(event: Event) -> str:
+    between = event.get("between")
+    if not between or not any(between):
+        return ""
+    before, after = between[0] or "the input", between[1] or "the loss"
+    by = "finite weights" if event.get("how") == "weights" else "the graph of the loss"
+    return f"; it lies between {before} and {after}, by {by}"
+
+
+def _course(event: Event) -> str:
+    steps, largest = event.get("course_steps"), event.get("course_largest")
+    if not steps or not largest:
+        return ""
+    return f"; that layer gave at most {largest[-1]:.4g} at step {steps[-1]:,}"
+
+
+def _batch(event: Event) -> str:
+    batch = event.get("batch") or {}
+    if not batch.get("number"):
+        return ""
+    text = f"; batch {batch['number']:,} of its epoch"
+    samples = batch.get("samples") or []
+    if samples:
+        text += f", {'sample' if len(samples) == 1 else 'samples from'} {samples[0]:,}"
+    if batch.get("files"):
+        text += f" ({batch['files'][0]})"
+    if batch.get("finite"):
+        text += ", which is finite itself"
+    return text
+
+
+def _layer(event: Event) -> str:
+    name = event.get("layer", "")
+    if name == "loss" and not event.get("class"):
+        return "the loss, after the model"
+    kind = event.get("class")
+    if not name:
+        return kind or "the model"
+    return f"{name} ({kind})" if kind else name
+
+
+def _weight(event: Event) -> str:
+    return ".".join(part for part in (event.get("layer"), event.get("weight")) if part)
+
+
+def inputs(event: Event) -> tuple[Input, ...]:
+    """What the origin adds to a finding's proof."""
+    source = f"nan_origin event, rank {event['rank']}"
+    rows = [
+        ("direction", event["direction"]),
+        ("layer", event.get("layer") or event.get("class")),
+        ("operation", event.get("operation")),
+        ("batch of the epoch", (event.get("batch") or {}).get("number")),
+    ]
+    return tuple(Input(name, value, "", source) for name, value in rows if value is not None)
+
+
+def advice(event: Event | None) -> tuple[str, ...]:
+    """What to do first, by where it began."""
+    if event is None:
+        return (f"{WATCH} names the layer, the operation and the batch",)
+    batch = event.get("batch") or {}
+    if event["direction"] == "input":
+        named = batch.get("files") or [f"sample {one}" for one in batch.get("samples") or ()]
+        return (f"look at {named[0]}" if named else "look at the batch of that step",)
+    if event["direction"] == "gone" or (event.get("how") != "hooks" and event.get("between")):
+        return (f"{WATCH} names the layer and the operation",)
+    if event["direction"] in ("weights", "reduced"):
+        return ()
+    operation = event.get("operation") or ""
+    return _by_operation(operation, event)
+
+
+_KEEP_OFF = {
+    "log": "keep its argument above 0: torch.log(x.clamp(min=eps))",
+    "div": "keep the divisor away from 0: add an epsilon",
+    "sqrt": "keep its argument above 0: torch.sqrt(x + eps)",
+    "pow": "keep its argument away from 0",
+    "norm": "add an epsilon below the root",
+    "exp": "take the maximum off first, as torch.softmax does",
+    "softmax": "let no row be masked fully",
+    "acos": "keep its argument off -1 and 1: x.clamp(-1 + eps, 1 - eps)",
+    "asin": "keep its argument off -1 and 1: x.clamp(-1 + eps, 1 - eps)",
+    "nll_loss": "leave out batches without a target",
+}
+
+
+def _by_operation(operation: str, event: Event) -> tuple[str, ...]:
+    for name, words in _KEEP_OFF.items():
+        if operation == name or operation.endswith("_" + name):
+            return (words,)
+    if event.get("dtype") == "float16" and "inf" in str(event.get("value")):
+        return ("bf16 or float32 for that layer",)
+    return ()
+
+
+def spike_origin(view: RunView, step: int) -> str:
+    """The layer whose relative update had grown most before a loss jumped; empty where no rank said
+    so.
+    """
+    near = [
+        event
+        for events in told(view, "spike_origin").values()
+        for event in events
+        if abs(event["step"] - step) <= SPIKE_STEPS and event.get("relative_update") is not None
+    ]
+    if not near:
+        return ""
+    event = min(near, key=lambda one: (abs(one["step"] - step), one["rank"]))
+    usual = event.get("usual_update") or 0.0
+    return (
+        f"; before it the weights of {event['layer'] or 'the model'} moved most out of line: by "
+        f"{event['relative_update']:.2g} of their size at step {event.get('update_step', step):,}, "
+        f"{usual:.2g} being usual"
+    )

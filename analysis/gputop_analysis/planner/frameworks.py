@@ -1,0 +1,102 @@
+"""Training frameworks and what each does that costs time or memory: rows of data/frameworks.csv."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from gputop_analysis.data import table
+from gputop_analysis.planner.job import Habits
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """One framework, from one release on where ``release`` says so."""
+
+    name: str
+    release: str
+    recipe: str
+    """Of the memory estimate (``gputop_analysis.vram.setup.RECIPES``)."""
+    zero: int
+    """What is sharded unless it is told: the stage of ZeRO."""
+    sequence_parallel: bool
+    """Whether tensor parallelism comes with sequence parallelism."""
+    splits: tuple[str, ...]
+    """Degrees that it can be given besides data parallelism: ``tp``, ``pp``, ``cp``, ``ep``."""
+    habits: Habits
+    words: str
+    """Regular expression of what logs and tables call it."""
+    source: str
+
+
+@cache
+def frameworks() -> tuple[Framework, ...]:
+    """All rows, in the order in which texts are matched."""
+    return tuple(_framework(row) for row in table("frameworks.csv"))
+
+
+def named(text: str) -> Framework:
+    """The framework that a user names: ``nemo``, or ``nemo==2`` for a release.
+
+    Raises:
+        LookupError: there is none of that name, or not that release; the message lists them.
+    """
+    name, _, release = text.strip().lower().partition("==")
+    rows = [row for row in frameworks() if row.name == name]
+    if not rows:
+        names = ", ".join(dict.fromkeys(row.name for row in frameworks()))
+        raise LookupError(f"no framework is called {text!r}; there are {names}")
+    plain = next((row for row in rows if not row.release), rows[-1])
+    if not release:
+        return plain
+    asked = _number(release)
+    if asked is None:
+        exact = next((row for row in rows if row.release == release), None)
+        if exact is None:
+            releases = ", ".join(row.release for row in rows if row.release) or "none apart"
+            raise LookupError(f"{name} has no release {release!r}; told apart: {releases}")
+        return exact
+    since = [row for row in rows if (first := _number(row.release)) is not None and first <= asked]
+    return max(since, key=lambda row: _number(row.release) or 0.0, default=plain)
+
+
+def stages_of(framework: Framework) -> tuple[int, ...]:
+    """Stages of ZeRO that are tried with it (3 is FSDP)."""
+    if framework.name == "deepspeed":
+        return (1, 2, 3)
+    return (3,) if framework.zero == 3 else (0, 1)
+
+
+def of_text(text: str) -> Framework | None:
+    """The framework that free text means: the first row whose words are in it."""
+    lowered = text.lower()
+    return next((row for row in frameworks() if re.search(row.words, lowered)), None)
+
+
+def _number(release: str) -> float | None:
+    """The leading number of a release, as 2.7 of ``2.7.1``."""
+    match = re.match(r"\d+(?:\.\d+)?", release)
+    return float(match[0]) if match else None
+
+
+def _framework(row: dict[str, str]) -> Framework:
+    changes = dict(word.split("=", 1) for word in row["habits"].split(";") if word)
+    kinds = {name: type(getattr(Habits(), name)) for name in changes}
+    values: dict[str, Any] = {name: _plain(kinds[name], text) for name, text in changes.items()}
+    return Framework(
+        name=row["name"],
+        release=row["release"],
+        recipe=row["recipe"],
+        zero=int(row["zero"]),
+        sequence_parallel=row["sequence_parallel"] == "1",
+        splits=tuple(row["splits"].split()),
+        habits=Habits(**values),
+        words=row["words"],
+        source=row["source"],
+    )
+
+
+def _plain(kind: type, text: str) -> Any:
+    return text == "1" if kind is bool else kind(text)

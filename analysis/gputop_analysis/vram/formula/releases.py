@@ -1,0 +1,13 @@
+"""Releases of libraries by their version, where habits changed with one."""
+
+from __future__ import annotations
+
+import re
+
+RECENT = (9, 0)
+
+
+def release(version: str) -> tuple[int, ...]:
+    """Major and minor number of a version of Transformers; a recent one where none is known."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else RECENT

@@ -1,0 +1,269 @@
+"""Which operation gave the first value that is not finite, from autograd's graph of a loss.
+
+Each node has the tensors that it saved for its backward: its inputs, its result, or neither. What a
+node saved of an input tells of the node before it. From the loss down along what is not finite, the
+last node whose inputs are all finite is the origin. Where nodes without anything saved lie between,
+that one is named which can turn finite values into others. Tensors that hooks of the user's have
+packed (checkpoints, offloading) are not asked for.
+"""
+
+import re
+from typing import Any
+
+from gputop_agent.runtime import interrupts
+from gputop_agent.runtime.session import session
+
+MAX_NODES = 100_000
+_RAW = "_raw_saved_"
+_RESULTS = re.compile(r"result\d?|output|out|values|logsumexp|total_weight")
+_PLACES = {
+    "self": 0,
+    "input": 0,
+    "query": 0,
+    "mat1": 0,
+    "batch1": 0,
+    "other": 1,
+    "mat2": 1,
+    "batch2": 1,
+    "weight": 1,
+    "exponent": 1,
+    "target": 1,
+    "key": 1,
+    "value": 2,
+    "bias": 2,
+}
+_ADDED_TO = ("addmm", "baddbmm", "addbmm", "addmv")  # the first argument is what is added
+_TABLES = ("nll_loss", "embedding")  # ``weight`` is no input that gets gradients
+#: can turn finite values into others: at a pole or outside of where they are defined, or
+#: by overflow
+_SINGULAR = (
+    "log div sqrt rsqrt pow reciprocal norm acos asin atanh acosh atan2 std var tan lgamma digamma "
+    "exp expm1 sinh cosh softmax log_softmax logsumexp scaled_dot_product cdist prod logit erfinv "
+    "binary_cross_entropy nll_loss linalg_inv linalg_solve cholesky svd eigh xlogy normalize"
+).split()
+_LARGE = "mm bmm addmm baddbmm convolution mul square sum cumsum matmul linear".split()
+_STRUCTURE = (
+    "t transpose permute expand view reshape unsafe_view alias to_copy slice split unsqueeze "
+    "squeeze clone neg select split_with_sizes cat stack accumulate_grad index"
+).split()
+_REPEATABLE = ("log", "log2", "log10", "log1p", "acos", "asin", "atanh", "acosh", "lgamma", "tan")
+
+
+def operation(node):
+    """``"log_softmax"`` of a ``LogSoftmaxBackward0``."""
+    name = re.sub(r"Backward\d*$", "", node.name().rpartition("::")[2])
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+def weight_of(name):
+    """How likely an operation is an origin: 2 at a pole, 1 by overflow, 0 hardly ever."""
+    if any(name == one or name.endswith("_" + one) for one in _SINGULAR):
+        return 2
+    if name.startswith(("linalg_", "scaled_dot_product", "binary_cross")):
+        return 2
+    return 0 if name in _STRUCTURE else 1
+
+
+class Node:
+    """A node of the graph, and what its saved tensors say."""
+
+    __slots__ = ("children", "given", "inputs", "name", "node", "number", "result", "unowned")
+
+    def __init__(self, node):
+        self.node = node
+        self.number = node._sequence_nr()
+        self.name = operation(node)
+        self.children = [one for one, _ in node.next_functions]
+        self.inputs: Any = []  # (place among the children or None, tensor)
+        self.result: Any = None  # what it gave, where it was saved
+        self.given: Any = None  # whether what it gave is finite: True, False, None for not known
+        self.unowned: Any = None  # an input that is not finite and that no other node gave
+
+
+class Graph:
+    """The nodes below a loss. ``nodes`` by torch's node; with a range, the others are looked
+    through.
+    """
+
+    def __init__(self, loss, reads_tensors=True):
+        self.nodes = {}
+        self.root = loss.grad_fn
+        todo = [self.root] if self.root is not None else []
+        while todo and len(self.nodes) < MAX_NODES:
+            one = todo.pop()
+            if one in self.nodes:
+                continue
+            self.nodes[one] = found = Node(one)
+            todo.extend(child for child in found.children if child is not None)
+        if reads_tensors:
+            for found in self.nodes.values():
+                self._read(found)
+            for found in self.in_order():
+                self._judge(found)
+
+    def in_order(self):
+        """Nodes as their operations ran; leaves come first."""
+        return sorted(self.nodes.values(), key=lambda one: one.number if one.children else -1)
+
+    def _read(self, found):
+        if not found.children:
+            leaf = getattr(found.node, "variable", None)
+            if leaf is not None:
+                found.result, found.given = leaf.detach(), is_finite(leaf)
+            return
+        for name in dir(found.node):
+            if name.startswith(_RAW):
+                tensor = _saved(found.node, name)
+                if tensor is not None:
+                    self._note(found, name[len(_RAW) :], tensor)
+
+    def _note(self, found, name, tensor):
+        finite = is_finite(tensor)
+        if finite is None and (tensor.is_floating_point() or tensor.is_sparse):
+            return
+        finite = finite is not False  # whole numbers always are
+        if _RESULTS.fullmatch(name):
+            found.given = finite if found.given is None else found.given and finite
+            if found.result is None or not finite:
+                found.result = tensor
+            return
+        place = _PLACES.get(name)
+        if place is None or (name == "weight" and found.name.startswith(_TABLES)):
+            return
+        if found.name in _ADDED_TO:
+            place += 1
+        found.inputs.append((place, tensor))
+        child = found.children[place] if place < len(found.children) else None
+        giver = self.nodes.get(child)
+        if giver is None:
+            if not finite:
+                found.unowned = tensor
+        elif giver.given is None or not finite:
+            giver.given = finite
+            giver.result = tensor
+
+    def _judge(self, found):
+        """What is not known follows from what it was given."""
+        if found.given is None and self.bad_children(found):
+            found.given = False
+
+    def bad_children(self, found):
+        """Nodes that gave it what is not finite."""
+        givers = [self.nodes.get(child) for child in found.children if child is not None]
+        return [one for one in givers if one is not None and one.given is False]
+
+    def origin(self, within=None):
+        """The node at which values stopped being finite; None without a graph.
+
+        Args:
+            within: ``within(number)`` tells whether a node may be the origin, by its sequence
+                number.
+        """
+        root = self.nodes.get(self.root)
+        if root is None:
+            return None
+        root.given = False
+        candidates, seen, todo = [], set(), [root]
+        while todo:
+            one = todo.pop()
+            if one.node in seen:
+                continue
+            seen.add(one.node)
+            bad = self.bad_children(one)
+            if not bad and (within is None or not one.children or within(one.number)):
+                candidates.append(one)
+            todo.extend(bad)
+        if not candidates:
+            return None
+        first = min(candidates, key=lambda one: one.number if one.children else -1)
+        return first if first.unowned is not None or not first.children else self._likeliest(first)
+
+    def _likeliest(self, found):
+        """Of a node and those before it of which nothing is known, the one that most likely did
+        it.
+        """
+        region, todo, seen = [], [found], set()
+        while todo:
+            one = todo.pop()
+            if one.node in seen:
+                continue
+            seen.add(one.node)
+            region.append(one)
+            if one.unowned is not None or (one is found and _is_sure(one)):
+                continue
+            for child in one.children:
+                giver = self.nodes.get(child)
+                if giver is not None and giver.children and giver.given is None:
+                    todo.append(giver)
+        return max(region, key=lambda one: (_repeats(one), _weight(one), one.number))
+
+
+def _weight(one):
+    """As ``weight_of``; a cast to float16 overflows far sooner than what comes before it."""
+    is_half = one.result is not None and one.result.dtype is session.torch.float16
+    return 2 if one.name == "to_copy" and is_half else weight_of(one.name)
+
+
+def _is_sure(one):
+    """Whether all that other nodes gave it was saved, and so is finite."""
+    places = {place for place, _ in one.inputs}
+    return all(child is None or place in places for place, child in enumerate(one.children))
+
+
+def _repeats(one):
+    """Whether the operation on what it saved gives values that are not finite: 1, -1 where it does
+    not, 0 where that is not known.
+    """
+    torch, inputs = session.torch, dict(one.inputs)
+    with torch.no_grad():
+        if one.name in _REPEATABLE and 0 in inputs:
+            return -1 if is_finite(getattr(torch, one.name)(inputs[0])) else 1
+        if one.name == "div" and 1 in inputs:
+            return 1 if (inputs[1] == 0).any().item() else -1
+    return 0
+
+
+def _saved(node, name):
+    """A tensor that the node saved and no hook has packed; None for any other."""
+    try:
+        raw = getattr(node, name)
+        if getattr(raw, "unpack_hook", node) is not None:
+            return None
+        return raw.data.detach()
+    except (RuntimeError, AttributeError, TypeError):
+        interrupts.pass_on()
+        return None
+
+
+def is_finite(tensor):
+    """Whether all values are finite; None where that cannot be asked."""
+    found = extent(tensor)
+    if found is None:
+        return None
+    low, high = (one.item() for one in found)
+    return low - low == 0 and high - high == 0
+
+
+def extent(tensor):
+    """The smallest and the largest value, as tensors of one element, NaN where one is in it; None
+    where there are no such values in reach.
+    """
+    tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor, this rank's part
+    try:
+        if not tensor.is_floating_point() or not tensor.numel() or tensor.is_sparse:
+            return None
+        if not (tensor.is_cpu or tensor.is_cuda):
+            return None
+        return session.torch.aminmax(tensor.detach())
+    except (RuntimeError, NotImplementedError, AttributeError, TypeError):
+        interrupts.pass_on()
+        return None
+
+
+def value_name(low, high):
+    """What is not finite in an extent: ``NaN``, ``inf``, ``-inf``; None where all is."""
+    if low != low or high != high:
+        return "NaN"
+    if high - high != 0:
+        return "inf" if high > 0 else "-inf"
+    return "-inf" if low - low != 0 else None

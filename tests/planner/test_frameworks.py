@@ -1,0 +1,50 @@
+"""Frameworks as data: what names and texts mean, and that every row can be used."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputop_analysis.planner.frameworks import frameworks, named, of_text, stages_of
+from gputop_analysis.vram.setup import RECIPES
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "release"),
+    [
+        ("NeMo/Megatron-Core", "nemo", ""),
+        ("NeMo 2.0", "nemo", "2"),
+        ("Megatron-Bridge 0.2", "nemo", "2"),
+        ("Megatron-LM 23e00ed0", "megatron", ""),
+        ("Megatron-Core", "megatron-core", ""),
+        ("Megatron-DeepSpeed 3D + ZeRO-1", "megatron-deepspeed", ""),
+        ("DeepSpeed ZeRO-3", "deepspeed", ""),
+        ("llm-foundry/Composer FSDP", "llm-foundry", ""),
+        ("torchtitan FSDP2", "torchtitan", ""),
+        ("PyTorch FSDP", "fsdp", ""),
+        ("HF Accelerate HSDP", "fsdp", ""),
+        ("MaxText (JAX)", "jax", ""),
+        ("nanotron", "nanotron", ""),
+    ],
+)
+def test_texts_mean_a_framework(text, name, release):
+    row = of_text(text)
+    assert row is not None
+    assert (row.name, row.release) == (name, release)
+
+
+def test_a_release_counts_from_where_its_habits_changed():
+    assert named("nemo").habits.gradient_bytes == 4
+    assert named("nemo==1.23").habits.gradient_bytes == 4
+    assert named("nemo==2.1").habits.gradient_bytes == 2
+    assert named("megatron==early").habits.attention == "eager"
+    with pytest.raises(LookupError, match=r"there are .*torchtitan"):
+        named("keras")
+    with pytest.raises(LookupError, match="told apart: early"):
+        named("megatron==soon")
+
+
+def test_every_row_has_a_recipe_a_source_and_stages():
+    for row in frameworks():
+        assert row.recipe in RECIPES
+        assert row.source and row.words
+        assert stages_of(row)

@@ -1,0 +1,66 @@
+"""The planner's 80 % intervals: wider for what is new, and how much of a source left out they hold."""
+
+import math
+
+import numpy as np
+import pytest
+from planner_left_out import coverage_table, inside
+
+from gputop_analysis.catalog import model
+from gputop_analysis.data import table
+from gputop_analysis.planner import intervals, search
+from gputop_analysis.planner.calibrate import Calibration
+from gputop_analysis.planner.hardware import cluster
+from gputop_analysis.planner.job import Habits, Job
+from gputop_analysis.planner.space import Limits
+
+ROWS = table(intervals.RESIDUALS)
+STEADY = tuple(row for row in ROWS if row["stalled"] == "0")
+SOURCES = tuple(dict.fromkeys(row["source"] for row in ROWS))
+
+
+def test_sources_left_out_in_turn_are_held_as_stated():
+    shares = {source: 100 * np.mean(inside(ROWS, source)) for source in SOURCES}
+    assert 78 <= np.mean(list(shares.values())) <= 85
+    steady = {source: 100 * np.mean(inside(STEADY, source)) for source in SOURCES}
+    assert min(steady.values()) >= 70
+    large = [source for source in SOURCES if len(inside(STEADY, source)) > 30]
+    assert max(steady[source] for source in large) <= 92
+
+
+def test_without_what_was_fitted_on_it_a_source_is_held_less_and_the_page_says_so():
+    lines = coverage_table(ROWS)
+    mean = [int(cell) for cell in lines[-1].split("|")[3:6]]
+    assert mean[2] < mean[0] < mean[1]
+    assert len(lines) == len(SOURCES) + 3
+
+
+def test_each_new_axis_widens_and_is_named():
+    known = Job(model("llama-3-8b"), 4096, 64).of_framework("megatron", "megatron", Habits())
+    place = cluster("A100", 8)
+    layout = {"tp": 1, "pp": 1, "cp": 1, "dp": 8}
+    assert intervals.new_axes(known, place, layout) == ()
+    assert intervals.new_axes(known, cluster("MI300X", 8), layout) == ("chips like CDNA3",)
+    assert intervals.new_axes(known.but(dtype="fp32"), place, layout) == ("Ampere in fp32",)
+    moe = Job(model("deepseek-v3"), 4096, 64, framework="jax")
+    named = intervals.new_axes(moe, cluster("H100", 8192), layout | {"cp": 2})
+    assert named == ("jax", "more than 4,096 GPUs", "experts", "context parallelism")
+    highs = [intervals.uncalibrated(0.2, named[:count])[1] for count in range(5)]
+    assert highs == sorted(set(highs))
+
+
+@pytest.mark.parametrize("rest", [0.0, 0.5, 1.0])
+def test_what_is_not_computed_is_less_sure(rest):
+    low, high = intervals.uncalibrated(rest)
+    assert low * high == pytest.approx(1)
+    assert math.log(high) == pytest.approx(1.2816 * math.hypot(0.08, 0.25 * rest))
+
+
+def test_a_plan_names_what_widens_it_until_a_run_was_measured():
+    job, place = Job(model("llama-3-8b"), 4096, 64), cluster("B200", 8)
+    one = Limits(tp=(1,), pp=(1,), micro_batch=(1,))
+    plan = search.plan(job, place, one)
+    assert plan.never_calibrated(plan.pick) == ("no framework named",)
+    measured = search.plan(job, place, one, calibration=Calibration(rows=1))
+    assert measured.never_calibrated(measured.pick) == ()
+    assert measured.interval(measured.pick)[1] < plan.interval(plan.pick)[1]

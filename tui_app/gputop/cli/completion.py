@@ -1,0 +1,234 @@
+"""``gputop completion SHELL``: what the shell completes, made from the table of commands."""
+
+from __future__ import annotations
+
+import argparse
+from typing import NamedTuple
+
+from gputop.cli.commands import COMMANDS
+from gputop.cli.parsing import Parser
+
+SHELLS = ("bash", "zsh", "fish")
+_RUNS = '"${GPUTOP_RUNS_DIR:-${XDG_STATE_HOME:-$HOME/.local/state}/gputop/runs}"'
+_BEFORE_A_COMMAND = ("run", "check", "dryrun")
+"""Commands after which the user's own command stands."""
+
+
+class Words(NamedTuple):
+    """What can stand after a command."""
+
+    name: str
+    summary: str
+    options: tuple[tuple[str, str], ...]
+    """Long options and their meaning."""
+    choices: dict[str, tuple[str, ...]]
+    """Values by option."""
+    takes_value: tuple[str, ...]
+    parts: tuple[str, ...]
+    """Words of its own: ``list`` of ``catalog list``."""
+    names_runs: bool
+
+
+def execute(words: list[str]) -> int:
+    """Print the script of a shell."""
+    options = parser().parse_args(words)
+    known = [words_of(command.name) for command in COMMANDS]
+    print({"bash": bash, "zsh": zsh, "fish": fish}[options.shell](known), end="")
+    return 0
+
+
+def parser() -> Parser:
+    """Options of the command."""
+    parser = Parser(
+        "completion",
+        "Print a script that completes commands, options and runs.",
+        epilog='bash: eval "$(gputop completion bash)" in ~/.bashrc; zsh: the same in ~/.zshrc '
+        "after compinit; fish: gputop completion fish > "
+        "~/.config/fish/completions/gputop.fish",
+    )
+    parser.add_argument("shell", choices=SHELLS, help="the shell")
+    return parser
+
+
+def words_of(name: str) -> Words:
+    """All that a command takes, from its option parsers."""
+    command = next(one for one in COMMANDS if one.name == name)
+    parsers = command.options()
+    actions = [action for parser in parsers for action in parser._actions]
+    shown = [one for one in actions if one.help != argparse.SUPPRESS]
+    options, choices, valued = {}, {}, []
+    for action in shown:
+        for option in action.option_strings:
+            if not option.startswith("--"):
+                continue
+            text = (action.help or "") % {**vars(action), "prog": name} if action.help else ""
+            options[option] = " ".join(text.split())
+            if action.nargs != 0:
+                valued.append(option)
+            if action.choices:
+                choices[option] = tuple(map(str, action.choices))
+    places = [one for one in shown if not one.option_strings]
+    fixed = [str(choice) for one in places for choice in one.choices or ()]
+    inner = [parser.prog.split()[2] for parser in parsers if len(parser.prog.split()) > 2]
+    return Words(
+        name=name,
+        summary=command.summary,
+        options=tuple(options.items()),
+        choices=choices,
+        takes_value=tuple(valued),
+        parts=tuple(dict.fromkeys([*inner, *fixed])),
+        names_runs=any(str(one.metavar) in ("RUN", "A", "B") for one in places),
+    )
+
+
+def bash(known: list[Words]) -> str:
+    """A function for ``complete -F``."""
+    cases = []
+    for one in known:
+        words = [*one.parts, *(option for option, _ in one.options)]
+        runs = " $(_gputop_runs)" if one.names_runs else ""
+        cases.append(f'    {one.name}) words="{" ".join(words)}{runs}" ;;')
+    values = [
+        f'    {one.name}:{option}) words="{" ".join(choices)}" ;;'
+        for one in known
+        for option, choices in one.choices.items()
+    ]
+    with_value = sorted({option for one in known for option in one.takes_value})
+    return f"""\
+# gputop completion bash
+_gputop_runs() {{
+  local folder={_RUNS}
+  echo last
+  [ -d "$folder" ] && command ls -1t "$folder" 2>/dev/null
+}}
+_gputop() {{
+  local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} name=${{COMP_WORDS[1]}}
+  local words="" index
+  COMPREPLY=()
+  if [ "$COMP_CWORD" -eq 1 ]; then
+    COMPREPLY=($(compgen -W "{" ".join(one.name for one in known)} help --help --version" \
+-- "$word"))
+    return
+  fi
+  case "$name" in
+    {"|".join(_BEFORE_A_COMMAND)})
+      index=2
+      while [ "$index" -lt "$COMP_CWORD" ]; do
+        case "${{COMP_WORDS[index]}}" in
+          --) index=$((index+1)); break ;;
+          {"|".join(with_value)}) index=$((index+2)) ;;
+          -*) index=$((index+1)) ;;
+          *) break ;;
+        esac
+      done
+      if [ "$index" -lt "$COMP_CWORD" ] && declare -F _command_offset >/dev/null; then
+        _command_offset "$index"
+        return
+      fi ;;
+  esac
+  case "$name:$before" in
+{chr(10).join(values)}
+  esac
+  if [ -z "$words" ]; then
+    case "$name" in
+{chr(10).join(cases)}
+    help) words="{" ".join(one.name for one in known)}" ;;
+    esac
+  fi
+  COMPREPLY=($(compgen -W "$words" -- "$word"))
+}}
+complete -o default -F _gputop gputop
+"""
+
+
+def zsh(known: list[Words]) -> str:
+    """A function for ``compdef``."""
+    cases = []
+    for one in known:
+        specs = [_zsh_option(one, option, text) for option, text in one.options]
+        if one.parts:
+            specs.append(f"'1:what:({' '.join(one.parts)})'")
+        elif one.names_runs:
+            specs.append("'*:run:_gputop_runs'")
+        elif one.name in _BEFORE_A_COMMAND:
+            specs.append("'*::command:_normal'")
+        else:
+            specs.append("'*:file:_files'")
+        cases.append(f"    {one.name}) _arguments -S {' '.join(specs)} ;;")
+    commands = "\n".join(f"    {_quoted(f'{one.name}:{one.summary}')}" for one in known)
+    return f"""\
+#compdef gputop
+# gputop completion zsh
+_gputop_runs() {{
+  local folder={_RUNS}
+  local -a runs
+  runs=(last $folder/*(N/om:t))
+  compadd -a runs
+}}
+_gputop() {{
+  local -a commands
+  commands=(
+{commands}
+  )
+  if (( CURRENT == 2 )); then
+    _describe command commands
+    return
+  fi
+  local name=$words[2]
+  shift words
+  (( CURRENT-- ))
+  case $name in
+{chr(10).join(cases)}
+  esac
+}}
+compdef _gputop gputop
+"""
+
+
+def _zsh_option(one: Words, option: str, text: str) -> str:
+    told = text.replace("[", "(").replace("]", ")").replace(":", " ")
+    value = ""
+    if option in one.takes_value:
+        choices = one.choices.get(option)
+        value = f":value:({' '.join(choices)})" if choices else ":value:_files"
+    return _quoted(f"{option}[{told}]{value}")
+
+
+def fish(known: list[Words]) -> str:
+    """Lines of ``complete``."""
+    lines = [
+        "# gputop completion fish",
+        "function __gputop_runs",
+        "    set -l folder $GPUTOP_RUNS_DIR",
+        '    test -n "$folder"; or set folder (set -q XDG_STATE_HOME; and echo $XDG_STATE_HOME; '
+        "or echo ~/.local/state)/gputop/runs",
+        "    echo last",
+        "    command ls -1t $folder 2>/dev/null",
+        "end",
+        "complete -c gputop -f",
+    ]
+    for one in known:
+        lines.append(
+            f"complete -c gputop -n __fish_use_subcommand -a {one.name} -d {_quoted(one.summary)}"
+        )
+        here = f"complete -c gputop -n '__fish_seen_subcommand_from {one.name}'"
+        for option, text in one.options:
+            line = f"{here} -l {option[2:]} -d {_quoted(text)}"
+            if option in one.takes_value:
+                choices = one.choices.get(option)
+                line += f" -x -a {_quoted(' '.join(choices))}" if choices else " -r -F"
+            lines.append(line)
+        if one.parts:
+            lines.append(f"{here} -a {_quoted(' '.join(one.parts))}")
+        if one.names_runs:
+            lines.append(f"{here} -a '(__gputop_runs)'")
+        elif one.name in _BEFORE_A_COMMAND:
+            lines.append(f"{here} -a '(__fish_complete_subcommand --fcs-skip=2)'")
+        elif not one.parts:
+            lines.append(f"{here} -F")
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    """One word for any of the shells; an apostrophe becomes a typographic one."""
+    return "'" + text.replace("'", "\N{RIGHT SINGLE QUOTATION MARK}").replace("\\", "") + "'"

@@ -1,0 +1,77 @@
+"""An estimate that a trace refines while the user waits: the quick answer first, then the traced."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import threading
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gputop_analysis.vram.estimate import Estimate
+    from gputop_analysis.vram.setup import Setup
+
+TERMINAL_S = 30.0
+"""Seconds that a trace may take where somebody watches; elsewhere none are waited."""
+
+
+def seconds(options: argparse.Namespace) -> float:
+    """How long a trace may take beside the quick answer; 0: none is made.
+
+    A tier that was asked for answers alone, and an interpreter without the libraries traces
+    nothing.
+    """
+    if options.tier:
+        return 0.0
+    limit = options.wait
+    if limit is None:
+        watched = sys.stdout.isatty() and not options.json
+        limit = TERMINAL_S if watched else 0.0
+    return limit if options.python or _has_libraries() else 0.0
+
+
+def refined(quick: Estimate, setup: Setup, options: argparse.Namespace, limit: float) -> Estimate:
+    """The traced estimate with the quick one named beside it; the quick one where the trace fails or
+    takes longer.
+    """
+    from gputop.api import answer
+    from gputop.render.vram import gib
+    from gputop.tracing import Watch
+
+    tier, size = quick.peak.tier, gib(quick.device_total)
+    _say(
+        f"{size} GiB by the {tier} tier; tracing the model on fake tensors, {limit:g} s at the "
+        f"most (--tier {tier} leaves it out)"
+    )
+    watch = Watch(lambda _line: None)
+    timer = threading.Timer(limit, watch.stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        traced = answer(
+            setup,
+            "trace",
+            gpu=options.gpu,
+            python=options.python,
+            calibrate=not options.no_calibration,
+            progress=watch,
+        )
+    except (ValueError, LookupError, ImportError) as error:
+        why = f"it took over {limit:g} s; --tier trace waits" if watch.stopped else str(error)
+        _say(f"no trace: {why}")
+        return replace(quick, notes=(*quick.notes, f"not refined by a trace: {why}"))
+    finally:
+        timer.cancel()
+    said = f"{size} GiB by the {tier} tier, {gib(traced.device_total)} traced"
+    _say(said)
+    return replace(traced, notes=(said, *traced.notes))
+
+
+def _has_libraries() -> bool:
+    return all(find_spec(name) is not None for name in ("torch", "transformers"))
+
+
+def _say(text: str) -> None:
+    print(f"gputop: {text}", file=sys.stderr, flush=True)

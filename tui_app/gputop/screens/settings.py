@@ -1,0 +1,137 @@
+"""The settings as a dialog: what is changed holds at once and is written into the user's file."""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from gputop import settings
+from gputop.panels import panel
+from gputop.screens.dialog import CSS
+from gputop.screens.typed import Typed
+from gputop.settings import SETTINGS, Setting, Settings, SettingsError, Value
+
+LABEL = 26
+VALUE = 10
+
+
+class Line(NamedTuple):
+    """A row: a setting, or one entry of a setting that is a list."""
+
+    setting: Setting
+    entry: str = ""
+
+    def value(self, current: Settings) -> str:
+        """What it says now."""
+        value = current.values[self.setting.key]
+        if isinstance(value, tuple):
+            return "yes" if (self.entry in value) != self.is_left_out else "no"
+        return ("yes" if value else "no") if isinstance(value, bool) else value
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether the entries of the list are those that are not wanted."""
+        return self.setting.key == "panels.hidden"
+
+    @property
+    def label(self) -> str:
+        """Its name."""
+        if not self.entry:
+            return self.setting.key.replace(".", ": ")
+        spec = panel(self.entry)
+        name = spec.title if self.is_left_out and spec else self.entry
+        return f"{self.setting.key.partition('.')[0]}: {name}"
+
+    def next(self, current: Settings, step: int) -> Value:
+        """The value after a change."""
+        value = current.values[self.setting.key]
+        if isinstance(value, bool):
+            return not value
+        if isinstance(value, str):
+            choices = self.setting.choices
+            here = choices.index(value) if value in choices else -1 if step > 0 else 0
+            return choices[(here + step) % len(choices)]
+        if self.entry in value:
+            return tuple(one for one in value if one != self.entry)
+        return tuple(one for one in self.setting.choices if one in (*value, self.entry))
+
+
+LINES = [
+    Line(setting, entry)
+    for setting in SETTINGS
+    if setting.shown
+    for entry in (setting.choices if isinstance(setting.default, tuple) else ("",))
+]
+
+
+class SettingsDialog(Typed, ModalScreen[None]):
+    """One row a setting; Space or the arrows change it."""
+
+    DEFAULT_CSS = CSS.format(name="SettingsDialog", width=76)
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q,comma", "leave", show=False),
+        Binding("up,k,shift+tab", "move(-1)", show=False),
+        Binding("down,j,tab", "move(1)", show=False),
+        Binding("space,enter,right,l", "change(1)", show=False),
+        Binding("left,h", "change(-1)", show=False),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._chosen_settings = settings.load()
+        self._at = 0
+
+    def compose(self) -> ComposeResult:
+        with VerticalScroll(classes="box", can_focus=False) as box:
+            box.border_title = "Settings"
+            box.border_subtitle = "space changes · esc back"
+            yield Static("", id="lines", markup=False)
+
+    def on_mount(self) -> None:
+        self._show()
+
+    def action_leave(self) -> None:
+        self.dismiss(None)
+
+    def action_move(self, step: int) -> None:
+        self._at = (self._at + step) % len(LINES)
+        self._show()
+
+    def action_change(self, step: int) -> None:
+        line = LINES[self._at]
+        key = line.setting.key
+        value = line.next(self._chosen_settings, step)
+        try:
+            settings.keep(key, value)
+        except (OSError, SettingsError) as error:
+            reason = getattr(error, "strerror", None) or error
+            self.notify(f"not kept: {reason}", severity="warning")
+        self._chosen_settings = settings.load()
+        if self._chosen_settings.values[key] != value:
+            self.notify(f"${line.setting.variable} is set, and wins", severity="warning")
+        self.app.settings_changed(self._chosen_settings)  # type: ignore[attr-defined]
+        self._show()
+
+    def _show(self) -> None:
+        variables = self.app.theme_variables
+        accent, muted = variables["role-accent"], variables["role-muted"]
+        rows = []
+        for index, line in enumerate(LINES):
+            chosen = index == self._at
+            rows.append(
+                Content.assemble(
+                    ("› " if chosen else "  ", accent),
+                    (line.label.ljust(LABEL), "bold" if chosen else ""),
+                    (line.value(self._chosen_settings).ljust(VALUE), accent),
+                )
+            )
+        meaning = LINES[self._at].setting.meaning.replace("`", "")
+        rows += [Content(""), Content.styled(meaning, muted)]
+        rows.append(Content.styled(f"kept in {settings.path()}", muted))
+        self.query_one("#lines", Static).update(Content("\n").join(rows))
