@@ -424,6 +424,15 @@ def test_the_loss_falls_or_rises_only_where_noise_cannot_be_all(four):
     assert "falling" not in words[2] and "rising" not in words[2]
 
 
-def test_one_slow_column_of_few_does_not_flatten_the_chart():
-    assert step_chart._typical_high([900.0, 10.0, 11.0, 12.0]) < 40
-    assert step_chart._typical_high([10.0, 11.0, 12.0]) == 12.0
+def line_of(step_ms, steps):
+    """A timeline whose bins hold so many steps of so many milliseconds."""
+    phases = tuple((ms, *[0.0] * 9) for ms in step_ms)
+    return Timeline(0.25, phases, (math.nan,) * len(phases), tuple(steps), of_ranks=1)
+
+
+def test_a_slow_step_does_not_flatten_the_chart_however_wide_it_is(one):
+    wide = line_of([5000.0] * 20 + [10.0] * 20, [0.05] * 20 + [25.0] * 20)
+    rows = texts(step_chart.chart(one._replace(timeline=wide), 48, 10))
+    assert rows[0].strip().startswith("12.0 ms") and rows[0].count("▲") == 20
+    assert step_chart._typical_high(line_of([900.0, 10.0, 11.0, 12.0], [1.0] * 4)) < 40
+    assert step_chart._typical_high(line_of([10.0, 11.0, 12.0], [1.0] * 3)) == 12.0
