@@ -27,6 +27,10 @@ FRAME_S = 0.7
 BLOCKS = "▁▂▃▄▅▆▇█"
 LINES = {"─": 1.0, "━": 2.4}
 """Rules and bars by their thickness."""
+DOTS = ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2), (0, 3), (1, 3))
+"""Column and row of each bit of a braille character."""
+DOT_WIDTH, DOT_HEIGHT = 0.24, 2.2
+"""In cells and in pixels."""
 OVERLAP = 0.4
 """By which a block reaches into the row below, which is drawn over it: no seam between the two."""
 BACKGROUND, FOREGROUND = "#14181f", "#d8dee6"
@@ -125,8 +129,8 @@ def _joined(pieces: list[Piece]) -> list[Piece]:
 class Box(NamedTuple):
     """A rectangle of one colour; cells from the left, pixels from the top."""
 
-    column: int
-    width: int
+    column: float
+    width: float
     top: float
     height: float
     colour: str
@@ -168,7 +172,10 @@ def _blocks(piece: Piece, top: float) -> list[Box]:
         while end < len(piece.text) and piece.text[end] == piece.text[start]:
             end += 1
         character = piece.text[start]
-        if character in BLOCKS:
+        if "\u2800" < character <= "\u28ff":
+            for column in range(start, end):
+                boxes += _dots(piece, column, top)
+        elif character in BLOCKS:
             height = CELL_HEIGHT * (BLOCKS.index(character) + 1) / len(BLOCKS)
             begin = top + CELL_HEIGHT - height
             boxes.append(
@@ -183,13 +190,27 @@ def _blocks(piece: Piece, top: float) -> list[Box]:
     return boxes
 
 
+def _dots(piece: Piece, index: int, top: float) -> list[Box]:
+    """The dots of one braille character, two by four."""
+    bits = ord(piece.text[index]) - 0x2800
+    boxes = []
+    for bit, (x, y) in enumerate(DOTS):
+        if bits >> bit & 1:
+            column = piece.column + index + 0.14 + 0.5 * x
+            place = top + CELL_HEIGHT * (0.06 + 0.25 * y)
+            boxes.append(Box(column, DOT_WIDTH, place, DOT_HEIGHT, piece.colour))
+    return boxes
+
+
+def _drawn_as_shape(character: str) -> bool:
+    return character in BLOCKS or character in LINES or "\u2800" <= character <= "\u28ff"
+
+
 def _words(piece: Piece, top: float) -> list[str]:
     """The text in runs without long gaps; each says its width, so that columns stay columns in any
     font.
     """
-    text = "".join(
-        " " if character in BLOCKS or character in LINES else character for character in piece.text
-    )
+    text = "".join(" " if _drawn_as_shape(character) else character for character in piece.text)
     parts, start = [], 0
     for run in text.split("   "):
         words = run.strip()

@@ -20,6 +20,9 @@ from nan_cases import BY_NAME, CLEAN, NAN, Case
 
 from gputop_probes.record.reader import RunRecord
 
+sys.path.append(str(Path(__file__).parent.parent / "tests"))
+from agent_support import run_plain, run_script
+
 TRAINING = Path(__file__).parent / "nan_training.py"
 
 
@@ -54,45 +57,51 @@ Result = tuple[str, dict[str, Any] | None]
 def results(cases: list[Case], option: str | None) -> dict[str, Result]:
     """What each training printed, and the first origin told; ``option`` of None is the bare command.
 
-    Those of one process run in children of one process.
+    Those of one process run in children of one process, with the guest alone and no recorder.
     """
     single = [case.name for case in cases if case.how != "ranks"]
-    found = run([str(TRAINING), *single], single, option) if single else {}
+    found = of_children(single, option) if single else {}
     for case in cases:
         if case.how == "ranks":
-            launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-            found |= run([*launcher, str(TRAINING), case.name], [case.name], option)
+            found[case.name] = of_ranks(case.name, option)
     return found
 
 
-def run(words: list[str], names: list[str], option: str | None) -> dict[str, Result]:
-    """Run Python with these words, bare or under gputop."""
+def of_children(names: list[str], option: str | None) -> dict[str, Result]:
+    """Trainings of one process each."""
+    command = [str(TRAINING), *names]
+    if option is None:
+        done = run_plain(command, timeout=240)
+        events: list[list[dict[str, Any]]] = [[] for _ in names]
+    else:
+        watched = {"GPUTOP_WATCH_NUMERICS": "1"} if option else {}
+        done = run_script(command, timeout=240, **watched)
+        events = [guest.of_type("nan_origin") for guest in done.guests]
+    found = {}
+    for name, told in zip(names, events, strict=True):
+        found[name] = _lines(done.stdout, name), origin(told)
+    return found
+
+
+def of_ranks(name: str, option: str | None) -> Result:
+    """A training of two ranks, bare or under ``gputop run``."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command = [sys.executable, *launcher, str(TRAINING), name]
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "run"
-        command = [sys.executable, *words]
         if option is not None:
             gputop = [sys.executable, "-m", "gputop", "run", "--headless", "--run-dir"]
             command = [*gputop, str(run_dir), *([option] if option else []), "--", *command]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
-            command,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            capture_output=True,
-            text=True,
-            timeout=240,
+            command, env=environment, capture_output=True, text=True, timeout=240, check=True
         )
-        if done.returncode:
-            raise SystemExit(done.stderr[-2000:])
-        pids = re.findall(r"^(.*) was process (\d+)$", done.stderr, re.MULTILINE)
-        process_of = {name: int(pid) for name, pid in pids}
         events = [] if option is None else RunRecord.open(run_dir).events("nan_origin")
-    lines = done.stdout.splitlines()
-    return {
-        name: (
-            "\n".join(sorted(line for line in lines if line.startswith(name + " "))),
-            origin([e for e in events if e["pid"] == process_of.get(name, e["pid"])]),
-        )
-        for name in names
-    }
+    return _lines(done.stdout, name), origin(events)
+
+
+def _lines(printed: str, name: str) -> str:
+    return "\n".join(sorted(line for line in printed.splitlines() if line.startswith(name + " ")))
 
 
 def origin(events: list[dict[str, Any]]) -> dict[str, Any] | None:

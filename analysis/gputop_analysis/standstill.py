@@ -8,7 +8,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from gputop_analysis.hang_cause import MISMATCHES, Cause
 from gputop_analysis.hang_episodes import newest_episode
+from gputop_analysis.hang_facts import cause_of
 from gputop_analysis.view import RunView, once_per_view
 from gputop_probes.record.layout import PROCESS_RANK, PROCESS_WORKER
 
@@ -23,6 +25,12 @@ IDLE_SHARE = 0.02
 """Of a core: a process that uses less does nothing."""
 BUSY_GPU_PCT = 95.0
 _BEFORE_NS = 10**9
+_KIND_OF_CAUSE: dict[str, Kind] = {
+    "endless loop": "busy",
+    "storage": "storage",
+    **dict.fromkeys(("stopped", "ended early", "died", "raised", *MISMATCHES), "collective"),
+}
+"""``Cause.kind`` where it says more than phase and load."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +57,8 @@ class Standstill:
     """The training thread as ``/proc`` showed it: ``{pid, state, wchan, path, mount}``; empty: not
     told.
     """
+    cause: Cause | None = None
+    """Of several ranks, why they stand still."""
     departed: Event | None = None
     """How ``rank`` left before the others stood still (``rank_lost`` or ``goodbye``); None: it is
     still there.
@@ -84,7 +94,10 @@ def standstill(view: RunView) -> Standstill | None:
     suspected, until = episode.suspected, int(episode.suspected["t_ns"])
     dumps = _dumps_between(view, until - _BEFORE_NS, episode.stopped_ns)
     departed = _peer(view, episode.departed)
-    rank = _holding_up(dumps, suspected) if departed is None else int(departed["rank"])
+    cause = cause_of(view)
+    rank = cause.rank if cause is not None else None
+    if rank is None:
+        rank = _holding_up(dumps, suspected) if departed is None else int(departed["rank"])
     since = until - int(1e9 * float(suspected.get("silent_s") or 0))
     workers, workers_cpu = _workers(view, rank, since, until)
     thread = next((t for t in suspected.get("threads") or () if t.get("rank") == rank), {})
@@ -94,6 +107,8 @@ def standstill(view: RunView) -> Standstill | None:
     if kind == "loader" and workers_cpu > IDLE_SHARE:  # they are at work, if slowly
         kind = "collective"
     kind = "collective" if departed is not None else kind
+    if cause is not None and cause.rank is not None:
+        kind = _KIND_OF_CAUSE.get(cause.kind, kind)
     return Standstill(
         suspected=suspected,
         over=episode.over,
@@ -105,6 +120,7 @@ def standstill(view: RunView) -> Standstill | None:
         workers=workers,
         workers_cpu_share=workers_cpu,
         thread=thread,
+        cause=cause,
         departed=departed,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 SGR = {
     "critical": "1;31",
@@ -100,6 +100,36 @@ def times(factor: float) -> str:
 def counted(number: int, noun: str) -> str:
     """``1 worker``, ``1,200 workers``."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+_RUNS_SHOWN = 6
+_MOST_LEFT_OUT = 3
+
+
+def rank_list(ranks: Iterable[int]) -> str:
+    """``rank 3``, ``ranks 0-3, 8``, ``ranks 0-7 but 5``."""
+    ordered = sorted(set(ranks))
+    if len(ordered) < 2:
+        return f"rank {ordered[0]}" if ordered else "no rank"
+    left_out = sorted(set(range(ordered[0], ordered[-1] + 1)) - set(ordered))
+    if 0 < len(left_out) <= _MOST_LEFT_OUT and len(ordered) > 2 * len(left_out):
+        but = ", ".join(map(str, left_out))
+        return f"ranks {ordered[0]}-{ordered[-1]} but {but}"
+    runs: list[list[int]] = []
+    for rank in ordered:
+        if runs and rank == runs[-1][1] + 1:
+            runs[-1][1] = rank
+        else:
+            runs.append([rank, rank])
+    shown = [_run_words(*run) for run in runs[:_RUNS_SHOWN]]
+    more = sum(last - first + 1 for first, last in runs[_RUNS_SHOWN:])
+    return f"ranks {', '.join(shown)}" + (f" and {more} more" if more else "")
+
+
+def _run_words(first: int, last: int) -> str:
+    if last - first < 2:
+        return str(first) if first == last else f"{first}, {last}"
+    return f"{first}-{last}"
 
 
 def cut_middle(text: str, width: int) -> str:

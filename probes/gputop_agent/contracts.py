@@ -661,10 +661,32 @@ class FrozenThread(TypedDict, total=False):
 class CollectiveFacts(TypedDict, total=False):
     """A collective operation: the oldest that runs, else the last."""
 
+    group: Scalar
     seq: Signed
     op: Line
     state: Line
     bytes: Amount
+
+
+class Place(TypedDict, total=False):
+    """A line of the user's that the training thread is in."""
+
+    site: Line
+    function: Line
+    code: Line
+    """Text of the line."""
+    blocks: list[Line]
+    """Branches and loops around it, the innermost last: ``205 for``, ``211 else``."""
+
+
+_HandledClass = TypedDict("_HandledClass", {"class": Line}, total=False)
+
+
+class Handled(_HandledClass, total=False):
+    """An exception that is being handled."""
+
+    message: Text
+    site: Line
 
 
 class StackDump(TypedDict, total=False):
@@ -675,6 +697,10 @@ class StackDump(TypedDict, total=False):
     step: Step
     threads: list[FrozenThread]
     collective: CollectiveFacts
+    places: list[Place]
+    """Of the training thread, innermost first."""
+    handling: Handled
+    """The exception whose handler the training thread is in."""
 
 
 class FlightEntry(TypedDict, total=False):
@@ -684,18 +710,35 @@ class FlightEntry(TypedDict, total=False):
     seq: Signed
     op: Line
     bytes: Amount
+    shapes: Line
+    """Of the first inputs: ``4x3 7``."""
     state: Line
     p2p: bool
+    peer: Rank
+    """Of a message, whom it is for or from."""
+    site: Line
+    """Line of the user's that called; in a hang."""
     created_ns: Count
 
 
+class GroupFacts(TypedDict, total=False):
+    """A process group."""
+
+    name: Line
+    description: Line
+    """As given by the script, or ``mesh_tp`` for a dimension of a device mesh."""
+    ranks: list[Rank]
+
+
 class FlightRecorder(TypedDict, total=False):
-    """The newest 200 entries, in parts; on command."""
+    """The newest 200 entries, and messages between two ranks, in parts; on command."""
 
     part: Whole
     parts: Whole
     reason: Line
     entries: list[FlightEntry]
+    groups: list[GroupFacts]
+    """Those of this rank; in a hang."""
 
 
 class DdpProgress(TypedDict, total=False):
@@ -944,6 +987,7 @@ class FlightRecorderCommand(TypedDict):
     """Send what torch's flight recorder holds."""
 
     cmd: Literal["flight_recorder"]
+    reason: str
 
 
 class ProfileCommand(TypedDict):

@@ -185,6 +185,60 @@ def test_nccl_inspector_names_rank_and_host(tmp_path):
     assert (evidence.cause, evidence.rank, evidence.host) == ("slow rank", 2, "node2")
 
 
+def test_lines_of_nccl_inspector_after_a_marker_belong_to_it(tmp_path):
+    for rank in range(2):
+        marker = {
+            "header": {"id": "0x1", "rank": rank, "n_ranks": 2, "nnodes": 2},
+            "metadata": {"inspector_output_format_version": "v5.0", "hostname": f"node{rank}"},
+            "dump_stats": {"coll_records": 3},
+        }
+        calls = [
+            {"coll_perf": {"coll": "AllReduce", "coll_sn": number, "coll_exec_time_us": us}}
+            for number, us in enumerate([40 if rank == 1 else 4000] * 3)
+        ]
+        lines = [json.dumps(one) for one in (marker, *calls)]
+        (tmp_path / f"node{rank}-pid{rank}.log").write_text("\n".join(lines))
+    evidence = gather(tmp_path)
+    assert (evidence.cause, evidence.rank, evidence.host) == ("slow rank", 1, "node1")
+
+
+def test_the_rank_that_calls_something_else_is_named_from_dumps(tmp_path):
+    for rank in range(4):
+        content = dump(rank, 20)
+        for number, entry in enumerate(content["entries"]):
+            entry.update(state="completed", retired=True, time_created_ns=number)
+        name = "nccl:broadcast" if rank == 2 else "nccl:all_reduce"
+        content["entries"][-1].update(profiling_name=name, state="started", retired=False)
+        content["pg_config"]["0"]["ranks"] = "[0, 1, 2, 3]"
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(content))
+    (tmp_path / "nccl_trace_rank_0").rename(tmp_path / "nccl_trace_rank_0.pickle")
+    evidence = gather(tmp_path)
+    assert (evidence.cause, evidence.rank) == ("other operation", 2)
+
+
+def test_waits_are_those_of_the_process_group(tmp_path):
+    """Pairs of ranks; rank 3 is slow in its own, and the other pair does not wait for it."""
+    for rank in range(4):
+        events = []
+        for step in range(5):
+            length = 900 if rank == 2 else 100
+            events += [launch(2 * step), launch(2 * step + 1)]
+            start = 10_000 * step
+            events.append(kernel("gemm", start, 1000 - length, 2 * step))
+            name = "ncclDevKernel_AllReduce_Sum"
+            work = kernel(name, start + 1000 - length, length, 2 * step + 1)
+            ranks = "[0, 1]" if rank < 2 else "[2, 3]"
+            work["args"] |= {"Process Group Ranks": ranks, "Process Group Description": "tp"}
+            events.append(work)
+        trace(tmp_path / f"rank-{rank}.json", events, rank)
+    evidence = gather(tmp_path)
+    assert (evidence.cause, evidence.rank) == ("slow rank", 3)
+    assert any(one.startswith("rank 0 waited 0.0 ms") for one in evidence.findings)
+    assert list(evidence.by_operation) == ["all_reduce"]
+    told = evidence.as_data()["evidence"]["fixes"]
+    assert "look at rank 3" in told[0]["fix"] and told[0]["worth"].startswith("up to x1.")
+
+
 SMI = "timestamp, index, utilization.gpu [%], clocks.sm [MHz], power.draw [W]\n"
 DMON = "#Entity   GPUTL  SMCLK\nID\n"
 
@@ -202,6 +256,12 @@ def test_a_slow_clock_stands_out_of_a_log(tmp_path, text):
     evidence = gather(path)
     assert evidence.cause == "slow clock of GPU 3"
     assert evidence.slowdown == pytest.approx(2.0)
+
+
+def test_an_event_with_an_impossible_time_is_passed_over(tmp_path):
+    events = [launch(1), kernel("gemm", 1, 2, 1), kernel("gemm", 10**17, 2, 1)]
+    (device,) = gather(trace(tmp_path / "a.json", events)).devices
+    assert device.busy_ms == pytest.approx(0.002)
 
 
 def test_a_run_is_no_evidence(tmp_path):

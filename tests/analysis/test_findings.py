@@ -506,7 +506,7 @@ def test_a_hang_names_the_rank_that_is_not_in_the_collective(tmp_path):
         )
     hang = found(build)["HC01"]
     assert (hang.rank, hang.severity, hang.site) == (2, "critical", "train.py:77 sync_files")
-    assert "ranks 0, 1 wait in gloo:all_reduce (number 40)" in hang.evidence
+    assert "ranks 0, 1 wait in all_reduce number 40 of the default group" in hang.evidence
     build.event("hang_over", t_ns=at + 10**9)
     assert found(build)["HC01"].severity == "high"
 

@@ -263,6 +263,25 @@ def test_what_another_package_does_for_a_trainer_is_the_trainers(tmp_path):
     assert found(build)["HO06"].severity == "info"
 
 
+@pytest.mark.parametrize(("callback", "severity"), [(20, "medium"), (4, "info")])
+def test_a_callback_is_named_and_charged_without_the_trainers_own_part(
+    tmp_path, callback, severity
+):
+    build = Builder(tmp_path / "r")
+    build.hello(0)
+    build.steps(200, forward=6.0, backward=6.0, other=8.0)
+    fit = {"site": "fit.py:62", "function": "<module>", "path": ["fit.py:62 <module>"]}
+    own = {**fit, "count": 20, "inside": "lightning/pytorch/loops/fit_loop.py:352 advance"}
+    line = "watch.py:14 on_train_batch_end"
+    asked = {**fit, "site": "watch.py:14", "path": [*fit["path"], "(lightning)", line]}
+    asked |= {"function": "on_train_batch_end", "count": callback}
+    build.event("stacks", rank=0, phase="other", samples=[own, asked])
+    host = found(build)["HO06"]
+    assert host.severity == severity
+    if severity != "info":
+        assert host.site == line and host.recoverable_ms_per_step == pytest.approx(4.0, rel=0.02)
+
+
 @pytest.mark.parametrize(
     ("inside", "code", "host"),
     [

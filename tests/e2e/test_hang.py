@@ -35,6 +35,10 @@ def work(rank, world, stuck, wakes):
     lock = threading.Lock()
     lock.acquire()
     for step in range(60):
+        if stuck < 0 and rank == 1 and step == 30:
+            pass
+        else:
+            dist.barrier()
         model(torch.ones(4, 8)).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -152,6 +156,26 @@ def test_the_blame_stands_after_the_stop(tmp_path: Path, how: str, world: int, s
     time.sleep(1.0)
     stop(front, run_dir, how)
     expect_blame(run_dir, tmp_path, stuck, how)
+
+
+def test_a_skipped_collective_is_told_with_its_branch_after_a_kill_of_everything(
+    tmp_path: Path,
+) -> None:
+    front, run_dir = hung(tmp_path, 2, -1)
+    told = [event for event in events(run_dir) if event["type"] == "hang_suspected"]
+    assert told[0]["silent_s"] < float(LIMIT_S) + 10
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        sent = [e for e in events(run_dir) if e["type"] == "flight_recorder"]
+        if {e["rank"] for e in sent if e["reason"] == "hang"} == {0, 1}:
+            break
+        time.sleep(0.1)
+    stop(front, run_dir, "kill")
+    (cause, *_) = judged(run_dir, tmp_path)["findings"]
+    assert (cause["rank"], cause["severity"]) == (1, "critical")
+    source = (tmp_path / "train.py").read_text().splitlines()
+    line = next(number for number, text in enumerate(source, 1) if "stuck < 0" in text)
+    assert f"it took the other branch at train.py:{line}" in cause["title"]
 
 
 def test_a_hang_that_resolved_by_itself_is_over_however_the_run_was_stopped_later(

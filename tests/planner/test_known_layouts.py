@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from gputop_analysis.catalog import model
-from gputop_analysis.launch.megatron import emit
+from gputop_analysis.launch.megatron import emit, recomputed
 from gputop_analysis.launch.strategy import Strategy
-from gputop_analysis.planner import search
+from gputop_analysis.planner import memory, search
+from gputop_analysis.planner.cost import cost
 from gputop_analysis.planner.frameworks import named
 from gputop_analysis.planner.hardware import cluster
 from gputop_analysis.planner.job import Job
+from gputop_analysis.planner.layout import Layouts
 
 
 class Known(NamedTuple):
@@ -89,3 +91,20 @@ def test_uneven_stages_are_written_out_for_megatron():
     assert len(chunks) == 128
     assert (chunks[0], chunks[1], chunks[-1]) == ("E", "t", "L")
     assert layout.count("t") == 126
+
+
+def test_selective_recomputation_frees_and_repeats_the_same():
+    """Memory keeps every second product, so that time repeats the others; with Megatron's default,
+    the attention core alone, flash attention would leave nearly all of it.
+    """
+    job, layouts = Job(model("llama-3-8b"), 4096, 8), Layouts.of(micro_batch=1, recompute=[0, 1, 2])
+    took = cost(job, cluster("H100", 1), layouts).compute
+    held = memory.allocated_bytes(job, layouts)
+    assert 1.08 < took[1] / took[0] < took[2] / took[0] - 0.08
+    assert held[2] < held[1] < held[0]
+    for name, last in (("llama-3-8b", "mlp"), ("deepseek-v3", "mla_up_proj")):
+        assert recomputed(model(name))[-1] == last
+    strategy = Strategy.of(1, 8, model=model("llama-3-8b"), recompute="selective", dp=8)
+    words = list(emit(strategy).command)
+    at = words.index("--recompute-modules")
+    assert words[at + 1 : at + 4] == ["core_attn", "layernorm", "mlp"]

@@ -9,7 +9,7 @@ import pytest
 from tui_support import START_NS, a_finding, write_run
 
 from gputop.feed.build import build
-from gputop.feed.snapshot import Position, Resources, Timeline, first_snapshot
+from gputop.feed.snapshot import Curve, Position, Resources, Timeline, first_snapshot
 from gputop.feed.starting import Starting
 from gputop.render.rows import row_text, row_width
 from gputop.widgets import (
@@ -409,3 +409,30 @@ def test_until_the_first_step_the_panel_is_a_checklist():
     assert "14 s  1 of 2" in texts[-1] and "3.0 s  2 of 2" in texts[1]
     assert all(row_width(row) <= 76 for row in rows)
     assert [row_text(row) for row in checklist(start, START_NS + 20 * 10**9, 76, 2)] == texts[-2:]
+
+
+def test_the_loss_falls_or_rises_only_where_noise_cannot_be_all(four):
+    """The demo's loss falls all the way, and its last twentieth lay above the one before."""
+    noise = [0.3 * math.sin(7.1 * i * i) for i in range(200)]
+    falling = tuple(3.0 - i / 100 + wave for i, wave in enumerate(noise))
+    level = tuple(2.0 + wave for wave in noise)
+    words = []
+    for values in (falling, falling[::-1], level):
+        panels = {**four.panels, "loss": Curve(values=values)}
+        words.append("\n".join(texts(tiles.draw(four._replace(panels=panels), 120))))
+    assert "falling" in words[0] and "rising" in words[1]
+    assert "falling" not in words[2] and "rising" not in words[2]
+
+
+def line_of(step_ms, steps):
+    """A timeline whose bins hold so many steps of so many milliseconds."""
+    phases = tuple((ms, *[0.0] * 9) for ms in step_ms)
+    return Timeline(0.25, phases, (math.nan,) * len(phases), tuple(steps), of_ranks=1)
+
+
+def test_a_slow_step_does_not_flatten_the_chart_however_wide_it_is(one):
+    wide = line_of([5000.0] * 20 + [10.0] * 20, [0.05] * 20 + [25.0] * 20)
+    rows = texts(step_chart.chart(one._replace(timeline=wide), 48, 10))
+    assert rows[0].strip().startswith("12.0 ms") and rows[0].count("▲") == 20
+    assert step_chart._typical_high(line_of([900.0, 10.0, 11.0, 12.0], [1.0] * 4)) < 40
+    assert step_chart._typical_high(line_of([10.0, 11.0, 12.0], [1.0] * 3)) == 12.0

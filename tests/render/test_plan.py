@@ -90,8 +90,8 @@ def test_heights_use_every_row(items, rows):
 
 
 @pytest.mark.parametrize("size", [(80, 20), (120, 36), (200, 46)])
-def test_until_the_first_step_the_output_has_the_room_of_the_breakdown(size):
+def test_until_the_first_step_the_output_has_what_the_milestones_leave(size):
     before, after = plan.plan(request(*size, begun=False)), plan.plan(request(*size))
     assert before.keys() == after.keys()
     assert before["output"].height > after["output"].height
-    assert before["breakdown"].height == 3
+    assert 4 <= before["breakdown"].height <= 14  # the milestones of the start

@@ -147,9 +147,10 @@ def test_a_cut_holds_nothing_from_later(tmp_path):
 
 def test_replay_plays_seeks_and_stops_at_the_end(tmp_path):
     clock = FixedClock()
-    feed = ReplayFeed(write_run(tmp_path / "r", steps=300), clock, play=True)
-    assert feed.take().summary.steps == 1  # not before the first step
-    clock.advance(1)
+    feed = ReplayFeed(write_run(tmp_path / "r", steps=300), clock)
+    assert feed.take().ended  # where the verdict is
+    feed.toggle()
+    clock.advance(3)
     playing = feed.take()
     assert (
         0 < playing.summary.steps < 300
@@ -178,6 +179,18 @@ def test_replay_plays_seeks_and_stops_at_the_end(tmp_path):
     feed.toggle()
     feed.toggle()
     assert feed.take().position.at_ns == feed.take().position.start_ns
+
+
+def test_the_demo_begins_in_the_middle_plays_fast_and_goes_round(tmp_path):
+    clock = FixedClock()
+    feed = ReplayFeed(write_run(tmp_path / "r", steps=300), clock, play=True)
+    first = feed.take()
+    assert first.position.share == pytest.approx(0.4) and 0 < first.summary.steps < 300
+    clock.advance(0.5)
+    assert feed.take().position.at_ns - first.position.at_ns == pytest.approx(2e9, rel=1e-6)
+    clock.advance(1000)
+    again = feed.take()
+    assert again.position.playing and again.position.at_ns == first.position.at_ns
 
 
 def test_replay_of_a_missing_record_says_so(tmp_path):

@@ -9,7 +9,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+from gputop_analysis.call_order import Call
 from gputop_analysis.evidence.model import Evidence, EvidenceError
+from gputop_analysis.hang_cause import MISMATCHES, Group, Standing, judge
 from gputop_analysis.snapshots.load import unpacked
 from gputop_analysis.snapshots.values import UnpickleError, plain_values
 
@@ -43,12 +45,66 @@ def judge_dumps(dumps: dict[Path, dict[str, Any]]) -> Evidence:
                 _note(reached, rank, entry)
     for group, last in reached.items():
         _missing(evidence, group, last, members.get(group, set()) & _there(dumps))
+    _name_the_mismatch(evidence, dumps, members)
     if not evidence.findings:
         evidence.findings.append("every rank that wrote a dump ended the same last collective")
     evidence.unknown.append(
         "what ranks without a dump did, and why one did not come: its stack tells"
     )
     return evidence
+
+
+def _name_the_mismatch(
+    evidence: Evidence, dumps: dict[Path, dict[str, Any]], members: dict[str, set[int]]
+) -> None:
+    """Where all ranks wait, the one that calls something else than it did before, or than the
+    others.
+    """
+    ranks: dict[int, Standing] = {}
+    for index, (path, content) in enumerate(dumps.items()):
+        calls = [_call(entry) for entry in content["entries"] if isinstance(entry, dict)]
+        ordered = sorted((call for call in calls if call), key=lambda call: call.at_ns)
+        ranks[_rank_of(path, index)] = Standing(calls=tuple(ordered))
+    words = {name: Group("", frozenset(found)) for name, found in members.items()}
+    cause = judge(ranks, words)
+    if cause is None or cause.rank is None or cause.kind not in MISMATCHES:
+        return
+    evidence.cause, evidence.rank = cause.kind, cause.rank
+    evidence.findings.insert(0, f"{cause.words}; {cause.waiting}")
+
+
+def _call(entry: dict[str, Any]) -> Call | None:
+    """A call from an entry of a dump, with the innermost line that is not torch's own."""
+    is_message = bool(entry.get("is_p2p"))
+    number = entry.get("p2p_seq_id" if is_message else "collective_seq_id")
+    at_ns = entry.get("time_created_ns") or 0
+    if type(number) is not int or type(at_ns) is not int:
+        return None
+    operation = str(entry.get("profiling_name") or "")[:80]
+    peers = re.findall(r"\d{1,7}", operation.partition(" ")[2])
+    return Call(
+        group=_group_of(entry),
+        number=number,
+        operation=operation,
+        shapes=str(entry.get("input_sizes") or "")[:80],
+        site=_line_of(entry.get("frames")),
+        peer=(int(peers[-1]) if peers else -1) if is_message else None,
+        done=bool(entry.get("retired")) or entry.get("state") == "completed",
+        at_ns=at_ns,
+    )
+
+
+def _line_of(stack: Any) -> str:
+    for one in stack if isinstance(stack, list) else ():
+        name = str(one.get("filename") or "") if isinstance(one, dict) else ""
+        if name and "/torch/" not in name:
+            return f"{name[-80:]}:{one.get('line')} {str(one.get('name'))[:40]}"
+    return ""
+
+
+def _group_of(entry: dict[str, Any]) -> str:
+    group = entry.get("process_group") or [entry.get("pg_id", "")]
+    return str(group[0] if isinstance(group, (list, tuple)) and group else group)[:80]
 
 
 def _there(dumps: dict[Path, dict[str, Any]]) -> set[int]:
@@ -77,8 +133,7 @@ def _note(reached: dict[str, dict[int, tuple[int, str, str]]], rank: int, entry:
     sequence = entry.get("collective_seq_id")
     if type(sequence) is not int:
         return
-    group = entry.get("process_group") or [entry.get("pg_id", "")]
-    name = str(group[0] if isinstance(group, (list, tuple)) and group else group)[:80]
+    name = _group_of(entry)
     last = reached.setdefault(name, {})
     if rank not in last or sequence >= last[rank][0]:
         operation = str(entry.get("profiling_name") or "a collective")[:80]
@@ -111,7 +166,8 @@ def _missing(
 
 def is_inspector(head: bytes) -> bool:
     """Whether the beginning of a file is of NCCL Inspector."""
-    return head.lstrip().startswith(b"{") and b'"coll_perf"' in head
+    marks = (b'"coll_perf"', b'"inspector_output_format_version"')
+    return head.lstrip().startswith(b"{") and any(mark in head for mark in marks)
 
 
 def judge_inspector(paths: list[Path]) -> Evidence:
@@ -124,8 +180,9 @@ def judge_inspector(paths: list[Path]) -> Evidence:
     times: dict[tuple[str, int], dict[int, float]] = {}
     hosts: dict[int, str] = {}
     for path in paths:
+        marker: dict[str, Any] = {}
         for line in unpacked(path).decode("utf-8", "replace").splitlines()[:_LINES_AT_MOST]:
-            _take(line, times, hosts)
+            marker = _take(line, times, hosts, marker)
     if not times:
         raise EvidenceError(f"{paths[0]} has no line of NCCL Inspector that can be read")
     caused: dict[int, float] = {}
@@ -145,20 +202,36 @@ def judge_inspector(paths: list[Path]) -> Evidence:
     return evidence
 
 
-def _take(line: str, times: dict[tuple[str, int], dict[int, float]], hosts: dict[int, str]) -> None:
+def _take(
+    line: str,
+    times: dict[tuple[str, int], dict[int, float]],
+    hosts: dict[int, str],
+    marker: dict[str, Any],
+) -> dict[str, Any]:
+    """Take in a line. Returns the marker that the lines after it belong to.
+
+    Until 2025 each line says who wrote it; in later formats a marker (``dump_stats``) does for all
+    lines up to the next, so that a collective's line has no header.
+    """
     try:
         one = json.loads(line)
-        header, call = one["header"], one["coll_perf"]
+        if not isinstance(one, dict):
+            return marker
+        told = one if "header" in one else marker
+        if "coll_perf" not in one:
+            return one if "header" in one else marker
+        header, call = told["header"], one["coll_perf"]
         rank, number = int(header["rank"]), int(call["coll_sn"])
         taken = float(call["coll_exec_time_us"]) / 1e3
         key = f"{header.get('id', '')} {call['coll']}", number
-        host = (one.get("metadata") or {}).get("hostname")
+        host = (told.get("metadata") or {}).get("hostname")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
-        return
+        return marker
     if 0 <= taken < 1e12:
         times.setdefault(key, {})[rank] = taken
         if isinstance(host, str):
             hosts[rank] = host[:200]
+    return marker
 
 
 def _conclude(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gputop_analysis.evidence.devices import Device
 
@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 
 class EvidenceError(ValueError):
     """The file cannot be read or is none that is known; the message is one line for the user."""
+
+
+class Fix(NamedTuple):
+    """A change and what it wins at most."""
+
+    fix: str
+    worth: str
 
 
 @dataclass(slots=True)
@@ -33,6 +40,8 @@ class Evidence:
     by_operation: dict[str, float] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
     """What was seen, a sentence each."""
+    fixes: list[Fix] = field(default_factory=list)
+    """What to do about it."""
     unknown: list[str] = field(default_factory=list)
     """What cannot be known from it, a sentence each."""
     what_if: WhatIf | None = None
@@ -59,6 +68,7 @@ class Evidence:
             "files": list(self.files),
             "devices": [device.as_data() for device in self.devices],
             "findings": self.findings,
+            "fixes": [one._asdict() for one in self.fixes],
             "unknown": self.unknown,
         }
         if self.memory is not None:

@@ -12,6 +12,7 @@ from gputop_analysis.evidence.collectives import (
     judge_dumps,
     judge_inspector,
 )
+from gputop_analysis.evidence.fixes import fixes
 from gputop_analysis.evidence.model import Evidence, EvidenceError
 from gputop_analysis.evidence.telemetry import is_log, judge_log
 from gputop_analysis.snapshots.load import SnapshotError, unpacked
@@ -49,7 +50,9 @@ def gather(path: Path) -> Evidence:
     """
     try:
         paths = _files(path)
-        return _judge(paths)
+        evidence = _judge(paths)
+        evidence.fixes = fixes(evidence)
+        return evidence
     except EvidenceError:
         raise
     except (TraceError, SnapshotError) as error:

@@ -22,6 +22,9 @@ def as_text(evidence: Evidence, width: int, fancy: bool = False) -> str:
         parts += [list(_heat_map(evidence.what_if)), list(_operations(evidence.what_if))]
     if evidence.memory is not None:
         parts.append(memory_text(evidence.memory, width, fancy).splitlines())
+    if evidence.fixes:
+        parts.append(["what to do, and what it is worth at most:"])
+        parts[-1] += wrapped((f"- {one.fix}: {one.worth}" for one in evidence.fixes), width)
     if evidence.unknown:
         parts.append(["cannot be known from this:"])
         parts[-1] += wrapped((f"- {one}" for one in evidence.unknown), width)

@@ -54,6 +54,13 @@ def _rank(path: Path, trace: Trace, index: int) -> int:
     return int(named[1]) if named else index
 
 
+def _host(trace: Trace) -> str | None:
+    """The host that a trace was taken on, where its header names it."""
+    names = ("host_name", "hostname", "hostName")
+    found = next((trace.header[name] for name in names if trace.header.get(name)), None)
+    return str(found)[:200] if found is not None else None
+
+
 def _describe(evidence: Evidence) -> None:
     """The largest loss of each device in words; the largest of all is the cause."""
     worst = 0.0
@@ -95,21 +102,26 @@ def _compare(evidence: Evidence, traces: dict[int, Trace]) -> None:
         evidence.unknown.append("who waits for whom: no collective is on all ranks alike")
         return
     wall = max((one.busy_ms + one.idle_ms for one in evidence.devices), default=0.0)
-    others = max(1, len(traces) - 1)
     for rank, waited in split.waited.items():
         evidence.findings.append(
             f"rank {rank} waited {waited:,.1f} ms in {split.collectives:,} collectives, and the "
-            f"others {split.caused[rank] / others:,.1f} ms each for it"
+            f"others {split.each[rank]:,.1f} ms each for it"
         )
     culprit = max(split.caused, key=lambda rank: split.caused[rank])
-    lost = split.caused[culprit] / others
+    lost = split.each[culprit]
+    evidence.by_operation = {
+        name: wall / max(1e-9, wall - min(waited / len(traces), wall - 1e-9))
+        for name, waited in sorted(split.by_operation.items(), key=lambda item: -item[1])
+        if wall > 0
+    }
     next_worst = max(value for rank, value in split.caused.items() if rank != culprit)
     alone = split.caused[culprit] >= _CLEARLY * next_worst
     if not alone or wall <= lost or lost < _SLOW * wall:
         return
     evidence.cause, evidence.rank = "slow rank", culprit
+    evidence.host = _host(traces[culprit])
     evidence.slowdown = wall / (wall - lost)
     evidence.by_worker = {
-        str(rank): wall / max(1e-9, wall - min(caused / others, wall - 1e-9))
-        for rank, caused in split.caused.items()
+        str(rank): wall / max(1e-9, wall - min(each, wall - 1e-9))
+        for rank, each in split.each.items()
     }

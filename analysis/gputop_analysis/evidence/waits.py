@@ -23,39 +23,56 @@ class Waits(NamedTuple):
     waited: dict[int, float]
     caused: dict[int, float]
     """Waiting of the others, together, for this rank."""
+    each: dict[int, float]
+    """The same for each of those that wait for it, in the mean."""
+    by_operation: dict[str, float]
+    """Waiting of all ranks together, by collective."""
     collectives: int
-    """Those that were found on all ranks."""
+    """Those that were found on all ranks of their group."""
+
+
+Key = tuple[str, str]
+"""Process group and name of a collective."""
 
 
 def waits(traces: dict[int, Trace]) -> Waits:
-    """Split the time in collectives that all ranks have, the k-th of a name on one being the k-th
-    on another.
+    """Split the time in collectives that all ranks of a group have, the k-th of a name in a group
+    on one rank being the k-th on another.
+
+    Where a trace does not tell the group, all ranks are taken for one.
     """
     calls = {rank: _calls(trace) for rank, trace in traces.items()}
-    ranks = sorted(calls)
-    waited = dict.fromkeys(ranks, 0.0)
-    caused = dict.fromkeys(ranks, 0.0)
+    waited = dict.fromkeys(sorted(calls), 0.0)
+    caused, each = dict(waited), dict(waited)
+    by_operation: dict[str, float] = {}
     count = 0
-    shared = set.intersection(*(set(one) for one in calls.values())) if calls else set()
-    for name in sorted(shared):
-        if len({len(calls[rank][name]) for rank in ranks}) > 1:
+    for key in sorted({key for one in calls.values() for key in one}):
+        ranks = [rank for rank in waited if key in calls[rank]]
+        alike = len({len(calls[rank][key]) for rank in ranks}) == 1
+        if len(ranks) < 2 or not alike or (not key[0] and len(ranks) < len(calls)):
             continue
-        lengths = np.stack([calls[rank][name] for rank in ranks])
-        excess = lengths - lengths.min(axis=0)
+        lengths = np.stack([calls[rank][key] for rank in ranks])
+        excess = (lengths - lengths.min(axis=0)) / _NS_PER_MS
         last = lengths.argmin(axis=0)
         count += lengths.shape[1]
+        by_operation[key[1]] = by_operation.get(key[1], 0.0) + float(excess.sum())
         for row, rank in enumerate(ranks):
-            waited[rank] += float(excess[row].sum()) / _NS_PER_MS
-            caused[rank] += float(excess[:, last == row].sum()) / _NS_PER_MS
-    return Waits(waited, caused, count)
+            waited[rank] += float(excess[row].sum())
+            of_others = float(excess[:, last == row].sum())
+            caused[rank] += of_others
+            each[rank] += of_others / (len(ranks) - 1)
+    return Waits(waited, caused, each, by_operation, count)
 
 
-def _calls(trace: Trace) -> dict[str, np.ndarray]:
+def _calls(trace: Trace) -> dict[Key, np.ndarray]:
     """Durations of the communication kernels by collective, in order of their beginnings; ns."""
     kernels = trace.kernels.at(trace.rows_named(trace.kernels, known.is_comm_kernel))
     if not len(kernels.starts):
         kernels = trace.marks.at(trace.rows_named(trace.marks, known.is_comm_mark))
     kernels = kernels.at(np.argsort(kernels.starts, kind="stable"))
-    names = np.array([known.collective(trace.names[name]) for name in kernels.names], dtype=object)
     lengths = kernels.ends - kernels.starts
-    return {str(name): lengths[names == name] for name in set(names)}
+    rows: dict[Key, list[int]] = {}
+    for row, (group, name) in enumerate(zip(kernels.groups, kernels.names, strict=True)):
+        key = trace.groups[group], known.collective(trace.names[name])
+        rows.setdefault(key, []).append(row)
+    return {key: lengths[chosen] for key, chosen in rows.items()}

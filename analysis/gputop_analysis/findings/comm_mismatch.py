@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from gputop_analysis.findings.hang_advice import advice_on
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.sites import user_line
+from gputop_analysis.hang_cause import MISMATCHES
+from gputop_analysis.hang_facts import cause_of
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.standstill import training_frames
+from gputop_analysis.user_line import user_line
 from gputop_analysis.view import RunView
 
 Entry = dict[str, Any]
@@ -16,6 +19,11 @@ Key = tuple[str, int]
 
 _SAME_SIZE = ("all_reduce", "allreduce", "reduce_scatter", "all_gather", "allgather", "broadcast")
 """Operations whose input has the same size on every rank."""
+_ADVICE = (
+    "look at what differs between the ranks just there: a condition on the rank, an unequal "
+    "number of batches, parameters that only some ranks use; TORCH_DISTRIBUTED_DEBUG=DETAIL "
+    "raises at the call"
+)
 
 
 @finding(
@@ -46,18 +54,24 @@ def collective_mismatch(view: RunView, spec: Spec) -> Finding | None:
         return None
     group, number = first
     here = {rank: table[first] for rank, table in entries.items() if first in table}
-    odd = _odd_one(here)
+    odd, site = _odd_one(here), None
+    cause = cause_of(view)
+    judged = cause is not None and cause.rank is not None and cause.kind in MISMATCHES
+    if cause is not None and judged:
+        odd, site = cause.rank, cause.site
     told = "; ".join(f"rank {rank}: {_said(entry)}" for rank, entry in sorted(here.items())[:4])
     return spec.make(
         "critical",
-        f"ranks call different collectives: number {number}, {told}"[:140],
+        (
+            cause.words
+            if cause is not None and judged
+            else f"ranks call different collectives: number {number}, {told}"
+        )[:140],
         f"collective {number} of group {group}: {told}; all before it agree "
         f"({sum(key[0] == group for key in entries[next(iter(here))])} compared)",
-        "look at what differs between the ranks just there: a condition on the rank, an unequal "
-        "number of batches, parameters that only some ranks use; TORCH_DISTRIBUTED_DEBUG=DETAIL "
-        "raises at the call",
+        advice_on(cause, {}) if cause is not None and judged else _ADVICE,
         rank=odd,
-        site=_called_at(view, odd),
+        site=site or _called_at(view, odd),
         confidence=0.9,
         proof=Proof(
             "sequence numbers at which operation or size differ between ranks",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from typing import Any
 
@@ -13,19 +12,16 @@ from gputop_analysis.findings.last_words import LastWords, last_words
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import LAST_OUTPUT, TRACEBACK
 from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.hang_cause import Cause
+from gputop_analysis.hang_facts import OUT_OF_REACH, cause_of
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.raised import fatal, of_threads
 from gputop_analysis.standstill import standstill
 from gputop_analysis.summary import run_state, steps_done
-from gputop_analysis.text import counted
+from gputop_analysis.text import counted, rank_list
 from gputop_analysis.view import RunView
 
 Event = dict[str, Any]
-
-_OUT_OF_REACH = re.compile(
-    r"(?i)connection (reset|closed|refused|aborted)|read error|broken pipe|peer|socket|timed? ?out"
-)
-"""What ranks say of a rank that is gone."""
 
 
 @finding(
@@ -51,6 +47,8 @@ def first_failing_rank(view: RunView, spec: Spec) -> Finding | None:
     raised = [one for one in fatal(view.record) if stopped_ns is None or one["t_ns"] < stopped_ns]
     if not raised:
         return None
+    if (cause := cause_of(view)) is not None and cause.kind == "ended early":
+        return _ended_first(spec, cause, raised)
     if (gone := _vanished(view, raised)) is not None:
         return _vanished_first(view, spec, gone, raised)
     first, later = (
@@ -92,6 +90,32 @@ def first_failing_rank(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
+def _ended_first(spec: Spec, cause: Cause, raised: list[Event]) -> Finding:
+    """A rank had fewer batches, and the others failed as they could not reach it."""
+    failed = rank_list(int(event.get("rank", -1)) for event in raised)
+    return spec.make(
+        "critical",
+        cause.words[:140],
+        f"{cause.words}; {failed} then failed to reach it: {_said(raised[0])}",
+        "give every rank the same number of batches (DistributedSampler, drop_last=True), or wrap "
+        "the loop in torch.distributed.algorithms.join.Join; the errors of the other ranks follow "
+        "from it",
+        rank=cause.rank,
+        confidence=0.9,
+        proof=Proof(
+            "ranks that ended well before the others failed to reach them",
+            1,
+            0,
+            "",
+            "its goodbye came first, and the exceptions of all others speak of a connection",
+            tuple(
+                Input(f"rank {e.get('rank')}", str(e.get("class")), "", "exception event")
+                for e in raised[:8]
+            ),
+        ),
+    )
+
+
 def _vanished(view: RunView, raised: list[Event]) -> Event | None:
     """The loss of a rank that ended without an exception, where the others only say that they
     cannot reach it.
@@ -99,7 +123,7 @@ def _vanished(view: RunView, raised: list[Event]) -> Event | None:
     lost, reason = _first_lost(view)
     if lost is None or not reason or lost in {event.get("rank") for event in raised}:
         return None
-    if not all(_OUT_OF_REACH.search(str(event.get("message") or "")) for event in raised):
+    if not all(OUT_OF_REACH.search(str(event.get("message") or "")) for event in raised):
         return None
     return next(event for event in view.record.events("rank_lost") if event.get("rank") == lost)
 

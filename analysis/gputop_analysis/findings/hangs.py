@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
+from gputop_analysis.findings.hang_advice import advice_on
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import STACKS, UTILISATION
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.sites import user_line
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.standstill import (
     BUSY_SHARE,
@@ -17,6 +17,7 @@ from gputop_analysis.standstill import (
     standstill,
     training_frames,
 )
+from gputop_analysis.user_line import user_line
 from gputop_analysis.view import RunView
 
 _SILENT = "no step for 30 s and 20 median steps"
@@ -43,7 +44,18 @@ def hang(view: RunView, spec: Spec) -> Finding | None:
     found = standstill(view)
     if found is None or found.kind != "collective":
         return None
-    rank, dumps, line = found.rank, found.dumps, _line(found)
+    rank, dumps, line, cause = found.rank, found.dumps, _line(found), found.cause
+    if cause is not None and cause.rank is not None:
+        return _finding(
+            view,
+            spec,
+            found,
+            cause.words,
+            cause.waiting,
+            advice_on(cause, found.thread),
+            site=cause.site,
+            confidence=cause.confidence,
+        )
     waiting = sorted(r for r in dumps if r != rank and is_waiting(dumps[r]))
     collective = next((dumps[r]["collective"] for r in waiting if dumps[r].get("collective")), None)
     if found.departed is not None:
@@ -215,12 +227,10 @@ def busy_without_a_step(view: RunView, spec: Spec) -> Finding | None:
     if found is None or found.kind != "busy":
         return None
     line = _line(found)
-    on_gpu = not found.cpu_share > BUSY_SHARE
-    busy = (
-        f"GPU {found.gpu_util_pct:.0f} % utilised"
-        if on_gpu
-        else f"{found.cpu_share:.2f} cores in use"
-    )
+    on_gpu = not found.cpu_share > BUSY_SHARE and found.gpu_util_pct > 0
+    busy = f"{found.cpu_share:.2f} cores in use" if _sampled(found) else "its thread runs"
+    if on_gpu:
+        busy = f"GPU {found.gpu_util_pct:.0f} % utilised"
     who = f"rank {found.rank}" if found.rank is not None else "the run"
     return _finding(
         view,

@@ -142,8 +142,11 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
     other = replace(other, values_ms=other.values_ms * (1 - in_torch))
     if not other.surely_above(0.10) or _builds_loader(view, other.rank, site):
         return None
+    severity = _severity(other, site)
+    if severity != "info" and site is not None and named(site):
+        other = _users_own(other, site)
     return spec.make(
-        _severity(other, site),
+        severity,
         f"host code takes {other.share.value * 100:.0f} % of each step, {other.ms.value:.1f} ms"
         + named(site, ": {}"),
         f"{other.ms.value:.1f} ms of {other.wall_ms:.1f} ms a step are neither data, forward, "
@@ -161,7 +164,8 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
             0.10,
             "steps.other_ns" if other.clock == "host" else "device.other_ms",
             "recoverable = sum(other - garbage collection - gputop's own work - waiting for a "
-            f"core) / steps x (1 - part inside torch) = {other.mean_ms:.3f} ms per step",
+            "core) / steps x (1 - part inside torch), less a trainer's own code = "
+            f"{other.mean_ms:.3f} ms per step",
             Input("part inside torch", 100 * in_torch, "%", "stacks events of the other phase"),
         ),
     )
@@ -171,7 +175,10 @@ def _severity(other: Share, site: Site | None) -> Severity:
     """Info for a trainer's own code, and for a little that no line holds most of: many small things
     that are needed.
     """
-    if site is None or not _users_own(other, site):
+    if site is None:
+        return "info"
+    other = _users_own(other, site)
+    if not other.surely_above(0.10):
         return "info"
     if site.beside:
         return "medium" if other.share.low > PART_OF_TWO else "info"
@@ -187,10 +194,10 @@ def _builds_loader(view: RunView, rank: int, site: Site | None) -> bool:
     return place is not None and place.split(" ")[0] in lines and started_anew(view) is not None
 
 
-def _users_own(other: Share, site: Site) -> bool:
-    """Whether the threshold is passed without what a trainer does in its own code."""
+def _users_own(other: Share, site: Site) -> Share:
+    """The time without what a trainer does in its own code."""
     elsewhere = site.trainers_share / max(1 - site.torch_share, 1e-9)
-    return replace(other, values_ms=other.values_ms * (1 - elsewhere)).surely_above(0.10)
+    return replace(other, values_ms=other.values_ms * (1 - min(1.0, elsewhere)))
 
 
 def _between_phases(view: RunView, rank: int) -> Share | None:

@@ -181,7 +181,7 @@ def advice(event: Event | None) -> tuple[str, ...]:
 
 
 _KEEP_OFF = {
-    "log": "keep its argument above 0: torch.log(x.clamp(min=eps))",
+    "log": "keep its argument above 0: torch.log(x.clamp(1e-8))",
     "div": "keep the divisor away from 0: add an epsilon",
     "sqrt": "keep its argument above 0: torch.sqrt(x + eps)",
     "pow": "keep its argument away from 0",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -161,7 +160,9 @@ def top_site(view: RunView, phase: str, rank: int | None = None) -> Site | None:
     if total < ENOUGH:
         return None
     ours = [one for one in seen if not one.in_torch]
-    judged = ours or seen
+    users = [one for one in ours if not one.in_trainer]
+    enough = sum(one.count for one in users) >= ENOUGH
+    judged = (users if enough else ours) or seen
     in_torch = total - sum(one.count for one in ours)
     in_trainers = sum(one.count for one in seen if one.in_trainer)
     place = surest(judged, _lines(view, rank), _working_loops(view, rank))
@@ -346,17 +347,3 @@ def _samples(view: RunView, phases: Sequence[str], rank: int | None) -> Iterator
             if site:
                 inside, code = str(sample.get("inside") or ""), str(sample.get("code") or "")
                 yield _Sample(path, inside, int(sample.get("count", 1)), code)
-
-
-def user_line(frames: list[str]) -> str | None:
-    """The innermost of a dump's ``file:line function`` frames that is neither torch's nor the
-    standard library's.
-    """
-    for frame in frames:
-        file = frame.partition(":")[0]
-        is_library = file.startswith(("torch/", "<")) or (
-            "/" not in file and file[:-3] in sys.stdlib_module_names
-        )
-        if not is_library:
-            return frame
-    return frames[0] if frames else None

@@ -170,6 +170,7 @@ def training(strategy: Strategy) -> list[str]:
         words += ["--fp8-format", "hybrid"]
     if strategy.recompute == "selective":
         words += ["--recompute-granularity", "selective"]  # takes no method
+        words += ["--recompute-modules", *recomputed(strategy.model)]
     if strategy.recompute == "full":
         words += [
             "--recompute-granularity",
@@ -180,6 +181,16 @@ def training(strategy: Strategy) -> list[str]:
             "1",
         ]
     return [*words, "--train-iters", str(strategy.steps), "--lr", f"{strategy.learning_rate:g}"]
+
+
+def recomputed(model: ModelShape | None) -> list[str]:
+    """Modules that free at least what the estimate of selective recomputation says; the attention
+    core alone, Megatron-Core's default, frees next to nothing with flash attention.
+    """
+    modules = ["core_attn", "layernorm"]
+    if model is None or not model.experts:
+        return [*modules, "mlp"]
+    return [*modules, "moe_act", *(["mla_up_proj"] if model.mla_kv_rank else [])]
 
 
 def _data(model: ModelShape) -> list[str]:

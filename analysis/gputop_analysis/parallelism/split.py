@@ -17,8 +17,9 @@ PER_PARAMETER = ("fsdp2", "hsdp")
 wait unsharded.
 """
 RECOMPUTES = ("none", "selective", "full")
-"""What the backward pass computes again: nothing, the attention core (Korthikanti et al. 2022,
-arXiv:2205.05198, section 5) or the products that a policy names, whole layers.
+"""What the backward pass computes again: nothing; the attention core where its scores are in memory
+(Korthikanti et al. 2022, arXiv:2205.05198, section 5), else every second product and what is
+elementwise; whole layers.
 """
 OFFLOADS = ("none", "optimizer", "all")
 

@@ -215,10 +215,11 @@ def _pass(job: Job, cluster: Cluster, layouts: Layouts, piece: Piece, moe: bool)
         ep_f, ep_b = _hidden(ep_f, 0.9 * piece.forward), _hidden(ep_b, 0.9 * piece.backward)
     full, selective = layouts.recompute == 2, layouts.recompute == 1
     forward = piece.forward + tp_f + cp_f + ep_f
+    # what the memory estimate frees is what is computed again (vram/formula/activations.selective)
     part = (
-        0.5 * (piece.forward - piece.attention_core)
-        if job.habits.recomputes_products
-        else piece.attention_core
+        piece.attention_core
+        if job.habits.attention == "eager"
+        else 0.5 * (piece.forward - piece.attention_core)
     )
     again = np.where(full, piece.forward, np.where(selective, part, 0.0))
     backward = piece.backward + tp_b + cp_b + ep_b + again + full * (tp_f + cp_f + ep_f)

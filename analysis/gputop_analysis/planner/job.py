@@ -61,10 +61,6 @@ class Habits:
     Megatron-LM does.
     """
     fused_loss: bool = False
-    recomputes_products: bool = False
-    """Selective recomputation repeats every second product and what is elementwise (torchtitan's
-    policy by operation), not the attention core.
-    """
 
 
 ADAPTERS_SHARE = 0.01

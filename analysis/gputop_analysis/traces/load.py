@@ -14,6 +14,14 @@ import numpy.typing as npt
 from gputop_analysis.traces import names as known
 from gputop_analysis.traces.scan import EventScanner, TraceError
 
+_LATEST_NS = 2**62
+_GROUP_FACTS = (
+    "Process Group Description",
+    "Global rank start",
+    "Global rank stride",
+    "Group size",
+)
+
 Ids = npt.NDArray[np.int32]
 Times = npt.NDArray[np.int64]
 
@@ -32,6 +40,8 @@ class Spans:
     """The id that a kernel and its launch share (``correlation``); -1: none."""
     sizes: Times
     """Bytes of a collective or a copy; -1: not given."""
+    groups: Ids
+    """Of a collective: index into ``Trace.groups``; 0: not given."""
 
     def at(self, rows: npt.NDArray[Any]) -> Spans:
         """The rows of a mask or an index."""
@@ -42,6 +52,7 @@ class Spans:
             tracks=self.tracks[rows],
             links=self.links[rows],
             sizes=self.sizes[rows],
+            groups=self.groups[rows],
         )
 
 
@@ -50,6 +61,8 @@ class Trace:
     """Content of one file."""
 
     names: list[str]
+    groups: list[str]
+    """Process groups, by what is alike on all their ranks; the first is none."""
     tracks: list[tuple[Any, Any]]
     """``(pid, tid)`` of a thread, ``(device, stream)`` of device work."""
     kernels: Spans
@@ -111,7 +124,7 @@ class _Column:
 
     def __init__(self) -> None:
         self.starts, self.ends, self.links, self.sizes = (array("q") for _ in range(4))
-        self.names, self.tracks = array("i"), array("i")
+        self.names, self.tracks, self.groups = array("i"), array("i"), array("i")
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -125,6 +138,7 @@ class _Column:
             tracks=np.frombuffer(self.tracks, short),
             links=np.frombuffer(self.links, long) if self.links else np.full(len(self), -1, long),
             sizes=np.frombuffer(self.sizes, long) if self.sizes else np.full(len(self), -1, long),
+            groups=np.frombuffer(self.groups, short) if self.groups else np.zeros(len(self), short),
         )
 
 
@@ -135,8 +149,9 @@ class _Builder:
     names: dict[str, int] = field(default_factory=dict)
     tracks: dict[tuple[Any, Any], int] = field(default_factory=dict)
     thread_names: dict[tuple[Any, Any], str] = field(default_factory=dict)
-    collectives: dict[Any, tuple[str, int]] = field(default_factory=dict)
-    """(name, bytes) by external id, as the host operator record_param_comms tells."""
+    collectives: dict[Any, tuple[str, int, str]] = field(default_factory=dict)
+    """(name, bytes, group) by external id, as the host operator record_param_comms tells."""
+    groups: dict[str, int] = field(default_factory=lambda: {"": 0})
 
     def add(self, event: Any) -> None:
         """Take in one event; a foreign or malformed one counts and is passed over."""
@@ -158,13 +173,16 @@ class _Builder:
             return
 
     def _span(self, code: int, event: dict[str, Any]) -> None:
-        start, duration = nanoseconds(event["ts"]), nanoseconds(event.get("dur", 0))
+        start = nanoseconds(event["ts"])
+        end = start + max(0, nanoseconds(event.get("dur", 0)))
+        if not -_LATEST_NS < start <= end < _LATEST_NS:
+            raise ValueError  # before any column has grown
         name: str = event["name"]
         args: dict[str, Any] = event.get("args") or {}
-        track, size = (event.get("pid"), event.get("tid")), -1
+        track, size, group = (event.get("pid"), event.get("tid")), -1, ""
         if code <= known.COPY:
             track = (args.get("device", track[0]), args.get("stream", track[1]))
-            name, size = self._device_work(code, name, args)
+            name, size, group = self._device_work(code, name, args)
         elif name == "record_param_comms":
             self._remember_collective(args)
         name_id = self.names.setdefault(name, len(self.names))
@@ -173,26 +191,31 @@ class _Builder:
         if code <= known.LAUNCH:
             column.links.append(_integer(args.get("correlation")))
             column.sizes.append(size)
+        if code == known.KERNEL:
+            column.groups.append(self.groups.setdefault(group, len(self.groups)))
         column.starts.append(start)
-        column.ends.append(start + max(0, duration))
+        column.ends.append(end)
         column.names.append(name_id)
         column.tracks.append(track_id)
 
-    def _device_work(self, code: int, name: str, args: dict[str, Any]) -> tuple[str, int]:
+    def _device_work(self, code: int, name: str, args: dict[str, Any]) -> tuple[str, int, str]:
         if code == known.COPY:
-            return name, _integer(args.get("bytes"))
+            return name, _integer(args.get("bytes")), ""
         if not known.is_comm_kernel(name):
-            return name, -1
-        collective, size = self.collectives.get(args.get("External id"), ("", -1))
+            return name, -1, ""
+        collective, size, group = self.collectives.get(args.get("External id"), ("", -1, ""))
+        group = _group(args) or group
         collective = str(args.get("Collective name") or collective)
         size = max(size, known.message_bytes(args))
         generic = known.collective(name) == name.split("(")[0]
-        return (f"{name.split('(')[0]} {collective}" if collective and generic else name), size
+        if collective and generic:
+            name = f"{name.split('(')[0]} {collective}"
+        return name, size, group
 
     def _remember_collective(self, args: dict[str, Any]) -> None:
         size, name = known.message_bytes(args), str(args.get("Collective name") or "")
         if size >= 0 or name:
-            self.collectives[args.get("External id")] = (name, size)
+            self.collectives[args.get("External id")] = (name, size, _group(args))
 
     def finish(self, scanner: EventScanner) -> Trace:
         """The columns as arrays."""
@@ -203,6 +226,7 @@ class _Builder:
             devices = properties
         return Trace(
             names=list(self.names),
+            groups=list(self.groups),
             tracks=list(self.tracks),
             kernels=kernels,
             copies=copies,
@@ -219,6 +243,15 @@ class _Builder:
             events=self.events,
             torn=scanner.torn,
         )
+
+
+def _group(args: dict[str, Any]) -> str:
+    """The process group of a collective; empty where the trace does not tell."""
+    ranks = args.get("Process Group Ranks")
+    if not ranks or ranks == "[]":
+        return ""
+    parts = (args.get(name, "") for name in _GROUP_FACTS)
+    return f"{ranks} {' '.join(map(str, parts))}"[:500]
 
 
 def _integer(value: Any) -> int:

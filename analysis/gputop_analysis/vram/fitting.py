@@ -56,7 +56,7 @@ class Way:
     @property
     def at_most(self) -> int:
         """The safe end: 19 of 20 runs of this kind took less."""
-        return _at_most(self.estimate)
+        return self.estimate.at_most
 
     @property
     def words(self) -> list[str]:
@@ -210,13 +210,7 @@ def verdict(found: Estimate, capacity: int) -> str:
     """``yes``, ``tight`` or ``no`` on a GPU of so many bytes."""
     if not found.runs_in_capacity:
         return NO
-    return YES if _at_most(found) <= capacity else TIGHT
-
-
-def _at_most(found: Estimate) -> int:
-    """Device total of which 19 of 20 runs stayed below, bytes."""
-    besides = found.context + found.nccl
-    return round(found.peak.reserved * (1 + found.interval_pct[1] / 100)) + besides
+    return YES if found.at_most <= capacity else TIGHT
 
 
 def _more(setup: Setup, way: Way, gpu: GpuSpec, gpus: int) -> Way | None:

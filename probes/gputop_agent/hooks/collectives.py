@@ -5,8 +5,9 @@ to tell.
 import sys
 
 from gputop_agent.runtime import finder, guard
-from gputop_agent.runtime.session import COMM
+from gputop_agent.runtime.session import COMM, session
 from gputop_agent.timing import clock
+from gputop_agent.watchers import messages
 
 NAMES = (
     "all_reduce",
@@ -25,8 +26,6 @@ NAMES = (
     "all_to_all_single",
     "barrier",
     "monitored_barrier",
-    "send",
-    "recv",
 )
 
 
@@ -41,10 +40,20 @@ def _wrap(module):
         original = getattr(module, name, None)
         if original is None:
             continue
-        wrapper = guard.around(original, before, after)
-        guard.patch(module, name, wrapper)
-        if getattr(package, name, None) is original:
-            guard.patch(package, name, wrapper)
+        _put_in(module, package, name, guard.around(original, before, after))
+    for name, begin in _MESSAGES.items():
+        original = getattr(module, name, None)
+        if original is not None:
+            wrapper = guard.around(original, begin, after_message, always=True)
+            _put_in(module, package, name, wrapper)
+
+
+def _put_in(module, package, name, wrapper):
+    """Wrap a function in the module, and in the package that re-exports it."""
+    original = getattr(module, name)
+    guard.patch(module, name, wrapper)
+    if getattr(package, name, None) is original:
+        guard.patch(package, name, wrapper)
 
 
 def before(args, kwargs):
@@ -59,3 +68,59 @@ def before(args, kwargs):
 def after(token, args, result):
     """End the phase."""
     clock.unwind(token)
+
+
+def before_send(args, kwargs):
+    """Begin the phase, and note whom the message is for."""
+    return _before_message("send", args, kwargs, "dst", "group_dst")
+
+
+def before_recv(args, kwargs):
+    """Begin the phase, and note whom the message is from."""
+    return _before_message("recv", args, kwargs, "src", "group_src")
+
+
+def before_batch(args, kwargs):
+    """Note the messages of a batch, whose ends nothing here sees."""
+    for one in args[0] if args else kwargs.get("p2p_op_list", ()):
+        operation = "send" if "send" in getattr(one.op, "__name__", "") else "recv"
+        messages.note(operation, one.peer, _name_of(one.group), one.tensor, "issued")
+
+
+def after_message(token, args, result):
+    """The message is through."""
+    depth, entry = token
+    entry[-1] = "completed"
+    if depth is not None:
+        clock.unwind(depth)
+
+
+def _before_message(operation, args, kwargs, peer_name, in_group_name):
+    tensor = args[0] if args else kwargs.get("tensor")
+    peer = args[1] if len(args) > 1 else kwargs.get(peer_name)
+    group = args[2] if len(args) > 2 else kwargs.get("group")
+    if peer is None:
+        peer = _global_rank(group, kwargs.get(in_group_name))
+    entry = messages.note(operation, peer, _name_of(group), tensor, "started")
+    if session.hooks_out:
+        return None, entry
+    return before((), {}), entry
+
+
+def _global_rank(group, rank):
+    if group is None or rank is None:
+        return rank
+    module = sys.modules["torch.distributed.distributed_c10d"]
+    return module.get_global_rank(group, rank)
+
+
+def _name_of(group):
+    name = getattr(group, "group_name", None)
+    return str(name) if name is not None else "0"
+
+
+_MESSAGES = {
+    "send": before_send,
+    "recv": before_recv,
+    "batch_isend_irecv": before_batch,
+}

@@ -8,7 +8,7 @@ import threading
 from gputop_agent import wire
 from gputop_agent.runtime import current, frames, interrupts, transport
 from gputop_agent.runtime.session import session
-from gputop_agent.watchers import flight
+from gputop_agent.watchers import flight, places
 
 _MAX_THREADS = 64
 _MAX_FRAMES = 48
@@ -22,7 +22,9 @@ def send(reason=""):
         phase=wire.PHASES[current.phase(sys._current_frames().get(session.thread_ident))],
         step=current.step(),
         threads=thread_stacks(),
-        collective=_collective(),
+        collective=_or_none(flight.last_collective),
+        places=_or_none(places.of_training),
+        handling=_or_none(places.handling),
     )
 
 
@@ -59,9 +61,10 @@ def _labels(innermost):
     return [frames.label(frame) for frame in shown]
 
 
-def _collective():
+def _or_none(look):
+    """What a look finds; None where it fails: the stacks matter more."""
     try:
-        return flight.last_collective()
-    except Exception:  # the stacks matter more than torch's private JSON
+        return look()
+    except Exception:
         interrupts.pass_on()
         return None

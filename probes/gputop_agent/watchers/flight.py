@@ -1,18 +1,22 @@
 """torch's flight recorder: the last collectives of this rank, with the time each was started from
 Python.
 
-It is on by default (gloo and NCCL) and read through the same C++ call in every torch that has it.
-Called from the agent's thread only: a full dump of 2000 entries takes 14-38 ms.
+It is on by default (gloo and NCCL). Called from the agent's thread only: a full dump of 2000 entries
+takes 14-38 ms. Gloo's has no messages between two ranks: those are noted by ``messages``.
 """
 
 import json
+import pickle
 import sys
 
 from gputop_agent import wire
-from gputop_agent.runtime import transport
+from gputop_agent.runtime import frames, transport
+from gputop_agent.watchers import messages
 
 NEWEST = 200
 _PER_EVENT = 100
+_MOST_GROUPS = 64
+_MOST_MEMBERS = 1024
 _LIMIT_BYTES = wire.MAX_MESSAGE_BYTES - 4096
 
 _ITEM_BYTES = {
@@ -24,36 +28,76 @@ _ITEM_BYTES = {
 def send(reason=""):
     """Send the newest entries as ``flight_recorder`` events, oldest first, each below the message
     limit.
+
+    For the reason ``hang`` with the line of each call, and what the groups are: torch resolves the
+    lines in a second the first time, which only a training that stands still has to spare.
     """
-    found = entries()[-NEWEST:]
+    in_a_hang = reason == "hang"
+    found = _in_order(sites=in_a_hang)[-NEWEST:]
     chunks = [found[i : i + _PER_EVENT] for i in range(0, len(found), _PER_EVENT)] or [[]]
     for part, chunk in enumerate(chunks):
         while len(json.dumps(chunk)) > _LIMIT_BYTES:
             chunk = chunk[len(chunk) // 2 :]
         transport.send_event(
-            "flight_recorder", reason=reason, part=part, parts=len(chunks), entries=chunk
+            "flight_recorder",
+            reason=reason,
+            part=part,
+            parts=len(chunks),
+            entries=chunk,
+            groups=groups() if in_a_hang and part == 0 else None,
         )
 
 
-def entries(only_active=False):
-    """Compact entries ``{group, seq, op, bytes, created_ns, state, p2p}``; [] where torch has no
-    flight recorder.
+def _in_order(sites=False):
+    """Collectives and messages by time."""
+    found = entries(sites)
+    if not any(entry["p2p"] for entry in found):
+        found += messages.entries()
+    return sorted(found, key=lambda entry: entry["created_ns"])
+
+
+def entries(sites=False):
+    """Compact entries ``{group, seq, op, bytes, created_ns, state, p2p, site}``; [] where torch has
+    no flight recorder.
 
     ``state`` is ``scheduled`` or ``started`` while the collective runs, ``completed`` after.
     """
     c10d = sys.modules.get("torch._C._distributed_c10d")
-    dump = getattr(c10d, "_dump_fr_trace_json", None) or getattr(
-        c10d, "_dump_nccl_trace_json", None
-    )
-    if dump is None:
+    found = []
+    for name in ("_dump_fr_trace", "_dump_nccl_trace"):  # gloo and others; NCCL has its own
+        dump = getattr(c10d, name, None)
+        if dump is not None:
+            found += pickle.loads(dump(True, sites, False)).get("entries", [])
+    return [compact(entry) for entry in found]
+
+
+def groups():
+    """``[{name, description, ranks}]`` of the process groups that this rank knows, the first
+    64.
+    """
+    c10d = sys.modules.get("torch.distributed.distributed_c10d")
+    world = getattr(c10d, "_world", None)
+    if world is None:
         return []
-    return [compact(entry) for entry in json.loads(dump(True, only_active)).get("entries", [])]
+    found = []
+    for group, members in list(world.pg_group_ranks.items())[:_MOST_GROUPS]:
+        name = world.pg_names.get(group)
+        if not name:  # a group of others
+            continue
+        found.append(
+            {
+                "name": str(name),
+                "description": str(getattr(group, "group_desc", "")),
+                "ranks": sorted(members)[:_MOST_MEMBERS],
+            }
+        )
+    return found
 
 
 def last_collective():
     """The collective this rank waits in, else the last one it started; None if it knows of none."""
-    found = sorted(entries(), key=lambda entry: entry["created_ns"])
-    running = [entry for entry in found if entry["state"] != "completed"]
+    found = _in_order()
+    running = [entry for entry in found if entry["state"] not in ("completed", "issued")]
     if running:
         return running[0]
     return found[-1] if found else None
@@ -68,10 +112,29 @@ def compact(entry):
         "seq": entry.get("p2p_seq_id" if is_p2p else "collective_seq_id", -1),
         "op": entry.get("profiling_name", ""),
         "bytes": _bytes(entry.get("input_sizes") or [], entry.get("input_dtypes") or []),
+        "shapes": _shapes(entry.get("input_sizes") or []),
         "created_ns": entry.get("time_created_ns", 0),
         "state": "completed" if entry.get("retired") else entry.get("state", ""),
         "p2p": is_p2p,
+        "site": _site(entry.get("frames") or []),
     }
+
+
+def _site(stack):
+    """The innermost line of the user's that called, ``train.py:40 step``; empty where none is
+    known.
+    """
+    for wanted in (frames.USER, frames.LIBRARY):
+        for frame in stack:
+            if frames.origin(frame["filename"]) == wanted:
+                where = frames.short_name(frame["filename"]), frame["line"], frame["name"]
+                return "%s:%d %s" % where
+    return ""
+
+
+def _shapes(sizes):
+    """``4x3 7`` for the first inputs."""
+    return " ".join("x".join(map(str, size)) or "1" for size in sizes[:4])
 
 
 def _bytes(sizes, dtypes):

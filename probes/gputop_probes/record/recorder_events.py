@@ -92,6 +92,8 @@ class StandingThread(TypedDict, total=False):
     pid: Pid
     state: Line
     wchan: Line
+    call: Line
+    """System call that it waits in, in short: ``futex``, ``sleep``, ``read``."""
     path: Line
     mount: Line
 

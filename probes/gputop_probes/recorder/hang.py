@@ -98,7 +98,8 @@ class HangWatch:
             silent_s=round(worst, 1),
             limit_s=round(limit, 1),
             threads=[
-                {"rank": rank.number, **blocked.describe(rank.pid, rank.tid)} for rank in silent
+                {"rank": rank.number, **blocked.describe(rank.pid, rank.tid)}
+                for rank in self._ranks.connected()
             ],
         )
         self._ask()
@@ -121,7 +122,7 @@ class HangWatch:
 
     def _ask(self) -> None:
         self._send({"cmd": "dump", "reason": "hang"})
-        self._send({"cmd": "flight_recorder"})
+        self._send({"cmd": "flight_recorder", "reason": "hang"})
 
     def _forgive(self, now_s: float) -> None:
         for rank in self._ranks.connected():

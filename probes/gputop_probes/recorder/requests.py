@@ -75,7 +75,7 @@ class Requests:
             command["steps"] = min(_MAX_WATCHED_STEPS, max(1, int(request.get("steps", 3))))
         elif name == "memory_snapshot":
             command["folder"] = str(self._recorder.journal.writer.run_dir.absolute() / "memory")
-        elif name == "dump":
+        elif name in ("dump", "flight_recorder"):
             command["reason"] = str(request.get("reason", "asked"))
         reached = self._recorder.intake.send_to_ranks(command, request.get("rank"))
         return {"ok": reached > 0, "ranks": reached}

@@ -42,6 +42,6 @@ class SkewWatch:
             return
         if min(rank.steps_seen for rank in ranks) < _STEPS_BEFORE_ASKING:
             return
-        self._send({"cmd": "flight_recorder"})
+        self._send({"cmd": "flight_recorder", "reason": ""})
         self._asked += 1
         self._next = now_s + (_FIRST_S if self._asked < _FIRST_ASKS else _LATER_S)

@@ -5,11 +5,16 @@ recorded.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gputop.cli.evidence import evidence_at, evidence_text
 from gputop.cli.parsing import Parser
 from gputop.cli.printing import print_json
 from gputop.cli.working import working
+
+if TYPE_CHECKING:
+    from gputop_analysis.model import Finding
+    from gputop_analysis.report import Report
 
 
 def parser() -> Parser:
@@ -41,6 +46,13 @@ def execute(words: list[str]) -> int:
     return 0
 
 
+def _host(report: Report, first: Finding | None) -> str | None:
+    """Where the finding's rank ran."""
+    if first is None or first.host or first.rank is None:
+        return None if first is None else first.host
+    return report.view.host_of(first.rank) or None
+
+
 def _of_run(name: str, as_json: bool) -> int:
     """The first finding of a run; what a run's figures do not split is left empty."""
     from gputop.cli.records import open_record
@@ -55,15 +67,20 @@ def _of_run(name: str, as_json: bool) -> int:
             {
                 "cause": first.name if first else "nothing stands out",
                 "rank": first.rank if first else None,
-                "host": None,
+                "host": _host(report, first),
                 "slowdown": None,
                 "by_worker": {},
                 "by_stage": {},
                 "by_operation": {},
+                "title": first.title if first else None,
+                "site": first.site if first else None,
+                "fix": first.fix if first else None,
             }
         )
         return 0
     print(report.verdict.headline)
     if first:
+        if first.title not in report.verdict.headline:
+            print(first.title)
         print(f"gputop report {Path(name).name} has the rest")
     return 0

@@ -239,6 +239,7 @@ def shown(line: Line) -> str:
         "weights": "as computed",
         "grad_dtype": "as weights",
         "quant": "none",
+        "lengths": "not said",
         "allocator": "default",
         GPU: "any",
     }

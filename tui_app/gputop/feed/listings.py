@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gputop.feed.plots import Listing
-from gputop_analysis.findings.sites import user_line
 from gputop_analysis.model import Finding
 from gputop_analysis.standstill import standstill
+from gputop_analysis.user_line import user_line
 from gputop_analysis.view import RunView
 from gputop_probes.record.files import read_tail
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 FINDINGS_PERIOD_S = 2.0
 SLOWEST, FASTEST = 0.25, 64.0
+SHOW_SPEED = 4.0
+SHOW_FROM = 0.4
+"""Share of the recording at which the demo begins, each time: there is something to see."""
 
 
 class ReplayFeed:
@@ -31,17 +34,18 @@ class ReplayFeed:
         Args:
             run_dir: the record.
             clock: where the time of playing comes from.
-            play: begin at the first step and play; otherwise stand at the end, where the verdict
-                is.
+            play: begin in the middle and play fast, again and again; otherwise stand at the end,
+                where the verdict is.
         """
         self.run_dir = run_dir
         self.clock = clock or SystemClock()
-        self.speed = 1.0
+        self.speed = SHOW_SPEED if play else 1.0
+        self._loops = play
         self.playing = play
         self.pages = PageReader(self.clock)
         self._part: RunRecord | None = None
         self._lock = Lock()
-        self._share: float | None = 0.0 if play else 1.0
+        self._share: float | None = SHOW_FROM if play else 1.0
         self._at_ns = 0
         self._played_until = 0.0
         self._span = (0, 1)
@@ -124,6 +128,8 @@ class ReplayFeed:
                 self._at_ns = min(
                     end, self._at_ns + int((now - self._played_until) * self.speed * 1e9)
                 )
+                if self._loops and self._at_ns >= end:
+                    self._at_ns = start + int(SHOW_FROM * (end - start))
                 self.playing = self._at_ns < end
             self._played_until = now
             return Position(self._at_ns, start, end, self.speed, self.playing)

@@ -73,7 +73,7 @@ def _fitting(headline: str, label: str, word: str, worth: list[str], width: int)
     never does.
     """
     short = label if label == word else ""
-    tries = [(name, text) for text in worth for name in (label, short)]
+    tries = [(name, text) for name in (label, short) for text in worth]
     for tried in [*tries, (label, ""), (short, "")]:
         if 6 + len(tried[0]) + len(headline) + len(tried[1]) + 2 * bool(tried[1]) <= width:
             return tried
@@ -147,7 +147,7 @@ def _command(snapshot: Snapshot, width: int, end: Row) -> Row:
     """The command, the shape of the run as far as there is room, and ``end`` at the right edge."""
     shape: Row = [(" · ".join(_shape(snapshot.summary)), "muted")]
     if snapshot.recording:
-        words = shorten(f"recording: {snapshot.recording}", width // 2)
+        words = shorten(f"recording: {snapshot.recording}", width // 3)
         shape = [(words, "accent"), ("   ", ""), *shape]
     if snapshot.damage:
         shape = [(f"▲ {snapshot.damage}", "high"), ("   ", ""), *shape]

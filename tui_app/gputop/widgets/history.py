@@ -72,7 +72,9 @@ def _figure(track: Track, place: int) -> str:
 
 
 def _scale(track: Track, top: float, y: int, height: int) -> str:
-    return f"of {top:,.0f}" if y == 1 and height >= TALL else ""
+    if y != 1 or height < TALL:
+        return ""
+    return f"of {top:,.0f}" if top >= 10 else f"of {top:.2g}"
 
 
 def _highest(track: Track) -> float:

@@ -24,6 +24,8 @@ WIDEST = 4
 """Cells of a bin at most."""
 LEAST_SHARE = 0.015
 """Of the step, from which on a part has a name."""
+CUT_AT = 3.0
+"""Medians of the step time at which the scale ends at the latest."""
 
 
 class Look(NamedTuple):
@@ -65,14 +67,15 @@ def parted(line: Timeline) -> Columns:
 
 def in_cells(line: Timeline, columns: Columns, cells: int) -> tuple[Columns, float]:
     """One column a cell, the newest last, and the seconds of a cell: several bins joined, or one
-    drawn wider.
+    drawn wider; the oldest are left out where that fills the cells.
     """
-    joined = max(math.ceil(len(columns) / cells), 1)
+    joined = max(round(len(columns) / cells), 1)
     if joined > 1:
         lead = -len(columns) % joined
         weighted = [(None, 0.0)] * lead + list(zip(columns, line.steps, strict=True))
         merged = [_joined(weighted[i : i + joined]) for i in range(0, len(weighted), joined)]
-        return merged, line.bin_s * joined
+        return merged[-cells:], line.bin_s * joined
+    columns = columns[-cells:]
     count = len(columns)
     filled = min(cells, WIDEST * count)
     return [columns[x * count // filled] for x in range(filled)], line.bin_s * count / filled
@@ -97,8 +100,7 @@ def chart(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> li
     columns, cell_s = in_cells(line, parted(line), cells)
     begun = next((x for x, column in enumerate(columns) if column[0] == column[0]), 0)
     columns = columns[begun:][-cells:]
-    totals = [sum(column) for column in columns if column[0] == column[0]]
-    top = numbers.nice_ceiling(_typical_high(totals) * 1.08)
+    top = numbers.nice_ceiling(_typical_high(line) * 1.08)
     looks = list(PARTS.values())
     drawn = [tuple(v if v == v else 0.0 for v in column) for column in columns]
     styles, letters = [look.style for look in looks], [look.letter for look in looks]
@@ -139,12 +141,25 @@ def _tick(y: int, height: int, top: float) -> str:
     return ""
 
 
-def _typical_high(totals: list[float]) -> float:
-    """The 95th percentile of the column heights: a single slow column does not flatten
-    the others.
+def _typical_high(line: Timeline) -> float:
+    """The 95th percentile of the step times in ms, and at most three medians: a slow step is one
+    step however wide it is, and what is cut off has a mark.
     """
-    ordered = sorted(totals)
-    return ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))] if ordered else 1.0
+    known = [pair for pair in zip(line.step_ms, line.steps, strict=True) if pair[0] == pair[0]]
+    ordered = sorted(known)
+    if not ordered:
+        return 1.0
+    return min(_percentile(ordered, 0.95), CUT_AT * _percentile(ordered, 0.5))
+
+
+def _percentile(ordered: Sequence[tuple[float, float]], share: float) -> float:
+    """The value below which ``share`` of the weight lies, of sorted pairs of value and weight."""
+    left = share * sum(weight for _, weight in ordered)
+    for value, weight in ordered:
+        left -= weight
+        if left <= 0:
+            return value
+    return ordered[-1][0]
 
 
 # ---- names

@@ -7,6 +7,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from statistics import median
 from typing import NamedTuple
 
 from textual.reactive import reactive
@@ -22,8 +23,10 @@ from gputop.widgets.header import broken_loss, standing_still
 HEIGHT = 4
 TREND_S = 60.0
 """How far back the trends of step and speed look."""
-FALLING = 0.02
-"""Relative change of the loss over its last tenth from which on it falls or rises."""
+TREND_BLOCKS, SURE_P = 12, 0.01
+"""Blocks of the loss's newer half whose medians are judged, and Mann-Kendall's p below which they
+fall or rise.
+"""
 FULL = 0.95
 """Share of a GPU's memory from which on its peak is critical."""
 
@@ -125,15 +128,20 @@ def _since(snapshot: Snapshot) -> str:
 
 
 def _direction(values: Sequence[float]) -> Row:
-    """Whether the loss falls: the mean of its last twentieth against the one before."""
-    part = max(len(values) // 20, 1)
-    if len(values) < 4 * part:
+    """Whether the newer half of the loss surely falls or rises; nothing where noise may be all."""
+    import numpy as np  # not before the first frame
+
+    from gputop_analysis.stats import mann_kendall
+
+    newer = values[len(values) // 2 :]
+    size = len(newer) // TREND_BLOCKS
+    if not size:
         return []
-    before = sum(values[-2 * part : -part]) / part
-    change = sum(values[-part:]) / part - before
-    if abs(change) < FALLING * abs(before) / 10:
-        return [("  ─ level", "muted")]
-    return [("  ▼ falling", "good")] if change < 0 else [("  ▲ rising", "high")]
+    starts = range(len(newer) - size * TREND_BLOCKS, len(newer), size)
+    trend = mann_kendall(np.array([median(newer[start : start + size]) for start in starts]))
+    if trend.p >= SURE_P:
+        return []
+    return [("  ▼ falling", "good")] if trend.tau < 0 else [("  ▲ rising", "high")]
 
 
 def _memory(snapshot: Snapshot, width: int) -> Tile:

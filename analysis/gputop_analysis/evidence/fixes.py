@@ -1,0 +1,83 @@
+"""What to do about what a recording shows, and what that is worth at most."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gputop_analysis.evidence.devices import Device
+from gputop_analysis.evidence.model import Evidence, Fix
+from gputop_analysis.snapshots.analyse import Memory
+from gputop_analysis.snapshots.text import size
+from gputop_analysis.stragglers import WhatIf
+
+_NOTABLE = 0.05
+"""Share of the time, or of the memory, from which on a fix is worth a word."""
+_BUBBLE = 0.1
+
+
+def fixes(evidence: Evidence) -> list[Fix]:
+    """Of the device that loses most, of the slow rank, of the stages, of the memory; the largest of
+    each kind alone.
+    """
+    found = list(_of_devices(evidence.devices))
+    if evidence.what_if is not None:
+        found += _of_stages(evidence.what_if)
+    elif evidence.rank is not None and evidence.slowdown is not None:
+        where = f" on {evidence.host}" if evidence.host else ""
+        text = f"look at rank {evidence.rank}{where}: its data, its GPU's clocks, its neighbours"
+        found.insert(0, Fix(text, f"up to x{evidence.slowdown:.2f}"))
+    if evidence.memory is not None:
+        found += _of_memory(evidence.memory)
+    return found
+
+
+def _of_devices(devices: list[Device]) -> Iterator[Fix]:
+    """By kind of loss, for the device that loses most by it."""
+    kinds = {
+        "idle_ms": "feed the GPU: more loader workers, fewer synchronisations (.item(), .cpu()), "
+        "torch.compile or CUDA graphs where kernels are short",
+        "exposed_communication_ms": "hide communication behind compute: larger buckets, gradient "
+        "accumulation with no_sync, FSDP prefetch, a faster link",
+        "copy_ms": "copy beside compute: pin_memory=True and non_blocking=True",
+    }
+    for name, text in kinds.items():
+        shares = [(_share(one, name), one) for one in devices]
+        share, device = max(shares, key=lambda pair: pair[0], default=(0.0, None))
+        if device is not None and _NOTABLE <= share < 1:
+            worth = f"up to x{1 / (1 - share):.2f} ({getattr(device, name):,.1f} ms, {device.name})"
+            yield Fix(text, worth)
+
+
+def _share(device: Device, name: str) -> float:
+    wall = device.busy_ms + device.idle_ms
+    return float(getattr(device, name)) / wall if wall > 0 else 0.0
+
+
+def _of_stages(found: WhatIf) -> Iterator[Fix]:
+    lost_s = found.step_s - found.ideal_s
+    for share, text in (
+        (found.worker_share, f"mend or replace worker {found.rank}, and those beside it"),
+        (found.last_stage_share, "give the last stage fewer layers: the loss and the head are its"),
+    ):
+        named = found.rank is not None or not text.startswith("mend")
+        if named and share * lost_s >= _NOTABLE * found.step_s:
+            after_s = found.step_s - share * lost_s
+            worth = f"x{found.step_s / after_s:.2f} ({share * lost_s:.2f} s of {found.step_s:.2f})"
+            yield Fix(text, worth)
+    widest = max(found.bubbles, default=0.0)
+    if len(found.bubbles) > 1 and widest >= _BUBBLE:
+        yield Fix(
+            "more micro-batches a step, or an interleaved or zero-bubble schedule",
+            f"a part of the bubble, {widest:.0%} of the step at most",
+        )
+
+
+def _of_memory(memory: Memory) -> Iterator[Fix]:
+    """The setting that would have reserved least."""
+    if len(memory.settings) < 2:
+        return
+    recorded = memory.settings[0].peak_reserved
+    best = min(memory.settings[1:], key=lambda setting: setting.peak_reserved)
+    won = recorded - best.peak_reserved
+    if recorded and won >= _NOTABLE * recorded:
+        yield Fix(f"run with {best.name}", f"{size(won)} of {size(recorded)} reserved")

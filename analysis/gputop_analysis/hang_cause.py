@@ -1,0 +1,429 @@
+"""Who holds up a training of several ranks, and what that rank did: from stacks, the last collectives
+of each rank by group, messages between ranks, and what ``/proc`` tells.
+
+Ranks wait for the members of a group that have not come to a collective, and for the peer of a
+message. Followed to its end, that leads to a rank that waits for nobody: what it does is the kind.
+Where all wait, one has left its program: its calls do not go on as they went before.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gputop_analysis.call_order import Call, Deviation, deviation
+from gputop_analysis.text import rank_list
+
+BUSY_SHARE = 0.9
+"""Of a core, used by a thread that computes or spins."""
+MISMATCHES = (
+    "skipped",
+    "swallowed an exception",
+    "other operation",
+    "other size",
+    "other order",
+    "message missing",
+    "different collectives",
+)
+"""Kinds of ranks that wait, though not for the same."""
+_LOOPS = ("for", "while")
+_KIND_OF_CALL = {
+    "sleep": "sleeps",
+    "pause": "sleeps",
+    "futex": "lock",
+    "lock a file": "lock",
+    "read": "reads",
+    "recv": "reads",
+    "poll": "reads",
+    "select": "reads",
+    "accept": "reads",
+    "connect": "reads",
+    "write": "writes",
+    "sync": "writes",
+    "wait": "waits for a process",
+}
+_WORDS = {
+    "stopped": "is stopped by a signal (state T)",
+    "died": "is gone",
+    "ended early": "has ended its training",
+    "raised": "has failed",
+    "no answer": "does not answer: its interpreter is held by native code",
+    "loader": "waits for a batch",
+    "storage": "waits for a disk (state D)",
+    "endless loop": "computes without end",
+    "sleeps": "sleeps",
+    "lock": "waits for a lock",
+    "reads": "waits to read",
+    "writes": "waits to write",
+    "waits for a process": "waits for a process",
+    "elsewhere": "is elsewhere",
+}
+
+
+class Place(NamedTuple):
+    """A line of the user's that a thread is in."""
+
+    site: str
+    function: str
+    blocks: tuple[str, ...] = ()
+    """Branches and loops around it, the innermost last: ``205 for``."""
+    code: str = ""
+
+    @property
+    def file(self) -> str:
+        """``train.py``."""
+        return self.site.rpartition(":")[0]
+
+    @property
+    def spot(self) -> str:
+        """``train.py:211 main``."""
+        return f"{self.site} {self.function}"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What is known of one rank."""
+
+    calls: tuple[Call, ...] = ()
+    """In order of time."""
+    places: tuple[Place, ...] = ()
+    """Innermost first."""
+    frame: str = ""
+    """Innermost of any code."""
+    handled: str = ""
+    """``OSError: stale file handle, train.py:40``: the exception whose handler it is in."""
+    state: str = ""
+    """Of its thread, a letter of ``/proc``."""
+    system_call: str = ""
+    path: str = ""
+    cpu_share: float = 0.0
+    """Of a core."""
+    phase: str = ""
+    step: int = -1
+    answered: bool = True
+    left: str = ""
+    """``died``, ``ended early`` or ``raised``; empty: it is there."""
+    left_ns: int = 0
+    left_words: str = ""
+
+    @property
+    def pending(self) -> Call | None:
+        """The oldest call that has not ended; None where the thread does not wait in one."""
+        running = next((call for call in self.calls if not call.done), None)
+        if running is None or running.operation.startswith("nccl"):
+            return running
+        line = self.places[0].code if self.places else ""
+        inside = self.frame.startswith("torch/") or ".wait(" in line or not self.frame
+        return running if inside else None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A process group."""
+
+    description: str
+    ranks: frozenset[int]
+
+    @property
+    def words(self) -> str:
+        """``dp group``, ``the default group``, ``group metrics``."""
+        name = self.description
+        if name in ("", "default_pg"):
+            return "the default group"
+        if name.startswith("mesh_"):
+            return f"the {name.removeprefix('mesh_')} group"
+        return f"group {name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why nobody goes on."""
+
+    kind: str
+    rank: int | None
+    """None where two differ and neither can be called wrong."""
+    words: str
+    """One sentence."""
+    site: str | None = None
+    waiting: str = ""
+    """``ranks 0-7 but 5 wait in all_reduce number 31 of the dp group (train.py:40)``."""
+    confidence: float = 0.9
+
+
+Ranks = Mapping[int, Standing]
+Groups = Mapping[str, Group]
+
+
+def judge(ranks: Ranks, groups: Groups) -> Cause | None:
+    """The cause; None where nobody waits for anybody."""
+    last = _last_numbers(ranks)
+    awaited: Counter[int] = Counter()
+    for rank, standing in ranks.items():
+        call = standing.pending
+        if call is not None and not standing.left:
+            awaited.update(_absent(rank, call, groups, last))
+    idle = [rank for rank, one in ranks.items() if one.left or one.pending is None]
+    roots = [rank for rank in idle if awaited[rank] or ranks[rank].left or len(idle) == 1]
+    if roots:
+        return of_one_outside(_worst(roots, ranks, awaited), ranks, groups)
+    waiting = {rank: one for rank, one in ranks.items() if one.pending is not None}
+    return _all_wait(waiting, ranks, groups) if len(waiting) > 1 else None
+
+
+def _last_numbers(ranks: Ranks) -> dict[tuple[str, int], int]:
+    """The newest number of each group on each rank."""
+    found: dict[tuple[str, int], int] = {}
+    for rank, standing in ranks.items():
+        for call in standing.calls:
+            if call.peer is None:
+                key = call.group, rank
+                found[key] = max(found.get(key, -1), call.number)
+    return found
+
+
+def _absent(
+    rank: int, call: Call, groups: Groups, last: Mapping[tuple[str, int], int]
+) -> Iterable[int]:
+    """Ranks that a call waits for."""
+    if call.peer is not None:
+        return [call.peer]
+    members = groups[call.group].ranks if call.group in groups else ()
+    return [one for one in members if one != rank and last.get((call.group, one), -1) < call.number]
+
+
+def _worst(roots: list[int], ranks: Ranks, awaited: Counter[int]) -> int:
+    """Of several that wait for nobody, the one that left first, else the one that most wait
+    for.
+    """
+    left = [rank for rank in roots if ranks[rank].left]
+    if left:
+        return min(left, key=lambda rank: ranks[rank].left_ns)
+    return max(roots, key=lambda rank: (awaited[rank], -ranks[rank].step, -rank))
+
+
+def of_one_outside(rank: int, ranks: Ranks, groups: Groups) -> Cause:
+    """The cause where a rank that waits for nobody is the one that the others wait for."""
+    one = ranks[rank]
+    others = [other for other in ranks if other != rank and ranks[other].pending is not None]
+    kind = _doing(one, ranks, others)
+    site = one.places[0].spot if one.places and not one.left else None
+    words = f"rank {rank} {_WORDS.get(kind, kind)}"
+    if site:
+        words = f"rank {rank} is stuck at {site}: it {_WORDS.get(kind, kind)}"
+    if kind in ("died", "raised") and one.left_words:
+        words += f" ({one.left_words})"
+    elif kind == "ended early":
+        words = f"rank {rank} ended its training after {one.step:,} steps, the others go on"
+        loop = _loop_left(one, ranks, others)
+        words += f": it has left the loop at {loop}" if loop else ""
+    elif kind == "handles an exception":
+        words = f"rank {rank} is stuck at {site} as it handles {one.handled}"
+    elif kind in ("reads", "writes", "storage") and one.path:
+        words += f": {one.path}"
+    return Cause(kind, rank, words, site, _waiting_words(others, ranks, groups))
+
+
+def _doing(one: Standing, ranks: Ranks, others: list[int]) -> str:
+    if one.left:
+        return one.left
+    if one.state in ("T", "t"):
+        return "stopped"
+    if one.handled and one.cpu_share < BUSY_SHARE:
+        return "handles an exception"
+    if one.state == "D" and one.phase in ("data", "checkpoint", "other", "eval"):
+        return "storage"
+    if not one.answered:
+        return "no answer"
+    if one.phase == "data" and one.cpu_share < BUSY_SHARE:
+        return "loader"
+    if one.handled:
+        return "handles an exception"
+    if one.cpu_share > BUSY_SHARE or one.state == "R":
+        return "endless loop"
+    if _loop_left(one, ranks, others):
+        return "ended early"
+    return _KIND_OF_CALL.get(one.system_call, "elsewhere")
+
+
+def _all_wait(waiting: Ranks, ranks: Ranks, groups: Groups) -> Cause:
+    """Each waits for another: the one whose calls do not go on as before has left the program."""
+    found = {rank: away for rank, one in waiting.items() if (away := deviation(one.calls))}
+    odd = _odd_one(waiting)
+    if len(found) == 1:
+        rank = next(iter(found))
+    elif found and (odd is None or odd not in found):
+        rank = min(found, key=lambda rank: found[rank].call.at_ns)
+    elif odd is not None:
+        rank = odd
+    else:
+        return _unclear(waiting, ranks, groups)
+    others = [other for other in waiting if other != rank]
+    away = found.get(rank)
+    if away is None:
+        away = _against_others(waiting[rank], [waiting[other] for other in others])
+    kind, words, site = _departure(rank, away, ranks, others, groups)
+    place = waiting[rank].places[0] if waiting[rank].places else None
+    site = site or (away.call.site if away else "") or (place.spot if place else None)
+    return Cause(
+        kind, rank, words, site, _waiting_words(others, ranks, groups), 0.9 if away else 0.7
+    )
+
+
+def _unclear(waiting: Ranks, ranks: Ranks, groups: Groups) -> Cause:
+    told = _waiting_words(list(waiting), ranks, groups)
+    return Cause(
+        "different collectives", None, "ranks wait in different collectives", None, told, 0.7
+    )
+
+
+def _odd_one(waiting: Ranks) -> int | None:
+    """The rank whose pending call differs from that of all others; None for two ranks."""
+    pending = {rank: _token(one.pending) for rank, one in waiting.items()}
+    counts = Counter(pending.values())
+    odd = [rank for rank, token in pending.items() if counts[token] == 1]
+    return odd[0] if len(odd) == 1 and len(waiting) > 2 else None
+
+
+def _token(call: Call | None) -> tuple[object, ...]:
+    return () if call is None else (call.group, call.number, call.name, call.shapes, call.peer)
+
+
+def _against_others(one: Standing, others: list[Standing]) -> Deviation | None:
+    """What the rank does where all others do something else, at the same number of a group."""
+    for other in others:
+        wanted = other.pending
+        if wanted is None:
+            continue
+        here = [c for c in one.calls if (c.group, c.number) == (wanted.group, wanted.number)]
+        call = here[-1] if here else one.pending
+        if call is not None and (not here or not call.same_as(wanted)):
+            return Deviation(call, wanted, call.key in {c.key for c in one.calls[:-1]})
+    return None
+
+
+def _departure(
+    rank: int, away: Deviation | None, ranks: Ranks, others: list[int], groups: Groups
+) -> tuple[str, str, str]:
+    """Kind, sentence and line of a rank that waits in another call than it should; no line where it
+    is that of the call.
+    """
+    if away is None:
+        return "different collectives", f"rank {rank} waits in another collective", ""
+    call, usual = away.call, away.usual
+    did, missed = _call_words(call, groups), _call_words(usual, groups)
+    loop = _loop_left(ranks[rank], ranks, others)
+    if loop:
+        return (
+            "ended early",
+            f"rank {rank} has left the loop at {loop} after {ranks[rank].step:,} steps, and the "
+            f"others go on: it waits in {did}",
+            loop,
+        )
+    if usual.peer is not None:
+        return "message missing", f"rank {rank} left out {missed} and waits in {did}", usual.site
+    if call.same_as(usual) and (call.site == usual.site or not away.seen_before):
+        return (
+            "other size",
+            f"rank {rank} calls {call.name} of [{call.shapes}] where it was of [{usual.shapes}] "
+            f"before{_at(call.site)}",
+            "",
+        )
+    if away.seen_before and call.group != usual.group and call.site and call.site == usual.site:
+        return "other order", f"rank {rank} calls {did} before {missed}", ""
+    if away.seen_before:
+        block = _block_left(rank, usual, ranks, others)
+        line, _, name = block.rpartition(" ")
+        if name == "try":
+            way = f": it left the try at {line}, by an exception that was caught"
+            return "swallowed an exception", f"rank {rank} skipped {missed}{way}", line
+        way = f": it took the other branch at {line}" if line else ""
+        return "skipped", f"rank {rank} skipped {missed}{way}", line or usual.site
+    if call.group != usual.group:
+        return "other order", f"rank {rank} calls {did} before {missed}", ""
+    return "other operation", f"rank {rank} calls {did} instead of {missed}", ""
+
+
+def _call_words(call: Call, groups: Groups) -> str:
+    """``all_reduce of the dp group (train.py:40)``."""
+    if call.peer is not None:
+        way = "to" if call.name == "send" else "from"
+        return f"{call.name} {way} rank {call.peer}{_at(call.site)}"
+    group = groups[call.group].words if call.group in groups else f"group {call.group}"
+    return f"{call.name} of {group}{_at(call.site)}"
+
+
+def _at(site: str) -> str:
+    return f" ({site.partition(' ')[0]})" if site else ""
+
+
+def _waiting_words(others: list[int], ranks: Ranks, groups: Groups) -> str:
+    """Who waits in which call: ``ranks 0-7 but 5 wait in all_reduce of the dp group``."""
+    by_call: dict[str, list[int]] = {}
+    for rank in others:
+        call = ranks[rank].pending
+        if call is not None:
+            place = ranks[rank].places[0].site if ranks[rank].places else ""
+            group = groups[call.group].words if call.group in groups else f"group {call.group}"
+            words = f"{call.name} number {call.number} of {group}{_at(place)}"
+            if call.peer is not None:
+                words = _call_words(call, groups)
+            by_call.setdefault(words, []).append(rank)
+    most = sorted(by_call.items(), key=lambda item: -len(item[1]))[:4]
+    return "; ".join(
+        f"{rank_list(found)} {'waits' if len(found) == 1 else 'wait'} in {words}"
+        for words, found in most
+    )
+
+
+def _common(one: Standing, other: Standing) -> tuple[Place, Place] | None:
+    """The deepest function that both are in by the same calls, as each is in it."""
+    found = None
+    for mine, theirs in zip(reversed(one.places), reversed(other.places), strict=False):
+        if (mine.file, mine.function) != (theirs.file, theirs.function):
+            break
+        found = mine, theirs
+        if mine.site != theirs.site:
+            break
+    return found
+
+
+def _loop_left(one: Standing, ranks: Ranks, others: list[int]) -> str:
+    """The loop that others are in and this rank has left behind, ``train.py:30``; else empty."""
+    for other in others:
+        pair = _common(one, ranks[other])
+        if pair is None:
+            continue
+        mine, theirs = pair
+        loops = [block for block in theirs.blocks if block.endswith(_LOOPS)]
+        missing = [block for block in loops if block not in mine.blocks]
+        if missing and _line(mine.site) > int(missing[0].partition(" ")[0]):
+            return f"{theirs.file}:{missing[0].partition(' ')[0]}"
+    return ""
+
+
+def _block_left(rank: int, usual: Call, ranks: Ranks, others: list[int]) -> str:
+    """The branch around a call that others are in and this rank is not: ``train.py:211 if``."""
+    for other in others:
+        standing = ranks[other]
+        pending = standing.pending
+        if pending is None or pending.name != usual.name or pending.group != usual.group:
+            continue
+        pair = _common(ranks[rank], standing)
+        if pair is None:
+            continue
+        mine, theirs = pair
+        away = [block for block in theirs.blocks if block not in mine.blocks]
+        if away:
+            return f"{theirs.file}:{away[-1]}"
+        inner = standing.places[: standing.places.index(theirs)]
+        for place in inner:
+            if place.blocks:
+                return f"{place.file}:{place.blocks[-1]}"
+    return ""
+
+
+def _line(site: str) -> int:
+    number = site.rpartition(":")[2]
+    return int(number) if number.isdigit() else 0

@@ -1,0 +1,225 @@
+"""What a run's record tells of each rank as the training stood still or died of a collective."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from gputop_analysis.call_order import Call
+from gputop_analysis.hang_cause import Cause, Group, Place, Standing, judge, of_one_outside
+from gputop_analysis.hang_episodes import FOR_EVER, newest_episode
+from gputop_analysis.raised import fatal
+from gputop_analysis.user_line import user_line
+from gputop_analysis.view import RunView, once_per_view
+from gputop_probes.record.layout import PROCESS_RANK
+
+Event = dict[str, Any]
+
+_BEFORE_NS = 10**9
+_ENOUGH_NS = 2 * 10**9
+OUT_OF_REACH = re.compile(
+    r"(?i)connection (reset|closed|refused|aborted)|read error|broken pipe|peer|socket|timed? ?out"
+)
+"""What ranks say of a rank that is gone."""
+
+
+@once_per_view
+def cause_of(view: RunView) -> Cause | None:
+    """Why the run's ranks stood still, or died for want of one of them; None where they did
+    neither, and for a single rank.
+    """
+    if view.world_size < 2:
+        return None
+    episode = newest_episode(view.record)
+    if episode is not None and not episode.over:
+        suspected = episode.suspected
+        since = int(suspected["t_ns"])
+        first = since - int(1e9 * float(suspected.get("silent_s") or 0)) - _BEFORE_NS
+        standing = _standing(view, since - _BEFORE_NS, episode.stopped_ns, suspected, first)
+        if episode.departed is not None:
+            _note_left(standing, _first_to_leave(view, episode.departed, since), view)
+        return judge(standing, groups_of(view))
+    return _of_a_death(view)
+
+
+def _first_to_leave(view: RunView, departed: Event, until_ns: int) -> Event:
+    """Of the ranks that left before a standstill, the first that others lost: ranks that could not
+    reach it leave as well, and their news may come before its own.
+    """
+    lonely = {
+        event.get("rank")
+        for event in view.record.events("exception")
+        if OUT_OF_REACH.search(str(event.get("message") or ""))
+    }
+    since = int(departed.get("t_ns", 0))
+    leavers = [
+        event
+        for event in view.record.events("rank_lost", "goodbye")
+        if since <= event.get("t_ns", 0) <= until_ns and event.get("rank") not in lonely
+    ]
+    return min(leavers, key=lambda event: event.get("t_ns", 0), default=departed)
+
+
+def _of_a_death(view: RunView) -> Cause | None:
+    """Of a run whose ranks failed: which one was the first that the others could not reach."""
+    raised = fatal(view.record)
+    if not raised or not all(OUT_OF_REACH.search(str(e.get("message") or "")) for e in raised):
+        return None
+    first = int(raised[0].get("t_ns", 0))
+    standing = _standing(view, first - 30 * 10**9, FOR_EVER, {}, first)
+    failed = {int(event.get("rank", -1)) for event in raised}
+    leavers = [e for e in view.record.events("rank_lost", "goodbye") if e.get("rank") not in failed]
+    for event in sorted(leavers, key=lambda e: e.get("t_ns", 0))[:1]:
+        _note_left(standing, event, view)
+        return of_one_outside(int(event["rank"]), standing, groups_of(view))
+    return None
+
+
+def _note_left(standing: dict[int, Standing], event: Event, view: RunView) -> None:
+    """Mark a rank as gone."""
+    rank = int(event.get("rank", -1))
+    before = standing.get(rank, Standing())
+    raised = next((e for e in view.record.events("exception") if e.get("rank") == rank), None)
+    left, words = "died", str(event.get("reason") or "")
+    if raised is not None and not raised.get("thread"):
+        left, words = "raised", f"{raised.get('class')}: {str(raised.get('message') or '')[:80]}"
+    elif event["type"] == "goodbye":
+        left, words = "ended early", ""
+    step = event.get("steps", event.get("step"))
+    standing[rank] = Standing(
+        calls=before.calls,
+        places=before.places,
+        step=int(step) if step is not None else before.step,
+        left=left,
+        left_ns=int(event.get("t_ns", 0)),
+        left_words=words,
+    )
+
+
+def _standing(
+    view: RunView, from_ns: int, until_ns: int, suspected: Event, silent_since: int
+) -> dict[int, Standing]:
+    dumps = _first_by_rank(view, "stack_dump", from_ns, until_ns)
+    calls = {
+        rank: [call_of(dump["collective"])]
+        for rank, dump in dumps.items()
+        if dump.get("collective")
+    }
+    calls.update(_calls(view, from_ns, until_ns))
+    threads = {int(t["rank"]): t for t in suspected.get("threads") or () if "rank" in t}
+    found: dict[int, Standing] = {}
+    for rank in set(dumps) | set(calls) | set(threads) | set(view.ranks):
+        dump, thread = dumps.get(rank, {}), threads.get(rank, {})
+        frames = (dump.get("threads") or [{}])[0].get("frames") or [""]
+        found[rank] = Standing(
+            calls=tuple(calls.get(rank, ())),
+            places=_places(dump, frames),
+            frame=str(frames[0]),
+            handled=_handled(dump.get("handling")),
+            state=str(thread.get("state") or ""),
+            system_call=str(thread.get("call") or ""),
+            path=str(thread.get("path") or ""),
+            cpu_share=_cpu_share(view, rank, silent_since, until_ns),
+            phase=str(dump.get("phase") or ""),
+            step=int(dump.get("step", -1)),
+            answered=bool(dump) or not suspected,
+        )
+    return found
+
+
+def _first_by_rank(view: RunView, kind: str, from_ns: int, until_ns: int) -> dict[int, Event]:
+    found: dict[int, Event] = {}
+    for event in view.record.events(kind):
+        if from_ns <= event.get("t_ns", 0) <= until_ns and event.get("rank") is not None:
+            found.setdefault(int(event["rank"]), event)
+    return found
+
+
+def _calls(view: RunView, from_ns: int, until_ns: int) -> dict[int, list[Call]]:
+    """Calls of each rank, in order of time; of several sendings the first, which is of the hang."""
+    parts: dict[int, list[Event]] = {}
+    for event in view.record.events("flight_recorder"):
+        rank = event.get("rank")
+        if rank is None or not from_ns <= event.get("t_ns", 0) <= until_ns:
+            continue
+        sent = parts.setdefault(int(rank), [])
+        if not sent or event.get("part", 0) == len(sent):
+            sent.append(event)
+    found = {}
+    for rank, sent in parts.items():
+        entries = [entry for event in sent for entry in event.get("entries", ())]
+        found[rank] = sorted((call_of(one) for one in entries), key=lambda call: call.at_ns)
+    return found
+
+
+def call_of(entry: Event) -> Call:
+    """A call from an entry of a ``flight_recorder`` event."""
+    peer = entry.get("peer")
+    operation = str(entry.get("op") or "")
+    if entry.get("p2p") and peer is None:
+        numbers = re.findall(r"\d+", operation.partition(" ")[2])
+        peer = int(numbers[-1]) if numbers else -1
+    return Call(
+        group=str(entry.get("group", "0")),
+        number=int(entry.get("seq", -1)),
+        operation=operation,
+        shapes=str(entry.get("shapes") or entry.get("bytes") or ""),
+        site=str(entry.get("site") or ""),
+        peer=int(peer) if entry.get("p2p") and peer is not None else None,
+        done=entry.get("state") in ("completed", "issued"),
+        at_ns=int(entry.get("created_ns") or 0),
+    )
+
+
+def groups_of(view: RunView) -> dict[str, Group]:
+    """Groups by name, as the ranks tell them; a name that means different ranks on different ranks,
+    such as that of each tensor-parallel group, is none.
+    """
+    found: dict[str, Group] = {}
+    for event in view.record.events("flight_recorder"):
+        for one in event.get("groups") or ():
+            group = Group(str(one.get("description") or ""), frozenset(one.get("ranks") or ()))
+            found.setdefault(str(one.get("name")), group)
+    found.setdefault("0", Group("default_pg", frozenset(view.ranks)))
+    return found
+
+
+def _places(dump: Event, frames: list[str]) -> tuple[Place, ...]:
+    """Lines of the user's; from an older guest's dump the innermost only."""
+    told = tuple(_place(one) for one in dump.get("places") or ())
+    line = user_line(list(map(str, frames))) if not told and dump else None
+    if line:
+        site, _, function = line.rpartition(" ")
+        return (Place(site, function),)
+    return told
+
+
+def _place(one: Event) -> Place:
+    return Place(
+        str(one.get("site") or ""),
+        str(one.get("function") or ""),
+        tuple(map(str, one.get("blocks") or ())),
+        str(one.get("code") or ""),
+    )
+
+
+def _handled(one: Event | None) -> str:
+    if not one:
+        return ""
+    where = f", raised at {one['site']}" if one.get("site") else ""
+    return f"{one.get('class')}: {str(one.get('message') or '')[:80]}{where}"
+
+
+def _cpu_share(view: RunView, rank: int, since: int, until: int) -> float:
+    """Of a core, used by a rank's process while it was silent; 0 where it was not sampled."""
+    host = view.record.hosts.get(view.host_of(rank))
+    if host is None:
+        return 0.0
+    rows = host.process.rows[-20_000:]
+    inside = (rows["t_ns"] >= since + 2 * _BEFORE_NS) & (rows["t_ns"] <= min(until, FOR_EVER - 1))
+    rows = rows[inside & (rows["kind"] == PROCESS_RANK) & (rows["rank"] == rank)]
+    if len(rows) < 2 or rows["t_ns"][-1] - rows["t_ns"][0] < _ENOUGH_NS:
+        return 0.0
+    return float(rows["cpu_ns_total"][-1] - rows["cpu_ns_total"][0]) / float(
+        rows["t_ns"][-1] - rows["t_ns"][0]
+    )

@@ -1,0 +1,115 @@
+"""Where the training thread stands, with the branches and loops around each line: two ranks that
+stand at different lines took different ways at the first of these in which they differ.
+
+Sources are parsed, never run; only while a training stands still.
+"""
+
+import ast
+import linecache
+import sys
+
+from gputop_agent.runtime import frames
+from gputop_agent.runtime.session import session
+
+_MOST_FRAMES = 16
+_MOST_BLOCKS = 16
+_MOST_LINES = 20_000
+_MESSAGE = 200
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+
+
+def of_training():
+    """``[{site, function, code, blocks}]`` of the user's frames of the training thread, innermost
+    first.
+    """
+    innermost = sys._current_frames().get(session.thread_ident)
+    own = [frame for frame in frames.stack(innermost, 128) if frames.is_user(frame)]
+    return [_place(frame) for frame in own[:_MOST_FRAMES]]
+
+
+def handling():
+    """``{class, message, site}`` of the exception that the training thread handles just now; None
+    where it handles none, or the interpreter does not tell.
+    """
+    current = getattr(sys, "_current_exceptions", None)
+    error = current().get(session.thread_ident) if current is not None else None
+    if isinstance(error, tuple):  # until Python 3.11
+        error = error[1]
+    if error is None:
+        return None
+    return {
+        "class": type(error).__name__,
+        "message": str(error)[:_MESSAGE],
+        "site": _raised_at(error.__traceback__),
+    }
+
+
+def _raised_at(traceback):
+    """The innermost line of the user's in a traceback."""
+    found = ""
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if frames.origin(code.co_filename) == frames.USER:
+            name = frames.short_name(code.co_filename)
+            found = "%s:%d %s" % (name, traceback.tb_lineno, code.co_name)
+        traceback = traceback.tb_next
+    return found
+
+
+def _place(frame):
+    line = frame.f_lineno or 0
+    file = frame.f_code.co_filename
+    return {
+        "site": frames.site(frame),
+        "function": frame.f_code.co_name,
+        "code": linecache.getline(file, line).strip()[:120],
+        "blocks": blocks("".join(linecache.getlines(file)[:_MOST_LINES]), line),
+    }
+
+
+def blocks(source, line):
+    """``["205 for", "211 else"]``: the branches and loops that a line stands in, the innermost
+    last; [] where the source cannot be parsed.
+    """
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    found = []
+    _descend(tree.body, line, found)
+    return found[-_MOST_BLOCKS:]
+
+
+def _descend(body, line, found):
+    """Go into the statement of a body that holds the line."""
+    inside = next((one for one in body if _holds([one], line)), None)
+    if inside is None:
+        return
+    for name, part in _parts(inside):
+        if _holds(part, line):
+            if name:
+                found.append("%d %s" % (inside.lineno, name))
+            _descend(part, line, found)
+            return
+
+
+def _parts(node):
+    """``(name, statements)`` of a compound statement; no name where all ways lead through it."""
+    if isinstance(node, ast.If):
+        return [("if", node.body), ("else", node.orelse)]
+    if isinstance(node, _LOOPS):
+        name = "while" if isinstance(node, ast.While) else "for"
+        return [(name, node.body), ("", node.orelse)]
+    if isinstance(node, ast.Try):
+        handlers = [("except", handler.body) for handler in node.handlers]
+        return [("try", node.body), ("try", node.orelse), *handlers, ("", node.finalbody)]
+    cases = [("case", case.body) for case in getattr(node, "cases", ())]
+    return cases or [("", getattr(node, "body", []))]
+
+
+def _holds(statements, line):
+    if not isinstance(statements, list) or not statements:
+        return False
+    first, last = statements[0], statements[-1]
+    above = [one.lineno for one in getattr(first, "decorator_list", ())]
+    return min([first.lineno, *above]) <= line <= (getattr(last, "end_lineno", None) or last.lineno)

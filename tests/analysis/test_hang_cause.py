@@ -1,0 +1,212 @@
+"""Who holds up a training and how, judged from what ranks told: a table of faults, and 256 ranks."""
+
+import pytest
+
+from gputop_analysis.call_order import Call, deviation
+from gputop_analysis.hang_cause import Group, Place, Standing, judge
+from gputop_analysis.text import rank_list
+
+STEPS = 20
+EVERY = 10
+MAIN = "train.py:5 main"
+
+
+def groups_of(world, inner):
+    """The default group, and for a second dimension its groups and those across them."""
+    found = {"0": Group("default_pg", frozenset(range(world)))}
+    if inner:
+        for start in range(0, world, 2):
+            found[f"tp{start}"] = Group("mesh_tp", frozenset((start, start + 1)))
+        for place in (0, 1):
+            found[f"dp{place}"] = Group("mesh_dp", frozenset(range(place, world, 2)))
+    return found
+
+
+def program(rank, step, inner):
+    """(group, operation, shapes, line) of a step of a rank."""
+    data = f"dp{rank % 2}" if inner else "0"
+    if inner:
+        yield f"tp{rank - rank % 2}", "all_reduce", "4x8", 20
+    yield data, "all_reduce", "552", 30
+    yield "0", "all_reduce", "1", 40
+    yield "0", "all_gather", "7", 50
+    if step % EVERY == 0:
+        yield "0", "barrier", "", 60
+
+
+def blocks(line):
+    """As in a script whose gather stands in a ``try`` and whose barrier in an ``if``."""
+    return ("10 for", *{40: ("39 if",), 50: ("49 try",), 60: ("59 if",)}.get(line, ()))
+
+
+class Ranks:
+    """Plays the ranks' programs until nobody can go on."""
+
+    def __init__(self, world, inner, odd, fault):
+        self.groups = groups_of(world, inner)
+        self.wanted = {rank: list(self.of(rank, inner, rank == odd and fault))
+                       for rank in range(world)}  # fmt: skip
+        self.counts = {rank: {} for rank in range(world)}
+        self.calls = {rank: [] for rank in range(world)}
+
+    @staticmethod
+    def of(rank, inner, fault):
+        for step in range(STEPS + 3):
+            if fault == "early" and step == STEPS:
+                yield "0", "barrier", "", 70
+                return
+            for group, operation, shapes, line in program(rank, step, inner):
+                last = step == STEPS
+                if last and fault == {40: "skip", 50: "swallow", 60: "barrier"}.get(line):
+                    continue
+                if last and fault == "stuck" and line == 40:
+                    return
+                if last and fault == "other" and line == 40:
+                    operation, line = "broadcast", 38
+                if last and fault == "shape" and line == 40:
+                    shapes = "3"
+                yield group, operation, shapes, line
+
+    def play(self):
+        """Every rank starts its next call; one that all members called alike ends."""
+        places = dict.fromkeys(self.wanted, 0)
+        now, moved = 0, True
+        pending = {}
+        while moved:
+            moved = False
+            for rank, program_of in self.wanted.items():
+                if rank not in pending and places[rank] < len(program_of):
+                    group, operation, shapes, line = program_of[places[rank]]
+                    number = self.counts[rank][group] = self.counts[rank].get(group, 0) + 1
+                    pending[rank] = (group, number, operation, shapes, line)
+                    places[rank] += 1
+                    now, moved = now + 1, True
+                    self.calls[rank].append((*pending[rank], now))
+            by_call = {}
+            for rank, call in pending.items():
+                by_call.setdefault(call[:4], []).append(rank)
+            for call, came in by_call.items():
+                if len(came) == len(self.groups[call[0]].ranks):
+                    moved = True
+                    for rank in came:
+                        del pending[rank]
+        return {rank: self.standing(rank, rank in pending) for rank in self.wanted}
+
+    def standing(self, rank, waits):
+        calls = [
+            Call(group, number, f"gloo:{operation}", shapes, f"train.py:{line} main",
+                 done=True, at_ns=at)
+            for group, number, operation, shapes, line, at in self.calls[rank]
+        ]  # fmt: skip
+        line = 90
+        if waits:
+            line = self.calls[rank][-1][4]
+            last = calls.pop()
+            calls.append(Call(last.group, last.number, last.operation, last.shapes, last.site,
+                              done=False, at_ns=last.at_ns))  # fmt: skip
+        inside = ("10 for",) if line == 90 else blocks(line) if line < 70 else ()
+        place = Place(f"train.py:{line}", "main", inside)
+        frame = (
+            "torch/distributed/distributed_c10d.py:1 all_reduce" if waits else "train.py:90 main"
+        )
+        return Standing(tuple(calls), (place,), frame, step=STEPS, system_call="sleep", state="S")
+
+
+KINDS = {
+    "skip": "skipped",
+    "swallow": "swallowed an exception",
+    "barrier": "skipped",
+    "other": "other operation",
+    "shape": "other size",
+    "early": "ended early",
+    "stuck": "sleeps",
+}
+
+
+@pytest.mark.parametrize("inner", [False, True])
+@pytest.mark.parametrize("world", [2, 4, 8])
+@pytest.mark.parametrize("fault", KINDS)
+def test_rank_and_kind(fault, world, inner):
+    for odd in {0, world // 2, world - 1}:
+        played = Ranks(world, inner, odd, fault)
+        cause = judge(played.play(), played.groups)
+        assert cause is not None
+        assert (cause.kind, cause.rank) == (KINDS[fault], odd), cause
+        if fault == "skip":
+            assert "took the other branch at train.py:39" in cause.words
+        if fault == "early":
+            assert "left the loop at train.py:10" in cause.words
+
+
+def test_256_ranks_are_judged_and_told_in_short():
+    played = Ranks(256, True, 137, "skip")
+    cause = judge(played.play(), played.groups)
+    assert cause is not None and (cause.kind, cause.rank) == ("skipped", 137)
+    assert cause.waiting.startswith("ranks 0-255 but 137 wait in all_reduce")
+
+
+def waiting_for(peer, *more, state="started"):
+    call = Call("0", 1, "recv", "8", "train.py:9 f", peer=peer, done=state == "completed")
+    return Standing((*more, call), (Place("train.py:9", "f"),), "torch/distributed/x.py:1 recv")
+
+
+def test_a_chain_of_messages_leads_to_who_waits_for_nobody():
+    ranks = {
+        0: waiting_for(1),
+        1: waiting_for(2),
+        2: Standing(places=(Place("train.py:50", "load"),), frame="train.py:50 load",
+                    state="S", system_call="read", path="/data/x"),
+    }  # fmt: skip
+    cause = judge(ranks, {})
+    assert cause is not None and (cause.kind, cause.rank) == ("reads", 2)
+    assert cause.words.endswith("waits to read: /data/x")
+    assert cause.waiting.startswith("rank 0 waits in recv from rank 1 (train.py:9)")
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"state": "T"}, "stopped"),
+        ({"state": "D", "phase": "data"}, "storage"),
+        ({"phase": "data"}, "loader"),
+        ({"cpu_share": 1.0}, "endless loop"),
+        ({"system_call": "futex"}, "lock"),
+        ({"handled": "OSError: no"}, "handles an exception"),
+        ({"answered": False}, "no answer"),
+        ({"left": "died"}, "died"),
+    ],
+)
+def test_what_the_rank_does_that_the_others_wait_for(changes, kind):
+    odd = Standing(**{"state": "S", "frame": "train.py:3 f", **changes})
+    cause = judge({0: waiting_for(1), 1: odd}, {})
+    assert cause is not None and (cause.kind, cause.rank) == (kind, 1)
+
+
+def test_two_that_differ_from_the_start_are_both_told():
+    a = Standing((Call("0", 1, "gloo:all_reduce", done=False),), (), "torch/a.py:1 f")
+    b = Standing((Call("0", 1, "gloo:broadcast", done=False),), (), "torch/a.py:1 f")
+    cause = judge({0: a, 1: b}, {"0": Group("", frozenset((0, 1)))})
+    assert cause is not None and cause.rank is None
+    assert "all_reduce" in cause.waiting and "broadcast" in cause.waiting
+
+
+def test_a_rare_call_that_comes_in_time_is_no_deviation():
+    lines = [line for step in range(31) for line in ((1, 2, 3) if step % 10 == 0 else (1, 2))]
+    calls = [Call("0", i, "all_reduce", "4", f"t.py:{line} f") for i, line in enumerate(lines)]
+    assert deviation(calls) is None
+    away = deviation(calls[:-1] + [Call("0", 99, "all_reduce", "4", "t.py:1 f")])
+    assert away is not None and away.usual.site == "t.py:3 f" and away.seen_before
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ([3], "rank 3"),
+        ([0, 1], "ranks 0, 1"),
+        ([0, 1, 2, 3, 4, 6, 7], "ranks 0-7 but 5"),
+        ([0, 1, 2, 8], "ranks 0-2, 8"),
+        (range(0, 40, 4), "ranks 0, 4, 8, 12, 16, 20 and 4 more"),
+    ],
+)
+def test_lists_of_ranks_are_short(ranks, words):
+    assert rank_list(ranks) == words
