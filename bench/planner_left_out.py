@@ -29,7 +29,15 @@ from gputop_analysis.planner import frameworks, hardware, intervals, layers
 from gputop_analysis.planner.answers import Answer
 
 PACKAGED = Path(__file__).parent.parent / "analysis/gputop_analysis/data" / intervals.RESIDUALS
-COLUMNS = ("source", "axes", "left_open", "rest", "stalled", "log_error", "log_error_without")
+COLUMNS: tuple[str, ...] = (
+    "source",
+    "axes",
+    "left_open",
+    "rest",
+    "stalled",
+    "log_error",
+    "log_error_without",
+)
 MOST = 150
 Rows = tuple[dict[str, str], ...]
 
