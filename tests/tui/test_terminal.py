@@ -113,3 +113,20 @@ def loaded(imports: str, names: tuple[str, ...]) -> str:
     """Which of ``names`` a fresh interpreter has after importing ``imports``."""
     code = f"import sys, {imports}; print([m for m in {names} if m in sys.modules])"
     return subprocess.check_output([sys.executable, "-c", code], text=True).strip()
+
+
+CATALOG = "from gputop.app.catalog import run_catalog; run_catalog()"
+
+
+def test_a_screen_without_a_run_keeps_to_ascii_and_16_colours():
+    pid, fd = pty.fork()
+    if pid == 0:
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        environment = {**os.environ, "TERM": "xterm-16color", "GPUTOP_ASCII": "1"}
+        environment.pop("COLORTERM", None)
+        os.execve(sys.executable, [sys.executable, "-c", CATALOG], environment)
+    drawn = read_until(fd, b" plot")
+    os.write(fd, b"q")
+    drawn += read_until(fd, None)
+    os.waitpid(pid, 0)
+    assert drawn.isascii() and b"38;2;" not in drawn and b"48;2;" not in drawn

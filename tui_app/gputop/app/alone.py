@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.screen import Screen
 
-from gputop.app import theme
+from gputop.app import background, plain_terminal, theme
 from gputop.app.leaving import LeavingApp
 from gputop.messages import ScreenAsked
 
@@ -22,6 +22,19 @@ class AloneApp(LeavingApp[None]):
         for item in theme.themes():
             self.register_theme(item)
         self.theme = theme.preferred()
+
+    def run_here(self) -> None:
+        """Run in the colours and glyphs that this terminal has, until the user leaves."""
+        asked = background.ask()
+        self.theme = theme.for_terminal(asked.answer() if asked is not None else None)
+        self.typed_early = asked.typed if asked is not None else b""
+        self.ascii_only = plain_terminal.needed()
+        self.run()
+
+    def on_mount(self) -> None:
+        if self.ascii_only:
+            plain_terminal.install(self)
+        self.type_early()
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         current = self.current_theme

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from textual.app import SuspendNotSupported, SystemCommand
-from textual.events import Key
-from textual.keys import _character_to_key
 from textual.screen import Screen
 
 from gputop import settings
@@ -98,17 +96,11 @@ class GputopApp(InterruptedApp):
         assert isinstance(screen, MainScreen)
         return screen
 
-    typed_early = b""
-    """Keys that came before the app could read them."""
-
     def on_mount(self) -> None:
         self.install_signal_handlers()
         if self.ascii_only:
             plain_terminal.install(self)
-        if self.typed_early and b"\x1b" not in self.typed_early:
-            for char in self.typed_early.decode(errors="ignore"):
-                name = {"\r": "enter", "\n": "enter", "\t": "tab"}.get(char)
-                self.post_message(Key(name or _character_to_key(char), char))
+        self.type_early()
         chosen = settings.load()
         if not self.is_headless:
             self.links = links_of(_folder(self.source.run_dir), chosen.text("terminal.links"))

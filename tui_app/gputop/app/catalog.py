@@ -17,4 +17,4 @@ class CatalogApp(AloneApp):
 
 def run_catalog() -> None:
     """Show it until the user leaves."""
-    CatalogApp().run()
+    CatalogApp().run_here()

@@ -29,4 +29,4 @@ class EstimatorApp(AloneApp):
 
 def run_estimator(setup: Setup | None = None) -> None:
     """Show it until the user leaves."""
-    EstimatorApp(setup).run()
+    EstimatorApp(setup).run_here()

@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from textual.app import App
 from textual.command import CommandPalette
-from textual.events import Event, InputEvent
+from textual.events import Event, InputEvent, Key
+from textual.keys import _character_to_key
 from textual.notifications import SeverityLevel
 
 from gputop.app import hangup, theme
@@ -27,6 +28,9 @@ class LeavingApp(App[Result]):
     colour.
     """
 
+    typed_early = b""
+    """Keys that came before the app could read them."""
+
     def __init__(self) -> None:
         # Textual takes colour out of the terminal's own colours; of any others it makes greys,
         # black upon black here
@@ -34,6 +38,14 @@ class LeavingApp(App[Result]):
 
     def on_load(self) -> None:
         self._ended = hangup.watch()
+
+    def type_early(self) -> None:
+        """Type the keys that came early, unless they are a terminal's sequences."""
+        if b"\x1b" in self.typed_early:
+            return
+        for char in self.typed_early.decode(errors="ignore"):
+            name = {"\r": "enter", "\n": "enter", "\t": "tab"}.get(char)
+            self.post_message(Key(name or _character_to_key(char), char))
 
     def on_unmount(self) -> None:
         self._ended.set()

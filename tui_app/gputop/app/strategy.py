@@ -22,4 +22,4 @@ class StrategyApp(AloneApp):
 
 def run_strategy(ask: Ask | None = None) -> None:
     """Show it until the user leaves."""
-    StrategyApp(ask).run()
+    StrategyApp(ask).run_here()
