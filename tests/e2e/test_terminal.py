@@ -103,5 +103,6 @@ def test_the_traceback_of_a_training_that_failed_stays_in_the_terminal(tmp_path:
         < left.rindex("ValueError: the 30th batch")
     )
     assert left.rstrip().endswith("ValueError: the 30th batch"), "the last thing before the prompt"
+    assert "\\x1b" not in left, "our own orders to the terminal arrive as such"
     seen = re.sub(r"\x1b\]8;;.*?\x1b\\", "", left)  # links take no columns
     assert max(len(line) for line in seen.splitlines() if line.startswith("gputop: ")) < 120

@@ -137,9 +137,9 @@ class GputopApp(InterruptedApp):
 
     def give_back(self) -> None:
         """After the screen is gone: the terminal's title, and the theme that the user chose."""
-        if self.words is not None:
-            self.words.leave_by(sys.stdout.write)
-            sys.stdout.flush()
+        if self.words is not None and sys.__stdout__ is not None:
+            self.words.leave_by(sys.__stdout__.write)
+            sys.__stdout__.flush()
         if self._theme_at_start and self.theme != self._theme_at_start:
             with suppress(OSError, settings.SettingsError):
                 settings.keep("theme", theme.setting_of(self.theme))

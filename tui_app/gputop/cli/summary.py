@@ -12,6 +12,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gputop.cli.streams import below
 from gputop.cli.working import working
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def print_summary(run_dir: Path) -> Report | None:
         print(f"gputop: {error}", file=sys.stderr)
         return None
     for line in shown(lines, report.record.manifest.cwd):
-        print(line, file=sys.stderr)
+        print(line, file=below(sys.stderr))  # what is not ours in it is plain already
     return report
 
 
@@ -76,14 +77,16 @@ def shown(lines: list[tuple[str, str]], folder: str = "") -> list[str]:
     from gputop import settings
     from gputop.links import links_of
     from gputop_analysis.text import painted
+    from gputop_probes.record.plain import plain_line
 
     if not sys.stderr.isatty():
-        return [f"{_WHO}{text}" for text, _ in lines]
+        return [plain_line(f"{_WHO}{text}") for text, _ in lines]
     colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     width = max(40, shutil.get_terminal_size().columns - 1)
     links = links_of(folder, settings.load().text("terminal.links"))
     rows = []
-    for text, style in lines:
+    for line, style in lines:
+        text = plain_line(line)
         indent = " " * (len(_WHO) + (len(text) - len(text.lstrip())))
         wrapped = textwrap.wrap(
             _WHO + text, width, subsequent_indent=indent, break_on_hyphens=False
