@@ -55,17 +55,17 @@ class Aligned:
     def _records(self, column: str) -> Array:
         ends = (offset + len(self.keep) for offset in self.offsets)
         parts = zip(self.series, self.offsets, ends, strict=True)
-        return np.stack([one.rows[column][begin:end] for one, begin, end in parts], axis=1)[
+        return np.stack([series.rows[column][begin:end] for series, begin, end in parts], axis=1)[
             self.keep
         ]
 
     def _per_step(self, column: str) -> Array:
         columns = []
-        for one in self.series:
-            ends = one.steps[one.steady] + 1
-            counts = one.n_steps[one.steady]
+        for series in self.series:
+            ends = series.steps[series.steady] + 1
+            counts = series.n_steps[series.steady]
             total, steps = bucketed(
-                ends - counts, ends, one.rows[column][one.steady], counts, self.edges
+                ends - counts, ends, series.rows[column][series.steady], counts, self.edges
             )
             columns.append(total[self.keep] / np.maximum(steps[self.keep], 1e-9))
         return np.stack(columns, axis=1)
@@ -77,7 +77,7 @@ def align(series: list[RankSeries]) -> Aligned | None:
         return None
     return (
         _align_unfolded(series)
-        if all(_is_unfolded(one) for one in series)
+        if all(_is_unfolded(rank_series) for rank_series in series)
         else _align_folded(series)
     )
 
@@ -91,20 +91,23 @@ def _is_unfolded(one: RankSeries) -> bool:
 
 
 def _align_unfolded(series: list[RankSeries]) -> Aligned | None:
-    starts = [int(one.rows["step"][0]) for one in series]
+    starts = [int(rank_series.rows["step"][0]) for rank_series in series]
     first = max(starts)
-    last = min(start + len(one.rows) for start, one in zip(starts, series, strict=True))
+    last = min(
+        start + len(rank_series.rows) for start, rank_series in zip(starts, series, strict=True)
+    )
     if last - first < 2:
         return None
     steady = [
-        one.steady[first - start : last - start] for start, one in zip(starts, series, strict=True)
+        rank_series.steady[first - start : last - start]
+        for start, rank_series in zip(starts, series, strict=True)
     ]
     if not all(mask.any() for mask in steady):
         return None
     full = np.logical_and.reduce(steady)
     begin = max(int(mask.argmax()) for mask in steady)  # past every rank's warm-up
     offsets = tuple(first + begin - start for start in starts)
-    ranks = tuple(one.rank for one in series)
+    ranks = tuple(rank_series.rank for rank_series in series)
     return Aligned(
         ranks,
         np.arange(first + begin, last + 1),
@@ -124,10 +127,13 @@ def _after_quiet(full: Array) -> Array:
 
 
 def _align_folded(series: list[RankSeries]) -> Aligned | None:
-    ends = [one.steps[one.steady] + 1 for one in series]
+    ends = [rank_series.steps[rank_series.steady] + 1 for rank_series in series]
     if not series or any(len(e) < 2 for e in ends):
         return None
-    starts = [e - one.n_steps[one.steady] for e, one in zip(ends, series, strict=True)]
+    starts = [
+        e - rank_series.n_steps[rank_series.steady]
+        for e, rank_series in zip(ends, series, strict=True)
+    ]
     first, last = max(int(s[0]) for s in starts), min(int(e[-1]) for e in ends)
     size = max(int(np.quantile(e - s, 0.95)) for s, e in zip(starts, ends, strict=True))
     size = max(1, size, (last - first) // MAX_BUCKETS + 1 if last > first else 1)
@@ -138,7 +144,9 @@ def _align_folded(series: list[RankSeries]) -> Aligned | None:
     for s, e in zip(starts, ends, strict=True):
         _, steps = bucketed(s, e, e - s, e - s, edges)
         full &= steps >= 0.999 * size
-    return Aligned(tuple(one.rank for one in series), edges, _after_quiet(full), tuple(series))
+    return Aligned(
+        tuple(rank_series.rank for rank_series in series), edges, _after_quiet(full), tuple(series)
+    )
 
 
 def bucketed(

@@ -46,7 +46,7 @@ def bottleneck(view: RunView, findings: list[Finding]) -> Bottleneck:
     """Judge by the first finding above ``info``; without one, by the kind that takes most of the
     step.
     """
-    serious = next((one for one in findings if one.severity != "info"), None)
+    serious = next((finding for finding in findings if finding.severity != "info"), None)
     if serious is not None:
         return _of_finding(serious)
     shares = _shares(view)
@@ -59,17 +59,15 @@ def bottleneck(view: RunView, findings: list[Finding]) -> Bottleneck:
     share = 100 * totals[largest] / max(totals.sum(), 1e-9)
     waits = any(hidden_wait_ms(view, rank) > 0 for rank in view.ranks[:RANKS_READ])
     without = " without the waiting in it" if kinds[largest] == "compute" and waits else ""
-    what = _WORDS[kinds[largest]] + without
-    why = (
-        f"{what} take {share:.0f} % of the time, and no check found anything that is worth a change"
-    )
+    description = _WORDS[kinds[largest]] + without
+    why = f"{description} take {share:.0f} % of the time, and no check found anything that is worth a change"
     return Bottleneck(kinds[largest], confidence, why)
 
 
 def _of_finding(one: Finding) -> Bottleneck:
     spec = CATALOGUE.get(one.id)
-    kind: BottleneckKind = _KIND_OF_CAUSE[spec.cause] if spec else "unknown"
-    return Bottleneck(kind, one.confidence, one.title, one.fix, one)
+    kind_of_cause: BottleneckKind = _KIND_OF_CAUSE[spec.cause] if spec else "unknown"
+    return Bottleneck(kind_of_cause, one.confidence, one.title, one.fix, one)
 
 
 def _shares(view: RunView) -> tuple[list[BottleneckKind], Array, float] | None:
@@ -85,8 +83,8 @@ def _shares(view: RunView) -> tuple[list[BottleneckKind], Array, float] | None:
     drawn = np.random.default_rng(0).multinomial(
         len(blocks), np.full(len(blocks), 1 / len(blocks)), RESAMPLES
     )
-    again = np.argmax(drawn @ blocks, axis=1) == np.argmax(totals)
-    return list(_PHASES_OF_KIND), totals, float(again.mean())
+    same_kind = np.argmax(drawn @ blocks, axis=1) == np.argmax(totals)
+    return list(_PHASES_OF_KIND), totals, float(same_kind.mean())
 
 
 def _blocks(view: RunView, rank: int) -> Array | None:
@@ -99,7 +97,11 @@ def _blocks(view: RunView, rank: int) -> Array | None:
         return None
     kinds = list(_PHASES_OF_KIND)
     times = np.stack(
-        [sum(rows[f"{p}_ns"] for p in _PHASES_OF_KIND[kind]) / 1e6 for kind in kinds], axis=1
+        [
+            sum(rows[f"{p}_ns"] for p in _PHASES_OF_KIND[bottleneck_kind]) / 1e6
+            for bottleneck_kind in kinds
+        ],
+        axis=1,
     )
     hidden = hidden_wait_ms(view, rank)
     if np.isfinite(hidden):

@@ -153,16 +153,18 @@ def budget(view: RunView) -> Budget:
     """The budget of the view's window. Without steps all lines are 0."""
     shares = straggling_shares(view)
     ranks = tuple(_rank_budget(view, rank, shares.get(rank, 0.0)) for rank in view.ranks)
-    known = [one.efficiency for one in ranks if one.efficiency is not None]
+    efficiencies = [
+        rank_budget.efficiency for rank_budget in ranks if rank_budget.efficiency is not None
+    ]
     return Budget(
-        steps=sum(one.steps for one in ranks),
-        wall_ns=sum(one.wall_ns for one in ranks),
-        lines_ns={name: sum(one.lines_ns[name] for one in ranks) for name in LINES},
+        steps=sum(rank_budget.steps for rank_budget in ranks),
+        wall_ns=sum(rank_budget.wall_ns for rank_budget in ranks),
+        lines_ns={name: sum(rank_budget.lines_ns[name] for rank_budget in ranks) for name in LINES},
         ranks=ranks,
-        mfu=_mean([one.mfu for one in known]),
-        hfu=_mean([one.hfu for one in known]),
-        compute_anchor=known[0].source
-        if known
+        mfu=_mean([rank_budget.mfu for rank_budget in efficiencies]),
+        hfu=_mean([rank_budget.hfu for rank_budget in efficiencies]),
+        compute_anchor=efficiencies[0].source
+        if efficiencies
         else "FLOPs or the device's peak are not known: measured compute",
         not_told_apart=HIDDEN if _collectives_hidden(view) else "",
     )
@@ -181,9 +183,9 @@ def _rank_budget(view: RunView, rank: int, straggling: float) -> RankBudget:
     split = split_of(view, rank)
     waited, split = _exposed(view, rank, split)
     late = round(waited * straggling)
-    known = efficiency(view, rank)
+    rank_efficiency = efficiency(view, rank)
     split, queued = _without_queueing(view, rank, split)
-    useful, overhead = _useful(split, known)
+    useful, overhead = _useful(split, rank_efficiency)
     lines = dict.fromkeys(LINES, 0) | {
         "useful_compute": useful,
         "compute_overhead": overhead,
@@ -198,7 +200,7 @@ def _rank_budget(view: RunView, rank: int, straggling: float) -> RankBudget:
         "other": split.set_up,
     }
     return RankBudget(
-        rank, view.per_rank[rank].total_steps(), split.wall, lines, split.clock, known
+        rank, view.per_rank[rank].total_steps(), split.wall, lines, split.clock, rank_efficiency
     )
 
 
@@ -230,8 +232,10 @@ def _without_queueing(view: RunView, rank: int, split: Split) -> tuple[Split, in
     times = [int(getattr(split, name)) for name in names]
     queued = min(round(queue.value * split.wall), sum(times))
     taken = apportion(queued, times)
-    left = {name: max(0, ns - out) for name, ns, out in zip(names, times, taken, strict=True)}
-    return replace(split, **left), sum(times) - sum(left.values())
+    remaining_ns = {
+        name: max(0, ns - out) for name, ns, out in zip(names, times, taken, strict=True)
+    }
+    return replace(split, **remaining_ns), sum(times) - sum(remaining_ns.values())
 
 
 def _useful(split: Split, known: Efficiency | None) -> tuple[int, int]:

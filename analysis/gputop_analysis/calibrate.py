@@ -48,8 +48,8 @@ def stable(record: RunRecord) -> Stability:
     )
     if steps < ENOUGH_STEPS or seconds < ENOUGH_SECONDS:
         so_far = f"{counted(steps, 'steady step')} in {seconds:.1f} s so far"
-        said = f"{so_far}, {ENOUGH_STEPS} and {ENOUGH_SECONDS:.0f} s are needed"
-        return Stability(False, (said,), float("nan"), steps)
+        reason = f"{so_far}, {ENOUGH_STEPS} and {ENOUGH_SECONDS:.0f} s are needed"
+        return Stability(False, (reason,), float("nan"), steps)
     variation = max(_block_variation(series) for series in view.per_rank.values())
     reasons = (
         [] if variation < STEP_TIME_CV else [f"step time still varies by {variation * 100:.0f} %"]

@@ -66,7 +66,7 @@ def deviation(calls: Sequence[Call]) -> Deviation | None:
         usual = _foretold(codes, at)
         if usual is not None and codes[usual] != codes[at]:
             return Deviation(call, calls[usual], codes[at] in codes[:at])
-        sizes = {one.shapes for one, code in zip(calls[:at], codes, strict=False)
+        sizes = {call_.shapes for call_, code in zip(calls[:at], codes, strict=False)
                  if code == codes[at]}  # fmt: skip
         if usual is not None and len(sizes) == 1 and call.shapes not in sizes:
             return Deviation(call, calls[usual], True)

@@ -57,8 +57,8 @@ def entry(spec: Spec) -> dict[str, object]:
 def as_text(spec: Spec, width: int) -> str:
     """One finding for people, at most ``width`` columns wide."""
     lines = [f"{spec.id}  {spec.name}  ({family_of(spec.family).title})"]
-    for label, said in _lines(spec):
-        lines += wrapped(label, said, width, indent=2)
+    for label, content in _lines(spec):
+        lines += wrapped(label, content, width, indent=2)
     return "\n".join(lines)
 
 
@@ -82,7 +82,7 @@ def as_markdown() -> str:
         parts += [f"| [{s.id}](#{_anchor(s)}) | {s.name} | {_cell(s.trigger)} |" for s in members]
         for spec in members:
             parts.append(f"\n### {spec.id} {spec.name}\n")
-            parts += [f"- **{label}**: {said}" for label, said in _lines(spec)]
+            parts += [f"- **{label}**: {content}" for label, content in _lines(spec)]
         parts.append("")
     return "\n".join(parts)
 
@@ -98,7 +98,7 @@ def _lines(spec: Spec) -> Iterator[tuple[str, str]]:
         "takes in": ", ".join(explained_ids(spec)),
         "seen on": spec.seen_on,
     }
-    yield from ((label, said) for label, said in labelled.items() if said)
+    yield from ((label, content) for label, content in labelled.items() if content)
 
 
 def _by_family() -> Iterator[tuple[str, list[Spec]]]:
@@ -115,8 +115,8 @@ def _place(family: str) -> int:
 
 def _anchor(spec: Spec) -> str:
     """The anchor that Markdown renderers make of the heading: lower case, without punctuation."""
-    kept = "".join(c for c in f"{spec.id} {spec.name}".lower() if c.isalnum() or c in " -_")
-    return kept.replace(" ", "-")
+    characters = "".join(c for c in f"{spec.id} {spec.name}".lower() if c.isalnum() or c in " -_")
+    return characters.replace(" ", "-")
 
 
 def _cell(text: str) -> str:

@@ -133,8 +133,12 @@ def _coefficient(deviation: Array) -> float:
         return 0.0
     rho = float((deviation[1:] * deviation[:-1]).sum()) / power
     rho = min(rho + _BIAS * (1 + 3 * rho) / steps + _SECOND_ORDER_BIAS / steps**2, _STRONGEST)
-    seen = steps * (1 - rho) / (1 + rho)
-    margin = _MARGIN * max(0.0, 1 - seen * (ranks - 1) / _UNCERTAIN_BELOW, 1 - seen / _SHORT_BELOW)
+    effective_steps = steps * (1 - rho) / (1 + rho)
+    margin = _MARGIN * max(
+        0.0,
+        1 - effective_steps * (ranks - 1) / _UNCERTAIN_BELOW,
+        1 - effective_steps / _SHORT_BELOW,
+    )
     rho += margin * math.sqrt(max(1 - rho**2, 0.0) / (steps * (ranks - 1)))
     return min(max(rho, 0.0), _STRONGEST)
 

@@ -44,11 +44,11 @@ def ending(record: RunRecord, state: str, exit_code: int | None) -> Ending:
 
 
 def _stopped(stop: Event) -> Ending:
-    who = stopped_by(stop)
+    stopper = stopped_by(stop)
     if str(stop.get("by")) in PEOPLE:
         why = f" ({stop['why']})" if stop.get("why") else ""
-        return Ending("stopped", f"stopped by {who}{why}")
-    return Ending("terminated", f"stopped by {who}")
+        return Ending("stopped", f"stopped by {stopper}{why}")
+    return Ending("terminated", f"stopped by {stopper}")
 
 
 def _step_ends(record: RunRecord) -> list[Any]:

@@ -36,9 +36,9 @@ def of_split(split: Split, layers: int = 0) -> list[str]:
             f"{layers} layers on {chunks} stages: no measured run has calibrated uneven stages",
         ),
     )
-    return [said for applies, said in cases if applies]
+    return [sentence for applies, sentence in cases if applies]
 
 
 def of_trace(split: Split) -> tuple[str, ...]:
     """What of a split a trace answers and no measured run has confirmed."""
-    return tuple(said for name, said in TRACED.items() if getattr(split, name) > 1)
+    return tuple(sentence for name, sentence in TRACED.items() if getattr(split, name) > 1)

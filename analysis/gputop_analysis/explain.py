@@ -29,16 +29,16 @@ def explain(report: Report, name: str, width: int = 80) -> str:
     """
     if name.upper() in CATALOGUE:
         raised = raised_as(report, name.upper())
-        parts = [finding_text(report, one, width) for one in raised] or [
+        parts = [finding_text(report, finding, width) for finding in raised] or [
             _not_raised(name.upper(), width)
         ]
         return "\n\n".join(parts)
-    return "\n\n".join(figure_text(one, width) for one in figures_named(report, name))
+    return "\n\n".join(figure_text(finding, width) for finding in figures_named(report, name))
 
 
 def raised_as(report: Report, id: str) -> list[Finding]:
     """The findings of that id, those that another one takes in as well."""
-    return [one for one in (*report.findings, *report.explained) if one.id == id]
+    return [finding for finding in (*report.findings, *report.explained) if finding.id == id]
 
 
 def figures_named(report: Report, name: str) -> list[Figure]:
@@ -48,11 +48,17 @@ def figures_named(report: Report, name: str) -> list[Figure]:
     Raises:
         NotInReport: there is none.
     """
-    known = figures(report)
-    found = [f for f in known if f.name == name] or [f for f in known if name in _endings(f.name)]
-    if found:
-        return found
-    names = [*CATALOGUE, *(f.name for f in known), *{f.name.rpartition(".")[2] for f in known}]
+    all_figures = figures(report)
+    named = [f for f in all_figures if f.name == name] or [
+        f for f in all_figures if name in _endings(f.name)
+    ]
+    if named:
+        return named
+    names = [
+        *CATALOGUE,
+        *(f.name for f in all_figures),
+        *{f.name.rpartition(".")[2] for f in all_figures},
+    ]
     near = difflib.get_close_matches(name, names, n=1) or difflib.get_close_matches(
         name.upper(), CATALOGUE, n=1
     )
@@ -64,7 +70,8 @@ def overview(report: Report, width: int) -> str:
     """All that can be asked for: the findings of this run and every figure with its value."""
     lines = ["findings"]
     lines += [
-        f"  {one.id}  {one.title}"[:width] for one in (*report.findings, *report.explained)
+        f"  {finding.id}  {finding.title}"[:width]
+        for finding in (*report.findings, *report.explained)
     ] or ["  none"]
     lines.append("figures")
     ranks = [f"ranks.{rank}." for rank in report.view.ranks[RANKS_LISTED:]]
@@ -72,10 +79,12 @@ def overview(report: Report, width: int) -> str:
         lines.append(
             f"  ({len(ranks)} more ranks have the same names as rank {report.view.ranks[0]})"
         )
-    for one in figures(report):
-        if one.name.startswith(tuple(ranks)):
+    for finding in figures(report):
+        if finding.name.startswith(tuple(ranks)):
             continue
-        lines.append(f"  {one.name:<38} {_number(one.value):>12} {one.unit}"[:width].rstrip())
+        lines.append(
+            f"  {finding.name:<38} {_number(finding.value):>12} {finding.unit}"[:width].rstrip()
+        )
     return "\n".join(lines)
 
 
@@ -91,8 +100,8 @@ def figure_text(one: Figure, width: int) -> str:
 def finding_text(report: Report, one: Finding, width: int) -> str:
     """One finding of the run with all that it rests on."""
     where = f", rank {one.rank}" if one.rank is not None else ""
-    said = f"taken in by {one.absorbed_by}" if one.absorbed_by else one.severity
-    lines = [f"{one.id} {one.name}: {said}{where}, confidence {confidence(one.confidence)}"]
+    text = f"taken in by {one.absorbed_by}" if one.absorbed_by else one.severity
+    lines = [f"{one.id} {one.name}: {text}{where}, confidence {confidence(one.confidence)}"]
     lines += wrapped("says", one.title, width, indent=2)
     lines += (
         _proof(one.proof, width)
@@ -102,8 +111,8 @@ def finding_text(report: Report, one: Finding, width: int) -> str:
     if won := recoverable(one):
         lines += wrapped("wins back", won, width, indent=2)
     lines += wrapped("fix", one.fix, width, indent=2)
-    if said := in_source(one.site, report.view.record.manifest.cwd):
-        lines += wrapped("in source", said, width, indent=2)
+    if text := in_source(one.site, report.view.record.manifest.cwd):
+        lines += wrapped("in source", text, width, indent=2)
     lines += _small_print(one.id, width)
     for other in report.explained:
         if other.id in one.absorbed and other.absorbed_by == one.id:
@@ -117,19 +126,19 @@ def _proof(proof: Proof, width: int) -> list[str]:
     lines += wrapped("threshold", measured(proof.threshold, proof.unit), width, indent=2)
     lines += wrapped("formula", proof.formula, width, indent=2)
     room = max((len(i.name) for i in proof.inputs), default=0)
-    for place, i in enumerate(proof.inputs):
+    for number, i in enumerate(proof.inputs):
         value = f"{i.value if isinstance(i.value, str) else figure(i.value)} {i.unit}".rstrip()
-        said = f"{i.name:<{room}}  {value}" + (f"  from {i.source}" if i.source else "")
-        lines += _kept(" " * 2 + f"{'' if place else 'inputs':<10}", said, width)
+        text = f"{i.name:<{room}}  {value}" + (f"  from {i.source}" if i.source else "")
+        lines += _kept(" " * 2 + f"{'' if number else 'inputs':<10}", text, width)
     return lines
 
 
 def _kept(head: str, said: str, width: int) -> list[str]:
     """One line with its columns kept, or wrapped where it does not fit."""
-    whole = head + said
+    text = head + said
     return (
-        [whole]
-        if len(whole) <= width
+        [text]
+        if len(text) <= width
         else wrapped(head.strip(), " ".join(said.split()), width, indent=2)
     )
 
@@ -164,12 +173,13 @@ def explain_data(report: Report, name: str) -> dict[str, object]:
 
     if name.upper() in CATALOGUE:
         root = report.view.record.manifest.cwd
-        found = raised_as(report, name.upper())
+        findings = raised_as(report, name.upper())
         raised = [
-            {**finding_data(one), "in_source": in_source(one.site, root) or None} for one in found
+            {**finding_data(finding), "in_source": in_source(finding.site, root) or None}
+            for finding in findings
         ]
         return finite({"findings": raised, "catalogue": entry(CATALOGUE[name.upper()])})
-    return finite({"figures": [asdict(one) for one in figures_named(report, name)]})
+    return finite({"figures": [asdict(finding) for finding in figures_named(report, name)]})
 
 
 def _endings(name: str) -> list[str]:

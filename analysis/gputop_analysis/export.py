@@ -45,11 +45,11 @@ def to_csv(record: RunRecord, rank: int | None = None) -> Iterator[str]:
     is empty.
     """
     yield ",".join(COLUMNS)
-    for one in record.ranks() if rank is None else [rank]:
-        rows = record.steps(one)
+    for some_rank in record.ranks() if rank is None else [rank]:
+        rows = record.steps(some_rank)
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             for row in np.asarray(rows[start : start + _ROWS_AT_ONCE]):
-                yield ",".join(_cells(one, row))
+                yield ",".join(_cells(some_rank, row))
 
 
 def to_json(record: RunRecord) -> str:

@@ -64,8 +64,8 @@ def efficiency(view: RunView, rank: int) -> Efficiency | None:
     """
     hello = view.hello(rank)
     gpu = find_gpu(str(hello.get("device_name") or ""))
-    kind = precision(hello)
-    peak = gpu.dense_flops.get(TABLE_KINDS.get(kind, "")) if gpu is not None else None
+    dtype = precision(hello)
+    peak = gpu.dense_flops.get(TABLE_KINDS.get(dtype, "")) if gpu is not None else None
     unit = unit_flops(view, rank) if peak is not None else None
     if gpu is None or peak is None or unit is None:
         return None
@@ -83,10 +83,10 @@ def efficiency(view: RunView, rank: int) -> Efficiency | None:
         hfu=unit.hardware * steady_units / (peak * steady_s),
         model_flops_per_step=unit.model * steady_units / max(steps, 1),
         peak_flops=peak,
-        precision=kind,
+        precision=dtype,
         gpu=gpu.name,
         seconds_at_peak=unit.model * float(units.sum()) / peak,
-        source=f"{unit.source}; {gpu.name}: {peak / 1e12:,.4g} TFLOP/s dense {kind} ({gpu.source})",
+        source=f"{unit.source}; {gpu.name}: {peak / 1e12:,.4g} TFLOP/s dense {dtype} ({gpu.source})",
     )
 
 
@@ -103,12 +103,12 @@ def precision(hello: Hello) -> str:
     amp = hello.get("amp") or {}
     weights = (hello.get("model") or {}).get("by_dtype") or {}
     largest = max(weights, key=lambda kind: weights[kind], default="float32")
-    found = (
+    dtype = (
         mixed.get("param_dtype") or (amp.get("dtype") if amp.get("autocast") else None) or largest
     )
     flags = hello.get("flags") or {}
     fast = flags.get("cuda_matmul_tf32") or flags.get("matmul_precision") in ("high", "medium")
-    return "tf32" if found == "float32" and fast else str(found)
+    return "tf32" if dtype == "float32" and fast else str(dtype)
 
 
 def unit_flops(view: RunView, rank: int) -> UnitFlops | None:
@@ -131,10 +131,10 @@ def _counted(view: RunView, rank: int) -> UnitFlops | None:
             break
     else:
         unit, count = "steps", 1.0
-    said = f"counted by torch's FlopCounterMode in step {event.get('step')}"
+    source = f"counted by torch's FlopCounterMode in step {event.get('step')}"
     if model != hardware:
-        said += "; model FLOPs are 3/4 of it, since activations are checkpointed"
-    return UnitFlops(unit, model / count, hardware / count, said)
+        source += "; model FLOPs are 3/4 of it, since activations are checkpointed"
+    return UnitFlops(unit, model / count, hardware / count, source)
 
 
 def _from_shape(view: RunView, rank: int) -> UnitFlops | None:
@@ -155,8 +155,8 @@ def _from_shape(view: RunView, rank: int) -> UnitFlops | None:
     trainable = float(model.get("trainable") or 0)
     weights = float(model["parameters"])
     hidden, layers = config.get("hidden_size"), config.get("layers")
-    attention, known = 0.0, isinstance(config.get("vocab_size"), int)
-    if isinstance(hidden, int) and isinstance(layers, int) and known:
+    attention, has_vocabulary = 0.0, isinstance(config.get("vocab_size"), int)
+    if isinstance(hidden, int) and isinstance(layers, int) and has_vocabulary:
         if not config.get(
             "tied_embeddings", True
         ):  # the input's embedding is a look-up, no product
@@ -171,15 +171,15 @@ def _from_shape(view: RunView, rank: int) -> UnitFlops | None:
         )
         attention = 12.0 * layers * width * length
     flops = 4.0 * weights + 2.0 * trainable + attention
-    again = RECOMPUTED if hello.get("checkpointing") else 1.0
-    said = (
+    recomputed = RECOMPUTED if hello.get("checkpointing") else 1.0
+    source = (
         "estimate: 6 N + 12 L H Q T per token (PaLM, appendix B), within 5 % of counting for "
         "GPT-2 and Llama"
         if attention
         else "estimate: 6 N per token, attention not counted: too low by 5 to 30 %, "
         "most at long sequences"
     )
-    return UnitFlops("tokens", flops, flops * again, said)
+    return UnitFlops("tokens", flops, flops * recomputed, source)
 
 
 def _is_spread(hello: Hello) -> bool:

@@ -75,11 +75,11 @@ class Goodput:
             (name for name, share in shares.items() if share >= TELLING),
             key=lambda name: -shares[name],
         )
-        said = ", ".join(f"{name} {100 * shares[name]:.1f} %" for name in large)
-        again = (
+        shares_text = ", ".join(f"{name} {100 * shares[name]:.1f} %" for name in large)
+        restarts = (
             f"{self.restarts} restart{'s' if self.restarts > 1 else ''}" if self.restarts else ""
         )
-        beside = "; ".join(filter(None, (said, again)))
+        beside = "; ".join(filter(None, (shares_text, restarts)))
         return f"goodput of the session {100 * self.goodput:.1f} %" + (
             f" ({beside})" if beside else ""
         )
@@ -112,11 +112,11 @@ def goodput(record: RunRecord, now_ns: int | None = None) -> Goodput | None:
     for number, (began, first_end, end) in enumerate(attempts):
         parts["first_step"] += first_end - began
         hung = _within(hangs, (first_end, end))
-        again = (end, end)
+        resumed = (end, end)
         if number + 1 < len(attempts):
             parts["restart"] += attempts[number + 1][0] - end
-            again = (max(first_end, _last_checkpoint(record, run, (began, end))), end)
-        lost = again[1] - again[0] - _length(_within(hung, again))
+            resumed = (max(first_end, _last_checkpoint(record, run, (began, end))), end)
+        lost = resumed[1] - resumed[0] - _length(_within(hung, resumed))
         parts["hang"] += _length(hung)
         parts["lost_work"] += lost
         parts["productive"] += end - first_end - _length(hung) - lost

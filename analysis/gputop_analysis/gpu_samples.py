@@ -133,7 +133,7 @@ class Device:
 @once_per_view
 def devices(view: RunView) -> list[Device]:
     """Devices of the run with samples in the window, in the order of host and index."""
-    found = []
+    devices_ = []
     several = len(view.record.hosts) > 1
     for host in view.record.hosts.values():
         rows = np.asarray(host.gpu.rows[-50_000:])
@@ -142,22 +142,22 @@ def devices(view: RunView) -> list[Device]:
         for index in np.unique(rows["index"]):
             info = infos.get(int(index))
             if info is None or info.ours:
-                mine = rows[rows["index"] == index]
+                rows_of_gpu = rows[rows["index"] == index]
                 name = info.name if info else ""
                 rank = _rank_of(view, host.name, int(index), info.uuid if info else "")
                 default = info.power_limit_default_w if info else None
                 watts = float(default) if default else float("nan")
-                found.append(
-                    Device(host.name if several else "", int(index), name, rank, mine, watts)
+                devices_.append(
+                    Device(host.name if several else "", int(index), name, rank, rows_of_gpu, watts)
                 )
-    return found
+    return devices_
 
 
 def _rank_of(view: RunView, host: str, index: int, uuid: str) -> int | None:
     """The rank that says it trains on this device, by the device's UUID."""
     on_it = []
     for rank, hello in view.hellos.items():
-        said = str(hello.get("device_uuid") or "").removeprefix("GPU-")
-        if said and said == uuid.removeprefix("GPU-") and view.host_of(rank) == host:
+        uuid_ = str(hello.get("device_uuid") or "").removeprefix("GPU-")
+        if uuid_ and uuid_ == uuid.removeprefix("GPU-") and view.host_of(rank) == host:
             on_it.append(rank)
     return on_it[0] if len(on_it) == 1 else None

@@ -164,23 +164,27 @@ def judge(ranks: Ranks, groups: Groups) -> Cause | None:
         call = standing.pending
         if call is not None and not standing.left:
             awaited.update(_absent(rank, call, groups, last))
-    idle = [rank for rank, one in ranks.items() if one.left or one.pending is None]
+    idle = [
+        rank for rank, standing_ in ranks.items() if standing_.left or standing_.pending is None
+    ]
     roots = [rank for rank in idle if awaited[rank] or ranks[rank].left or len(idle) == 1]
     if roots:
         return of_one_outside(_worst(roots, ranks, awaited), ranks, groups)
-    waiting = {rank: one for rank, one in ranks.items() if one.pending is not None}
+    waiting = {
+        rank: standing_ for rank, standing_ in ranks.items() if standing_.pending is not None
+    }
     return _all_wait(waiting, ranks, groups) if len(waiting) > 1 else None
 
 
 def _last_numbers(ranks: Ranks) -> dict[tuple[str, int], int]:
     """The newest number of each group on each rank."""
-    found: dict[tuple[str, int], int] = {}
+    numbers: dict[tuple[str, int], int] = {}
     for rank, standing in ranks.items():
         for call in standing.calls:
             if call.peer is None:
                 key = call.group, rank
-                found[key] = max(found.get(key, -1), call.number)
-    return found
+                numbers[key] = max(numbers.get(key, -1), call.number)
+    return numbers
 
 
 def _absent(
@@ -190,39 +194,43 @@ def _absent(
     if call.peer is not None:
         return [call.peer]
     members = groups[call.group].ranks if call.group in groups else ()
-    return [one for one in members if one != rank and last.get((call.group, one), -1) < call.number]
+    return [
+        member
+        for member in members
+        if member != rank and last.get((call.group, member), -1) < call.number
+    ]
 
 
 def _worst(roots: list[int], ranks: Ranks, awaited: Counter[int]) -> int:
     """Of several that wait for nobody, the one that left first, else the one that most wait
     for.
     """
-    left = [rank for rank in roots if ranks[rank].left]
-    if left:
-        return min(left, key=lambda rank: ranks[rank].left_ns)
+    departed = [rank for rank in roots if ranks[rank].left]
+    if departed:
+        return min(departed, key=lambda rank: ranks[rank].left_ns)
     return max(roots, key=lambda rank: (awaited[rank], -ranks[rank].step, -rank))
 
 
 def of_one_outside(rank: int, ranks: Ranks, groups: Groups) -> Cause:
     """The cause where a rank that waits for nobody is the one that the others wait for."""
-    one = ranks[rank]
-    others = [other for other in ranks if other != rank and ranks[other].pending is not None]
-    kind = _doing(one, ranks, others)
-    site = one.places[0].spot if one.places and not one.left else None
-    words = f"rank {rank} {_WORDS.get(kind, kind)}"
+    standing = ranks[rank]
+    other_waiting = [other for other in ranks if other != rank and ranks[other].pending is not None]
+    doing = _doing(standing, ranks, other_waiting)
+    site = standing.places[0].spot if standing.places and not standing.left else None
+    words = f"rank {rank} {_WORDS.get(doing, doing)}"
     if site:
-        words = f"rank {rank} is stuck at {site}: it {_WORDS.get(kind, kind)}"
-    if kind in ("died", "raised") and one.left_words:
-        words += f" ({one.left_words})"
-    elif kind == "ended early":
-        words = f"rank {rank} ended its training after {one.step:,} steps, the others go on"
-        loop = _loop_left(one, ranks, others)
+        words = f"rank {rank} is stuck at {site}: it {_WORDS.get(doing, doing)}"
+    if doing in ("died", "raised") and standing.left_words:
+        words += f" ({standing.left_words})"
+    elif doing == "ended early":
+        words = f"rank {rank} ended its training after {standing.step:,} steps, the others go on"
+        loop = _loop_left(standing, ranks, other_waiting)
         words += f": it has left the loop at {loop}" if loop else ""
-    elif kind == "handles an exception":
-        words = f"rank {rank} is stuck at {site} as it handles {one.handled}"
-    elif kind in ("reads", "writes", "storage") and one.path:
-        words += f": {one.path}"
-    return Cause(kind, rank, words, site, _waiting_words(others, ranks, groups))
+    elif doing == "handles an exception":
+        words = f"rank {rank} is stuck at {site} as it handles {standing.handled}"
+    elif doing in ("reads", "writes", "storage") and standing.path:
+        words += f": {standing.path}"
+    return Cause(doing, rank, words, site, _waiting_words(other_waiting, ranks, groups))
 
 
 def _doing(one: Standing, ranks: Ranks, others: list[int]) -> str:
@@ -249,38 +257,45 @@ def _doing(one: Standing, ranks: Ranks, others: list[int]) -> str:
 
 def _all_wait(waiting: Ranks, ranks: Ranks, groups: Groups) -> Cause:
     """Each waits for another: the one whose calls do not go on as before has left the program."""
-    found = {rank: away for rank, one in waiting.items() if (away := deviation(one.calls))}
+    deviations = {
+        rank: away for rank, standing in waiting.items() if (away := deviation(standing.calls))
+    }
     odd = _odd_one(waiting)
-    if len(found) == 1:
-        rank = next(iter(found))
-    elif found and (odd is None or odd not in found):
-        rank = min(found, key=lambda rank: found[rank].call.at_ns)
+    if len(deviations) == 1:
+        rank = next(iter(deviations))
+    elif deviations and (odd is None or odd not in deviations):
+        rank = min(deviations, key=lambda rank: deviations[rank].call.at_ns)
     elif odd is not None:
         rank = odd
     else:
         return _unclear(waiting, ranks, groups)
-    others = [other for other in waiting if other != rank]
-    away = found.get(rank)
+    other_ranks = [other for other in waiting if other != rank]
+    away = deviations.get(rank)
     if away is None:
-        away = _against_others(waiting[rank], [waiting[other] for other in others])
-    kind, words, site = _departure(rank, away, ranks, others, groups)
-    place = waiting[rank].places[0] if waiting[rank].places else None
-    site = site or (away.call.site if away else "") or (place.spot if place else None)
+        away = _against_others(waiting[rank], [waiting[other] for other in other_ranks])
+    departure, words, site = _departure(rank, away, ranks, other_ranks, groups)
+    first_place = waiting[rank].places[0] if waiting[rank].places else None
+    site = site or (away.call.site if away else "") or (first_place.spot if first_place else None)
     return Cause(
-        kind, rank, words, site, _waiting_words(others, ranks, groups), 0.9 if away else 0.7
+        departure,
+        rank,
+        words,
+        site,
+        _waiting_words(other_ranks, ranks, groups),
+        0.9 if away else 0.7,
     )
 
 
 def _unclear(waiting: Ranks, ranks: Ranks, groups: Groups) -> Cause:
-    told = _waiting_words(list(waiting), ranks, groups)
+    words = _waiting_words(list(waiting), ranks, groups)
     return Cause(
-        "different collectives", None, "ranks wait in different collectives", None, told, 0.7
+        "different collectives", None, "ranks wait in different collectives", None, words, 0.7
     )
 
 
 def _odd_one(waiting: Ranks) -> int | None:
     """The rank whose pending call differs from that of all others; None for two ranks."""
-    pending = {rank: _token(one.pending) for rank, one in waiting.items()}
+    pending = {rank: _token(standing.pending) for rank, standing in waiting.items()}
     counts = Counter(pending.values())
     odd = [rank for rank, token in pending.items() if counts[token] == 1]
     return odd[0] if len(odd) == 1 and len(waiting) > 2 else None
@@ -364,29 +379,29 @@ def _waiting_words(others: list[int], ranks: Ranks, groups: Groups) -> str:
     for rank in others:
         call = ranks[rank].pending
         if call is not None:
-            place = ranks[rank].places[0].site if ranks[rank].places else ""
+            site = ranks[rank].places[0].site if ranks[rank].places else ""
             group = groups[call.group].words if call.group in groups else f"group {call.group}"
-            words = f"{call.name} number {call.number} of {group}{_at(place)}"
+            words = f"{call.name} number {call.number} of {group}{_at(site)}"
             if call.peer is not None:
                 words = _call_words(call, groups)
             by_call.setdefault(words, []).append(rank)
-    most = sorted(by_call.items(), key=lambda item: -len(item[1]))[:4]
+    most_common = sorted(by_call.items(), key=lambda item: -len(item[1]))[:4]
     return "; ".join(
-        f"{rank_list(found)} {'waits' if len(found) == 1 else 'wait'} in {words}"
-        for words, found in most
+        f"{rank_list(ranks_)} {'waits' if len(ranks_) == 1 else 'wait'} in {words}"
+        for words, ranks_ in most_common
     )
 
 
 def _common(one: Standing, other: Standing) -> tuple[Place, Place] | None:
     """The deepest function that both are in by the same calls, as each is in it."""
-    found = None
-    for mine, theirs in zip(reversed(one.places), reversed(other.places), strict=False):
-        if (mine.file, mine.function) != (theirs.file, theirs.function):
+    common = None
+    for place, theirs in zip(reversed(one.places), reversed(other.places), strict=False):
+        if (place.file, place.function) != (theirs.file, theirs.function):
             break
-        found = mine, theirs
-        if mine.site != theirs.site:
+        common = place, theirs
+        if place.site != theirs.site:
             break
-    return found
+    return common
 
 
 def _loop_left(one: Standing, ranks: Ranks, others: list[int]) -> str:
@@ -395,10 +410,10 @@ def _loop_left(one: Standing, ranks: Ranks, others: list[int]) -> str:
         pair = _common(one, ranks[other])
         if pair is None:
             continue
-        mine, theirs = pair
+        own_place, theirs = pair
         loops = [block for block in theirs.blocks if block.endswith(_LOOPS)]
-        missing = [block for block in loops if block not in mine.blocks]
-        if missing and _line(mine.site) > int(missing[0].partition(" ")[0]):
+        missing = [block for block in loops if block not in own_place.blocks]
+        if missing and _line(own_place.site) > int(missing[0].partition(" ")[0]):
             return f"{theirs.file}:{missing[0].partition(' ')[0]}"
     return ""
 
@@ -413,14 +428,14 @@ def _block_left(rank: int, usual: Call, ranks: Ranks, others: list[int]) -> str:
         pair = _common(ranks[rank], standing)
         if pair is None:
             continue
-        mine, theirs = pair
-        away = [block for block in theirs.blocks if block not in mine.blocks]
+        own_place, theirs = pair
+        away = [block for block in theirs.blocks if block not in own_place.blocks]
         if away:
             return f"{theirs.file}:{away[-1]}"
         inner = standing.places[: standing.places.index(theirs)]
-        for place in inner:
-            if place.blocks:
-                return f"{place.file}:{place.blocks[-1]}"
+        for block_ in inner:
+            if block_.blocks:
+                return f"{block_.file}:{block_.blocks[-1]}"
     return ""
 
 

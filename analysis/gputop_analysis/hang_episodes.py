@@ -67,17 +67,17 @@ class _Course:
 
     def take(self, event: Event) -> None:
         """Go on by one event."""
-        kind, now = event["type"], int(event.get("t_ns", 0))
-        if kind == "hang_suspected":
-            self._suspect(event, now)
-        elif kind == "hang_over":
+        event_type, now_ns = event["type"], int(event.get("t_ns", 0))
+        if event_type == "hang_suspected":
+            self._suspect(event, now_ns)
+        elif event_type == "hang_over":
             self._resolve(event)
-        elif kind == "rank_start":
+        elif event_type == "rank_start":
             self.departed.pop(_rank(event), None)
             if self.open is not None and self.open.stopped_ns < FOR_EVER:
                 self.open.restarted = True
         else:
-            self._stop(event, now)
+            self._stop(event, now_ns)
 
     def _suspect(self, event: Event, now: int) -> None:
         began = now - int(1e9 * float(event.get("silent_s") or 0))

@@ -80,17 +80,20 @@ def _note_left(standing: dict[int, Standing], event: Event, view: RunView) -> No
     rank = int(event.get("rank", -1))
     before = standing.get(rank, Standing())
     raised = next((e for e in view.record.events("exception") if e.get("rank") == rank), None)
-    left, words = "died", str(event.get("reason") or "")
+    departure, words = "died", str(event.get("reason") or "")
     if raised is not None and not raised.get("thread"):
-        left, words = "raised", f"{raised.get('class')}: {str(raised.get('message') or '')[:80]}"
+        departure, words = (
+            "raised",
+            f"{raised.get('class')}: {str(raised.get('message') or '')[:80]}",
+        )
     elif event["type"] == "goodbye":
-        left, words = "ended early", ""
+        departure, words = "ended early", ""
     step = event.get("steps", event.get("step"))
     standing[rank] = Standing(
         calls=before.calls,
         places=before.places,
         step=int(step) if step is not None else before.step,
-        left=left,
+        left=departure,
         left_ns=int(event.get("t_ns", 0)),
         left_words=words,
     )
@@ -107,11 +110,11 @@ def _standing(
     }
     calls.update(_calls(view, from_ns, until_ns))
     threads = {int(t["rank"]): t for t in suspected.get("threads") or () if "rank" in t}
-    found: dict[int, Standing] = {}
+    standings: dict[int, Standing] = {}
     for rank in set(dumps) | set(calls) | set(threads) | set(view.ranks):
         dump, thread = dumps.get(rank, {}), threads.get(rank, {})
         frames = (dump.get("threads") or [{}])[0].get("frames") or [""]
-        found[rank] = Standing(
+        standings[rank] = Standing(
             calls=tuple(calls.get(rank, ())),
             places=_places(dump, frames),
             frame=str(frames[0]),
@@ -124,15 +127,15 @@ def _standing(
             step=int(dump.get("step", -1)),
             answered=bool(dump) or not suspected,
         )
-    return found
+    return standings
 
 
 def _first_by_rank(view: RunView, kind: str, from_ns: int, until_ns: int) -> dict[int, Event]:
-    found: dict[int, Event] = {}
+    first: dict[int, Event] = {}
     for event in view.record.events(kind):
         if from_ns <= event.get("t_ns", 0) <= until_ns and event.get("rank") is not None:
-            found.setdefault(int(event["rank"]), event)
-    return found
+            first.setdefault(int(event["rank"]), event)
+    return first
 
 
 def _calls(view: RunView, from_ns: int, until_ns: int) -> dict[int, list[Call]]:
@@ -145,11 +148,11 @@ def _calls(view: RunView, from_ns: int, until_ns: int) -> dict[int, list[Call]]:
         sent = parts.setdefault(int(rank), [])
         if not sent or event.get("part", 0) == len(sent):
             sent.append(event)
-    found = {}
+    calls = {}
     for rank, sent in parts.items():
         entries = [entry for event in sent for entry in event.get("entries", ())]
-        found[rank] = sorted((call_of(one) for one in entries), key=lambda call: call.at_ns)
-    return found
+        calls[rank] = sorted((call_of(entry_) for entry_ in entries), key=lambda call: call.at_ns)
+    return calls
 
 
 def call_of(entry: Event) -> Call:
@@ -175,23 +178,25 @@ def groups_of(view: RunView) -> dict[str, Group]:
     """Groups by name, as the ranks tell them; a name that means different ranks on different ranks,
     such as that of each tensor-parallel group, is none.
     """
-    found: dict[str, Group] = {}
+    groups: dict[str, Group] = {}
     for event in view.record.events("flight_recorder"):
-        for one in event.get("groups") or ():
-            group = Group(str(one.get("description") or ""), frozenset(one.get("ranks") or ()))
-            found.setdefault(str(one.get("name")), group)
-    found.setdefault("0", Group("default_pg", frozenset(view.ranks)))
-    return found
+        for group_ in event.get("groups") or ():
+            group = Group(
+                str(group_.get("description") or ""), frozenset(group_.get("ranks") or ())
+            )
+            groups.setdefault(str(group_.get("name")), group)
+    groups.setdefault("0", Group("default_pg", frozenset(view.ranks)))
+    return groups
 
 
 def _places(dump: Event, frames: list[str]) -> tuple[Place, ...]:
     """Lines of the user's; from an older guest's dump the innermost only."""
-    told = tuple(_place(one) for one in dump.get("places") or ())
-    line = user_line(list(map(str, frames))) if not told and dump else None
+    places = tuple(_place(place) for place in dump.get("places") or ())
+    line = user_line(list(map(str, frames))) if not places and dump else None
     if line:
         site, _, function = line.rpartition(" ")
         return (Place(site, function),)
-    return told
+    return places
 
 
 def _place(one: Event) -> Place:

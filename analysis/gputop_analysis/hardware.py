@@ -20,29 +20,29 @@ SAMPLES_AT_MOST = 20_000
 
 def gpu_summaries(record: RunRecord, from_ns: int = 0) -> tuple[GpuSummary, ...]:
     """Every device that was sampled since ``from_ns``, those of the run first."""
-    found = [gpu for host in record.hosts.values() for gpu in _gpus_of(host, from_ns)]
-    return tuple(sorted(found, key=lambda gpu: (not gpu.ours, gpu.host, gpu.index)))
+    summaries = [gpu for host in record.hosts.values() for gpu in _gpus_of(host, from_ns)]
+    return tuple(sorted(summaries, key=lambda gpu: (not gpu.ours, gpu.host, gpu.index)))
 
 
 def _gpus_of(host: HostFiles, from_ns: int) -> list[GpuSummary]:
     rows = np.asarray(host.gpu.rows[-SAMPLES_AT_MOST:])
     rows = rows[rows["t_ns"] >= from_ns]
     infos = {info.index: info for info in host.state.gpus}
-    found = []
+    summaries = []
     for index in np.unique(rows["index"]):
-        mine, info = rows[rows["index"] == index], infos.get(int(index))
-        last = mine[-1]
-        found.append(
+        rows_of_gpu, info = rows[rows["index"] == index], infos.get(int(index))
+        last = rows_of_gpu[-1]
+        summaries.append(
             GpuSummary(
                 index=int(index),
                 name=info.name if info else "",
                 host=host.name,
                 memory_total_gib=gib(last["memory_total_bytes"]),
                 memory_used_gib=gib(last["memory_used_bytes"]),
-                peak_used_gib=gib(mine["memory_used_bytes"].max()),
-                util_mean_pct=known_mean(mine["util_pct"]),
+                peak_used_gib=gib(rows_of_gpu["memory_used_bytes"].max()),
+                util_mean_pct=known_mean(rows_of_gpu["util_pct"]),
                 util_pct=float(last["util_pct"]),
-                power_mean_w=known_mean(mine["power_w"]),
+                power_mean_w=known_mean(rows_of_gpu["power_w"]),
                 power_w=float(last["power_w"]),
                 power_limit_w=float(last["power_limit_w"]),
                 temperature_c=float(last["temperature_c"]),
@@ -51,7 +51,7 @@ def _gpus_of(host: HostFiles, from_ns: int) -> list[GpuSummary]:
                 ours=info.ours if info else True,
             )
         )
-    return found
+    return summaries
 
 
 def host_summaries(record: RunRecord) -> tuple[HostSummary, ...]:
@@ -81,8 +81,8 @@ def _run_wait_share(host: HostFiles) -> float:
     rows = tail_seconds(host.process.rows, 10.0, "t_ns", at_most=2000)
     rows = rows[(rows["kind"] == PROCESS_RANK) & (rows["run_wait_ns_total"] >= 0)]
     shares = [run_wait_share(rows[rows["pid"] == pid]) for pid in np.unique(rows["pid"])]
-    known = [share for share in shares if np.isfinite(share)]
-    return max(known) if known else float("nan")
+    finite = [share for share in shares if np.isfinite(share)]
+    return max(finite) if finite else float("nan")
 
 
 def run_wait_share(rows: Array) -> float:
@@ -103,8 +103,8 @@ def _rate_mb_s(first: Any, last: Any, column: str, seconds: float) -> float:
 
 def known_mean(values: Array) -> float:
     """Mean of the finite values; NaN for none."""
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else float("nan")
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if len(finite) else float("nan")
 
 
 def gib(size: int) -> float:

@@ -112,7 +112,7 @@ class Fold:
     @property
     def each_ms(self) -> float:
         """The median, milliseconds."""
-        return median(one.ms for one in self.members)
+        return median(layer.ms for layer in self.members)
 
     @property
     def outliers(self) -> tuple[Layer, ...]:
@@ -123,8 +123,8 @@ class Fold:
     def told(self) -> str:
         """``32 x LlamaDecoderLayer, 1.9 ms each, 17 stands out: 4.1``."""
         text = f"{len(self.members)} x {self.kind}, {self.each_ms:.2g} ms each"
-        for one in self.outliers[:2]:
-            text += f", {one.name} stands out: {one.ms:.2g}"
+        for outlier in self.outliers[:2]:
+            text += f", {outlier.name} stands out: {outlier.ms:.2g}"
         return text
 
 
@@ -146,8 +146,8 @@ def layers_of(
     if len(timed) > 2:
         timed = timed[1:]  # caches were cold in the first
     counted = next((look for look in reversed(looks) if "flops" in look), None)
-    found = _own(rows, timed, counted)
-    roots = _tree(found)
+    layers = _own(rows, timed, counted)
+    roots = _tree(layers)
     root = roots[0] if len(roots) == 1 else Layer("", "all models", children=roots)
     _total(root)
     return Layers(
@@ -243,7 +243,7 @@ def _looks(events: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:
 def _own(
     rows: list[dict[str, Any]], timed: list[dict[str, Any]], counted: dict[str, Any] | None
 ) -> list[Layer]:
-    found = []
+    layers = []
     last = timed[-1]
     recomputed = set(last.get("recomputed") or ())
     for index, row in enumerate(rows):
@@ -262,8 +262,8 @@ def _own(
         layer.dtype = (dtypes[index] if index < len(dtypes) else None) or row.get("dtype", "")
         layer.recomputed = index in recomputed
         layer.compiled = bool(row.get("compiled"))
-        found.append(layer)
-    return found
+        layers.append(layer)
+    return layers
 
 
 def _tree(found: list[Layer]) -> list[Layer]:

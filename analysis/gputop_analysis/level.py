@@ -105,9 +105,9 @@ def _ar1_time(residuals: Array, n: int) -> float:
 def _place(series: Array) -> int:
     n = len(series)
     sums = np.cumsum(series - series.mean())[:-1]
-    left = np.arange(1, n)
+    left_size = np.arange(1, n)
     first, last = max(1, int(TRIM * n)), max(2, int((1 - TRIM) * n))
-    score = np.abs(sums) / np.sqrt(left * (n - left))
+    score = np.abs(sums) / np.sqrt(left_size * (n - left_size))
     return first + int(np.argmax(score[first - 1 : last]))
 
 
@@ -143,11 +143,11 @@ def ramp(values: Array) -> Ramp | None:
         return None
     slope = theil_sen(at, blocks)
     begin = float(np.median(blocks - slope * at))
-    rest = blocks - begin - slope * at
-    if np.abs(rest).sum() >= min(_beside_a_step(blocks, i) for i in range(2, RAMP_BLOCKS - 1)):
+    residual = blocks - begin - slope * at
+    if np.abs(residual).sum() >= min(_beside_a_step(blocks, i) for i in range(2, RAMP_BLOCKS - 1)):
         return None
     end = begin + slope * (RAMP_BLOCKS - 1)
-    return Ramp(begin, end, float(1.4826 * np.median(np.abs(rest))), trend.tau, trend.p)
+    return Ramp(begin, end, float(1.4826 * np.median(np.abs(residual))), trend.tau, trend.p)
 
 
 def _beside_a_step(blocks: Array, index: int) -> float:

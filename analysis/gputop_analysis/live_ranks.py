@@ -51,9 +51,9 @@ def _extremes(record: RunRecord, ranks: list[int]) -> list[int]:
     steps = np.add.reduceat(np.maximum(rows["n_steps"].astype(np.int64), 1), edges)
     means = {name: np.add.reduceat(rows[name], edges) / steps for name in _COLUMNS}
     waits = _waits(record, ranks)
-    own = means["wall_ns"] - means["comm_ns"] - waits
+    own_ns = means["wall_ns"] - means["comm_ns"] - waits
     means["backward_ns"] = means["backward_ns"] - waits
-    order = [own, means["data_ns"], means["other_ns"], means["forward_ns"], means["backward_ns"]]
+    order = [own_ns, means["data_ns"], means["other_ns"], means["forward_ns"], means["backward_ns"]]
     order += [np.maximum.reduceat(rows["rss_bytes"], edges), means["gc_ns"], means["optimizer_ns"]]
     return [int(np.argmax(values)) for values in order]
 

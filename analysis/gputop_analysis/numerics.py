@@ -35,7 +35,7 @@ class Numerics:
         """Indices into the series at which ``axis`` (``loss``, ``grad_norm``, ...) is
         to be marked.
         """
-        return np.array([one.index for one in self.spikes if one.axis == axis], np.int64)
+        return np.array([spike.index for spike in self.spikes if spike.axis == axis], np.int64)
 
 
 def numerics(view: RunView, rank: int | None = None, points: int = POINTS) -> Numerics | None:

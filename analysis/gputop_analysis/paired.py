@@ -61,12 +61,12 @@ def interval(ratios: np.ndarray, rounds: int) -> Interval:
     first, second = np.triu_indices(len(logs))
     averages = np.sort((logs[first] + logs[second]) / 2)
     value = float(np.median(averages))
-    place = _place(len(logs))
-    if place == 0:
+    position = _place(len(logs))
+    if position == 0:
         return Interval(float(np.expm1(value)), -1.0, float("inf"))
     processes = NormalDist().inv_cdf(1 - ERROR) * BETWEEN_PROCESSES * np.sqrt(2 / max(1, rounds))
-    below = np.hypot(value - averages[place - 1], processes)
-    above = np.hypot(averages[-place] - value, processes)
+    below = np.hypot(value - averages[position - 1], processes)
+    above = np.hypot(averages[-position] - value, processes)
     return Interval(*(float(np.expm1(x)) for x in (value, value - below, value + above)))
 
 

@@ -40,21 +40,21 @@ def run_usd_per_hour(record: RunRecord) -> float | None:
     """
     names = [info.name for host in record.hosts.values() for info in host.state.gpus if info.ours]
     prices = [price_of(name) for name in names]
-    known = [price.usd_per_hour for price in prices if price is not None]
-    return sum(known) if known and len(known) == len(prices) else None
+    known_usd = [price.usd_per_hour for price in prices if price is not None]
+    return sum(known_usd) if known_usd and len(known_usd) == len(prices) else None
 
 
 @cache
 def _prices() -> dict[str, Price]:
-    found: dict[str, list[float]] = {}
+    prices_by_gpu: dict[str, list[float]] = {}
     for offer in offers():
         if offer.on_demand_usd_per_hour is not None and not offer.marketplace:
-            found.setdefault(offer.gpu, []).append(offer.on_demand_usd_per_hour)
+            prices_by_gpu.setdefault(offer.gpu, []).append(offer.on_demand_usd_per_hour)
     return {
         name: Price(
             name, median(prices), min(prices), max(prices), len(prices), _source(name, prices)
         )
-        for name, prices in found.items()
+        for name, prices in prices_by_gpu.items()
         if len(prices) >= ENOUGH_PRICES
     }
 

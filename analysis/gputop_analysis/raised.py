@@ -17,18 +17,18 @@ def fatal(record: RunRecord) -> list[Event]:
     """Exceptions that ended a process, the earliest first; not those that a program only reports
     and goes on after.
     """
-    raised = [one for one in _in_order(record) if not one.get("thread")]
-    return [one for one in raised if not _went_on(record, one)]
+    raised = [event for event in _in_order(record) if not event.get("thread")]
+    return [event for event in raised if not _went_on(record, event)]
 
 
 def of_threads(record: RunRecord) -> list[Event]:
     """Exceptions that ended a thread beside the main one, the earliest first."""
-    return [one for one in _in_order(record) if one.get("thread")]
+    return [event for event in _in_order(record) if event.get("thread")]
 
 
 def _in_order(record: RunRecord) -> list[Event]:
-    raised = (one for one in record.events("exception") if one.get("class") not in _USERS_OWN)
-    return sorted(raised, key=lambda one: one.get("t_ns", 0))
+    raised = (event for event in record.events("exception") if event.get("class") not in _USERS_OWN)
+    return sorted(raised, key=lambda event: event.get("t_ns", 0))
 
 
 def _went_on(record: RunRecord, one: Event) -> bool:

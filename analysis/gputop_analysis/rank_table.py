@@ -111,8 +111,8 @@ def rank_table(view: RunView) -> RankTable:
     step_ms, wait_ms = _each(view, _step_ms), _each(view, mean_wait_ms)
     phases = {name: _each(view, _phase_ms, name) for name in wire.PHASES}
     excess_phase, excess_ms = _excess(_steady_phases(view, waited, ranks), step_ms)
-    found = find_culprit(waited.ms, _mean(step_ms)) if waited is not None else None
-    culprit = waited.ranks[found.column] if waited is not None and found is not None else None
+    culprit_ = find_culprit(waited.ms, _mean(step_ms)) if waited is not None else None
+    culprit = waited.ranks[culprit_.column] if waited is not None and culprit_ is not None else None
     straggling = straggling_shares(view)
     exposed = [
         w * (1 - straggling.get(rank, 0.0))
@@ -134,7 +134,7 @@ def rank_table(view: RunView) -> RankTable:
         critical_path=_critical_path(waited),
         culprit=culprit,
         cause=excess_phase[ranks.index(culprit)] if culprit is not None else "",
-        pattern=_pattern(waited, found, _mean(step_ms)),
+        pattern=_pattern(waited, culprit_, _mean(step_ms)),
         load_imbalance=_imbalance(step_ms - wait_ms),
         exposed_comm_ms=float(np.mean(exposed)) if exposed else float("nan"),
         source=waited.source if waited is not None else "",
@@ -166,7 +166,7 @@ def _steady_phases(view: RunView, waited: Waits | None, ranks: tuple[int, ...]) 
         sums[row], counts[row] = _sum(series), series.n_steps[series.steady].sum()
     mean_ms = sums / np.maximum(counts[:, None], 1) / 1e6
     mean_ms[counts == 0] = np.nan
-    phases: dict[str, Array] = {name: mean_ms[:, place] for place, name in enumerate(wire.PHASES)}
+    phases: dict[str, Array] = {name: mean_ms[:, column] for column, name in enumerate(wire.PHASES)}
     if waited is not None and waited.backward_compute_ms is not None:
         phases["backward"] = _spread(waited, ranks, waited.backward_compute_ms.mean(axis=0))
     return phases
@@ -183,15 +183,15 @@ def _sum(series: RankSeries) -> Array:
 
 
 def _mean(values: Array) -> float:
-    known = values[np.isfinite(values)]
-    return float(known.mean()) if len(known) else 0.0
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if len(finite) else 0.0
 
 
 def _spread(waited: Waits, ranks: tuple[int, ...], values: Array) -> Array:
     """Values of the ranks whose waits are known, at their places among all ranks."""
-    found = np.full(len(ranks), np.nan)
-    found[np.searchsorted(ranks, waited.ranks)] = values
-    return found
+    spread = np.full(len(ranks), np.nan)
+    spread[np.searchsorted(ranks, waited.ranks)] = values
+    return spread
 
 
 def _excess(phases: dict[str, Array], step_ms: Array) -> tuple[tuple[str, ...], Array]:
@@ -213,8 +213,8 @@ def _excess(phases: dict[str, Array], step_ms: Array) -> tuple[tuple[str, ...], 
 
 def _median(table: Array) -> Array:
     """Of each row's known values, as a column; 0 for none."""
-    known = np.where(np.isnan(table).all(axis=1, keepdims=True), 0.0, table)
-    return np.nanmedian(known, axis=1)[:, None]
+    filled = np.where(np.isnan(table).all(axis=1, keepdims=True), 0.0, table)
+    return np.nanmedian(filled, axis=1)[:, None]
 
 
 def _slowest_share(waited: Waits | None, ranks: tuple[int, ...]) -> Array:
@@ -248,9 +248,9 @@ def _pattern(waited: Waits | None, found: Culprit | None, step_ms: float) -> Pat
 
 def _imbalance(compute_ms: Array) -> float:
     """Percent imbalance of DeRose et al. 2007, as a fraction: largest / mean - 1."""
-    known = compute_ms[np.isfinite(compute_ms)]
+    finite = compute_ms[np.isfinite(compute_ms)]
     return (
-        float(known.max() / known.mean() - 1)
-        if len(known) > 1 and known.mean() > 0
+        float(finite.max() / finite.mean() - 1)
+        if len(finite) > 1 and finite.mean() > 0
         else float("nan")
     )

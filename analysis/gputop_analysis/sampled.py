@@ -33,8 +33,8 @@ def sampled(view: RunView) -> Sampled | None:
         widths.append(_half_width(picked(series.rows, (flags & wire.F_WINDOW) != 0)))
     if not estimated:
         return None
-    known = [width for width in widths if math.isfinite(width)]
-    return Sampled(steps - estimated, steps, max(known, default=float("nan")))
+    finite = [width for width in widths if math.isfinite(width)]
+    return Sampled(steps - estimated, steps, max(finite, default=float("nan")))
 
 
 def _half_width(rows: np.ndarray) -> float:

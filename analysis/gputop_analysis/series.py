@@ -167,9 +167,9 @@ def last_attempt(rows: Array) -> Array:
 def tail_steps(rows: Array, steps: int) -> Array:
     """The last records that together hold at least ``steps`` steps."""
     tail = rows[-max(1, steps) :]
-    held = np.cumsum(tail["n_steps"][::-1].astype(np.int64))
+    steps_from_end = np.cumsum(tail["n_steps"][::-1].astype(np.int64))
     return np.asarray(
-        tail[len(tail) - 1 - int(np.searchsorted(held, steps).clip(0, len(tail) - 1)) :]
+        tail[len(tail) - 1 - int(np.searchsorted(steps_from_end, steps).clip(0, len(tail) - 1)) :]
     )
 
 
@@ -190,8 +190,8 @@ def thinned(rows: Array) -> Array:
     """
     if len(rows) <= 2 * THIN_BLOCKS * THIN_BLOCK_RECORDS:
         return np.asarray(rows)
-    kept = np.empty(THIN_BLOCKS * THIN_BLOCK_RECORDS, rows.dtype)
-    for place, block in enumerate(blocks(len(rows))):
-        kept[place * THIN_BLOCK_RECORDS :][:THIN_BLOCK_RECORDS] = rows[block]
+    rows_kept = np.empty(THIN_BLOCKS * THIN_BLOCK_RECORDS, rows.dtype)
+    for index, block in enumerate(blocks(len(rows))):
+        rows_kept[index * THIN_BLOCK_RECORDS :][:THIN_BLOCK_RECORDS] = rows[block]
     release_pages(rows)
-    return kept
+    return rows_kept

@@ -73,11 +73,11 @@ class Instability:
     @property
     def axes(self) -> tuple[str, ...]:
         """The quantities, in the order in which they jumped."""
-        return tuple(one.axis for one in self.spikes)
+        return tuple(spike.axis for spike in self.spikes)
 
     def told(self) -> str:
         """All of it in one line."""
-        return "; ".join(one.told() for one in self.spikes)
+        return "; ".join(spike.told() for spike in self.spikes)
 
 
 def steps_named(first: int, last: int) -> str:
@@ -87,21 +87,21 @@ def steps_named(first: int, last: int) -> str:
 
 def spikes_of(series: Series) -> tuple[Spike, ...]:
     """All jumps of a series, in the order of steps."""
-    found = [
+    spikes = [
         Spike("loss", *_at(series, i), float("nan"), _last_known(series.loss, i), np.inf)
         for i in _first_bad(series)
     ]
-    found += _upwards(series, "loss", series.loss_max)
-    found += _upwards(series, "grad_norm", series.grad_norm)
-    found += _upwards(series, "step_time", series.step_time_max_ms, "ms", min_relative=0.5)
-    found += _upwards(series, "memory", series.memory_gib, "GiB")
-    found += _changes(
+    spikes += _upwards(series, "loss", series.loss_max)
+    spikes += _upwards(series, "grad_norm", series.grad_norm)
+    spikes += _upwards(series, "step_time", series.step_time_max_ms, "ms", min_relative=0.5)
+    spikes += _upwards(series, "memory", series.memory_gib, "GiB")
+    spikes += _changes(
         series, "loss_scale", series.loss_scale, lambda before, after: after <= before / 2
     )
-    found += _changes(
+    spikes += _changes(
         series, "lr", series.lr, lambda before, after: (after >= LR_JUMP * before) & (before > 0)
     )
-    return tuple(sorted(found, key=lambda one: (one.step, one.axis)))
+    return tuple(sorted(spikes, key=lambda one: (one.step, one.axis)))
 
 
 def instabilities(spikes: tuple[Spike, ...]) -> tuple[Instability, ...]:
@@ -109,35 +109,41 @@ def instabilities(spikes: tuple[Spike, ...]) -> tuple[Instability, ...]:
     it.
     """
     groups: list[list[Spike]] = []
-    for one in spikes:
+    for spike in spikes:
         last = groups[-1][-1] if groups else None
         near = last and (
-            one.first_step - last.step <= TOGETHER_STEPS or one.index - last.index <= 1
+            spike.first_step - last.step <= TOGETHER_STEPS or spike.index - last.index <= 1
         )
         if near:
-            groups[-1].append(one)
+            groups[-1].append(spike)
         else:
-            groups.append([one])
-    told = (_instability(group) for group in groups)
-    return tuple(one for one in told if len(one.axes) > 1 and set(one.axes) & set(NUMERIC))
+            groups.append([spike])
+    candidates = (_instability(group) for group in groups)
+    return tuple(
+        spike for spike in candidates if len(spike.axes) > 1 and set(spike.axes) & set(NUMERIC)
+    )
 
 
 def _instability(group: list[Spike]) -> Instability:
     largest: dict[str, Spike] = {}
-    for one in group:
-        if one.axis not in largest or one.sigmas > largest[one.axis].sigmas:
-            largest[one.axis] = one
-    kept = sorted(largest.values(), key=lambda one: (one.step, one.axis))
-    return Instability(kept[0].first_step, max(one.step for one in kept), tuple(kept))
+    for spike in group:
+        if spike.axis not in largest or spike.sigmas > largest[spike.axis].sigmas:
+            largest[spike.axis] = spike
+    largest_spikes = sorted(largest.values(), key=lambda spike: (spike.step, spike.axis))
+    return Instability(
+        largest_spikes[0].first_step,
+        max(spike.step for spike in largest_spikes),
+        tuple(largest_spikes),
+    )
 
 
 def _upwards(
     series: Series, axis: str, values: Array, unit: str = "", min_relative: float = 0.2
 ) -> list[Spike]:
-    found = stand_outs(values, min_relative, logarithmic=axis == "grad_norm")
+    indices = stand_outs(values, min_relative, logarithmic=axis == "grad_norm")
     return [
         Spike(axis, *_at(series, int(i)), float(values[i]), float(level), float(sigmas), unit)
-        for i, level, sigmas in zip(*found, strict=True)
+        for i, level, sigmas in zip(*indices, strict=True)
     ]
 
 
@@ -165,14 +171,14 @@ def stand_outs(
         if logarithmic
         else np.asarray(values, np.float64)
     )
-    known = np.flatnonzero(np.isfinite(judged))
-    series, linear = judged[known], values[known]
+    valid = np.flatnonzero(np.isfinite(judged))
+    series, linear = judged[valid], values[valid]
     centre, sigma = _levels(series, linear > _least_to_stand_out(linear, min_relative))
     level = np.exp(centre) if logarithmic else centre
     above = series - centre
     out = np.flatnonzero((above > k * sigma) & (linear > level + min_relative * np.abs(level)))
     out = out[[_jumps(linear, int(i), min_relative) for i in out]] if len(out) else out
-    return known[out], level[out], above[out] / np.maximum(sigma[out], 1e-12)
+    return valid[out], level[out], above[out] / np.maximum(sigma[out], 1e-12)
 
 
 def _jumps(values: Array, index: int, min_relative: float) -> bool:
@@ -218,12 +224,12 @@ def _levels(series: Array, wanted: Array) -> tuple[Array, Array]:
 
 
 def _changes(series: Series, axis: str, values: Array, changed) -> list[Spike]:
-    known = np.flatnonzero(np.isfinite(values))
-    before, after = values[known[:-1]], values[known[1:]]
+    valid = np.flatnonzero(np.isfinite(values))
+    before, after = values[valid[:-1]], values[valid[1:]]
     return [
         Spike(axis, *_at(series, int(i)), float(values[i]), float(old), np.inf)
         for i, old in zip(
-            known[1:][changed(before, after)], before[changed(before, after)], strict=True
+            valid[1:][changed(before, after)], before[changed(before, after)], strict=True
         )
     ]
 

@@ -78,14 +78,14 @@ def apportion(total: int, weights: Sequence[float]) -> list[int]:
     shares = [
         Fraction(weight) for weight in weights
     ]  # floats cannot hold the nanoseconds of 104 days
-    whole = sum(shares)
-    if whole <= 0:
+    total_share = sum(shares)
+    if total_share <= 0:
         return [total, *[0] * (len(weights) - 1)]
-    exact = [total * share / whole for share in shares]
+    exact = [total * share / total_share for share in shares]
     parts = [int(value) for value in exact]
     by_remainder = sorted(range(len(parts)), key=lambda i: parts[i] - exact[i])
-    for place in by_remainder[: total - sum(parts)]:
-        parts[place] += 1
+    for index in by_remainder[: total - sum(parts)]:
+        parts[index] += 1
     return parts
 
 

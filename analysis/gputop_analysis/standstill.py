@@ -103,18 +103,20 @@ def standstill(view: RunView) -> Standstill | None:
     thread = next((t for t in suspected.get("threads") or () if t.get("rank") == rank), {})
     cpu, gpu = _cpu_share(view, rank, since, until), _gpu_util(view, since, until)
     dump = dumps.get(rank, {}) if rank is not None else {}
-    kind = _kind(dump, thread, cpu, gpu, any(is_waiting(other) for other in dumps.values()))
-    if kind == "loader" and workers_cpu > IDLE_SHARE:  # they are at work, if slowly
-        kind = "collective"
-    kind = "collective" if departed is not None else kind
+    standstill_kind = _kind(
+        dump, thread, cpu, gpu, any(is_waiting(other) for other in dumps.values())
+    )
+    if standstill_kind == "loader" and workers_cpu > IDLE_SHARE:  # they are at work, if slowly
+        standstill_kind = "collective"
+    standstill_kind = "collective" if departed is not None else standstill_kind
     if cause is not None and cause.rank is not None:
-        kind = _KIND_OF_CAUSE.get(cause.kind, kind)
+        standstill_kind = _KIND_OF_CAUSE.get(cause.kind, standstill_kind)
     return Standstill(
         suspected=suspected,
         over=episode.over,
         dumps=dumps,
         rank=rank,
-        kind=kind,
+        kind=standstill_kind,
         cpu_share=cpu,
         gpu_util_pct=gpu,
         workers=workers,
@@ -216,18 +218,20 @@ def _workers(view: RunView, rank: int | None, since: int, until: int) -> tuple[A
     rows = _samples(view, PROCESS_WORKER, rank, since, until)
     if len(rows) == 0:
         return rows, float("nan")
-    each = [rows[rows["pid"] == pid] for pid in np.unique(rows["pid"])]
-    shares = [share for one in each if (share := _share(one)) == share]
-    return np.array([one[-1] for one in each], rows.dtype), max(shares, default=float("nan"))
+    rows_by_pid = [rows[rows["pid"] == pid] for pid in np.unique(rows["pid"])]
+    shares = [share for rows_of_pid in rows_by_pid if (share := _share(rows_of_pid)) == share]
+    return np.array([rows_of_pid[-1] for rows_of_pid in rows_by_pid], rows.dtype), max(
+        shares, default=float("nan")
+    )
 
 
 def _gpu_util(view: RunView, since: int, until: int) -> float:
     used: list[float] = []
     for host in view.record.hosts.values():
-        others = [info.index for info in host.state.gpus if not info.ours]
+        other_gpus = [info.index for info in host.state.gpus if not info.ours]
         rows = np.asarray(host.gpu.rows[-20_000:])
         rows = rows[(rows["t_ns"] >= since + _BEFORE_NS) & (rows["t_ns"] <= until + _BEFORE_NS)]
         used += rows["util_pct"][
-            ~np.isin(rows["index"], others) & np.isfinite(rows["util_pct"])
+            ~np.isin(rows["index"], other_gpus) & np.isfinite(rows["util_pct"])
         ].tolist()
     return float(np.mean(used)) if len(used) >= 4 else float("nan")

@@ -84,8 +84,8 @@ class Startup(NamedTuple):
         """``import torch 1.8 s, other before model (train.py:9) 1.0 s, first batch 0.1 s``."""
         from gputop_analysis.text import duration
 
-        least = TELLING * (self.until_ns - self.began_ns)
-        shown = [part for part in self.parts if part.ns >= least]
+        threshold = TELLING * (self.until_ns - self.began_ns)
+        shown = [part for part in self.parts if part.ns >= threshold]
         texts = [f"{part.words} {duration(part.ns / 1e9)}" for part in shown]
         if shown and shown[-1].under_way:
             texts[-1] += " so far"

@@ -201,12 +201,12 @@ def mad_spikes(
     NaN values are neither spikes nor history; the first ``min_history`` values cannot be judged.
     """
     values = np.asarray(values, np.float64)
-    known = np.flatnonzero(np.isfinite(values))
-    series = values[known]
+    finite = np.flatnonzero(np.isfinite(values))
+    series = values[finite]
     spikes: list[int] = []
     for start in range(min_history, len(series), 4096):
         stop = min(start + 4096, len(series))
-        found = [
+        spikes_ = [
             i
             for i in range(start, min(stop, window))
             if _stands_out(series[:i], series[i], k, min_relative)
@@ -216,11 +216,11 @@ def mad_spikes(
             history = np.lib.stride_tricks.sliding_window_view(
                 series[begin - window : stop - 1], window
             )
-            found += (
+            spikes_ += (
                 begin + np.flatnonzero(_stand_out(history, series[begin:stop], k, min_relative))
             ).tolist()
-        spikes += found
-    return known[spikes].tolist()
+        spikes += spikes_
+    return finite[spikes].tolist()
 
 
 def _stands_out(history: Array, value: float, k: float, min_relative: float) -> bool:

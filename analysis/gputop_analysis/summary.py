@@ -48,7 +48,8 @@ def summarise(
     silent_s = silence_s(view, now_ns) if state == "running" else 0.0
     running = state in ("running", "starting")
     rates = [
-        _rates(one, running) if not silent_s else (0.0, 0.0, 0.0) for one in view.per_rank.values()
+        _rates(rank_series, running) if not silent_s else (0.0, 0.0, 0.0)
+        for rank_series in view.per_rank.values()
     ]
     walls, weights = _pooled(view)
     totals = [h["total_steps"] for h in view.hellos.values() if h.get("total_steps")]
@@ -199,9 +200,9 @@ def _phases(view: RunView, weights: Array) -> tuple[PhaseStats, ...]:
 
 def _wait_in_backward_ms(view: RunView) -> float:
     waits = [(hidden_wait_ms(view, rank), s.averaged_steps) for rank, s in view.per_rank.items()]
-    known = [(wait, steps) for wait, steps in waits if wait == wait]
+    valid = [(wait, steps) for wait, steps in waits if wait == wait]
     total = sum(steps for _, steps in waits)
-    return sum(wait * steps for wait, steps in known) / max(total, 1) if known else float("nan")
+    return sum(wait * steps for wait, steps in valid) / max(total, 1) if valid else float("nan")
 
 
 def _two_quantiles(values: Array, weights: Array) -> tuple[float, float]:
@@ -260,19 +261,19 @@ def _not_finite(rows: Array, device: Array) -> str:
     """
     for table in (device, rows):
         tail = table[-100:]
-        known = np.flatnonzero(
+        known_losses = np.flatnonzero(
             np.isfinite(tail["loss"]) | ((tail["flags"] & wire.F_NONFINITE) != 0)
         )
-        if len(known):
-            loss = float(tail["loss"][known[-1]])
+        if len(known_losses):
+            loss = float(tail["loss"][known_losses[-1]])
             return "" if math.isfinite(loss) else "inf" if math.isinf(loss) else "NaN"
     return ""
 
 
 def _last_known(values: Array) -> float:
     tail = values[-100:]
-    known = tail[np.isfinite(tail)]
-    return float(known[-1]) if len(known) else float("nan")
+    finite = tail[np.isfinite(tail)]
+    return float(finite[-1]) if len(finite) else float("nan")
 
 
 def _gib(size: int) -> float:

@@ -51,12 +51,13 @@ def bar(share: float, width: int, fancy: bool) -> str:
 
 def sparkline(values: Sequence[float], width: int, fancy: bool) -> str:
     """Finite values in order as one line of at most ``width`` levels, each the mean of its part."""
-    known = [v for v in values if math.isfinite(v)]
-    if not known:
+    finite = [v for v in values if math.isfinite(v)]
+    if not finite:
         return ""
-    cells = min(width, len(known))
+    cells = min(width, len(finite))
     means = [
-        _mean(known[i * len(known) // cells : (i + 1) * len(known) // cells]) for i in range(cells)
+        _mean(finite[i * len(finite) // cells : (i + 1) * len(finite) // cells])
+        for i in range(cells)
     ]
     low, high = min(means), max(means)
     levels = _LEVELS if fancy else _ASCII_LEVELS
@@ -78,11 +79,13 @@ def gib(value: float) -> str:
 
 def duration(seconds: float) -> str:
     """``42 s``, ``3 min 20 s``, ``5 h 12 min``."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{whole} s"
-    minutes, hours = whole // 60, whole // 3600
-    return f"{minutes} min {whole % 60} s" if hours == 0 else f"{hours} h {minutes % 60} min"
+    whole_seconds = round(seconds)
+    if whole_seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{whole_seconds} s"
+    minutes, hours = whole_seconds // 60, whole_seconds // 3600
+    return (
+        f"{minutes} min {whole_seconds % 60} s" if hours == 0 else f"{hours} h {minutes % 60} min"
+    )
 
 
 def longer(growth: float) -> str:

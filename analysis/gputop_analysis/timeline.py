@@ -78,8 +78,8 @@ def _events(record: RunRecord, start_ns: int) -> Iterator[Event]:
         yield from _waits(rank, np.asarray(record.comm(rank)[-STEPS_AT_MOST:]), start_ns)
     yield from _gpus(record, start_ns)
     yield from _instants(record, start_ns)
-    for place, path in enumerate(sorted((record.path / "traces").glob("*.json*"))):
-        yield from _profile(path, _TRACE_PIDS + 1000 * place, start_ns)
+    for number, path in enumerate(sorted((record.path / "traces").glob("*.json*"))):
+        yield from _profile(path, _TRACE_PIDS + 1000 * number, start_ns)
 
 
 def _host_of(record: RunRecord, rank: int) -> str:
@@ -186,7 +186,7 @@ def _instants(record: RunRecord, start_ns: int) -> Iterator[Event]:
     ranks = record.ranks()
     if not ranks:
         return
-    found = [
+    events = [
         _instant(int(event.get("rank", ranks[0])), event["type"], event["t_ns"], start_ns)
         for event in record.events(*_INSTANTS)
     ]
@@ -194,8 +194,8 @@ def _instants(record: RunRecord, start_ns: int) -> Iterator[Event]:
     for finding in evaluate(record):
         rank = finding.rank if finding.rank in ends else ranks[0]
         event = _instant(rank, f"{finding.id} {finding.title}", ends[rank], start_ns)
-        found.append({**event, "args": _finding(finding)})
-    yield from sorted(found, key=lambda event: (event["pid"], event["ts"]))
+        events.append({**event, "args": _finding(finding)})
+    yield from sorted(events, key=lambda event: (event["pid"], event["ts"]))
 
 
 def _instant(pid: int, name: str, t_ns: int, start_ns: int) -> Event:

@@ -59,11 +59,11 @@ def collect(view: RunView, rank: int, points: int = POINTS) -> Series:
     """The series of a rank's last attempt, thinned to ``points`` by joining records; extremes are
     kept.
     """
-    one = view.per_rank[rank]
+    rank_series = view.per_rank[rank]
     rows, counts, lasts = (
-        one.rows[one.attempt_start :],
-        one.n_steps[one.attempt_start :],
-        one.steps[one.attempt_start :],
+        rank_series.rows[rank_series.attempt_start :],
+        rank_series.n_steps[rank_series.attempt_start :],
+        rank_series.steps[rank_series.attempt_start :],
     )
     starts = np.unique(
         np.linspace(0, len(rows), min(points, len(rows)), endpoint=False).astype(np.int64)
@@ -119,7 +119,7 @@ def _finite(values: Array) -> Array:
 
 
 def _mean(values: Array, starts: Array) -> Array:
-    known = np.isfinite(values)
-    counts = np.add.reduceat(known.astype(np.int64), starts)
-    total = np.add.reduceat(np.where(known, values, 0.0), starts)
+    finite = np.isfinite(values)
+    counts = np.add.reduceat(finite.astype(np.int64), starts)
+    total = np.add.reduceat(np.where(finite, values, 0.0), starts)
     return np.where(counts > 0, total / np.maximum(counts, 1), np.nan)

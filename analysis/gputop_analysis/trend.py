@@ -58,10 +58,10 @@ def loss_trend(first_steps: Array, steps: Array, losses: Array) -> LossTrend | N
         None for fewer than 1000 steps, or where the loss is so autocorrelated that no ten blocks of
         it are independent.
     """
-    known = np.isfinite(losses)
-    if not known.any():
+    finite = np.isfinite(losses)
+    if not finite.any():
         return None
-    firsts, lasts, values = first_steps[known], steps[known], losses[known]
+    firsts, lasts, values = first_steps[finite], steps[finite], losses[finite]
     span = int(lasts[-1] - firsts[0]) + 1
     if span < MIN_STEPS:
         return None
@@ -86,8 +86,8 @@ def _blocks(values: Array) -> Array | None:
     if n < 4 * MIN_BLOCKS:
         return None
     at = np.linspace(-1.0, 1.0, n)
-    rest = values - np.polyval(np.polyfit(at, values, BENDS + 1), at)
-    length = max(int(np.ceil(5 * autocorrelation_time(rest))), n // MAX_BLOCKS)
+    residual = values - np.polyval(np.polyfit(at, values, BENDS + 1), at)
+    length = max(int(np.ceil(5 * autocorrelation_time(residual))), n // MAX_BLOCKS)
     count = n // length
     if count < MIN_BLOCKS:
         return None
@@ -100,14 +100,16 @@ def _judged(blocks: Array, first_step: int, last_step: int) -> LossTrend:
     change = slope * (len(blocks) - 1)
     level = float(np.median(blocks))
     if trend.p < SURE_P and change != 0:
-        kind = "rising" if change > 0 else "falling"
+        direction = "rising" if change > 0 else "falling"
     elif trend.p > STILL_P and abs(change) < STILL_SHARE * abs(level):
-        kind = "still"
+        direction = "still"
     else:
-        kind = "unclear"
+        direction = "unclear"
     first, last = float(np.median(blocks[:quarter])), float(np.median(blocks[-quarter:]))
     noise = mad_sigma(blocks - slope * at)
-    return LossTrend(kind, first_step, last_step, first, last, change, trend.p, len(blocks), noise)
+    return LossTrend(
+        direction, first_step, last_step, first, last, change, trend.p, len(blocks), noise
+    )
 
 
 AWAY = 3.0
@@ -148,8 +150,8 @@ def runaway(first_steps: Array, steps: Array, losses: Array, start: float) -> Ru
     Returns:
         None without such a climb, where it comes down again, or where losses are not positive.
     """
-    known = np.isfinite(losses)
-    firsts, lasts, values = first_steps[known], steps[known], losses[known]
+    finite = np.isfinite(losses)
+    firsts, lasts, values = first_steps[finite], steps[finite], losses[finite]
     if len(values) < AWAY_BLOCKS[0] or not start > 0 or (values <= 0).any():
         return None
     edges = np.linspace(0, len(values), min(AWAY_BLOCKS[1], len(values)) + 1).astype(int)
@@ -184,8 +186,8 @@ def thrown_out(first_steps: Array, steps: Array, losses: Array, first: float) ->
         None where a block of steps comes down to ten times the first loss, or losses are few or not
         positive.
     """
-    known = np.isfinite(losses)
-    firsts, lasts, values = first_steps[known], steps[known], losses[known]
+    finite = np.isfinite(losses)
+    firsts, lasts, values = first_steps[finite], steps[finite], losses[finite]
     if len(values) < AWAY_BLOCKS[0] or not first > 0 or (values <= 0).any():
         return None
     parts = np.array_split(values, min(AWAY_BLOCKS[1], len(values)))

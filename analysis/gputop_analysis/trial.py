@@ -102,8 +102,12 @@ def trial_of(record: RunRecord) -> Trial:
     from gputop_analysis.report import Report
 
     view = RunView(record)
-    findings = [one for one in Report(record).findings if one.id != "HC09"]
-    passing = [one.title for one in findings if one.id == "NU01" and one.severity != "critical"]
+    findings = [finding for finding in Report(record).findings if finding.id != "HC09"]
+    passing = [
+        finding.title
+        for finding in findings
+        if finding.id == "NU01" and finding.severity != "critical"
+    ]
     first = view.hello() or next(record.events("hello"), {})
     cut = first.get("dryrun") or {}
     layers = (int(cut["layers"]), int(cut["of"])) if cut.get("layers") and cut.get("of") else None
@@ -118,7 +122,7 @@ def trial_of(record: RunRecord) -> Trial:
         layers=layers,
         not_cut=int(cut.get("layers") or 0) if layers is None else 0,
         exit_code=run_state(record, 0)[1],
-        critical=next((one for one in findings if one.severity == "critical"), None),
+        critical=next((finding for finding in findings if finding.severity == "critical"), None),
         doubt="".join(passing),
         setup=_whole(view, layers),
     )
@@ -145,8 +149,8 @@ def timing(view: RunView) -> Timing | None:
         step_ms=medians[slowest],
         first_step_ms=float(view.per_rank[slowest].rows["wall_ns"][0]) / 1e6,
         phases_ms={name: float(rows[f"{name}_ns"].sum()) / 1e6 / count for name in wire.PHASES},
-        tokens_per_s=sum(float(one["tokens"].sum()) for one in timed.values()) / seconds,
-        samples_per_s=sum(float(one["samples"].sum()) for one in timed.values()) / seconds,
+        tokens_per_s=sum(float(rows_["tokens"].sum()) for rows_ in timed.values()) / seconds,
+        samples_per_s=sum(float(rows_["samples"].sum()) for rows_ in timed.values()) / seconds,
     )
 
 
@@ -168,8 +172,8 @@ def held(view: RunView) -> tuple[Held, ...]:
 
 def _held(series: RankSeries) -> Held:
     def peak(column: str) -> float | None:
-        most = int(series.rows[column].max())
-        return most / GIB if most > 0 else None
+        highest = int(series.rows[column].max())
+        return highest / GIB if highest > 0 else None
 
     return Held(
         series.rank, peak("peak_allocated_bytes"), peak("reserved_bytes"), peak("rss_bytes")

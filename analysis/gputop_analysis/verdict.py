@@ -28,7 +28,7 @@ def verdict(summary: RunSummary, findings: list[Finding], settled: bool = True) 
         settled: whether the findings have been looked for long enough to call a run without one
             healthy.
     """
-    serious = [one for one in findings if one.severity != "info"]
+    serious = [finding for finding in findings if finding.severity != "info"]
     if summary.state in ("ended", "lost"):
         return Verdict(_final_health(summary, serious), _final(summary, serious))
     if serious:
@@ -67,7 +67,7 @@ def _problem(serious: list[Finding]) -> str:
 def _final_health(summary: RunSummary, serious: list[Finding]) -> Health:
     if summary.ending.kind in ("failed", "lost"):
         return "failed"
-    if any(one.severity == "critical" and one.id != _EXIT for one in serious):
+    if any(finding.severity == "critical" and finding.id != _EXIT for finding in serious):
         return "critical"
     if summary.ending.kind in ("stopped", "terminated"):
         return "stopped"
@@ -75,27 +75,27 @@ def _final_health(summary: RunSummary, serious: list[Finding]) -> Health:
 
 
 def _final(summary: RunSummary, serious: list[Finding]) -> str:
-    kind = summary.ending.kind
-    if kind == "lost":
+    ending_kind = summary.ending.kind
+    if ending_kind == "lost":
         return (
             f"lost: the recorder went silent after {_steps(summary)}; `gputop attach` takes the "
             "run up again"
         )
-    if kind in ("stopped", "terminated"):
-        others = [one for one in serious if one.id != _EXIT]
-        rest = _problem(others) if others else breakdown(summary)
-        return f"{_stopped(summary)}; {rest}".removesuffix("; ")
-    if kind == "failed":
-        serious = sorted(serious, key=lambda one: not _ends_a_run(one))
+    if ending_kind in ("stopped", "terminated"):
+        other_findings = [finding for finding in serious if finding.id != _EXIT]
+        rest_text = _problem(other_findings) if other_findings else breakdown(summary)
+        return f"{_stopped(summary)}; {rest_text}".removesuffix("; ")
+    if ending_kind == "failed":
+        serious = sorted(serious, key=lambda finding: not _ends_a_run(finding))
     if serious and serious[0].id == _EXIT:  # its title begins with the exit code
         return f"ended: {_steps(summary)}, {serious[0].title}"
     how = "exit code unknown" if summary.exit_code is None else f"exit {summary.exit_code}"
-    said = (
+    text = (
         _problem(serious)
         if serious
         else breakdown(summary) or (_blind(summary) if summary.unseen else NO_STEP)
     )
-    return f"ended: {_steps(summary)}, {how}; {said}"
+    return f"ended: {_steps(summary)}, {how}; {text}"
 
 
 def _stopped(summary: RunSummary) -> str:
@@ -110,8 +110,8 @@ def _ends_a_run(one: Finding) -> bool:
 
 
 def _blind(summary: RunSummary) -> str:
-    first, *others = summary.unseen
-    more = f" (+{len(others)} more)" if others else ""
+    first, *other_ranks = summary.unseen
+    more = f" (+{len(other_ranks)} more)" if other_ranks else ""
     return f"no step can be seen, as the agent is not in {first}{more}"
 
 

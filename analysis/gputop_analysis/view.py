@@ -82,8 +82,8 @@ class RunView:
     @cached_property
     def world_size(self) -> int:
         """Ranks of the run as they say it, at least those that were seen."""
-        said = [int(h.get("world_size") or 0) for h in self.hellos.values()]
-        return max([len(self.ranks), *said])
+        told_sizes = [int(h.get("world_size") or 0) for h in self.hellos.values()]
+        return max([len(self.ranks), *told_sizes])
 
     def hello(self, rank: int | None = None) -> Hello:
         """Hello of a rank, or of the first rank."""
@@ -111,7 +111,7 @@ class RunView:
     @cached_property
     def rank_processes(self) -> dict[int, Array]:
         """Samples of each rank's own process in the window, by rank, in time order."""
-        found: dict[int, list[Array]] = {}
+        parts_by_rank: dict[int, list[Array]] = {}
         for host in self.record.hosts.values():
             rows = np.asarray(host.process.rows[-SAMPLES_AT_MOST:])
             wanted = (rows["kind"] == PROCESS_RANK) & (rows["t_ns"] >= self.from_ns)
@@ -122,9 +122,11 @@ class RunView:
                 if len(places)
                 else ()
             ):
-                mine = part[rows["pid"][part] == rows["pid"][part[-1]]]
-                found.setdefault(int(rows["rank"][part[0]]), []).append(rows.take(mine))
-        return {rank: parts[0] for rank, parts in found.items()}
+                newest_rows = part[rows["pid"][part] == rows["pid"][part[-1]]]
+                parts_by_rank.setdefault(int(rows["rank"][part[0]]), []).append(
+                    rows.take(newest_rows)
+                )
+        return {rank: parts[0] for rank, parts in parts_by_rank.items()}
 
     def host_of(self, rank: int) -> str:
         """Name of the host a rank runs on."""

@@ -43,10 +43,10 @@ def mean_wait_ms(view: RunView, rank: int) -> float:
     hidden, called = hidden_wait_ms(view, rank), view.per_rank[rank].mean_ms("comm_ns")
     if hidden == hidden or called:
         return float(np.nansum((hidden, called)))
-    found = waits(view) if any(True for _ in view.events("flight_recorder", rank=rank)) else None
-    if found is None or rank not in found.ranks:
+    waits_ = waits(view) if any(True for _ in view.events("flight_recorder", rank=rank)) else None
+    if waits_ is None or rank not in waits_.ranks:
         return float("nan")
-    return float(found.ms[:, found.ranks.index(rank)].mean())
+    return float(waits_.ms[:, waits_.ranks.index(rank)].mean())
 
 
 def hidden_wait_ms(view: RunView, rank: int) -> float:
@@ -65,13 +65,13 @@ def straggling_shares(view: RunView) -> dict[int, float]:
     """By rank, the part of its wait that goes beyond the wait of the rank that waits least in the
     same step.
     """
-    found = waits(view)
-    if found is None:
+    waits_ = waits(view)
+    if waits_ is None:
         return {}
-    least, own = found.ms.min(axis=1).mean(), found.ms.mean(axis=0)
-    shares = 1 - least / np.maximum(own, 1e-12)
+    least_ms, own_ms = waits_.ms.min(axis=1).mean(), waits_.ms.mean(axis=0)
+    shares = 1 - least_ms / np.maximum(own_ms, 1e-12)
     return {
-        rank: float(np.clip(share, 0, 1)) for rank, share in zip(found.ranks, shares, strict=True)
+        rank: float(np.clip(share, 0, 1)) for rank, share in zip(waits_.ranks, shares, strict=True)
     }
 
 
@@ -164,13 +164,13 @@ def _bucket_means(
     buckets, width = len(edges) - 1, int(edges[1] - edges[0])
     counts = np.empty((buckets, len(rows)))
     means = [np.empty((buckets, len(rows))) for _ in columns]
-    for place, one in enumerate(rows):
-        at = (one["step"].astype(np.int64) - edges[0]) // width
+    for index, row in enumerate(rows):
+        at = (row["step"].astype(np.int64) - edges[0]) // width
         inside = (at >= 0) & (at < buckets)
         at = at[inside]
-        counts[:, place] = np.bincount(at, minlength=buckets)
+        counts[:, index] = np.bincount(at, minlength=buckets)
         for mean, column in zip(means, columns, strict=True):
-            mean[:, place] = np.bincount(at, weights=one[column][inside], minlength=buckets)
+            mean[:, index] = np.bincount(at, weights=row[column][inside], minlength=buckets)
     return counts, [mean / np.maximum(counts, 1e-9) for mean in means]
 
 
@@ -201,12 +201,12 @@ def _from_arrivals(view: RunView, common: Aligned) -> Waits | None:
         np.searchsorted(ends, times[:, 0]), return_inverse=True, return_counts=True
     )
     sums = np.stack([np.bincount(step_of, weights=column) for column in waited.T], axis=1)
-    whole = counts >= np.median(
+    complete = counts >= np.median(
         counts
     )  # a dump of the newest collectives begins and ends within a step
-    if np.count_nonzero(whole) < 10:
+    if np.count_nonzero(complete) < 10:
         return None
-    return Waits(sums[whole] / 1e6, common.ranks, ARRIVALS)
+    return Waits(sums[complete] / 1e6, common.ranks, ARRIVALS)
 
 
 def _arrivals(view: RunView, rank: int) -> dict[tuple[str, int], int]:

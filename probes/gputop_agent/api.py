@@ -78,17 +78,17 @@ def log(values):
     """Send numbers of the script's own, at most ten times a second; what comes faster
     is dropped.
     """
-    now = monotonic_ns()
-    if now - _named.last_log_ns < _LOG_PERIOD_NS:
+    now_ns = monotonic_ns()
+    if now_ns - _named.last_log_ns < _LOG_PERIOD_NS:
         return
-    _named.last_log_ns = now
-    found = {}
+    _named.last_log_ns = now_ns
+    scalars = {}
     for name, value in list(values.items())[:_MAX_VALUES]:
         number = _number(str(name), value)
         if number is not None:
-            found[str(name)] = number
-    if found:
-        transport.send_event("log", step=current.step(), values=found)
+            scalars[str(name)] = number
+    if scalars:
+        transport.send_event("log", step=current.step(), values=scalars)
 
 
 def flush(now_s):

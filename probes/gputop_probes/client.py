@@ -49,9 +49,9 @@ def send_to(
 ) -> dict[str, Any] | None:
     """Send one command to the recorder that listens at ``path``. Never raises on a dead one."""
     message = wire.MSG_COMMAND + json.dumps(command).encode()
-    kind = socket.SOCK_STREAM if stream else socket.SOCK_SEQPACKET
+    socket_type = socket.SOCK_STREAM if stream else socket.SOCK_SEQPACKET
     try:
-        with socket.socket(socket.AF_UNIX, kind) as connection:
+        with socket.socket(socket.AF_UNIX, socket_type) as connection:
             connection.settimeout(timeout_s)
             _connect(connection, path)
             connection.send(_LENGTH.pack(len(message)) + message if stream else message)
@@ -83,5 +83,5 @@ def _read_answer(connection: socket.socket, stream: bool) -> dict[str, Any] | No
         data = data[4:]
     if data[:1] != wire.MSG_COMMAND:
         return None
-    found = json.loads(data[1:])
-    return found if isinstance(found, dict) else None
+    answer = json.loads(data[1:])
+    return answer if isinstance(answer, dict) else None

@@ -39,17 +39,17 @@ def record_exit(run_dir: Path, exit_code: int, *, host_dir: Path | None = None) 
 
         host_dir = layout.host_dir(run_dir, locations.host_name())
     try:
-        held = lock.acquire(host_dir, timeout_s=3.0)
+        lock_file = lock.acquire(host_dir, timeout_s=3.0)
         state = read_state(host_dir)
         if not state:
             return
         _write_end(run_dir, host_dir, state, exit_code)
-        if held is not None and state.get("socket"):
+        if lock_file is not None and state.get("socket"):
             Path(state["socket"]).unlink(missing_ok=True)
     except OSError:
         return
-    if held is not None:
-        os.close(held)
+    if lock_file is not None:
+        os.close(lock_file)
 
 
 def truncate_torn_line(path: Path) -> None:

@@ -89,12 +89,12 @@ class RunHandle:
         while True:
             self.tend_output()
             self._find_out()
-            left = deadline - time.monotonic()
+            seconds_left = deadline - time.monotonic()
             if self._exit_code is not None:
                 self._reap_recorder()
-            if self._exit_code is not None or left <= 0:
+            if self._exit_code is not None or seconds_left <= 0:
                 return self._exit_code
-            self._sleep(min(left, _POLL_S))
+            self._sleep(min(seconds_left, _POLL_S))
 
     def show_output(self) -> None:
         """Show the command's output on our own streams from now on, if it is not shown
@@ -243,12 +243,12 @@ class RunHandle:
         command that ended.
         """
         status = procfs.zombie_wait_status(self.pid)
-        now = time.monotonic()
+        now_s = time.monotonic()
         if status is None:
             self._gone_since = None
             return None
-        self._gone_since = self._gone_since or now
-        return _exit_code(status) if now - self._gone_since > _GRACE_S else None
+        self._gone_since = self._gone_since or now_s
+        return _exit_code(status) if now_s - self._gone_since > _GRACE_S else None
 
     def _forget_recorder(self) -> None:
         assert self._report is not None
@@ -292,9 +292,9 @@ class RunHandle:
         if procfs.alive(self.pid, self._start_ticks):
             self._gone_since = None
             return None
-        now = time.monotonic()
-        self._gone_since = self._gone_since or now
-        return UNKNOWN_EXIT if now - self._gone_since > _GRACE_S else None
+        now_s = time.monotonic()
+        self._gone_since = self._gone_since or now_s
+        return UNKNOWN_EXIT if now_s - self._gone_since > _GRACE_S else None
 
 
 def _exit_code(wait_status: int) -> int:

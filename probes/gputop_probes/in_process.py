@@ -76,11 +76,11 @@ def join(words: list[str], run_dir: Path | None, name: str, version: str) -> Joi
     launcher = _launcher()
     if launcher is None:
         return _start(words, run_dir, (name, version), os.getpid())
-    with _meeting(launcher) as place:
-        joined = _found(place)
+    with _meeting(launcher) as meeting:
+        joined = _found(meeting)
         if joined is None:
             joined = _start(words, run_dir, (name, version), launcher)
-            place.write_text(json.dumps({**joined._asdict(), "run_dir": str(joined.run_dir)}))
+            meeting.write_text(json.dumps({**joined._asdict(), "run_dir": str(joined.run_dir)}))
         return joined
 
 
@@ -115,17 +115,17 @@ def _launcher() -> int | None:
 @contextlib.contextmanager
 def _meeting(launcher: int) -> Iterator[Path]:
     """A file of this launcher's ranks, locked."""
-    found = procfs.stat(launcher)
-    start_ticks = found.start_ticks if found else 0
+    launcher_stat = procfs.stat(launcher)
+    start_ticks = launcher_stat.start_ticks if launcher_stat else 0
     root = next(iter(locations.new_fallback_roots()), None)
     if root is None:
         raise StartError("no folder of this user's where the ranks could meet")
     _sweep(root.parent)
-    place = root.parent / f"ranks-{launcher}-{start_ticks}.json"
-    lock = open_private(place.with_suffix(".lock"), os.O_RDWR)
+    meeting_file = root.parent / f"ranks-{launcher}-{start_ticks}.json"
+    lock = open_private(meeting_file.with_suffix(".lock"), os.O_RDWR)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        yield place
+        yield meeting_file
     finally:
         os.close(lock)
 
@@ -204,5 +204,5 @@ def _start_recorder(words: list[Any]) -> dict[str, Any]:
 
 def _clock_offset_ns() -> int:
     """Of an earlier run of this process, whose guest has taken it over; else a new one."""
-    given = os.environ.get(wire.ENV_CLOCK_OFFSET, "")
-    return int(given) if given.isdigit() else time.time_ns() - time.monotonic_ns()
+    text = os.environ.get(wire.ENV_CLOCK_OFFSET, "")
+    return int(text) if text.isdigit() else time.time_ns() - time.monotonic_ns()

@@ -62,9 +62,9 @@ class Inherited(NamedTuple):
         """
         for number in (*HELD, signal.SIGCHLD, *_SET_BY_PYTHON):
             signal.signal(number, signal.SIG_IGN if number in self.ignored else signal.SIG_DFL)
-        for kind, limits in self.limits.items():
+        for limit, limits in self.limits.items():
             try:
-                resource.setrlimit(kind, limits)
+                resource.setrlimit(limit, limits)
             except (OSError, ValueError):
                 pass
         os.umask(self.umask)
@@ -89,13 +89,13 @@ def hold() -> Inherited:
 
 def _raise_limits() -> dict[int, tuple[int, int]]:
     changed = {}
-    for kind in _LIMITS:
-        soft, hard = resource.getrlimit(kind)
-        wanted = _DESCRIPTORS if kind == resource.RLIMIT_NOFILE else resource.RLIM_INFINITY
+    for limit in _LIMITS:
+        soft, hard = resource.getrlimit(limit)
+        wanted = _DESCRIPTORS if limit == resource.RLIMIT_NOFILE else resource.RLIM_INFINITY
         if soft == resource.RLIM_INFINITY or 0 < wanted <= soft:
             continue
-        if _set_limit(kind, wanted, hard):
-            changed[kind] = (soft, hard)
+        if _set_limit(limit, wanted, hard):
+            changed[limit] = (soft, hard)
     return changed
 
 

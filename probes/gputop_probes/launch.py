@@ -94,7 +94,7 @@ def _start(spec: RunSpec, meanwhile: Callable[[], None] | None, before: Inherite
     if meanwhile is not None:
         meanwhile()
     try:
-        greeting, rest = _greeting(report, fate)
+        greeting, remainder = _greeting(report, fate)
     except StartError:
         os.close(report)
         os.waitpid(pid, 0)
@@ -110,7 +110,7 @@ def _start(spec: RunSpec, meanwhile: Callable[[], None] | None, before: Inherite
         greeting,
         recorder_pid=pid,
         report=report,
-        unread=rest,
+        unread=remainder,
         fate=fate,
         output=opened.output,
         console=opened.console,
@@ -239,8 +239,8 @@ def _greeting(report: int, fate: Fate | None) -> tuple[dict[str, Any], bytes]:
     line, _, buffer = buffer.partition(b"\n")
     message = json.loads(line)
     if "error" in message:
-        kind = RecordingImpossible if message.get("impossible") else StartError
-        raise kind(message["error"], message["exit_code"])
+        error_type = RecordingImpossible if message.get("impossible") else StartError
+        raise error_type(message["error"], message["exit_code"])
     return message, buffer
 
 
@@ -253,11 +253,11 @@ def _greeting_of_orphan(fate: Fate | None) -> dict[str, Any]:
         raise RecordingImpossible(
             "the recorder ended before it could start the command: this is a bug in gputop", 1
         )
-    found = procfs.stat(pid)
+    stat = procfs.stat(pid)
     return {
         "command_pid": pid,
         "command_pgid": pid,
-        "command_start_ticks": found.start_ticks if found else 0,
+        "command_start_ticks": stat.start_ticks if stat else 0,
     }
 
 

@@ -71,9 +71,9 @@ def fallback_roots() -> Iterator[Path]:
     this user's alone.
     """
     for folder in _temporary_folders():
-        for place in [_own_folder(folder), *_spare_folders(folder)]:
-            if is_private(place):
-                yield place / "runs"
+        for folder_ in [_own_folder(folder), *_spare_folders(folder)]:
+            if is_private(folder_):
+                yield folder_ / "runs"
 
 
 def new_fallback_roots() -> Iterator[Path]:
@@ -82,9 +82,9 @@ def new_fallback_roots() -> Iterator[Path]:
     Where somebody else has taken the usual name, one that nobody can foresee.
     """
     for folder in _temporary_folders():
-        place = _private_place(folder)
-        if place is not None:
-            yield place / "runs"
+        private = _private_place(folder)
+        if private is not None:
+            yield private / "runs"
 
 
 def _private_place(folder: str) -> Path | None:
@@ -145,9 +145,9 @@ def socket_paths(run_id: str) -> Iterator[Path]:
         room = MAX_SOCKET_PATH - len(os.fsencode(f"{_spare_folder(folder)}/.sock"))
         if room < _SHORTEST_ID:
             continue
-        place = _private_place(folder)
-        if place is not None:
-            yield place / f"{run_id[-room:]}.sock"
+        private = _private_place(folder)
+        if private is not None:
+            yield private / f"{run_id[-room:]}.sock"
 
 
 def private_directory(path: Path) -> Path:

@@ -108,7 +108,7 @@ class Output:
         self._spawns += 1
         self._cells[keeper.KEEPER_PID] = self._cells[keeper.PASSES_ON] = 0
         used = self._descriptors()
-        numbers = {descriptor: max(used) + 1 + place for place, descriptor in enumerate(used)}
+        numbers = {descriptor: max(used) + 1 + number for number, descriptor in enumerate(used)}
         pid = _spawn(self._words(numbers), numbers) if self._spawns <= _SPAWNS else None
         self._children.append(_fork(self._words({}), used) if pid is None else pid)
 
@@ -291,11 +291,11 @@ class Output:
         """One that is stopped for good, or that a recorder started while we could not: it cannot
         pass output on.
         """
-        found = procfs.stat(self._cells[keeper.KEEPER_PID])
-        now = time.monotonic()
-        stopped = found is not None and found.state in "Tt"
-        self._stopped_since = (self._stopped_since or now) if stopped else None
-        hung = self._stopped_since is not None and now - self._stopped_since > _STOPPED_S
+        keeper_stat = procfs.stat(self._cells[keeper.KEEPER_PID])
+        now_s = time.monotonic()
+        stopped = keeper_stat is not None and keeper_stat.state in "Tt"
+        self._stopped_since = (self._stopped_since or now_s) if stopped else None
+        hung = self._stopped_since is not None and now_s - self._stopped_since > _STOPPED_S
         mute = (
             any(route.target >= 0 for route in self.routes)
             and self._cells[keeper.PASSES_ON] == keeper.MUTE

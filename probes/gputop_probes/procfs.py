@@ -97,11 +97,11 @@ def alive(pid: int, start_ticks: int | None = None) -> bool:
     """Whether the process runs (a zombie does not); with ``start_ticks``, that very one and no
     later namesake.
     """
-    found = stat(pid)
+    stat_ = stat(pid)
     return (
-        found is not None
-        and found.state not in "ZX"
-        and start_ticks in (None, 0, found.start_ticks)
+        stat_ is not None
+        and stat_.state not in "ZX"
+        and start_ticks in (None, 0, stat_.start_ticks)
     )
 
 

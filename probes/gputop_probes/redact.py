@@ -126,13 +126,13 @@ def anything(value: Any, name: str = "") -> Any:
         return named(name, value) if name else text(value)
     if isinstance(value, dict):
         return {
-            text(key) if isinstance(key, str) else key: anything(one, str(key))
-            for key, one in value.items()
+            text(key) if isinstance(key, str) else key: anything(item, str(key))
+            for key, item in value.items()
         }
     if isinstance(value, (list, tuple)):
         if name in ("argv", "command"):
             return command([str(word) for word in value])
-        return [anything(one) for one in value]
+        return [anything(item) for item in value]
     return value
 
 
@@ -170,14 +170,14 @@ def _token_kind(last: str, earlier: str, words: list[str]) -> str:
 
 def _holds(name: str, value: str) -> bool:
     """Whether a value under this name is a secret."""
-    kind = _kind(name)
-    if kind == "password":
+    secret_kind = _kind(name)
+    if secret_kind == "password":
         return not re.fullmatch(r"(?i)true|false|none|null", value)
-    if kind == "secret":
+    if secret_kind == "secret":
         return (
             not _compiled(_PLAIN).fullmatch(value) and not _compiled(_PATH).fullmatch(value)
         ) or _is_random(value)
-    return kind == "key" and _is_random(value)
+    return secret_kind == "key" and _is_random(value)
 
 
 def _is_random(value: str) -> bool:
@@ -186,7 +186,7 @@ def _is_random(value: str) -> bool:
     """
     if re.fullmatch(r"[0-9a-f]{32,}", value):
         return True
-    kinds = sum(bool(re.search(kind, value)) for kind in ("[a-z]", "[A-Z]", "[0-9]"))
+    kinds = sum(bool(re.search(pattern, value)) for pattern in ("[a-z]", "[A-Z]", "[0-9]"))
     return (
         len(value) >= 16
         and kinds == 3
@@ -225,7 +225,7 @@ def _is_password_like(value: str) -> bool:
     """Letters and digits, or signs, mixed as no size, name, path or version is."""
     if len(value) < 6 or "=" in value.rstrip("=") or _compiled(_NO_PASSWORD).fullmatch(value):
         return False
-    kinds = [bool(re.search(kind, value)) for kind in ("[a-zA-Z]", "[0-9]", "[!@#$%^&*]")]
+    kinds = [bool(re.search(pattern, value)) for pattern in ("[a-zA-Z]", "[0-9]", "[!@#$%^&*]")]
     return sum(kinds) >= 2
 
 
@@ -307,13 +307,13 @@ def _without_named(value: str) -> str:
     """
     parts: list[str] = []
     at = 0
-    while found := _compiled(_NAMED).search(value, at):
-        end = found.end()
+    while match := _compiled(_NAMED).search(value, at):
+        end = match.end()
         parts.append(value[at:end])
-        said = _compiled(_VALUE).match(value, end) if _kind(found["name"]) else None
-        if said is not None and (found["sign"] in ":=" or found["name"].startswith("-")):
-            parts.append(_hidden(found["name"], said.group()))
-            end = said.end()
+        value_match = _compiled(_VALUE).match(value, end) if _kind(match["name"]) else None
+        if value_match is not None and (match["sign"] in ":=" or match["name"].startswith("-")):
+            parts.append(_hidden(match["name"], value_match.group()))
+            end = value_match.end()
         at = end
     return "".join(parts) + value[at:]
 

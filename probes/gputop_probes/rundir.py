@@ -124,12 +124,12 @@ def _join(path: Path, manifest: dict[str, Any]) -> RunDir:
         )
     if layout.host_dir(path, host).exists():
         busy = lock.held(layout.host_dir(path, host))
-        what = (
+        reason = (
             "is being recorded by another gputop right now"
             if busy
             else "already holds a run of this host"
         )
-        raise StartError(f"{path} {what}: give --run-dir a new directory")
+        raise StartError(f"{path} {reason}: give --run-dir a new directory")
     if not _others_running(path):
         raise StartError(f"{path} already holds a finished run: give --run-dir a new directory")
     RecordWriter.create(path, host, manifest).close()
@@ -146,9 +146,9 @@ def _others_running(path: Path) -> bool:
 def _read_manifest(path: Path) -> dict[str, Any] | None:
     """The manifest; the host that writes it may be half-way through."""
     for _ in range(20):
-        found = _read_json(path / "run.json")
-        if found is not None:
-            return found
+        manifest = _read_json(path / "run.json")
+        if manifest is not None:
+            return manifest
         time.sleep(0.1)
     return None
 

@@ -71,8 +71,8 @@ def list_runs() -> list[RunInfo]:
     """All runs of the runs directory and of its fallbacks, newest first; what is no record is left
     out.
     """
-    found = [info for path in _candidates() if (info := read_run(path)) is not None]
-    return sorted(found, key=lambda run: run.started_ns, reverse=True)
+    runs = [info for path in _candidates() if (info := read_run(path)) is not None]
+    return sorted(runs, key=lambda run: run.started_ns, reverse=True)
 
 
 def read_run(path: Path) -> RunInfo | None:
@@ -174,10 +174,10 @@ def find_run(name: str) -> Path:
 
 
 def _before_last(back: int, name: str) -> Path:
-    found = list_runs()
-    if back >= len(found):
-        raise RunNotFound(f"no run {name!r}: there are {len(found)}, see `gputop runs`")
-    return found[back].path
+    runs = list_runs()
+    if back >= len(runs):
+        raise RunNotFound(f"no run {name!r}: there are {len(runs)}, see `gputop runs`")
+    return runs[back].path
 
 
 def host_state(host_dir: Path, state: dict[str, Any]) -> str:
@@ -225,13 +225,13 @@ def require_living_command(run_dir: Path, state: dict[str, Any]) -> None:
 
 
 def _candidates() -> list[Path]:
-    found: list[Path] = []
+    candidates: list[Path] = []
     for root in (locations.runs_root(), *locations.fallback_roots()):
         try:
-            found += [path for path in root.iterdir() if exists(path / "run.json")]
+            candidates += [path for path in root.iterdir() if exists(path / "run.json")]
         except OSError:
             continue
-    return found
+    return candidates
 
 
 def _last(candidates: list[Path]) -> Path:

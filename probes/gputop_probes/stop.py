@@ -31,9 +31,9 @@ class Escalation:
 
     def next_signal(self) -> int:
         """The signal for one more press."""
-        now = time.monotonic()
-        self._presses = self._presses + 1 if now - self._last <= ESCALATION_WINDOW_S else 1
-        self._last = now
+        now_s = time.monotonic()
+        self._presses = self._presses + 1 if now_s - self._last <= ESCALATION_WINDOW_S else 1
+        self._last = now_s
         return self._ladder[min(self._presses, len(self._ladder)) - 1]
 
 
@@ -57,15 +57,13 @@ def processes(run_id: str, pgid: int, known: Iterable[int] = ()) -> list[int]:
     known before.
     """
     stats = {
-        pid: found
-        for pid in procfs.pids()
-        if (found := procfs.stat(pid)) and found.state not in "ZX"
+        pid: stat for pid in procfs.pids() if (stat := procfs.stat(pid)) and stat.state not in "ZX"
     }
-    ours = {pid for pid, found in stats.items() if found.pgid == pgid or _marked(pid, run_id)}
+    ours = {pid for pid, stat in stats.items() if stat.pgid == pgid or _marked(pid, run_id)}
     ours |= {pid for pid in known if pid in stats}
     growing = True
     while growing:
-        children = {pid for pid, found in stats.items() if found.ppid in ours} - ours
+        children = {pid for pid, stat in stats.items() if stat.ppid in ours} - ours
         ours |= children
         growing = bool(children)
     return sorted(ours - {os.getpid(), os.getppid()})
@@ -85,8 +83,8 @@ def suspend(run_id: str, pgid: int, known: Iterable[int] = ()) -> list[int]:
     """
     suspended = []
     for pid in processes(run_id, pgid, known):
-        found = procfs.stat(pid)
-        if found is None or found.state in "Tt" or procfs.ignores(pid, signal.SIGTSTP):
+        stat = procfs.stat(pid)
+        if stat is None or stat.state in "Tt" or procfs.ignores(pid, signal.SIGTSTP):
             continue
         catches = procfs.catches(pid, signal.SIGTSTP)
         _quietly(os.kill, pid, signal.SIGTSTP if catches else signal.SIGSTOP)
@@ -99,13 +97,13 @@ def terminate(run_id: str, pgid: int, known: Iterable[int] = (), grace_s: float 
     who was left.
     """
     known = list(known)
-    left = processes(run_id, pgid, known)
-    _wait_for(left, _DYING_S)  # those that the last signal reached are on their way
-    left = [pid for pid in left if procfs.alive(pid)]
-    kill_all(left, signal.SIGTERM)
-    _wait_for(left, grace_s)
-    kill_all(processes(run_id, pgid, known) if left else [], signal.SIGKILL)
-    return left
+    remaining = processes(run_id, pgid, known)
+    _wait_for(remaining, _DYING_S)  # those that the last signal reached are on their way
+    remaining = [pid for pid in remaining if procfs.alive(pid)]
+    kill_all(remaining, signal.SIGTERM)
+    _wait_for(remaining, grace_s)
+    kill_all(processes(run_id, pgid, known) if remaining else [], signal.SIGKILL)
+    return remaining
 
 
 def _wait_for(pids: list[int], seconds: float) -> None:

@@ -71,27 +71,27 @@ def _links(
     for a in range(count):
         for b in range(a + 1, count):
             if b < len(devices):
-                found = _between_gpus(nvml, devices, gpus, joined=joined, a=a, b=b)
+                link = _between_gpus(nvml, devices, gpus, joined=joined, a=a, b=b)
             else:
-                found = _between(_place(gpus, nics, a), _place(gpus, nics, b), root)
-            codes[a][b] = codes[b][a] = found
+                link = _between(_place(gpus, nics, a), _place(gpus, nics, b), root)
+            codes[a][b] = codes[b][a] = link
     return codes
 
 
 def _nvlinks(nvml: Nvml, device: Any) -> dict[str, int]:
     """Active links by what they lead to: the bus id of a GPU, or ``switch``."""
-    found: dict[str, int] = {}
+    links: dict[str, int] = {}
     for link in range(_MOST_LINKS):
         if nvml.ask("nvmlDeviceGetNvLinkState", device, link, default=0) != 1:
             continue
-        kind = nvml.ask("nvmlDeviceGetNvLinkRemoteDeviceType", device, link, default=None)
+        link_type = nvml.ask("nvmlDeviceGetNvLinkRemoteDeviceType", device, link, default=None)
         remote = nvml.ask("nvmlDeviceGetNvLinkRemotePciInfo", device, link, default=None)
-        if kind == _TO_SWITCH:
-            found["switch"] = found.get("switch", 0) + 1
-        elif remote is not None and kind in (_TO_GPU, None):
+        if link_type == _TO_SWITCH:
+            links["switch"] = links.get("switch", 0) + 1
+        elif remote is not None and link_type in (_TO_GPU, None):
             bus = _bus_id(remote)
-            found[bus] = found.get(bus, 0) + 1
-    return found
+            links[bus] = links.get(bus, 0) + 1
+    return links
 
 
 def _between_gpus(
@@ -111,7 +111,7 @@ def _place(gpus: list[Any], nics: list[Any], index: int) -> dict[str, Any]:
 
 def _between(first: dict[str, Any], second: dict[str, Any], root: Path) -> str:
     """PCIe distance of two devices from their paths in sysfs: how many bridges lie between them."""
-    paths = [_pci_path(root, one["pci"]) for one in (first, second)]
+    paths = [_pci_path(root, gpu["pci"]) for gpu in (first, second)]
     if not all(paths):
         return "SYS"
     if paths[0][0] != paths[1][0]:
@@ -141,11 +141,11 @@ def network_cards(root: Path = Path("/sys")) -> list[dict[str, Any]]:
     not told.
     """
     cards = [_infiniband(card) for card in sorted((root / "class/infiniband").glob("*"))]
-    found = [card for card in cards if card is not None]
-    return found or [
-        one
+    cards_found = [card for card in cards if card is not None]
+    return cards_found or [
+        card_
         for path in sorted((root / "class/net").glob("*"))
-        if (one := _ethernet(path)) is not None
+        if (card_ := _ethernet(path)) is not None
     ]
 
 
@@ -155,7 +155,7 @@ def _infiniband(card: Path) -> dict[str, Any] | None:
     if not up:
         return None
     layers = {_read(port / "link_layer") for port in up}
-    kind = (
+    fabric_kind = (
         "EFA"
         if card.name.startswith(("efa", "rdmap"))
         else "InfiniBand"
@@ -163,7 +163,7 @@ def _infiniband(card: Path) -> dict[str, Any] | None:
         else "RoCE"
     )
     gbit = sum(_number(_read(port / "rate")) for port in up)
-    return {"name": card.name, "kind": kind, "gbit": gbit, **_where(card / "device")}
+    return {"name": card.name, "kind": fabric_kind, "gbit": gbit, **_where(card / "device")}
 
 
 def _ethernet(interface: Path) -> dict[str, Any] | None:
@@ -194,12 +194,12 @@ def _fabric(nvml: Nvml, devices: list[Any]) -> dict[str, Any] | None:
             if info is not None
             else None
         )
-        told = info if answered is None or isinstance(answered, int) else answered
-        if told is None or int(getattr(told, "state", 0)) != _FABRIC_COMPLETED:
+        state = info if answered is None or isinstance(answered, int) else answered
+        if state is None or int(getattr(state, "state", 0)) != _FABRIC_COMPLETED:
             return None
-        uuid = bytes(getattr(told, "clusterUuid", b"")).hex()
+        uuid = bytes(getattr(state, "clusterUuid", b"")).hex()
         return (
-            {"cluster": uuid, "clique": int(getattr(told, "cliqueId", 0))}
+            {"cluster": uuid, "clique": int(getattr(state, "cliqueId", 0))}
             if uuid.strip("0")
             else None
         )
@@ -208,10 +208,10 @@ def _fabric(nvml: Nvml, devices: list[Any]) -> dict[str, Any] | None:
 
 def _without_p2p(nvml: Nvml, devices: list[Any]) -> list[list[int]]:
     """Pairs of GPUs that cannot read each other's memory."""
-    kind = getattr(nvml.module, "NVML_P2P_CAPS_INDEX_READ", 0)
+    capability = getattr(nvml.module, "NVML_P2P_CAPS_INDEX_READ", 0)
     pairs = [(a, b) for a in range(len(devices)) for b in range(a + 1, len(devices))]
     answers = [
-        (a, b, nvml.ask("nvmlDeviceGetP2PStatus", devices[a], devices[b], kind, default=0))
+        (a, b, nvml.ask("nvmlDeviceGetP2PStatus", devices[a], devices[b], capability, default=0))
         for a, b in pairs
     ]
     return [[a, b] for a, b, status in answers if status != 0]

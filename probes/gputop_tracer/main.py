@@ -16,14 +16,14 @@ from .progress import NO_LIBRARY, say
 
 def main(arguments: Optional[List[str]] = None) -> int:
     """Trace what the arguments ask for, a model or a script; the exit code."""
-    given = sys.argv[1:] if arguments is None else arguments
-    if given and not given[0].startswith("-"):
+    words = sys.argv[1:] if arguments is None else arguments
+    if words and not words[0].startswith("-"):
         from gputop_tracer.script import command
 
-        return command.main(given)
-    if given[:1] == ["--probe"]:
-        return _probe(list(given[1:]))
-    options = parser().parse_args(given)
+        return command.main(words)
+    if words[:1] == ["--probe"]:
+        return _probe(list(words[1:]))
+    options = parser().parse_args(words)
     with open(options.setup, encoding="utf-8") as text:
         setup = json.load(text)
     try:

@@ -95,28 +95,28 @@ class Job:
             )
             losses.of_kernel(self.model, fused.cross_entropy)
             self.rotary = fused.rotary(self.model)
-        kind = setup.get("loss") or "plain"
-        if kind != "plain" and not losses.fuse(self.model, kind, self.tracker.operator):
+        loss_kind = setup.get("loss") or "plain"
+        if loss_kind != "plain" and not losses.fuse(self.model, loss_kind, self.tracker.operator):
             self.notes.append(
                 "%s has no head over a vocabulary that a %s loss could take"
-                % (config.model_type, kind)
+                % (config.model_type, loss_kind)
             )
         self.make_batch = lambda: ((), self._batch(config))
         if heads.task(config) == "image_text":
             self.below = Knowing(lambda: self.tracker.phase in LOSS_PHASES)
-            seen = vision.inputs(config, setup)
-            self.make_batch = lambda: ((), vision.fake(self.mode, seen))
+            vision_inputs = vision.inputs(config, setup)
+            self.make_batch = lambda: ((), vision.fake(self.mode, vision_inputs))
 
     def _batch(self, config: Any) -> Dict[str, Any]:
-        found = heads.batch(config, self.setup)
+        inputs = heads.batch(config, self.setup)
         if pipeline.stages(self.setup) == 1:
-            return found
+            return inputs
         hidden = int(build.text_config(config).hidden_size)
         chunk = getattr(self.loop, "chunk", 0)
         begins = pipeline.number(self.setup) == chunk == 0
         last = pipeline.is_last(self.setup) and chunk == interleaved.chunks(self.setup) - 1
         return pipeline.inputs(
-            found,
+            inputs,
             hidden,
             build.compute_dtype(self.setup),
             setup=self.setup,
@@ -143,8 +143,10 @@ class Job:
         try:
             return factory.batch_maker(self.model, None, self.setup)
         except factory.NoBatchError as error:
-            what = str(error).partition("?")[0]
-            raise factory.NoBatchError("%s? Give `inputs`, what one call takes" % what) from error
+            problem = str(error).partition("?")[0]
+            raise factory.NoBatchError(
+                "%s? Give `inputs`, what one call takes" % problem
+            ) from error
 
     def prepare(self) -> None:
         """Freeze, adapt, checkpoint; all on the meta device."""
@@ -155,8 +157,8 @@ class Job:
             if tensor_parallel.degree(self.setup) > 1:
                 tensor_parallel.split(self.model, self.setup, self.notes)
             if pipeline.stages(self.setup) > 1:
-                kind = interleaved if interleaved.chunks(self.setup) > 1 else pipeline
-                self.model = kind.cut(self.model, self.setup, self.notes)
+                schedule = interleaved if interleaved.chunks(self.setup) > 1 else pipeline
+                self.model = schedule.cut(self.model, self.setup, self.notes)
             parts.freeze(self.model, self.setup.get("freeze") or ())
             self.model = adapters.adapt(self.model, self.setup, self.tracker, self.notes)
             checkpointing.apply(self.model, self.setup, self.notes)
@@ -184,8 +186,8 @@ class Job:
             loop = self.loop = self._loop(trained)
             loop.autocast = None if wrappers.casts(setup) else autocast_dtype(setup)
             loop.on_host = bool(setup.get("offload_activations"))
-            own = setup.get("optimizer_in_backward") or zero.stage_of(setup)
-            loop.clip = bool(setup.get("clip_grad", True)) and not own
+            steps_itself = setup.get("optimizer_in_backward") or zero.stage_of(setup)
+            loop.clip = bool(setup.get("clip_grad", True)) and not steps_itself
             loop.accumulation = int(setup.get("accumulation") or 1)
             loop.in_flight = pipeline.in_flight(setup)
             if loop.in_flight == 1:
@@ -195,11 +197,11 @@ class Job:
             self._write_meta(trained)
 
     def _loop(self, trained: List[Any]) -> Loop:
-        given = self.tracker, self.model, self._optimizer(trained), self.make_batch
+        arguments = self.tracker, self.model, self._optimizer(trained), self.make_batch
         return (
-            InterleavedLoop(self.setup, *given)
+            InterleavedLoop(self.setup, *arguments)
             if interleaved.chunks(self.setup) > 1
-            else Loop(*given)
+            else Loop(*arguments)
         )
 
     @property
@@ -293,8 +295,8 @@ def refuse(setup: Dict[str, Any]) -> List[str]:
         )
     if setup.get("roles"):
         raise ValueError("several models on one GPU (RLHF) are not traced: use the formula tier")
-    for asked in _untraced(setup):
-        raise ValueError("%s is not traced: use the formula tier" % asked)
+    for feature in _untraced(setup):
+        raise ValueError("%s is not traced: use the formula tier" % feature)
     notes = []
     if setup.get("compile"):
         notes.append("torch.compile is left out: the memory is that of the eager step")
@@ -305,32 +307,34 @@ def refuse(setup: Dict[str, Any]) -> List[str]:
 
 def _untraced(setup: Dict[str, Any]) -> List[str]:
     """What is asked for and would not change the trace."""
-    found = []
+    untraced = []
     if setup.get("lengths") == "varied":
-        found.append("lengths varied")
+        untraced.append("lengths varied")
     if setup.get("modules_to_save"):
-        found.append("modules to save (%s)" % ", ".join(setup["modules_to_save"]))
+        untraced.append("modules to save (%s)" % ", ".join(setup["modules_to_save"]))
     older = losses.version(setup.get("bitsandbytes") or "")
     if setup.get("quantized") and older and older < _KEEPS_NO_INPUTS:
-        found.append("bitsandbytes %s" % setup["bitsandbytes"])
-    return found
+        untraced.append("bitsandbytes %s" % setup["bitsandbytes"])
+    return untraced
 
 
 def _had_single_experts(setup: Dict[str, Any]) -> bool:
     """Whether the run's transformers had a module for each expert, and the one here has not."""
-    asked = losses.version(setup.get("transformers") or "")
-    return bool(asked) and asked < _WHOLE_EXPERTS <= losses.version(
+    release = losses.version(setup.get("transformers") or "")
+    return bool(release) and release < _WHOLE_EXPERTS <= losses.version(
         metadata.version("transformers")
     )
 
 
 def attention_of(setup: Dict[str, Any]) -> str:
     """The kind of attention by the name that transformers knows here."""
-    asked = setup.get("attention") or "sdpa"
-    if asked != "flash":
-        return asked
-    known = register_flash(setup["model"].get("family") or "", setup.get("transformers") or "")
-    return FLASH if known else "sdpa"
+    requested = setup.get("attention") or "sdpa"
+    if requested != "flash":
+        return requested
+    is_registered = register_flash(
+        setup["model"].get("family") or "", setup.get("transformers") or ""
+    )
+    return FLASH if is_registered else "sdpa"
 
 
 def autocast_dtype(setup: Dict[str, Any]) -> Optional[torch.dtype]:
@@ -344,12 +348,12 @@ def autocast_dtype(setup: Dict[str, Any]) -> Optional[torch.dtype]:
 
 def versions() -> Dict[str, str]:
     """Of what decides about the memory of a step."""
-    found = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    versions_ = {"python": platform.python_version(), "torch": str(torch.__version__)}
     for name in ("transformers", "peft"):
         module = sys.modules.get(name)
         if module is not None:
-            found[name] = str(getattr(module, "__version__", ""))
-    return found
+            versions_[name] = str(getattr(module, "__version__", ""))
+    return versions_
 
 
 def _head(model: Any) -> Any:

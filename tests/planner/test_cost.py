@@ -61,7 +61,9 @@ def test_one_gpu_has_neither_communication_nor_bubble():
 
 @given(st.integers(1, 64), st.integers(1, 64), st.floats(1e-4, 10))
 def test_bubble_of_equal_stages_is_that_of_the_paper(pp, micro, stage_s):
-    bubble = pipeline.bubble_seconds(np.array([pp]), np.array([1]), pp * stage_s, stage_s, 0.0)
+    bubble = pipeline.bubble_seconds(
+        np.array([pp]), np.array([1]), pp * stage_s, stage_s, weight_gradient=0.0
+    )
     assert float(bubble[0] / (micro * stage_s + bubble[0])) == pytest.approx(
         (pp - 1) / (micro + pp - 1)
     )
@@ -70,10 +72,19 @@ def test_bubble_of_equal_stages_is_that_of_the_paper(pp, micro, stage_s):
 @given(st.integers(2, 16), st.integers(1, 8), st.floats(0.1, 1.0))
 def test_interleaving_and_zero_bubble_shorten_the_bubble(pp, vpp, weight_share):
     ranks, stage_s = np.array([pp]), 3.0
-    plain = pipeline.bubble_seconds(ranks, np.array([1]), pp * stage_s, stage_s, weight_share)
-    chunks = pipeline.bubble_seconds(ranks, np.array([vpp]), pp * stage_s, stage_s, weight_share)
+    plain = pipeline.bubble_seconds(
+        ranks, np.array([1]), pp * stage_s, stage_s, weight_gradient=weight_share
+    )
+    chunks = pipeline.bubble_seconds(
+        ranks, np.array([vpp]), pp * stage_s, stage_s, weight_gradient=weight_share
+    )
     moved = pipeline.bubble_seconds(
-        ranks, np.array([1]), pp * stage_s, stage_s, weight_share, "zero-bubble"
+        ranks,
+        np.array([1]),
+        pp * stage_s,
+        stage_s,
+        weight_gradient=weight_share,
+        zero_bubble="zero-bubble",
     )
     assert chunks[0] == pytest.approx(plain[0] / vpp)
     assert moved[0] == pytest.approx(plain[0] - (pp - 1) * weight_share)

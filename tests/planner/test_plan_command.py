@@ -168,7 +168,7 @@ def test_objectives():
     assert few.cluster.gpus < 64
     with pytest.raises(ValueError):
         best(job, wanted, few.cluster.gpus // 2 or 0)
-    cheap = within(job, wanted, 33.0, 64)
+    cheap = within(job, wanted, 33.0, most=64)
     assert cheap.cluster.gpus * 2.0 <= 33.0
     assert counts_up_to(24, 8) == [1, 2, 4, 8, 16, 24]
 

@@ -43,8 +43,10 @@ def test_equal_stages_wait_as_the_paper_says(stages):
     forward, backward, weight = 1.0, 1.2, 0.9
     one = forward + backward + weight
     pp = np.array([stages])
-    plain = bubble_seconds(pp, np.array([1]), stages * one, one, weight)
-    filled = bubble_seconds(pp, np.array([1]), stages * one, one, weight, True)
+    plain = bubble_seconds(pp, np.array([1]), stages * one, one, weight_gradient=weight)
+    filled = bubble_seconds(
+        pp, np.array([1]), stages * one, one, weight_gradient=weight, zero_bubble=True
+    )
     assert plain[0] == pytest.approx((stages - 1) * one)
     assert filled[0] == pytest.approx((stages - 1) * (forward + backward))
 
@@ -55,7 +57,8 @@ def test_equal_stages_wait_as_the_paper_says(stages):
 )
 def test_it_never_waits_longer_and_never_less_than_not_at_all(pp, vpp, slowest, share, micro):
     sizes = np.array([pp]), np.array([vpp]), pp * slowest, slowest, share * slowest
-    plain, filled = bubble_seconds(*sizes), bubble_seconds(*sizes, True, micro)
+    plain = bubble_seconds(*sizes[:4], weight_gradient=sizes[4])
+    filled = bubble_seconds(*sizes[:4], weight_gradient=sizes[4], zero_bubble=True, micro=micro)
     assert 0 <= filled[0] <= plain[0] + 1e-12
     assert plain[0] - filled[0] <= micro * share * slowest / vpp + 1e-9, (
         "no more than there is to do"

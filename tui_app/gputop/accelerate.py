@@ -41,8 +41,8 @@ class GputopTracker(GeneralTracker):
         """From now on the accelerator's other trackers get our values, with each log of
         the script.
         """
-        others = [tracker for tracker in accelerator.trackers if tracker is not self]
-        self._beside = others if accelerator.is_main_process else []
+        trackers = [tracker for tracker in accelerator.trackers if tracker is not self]
+        self._beside = trackers if accelerator.is_main_process else []
         self.recording.values()
 
     def values(self) -> dict[str, float]:

@@ -99,17 +99,17 @@ def answer(
             setup, python, config=_configured(setup.model), factory=factory, progress=progress
         )
     capacity = catalog.gpu(gpu).usable_bytes if gpu else None
-    found = estimate(setup, tier, capacity, log=log, gpu=gpu, advice=advice)
-    if found.peak.tier == "trace":
+    estimated = estimate(setup, tier, capacity, log=log, gpu=gpu, advice=advice)
+    if estimated.peak.tier == "trace":
         from gputop_analysis.experimental import of_trace
 
-        found = replace(found, notes=(*found.notes, *of_trace(setup.parallel)))
+        estimated = replace(estimated, notes=(*estimated.notes, *of_trace(setup.parallel)))
     records = recall() if calibrate else []
     if not records:
-        return found
+        return estimated
     from gputop_analysis.vram.recalibrated import recalibrated
 
-    return recalibrated(found, records, gpu, advice)
+    return recalibrated(estimated, records, gpu, advice)
 
 
 def is_factory(model: Any) -> bool:

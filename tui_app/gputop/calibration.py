@@ -55,18 +55,19 @@ def remember(record: Record) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     with _locked(file.with_suffix(".lock")):
         key = record["model"], record["kind"]
-        kept = [one for one in recall() if (one["model"], one["kind"]) != key]
+        remaining = [record_ for record_ in recall() if (record_["model"], record_["kind"]) != key]
         fresh = file.with_suffix(f".{os.getpid()}.new")
         fresh.write_text(
-            "".join(json.dumps(one) + "\n" for one in [*kept, record][-KEPT:]), encoding="utf-8"
+            "".join(json.dumps(record_) + "\n" for record_ in [*remaining, record][-KEPT:]),
+            encoding="utf-8",
         )
         fresh.replace(file)
 
 
 def _parse(line: str) -> Record | None:
     try:
-        found = json.loads(line)
-        return found if found["model"] and found["kind"] and float(found["ratio"]) > 0 else None
+        entry = json.loads(line)
+        return entry if entry["model"] and entry["kind"] and float(entry["ratio"]) > 0 else None
     except (ValueError, TypeError, KeyError):
         return None
 

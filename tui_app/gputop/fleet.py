@@ -88,7 +88,9 @@ def load(folder: Path | None = None) -> Fleet:
     if os.environ.get("GPUTOP_NO_CONFIG"):
         return Fleet()
     here = (folder or Path.cwd()).absolute()
-    path = next((place / NAME for place in (here, *here.parents) if (place / NAME).is_file()), None)
+    path = next(
+        (folder_ / NAME for folder_ in (here, *here.parents) if (folder_ / NAME).is_file()), None
+    )
     if path is None:
         return Fleet()
     try:
@@ -116,8 +118,8 @@ def from_text(text: str, path: Path | None = None) -> Fleet:
     if priority not in PRIORITIES:
         raise FleetError(f"{where}: priority is {' or '.join(PRIORITIES)}, not {priority!r}")
     try:
-        have = tuple(parse_group(one) for one in _words(fleet, "have", where))
-        explore = tuple(parse_group(one).gpu for one in _words(fleet, "explore", where))
+        have = tuple(parse_group(group) for group in _words(fleet, "have", where))
+        explore = tuple(parse_group(group).gpu for group in _words(fleet, "explore", where))
     except FleetError as error:
         raise FleetError(f"{where}: {error}") from None
     return Fleet(
@@ -175,17 +177,17 @@ def _known(section: dict[str, Any], keys: tuple[str, ...], where: str) -> None:
 
 
 def _section(data: dict[str, Any], name: str, where: str) -> dict[str, Any]:
-    found = data.get(name, {})
-    if not isinstance(found, dict):
+    section = data.get(name, {})
+    if not isinstance(section, dict):
         raise FleetError(f"{where}: {name} is a section, [{name}]")
-    return found
+    return section
 
 
 def _words(section: dict[str, Any], key: str, where: str) -> list[str]:
-    found = section.get(key, [])
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+    words = section.get(key, [])
+    if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise FleetError(f'{where}: {key} is a list of names, as ["8xH100"]')
-    return found
+    return words
 
 
 def _usd(section: dict[str, Any], key: str, where: str) -> float | None:

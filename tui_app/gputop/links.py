@@ -34,17 +34,17 @@ class Links(NamedTuple):
         """The places in a text, from the left."""
         if ".py:" not in text or self.kind == "off":
             return
-        for found in _PLACE.finditer(text):
-            path = os.path.join(self.folder, found[1])
+        for match in _PLACE.finditer(text):
+            path = os.path.join(self.folder, match[1])
             if os.path.isabs(path) and _exists(path):
-                yield Link(found.start(), found.end(), url(path, found[2], self.kind))
+                yield Link(match.start(), match.end(), url(path, match[2], self.kind))
 
     def marked(self, text: str) -> str:
         """The text with its links, for a terminal."""
         parts, done = [], 0
         for link in self.of(text):
-            place = text[link.begin : link.end]
-            parts += [text[done : link.begin], f"\x1b]8;;{link.url}\x1b\\{place}\x1b]8;;\x1b\\"]
+            linked = text[link.begin : link.end]
+            parts += [text[done : link.begin], f"\x1b]8;;{link.url}\x1b\\{linked}\x1b]8;;\x1b\\"]
             done = link.end
         return "".join([*parts, text[done:]])
 

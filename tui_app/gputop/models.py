@@ -53,8 +53,8 @@ def cached_config(name: str) -> Path | None:
         Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
     )
     hub = Path(os.environ.get("HF_HUB_CACHE") or str(Path(home) / "hub")).expanduser()
-    found = list((hub / f"models--{name.replace('/', '--')}" / "snapshots").glob(f"*/{CONFIG}"))
-    return max(found, key=lambda file: file.stat().st_mtime, default=None)
+    snapshots = list((hub / f"models--{name.replace('/', '--')}" / "snapshots").glob(f"*/{CONFIG}"))
+    return max(snapshots, key=lambda file: file.stat().st_mtime, default=None)
 
 
 def _read(file: Path, name: str = "") -> ModelShape:

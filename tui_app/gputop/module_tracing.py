@@ -34,11 +34,13 @@ def setup_of_module(model: Any, options: Mapping[str, Any]) -> Setup:
 
     name = type(model).__name__
     kinds = {str(weight.dtype).rpartition(".")[2] for weight in model.parameters()}
-    own = next((_NAMES[kind] for kind in kinds if kind in _NAMES), "fp32")
+    dtype_name = next((_NAMES[dtype] for dtype in kinds if dtype in _NAMES), "fp32")
     mixed = (
-        {"weights": own} if options.get("dtype", own) != own and "weights" not in options else {}
+        {"weights": dtype_name}
+        if options.get("dtype", dtype_name) != dtype_name and "weights" not in options
+        else {}
     )
-    return setup_of(ModelShape(name=name, source=name), {"dtype": own, **mixed, **options})
+    return setup_of(ModelShape(name=name, source=name), {"dtype": dtype_name, **mixed, **options})
 
 
 def trace_module(model: Any, inputs: Any, setup: Setup) -> EventLog:
@@ -56,15 +58,15 @@ def trace_module(model: Any, inputs: Any, setup: Setup) -> EventLog:
     from gputop_analysis.vram.eventlog import ordered, parse
     from gputop_tracer import model_trace
 
-    own = logging.getLogger(
+    logger = logging.getLogger(
         "torch._subclasses.fake_tensor"
     )  # it prints the traceback of what is told here in a line
-    was, own.disabled = own.disabled, True
+    was, logger.disabled = logger.disabled, True
     try:
         tracker = model_trace.trace(asdict(setup), made_by=model, inputs=inputs)
     except Exception as error:
-        said = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"cannot trace the {type(model).__name__}: {said}") from error
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"cannot trace the {type(model).__name__}: {reason}") from error
     finally:
-        own.disabled = was
+        logger.disabled = was
     return ordered(parse(tracker.log.document(tracker.meta)))

@@ -54,9 +54,9 @@ class Notifier:
 
     def _say(self, occasions: list[Occasion], reading: Reading) -> None:
         wanted = settings.load().entries("notifications.on")
-        for event, said in occasions:
+        for event, text_ in occasions:
             if event in wanted:
-                text = f"gputop: {reading.name} on {reading.host}: {said}"
+                text = f"gputop: {reading.name} on {reading.host}: {text_}"
                 self._send(Notice(event, text, _data(event, text, reading)))
 
 
@@ -74,7 +74,7 @@ def _data(event: str, text: str, reading: Reading) -> dict[str, Any]:
             "steps": reading.steps,
             "health": reading.verdict.health,
             "headline": reading.verdict.headline,
-            "findings": [finding_data(one) for one in reading.findings[:_FINDINGS]],
+            "findings": [finding_data(finding) for finding in reading.findings[:_FINDINGS]],
         }
     )
 

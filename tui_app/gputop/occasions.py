@@ -36,12 +36,12 @@ class Occasions:
             hang: what hangs, in words; empty while nothing does.
             end: the verdict on a run that is over; empty while it goes on.
         """
-        critical = next((one for one in findings if one.severity == "critical"), None)
+        critical = next((item for item in findings if item.severity == "critical"), None)
         texts = {"finding": finding_line(critical) if critical else "", "hang": hang, "end": end}
         if not hang:
             self._announced.discard("hang")
         new = [Occasion(e, text) for e, text in texts.items() if text and e not in self._announced]
-        self._announced.update(one.event for one in new)
+        self._announced.update(item.event for item in new)
         return new
 
 

@@ -124,8 +124,8 @@ def _ranks_rows(request: Request) -> Want:
         side = math.ceil(math.sqrt(request.ranks))
         shown = max(math.ceil(side / 2), LISTED)
     rows = FRAME + shown + min(request.hosts, 2)
-    least = min(rows, 5 * request.height // 8) if request.height >= TALL else min(rows, 6)
-    return Want(least, rows)
+    minimum = min(rows, 5 * request.height // 8) if request.height >= TALL else min(rows, 6)
+    return Want(minimum, rows)
 
 
 def _findings_rows(request: Request) -> Want:

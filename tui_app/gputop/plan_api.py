@@ -78,12 +78,12 @@ def plan(
     job = Job(
         shape_of(model), seq, global_batch, dtype, optimizer, trainable_share=trainable_share(lora)
     )
-    found = best(
+    solved = best(
         job,
         Wanted(name, gpus_per_node, network, rent),
         gpus,
-        Limits(**values),
-        objective,
-        calibration,
+        limits=Limits(**values),
+        objective=objective,
+        calibration=calibration,
     )
-    return ranked(found, top, rent)
+    return ranked(solved, top, rent)

@@ -53,14 +53,14 @@ def probe(
 
     tell = progress or (lambda line: print(f"gputop: {line}", file=sys.stderr))
     with tempfile.TemporaryDirectory(prefix="gputop-probe-") as folder:
-        asked, out = Path(folder, "setup.json"), Path(folder, "measured.json")
-        asked.write_text(json.dumps(asdict(setup)), encoding="utf-8")
+        setup_file, out = Path(folder, "setup.json"), Path(folder, "measured.json")
+        setup_file.write_text(json.dumps(asdict(setup)), encoding="utf-8")
         command = [
             python or sys.executable,
             str(_entry()),
             "--probe",
             "--setup",
-            str(asked),
+            str(setup_file),
             "--out",
             str(out),
         ]
@@ -91,6 +91,6 @@ def probe(
             process.kill()
             process.wait()
         if code or not out.exists():
-            kind = ImportError if code == _NO_LIBRARY else ValueError
-            raise kind(last.removeprefix(_FAILS) or f"the probe ended with exit code {code}")
+            error_type = ImportError if code == _NO_LIBRARY else ValueError
+            raise error_type(last.removeprefix(_FAILS) or f"the probe ended with exit code {code}")
         return json.loads(out.read_text(encoding="utf-8"))

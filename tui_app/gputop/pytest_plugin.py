@@ -119,13 +119,13 @@ def _named_inputs(module: Any, inputs: tuple[Any, ...]) -> Any:
 
 def _amount(mark: pytest.Mark, units: Mapping[str, float], example: str) -> float:
     text = str(mark.args[0]) if mark.args else ""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", text)
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]+)\s*", text)
     scale = None
-    if found:
-        scale = units.get(found[2], units.get(found[2].upper()))
-    if found is None or scale is None:
+    if match:
+        scale = units.get(match[2], units.get(match[2].upper()))
+    if match is None or scale is None:
         pytest.fail(f"{mark.name}({text!r}): give an amount such as {example!r}", pytrace=False)
-    return float(found[1]) * scale
+    return float(match[1]) * scale
 
 
 def _step_problem(times: list[float], limit_s: float) -> str:
@@ -166,14 +166,14 @@ def _memory_problem(watch: _Watch, limit: float, gpu: str) -> str:
     if watch.optimizer in OPTIMIZERS:
         options["optimizer"] = watch.optimizer
     try:
-        found = estimate(watch.module, inputs=watch.inputs, gpu=gpu, calibrate=False, **options)
+        estimated = estimate(watch.module, inputs=watch.inputs, gpu=gpu, calibrate=False, **options)
     except (LookupError, ValueError) as error:
         return f"limit_vram: {error}"
-    need = found.device_total
-    low, high = (round(need * (1 + part / 100) / 2**30, 2) for part in found.interval_pct)
-    size = f"{need / 2**30:.2f} GiB ({low} to {high}, {found.peak.tier} tier)"
+    need = estimated.device_total
+    low, high = (round(need * (1 + part / 100) / 2**30, 2) for part in estimated.interval_pct)
+    size = f"{need / 2**30:.2f} GiB ({low} to {high}, {estimated.peak.tier} tier)"
     if need > limit:
         return f"limit_vram: {size}, limit {limit / 2**30:.4g} GiB"
-    if found.runs_in_capacity is False:
+    if estimated.runs_in_capacity is False:
         return f"limit_vram: {size} does not fit on {gpu}"
     return ""

@@ -109,23 +109,23 @@ def trace_script(
         command += [] if execute else ["--no-execute"]
         tell = progress or (lambda line: print(f"gputop: {line}", file=sys.stderr))
         environment = {**without_secrets(_env()), "TMPDIR": folder}  # which goes when we do
-        said, last = _run([*command, "--", *arguments], environment, tell)
+        output, last = _run([*command, "--", *arguments], environment, tell)
         try:
-            found = json.loads(said)
+            result = json.loads(output)
         except ValueError:
             raise ValueError(
                 f"the trace of {script} ended without an answer: {last or 'it said nothing'}"
             ) from None
         return ScriptTrace(
             log=load(out) if out.exists() else None,
-            how=str(found.get("how") or ""),
-            tried=tuple(found.get("tried") or ()),
-            traceback=str(found.get("traceback") or ""),
-            pretrained=tuple(found.get("pretrained") or ()),
-            options=dict(found.get("options") or {}),
-            notes=tuple(found.get("notes") or ()),
-            guessed=tuple(found.get("guessed") or ()),
-            syntax_error=str(found.get("syntax_error") or ""),
+            how=str(result.get("how") or ""),
+            tried=tuple(result.get("tried") or ()),
+            traceback=str(result.get("traceback") or ""),
+            pretrained=tuple(result.get("pretrained") or ()),
+            options=dict(result.get("options") or {}),
+            notes=tuple(result.get("notes") or ()),
+            guessed=tuple(result.get("guessed") or ()),
+            syntax_error=str(result.get("syntax_error") or ""),
         )
 
 
@@ -152,9 +152,9 @@ def known_configs(script: Path, arguments: Sequence[str] = ()) -> dict[str, dict
     except OSError:
         return {}
     named = {catalog.hf_id(shape): shape for shape in catalog.models() if shape.family in _SIMPLE}
-    given = {word.rpartition("=")[2] for word in arguments}
+    names = {word.rpartition("=")[2] for word in arguments}
     return {
-        name: _config(named[name]) for name in {*_HUB_NAME.findall(source), *given} if name in named
+        name: _config(named[name]) for name in {*_HUB_NAME.findall(source), *names} if name in named
     }
 
 

@@ -80,10 +80,10 @@ class WebServer(Server):
         origin = request.headers.get("Origin")
         if origin is not None and urlsplit(origin).netloc != self._host:
             raise web.HTTPForbidden(text="asked for by a page of another site")
-        given = request.query.get("token")
-        if not self._is_token(given or request.cookies.get(self._cookie, "")):
+        token = request.query.get("token")
+        if not self._is_token(token or request.cookies.get(self._cookie, "")):
             raise web.HTTPForbidden(text="no token: open the address that gputop serve printed")
-        if given is not None:  # out of the address, into a cookie that scripts do not see
+        if token is not None:  # out of the address, into a cookie that scripts do not see
             response: web.StreamResponse = web.HTTPSeeOther(request.path)
             response.set_cookie(
                 self._cookie, self._token, httponly=True, samesite="Strict", path="/"

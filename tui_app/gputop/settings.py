@@ -176,16 +176,16 @@ def checked(key: str, value: Any) -> Value:
     setting = _BY_KEY.get(key)
     if setting is None:
         raise SettingsError(_unknown(key))
-    kind = type(setting.default)
-    if kind is tuple and isinstance(value, list) and all(isinstance(one, str) for one in value):
+    type_ = type(setting.default)
+    if type_ is tuple and isinstance(value, list) and all(isinstance(item, str) for item in value):
         value = tuple(value)
-    if type(value) is not kind:
+    if type(value) is not type_:
         raise SettingsError(f"{key} is {_kind(setting)}, not {value!r}")
-    for one in value if isinstance(value, tuple) else (value,):
-        if setting.open_ended or not setting.choices or not isinstance(one, str):
+    for item in value if isinstance(value, tuple) else (value,):
+        if setting.open_ended or not setting.choices or not isinstance(item, str):
             continue
-        if one not in setting.choices:
-            raise SettingsError(f"{key} is {_kind(setting)}, not {one!r}")
+        if item not in setting.choices:
+            raise SettingsError(f"{key} is {_kind(setting)}, not {item!r}")
     return cast(Value, value)
 
 

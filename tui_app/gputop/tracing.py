@@ -78,11 +78,12 @@ def trace(
     """
     from gputop_analysis.vram.replay import peak
 
-    asked = [setup]
+    setups = [setup]
     if setup.parallel.pp > 1 and not setup.parallel.pipeline_stage:
-        asked.append(setup.but(pipeline_stage=setup.parallel.pp - 1))
+        setups.append(setup.but(pipeline_stage=setup.parallel.pp - 1))
     logs = [
-        _traced(one, python, config, factory=factory, full=full, progress=progress) for one in asked
+        _traced(depth_setup, python, config, factory=factory, full=full, progress=progress)
+        for depth_setup in setups
     ]
     return max(logs, key=lambda log: peak(log).reserved) if len(logs) > 1 else logs[0]
 
@@ -100,9 +101,9 @@ def _traced(
     from gputop_analysis.vram.deepen import deepen
 
     with tempfile.TemporaryDirectory(prefix="gputop-trace-") as folder:
-        asked = Path(folder, "setup.json")
-        asked.write_text(json.dumps(asdict(setup)), encoding="utf-8")
-        arguments = ["--setup", str(asked)]
+        setup_file = Path(folder, "setup.json")
+        setup_file.write_text(json.dumps(asdict(setup)), encoding="utf-8")
+        arguments = ["--setup", str(setup_file)]
         arguments += ["--config", config] if config else []
         arguments += ["--factory", factory] if factory else []
         out = Path(folder, "log.json.gz")
@@ -144,14 +145,14 @@ def run(
     if isinstance(progress, Watch):
         progress.began(process)
     try:
-        said = _follow(process, tell)
+        lines = _follow(process, tell)
         code = process.wait()
     finally:
         process.kill()
         process.wait()
     if code == 0 and out.exists():
         return load(out)
-    raise (ImportError if code == _NO_LIBRARY else ValueError)(_reason(said, code))
+    raise (ImportError if code == _NO_LIBRARY else ValueError)(_reason(lines, code))
 
 
 def _entry() -> Path:
@@ -175,19 +176,19 @@ def _env() -> dict[str, str]:
 
 def _follow(process: subprocess.Popen[str], tell: Progress) -> list[str]:
     assert process.stderr is not None
-    said = []
+    lines = []
     for line in process.stderr:
-        said.append(line.rstrip())
+        lines.append(line.rstrip())
         if line.startswith(_SAYS) and not line.startswith(_FAILS):
             tell(line[len(_SAYS) :].rstrip())
-    return said
+    return lines
 
 
 def _reason(said: list[str], code: int) -> str:
     """The trace's own one line, or the last that its interpreter printed."""
-    own = [line[len(_FAILS) :] for line in said if line.startswith(_FAILS)]
-    if own:
-        return own[-1]
+    reasons = [line[len(_FAILS) :] for line in said if line.startswith(_FAILS)]
+    if reasons:
+        return reasons[-1]
     last = next((line for line in reversed(said) if line.strip()), "")
     return (
         f"the trace ended with exit code {code}: {last}"

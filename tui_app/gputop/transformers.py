@@ -51,5 +51,5 @@ def _go_first(callback: GputopCallback) -> None:
     """Stand before the callbacks that write logs: the one that calls us holds the list."""
     handler = sys._getframe(2).f_locals.get("self")
     if isinstance(handler, CallbackHandler) and callback in handler.callbacks:
-        others = [other for other in handler.callbacks if other is not callback]
-        handler.callbacks = [callback, *others]
+        other_callbacks = [other for other in handler.callbacks if other is not callback]
+        handler.callbacks = [callback, *other_callbacks]

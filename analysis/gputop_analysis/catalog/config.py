@@ -170,13 +170,13 @@ def _gated(family: str, text: Config) -> bool:
 
 
 def _tied(family: str, config: Config, text: Config) -> bool:
-    said = config.get("tie_word_embeddings", text.get("tie_word_embeddings"))
-    return bool(said) if said is not None else family in _TIED_BY_DEFAULT
+    tied = config.get("tie_word_embeddings", text.get("tie_word_embeddings"))
+    return bool(tied) if tied is not None else family in _TIED_BY_DEFAULT
 
 
 def _bias(text: Config) -> bool | None:
-    said = text.get("attention_bias", text.get("qkv_bias"))
-    return said if isinstance(said, bool) else None
+    bias = text.get("attention_bias", text.get("qkv_bias"))
+    return bias if isinstance(bias, bool) else None
 
 
 def _vision(config: Config, text: Config) -> dict[str, int]:

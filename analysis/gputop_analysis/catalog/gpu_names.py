@@ -180,10 +180,10 @@ def _read(name: str, text: str) -> GpuMatch:
         text = re.sub(pattern, written, text)
     words = [_singular(word, name, count) for word in re.findall(r"[a-z0-9]+", text)]
     chip = _chip(name, words)
-    rest = _unexplained(words, chip)
-    if rest:
+    unexplained = _unexplained(words, chip)
+    if unexplained:
         raise _unknown(
-            name, f" ({rest[0]!r} makes it another part than the {chip[0].chip.upper()})"
+            name, f" ({unexplained[0]!r} makes it another part than the {chip[0].chip.upper()})"
         )
     kinds = [word for word in words if word in _FORMS or word in _EDITIONS]
     able = _of_kind(chip, kinds)
@@ -218,10 +218,10 @@ def _count(text: str) -> tuple[int, str]:
 
 
 def _amount(text: str, pattern: str) -> tuple[float, str]:
-    found = re.search(pattern, text)
+    match = re.search(pattern, text)
     return (
-        (float(found[1]), f"{text[: found.start()]} {text[found.end() :]}")
-        if found
+        (float(match[1]), f"{text[: match.start()]} {text[match.end() :]}")
+        if match
         else (0.0, text)
     )
 
@@ -285,8 +285,8 @@ def _of_memory(able: list[GpuSpec], memory: float) -> list[GpuSpec]:
             abs(memory / spec.memory_gb - 1), abs(memory / (spec.memory_gb * spec.devices) - 1)
         )
 
-    least = min(map(off, able))
-    return [spec for spec in able if off(spec) == least] if least <= MEMORY_TOLERANCE else []
+    smallest = min(map(off, able))
+    return [spec for spec in able if off(spec) == smallest] if smallest <= MEMORY_TOLERANCE else []
 
 
 def _is_default(spec: GpuSpec, memory: float) -> bool:

@@ -107,7 +107,9 @@ def _spec(row: dict[str, str]) -> GpuSpec:
     devices = int(row["devices"])
     memory = float(row["memory_gb"]) / devices
     peaks = {
-        kind: 1e12 * float(row[column]) / devices for kind, column in _FLOPS.items() if row[column]
+        dtype: 1e12 * float(row[column]) / devices
+        for dtype, column in _FLOPS.items()
+        if row[column]
     }
     return GpuSpec(
         name=row["name"],

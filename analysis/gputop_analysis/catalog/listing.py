@@ -39,30 +39,30 @@ class Listed:
 
     def to_json(self) -> dict[str, Any]:
         """The same with stable names and units."""
-        one = self.spec
+        spec = self.spec
         return {
-            "name": one.name,
-            "aliases": list(one.aliases),
-            "vendor": one.vendor,
-            "architecture": one.architecture,
-            "memory_gb": one.memory_gb,
-            "usable_gib": one.usable_gib,
-            "bandwidth_gb_per_s": one.bandwidth_gb_s,
-            "dense_tflops": {kind: rate / TERA for kind, rate in one.dense_flops.items()},
-            "power_w": one.power_w or None,
-            "interconnect": one.interconnect or None,
-            "interconnect_gb_per_s": one.interconnect_gb_s or None,
-            "pcie": one.pcie or None,
-            "multiprocessors": one.multiprocessors or None,
-            "compute_capability": one.compute_capability or None,
-            "release_year": one.release_year or None,
+            "name": spec.name,
+            "aliases": list(spec.aliases),
+            "vendor": spec.vendor,
+            "architecture": spec.architecture,
+            "memory_gb": spec.memory_gb,
+            "usable_gib": spec.usable_gib,
+            "bandwidth_gb_per_s": spec.bandwidth_gb_s,
+            "dense_tflops": {dtype: rate / TERA for dtype, rate in spec.dense_flops.items()},
+            "power_w": spec.power_w or None,
+            "interconnect": spec.interconnect or None,
+            "interconnect_gb_per_s": spec.interconnect_gb_s or None,
+            "pcie": spec.pcie or None,
+            "multiprocessors": spec.multiprocessors or None,
+            "compute_capability": spec.compute_capability or None,
+            "release_year": spec.release_year or None,
             "usd_per_hour": self.usd_per_hour,
             "spot_usd_per_hour": self.spot_usd_per_hour,
             "offers": self.offers,
             "tflops_per_usd_per_hour": self.tflops_per_usd,
-            "source": one.source,
-            "cross_check": one.cross_check or None,
-            "doubtful": one.doubtful,
+            "source": spec.source,
+            "cross_check": spec.cross_check or None,
+            "doubtful": spec.doubtful,
         }
 
 
@@ -70,19 +70,24 @@ def listed(extra: Iterable[Offer] = ()) -> list[Listed]:
     """Every GPU in the table's order; ``extra`` are the user's own offers, which come before the
     packaged ones.
     """
-    own: dict[str, list[Offer]] = {}
+    offers_by_gpu: dict[str, list[Offer]] = {}
     for offer in extra:
-        own.setdefault(offer.gpu, []).append(offer)
+        offers_by_gpu.setdefault(offer.gpu, []).append(offer)
     packaged: dict[str, list[Offer]] = {}
     for offer in offers():
         packaged.setdefault(offer.gpu, []).append(offer)
-    return [_listed(spec, own.get(spec.name) or packaged.get(spec.name) or []) for spec in gpus()]
+    return [
+        _listed(spec, offers_by_gpu.get(spec.name) or packaged.get(spec.name) or [])
+        for spec in gpus()
+    ]
 
 
 def _listed(spec: GpuSpec, found: list[Offer]) -> Listed:
-    steady = [one for one in found if not one.marketplace] or found
-    rents = [one.on_demand_usd_per_hour for one in steady if one.on_demand_usd_per_hour is not None]
-    spots = [one.spot_usd_per_hour for one in found if one.spot_usd_per_hour is not None]
+    steady = [offer for offer in found if not offer.marketplace] or found
+    rents = [
+        offer.on_demand_usd_per_hour for offer in steady if offer.on_demand_usd_per_hour is not None
+    ]
+    spots = [offer.spot_usd_per_hour for offer in found if offer.spot_usd_per_hour is not None]
     return Listed(spec, median(rents) if rents else None, min(spots) if spots else None, len(found))
 
 
@@ -113,14 +118,14 @@ def chosen(
     if sort and sort not in SORTS:
         raise ValueError(f"no order {sort!r}: {', '.join(SORTS)}")
     wanted = words.lower().split()
-    kept = [
-        one
-        for one in rows
-        if one.spec.memory_gb >= min_memory_gb
-        and vendor.lower() in one.spec.vendor.lower()
-        and all(word in _text(one.spec) for word in wanted)
+    rows_kept = [
+        row
+        for row in rows
+        if row.spec.memory_gb >= min_memory_gb
+        and vendor.lower() in row.spec.vendor.lower()
+        and all(word in _text(row.spec) for word in wanted)
     ]
-    return sorted(kept, key=SORTS[sort]) if sort else kept
+    return sorted(rows_kept, key=SORTS[sort]) if sort else rows_kept
 
 
 def _text(spec: GpuSpec) -> str:

@@ -56,7 +56,7 @@ class _Reading:
     def may_be(self, other: _Reading) -> bool:
         """Whether nothing that both say differs."""
         pairs = ((self.release, other.release), (self.date, other.date))
-        return all(not one or not another or one == another for one, another in pairs)
+        return all(not part or not another or part == another for part, another in pairs)
 
 
 def match_name(name: str) -> ModelName:
@@ -66,9 +66,9 @@ def match_name(name: str) -> ModelName:
         LookupError: none; the message lists the nearest.
     """
     plain = _plain(name)
-    found = _matched(name, plain)
-    notes = [note for note in (found.note, _of_four_bits(plain)) if note]
-    return ModelName(found.row, "; ".join(notes))
+    matched = _matched(name, plain)
+    notes = [note for note in (matched.note, _of_four_bits(plain)) if note]
+    return ModelName(matched.row, "; ".join(notes))
 
 
 def _matched(name: str, plain: str) -> ModelName:
@@ -80,8 +80,8 @@ def _matched(name: str, plain: str) -> ModelName:
         if (alias.core, alias.release) == (reading.core, reading.release):
             return ModelName(row, f"{name.strip()} is taken as {row}: {why}")
     for reader in (_by_core, _by_major, _by_family, _by_ending):
-        if found := reader(name, plain):
-            return found
+        if matched := reader(name, plain):
+            return matched
     return _raise(name)
 
 
@@ -94,12 +94,12 @@ def _by_core(name: str, plain: str) -> ModelName | None:
     )
     if not rows:
         return None
-    others = (
+    alternatives = (
         f"{name.strip()} is taken as {rows[0]}; there is also {', '.join(rows[1:])}"
         if rows[1:]
         else ""
     )
-    return ModelName(rows[0], others)
+    return ModelName(rows[0], alternatives)
 
 
 def _by_major(name: str, plain: str) -> ModelName | None:
@@ -112,7 +112,10 @@ def _by_major(name: str, plain: str) -> ModelName | None:
     if len(core) < 5:
         return None
     rows = {
-        row for other, found in _readings().items() if pattern.fullmatch(other) for row, _ in found
+        row
+        for other, readings in _readings().items()
+        if pattern.fullmatch(other)
+        for row, _ in readings
     }
     if len(rows) != 1:
         return None
@@ -123,15 +126,15 @@ def _by_major(name: str, plain: str) -> ModelName | None:
 def _by_family(name: str, plain: str) -> ModelName | None:
     """``llama-8b`` and ``8B llama`` as the newest of that family and size."""
     bare = _TUNED.sub("", _unquantised(_last(plain))).strip("-. ")
-    said = re.fullmatch(rf"{_FAMILY}-?{_SIZE}", bare) or re.fullmatch(rf"{_SIZE}-{_FAMILY}", bare)
-    if said is None:
+    match = re.fullmatch(rf"{_FAMILY}-?{_SIZE}", bare) or re.fullmatch(rf"{_SIZE}-{_FAMILY}", bare)
+    if match is None:
         return None
-    pattern = rf"{said['family']}-?\d+(?:\.\d+)?-{re.escape(said['size'])}"
+    pattern = rf"{match['family']}-?\d+(?:\.\d+)?-{re.escape(match['size'])}"
     rows = [row["name"] for row in table("models.csv") if re.fullmatch(pattern, row["name"])]
     if not rows:
         return None
-    others = f"; there is also {', '.join(rows[:-1])}" if rows[1:] else ""
-    return ModelName(rows[-1], f"{name.strip()} is taken as {rows[-1]}, the newest{others}")
+    alternatives = f"; there is also {', '.join(rows[:-1])}" if rows[1:] else ""
+    return ModelName(rows[-1], f"{name.strip()} is taken as {rows[-1]}, the newest{alternatives}")
 
 
 def _by_ending(name: str, plain: str) -> ModelName | None:
@@ -143,9 +146,9 @@ def _by_ending(name: str, plain: str) -> ModelName | None:
         ending = "-".join(words[start:])
         if re.search(r"[a-z]{4}", ending) is None or re.search(r"\d[bm]\b", ending) is None:
             continue
-        if found := _by_core(name, ending):
-            why = f"{name.strip()} is taken as {found.row}, which its name says it is made of"
-            return ModelName(found.row, why)
+        if matched := _by_core(name, ending):
+            why = f"{name.strip()} is taken as {matched.row}, which its name says it is made of"
+            return ModelName(matched.row, why)
     return None
 
 
@@ -158,10 +161,10 @@ def _of_four_bits(plain: str) -> str:
 
 
 def _raise(name: str) -> ModelName:
-    if kind := kind_of(name):
+    if other_kind := kind_of(name):
         raise LookupError(
-            f"no model {name!r} in the catalog: {kind.name}, which no formula covers; a trace "
-            f"does: {kind.command}"
+            f"no model {name!r} in the catalog: {other_kind.name}, which no formula covers; a trace "
+            f"does: {other_kind.command}"
         )
     near = ", ".join(nearest_models(name))
     raise LookupError(

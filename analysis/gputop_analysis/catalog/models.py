@@ -63,8 +63,8 @@ def match_model(name: str) -> tuple[ModelShape, str]:
     Raises:
         LookupError: none of that name; the message lists the five nearest.
     """
-    found = match_name(name)
-    return _shape(found.row), found.note
+    matched = match_name(name)
+    return _shape(matched.row), matched.note
 
 
 def hf_id(shape: ModelShape) -> str:

@@ -58,4 +58,4 @@ KINDS = (
 def kind_of(name: str) -> Kind | None:
     """The kind of model that a name means, where a formula covers none of it."""
     plain = re.sub(r"[\s_/]+", "-", name.strip().lower())
-    return next((kind for kind in KINDS if re.search(kind.pattern, plain)), None)
+    return next((other_kind for other_kind in KINDS if re.search(other_kind.pattern, plain)), None)

@@ -37,14 +37,14 @@ def parse(text: str, name: str = "prices.csv") -> list[Offer]:
         {(key or "").strip().lower(): (value or "").strip() for key, value in row.items()}
         for row in reader
     ]
-    found = [
+    offers = [
         _offer(row, f"{name}, line {number}")
         for number, row in enumerate(rows, 2)
         if any(row.values())
     ]
-    if not found:
+    if not offers:
         raise ValueError(f"{name}: no price in it")
-    return found
+    return offers
 
 
 def _offer(row: dict[str, str], where: str) -> Offer:

@@ -63,15 +63,15 @@ def params(shape: ModelShape) -> dict[str, int]:
     ``embeddings`` (with positions), ``attention``, ``mlp`` (dense layers and shared experts),
     ``experts``, ``router``, ``norms``, ``head`` (0 when tied), ``vision``, ``projector``.
     """
-    kind = traits(shape.family)
+    family = traits(shape.family)
     parts = {
-        "embeddings": _embeddings(shape, kind),
+        "embeddings": _embeddings(shape, family),
         "attention": 0,
         "mlp": 0,
         "experts": 0,
         "router": 0,
     }
-    parts |= {"norms": _outer_norms(shape, kind), "head": _head(shape, kind)}
+    parts |= {"norms": _outer_norms(shape, family), "head": _head(shape, family)}
     dense = shape.layers - moe_layers(shape)
     for moe, count in ((False, dense), (True, shape.layers - dense)):
         if count:
@@ -91,22 +91,22 @@ def total(shape: ModelShape) -> int:
 def layer_params(shape: ModelShape, moe: bool | None = None) -> dict[str, int]:
     """Parameters of one layer by part, as in ``params``; ``moe`` None: of the last layer."""
     moe = is_moe(shape, shape.layers - 1) if moe is None else moe
-    kind = traits(shape.family)
+    family = traits(shape.family)
     parts = {
         "attention": 0,
         "mlp": 0,
         "experts": 0,
         "router": 0,
-        "norms": _layer_norms(shape, kind),
+        "norms": _layer_norms(shape, family),
     }
     for linear in linears(shape, moe):
         parts["mlp" if linear.part == "shared" else linear.part] += linear.params
-    parts["attention"] += shape.heads * kind.sinks
+    parts["attention"] += shape.heads * family.sinks
     if moe:
         parts["router"] = (
             shape.hidden * shape.experts
-            + kind.router_bias * shape.experts
-            + kind.shared_gate * shape.hidden
+            + family.router_bias * shape.experts
+            + family.shared_gate * shape.hidden
         )
     return parts
 
@@ -114,20 +114,20 @@ def layer_params(shape: ModelShape, moe: bool | None = None) -> dict[str, int]:
 def linears(shape: ModelShape, moe: bool | None = None) -> tuple[Linear, ...]:
     """The linear layers of one layer, without the router; ``moe`` None: of the last layer."""
     moe = is_moe(shape, shape.layers - 1) if moe is None else moe
-    kind = traits(shape.family)
-    attention = _mla(shape) if shape.mla_kv_rank else _attention(shape, kind)
+    family = traits(shape.family)
+    attention = _mla(shape) if shape.mla_kv_rank else _attention(shape, family)
     if not moe:
-        return (*attention, *_mlp(shape, kind, "mlp", shape.ffn, bias=kind.mlp_bias))
+        return (*attention, *_mlp(shape, family, "mlp", shape.ffn, bias=family.mlp_bias))
     shared = shared_width(shape)
     return (
         *attention,
-        *(_mlp(shape, kind, "shared", shared, bias=False) if shared else ()),
+        *(_mlp(shape, family, "shared", shared, bias=False) if shared else ()),
         *_mlp(
             shape,
-            kind,
+            family,
             "experts",
             shape.moe_ffn or shape.ffn,
-            bias=kind.expert_bias,
+            bias=family.expert_bias,
             copies=shape.experts,
         ),
     )
@@ -193,10 +193,10 @@ def _mlp(
     down = Linear(kind.down, part, width, shape.hidden, bias, copies, "down")
     if not shape.gated_mlp:
         return Linear(kind.up, part, shape.hidden, width, bias, copies, "up"), down
-    each = 2 * width // len(kind.gate)
+    rows_of_gate = 2 * width // len(kind.gate)
     roles = ("gate", "up") if len(kind.gate) > 1 else ("gate_up",)
     first = (
-        Linear(name, part, shape.hidden, each, bias, copies, role)
+        Linear(name, part, shape.hidden, rows_of_gate, bias, copies, role)
         for name, role in zip(kind.gate, roles, strict=True)
     )
     return (*first, down)

@@ -31,12 +31,12 @@ class Offer:
 @cache
 def offers() -> tuple[Offer, ...]:
     """All offers of GPUs that the catalog knows."""
-    found = []
+    offers_ = []
     for row in table("prices.csv"):
         spec = find_gpu(row["gpu"])
         if spec is not None:
-            found.append(_offer(spec.name, row))
-    return tuple(found)
+            offers_.append(_offer(spec.name, row))
+    return tuple(offers_)
 
 
 def _offer(gpu: str, row: dict[str, str]) -> Offer:

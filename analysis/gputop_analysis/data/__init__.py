@@ -28,7 +28,7 @@ def table(name: str) -> tuple[dict[str, str], ...]:
     Raises:
         FileNotFoundError: there is none of that name.
     """
-    found = read(name)
-    if found is None:
+    rows = read(name)
+    if rows is None:
         raise FileNotFoundError(name)
-    return tuple(csv.DictReader(io.StringIO(found.decode(), newline="")))
+    return tuple(csv.DictReader(io.StringIO(rows.decode(), newline="")))

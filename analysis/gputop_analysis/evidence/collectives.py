@@ -65,7 +65,7 @@ def _name_the_mismatch(
         calls = [_call(entry) for entry in content["entries"] if isinstance(entry, dict)]
         ordered = sorted((call for call in calls if call), key=lambda call: call.at_ns)
         ranks[_rank_of(path, index)] = Standing(calls=tuple(ordered))
-    words = {name: Group("", frozenset(found)) for name, found in members.items()}
+    words = {name: Group("", frozenset(members_)) for name, members_ in members.items()}
     cause = judge(ranks, words)
     if cause is None or cause.rank is None or cause.kind not in MISMATCHES:
         return
@@ -95,10 +95,10 @@ def _call(entry: dict[str, Any]) -> Call | None:
 
 
 def _line_of(stack: Any) -> str:
-    for one in stack if isinstance(stack, list) else ():
-        name = str(one.get("filename") or "") if isinstance(one, dict) else ""
+    for frame in stack if isinstance(stack, list) else ():
+        name = str(frame.get("filename") or "") if isinstance(frame, dict) else ""
         if name and "/torch/" not in name:
-            return f"{name[-80:]}:{one.get('line')} {str(one.get('name'))[:40]}"
+            return f"{name[-80:]}:{frame.get('line')} {str(frame.get('name'))[:40]}"
     return ""
 
 
@@ -113,20 +113,20 @@ def _there(dumps: dict[Path, dict[str, Any]]) -> set[int]:
 
 def _rank_of(path: Path, index: int) -> int:
     name = path.name.removesuffix(".gz").removesuffix(".json").removesuffix(".pickle")
-    found = _RANK.search(name)
-    return int(found[1]) if found else index
+    match = _RANK.search(name)
+    return int(match[1]) if match else index
 
 
 def _members(content: dict[str, Any]) -> dict[str, set[int]]:
     """Ranks of each group, as the dump's configuration tells."""
     config = content.get("pg_config")
-    found: dict[str, set[int]] = {}
+    members: dict[str, set[int]] = {}
     for name, group in config.items() if isinstance(config, dict) else ():
         ranks = group.get("ranks") if isinstance(group, dict) else None
         numbers = re.findall(r"\d{1,7}", ranks[:1_000_000]) if isinstance(ranks, str) else ranks
         if isinstance(numbers, list):
-            found[str(name)] = {int(one) for one in numbers if str(one).isdigit()}
-    return found
+            members[str(name)] = {int(member) for member in numbers if str(member).isdigit()}
+    return members
 
 
 def _note(reached: dict[str, dict[int, tuple[int, str, str]]], rank: int, entry: Any) -> None:
@@ -144,7 +144,7 @@ def _missing(
     evidence: Evidence, group: str, last: dict[int, tuple[int, str, str]], members: set[int]
 ) -> None:
     newest = max(sequence for sequence, _, _ in last.values())
-    ahead = sorted(rank for rank, one in last.items() if one[0] == newest)
+    ahead = sorted(rank for rank, newest_entry in last.items() if newest_entry[0] == newest)
     behind = sorted((set(last) | members) - set(ahead))
     operation, state = last[ahead[0]][1], last[ahead[0]][2]
     if not behind:
@@ -214,17 +214,17 @@ def _take(
     lines up to the next, so that a collective's line has no header.
     """
     try:
-        one = json.loads(line)
-        if not isinstance(one, dict):
+        entry = json.loads(line)
+        if not isinstance(entry, dict):
             return marker
-        told = one if "header" in one else marker
-        if "coll_perf" not in one:
-            return one if "header" in one else marker
-        header, call = told["header"], one["coll_perf"]
+        entry_ = entry if "header" in entry else marker
+        if "coll_perf" not in entry:
+            return entry if "header" in entry else marker
+        header, call = entry_["header"], entry["coll_perf"]
         rank, number = int(header["rank"]), int(call["coll_sn"])
         taken = float(call["coll_exec_time_us"]) / 1e3
         key = f"{header.get('id', '')} {call['coll']}", number
-        host = (told.get("metadata") or {}).get("hostname")
+        host = (entry_.get("metadata") or {}).get("hostname")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
         return marker
     if 0 <= taken < 1e12:

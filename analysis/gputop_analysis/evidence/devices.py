@@ -53,12 +53,12 @@ def devices(trace: Trace, rank: int | None = None) -> list[Device]:
     """The devices of a trace that ran something, by number."""
     used = np.union1d(trace.kernels.tracks, trace.copies.tracks)
     numbers = {trace.tracks[track][0] for track in used}
-    found = []
+    devices_ = []
     for number in sorted(numbers, key=str):
         device = _device(trace, number, rank)
         if device is not None:
-            found.append(device)
-    return found
+            devices_.append(device)
+    return devices_
 
 
 def _device(trace: Trace, number: Any, rank: int | None) -> Device | None:

@@ -19,16 +19,16 @@ def fixes(evidence: Evidence) -> list[Fix]:
     """Of the device that loses most, of the slow rank, of the stages, of the memory; the largest of
     each kind alone.
     """
-    found = list(_of_devices(evidence.devices))
+    fixes_ = list(_of_devices(evidence.devices))
     if evidence.what_if is not None:
-        found += _of_stages(evidence.what_if)
+        fixes_ += _of_stages(evidence.what_if)
     elif evidence.rank is not None and evidence.slowdown is not None:
         where = f" on {evidence.host}" if evidence.host else ""
         text = f"look at rank {evidence.rank}{where}: its data, its GPU's clocks, its neighbours"
-        found.insert(0, Fix(text, f"up to x{evidence.slowdown:.2f}"))
+        fixes_.insert(0, Fix(text, f"up to x{evidence.slowdown:.2f}"))
     if evidence.memory is not None:
-        found += _of_memory(evidence.memory)
-    return found
+        fixes_ += _of_memory(evidence.memory)
+    return fixes_
 
 
 def _of_devices(devices: list[Device]) -> Iterator[Fix]:
@@ -41,7 +41,7 @@ def _of_devices(devices: list[Device]) -> Iterator[Fix]:
         "copy_ms": "copy beside compute: pin_memory=True and non_blocking=True",
     }
     for name, text in kinds.items():
-        shares = [(_share(one, name), one) for one in devices]
+        shares = [(_share(device_, name), device_) for device_ in devices]
         share, device = max(shares, key=lambda pair: pair[0], default=(0.0, None))
         if device is not None and _NOTABLE <= share < 1:
             worth = f"up to x{1 / (1 - share):.2f} ({getattr(device, name):,.1f} ms, {device.name})"
@@ -74,10 +74,14 @@ def _of_stages(found: WhatIf) -> Iterator[Fix]:
 
 def _of_memory(memory: Memory) -> Iterator[Fix]:
     """The setting that would have reserved least."""
-    if len(memory.settings) < 2:
+    recorded = memory.settings[0].peak_reserved if memory.settings else None
+    others = [
+        (setting.peak_reserved, setting.name)
+        for setting in memory.settings[1:]
+        if setting.peak_reserved is not None
+    ]
+    if not recorded or not others:
         return
-    recorded = memory.settings[0].peak_reserved
-    best = min(memory.settings[1:], key=lambda setting: setting.peak_reserved)
-    won = recorded - best.peak_reserved
-    if recorded and won >= _NOTABLE * recorded:
-        yield Fix(f"run with {best.name}", f"{size(won)} of {size(recorded)} reserved")
+    least, name = min(others)
+    if recorded - least >= _NOTABLE * recorded:
+        yield Fix(f"run with {name}", f"{size(recorded - least)} of {size(recorded)} reserved")

@@ -68,7 +68,7 @@ class Evidence:
             "files": list(self.files),
             "devices": [device.as_data() for device in self.devices],
             "findings": self.findings,
-            "fixes": [one._asdict() for one in self.fixes],
+            "fixes": [fix._asdict() for fix in self.fixes],
             "unknown": self.unknown,
         }
         if self.memory is not None:

@@ -37,7 +37,7 @@ def is_evidence(path: Path) -> bool:
             return is_regular(path) and path.name != _MANIFEST
         if any((path / part).exists() for part in _RUN_PARTS):
             return False
-        return any(one.name.endswith(_NAMES) for one in path.iterdir())
+        return any(file.name.endswith(_NAMES) for file in path.iterdir())
     except OSError:
         return False
 
@@ -64,11 +64,13 @@ def gather(path: Path) -> Evidence:
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    found = sorted(one for one in path.iterdir() if one.name.endswith(_NAMES) and is_regular(one))
-    found += [one for one in sorted(path.iterdir()) if "." not in one.name and is_regular(one)]
-    if not found:
+    files = sorted(
+        file for file in path.iterdir() if file.name.endswith(_NAMES) and is_regular(file)
+    )
+    files += [file for file in sorted(path.iterdir()) if "." not in file.name and is_regular(file)]
+    if not files:
         raise EvidenceError(f"{path} has neither a run nor a file that is known: {KINDS}")
-    return found[:_FILES_AT_MOST]
+    return files[:_FILES_AT_MOST]
 
 
 def _judge(paths: list[Path]) -> Evidence:
@@ -76,9 +78,9 @@ def _judge(paths: list[Path]) -> Evidence:
     by_kind: dict[str, list[Path]] = {}
     for path in paths:
         by_kind.setdefault(_kind(path, alone=len(paths) == 1), []).append(path)
-    for kind, judge in _JUDGES.items():
-        if kind in by_kind:
-            return judge(by_kind[kind])
+    for source_kind, judge in _JUDGES.items():
+        if source_kind in by_kind:
+            return judge(by_kind[source_kind])
     raise EvidenceError(f"{paths[0]} is none of these: {KINDS}")
 
 
@@ -151,8 +153,10 @@ def _snapshot(paths: list[Path]) -> Evidence:
     if memory.failed_bytes is not None:
         evidence.cause = f"out of memory: {size(memory.failed_bytes)} more were asked for"
     else:
-        kind = next(iter(memory.categories), "nothing")
-        evidence.cause = f"{kind} hold most of the peak of {size(memory.peak_allocated)}"
+        largest_category = next(iter(memory.categories), "nothing")
+        evidence.cause = (
+            f"{largest_category} hold most of the peak of {size(memory.peak_allocated)}"
+        )
     evidence.unknown.append("how long steps took: a snapshot holds memory alone")
     return evidence
 
@@ -162,26 +166,26 @@ def _timeline(paths: list[Path]) -> Evidence:
 
     path = paths[0]
     try:
-        found = judge(load(path))
+        judged = judge(load(path))
     except TimelineError as error:
         raise EvidenceError(str(error)) from None
     evidence = Evidence(
         "timeline of operations",
         (str(path),),
-        cause=found.cause,
-        rank=found.rank,
-        slowdown=found.slowdown,
-        what_if=found,
+        cause=judged.cause,
+        rank=judged.rank,
+        slowdown=judged.slowdown,
+        what_if=judged,
     )
     evidence.findings = [
-        f"a step takes {found.step_s:.2f} s, without stragglers it would take {found.ideal_s:.2f} "
+        f"a step takes {judged.step_s:.2f} s, without stragglers it would take {judged.ideal_s:.2f} "
         "s",
-        f"the slowest workers explain {found.worker_share:.0%} of that, the last stage "
-        f"{found.last_stage_share:.0%}",
+        f"the slowest workers explain {judged.worker_share:.0%} of that, the last stage "
+        f"{judged.last_stage_share:.0%}",
     ]
     evidence.findings += [
         f"stage {stage} computes nothing for {share:.0%} of the step: its bubble"
-        for stage, share in enumerate(found.bubbles)
+        for stage, share in enumerate(judged.bubbles)
     ]
     evidence.unknown.append("which host a worker ran on: such timelines name ranks alone")
     return evidence

@@ -61,15 +61,15 @@ def judge_log(path: str, text: str) -> Evidence:
 
 def _stands_out(evidence: Evidence, samples: Samples) -> None:
     clocks = {gpu: _working(fields, "clock") for gpu, fields in samples.items()}
-    known = {gpu: mean(values) for gpu, values in clocks.items() if values}
-    if len(known) > 1:
-        slowest = min(known, key=lambda gpu: known[gpu])
-        others = mean(value for gpu, value in known.items() if gpu != slowest)
-        if others > 0 and known[slowest] < _SLOWER * others:
+    mean_mhz = {gpu: mean(values) for gpu, values in clocks.items() if values}
+    if len(mean_mhz) > 1:
+        slowest = min(mean_mhz, key=lambda gpu: mean_mhz[gpu])
+        other_mhz = mean(value for gpu, value in mean_mhz.items() if gpu != slowest)
+        if other_mhz > 0 and mean_mhz[slowest] < _SLOWER * other_mhz:
             evidence.cause = f"slow clock of {slowest}"
-            evidence.slowdown = others / known[slowest] if known[slowest] > 0 else None
+            evidence.slowdown = other_mhz / mean_mhz[slowest] if mean_mhz[slowest] > 0 else None
             evidence.findings.append(
-                f"{slowest} runs at {known[slowest]:,.0f} MHz, the others at {others:,.0f}"
+                f"{slowest} runs at {mean_mhz[slowest]:,.0f} MHz, the others at {other_mhz:,.0f}"
             )
             return
     used = [value for fields in samples.values() for value in fields.get("utilization", ())]
@@ -114,16 +114,16 @@ def _dmon(text: str) -> Samples:
 
 
 def _columns(header: list[str]) -> dict[str, int]:
-    found = {}
+    columns = {}
     for name, titles in _FIELDS.items():
-        place = next((index for index, cell in enumerate(header) if cell in titles), None)
-        if place is not None:
-            found[name] = place
-    return found
+        column = next((index for index, cell in enumerate(header) if cell in titles), None)
+        if column is not None:
+            columns[name] = column
+    return columns
 
 
 def _add(fields: dict[str, list[float]], columns: dict[str, int], row: list[str]) -> None:
-    for name, place in columns.items():
-        number = _NUMBER.match(row[place].strip()) if place < len(row) else None
+    for name, column in columns.items():
+        number = _NUMBER.match(row[column].strip()) if column < len(row) else None
         if number is not None and math.isfinite(float(number[0])):
             fields.setdefault(name, []).append(float(number[0]))

@@ -24,10 +24,12 @@ def as_text(evidence: Evidence, width: int, fancy: bool = False) -> str:
         parts.append(memory_text(evidence.memory, width, fancy).splitlines())
     if evidence.fixes:
         parts.append(["what to do, and what it is worth at most:"])
-        parts[-1] += wrapped((f"- {one.fix}: {one.worth}" for one in evidence.fixes), width)
+        parts[-1] += wrapped(
+            (f"- {sentence.fix}: {sentence.worth}" for sentence in evidence.fixes), width
+        )
     if evidence.unknown:
         parts.append(["cannot be known from this:"])
-        parts[-1] += wrapped((f"- {one}" for one in evidence.unknown), width)
+        parts[-1] += wrapped((f"- {sentence}" for sentence in evidence.unknown), width)
     return "\n\n".join("\n".join(line[:width] for line in part) for part in parts if part)
 
 

@@ -26,16 +26,16 @@ def judge_traces(paths: list[Path]) -> Evidence:
         TraceError: none can be read.
     """
     traces: dict[int, Trace] = {}
-    found: list[Device] = []
+    devices_: list[Device] = []
     for index, path in enumerate(paths):
         trace = load(path)
         rank = _rank(path, trace, index)
         while rank in traces:
             rank += 1
         traces[rank] = trace
-        found += devices(trace, rank)
-    kind = "torch.profiler trace" if len(paths) == 1 else "torch.profiler traces, one a rank"
-    evidence = Evidence(kind, tuple(map(str, paths)), devices=found)
+        devices_ += devices(trace, rank)
+    source = "torch.profiler trace" if len(paths) == 1 else "torch.profiler traces, one a rank"
+    evidence = Evidence(source, tuple(map(str, paths)), devices=devices_)
     _describe(evidence)
     if len(traces) > 1:
         _compare(evidence, traces)
@@ -47,9 +47,9 @@ def judge_traces(paths: list[Path]) -> Evidence:
 
 
 def _rank(path: Path, trace: Trace, index: int) -> int:
-    told = distributed_info(trace)[0]
-    if told is not None and told >= 0:
-        return told
+    told_rank = distributed_info(trace)[0]
+    if told_rank is not None and told_rank >= 0:
+        return told_rank
     named = _RANK.search(path.name)
     return int(named[1]) if named else index
 
@@ -57,8 +57,8 @@ def _rank(path: Path, trace: Trace, index: int) -> int:
 def _host(trace: Trace) -> str | None:
     """The host that a trace was taken on, where its header names it."""
     names = ("host_name", "hostname", "hostName")
-    found = next((trace.header[name] for name in names if trace.header.get(name)), None)
-    return str(found)[:200] if found is not None else None
+    host = next((trace.header[name] for name in names if trace.header.get(name)), None)
+    return str(host)[:200] if host is not None else None
 
 
 def _describe(evidence: Evidence) -> None:
@@ -101,7 +101,7 @@ def _compare(evidence: Evidence, traces: dict[int, Trace]) -> None:
     if not split.collectives:
         evidence.unknown.append("who waits for whom: no collective is on all ranks alike")
         return
-    wall = max((one.busy_ms + one.idle_ms for one in evidence.devices), default=0.0)
+    wall = max((device.busy_ms + device.idle_ms for device in evidence.devices), default=0.0)
     for rank, waited in split.waited.items():
         evidence.findings.append(
             f"rank {rank} waited {waited:,.1f} ms in {split.collectives:,} collectives, and the "
@@ -122,6 +122,6 @@ def _compare(evidence: Evidence, traces: dict[int, Trace]) -> None:
     evidence.host = _host(traces[culprit])
     evidence.slowdown = wall / (wall - lost)
     evidence.by_worker = {
-        str(rank): wall / max(1e-9, wall - min(each, wall - 1e-9))
-        for rank, each in split.each.items()
+        str(rank): wall / max(1e-9, wall - min(part, wall - 1e-9))
+        for rank, part in split.each.items()
     }

@@ -43,10 +43,10 @@ def waits(traces: dict[int, Trace]) -> Waits:
     """
     calls = {rank: _calls(trace) for rank, trace in traces.items()}
     waited = dict.fromkeys(sorted(calls), 0.0)
-    caused, each = dict(waited), dict(waited)
+    caused, by_rank = dict(waited), dict(waited)
     by_operation: dict[str, float] = {}
     count = 0
-    for key in sorted({key for one in calls.values() for key in one}):
+    for key in sorted({key for rank_calls in calls.values() for key in rank_calls}):
         ranks = [rank for rank in waited if key in calls[rank]]
         alike = len({len(calls[rank][key]) for rank in ranks}) == 1
         if len(ranks) < 2 or not alike or (not key[0] and len(ranks) < len(calls)):
@@ -60,8 +60,8 @@ def waits(traces: dict[int, Trace]) -> Waits:
             waited[rank] += float(excess[row].sum())
             of_others = float(excess[:, last == row].sum())
             caused[rank] += of_others
-            each[rank] += of_others / (len(ranks) - 1)
-    return Waits(waited, caused, each, by_operation, count)
+            by_rank[rank] += of_others / (len(ranks) - 1)
+    return Waits(waited, caused, by_rank, by_operation, count)
 
 
 def _calls(trace: Trace) -> dict[Key, np.ndarray]:

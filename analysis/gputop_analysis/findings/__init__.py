@@ -92,7 +92,7 @@ def judge(
 def judge_view(view: RunView) -> tuple[list[Finding], list[Finding]]:
     """``judge`` of a view that was made already."""
     return sorted_out(
-        view, [one for spec in CATALOGUE.values() for one in as_list(spec.check(view))]
+        view, [finding for spec in CATALOGUE.values() for finding in as_list(spec.check(view))]
     )
 
 
@@ -100,11 +100,13 @@ def sorted_out(view: RunView, said: list[Finding]) -> tuple[list[Finding], list[
     """``judge`` of what the checks said: the hours that each would win back, and which one explains
     which.
     """
-    found = [_with_hours(one, view) for one in said]
-    left = settled(take_in(found))
-    kept = {one.key for one in left}
-    taken = [_explained(one, left) for one in found if one.key not in kept]
-    return ordered(left), ordered(taken)
+    with_hours = [_with_hours(finding, view) for finding in said]
+    settled_findings = settled(take_in(with_hours))
+    keys = {finding.key for finding in settled_findings}
+    taken = [
+        _explained(finding, settled_findings) for finding in with_hours if finding.key not in keys
+    ]
+    return ordered(settled_findings), ordered(taken)
 
 
 def _explained(one: Finding, left: list[Finding]) -> Finding:
@@ -117,10 +119,12 @@ def _with_hours(one: Finding, view: RunView) -> Finding:
     totals = [h["total_steps"] for h in view.hellos.values() if h.get("total_steps")]
     if one.recoverable_ms_per_step is None or not totals:
         return one
-    left = max(totals) - min((steps_done(view.record, rank) for rank in view.ranks), default=0)
-    if left <= 0:
+    steps_left = max(totals) - min(
+        (steps_done(view.record, rank) for rank in view.ranks), default=0
+    )
+    if steps_left <= 0:
         return one
-    hours, rent = one.recoverable_ms_per_step * left / 3.6e6, _usd_per_hour(view)
+    hours, rent = one.recoverable_ms_per_step * steps_left / 3.6e6, _usd_per_hour(view)
     return replace(
         one, recoverable_hours=hours, recoverable_usd=None if rent is None else hours * rent
     )

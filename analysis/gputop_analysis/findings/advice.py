@@ -137,12 +137,12 @@ Fix = str | Option | Sequence[str | Option]
 def options_of(fix: Fix) -> tuple[Option, ...]:
     """A fix as options; plain text is one that needs what its words presuppose."""
     parts = [fix] if isinstance(fix, str | Option) else list(fix)
-    return tuple(Option(one) if isinstance(one, str) else one for one in parts)
+    return tuple(Option(part) if isinstance(part, str) else part for part in parts)
 
 
 def as_text(options: Sequence[Option]) -> str:
     """Options in one line."""
-    return "; ".join(one.text for one in options)
+    return "; ".join(option.text for option in options)
 
 
 def lacking(option: Option, run: Facts) -> list[Need]:
@@ -161,21 +161,23 @@ def offered(view: RunView, finding: Finding) -> Finding:
     run = facts(view, finding.rank)
     if run is None or not finding.options:
         return finding
-    missing = {need.words: None for one in finding.options for need in lacking(one, run)}
-    able = [one for one in finding.options if not lacking(one, run) and _worth(one, finding)]
-    able = [one for one in able if not one.last] or able
+    missing = {need.words: None for option in finding.options for need in lacking(option, run)}
+    able = [
+        option for option in finding.options if not lacking(option, run) and _worth(option, finding)
+    ]
+    able = [option for option in able if not option.last] or able
     if not able:
         why = f" (what is usual here needs {', '.join(missing)})" if missing else ""
         words = f"no setting is known that would win this back{why}"
         severity = finding.severity if finding.recoverable_ms_per_step is None else "info"
         return replace(promising(finding, 0.0), options=(), fix=words, severity=severity)
-    sure = [one.wins_ms for one in able if one.promises]
+    sure = [option.wins_ms for option in able if option.promises]
     if not sure:
-        kept = replace(finding, recoverable_ms_per_step=None, interval_ms_per_step=None)
+        finding_ = replace(finding, recoverable_ms_per_step=None, interval_ms_per_step=None)
     else:
-        known = [won for won in sure if won is not None]
-        kept = promising(finding, max(known) if len(known) == len(sure) else None)
-    return replace(kept, options=tuple(able), fix=as_text(able))
+        wins_ms = [won for won in sure if won is not None]
+        finding_ = promising(finding, max(wins_ms) if len(wins_ms) == len(sure) else None)
+    return replace(finding_, options=tuple(able), fix=as_text(able))
 
 
 def promising(finding: Finding, most_ms: float | None) -> Finding:

@@ -70,19 +70,19 @@ def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
     if waited.source == COLLECTIVES and pipeline_ranks(view):
         return None  # stages wait for each other's work, not for the network: see CR13
     wall_ms = float(common.per_step_ms("wall_ns").mean())
-    least, source, site = waited.ms.min(axis=1), waited.source, None
+    least_ms, source, site = waited.ms.min(axis=1), waited.source, None
     called = common.per_step_ms("comm_ns").min(axis=1)
-    by_script = source != COLLECTIVES and called.mean() > least.mean()
+    by_script = source != COLLECTIVES and called.mean() > least_ms.mean()
     if by_script and not pipeline_ranks(view):
-        least, source, site = called, COLLECTIVES, top_site(view, "comm")
-    if not (least.mean() > EXPOSED * wall_ms and least.mean() > MIN_EFFECT_MS):
+        least_ms, source, site = called, COLLECTIVES, top_site(view, "comm")
+    if not (least_ms.mean() > EXPOSED * wall_ms and least_ms.mean() > MIN_EFFECT_MS):
         return None
-    queue, ms = _core_wait(view), block_bootstrap(least, np.ones(len(least)))
+    queue, ms = _core_wait(view), block_bootstrap(least_ms, np.ones(len(least_ms)))
     if not (ms.low > (EXPOSED + queue) * wall_ms and ms.low > MIN_EFFECT_MS):
         return None
     run = Facts(view, view.ranks[0])
     parallel, sent, explained = run.parallel, bytes_a_sum(run) or 0, volume_ms(run)
-    steps = f"{len(least):,} steps or groups of steps"
+    steps = f"{len(least_ms):,} steps or groups of steps"
     return spec.make(
         "high" if ms.low > MUCH_EXPOSED * wall_ms else "medium",
         f"communication takes {100 * ms.value / wall_ms:.0f} % of each step, {ms.value:.1f} ms, "
@@ -268,7 +268,7 @@ def slow_backend(view: RunView, spec: Spec) -> Finding | None:
     parallel = hello.get("parallel") or {}
     on_gpu = str(hello.get("device") or "cpu").startswith("cuda")
     if parallel.get("data_parallel"):
-        what = "DataParallel"
+        slow_thing = "DataParallel"
         fix = "use DistributedDataParallel: torchrun --nproc-per-node=gpu train.py"
         fix = (
             fix
@@ -280,13 +280,13 @@ def slow_backend(view: RunView, spec: Spec) -> Finding | None:
             "them in every step"
         )
     elif parallel.get("backend") == "gloo" and on_gpu:
-        what, fix = "gloo on GPUs", "init_process_group(backend='nccl')"
+        slow_thing, fix = "gloo on GPUs", "init_process_group(backend='nccl')"
         why = "gloo copies each gradient to host memory and sums it on the CPU"
     else:
         return None
     return spec.make(
         "high" if on_gpu else "info",
-        f"{what}: {why.split(',')[0]}"[:140],
+        f"{slow_thing}: {why.split(',')[0]}"[:140],
         f"{why}; device {hello.get('device') or 'cpu'}"
         + ("" if on_gpu else ": without a GPU it changes nothing"),
         fix,
@@ -331,24 +331,26 @@ def _progress(view: RunView) -> tuple[Event | None, Event | None]:
     one rank.
     """
     reports = list(view.record.events("ddp_progress"))
-    mine = [e for e in reports if e.get("rank") == reports[-1].get("rank")] if reports else []
+    own_reports = (
+        [e for e in reports if e.get("rank") == reports[-1].get("rank")] if reports else []
+    )
     starts = [
-        i for i, e in enumerate(mine) if i and e["step"] <= mine[i - 1]["step"]
+        i for i, e in enumerate(own_reports) if i and e["step"] <= own_reports[i - 1]["step"]
     ]  # of later attempts
-    mine = mine[starts[-1] :] if starts else mine
-    return (mine[0], mine[-1]) if len(mine) > 1 else (None, None)
+    own_reports = own_reports[starts[-1] :] if starts else own_reports
+    return (own_reports[0], own_reports[-1]) if len(own_reports) > 1 else (None, None)
 
 
 def _exposed_each_ms(view: RunView) -> float | None:
     """Exposed communication of one synchronised iteration on the rank that waits least; medians, as
     outliers wait.
     """
-    each = [
+    each_ms = [
         float(np.median(rows["wait_ns"])) / 1e6
         for rank in view.ranks
         if len(rows := view.comm(rank))
     ]
-    return min(each) if len(each) == len(view.ranks) and each else None
+    return min(each_ms) if len(each_ms) == len(view.ranks) and each_ms else None
 
 
 def _size(sent: int) -> str:

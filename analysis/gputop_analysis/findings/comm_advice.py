@@ -61,24 +61,24 @@ def comm_options(run: Facts, exposed_ms: float) -> list[Option]:
     """Options for exposed communication of so many milliseconds a step, the one that mends its
     cause first.
     """
-    found = []
+    options = []
     if run.oversubscribed:
         threads = run.ranks_here * (run.threads or 1)
-        found.append(_fewer(run, threads))
+        options.append(_fewer(run, threads))
     explained = volume_ms(run)
     small = explained is not None and explained < BY_VOLUME * exposed_ms
     by_volume = exposed_ms if explained is None else min(explained, exposed_ms)
     if not small:
-        found += _less_volume(run, by_volume)
+        options += _less_volume(run, by_volume)
     else:
-        found += _less_latency(run, exposed_ms)
+        options += _less_latency(run, exposed_ms)
     rarer = phrase(run, "accumulate", count=ACCUMULATED)
     words = (
         f"sum the gradients once in {ACCUMULATED} micro-batches, which makes the batch so "
         f"much larger: {rarer}"
     )
     seldom = (1 - 1 / ACCUMULATED) * exposed_ms
-    return [*found, Option(words, wins_ms=seldom)]
+    return [*options, Option(words, wins_ms=seldom)]
 
 
 def called_options(site: Site | None, exposed_ms: float) -> list[Option]:
@@ -94,8 +94,8 @@ def _fewer(run: Facts, threads: int) -> Option:
     for a core.
     """
     cores, ranks = run.cores, run.ranks_here
-    each = counted(run.threads or 1, "busy thread")
-    why = f"{ranks} ranks with {each} each share {cores} cores, and a sum waits for the last"
+    threads_ = counted(run.threads or 1, "busy thread")
+    why = f"{ranks} ranks with {threads_} each share {cores} cores, and a sum waits for the last"
     if ranks > cores:
         return Option(f"start at most {cores} ranks here: {why}", lever=Lever("ranks", -1))
     words = f"set OMP_NUM_THREADS={max(1, cores // ranks)}: {why} ({threads} threads)"
@@ -106,7 +106,7 @@ def _less_volume(run: Facts, by_volume_ms: float) -> list[Option]:
     """The bytes take the time: send fewer, or send them while the backward computes."""
     hosts = len({run.view.host_of(rank) for rank in run.view.ranks}) > 1
     if run.parallel.get("fsdp"):
-        found = [
+        options = [
             Option("FSDP: bf16 reduce_dtype", wins_ms=0.5 * by_volume_ms),
             Option(
                 "FSDP: backward_prefetch=BACKWARD_PRE and forward_prefetch=True",
@@ -116,34 +116,34 @@ def _less_volume(run: Facts, by_volume_ms: float) -> list[Option]:
         inside = Option(
             "FSDP: HYBRID_SHARD keeps the gathering inside a node", wins_ms=by_volume_ms
         )
-        return [*found, inside] if hosts else found
+        return [*options, inside] if hosts else options
     ddp = run.parallel.get("ddp")
     hooked = isinstance(ddp, dict) and bool(ddp.get("comm_hook"))
     words = "send less: model.register_comm_hook(None, bf16_compress_hook)"
-    found = (
+    options = (
         []
         if hooked
         else [Option(words, needs=(OWN_LOOP, at_least("torch", 1, 10)), wins_ms=0.5 * by_volume_ms)]
     )
     bucket = "start earlier, beside the backward: " + phrase(run, "bucket", size=5)
-    return [*found, Option(bucket, wins_ms=by_volume_ms)]
+    return [*options, Option(bucket, wins_ms=by_volume_ms)]
 
 
 def _less_latency(run: Facts, exposed_ms: float) -> list[Option]:
     """The bytes do not explain the time: each message waits for something else."""
     ddp = next(iter(run.view.record.events("ddp")), {})
     buckets = ddp.get("bucket_bytes") or ()
-    found = []
+    options = []
     if len(buckets) > SMALL_BUCKETS and max(buckets) < 1 << 20:
         words = f"fewer, larger messages (now {len(buckets)}): {phrase(run, 'bucket', size=25)}"
-        found.append(Option(words, wins_ms=(1 - 1 / len(buckets)) * exposed_ms))
+        options.append(Option(words, wins_ms=(1 - 1 / len(buckets)) * exposed_ms))
     settings = run.parallel.get("ddp")
     hook = settings.get("comm_hook") if isinstance(settings, dict) else None
     if not run.oversubscribed:
         nccl = "nccl" in str(run.parallel.get("backend"))
         interface = "NCCL_SOCKET_IFNAME" if nccl else "GLOO_SOCKET_IFNAME"
         words = f"look at the way of the messages: the network interface ({interface})"
-        found.append(
+        options.append(
             Option(words + (f", and the hook {hook}" if hook else ", a slow hook"), promises=True)
         )
-    return found
+    return options

@@ -37,7 +37,7 @@ def slow_link(view: RunView, spec: Spec) -> Iterator[Finding]:
     """
     links = [(device, speed) for device in devices(view) if (speed := _speed(device)) > 0]
     for device, speed in links:
-        peers = [other for one, other in links if one is not device and one.name == device.name]
+        peers = [other for link, other in links if link is not device and link.name == device.name]
         typical = float(np.median(peers)) if peers else 0.0
         if not speed < SLOW_LINK * typical:
             continue
@@ -94,13 +94,14 @@ def idle_gpus(view: RunView, spec: Spec) -> Finding | None:
         rows = np.asarray(host.gpu.rows[-50_000:])
         rows = rows[rows["t_ns"] >= view.from_ns]
         for index in np.unique(rows["index"]):
-            mine = rows[(rows["index"] == index) & np.isfinite(rows["util_pct"])]
+            own_rows = rows[(rows["index"] == index) & np.isfinite(rows["util_pct"])]
             long_enough = (
-                len(mine) > 1 and float(mine["t_ns"][-1] - mine["t_ns"][0]) >= IDLE_S * 1e9
+                len(own_rows) > 1
+                and float(own_rows["t_ns"][-1] - own_rows["t_ns"][0]) >= IDLE_S * 1e9
             )
-            working += bool(len(mine) and mine["util_pct"].mean() > 10)
-            foreign = bool((mine["memory_foreign_bytes"] > 0).any())
-            if long_enough and float(mine["util_pct"].max()) < IDLE_PCT and not foreign:
+            working += bool(len(own_rows) and own_rows["util_pct"].mean() > 10)
+            foreign = bool((own_rows["memory_foreign_bytes"] > 0).any())
+            if long_enough and float(own_rows["util_pct"].max()) < IDLE_PCT and not foreign:
                 unused.append(int(index))
     if not unused or not working:
         return None

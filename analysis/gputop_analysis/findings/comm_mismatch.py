@@ -48,7 +48,7 @@ def collective_mismatch(view: RunView, spec: Spec) -> Finding | None:
     """
     if next(view.record.events("hang_suspected", "exception"), None) is None:
         return None
-    entries = {rank: found for rank in view.ranks if (found := _entries(view, rank))}
+    entries = {rank: entries_ for rank in view.ranks if (entries_ := _entries(view, rank))}
     first = _first_difference(entries)
     if first is None:
         return None
@@ -59,15 +59,17 @@ def collective_mismatch(view: RunView, spec: Spec) -> Finding | None:
     judged = cause is not None and cause.rank is not None and cause.kind in MISMATCHES
     if cause is not None and judged:
         odd, site = cause.rank, cause.site
-    told = "; ".join(f"rank {rank}: {_said(entry)}" for rank, entry in sorted(here.items())[:4])
+    entries_text = "; ".join(
+        f"rank {rank}: {_said(entry)}" for rank, entry in sorted(here.items())[:4]
+    )
     return spec.make(
         "critical",
         (
             cause.words
             if cause is not None and judged
-            else f"ranks call different collectives: number {number}, {told}"
+            else f"ranks call different collectives: number {number}, {entries_text}"
         )[:140],
-        f"collective {number} of group {group}: {told}; all before it agree "
+        f"collective {number} of group {group}: {entries_text}; all before it agree "
         f"({sum(key[0] == group for key in entries[next(iter(here))])} compared)",
         advice_on(cause, {}) if cause is not None and judged else _ADVICE,
         rank=odd,
@@ -142,10 +144,10 @@ def _operation(entry: Entry) -> str:
 
 def _odd_one(here: dict[int, Entry]) -> int | None:
     """The rank that differs from all others; None for two ranks, where either may be wrong."""
-    said = {rank: (_operation(e), e.get("bytes")) for rank, e in here.items()}
-    values = list(said.values())
-    odd = [rank for rank, value in said.items() if values.count(value) == 1]
-    return odd[0] if len(odd) == 1 and len(said) > 2 else None
+    operations = {rank: (_operation(e), e.get("bytes")) for rank, e in here.items()}
+    values = list(operations.values())
+    odd = [rank for rank, value in operations.items() if values.count(value) == 1]
+    return odd[0] if len(odd) == 1 and len(operations) > 2 else None
 
 
 def _said(entry: Entry) -> str:

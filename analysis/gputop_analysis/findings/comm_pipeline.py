@@ -52,7 +52,7 @@ def pipeline_bubble(view: RunView, spec: Spec) -> Finding | None:
     stages = pipeline_ranks(view)
     if stages is None:
         return None
-    steady = [one.steady_rows for one in view.per_rank.values()]
+    steady = [rank_series.steady_rows for rank_series in view.per_rank.values()]
     if len(steady) < stages or any(rows["n_steps"].sum() < ENOUGH_STEPS for rows in steady):
         return None
     wall = np.array([rows["wall_ns"].sum(dtype=np.float64) for rows in steady])
@@ -66,7 +66,7 @@ def pipeline_bubble(view: RunView, spec: Spec) -> Finding | None:
         expected_bubble(stages, micro, chunks),
         measured_bubble(wall - waited, wall),
     )
-    queues = [one.value for rank in view.ranks if (one := run_queue(view, rank))]
+    queues = [rank_series.value for rank in view.ranks if (rank_series := run_queue(view, rank))]
     queued = max(queues, default=0.0)  # a stage that is queued for a core makes the others idle
     excess = measured - expected - queued
     if not excess > EXCESS:

@@ -77,12 +77,14 @@ def climbing(view: RunView, rank: int) -> Climb | None:
     else:
         phases_by_clock = phases
     parts = [
-        one
-        for one in _parts(rows, phases_by_clock, walls_ms)
-        if not (of_shapes and set(one[0]) & set(COMPUTE))
+        standing
+        for standing in _parts(rows, phases_by_clock, walls_ms)
+        if not (of_shapes and set(standing[0]) & set(COMPUTE))
     ]
-    found = [Part(names, *one) for names, ms, of_ms in parts if (one := _alone(ms, of_ms))]
-    part = max(found, default=None, key=lambda one: one.alone_ms)
+    parts_ = [
+        Part(names, *standing) for names, ms, of_ms in parts if (standing := _alone(ms, of_ms))
+    ]
+    part = max(parts_, default=None, key=lambda standing: standing.alone_ms)
     if part is None:
         return None
     grown = {
@@ -135,9 +137,9 @@ def _parts(
     """
     for name, ms in phases.items():
         yield (name,), ms, walls_ms
-    known = (rows["cpu_ns"] >= 0) & (rows["compute_cpu_ns"] >= 0)
-    if known.mean() > MOSTLY_KNOWN:
-        evenly = Evenly(picked(rows, known))
+    counted = (rows["cpu_ns"] >= 0) & (rows["compute_cpu_ns"] >= 0)
+    if counted.mean() > MOSTLY_KNOWN:
+        evenly = Evenly(picked(rows, counted))
         cpu_ms, compute_ms = evenly.ms("cpu_ns"), evenly.ms("compute_cpu_ns")
         yield COMPUTE, compute_ms, cpu_ms
         yield HOST, cpu_ms - compute_ms, cpu_ms
@@ -150,15 +152,15 @@ def _alone(ms: Array, of_ms: Array) -> tuple[float, Ramp] | None:
     What slows the whole machine for a while slows the rest of the step as well, and is taken off by
     that.
     """
-    rest = of_ms - ms
-    if np.median(rest) > SOME_REST * np.median(of_ms):
-        ms = ms / np.repeat(*_pace(rest))[: len(ms)]
+    rest_ms = of_ms - ms
+    if np.median(rest_ms) > SOME_REST * np.median(of_ms):
+        ms = ms / np.repeat(*_pace(rest_ms))[: len(ms)]
     line = ramp(ms)
     if line is None:
         return None
     alone_ms = line.end - line.begin
     least_ms = max(
-        SLOWER * (line.begin + float(np.median(rest))), SLOWER_MS, RAMP_ERRORS * line.error
+        SLOWER * (line.begin + float(np.median(rest_ms))), SLOWER_MS, RAMP_ERRORS * line.error
     )
     return (alone_ms, line) if alone_ms >= least_ms else None
 

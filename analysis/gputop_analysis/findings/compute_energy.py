@@ -103,10 +103,12 @@ def _capped(spec: Spec, view: RunView, rank: int, trial: Trial) -> Finding:
 
 def _trial(view: RunView, rank: int) -> Trial | None:
     """None unless the power limit was changed by 5 % or more and each level was seen for 30 s."""
-    seen = samples(view, rank)
-    if seen is None:
+    gpu_samples = samples(view, rank)
+    if gpu_samples is None:
         return None
-    rows = seen.rows[(seen.rows["power_limit_w"] > 0) & (seen.rows["energy_mj_total"] > 0)]
+    rows = gpu_samples.rows[
+        (gpu_samples.rows["power_limit_w"] > 0) & (gpu_samples.rows["energy_mj_total"] > 0)
+    ]
     if len(rows) < 4 or rows["power_limit_w"].min() > LOWER_CAP * rows["power_limit_w"].max():
         return None
     high, low = float(rows["power_limit_w"].max()), float(rows["power_limit_w"].min())
@@ -141,8 +143,12 @@ def _waiting(spec: Spec, view: RunView) -> Finding | None:
         return None
     wasted_w, waits, total_w = 0.0, [], 0.0
     for rank in view.ranks:
-        seen, series = samples(view, rank), view.per_rank[rank]
-        power, limit = (seen.mean("power_w"), seen.mean("power_limit_w")) if seen else (None, None)
+        gpu_samples, series = samples(view, rank), view.per_rank[rank]
+        power, limit = (
+            (gpu_samples.mean("power_w"), gpu_samples.mean("power_limit_w"))
+            if gpu_samples
+            else (None, None)
+        )
         share = mean_wait_ms(view, rank) / max(
             float(series.rows["wall_ns"].sum()) / 1e6 / series.total_steps(), 1e-9
         )

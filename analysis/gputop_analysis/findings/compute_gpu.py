@@ -18,8 +18,8 @@ DRAM_BUSY, TENSOR_LOW = 70.0, 20.0
 
 def _everywhere(view: RunView) -> list[Samples]:
     """The samples of all ranks' devices; empty unless every rank's was sampled."""
-    seen = [one for rank in view.ranks if (one := samples(view, rank))]
-    return seen if len(seen) == len(view.ranks) else []
+    all_samples = [gpu for rank in view.ranks if (gpu := samples(view, rank))]
+    return all_samples if len(all_samples) == len(view.ranks) else []
 
 
 @finding(
@@ -36,31 +36,35 @@ def _everywhere(view: RunView) -> list[Samples]:
 )
 def batch_too_small(view: RunView, spec: Spec) -> Finding | None:
     """Kernels have too few threads to hide the latency of memory, and there is room for more."""
-    seen = _everywhere(view)
-    occupancy = [one.mean("sm_occupancy_pct") for one in seen]
-    free = [one.free_memory_share() for one in seen]
-    known = [
+    all_samples = _everywhere(view)
+    occupancy = [gpu.mean("sm_occupancy_pct") for gpu in all_samples]
+    free = [gpu.free_memory_share() for gpu in all_samples]
+    measured = [
         (o, f, s)
-        for o, f, s in zip(occupancy, free, seen, strict=True)
+        for o, f, s in zip(occupancy, free, all_samples, strict=True)
         if o is not None and f is not None
     ]
-    if not known or len(known) < len(seen) or max(k[0] for k in known) >= LOW_OCCUPANCY:
+    if (
+        not measured
+        or len(measured) < len(all_samples)
+        or max(k[0] for k in measured) >= LOW_OCCUPANCY
+    ):
         return None
-    least_free = min(k[1] for k in known)
+    least_free = min(k[1] for k in measured)
     if least_free <= FREE_MEMORY:
         return None
-    highest, _, one = max(known, key=lambda k: k[0])
-    size = (view.hello(one.rank).get("dataloader") or {}).get("batch_size")
-    accumulated = _micro_batches(view, one.rank)
+    highest, _, gpu = max(measured, key=lambda k: k[0])
+    size = (view.hello(gpu.rank).get("dataloader") or {}).get("batch_size")
+    accumulated = _micro_batches(view, gpu.rank)
     times = 2 if least_free < 0.7 else 4
     fewer = max(1, round(accumulated / times))
-    run, larger = Facts(view, one.rank), f"a {times} times larger micro-batch"
+    run, larger = Facts(view, gpu.rank), f"a {times} times larger micro-batch"
     return spec.make(
         "medium",
         f"the batch is small for this GPU: occupancy {highest:.0f} %, {least_free * 100:.0f} % of "
         "the memory free",
         f"SM occupancy at most {highest:.0f} % and {least_free * 100:.0f} % of the memory free at "
-        f"the peak on {len(seen)} GPUs"
+        f"the peak on {len(all_samples)} GPUs"
         + (f"; batch_size={size}" if size else "")
         + f"; {accumulated:.0f} micro-batches a step",
         Option(
@@ -81,7 +85,7 @@ def batch_too_small(view: RunView, spec: Spec) -> Finding | None:
             "%",
             "no time is claimed: how step time grows with the batch shows when it is tried",
             (
-                one.input("SM occupancy", "sm_occupancy_pct"),
+                gpu.input("SM occupancy", "sm_occupancy_pct"),
                 Input(
                     "memory free at the peak",
                     100 * least_free,
@@ -117,23 +121,25 @@ def _micro_batches(view: RunView, rank: int) -> float:
 )
 def bandwidth_bound(view: RunView, spec: Spec) -> Finding | None:
     """Kernels move data most of the time and compute little with it."""
-    seen = _everywhere(view)
-    pairs = [(one.mean("dram_active_pct"), one.mean("tensor_active_pct"), one) for one in seen]
-    known = [(d, t, one) for d, t, one in pairs if d is not None and t is not None]
-    if not known or len(known) < len(seen):
+    all_samples = _everywhere(view)
+    pairs = [
+        (gpu.mean("dram_active_pct"), gpu.mean("tensor_active_pct"), gpu) for gpu in all_samples
+    ]
+    measured = [(d, t, gpu) for d, t, gpu in pairs if d is not None and t is not None]
+    if not measured or len(measured) < len(all_samples):
         return None
-    dram, tensor, one = sorted(known, key=lambda k: k[0])[(len(known) - 1) // 2]
+    dram, tensor, gpu = sorted(measured, key=lambda k: k[0])[(len(measured) - 1) // 2]
     if dram <= DRAM_BUSY or tensor >= TENSOR_LOW:
         return None
-    hello, run = view.hello(one.rank), Facts(view, one.rank)
+    hello, run = view.hello(gpu.rank), Facts(view, gpu.rank)
     compiled = (hello.get("compile") or {}).get("used")
     fused = (hello.get("optimizer") or {}).get("fused")
     return spec.make(
         "medium",
         f"memory bandwidth limits the GPU: memory active {dram:.0f} %, tensor cores {tensor:.0f} "
         "% of the time",
-        f"GPU {one.gpu}: DRAM active {dram:.0f} %, tensor cores {tensor:.0f} % over "
-        f"{len(one.rows)} samples; torch.compile {'on' if compiled else 'off'}, optimizer "
+        f"GPU {gpu.gpu}: DRAM active {dram:.0f} %, tensor cores {tensor:.0f} % over "
+        f"{len(gpu.rows)} samples; torch.compile {'on' if compiled else 'off'}, optimizer "
         f"{'fused' if fused else 'not fused'}",
         (
             *([] if compiled else [f"{phrase(run, 'compile')}, which fuses element-wise work"]),
@@ -144,7 +150,7 @@ def bandwidth_bound(view: RunView, spec: Spec) -> Finding | None:
             ),
         ),
         rank=everybody(view),
-        gpu=one.gpu if len(view.ranks) == 1 else None,
+        gpu=gpu.gpu if len(view.ranks) == 1 else None,
         confidence=0.7,
         proof=Proof(
             "device memory active",
@@ -153,8 +159,8 @@ def bandwidth_bound(view: RunView, spec: Spec) -> Finding | None:
             "%",
             "no time is claimed: what fusion saves depends on the kernels",
             (
-                one.input("device memory active", "dram_active_pct"),
-                one.input("tensor cores", "tensor_active_pct"),
+                gpu.input("device memory active", "dram_active_pct"),
+                gpu.input("tensor cores", "tensor_active_pct"),
             ),
         ),
     )

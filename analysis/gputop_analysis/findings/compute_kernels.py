@@ -27,34 +27,47 @@ MATH_SHARE = 0.10
 )
 def low_mfu(view: RunView, spec: Spec) -> Finding | None:
     """Not a fault in itself: the sum of all others."""
-    known = [(rank, one) for rank in view.ranks if (one := efficiency(view, rank))]
-    if not known or len(known) < len(view.ranks):
+    efficiencies = [
+        (rank, rank_efficiency)
+        for rank in view.ranks
+        if (rank_efficiency := efficiency(view, rank))
+    ]
+    if not efficiencies or len(efficiencies) < len(view.ranks):
         return None
-    one = sorted(known, key=lambda k: k[1].mfu)[(len(known) - 1) // 2][1]
-    if one.mfu >= LOW_MFU:
+    rank_efficiency = sorted(efficiencies, key=lambda k: k[1].mfu)[(len(efficiencies) - 1) // 2][1]
+    if rank_efficiency.mfu >= LOW_MFU:
         return None
     return spec.make(
         "info",
-        f"{one.mfu * 100:.0f} % of the GPU's peak is used for the model (MFU)",
-        f"{one.model_flops_per_step:.3g} model FLOPs a step on {one.gpu}, peak "
-        f"{one.peak_flops / 1e12:,.0f} TFLOP/s dense {one.precision}; HFU {one.hfu * 100:.0f} %",
+        f"{rank_efficiency.mfu * 100:.0f} % of the GPU's peak is used for the model (MFU)",
+        f"{rank_efficiency.model_flops_per_step:.3g} model FLOPs a step on {rank_efficiency.gpu}, peak "
+        f"{rank_efficiency.peak_flops / 1e12:,.0f} TFLOP/s dense {rank_efficiency.precision}; "
+        f"HFU {rank_efficiency.hfu * 100:.0f} %",
         "see the efficiency budget (gputop report): its largest line below useful "
         "compute is what to mend first",
         rank=everybody(view),
         confidence=0.8,
         proof=Proof(
             "model FLOPs / (peak x wall time)",
-            100 * one.mfu,
+            100 * rank_efficiency.mfu,
             100 * LOW_MFU,
             "%",
             "MFU = model FLOPs per step x steps / (dense peak x wall time of the steady steps) "
             "(PaLM, appendix B)",
             (
-                Input("model FLOPs per step", one.model_flops_per_step, "FLOP", one.source),
                 Input(
-                    "peak", one.peak_flops / 1e12, "TFLOP/s", f"{one.gpu}, dense {one.precision}"
+                    "model FLOPs per step",
+                    rank_efficiency.model_flops_per_step,
+                    "FLOP",
+                    rank_efficiency.source,
                 ),
-                Input("HFU", 100 * one.hfu, "%", "with recomputed FLOPs"),
+                Input(
+                    "peak",
+                    rank_efficiency.peak_flops / 1e12,
+                    "TFLOP/s",
+                    f"{rank_efficiency.gpu}, dense {rank_efficiency.precision}",
+                ),
+                Input("HFU", 100 * rank_efficiency.hfu, "%", "with recomputed FLOPs"),
             ),
         ),
     )

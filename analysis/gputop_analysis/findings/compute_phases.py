@@ -123,38 +123,39 @@ def _typical(view: RunView) -> Passes | None:
 )
 def long_backward(view: RunView, spec: Spec) -> Finding | None:
     """The gradients are themselves differentiated, or the backward goes through parts twice."""
-    one = _typical(view)
+    typical_rank = _typical(view)
     if (
-        one is None
-        or one.ratio.low <= 3.0
+        typical_rank is None
+        or typical_rank.ratio.low <= 3.0
         or any(view.hello(rank).get("checkpointing") for rank in view.ranks)
     ):
         return None
-    seen = bool(view.hello(one.rank).get("create_graph"))
-    extra_ms = max(0.0, one.backward_ms - USUAL * one.forward_ms)
+    creates_graph = bool(view.hello(typical_rank.rank).get("create_graph"))
+    extra_ms = max(0.0, typical_rank.backward_ms - USUAL * typical_rank.forward_ms)
     return spec.make(
-        "medium" if seen else "info",
-        f"backward takes {one.ratio.value:.1f} times as long as forward",
-        f"{one.backward_ms:.1f} ms against {one.forward_ms:.1f} ms a step, {one.clock} clock (95 "
-        f"% interval of the ratio {one.ratio.low:.1f} to {one.ratio.high:.1f}); twice is usual "
+        "medium" if creates_graph else "info",
+        f"backward takes {typical_rank.ratio.value:.1f} times as long as forward",
+        f"{typical_rank.backward_ms:.1f} ms against {typical_rank.forward_ms:.1f} ms a step, "
+        f"{typical_rank.clock} clock (95 % interval "
+        f"of the ratio {typical_rank.ratio.low:.1f} to {typical_rank.ratio.high:.1f}); twice is usual "
         "without activation checkpointing; "
-        + ("create_graph=True was seen" if seen else "create_graph=True was not seen"),
+        + ("create_graph=True was seen" if creates_graph else "create_graph=True was not seen"),
         "take gradients of gradients (create_graph=True) every few steps only, as lazy R1 "
         "regularisation does"
-        if seen
+        if creates_graph
         else "look with torch.profiler at what the backward does: an embedding without "
         "sparse=True, retain_graph, a custom autograd.Function",
         rank=everybody(view),
-        confidence=0.8 if seen else 0.5,
-        recoverable_ms_per_step=extra_ms if seen else None,
-        interval_ms_per_step=(0.0, one.backward_ms) if seen else None,
+        confidence=0.8 if creates_graph else 0.5,
+        recoverable_ms_per_step=extra_ms if creates_graph else None,
+        interval_ms_per_step=(0.0, typical_rank.backward_ms) if creates_graph else None,
         proof=Proof(
             "lower end of the 95 % interval of backward / forward",
-            one.ratio.low,
+            typical_rank.ratio.low,
             3.0,
             "",
             f"recoverable = backward - {USUAL:.0f} x forward, where create_graph was seen",
-            one.inputs(),
+            typical_rank.inputs(),
         ),
     )
 
@@ -174,8 +175,12 @@ def long_backward(view: RunView, spec: Spec) -> Finding | None:
 )
 def needless_checkpointing(view: RunView, spec: Spec) -> Finding | None:
     """The forward is computed twice to save memory that nobody needs."""
-    one = _typical(view)
-    if one is None or one.ratio.low <= 2.7 or not view.hello(one.rank).get("checkpointing"):
+    typical_rank = _typical(view)
+    if (
+        typical_rank is None
+        or typical_rank.ratio.low <= 2.7
+        or not view.hello(typical_rank.rank).get("checkpointing")
+    ):
         return None
     free = [
         share
@@ -184,13 +189,16 @@ def needless_checkpointing(view: RunView, spec: Spec) -> Finding | None:
     ]
     if len(free) < len(view.ranks) or min(free) <= FREE_MEMORY:
         return None
-    again_ms = min(one.forward_ms, max(0.0, one.backward_ms - USUAL * one.forward_ms))
+    again_ms = min(
+        typical_rank.forward_ms,
+        max(0.0, typical_rank.backward_ms - USUAL * typical_rank.forward_ms),
+    )
     return spec.make(
         "medium",
         f"activation checkpointing, although {min(free) * 100:.0f} % of the GPU's memory is never "
         "used",
-        f"backward {one.backward_ms:.1f} ms is {one.ratio.value:.1f} times the forward of "
-        f"{one.forward_ms:.1f} ms a step, {one.clock} clock: it computes the forward again",
+        f"backward {typical_rank.backward_ms:.1f} ms is {typical_rank.ratio.value:.1f} times the forward of "
+        f"{typical_rank.forward_ms:.1f} ms a step, {typical_rank.clock} clock: it computes the forward again",
         Option(
             "switch checkpointing off for as many layers as fit: "
             "model.gradient_checkpointing_disable(), or checkpoint every second layer",
@@ -199,7 +207,7 @@ def needless_checkpointing(view: RunView, spec: Spec) -> Finding | None:
         rank=everybody(view),
         confidence=0.8,
         recoverable_ms_per_step=again_ms,
-        interval_ms_per_step=(0.0, one.forward_ms),
+        interval_ms_per_step=(0.0, typical_rank.forward_ms),
         proof=Proof(
             "memory that is free at the peak, on the fullest GPU",
             100 * min(free),
@@ -207,6 +215,6 @@ def needless_checkpointing(view: RunView, spec: Spec) -> Finding | None:
             "%",
             f"recoverable = backward - {USUAL:.0f} x forward, at most the forward that is "
             "computed again",
-            (*one.inputs(), Input("checkpointing", "seen", "", "hello.checkpointing")),
+            (*typical_rank.inputs(), Input("checkpointing", "seen", "", "hello.checkpointing")),
         ),
     )

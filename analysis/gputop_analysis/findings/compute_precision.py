@@ -38,20 +38,28 @@ _FLOAT16 = "wrap forward and loss in torch.autocast('cuda', torch.float16), with
 )
 def tensor_cores_idle(view: RunView, spec: Spec) -> Finding | None:
     """The GPU computes, but not with the units that have most of its speed."""
-    seen = _typical(view)
+    gpu_samples = _typical(view)
     busy, tensor = (
-        (seen.mean("sm_active_pct"), seen.mean("tensor_active_pct")) if seen else (None, None)
+        (gpu_samples.mean("sm_active_pct"), gpu_samples.mean("tensor_active_pct"))
+        if gpu_samples
+        else (None, None)
     )
-    if seen is None or busy is None or tensor is None or busy <= SM_BUSY or tensor >= TENSOR_IDLE:
+    if (
+        gpu_samples is None
+        or busy is None
+        or tensor is None
+        or busy <= SM_BUSY
+        or tensor >= TENSOR_IDLE
+    ):
         return None
-    hello, run = view.hello(seen.rank), Facts(view, seen.rank)
+    hello, run = view.hello(gpu_samples.rank), Facts(view, gpu_samples.rank)
     amp = bool((hello.get("amp") or {}).get("autocast"))
     return spec.make(
         "medium" if not amp and _all_float32(hello) else "info",
         f"tensor cores are active {tensor:.0f} % of the time while the GPU computes {busy:.0f} % "
         "of it",
-        f"GPU {seen.gpu}: SM active {busy:.0f} %, tensor cores {tensor:.0f} % over "
-        f"{len(seen.rows)} samples; autocast {'on' if amp else 'off'}, parameters "
+        f"GPU {gpu_samples.gpu}: SM active {busy:.0f} %, tensor cores {tensor:.0f} % over "
+        f"{len(gpu_samples.rows)} samples; autocast {'on' if amp else 'off'}, parameters "
         f"{', '.join(_dtypes(hello)) or 'of a type not told'}",
         "most time goes to work that is no matrix product: see CE05, and torch.profiler for the "
         "largest kernels"
@@ -61,7 +69,7 @@ def tensor_cores_idle(view: RunView, spec: Spec) -> Finding | None:
         if _capability(hello) >= AMPERE
         else Option(_FLOAT16, assumes=False),
         rank=everybody(view),
-        gpu=seen.gpu if len(view.ranks) == 1 else None,
+        gpu=gpu_samples.gpu if len(view.ranks) == 1 else None,
         confidence=0.8,
         proof=Proof(
             "tensor cores active",
@@ -70,8 +78,8 @@ def tensor_cores_idle(view: RunView, spec: Spec) -> Finding | None:
             "%",
             "no time is claimed: how much is matrix products shows when it runs in a narrower type",
             (
-                seen.input("multiprocessors active", "sm_active_pct"),
-                seen.input("tensor cores active", "tensor_active_pct"),
+                gpu_samples.input("multiprocessors active", "sm_active_pct"),
+                gpu_samples.input("tensor cores active", "tensor_active_pct"),
             ),
         ),
     )
@@ -113,8 +121,8 @@ def tf32_off(view: RunView, spec: Spec) -> Finding | None:
         or (hello.get("env") or {}).get("NVIDIA_TF32_OVERRIDE")
     ):
         return None
-    seen, run = samples(view, rank), Facts(view, rank)
-    tensor = seen.mean("tensor_active_pct") if seen else None
+    gpu_samples, run = samples(view, rank), Facts(view, rank)
+    tensor = gpu_samples.mean("tensor_active_pct") if gpu_samples else None
     if tensor is not None and tensor >= TENSOR_IDLE:
         return None
     return spec.make(
@@ -203,12 +211,16 @@ def _typical(view: RunView) -> Samples | None:
     """The device whose multiprocessors are active in the lower-median way; None unless every rank's
     was sampled.
     """
-    seen = [one for rank in view.ranks if (one := samples(view, rank))]
-    known = sorted(
-        (value, i) for i, one in enumerate(seen) if (value := one.mean("sm_active_pct")) is not None
+    all_samples = [gpu for rank in view.ranks if (gpu := samples(view, rank))]
+    by_activity = sorted(
+        (value, i)
+        for i, gpu in enumerate(all_samples)
+        if (value := gpu.mean("sm_active_pct")) is not None
     )
     return (
-        seen[known[(len(known) - 1) // 2][1]] if known and len(known) == len(view.ranks) else None
+        all_samples[by_activity[(len(by_activity) - 1) // 2][1]]
+        if by_activity and len(by_activity) == len(view.ranks)
+        else None
     )
 
 

@@ -85,50 +85,55 @@ def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
     only waits longer.
     """
     rank = next(iter(view.ranks), None)
-    climb = next((one for r in view.ranks[:LOOK_AT] if (one := climbing(view, r))), None)
+    climb = next((climb_ for r in view.ranks[:LOOK_AT] if (climb_ := climbing(view, r))), None)
     if climb is not None:
         return told_climb(view, spec, climb)
-    found = regression(view, rank) if rank is not None else None
-    if rank is None or found is None:
+    change = regression(view, rank) if rank is not None else None
+    if rank is None or change is None:
         return None
-    if found.phase in WAITING and len(view.ranks) > 1:
-        others = ((r, one) for r in view.ranks[1:LOOK_AT] if (one := regression(view, r)))
-        rank, found = next(
-            ((r, one) for r, one in others if one.phase not in WAITING), (rank, found)
+    if change.phase in WAITING and len(view.ranks) > 1:
+        other_ranks = (
+            (r, climb_) for r in view.ranks[1:LOOK_AT] if (climb_ := regression(view, r))
         )
-    growth = found.after_ms / found.before_ms - 1
-    queued_ms = _queueing_grew(view, rank, found)  # which IN04 reports
-    more_ms = found.after_ms - found.before_ms - queued_ms
-    least = SLOWER if on_device(view, rank) else _least_on_cpu(found, more_ms)
-    if least == SLOWER_BUSY and more_ms < least * found.before_ms:
-        least, more_ms = SLOWER_ON_CPU, min(more_ms, found.phase_alone_ms)
-    if more_ms < max(least * found.before_ms, SLOWER_MS):
+        rank, change = next(
+            ((r, climb_) for r, climb_ in other_ranks if climb_.phase not in WAITING),
+            (rank, change),
+        )
+    growth = change.after_ms / change.before_ms - 1
+    queued_ms = _queueing_grew(view, rank, change)  # which IN04 reports
+    more_ms = change.after_ms - change.before_ms - queued_ms
+    threshold = SLOWER if on_device(view, rank) else _least_on_cpu(change, more_ms)
+    if threshold == SLOWER_BUSY and more_ms < threshold * change.before_ms:
+        threshold, more_ms = SLOWER_ON_CPU, min(more_ms, change.phase_alone_ms)
+    if more_ms < max(threshold * change.before_ms, SLOWER_MS):
         return None
     site = (
-        top_site(view, found.phase, rank=rank) if found.phase in ("data", "other", "eval") else None
+        top_site(view, change.phase, rank=rank)
+        if change.phase in ("data", "other", "eval")
+        else None
     )
-    error_ms = found.change.error * found.after_ms
-    per = "" if found.unit == "step" else f" for the same number of {found.unit}"
+    error_ms = change.change.error * change.after_ms
+    per = "" if change.unit == "step" else f" for the same number of {change.unit}"
     where = (
-        f": rank {rank} in {found.phase}"
-        if len(view.ranks) > 1 and found.phase not in WAITING
+        f": rank {rank} in {change.phase}"
+        if len(view.ranks) > 1 and change.phase not in WAITING
         else ""
     )
     return spec.make(
         "high" if growth > 0.5 else "medium",
-        f"steps take {longer(growth)}{per} since step {found.step:,}{where}",
-        f"{found.before_ms:.1f} ms before, {found.after_ms:.1f} ms after{per}; {found.phase} grew "
-        f"by {found.phase_ms:.1f} ms; {found.change.score:.0f} standard errors, autocorrelation "
-        f"time {found.change.tau:.1f} records",
-        f"look for what changed at step {found.step:,} in {found.phase}"
+        f"steps take {longer(growth)}{per} since step {change.step:,}{where}",
+        f"{change.before_ms:.1f} ms before, {change.after_ms:.1f} ms after{per}; {change.phase} grew "
+        f"by {change.phase_ms:.1f} ms; {change.change.score:.0f} standard errors, autocorrelation "
+        f"time {change.change.tau:.1f} records",
+        f"look for what changed at step {change.step:,} in {change.phase}"
         + named(site, " at {}")
         + ": a schedule, a growing list, another kind of batch, another program on the machine",
-        rank=everybody(view) if found.phase in WAITING else rank,
+        rank=everybody(view) if change.phase in WAITING else rank,
         site=site.site if site else None,
         confidence=0.8,
         recoverable_ms_per_step=more_ms,
         interval_ms_per_step=(max(0.0, more_ms - 1.96 * error_ms), more_ms + 1.96 * error_ms),
-        proof=_proof(found, rank, least, queued_ms),
+        proof=_proof(change, rank, threshold, queued_ms),
     )
 
 

@@ -24,16 +24,16 @@ class Samples:
     def mean(self, column: str) -> float | None:
         """Mean of what was measured; None for fewer than five samples."""
         values = self.rows[column]
-        known = values[np.isfinite(values)] if values.dtype.kind == "f" else values[values >= 0]
-        return float(known.mean()) if len(known) >= ENOUGH_SAMPLES else None
+        valid = values[np.isfinite(values)] if values.dtype.kind == "f" else values[values >= 0]
+        return float(valid.mean()) if len(valid) >= ENOUGH_SAMPLES else None
 
     def free_memory_share(self) -> float | None:
         """Of the device's memory, what was free at the peak; None where it is not told."""
         used, total = self.rows["memory_used_bytes"], self.rows["memory_total_bytes"]
-        known = (used >= 0) & (total > 0)
+        valid = (used >= 0) & (total > 0)
         return (
-            float(1 - (used[known] / total[known]).max())
-            if np.count_nonzero(known) >= ENOUGH_SAMPLES
+            float(1 - (used[valid] / total[valid]).max())
+            if np.count_nonzero(valid) >= ENOUGH_SAMPLES
             else None
         )
 
@@ -78,8 +78,8 @@ def gpu_index(view: RunView, rank: int) -> int | None:
         return None
     uuid = hello.get("device_uuid")
     if uuid:
-        for one in host.state.gpus:
-            if one.uuid == uuid:
-                return one.index
-    ours = [one.index for one in host.state.gpus if one.ours]
+        for gpu in host.state.gpus:
+            if gpu.uuid == uuid:
+                return gpu.index
+    ours = [gpu.index for gpu in host.state.gpus if gpu.ours]
     return ours[0] if len(ours) == 1 else None

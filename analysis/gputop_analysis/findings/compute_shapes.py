@@ -35,13 +35,13 @@ CHURN = 20
 )
 def shape_churn(view: RunView, spec: Spec) -> Finding | None:
     """Each new shape makes the allocator, cuDNN's search and torch.compile begin anew."""
-    said = {rank: shapes for rank in view.ranks if (shapes := view.hello(rank).get("shapes"))}
-    rank = max(said, key=lambda rank: _per_100(said[rank]), default=None)
-    if rank is None or _per_100(said[rank]) <= CHURN:
+    churning = {rank: shapes for rank in view.ranks if (shapes := view.hello(rank).get("shapes"))}
+    rank = max(churning, key=lambda rank: _per_100(churning[rank]), default=None)
+    if rank is None or _per_100(churning[rank]) <= CHURN:
         return None
-    shapes, hello = said[rank], view.hello(rank)
+    shapes, hello = churning[rank], view.hello(rank)
     compiled = bool((hello.get("compile") or {}).get("used"))
-    examples = ", ".join("x".join(map(str, one)) for one in shapes.get("examples") or ())
+    examples = ", ".join("x".join(map(str, shape)) for shape in shapes.get("examples") or ())
     return spec.make(
         "medium" if compiled or on_device(view, rank) else "info",
         f"{shapes['distinct']} different input shapes in {shapes['batches']} batches",

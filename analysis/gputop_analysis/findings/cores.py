@@ -65,8 +65,10 @@ def _usage(view: RunView, host: str) -> Usage | None:
     lasted_ns = max(1, int(rows["t_ns"][-1] - rows["t_ns"][0]))
     by_kind: Counter[int] = Counter()
     for pid in np.unique(rows["pid"]):
-        own = rows[rows["pid"] == pid]
-        by_kind[int(own["kind"][-1])] += int(own["cpu_ns_total"][-1] - own["cpu_ns_total"][0])
+        rows_of_pid = rows[rows["pid"] == pid]
+        by_kind[int(rows_of_pid["kind"][-1])] += int(
+            rows_of_pid["cpu_ns_total"][-1] - rows_of_pid["cpu_ns_total"][0]
+        )
     return Usage(
         machine=float(used.mean()) / 100 * machine,
         ranks=by_kind[PROCESS_RANK] / lasted_ns,
@@ -94,11 +96,11 @@ def neighbours(view: RunView, host: str) -> list[tuple[str, float]]:
     for event in view.events("neighbours"):
         if event.get("host", host) == host:
             looks += 1
-            for one in event.get("processes") or ():
-                name = str(one.get("name"))
-                cores[name] = cores.get(name, 0.0) + float(one.get("cores") or 0.0)
-    most = sorted(cores.items(), key=lambda item: -item[1])[:3]
-    return [(name, total / looks) for name, total in most]
+            for process in event.get("processes") or ():
+                name = str(process.get("name"))
+                cores[name] = cores.get(name, 0.0) + float(process.get("cores") or 0.0)
+    largest = sorted(cores.items(), key=lambda item: -item[1])[:3]
+    return [(name, total / looks) for name, total in largest]
 
 
 def own_cores(view: RunView, rank: int, processes: int) -> float | None:
@@ -110,7 +112,7 @@ def own_cores(view: RunView, rank: int, processes: int) -> float | None:
     cores, host = view.cores(rank), view.host_of(rank)
     if not cores:
         return None
-    ranks = max(1, sum(view.host_of(one) == host for one in view.ranks))
+    ranks = max(1, sum(view.host_of(other_rank) == host for other_rank in view.ranks))
     threads = ranks * processes
     wanting = threads + _rivals(view, rank, ranks, cores)
     return min(float(processes), cores * threads / max(wanting, cores) / ranks)
@@ -124,13 +126,13 @@ def _slower_beside(view: RunView, rank: int, busy: float, workers: int) -> float
     cores, host = view.cores(rank), view.host_of(rank)
     if not cores:
         return 1.0
-    ranks = max(1, sum(view.host_of(one) == host for one in view.ranks))
+    ranks = max(1, sum(view.host_of(other_rank) == host for other_rank in view.ranks))
     rivals = _rivals(view, rank, ranks, cores)
     if not rivals:
         return 1.0  # its own processes in each other's way are counted as work on the cores
-    now = min(1.0, cores / (rivals + ranks))
-    then = ranks * min(1.0 + workers, max(1.0, busy / now))
-    return now / min(1.0, cores / (rivals + then))
+    speed = min(1.0, cores / (rivals + ranks))
+    then = ranks * min(1.0 + workers, max(1.0, busy / speed))
+    return speed / min(1.0, cores / (rivals + then))
 
 
 def _rivals(view: RunView, rank: int, ranks: int, cores: int) -> float:
@@ -141,8 +143,8 @@ def _rivals(view: RunView, rank: int, ranks: int, cores: int) -> float:
         return foreign if foreign >= BUSY_CORES else 0.0
     part = running / max(running + queue.value, 1e-9)
     crew = workers(view).get(rank)
-    own = ranks * (1 + (crew.count * crew.cpu if crew else 0.0))
-    return max(foreign, cores / max(part, 0.05) - own) if part < UNDISTURBED else foreign
+    demand = ranks * (1 + (crew.count * crew.cpu if crew else 0.0))
+    return max(foreign, cores / max(part, 0.05) - demand) if part < UNDISTURBED else foreign
 
 
 def _running(view: RunView, rank: int) -> float | None:

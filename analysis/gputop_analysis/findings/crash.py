@@ -44,7 +44,9 @@ def first_failing_rank(view: RunView, spec: Spec) -> Finding | None:
     """Of many tracebacks, the one that came first."""
     stop = stopping_event(view.record)
     stopped_ns = None if stop is None else int(stop["t_ns"])  # what breaks in a stop is its doing
-    raised = [one for one in fatal(view.record) if stopped_ns is None or one["t_ns"] < stopped_ns]
+    raised = [
+        event for event in fatal(view.record) if stopped_ns is None or event["t_ns"] < stopped_ns
+    ]
     if not raised:
         return None
     if (cause := cause_of(view)) is not None and cause.kind == "ended early":
@@ -55,15 +57,15 @@ def first_failing_rank(view: RunView, spec: Spec) -> Finding | None:
         raised[0],
         sorted({int(e.get("rank", -1)) for e in raised[1:]} - {int(raised[0].get("rank", -1))}),
     )
-    rank, said = first.get("rank"), _said(first)
+    rank, words = first.get("rank"), _said(first)
     _, exit_code, _ = run_state(view.record, first["t_ns"])
     of_many = view.world_size > 1
     return spec.make(
         "high" if exit_code == 0 else "critical",
-        f"rank {rank} fails{' first' if of_many else ''} at step {first.get('step', '?')}: {said}"[
+        f"rank {rank} fails{' first' if of_many else ''} at step {first.get('step', '?')}: {words}"[
             :140
         ],
-        f"{said}, at {first.get('site') or 'an unknown line'} in phase {first.get('phase', '?')}, "
+        f"{words}, at {first.get('site') or 'an unknown line'} in phase {first.get('phase', '?')}, "
         f"step {first.get('step', '?')}"
         + (f"; rank {', '.join(map(str, later))} failed after it" if later else ""),
         f"mend {first.get('site') or 'what the traceback says'}"
@@ -130,13 +132,13 @@ def _vanished(view: RunView, raised: list[Event]) -> Event | None:
 
 def _vanished_first(view: RunView, spec: Spec, gone: Event, raised: list[Event]) -> Finding:
     rank, step = gone["rank"], steps_done(view.record, gone["rank"])
-    others = ", ".join(str(event.get("rank")) for event in raised[:8])
+    listed = ", ".join(str(event.get("rank")) for event in raised[:8])
     killed = out_of_memory_kills(view)
     return spec.make(
         "critical",
         f"rank {rank} vanished first, after step {step:,}, without an exception",
         f"the process of rank {rank} was gone ({gone.get('reason')}) and had raised nothing; rank "
-        f"{others} then failed to reach it: {_said(raised[0])}"
+        f"{listed} then failed to reach it: {_said(raised[0])}"
         + (
             f"; the kernel killed {killed} process for lack of memory in the meantime"
             if killed
@@ -190,13 +192,13 @@ def thread_died(view: RunView, spec: Spec) -> Finding | None:
     if not raised:
         return None
     first = raised[0]
-    rank, said, name = first.get("rank"), _said(first), first.get("thread")
+    rank, words, name = first.get("rank"), _said(first), first.get("thread")
     site = first.get("site")
     ends_badly = _ends_badly(view) and not fatal(view.record)
     return spec.make(
         "high" if ends_badly else "info",
-        f"thread {name} of rank {rank} has died at step {first.get('step', '?')}: {said}"[:140],
-        f"{said}, at {site or 'an unknown line'}; the process went on without that thread"
+        f"thread {name} of rank {rank} has died at step {first.get('step', '?')}: {words}"[:140],
+        f"{words}, at {site or 'an unknown line'}; the process went on without that thread"
         + (f"; {len(raised) - 1} more threads ended so" if len(raised) > 1 else ""),
         f"mend {site or 'what the traceback says'}, or catch the exception in the thread: "
         "whatever waits for it waits for ever",
@@ -213,12 +215,12 @@ def thread_died(view: RunView, spec: Spec) -> Finding | None:
             "a code other than 0",
             tuple(
                 Input(
-                    f"rank {one.get('rank')}",
-                    str(one.get("class")),
+                    f"rank {event.get('rank')}",
+                    str(event.get("class")),
                     "",
-                    f"exception event, t_ns {one.get('t_ns')}",
+                    f"exception event, t_ns {event.get('t_ns')}",
                 )
-                for one in raised[:8]
+                for event in raised[:8]
             ),
         ),
     )
@@ -228,16 +230,16 @@ def _ends_badly(view: RunView) -> bool:
     """With an error that no user asked for, or standing still."""
     if any(True for _ in view.record.events("interrupt")):
         return False
-    found = standstill(view)
+    still = standstill(view)
     codes = [host.state.exit_code for host in view.record.hosts.values()]
-    return any(codes) or (found is not None and not found.over)
+    return any(codes) or (still is not None and not still.over)
 
 
 def _said(raised: Event) -> str:
     """``KeyError: 'loss'``."""
-    kind = raised.get("class", "exception")
-    what = _what(str(raised.get("message") or "")).removeprefix(f"{kind}: ")
-    return f"{kind}: {what[:120]}" if what else str(kind)
+    class_name = raised.get("class", "exception")
+    message = _what(str(raised.get("message") or "")).removeprefix(f"{class_name}: ")
+    return f"{class_name}: {message[:120]}" if message else str(class_name)
 
 
 def _what(message: str) -> str:
@@ -334,8 +336,8 @@ def exit_decode(view: RunView, spec: Spec) -> Finding | None:
 
 def _raised(view: RunView) -> LastWords | None:
     """The exception that ended the command: as a rank told it, else as the output quotes it."""
-    told = fatal(view.record)
-    return LastWords(_said(told[0]), told[0].get("site")) if told else last_words(view)
+    raised = fatal(view.record)
+    return LastWords(_said(raised[0]), raised[0].get("site")) if raised else last_words(view)
 
 
 def _at_least(view: RunView) -> str:
@@ -397,12 +399,12 @@ def _exit_advice(code: int, out_of_memory: bool, how: str, lost: str, of_many: b
             "the script's own"
         )
     if number == signal.SIGTERM:
-        others = (
+        alternatives = (
             ", or a launcher after another rank had failed"
             if of_many
             else ", a time limit, or a person"
         )
-        return f"somebody asked it to end: the scheduler{others}"
+        return f"somebody asked it to end: the scheduler{alternatives}"
     where = "the last lines of output say why (`gputop open` shows them)"
     if lost:
         return (

@@ -65,17 +65,17 @@ def cuda_out_of_memory(view: RunView, spec: Spec) -> Finding | None:
     rank = event.get("rank")
     met = explain(event)
     sizes, lever = met.sizes, nearest_lever(view, met)
-    told = ", ".join(f"{name} {size / GIB:.2f} GiB" for name, size in sizes.items())
+    sizes_text = ", ".join(f"{name} {size / GIB:.2f} GiB" for name, size in sizes.items())
     growth, foreign = _growth(view, rank), _foreign_bytes(view)
     where = f"{event.get('site') or 'an unknown line'}, {met.where()}"
     layer = f", {met.phase} of {met.layer}" if met.layer else ""
-    asked = f" for {sizes['asked'] / GIB:.2f} GiB" if "asked" in sizes else ""
+    asked_text = f" for {sizes['asked'] / GIB:.2f} GiB" if "asked" in sizes else ""
     return spec.make(
         "critical",
-        f"rank {rank} ran out of GPU memory{asked} at step {event.get('step', '?')}{layer}",
+        f"rank {rank} ran out of GPU memory{asked_text} at step {event.get('step', '?')}{layer}",
         f"{event.get('class')} at {where}"
         + (f"; held by {met.holders()}" if met.holders() else "")
-        + (f"; {told}" if told else "")
+        + (f"; {sizes_text}" if sizes_text else "")
         + (f"; peak grew by {growth / GIB:.2f} GiB since step 10" if growth > 0 else "")
         + _snapshot(view)
         + (f"; other processes hold {foreign / GIB:.2f} GiB" if foreign > 0 else ""),
@@ -138,7 +138,7 @@ def host_out_of_memory(view: RunView, spec: Spec) -> Finding | None:
     kills, codes = out_of_memory_kills(view), _exit_codes(view)
     if kills < 1 or not (128 + signal.SIGKILL in codes or _says(view, "killed by signal: killed")):
         return None
-    who, grown = _largest(view)
+    largest_process, grown = _largest(view)
     limit = _memory_limit(view)
     return spec.make(
         "critical",
@@ -146,7 +146,7 @@ def host_out_of_memory(view: RunView, spec: Spec) -> Finding | None:
         "host memory is full",
         f"{kills} out-of-memory kill(s) during the run, exit by SIGKILL"
         + (f"; memory limit {limit / GIB:.2f} GiB" if limit > 0 else "")
-        + (f"; largest was {who}" if who else ""),
+        + (f"; largest was {largest_process}" if largest_process else ""),
         _less_host_memory(Facts(view, view.ranks[0]) if view.ranks else None, grown),
         rank=view.ranks[0] if len(view.ranks) == 1 else None,
         proof=Proof(
@@ -164,7 +164,10 @@ def host_out_of_memory(view: RunView, spec: Spec) -> Finding | None:
                     "host.cgroup_memory_max_bytes",
                 ),
                 Input(
-                    "largest process", who or "not sampled", "", "process.rss_bytes, last samples"
+                    "largest process",
+                    largest_process or "not sampled",
+                    "",
+                    "process.rss_bytes, last samples",
                 ),
             ),
         ),
@@ -193,9 +196,9 @@ def shared_memory_full(view: RunView, spec: Spec) -> Finding | None:
         return None
     used, total = _shm(view)
     lines = [
-        one
-        for one in str(event.get("message")).splitlines()
-        if _mentions({"message": one}, _SHM_WORDS + _BUS_ERROR)
+        line
+        for line in str(event.get("message")).splitlines()
+        if _mentions({"message": line}, _SHM_WORDS + _BUS_ERROR)
     ]
     message = lines[-1].strip()[:160]
     workers = (view.hello(event.get("rank")).get("dataloader") or {}).get("num_workers")
@@ -343,11 +346,11 @@ def _largest(view: RunView) -> tuple[str, int]:
         if len(rows):
             rows = rows[rows["t_ns"] >= rows["t_ns"][-1] - 3 * 10**9]
             row = rows[int(rows["rss_bytes"].argmax())]
-            kind = {
+            process_kinds = {
                 PROCESS_RANK: f"rank {row['rank']}",
                 PROCESS_WORKER: f"a worker of rank {row['rank']}",
             }
-            name = kind.get(int(row["kind"]), "another process")
+            name = process_kinds.get(int(row["kind"]), "another process")
             text = f"{name} (pid {row['pid']}) with {row['rss_bytes'] / GIB:.2f} GiB"
             best = max(best, (int(row["rss_bytes"]), text, int(row["kind"])))
     return best[1], best[2]
@@ -356,22 +359,22 @@ def _largest(view: RunView) -> tuple[str, int]:
 def _less_host_memory(run: Facts | None, grown: int) -> list[str | Option]:
     """What holds host memory in this run, and what would hold less."""
     loader = run.loader if run else {}
-    found: list[str | Option] = []
+    options: list[str | Option] = []
     if workers := loader.get("num_workers"):
         words = (
             f"lower num_workers from {workers}, or prefetch_factor (each worker holds its batches)"
         )
-        found.append(Option(words, lever=advice.Lever("num_workers", -1)))
+        options.append(Option(words, lever=advice.Lever("num_workers", -1)))
     if loader.get("pin_memory") and run is not None and run.on_gpu:
-        found.append("pin_memory=False in the DataLoader: pinned memory cannot be swapped")
+        options.append("pin_memory=False in the DataLoader: pinned memory cannot be swapped")
     if grown == PROCESS_WORKER:
-        found.append(
+        options.append(
             "arrays in place of lists of objects in the dataset (each worker "
             "copies what it touches)"
         )
     elif grown == PROCESS_RANK:
-        found.append("look for what grows in the training process")
-    return [*found, "give the job more memory"]
+        options.append("look for what grows in the training process")
+    return [*options, "give the job more memory"]
 
 
 def _memory_limit(view: RunView) -> int:

@@ -95,11 +95,13 @@ def loader_change(run: Facts, **settings: object) -> str:
     them itself.
     """
     if run.trainer == "transformers" and loader_site(run) is None:
-        known = {name: value for name, value in settings.items() if name in _ARGUMENTS}
-        said = ", ".join(f"{_ARGUMENTS[name]}={value}" for name, value in known.items())
-        return f"{said} in TrainingArguments"
-    said = ", ".join(f"{name}={value}" for name, value in settings.items())
-    return f"{said} in the DataLoader {loader_place(run)}"
+        known_arguments = {name: value for name, value in settings.items() if name in _ARGUMENTS}
+        arguments = ", ".join(
+            f"{_ARGUMENTS[name]}={value}" for name, value in known_arguments.items()
+        )
+        return f"{arguments} in TrainingArguments"
+    arguments = ", ".join(f"{name}={value}" for name, value in settings.items())
+    return f"{arguments} in the DataLoader {loader_place(run)}"
 
 
 def takes(run: Facts, setting: str) -> bool:

@@ -57,13 +57,13 @@ def environment_drift(view: RunView, spec: Spec) -> Finding | None:
     )
     if diff is None or not drifted:
         return None
-    told = "; ".join(f"{c.name}: {c.a} -> {c.b}"[:120] for c in drifted)
+    changes = "; ".join(f"{c.name}: {c.a} -> {c.b}"[:120] for c in drifted)
     count = "one setting differs" if len(drifted) == 1 else f"{len(drifted)} settings differ"
     first = ", ".join(c.name for c in drifted[:NAMED])
     return spec.make(
         "medium" if diff.is_regression else "info",
         f"{count} from the baseline: {first}" + (", ..." if len(drifted) > NAMED else ""),
-        f"against {diff.a_name}: {told}",
+        f"against {diff.a_name}: {changes}",
         "put back what differs, one at a time, and compare again: "
         + ", ".join(c.name for c in drifted[:NAMED]),
         rank=everybody(view),

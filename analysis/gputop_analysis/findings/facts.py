@@ -66,15 +66,15 @@ class Facts:
         if inside is None:
             folder = str(self.loader.get("site") or "").partition("/")[0]
             inside = [folder] if folder in TRAINERS else []
-        known = [TRAINERS[name] for name in inside if name in TRAINERS]
-        return known[0] if known else ""
+        trainers = [TRAINERS[name] for name in inside if name in TRAINERS]
+        return trainers[0] if trainers else ""
 
     def version(self, library: str) -> tuple[int, ...]:
         """Of ``torch`` or a library that was imported, as numbers; empty where it is not known."""
-        said = self.hello.get("torch") if library == "torch" else None
-        said = said or (self.hello.get("libraries") or {}).get(library)
+        version_ = self.hello.get("torch") if library == "torch" else None
+        version_ = version_ or (self.hello.get("libraries") or {}).get(library)
         return tuple(
-            int(part) for part in re.findall(r"\d+", str(said or "").partition("+")[0])[:3]
+            int(part) for part in re.findall(r"\d+", str(version_ or "").partition("+")[0])[:3]
         )
 
     @property
@@ -94,8 +94,8 @@ class Facts:
     def expandable(self) -> bool:
         """Whether the CUDA allocator has expandable segments already."""
         env = self.hello.get("env") or {}
-        said = " ".join(str(env.get(name) or "") for name in _ALLOCATOR)
-        return "expandable_segments:true" in said.lower()
+        settings = " ".join(str(env.get(name) or "") for name in _ALLOCATOR)
+        return "expandable_segments:true" in settings.lower()
 
     @property
     def offloads(self) -> bool:
@@ -103,9 +103,9 @@ class Facts:
         wrappers = (self.parallel.get(name) for name in ("fsdp", "deepspeed"))
         return any(
             "offload" in key and value
-            for one in wrappers
-            if isinstance(one, dict)
-            for key, value in one.items()
+            for wrapper in wrappers
+            if isinstance(wrapper, dict)
+            for key, value in wrapper.items()
         )
 
     @property
@@ -119,8 +119,8 @@ class Facts:
     @property
     def shapes(self) -> int | None:
         """Different shapes of the input in the batches looked at; None: not counted."""
-        found = (self.hello.get("shapes") or {}).get("distinct")
-        return found if isinstance(found, int) else None
+        distinct = (self.hello.get("shapes") or {}).get("distinct")
+        return distinct if isinstance(distinct, int) else None
 
     @property
     def attention(self) -> str | None:
@@ -130,9 +130,9 @@ class Facts:
 
     def batch_has(self, *dtypes: str) -> bool:
         """Whether a tensor of the batch has one of these types; True where they are not known."""
-        known = (self.hello.get("batch") or {}).get("dtypes")
-        values = known.values() if isinstance(known, dict) else known or ()
-        names = {str(one).replace("torch.", "") for one in values}
+        dtypes_ = (self.hello.get("batch") or {}).get("dtypes")
+        values = dtypes_.values() if isinstance(dtypes_, dict) else dtypes_ or ()
+        names = {str(dtype_name).replace("torch.", "") for dtype_name in values}
         return not names or bool(names.intersection(dtypes))
 
     @cached_property
@@ -149,8 +149,8 @@ class Facts:
     @property
     def threads(self) -> int | None:
         """Torch's threads for one operation; None: not known."""
-        found = (self.hello.get("threads") or {}).get("torch")
-        return found if isinstance(found, int) else None
+        thread_count = (self.hello.get("threads") or {}).get("torch")
+        return thread_count if isinstance(thread_count, int) else None
 
     @property
     def oversubscribed(self) -> bool:

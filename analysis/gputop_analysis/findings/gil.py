@@ -91,8 +91,12 @@ def gil_contention(view: RunView, spec: Spec) -> Finding | None:
     device computes.
     """
     rivalled = {event.get("rank") for event in view.events("threads")}
-    found = [one for rank in view.ranks if rank in rivalled and (one := _contention(view, rank))]
-    worst = max(found, key=lambda one: one.lost.mean_ms, default=None)
+    contentions = [
+        contention
+        for rank in view.ranks
+        if rank in rivalled and (contention := _contention(view, rank))
+    ]
+    worst = max(contentions, key=lambda contention: contention.lost.mean_ms, default=None)
     if worst is None:
         return None
     lost, part = worst.lost, worst.part
@@ -155,8 +159,8 @@ def _contention(view: RunView, rank: int) -> Contention | None:
     lost.
     """
     series, samples = view.per_rank[rank], view.rank_processes.get(rank)
-    seen = list(view.events("threads", rank=rank))
-    events = [event for event in seen if cores_used(event) > BUSY]
+    events_ = list(view.events("threads", rank=rank))
+    events = [event for event in events_ if cores_used(event) > BUSY]
     rows, counts = series.steady_rows, series.n_steps[series.steady]
     if not events or samples is None or on_device(view, rank):
         return None
@@ -167,7 +171,7 @@ def _contention(view: RunView, rank: int) -> Contention | None:
     ):
         return None
     samples = samples[samples["run_wait_ns_total"] >= 0]
-    contended, alone = within(rows, events), without(rows, seen)
+    contended, alone = within(rows, events), without(rows, events_)
     if len(samples) < 3 or np.count_nonzero(contended) < ENOUGH_RECORDS:
         return None
     switches = spent(samples, "voluntary_switches_total", rows)
@@ -197,7 +201,9 @@ def _contention(view: RunView, rank: int) -> Contention | None:
     busy = float(np.mean([cores_used(event) for event in events]))
     alone_ms = _alone_ms(rows, counts, contended, alone)
     if alone_ms is not None:
-        contended = ~alone & within(rows, seen)  # less than a third of a core costs something too
+        contended = ~alone & within(
+            rows, events_
+        )  # less than a third of a core costs something too
         more_ms = (rows["wall_ns"] / 1e6 - alone_ms * counts)[contended]
         lost = Share(rank, more_ms, rows["wall_ns"][contended] / 1e6, counts[contended])
         if not lost.surely_above(0.0):
@@ -216,10 +222,10 @@ def _alone_ms(rows: Array, counts: Array, contended: Array, alone: Array) -> flo
     if np.count_nonzero(alone) < ENOUGH_ALONE or counts[alone].sum() < ENOUGH_STEPS:
         return None
     for work in ("tokens", "samples", "micro_batches"):
-        usual, now = (
+        usual, now_ns = (
             float(rows[work][mask].sum() / counts[mask].sum()) for mask in (alone, contended)
         )
-        if abs(now - usual) > SAME_WORK * usual:
+        if abs(now_ns - usual) > SAME_WORK * usual:
             return None
     return weighted_quantile(rows["wall_ns"][alone] / 1e6 / counts[alone], counts[alone], 0.5)
 
@@ -243,8 +249,8 @@ def _lost_ns(rows: Array, computing: Array) -> Array:
     elsewhere = rows["data_ns"] + rows["optimizer_ns"] + rows["other_ns"]
     used = np.maximum(rows["cpu_ns"] - rows["compute_cpu_ns"], 0)
     idle_part = np.maximum(elsewhere - used, 0) / np.maximum(elsewhere, 1)
-    own = rows["data_ns"] + rows["other_ns"]
-    lost = idle_part * rows["optimizer_ns"] + np.minimum(idle_part, idle / computing) * own
+    own_ns = rows["data_ns"] + rows["other_ns"]
+    lost = idle_part * rows["optimizer_ns"] + np.minimum(idle_part, idle / computing) * own_ns
     return idle + np.where(rows["cpu_ns"] >= 0, lost, 0)
 
 

@@ -14,7 +14,7 @@ from gputop_analysis.view import Array
 
 def cores_used(event: dict[str, Any]) -> float:
     """By the threads of one event."""
-    return sum(float(one.get("cpu_share") or 0) for one in event.get("threads", ()))
+    return sum(float(thread.get("cpu_share") or 0) for thread in event.get("threads", ()))
 
 
 def within(rows: Array, events: list[dict[str, Any]]) -> Array:
@@ -42,9 +42,9 @@ def _busy_ns(event: dict[str, Any]) -> float:
     began.
     """
     ages = [
-        float(one["age_s"]) * 1e9
-        for one in event.get("threads", ())
-        if one.get("age_s") is not None
+        float(thread["age_s"]) * 1e9
+        for thread in event.get("threads", ())
+        if thread.get("age_s") is not None
     ]
     period_ns = float(event.get("period_ms") or 0) * 1e6
     return min(period_ns, max(ages, default=period_ns))
@@ -68,11 +68,11 @@ def busiest(events: list[dict[str, Any]]) -> tuple[str, str | None]:
     time: Counter[str] = Counter()
     sites: dict[str, Counter[str]] = {}
     for event in events:
-        for one in event.get("threads", ()):
-            name = str(one.get("name"))
-            time[name] += float(one.get("cpu_share") or 0) * float(event.get("period_ms") or 0)  # type: ignore[assignment]
-            if one.get("site"):
-                where = f"{one['site']} {one.get('function') or ''}".strip()
+        for thread in event.get("threads", ()):
+            name = str(thread.get("name"))
+            time[name] += float(thread.get("cpu_share") or 0) * float(event.get("period_ms") or 0)  # type: ignore[assignment]
+            if thread.get("site"):
+                where = f"{thread['site']} {thread.get('function') or ''}".strip()
                 sites.setdefault(name, Counter())[where] += 1
     name = max(time, key=lambda name: time[name])
     return name, sites[name].most_common(1)[0][0] if name in sites else None

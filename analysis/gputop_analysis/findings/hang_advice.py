@@ -44,9 +44,9 @@ def advice_on(cause: Cause, thread: dict[str, Any]) -> str:
             f"look at why rank {cause.rank} ended: its last output and the kernel's log (`dmesg "
             "-T`) say more; torchrun ends the other ranks where one is gone"
         )
-    place = f" ({cause.site})" if cause.site else ""
+    place_text = f" ({cause.site})" if cause.site else ""
     return _ADVICE.get(
         cause.kind,
         f"look at {cause.site or 'the stacks of all ranks'}: what it waits for does not come, and "
         "every rank must reach the same collective",
-    ) + (place if cause.kind in _ADVICE else "")
+    ) + (place_text if cause.kind in _ADVICE else "")

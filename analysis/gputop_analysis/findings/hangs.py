@@ -41,36 +41,36 @@ _SILENT = "no step for 30 s and 20 median steps"
 )
 def hang(view: RunView, spec: Spec) -> Finding | None:
     """All ranks stand still; one of them is not where the others wait for it."""
-    found = standstill(view)
-    if found is None or found.kind != "collective":
+    still = standstill(view)
+    if still is None or still.kind != "collective":
         return None
-    rank, dumps, line, cause = found.rank, found.dumps, _line(found), found.cause
+    rank, dumps, line, cause = still.rank, still.dumps, _line(still), still.cause
     if cause is not None and cause.rank is not None:
         return _finding(
             view,
             spec,
-            found,
-            cause.words,
-            cause.waiting,
-            advice_on(cause, found.thread),
+            still,
+            what=cause.words,
+            more=cause.waiting,
+            fix=advice_on(cause, still.thread),
             site=cause.site,
             confidence=cause.confidence,
         )
     waiting = sorted(r for r in dumps if r != rank and is_waiting(dumps[r]))
     collective = next((dumps[r]["collective"] for r in waiting if dumps[r].get("collective")), None)
-    if found.departed is not None:
-        who = f"rank {rank} has {_left(found.departed)}, and the others wait for it"
+    if still.departed is not None:
+        culprit = f"rank {rank} has {_left(still.departed)}, and the others wait for it"
     elif rank is not None and line:
-        who = f"rank {rank} is stuck at {line}"
+        culprit = f"rank {rank} is stuck at {line}"
     else:
-        who = f"no step on {_ranks(found.suspected)}"
+        culprit = f"no step on {_ranks(still.suspected)}"
     return _finding(
         view,
         spec,
-        found,
-        who,
-        f"{_names(waiting)} in {_collective(collective)}" if waiting and collective else "",
-        _advice(view, line) if found.departed is None else _advice_on_departed(found.departed),
+        still,
+        what=culprit,
+        more=f"{_names(waiting)} in {_collective(collective)}" if waiting and collective else "",
+        fix=_advice(view, line) if still.departed is None else _advice_on_departed(still.departed),
         confidence=0.95 if rank is not None and len(dumps) > 1 else 0.7,
     )
 
@@ -126,37 +126,37 @@ def _advice(view: RunView, line: str | None) -> str:
 )
 def loader_hang(view: RunView, spec: Spec) -> Finding | None:
     """The next batch never comes."""
-    found = standstill(view)
-    if found is None or found.kind != "loader":
+    still = standstill(view)
+    if still is None or still.kind != "loader":
         return None
-    loader = view.hello(found.rank).get("dataloader") or {}
+    loader = view.hello(still.rank).get("dataloader") or {}
     workers = int(loader.get("num_workers") or 0)
-    alive = len(found.workers)
+    alive = len(still.workers)
     if workers and alive:
         doing = f"{alive} of {workers} workers live, and none of them does anything"
     elif workers:
         doing = (
             f"none of the {workers} workers is left"
-            if _sampled(found)
+            if _sampled(still)
             else "nothing is known of the workers"
         )
     else:
         doing = "the training process makes batches itself (num_workers=0)"
-    where = loader.get("site") or _line(found)
+    where = loader.get("site") or _line(still)
     return _finding(
         view,
         spec,
-        found,
-        f"rank {found.rank} waits for a batch that does not come: {doing}",
-        f"loader at {where}" if where else "",
-        "pass timeout=60 to the DataLoader, so that it raises and says which worker; "
+        still,
+        what=f"rank {still.rank} waits for a batch that does not come: {doing}",
+        more=f"loader at {where}" if where else "",
+        fix="pass timeout=60 to the DataLoader, so that it raises and says which worker; "
         + ("start workers with multiprocessing_context='forkserver': a lock held at "
             "the fork is never released; threads, logging handlers and CUDA in a forked "
             "worker do that" if workers
-           else f"look at {_line(found) or 'the dataset'}: __getitem__ waits for a lock, a socket "
+           else f"look at {_line(still) or 'the dataset'}: __getitem__ waits for a lock, a socket "
                "or a queue"),
-        Input("busiest "
-            "worker", _number(found.workers_cpu_share), "cores", "process.cpu_ns_total, kind worker"),
+        inputs=(Input("busiest worker", _number(still.workers_cpu_share), "cores",
+                      "process.cpu_ns_total, kind worker"),),
         site=where,
         confidence=0.9 if workers else 0.7,
     )  # fmt: skip
@@ -181,22 +181,22 @@ def loader_hang(view: RunView, spec: Spec) -> Finding | None:
 )
 def storage_hang(view: RunView, spec: Spec) -> Finding | None:
     """The kernel does not return from a read or a write."""
-    found = standstill(view)
-    if found is None or found.kind != "storage":
+    still = standstill(view)
+    if still is None or still.kind != "storage":
         return None
-    path, mount, wchan = (str(found.thread.get(k) or "") for k in ("path", "mount", "wchan"))
-    what = f" on {path}" if path else ""
-    told = [f"state D in {wchan}" if wchan else "state D", f"mount {mount}" if mount else ""]
+    path, mount, wchan = (str(still.thread.get(k) or "") for k in ("path", "mount", "wchan"))
+    target = f" on {path}" if path else ""
+    symptoms = [f"state D in {wchan}" if wchan else "state D", f"mount {mount}" if mount else ""]
     return _finding(
         view,
         spec,
-        found,
-        f"rank {found.rank} is stuck in the kernel{what}, phase {found.phase}",
-        ", ".join(text for text in told if text),
-        f"look at {mount or 'the file system that ' + (_line(found) or 'it') + ' uses'}: `dmesg "
+        still,
+        what=f"rank {still.rank} is stuck in the kernel{target}, phase {still.phase}",
+        more=", ".join(text for text in symptoms if text),
+        fix=f"look at {mount or 'the file system that ' + (_line(still) or 'it') + ' uses'}: `dmesg "
         "-T | tail`, `cat /proc/mounts`; a network or FUSE mount that does not answer, or a "
         "failing disk; nothing in the script",
-        Input("kernel function", wchan or "not told", "", "/proc/PID/task/TID/wchan"),
+        inputs=(Input("kernel function", wchan or "not told", "", "/proc/PID/task/TID/wchan"),),
         confidence=0.9 if wchan or path else 0.7,
     )
 
@@ -223,22 +223,22 @@ def storage_hang(view: RunView, spec: Spec) -> Finding | None:
 )
 def busy_without_a_step(view: RunView, spec: Spec) -> Finding | None:
     """Utilisation says 100 %, progress says none."""
-    found = standstill(view)
-    if found is None or found.kind != "busy":
+    still = standstill(view)
+    if still is None or still.kind != "busy":
         return None
-    line = _line(found)
-    on_gpu = not found.cpu_share > BUSY_SHARE and found.gpu_util_pct > 0
-    busy = f"{found.cpu_share:.2f} cores in use" if _sampled(found) else "its thread runs"
+    line = _line(still)
+    on_gpu = not still.cpu_share > BUSY_SHARE and still.gpu_util_pct > 0
+    busy = f"{still.cpu_share:.2f} cores in use" if _sampled(still) else "its thread runs"
     if on_gpu:
-        busy = f"GPU {found.gpu_util_pct:.0f} % utilised"
-    who = f"rank {found.rank}" if found.rank is not None else "the run"
+        busy = f"GPU {still.gpu_util_pct:.0f} % utilised"
+    subject = f"rank {still.rank}" if still.rank is not None else "the run"
     return _finding(
         view,
         spec,
-        found,
-        f"{who} is busy but makes no step" + (f": stuck at {line}" if line else ""),
-        busy,
-        f"look at {line or 'the stack'}: "
+        still,
+        what=f"{subject} is busy but makes no step" + (f": stuck at {line}" if line else ""),
+        more=busy,
+        fix=f"look at {line or 'the stack'}: "
         + (
             "a kernel that does not end, or a collective that spins on the device while "
             "a peer is missing"
@@ -246,8 +246,10 @@ def busy_without_a_step(view: RunView, spec: Spec) -> Finding | None:
             else "a loop that does not end, or a wait that spins"
         )
         + "; utilisation is not progress",
-        Input("CPU", _number(found.cpu_share), "cores", "process.cpu_ns_total while silent"),
-        Input("GPU utilisation", _number(found.gpu_util_pct), "%", "gpu.util_pct while silent"),
+        inputs=(
+            Input("CPU", _number(still.cpu_share), "cores", "process.cpu_ns_total while silent"),
+            Input("GPU utilisation", _number(still.gpu_util_pct), "%", "gpu.util_pct while silent"),
+        ),
         confidence=0.8,
     )
 
@@ -282,10 +284,11 @@ def _finding(
     view: RunView,
     spec: Spec,
     found: Standstill,
+    *,
     what: str,
     more: str,
     fix: str,
-    *inputs: Input,
+    inputs: tuple[Input, ...] = (),
     site: str | None = None,
     confidence: float = 0.9,
 ) -> Finding:

@@ -75,7 +75,7 @@ def garbage_collection(view: RunView, spec: Spec) -> Finding | None:
         return None
     pauses = list(view.events("gc", rank=gc.rank))
     longest = max(pauses, key=lambda event: event.get("duration_ms", 0), default=None)
-    seen = (
+    pauses_text = (
         f"; {counted(len(pauses), 'pause')} above 10 ms, the longest "
         f"{longest.get('duration_ms', 0):.0f} ms at step {longest.get('step', '?')}"
         if longest
@@ -85,7 +85,7 @@ def garbage_collection(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "high" if gc.share.low > 0.10 else "medium",
         f"garbage collection takes {gc.share.value * 100:.1f} % of the time",
-        f"{gc.ms.value:.2f} ms of {gc.wall_ms:.1f} ms a step, {gc.percent}{seen}"
+        f"{gc.ms.value:.2f} ms of {gc.wall_ms:.1f} ms a step, {gc.percent}{pauses_text}"
         + (f"; gc.collect is called at {asked_at}" if asked_at else ""),
         (
             *((f"collect less often at {asked_at}",) if asked_at else ()),
@@ -190,8 +190,8 @@ def _severity(other: Share, site: Site | None) -> Severity:
 def _builds_loader(view: RunView, rank: int, site: Site | None) -> bool:
     """Whether the line makes a loader again and again, which IN15 reports."""
     lines = lines_of(view.hello(rank).get("dataloader") or {})
-    place = site.site if site is not None else None
-    return place is not None and place.split(" ")[0] in lines and started_anew(view) is not None
+    line = site.site if site is not None else None
+    return line is not None and line.split(" ")[0] in lines and started_anew(view) is not None
 
 
 def _users_own(other: Share, site: Site) -> Share:
@@ -210,13 +210,13 @@ def _between_phases(view: RunView, rank: int) -> Share | None:
     waiting = queue.value if queue else 0.0
     series = view.per_rank[rank]
     mask = series.after_set_up & ~_accidents(series)
-    own = share_over(
+    own_share = share_over(
         series, mask, lambda rows: np.maximum(_users_own_ns(rows) - _queued_ns(rows, waiting), 0)
     )
-    left = 1 - waiting
-    if own is None or left < LEAST_LEFT:
-        return own
-    return replace(own, walls_ms=own.walls_ms * left)
+    busy_share = 1 - waiting
+    if own_share is None or busy_share < LEAST_LEFT:
+        return own_share
+    return replace(own_share, walls_ms=own_share.walls_ms * busy_share)
 
 
 def _accidents(series: RankSeries) -> Array:

@@ -42,12 +42,14 @@ MANY = 3
 )
 def recompile_storm(view: RunView, spec: Spec) -> Finding | None:
     """Inputs change in a way that the compiled code was not made for."""
-    again = {rank: events for rank in view.ranks if len(events := _recompilations(view, rank)) >= 2}
-    shares = [_compiling(view, rank) for rank in again]
+    recompiled = {
+        rank: events for rank in view.ranks if len(events := _recompilations(view, rank)) >= 2
+    }
+    shares = [_compiling(view, rank) for rank in recompiled]
     spent = worst(shares)
     if spent is None or spent.mean_ms <= 0:
         return None
-    events = again[spent.rank]
+    events = recompiled[spent.rank]
     if len(events) <= MANY and not spent.surely_above(0.02):
         return None
     site, function, reason = _most_often(events)
@@ -98,14 +100,18 @@ def _storm_proof(spent: Share, count: int) -> Proof:
 
 def _recompilations(view: RunView, rank: int) -> list[dict[str, Any]]:
     """Compile events after the warm-up in which the number of recompilations grew."""
-    found, known = [], 0
+    recompilations, seen_count = [], 0
     for event in view.record.events("compile"):
         if event.get("rank") == rank:
             count, step = int(event.get("recompiles") or 0), int(event.get("step") or 0)
-            if count > known and step >= SETTLED_STEPS and event.get("t_ns", 0) >= view.from_ns:
-                found.append(event)
-            known = count
-    return found
+            if (
+                count > seen_count
+                and step >= SETTLED_STEPS
+                and event.get("t_ns", 0) >= view.from_ns
+            ):
+                recompilations.append(event)
+            seen_count = count
+    return recompilations
 
 
 def _compiling(view: RunView, rank: int) -> Share | None:
@@ -158,12 +164,12 @@ def _remedy(reason: str, function: str) -> str:
 )
 def graph_breaks(view: RunView, spec: Spec) -> Finding | None:
     """Between two graphs Python runs as without torch.compile, and nothing is fused across."""
-    said = (view.hello(rank).get("compile") or {} for rank in view.ranks)
-    compiled = next((one for one in said if one.get("graph_breaks")), None)
+    reports = (view.hello(rank).get("compile") or {} for rank in view.ranks)
+    compiled = next((report for report in reports if report.get("graph_breaks")), None)
     if compiled is None:
         return None
     count, graphs = int(compiled["graph_breaks"]), int(compiled.get("graphs") or 0)
-    places = [one for one in compiled.get("breaks") or () if one.get("site")]
+    places = [report for report in compiled.get("breaks") or () if report.get("site")]
     first = f"{places[0]['site']} {places[0].get('function') or ''}".strip() if places else None
     bound = any(launch_bound(view, rank) for rank in view.ranks)
     return spec.make(

@@ -52,8 +52,8 @@ def launch_bound(view: RunView, rank: int) -> Feeding | None:
     Forward and update are launched by the training thread, but the backward by a thread of
     autograd's own.
     """
-    seen, series = samples(view, rank), view.per_rank[rank]
-    if seen is None:
+    gpu_samples, series = samples(view, rank), view.per_rank[rank]
+    if gpu_samples is None:
         return None
     rows, counts = series.steady_rows, series.n_steps[series.steady]
     if counts.sum() < ENOUGH_STEPS or (rows["cpu_ns"] < 0).any():
@@ -63,10 +63,10 @@ def launch_bound(view: RunView, rank: int) -> Feeding | None:
     cpu = max(
         float(rows["cpu_ns"].sum()) / max(wall_ns - waiting_ns, 1.0), _process_cpu(view, rank)
     )
-    busy, column = _busy(seen)
+    busy, column = _busy(gpu_samples)
     if busy is None or busy > 1 - IDLE or cpu < FEEDING or waiting_ns > 0.5 * (1 - busy) * wall_ns:
         return None
-    return Feeding(seen, busy, cpu, wall_ns / 1e6 / float(counts.sum()), column)
+    return Feeding(gpu_samples, busy, cpu, wall_ns / 1e6 / float(counts.sum()), column)
 
 
 def _process_cpu(view: RunView, rank: int) -> float:
@@ -117,45 +117,49 @@ def _busy(seen: Samples) -> tuple[float | None, str]:
 )
 def launch_bound_run(view: RunView, spec: Spec) -> Finding | None:
     """Kernels are shorter than their launch."""
-    found = [one for rank in view.ranks if (one := launch_bound(view, rank))]
-    if not found or len(found) * 2 <= len(view.ranks) or synchronising(view, found[0].seen.rank):
+    bound_ranks = [bound_rank for rank in view.ranks if (bound_rank := launch_bound(view, rank))]
+    if (
+        not bound_ranks
+        or len(bound_ranks) * 2 <= len(view.ranks)
+        or synchronising(view, bound_ranks[0].seen.rank)
+    ):
         return None
-    one = sorted(found, key=lambda one: one.busy)[len(found) // 2]
-    idle_ms = (1 - one.busy) * one.wall_ms
-    run = Facts(view, one.seen.rank)
+    bound_rank = sorted(bound_ranks, key=lambda bound_rank: bound_rank.busy)[len(bound_ranks) // 2]
+    idle_ms = (1 - bound_rank.busy) * bound_rank.wall_ms
+    run = Facts(view, bound_rank.seen.rank)
     compiled = (run.hello.get("compile") or {}).get("used")
     return spec.make(
-        "high" if one.busy < 0.5 else "medium",
-        f"the GPU idles {100 - one.busy * 100:.0f} % of the time: the CPU launches kernels too "
+        "high" if bound_rank.busy < 0.5 else "medium",
+        f"the GPU idles {100 - bound_rank.busy * 100:.0f} % of the time: the CPU launches kernels too "
         "slowly",
-        f"GPU {one.seen.gpu} busy {one.busy * 100:.0f} % ({one.column}) while the process uses "
-        f"{one.cpu * 100:.0f} % of a core; {one.wall_ms:.1f} ms a step",
+        f"GPU {bound_rank.seen.gpu} busy {bound_rank.busy * 100:.0f} % ({bound_rank.column}) while the process uses "
+        f"{bound_rank.cpu * 100:.0f} % of a core; {bound_rank.wall_ms:.1f} ms a step",
         (
             "torch.compile(model, mode='reduce-overhead')" if compiled else phrase(run, "compile"),
             "fused=True in the optimizer",
             Option("a larger batch if memory allows", lever=Lever("batch", 1)),
         ),
         rank=everybody(view),
-        gpu=one.seen.gpu if len(view.ranks) == 1 else None,
+        gpu=bound_rank.seen.gpu if len(view.ranks) == 1 else None,
         confidence=0.7,
         recoverable_ms_per_step=idle_ms,
         interval_ms_per_step=(0.0, idle_ms),
         proof=Proof(
             "part of the time in which the GPU computes",
-            100 * one.busy,
+            100 * bound_rank.busy,
             100 * (1 - IDLE),
             "%",
             "recoverable = (1 - busy) x step time: what a GPU that never waits "
             "would win, an upper bound",
             (
-                one.seen.input("GPU busy", one.column),
+                bound_rank.seen.input("GPU busy", bound_rank.column),
                 Input(
                     "CPU time",
-                    100 * one.cpu,
+                    100 * bound_rank.cpu,
                     "% of a core",
                     "steps.cpu_ns / (wall - data - comm), process.cpu_ns_total",
                 ),
-                Input("step time", one.wall_ms, "ms", "steps.wall_ns, steady steps"),
+                Input("step time", bound_rank.wall_ms, "ms", "steps.wall_ns, steady steps"),
             ),
         ),
     )
@@ -223,11 +227,11 @@ def synchronisation(view: RunView, spec: Spec) -> Finding | None:
     kernels arrive.
     """
     for rank in view.ranks:
-        seen = samples(view, rank)
-        wall = steady_share(view, rank, "other") if seen else None
-        if seen is None or wall is None:
+        gpu_samples = samples(view, rank)
+        wall = steady_share(view, rank, "other") if gpu_samples else None
+        if gpu_samples is None or wall is None:
             continue
-        line, (busy, column) = synchronising(view, rank), _busy(seen)
+        line, (busy, column) = synchronising(view, rank), _busy(gpu_samples)
         if (
             line is None
             or busy is None
@@ -240,11 +244,11 @@ def synchronisation(view: RunView, spec: Spec) -> Finding | None:
             "high" if 1 - busy > 0.25 else "medium",
             f"the CPU waits for the GPU at {line.site}: {line.code[:40]}",
             f"{line.ms:.1f} ms of {wall.wall_ms:.1f} ms a step at this line ({line.samples} stack "
-            f"samples in {line.phase}), and GPU {seen.gpu} idles {100 - busy * 100:.0f} % of the "
+            f"samples in {line.phase}), and GPU {gpu_samples.gpu} idles {100 - busy * 100:.0f} % of the "
             f"time ({column})",
             f"do it every 50 steps: if step % 50 == 0: {line.code[:60]}",
             rank=everybody(view),
-            gpu=seen.gpu if len(view.ranks) == 1 else None,
+            gpu=gpu_samples.gpu if len(view.ranks) == 1 else None,
             site=line.site,
             confidence=0.7,
             recoverable_ms_per_step=idle_ms,
@@ -268,7 +272,7 @@ def synchronisation(view: RunView, spec: Spec) -> Finding | None:
                         "ms",
                         f"{wall.clock} clock, {wall.steps:,} steady steps",
                     ),
-                    seen.input("GPU busy", column),
+                    gpu_samples.input("GPU busy", column),
                 ),
             ),
         )

@@ -123,8 +123,8 @@ def _better_interval(view: RunView, cost_ms: float, step_ms: float, every: int) 
     failures = sum(1 for _ in view.record.events("rank_lost")) or sum(
         int(event.get("attempt") or 0) > 0 for event in view.record.events("rank_start")
     )
-    one = view.per_rank[view.ranks[0]].rows
-    ran_ms = float(one["t_end_ns"][-1] - one["t_end_ns"][0]) / 1e6
+    rows = view.per_rank[view.ranks[0]].rows
+    ran_ms = float(rows["t_end_ns"][-1] - rows["t_end_ns"][0]) / 1e6
     if failures:
         best_ms = max(0.0, 2 * cost_ms * ran_ms / failures) ** 0.5
         why = f"Young's interval at one failure in {ran_ms / failures / 6e4:,.0f} minutes"
@@ -172,7 +172,7 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
     count = max(1, int(np.count_nonzero(series.rows["eval_ns"])))
     every = max(1, series.total_steps() // count)
     site = top_site(view, "eval", rank=spent.rank)
-    kept = 1 - 1 / RARER
+    remaining_share = 1 - 1 / RARER
     return spec.make(
         "high" if spent.share.low > 0.50 else "medium",
         f"evaluation takes {spent.share.value * 100:.0f} % of the time",
@@ -185,8 +185,8 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
         ),
         rank=only_on(spent, shares),
         site=site.site if site else None,
-        recoverable_ms_per_step=spent.ms.value * kept,
-        interval_ms_per_step=(spent.ms.low * kept, spent.ms.high * kept),
+        recoverable_ms_per_step=spent.ms.value * remaining_share,
+        interval_ms_per_step=(spent.ms.low * remaining_share, spent.ms.high * remaining_share),
         proof=spent.proof(
             "evaluation",
             0.15,

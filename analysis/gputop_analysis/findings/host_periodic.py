@@ -113,8 +113,11 @@ def _at_its_source(view: RunView) -> Rhythm | None:
     first = rhythm(view.per_rank[view.ranks[0]]) if view.ranks else None
     if first is None or len(view.ranks) == 1 or first.phase not in (*WAITING, "backward"):
         return first
-    others = (rhythm(view.per_rank[rank]) for rank in view.ranks[1:LOOK_AT])
-    return next((one for one in others if one and one.phase not in (*WAITING, "backward")), None)
+    rhythms = (rhythm(view.per_rank[rank]) for rank in view.ranks[1:LOOK_AT])
+    return next(
+        (rhythm_ for rhythm_ in rhythms if rhythm_ and rhythm_.phase not in (*WAITING, "backward")),
+        None,
+    )
 
 
 def _ordinal(number: int) -> str:
@@ -215,11 +218,11 @@ def _where(rows: Array, counts: Array, slow: Array) -> tuple[str, float]:
     """The phase in which the slow records spend more than the others, and what part of all its time
     that is.
     """
-    best, most, part = "other", 0.0, 0.0
+    best, largest_excess, part = "other", 0.0, 0.0
     for name in wire.PHASES:
         total = rows[f"{name}_ns"].astype(np.float64)
         usual = float(np.median(total / counts))
         excess = float((total[slow] - usual * counts[slow]).sum())
-        if excess > most:
-            best, most, part = name, excess, excess / float(total.sum())
+        if excess > largest_excess:
+            best, largest_excess, part = name, excess, excess / float(total.sum())
     return best, part

@@ -47,25 +47,26 @@ MOSTLY_ON = 0.5
 )
 def debug_aid_left_on(view: RunView, spec: Spec) -> Finding | None:
     """Aids for finding faults are on during the training itself."""
-    found: dict[str, tuple[str, Input]] = {}
+    settings: dict[str, tuple[str, Input]] = {}
     for rank in view.ranks:
-        for name, fix, seen in _aids(view, rank):
-            found.setdefault(name, (fix, seen))
-    if not found:
+        for name, fix, setting in _aids(view, rank):
+            settings.setdefault(name, (fix, setting))
+    if not settings:
         return None
     return spec.make(
         "medium",
-        f"left on in training: {', '.join(found)}",
-        "; ".join(seen.source for _, seen in found.values()) + "; each makes all steps slower",
-        "; ".join(fix for fix, _ in found.values()),
+        f"left on in training: {', '.join(settings)}",
+        "; ".join(setting.source for _, setting in settings.values())
+        + "; each makes all steps slower",
+        "; ".join(fix for fix, _ in settings.values()),
         rank=everybody(view),
         proof=Proof(
             "debug aids that are on",
-            len(found),
+            len(settings),
             0,
             "",
             "no time is claimed: what such an aid costs shows only without it",
-            tuple(seen for _, seen in found.values()),
+            tuple(setting for _, setting in settings.values()),
         ),
     )
 
@@ -115,16 +116,18 @@ def _sampled(debug: dict[str, Any], rank: int) -> Iterator[tuple[str, str, Input
         ),
         ("dev_mode", "checks every allocation", "run without -X dev and PYTHONDEVMODE"),
     )
-    for key, what, fix in tools:
+    for key, tool, fix in tools:
         if debug.get(key):
-            own = f"sys.set{key}() of the script" if debug[key] == "__main__" else str(debug[key])
+            setter = (
+                f"sys.set{key}() of the script" if debug[key] == "__main__" else str(debug[key])
+            )
             name = {"tracemalloc": "tracemalloc", "dev_mode": "Python's development mode"}.get(
-                key, own
+                key, setter
             )
             yield (
                 name,
                 fix,
-                Input(name, "on", "", f"{name} {what}, as rank {rank} said at its first step"),
+                Input(name, "on", "", f"{name} {tool}, as rank {rank} said at its first step"),
             )
 
 
@@ -148,8 +151,8 @@ def _in_environment(view: RunView, rank: int) -> Iterator[tuple[str, str, Input]
     for name, values, matters, why in variables:
         value = str(env.get(name, ""))
         if matters and value in values:
-            said = f"{name}={value} in the environment of rank {rank}: {why}"
-            yield f"{name}={value}", f"unset {name}", Input(name, value, "", said)
+            text = f"{name}={value} in the environment of rank {rank}: {why}"
+            yield f"{name}={value}", f"unset {name}", Input(name, value, "", text)
 
 
 FUSED_ON_CPU = {"Adam": (0.75, 0.60, 0.88), "AdamW": (0.75, 0.60, 0.88), "SGD": (0.55, 0.45, 0.70)}

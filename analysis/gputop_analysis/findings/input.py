@@ -146,15 +146,18 @@ def _late_in_any_case(view: RunView, wait: Share, queue: Queue) -> bool:
 
     Less of it is asked for where looks at the loader say that no batch is ready at most fetches.
     """
-    seen, crew = looks(view).get(wait.rank), workers(view).get(wait.rank)
-    left = wait.share.low * (1 - (crew.queued if crew else queue.value))
-    if seen is None or seen.looks < ENOUGH_LOOKS:
-        return left > MOST_OF_IT
-    waiting = seen.fetching - seen.unpacking
-    if waiting < seen.unpacking:
+    loader_looks, crew = looks(view).get(wait.rank), workers(view).get(wait.rank)
+    late_share = wait.share.low * (1 - (crew.queued if crew else queue.value))
+    if loader_looks is None or loader_looks.looks < ENOUGH_LOOKS:
+        return late_share > MOST_OF_IT
+    waiting = loader_looks.fetching - loader_looks.unpacking
+    if waiting < loader_looks.unpacking:
         return False  # batches are there: the training itself wants a core to unpack them
-    empty = surely(seen.empty, seen.looks) > 0.5 and surely(waiting, seen.looks) > 0.5
-    return left > (0.10 if empty else MOST_OF_IT)
+    empty = (
+        surely(loader_looks.empty, loader_looks.looks) > 0.5
+        and surely(waiting, loader_looks.looks) > 0.5
+    )
+    return late_share > (0.10 if empty else MOST_OF_IT)
 
 
 @finding(
@@ -295,8 +298,8 @@ LEAST_WON = 0.1
 
 def faster_batches(run: Facts, wait: Share) -> tuple[Option, ...]:
     """More workers where there are cores for them, and what is left where there are none."""
-    view, now = run.view, run.loader.get("num_workers")
-    if now is None:
+    view, worker_count = run.view, run.loader.get("num_workers")
+    if worker_count is None:
         wanted = workers_needed(view, wait)
         won = won_by_workers(view, wait, 0, wanted)
         words = (
@@ -304,14 +307,22 @@ def faster_batches(run: Facts, wait: Share) -> tuple[Option, ...]:
             f"num_workers={wanted}"
         )
         return _if_won(words, won, wait), Option(CHEAPER, promises=False, last=True)
-    wanted = workers_needed(view, wait) if not now else _more_than(view, wait, now)
-    won = won_by_workers(view, wait, now, wanted) if wanted > now else 0.0
+    wanted = (
+        workers_needed(view, wait) if not worker_count else _more_than(view, wait, worker_count)
+    )
+    won = won_by_workers(view, wait, worker_count, wanted) if wanted > worker_count else 0.0
     settings: dict[str, object] = {"num_workers": wanted, "prefetch_factor": 4}
-    if not now:
+    if not worker_count:
         settings = {"num_workers": wanted, "persistent_workers": True, "prefetch_factor": 4}
     words = loader_change(run, **settings)
-    words = f"raise num_workers from {now} to {wanted}: {words}" if now else f"set {words}"
-    return _if_won(words, won, wait), Option(_without_workers(run, now), promises=False, last=True)
+    words = (
+        f"raise num_workers from {worker_count} to {wanted}: {words}"
+        if worker_count
+        else f"set {words}"
+    )
+    return _if_won(words, won, wait), Option(
+        _without_workers(run, worker_count), promises=False, last=True
+    )
 
 
 def _if_won(words: str, won: float, wait: Share) -> Option:
@@ -331,14 +342,16 @@ def _more_than(view: RunView, wait: Share, now: int) -> int:
 
 def _without_workers(run: Facts, now: int | None) -> str:
     """What can be done where no core is left for a worker."""
-    said = f" (num_workers={now})" if now else ""
+    setting_text = f" (num_workers={now})" if now else ""
     if not run.cores:
-        return CHEAPER + said
-    others = foreign_cores(run.view, run.view.host_of(run.rank))
+        return CHEAPER + setting_text
+    foreign = foreign_cores(run.view, run.view.host_of(run.rank))
     taken = (
-        f", {others:.1f} of {run.cores} are taken by other programs" if others >= BUSY_CORES else ""
+        f", {foreign:.1f} of {run.cores} are taken by other programs"
+        if foreign >= BUSY_CORES
+        else ""
     )
-    return f"{CHEAPER}; more workers would find no free core{taken}{said}"
+    return f"{CHEAPER}; more workers would find no free core{taken}{setting_text}"
 
 
 @finding(
@@ -380,7 +393,7 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
         / 1e6
         / max(series.n_steps[series.steady].sum(), 1)
     )
-    others = [queue.value for r, queue in waits.items() if r != rank]
+    other_waits = [queue.value for r, queue in waits.items() if r != rank]
     run, scarce = Facts(view, rank), crowded(view, rank)
     used = usage(view, view.host_of(rank))
     return spec.make(
@@ -393,7 +406,7 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
         + (_who(view, used, view.host_of(rank)) if used else "")
         + ("" if scarce else "; other cores are idle meanwhile"),
         _less_demand(run, used) if scarce else (_apart(run),),
-        rank=rank if all(other < 0.5 * wait.value for other in others) else None,
+        rank=rank if all(other < 0.5 * wait.value for other in other_waits) else None,
         recoverable_ms_per_step=wait.value * wall_ms,
         interval_ms_per_step=(wait.low * wall_ms, wait.high * wall_ms),
         proof=_queue_proof(rank, waits[rank], wall_ms),
@@ -438,35 +451,35 @@ def _less_demand(run: Facts, used: Usage | None) -> list[Option]:
     use less.
     """
     threads, ranks, cores = run.threads or 1, run.ranks_here, run.cores
-    found: list[tuple[float, Option]] = []
+    options: list[tuple[float, Option]] = []
     if cores and ranks > cores:
         words = f"start fewer ranks here: {ranks} ranks share {cores} cores"
-        found.append((float(ranks), Option(words, lever=Lever("ranks", -1))))
+        options.append((float(ranks), Option(words, lever=Lever("ranks", -1))))
     elif cores and threads * ranks > cores:
         fewer = max(1, cores // ranks)
         words = (
             f"set OMP_NUM_THREADS={fewer} ({ranks} ranks of {threads} threads share {cores} cores)"
         )
-        found.append((float(threads * ranks), Option(words, lever=Lever("torch threads", -1))))
+        options.append((float(threads * ranks), Option(words, lever=Lever("torch threads", -1))))
     elif threads > 1:
         words = "set OMP_NUM_THREADS=1: torch's threads wait for the slowest of them"
-        found.append((0.0, Option(words, lever=Lever("torch threads", -1))))
-    now = run.loader.get("num_workers")
+        options.append((0.0, Option(words, lever=Lever("torch threads", -1))))
+    worker_count = run.loader.get("num_workers")
     if (
         cores
-        and isinstance(now, int)
-        and now * ranks >= cores
+        and isinstance(worker_count, int)
+        and worker_count * ranks >= cores
         and (not used or used.workers >= BUSY_CORES)
     ):
         fewer = max(1, cores // ranks - 1)
         words = (
-            f"lower num_workers from {now} to {fewer} ({cores} cores for "
+            f"lower num_workers from {worker_count} to {fewer} ({cores} cores for "
             f"{counted(ranks, 'rank')}): "
         )
         words += loader_change(run, num_workers=fewer)
         lever = Lever("num_workers", -1)
-        if fewer < now:
-            found.append((used.workers if used else 1.0, Option(words, lever=lever)))
+        if fewer < worker_count:
+            options.append((used.workers if used else 1.0, Option(words, lever=lever)))
     if used is not None and used.foreign >= BUSY_CORES:
         names = " and ".join(
             name for name, _ in neighbours(run.view, run.view.host_of(run.rank))[:2]
@@ -475,14 +488,14 @@ def _less_demand(run: Facts, used: Usage | None) -> list[Option]:
             f"end what runs beside this ({names or 'see `top`'}, {used.foreign:.1f} "
             "cores), move this run, or "
         )
-        found.append((used.foreign, Option(words + "give it cores of its own with `taskset`")))
-    if not found:
+        options.append((used.foreign, Option(words + "give it cores of its own with `taskset`")))
+    if not options:
         words = (
             "something uses the cores for moments: see `top`; pin this run to cores of its "
             "own with `taskset`"
         )
-        found.append((0.0, Option(words)))
-    return [option for _, option in sorted(found, key=lambda one: -one[0])]
+        options.append((0.0, Option(words)))
+    return [option for _, option in sorted(options, key=lambda one: -one[0])]
 
 
 def _apart(run: Facts) -> Option:
@@ -492,9 +505,9 @@ def _apart(run: Facts) -> Option:
             "with `taskset` or `numactl`"
         )
     else:
-        now = run.threads or "unknown"
+        thread_count = run.threads or "unknown"
         words = (
             "threads share a core while others are free: try OMP_NUM_THREADS=1 (now "
-            f"{now}) or OMP_PROC_BIND=true"
+            f"{thread_count}) or OMP_PROC_BIND=true"
         )
     return Option(words)

@@ -33,8 +33,8 @@ def _is_pinned(view: RunView, rank: int) -> bool | None:
     known.
     """
     hello = view.hello(rank)
-    seen = (hello.get("batch") or {}).get("pinned")
-    return seen if seen is not None else (hello.get("dataloader") or {}).get("pin_memory")
+    pinned = (hello.get("batch") or {}).get("pinned")
+    return pinned if pinned is not None else (hello.get("dataloader") or {}).get("pin_memory")
 
 
 @finding(
@@ -111,7 +111,7 @@ def copy_on_critical_path(view: RunView, spec: Spec) -> Finding | None:
     link = _link(view, copies.rank)
     if link is None:
         return None
-    received, capacity, told = link
+    received, capacity, source = link
     rate = received / copies.share.value
     if rate < NEAR_LINK * capacity:
         return None
@@ -121,7 +121,7 @@ def copy_on_critical_path(view: RunView, spec: Spec) -> Finding | None:
         "waits",
         f"{copies.ms.value:.2f} ms of {copies.wall_ms:.1f} ms a step, {copies.percent}, device "
         f"clock; {received:,.0f} MB/s over PCIe are {rate / 1e3:.1f} GB/s while copying, of "
-        f"{capacity / 1e3:.1f} GB/s ({told})",
+        f"{capacity / 1e3:.1f} GB/s ({source})",
         (
             Option(
                 "copy the next batch on a side stream (torch.cuda.Stream) while this one computes",
@@ -145,7 +145,7 @@ def copy_on_critical_path(view: RunView, spec: Spec) -> Finding | None:
             "",
             Input("received over PCIe", received, "MB/s", "gpu.pcie_rx_mb_s, mean"),
             Input(
-                "capacity of the link", capacity, "MB/s", f"gpu.pcie_gen x gpu.pcie_width: {told}"
+                "capacity of the link", capacity, "MB/s", f"gpu.pcie_gen x gpu.pcie_width: {source}"
             ),
             Input("pinned", "yes", "", "hello.batch, hello.dataloader"),
         ),
@@ -182,9 +182,9 @@ def _link(view: RunView, rank: int) -> tuple[float, float, str] | None:
 def _gpu_index(view: RunView, rank: int) -> int | None:
     """The driver's index of the rank's GPU: by its uuid, else by the one that there is."""
     host = view.record.hosts.get(view.host_of(rank))
-    known = list(host.state.gpus) if host else []
+    gpu_indices = list(host.state.gpus) if host else []
     uuid = view.hello(rank).get("device_uuid")
-    for gpu in known:
+    for gpu in gpu_indices:
         if uuid and gpu.uuid == uuid:
             return gpu.index
-    return known[0].index if len(known) == 1 else None
+    return gpu_indices[0].index if len(gpu_indices) == 1 else None

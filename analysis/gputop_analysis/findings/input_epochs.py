@@ -57,10 +57,10 @@ def epoch_boundary_stall(view: RunView, spec: Spec) -> Finding | None:
     if loader.get("persistent_workers") or not long_enough or share < LEAST_SHARE:
         return None
     won = block_bootstrap(stalls_ms, np.full(len(stalls_ms), steps / len(stalls_ms)), block=1)
-    each = float(stalls_ms.mean())
+    each_ms = float(stalls_ms.mean())
     return spec.make(
         "high" if share > 0.25 else "medium",
-        f"each epoch begins with a pause of {each:,.0f} ms: it starts "
+        f"each epoch begins with a pause of {each_ms:,.0f} ms: it starts "
         f"{counted(loader['num_workers'], 'worker')}",
         f"{len(stalls_ms)} epochs began with {starts[1].min():,.0f} to {starts[1].max():,.0f} ms "
         f"without a batch; a step usually waits {usual_ms:.1f} ms; one every "
@@ -82,7 +82,7 @@ def epoch_boundary_stall(view: RunView, spec: Spec) -> Finding | None:
             (
                 Input("epochs that began", len(stalls_ms), "", f"loader events, rank {rank}"),
                 Input(
-                    "pause", each, "ms", "mean of end_ms + start_ms + first_ms - usual data wait"
+                    "pause", each_ms, "ms", "mean of end_ms + start_ms + first_ms - usual data wait"
                 ),
                 Input(
                     "usual data wait", usual_ms, "ms", f"steps.data_ns, rank {rank}, other steps"
@@ -130,22 +130,22 @@ samples.
 )
 def loader_started_anew(view: RunView, spec: Spec) -> Finding | None:
     """Workers are forked, or all of the data is shuffled, for the sake of a few batches."""
-    if (seen := started_anew(view)) is None:
+    if (restarts := started_anew(view)) is None:
         return None
-    rank = seen.rank
+    rank = restarts.rank
     series, loader = view.per_rank[rank], view.hello(rank).get("dataloader") or {}
     steps, wall_ms = series.total_steps(), float(series.rows["wall_ns"].sum()) / 1e6
     run, data_ms = Facts(view, rank), float(series.rows["data_ns"].sum()) / 1e6
     workers = loader.get("num_workers")
     least_ms, most_ms = (
-        _of_workers(seen, loader, steps, data_ms) if workers else _of_order(view, rank, data_ms)
+        _of_workers(restarts, loader, steps, data_ms) if workers else _of_order(view, rank, data_ms)
     )
     building_ms = _building_ms(view, rank, loader)
     least_ms, most_ms = least_ms + building_ms, most_ms + building_ms
     if least_ms <= STARTING * wall_ms:
         return None
-    every, won = max(1.0, steps / seen.epochs), most_ms / steps
-    what = (
+    every, won = max(1.0, steps / restarts.epochs), most_ms / steps
+    start_text = (
         f"it starts {counted(workers, 'worker')}" if workers else "it makes an order of all samples"
     )
     length = loader.get("dataset_length")
@@ -153,8 +153,8 @@ def loader_started_anew(view: RunView, spec: Spec) -> Finding | None:
         "high" if least_ms > 0.25 * wall_ms else "medium",
         "the loader is started anew "
         f"{'at each step' if every < 1.5 else f'every {every:.0f} steps'}: {won:.1f} ms a step",
-        f"{seen.epochs:,} iterators were made of the loader {loader_place(run)} in {steps:,} "
-        f"steps, and each time {what}"
+        f"{restarts.epochs:,} iterators were made of the loader {loader_place(run)} in {steps:,} "
+        f"steps, and each time {start_text}"
         + (f" ({length:,})" if length and not workers else "")
         + f"; beginning takes {won:.1f} of "
         f"{wall_ms / steps:.1f} ms a step",
@@ -179,10 +179,12 @@ def loader_started_anew(view: RunView, spec: Spec) -> Finding | None:
             "wait of other steps; without: data time x part of its stack samples in the sampler, "
             "least by its 95 % Wilson interval",
             (
-                Input("iterators made", seen.epochs, "", f"loader events, rank {rank}"),
+                Input("iterators made", restarts.epochs, "", f"loader events, rank {rank}"),
                 Input("steps", steps, "", f"steps.n_steps, rank {rank}"),
-                Input("ending and making them", seen.starts_ms, "ms", "loader events, starts_ms"),
-                Input("first fetches", seen.firsts_ms, "ms", "loader events, firsts_ms"),
+                Input(
+                    "ending and making them", restarts.starts_ms, "ms", "loader events, starts_ms"
+                ),
+                Input("first fetches", restarts.firsts_ms, "ms", "loader events, firsts_ms"),
                 Input("data time", data_ms, "ms", "steps.data_ns"),
             ),
         ),
@@ -191,10 +193,14 @@ def loader_started_anew(view: RunView, spec: Spec) -> Finding | None:
 
 def started_anew(view: RunView) -> Looks | None:
     """What was seen of the first rank's loader, where it is begun with every few steps."""
-    seen = looks(view).get(view.ranks[0]) if view.ranks else None
-    if seen is None or seen.epochs < ENOUGH_STARTS:
+    loader_looks = looks(view).get(view.ranks[0]) if view.ranks else None
+    if loader_looks is None or loader_looks.epochs < ENOUGH_STARTS:
         return None
-    return seen if view.per_rank[seen.rank].total_steps() < FEW_STEPS * seen.epochs else None
+    return (
+        loader_looks
+        if view.per_rank[loader_looks.rank].total_steps() < FEW_STEPS * loader_looks.epochs
+        else None
+    )
 
 
 def _of_workers(
@@ -203,9 +209,9 @@ def _of_workers(
     """Milliseconds of all starts, at least and at most: a first fetch also waits as any other
     would.
     """
-    others = steps - seen.epochs
+    other_steps = steps - seen.epochs
     rest_ms = max(0.0, data_ms - seen.starts_ms - seen.firsts_ms)
-    usual_ms = rest_ms / others if others > OTHERS * steps else 0.0
+    usual_ms = rest_ms / other_steps if other_steps > OTHERS * steps else 0.0
     first_ms = max(0.0, seen.firsts_ms - seen.epochs * usual_ms)
     if loader.get("persistent_workers"):
         return seen.starts_ms, seen.starts_ms

@@ -53,8 +53,8 @@ class Looks:
             setattr(self, name, getattr(self, name) + int(event.get(name) or 0))
         self.starts_ms += float(event.get("starts_ms") or 0.0)
         self.firsts_ms += float(event.get("firsts_ms") or 0.0)
-        for one in event.get("waited_for") or ():
-            self.waited_for[int(one["worker"])] += int(one["looks"])
+        for waited in event.get("waited_for") or ():
+            self.waited_for[int(waited["worker"])] += int(waited["looks"])
         self.states.update(event.get("states") or {})
 
     @property
@@ -92,10 +92,10 @@ def surely(seen: int, of: int) -> float:
 @once_per_view
 def looks(view: RunView) -> dict[int, Looks]:
     """By rank, of the loader that feeds the training."""
-    found: dict[int, Looks] = {}
+    looks_by_rank: dict[int, Looks] = {}
     for rank, event in _of_training(view):
-        found.setdefault(rank, Looks(rank)).add(event)
-    return found
+        looks_by_rank.setdefault(rank, Looks(rank)).add(event)
+    return looks_by_rank
 
 
 @once_per_view
@@ -106,12 +106,12 @@ def epoch_starts(view: RunView) -> dict[int, Array]:
     The milliseconds are those of the fetch that found the last epoch's end, of the making of the
     new iterator and of the first fetch from it.
     """
-    found: dict[int, list[tuple[float, float]]] = {}
+    starts_by_rank: dict[int, list[tuple[float, float]]] = {}
     for rank, event in _of_training(view):
-        for one in event.get("epoch_starts") or ():
-            parts = [float(one.get(name) or 0.0) for name in ("end_ms", "start_ms", "first_ms")]
-            found.setdefault(rank, []).append((float(one.get("step") or 0), sum(parts)))
-    return {rank: np.array(sorted(starts)).T for rank, starts in found.items()}
+        for start in event.get("epoch_starts") or ():
+            parts = [float(start.get(name) or 0.0) for name in ("end_ms", "start_ms", "first_ms")]
+            starts_by_rank.setdefault(rank, []).append((float(start.get("step") or 0), sum(parts)))
+    return {rank: np.array(sorted(starts)).T for rank, starts in starts_by_rank.items()}
 
 
 def _of_training(view: RunView) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -141,7 +141,7 @@ class Workers:
 @once_per_view
 def workers(view: RunView) -> dict[int, Workers]:
     """By rank; ranks whose workers were sampled fewer than three times are left out."""
-    found: dict[int, Workers] = {}
+    crews: dict[int, Workers] = {}
     begins = [
         int(s.rows["t_end_ns"][s.steady][0]) for s in view.per_rank.values() if s.steady.any()
     ]
@@ -150,10 +150,10 @@ def workers(view: RunView) -> dict[int, Workers]:
         rows = rows[int(np.searchsorted(rows["t_ns"], max(view.from_ns, min(begins)))) :]
         rows = rows[rows["kind"] == PROCESS_WORKER]
         for rank in np.unique(rows["rank"]):
-            mine = rows[rows["rank"] == rank]
-            if rank >= 0 and (one := _workers(mine)):
-                found[int(rank)] = one
-    return found
+            rows_of_rank = rows[rows["rank"] == rank]
+            if rank >= 0 and (crew := _workers(rows_of_rank)):
+                crews[int(rank)] = crew
+    return crews
 
 
 def _workers(rows: Array) -> Workers | None:

@@ -43,19 +43,19 @@ from gputop_analysis.view import Array, RunView
 )
 def input_straggler(view: RunView, spec: Spec) -> Finding | None:
     """All ranks wait for one whose batches come late: what differs in its input."""
-    found = straggler(view)
-    if found is None or found.phase != "data":
+    slow_rank = straggler(view)
+    if slow_rank is None or slow_rank.phase != "data":
         return None
-    rank, site = found.rank, top_site(view, "data", rank=found.rank)
-    differences = _differences(view, found)
+    rank, site = slow_rank.rank, top_site(view, "data", rank=slow_rank.rank)
+    differences = _differences(view, slow_rank)
     loader = view.hello(rank).get("dataloader") or {}
     host = view.host_of(rank)
     return spec.make(
-        "high" if found.cost_ms.low > 0.10 * found.wall_ms else "medium",
-        f"rank {rank} gets its batches late: the others wait {found.cost_ms.value:.1f} ms a step",
-        f"rank {rank} waits {found.excess_ms['data']:.1f} ms a step longer for data than the "
-        f"median rank; the others wait {found.wait_ms[1]:.1f} ms a step for it, it waits "
-        f"{found.wait_ms[0]:.1f} ms for them ({found.waits.source})"
+        "high" if slow_rank.cost_ms.low > 0.10 * slow_rank.wall_ms else "medium",
+        f"rank {rank} gets its batches late: the others wait {slow_rank.cost_ms.value:.1f} ms a step",
+        f"rank {rank} waits {slow_rank.excess_ms['data']:.1f} ms a step longer for data than the "
+        f"median rank; the others wait {slow_rank.wait_ms[1]:.1f} ms a step for it, it waits "
+        f"{slow_rank.wait_ms[0]:.1f} ms for them ({slow_rank.waits.source})"
         + (
             f"; what differs: {'; '.join(differences)}"
             if differences
@@ -68,25 +68,25 @@ def input_straggler(view: RunView, spec: Spec) -> Finding | None:
         rank=rank,
         host=host or None,
         site=(site.site if site else None) or loader_site(Facts(view, rank)),
-        confidence=float(1 - found.culprit.p),
-        recoverable_ms_per_step=found.recoverable_ms.value,
-        interval_ms_per_step=(found.recoverable_ms.low, found.recoverable_ms.high),
+        confidence=float(1 - slow_rank.culprit.p),
+        recoverable_ms_per_step=slow_rank.recoverable_ms.value,
+        interval_ms_per_step=(slow_rank.recoverable_ms.low, slow_rank.recoverable_ms.high),
         proof=Proof(
             "how much longer than the slow rank the typical other rank waits",
-            found.culprit.lead_ms,
-            found.culprit.threshold_ms,
+            slow_rank.culprit.lead_ms,
+            slow_rank.culprit.threshold_ms,
             "ms per step",
             "as for CR03; the cause is the phase in which the rank exceeds the "
             "median of the others most",
             (
                 *(
                     Input(f"{phase} beyond the median rank", ms, "ms per step", f"steps.{phase}_ns")
-                    for phase, ms in found.excess_ms.items()
+                    for phase, ms in slow_rank.excess_ms.items()
                 ),
-                Input("p", found.culprit.p, "", "chance of such a lead among alike ranks"),
+                Input("p", slow_rank.culprit.p, "", "chance of such a lead among alike ranks"),
                 Input(
                     "step time",
-                    found.wall_ms,
+                    slow_rank.wall_ms,
                     "ms",
                     "steps.wall_ns, all ranks, common steady steps",
                 ),
@@ -97,18 +97,18 @@ def input_straggler(view: RunView, spec: Spec) -> Finding | None:
 
 def _differences(view: RunView, found: Straggler) -> list[str]:
     """How the slow rank's loader and workers differ from the others'."""
-    others = [rank for rank in found.waits.ranks if rank != found.rank]
-    mine = view.hello(found.rank).get("dataloader") or {}
-    told = []
+    other_ranks = [rank for rank in found.waits.ranks if rank != found.rank]
+    loader = view.hello(found.rank).get("dataloader") or {}
+    differences = []
     for name in ("num_workers", "batch_size", "dataset_length", "prefetch_factor", "pin_memory"):
-        theirs = {_of_loader(view, rank, name) for rank in others}
-        if len(theirs) == 1 and mine.get(name) not in theirs:
-            told.append(f"{name}={mine.get(name)} and not {theirs.pop()}")
-    known = workers(view)
-    crews = [known[rank] for rank in others if rank in known]
-    if found.rank in known and crews:
-        told += _of_workers(known[found.rank], crews)
-    return told
+        theirs = {_of_loader(view, rank, name) for rank in other_ranks}
+        if len(theirs) == 1 and loader.get(name) not in theirs:
+            differences.append(f"{name}={loader.get(name)} and not {theirs.pop()}")
+    crews_ = workers(view)
+    crews = [crews_[rank] for rank in other_ranks if rank in crews_]
+    if found.rank in crews_ and crews:
+        differences += _of_workers(crews_[found.rank], crews)
+    return differences
 
 
 def _of_loader(view: RunView, rank: int, name: str) -> Any:
@@ -117,19 +117,19 @@ def _of_loader(view: RunView, rank: int, name: str) -> Any:
 
 def _of_workers(mine: Workers, others: list[Workers]) -> list[str]:
     cpu, disk = (
-        float(np.median([getattr(one, name) for one in others])) for name in ("cpu", "disk")
+        float(np.median([getattr(crew, name) for crew in others])) for name in ("cpu", "disk")
     )
-    told = []
+    differences = []
     if abs(mine.cpu - cpu) > 0.3:
-        told.append(
+        differences.append(
             f"its workers use {mine.cpu * 100:.0f} % of a core each, the others' {cpu * 100:.0f} %"
         )
     if mine.disk - disk > 0.2:
-        told.append(
+        differences.append(
             f"its workers wait for storage in {mine.disk * 100:.0f} % of the samples, "
             f"{disk * 100:.0f} % there"
         )
-    return told
+    return differences
 
 
 ENOUGH_BATCHES, SAME_BATCHES = 5, 5 / 8
@@ -154,12 +154,19 @@ def same_data(view: RunView, spec: Spec) -> Finding | None:
     if len(view.ranks) < 2 or not _is_data_parallel(view):
         return None
     prints = {rank: _fingerprints(view, rank) for rank in view.ranks}
-    prints = {rank: one for rank, one in prints.items() if len(one) >= ENOUGH_BATCHES}
+    prints = {
+        rank: prints_of_rank
+        for rank, prints_of_rank in prints.items()
+        if len(prints_of_rank) >= ENOUGH_BATCHES
+    }
     if len(prints) < 2:
         return None
-    seen, times = np.unique(np.concatenate(list(prints.values())), return_counts=True)
-    shared = seen[times > 1]
-    common = {rank: np.count_nonzero(np.isin(one, shared)) for rank, one in prints.items()}
+    distinct, times = np.unique(np.concatenate(list(prints.values())), return_counts=True)
+    shared = distinct[times > 1]
+    common = {
+        rank: np.count_nonzero(np.isin(prints_of_rank, shared))
+        for rank, prints_of_rank in prints.items()
+    }
     same = [
         rank
         for rank, n in common.items()

@@ -54,10 +54,10 @@ def storage_limited(view: RunView, spec: Spec) -> Finding | None:
     if wait is None or not wait.surely_above(0.10) or not loader.get("num_workers"):
         return None
     run = Facts(view, wait.rank)
-    seen, crew = looks(view).get(wait.rank), workers(view).get(wait.rank)
-    if seen is None or seen.waiting < ENOUGH_LOOKS:
+    loader_looks, crew = looks(view).get(wait.rank), workers(view).get(wait.rank)
+    if loader_looks is None or loader_looks.waiting < ENOUGH_LOOKS:
         return None
-    blocked = surely(seen.states["D"], seen.waiting)
+    blocked = surely(loader_looks.states["D"], loader_looks.waiting)
     reads = crew is not None and crew.read_bytes_per_s > LEAST_READ_BYTES_PER_S
     pressure = _pressure_pct(view, wait.rank) if reads else 0.0
     if blocked <= WAITING_WORKERS and pressure <= PRESSURE_PCT:
@@ -65,7 +65,7 @@ def storage_limited(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         severity_of(wait),
         f"the workers wait for storage: {wait.ms.value:.1f} ms data wait a step",
-        f"in {seen.states['D']} of {seen.waiting} looks at a waiting fetch its worker waited for "
+        f"in {loader_looks.states['D']} of {loader_looks.waiting} looks at a waiting fetch its worker waited for "
         "a disk or a file server (state D)"
         + (
             f"; the workers read {crew.read_bytes_per_s / 1e6:.1f} MB/s from storage"
@@ -89,7 +89,7 @@ def storage_limited(view: RunView, spec: Spec) -> Finding | None:
         confidence=0.9 if blocked > WAITING_WORKERS else 0.7,
         recoverable_ms_per_step=wait.ms.value,
         interval_ms_per_step=(wait.ms.low, wait.ms.high),
-        proof=_proof(seen, crew, pressure, wait),
+        proof=_proof(loader_looks, crew, pressure, wait),
     )
 
 
@@ -116,8 +116,8 @@ def _proof(seen: Looks, crew: Workers | None, pressure: float, wait: Share) -> P
     )
     formula = f"recoverable = sum(data wait) / steps = {wait.mean_ms:.3f} ms per step"
     if surely(seen.states["D"], seen.waiting) > WAITING_WORKERS:
-        what = "at a waiting fetch whose worker waits for storage (state D)"
-        return seen.proof(what, seen.states["D"], seen.waiting, WAITING_WORKERS, formula, *inputs)
+        label = "at a waiting fetch whose worker waits for storage (state D)"
+        return seen.proof(label, seen.states["D"], seen.waiting, WAITING_WORKERS, formula, *inputs)
     return Proof(
         "median of the I/O pressure (some, 10 s)", pressure, PRESSURE_PCT, "%", formula, inputs
     )
@@ -137,5 +137,5 @@ def _pressure_pct(view: RunView, rank: int) -> float:
             np.searchsorted(rows["t_ns"], ends[-1], "right")
         )
     ]
-    told = rows["psi_io_some_pct"][np.isfinite(rows["psi_io_some_pct"])]
-    return float(np.median(told)) if len(told) else 0.0
+    pressures = rows["psi_io_some_pct"][np.isfinite(rows["psi_io_some_pct"])]
+    return float(np.median(pressures)) if len(pressures) else 0.0

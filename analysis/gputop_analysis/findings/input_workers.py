@@ -56,10 +56,10 @@ def _waiting(view: RunView, least_share: float) -> tuple[Share, Looks, LoaderInU
         or per_batch_ms(view, wait) < QUEUE_READ_MS
     ):
         return None
-    seen, loader = looks(view).get(wait.rank), view.hello(wait.rank).get("dataloader") or {}
-    if seen is None or seen.looks < ENOUGH_LOOKS or not loader.get("num_workers"):
+    loader_looks, loader = looks(view).get(wait.rank), view.hello(wait.rank).get("dataloader") or {}
+    if loader_looks is None or loader_looks.looks < ENOUGH_LOOKS or not loader.get("num_workers"):
         return None
-    return wait, seen, loader
+    return wait, loader_looks, loader
 
 
 @finding(
@@ -80,23 +80,27 @@ def _waiting(view: RunView, least_share: float) -> tuple[Share, Looks, LoaderInU
 )
 def worker_limited(view: RunView, spec: Spec) -> Finding | None:
     """The workers compute all the time and are still too slow."""
-    found, known = _waiting(view, 0.10), workers(view)
-    if found is None or found[0].rank not in known:
+    waiting, crews = _waiting(view, 0.10), workers(view)
+    if waiting is None or waiting[0].rank not in crews:
         return None
-    wait, seen, loader = found
-    crew = known[wait.rank]
-    computing = surely(seen.states["R"], seen.waiting) if seen.waiting >= ENOUGH_LOOKS else 0.0
+    wait, loader_looks, loader = waiting
+    crew = crews[wait.rank]
+    computing = (
+        surely(loader_looks.states["R"], loader_looks.waiting)
+        if loader_looks.waiting >= ENOUGH_LOOKS
+        else 0.0
+    )
     wanted = crew.cpu + crew.queued if crew.cpu > MOSTLY else crew.cpu
     busy = wanted > BUSY or (computing > MOSTLY and crew.cpu > MOSTLY)
-    if seen.empty <= SOMETIMES_EMPTY * seen.looks or not busy:
+    if loader_looks.empty <= SOMETIMES_EMPTY * loader_looks.looks or not busy:
         return None
     return spec.make(
         severity_of(wait),
         f"too few or too slow workers ({loader['num_workers']}): {wait.ms.value:.1f} ms data wait "
         "a step",
-        f"no batch lay ready in {seen.empty} of {seen.looks} looks at the loader, and its workers "
+        f"no batch lay ready in {loader_looks.empty} of {loader_looks.looks} looks at the loader, and its workers "
         f"use {crew.cpu * 100:.0f} % of a core each; the one waited for was computing in "
-        f"{seen.states['R']} of {seen.waiting} looks; {wait.ms.value:.1f} ms of "
+        f"{loader_looks.states['R']} of {loader_looks.waiting} looks; {wait.ms.value:.1f} ms of "
         f"{wait.wall_ms:.1f} ms a step wait for data, {wait.percent}",
         faster_batches(Facts(view, wait.rank), wait),
         rank=everybody(view),
@@ -134,15 +138,20 @@ def worker_limited(view: RunView, spec: Spec) -> Finding | None:
                     "% of a core",
                     f"process.cpu_ns_total, {crew.samples} samples",
                 ),
-                Input("looks at a waiting fetch", seen.waiting, "", "loader events, states"),
                 Input(
-                    "of these its worker computes", seen.states["R"], "", "loader events, states R"
+                    "looks at a waiting fetch", loader_looks.waiting, "", "loader events, states"
+                ),
+                Input(
+                    "of these its worker computes",
+                    loader_looks.states["R"],
+                    "",
+                    "loader events, states R",
                 ),
                 Input(
                     "looks without a ready batch",
-                    seen.empty,
+                    loader_looks.empty,
                     "",
-                    f"loader events, {seen.looks} looks, above a quarter",
+                    f"loader events, {loader_looks.looks} looks, above a quarter",
                 ),
             ),
         ),
@@ -168,21 +177,28 @@ def worker_limited(view: RunView, spec: Spec) -> Finding | None:
 )
 def head_of_line_blocking(view: RunView, spec: Spec) -> Finding | None:
     """The next batch in turn is late, those behind it are ready and have to wait for it."""
-    found = _waiting(view, 0.10)
-    if found is None:
+    waiting = _waiting(view, 0.10)
+    if waiting is None:
         return None
-    wait, seen, loader = found
-    if seen.fetching < ENOUGH_LOOKS or surely(seen.behind, seen.fetching) <= MOSTLY:
+    wait, loader_looks, loader = waiting
+    if (
+        loader_looks.fetching < ENOUGH_LOOKS
+        or surely(loader_looks.behind, loader_looks.fetching) <= MOSTLY
+    ):
         return None
-    run, part = Facts(view, wait.rank), seen.behind / seen.fetching
-    (worker, times) = seen.waited_for.most_common(1)[0] if seen.waited_for else (-1, 0)
-    one = times > 0.8 * seen.behind
-    who = f"worker {worker} of {loader['num_workers']}" if one else "one worker or another"
+    run, part = Facts(view, wait.rank), loader_looks.behind / loader_looks.fetching
+    (worker, times) = (
+        loader_looks.waited_for.most_common(1)[0] if loader_looks.waited_for else (-1, 0)
+    )
+    is_single = times > 0.8 * loader_looks.behind
+    culprit = (
+        f"worker {worker} of {loader['num_workers']}" if is_single else "one worker or another"
+    )
     return spec.make(
         severity_of(wait),
-        f"batches that are ready wait for {who}: {part * wait.ms.value:.1f} ms a step",
-        f"in {seen.behind} of {seen.fetching} looks at a waiting fetch later batches had arrived"
-        + (f", {times} times the late one was of worker {worker}" if one else "")
+        f"batches that are ready wait for {culprit}: {part * wait.ms.value:.1f} ms a step",
+        f"in {loader_looks.behind} of {loader_looks.fetching} looks at a waiting fetch later batches had arrived"
+        + (f", {times} times the late one was of worker {worker}" if is_single else "")
         + f"; {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for data, {wait.percent}",
         (
             Option(
@@ -191,20 +207,23 @@ def head_of_line_blocking(view: RunView, spec: Spec) -> Finding | None:
                 needs=() if takes(run, "in_order") else (NOWHERE,),
             ),
             "look at what that worker reads"
-            if one
+            if is_single
             else "split samples that cost much more than others",
         ),
         rank=everybody(view),
         site=loader_site(run),
         confidence=0.9,
         recoverable_ms_per_step=part * wait.ms.value,
-        interval_ms_per_step=(surely(seen.behind, seen.fetching) * wait.ms.low, wait.ms.high),
-        proof=seen.proof(
+        interval_ms_per_step=(
+            surely(loader_looks.behind, loader_looks.fetching) * wait.ms.low,
+            wait.ms.high,
+        ),
+        proof=loader_looks.proof(
             "at a waiting fetch that saw later batches",
-            seen.behind,
-            seen.fetching,
+            loader_looks.behind,
+            loader_looks.fetching,
             MOSTLY,
-            f"recoverable = {seen.behind} / {seen.fetching} x data wait = "
+            f"recoverable = {loader_looks.behind} / {loader_looks.fetching} x data wait = "
             f"{part * wait.mean_ms:.3f} ms per step",
             Input(
                 "data wait per step",
@@ -239,12 +258,15 @@ def head_of_line_blocking(view: RunView, spec: Spec) -> Finding | None:
 )
 def unpacking_in_main(view: RunView, spec: Spec) -> Finding | None:
     """Batches consist of so many pieces that taking them over costs more than waiting for them."""
-    found, known = _waiting(view, 0.05), workers(view)
-    if found is None or found[0].rank not in known:
+    waiting, crews = _waiting(view, 0.05), workers(view)
+    if waiting is None or waiting[0].rank not in crews:
         return None
-    wait, seen, loader = found
-    crew, run = known[wait.rank], Facts(view, wait.rank)
-    enough = seen.fetching >= ENOUGH_LOOKS and surely(seen.unpacking, seen.fetching) > MOSTLY
+    wait, loader_looks, loader = waiting
+    crew, run = crews[wait.rank], Facts(view, wait.rank)
+    enough = (
+        loader_looks.fetching >= ENOUGH_LOOKS
+        and surely(loader_looks.unpacking, loader_looks.fetching) > MOSTLY
+    )
     if not enough or crew.cpu >= IDLE:
         return None
     queue, tensors = run_queue(view, wait.rank), _tensors(view, wait.rank)
@@ -253,12 +275,12 @@ def unpacking_in_main(view: RunView, spec: Spec) -> Finding | None:
     )  # the worker that hands the batch over waits for a core (IN04)
     if tensors < MANY_TENSORS and (starved or per_batch_ms(view, wait) < HANDOVER_MS * tensors):
         return None
-    part = seen.unpacking / seen.fetching
+    part = loader_looks.unpacking / loader_looks.fetching
     won = max(0.0, part * wait.ms.value)
     return spec.make(
         severity_of(wait),
         f"rebuilding batches from the workers takes {won:.1f} ms a step in the training process",
-        f"{seen.unpacking} of {seen.fetching} looks at a fetch saw it unpickle or map a batch "
+        f"{loader_looks.unpacking} of {loader_looks.fetching} looks at a fetch saw it unpickle or map a batch "
         f"that had arrived; the workers use {crew.cpu * 100:.0f} % of a core each meanwhile; "
         f"{wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step are data wait, {wait.percent}",
         f"make each batch of the loader {loader_place(run)} a few large tensors (stack or "
@@ -268,13 +290,16 @@ def unpacking_in_main(view: RunView, spec: Spec) -> Finding | None:
         site=loader_site(run),
         confidence=0.9,
         recoverable_ms_per_step=won,
-        interval_ms_per_step=(surely(seen.unpacking, seen.fetching) * wait.ms.low, wait.ms.high),
-        proof=seen.proof(
+        interval_ms_per_step=(
+            surely(loader_looks.unpacking, loader_looks.fetching) * wait.ms.low,
+            wait.ms.high,
+        ),
+        proof=loader_looks.proof(
             "at a fetch that saw it unpack",
-            seen.unpacking,
-            seen.fetching,
+            loader_looks.unpacking,
+            loader_looks.fetching,
             MOSTLY,
-            f"recoverable = {seen.unpacking} / {seen.fetching} x data wait = {won:.3f} ms per step",
+            f"recoverable = {loader_looks.unpacking} / {loader_looks.fetching} x data wait = {won:.3f} ms per step",
             Input(
                 "data wait per step",
                 wait.mean_ms,

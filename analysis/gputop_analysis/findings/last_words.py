@@ -30,26 +30,26 @@ def last_words(view: RunView) -> LastWords | None:
     """The last traceback in the recorded output of any host; None where none was printed."""
     for host in view.record.hosts.values():
         for name in ("stderr.log", "output.log"):
-            if found := parsed(_tail(host.path / name)):
-                return found
+            if words := parsed(_tail(host.path / name)):
+                return words
     return None
 
 
 def parsed(text: str) -> LastWords | None:
     """The exception of the last traceback in a text."""
-    _, found, after = text.rpartition(_HEAD)
-    if not found:
+    _, heading, after = text.rpartition(_HEAD)
+    if not heading:
         return None
-    site = what = None
+    site = error_text = None
     for line in after.splitlines():
         if frame := _FRAME.match(line):
             path, number, function = frame.groups()
             if not any(part in path for part in _PACKAGES):
                 site = f"{os.path.basename(path)}:{number} {function}"
         elif _RAISED.match(line):
-            what = line.strip()
+            error_text = line.strip()
             break
-    return LastWords(what, site) if what else None
+    return LastWords(error_text, site) if error_text else None
 
 
 def _tail(path: Path) -> str:
@@ -58,10 +58,10 @@ def _tail(path: Path) -> str:
     except OSError:
         return ""
     try:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
             return ""
-        read = os.pread(descriptor, TAIL_BYTES, max(0, found.st_size - TAIL_BYTES))
+        read = os.pread(descriptor, TAIL_BYTES, max(0, status.st_size - TAIL_BYTES))
         return read.decode(errors="replace")
     except OSError:
         return ""

@@ -16,17 +16,17 @@ def settled(found: list[Finding]) -> list[Finding]:
     it takes in the other, whose remaining options follow its own. An option that promises nothing
     yields to one that does.
     """
-    left = list(found)
-    for one, other in combinations(found, 2):
-        if one not in left or other not in left or not _same_place(one, other):
+    remaining = list(found)
+    for finding, other in combinations(found, 2):
+        if finding not in remaining or other not in remaining or not _same_place(finding, other):
             continue
-        if not _opposed(one, other):
+        if not _opposed(finding, other):
             continue
-        kept, yields = sorted((one, other), key=_gain, reverse=True)
-        left[left.index(kept)] = _merged(kept, yields)
-        left.remove(yields)
-        return settled(left)
-    return left
+        stronger, yields = sorted((finding, other), key=_gain, reverse=True)
+        remaining[remaining.index(stronger)] = _merged(stronger, yields)
+        remaining.remove(yields)
+        return settled(remaining)
+    return remaining
 
 
 def _same_place(one: Finding, other: Finding) -> bool:
@@ -41,8 +41,8 @@ def _pulls(finding: Finding) -> dict[str, int]:
 
 def _opposed(one: Finding, other: Finding) -> set[str]:
     """Names of the levers that both move, in opposite directions."""
-    pulls, others = _pulls(one), _pulls(other)
-    return {name for name in pulls if others.get(name, pulls[name]) != pulls[name]}
+    pulls, other_pulls = _pulls(one), _pulls(other)
+    return {name for name in pulls if other_pulls.get(name, pulls[name]) != pulls[name]}
 
 
 def _gain(finding: Finding) -> tuple[int, float]:

@@ -47,20 +47,26 @@ class LiveFindings:
 
     def tick(self) -> list[Finding]:
         """Evaluate once more and return what is to be shown, worst first."""
-        found = {one.key: one for one in self._evaluate()}
-        for key in set(self._seen) - set(found):
+        findings = {finding.key: finding for finding in self._evaluate()}
+        for key in set(self._seen) - set(findings):
             del self._seen[key]
-        for key, one in found.items():
+        for key, finding in findings.items():
             self._seen[key] = self._seen.get(key, 0) + 1
             self._missed.pop(key, None)
-            if key in self._shown or self._seen[key] >= APPEAR_AFTER or CATALOGUE[one.id].immediate:
-                self._shown[key] = one
-        for key in [key for key in self._shown if key not in found]:
+            if (
+                key in self._shown
+                or self._seen[key] >= APPEAR_AFTER
+                or CATALOGUE[finding.id].immediate
+            ):
+                self._shown[key] = finding
+        for key in [key for key in self._shown if key not in findings]:
             self._missed[key] = self._missed.get(key, 0) + 1
             if self._missed[key] >= GONE_AFTER:
                 del self._shown[key], self._missed[key]
         waiting = any(
-            one.severity != "info" for key, one in found.items() if key not in self._shown
+            finding.severity != "info"
+            for key, finding in findings.items()
+            if key not in self._shown
         )
         self.settled = self.settled or (self._judged >= APPEAR_AFTER and not waiting)
         return ordered(list(self._shown.values()))
@@ -71,5 +77,7 @@ class LiveFindings:
         self._ticks += 1
         view = RunView(self.record, self.window_steps, live=True, ranks=self._ranks)
         series = (view.per_rank[rank] for rank in self._ranks if rank in view.per_rank)
-        self._judged += any(one.n_steps[one.steady].sum() >= ENOUGH_STEPS for one in series)
+        self._judged += any(
+            rank_series.n_steps[rank_series.steady].sum() >= ENOUGH_STEPS for rank_series in series
+        )
         return sorted_out(view, self._turns.look(view))[0]

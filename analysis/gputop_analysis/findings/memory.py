@@ -69,28 +69,28 @@ class Kept:
 )
 def leak(view: RunView, spec: Spec) -> Finding | None:
     """The training keeps tensors that it should let go."""
-    found = {rank: grown for rank in spread(view.ranks) if (grown := _leak_of(view, rank))}
-    if not found:
+    growths = {rank: grown for rank in spread(view.ranks) if (grown := _leak_of(view, rank))}
+    if not growths:
         return None
-    rank, growth = max(found.items(), key=lambda item: item[1].bytes_per_s)
-    kept, a_step = _kept(view, rank), per_step(view, growth)
-    what = "GPU memory" if growth.column == "allocated_bytes" else "memory"
-    graphs = kept is not None and kept.graphs > 0.5 * kept.more
+    rank, growth = max(growths.items(), key=lambda item: item[1].bytes_per_s)
+    kept_tensors, a_step = _kept(view, rank), per_step(view, growth)
+    memory_name = "GPU memory" if growth.column == "allocated_bytes" else "memory"
+    graphs = kept_tensors is not None and kept_tensors.graphs > 0.5 * kept_tensors.more
     return spec.make(
         "high" if graphs or growth.column == "allocated_bytes" else "medium",
-        f"{what} of rank {rank} leaks {a_step / 1e6:.2f} MB a step"
+        f"{memory_name} of rank {rank} leaks {a_step / 1e6:.2f} MB a step"
         + (": graphs are kept" if graphs else ""),
-        f"{what} rose from {growth.first_bytes / 1e6:,.0f} to {growth.last_bytes / 1e6:,.0f} MB in "
+        f"{memory_name} rose from {growth.first_bytes / 1e6:,.0f} to {growth.last_bytes / 1e6:,.0f} MB in "
         f"{duration(growth.span_s)} (minima of windows, Mann-Kendall p = {growth.p:.2g})"
-        + _tensors_told(kept),
+        + _tensors_told(kept_tensors),
         "a loss or output is kept with the graph that made it: append loss.item() or "
         "loss.detach() instead of loss"
         if graphs
         else "look for a list or dict of tensors that gets longer each step: keep loss.item() or "
         "x.detach().cpu(), or clear it",
-        rank=rank if len(found) == 1 else everybody(view),
+        rank=rank if len(growths) == 1 else everybody(view),
         confidence=1 - growth.p,
-        proof=growth.proof(a_step, *_tensor_inputs(kept, rank)),
+        proof=growth.proof(a_step, *_tensor_inputs(kept_tensors, rank)),
     )
 
 
@@ -110,16 +110,16 @@ def _kept(view: RunView, rank: int) -> Kept | None:
     if len(counts) < 2:
         return None
     first, last = counts[0], counts[-1]
-    kept = Kept(
+    kept_ = Kept(
         first["tensors"],
         last["tensors"],
         last["with_graph"] - first["with_graph"],
         last["step"] - first["step"],
     )
-    enough = kept.more >= max(
-        MIN_TENSORS, MIN_TENSORS_SHARE * kept.first, MIN_TENSORS_PER_STEP * kept.steps
+    enough = kept_.more >= max(
+        MIN_TENSORS, MIN_TENSORS_SHARE * kept_.first, MIN_TENSORS_PER_STEP * kept_.steps
     )
-    return kept if enough else None
+    return kept_ if enough else None
 
 
 def _tensors_told(kept: Kept | None) -> str:
@@ -163,11 +163,11 @@ def _tensor_inputs(kept: Kept | None, rank: int) -> tuple[Input, ...]:
 def host_memory_growth(view: RunView, spec: Spec) -> Finding | None:
     """A process keeps what it should let go."""
     grown = {
-        rank: found
+        rank: growth_
         for rank in spread(view.ranks)
-        if (found := rank_growth(view, rank, "rss_bytes"))
+        if (growth_ := rank_growth(view, rank, "rss_bytes"))
     }
-    grown = {rank: found for rank, found in grown.items() if not _from_files(view, rank)}
+    grown = {rank: growth_ for rank, growth_ in grown.items() if not _from_files(view, rank)}
     if not grown:
         return None
     rank, growth = max(grown.items(), key=lambda item: item[1].bytes_per_s)
@@ -204,7 +204,9 @@ def _from_files(view: RunView, rank: int) -> bool:
     not counted.
     """
     counts = [
-        one for one in told(view, "tensors").get(rank, []) if one.get("anonymous_bytes", -1) >= 0
+        event
+        for event in told(view, "tensors").get(rank, [])
+        if event.get("anonymous_bytes", -1) >= 0
     ]
     on_gpu = bool((view.per_rank[rank].rows["allocated_bytes"][-1:] > 0).any())
     if len(counts) < 2 or on_gpu:
@@ -220,11 +222,11 @@ def _until_full(view: RunView, rank: int, growth: Growth, bytes_per_s: float) ->
     host = view.record.hosts.get(view.host_of(rank))
     if host is None or not len(host.host.rows):
         return float("nan"), ""
-    now = host.host.rows[-1]
-    room = {"the host's memory": float(now["memory_available_bytes"])}
-    if now["cgroup_memory_max_bytes"] > 0 and now["cgroup_memory_bytes"] >= 0:
+    newest = host.host.rows[-1]
+    room = {"the host's memory": float(newest["memory_available_bytes"])}
+    if newest["cgroup_memory_max_bytes"] > 0 and newest["cgroup_memory_bytes"] >= 0:
         room["the container's limit"] = float(
-            now["cgroup_memory_max_bytes"] - now["cgroup_memory_bytes"]
+            newest["cgroup_memory_max_bytes"] - newest["cgroup_memory_bytes"]
         )
     limit = min(room, key=lambda name: room[name])
     return max(0.0, room[limit]) / max(bytes_per_s, growth.bytes_per_s, 1.0), limit

@@ -105,19 +105,19 @@ def _card(view: RunView, rank: int) -> Card | None:
 )
 def out_of_memory_ahead(view: RunView, spec: Spec) -> Finding | None:
     """The next long batch, or the next hour, may end the run."""
-    known = cards(view)
-    if not known:
+    gpu_cards = cards(view)
+    if not gpu_cards:
         return None
     growing = {
         r: g
-        for r in spread(list(known))
+        for r in spread(list(gpu_cards))
         if (g := rank_growth(view, r, "peak_allocated_bytes", np.max))
     }
-    left = {
-        rank: (known[rank].total - grown.last_bytes) / grown.bytes_per_s
+    seconds_left = {
+        rank: (gpu_cards[rank].total - grown.last_bytes) / grown.bytes_per_s
         for rank, grown in growing.items()
     }
-    rank = min(left, key=lambda r: left[r], default=-1)
+    rank = min(seconds_left, key=lambda r: seconds_left[r], default=-1)
     fix = (
         Option("a smaller micro-batch with more accumulation", lever=Lever("batch", -1)),
         Option(
@@ -128,11 +128,11 @@ def out_of_memory_ahead(view: RunView, spec: Spec) -> Finding | None:
         Option("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", needs=(NOT_EXPANDABLE,)),
         Option("cut or bucket the longest sequences", needs=(TOKENS,)),
     )
-    if rank in left and left[rank] < SOON_S:
-        card, grown = known[rank], growing[rank]
+    if rank in seconds_left and seconds_left[rank] < SOON_S:
+        card, grown = gpu_cards[rank], growing[rank]
         return spec.make(
             "high",
-            f"GPU memory of rank {rank} is full in {duration(max(0.0, left[rank]))} at this rate",
+            f"GPU memory of rank {rank} is full in {duration(max(0.0, seconds_left[rank]))} at this rate",
             f"the peak rose from {grown.first_bytes / GIB:.2f} to {grown.last_bytes / GIB:.2f} "
             f"GiB in {duration(grown.span_s)} (Mann-Kendall p = {grown.p:.2g}); the card has "
             f"{card.total / GIB:.1f} GiB",
@@ -146,7 +146,7 @@ def out_of_memory_ahead(view: RunView, spec: Spec) -> Finding | None:
                 "window's value is its maximum",
             ),
         )
-    card = max(known.values(), key=lambda one: one.peak / one.total)
+    card = max(gpu_cards.values(), key=lambda one: one.peak / one.total)
     share = card.peak / card.total
     if share < NEARLY_FULL:
         return None
@@ -249,11 +249,13 @@ IMBALANCED, HALF = 1.2, 0.5
 )
 def rank_imbalance(view: RunView, spec: Spec) -> Finding | None:
     """One rank is full while others have room."""
-    known = cards(view)
-    if len(known) < 2:
+    gpu_cards = cards(view)
+    if len(gpu_cards) < 2:
         return None
-    card = max(known.values(), key=lambda one: one.peak)
-    median = float(np.median([one.peak for one in known.values() if one is not card]))
+    card = max(gpu_cards.values(), key=lambda other_card: other_card.peak)
+    median = float(
+        np.median([other_card.peak for other_card in gpu_cards.values() if other_card is not card])
+    )
     ratio = card.peak / median
     if ratio <= IMBALANCED or card.peak <= HALF * card.total:
         return None
@@ -261,7 +263,7 @@ def rank_imbalance(view: RunView, spec: Spec) -> Finding | None:
         "medium",
         f"rank {card.rank} peaks at {card.peak / GIB:.1f} GiB, the others at {median / GIB:.1f} "
         "GiB",
-        f"{ratio:.2f} times the median of {len(known) - 1} other ranks, "
+        f"{ratio:.2f} times the median of {len(gpu_cards) - 1} other ranks, "
         f"{100 * card.peak / card.total:.0f} % of the card: the batch size is set by this rank",
         (
             Option(
@@ -302,10 +304,10 @@ UNUSED_STEPS = 500
 )
 def unused_memory(view: RunView, spec: Spec) -> Finding | None:
     """There is room for a larger batch."""
-    known = cards(view)
-    if not known or len(known) < len(view.ranks):
+    gpu_cards = cards(view)
+    if not gpu_cards or len(gpu_cards) < len(view.ranks):
         return None
-    card = max(known.values(), key=lambda one: one.peak / one.total)
+    card = max(gpu_cards.values(), key=lambda one: one.peak / one.total)
     share = card.peak / card.total
     last = min(int(view.per_rank[rank].steps[-1]) for rank in view.ranks)
     if share >= HALF or last < UNUSED_STEPS:

@@ -39,9 +39,9 @@ def allocator_churn(view: RunView, spec: Spec) -> Finding | None:
     requests.
     """
     rates = {
-        rank: found
+        rank: rates_
         for rank in view.ranks
-        if (found := _rates(told(view, "allocator").get(rank, [])))
+        if (rates_ := _rates(told(view, "allocator").get(rank, [])))
     }
     if not rates:
         return None
@@ -98,7 +98,7 @@ def allocator_churn(view: RunView, spec: Spec) -> Finding | None:
 
 def _rates(events: list[Event]) -> dict[str, float] | None:
     """Per step between the first event past the warm-up and the last; None for too few steps."""
-    steady = [one for one in events[-NEWEST:] if one.get("step", 0) >= STEADY_FROM_STEP]
+    steady = [event for event in events[-NEWEST:] if event.get("step", 0) >= STEADY_FROM_STEP]
     if not steady or (steps := steady[-1]["step"] - steady[0]["step"]) < ENOUGH_STEPS:
         return None
 
@@ -131,7 +131,7 @@ FOREIGN_BYTES, FOREIGN_SHARE, MIN_SAMPLES = 256 << 20, 0.8, 5
 )
 def foreign_process(view: RunView, spec: Spec) -> list[Finding]:
     """Somebody else's memory and time."""
-    found = []
+    findings = []
     for name, host in view.record.hosts.items():
         ours = {gpu.index for gpu in host.state.gpus if gpu.ours}
         rows = host.gpu.rows[-2000:]
@@ -140,7 +140,7 @@ def foreign_process(view: RunView, spec: Spec) -> list[Finding]:
             foreign = rows["memory_foreign_bytes"][rows["index"] == index]
             share = float((foreign > FOREIGN_BYTES).mean())
             if len(foreign) >= MIN_SAMPLES and share > FOREIGN_SHARE:
-                found.append(
+                findings.append(
                     _foreign(
                         spec,
                         name,
@@ -150,7 +150,7 @@ def foreign_process(view: RunView, spec: Spec) -> list[Finding]:
                         samples=len(foreign),
                     )
                 )
-    return found
+    return findings
 
 
 def _foreign(
@@ -200,23 +200,23 @@ def gradients_kept(view: RunView, spec: Spec) -> Finding | None:
     parameters.
     """
     for rank, events in told(view, "checkup").items():
-        held, whole = _held(view, rank, events)
-        if whole <= 0 or held <= HELD_SHARE * whole:
+        held_bytes, total_bytes = _held(view, rank, events)
+        if total_bytes <= 0 or held_bytes <= HELD_SHARE * total_bytes:
             continue
         card = cards(view).get(rank)
         tight = card is not None and card.peak > CARD_FULL * card.total
         return spec.make(
             "medium" if tight else "info",
-            f"{held / 1e6:,.0f} MB of old gradients lie in memory during the forward",
-            f"when the forward after an update begins, {held / 1e6:,.0f} MB of gradients of rank "
-            f"{rank} are still held, {100 * held / whole:.0f} % of {whole / 1e6:,.0f} MB "
+            f"{held_bytes / 1e6:,.0f} MB of old gradients lie in memory during the forward",
+            f"when the forward after an update begins, {held_bytes / 1e6:,.0f} MB of gradients of rank "
+            f"{rank} are still held, {100 * held_bytes / total_bytes:.0f} % of {total_bytes / 1e6:,.0f} MB "
             f"{'of the card' if card else 'resident memory'} ({events[-1]['alike']} looks)",
             "call optimizer.zero_grad(set_to_none=True), torch's default, right after "
             "optimizer.step()",
             rank=rank if len(view.ranks) > 1 else everybody(view),
             proof=Proof(
                 "gradients held when a forward begins / memory",
-                100 * held / whole,
+                100 * held_bytes / total_bytes,
                 100 * HELD_SHARE,
                 "%",
                 "held = size of the gradients that are not None at the first "
@@ -224,12 +224,15 @@ def gradients_kept(view: RunView, spec: Spec) -> Finding | None:
                 (
                     Input(
                         "held",
-                        held / 1e6,
+                        held_bytes / 1e6,
                         "MB",
                         f"checkup event of step {events[-1]['step']}, rank {rank}",
                     ),
                     Input(
-                        "memory", whole / 1e6, "MB", "hello.device_memory_bytes or steps.rss_bytes"
+                        "memory",
+                        total_bytes / 1e6,
+                        "MB",
+                        "hello.device_memory_bytes or steps.rss_bytes",
                     ),
                 ),
             ),
@@ -244,9 +247,11 @@ def _held(view: RunView, rank: int, events: list[Event]) -> tuple[float, float]:
     last = events[-1]
     if last.get("alike", 0) < 3 or last.get("stale") or not last.get("held_bytes"):
         return 0.0, 0.0
-    whole = view.hello(rank).get("device_memory_bytes")
+    total_bytes = view.hello(rank).get("device_memory_bytes")
     rows = view.per_rank[rank].rows
-    return float(last["held_bytes"]), float(whole or (rows["rss_bytes"][-1] if len(rows) else 0))
+    return float(last["held_bytes"]), float(
+        total_bytes or (rows["rss_bytes"][-1] if len(rows) else 0)
+    )
 
 
 MIN_GRAPH_FORWARDS = 3

@@ -62,7 +62,10 @@ an alarm.
 )
 def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
     """The training diverged or met a bad batch."""
-    first = min((one for rank in view.ranks if (one := _first_nonfinite(view, rank))), default=None)
+    first = min(
+        (nonfinite for rank in view.ranks if (nonfinite := _first_nonfinite(view, rank))),
+        default=None,
+    )
     if first is None:
         return None
     step, rank, value, unread = first
@@ -72,14 +75,16 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
     finite = np.isfinite(series.rows["loss"])  # of the last step that a record stands for
     recovered = bool(len(finite)) and bool(finite[-1])
     row = _row_of(series.rows, step)
-    known = [f"lr {row['lr']:.3g}"] if row is not None and np.isfinite(row["lr"]) else []
-    known += (
+    settings = [f"lr {row['lr']:.3g}"] if row is not None and np.isfinite(row["lr"]) else []
+    settings += (
         [f"loss scale {row['loss_scale']:.4g}"]
         if row is not None and np.isfinite(row["loss_scale"])
         else []
     )
-    known += _last_good(series.rows, step)
-    others = sorted(one[1] for r in view.ranks if r != rank and (one := _first_nonfinite(view, r)))
+    settings += _last_good(series.rows, step)
+    other_ranks = sorted(
+        nonfinite[1] for r in view.ranks if r != rank and (nonfinite := _first_nonfinite(view, r))
+    )
     bad_steps = int(np.where(finite, 1, series.n_steps)[bad].sum())
     about = "about " if series.n_steps[bad].max(initial=1) > 1 else ""
     return spec.make(
@@ -89,9 +94,9 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
         + (f": {in_short(origin)}" if origin and in_short(origin) else ""),
         f"first at step {step} on rank {rank}"
         + (f", or in one of the {unread:,} before it, whose losses were not read" if unread else "")
-        + (f" ({', '.join(known)})" if known else "")
+        + (f" ({', '.join(settings)})" if settings else "")
         + f"; {about}{counted(bad_steps, 'step')} seen with a loss that is no number"
-        + (f"; also on ranks {', '.join(map(str, others))}" if others else "")
+        + (f"; also on ranks {', '.join(map(str, other_ranks))}" if other_ranks else "")
         + (f"; {sentence(origin, len(view.ranks))}" if origin else ""),
         (
             *advice(origin),
@@ -110,7 +115,7 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
             (
                 Input("first such step", step, "", f"nonfinite event or steps.flags, rank {rank}"),
                 Input("what it was", value, "", "nonfinite event"),
-                *(Input("just before", text, "", f"steps, rank {rank}") for text in known),
+                *(Input("just before", text, "", f"steps, rank {rank}") for text in settings),
                 *(inputs(origin) if origin else ()),
             ),
         ),
@@ -154,8 +159,8 @@ def _row_of(rows: Array, step: int) -> Any:
 
 def _last_good(rows: Array, step: int) -> list[str]:
     before = rows["loss"][rows["step"] < step]
-    known = before[np.isfinite(before)]
-    return [f"last finite loss {known[-1]:.4g}"] if len(known) else []
+    finite = before[np.isfinite(before)]
+    return [f"last finite loss {finite[-1]:.4g}"] if len(finite) else []
 
 
 @finding(
@@ -201,8 +206,8 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     before = losses[max(0, worst - SPIKE_WINDOW) : worst + 1]
     rewards = MIXED < float(np.mean(before < 0)) < 1 - MIXED
     period = _rhythm(steps[spikes])
-    again = period > 0 or _episodes(steps[spikes]) >= RHYTHM
-    moves = again and networks_beside(view)
+    repeats = period > 0 or _episodes(steps[spikes]) >= RHYTHM
+    moves = repeats and networks_beside(view)
     wider = _scatters_more(losses, worst)
     rows = view.per_rank[view.ranks[0]].rows
     row, at = _row_of(rows, int(steps[worst])), steps_named(int(firsts[worst]), int(steps[worst]))
@@ -333,12 +338,14 @@ def _together(view: RunView, step: int) -> str:
     """What else jumps within a few steps of the loss."""
     joint = instabilities(spikes_of(collect(view, view.ranks[0], JOINT_POINTS)))
     near = [
-        one
-        for one in joint
-        if one.first_step - TOGETHER_STEPS <= step <= one.last_step + TOGETHER_STEPS
+        joint_event
+        for joint_event in joint
+        if joint_event.first_step - TOGETHER_STEPS <= step <= joint_event.last_step + TOGETHER_STEPS
     ]
-    others = [spike.told() for one in near for spike in one.spikes if spike.axis != "loss"]
-    return f"; with it: {'; '.join(others)}" if others else ""
+    neighbours = [
+        spike.told() for joint_event in near for spike in joint_event.spikes if spike.axis != "loss"
+    ]
+    return f"; with it: {'; '.join(neighbours)}" if neighbours else ""
 
 
 @once_per_view
@@ -358,19 +365,19 @@ def mean_losses(view: RunView) -> tuple[Array, Array, Array]:
         )
         rows = rows[-LIVE_STEPS:] if view.live else rows
         loss = largest_loss(rows)
-        known = np.isfinite(loss)
-        last = rows["step"][known].astype(np.int64)
+        finite = np.isfinite(loss)
+        last = rows["step"][finite].astype(np.int64)
         folded = (
-            rows["n_steps"][known].astype(np.int64) if "n_steps" in (rows.dtype.names or ()) else 1
+            rows["n_steps"][finite].astype(np.int64) if "n_steps" in (rows.dtype.names or ()) else 1
         )
         lasts.append(last)
         firsts.append(last - np.maximum(folded, 1) + 1)
-        losses.append(loss[known])
+        losses.append(loss[finite])
     steps = lasts[-1]
     if (
         len(lasts) > 1
         and (np.diff(steps) > 0).all()
-        and all(np.array_equal(steps, one) for one in lasts[1:-1])
+        and all(np.array_equal(steps, last_steps) for last_steps in lasts[1:-1])
     ):
         return np.minimum.reduce(firsts[1:]), steps, np.mean(losses[1:], axis=0)
     every, position = np.unique(np.concatenate(lasts), return_inverse=True)

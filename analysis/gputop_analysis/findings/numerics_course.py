@@ -173,8 +173,8 @@ def _first_losses(view: RunView, count: int = FIRST_LOSSES) -> float:
     its record.
     """
     losses = view.record.steps(view.ranks[0])["loss"][:50]
-    known = losses[np.isfinite(losses)][:count]
-    return float(np.median(known)) if len(known) else float("nan")
+    finite = losses[np.isfinite(losses)][:count]
+    return float(np.median(finite)) if len(finite) else float("nan")
 
 
 def _losses(view: RunView) -> tuple[Array, Array, Array]:
@@ -202,8 +202,8 @@ def _may_rise(view: RunView) -> bool:
 def _start_level(view: RunView) -> float:
     """What the loss was in the beginning: a rise that is nothing beside it is no divergence."""
     losses = view.record.steps(view.ranks[0])["loss"][:50]
-    known = losses[np.isfinite(losses)]
-    return float(np.median(np.abs(known))) if len(known) else 0.0
+    finite = losses[np.isfinite(losses)]
+    return float(np.median(np.abs(finite))) if len(finite) else 0.0
 
 
 def _trend_proof(trend: LossTrend, start: float, rises: bool) -> Proof:

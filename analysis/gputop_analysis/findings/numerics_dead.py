@@ -51,9 +51,9 @@ def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
         if last.get("gradients_not_zero") != 0 or last.get("alike", 0) < ALIKE:
             continue
         since = _since(events)
-        first, now = _losses(view, rank)
-        solved = abs(now) <= SOLVED * abs(first)
-        loss = f"; loss {first:.4g} at first, {now:.4g} now" if np.isfinite(first) else ""
+        first, last_losses = _losses(view, rank)
+        solved = abs(last_losses) <= SOLVED * abs(first)
+        loss = f"; loss {first:.4g} at first, {last_losses:.4g} now" if np.isfinite(first) else ""
         return spec.make(
             "info" if solved else "high",
             f"all gradients are zero since step {since} or before: nothing is learnt",
@@ -82,7 +82,7 @@ def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
                     ),
                     Input("other than zero", 0, "", "the same"),
                     Input("first losses", first, "", f"steps.loss, rank {rank}"),
-                    Input("last losses", now, "", f"steps.loss, rank {rank}"),
+                    Input("last losses", last_losses, "", f"steps.loss, rank {rank}"),
                 ),
             ),
         )
@@ -92,10 +92,10 @@ def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
 def _since(events: list[Event]) -> int:
     """Step of the first of the last looks that all found no gradient."""
     step = events[-1]["step"]
-    for one in reversed(events):
-        if one.get("gradients_not_zero") != 0:
+    for event in reversed(events):
+        if event.get("gradients_not_zero") != 0:
             break
-        step = one["step"]
+        step = event["step"]
     return int(step)
 
 

@@ -96,11 +96,11 @@ def gradient_blow_up(view: RunView, spec: Spec) -> Finding | None:
         proof_value, threshold, unit, severe = float(value / level), GROWN_FACTOR, "times", True
         statistic = f"last gradient norm / first of {at - begin + 1} records that each rise"
     else:
-        one = int(np.argmax(norms[spikes] / levels))
-        at, level, value = int(spikes[one]), float(levels[one]), float(norms[spikes[one]])
+        peak = int(np.argmax(norms[spikes] / levels))
+        at, level, value = int(spikes[peak]), float(levels[peak]), float(norms[spikes[peak]])
         told_as = f"gradient norm jumps to {value:.3g}, {value / level:.0f} times its level"
-        proof_value, threshold, unit = float(sigmas[one]), 8.0, "standard deviations"
-        severe = sigmas[one] > ALARM_SIGMAS and value > ALARM_FACTOR * level
+        proof_value, threshold, unit = float(sigmas[peak]), 8.0, "standard deviations"
+        severe = sigmas[peak] > ALARM_SIGMAS and value > ALARM_FACTOR * level
         statistic = "(log norm - median of the 100 before it) / their robust standard deviation"
     named = steps_named(int(firsts[at]), int(lasts[at]))
     return spec.make(
@@ -237,15 +237,15 @@ def without_gradient(view: RunView, spec: Spec) -> Finding | None:
     """Part of the model does not learn."""
     for rank, events in told(view, "checkup").items():
         last = events[-1]
-        missing, whole = last.get("without_gradient") or 0, last.get("trainable") or 0
-        if not missing or not whole or last.get("alike", 0) < ALIKE:
+        missing, total = last.get("without_gradient") or 0, last.get("trainable") or 0
+        if not missing or not total or last.get("alike", 0) < ALIKE:
             continue
         names = [
             name or "a parameter of no module" for name in last.get("without_gradient_names") or []
         ]
         experts = bool(((view.hello(rank).get("model") or {}).get("config") or {}).get("experts"))
         share, foreign = (
-            missing / whole,
+            missing / total,
             (view.hello(rank).get("optimizer") or {}).get("module") not in ("torch", None),
         )
         if share == 1 and foreign:
@@ -253,7 +253,7 @@ def without_gradient(view: RunView, spec: Spec) -> Finding | None:
         return spec.make(
             "high" if share == 1 else "medium" if share > MUCH_WITHOUT and not experts else "info",
             f"{100 * share:.1f} % of the parameters get no gradient: {', '.join(names[:2])}",
-            f"{missing:,} of {whole:,} values in the optimizer have grad None when it steps "
+            f"{missing:,} of {total:,} values in the optimizer have grad None when it steps "
             f"({last['alike']} looks up to step {last['step']}, rank {rank}): {', '.join(names)}",
             "give the optimizer the parameters of the model that the loss comes from: it has "
             "others, such as a copy's"
@@ -274,7 +274,7 @@ def without_gradient(view: RunView, spec: Spec) -> Finding | None:
                         "values",
                         f"checkup event of step {last['step']}, rank {rank}",
                     ),
-                    Input("in the optimizer", whole, "values", "the same"),
+                    Input("in the optimizer", total, "values", "the same"),
                     Input("looks in a row", last["alike"], "", "the same"),
                 ),
             ),
@@ -287,18 +287,22 @@ def _left_out(view: RunView, spec: Spec) -> Finding | None:
     for rank in view.ranks:
         hello = view.hello(rank)
         model, optimizer = hello.get("model") or {}, hello.get("optimizer") or {}
-        whole = int(model.get("trainable") or 0)
-        given = int(optimizer.get("all_parameters") or optimizer.get("parameters") or 0)
-        others = optimizer.get("others") or []
-        if not _comparable(hello) or not given or whole - given <= MUCH_WITHOUT * whole:
+        trainable = int(model.get("trainable") or 0)
+        given_count = int(optimizer.get("all_parameters") or optimizer.get("parameters") or 0)
+        other_parameters = optimizer.get("others") or []
+        if (
+            not _comparable(hello)
+            or not given_count
+            or trainable - given_count <= MUCH_WITHOUT * trainable
+        ):
             continue
-        share = 1 - given / whole
+        share = 1 - given_count / trainable
         return spec.make(
             "high" if share > 0.5 else "medium",
             f"{100 * share:.0f} % of the parameters that want a gradient are in no optimizer",
-            f"{model.get('class') or 'the model'} has {whole:,} values with requires_grad=True, "
-            f"{' and '.join([str(optimizer.get('class')), *others])} "
-            + (f"have {given:,} together" if others else f"has {given:,}")
+            f"{model.get('class') or 'the model'} has {trainable:,} values with requires_grad=True, "
+            f"{' and '.join([str(optimizer.get('class')), *other_parameters])} "
+            + (f"have {given_count:,} together" if other_parameters else f"has {given_count:,}")
             + ", and no other optimizer steps: the rest stays as it was made",
             "give the optimizer model.parameters(); if the rest shall stay as it is, call "
             "requires_grad_(False) on it, which saves its part of the backward pass too",
@@ -311,8 +315,8 @@ def _left_out(view: RunView, spec: Spec) -> Finding | None:
                 "%",
                 "",
                 (
-                    Input("want a gradient", whole, "values", "hello.model.trainable"),
-                    Input("in the optimizer", given, "values", "hello.optimizer.parameters"),
+                    Input("want a gradient", trainable, "values", "hello.model.trainable"),
+                    Input("in the optimizer", given_count, "values", "hello.optimizer.parameters"),
                 ),
             ),
         )
@@ -327,7 +331,7 @@ def _comparable(hello: Hello) -> bool:
         hello.get(key) or {} for key in ("model", "optimizer", "parallel")
     )
     sharded = model.get("sharded") or any(
-        parallel.get(kind) for kind in ("fsdp", "deepspeed", "pipeline")
+        parallel.get(wrapper) for wrapper in ("fsdp", "deepspeed", "pipeline")
     )
     counted = "all_parameters" in optimizer or not optimizer.get("others")
     alone = optimizer.get("module") == "torch" and counted
@@ -413,7 +417,7 @@ STUCK_SHARE, LOOKS = 0.90, 3
 def vanishing_updates(view: RunView, spec: Spec) -> Finding | None:
     """bf16 keeps 8 bits: a relative change below 2^-9 is rounded away."""
     for rank, events in told(view, "checkup").items():
-        shares = [share for one in events[-LOOKS:] if (share := _stuck(one)) is not None]
+        shares = [share for event in events[-LOOKS:] if (share := _stuck(event)) is not None]
         optimizer = view.hello(rank).get("optimizer") or {}
         foreign = optimizer.get("module") not in ("torch", None) or "compensation" in (
             optimizer.get("state") or {}

@@ -35,23 +35,26 @@ def replicas_differ(view: RunView, spec: Spec) -> Finding | None:
     if len({(events[-1]["update"], events[-1]["parameters"]) for events in looks.values()}) == 1:
         return None
     sums = {
-        rank: {one["update"]: one["parameters"] for one in events} for rank, events in looks.items()
+        rank: {event["update"]: event["parameters"] for event in events}
+        for rank, events in looks.items()
     }
-    common = sorted(set.intersection(*(set(one) for one in sums.values())))
-    unequal = [update for update in common if len({one[update] for one in sums.values()}) > 1]
+    common = sorted(set.intersection(*(set(event) for event in sums.values())))
+    unequal = [update for update in common if len({event[update] for event in sums.values()}) > 1]
     if len(unequal) < MIN_UNEQUAL or common[-1] != unequal[-1] or _misaligned(sums, common):
         return None
     last = unequal[-1]
     kinds: dict[int, list[int]] = {}
-    for rank, one in sums.items():
-        kinds.setdefault(one[last], []).append(rank)
+    for rank, event in sums.items():
+        kinds.setdefault(event[last], []).append(rank)
     majority = max(kinds.values(), key=len)
     odd = sorted(set(sums) - set(majority))
     alone = odd[0] if len(odd) == 1 and len(majority) > 1 else None
-    who = f"rank {alone}" if alone is not None else f"ranks {', '.join(map(str, sorted(sums)[:8]))}"
+    culprit = (
+        f"rank {alone}" if alone is not None else f"ranks {', '.join(map(str, sorted(sums)[:8]))}"
+    )
     return spec.make(
         "high",
-        f"DDP replicas differ since update {unequal[0]}: {who}",
+        f"DDP replicas differ since update {unequal[0]}: {culprit}",
         f"after update {last:,} the ranks hold {len(kinds)} different sets of parameters; unequal "
         f"in {len(unequal)} of {len(common)} looks, first at update {unequal[0]}",
         "look for parameters that are changed on one rank (an in-place edit, a rank-dependent "
@@ -69,11 +72,11 @@ def replicas_differ(view: RunView, spec: Spec) -> Finding | None:
             tuple(
                 Input(
                     f"checksum of rank {rank}",
-                    f"{one[last] & 0xFFFFFFFF:08x}",
+                    f"{event[last] & 0xFFFFFFFF:08x}",
                     "",
                     f"replica event, update {last}",
                 )
-                for rank, one in sorted(sums.items())[:8]
+                for rank, event in sorted(sums.items())[:8]
             ),
         ),
     )

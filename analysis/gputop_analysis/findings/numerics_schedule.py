@@ -59,8 +59,8 @@ class _Skips:
 )
 def scaler_skips(view: RunView, spec: Spec) -> Finding | None:
     """Gradients overflow again and again, and those steps are lost."""
-    found = [one for rank in view.ranks if (one := _skips(view, rank))]
-    worst = max(found, key=lambda one: one.share, default=None)
+    all_skips = [skips for rank in view.ranks if (skips := _skips(view, rank))]
+    worst = max(all_skips, key=lambda skips: skips.share, default=None)
     if worst is None:
         return None
     share, scale = worst.share, worst.scale
@@ -70,13 +70,13 @@ def scaler_skips(view: RunView, spec: Spec) -> Finding | None:
     value, threshold, unit = (
         (100 * share, 100 * SKIP_SHARE, "%") if share > SKIP_SHARE else (scale, 1.0, "")
     )
-    now = f", loss scale now {scale:g}" if np.isfinite(scale) else ""
+    scale_text = f", loss scale now {scale:g}" if np.isfinite(scale) else ""
     origin = skipped_origin(view)
     return spec.make(
         "high" if share > 0.25 or collapsed else "medium",
-        f"GradScaler skips {100 * share:.0f} % of the updates{now}",
+        f"GradScaler skips {100 * share:.0f} % of the updates{scale_text}",
         f"{worst.skipped:,} of {worst.steps:,} steps from step {worst.from_step} on of rank "
-        f"{worst.rank} made no update, because a gradient was infinite or NaN{now}"
+        f"{worst.rank} made no update, because a gradient was infinite or NaN{scale_text}"
         + (f"; {sentence(origin, len(view.ranks))}" if origin else ""),
         (
             Option("use torch.bfloat16 and no scaler", needs=(BFLOAT16,), assumes=False),
@@ -244,11 +244,11 @@ def _other_groups_learn(view: RunView, rank: int, series: RankSeries, begin: int
     """
     if (view.hello(rank).get("optimizer") or {}).get("groups", 1) <= 1:
         return False
-    looks = [one for one in told(view, "checkup").get(rank, ()) if one.get("lr_max") is not None]
+    looks = [look for look in told(view, "checkup").get(rank, ()) if look.get("lr_max") is not None]
     since = series.steps[series.attempt_start + begin]
-    later = [float(one["lr_max"]) for one in looks if one.get("step", 0) > since]
+    later = [float(look["lr_max"]) for look in looks if look.get("step", 0) > since]
     if later:
-        return later[-1] > VANISHED * max(float(one["lr_max"]) for one in looks)
+        return later[-1] > VANISHED * max(float(look["lr_max"]) for look in looks)
     return float(series.rows["lr"][-1]) != 0
 
 
@@ -256,7 +256,7 @@ def _misordered(view: RunView, spec: Spec) -> Finding | None:
     for rank, looks in told(view, "checkup").items():
         scaled = (view.hello(rank).get("amp") or {}).get("grad_scaler")
         if (
-            any(one.get("scheduler_first") for one in looks) and not scaled
+            any(look.get("scheduler_first") for look in looks) and not scaled
         ):  # a skipped first step makes torch warn too
             return spec.make(
                 "info",

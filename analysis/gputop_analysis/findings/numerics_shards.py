@@ -63,11 +63,11 @@ class Losses(NamedTuple):
 )
 def rank_loss_outlier(view: RunView, spec: Spec) -> Finding | None:
     """A bad shard, or hardware that computes wrongly."""
-    seen = _of_same_steps(view) or _of_same_groups(view)
-    if seen is None:
+    same_steps = _of_same_steps(view) or _of_same_groups(view)
+    if same_steps is None:
         return None
-    middle = np.median(seen.around, axis=1)
-    above = seen.losses - middle[:, None]
+    middle = np.median(same_steps.around, axis=1)
+    above = same_steps.losses - middle[:, None]
     far = above > MIN_RELATIVE * np.abs(middle)[:, None]
     if far.sum(0).max() < MIN_OUTLIERS:
         return None
@@ -81,20 +81,20 @@ def rank_loss_outlier(view: RunView, spec: Spec) -> Finding | None:
     )
     if counts[worst] < enough or next_most >= MIN_OUTLIERS:
         return None
-    rank, at = seen.ranks[worst], np.flatnonzero(out[:, worst])
-    named = ", ".join(str(seen.lasts[i]) for i in at[:5]) + (" ..." if len(at) > 5 else "")
+    rank, at = same_steps.ranks[worst], np.flatnonzero(out[:, worst])
+    named = ", ".join(str(same_steps.lasts[i]) for i in at[:5]) + (" ..." if len(at) > 5 else "")
     return spec.make(
         "medium",
-        f"the loss of rank {rank} stands out in {counts[worst]} of {len(middle)} {seen.unit}",
-        f"{'steps' if seen.group == 1 else 'groups that end about step'} {named}: "
-        f"{'loss' if seen.group == 1 else 'largest loss'} {np.median(seen.losses[at, worst]):.4g}, "
-        f"median of {len(seen.ranks)} ranks {np.median(middle[at]):.4g}",
+        f"the loss of rank {rank} stands out in {counts[worst]} of {len(middle)} {same_steps.unit}",
+        f"{'steps' if same_steps.group == 1 else 'groups that end about step'} {named}: "
+        f"{'loss' if same_steps.group == 1 else 'largest loss'} {np.median(same_steps.losses[at, worst]):.4g}, "
+        f"median of {len(same_steps.ranks)} ranks {np.median(middle[at]):.4g}",
         "look at that rank's shard (corrupt or other samples, labels); if its data is as the "
         "others', run these steps again on another GPU: wrong results without "
         "an error are possible",
         rank=rank,
         confidence=0.7,
-        proof=_proof(seen, int(counts[worst]), enough, float(sigma), next_most),
+        proof=_proof(same_steps, int(counts[worst]), enough, float(sigma), next_most),
     )
 
 
@@ -121,18 +121,18 @@ def _of_same_steps(view: RunView) -> Losses | None:
     ranks = spread(view.ranks)
     if len(ranks) < MIN_RANKS:
         return None
-    known: list[tuple[Array, Array]] = []
+    series_of_ranks: list[tuple[Array, Array]] = []
     for rank in ranks:
         rows = _newest(view, rank)
         finite = np.isfinite(rows["loss"])
-        known.append((rows["step"][finite], rows["loss"][finite]))
-    common = known[0][0]
-    for steps, _ in known[1:]:
+        series_of_ranks.append((rows["step"][finite], rows["loss"][finite]))
+    common = series_of_ranks[0][0]
+    for steps, _ in series_of_ranks[1:]:
         if not np.array_equal(common, steps):
             common = np.intersect1d(common, steps)
     if len(common) < MIN_COMMON_STEPS:
         return None
-    columns = [losses[np.searchsorted(steps, common)] for steps, losses in known]
+    columns = [losses[np.searchsorted(steps, common)] for steps, losses in series_of_ranks]
     losses = np.stack(columns, axis=1).astype(np.float64)
     return Losses(common, losses, losses, ranks, 1)
 
@@ -168,10 +168,10 @@ def _of_same_groups(view: RunView) -> Losses | None:
         losses, np.maximum(np.vstack([edge, losses[:-1]]), np.vstack([losses[1:], edge]))
     )
     lasts = first + group * np.arange(1, count + 1) - 1
-    whole = np.isfinite(losses).all(axis=1)
-    if whole.sum() < MIN_COMMON_STEPS:
+    complete = np.isfinite(losses).all(axis=1)
+    if complete.sum() < MIN_COMMON_STEPS:
         return None
-    return Losses(lasts[whole], losses[whole], around[whole], ranks, group)
+    return Losses(lasts[complete], losses[complete], around[complete], ranks, group)
 
 
 def _largest_by_group(rows: Array, first: int, group: int, count: int) -> Array:

@@ -97,8 +97,8 @@ def _limits(event: Event) -> str:
     """What it was given, and the limit of its type where that was crossed."""
     parts = []
     if event.get("largest_input") is not None:
-        kind = "gradients" if event["direction"] == "backward" else "values"
-        parts.append(f"of {kind} up to {event['largest_input']:.4g}")
+        value_kind = "gradients" if event["direction"] == "backward" else "values"
+        parts.append(f"of {value_kind} up to {event['largest_input']:.4g}")
     dtype, limit = event.get("dtype"), event.get("limit")
     if dtype and limit and "inf" in str(event.get("value")):
         parts.append(f"{dtype} ends at {limit:.4g}")
@@ -142,10 +142,10 @@ def _layer(event: Event) -> str:
     name = event.get("layer", "")
     if name == "loss" and not event.get("class"):
         return "the loss, after the model"
-    kind = event.get("class")
+    class_name = event.get("class")
     if not name:
-        return kind or "the model"
-    return f"{name} ({kind})" if kind else name
+        return class_name or "the model"
+    return f"{name} ({class_name})" if class_name else name
 
 
 def _weight(event: Event) -> str:
@@ -170,7 +170,7 @@ def advice(event: Event | None) -> tuple[str, ...]:
         return (f"{WATCH} names the layer, the operation and the batch",)
     batch = event.get("batch") or {}
     if event["direction"] == "input":
-        named = batch.get("files") or [f"sample {one}" for one in batch.get("samples") or ()]
+        named = batch.get("files") or [f"sample {sample}" for sample in batch.get("samples") or ()]
         return (f"look at {named[0]}" if named else "look at the batch of that step",)
     if event["direction"] == "gone" or (event.get("how") != "hooks" and event.get("between")):
         return (f"{WATCH} names the layer and the operation",)

@@ -24,9 +24,9 @@ def per_device(
     @wraps(check)
     def listed(view: RunView, spec: Spec) -> list[Finding]:
         by_rank: dict[int | None, list[Finding]] = {}
-        for one in check(view, spec):
-            by_rank.setdefault(one.rank, []).append(one)
-        return [_worst(found) for found in by_rank.values()]
+        for finding in check(view, spec):
+            by_rank.setdefault(finding.rank, []).append(finding)
+        return [_worst(of_rank) for of_rank in by_rank.values()]
 
     return listed
 
@@ -61,15 +61,18 @@ def device_finding(
 def _worst(found: list[Finding]) -> Finding:
     worst = min(
         found,
-        key=lambda one: (SEVERITIES.index(one.severity), -(one.recoverable_ms_per_step or 0.0)),
+        key=lambda finding: (
+            SEVERITIES.index(finding.severity),
+            -(finding.recoverable_ms_per_step or 0.0),
+        ),
     )
-    others = [
-        f"GPU {one.gpu}" + (f" of {one.host}" if one.host else "")
-        for one in found
-        if one is not worst
+    other_gpus = [
+        f"GPU {finding.gpu}" + (f" of {finding.host}" if finding.host else "")
+        for finding in found
+        if finding is not worst
     ]
     return (
-        replace(worst, evidence=f"{worst.evidence}; the same on {', '.join(others[:16])}")
-        if others
+        replace(worst, evidence=f"{worst.evidence}; the same on {', '.join(other_gpus[:16])}")
+        if other_gpus
         else worst
     )

@@ -15,17 +15,21 @@ def take_in(found: list[Finding]) -> list[Finding]:
     where it has none. Causes are looked at in the order hang > crash > NaN > throttle > straggler >
     input > comm > host > compute, so that what is taken in goes to the deepest cause.
     """
-    left = sorted(found, key=_precedence)
+    remaining = sorted(found, key=_precedence)
     index = 0
-    while index < len(left):
+    while index < len(remaining):
         taken = [
-            other for other in left if other is not left[index] and explains(left[index], other)
+            other
+            for other in remaining
+            if other is not remaining[index] and explains(remaining[index], other)
         ]
-        left[index] = _with(left[index], taken)
-        keep = left[index]
-        left = [one for one in left if not any(one is other for other in taken)]
-        index = next(i for i, one in enumerate(left) if one is keep) + 1
-    return left
+        remaining[index] = _with(remaining[index], taken)
+        keep = remaining[index]
+        remaining = [
+            candidate for candidate in remaining if not any(candidate is other for other in taken)
+        ]
+        index = next(i for i, candidate in enumerate(remaining) if candidate is keep) + 1
+    return remaining
 
 
 def explains(cause: Finding, effect: Finding) -> bool:
@@ -60,10 +64,14 @@ def _precedence(one: Finding) -> tuple[int, str]:
 def _with(cause: Finding, taken: list[Finding]) -> Finding:
     if not taken:
         return cause
-    ids = tuple(sorted({i for one in taken for i in (one.id, *one.absorbed)}))
-    known = cause.recoverable_ms_per_step is not None
-    longest = cause if known else max(taken, key=lambda one: one.recoverable_ms_per_step or 0.0)
-    severity = min((cause, *taken), key=lambda one: SEVERITIES.index(one.severity)).severity
+    ids = tuple(sorted({i for finding in taken for i in (finding.id, *finding.absorbed)}))
+    has_promise = cause.recoverable_ms_per_step is not None
+    longest = (
+        cause
+        if has_promise
+        else max(taken, key=lambda finding: finding.recoverable_ms_per_step or 0.0)
+    )
+    severity = min((cause, *taken), key=lambda finding: SEVERITIES.index(finding.severity)).severity
     return replace(
         cause,
         absorbed=ids,

@@ -105,16 +105,16 @@ def straggler_at(view: RunView, significance: float) -> Straggler | None:
     if waited is None or common is None:
         return None
     wall_ms = float(common.per_step_ms("wall_ns").mean())
-    found = find_culprit(waited.ms, wall_ms, significance)
-    if found is None:
+    culprit = find_culprit(waited.ms, wall_ms, significance)
+    if culprit is None:
         return None
-    others = np.delete(waited.ms, found.column, axis=1)
-    lead = np.median(others, axis=1) - waited.ms[:, found.column]
+    other_ms = np.delete(waited.ms, culprit.column, axis=1)
+    lead = np.median(other_ms, axis=1) - waited.ms[:, culprit.column]
     cost = block_bootstrap(lead, np.ones(len(lead)))
-    excess = _excess(view, waited, found.column)
+    excess = _excess(view, waited, culprit.column)
     phase = max(excess, key=lambda name: excess[name])
     return (
-        Straggler(waited.ranks[found.column], found, cost, wall_ms, phase, excess, waited)
+        Straggler(waited.ranks[culprit.column], culprit, cost, wall_ms, phase, excess, waited)
         if cost.low > 0
         else None
     )
@@ -139,41 +139,44 @@ _NAMES = {"other": "host code", "data": "data loading", "h2d": "the copy of the 
 
 
 def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
-    found = straggler(view)
-    if found is None or CAUSE_OF_PHASE[found.phase] != spec.id:
+    culprit = straggler(view)
+    if culprit is None or CAUSE_OF_PHASE[culprit.phase] != spec.id:
         return None
-    cost, name = found.cost_ms, _NAMES.get(found.phase, found.phase)
+    cost, name = culprit.cost_ms, _NAMES.get(culprit.phase, culprit.phase)
     site = (
-        top_site(view, found.phase, rank=found.rank)
-        if found.phase in ("other", "data", "forward")
+        top_site(view, culprit.phase, rank=culprit.rank)
+        if culprit.phase in ("other", "data", "forward")
         else None
     )
-    mine, theirs = found.wait_ms
-    host = f" on {view.host_of(found.rank)}" if len(view.record.hosts) > 1 else ""
+    own_wait, theirs = culprit.wait_ms
+    host = f" on {view.host_of(culprit.rank)}" if len(view.record.hosts) > 1 else ""
     return spec.make(
-        "high" if cost.low > 0.10 * found.wall_ms else "medium",
-        f"rank {found.rank} is slow in {name}: the others wait {cost.value:.1f} ms a step",
-        f"rank {found.rank}{host} waits {mine:.1f} ms a step for the others, they wait "
-        f"{theirs:.1f} ms for it ({found.waits.source}, {len(found.waits.ms):,} steps or groups "
-        f"of steps, p = {found.culprit.p:.2g}); it takes longer than the median rank in "
-        f"{found.causes or name}" + (f", {site.words}" if site else ""),
-        advice.format(rank=found.rank, at=named(site, " ({})"), host=view.host_of(found.rank)),
-        rank=found.rank,
-        host=view.host_of(found.rank) or None,
+        "high" if cost.low > 0.10 * culprit.wall_ms else "medium",
+        f"rank {culprit.rank} is slow in {name}: the others wait {cost.value:.1f} ms a step",
+        f"rank {culprit.rank}{host} waits {own_wait:.1f} ms a step for the others, they wait "
+        f"{theirs:.1f} ms for it ({culprit.waits.source}, {len(culprit.waits.ms):,} steps or groups "
+        f"of steps, p = {culprit.culprit.p:.2g}); it takes longer than the median rank in "
+        f"{culprit.causes or name}" + (f", {site.words}" if site else ""),
+        advice.format(rank=culprit.rank, at=named(site, " ({})"), host=view.host_of(culprit.rank)),
+        rank=culprit.rank,
+        host=view.host_of(culprit.rank) or None,
         site=site.site if site else None,
-        confidence=min(0.99, float(1 - found.culprit.p)),
-        recoverable_ms_per_step=found.recoverable_ms.value,
-        interval_ms_per_step=(found.recoverable_ms.low, found.recoverable_ms.high),
-        proof=_proof(found, site),
+        confidence=min(0.99, float(1 - culprit.culprit.p)),
+        recoverable_ms_per_step=culprit.recoverable_ms.value,
+        interval_ms_per_step=(culprit.recoverable_ms.low, culprit.recoverable_ms.high),
+        proof=_proof(culprit, site),
     )
 
 
 def _proof(found: Straggler, site: Site | None) -> Proof:
-    mine, theirs = found.wait_ms
+    own_wait, theirs = found.wait_ms
     rank, steps = found.rank, f"{len(found.waits.ms):,} steps or groups of steps"
     inputs = [
         Input(
-            f"wait of rank {rank}", mine, "ms per step", f"{found.waits.source}, mean over {steps}"
+            f"wait of rank {rank}",
+            own_wait,
+            "ms per step",
+            f"{found.waits.source}, mean over {steps}",
         ),
         Input("wait of the median other rank", theirs, "ms per step", found.waits.source),
         Input("step time", found.wall_ms, "ms", "steps.wall_ns, all ranks, common steady steps"),

@@ -68,7 +68,9 @@ def rotating_imbalance(view: RunView, spec: Spec) -> Finding | None:
         not by_length and _oversubscribed(view)
     ):
         return None
-    told = f"; compute follows tokens per rank (correlation {follows:.2f})" if by_length else ""
+    length_text = (
+        f"; compute follows tokens per rank (correlation {follows:.2f})" if by_length else ""
+    )
     share = lost.value / float(slowest.mean())
     source = (
         f"steps.wall_ns - comm.wait_ns, {len(slowest):,} common steady steps, "
@@ -80,7 +82,7 @@ def rotating_imbalance(view: RunView, spec: Spec) -> Finding | None:
         f"{lost.value:.1f} ms",
         f"the slowest rank of a step computes {slowest.mean():.1f} ms, the median one "
         f"{middle.mean():.1f} ms (ratio {ratio.value:.2f}, 95 % interval {ratio.low:.2f} to "
-        f"{ratio.high:.2f}); it is another rank each time{told}",
+        f"{ratio.high:.2f}); it is another rank each time{length_text}",
         (
             "give all ranks batches of equal cost",
             Option("group samples by length", needs=(MAP_STYLE, TOKENS)),
@@ -148,11 +150,11 @@ def _unfolded(series: RankSeries, comm: Array) -> tuple[Array, Array, Array, Arr
     comm = last_attempt(comm)
     steps, waited = series.steps[places], comm["step"].astype(np.int64)
     at = np.searchsorted(waited, steps)
-    known = at < len(waited)
-    known[known] = waited[at[known]] == steps[known]
-    rows = series.rows.take(places[known])
-    compute = (rows["wall_ns"] - comm["wait_ns"][at[known]]) / 1e6
-    return steps[known], compute, rows["tokens"].astype(float), rows["samples"].astype(float)
+    known_steps = at < len(waited)
+    known_steps[known_steps] = waited[at[known_steps]] == steps[known_steps]
+    rows = series.rows.take(places[known_steps])
+    compute = (rows["wall_ns"] - comm["wait_ns"][at[known_steps]]) / 1e6
+    return steps[known_steps], compute, rows["tokens"].astype(float), rows["samples"].astype(float)
 
 
 def _correlation(compute: Array, tokens: Array) -> float | None:

@@ -52,35 +52,35 @@ MOST_OF_IT = 0.5
 )
 def more_work(view: RunView, spec: Spec) -> Finding | None:
     """One rank is given longer texts or more samples than the others, at each step."""
-    found = straggler(view) or straggler_at(view, BESIDE_WORK)
-    if found is None or found.phase not in ("forward", "backward", "other", "optimizer"):
+    culprit = straggler(view) or straggler_at(view, BESIDE_WORK)
+    if culprit is None or culprit.phase not in ("forward", "backward", "other", "optimizer"):
         return None
-    work = _work(view, found.rank)
+    work = _work(view, culprit.rank)
     if work is None or work.ratio < MORE_WORK:
         return None
-    goes_with_it, longer = _accounted_ms(view, found, work.ratio)
+    goes_with_it, longer = _accounted_ms(view, culprit, work.ratio)
     if longer <= 0 or goes_with_it < MOST_OF_IT * longer:
         return None
-    rank, cost = found.rank, found.cost_ms
-    won = found.recoverable_ms
+    rank, cost = culprit.rank, culprit.cost_ms
+    won = culprit.recoverable_ms
     part = min(1.0, goes_with_it / won.value) if won.value > 0 else 0.0
-    mine, theirs = found.wait_ms
+    own_wait, theirs = culprit.wait_ms
     loader = view.hello(rank).get("dataloader") or {}
     return spec.make(
-        "high" if cost.low > 0.10 * found.wall_ms else "medium",
+        "high" if cost.low > 0.10 * culprit.wall_ms else "medium",
         f"rank {rank} gets larger batches, {work.mine:,.0f} {work.unit} a step for "
         f"{work.others:,.0f}: the others wait {cost.value:.1f} ms",
         f"rank {rank} has {work.ratio:.2f} times the {work.unit} of the median other rank "
         f"({work.mine:,.1f} for {work.others:,.1f} a step) and computes longer by as much: "
-        f"{found.causes}; it waits {mine:.1f} ms a step for the others, they wait {theirs:.1f} ms "
-        f"for it ({found.waits.source}, p = {found.culprit.p:.2g})",
+        f"{culprit.causes}; it waits {own_wait:.1f} ms a step for the others, they wait {theirs:.1f} ms "
+        f"for it ({culprit.waits.source}, p = {culprit.culprit.p:.2g})",
         "give all ranks batches of equal length: share the samples out by length over all ranks "
         f"(not the long ones to rank {rank}), pack sequences, or cut off what is longer than the "
         "others'",
         rank=rank,
         host=view.host_of(rank) or None,
         site=loader.get("site"),
-        confidence=min(0.99, float(1 - found.culprit.p)),
+        confidence=min(0.99, float(1 - culprit.culprit.p)),
         recoverable_ms_per_step=part * won.value,
         interval_ms_per_step=(part * won.low, part * won.high),
         proof=Proof(
@@ -96,10 +96,10 @@ def more_work(view: RunView, spec: Spec) -> Finding | None:
                 Input(
                     f"{work.unit} of the median other rank", work.others, "per step", work.source
                 ),
-                Input("wait of the median other rank", theirs, "ms per step", found.waits.source),
+                Input("wait of the median other rank", theirs, "ms per step", culprit.waits.source),
                 *(
                     Input(f"{phase} beyond the median rank", ms, "ms per step", f"steps.{phase}_ns")
-                    for phase, ms in found.excess_ms.items()
+                    for phase, ms in culprit.excess_ms.items()
                 ),
             ),
         ),
@@ -123,24 +123,24 @@ def _work(view: RunView, rank: int) -> _Work | None:
     """Counted by tokens, by samples, or by the values of the shapes that were seen, whichever
     differs first.
     """
-    known: list[_Work] = []
+    works: list[_Work] = []
     for unit in ("tokens", "samples"):
         means = {r: _per_step(view, r, unit) for r in view.ranks}
-        known += _compared(means, rank, unit, f"steps.{unit}")
-    known += _compared(
+        works += _compared(means, rank, unit, f"steps.{unit}")
+    works += _compared(
         {r: _values(view, r) for r in view.ranks},
         rank,
         "values",
         "hello.shapes, mean of the examples",
     )
-    return next((one for one in known if one.ratio >= MORE_WORK), None)
+    return next((work for work in works if work.ratio >= MORE_WORK), None)
 
 
 def _compared(means: dict[int, float], rank: int, unit: str, source: str) -> list[_Work]:
-    others = [mean for r, mean in means.items() if r != rank]
-    if not others or min(means.values()) <= 0:
+    other_means = [mean for r, mean in means.items() if r != rank]
+    if not other_means or min(means.values()) <= 0:
         return []
-    return [_Work(means[rank], float(np.median(others)), unit, source)]
+    return [_Work(means[rank], float(np.median(other_means)), unit, source)]
 
 
 def _per_step(view: RunView, rank: int, column: str) -> float:

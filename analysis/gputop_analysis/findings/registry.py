@@ -133,9 +133,11 @@ def finding(
         def bound(view: RunView) -> list[Finding]:
             try:
                 result = check(view, CATALOGUE[id])
-                found = [offered(view, one) for one in as_list(result)]
-                assert not STRICT or all(one.proof for one in found), f"{id} shows no proof"
-                return found
+                findings = [offered(view, finding_) for finding_ in as_list(result)]
+                assert not STRICT or all(finding_.proof for finding_ in findings), (
+                    f"{id} shows no proof"
+                )
+                return findings
             except Exception as error:
                 if STRICT:
                     raise
@@ -179,10 +181,10 @@ def as_list(found: Result) -> list[Finding]:
 
 
 def _broken(spec: Spec, error: Exception) -> Finding:
-    what = f"{spec.id} could not be judged: {type(error).__name__}: {error}"
+    message = f"{spec.id} could not be judged: {type(error).__name__}: {error}"
     return spec.make(
         "info",
-        what,
+        message,
         "this is a fault of gputop and says nothing of the run",
         "report it",
         confidence=0.0,

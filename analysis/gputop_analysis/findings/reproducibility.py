@@ -47,7 +47,7 @@ def nondeterminism(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         "info",
         f"seed {seed} alone does not make the run repeatable: {missing[0][0]}",
-        "; ".join(what for what, _ in missing),
+        "; ".join(label for label, _ in missing),
         "; ".join(fix for _, fix in missing) + " (slower; only if runs must be repeatable)",
         rank=everybody(view),
         proof=Proof(
@@ -59,32 +59,32 @@ def nondeterminism(view: RunView, spec: Spec) -> Finding | None:
             "torch.are_deterministic_algorithms_enabled() and the environment",
             (
                 Input("seed", seed, "", "hello.flags.seed"),
-                *(Input(what, "yes", "", "hello") for what, _ in missing),
+                *(Input(label, "yes", "", "hello") for label, _ in missing),
             ),
         ),
     )
 
 
 def _missing(flags: dict[str, Any], env: Mapping[str, Any], on_gpu: bool) -> list[tuple[str, str]]:
-    found = []
+    missing = []
     if on_gpu and flags.get("cudnn_benchmark"):
-        found.append(
+        missing.append(
             ("cudnn.benchmark picks algorithms by timing", "torch.backends.cudnn.benchmark = False")
         )
     if on_gpu and flags.get("deterministic") is False:
-        found.append(
+        missing.append(
             ("algorithms need not be deterministic", "torch.use_deterministic_algorithms(True)")
         )
         if "CUBLAS_WORKSPACE_CONFIG" not in env:
-            found.append(
+            missing.append(
                 (
                     "CUBLAS_WORKSPACE_CONFIG is not set",
                     "CUBLAS_WORKSPACE_CONFIG=:4096:8 in the environment",
                 )
             )
-    if found and "PYTHONHASHSEED" not in env:
-        found.append(("PYTHONHASHSEED is not set", "PYTHONHASHSEED=0 in the environment"))
-    return found
+    if missing and "PYTHONHASHSEED" not in env:
+        missing.append(("PYTHONHASHSEED is not set", "PYTHONHASHSEED=0 in the environment"))
+    return missing
 
 
 @finding(
@@ -108,18 +108,19 @@ def same_random_numbers(view: RunView, spec: Spec) -> Finding | None:
     if view.ranks and on_device(view, view.ranks[0]):
         return None  # dropout draws from the GPU's generator, which is not looked at
     states = {
-        rank: {one["update"]: (one.get("random") or {}).get("state") for one in events}
+        rank: {event["update"]: (event.get("random") or {}).get("state") for event in events}
         for rank, events in told(view, "replica").items()
     }
     modules = (view.hello().get("model") or {}).get("modules") or {}
     dropout = sorted(name for name in modules if "Dropout" in name)
     if len(states) < 2 or len(states) < view.world_size or not dropout:
         return None
-    common = sorted(set.intersection(*(set(one) for one in states.values())))
+    common = sorted(set.intersection(*(set(event) for event in states.values())))
     equal = [
         u
         for u in common
-        if len({one[u] for one in states.values()}) == 1 and states[view.ranks[0]][u] is not None
+        if len({event[u] for event in states.values()}) == 1
+        and states[view.ranks[0]][u] is not None
     ]
     if len(equal) < 2 or len(equal) < len(common):
         return None

@@ -43,10 +43,12 @@ def cpu_quota(view: RunView, spec: Spec) -> Finding | None:
     """The container's CPU limit is used up before its period is over, and every process stands
     still until then.
     """
-    found = [(one, rank) for rank in view.ranks[:1] if (one := _throttling(view, rank))]
-    if not found or found[0][0].share.low <= THROTTLED:
+    throttled = [
+        (throttling, rank) for rank in view.ranks[:1] if (throttling := _throttling(view, rank))
+    ]
+    if not throttled or throttled[0][0].share.low <= THROTTLED:
         return None
-    quota, rank = found[0]
+    quota, rank = throttled[0]
     series = view.per_rank[rank]
     wall_ms = float(
         series.rows["wall_ns"][series.steady].sum() / 1e6 / series.n_steps[series.steady].sum()
@@ -94,13 +96,13 @@ def _within(run: Facts, limit: float) -> Iterator[Option]:
     """What uses more cores than the quota has, by the run's own settings."""
     if not np.isfinite(limit):
         return
-    whole = max(1, int(limit))
-    if (run.threads or 1) > whole:
-        words = f"set OMP_NUM_THREADS={whole} (now {run.threads})"
+    whole_cores = max(1, int(limit))
+    if (run.threads or 1) > whole_cores:
+        words = f"set OMP_NUM_THREADS={whole_cores} (now {run.threads})"
         yield Option(words, lever=Lever("torch threads", -1), promises=False)
     workers = run.loader.get("num_workers") or 0
-    if workers > whole:
-        words = f"lower num_workers from {workers} to {whole}"
+    if workers > whole_cores:
+        words = f"lower num_workers from {workers} to {whole_cores}"
         yield Option(words, lever=Lever("num_workers", -1), promises=False)
 
 
@@ -161,15 +163,15 @@ def thread_oversubscription(view: RunView, spec: Spec) -> Finding | None:
     for host in view.record.hosts:
         ranks = [rank for rank in view.ranks if view.host_of(rank) == host]
         threads = [(view.hello(rank).get("threads") or {}).get("torch") for rank in ranks]
-        known = [int(one) for one in threads if isinstance(one, int)]
+        counts = [int(count) for count in threads if isinstance(count, int)]
         cores = view.cores(ranks[0]) if ranks else 0
-        if len(known) != len(ranks) or not cores or sum(known) <= cores or max(known) < 2:
+        if len(counts) != len(ranks) or not cores or sum(counts) <= cores or max(counts) < 2:
             continue
         queues = {rank: queue for rank in ranks[:16] if (queue := run_queue(view, rank))}
-        rank = max(queues, key=lambda one: queues[one].value, default=None)
+        rank = max(queues, key=lambda count: queues[count].value, default=None)
         if rank is not None and queues[rank].share.low > QUEUED:
             return _oversubscribed(
-                view, spec, rank, wait=queues[rank].share, threads=known, cores=cores
+                view, spec, rank, wait=queues[rank].share, threads=counts, cores=cores
             )
     return None
 
@@ -240,9 +242,9 @@ def numa_misplacement(view: RunView, spec: Spec) -> list[Finding]:
     """Every copy to the GPU and every launch crosses the link between the sockets."""
     counted: dict[int, list[int]] = {}
     for event in view.events("placement"):
-        mine = counted.setdefault(int(event.get("rank") or 0), [0, 0])
-        mine[0] += int(event.get("looks") or 0)
-        mine[1] += int(event.get("looks") or 0) - int(event.get("near") or 0)
+        counts_of_rank = counted.setdefault(int(event.get("rank") or 0), [0, 0])
+        counts_of_rank[0] += int(event.get("looks") or 0)
+        counts_of_rank[1] += int(event.get("looks") or 0) - int(event.get("near") or 0)
     far = {
         rank: (away, looks) for rank, (looks, away) in counted.items() if surely(away, looks) > 0.5
     }

@@ -32,7 +32,9 @@ def running_out(view: RunView, spec: Spec) -> list[Finding]:
     """Workers hand batches over in shared memory, one open file a tensor: when either runs out, the
     training dies.
     """
-    hosts = [one for host in view.record.hosts.values() if (one := _shared_memory(spec, host))]
+    hosts = [
+        finding_ for host in view.record.hosts.values() if (finding_ := _shared_memory(spec, host))
+    ]
     return hosts + _open_files(view, spec)
 
 
@@ -76,7 +78,7 @@ def _shared_memory(spec: Spec, host: HostFiles) -> Finding | None:
 
 
 def _open_files(view: RunView, spec: Spec) -> list[Finding]:
-    found = []
+    findings = []
     for rank, rows in view.rank_processes.items():
         limit = (view.hello(rank).get("limits") or {}).get("open_files")
         ended_ns = int(view.per_rank[rank].rows["t_end_ns"][-1]) if rank in view.per_rank else 0
@@ -87,16 +89,16 @@ def _open_files(view: RunView, spec: Spec) -> list[Finding]:
             continue
         share = float(np.median(last)) / limit
         if share > NEARLY_ALL_FILES:
-            found.append((share, rank, int(np.median(last)), int(limit)))
-    if not found:
+            findings.append((share, rank, int(np.median(last)), int(limit)))
+    if not findings:
         return []
-    share, rank, used, limit = max(found)
+    share, rank, used, limit = max(findings)
     return [
         spec.make(
             "high" if share > 0.95 else "medium",
             f"rank {rank} has {used:,} of {limit:,} files open that it may",
             f"{share * 100:.0f} % of the limit (ulimit -n)"
-            + (f", {len(found)} ranks alike" if len(found) > 1 else "")
+            + (f", {len(findings)} ranks alike" if len(findings) > 1 else "")
             + "; each tensor that a DataLoader worker hands over is an open file until it is freed",
             (
                 "raise the limit with `ulimit -n 65536` before the start",

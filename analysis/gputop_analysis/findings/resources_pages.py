@@ -42,32 +42,34 @@ def page_fault_storm(view: RunView, spec: Spec) -> Finding | None:
     """Large buffers are allocated and given back each step, and the kernel maps and clears every
     page anew.
     """
-    found = {rank: one for rank in view.ranks if (one := _faults_per_step(view, rank))}
-    rank = max(found, key=lambda one: found[one].per_step, default=None)
-    if rank is None or found[rank].per_step <= FAULTS_PER_STEP:
+    faults_by_rank = {
+        rank: faults for rank in view.ranks if (faults := _faults_per_step(view, rank))
+    }
+    rank = max(faults_by_rank, key=lambda faults: faults_by_rank[faults].per_step, default=None)
+    if rank is None or faults_by_rank[rank].per_step <= FAULTS_PER_STEP:
         return None
-    one, each = found[rank], _cost_us(view, rank)
-    if each is None or one.per_step * each.value / 1e3 <= LEAST_SHARE * one.wall_ms:
+    faults, cost_us = faults_by_rank[rank], _cost_us(view, rank)
+    if cost_us is None or faults.per_step * cost_us.value / 1e3 <= LEAST_SHARE * faults.wall_ms:
         return None
-    cost = Interval(*(one.per_step * us / 1e3 for us in each))
-    others = [other.per_step for r, other in found.items() if r != rank]
+    cost = Interval(*(faults.per_step * us / 1e3 for us in cost_us))
+    other_faults = [other.per_step for r, other in faults_by_rank.items() if r != rank]
     return spec.make(
-        "high" if cost.value > 0.25 * one.wall_ms else "medium",
-        f"{one.per_step:,.0f} page faults a step: memory is mapped anew each time",
-        f"{one.per_step:,.0f} minor faults a step over {one.steps:,} steps "
-        f"({one.per_step * 4 / 1024:,.0f} MiB of 4 KiB pages); the process spends "
-        f"{each.value:.2f} us in the kernel for each: {cost.value:.1f} ms of {one.wall_ms:.1f} ms "
+        "high" if cost.value > 0.25 * faults.wall_ms else "medium",
+        f"{faults.per_step:,.0f} page faults a step: memory is mapped anew each time",
+        f"{faults.per_step:,.0f} minor faults a step over {faults.steps:,} steps "
+        f"({faults.per_step * 4 / 1024:,.0f} MiB of 4 KiB pages); the process spends "
+        f"{cost_us.value:.2f} us in the kernel for each: {cost.value:.1f} ms of {faults.wall_ms:.1f} ms "
         "a step",
         "allocate large buffers once and write into them (out=, copy_), or keep freed memory in "
         "the process: MALLOC_TRIM_THRESHOLD_=-1 MALLOC_MMAP_THRESHOLD_=4294967296 in the "
         "environment, or LD_PRELOAD of jemalloc",
-        rank=rank if all(one.per_step > 2 * other for other in others) else None,
+        rank=rank if all(faults.per_step > 2 * other for other in other_faults) else None,
         confidence=0.8,
         recoverable_ms_per_step=WON_BACK * cost.value,
         interval_ms_per_step=(WON_BACK_AT_LEAST * cost.low, cost.high),
         proof=Proof(
             "minor page faults per step",
-            one.per_step,
+            faults.per_step,
             FAULTS_PER_STEP,
             "",
             f"recoverable = {WON_BACK} x faults x time in the kernel for each = "
@@ -75,21 +77,21 @@ def page_fault_storm(view: RunView, spec: Spec) -> Finding | None:
             (
                 Input(
                     "faults per step",
-                    one.per_step,
+                    faults.per_step,
                     "",
                     f"process.minor_faults_total, rank {rank}, interpolated",
                 ),
                 Input(
                     "time in the kernel per fault",
-                    each.value,
+                    cost_us.value,
                     "us",
                     f"paging events, rank {rank}, system_ms / faults",
                 ),
                 Input(
                     "step time",
-                    one.wall_ms,
+                    faults.wall_ms,
                     "ms",
-                    f"steps.wall_ns, rank {rank}, {one.steps:,} steady steps",
+                    f"steps.wall_ns, rank {rank}, {faults.steps:,} steady steps",
                 ),
             ),
         ),
@@ -101,12 +103,12 @@ def _cost_us(view: RunView, rank: int) -> Interval | None:
     plausible.
     """
     events = list(view.events("paging", rank=rank))
-    faults = np.array([float(one.get("faults") or 0) for one in events])
-    system_us = np.array([1e3 * float(one.get("system_ms") or 0) for one in events])
+    faults = np.array([float(event.get("faults") or 0) for event in events])
+    system_us = np.array([1e3 * float(event.get("system_ms") or 0) for event in events])
     if len(events) < 2 or not faults.sum():
         return None
-    each = block_bootstrap(system_us, faults, block=1)
-    return each if 0 < each.value <= PLAUSIBLE_US else None
+    cost_us = block_bootstrap(system_us, faults, block=1)
+    return cost_us if 0 < cost_us.value <= PLAUSIBLE_US else None
 
 
 class _Faults(NamedTuple):

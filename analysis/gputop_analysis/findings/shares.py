@@ -163,7 +163,7 @@ def most_of(view: RunView, column: str, at_most: int = 8) -> list[int]:
 def _sums(view: RunView) -> dict[str, Array]:
     columns = ("gc_ns", "checkpoint_ns", "eval_ns")
     rows = [series.rows for series in view.per_rank.values()]
-    return {name: np.array([float(one[name].sum()) for one in rows]) for name in columns}
+    return {name: np.array([float(rows_[name].sum()) for rows_ in rows]) for name in columns}
 
 
 @dataclass(frozen=True)
@@ -210,9 +210,9 @@ def run_queue_share(view: RunView, rank: int, from_ns: int, until_ns: int) -> fl
     None where less than ``_SHORTEST_NS`` of it lies behind the first sample.
     """
     rows = view.rank_processes.get(rank)
-    if rows is None or not (known := rows["run_wait_ns_total"] >= 0).any():
+    if rows is None or not (valid := rows["run_wait_ns_total"] >= 0).any():
         return None
-    sampled_ns, waited_ns = rows["t_ns"][known], rows["run_wait_ns_total"][known]
+    sampled_ns, waited_ns = rows["t_ns"][valid], rows["run_wait_ns_total"][valid]
     from_ns = max(from_ns, int(sampled_ns[0]))
     if until_ns - from_ns < _SHORTEST_NS:
         return None
@@ -294,8 +294,8 @@ def typical(shares: Iterable[Share | None]) -> Share | None:
     """The lower-median rank's share: what holds for the run as a whole and not for one
     slow rank.
     """
-    known = sorted((s for s in shares if s is not None), key=lambda s: s.mean_ms)
-    return known[(len(known) - 1) // 2] if known else None
+    by_time = sorted((s for s in shares if s is not None), key=lambda s: s.mean_ms)
+    return by_time[(len(by_time) - 1) // 2] if by_time else None
 
 
 def worst(shares: Iterable[Share | None]) -> Share | None:
@@ -307,8 +307,8 @@ def only_on(found: Share, shares: Iterable[Share | None]) -> int | None:
     """The rank, where the others have less than half of it or there are no others; None where it is
     everybody's.
     """
-    others = [s for s in shares if s is not None and s.rank != found.rank]
-    return found.rank if all(s.mean_ms < 0.5 * found.mean_ms for s in others) else None
+    other_shares = [s for s in shares if s is not None and s.rank != found.rank]
+    return found.rank if all(s.mean_ms < 0.5 * found.mean_ms for s in other_shares) else None
 
 
 def everybody(view: RunView) -> int | None:

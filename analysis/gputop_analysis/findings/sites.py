@@ -150,38 +150,40 @@ def top_site(view: RunView, phase: str, rank: int | None = None) -> Site | None:
     Of evaluations it is the line of the training's loop that asks for them: there they are made
     less often.
     """
-    ran = {one.path for one in _in_modules(view, (*TRAINING, "eval"), rank)}
-    seen = [replace(one, runs_model=one.path in ran) for one in _samples(view, (phase,), rank)]
-    seen = _with_trainers(view, seen, rank)
+    ran = {sample.path for sample in _in_modules(view, (*TRAINING, "eval"), rank)}
+    samples = [
+        replace(sample, runs_model=sample.path in ran) for sample in _samples(view, (phase,), rank)
+    ]
+    samples = _with_trainers(view, samples, rank)
     if phase == "eval":
         trained = _prefixes(view, rank, COMPUTE)
-        seen = [_in_loop(one, trained) for one in seen]
-    total = sum(one.count for one in seen)
+        samples = [_in_loop(sample, trained) for sample in samples]
+    total = sum(sample.count for sample in samples)
     if total < ENOUGH:
         return None
-    ours = [one for one in seen if not one.in_torch]
-    users = [one for one in ours if not one.in_trainer]
-    enough = sum(one.count for one in users) >= ENOUGH
-    judged = (users if enough else ours) or seen
-    in_torch = total - sum(one.count for one in ours)
-    in_trainers = sum(one.count for one in seen if one.in_trainer)
-    place = surest(judged, _lines(view, rank), _working_loops(view, rank))
+    ours = [sample for sample in samples if not sample.in_torch]
+    users = [sample for sample in ours if not sample.in_trainer]
+    enough = sum(sample.count for sample in users) >= ENOUGH
+    judged = (users if enough else ours) or samples
+    in_torch = total - sum(sample.count for sample in ours)
+    in_trainers = sum(sample.count for sample in samples if sample.in_trainer)
+    line = surest(judged, _lines(view, rank), _working_loops(view, rank))
     shares = in_torch / total, in_trainers / total
-    if place is None:
+    if line is None:
         return _pair(judged, total, *shares) or _spread(judged, total, *shares)
-    held = [one for one in judged if place in one.path]
+    at_line = [sample for sample in judged if line in sample.path]
     insides = Counter[str]()
-    for one in held:
-        insides[one.inside if one.path[-1] == place else ""] += one.count
-    share = sum(one.count for one in held) / total
+    for sample in at_line:
+        insides[sample.inside if sample.path[-1] == line else ""] += sample.count
+    share = sum(sample.count for sample in at_line) / total
     return Site(
-        place.removeprefix(LOOP),
+        line.removeprefix(LOOP),
         share,
         total,
         shares[0],
         insides.most_common(1)[0][0],
         shares[1],
-        is_loop=place.startswith(LOOP),
+        is_loop=line.startswith(LOOP),
     )
 
 
@@ -191,8 +193,10 @@ def _in_loop(sample: _Sample, trained: set[Path]) -> _Sample:
     """
     functions = {_functions(path) for path in trained}
     prefixes = [sample.path[:i] for i in range(1, len(sample.path))]
-    lines = [one for one in prefixes if not one[-1].startswith(LOOP)]
-    apart = [one for one in lines if one not in trained and _functions(one) in functions]
+    lines = [prefix for prefix in prefixes if not prefix[-1].startswith(LOOP)]
+    apart = [
+        prefix for prefix in lines if prefix not in trained and _functions(prefix) in functions
+    ]
     if not apart:
         return sample
     inside = sample.path[len(apart[0])].removeprefix(LOOP)
@@ -203,8 +207,14 @@ def _with_trainers(view: RunView, samples: list[_Sample], rank: int | None) -> l
     """The samples, with those marked that a trainer's call holds although another package is
     innermost.
     """
-    calls = {one.path for one in _samples(view, TRAINING, rank) if one.inside.startswith(TRAINERS)}
-    return [replace(one, called=bool(one.inside) and one.path in calls) for one in samples]
+    calls = {
+        sample.path
+        for sample in _samples(view, TRAINING, rank)
+        if sample.inside.startswith(TRAINERS)
+    }
+    return [
+        replace(sample, called=bool(sample.inside) and sample.path in calls) for sample in samples
+    ]
 
 
 def line_with(view: RunView, words: str, rank: int) -> str | None:
@@ -223,12 +233,12 @@ def samples_where(
 ) -> tuple[int, int]:
     """Stack samples of a phase on a rank: those that are wanted, and all of them."""
     samples = [
-        one
+        sample
         for e in view.events("stacks", rank=rank)
         if e.get("phase") == phase
-        for one in e.get("samples", ())
+        for sample in e.get("samples", ())
     ]
-    counts = [(wanted(one), int(one.get("count", 1))) for one in samples]
+    counts = [(wanted(sample), int(sample.get("count", 1))) for sample in samples]
     return sum(n for chosen, n in counts if chosen), sum(n for _, n in counts)
 
 
@@ -237,16 +247,16 @@ def _pair(
 ) -> Site | None:
     """The first of two lines that together surely hold most samples; None where no two do."""
     lines: Counter[str] = Counter()
-    for one in samples:
-        if not one.in_trainer:
-            lines[one.path[-1]] += one.count
-    most = lines.most_common(2)
-    together = sum(count for _, count in most)
-    if surely(together, sum(one.count for one in samples)) <= MOSTLY_OF_TWO:
+    for sample in samples:
+        if not sample.in_trainer:
+            lines[sample.path[-1]] += sample.count
+    top_two = lines.most_common(2)
+    together = sum(count for _, count in top_two)
+    if surely(together, sum(sample.count for sample in samples)) <= MOSTLY_OF_TWO:
         return None
-    (place, count), *rest = most
-    detail = "".join(f" and {100 * n / total:.0f} % at {line}" for line, n in rest)
-    return Site(place, count / total, total, torch_share, "", trainers_share, beside=detail)
+    (line_, count), *remaining = top_two
+    detail = "".join(f" and {100 * n / total:.0f} % at {line}" for line, n in remaining)
+    return Site(line_, count / total, total, torch_share, "", trainers_share, beside=detail)
 
 
 def _spread(
@@ -254,13 +264,13 @@ def _spread(
 ) -> Site:
     """Samples of which no line surely holds most: the few most frequent ones."""
     lines: Counter[str] = Counter()
-    for one in samples:
-        inside = f", inside {one.inside}" if one.in_trainer else ""
-        lines[one.path[-1] + inside] += one.count
-    most = lines.most_common(SHOWN)
-    said = "; ".join(f"{line} {100 * count / total:.0f} %" for line, count in most)
-    words = f"spread over {len(lines)} lines: {said}" if len(lines) > 1 else said
-    return Site(None, most[0][1] / total, total, torch_share, "", trainers_share, words)
+    for sample in samples:
+        inside = f", inside {sample.inside}" if sample.in_trainer else ""
+        lines[sample.path[-1] + inside] += sample.count
+    most_common = lines.most_common(SHOWN)
+    lines_text = "; ".join(f"{line} {100 * count / total:.0f} %" for line, count in most_common)
+    words = f"spread over {len(lines)} lines: {lines_text}" if len(lines) > 1 else lines_text
+    return Site(None, most_common[0][1] / total, total, torch_share, "", trainers_share, words)
 
 
 def named(site: Site | None, words: str = "{}") -> str:
@@ -277,14 +287,14 @@ def surest(
     of ``main``, is where everything happens and tells nothing. ``lines`` counts the lines that each
     function was seen at. Loops that are ``working`` are no place: what they do is the training.
     """
-    total = sum(one.count for one in samples)
+    total = sum(sample.count for sample in samples)
     chosen, prefix = None, ()
     while True:
         depth = len(prefix)
         below: Counter[str] = Counter()
-        for one in samples:
-            if len(one.path) > depth and one.path[:depth] == prefix:
-                below[one.path[depth]] += one.count
+        for sample in samples:
+            if len(sample.path) > depth and sample.path[:depth] == prefix:
+                below[sample.path[depth]] += sample.count
         label, count = below.most_common(1)[0] if below else ("", 0)
         if not label or surely(count, total) <= MOSTLY:
             return chosen
@@ -293,7 +303,9 @@ def surest(
             if working is not None and prefix not in working:
                 chosen = label
             continue
-        ends = sum(one.count for one in samples if one.path == prefix and not one.in_trainer)
+        ends = sum(
+            sample.count for sample in samples if sample.path == prefix and not sample.in_trainer
+        )
         moves = lines[_functions(prefix)] > 1
         if not label.startswith("(") and (moves or surely(ends, total) > MOSTLY):
             chosen = label
@@ -304,20 +316,20 @@ def _working_loops(view: RunView, rank: int | None) -> set[Path] | None:
 
     None where no model was seen to run.
     """
-    seen = list(_samples(view, COMPUTE, rank))
-    if not seen:
+    samples = list(_samples(view, COMPUTE, rank))
+    if not samples:
         return None
-    seen += _in_modules(view, TRAINING, rank)
-    paths = {one.path[:i] for one in seen for i in range(1, len(one.path))}
+    samples += _in_modules(view, TRAINING, rank)
+    paths = {sample.path[:i] for sample in samples for i in range(1, len(sample.path))}
     return {path for path in paths if path[-1].startswith(LOOP)}
 
 
 def _in_modules(view: RunView, phases: Sequence[str], rank: int | None) -> list[_Sample]:
     """Samples of lines that run a model."""
     return [
-        one
-        for one in _samples(view, phases, rank)
-        if one.inside.startswith(_MODULES) and not _ABOUT_MODULES.match(one.inside)
+        sample
+        for sample in _samples(view, phases, rank)
+        if sample.inside.startswith(_MODULES) and not _ABOUT_MODULES.match(sample.inside)
     ]
 
 
@@ -331,7 +343,11 @@ def _lines(view: RunView, rank: int | None) -> Counter[Path]:
 
 def _prefixes(view: RunView, rank: int | None, phases: Sequence[str] = TRAINING) -> set[Path]:
     """Paths of the training's own phases, from their outermost line to each line further in."""
-    return {one.path[: i + 1] for one in _samples(view, phases, rank) for i in range(len(one.path))}
+    return {
+        sample.path[: i + 1]
+        for sample in _samples(view, phases, rank)
+        for i in range(len(sample.path))
+    }
 
 
 def _functions(path: Path) -> Path:

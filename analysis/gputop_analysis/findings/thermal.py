@@ -98,14 +98,14 @@ def power_capped(view: RunView, spec: Spec) -> Iterator[Finding]:
         share = device.share(gpu.SW_POWER_CAP)
         limit, clock = device.known("power_limit_w"), device.known("sm_clock_mhz", device.busy)
         peers = _median_clock(
-            [one for one in everybody if one is not device and one.name == device.name]
+            [peer for peer in everybody if peer is not device and peer.name == device.name]
         )
         below_default = limit < 0.98 * device.power_default_w
         below_peers = clock < (1 - UNDER_PEERS) * peers
         if not (share > 0.5 and (below_default or below_peers)):
             continue
         drop = 1 - clock / peers if below_peers else float("nan")
-        told = f"limit {limit:.0f} W" + (
+        limit_text = f"limit {limit:.0f} W" + (
             f" of {device.power_default_w:.0f} W by default" if below_default else ""
         )
         yield device_finding(
@@ -115,7 +115,7 @@ def power_capped(view: RunView, spec: Spec) -> Iterator[Finding]:
             title=f"{device.label} is capped at {limit:.0f} W"
             + (f", {100 * drop:.0f} % below its peers" if drop > 0 else ""),
             evidence=f"power cap in force in {100 * share:.0f} % of "
-            f"{len(device.busy):,} busy samples, {told}"
+            f"{len(device.busy):,} busy samples, {limit_text}"
             + (f"; SM clock {clock:.0f} MHz, peers {peers:.0f} MHz" if below_peers else ""),
             fix=f"nvidia-smi -i {device.index} -pl "
             + (f"{device.power_default_w:.0f}" if below_default else "LIMIT_OF_ITS_PEERS")
@@ -248,31 +248,31 @@ def clock_skew(view: RunView, spec: Spec) -> Finding | None:
     if slow is None:
         return None
     ours = [device for device in devices(view) if device.rank is not None]
-    mine = next((device for device in ours if device.rank == slow.rank), None)
-    others = [device for device in ours if device.rank != slow.rank]
-    if mine is None or not others:
+    own_device = next((device for device in ours if device.rank == slow.rank), None)
+    other_devices = [device for device in ours if device.rank != slow.rank]
+    if own_device is None or not other_devices:
         return None
-    typical = _median_clock(others)
-    busy = mine.busy
+    typical = _median_clock(other_devices)
+    busy = own_device.busy
     low = busy[busy["sm_clock_mhz"] < CULPRIT_BELOW * typical]
-    clock = mine.known("sm_clock_mhz", busy)
-    seconds = len(low) / max(len(mine.rows), 1) * mine.seconds
+    clock = own_device.known("sm_clock_mhz", busy)
+    seconds = len(low) / max(len(own_device.rows), 1) * own_device.seconds
     if not (seconds > CULPRIT_S and clock < CULPRIT_BELOW * typical):
         return None
     drop = 1 - clock / typical
     return device_finding(
         spec,
-        mine,
+        own_device,
         "high" if drop > 0.10 else "medium",
-        title=f"rank {slow.rank} is slow because {mine.label} runs {100 * drop:.0f} % below the others' "
+        title=f"rank {slow.rank} is slow because {own_device.label} runs {100 * drop:.0f} % below the others' "
         "clock",
-        evidence=f"SM clock {clock:.0f} MHz on {mine.label}, {typical:.0f} MHz on the other ranks' GPUs, "
+        evidence=f"SM clock {clock:.0f} MHz on {own_device.label}, {typical:.0f} MHz on the other ranks' GPUs, "
         f"for {seconds:.0f} s; rank {slow.rank} is the one that the others wait for "
         f"({slow.cost_ms.value:.1f} ms a step)",
         fix="cool that GPU, look at its power cap and event reasons (`nvidia-smi -q -d PERFORMANCE`), "
         "or leave it out",
         proof=_proof(
-            mine,
+            own_device,
             "time with a clock under 97 % of the ranks' median",
             seconds,
             threshold=CULPRIT_S,
@@ -330,7 +330,9 @@ def hot_memory(view: RunView, spec: Spec) -> Iterator[Finding]:
 
 def _median_clock(found: list[Device]) -> float:
     """Median over devices of their busy SM clock; NaN for none."""
-    clocks = [clock for one in found if (clock := one.known("sm_clock_mhz", one.busy)) == clock]
+    clocks = [
+        clock for device in found if (clock := device.known("sm_clock_mhz", device.busy)) == clock
+    ]
     return float(np.median(clocks)) if clocks else float("nan")
 
 
@@ -340,9 +342,9 @@ def _lost_ms(view: RunView, device: Device, slower: float) -> float | None:
     """
     ranks = [device.rank] if device.rank is not None else view.ranks
     walls = [
-        float(np.median(one.wall_ms[one.steady]))
+        float(np.median(rank_series.wall_ms[rank_series.steady]))
         for r in ranks
-        if (one := view.per_rank[r]).steady.any()
+        if (rank_series := view.per_rank[r]).steady.any()
     ]
     return slower * float(np.median(walls)) if walls and slower > 0 else None
 
@@ -364,9 +366,11 @@ def _proof(
         Input("power limit", device.known("power_limit_w"), "W", source),
         Input("temperature while busy", device.known("temperature_c", device.busy), "C", source),
     ]
-    told = tuple(one for one in inputs if isinstance(one.value, str) or math.isfinite(one.value))
+    inputs_shown = tuple(
+        input_ for input_ in inputs if isinstance(input_.value, str) or math.isfinite(input_.value)
+    )
     formula = (
         "recoverable = share of the time x (1 - f / f_ref) x median step, where the step "
         "follows the clock"
     )
-    return Proof(what, scale * value, scale * threshold, unit, formula, told)
+    return Proof(what, scale * value, scale * threshold, unit, formula, inputs_shown)

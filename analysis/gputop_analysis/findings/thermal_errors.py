@@ -88,13 +88,13 @@ def ecc_errors(view: RunView, spec: Spec) -> Iterator[Finding]:
 @per_device
 def xid_error(view: RunView, spec: Spec) -> Iterator[Finding]:
     """The driver's error numbers, in words. Of several on a device the first is the cause."""
-    seen: set[int] = set()
+    codes_: set[int] = set()
     by_index = {device.index: device for device in devices(view)}
     for event in view.record.events("xid"):
         index, code = int(event.get("gpu", -1)), int(event.get("code", 0))
-        if index in seen:
+        if index in codes_:
             continue
-        seen.add(index)
+        codes_.add(index)
         line = decode(code)
         codes = [
             int(e.get("code", 0))

@@ -36,19 +36,19 @@ def told(view: RunView, kind: str) -> dict[int, list[Event]]:
 
 
 def _read(view: RunView, kind: str) -> dict[int, list[Event]]:
-    known: _Known = vars(view.record).setdefault(
+    known_events: _Known = vars(view.record).setdefault(
         f"_told_{kind}", _Known()
     )  # kept with what it was made from
     for name, host in view.record.hosts.items():
         items = host.events.items
-        for event in items[known.positions.get(name, 0) :]:
+        for event in items[known_events.positions.get(name, 0) :]:
             if event["type"] == kind and event.get("rank") is not None:
-                mine = known.by_rank.setdefault(event["rank"], [])
-                if mine and mine[-1].get("pid") != event.get("pid"):
-                    mine.clear()
-                mine.append(event)
-        known.positions[name] = len(items)
-    return known.by_rank
+                events_of_rank = known_events.by_rank.setdefault(event["rank"], [])
+                if events_of_rank and events_of_rank[-1].get("pid") != event.get("pid"):
+                    events_of_rank.clear()
+                events_of_rank.append(event)
+        known_events.positions[name] = len(items)
+    return known_events.by_rank
 
 
 def spread(ranks: list[int]) -> list[int]:

@@ -32,11 +32,11 @@ class Turns:
 
     def look(self, view: RunView) -> list[Finding]:
         """What all checks say, those that are due now, the others when it was last their turn."""
-        for place, spec in enumerate(CATALOGUE.values()):
-            if self._due(spec, place * EVERY // len(CATALOGUE)):
+        for index, spec in enumerate(CATALOGUE.values()):
+            if self._due(spec, index * EVERY // len(CATALOGUE)):
                 self._ask(spec, view)
         self._tick += 1
-        return [one for spec in CATALOGUE.values() for one in self._said.get(spec.id, ())]
+        return [finding for spec in CATALOGUE.values() for finding in self._said.get(spec.id, ())]
 
     def _due(self, spec: Spec, turn: int) -> bool:
         """Neighbours in the catalogue share what they compute of a view, so they have their turn
@@ -50,9 +50,9 @@ class Turns:
         return not silent or self._tick % 2 == turn // (EVERY // 2)
 
     def _ask(self, spec: Spec, view: RunView) -> None:
-        said = as_list(spec.check(view))
-        same = spec.id in self._said and {one.key for one in said} == {
-            one.key for one in self._said[spec.id]
+        findings = as_list(spec.check(view))
+        same = spec.id in self._said and {finding.key for finding in findings} == {
+            finding.key for finding in self._said[spec.id]
         }
         self._alike[spec.id] = self._alike.get(spec.id, 0) + 1 if same else 1
-        self._said[spec.id] = said
+        self._said[spec.id] = findings

@@ -47,9 +47,9 @@ def as_comparison_page(a: Report, b: Report, diff: Diff) -> str:
         *_trends(a, b),
         _beside("Findings", [_findings(a), _findings(b)]),
     ]
-    made = "Made by gputop from the records of both runs."
+    footer = "Made by gputop from the records of both runs."
     return whole(
-        f"gputop: {a.record.name} and {b.record.name}", "\n".join(filter(None, body)), made
+        f"gputop: {a.record.name} and {b.record.name}", "\n".join(filter(None, body)), footer
     )
 
 
@@ -95,9 +95,9 @@ def _trends(a: Report, b: Report) -> list[str]:
     for name in of_a:
         if name in of_b:
             pair = (of_a[name], of_b[name])
-            known = np.concatenate([one.values[np.isfinite(one.values)] for one in pair])
-            limits = (float(known.min()), float(known.max()))
-            halves = [_line(one, limits) for one in pair]
+            values = np.concatenate([trend_.values[np.isfinite(trend_.values)] for trend_ in pair])
+            limits = (float(values.min()), float(values.max()))
+            halves = [_line(trend_, limits) for trend_ in pair]
             sections.append(_beside(name[0].upper() + name[1:], halves, _SAME_SCALE))
     return sections
 
@@ -116,8 +116,8 @@ def _line(trend: Trend, limits: tuple[float, float]) -> str:
 
 def _findings(report: Report) -> str:
     rows = [
-        (one.severity, f"{one.id} {one.title}", recoverable(one) or MISSING)
-        for one in report.findings
+        (finding.severity, f"{finding.id} {finding.title}", recoverable(finding) or MISSING)
+        for finding in report.findings
     ]
     if not rows:
         return '<p class="none">nothing found</p>'

@@ -34,10 +34,10 @@ def as_html(report: Report) -> str:
     """The page; every text of the record is escaped."""
     body = "\n".join(part for section in SECTIONS if (part := section(report)))
     version = report.record.manifest.gputop_version
-    made = (
+    footer = (
         f"Made by gputop from the record of the run (recorded by version {version or 'unknown'})."
     )
-    return whole(f"gputop: {report.record.name}", body, made)
+    return whole(f"gputop: {report.record.name}", body, footer)
 
 
 def whole(title: str, body: str, made: str) -> str:

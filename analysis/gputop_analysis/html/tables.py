@@ -86,12 +86,12 @@ def startup_section(report: Report) -> str:
     startup = report.startup
     if startup is None or not startup.has_milestones:
         return ""
-    whole = startup.until_ns - startup.began_ns
+    total_ns = startup.until_ns - startup.began_ns
     rows = []
     for part in startup.parts:
         colour = STARTUP.get(part.name, "muted")
         cells = (part.site or MISSING, duration(part.ns / 1e9))
-        rows.append((colour, part.words, part.ns / whole, cells))
+        rows.append((colour, part.words, part.ns / total_ns, cells))
     until = "to the end of the first step" if startup.done else "so far, without a first step"
     rank = "" if startup.rank is None else f" Rank {startup.rank}."
     note = f"{duration(startup.seconds)} from the command's start {until}.{rank}"

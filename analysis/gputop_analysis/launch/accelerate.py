@@ -21,8 +21,8 @@ def emit(strategy: Strategy) -> Launch:
     """
     strategy.check()
     if strategy.split.pp > 1 or strategy.split.ep > 1:
-        what = "pipeline stages" if strategy.split.pp > 1 else "expert parallelism"
-        raise NotPossible(f"accelerate has no {what}: emit it for megatron or torchtitan")
+        feature = "pipeline stages" if strategy.split.pp > 1 else "expert parallelism"
+        raise NotPossible(f"accelerate has no {feature}: emit it for megatron or torchtitan")
     if strategy.split.cp > 1 and strategy.split.sequence_parallel:
         raise NotPossible(
             "accelerate takes context or sequence parallelism, not both: leave one out"
@@ -50,17 +50,17 @@ def emit(strategy: Strategy) -> Launch:
 
 def config(strategy: Strategy) -> dict[str, Any]:
     """The YAML's content."""
-    kind = (
+    distributed_type = (
         "DEEPSPEED"
         if strategy.split.stage in (1, 2)
         else "FSDP"
         if strategy.split.stage == 3
         else "MULTI_GPU"
     )
-    found: dict[str, Any] = {
+    config_: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "debug": False,
-        "distributed_type": kind if strategy.split.world > 1 else "NO",
+        "distributed_type": distributed_type if strategy.split.world > 1 else "NO",
         "downcast_bf16": "no",
         "machine_rank": 0,
         "main_training_function": "main",
@@ -72,14 +72,14 @@ def config(strategy: Strategy) -> dict[str, Any]:
         "use_cpu": False,
     }
     if strategy.nodes > 1:
-        found["main_process_port"] = PORT
-    if kind == "FSDP":
-        found["fsdp_config"] = _fsdp(strategy)
-    if kind == "DEEPSPEED":
-        found["deepspeed_config"] = _deepspeed(strategy)
+        config_["main_process_port"] = PORT
+    if distributed_type == "FSDP":
+        config_["fsdp_config"] = _fsdp(strategy)
+    if distributed_type == "DEEPSPEED":
+        config_["deepspeed_config"] = _deepspeed(strategy)
     if strategy.split.tp > 1 or strategy.split.cp > 1 or strategy.split.replicas > 1:
-        found["parallelism_config"] = _mesh(strategy)
-    return found
+        config_["parallelism_config"] = _mesh(strategy)
+    return config_
 
 
 def _fsdp(strategy: Strategy) -> dict[str, Any]:

@@ -31,34 +31,38 @@ def _world(config: dict[str, Any]) -> list[Problem]:
     ranks, nodes = whole(config.get("num_processes")), whole(config.get("num_machines"))
     problems = []
     if ranks is not None and nodes is not None and nodes > 0 and ranks % nodes:
-        said = (
+        problem = (
             f"{ranks} is no multiple of num_machines {nodes}; it is the whole world, not "
             "the GPUs of a node"
         )
-        problems.append(error("num_processes", said))
+        problems.append(error("num_processes", problem))
     if nodes is not None and ranks is not None and 1 < nodes == ranks:
-        said = (
+        problem = (
             f"one process on each of {nodes} machines: it is the whole world, not the GPUs "
             "of a node"
         )
-        problems.append(warning("num_processes", said))
+        problems.append(warning("num_processes", problem))
     if (nodes or 1) > 1 and str(config.get("main_process_ip", "")) in ("localhost", "127.0.0.1"):
         problems.append(error("main_process_ip", "localhost gives each machine a world of its own"))
     return problems
 
 
 def _kind(config: dict[str, Any]) -> list[Problem]:
-    kind = str(config.get("distributed_type", "NO"))
+    distributed_type = str(config.get("distributed_type", "NO"))
     problems = []
-    if kind not in KINDS:
-        problems.append(error("distributed_type", f"{kind!r} is none of {', '.join(KINDS)}"))
+    if distributed_type not in KINDS:
+        problems.append(
+            error("distributed_type", f"{distributed_type!r} is none of {', '.join(KINDS)}")
+        )
     for name, section in (
         ("FSDP", "fsdp_config"),
         ("DEEPSPEED", "deepspeed_config"),
         ("MEGATRON_LM", "megatron_lm_config"),
     ):
-        if config.get(section) and kind != name:
-            problems.append(error(section, f"is ignored: distributed_type is {kind}, not {name}"))
+        if config.get(section) and distributed_type != name:
+            problems.append(
+                error(section, f"is ignored: distributed_type is {distributed_type}, not {name}")
+            )
     precision = config.get("mixed_precision", "no")
     precision = "no" if precision is False else precision  # YAML 1.1 reads a bare no as false
     if precision not in _PRECISIONS:
@@ -72,8 +76,8 @@ def _fsdp(config: dict[str, Any]) -> list[Problem]:
     fsdp = config.get("fsdp_config") or {}
     if not isinstance(fsdp, dict) or whole(fsdp.get("fsdp_version")) != 2:
         return []
-    said = "belongs to fsdp_version 1 and does nothing in 2"
-    return [warning(f"fsdp_config.{key}", said) for key in _OLD_FSDP if key in fsdp]
+    problem = "belongs to fsdp_version 1 and does nothing in 2"
+    return [warning(f"fsdp_config.{key}", problem) for key in _OLD_FSDP if key in fsdp]
 
 
 def _mesh(config: dict[str, Any]) -> list[Problem]:
@@ -89,9 +93,9 @@ def _mesh(config: dict[str, Any]) -> list[Problem]:
         product *= size
     ranks, problems = whole(config.get("num_processes")), []
     if ranks is not None and product != ranks:
-        said = " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1) or "1"
+        mesh_text = " x ".join(f"{name} {size}" for name, size in sizes.items() if size > 1) or "1"
         problems.append(
-            error("parallelism_config", f"{said} = {product}, but num_processes is {ranks}")
+            error("parallelism_config", f"{mesh_text} = {product}, but num_processes is {ranks}")
         )
     if sizes["cp"] > 1 and sizes["sp"] > 1:
         problems.append(

@@ -52,14 +52,14 @@ def _batch(config: dict[str, Any], ranks: int | None) -> list[Problem]:
     if problems or ranks is None or whole_batch is None or micro is None:
         return problems
     if whole_batch % (micro * ranks):
-        said = f"{whole_batch} is no multiple of micro-batch {micro} x {ranks} ranks"
-        return [error(names[0], said)]
+        problem = f"{whole_batch} is no multiple of micro-batch {micro} x {ranks} ranks"
+        return [error(names[0], problem)]
     if steps is not None and whole_batch != micro * steps * ranks:
-        said = (
+        problem = (
             f"{whole_batch} is not micro-batch {micro} x accumulation {steps} x {ranks} "
             f"ranks = {micro * steps * ranks}"
         )
-        return [error(names[0], said)]
+        return [error(names[0], problem)]
     return []
 
 
@@ -90,10 +90,10 @@ def _zero(zero: dict[str, Any]) -> list[Problem]:
         if key.startswith("stage3_") or key in ("offload_param", "zero_hpz_partition_size")
     ]
     if _stage(zero) != 3 and stage != "auto" and only_3:
-        said = f"works at stage 3 only; here it is stage {_stage(zero)}"
+        problem = f"works at stage 3 only; here it is stage {_stage(zero)}"
         real = [key for key in only_3 if key == "offload_param" and _device(zero[key]) != "none"]
-        return [error(f"zero_optimization.{key}", said) for key in real] + [
-            warning(f"zero_optimization.{key}", said)
+        return [error(f"zero_optimization.{key}", problem) for key in real] + [
+            warning(f"zero_optimization.{key}", problem)
             for key in only_3
             if key not in real and key != "offload_param"
         ]

@@ -22,8 +22,8 @@ class Arguments:
 
     def number(self, flag: str, default: int = 1) -> int:
         """A count; the default where the flag is missing or is no number."""
-        found = whole(self.values.get(flag))
-        return default if found is None else found
+        number_ = whole(self.values.get(flag))
+        return default if number_ is None else number_
 
 
 def read(words: Sequence[str]) -> Arguments:
@@ -41,9 +41,9 @@ def read(words: Sequence[str]) -> Arguments:
 
 def check(words: Sequence[str], world: int | None = None) -> list[Problem]:
     """All broken rules. ``world`` is the number of GPUs; None leaves out what needs it."""
-    found = read(words)
+    megatron = read(words)
     unknown = [error(text.split()[-1].rstrip("?"), text) for text in flags.wrong("megatron", words)]
-    return [*unknown, *_split(found, world), *_habits_of_split(found), *_habits(found)]
+    return [*unknown, *_split(megatron, world), *_habits_of_split(megatron), *_habits(megatron)]
 
 
 FLAGS = {
@@ -107,10 +107,13 @@ def _split(found: Arguments, world: int | None) -> list[Problem]:
     )
     step = StepOfSplit(split, found.number("--micro-batch-size"))
     wrong = broken(training, step, (*SPLIT_RULES, *STEP_RULES))
-    known = [
+    relevant = [
         (rule, why) for rule, why in wrong if world is not None or rule.name not in _NEEDS_WORLD
     ]
-    return [*problems, *(error(FLAGS[rule.name], why) for rule, why in known if rule.name in FLAGS)]
+    return [
+        *problems,
+        *(error(FLAGS[rule.name], why) for rule, why in relevant if rule.name in FLAGS),
+    ]
 
 
 def _habits_of_split(found: Arguments) -> list[Problem]:
@@ -130,8 +133,8 @@ def _habits_of_split(found: Arguments) -> list[Problem]:
             error("--pipeline-model-parallel-size", "interleaved stages need pp above 1")
         )
     if per and pp and layers // pp % per:
-        said = f"{layers // pp} layers a stage do not divide by {per}"
-        problems.append(error("--num-layers-per-virtual-pipeline-stage", said))
+        problem = f"{layers // pp} layers a stage do not divide by {per}"
+        problems.append(error("--num-layers-per-virtual-pipeline-stage", problem))
     return problems
 
 

@@ -68,7 +68,7 @@ def config(strategy: Strategy) -> dict[str, Any]:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     if strategy.split.stage == 3 and strategy.split.offload == "all":
         zero["offload_param"] = {"device": "cpu", "pin_memory": True}
-    found: dict[str, Any] = {
+    config_: dict[str, Any] = {
         "train_batch_size": strategy.global_batch,
         "train_micro_batch_size_per_gpu": strategy.micro_batch,
         "gradient_accumulation_steps": strategy.accumulation,
@@ -76,7 +76,7 @@ def config(strategy: Strategy) -> dict[str, Any]:
         "zero_optimization": zero,
     }
     if strategy.dtype in ("bf16", "fp16"):
-        found[strategy.dtype] = {"enabled": True}
+        config_[strategy.dtype] = {"enabled": True}
     if strategy.split.tp > 1:
-        found["tensor_parallel"] = {"autotp_size": strategy.split.tp}
-    return found
+        config_["tensor_parallel"] = {"autotp_size": strategy.split.tp}
+    return config_

@@ -47,9 +47,9 @@ def emit(strategy: Strategy, name: str = "torchrun", on_slurm: bool = False) -> 
         raise LookupError(f"no launcher {name!r}: {', '.join(LAUNCHERS)}")
     launcher = LAUNCHERS[name]
     if strategy.split.zero_bubble and not launcher.zero_bubble:
-        others = " or ".join(other for other, row in LAUNCHERS.items() if row.zero_bubble)
+        alternatives = " or ".join(other for other, row in LAUNCHERS.items() if row.zero_bubble)
         raise NotPossible(
-            f"{name} has no zero-bubble schedule: emit it for {others}, or plan with --schedule "
+            f"{name} has no zero-bubble schedule: emit it for {alternatives}, or plan with --schedule "
             "1f1b"
         )
     launch = launcher.emit(strategy)

@@ -38,24 +38,26 @@ def wrong(program: str, words: Sequence[str]) -> list[str]:
     """A sentence for each flag among ``words`` that the program does not have, or whose value it
     does not take.
     """
-    known, said = flags(program), []
+    known_flags, problems = flags(program), []
     for at, word in enumerate(words):
         if not word.startswith("--"):
             continue
         name, _, inline = word.partition("=")
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            said.append(f"{program} has no {name}" + (f": did you mean {near[0]}?" if near else ""))
+        if name not in known_flags:
+            near = difflib.get_close_matches(name, known_flags, n=1)
+            problems.append(
+                f"{program} has no {name}" + (f": did you mean {near[0]}?" if near else "")
+            )
             continue
-        choices = _choices(known[name])
+        choices = _choices(known_flags[name])
         value = inline or (words[at + 1] if at + 1 < len(words) else "")
         if choices and value not in choices:
-            said.append(f"{name} takes {', '.join(choices)}, not {value or 'nothing'}")
-    return said
+            problems.append(f"{name} takes {', '.join(choices)}, not {value or 'nothing'}")
+    return problems
 
 
 def _choices(flag: dict[str, Any]) -> list[str]:
-    found = flag.get("choices") or []
-    if isinstance(found, str):
-        found = [part.strip(" '\"") for part in found.strip("[]()").split(",")]
-    return [str(one).rpartition(".")[2] for one in found]
+    choices = flag.get("choices") or []
+    if isinstance(choices, str):
+        choices = [part.strip(" '\"") for part in choices.strip("[]()").split(",")]
+    return [str(choice).rpartition(".")[2] for choice in choices]

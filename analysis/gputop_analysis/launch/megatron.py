@@ -55,11 +55,11 @@ def parallel(strategy: Strategy) -> list[str]:
     if strategy.split.stage == 1:
         words += ["--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather"]
     elif strategy.split.stage >= 2:
-        kind = "optim_grads" if strategy.split.stage == 2 else "optim_grads_params"
+        strategy_name = "optim_grads" if strategy.split.stage == 2 else "optim_grads_params"
         words += [
             "--use-megatron-fsdp",
             "--data-parallel-sharding-strategy",
-            kind,
+            strategy_name,
             "--use-distributed-optimizer",
         ]
         words += ["--ckpt-format", "fsdp_dtensor"]

@@ -43,7 +43,7 @@ def of_deepspeed(config: Mapping[str, Any], gpus: int | None) -> dict[str, Any]:
     dtype = next(
         (name for name in ("bf16", "fp16") if _section(config, name).get("enabled") is True), "fp32"
     )
-    found: dict[str, Any] = {
+    options: dict[str, Any] = {
         "sharding": _of_stage(zero.get("stage")),
         "offload": _offload(_device(zero, "offload_optimizer"), _device(zero, "offload_param")),
         "dtype": dtype,
@@ -52,10 +52,10 @@ def of_deepspeed(config: Mapping[str, Any], gpus: int | None) -> dict[str, Any]:
         "recipe": "deepspeed",
         "tp": tp,
     }
-    kind = str(_section(config, "optimizer").get("type") or "").lower()
-    found |= {"optimizer": _OPTIMIZERS[kind]} if kind in _OPTIMIZERS else {}
-    found |= {"dp": max(1, gpus // tp)} if gpus else {}
-    return found | _batches(config, found.get("dp"))
+    optimizer_type = str(_section(config, "optimizer").get("type") or "").lower()
+    options |= {"optimizer": _OPTIMIZERS[optimizer_type]} if optimizer_type in _OPTIMIZERS else {}
+    options |= {"dp": max(1, gpus // tp)} if gpus else {}
+    return options | _batches(config, options.get("dp"))
 
 
 def _batches(config: Mapping[str, Any], dp: int | None) -> dict[str, int]:
@@ -75,30 +75,33 @@ def of_accelerate(config: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         ValueError: the settings stand in another file, or belong to Megatron-LM.
     """
-    kind, ranks = str(config.get("distributed_type", "NO")), whole(config.get("num_processes")) or 1
+    distributed_type, ranks = (
+        str(config.get("distributed_type", "NO")),
+        whole(config.get("num_processes")) or 1,
+    )
     precision = str(config.get("mixed_precision") or "no")
-    found: dict[str, Any] = {
+    options: dict[str, Any] = {
         "dp": ranks,
         "dtype": precision if precision in ("bf16", "fp16", "fp8") else "fp32",
     }
-    if found["dtype"] != "fp32":
-        found["weights"] = (
+    if options["dtype"] != "fp32":
+        options["weights"] = (
             "fp32"  # accelerate computes in the other type and keeps the weights as they are
         )
-    if kind == "MEGATRON_LM":
+    if distributed_type == "MEGATRON_LM":
         raise ValueError(
             "Megatron-LM under accelerate takes its sizes from the script: "
             "check the training's own command"
         )
-    if kind == "DEEPSPEED":
-        return found | _deepspeed_section(_section(config, "deepspeed_config"), found["dtype"])
-    if kind == "FSDP":
-        found |= _fsdp_section(
+    if distributed_type == "DEEPSPEED":
+        return options | _deepspeed_section(_section(config, "deepspeed_config"), options["dtype"])
+    if distributed_type == "FSDP":
+        options |= _fsdp_section(
             _section(config, "fsdp_config"), whole(config.get("num_machines")) or 1
         )
     elif ranks > 1:
-        found["sharding"] = "ddp"
-    return found | _mesh(_section(config, "parallelism_config"), ranks)
+        options["sharding"] = "ddp"
+    return options | _mesh(_section(config, "parallelism_config"), ranks)
 
 
 def _deepspeed_section(section: Mapping[str, Any], dtype: str) -> dict[str, Any]:
@@ -106,17 +109,17 @@ def _deepspeed_section(section: Mapping[str, Any], dtype: str) -> dict[str, Any]
         raise ValueError(
             f"its settings are in {section['deepspeed_config_file']}: validate that file"
         )
-    found: dict[str, Any] = {
+    options: dict[str, Any] = {
         "sharding": _of_stage(section.get("zero_stage", 2)),
         "recipe": "deepspeed",
         "weights": "",
     }
-    found["offload"] = _offload(
+    options["offload"] = _offload(
         section.get("offload_optimizer_device"), section.get("offload_param_device")
     )
     if steps := whole(section.get("gradient_accumulation_steps")):
-        found["accumulation"] = steps
-    return found | {"master_weights": dtype != "fp32"}
+        options["accumulation"] = steps
+    return options | {"master_weights": dtype != "fp32"}
 
 
 def _fsdp_section(section: Mapping[str, Any], machines: int) -> dict[str, Any]:
@@ -127,13 +130,13 @@ def _fsdp_section(section: Mapping[str, Any], machines: int) -> dict[str, Any]:
         strategy, reshard = (
             (strategy, reshard == "true") if reshard in ("true", "false") else (reshard, True)
         )
-    found: dict[str, Any] = {
+    options: dict[str, Any] = {
         "sharding": _FSDP.get(strategy, f"fsdp{version}"),
         "reshard_after_forward": bool(reshard) and strategy not in _GRADIENTS_ONLY,
         "offload": "all" if section.get("fsdp_offload_params") is True else "none",
         "checkpointing": "full" if section.get("fsdp_activation_checkpointing") is True else "none",
     }
-    return found | ({"replicas": machines} if found["sharding"] == "hsdp" else {})
+    return options | ({"replicas": machines} if options["sharding"] == "hsdp" else {})
 
 
 def _mesh(section: Mapping[str, Any], ranks: int) -> dict[str, Any]:
@@ -147,36 +150,36 @@ def of_megatron(
     """The architecture and the options, from Megatron-LM's flags; no shape where they do not tell
     it all.
     """
-    found = read(words)
+    megatron = read(words)
     tp, pp, cp = (
-        found.number(f"--{name}-parallel-size")
+        megatron.number(f"--{name}-parallel-size")
         for name in ("tensor-model", "pipeline-model", "context")
     )
     dp = max(1, (world or tp * pp * cp) // (tp * pp * cp))
-    micro = found.number("--micro-batch-size")
+    micro = megatron.number("--micro-batch-size")
     options: dict[str, Any] = {
         "tp": tp,
         "pp": pp,
         "cp": cp,
-        "ep": found.number("--expert-model-parallel-size"),
-        "etp": found.number("--expert-tensor-parallel-size", 0),
-        "vpp": _chunks(found, pp),
+        "ep": megatron.number("--expert-model-parallel-size"),
+        "etp": megatron.number("--expert-tensor-parallel-size", 0),
+        "vpp": _chunks(megatron, pp),
         "dp": dp,
-        "sequence_parallel": found.has("--sequence-parallel") and tp > 1,
-        "sharding": _sharding(found),
+        "sequence_parallel": megatron.has("--sequence-parallel") and tp > 1,
+        "sharding": _sharding(megatron),
         "micro_batch": micro,
-        "accumulation": max(1, found.number("--global-batch-size", micro * dp) // (micro * dp)),
-        "seq": found.number("--seq-length", 2048),
-        "dtype": _dtype(found),
-        "checkpointing": found.values.get("--recompute-granularity") or "none",
-        "optimizer": _OPTIMIZERS.get(found.values.get("--optimizer", "adam"), "adamw"),
-        "offload": "optimizer" if found.has("--optimizer-cpu-offload") else "none",
-        "grad_dtype": "bf16" if found.has("--grad-reduce-in-bf16") else "fp32",
-        "master_weights": _dtype(found) != "fp32",
+        "accumulation": max(1, megatron.number("--global-batch-size", micro * dp) // (micro * dp)),
+        "seq": megatron.number("--seq-length", 2048),
+        "dtype": _dtype(megatron),
+        "checkpointing": megatron.values.get("--recompute-granularity") or "none",
+        "optimizer": _OPTIMIZERS.get(megatron.values.get("--optimizer", "adam"), "adamw"),
+        "offload": "optimizer" if megatron.has("--optimizer-cpu-offload") else "none",
+        "grad_dtype": "bf16" if megatron.has("--grad-reduce-in-bf16") else "fp32",
+        "master_weights": _dtype(megatron) != "fp32",
         "attention": "flash",
         "recipe": "megatron",
     }
-    return _shape(found), options
+    return _shape(megatron), options
 
 
 def _shape(found: Arguments) -> ModelShape | None:
@@ -260,5 +263,5 @@ def _offload(optimizer: Any, parameters: Any) -> str:
 
 
 def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = config.get(name)
-    return found if isinstance(found, Mapping) else {}
+    section = config.get(name)
+    return section if isinstance(section, Mapping) else {}

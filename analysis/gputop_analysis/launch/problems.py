@@ -34,8 +34,8 @@ def unknown_keys(found: Iterable[str], known: Iterable[str], prefix: str = "") -
     for key in found:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
-            said = "not a known key" + (f": did you mean {near[0]}?" if near else "")
-            problems.append(warning(prefix + key, said))
+            problem = "not a known key" + (f": did you mean {near[0]}?" if near else "")
+            problems.append(warning(prefix + key, problem))
     return problems
 
 

@@ -44,11 +44,11 @@ def wrap(launch: Launch, strategy: Strategy, exports: str = "", job: str = "trai
         body=body,
     )
     note = f"{CPUS_PER_GPU} CPUs a GPU are asked for: set --cpus-per-task to what your nodes have"
-    kept = tuple(one for one in launch.notes if "MASTER_ADDR" not in one)
+    notes = tuple(note_ for note_ in launch.notes if "MASTER_ADDR" not in note_)
     return replace(
         launch,
         launcher=f"slurm+{launch.launcher}",
         command=("sbatch", FILE),
         files={**launch.files, FILE: text},
-        notes=(*kept, note),
+        notes=(*notes, note),
     )

@@ -36,8 +36,8 @@ class Strategy:
         """By plain names; those of a split go into it, ``zero`` is its stage (3: FSDP2)."""
         degrees = {name: values.pop(name) for name in fields_of_split(values)}
         degrees.setdefault("dp", 8)
-        kind = sharding(zero, degrees.get("replicas", 1))
-        return cls(nodes, gpus_per_node, Split(**degrees, sharding=kind), **values)
+        sharding_kind = sharding(zero, degrees.get("replicas", 1))
+        return cls(nodes, gpus_per_node, Split(**degrees, sharding=sharding_kind), **values)
 
     @classmethod
     def of_layout(

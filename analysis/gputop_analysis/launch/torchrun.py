@@ -38,10 +38,12 @@ def emit(strategy: Strategy) -> Launch:
     """The command; how the model is split is the script's own doing."""
     strategy.check()
     notes = several_nodes(strategy)
-    kind = {0: "DDP", 1: "ZeroRedundancyOptimizer", 2: "FSDP with reshard_after_forward=False"}.get(
-        strategy.split.stage
-    )
-    kind = kind or (
+    wrapper = {
+        0: "DDP",
+        1: "ZeroRedundancyOptimizer",
+        2: "FSDP with reshard_after_forward=False",
+    }.get(strategy.split.stage)
+    wrapper = wrapper or (
         "FSDP (fully_shard)" if strategy.split.replicas == 1 else "HSDP (fully_shard on a 2-d mesh)"
     )
     copies = {
@@ -57,7 +59,7 @@ def emit(strategy: Strategy) -> Launch:
     shape = ", ".join(f"{name}={size}" for name, size in mesh.items() if size > 1) or "dp=1"
     notes += (
         f"torchrun only starts the ranks: {strategy.script} has to build the mesh ({shape}), "
-        f"apply {kind}, and take micro-batches of {strategy.micro_batch}, {strategy.accumulation} "
+        f"apply {wrapper}, and take micro-batches of {strategy.micro_batch}, {strategy.accumulation} "
         "to an optimizer step",
     )
     return Launch(

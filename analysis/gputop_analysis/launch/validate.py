@@ -44,14 +44,14 @@ def parsed(text: str, name: str) -> dict[str, Any]:
         UnknownFormatError: it cannot be read, or holds no mapping.
     """
     try:
-        found = json.loads(text)
+        data = json.loads(text)
     except json.JSONDecodeError as wrong:
         if name.endswith(".json"):
             raise UnknownFormatError(f"{name} is no JSON: {wrong}") from None
-        found = _yaml(text, name)
-    if not isinstance(found, dict):
+        data = _yaml(text, name)
+    if not isinstance(data, dict):
         raise UnknownFormatError(f"{name} holds no mapping of keys to values")
-    return found
+    return data
 
 
 def _yaml(text: str, name: str) -> Any:
@@ -71,14 +71,18 @@ def check_command(words: Sequence[str], world: int | None = None) -> tuple[str, 
         word for word in words if not re.fullmatch(r"[A-Z_]+=\S*", word)
     ]  # assignments before the command
     at = next((i for i, word in enumerate(words) if _is_script(words, i)), len(words))
-    launcher, own, rest = words[0] if words else "", words[:at], words[at:]
+    launcher, launcher_words, launcher_rest = words[0] if words else "", words[:at], words[at:]
     program = "accelerate launch" if launcher == "accelerate" else launcher
     problems = []
     if program in ("torchrun", "deepspeed", "accelerate launch"):
-        problems += [Problem("error", program, text) for text in flags.wrong(program, own)]
-    problems += _rendezvous(own)
-    if _is_megatron(rest):
-        problems += check_megatron.check(rest[1:], world if world is not None else world_of(own))
+        problems += [
+            Problem("error", program, text) for text in flags.wrong(program, launcher_words)
+        ]
+    problems += _rendezvous(launcher_words)
+    if _is_megatron(launcher_rest):
+        problems += check_megatron.check(
+            launcher_rest[1:], world if world is not None else world_of(launcher_words)
+        )
         return "megatron", problems
     return launcher, problems
 
@@ -95,32 +99,32 @@ def _is_megatron(rest: Sequence[str]) -> bool:
 
 
 def _rendezvous(own: Sequence[str]) -> list[Problem]:
-    found = check_megatron.read(
+    options = check_megatron.read(
         [word.replace("_", "-") if word.startswith("--") else word for word in own]
     )
     if not own or own[0] != "torchrun":
         return []
-    several = found.values.get("--nnodes", "1") not in ("1", "1:1", "")
+    several = options.values.get("--nnodes", "1") not in ("1", "1:1", "")
     problems = []
-    if several and found.has("--standalone"):
+    if several and options.has("--standalone"):
         problems.append(
             Problem("error", "--standalone", "is for one node; several need --rdzv-endpoint")
         )
-    endpoint = found.values.get("--rdzv-endpoint", "")
+    endpoint = options.values.get("--rdzv-endpoint", "")
     if several and endpoint.split(":")[0] in ("localhost", "127.0.0.1"):
         problems.append(
             Problem("error", "--rdzv-endpoint", "localhost gives each node a world of its own")
         )
-    if several and found.has("--node-rank") and found.values.get("--rdzv-backend") == "c10d":
+    if several and options.has("--node-rank") and options.values.get("--rdzv-backend") == "c10d":
         problems.append(Problem("warning", "--node-rank", "is ignored under the c10d backend"))
     return problems
 
 
 def world_of(own: Sequence[str]) -> int | None:
     """GPUs that torchrun's flags ask for; None where they do not tell."""
-    found = check_megatron.read(
+    options = check_megatron.read(
         [word.replace("_", "-") if word.startswith("--") else word for word in own]
     )
-    ranks = whole(found.values.get("--nproc-per-node"))
-    nodes = whole(found.values.get("--nnodes")) if found.has("--nnodes") else 1
+    ranks = whole(options.values.get("--nproc-per-node"))
+    nodes = whole(options.values.get("--nnodes")) if options.has("--nnodes") else 1
     return None if ranks is None or nodes is None else ranks * nodes

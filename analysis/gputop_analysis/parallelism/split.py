@@ -98,12 +98,12 @@ def chunk_layers(layers: int, chunks: int) -> list[int]:
     and the first lack one first, as the head and the embedding are there (The Llama 3 Herd of
     Models, section 3.3.2), then those before the last.
     """
-    most = -(-layers // chunks)
-    found = [most] * chunks
+    largest = -(-layers // chunks)
+    layers_of_chunks = [largest] * chunks
     lacking = [chunks - 1, 0, *range(chunks - 2, 0, -1)]
-    for index in lacking[: most * chunks - layers]:
-        found[index] -= 1
-    return found
+    for index in lacking[: largest * chunks - layers]:
+        layers_of_chunks[index] -= 1
+    return layers_of_chunks
 
 
 def fields_of_split(row: Mapping[str, Any]) -> list[str]:

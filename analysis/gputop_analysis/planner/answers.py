@@ -42,42 +42,44 @@ def answers(cases: Sequence[Case]) -> list[Answer]:
         c = case.cluster
         key = (case.job, c.device.name, c.gpus, c.gpus_per_node, c.network, c.node_bytes_per_s)
         together[key].append(i)
-    found: dict[int, Answer] = {}
+    by_case: dict[int, Answer] = {}
     for group in together.values():
-        found |= zip(group, _of_group([cases[i] for i in group]), strict=True)
-    return [found[i] for i in range(len(cases))]
+        by_case |= zip(group, _of_group([cases[i] for i in group]), strict=True)
+    return [by_case[i] for i in range(len(cases))]
 
 
 def _of_group(cases: list[Case]) -> list[Answer]:
     """Cases of one job and cluster."""
     job, cluster = cases[0].job, cases[0].cluster
     layouts = _joined([case.layouts for case in cases])
-    parts, held = cost(job, cluster, layouts), memory.sizes(job, layouts)
-    allocated, usable = held.allocated, cluster.device.usable_bytes
-    fits = held.least <= usable
-    tight = (held.device > (1 - memory.HEADROOM) * usable).tolist()
+    parts, sizes = cost(job, cluster, layouts), memory.sizes(job, layouts)
+    allocated, usable = sizes.allocated, cluster.device.usable_bytes
+    fits = sizes.least <= usable
+    tight = (sizes.device > (1 - memory.HEADROOM) * usable).tolist()
     seconds = parts.seconds
     ends = np.cumsum([len(case.layouts) for case in cases])
-    found = []
+    answers = []
     for case, end in zip(cases, ends, strict=True):
-        mine = np.arange(end - len(case.layouts), end)
-        able = mine[fits[mine]]
-        best = able[np.argmin(seconds[able])] if len(able) else mine[np.argmin(allocated[mine])]
-        one = parts.take(slice(best, best + 1))
-        found.append(
+        indices = np.arange(end - len(case.layouts), end)
+        able = indices[fits[indices]]
+        best = (
+            able[np.argmin(seconds[able])] if len(able) else indices[np.argmin(allocated[indices])]
+        )
+        best_parts = parts.take(slice(best, best + 1))
+        answers.append(
             Answer(
                 case,
-                one,
+                best_parts,
                 layouts.row(int(best)),
                 float(allocated[best]) / GIB,
                 bool(fits[best]),
                 tight[best],
             )
         )
-    return found
+    return answers
 
 
 def _joined(found: list[Layouts]) -> Layouts:
     return Layouts(
-        *(np.concatenate([getattr(one, f.name) for one in found]) for f in fields(Layouts))
+        *(np.concatenate([getattr(part, f.name) for part in found]) for f in fields(Layouts))
     )

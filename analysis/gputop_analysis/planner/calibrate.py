@@ -106,7 +106,7 @@ def calibrate(parts: Sequence[Cost], measured_s: Sequence[float]) -> Calibration
         raise ValueError(
             "a calibration needs at least one measured run, and one prediction for each"
         )
-    table = np.concatenate([_grouped(one)[:1] for one in parts])
+    table = np.concatenate([_grouped(part)[:1] for part in parts])
     truth = np.asarray(measured_s, float)
     factors = _fit(table, truth)
     errors = [_left_out(table, truth, i) for i in range(len(truth))] if len(truth) > 1 else []
@@ -131,8 +131,8 @@ def by_phases(parts: Cost, step_s: float, communication_s: float) -> Calibration
     """
     row = _grouped(parts)[:1]
     exposed = np.array([[name in ("communication", "bubble") for name in GROUPS]])
-    told = float((row * exposed).sum())
-    if min(communication_s / step_s, told / float(row.sum())) < WORTH_A_PHASE:
+    told_s = float((row * exposed).sum())
+    if min(communication_s / step_s, told_s / float(row.sum())) < WORTH_A_PHASE:
         return calibrate([parts], [step_s])
     table = np.concatenate([row * ~exposed, row * exposed])
     factors = _fit(table, np.array([step_s - communication_s, communication_s]))
@@ -156,14 +156,14 @@ def with_memory(
     count = len(ratios)
     if not count:
         return found
-    left = [
+    leave_one_out = [
         float(ratios[i] - (ratios.sum() - ratios[i]) / (count - 1 + MEMORY_PRIOR_ROWS)) for i in range(count)
     ] if count > 1 else []  # fmt: skip
     return replace(
         found,
         memory_factor=float(np.exp(ratios.sum() / (count + MEMORY_PRIOR_ROWS))),
         memory_rows=count,
-        memory_leave_one_out=_mean_error(left),
+        memory_leave_one_out=_mean_error(leave_one_out),
     )
 
 
@@ -185,18 +185,18 @@ def _fit(table: Floats, truth: Floats) -> Floats:
         predicted = weighted.sum(axis=1)
         slope = weighted / predicted[:, None] / NOISE_LOG_SD
         miss = (np.log(truth) - np.log(predicted)) / NOISE_LOG_SD
-        left = np.concatenate([slope, np.diag(1 / spread)])
+        left_columns = np.concatenate([slope, np.diag(1 / spread)])
         trust = 1 / np.sqrt(1 + np.square(miss / OUTLIER))
-        left[: len(truth)] *= trust[:, None]
+        left_columns[: len(truth)] *= trust[:, None]
         right = np.concatenate([miss * trust, -logs / spread])
-        logs = logs + np.clip(np.linalg.lstsq(left, right, rcond=None)[0], -0.5, 0.5)
+        logs = logs + np.clip(np.linalg.lstsq(left_columns, right, rcond=None)[0], -0.5, 0.5)
     return np.exp(logs)
 
 
 def _left_out(table: Floats, truth: Floats, index: int) -> float:
     """log(truth / prediction) of one run by a fit on the others."""
-    others = np.arange(len(truth)) != index
-    return float(np.log(truth[index] / (table[index] @ _fit(table[others], truth[others]))))
+    other_rows = np.arange(len(truth)) != index
+    return float(np.log(truth[index] / (table[index] @ _fit(table[other_rows], truth[other_rows]))))
 
 
 def _interval(errors: list[float]) -> tuple[float, float] | None:

@@ -128,9 +128,11 @@ def choices(
     allocated = plan.allocated_bytes[at]
     reserved = plan.device_bytes[at]
     headroom_gib = (plan.cluster.device.usable_bytes - reserved) / GIB
-    known = usd_per_gpu_hour is not None
+    has_price = usd_per_gpu_hour is not None
     rents = (
-        cost_per_million_tokens(plan, usd_per_gpu_hour)[at].tolist() if known else [None] * len(at)
+        cost_per_million_tokens(plan, usd_per_gpu_hour)[at].tolist()
+        if has_price
+        else [None] * len(at)
     )
     parts = plan.parts.take(at)
     scale = plan.seconds[at] / np.where(parts.seconds > 0, parts.seconds, 1.0)
@@ -138,12 +140,12 @@ def choices(
     layouts = plan.layouts.take(at).rows()
     micro = plan.layouts.micro_batches(plan.job.global_batch)[at].tolist()
     flags = zip(plan.fits[at].tolist(), plan.tight[at].tolist(), strict=True)
-    found = []
+    choices_ = []
     for i, (index, layout, (fits, tight)) in enumerate(
         zip(at.tolist(), layouts, flags, strict=True)
     ):
         low, high = plan.interval(index)
-        found.append(
+        choices_.append(
             Choice(
                 index=index,
                 layout=layout,
@@ -161,7 +163,7 @@ def choices(
                 parts_s={name: columns[name][i] for name in PARTS},
             )
         )
-    return found
+    return choices_
 
 
 def ranked(plan: Plan, count: int, usd_per_gpu_hour: float | None = None) -> list[Choice]:
@@ -174,11 +176,13 @@ def difference(first: Choice, second: Choice) -> str:
     memory.
     """
     changes = {name: second.parts_s[name] - first.parts_s[name] for name in PARTS}
-    least = WORTH_SAYING * first.step_s
+    worth_saying_s = WORTH_SAYING * first.step_s
     order = sorted(changes, key=lambda name: -abs(changes[name]))
-    saves = [f"{_span(changes[n])} less {_called(n)}" for n in order if changes[n] > least]
-    pays = [f"{_span(-changes[n])} more {_called(n)}" for n in order if changes[n] < -least]
-    said = ", ".join([*saves[:3], *pays[:2]]) or "nearly the same step"
+    saves = [f"{_span(changes[n])} less {_called(n)}" for n in order if changes[n] > worth_saying_s]
+    pays = [
+        f"{_span(-changes[n])} more {_called(n)}" for n in order if changes[n] < -worth_saying_s
+    ]
+    reasons = ", ".join([*saves[:3], *pays[:2]]) or "nearly the same step"
     if second.step_s < 0.995 * first.step_s:
         faster = f"{100 * (1 - second.step_s / first.step_s):.0f} % faster"
         tight = second.tight and not first.tight
@@ -187,15 +191,15 @@ def difference(first: Choice, second: Choice) -> str:
             if tight
             else "less than predictions err, but"
         )
-        said = (
-            f"{faster}, {why}: {said}"
+        reasons = (
+            f"{faster}, {why}: {reasons}"
             if tight
-            else f"{faster}, {why} {_heavier(first, second)}: {said}"
+            else f"{faster}, {why} {_heavier(first, second)}: {reasons}"
         )
     gib = second.reserved_gib - first.reserved_gib
     if abs(gib) >= 1:
-        said += f"; {abs(gib):.0f} GiB {'less' if gib > 0 else 'more'} memory"
-    return said
+        reasons += f"; {abs(gib):.0f} GiB {'less' if gib > 0 else 'more'} memory"
+    return reasons
 
 
 def _heavier(first: Choice, second: Choice) -> str:
@@ -220,7 +224,7 @@ def why(plan: Plan, first: Choice) -> str:
     """What the step of a configuration is spent on, and what bounds it, in a sentence."""
     order = sorted(PARTS, key=lambda name: -first.parts_s[name])
     shares = [f"{NAMES[n]} {100 * first.parts_s[n] / first.step_s:.0f} %" for n in order]
-    told = [
+    reasons = [
         text
         for text, n in zip(shares, order, strict=True)
         if first.parts_s[n] >= 0.005 * first.step_s
@@ -230,4 +234,4 @@ def why(plan: Plan, first: Choice) -> str:
         if first.fits
         else f"{-first.headroom_gib:.1f} GiB too much"
     )
-    return f"{', '.join(told[:5])}; {room} on {plan.cluster.device.name}"
+    return f"{', '.join(reasons[:5])}; {room} on {plan.cluster.device.name}"

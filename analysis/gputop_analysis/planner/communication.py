@@ -63,13 +63,13 @@ def context_parallel(job: Job, cluster: Cluster, layouts: Layouts) -> tuple[Floa
 
 def expert_parallel(job: Job, cluster: Cluster, layouts: Layouts) -> tuple[Floats, Floats]:
     """A layer's forward and backward: tokens to their experts (dispatch) and back (combine)."""
-    whole = hidden_bytes(job, layouts) / layouts.tp
+    all_bytes = hidden_bytes(job, layouts) / layouts.tp
     group = collectives.group(cluster, layouts.ep, layouts.expert_tp)
-    sent = whole * job.model.top_k * job.expert_imbalance
+    sent = all_bytes * job.model.top_k * job.expert_imbalance
     if job.habits.dispatcher == "allgather":
-        once = 2 * collectives.all_gather(cluster, group, whole * layouts.ep)
+        once = 2 * collectives.all_gather(cluster, group, all_bytes * layouts.ep)
     elif job.habits.dispatcher == "deepep":
-        nodes = whole * _nodes_of_a_token(job, group.nodes) * job.expert_imbalance
+        nodes = all_bytes * _nodes_of_a_token(job, group.nodes) * job.expert_imbalance
         combine = collectives.all_to_all(cluster, group, sent, nodes)
         narrow = FP8_DISPATCH if job.dtype in ("fp8", "fp4") else 1.0
         once = combine + collectives.all_to_all(cluster, group, narrow * sent, narrow * nodes)
@@ -94,9 +94,11 @@ def pipeline(job: Job, cluster: Cluster, layouts: Layouts) -> Floats:
     """
     stride = layouts.tp * layouts.cp * layouts.dp
     sync = job.habits.pipeline_sync_ms / 1e3
-    whole = hidden_bytes(job, layouts)
+    stage_bytes = hidden_bytes(job, layouts)
     if not job.habits.split_pipeline_messages:
-        return np.where(layouts.pp > 1, sync + collectives.send(cluster, stride, whole), 0.0)
-    once = sync + collectives.send(cluster, stride, whole / layouts.tp)
-    regather = collectives.all_gather(cluster, collectives.group(cluster, layouts.tp, 1), whole)
+        return np.where(layouts.pp > 1, sync + collectives.send(cluster, stride, stage_bytes), 0.0)
+    once = sync + collectives.send(cluster, stride, stage_bytes / layouts.tp)
+    regather = collectives.all_gather(
+        cluster, collectives.group(cluster, layouts.tp, 1), stage_bytes
+    )
     return np.where(layouts.pp > 1, once + np.where(layouts.sequence_parallel, 0.0, regather), 0.0)

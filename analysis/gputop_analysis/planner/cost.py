@@ -124,12 +124,12 @@ def cost(job: Job, cluster: Cluster, layouts: Layouts) -> Cost:
         layouts.vpp,
         everyone,
         slowest,
-        count * layer.weight_gradient,
-        layouts.zero_bubble,
-        micro,
+        weight_gradient=count * layer.weight_gradient,
+        zero_bubble=layouts.zero_bubble,
+        micro=micro,
     )
     bubble = np.where(layouts.pp > 1, bubble + 2 * (layouts.pp - 1) * hop, 0.0)
-    data, update = _data_parallel(job, cluster, layouts, count, layer, micro)
+    data, update = _data_parallel(job, cluster, layouts, count=count, layer=layer, micro=micro)
     return Cost(
         compute=micro * (count * layer.compute + has_head * end_s),
         tensor_parallel=micro * count * layer.tensor_parallel,
@@ -148,28 +148,28 @@ def forward_seconds(job: Job, cluster: Cluster, layouts: Layouts) -> Floats:
     """Of a forward alone over the global batch, on one pipeline stage: what scoring takes."""
     layer = _mean_layer(job, cluster, layouts)
     head = layers.head(job, cluster.device, layouts)
-    held = weights.held(job.model, layouts, job.model.layers + 0.0 * layouts.tp)
+    weights_held = weights.held(job.model, layouts, job.model.layers + 0.0 * layouts.tp)
     every = collectives.group(cluster, layouts.shards, layouts.tp)
     gather = np.where(
-        layouts.zero == 3, collectives.all_gather(cluster, every, 2.0 * held.layer), 0.0
+        layouts.zero == 3, collectives.all_gather(cluster, every, 2.0 * weights_held.layer), 0.0
     )
-    each = job.model.layers * np.maximum(layer.forward, gather) + head.forward
-    return layouts.micro_batches(job.global_batch) * each
+    layer_seconds = job.model.layers * np.maximum(layer.forward, gather) + head.forward
+    return layouts.micro_batches(job.global_batch) * layer_seconds
 
 
 def _mean_layer(job: Job, cluster: Cluster, layouts: Layouts) -> _Pass:
     """The mean of dense layers and layers with experts."""
     moes = moe_layers(job.model)
     numbers = {False: job.model.layers - moes, True: moes}
-    found = {
+    passes = {
         moe: _pass(job, cluster, layouts, layers.layer(job, cluster.device, layouts, moe), moe)
         for moe, number in numbers.items()
         if number
     }
-    if len(found) == 1:
-        return next(iter(found.values()))
+    if len(passes) == 1:
+        return next(iter(passes.values()))
     share = moes / job.model.layers
-    dense, routed = found[False], found[True]
+    dense, routed = passes[False], passes[True]
     return _Pass(
         **{
             f.name: (1 - share) * getattr(dense, f.name) + share * getattr(routed, f.name)
@@ -221,8 +221,8 @@ def _pass(job: Job, cluster: Cluster, layouts: Layouts, piece: Piece, moe: bool)
         if job.habits.attention == "eager"
         else 0.5 * (piece.forward - piece.attention_core)
     )
-    again = np.where(full, piece.forward, np.where(selective, part, 0.0))
-    backward = piece.backward + tp_b + cp_b + ep_b + again + full * (tp_f + cp_f + ep_f)
+    recomputed = np.where(full, piece.forward, np.where(selective, part, 0.0))
+    backward = piece.backward + tp_b + cp_b + ep_b + recomputed + full * (tp_f + cp_f + ep_f)
     held_up = (
         job.habits.pipelined_tensor_ms
         / 1e3
@@ -232,7 +232,7 @@ def _pass(job: Job, cluster: Cluster, layouts: Layouts, piece: Piece, moe: bool)
     host_backward = np.maximum(piece.host_backward, held_up * 2 / 3) + full * piece.host_forward
     launch_forward = np.maximum(host_forward - forward, 0)
     return _Pass(
-        compute=piece.forward + piece.backward + again,
+        compute=piece.forward + piece.backward + recomputed,
         tensor_parallel=(1 + full) * tp_f + tp_b,
         context_parallel=(1 + full) * cp_f + cp_b,
         expert_parallel=(1 + full) * ep_f + ep_b,
@@ -252,12 +252,12 @@ def _behind(job: Job, communication_s: Floats, compute_s: Floats, ranks: Floats)
 
 
 def _data_parallel(
-    job: Job, cluster: Cluster, layouts: Layouts, count: Floats, layer: _Pass, micro: Floats
+    job: Job, cluster: Cluster, layouts: Layouts, *, count: Floats, layer: _Pass, micro: Floats
 ) -> tuple[Floats, Floats]:
     """Exposed gradient and parameter traffic, and the update. With pipeline stages FSDP gathers once
     a step, as the parameters stay (torchtitan's ``fsdp_reshard_after_forward`` by default).
     """
-    held = weights.held(job.model, layouts, count)
+    weights_held = weights.held(job.model, layouts, count)
     share = job.trainable_share
     stride = layouts.tp
     every = collectives.group(cluster, layouts.dp * layouts.cp, stride)
@@ -268,11 +268,11 @@ def _data_parallel(
     bucket = np.maximum(LEAST_BUCKET, BUCKET_PER_RANK * layouts.dp * layouts.cp)
 
     def all_weights(collective: Callable[..., Floats], each: float) -> Floats:
-        dense = held.dense * share
-        found = collective(cluster, every, each * dense, np.ceil(dense / bucket))
-        routed = held.experts * share
+        dense = weights_held.dense * share
+        seconds = collective(cluster, every, each * dense, np.ceil(dense / bucket))
+        routed = weights_held.experts * share
         spread_s = collective(cluster, expert, each * routed, np.ceil(routed / bucket))
-        return found + np.where(held.experts > 0, spread_s, 0.0)
+        return seconds + np.where(weights_held.experts > 0, spread_s, 0.0)
 
     grads = float(job.habits.gradient_bytes)
     reduce = all_weights(collectives.all_reduce, grads)
@@ -288,9 +288,17 @@ def _data_parallel(
         _exposed(reduce, backward, job),
         scatters * _exposed(scatter, backward, job) + _exposed(gather, forward, job),
     )
-    sharded = _fully_sharded(job, cluster, layouts, held, layer, micro * count)
-    sharded = sharded + _exposed(_between_replicas(job, cluster, layouts, held), backward, job)
-    local = (held.dense + held.experts) * share / np.where(layouts.zero > 0, layouts.shards, 1)
+    sharded = _fully_sharded(
+        job, cluster, layouts, held=weights_held, layer=layer, passes=micro * count
+    )
+    sharded = sharded + _exposed(
+        _between_replicas(job, cluster, layouts, weights_held), backward, job
+    )
+    local = (
+        (weights_held.dense + weights_held.experts)
+        * share
+        / np.where(layouts.zero > 0, layouts.shards, 1)
+    )
     rate = cluster.device.bytes_per_s * cluster.device.efficiency.memory_share
     update = local * OPTIMIZER_BYTES.get(job.optimizer, ADAM_BYTES) / rate
     return np.where((layouts.zero == 3) & (layouts.pp == 1), sharded, once), update
@@ -311,7 +319,13 @@ def _hidden(communication_s: Floats, window: Floats) -> Floats:
 
 
 def _fully_sharded(
-    job: Job, cluster: Cluster, layouts: Layouts, held: weights.Held, layer: _Pass, passes: Floats
+    job: Job,
+    cluster: Cluster,
+    layouts: Layouts,
+    *,
+    held: weights.Held,
+    layer: _Pass,
+    passes: Floats,
 ) -> Floats:
     """ZeRO-3 and FSDP: each layer gathered before its forward and its backward, gradients scattered
     after it, beside the neighbour's compute (Zhao et al. 2023, arXiv:2304.11277, section 3.3).
@@ -329,5 +343,5 @@ def _between_replicas(job: Job, cluster: Cluster, layouts: Layouts, held: weight
     (arXiv:2304.11277, 3.2.2).
     """
     copies = collectives.group(cluster, layouts.replicas, layouts.tp * layouts.shards)
-    mine = 2.0 * (held.dense + held.experts) * job.trainable_share / layouts.shards
-    return np.where(layouts.replicas > 1, collectives.all_reduce(cluster, copies, mine), 0.0)
+    own_bytes = 2.0 * (held.dense + held.experts) * job.trainable_share / layouts.shards
+    return np.where(layouts.replicas > 1, collectives.all_reduce(cluster, copies, own_bytes), 0.0)

@@ -51,14 +51,14 @@ def named(text: str) -> Framework:
     plain = next((row for row in rows if not row.release), rows[-1])
     if not release:
         return plain
-    asked = _number(release)
-    if asked is None:
+    wanted = _number(release)
+    if wanted is None:
         exact = next((row for row in rows if row.release == release), None)
         if exact is None:
             releases = ", ".join(row.release for row in rows if row.release) or "none apart"
             raise LookupError(f"{name} has no release {release!r}; told apart: {releases}")
         return exact
-    since = [row for row in rows if (first := _number(row.release)) is not None and first <= asked]
+    since = [row for row in rows if (first := _number(row.release)) is not None and first <= wanted]
     return max(since, key=lambda row: _number(row.release) or 0.0, default=plain)
 
 

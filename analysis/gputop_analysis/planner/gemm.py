@@ -26,6 +26,7 @@ def seconds(
     k: Floats,
     n: Floats,
     dtype: str,
+    *,
     batch: Floats | float = 1.0,
     output_bytes: float = 2.0,
 ) -> Floats:

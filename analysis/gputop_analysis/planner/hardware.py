@@ -55,9 +55,9 @@ class Device:
             ValueError: no peak of any type is known.
         """
         wider = {"fp4": ("fp8", "bf16"), "fp8": ("bf16",)}.get(dtype, ())
-        for kind in (dtype, *wider, "fp16", "fp32"):
-            if self.spec.dense_flops.get(kind):
-                return self.spec.dense_flops[kind]
+        for precision in (dtype, *wider, "fp16", "fp32"):
+            if self.spec.dense_flops.get(precision):
+                return self.spec.dense_flops[precision]
         raise ValueError(f"no peak is known for {self.name}")
 
     def matmul_share(self, dtype: str) -> float:
@@ -104,8 +104,8 @@ def device(name: str) -> Device:
         LookupError: the catalog does not have it.
     """
     spec = gpu(name)
-    told = re.search(r"\b(\d{2,4})\s*W(?:atts?)?\b", name)
-    return Device(spec, efficiency_of(spec), float(told[1]) if told else 0.0)
+    match = re.search(r"\b(\d{2,4})\s*W(?:atts?)?\b", name)
+    return Device(spec, efficiency_of(spec), float(match[1]) if match else 0.0)
 
 
 def cluster(
@@ -121,8 +121,8 @@ def cluster(
     tray = gpus_per_node or GPUS_PER_NODE
     domain = max(tray, spec.link_domain)
     gbps = (gbps_per_node or network_gbps(network) or spec.nic_gbps * tray) * domain / tray
-    kind = network_kind(network)
-    share = float(_network(kind)["bandwidth_share"])
+    network_ = network_kind(network)
+    share = float(_network(network_)["bandwidth_share"])
     one_way = spec.interconnect_gb_s / 2 * 1e9 if spec.link_kind else 0.0
     through_host = _through_host(spec.pcie)
     return Cluster(
@@ -133,7 +133,7 @@ def cluster(
         gather_bytes_per_s=one_way * efficiency.all_gather_share if one_way else through_host,
         switched=spec.link_kind in ("", "switch"),
         node_bytes_per_s=gbps / 8 * 1e9 * share,
-        network=kind,
+        network=network_,
     )
 
 
@@ -154,12 +154,12 @@ def network_gbps(text: str) -> float:
     where it says none.
     """
     rates = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
-    if found := re.search(r"(\d+)\s*x\s*(edr|hdr|ndr|xdr)", text.lower()):
-        return int(found[1]) * rates[found[2]]
-    if found := re.search(r"(\d+)\s*x\s*[a-z -]*?(\d+)\s*g", text.lower()):
-        return int(found[1]) * int(found[2])
-    found = re.search(r"(\d+)\s*gb(?:ps|it)", text.lower())
-    return float(found[1]) if found else 0.0
+    if match := re.search(r"(\d+)\s*x\s*(edr|hdr|ndr|xdr)", text.lower()):
+        return int(match[1]) * rates[match[2]]
+    if match := re.search(r"(\d+)\s*x\s*[a-z -]*?(\d+)\s*g", text.lower()):
+        return int(match[1]) * int(match[2])
+    match = re.search(r"(\d+)\s*gb(?:ps|it)", text.lower())
+    return float(match[1]) if match else 0.0
 
 
 def hop_seconds(network: str) -> float:

@@ -56,8 +56,8 @@ def uncalibrated(rest: float, new: Collection[str] = ()) -> tuple[float, float]:
 def after_one_run(layout: Mapping[str, int | bool], gpus_per_node: int) -> tuple[float, float]:
     """The same for a prediction that one measured run has corrected."""
     copy = layout["tp"] * layout["pp"] * layout["cp"]
-    kind = 0 if copy == 1 else 1 if copy * layout["dp"] <= gpus_per_node else 2
-    return ONE_RUN[kind]
+    place_kind = 0 if copy == 1 else 1 if copy * layout["dp"] <= gpus_per_node else 2
+    return ONE_RUN[place_kind]
 
 
 def rest_share(parts: Cost) -> Floats:
@@ -67,17 +67,17 @@ def rest_share(parts: Cost) -> Floats:
 
 def axes(job: Job, cluster: Cluster, layout: Mapping[str, int | bool]) -> tuple[str, ...]:
     """What a published run has to have in common with a prediction to say something of it."""
-    kind = "16-bit" if job.dtype in ("bf16", "fp16") else job.dtype
+    precision = "16-bit" if job.dtype in ("bf16", "fp16") else job.dtype
     architecture = cluster.device.spec.architecture
-    found = [
+    names = [
         f"{_CHIPS}{architecture}",
-        f"{architecture} in {kind}",
+        f"{architecture} in {precision}",
         job.framework or "no framework named",
         _scale(cluster.gpus),
     ]
-    found += ["experts"] if job.model.experts else []
-    found += ["context parallelism"] if layout["cp"] > 1 else []
-    return tuple(found)
+    names += ["experts"] if job.model.experts else []
+    names += ["context parallelism"] if layout["cp"] > 1 else []
+    return tuple(names)
 
 
 def new_axes(job: Job, cluster: Cluster, layout: Mapping[str, int | bool]) -> tuple[str, ...]:
@@ -106,5 +106,5 @@ def calibrated(without: str = "") -> frozenset[str]:
 
 
 def _scale(gpus: int) -> str:
-    most = next((count for count in SCALES if gpus <= count), None)
-    return f"up to {most:,} GPUs" if most else f"more than {SCALES[-1]:,} GPUs"
+    scale = next((count for count in SCALES if gpus <= count), None)
+    return f"up to {scale:,} GPUs" if scale else f"more than {SCALES[-1]:,} GPUs"

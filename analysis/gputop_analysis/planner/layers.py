@@ -124,7 +124,7 @@ def head(job: Job, device: Device, layouts: Layouts) -> Piece:
     padded = VOCABULARY_MULTIPLE * np.ceil(job.model.vocab / (VOCABULARY_MULTIPLE * layouts.tp))
     wide = job.but(dtype=attention_dtype(job))
     forward, data, weight = _three(
-        wide, device, tokens, job.model.hidden + 0.0 * tokens, padded, 1.0
+        wide, device, tokens, inputs=job.model.hidden + 0.0 * tokens, outputs=padded, batch=1.0
     )
     rate = device.bytes_per_s * device.efficiency.memory_share
     logits = tokens * padded
@@ -194,18 +194,26 @@ def _product(
         rows = 8 * np.ceil(
             mean / 8
         )  # the mean of many counts, of which some are aligned and some are not
-        forward, data, weight = _three(job, device, rows, inputs, outputs, batch)
+        forward, data, weight = _three(
+            job, device, rows, inputs=inputs, outputs=outputs, batch=batch
+        )
         weight = weight * np.where(batch > 1, GROUPED_WEIGHT_SLOWDOWN, 1.0)
         return (
             forward,
             data,
             weight * np.where((mean < FEW_ROWS) & (mean % 8 != 0), FEW_ROWS_SLOWDOWN, 1.0),
         )
-    return _three(job, device, rows, inputs, outputs, batch)
+    return _three(job, device, rows, inputs=inputs, outputs=outputs, batch=batch)
 
 
 def _three(
-    job: Job, device: Device, rows: Floats, inputs: Floats, outputs: Floats, batch: Floats | float
+    job: Job,
+    device: Device,
+    rows: Floats,
+    *,
+    inputs: Floats,
+    outputs: Floats,
+    batch: Floats | float,
 ) -> tuple[Floats, Floats, Floats]:
     """The forward product and the two of the backward."""
     casts = (
@@ -214,14 +222,14 @@ def _three(
         / (device.bytes_per_s * device.efficiency.memory_share)
     )
     forward = (
-        gemm.seconds(device, rows, inputs, outputs, job.dtype, batch)
+        gemm.seconds(device, rows, inputs, outputs, job.dtype, batch=batch)
         + casts * batch * rows * inputs
     )
-    data = gemm.seconds(device, rows, outputs, inputs, job.dtype, batch)
+    data = gemm.seconds(device, rows, outputs, inputs, job.dtype, batch=batch)
     fused = job.habits.fused_accumulation
     written = 2.0 * job.habits.gradient_bytes if fused else 2.0
     weight = (
-        gemm.seconds(device, inputs, rows, outputs, job.dtype, batch, written)
+        gemm.seconds(device, inputs, rows, outputs, job.dtype, batch=batch, output_bytes=written)
         + casts * batch * rows * outputs
     )
     if not fused:
@@ -240,12 +248,12 @@ def _elementwise_bytes(job: Job, layouts: Layouts, tokens: Floats, moe: bool) ->
     model = job.model
     extra = 1.0 if job.habits.fused_elementwise else 2.0
     rows = tokens / np.where(layouts.sequence_parallel, layouts.tp, 1)
-    whole = (8 + 14 * extra) * rows * model.hidden
+    activation_bytes = (8 + 14 * extra) * rows * model.hidden
     width, _ = attention_dims(model)
     rotary = 8 * extra * tokens * model.heads * width / layouts.tp
     ffn = model.top_k * (model.moe_ffn or model.ffn) + model.shared_ffn if moe else model.ffn
     activation = (6 if model.gated_mlp else 4) * extra * tokens * ffn / layouts.tp
-    return whole + rotary + activation + _permutation_bytes(job, layouts, tokens) * moe
+    return activation_bytes + rotary + activation + _permutation_bytes(job, layouts, tokens) * moe
 
 
 def _permutation_bytes(job: Job, layouts: Layouts, tokens: Floats) -> Floats:

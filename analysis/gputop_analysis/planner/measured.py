@@ -47,16 +47,18 @@ def from_csv(text: str, name: str = "runs.csv") -> Calibration:
         if case.ran and case.step_s:
             cases.append(case)
     if not cases:
-        said = reasons[0] if reasons else f"no row; it needs the columns {COLUMNS}"
-        raise ValueError(f"{name}: nothing to calibrate by: {said}")
-    said = answers(cases)
-    found = calibrate([one.parts for one in said], [case.step_s for case in cases])
-    held = [
-        (one.allocated_gib, case.peak_gib)
-        for one, case in zip(said, cases, strict=True)
+        predicted = reasons[0] if reasons else f"no row; it needs the columns {COLUMNS}"
+        raise ValueError(f"{name}: nothing to calibrate by: {predicted}")
+    predicted = answers(cases)
+    calibrated = calibrate([answer.parts for answer in predicted], [case.step_s for case in cases])
+    pairs = [
+        (answer.allocated_gib, case.peak_gib)
+        for answer, case in zip(predicted, cases, strict=True)
         if case.peak_gib
     ]
-    return with_memory(found, [told for told, _ in held], [peak for _, peak in held])
+    return with_memory(
+        calibrated, [predicted_gib for predicted_gib, _ in pairs], [peak for _, peak in pairs]
+    )
 
 
 def job_of_setup(setup: Setup) -> Job:
@@ -112,21 +114,25 @@ def measured_run(view: RunView) -> MeasuredRun | None:
     gpus = [
         info.name for host in view.record.hosts.values() for info in host.state.gpus if info.ours
     ]
-    steady = [one for one in view.per_rank.values() if one.steady.any()]
-    steps = sum(int(one.n_steps[one.steady].sum()) for one in steady)
+    steady = [rank_series for rank_series in view.per_rank.values() if rank_series.steady.any()]
+    steps = sum(int(rank_series.n_steps[rank_series.steady].sum()) for rank_series in steady)
     if setup is None or not gpus or steps < ENOUGH_STEPS:
         return None
-    step_s = sum(float(one.steady_rows["wall_ns"].sum()) for one in steady) / steps / 1e9
-    splits = [split_of(view, one.rank) for one in steady]
-    whole = sum(one.wall for one in splits) or 1
-    held = measured_memory(view)
+    step_s = (
+        sum(float(rank_series.steady_rows["wall_ns"].sum()) for rank_series in steady) / steps / 1e9
+    )
+    splits = [split_of(view, rank_series.rank) for rank_series in steady]
+    total_wall = sum(rank_series.wall for rank_series in splits) or 1
+    peaks = measured_memory(view)
     return MeasuredRun(
         setup,
         gpus[0],
         step_s,
-        input_s=step_s * sum(one.data + one.h2d for one in splits) / whole,
-        communication_s=step_s * sum(one.comm for one in splits) / whole,
-        allocated_bytes=float(held.allocated) if held else 0.0,
+        input_s=step_s
+        * sum(rank_series.data + rank_series.h2d for rank_series in splits)
+        / total_wall,
+        communication_s=step_s * sum(rank_series.comm for rank_series in splits) / total_wall,
+        allocated_bytes=float(peaks.allocated) if peaks else 0.0,
     )
 
 
@@ -145,11 +151,13 @@ def from_run(run: MeasuredRun, gpus_per_node: int = 0) -> Calibration:
         raise ValueError("a run without a measured step says nothing")
     hardware = cluster(run.gpu, run.setup.parallel.world, gpus_per_node)
     job, layouts = job_of_setup(run.setup), layout_of_setup(run.setup)
-    found = by_phases(
+    calibrated = by_phases(
         cost(job, hardware, layouts), max(run.step_s - run.input_s, 1e-9), run.communication_s
     )
     samples = job.global_batch / run.setup.parallel.dp
-    found = replace(found, input_s_per_sample=run.input_s / samples)
+    calibrated = replace(calibrated, input_s_per_sample=run.input_s / samples)
     if not run.allocated_bytes:
-        return found
-    return with_memory(found, memory.allocated_bytes(job, layouts).tolist(), [run.allocated_bytes])
+        return calibrated
+    return with_memory(
+        calibrated, memory.allocated_bytes(job, layouts).tolist(), [run.allocated_bytes]
+    )

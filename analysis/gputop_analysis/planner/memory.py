@@ -50,20 +50,20 @@ def sizes(job: Job, layouts: Layouts, factor: float = 1.0) -> Sizes:
     """As ``gputop estimate`` has them by its formula; ``factor`` is measured over
     estimated memory.
     """
-    found = np.zeros((3, len(layouts)))
+    sizes_ = np.zeros((3, len(layouts)))
     apart = layouts.sequence_parallel | (
         layouts.tp == 1
     )  # nothing is split over one rank: one kind less to ask for
     zeros = layouts.zero + ((layouts.zero == 3) & (layouts.pp > 1))  # of FSDP2 in a pipeline
     kinds = (zeros * len(RECOMPUTES) + layouts.recompute) * 2 + apart
-    for kind in np.unique(kinds).tolist():
-        mine = np.flatnonzero(kinds == kind)
-        zero, recompute = divmod(kind // 2, len(RECOMPUTES))
-        setup = _setup(job, zero, RECOMPUTES[recompute], sequence_parallel=bool(kind % 2))
-        found[:, mine] = _of_kind(job, setup, layouts.take(mine))
-    allocated, plenty, least = found * factor
+    for setup_kind in np.unique(kinds).tolist():
+        indices = np.flatnonzero(kinds == setup_kind)
+        zero, recompute = divmod(setup_kind // 2, len(RECOMPUTES))
+        setup = _setup(job, zero, RECOMPUTES[recompute], sequence_parallel=bool(setup_kind % 2))
+        sizes_[:, indices] = _of_kind(job, setup, layouts.take(indices))
+    allocated, plenty, least_reserved = sizes_ * factor
     besides = CONTEXT + _nccl(layouts)
-    return Sizes(allocated, plenty + besides, least + besides)
+    return Sizes(allocated, plenty + besides, least_reserved + besides)
 
 
 def _nccl(layouts: Layouts) -> Floats:
@@ -72,8 +72,8 @@ def _nccl(layouts: Layouts) -> Floats:
     """
     names = ("dp", "tp", "pp", "cp", "ep", "replicas")
     groups = sum((getattr(layouts, name) > 1).astype(int) for name in names)
-    held = np.minimum(NCCL_FIRST + NCCL_NEXT * (groups - 1), NCCL_MOST)
-    return np.where(groups > 0, held, 0)
+    buffers = np.minimum(NCCL_FIRST + NCCL_NEXT * (groups - 1), NCCL_MOST)
+    return np.where(groups > 0, buffers, 0)
 
 
 def reserved_bytes(allocated: Floats) -> Floats:
@@ -91,8 +91,8 @@ def _of_kind(job: Job, setup: Setup, layouts: Layouts) -> Floats:
         counts["stage_layers"] = np.maximum(
             np.stack(balanced_ends(job.model.layers, counts["pp"], _head(job))), 1
         )
-    found = np.broadcast_arrays(*peak_sizes(setup, pipeline_stage=ends, **counts))
-    return np.stack([size.max(axis=0) for size in found])
+    sizes = np.broadcast_arrays(*peak_sizes(setup, pipeline_stage=ends, **counts))
+    return np.stack([size.max(axis=0) for size in sizes])
 
 
 def _head(job: Job) -> float:

@@ -15,10 +15,10 @@ def front(*costs: Floats) -> Bools:
     """
     points = np.stack([np.asarray(cost, float) for cost in costs], axis=1)
     unique, where = np.unique(points, axis=0, return_inverse=True)
-    kept = np.ones(len(unique), dtype=bool)
+    unbeaten = np.ones(len(unique), dtype=bool)
     for i, point in enumerate(unique):
-        if kept[i]:
+        if unbeaten[i]:
             beaten = np.all(unique >= point, axis=1)
             beaten[i] = False
-            kept &= ~beaten
-    return kept[where.ravel()]
+            unbeaten &= ~beaten
+    return unbeaten[where.ravel()]

@@ -12,6 +12,7 @@ def bubble_seconds(
     vpp: Ints,
     everyone: Floats | float,
     slowest: Floats | float,
+    *,
     weight_gradient: Floats | float,
     zero_bubble: Bools | bool = False,
     micro: Floats | float = np.inf,
@@ -26,9 +27,9 @@ def bubble_seconds(
     gradients, (p - 1)(tF + tB - tW), at 1F1B's peak memory (Qi et al. 2023, arXiv:2401.10241, table
     2).
     """
-    others = np.maximum(everyone - slowest, 0.0)
+    other_stages = np.maximum(everyone - slowest, 0.0)
     filled = np.where(zero_bubble, np.minimum(pp - 1, micro) * weight_gradient, 0.0)
-    return np.maximum(others - filled, 0.0) / vpp
+    return np.maximum(other_stages - filled, 0.0) / vpp
 
 
 def slowest_stage(
@@ -41,14 +42,14 @@ def slowest_stage(
     (``parallelism.split.chunk_layers``); where a framework balances, it has as many fewer as the head is worth.
     """
     if not balanced:
-        most = np.minimum(vpp * np.ceil(layers / (pp * vpp)), layers)
-        last = np.where(most * pp > layers, most - 1, most)
-        with_head = (pp == 1) | (last + head_in_layers >= most)
-        return np.where(with_head, last, most), with_head * 1.0
-    most = np.minimum(np.ceil((layers + np.floor(head_in_layers)) / pp), layers)
-    last = np.maximum(layers - (pp - 1) * most, 0)
-    with_head = (pp == 1) | (last + head_in_layers >= most)
-    return np.where(with_head, last, most), with_head * 1.0
+        largest = np.minimum(vpp * np.ceil(layers / (pp * vpp)), layers)
+        last = np.where(largest * pp > layers, largest - 1, largest)
+        with_head = (pp == 1) | (last + head_in_layers >= largest)
+        return np.where(with_head, last, largest), with_head * 1.0
+    largest = np.minimum(np.ceil((layers + np.floor(head_in_layers)) / pp), layers)
+    last = np.maximum(layers - (pp - 1) * largest, 0)
+    with_head = (pp == 1) | (last + head_in_layers >= largest)
+    return np.where(with_head, last, largest), with_head * 1.0
 
 
 def balanced_ends(layers: int, pp: Ints, head_in_layers: float) -> tuple[Floats, Floats]:

@@ -59,9 +59,9 @@ def applied(hardware: Cluster, probed: Probed) -> Cluster:
             shares[name] = min(getattr(chip.efficiency, name) * ratio, MOST_SHARE)
     if probed.memory_gbs:
         shares["memory_share"] = min(probed.memory_gbs * 1e9 / chip.bytes_per_s, 1.0)
-    found = hardware.but(device=replace(chip, efficiency=replace(chip.efficiency, **shares)))
+    applied_ = hardware.but(device=replace(chip, efficiency=replace(chip.efficiency, **shares)))
     if not probed.all_reduce_gbs:
-        return found
+        return applied_
     rate = probed.all_reduce_gbs * 1e9
     gather = hardware.gather_bytes_per_s * rate / hardware.link_bytes_per_s
-    return found.but(link_bytes_per_s=rate, gather_bytes_per_s=gather)
+    return applied_.but(link_bytes_per_s=rate, gather_bytes_per_s=gather)

@@ -27,9 +27,9 @@ class Product:
 
     def per_rank(self, tp: Floats) -> tuple[Floats, Floats]:
         """Inputs and outputs on one of ``tp`` ranks."""
-        one = tp * 0 + 1.0
-        inputs = self.inputs / tp if self.split == "inputs" else self.inputs * one
-        outputs = self.outputs / tp if self.split == "outputs" else self.outputs * one
+        ones = tp * 0 + 1.0
+        inputs = self.inputs / tp if self.split == "inputs" else self.inputs * ones
+        outputs = self.outputs / tp if self.split == "outputs" else self.outputs * ones
         return inputs, outputs
 
     @property
@@ -41,27 +41,27 @@ def products(shape: ModelShape, moe: bool) -> tuple[Product, ...]:
     """Of one layer; products of the same input (q, k, v; gate, up) are one, as fused kernels run
     them.
     """
-    found: dict[tuple[str, int], Product] = {}
+    products_: dict[tuple[str, int], Product] = {}
     alone: list[Product] = []
     for linear in linears(shape, moe):
         split = _split(shape, linear)
-        if split == "outputs" and (key := (linear.part, linear.inputs)) in found:
-            other = found[key]
-            found[key] = Product(
+        if split == "outputs" and (key := (linear.part, linear.inputs)) in products_:
+            other = products_[key]
+            products_[key] = Product(
                 other.inputs, other.outputs + linear.outputs, split, linear.part, linear.copies
             )
         elif split == "outputs":
-            found[linear.part, linear.inputs] = Product(
+            products_[linear.part, linear.inputs] = Product(
                 linear.inputs, linear.outputs, split, linear.part, linear.copies
             )
         else:
             alone.append(Product(linear.inputs, linear.outputs, split, linear.part, linear.copies))
-    return (*found.values(), *alone)
+    return (*products_.values(), *alone)
 
 
 def _split(shape: ModelShape, linear: Linear) -> str:
-    kind = traits(shape.family)
-    if linear.name in (kind.out, kind.down, "o_proj"):
+    family = traits(shape.family)
+    if linear.name in (family.out, family.down, "o_proj"):
         return "inputs"
     return "" if linear.name in ("q_a_proj", "kv_a_proj_with_mqa") else "outputs"
 

@@ -51,6 +51,7 @@ def best(
     job: Job,
     wanted: Wanted,
     gpus: int,
+    *,
     limits: Limits | None = None,
     objective: str = "throughput",
     calibration: Calibration | None = None,
@@ -63,23 +64,23 @@ def best(
         LookupError: no GPU of that name.
     """
     hardware = wanted.cluster(gpus)
-    found = plan(job, hardware, limits, objective, calibration)
-    if not len(found.order):
-        nearest = tuple(choice(found, int(i), wanted.usd_per_gpu_hour) for i in found.nearest)
-        least, usable = nearest[0].reserved_gib, hardware.device.usable_bytes / 2**30
-        said = f"the leanest split needs {least:.1f} GiB of {usable:.1f} GiB"
-        raise NothingFits(f"nothing fits on {gpus} x {hardware.device.name}: {said}", nearest)
-    return found
+    solved = plan(job, hardware, limits, objective, calibration)
+    if not len(solved.order):
+        nearest = tuple(choice(solved, int(i), wanted.usd_per_gpu_hour) for i in solved.nearest)
+        least_gib, usable = nearest[0].reserved_gib, hardware.device.usable_bytes / 2**30
+        reason = f"the leanest split needs {least_gib:.1f} GiB of {usable:.1f} GiB"
+        raise NothingFits(f"nothing fits on {gpus} x {hardware.device.name}: {reason}", nearest)
+    return solved
 
 
 def counts_up_to(most: int, per_node: int) -> list[int]:
     """Powers of two below a node, then whole nodes by powers of two, and ``most`` itself."""
-    found, count = [], 1
+    counts, count = [], 1
     while count <= most:
-        found.append(count)
+        counts.append(count)
         count *= 2
-    whole = [n for n in found if n < per_node or n % per_node == 0]
-    return sorted({*whole, most})
+    whole_nodes = [n for n in counts if n < per_node or n % per_node == 0]
+    return sorted({*whole_nodes, most})
 
 
 def fewest(
@@ -97,7 +98,7 @@ def fewest(
     last: ValueError | None = None
     for gpus in counts_up_to(most, cluster(wanted.gpu, most).gpus_per_node):
         try:
-            return best(job, wanted, gpus, limits, calibration=calibration)
+            return best(job, wanted, gpus, limits=limits, calibration=calibration)
         except ValueError as error:
             last = error
     raise last or NothingFits(f"nothing fits on {most} GPUs")
@@ -107,6 +108,7 @@ def within(
     job: Job,
     wanted: Wanted,
     usd_per_hour: float,
+    *,
     most: int,
     limits: Limits | None = None,
     calibration: Calibration | None = None,
@@ -131,7 +133,7 @@ def within(
     plans, last = [], None
     for gpus in counts_up_to(able, cluster(wanted.gpu, able).gpus_per_node):
         try:
-            plans.append(best(job, wanted, gpus, limits, calibration=calibration))
+            plans.append(best(job, wanted, gpus, limits=limits, calibration=calibration))
         except ValueError as error:
             last = error
     if not plans:
@@ -146,15 +148,15 @@ def would_fit(job: Job, wanted: Wanted, gpus: int, limits: Limits | None = None)
     from gputop_analysis.catalog import gpu as spec_of
     from gputop_analysis.catalog import gpus as all_gpus
 
-    found = []
+    changes = []
     counts = [
         n for n in counts_up_to(MOST_GPUS, cluster(wanted.gpu, gpus).gpus_per_node) if n > gpus
     ]
     if (more := next((n for n in counts if _fits(job, wanted, n, limits)), None)) is not None:
-        found.append(f"{more} x {wanted.gpu}")
-    own = spec_of(wanted.gpu)
+        changes.append(f"{more} x {wanted.gpu}")
+    spec = spec_of(wanted.gpu)
     larger = sorted(
-        (g for g in all_gpus() if g.usable_gib > own.usable_gib and g.vendor == own.vendor),
+        (g for g in all_gpus() if g.usable_gib > spec.usable_gib and g.vendor == spec.vendor),
         key=lambda g: g.usable_gib,
     )
     if (
@@ -163,19 +165,23 @@ def would_fit(job: Job, wanted: Wanted, gpus: int, limits: Limits | None = None)
             None,
         )
     ) is not None:
-        found.append(f"{gpus} x {other.name}")
+        changes.append(f"{gpus} x {other.name}")
     leaner = (
         ("adapters only (--lora)", job.but(trainable_share=0.01)),
         ("--optimizer adamw-8bit", job.but(optimizer="adamw-8bit")),
     )
-    found += [text for text, one in leaner if one != job and _fits(one, wanted, gpus, limits)]
-    return found[:3]
+    changes += [
+        text
+        for text, leaner_job in leaner
+        if leaner_job != job and _fits(leaner_job, wanted, gpus, limits)
+    ]
+    return changes[:3]
 
 
 def _fits(job: Job, wanted: Wanted, gpus: int, limits: Limits | None) -> bool:
     batch = max(job.global_batch, gpus)
     try:
-        best(job.but(global_batch=batch // gpus * gpus or gpus), wanted, gpus, limits)
+        best(job.but(global_batch=batch // gpus * gpus or gpus), wanted, gpus, limits=limits)
     except (ValueError, LookupError):
         return False
     return True

@@ -29,10 +29,10 @@ _RECOMPUTE = {
 
 def layouts_of(row: Row, job: Job, cluster: Cluster) -> Layouts:
     """Those whose world is the cluster; none if the row's degrees contradict its GPUs."""
-    found = list(_choices(row, job, cluster))
-    if not found:
+    choices = list(_choices(row, job, cluster))
+    if not choices:
         return Layouts.of(tp=[])
-    return Layouts.of(**{key: [choice[key] for choice in found] for key in found[0]})
+    return Layouts.of(**{key: [choice[key] for choice in choices] for key in choices[0]})
 
 
 def _choices(row: Row, job: Job, cluster: Cluster) -> Iterator[Choice]:
@@ -97,14 +97,14 @@ def _replicas(row: Row, cluster: Cluster, ranks: int) -> int:
     a mesh.
     """
     text = f"{row.get('framework', '')} {row.get('notes', '')} {row.get('zero', '')}".lower()
-    told = re.search(r"dp_replicate\D{1,10}(\d+)", text)
+    match = re.search(r"dp_replicate\D{1,10}(\d+)", text)
     shards = re.search(r"\bfsdp\s*=\s*(\d+)", text)
-    if shards and not told:
+    if shards and not match:
         copies = ranks // int(shards[1])
         return copies if copies and ranks % copies == 0 and _zero(row) == 3 else 1
-    if not told and not re.search(r"hsdp|hybrid[ _-]?shard", text):
+    if not match and not re.search(r"hsdp|hybrid[ _-]?shard", text):
         return 1
-    copies = int(told[1]) if told else cluster.gpus // cluster.gpus_per_node
+    copies = int(match[1]) if match else cluster.gpus // cluster.gpus_per_node
     return copies if _zero(row) == 3 and copies and ranks % copies == 0 and ranks > copies else 1
 
 

@@ -26,14 +26,14 @@ def shape_of(row: Row) -> ModelShape:
 
     Raises LookupError if neither says enough.
     """
-    known = _by_name(row.get("model", ""))
-    if not _int(row, "hidden") and known is None:
+    named = _by_name(row.get("model", ""))
+    if not _int(row, "hidden") and named is None:
         raise LookupError("neither the model's dimensions nor a name that the catalog knows")
-    if not _int(row, "hidden") and known is not None:
-        return replace(known, layers=_int(row, "layers") or known.layers)
+    if not _int(row, "hidden") and named is not None:
+        return replace(named, layers=_int(row, "layers") or named.layers)
     hidden = _int(row, "hidden")
     heads = _int(row, "heads") or (
-        known.heads if known and known.hidden == hidden else _heads_of(hidden)
+        named.heads if named and named.hidden == hidden else _heads_of(hidden)
     )
     shape = ModelShape(
         name=row.get("model", ""),
@@ -44,7 +44,7 @@ def shape_of(row: Row) -> ModelShape:
         ffn=_int(row, "ffn") or 4 * hidden,
         vocab=_int(row, "vocab") or 50257,
     )
-    shape = replace(shape, **_experts(row, known))
+    shape = replace(shape, **_experts(row, named))
     shape = _like_params(shape, _number(row.get("params")), row)
     if not shape.layers:
         raise LookupError("no number of layers")
@@ -56,42 +56,47 @@ def framework_of(row: Row) -> Framework:
     and A100 are of the time before Megatron-Core, unless they say otherwise.
     """
     text = row.get("framework") or ""
-    found = of_text(text)
+    framework = of_text(text)
     gpu = find_gpu(row.get("gpu_model", ""))
     old = gpu is not None and gpu.chip in ("v100", "p100", "a100")
-    if old and found is not None and found.name in OF_MEGATRON and "core" not in text.lower():
-        return replace(named("megatron==early"), recipe=found.recipe)
-    return found or named("megatron")
+    if (
+        old
+        and framework is not None
+        and framework.name in OF_MEGATRON
+        and "core" not in text.lower()
+    ):
+        return replace(named("megatron==early"), recipe=framework.recipe)
+    return framework or named("megatron")
 
 
 def habits_of(row: Row, dtype: str) -> Habits:
     """What the named framework does (data/frameworks.csv), and what the notes say of this run."""
     framework = framework_of(row)
     text, notes = (row.get("framework") or "").lower(), (row.get("notes") or "").lower()
-    found = framework.habits
+    habits = framework.habits
     if framework.release == "early":
         halves = dtype == "fp16" and (row.get("zero") or "0") == "0"
         staged = "deepspeed" not in text
         return replace(
-            found,
+            habits,
             gradient_bytes=2 if halves else 4,
             split_pipeline_messages=staged,
             fused_accumulation=staged,
         )
     if framework.name == "nanotron":
-        return found
-    said = {
-        "overlap_gradients": "overlaps disabled" not in notes and found.overlap_gradients,
-        "fused_elementwise": found.fused_elementwise or "compile" in notes,
-        "overlap_expert_parallel": found.overlap_expert_parallel
+        return habits
+    overlaps = {
+        "overlap_gradients": "overlaps disabled" not in notes and habits.overlap_gradients,
+        "fused_elementwise": habits.fused_elementwise or "compile" in notes,
+        "overlap_expert_parallel": habits.overlap_expert_parallel
         or bool(re.search(r"dualpipe|moe_a2a_overlap|overlap_moe", f"{text} {notes}")),
-        "overlap_tensor_parallel": found.overlap_tensor_parallel
+        "overlap_tensor_parallel": habits.overlap_tensor_parallel
         or bool(re.search(r"tp-comm-overlap on|async[ -]?tp", notes)),
         "fused_loss": bool(re.search(r"ce fusion|fused ce|liger", notes)),
-        "dispatcher": _dispatcher(notes) or found.dispatcher,
-        "cuda_graphs": _graphs(notes) or found.cuda_graphs,
+        "dispatcher": _dispatcher(notes) or habits.dispatcher,
+        "cuda_graphs": _graphs(notes) or habits.cuda_graphs,
     }
-    return replace(found, **said)
+    return replace(habits, **overlaps)
 
 
 def _dispatcher(notes: str) -> str:
@@ -127,21 +132,21 @@ def _experts(row: Row, known: ModelShape | None) -> dict[str, Any]:
     if not _int(row, "n_experts"):
         return {}
     notes = row.get("notes", "")
-    found: dict[str, Any] = {"experts": _int(row, "n_experts"), "top_k": _int(row, "top_k") or 1}
+    fields: dict[str, Any] = {"experts": _int(row, "n_experts"), "top_k": _int(row, "top_k") or 1}
     base = known or ModelShape(name="")
-    found["moe_ffn"] = (
+    fields["moe_ffn"] = (
         _in_notes(notes, r"moe_ffn (\d+)")
         or _int(row, "moe_ffn")
         or base.moe_ffn
         or _int(row, "ffn")
     )
-    found["shared_ffn"] = _in_notes(notes, r"shared ffn (\d+)") or base.shared_ffn
-    found["shared_experts"] = 0 if found["shared_ffn"] else base.shared_experts
-    found["first_dense_layers"] = _in_notes(notes, r"(\d+) dense") or base.first_dense_layers
+    fields["shared_ffn"] = _in_notes(notes, r"shared ffn (\d+)") or base.shared_ffn
+    fields["shared_experts"] = 0 if fields["shared_ffn"] else base.shared_experts
+    fields["first_dense_layers"] = _in_notes(notes, r"(\d+) dense") or base.first_dense_layers
     if latent := _MLA.search(notes):
         names = ("mla_q_rank", "mla_kv_rank", "mla_nope_dim", "mla_rope_dim", "mla_v_dim")
-        return found | dict(zip(names, map(int, latent.groups()), strict=True))
-    return found | {
+        return fields | dict(zip(names, map(int, latent.groups()), strict=True))
+    return fields | {
         key: getattr(base, key) for key in ModelShape.__dataclass_fields__ if key.startswith("mla_")
     }
 
@@ -159,18 +164,18 @@ def _like_params(shape: ModelShape, count: float, row: Row) -> ModelShape:
     if not count:
         return variants[0]
     if not shape.layers:
-        variants = [replace(one, layers=_layers_for(one, count)) for one in variants]
-    return min(variants, key=lambda one: abs(sum(params(one).values()) - count))
+        variants = [replace(variant, layers=_layers_for(variant, count)) for variant in variants]
+    return min(variants, key=lambda variant: abs(sum(params(variant).values()) - count))
 
 
 def _layers_for(shape: ModelShape, count: float) -> int:
-    one, two = (sum(params(replace(shape, layers=n)).values()) for n in (1, 2))
-    return max(round((count - one) / (two - one)) + 1, 1)
+    one_layer, two = (sum(params(replace(shape, layers=n)).values()) for n in (1, 2))
+    return max(round((count - one_layer) / (two - one_layer)) + 1, 1)
 
 
 def _in_notes(notes: str, pattern: str) -> int:
-    found = re.search(pattern, notes)
-    return int(found[1]) if found else 0
+    match = re.search(pattern, notes)
+    return int(match[1]) if match else 0
 
 
 def _int(row: Row, key: str) -> int:

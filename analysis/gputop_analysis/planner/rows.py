@@ -60,14 +60,14 @@ def read(row: Row) -> Case:
     if wrong := next((key for key in DEGREES if _is_wrong(row, key)), ""):
         raise Unreadable(f"{wrong} is no count: {row[wrong]!r}")
     ran = (row.get("status") or "ok").strip().lower() in ("ok", "success", "completed", "")
-    job, place = job_of(row), cluster_of(row)
-    step = step_seconds(row, job, place.gpus)
+    job, cluster = job_of(row), cluster_of(row)
+    step = step_seconds(row, job, cluster.gpus)
     if ran and not step and not number(row, "peak_mem_gib"):
         raise Unreadable("neither step time nor tokens/s (FLOP conventions differ by source)")
-    layouts = layouts_of(row, job, place)
+    layouts = layouts_of(row, job, cluster)
     if not len(layouts):
         raise Unreadable("tp x pp x cp x dp is not the number of GPUs")
-    return Case(row, job, place, layouts, step, number(row, "peak_mem_gib"), ran)
+    return Case(row, job, cluster, layouts, step, number(row, "peak_mem_gib"), ran)
 
 
 def job_of(row: Row) -> Job:
@@ -113,12 +113,12 @@ _DTYPES = (
 def dtype_of(row: Row) -> str:
     """Of the products; bf16 where nothing is said. Raises Unreadable for another kind of number."""
     text = f"{row.get('dtype', '')} {row.get('precision', '')}".strip().lower()
-    found = next(
-        (kind for words, kind in _DTYPES if re.search(words, text)), "" if text else "bf16"
+    matched = next(
+        (dtype for words, dtype in _DTYPES if re.search(words, text)), "" if text else "bf16"
     )
-    if not found:
+    if not matched:
         raise Unreadable(f"precision {text!r} is not predicted: fp4, fp8, bf16, fp16 and fp32 are")
-    return found
+    return matched
 
 
 def cluster_of(row: Row) -> Cluster:

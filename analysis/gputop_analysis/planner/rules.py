@@ -33,8 +33,8 @@ def broken(job: Job, layouts: Layouts, gpus: int) -> list[tuple[Rule, str]]:
 
 def nearest_reasons(job: Job, layouts: Layouts, gpus: int) -> list[str]:
     """Why the configuration that breaks the fewest rules is not allowed; empty where one is."""
-    kept = _kept(job, layouts, gpus)
-    nearest = int(np.argmax(kept.sum(axis=0)))
+    fitting = _kept(job, layouts, gpus)
+    nearest = int(np.argmax(fitting.sum(axis=0)))
     return [why for _, why in broken(job, layouts.take([nearest]), gpus)]
 
 

@@ -56,12 +56,12 @@ class Plan:
         """Indices of those that fit and that no other beats in both step time and memory, fastest
         first.
         """
-        mine = (
+        indices = (
             self.order[front(self.seconds[self.order], self.allocated_bytes[self.order])]
             if len(self.order)
             else self.order
         )
-        return mine[np.argsort(self.seconds[mine], kind="stable")]
+        return indices[np.argsort(self.seconds[indices], kind="stable")]
 
     @property
     def pick(self) -> int:
@@ -80,8 +80,8 @@ class Plan:
         layout = self.layouts.row(index)
         if self.calibration.rows:
             return intervals.after_one_run(layout, self.cluster.gpus_per_node)
-        rest = float(intervals.rest_share(self.parts.take([index]))[0])
-        return intervals.uncalibrated(rest, self.never_calibrated(index))
+        rest_share = float(intervals.rest_share(self.parts.take([index]))[0])
+        return intervals.uncalibrated(rest_share, self.never_calibrated(index))
 
     def never_calibrated(self, index: int) -> tuple[str, ...]:
         """What of a configuration no published run was like, in words; it widens the interval.
@@ -132,14 +132,14 @@ def plan(
     calibration = calibration or Calibration()
     parts = calibration.with_input(cost(job, cluster, layouts), job.global_batch / layouts.dp)
     seconds = calibration.seconds(parts)
-    held = memory.sizes(job, layouts, calibration.memory_factor)
-    allocated, usable = held.allocated, cluster.device.usable_bytes
-    fits, tight = held.least <= usable, held.device > (1 - memory.HEADROOM) * usable
+    sizes = memory.sizes(job, layouts, calibration.memory_factor)
+    allocated, usable = sizes.allocated, cluster.device.usable_bytes
+    fits, tight = sizes.least <= usable, sizes.device > (1 - memory.HEADROOM) * usable
     ranked = np.flatnonzero(fits)
     charged = preference.with_tight_dearer(seconds, tight)
     key = allocated if objective == "memory" else charged
     order = ranked[np.lexsort((allocated[ranked], key[ranked]))]
-    device = np.where(fits, np.minimum(held.device, usable), held.least)
+    device = np.where(fits, np.minimum(sizes.device, usable), sizes.least)
     return Plan(
         job=job,
         cluster=cluster,
@@ -172,15 +172,15 @@ def scaling(
     """Best tokens/s per GPU by number of GPUs, for the same global batch; counts where nothing fits
     are left out.
     """
-    found = {}
+    by_count = {}
     for gpus in counts:
         try:
-            one = plan(job, cluster.but(gpus=gpus), limits)
+            solved = plan(job, cluster.but(gpus=gpus), limits)
         except ValueError:
             continue
-        if len(one.order):
-            found[gpus] = float(one.tokens_per_s_per_gpu[one.pick])
-    return found
+        if len(solved.order):
+            by_count[gpus] = float(solved.tokens_per_s_per_gpu[solved.pick])
+    return by_count
 
 
 def model_flops(job: Job) -> float:

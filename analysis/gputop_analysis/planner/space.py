@@ -40,23 +40,23 @@ class Limits:
 def configurations(job: Job, cluster: Cluster, limits: Limits | None = None) -> Layouts:
     """Every configuration within ``limits`` that keeps the rules; may be empty."""
     limits = limits or Limits()
-    found = _grid(job, cluster, limits)
-    found = _with_world(found, cluster.gpus)
-    return found.take(allowed(job, found, cluster.gpus))
+    grid = _grid(job, cluster, limits)
+    grid = _with_world(grid, cluster.gpus)
+    return grid.take(allowed(job, grid, cluster.gpus))
 
 
 def in_the_way(job: Job, cluster: Cluster, limits: Limits | None = None) -> str:
     """Where nothing keeps the rules: those that the nearest configuration breaks, in words."""
     limits = limits or Limits()
-    found = _with_world(_grid(job, cluster, limits), cluster.gpus)
-    if not len(found):
+    grid = _with_world(_grid(job, cluster, limits), cluster.gpus)
+    if not len(grid):
         copies = limits.replicas and 3 not in limits.zero
         return (
             "copies (HSDP) need ZeRO-3"
             if copies
             else "tp x pp x cp has to divide the number of GPUs"
         )
-    return "; ".join(nearest_reasons(job, found, cluster.gpus))
+    return "; ".join(nearest_reasons(job, grid, cluster.gpus))
 
 
 def _grid(job: Job, cluster: Cluster, limits: Limits) -> Layouts:
@@ -77,7 +77,7 @@ def _grid(job: Job, cluster: Cluster, limits: Limits) -> Layouts:
     )
     degrees = _mesh({"tp": tp, "pp": pp, "cp": cp, "ep": ep})
     usable = _possible(degrees, gpus)
-    rest = {
+    mesh = {
         "vpp": vpp,
         "micro_batch": micro,
         "zero": limits.zero,
@@ -86,12 +86,12 @@ def _grid(job: Job, cluster: Cluster, limits: Limits) -> Layouts:
         "zero_bubble": limits.zero_bubble,
     }
     sharded = job.recipe == "torchtitan" or (limits.zero == (3,) and bool(limits.pp))
-    staged = rest if sharded else _without_fsdp(rest)
-    found = []
-    for stages, kinds in ((degrees["pp"] == 1, _whole(rest, limits)), (degrees["pp"] > 1, staged)):
-        mine = {name: values[usable & stages] for name, values in degrees.items()}
-        found.append(_crossed(mine, _mesh(kinds)))
-    values = {name: np.concatenate([one[name] for one in found]) for name in found[0]}
+    staged = mesh if sharded else _without_fsdp(mesh)
+    grids = []
+    for stages, kinds in ((degrees["pp"] == 1, _whole(mesh, limits)), (degrees["pp"] > 1, staged)):
+        usable_values = {name: values[usable & stages] for name, values in degrees.items()}
+        grids.append(_crossed(usable_values, _mesh(kinds)))
+    values = {name: np.concatenate([grid[name] for grid in grids]) for name in grids[0]}
     values["sequence_parallel"] = values["tp"] > 1
     tried = (values["replicas"] == 1) | (values["zero"] == 3)
     tried &= _stages_tried(job, values, limits)

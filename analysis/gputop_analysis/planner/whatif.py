@@ -57,15 +57,15 @@ class Change:
 
     def to_json(self) -> dict[str, Any]:
         """Stable names with units."""
-        known = not self.rule
+        is_possible = not self.rule
         return {
             "kind": self.kind,
             "change": self.name,
-            "step_time_s": self.step_s if known else None,
-            "step_time_change_pct": self.step_pct if known else None,
-            "device_total_gib": self.device_total_gib if known else None,
-            "memory_change_gib": self.device_total_gib - self.before_gib if known else None,
-            "fits": self.fits if known else None,
+            "step_time_s": self.step_s if is_possible else None,
+            "step_time_change_pct": self.step_pct if is_possible else None,
+            "device_total_gib": self.device_total_gib if is_possible else None,
+            "memory_change_gib": self.device_total_gib - self.before_gib if is_possible else None,
+            "fits": self.fits if is_possible else None,
             "parts_change_s": self.parts_s,
             "breaks_rule": self.rule or None,
         }
@@ -102,20 +102,27 @@ def what_if(plan: Plan, index: int) -> tuple[Change, ...]:
 
 def changes(subject: Subject) -> tuple[Change, ...]:
     """The same for a configuration without a plan around it."""
-    now = _Try("", "", subject.job, subject.layout)
-    tries = [one for each in _ALL for one in each(subject, subject.layout)]
-    rules = [broken(one.job, Layouts.of(**one.layout), subject.cluster.gpus) for one in tries]
+    unchanged = _Try("", "", subject.job, subject.layout)
+    tries = [
+        attempt
+        for family_of_changes in _ALL
+        for attempt in family_of_changes(subject, subject.layout)
+    ]
+    rules = [
+        broken(attempt.job, Layouts.of(**attempt.layout), subject.cluster.gpus) for attempt in tries
+    ]
     before, *able = _figures(
-        subject, [now, *(one for one, rule in zip(tries, rules, strict=True) if not rule)]
+        subject,
+        [unchanged, *(attempt for attempt, rule in zip(tries, rules, strict=True) if not rule)],
     )
     after = iter(able)
-    found = [
-        _barred(subject, one, before, rule[0][1])
+    changes_ = [
+        _barred(subject, attempt, before, rule[0][1])
         if rule
-        else _change(subject, one, before, next(after))
-        for one, rule in zip(tries, rules, strict=True)
+        else _change(subject, attempt, before, next(after))
+        for attempt, rule in zip(tries, rules, strict=True)
     ]
-    return tuple(sorted(found, key=lambda one: KINDS.index(one.kind)))
+    return tuple(sorted(changes_, key=lambda attempt: KINDS.index(attempt.kind)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,24 +138,24 @@ def _figures(subject: Subject, tries: list[_Try]) -> list[_Figures]:
     """Of each; those that train the same are predicted together, as a prediction takes as long for
     ten as for one.
     """
-    found: dict[int, _Figures] = {}
-    for job in dict.fromkeys(one.job for one in tries):
-        mine = [i for i, one in enumerate(tries) if one.job == job]
+    figures: dict[int, _Figures] = {}
+    for job in dict.fromkeys(attempt.job for attempt in tries):
+        indices = [i for i, attempt in enumerate(tries) if attempt.job == job]
         layouts = Layouts.of(
-            **{name: [tries[i].layout[name] for i in mine] for name in subject.layout}
+            **{name: [tries[i].layout[name] for i in indices] for name in subject.layout}
         )
-        found |= zip(mine, _of_job(subject, job, layouts), strict=True)
-    return [found[i] for i in range(len(tries))]
+        figures |= zip(indices, _of_job(subject, job, layouts), strict=True)
+    return [figures[i] for i in range(len(tries))]
 
 
 def _of_job(subject: Subject, job: Job, layouts: Layouts) -> Iterator[_Figures]:
     by = subject.calibration
     parts = by.with_input(cost(job, subject.cluster, layouts), job.global_batch / layouts.dp)
     seconds = by.seconds(parts)
-    held = memory.sizes(job, layouts, by.memory_factor).device
+    device_bytes = memory.sizes(job, layouts, by.memory_factor).device
     scale = seconds / parts.seconds
     columns = {name: (getattr(parts, name) * scale).tolist() for name in PARTS}
-    for i, (step_s, size) in enumerate(zip(seconds.tolist(), held.tolist(), strict=True)):
+    for i, (step_s, size) in enumerate(zip(seconds.tolist(), device_bytes.tolist(), strict=True)):
         yield _Figures(step_s, {name: columns[name][i] for name in PARTS}, size)
 
 
@@ -181,9 +188,9 @@ def _now(subject: Subject, before: _Figures) -> tuple[float, float]:
 
 def _precision(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
     job, chip = on.job, on.cluster.device
-    for dtype, said in (("bf16", "bf16 products"), ("fp8", "FP8 products")):
+    for dtype, label in (("bf16", "bf16 products"), ("fp8", "FP8 products")):
         if dtype != job.dtype and chip.spec.dense_flops.get(dtype):
-            yield _Try("precision", said, job.but(dtype=dtype), row)
+            yield _Try("precision", label, job.but(dtype=dtype), row)
     if job.habits.gradient_bytes == 4:
         yield _Try(
             "precision", "gradients kept and reduced in bf16", job.but(gradient_bytes=2), row
@@ -191,10 +198,10 @@ def _precision(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
 
 
 def _checkpointing(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
-    for kind, name in enumerate(RECOMPUTES):
-        if kind != row["recompute"]:
-            said = f"{name} recomputation" if kind else "no recomputation"
-            yield _Try("checkpointing", said, on.job, {**row, "recompute": kind})
+    for recompute, name in enumerate(RECOMPUTES):
+        if recompute != row["recompute"]:
+            label = f"{name} recomputation" if recompute else "no recomputation"
+            yield _Try("checkpointing", label, on.job, {**row, "recompute": recompute})
 
 
 def _optimizer(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
@@ -207,12 +214,12 @@ def _communication(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
     habits = on.job.habits
     if row["dp"] * row["cp"] > 1 and row["zero"] < 3:
         off = habits.overlap_gradients
-        said = (
+        label = (
             "gradient reduction after the backward"
             if off
             else "gradient reduction behind the backward"
         )
-        yield _Try("communication", said, on.job.but(overlap_gradients=not off), row)
+        yield _Try("communication", label, on.job.but(overlap_gradients=not off), row)
     if row["tp"] > 1 and not habits.overlap_tensor_parallel:
         yield _Try(
             "communication",
@@ -221,24 +228,27 @@ def _communication(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
             row,
         )
     if row["ep"] > 1 and not habits.overlap_expert_parallel:
-        said = "all-to-all of experts overlapped"
-        yield _Try("communication", said, on.job.but(overlap_expert_parallel=True), row)
+        label = "all-to-all of experts overlapped"
+        yield _Try("communication", label, on.job.but(overlap_expert_parallel=True), row)
     if row["tp"] > 1:
         other = not row["sequence_parallel"]
-        said = "with sequence parallelism" if other else "without sequence parallelism"
-        yield _Try("communication", said, on.job, {**row, "sequence_parallel": other})
+        label = "with sequence parallelism" if other else "without sequence parallelism"
+        yield _Try("communication", label, on.job, {**row, "sequence_parallel": other})
 
 
 def _kernels(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
     habits, job = on.job.habits, on.job
-    for name, said in (
+    for name, label in (
         ("fused_elementwise", "bias, dropout and activation"),
         ("fused_accumulation", "gradient accumulation"),
         ("fused_loss", "cross-entropy"),
     ):
-        now = getattr(habits, name)
+        is_fused = getattr(habits, name)
         yield _Try(
-            "kernels", f"{'unfused' if now else 'fused'} {said}", job.but(**{name: not now}), row
+            "kernels",
+            f"{'unfused' if is_fused else 'fused'} {label}",
+            job.but(**{name: not is_fused}),
+            row,
         )
     if habits.attention != "eager":
         yield _Try("kernels", "eager attention", job.but(attention="eager"), row)
@@ -259,8 +269,8 @@ def _schedule(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
             on.job,
             {**row, "vpp": n},
         )
-    said = "without zero-bubble" if row["zero_bubble"] else "zero-bubble (ZB-H1)"
-    yield _Try("schedule", said, on.job, {**row, "zero_bubble": not row["zero_bubble"]})
+    label = "without zero-bubble" if row["zero_bubble"] else "zero-bubble (ZB-H1)"
+    yield _Try("schedule", label, on.job, {**row, "zero_bubble": not row["zero_bubble"]})
 
 
 def _sharding(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
@@ -281,9 +291,9 @@ def _sharding(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
 
 
 def _batch(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
-    most = on.job.global_batch // int(row["dp"])
+    largest_batch = on.job.global_batch // int(row["dp"])
     for size in (row["micro_batch"] * 2, row["micro_batch"] // 2):
-        if 1 <= size <= most and most % size == 0:
+        if 1 <= size <= largest_batch and largest_batch % size == 0:
             yield _Try("batch", f"micro-batch {size}", on.job, {**row, "micro_batch": size})
 
 

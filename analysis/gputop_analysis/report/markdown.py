@@ -92,8 +92,8 @@ def _numbers(report: Report) -> Iterator[str]:
     yield f"- steps: {done(s)}, {size(s)}, {duration(s.duration_s)}"
     yield f"- speed: {speed(s)}"
     yield f"- step time: p50 {ms(s.step_time_p50_ms)} ms, p95 {ms(s.step_time_p95_ms)} ms"
-    if said := own_work(report.own_work):
-        yield f"- gputop: {said}"
+    if own_work_text := own_work(report.own_work):
+        yield f"- gputop: {own_work_text}"
 
 
 def _findings(report: Report) -> Iterator[str]:

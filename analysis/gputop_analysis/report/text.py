@@ -121,8 +121,8 @@ def _header(report: Report, width: int, colour: bool) -> Iterator[str]:
     yield from _startup(report, width)
     if s.own_cost is not None:
         yield f"{'gputop':<9} {s.own_cost.words}"
-    if said := own_work(report.own_work):
-        yield f"{'gputop':<9} {said}"
+    if own_work_text := own_work(report.own_work):
+        yield f"{'gputop':<9} {own_work_text}"
 
 
 def _damaged(report: Report, width: int) -> Iterator[str]:

@@ -126,7 +126,7 @@ def analyse(snapshot: Snapshot, device: int | None = None, capacity: int | None 
     return Memory(
         path=snapshot.path,
         device=chosen.device,
-        others=tuple(one.device for one in snapshot.devices if one is not chosen),
+        others=tuple(device_.device for device_ in snapshot.devices if device_ is not chosen),
         events=len(chosen.events),
         peak_allocated=course.allocated[peak],
         peak_reserved=max(course.reserved),
@@ -145,11 +145,13 @@ def analyse(snapshot: Snapshot, device: int | None = None, capacity: int | None 
 
 def _chosen(snapshot: Snapshot, device: int | None) -> DeviceSnapshot:
     if device is None:
-        return max(snapshot.devices, key=lambda one: sum(part.size for part in one.segments))
-    for one in snapshot.devices:
-        if one.device == device:
-            return one
-    there = ", ".join(str(one.device) for one in snapshot.devices)
+        return max(
+            snapshot.devices, key=lambda device_: sum(part.size for part in device_.segments)
+        )
+    for device_ in snapshot.devices:
+        if device_.device == device:
+            return device_
+    there = ", ".join(str(device_.device) for device_ in snapshot.devices)
     raise SnapshotError(f"{snapshot.path} has no GPU {device}, only {there}")
 
 

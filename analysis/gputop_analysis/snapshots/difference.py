@@ -19,13 +19,13 @@ class Change(NamedTuple):
 def changes(before: Memory, after: Memory) -> tuple[Change, ...]:
     """The lines that hold more or less, the largest change first."""
     first, second = _by_line(before.holders), _by_line(after.holders)
-    found = []
+    changes_ = []
     for key in first.keys() | second.keys():
         nothing = Holder(*key, bytes=0, blocks=0)
         old, new = first.get(key, nothing), second.get(key, nothing)
         if old != new:
-            found.append(Change(*key, new.bytes - old.bytes, new.blocks - old.blocks))
-    return tuple(sorted(found, key=lambda change: (-abs(change.bytes), change.site)))
+            changes_.append(Change(*key, new.bytes - old.bytes, new.blocks - old.blocks))
+    return tuple(sorted(changes_, key=lambda change: (-abs(change.bytes), change.site)))
 
 
 def _by_line(holders: tuple[Holder, ...]) -> dict[tuple[str, str], Holder]:

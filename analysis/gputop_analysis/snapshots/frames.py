@@ -128,11 +128,11 @@ def site(raw: Any) -> str:
             library = library or str(frame)
             continue
         in_backward = in_backward or _has(frame.name, _IN_BACKWARD)
-        found = _OPERATOR.search(frame.name)
-        if found:
-            operator = found[1] or found[2]
-        elif not kernel and (found := _KERNEL.search(frame.name)):
-            kernel = found[1]
+        match = _OPERATOR.search(frame.name)
+        if match:
+            operator = match[1] or match[2]
+        elif not kernel and (match := _KERNEL.search(frame.name)):
+            kernel = match[1]
     operator = operator or kernel
     if library:
         return library

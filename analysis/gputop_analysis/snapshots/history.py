@@ -61,7 +61,7 @@ class History:
         """(address, size) of what the driver had given after ``index`` events;
         neighbours merged.
         """
-        spans = _Spans([(one.address, one.size) for one in self.first_segments])
+        spans = _Spans([(segment.address, segment.size) for segment in self.first_segments])
         for event in self.events[:index]:
             if event.action in GIVEN:
                 spans.add(event.address, event.size)
@@ -76,7 +76,7 @@ def history(device: DeviceSnapshot) -> History:
     allocated = sum(block.requested for segment in first for block in segment.blocks)
     reserved = sum(segment.size for segment in first)
     live = {block.address: block.requested for segment in first for block in segment.blocks}
-    course, given = [allocated], [reserved]
+    course, reserved_course = [allocated], [reserved]
     for event in device.events:
         if event.action == "alloc":
             live[event.address] = event.size
@@ -88,8 +88,8 @@ def history(device: DeviceSnapshot) -> History:
         elif event.action in RETURNED:
             reserved -= event.size
         course.append(allocated)
-        given.append(reserved)
-    return History(device, first, tuple(course), tuple(given))
+        reserved_course.append(reserved)
+    return History(device, first, tuple(course), tuple(reserved_course))
 
 
 def _before(device: DeviceSnapshot) -> tuple[Segment, ...]:
@@ -127,18 +127,18 @@ def _segments(
     segments = []
     for address, size in spans:
         inside = order[bisect_left(order, address) : bisect_left(order, address + size)]
-        known = at_end.get(address)
-        is_small = known.small if known else small.get(address, size <= 2 << 20)
-        held = _sized([blocks[at] for at in inside], address + size, is_small)
+        segment_at_end = at_end.get(address)
+        is_small = segment_at_end.small if segment_at_end else small.get(address, size <= 2 << 20)
+        blocks_inside = _sized([blocks[at] for at in inside], address + size, is_small)
         segments.append(
             Segment(
                 address=address,
                 size=size,
-                stream=known.stream if known else streams.get(address, 0),
+                stream=segment_at_end.stream if segment_at_end else streams.get(address, 0),
                 small=is_small,
-                expandable=known.expandable if known else False,
-                pool=known.pool if known else _DEFAULT_POOL,
-                blocks=tuple(held),
+                expandable=segment_at_end.expandable if segment_at_end else False,
+                pool=segment_at_end.pool if segment_at_end else _DEFAULT_POOL,
+                blocks=tuple(blocks_inside),
             )
         )
     return segments

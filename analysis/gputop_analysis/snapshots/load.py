@@ -259,7 +259,11 @@ def _annotations(raw: Any) -> tuple[tuple[str, str, int], ...]:
     if not isinstance(raw, list):
         return ()
     return tuple(
-        (str(one.get("stage")), str(one.get("name")), _integer(one.get("time_us", 0)))
-        for one in raw
-        if isinstance(one, dict)
+        (
+            str(annotation.get("stage")),
+            str(annotation.get("name")),
+            _integer(annotation.get("time_us", 0)),
+        )
+        for annotation in raw
+        if isinstance(annotation, dict)
     )

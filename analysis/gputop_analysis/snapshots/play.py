@@ -143,19 +143,19 @@ class _Player:
         for segment in segments:
             at, size = self._place(segment.address), segment.size // UNIT
             blocks = [
-                (at + (held.address - segment.address) // UNIT, held.size // UNIT)
-                for held in segment.blocks
+                (at + (block.address - segment.address) // UNIT, block.size // UNIT)
+                for block in segment.blocks
             ]
             pool = allocator.place(at, size, segment.stream, segment.small, blocks)
-            for held, (start, units) in zip(segment.blocks, blocks, strict=True):
-                self._blocks[held.address] = Block(pool, start, units, held.requested)
+            for block, (start, units) in zip(segment.blocks, blocks, strict=True):
+                self._blocks[block.address] = Block(pool, start, units, block.requested)
 
     def ask_for(self, segments: tuple[Segment, ...]) -> None:
         """Ask for what was in use."""
         for segment in segments:
-            for held in segment.blocks:
-                block = self.allocator.malloc(held.requested, segment.stream)
-                self._blocks[held.address] = block
+            for block_ in segment.blocks:
+                block = self.allocator.malloc(block_.requested, segment.stream)
+                self._blocks[block_.address] = block
 
     def _place(self, address: int) -> int:
         """Where the model has a segment that lay at ``address``: in the same order, and never

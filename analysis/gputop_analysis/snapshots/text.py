@@ -40,17 +40,17 @@ def difference_text(before: Memory, after: Memory, width: int) -> str:
         f"  reserved peak  {size(before.peak_reserved)} to {size(after.peak_reserved)} "
         f"({_signed(reserved)})",
     ]
-    found = changes(before, after)
+    changes_ = changes(before, after)
     room = max(20, width - 46)
-    for change in found[:_SHOWN]:
+    for change in changes_[:_SHOWN]:
         name = cut_middle(change.site, room)
         lines.append(
             f"  {name:<{room}} {change.category:<16}{_signed(change.bytes):>12} "
             f"{change.blocks:>+8,}"
         )
-    if len(found) > _SHOWN:
-        lines.append(f"  and {len(found) - _SHOWN} more lines")
-    if not found:
+    if len(changes_) > _SHOWN:
+        lines.append(f"  and {len(changes_) - _SHOWN} more lines")
+    if not changes_:
         lines.append("  the same lines hold the same bytes at both peaks")
     return "\n".join(line[:width] for line in lines)
 
@@ -78,10 +78,10 @@ def size(count: int) -> str:
 
 def head(memory: Memory) -> Iterator[str]:
     """File, GPU, peaks."""
-    others = ""
+    other_devices = ""
     if memory.others:
-        others = f"; also GPU {', '.join(map(str, memory.others))} (--device)"
-    yield f"snapshot {memory.path}: GPU {memory.device}, {counted(memory.events, 'event')}{others}"
+        other_devices = f"; also GPU {', '.join(map(str, memory.others))} (--device)"
+    yield f"snapshot {memory.path}: GPU {memory.device}, {counted(memory.events, 'event')}{other_devices}"
     peak = f"allocated peak {size(memory.peak_allocated)}"
     if memory.moment:
         peak += f" in {memory.moment}"
@@ -125,8 +125,8 @@ def _holders(memory: Memory, width: int) -> Iterator[str]:
         name = cut_middle(holder.site, room - 1)
         yield f"  {name:<{room}}{holder.category:<18}{size(holder.bytes):>12}{holder.blocks:>9,}"
     if len(memory.holders) > _SHOWN:
-        rest = sum(holder.bytes for holder in memory.holders[_SHOWN:])
-        yield f"  and {len(memory.holders) - _SHOWN} more lines with {size(rest)}"
+        remaining_bytes = sum(holder.bytes for holder in memory.holders[_SHOWN:])
+        yield f"  and {len(memory.holders) - _SHOWN} more lines with {size(remaining_bytes)}"
 
 
 def _layers(memory: Memory, width: int) -> Iterator[str]:

@@ -51,21 +51,21 @@ class Graph:
 
 def graph(timeline: Timeline) -> Graph:
     """The dependencies of a timeline's operations."""
-    found = Graph({op: [] for op in timeline.starts})
+    graph_ = Graph({op: [] for op in timeline.starts})
     valid: dict[tuple[str, int], list[Op]] = {}
     for stage in range(timeline.stages):
         computations = _computations(timeline, stage)
-        found.chain(computations)
-        for kind in PEERS:
-            ops = timeline.of(kind, stage)
-            found.chain(ops)
-            valid[kind, stage] = _match(found, timeline, kind, stage, ops)
-        _first_backward(found, timeline, stage, computations)
+        graph_.chain(computations)
+        for peer_kind in PEERS:
+            ops = timeline.of(peer_kind, stage)
+            graph_.chain(ops)
+            valid[peer_kind, stage] = _match(graph_, timeline, peer_kind, stage, ops)
+        _first_backward(graph_, timeline, stage, computations)
         if timeline.dp > 1:
-            _shards(found, timeline, stage, computations)
-        _end_of_step(found, timeline, stage, computations)
-    _groups(found, timeline, valid)
-    return found
+            _shards(graph_, timeline, stage, computations)
+        _end_of_step(graph_, timeline, stage, computations)
+    _groups(graph_, timeline, valid)
+    return graph_
 
 
 def _computations(timeline: Timeline, stage: int) -> list[Op]:
@@ -105,7 +105,7 @@ def _match(found: Graph, timeline: Timeline, kind: str, stage: int, ops: list[Op
 
 
 def _chunks(timeline: Timeline) -> int:
-    return max(whole for _, whole in timeline.chunks.values()) + 1
+    return max(count for _, count in timeline.chunks.values()) + 1
 
 
 def _first_backward(found: Graph, timeline: Timeline, stage: int, computations: list[Op]) -> None:
@@ -113,8 +113,8 @@ def _first_backward(found: Graph, timeline: Timeline, stage: int, computations: 
     first = next((i for i, op in enumerate(computations) if op.kind == BACKWARD), 0)
     if first < 2:
         return
-    for kind in ("backward-recv", "backward-send"):
-        op = Op(kind, 0, stage)
+    for pass_kind in ("backward-recv", "backward-send"):
+        op = Op(pass_kind, 0, stage)
         if op in timeline.starts:
             found.after(op, computations[first - 2])
 
@@ -134,9 +134,11 @@ def _shards(found: Graph, timeline: Timeline, stage: int, computations: list[Op]
     done: set[int] = set()
     for reduce in reduces:
         chunk = timeline.chunks[reduce][0]
-        own = [o for o in computations if o.kind == BACKWARD and timeline.chunks[o][0] == chunk]
-        if own and chunk not in done:
-            found.after(reduce, own[-1])
+        own_operations = [
+            o for o in computations if o.kind == BACKWARD and timeline.chunks[o][0] == chunk
+        ]
+        if own_operations and chunk not in done:
+            found.after(reduce, own_operations[-1])
             done.add(chunk)
 
 
@@ -159,7 +161,7 @@ def _end_of_step(found: Graph, timeline: Timeline, stage: int, computations: lis
     kinds = [COLLECTOR, LAYERNORM]
     if stage in (0, timeline.stages - 1):
         kinds.append(EMBEDDING)
-    chain = [op for kind in kinds for op in timeline.of(kind, stage)]
+    chain = [op for op_kind in kinds for op in timeline.of(op_kind, stage)]
     if overlapping:
         chain += timeline.of(SEPARATE, stage)
     elif timeline.dp > 1:
@@ -175,12 +177,12 @@ def _end_of_step(found: Graph, timeline: Timeline, stage: int, computations: lis
 
 def _groups(found: Graph, timeline: Timeline, valid: dict[tuple[str, int], list[Op]]) -> None:
     grouped: set[Op] = set()
-    for (kind, stage), ops in valid.items():
-        if kind.endswith("recv"):
+    for (op_kind, stage), ops in valid.items():
+        if op_kind.endswith("recv"):
             continue
-        peer_kind, step = PEERS[kind]
-        others = valid.get((peer_kind, (stage + step) % timeline.stages), [])
-        for pair in zip(ops, others, strict=False):
+        peer_kind, step = PEERS[op_kind]
+        other_operations = valid.get((peer_kind, (stage + step) % timeline.stages), [])
+        for pair in zip(ops, other_operations, strict=False):
             found.groups.append(pair)
             grouped.update(pair)
     ends = {0, timeline.stages - 1}

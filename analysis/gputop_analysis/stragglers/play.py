@@ -43,7 +43,7 @@ class Player:
         nothing = np.zeros((self.timeline.dp, len(self.timeline.steps)))
         for unit in self._order:
             for op in unit:
-                earlier = [ends[one] for one in self._before[op]]
+                earlier = [ends[predecessor] for predecessor in self._before[op]]
                 starts[op] = np.maximum.reduce(earlier) if earlier else nothing
             ready = np.maximum.reduce([starts[op] for op in unit])
             if unit[0] in self._group and unit[0].kind in SYNCHRONISED:
@@ -63,7 +63,7 @@ class Player:
             if group is None:
                 durations[op] = timeline.ends[op] - start
                 continue
-            came = np.maximum.reduce([timeline.starts[one] for one in group])
+            came = np.maximum.reduce([timeline.starts[member] for member in group])
             if op.kind in SYNCHRONISED:
                 came = np.broadcast_to(came.max(axis=0), came.shape)
             transfer = timeline.ends[op] - came
@@ -74,23 +74,23 @@ class Player:
         """Groups and single operations, each after all that they wait for."""
         units = {op: self._group.get(op, (op,)) for op in graph.before}
         waiting = {
-            unit: {units[one] for op in unit for one in graph.before[op]} - {unit}
+            unit: {units[predecessor] for op in unit for predecessor in graph.before[op]} - {unit}
             for unit in units.values()
         }
         following: dict[tuple[Op, ...], list[tuple[Op, ...]]] = {unit: [] for unit in waiting}
         for unit, earlier in waiting.items():
-            for one in earlier:
-                following[one].append(unit)
-        left = {unit: len(earlier) for unit, earlier in waiting.items()}
-        ready = [unit for unit, count in left.items() if not count]
+            for predecessor in earlier:
+                following[predecessor].append(unit)
+        remaining = {unit: len(earlier) for unit, earlier in waiting.items()}
+        ready = [unit for unit, count in remaining.items() if not count]
         order = []
         while ready:
             unit = ready.pop()
             order.append(unit)
-            for one in following[unit]:
-                left[one] -= 1
-                if not left[one]:
-                    ready.append(one)
+            for predecessor in following[unit]:
+                remaining[predecessor] -= 1
+                if not remaining[predecessor]:
+                    ready.append(predecessor)
         if len(order) < len(waiting):
             raise ValueError("its operations wait for each other in a circle")
         return order

@@ -72,8 +72,8 @@ class Timeline:
         """Operations of a kind in a stage, by when they began in the first step of the first
         worker.
         """
-        found = [op for op in self.starts if op.kind == kind and op.stage == stage]
-        return sorted(found, key=lambda op: (self.starts[op][0, 0], op.number))
+        operations = [op for op in self.starts if op.kind == kind and op.stage == stage]
+        return sorted(operations, key=lambda op: (self.starts[op][0, 0], op.number))
 
 
 def load(path: str | os.PathLike[str]) -> Timeline:
@@ -137,28 +137,28 @@ def _timeline(path: str, rows: list[_Row]) -> Timeline:
     dp = max(row.dp for row in rows) + 1
     stages = max(row.stage for row in rows) + 1
     steps = sorted({row.step for row in rows})
-    place = {step: index for index, step in enumerate(steps)}
+    positions = {step: index for index, step in enumerate(steps)}
     ops = {row.op for row in rows}
     if len(ops) * dp * len(steps) > _CELLS_AT_MOST:
         raise TimelineError(f"{path} names more workers, steps and operations than are read")
     starts = {op: np.full((dp, len(steps)), np.nan) for op in ops}
     ends = {op: np.full((dp, len(steps)), np.nan) for op in ops}
     for row in rows:
-        starts[row.op][row.dp, place[row.step]] = row.start
-        ends[row.op][row.dp, place[row.step]] = row.start + row.duration
+        starts[row.op][row.dp, positions[row.step]] = row.start
+        ends[row.op][row.dp, positions[row.step]] = row.start + row.duration
     common = [op for op in ops if not np.isnan(starts[op]).all()]
-    whole = np.ones(len(steps), bool)
+    complete = np.ones(len(steps), bool)
     for op in common:
-        whole &= ~np.isnan(starts[op]).any(axis=0)
-    if not whole.any():
+        complete &= ~np.isnan(starts[op]).any(axis=0)
+    if not complete.any():
         raise TimelineError(f"{path} has no step in which every worker has every operation")
-    first = np.min([starts[op][:, whole].min(axis=0) for op in common], axis=0)
+    first = np.min([starts[op][:, complete].min(axis=0) for op in common], axis=0)
     return Timeline(
         path=path,
-        starts={op: starts[op][:, whole] - first for op in sorted(common)},
-        ends={op: ends[op][:, whole] - first for op in sorted(common)},
+        starts={op: starts[op][:, complete] - first for op in sorted(common)},
+        ends={op: ends[op][:, complete] - first for op in sorted(common)},
         chunks={row.op: row.chunk for row in rows},
-        steps=tuple(step for step, there in zip(steps, whole, strict=True) if there),
+        steps=tuple(step for step, there in zip(steps, complete, strict=True) if there),
         dp=dp,
         stages=stages,
         ranks={(row.dp, row.stage): row.rank for row in rows},

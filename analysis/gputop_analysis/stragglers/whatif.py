@@ -152,7 +152,7 @@ def _bubbles(player: Player, step_s: float) -> tuple[float, ...]:
     for op, seconds in player.durations.items():
         if op.kind not in COMMUNICATION:
             computed[op.stage] += float(seconds.mean())
-    return tuple(max(0.0, 1.0 - one / step_s) for one in computed)
+    return tuple(max(0.0, 1.0 - stage_s / step_s) for stage_s in computed)
 
 
 def _cause(slowdown: float, worker_share: float, last_share: float, stages: int) -> str:
@@ -173,10 +173,12 @@ def _ordinary(player: Player) -> dict[Op, Seconds]:
     for op, seconds in player.durations.items():
         kinds.setdefault(op.kind, []).append(seconds)
     middle = {}
-    for kind, parts in kinds.items():
+    for op_kind, parts in kinds.items():
         values = np.stack(parts)
-        middle[kind] = np.median(values) if kind in COMMUNICATION else values.mean()
-    return {op: np.full_like(one, middle[op.kind]) for op, one in player.durations.items()}
+        middle[op_kind] = np.median(values) if op_kind in COMMUNICATION else values.mean()
+    return {
+        op: np.full_like(durations, middle[op.kind]) for op, durations in player.durations.items()
+    }
 
 
 def _of_worker(timeline: Timeline, dp: int, stage: int) -> Callable[[Op], Seconds | bool]:

@@ -32,7 +32,9 @@ def adapters(shape: ModelShape, lora: Lora) -> int:
     """
     moe = moe_layers(shape)
     of_layer = {
-        kind: _adapter(linears(shape, kind), lora) for kind in (False, True) if _has(shape, kind)
+        is_moe: _adapter(linears(shape, is_moe), lora)
+        for is_moe in (False, True)
+        if _has(shape, is_moe)
     }
     return moe * of_layer.get(True, 0) + (shape.layers - moe) * of_layer.get(False, 0)
 
@@ -66,7 +68,7 @@ def targeted(linear: Linear, lora: Lora, peers: frozenset[str] = frozenset()) ->
     names = lora.targets
     if "all-linear" in names:
         return True
-    own = linear.name.rsplit(".", 1)[-1]
-    if own in names or linear.name in names:
+    name_ = linear.name.rsplit(".", 1)[-1]
+    if name_ in names or linear.name in names:
         return True
     return any(linear.role in ROLES.get(name, ()) for name in names if name not in peers)

@@ -46,11 +46,15 @@ def advised(estimate: Estimate, need: Need, gpu: str = "") -> Estimate:
         setup, need.reserved, by_profile=estimate.peak.tier != "formula" and has_profile(setup)
     )
     wanted = catalog.gpu(gpu) if gpu else smallest(setup, need)
-    most = None if wanted is None else _largest(estimate, need, reserved_of, wanted)
-    asked = list(changes(setup))
-    saving = levers(need.reserved, asked, [reserved_of(changed) for _, changed in asked])
+    largest_batch = None if wanted is None else _largest(estimate, need, reserved_of, wanted)
+    change_list = list(changes(setup))
+    saving = levers(
+        need.reserved, change_list, [reserved_of(changed) for _, changed in change_list]
+    )
     opened = tuple(_with_gpu(lever, estimate.fits) for lever in saving)
-    return replace(estimate, levers=opened, gpu=wanted.name if wanted else "", max_micro_batch=most)
+    return replace(
+        estimate, levers=opened, gpu=wanted.name if wanted else "", max_micro_batch=largest_batch
+    )
 
 
 def _like(setup: Setup, reserved: int, *, by_profile: bool) -> Callable[[Setup], int]:
@@ -93,9 +97,9 @@ def _largest(
 ) -> int:
     """The largest micro-batch that fits on a GPU."""
     room = wanted.usable_bytes - estimate.context - estimate.nccl
-    least = _least if estimate.peak.tier == "profile" else lambda _: 0
-    most = max_micro_batch(estimate.setup, reserved_of, room, least)
-    return max(most, estimate.setup.micro_batch) if need.within(room) else most
+    least_of = _least if estimate.peak.tier == "profile" else lambda _: 0
+    largest_batch = max_micro_batch(estimate.setup, reserved_of, room, least_of)
+    return max(largest_batch, estimate.setup.micro_batch) if need.within(room) else largest_batch
 
 
 def _least(setup: Setup) -> int:

@@ -101,9 +101,9 @@ class Allocator:
         at = self._best_fit(pool, size)
         if at is None:
             at = self._new(pool, size, small)
-        whole = pool.sizes[at]
-        least = 1 if small else self._large_least if size < self._oversize else NEVER
-        taken = pool.cut(at, whole, size, least)
+        block_size = pool.sizes[at]
+        min_remainder = 1 if small else self._large_least if size < self._oversize else NEVER
+        taken = pool.cut(at, block_size, size, min_remainder)
         self.allocated += taken
         self.requested += nbytes
         if self.allocated > self.peak_allocated:
@@ -213,12 +213,12 @@ class Allocator:
         if index == len(keys):
             return None
         key = keys[index]
-        found, at = key >> SHIFT, key & ADDRESS
-        if pool.unmapped and at + found in pool.unmapped:
+        block_size, at = key >> SHIFT, key & ADDRESS
+        if pool.unmapped and at + block_size in pool.unmapped:
             at = _not_at_the_edge(pool, index)
-        if size < self._oversize <= found:
+        if size < self._oversize <= block_size:
             return None
-        if size >= self._oversize and found >= size + self.conf.max_non_split_rounding // UNIT:
+        if size >= self._oversize and block_size >= size + self.conf.max_non_split_rounding // UNIT:
             return None
         return at
 
@@ -249,14 +249,14 @@ class Allocator:
             at, mapped = grow(pool, size, self.capacity - self.reserved)
             self.reserved += mapped
             return at
-        whole = self._segment_size(size, small)
-        if self.reserved + whole > self.capacity:
+        segment_size = self._segment_size(size, small)
+        if self.reserved + segment_size > self.capacity:
             return None
         at = self.next_address
-        self.next_address += whole + 1
-        self.reserved += whole
-        pool.segments[at] = whole
-        pool.add(at, whole)
+        self.next_address += segment_size + 1
+        self.reserved += segment_size
+        pool.segments[at] = segment_size
+        pool.add(at, segment_size)
         return at
 
     def _segment_size(self, size: int, small: bool) -> int:

@@ -84,16 +84,16 @@ class FreeBlocks:
         """Take a block of the free one at ``at``, which is split if ``least`` or more would be
         left; the size taken.
         """
-        left = size - wanted
-        if left < least:
+        remainder = size - wanted
+        if remainder < least:
             self.drop(at)
             return size
         del self.sizes[at]
         del self.keys[bisect_left(self.keys, size << SHIFT | at)]
-        rest = at + wanted
-        self.sizes[rest] = left
-        self.ends[at + size] = rest
-        insort(self.keys, left << SHIFT | rest)
+        remainder_at = at + wanted
+        self.sizes[remainder_at] = remainder
+        self.ends[at + size] = remainder_at
+        insort(self.keys, remainder << SHIFT | remainder_at)
         return wanted
 
     def whole(self) -> list[int]:

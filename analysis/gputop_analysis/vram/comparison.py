@@ -72,12 +72,12 @@ def compare(view: RunView) -> Comparison | None:
     Returns:
         None where the run tells no architecture, or its ranks hold no GPU memory.
     """
-    found = measured(view)
-    setup = setup_of(view) if found is not None else None
-    if found is None or setup is None:
+    measured_sizes = measured(view)
+    setup = setup_of(view) if measured_sizes is not None else None
+    if measured_sizes is None or setup is None:
         return None
     try:
         peak = solve(setup)
     except ValueError:
         return None
-    return Comparison(setup, peak.tier, peak.allocated, found)
+    return Comparison(setup, peak.tier, peak.allocated, measured_sizes)

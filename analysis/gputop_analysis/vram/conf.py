@@ -76,27 +76,27 @@ def parse(text: str) -> AllocatorConf:
         if name in _READERS:
             conf = _READERS[name](conf, name, value)
         elif name not in _IGNORED:
-            known = ", ".join(sorted(_READERS))
+            option_names = ", ".join(sorted(_READERS))
             raise ValueError(
-                f"the allocator has no option '{name}'; those that matter for memory: {known}"
+                f"the allocator has no option '{name}'; those that matter for memory: {option_names}"
             )
     return conf
 
 
 def _options(text: str) -> list[tuple[str, str]]:
     """(name, value) of each ``name:value``; commas inside brackets belong to the value."""
-    found, depth, part = [], 0, ""
+    options, depth, part = [], 0, ""
     for letter in text.replace(" ", "") + ",":
         depth += (letter == "[") - (letter == "]")
         if letter == "," and depth == 0:
             if part:
-                found.append(_pair(part))
+                options.append(_pair(part))
             part = ""
         else:
             part += letter
     if depth:
         raise ValueError(f"allocator options '{text}': a bracket is not closed")
-    return found
+    return options
 
 
 def _pair(part: str) -> tuple[str, str]:

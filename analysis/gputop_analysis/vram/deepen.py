@@ -99,12 +99,12 @@ def _repeated(log: EventLog, layers: int) -> EventLog:
 
 def _sections(log: EventLog, start: int, end: int, phase: str) -> list[Section]:
     """The sections of one phase."""
-    found = []
+    sections = []
     for layer, run in groupby(_tags(log, start, end, phase in _IN_TURN)):
         length = sum(1 for _ in run)
-        found.append(Section(start, start + length, layer))
+        sections.append(Section(start, start + length, layer))
         start += length
-    return found
+    return sections
 
 
 def _tags(log: EventLog, start: int, end: int, in_turn: bool) -> list[int]:
@@ -117,11 +117,11 @@ def _tags(log: EventLog, start: int, end: int, in_turn: bool) -> list[int]:
     tags: list[int] = []
     at_work = maker = -1
     for frees, run in groupby(log.events[start:end], lambda event: event < 0):
-        own = [log.layer[abs(event)] for event in run]
-        far = any(layer >= 0 and (maker < 0 or abs(layer - maker) > 1) for layer in own)
-        several = maker < 0 or len({layer for layer in own if layer >= 0}) > 1
+        layers_of_run = [log.layer[abs(event)] for event in run]
+        far = any(layer >= 0 and (maker < 0 or abs(layer - maker) > 1) for layer in layers_of_run)
+        several = maker < 0 or len({layer for layer in layers_of_run if layer >= 0}) > 1
         says = not (frees and in_turn) or (far and several)
-        for layer in own:
+        for layer in layers_of_run:
             at_work = layer if says and layer >= 0 else at_work
             maker = layer if not frees and layer >= 0 else maker
             tags.append(at_work)
@@ -153,11 +153,13 @@ def _postponed(
     ):
         if (above.layer, lower.layer, first.layer) != (UPPER, LOWER, FIRST):
             continue
-        own = events[lower.start : lower.end]
-        lone = _lone(log, own, events[above.start : above.end], owner)
+        own_events = events[lower.start : lower.end]
+        lone = _lone(log, own_events, events[above.start : above.end], owner)
         if lone:
             edge = lower.end - len(lone)
-            events[lower.start : lower.end] = [event for event in own if event not in lone] + lone
+            events[lower.start : lower.end] = [
+                event for event in own_events if event not in lone
+            ] + lone
             moved[at : at + 2] = lower._replace(end=edge), first._replace(start=edge)
     return log.played(events), moved
 
@@ -171,9 +173,9 @@ def _lone(log: EventLog, lower: list[int], upper: list[int], owner: list[int]) -
     alike = Counter((log.bytes[-event], log.operator[-event]) for event in frees(upper, LOWER))
     unmatched = []
     for event in frees(lower, FIRST):
-        kind = log.bytes[-event], log.operator[-event]
-        alike[kind] -= 1
-        unmatched += [event] if alike[kind] < 0 else []
+        storage_kind = log.bytes[-event], log.operator[-event]
+        alike[storage_kind] -= 1
+        unmatched += [event] if alike[storage_kind] < 0 else []
     shared = frees(lower, -1)
     return (shared if len(shared) != len(frees(upper, -1)) else []) + unmatched
 
@@ -182,38 +184,38 @@ def _ahead(log: EventLog, sections: list[Section], owner: list[int]) -> dict[int
     """For each storage of the last layer that the lower middle one frees on the way down, that of
     the upper middle one which the first layer frees likewise.
     """
-    found: dict[int, int] = {}
+    ahead: dict[int, int] = {}
     for lower, first in pairwise(sections):
         if (lower.layer, first.layer) != (LOWER, FIRST):
             continue
         of_last, of_upper = (
             [
                 -event
-                for event in log.events[one.start : one.end]
+                for event in log.events[section.start : section.end]
                 if event < 0 and owner[-event] == made_by
             ]
-            for one, made_by in ((lower, LAST), (first, UPPER))
+            for section, made_by in ((lower, LAST), (first, UPPER))
         )
         if [log.bytes[storage] for storage in of_last] == [
             log.bytes[storage] for storage in of_upper
         ]:
-            found.update(zip(of_last, of_upper, strict=True))
-    return found
+            ahead.update(zip(of_last, of_upper, strict=True))
+    return ahead
 
 
 def _twins(log: EventLog, owner: list[int]) -> list[int]:
     """For each storage of the lower middle layer its counterpart in the upper one; itself for all
     others.
     """
-    made: dict[int, list[tuple[int, int]]] = {LOWER: [], UPPER: []}
+    twins: dict[int, list[tuple[int, int]]] = {LOWER: [], UPPER: []}
     for phase, (start, end, _, _) in enumerate(spans(log, len(log.events))):
         for event in log.events[start:end]:
-            if event > 0 and owner[event] in made:
-                made[owner[event]].append((phase, event))
+            if event > 0 and owner[event] in twins:
+                twins[owner[event]].append((phase, event))
     twin = list(range(len(log.bytes)))
-    if len(made[LOWER]) != len(made[UPPER]):
+    if len(twins[LOWER]) != len(twins[UPPER]):
         raise ValueError(UNLIKE)
-    for (phase, lower), (other_phase, upper) in zip(made[LOWER], made[UPPER], strict=True):
+    for (phase, lower), (other_phase, upper) in zip(twins[LOWER], twins[UPPER], strict=True):
         if phase != other_phase or log.bytes[lower] != log.bytes[upper]:
             raise ValueError(UNLIKE)
         twin[lower] = upper
@@ -268,16 +270,16 @@ class _Deep:
         """A section that was traced, at its place."""
         depth = (0, LOWER, self.layers - 2, self.layers - 1)[max(section.layer, 0)]
         events = self.log.events[section.start : section.end]
-        made = [self.twin[event] for event in events if event > 0]
-        count, rise = len(self.layer), len(made) if section.layer == LOWER else -len(made)
-        for place, storage in enumerate(made, count):
+        allocated = [self.twin[event] for event in events if event > 0]
+        count, rise = len(self.layer), len(allocated) if section.layer == LOWER else -len(allocated)
+        for position, storage in enumerate(allocated, count):
             if section.layer not in (LOWER, UPPER):
-                self.at[storage] = place
+                self.at[storage] = position
             elif first_of_pair and not self.by[storage]:
-                self.at[storage], self.by[storage] = place - depth * rise, rise
-            elif place != self.at[storage] + depth * self.by[storage]:
+                self.at[storage], self.by[storage] = position - depth * rise, rise
+            elif position != self.at[storage] + depth * self.by[storage]:
                 raise ValueError(UNLIKE)
-        self.make(made, [depth])
+        self.make(allocated, [depth])
         for event in events:
             value, rises = self.line(event, section.layer)
             self.events.append(value + depth * rises)
@@ -285,23 +287,23 @@ class _Deep:
     def copies(self, before: Section, section: Section) -> None:
         """The layers between the two middle ones, made of both."""
         lower, upper = (before, section) if section.layer == UPPER else (section, before)
-        low, high = (self.log.events[one.start : one.end] for one in (lower, upper))
+        low, high = (self.log.events[section_.start : section_.end] for section_ in (lower, upper))
         if [event < 0 for event in low] != [event < 0 for event in high]:
             raise ValueError(UNLIKE)
         depths = range(LOWER + 1, self.layers - 2)[:: 1 if section.layer == UPPER else -1]
         self.make([self.twin[event] for event in low if event > 0], depths)
         events = []
-        for one, two in zip(low, high, strict=True):
-            of_middle = self.owner[abs(one)] in (LOWER, UPPER) or -one in self.ahead
-            value, rises = self.line(one, LOWER) if of_middle else self.line(two, UPPER)
+        for section_, two in zip(low, high, strict=True):
+            of_middle = self.owner[abs(section_)] in (LOWER, UPPER) or -section_ in self.ahead
+            value, rises = self.line(section_, LOWER) if of_middle else self.line(two, UPPER)
             start, step = value + depths[0] * rises, depths.step * rises
             places = (
                 range(start, start + step * len(depths), step)
                 if step
                 else repeat(start, len(depths))
             )
-            if -one in self.ahead:  # the highest copy frees what the last layer itself made
-                places = [-self.at[-one], *list(places)[1:]]
+            if -section_ in self.ahead:  # the highest copy frees what the last layer itself made
+                places = [-self.at[-section_], *list(places)[1:]]
             events.append(places)
         self.events += chain.from_iterable(zip(*events, strict=True))
 
@@ -311,7 +313,7 @@ class _Deep:
             column += list(map(getattr(self.log, name).__getitem__, made)) * len(depths)
         of_layer = [self.log.layer[storage] >= 0 for storage in made]
         for depth in depths:
-            self.layer += [depth if own else -1 for own in of_layer]
+            self.layer += [depth if is_layer else -1 for is_layer in of_layer]
 
     def line(self, event: int, at_work: int) -> tuple[int, int]:
         """An event in the section of a layer: what it would be at depth 0, and how much it rises

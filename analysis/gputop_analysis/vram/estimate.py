@@ -117,15 +117,15 @@ def calibrated(estimate: Estimate, records: Iterable[Mapping[str, Any]]) -> Esti
             ``run``; the newest last.
     """
     setup, peak = estimate.setup, estimate.peak
-    own = [one for one in records if one.get("tier") in (None, peak.tier)]
+    own_records = [record for record in records if record.get("tier") in (None, peak.tier)]
     name, trained = setup.model.name.lower(), kind(setup)
-    if known := _latest(own, name, trained):
-        ratio = float(known["ratio"])
-        allocated, reserved, what = round(peak.allocated * ratio), round(peak.reserved * ratio), ""
-    elif known := _latest(own, name, f"{trained} {LASTING_KIND}"):
-        ratio = float(known["ratio"])
-        more = round(sum(peak.breakdown.get(one, 0) for one in LASTING) * (ratio - 1))
-        allocated, reserved, what = (
+    if latest := _latest(own_records, name, trained):
+        ratio = float(latest["ratio"])
+        allocated, reserved, note_ = round(peak.allocated * ratio), round(peak.reserved * ratio), ""
+    elif latest := _latest(own_records, name, f"{trained} {LASTING_KIND}"):
+        ratio = float(latest["ratio"])
+        more = round(sum(peak.breakdown.get(record, 0) for record in LASTING) * (ratio - 1))
+        allocated, reserved, note_ = (
             peak.allocated + more,
             peak.reserved + more,
             " in " + ", ".join(LASTING),
@@ -137,14 +137,14 @@ def calibrated(estimate: Estimate, records: Iterable[Mapping[str, Any]]) -> Esti
         breakdown["measured_difference"] = allocated - peak.allocated
     scaled = replace(peak, allocated=allocated, reserved=reserved, breakdown=breakdown)
     note = (
-        f"calibrated by {_named(str(known.get('run') or ''))} of this model: "
-        f"{100 * (ratio - 1):+.1f} %{what}"
+        f"calibrated by {_named(str(latest.get('run') or ''))} of this model: "
+        f"{100 * (ratio - 1):+.1f} %{note_}"
     )
     return replace(estimate, peak=scaled, notes=(*estimate.notes, note))
 
 
 def _latest(records: list[Mapping[str, Any]], model: str, wanted: str) -> Mapping[str, Any] | None:
-    return next((one for one in reversed(records) if _of(one) == (model, wanted)), None)
+    return next((record for record in reversed(records) if _of(record) == (model, wanted)), None)
 
 
 def _named(run: str) -> str:

@@ -91,15 +91,15 @@ class EventLog:
 
     def held(self, by: str, count: int) -> dict[int, list[int]]:
         """The storages that are there after the first ``count`` events, by one of the columns."""
-        held = self.known.held
-        if (by, count) not in held:
-            if len(held) >= REMEMBERED:
-                held.clear()
-            column, found = getattr(self, by), {}
+        held_ = self.known.held
+        if (by, count) not in held_:
+            if len(held_) >= REMEMBERED:
+                held_.clear()
+            column, by_key = getattr(self, by), {}
             for storage in self.live(count):
-                found.setdefault(column[storage], []).append(storage)
-            held[by, count] = found
-        return held[by, count]
+                by_key.setdefault(column[storage], []).append(storage)
+            held_[by, count] = by_key
+        return held_[by, count]
 
     def played(self, events: list[int], **changes: Any) -> EventLog:
         """The same with other events."""
@@ -111,7 +111,7 @@ def kinds_of(log: EventLog) -> Kinds:
     if log.kinds is not None:
         return log.kinds
     pairs = list(zip(log.bytes, log.stream, strict=True))
-    number = {pair: kind for kind, pair in enumerate(dict.fromkeys(pairs))}
+    number = {pair: number_of_kind for number_of_kind, pair in enumerate(dict.fromkeys(pairs))}
     return Kinds(list(map(number.__getitem__, pairs)), *map(list, zip(*number, strict=True)))
 
 
@@ -142,10 +142,10 @@ def ordered(log: EventLog) -> EventLog:
     """
     events: list[int] = []
     for frees, run in groupby(log.events, lambda event: event < 0):
-        found = list(run)
-        if frees and len(found) >= MANY and len({log.layer[-event] for event in found}) >= MANY:
-            found.sort(reverse=True)
-        events += found
+        order = list(run)
+        if frees and len(order) >= MANY and len({log.layer[-event] for event in order}) >= MANY:
+            order.sort(reverse=True)
+        events += order
     return log.played(events)
 
 

@@ -84,9 +84,9 @@ def _candidate(pool: FreeBlocks, size: int) -> int:
 
 def _map(pool: FreeBlocks, hole: int, size: int) -> int:
     """Map the first ``size`` of a hole; the address of the free block that it becomes part of."""
-    left = pool.unmapped.pop(hole) - size
-    if left:
-        pool.unmapped[hole + size] = left
+    remaining = pool.unmapped.pop(hole) - size
+    if remaining:
+        pool.unmapped[hole + size] = remaining
     at, _ = pool.release(hole, size)
     return at
 

@@ -70,12 +70,12 @@ def rooms(setup: Setup) -> list[list[int]]:
     are ``NEAR``.
     """
     besides = overhead(setup)
-    found: list[list[int]] = []
+    rooms_: list[list[int]] = []
     for room in sorted({spec.usable_bytes - besides for spec in _gpus(setup)}):
-        if not found or room > NEAR * found[-1][0]:
-            found.append([])
-        found[-1].append(room)
-    return found
+        if not rooms_ or room > NEAR * rooms_[-1][0]:
+            rooms_.append([])
+        rooms_[-1].append(room)
+    return rooms_
 
 
 def fits(setup: Setup, need: Need) -> tuple[Fit, ...]:
@@ -83,11 +83,11 @@ def fits(setup: Setup, need: Need) -> tuple[Fit, ...]:
     besides = overhead(setup)
     specs = sorted(_gpus(setup), key=lambda spec: spec.usable_bytes)
     _settle(need, rooms(setup))
-    found = []
+    fits_ = []
     for spec in specs:
         room = spec.usable_bytes - besides
-        found.append(Fit(spec.name, spec.usable_bytes, need.within(room), room - need.reserved))
-    return tuple(found)
+        fits_.append(Fit(spec.name, spec.usable_bytes, need.within(room), room - need.reserved))
+    return tuple(fits_)
 
 
 def _settle(need: Need, upwards: list[list[int]]) -> None:

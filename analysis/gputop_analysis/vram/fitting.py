@@ -49,9 +49,9 @@ class Way:
         if offload == "none":
             return 0
         counts = params(setup.model)
-        whole = sum(counts.values())
-        trained = adapters(setup.model, setup.lora) if setup.lora else whole
-        return STATE_BYTES * trained + WEIGHT_BYTES * whole * (offload == "all")
+        total = sum(counts.values())
+        trained = adapters(setup.model, setup.lora) if setup.lora else total
+        return STATE_BYTES * trained + WEIGHT_BYTES * total * (offload == "all")
 
     @property
     def at_most(self) -> int:
@@ -89,9 +89,9 @@ def fit(setup: Setup, gpu: GpuSpec, gpus: int) -> Answer:
     Raises:
         ValueError: an impossible combination, with the rule.
     """
-    asked = _purpose(setup)
+    purpose_ = _purpose(setup)
     ways = []
-    for purpose in PURPOSES[PURPOSES.index(asked) :]:
+    for purpose in PURPOSES[PURPOSES.index(purpose_) :]:
         way = _mildest(_for(setup, purpose), purpose, gpu, gpus)
         if way is not None:
             ways.append(way)
@@ -187,9 +187,9 @@ def _spread(setup: Setup, gpus: int, sharding: str) -> Setup:
     """The setup over all GPUs; with ``sharding`` where it names none itself."""
     split = setup.parallel
     dp = max(gpus // (split.tp * split.pp * split.cp), 1)
-    own = split.sharding in _SHARDED
-    kind = split.sharding if own else (sharding or "ddp") if dp > 1 else "none"
-    return setup.but(dp=dp, sharding=kind if dp > 1 else "none")
+    is_sharded = split.sharding in _SHARDED
+    sharding_kind = split.sharding if is_sharded else (sharding or "ddp") if dp > 1 else "none"
+    return setup.but(dp=dp, sharding=sharding_kind if dp > 1 else "none")
 
 
 def _way(
@@ -197,13 +197,13 @@ def _way(
 ) -> Way | None:
     try:
         check(setup)
-        found = estimate(setup, None, gpu.usable_bytes, gpu=gpu.name, advice=False)
+        estimated = estimate(setup, None, gpu.usable_bytes, gpu=gpu.name, advice=False)
     except (ValueError, LookupError):
         return None
-    told = verdict(found, gpu.usable_bytes)
-    if told == YES and setup.parallel.offload != "none":
-        told = TIGHT
-    return Way(purpose, changes, gpu.name, gpus, found, told)
+    way_verdict = verdict(estimated, gpu.usable_bytes)
+    if way_verdict == YES and setup.parallel.offload != "none":
+        way_verdict = TIGHT
+    return Way(purpose, changes, gpu.name, gpus, estimated, way_verdict)
 
 
 def verdict(found: Estimate, capacity: int) -> str:
@@ -219,7 +219,7 @@ def _more(setup: Setup, way: Way, gpu: GpuSpec, gpus: int) -> Way | None:
     for count in COUNTS:
         if count <= gpus:
             continue
-        found = _mildest(wanted, way.purpose, gpu, count)
-        if found is not None and found.verdict != NO and not found.host_bytes:
-            return found
+        mildest = _mildest(wanted, way.purpose, gpu, count)
+        if mildest is not None and mildest.verdict != NO and not mildest.host_bytes:
+            return mildest
     return None

@@ -121,13 +121,13 @@ def shape_of_hello(hello: Hello) -> ModelShape | None:
     shape = catalog.shape_from_config(
         {_CONFIG[name]: config[name] for name in _CONFIG if name in config}
     )
-    known = next((one for one in catalog.models() if _is_same(one, shape)), None)
-    if known is not None:
-        return known
-    own = str(model.get("class") or "")
+    known_shape = next((shape_ for shape_ in catalog.models() if _is_same(shape_, shape)), None)
+    if known_shape is not None:
+        return known_shape
+    class_name = str(model.get("class") or "")
     name = str(
         config.get("name")
-        or ("" if own.startswith("Peft") else own)
+        or ("" if class_name.startswith("Peft") else class_name)
         or config.get("model_type")
         or "model"
     )
@@ -156,9 +156,9 @@ def _batch_sizes(hello: Hello) -> tuple[int, int, int, int] | None:
     tokens = tokens or next((s for s in shapes.values() if len(s) == 2), None)
     if tokens is None:
         return None
-    seen = [one for one in _entry(hello, "shapes").get("examples") or () if len(one) == 2]
+    sizes = [size_ for size_ in _entry(hello, "shapes").get("examples") or () if len(size_) == 2]
     micro_batch, seq = max(
-        [tuple(tokens), *(tuple(one) for one in seen)], key=lambda size: size[0] * size[1]
+        [tuple(tokens), *(tuple(size_) for size_ in sizes)], key=lambda size: size[0] * size[1]
     )
     pixels = next((s for key, s in shapes.items() if "pixel_values" in key and len(s) >= 4), None)
     if pixels is None:
@@ -182,23 +182,23 @@ def _quantized(model: Mapping[str, Any]) -> str:
 
 
 def _lora(model: Mapping[str, Any]) -> Lora | None:
-    found = _entry(model, "lora")
-    if not found:
+    lora = _entry(model, "lora")
+    if not lora:
         return None
-    dtype = _DTYPES.get(str(found.get("dtype")), "fp32")
+    dtype = _DTYPES.get(str(lora.get("dtype")), "fp32")
     return Lora(
-        int(found["rank"]),
-        tuple(found.get("targets") or ()),
+        int(lora["rank"]),
+        tuple(lora.get("targets") or ()),
         dtype,
-        float(found.get("dropout") or 0.0),
+        float(lora.get("dropout") or 0.0),
     )
 
 
 def _optimizer(optimizer: Mapping[str, Any]) -> str:
-    kind = str(optimizer.get("class") or "").lower()
-    if kind == "sgd":
+    optimizer_name = str(optimizer.get("class") or "").lower()
+    if optimizer_name == "sgd":
         return "sgd-momentum" if optimizer.get("momentum") else "sgd"
-    name = _OPTIMIZERS.get(kind, "adamw")
+    name = _OPTIMIZERS.get(optimizer_name, "adamw")
     if name != "adamw":
         return name
     return (
@@ -217,15 +217,15 @@ def _attention(config: Mapping[str, Any]) -> str:
 
 def _parallel(setup: Setup, hello: Hello, world: int) -> Setup:
     """With the degrees of parallelism that the ranks told."""
-    said = _entry(hello, "parallel")
-    mesh = _entry(said, "mesh")
+    parallel = _entry(hello, "parallel")
+    mesh = _entry(parallel, "mesh")
     degrees: dict[str, int] = dict(
         zip(mesh.get("names") or (), mesh.get("shape") or (), strict=False)
     )
     tp, cp, pp = (max(1, int(degrees.get(name, 1))) for name in ("tp", "cp", "pp"))
     layout = Split(dp=max(1, world // (tp * cp * pp)), tp=tp, cp=cp, pp=pp)
-    if "deepspeed" in said:
-        zero = _entry(said, "deepspeed")
+    if "deepspeed" in parallel:
+        zero = _entry(parallel, "deepspeed")
         offload = (
             "all"
             if zero.get("offload_param")
@@ -239,8 +239,8 @@ def _parallel(setup: Setup, hello: Hello, world: int) -> Setup:
         return replace(
             setup, parallel=layout, recipe="deepspeed", master_weights=setup.dtype != "fp32"
         )
-    if "fsdp" in said:
-        return replace(setup, parallel=_fsdp(layout, _entry(said, "fsdp"), degrees))
+    if "fsdp" in parallel:
+        return replace(setup, parallel=_fsdp(layout, _entry(parallel, "fsdp"), degrees))
     return replace(setup, parallel=replace(layout, sharding="ddp" if layout.dp > 1 else "none"))
 
 
@@ -261,5 +261,5 @@ def _fsdp(layout: Split, fsdp: Mapping[str, Any], degrees: Mapping[str, int]) ->
 
 
 def _entry(source: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found = source.get(name)
-    return found if isinstance(found, Mapping) else {}
+    entry = source.get(name)
+    return entry if isinstance(entry, Mapping) else {}

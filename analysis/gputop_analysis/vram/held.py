@@ -16,20 +16,20 @@ def most(log: EventLog) -> dict[str, int]:
     left alive.
     """
     live = dict.fromkeys(log.strings, 0)
-    found: dict[str, int] = dict.fromkeys(LASTING, 0)
+    by_category: dict[str, int] = dict.fromkeys(LASTING, 0)
     begins, ends = (_last(log, phase) for phase in ("forward", "backward"))
     before = 0
     for at, event in enumerate(log.events):
         if at == begins:
             before = _passing(live)
         elif at == ends:
-            found[KEPT] = max(_passing(live) - before, 0)
+            by_category[KEPT] = max(_passing(live) - before, 0)
         storage = abs(event)
         name = log.strings[log.category[storage]]
         live[name] += log.bytes[storage] if event > 0 else -log.bytes[storage]
         if name in LASTING:
-            found[name] = max(found[name], live[name])
-    return found
+            by_category[name] = max(by_category[name], live[name])
+    return by_category
 
 
 def _last(log: EventLog, phase: str) -> int:

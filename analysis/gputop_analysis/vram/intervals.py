@@ -58,14 +58,14 @@ def interval(setup: Setup, tier: str) -> tuple[float, float]:
     Where they were few, it is never narrower than ``LEAST``.
     """
     if tier == "formula":
-        found = spread(axes(setup))
-        return found.low, found.high
+        spread_ = spread(axes(setup))
+        return spread_.low, spread_.high
     rows = _table().get(tier, {})
     for name in (case(setup), kind(setup), "all"):
         low, high, count = rows.get(name, (0.0, 0.0, 0))
         if count >= ENOUGH:
-            least = 0.0 if count >= SURE else LEAST
-            return min(float(low), -least), max(float(high), least)
+            floor = 0.0 if count >= SURE else LEAST
+            return min(float(low), -floor), max(float(high), floor)
     return UNKNOWN
 
 

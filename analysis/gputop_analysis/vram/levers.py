@@ -40,8 +40,8 @@ def changes(setup: Setup) -> Iterator[tuple[str, Setup]]:
     """(name, changed setup) of every change that applies and leaves something that can
     be trained.
     """
-    for kind in (_activations, _states, _adapters, _sharding, _allocator):
-        for name, changed in kind(setup):
+    for group_changes in (_activations, _states, _adapters, _sharding, _allocator):
+        for name, changed in group_changes(setup):
             if _possible(changed):
                 yield name, changed
 
@@ -55,12 +55,12 @@ def levers(reserved: int, asked: Iterable[tuple[str, Setup]], others: Iterable[i
         others: the peak with each of them, by the same tier, in bytes.
     """
     answered = zip(asked, others, strict=True)
-    found = [
+    levers_ = [
         Lever(name, to, other, reserved - other)
         for (name, to), other in answered
         if reserved - other >= WORTH
     ]
-    return sorted(found, key=lambda lever: -lever.saves)
+    return sorted(levers_, key=lambda lever: -lever.saves)
 
 
 def _activations(setup: Setup) -> Iterator[tuple[str, Setup]]:

@@ -71,9 +71,9 @@ class OutOfMemory:
     @property
     def demand(self) -> float:
         """Bytes on the device with which this allocation would have gone through, at least."""
-        allocated, asked = self.sizes.get("allocated", 0.0), self.sizes.get("asked", 0.0)
+        allocated, asked_bytes = self.sizes.get("allocated", 0.0), self.sizes.get("asked", 0.0)
         foreign = max(self.sizes.get("total", 0.0) - self.sizes.get("free", 0.0) - allocated, 0.0)
-        return allocated + asked + foreign - self.sizes.get("idle", 0.0)
+        return allocated + asked_bytes + foreign - self.sizes.get("idle", 0.0)
 
     def where(self) -> str:
         """The layer and the phase in words."""
@@ -91,21 +91,21 @@ def sizes(message: str) -> dict[str, float]:
     """Bytes by name, as PyTorch's message of an out-of-memory error says them
     (c10/cuda/CUDACachingAllocator.cpp).
     """
-    found = {}
+    sizes_ = {}
     for name, pattern in _PATTERNS.items():
         match = re.search(pattern, message)
         if match:
-            found[name] = float(match.group(1)) * _UNITS.get(match.group(2).upper(), 1)
-    return found
+            sizes_[name] = float(match.group(1)) * _UNITS.get(match.group(2).upper(), 1)
+    return sizes_
 
 
 def explain(event: Event) -> OutOfMemory:
     """An ``exception`` event of such an error."""
-    said = sizes(str(event.get("message") or ""))
+    message_sizes = sizes(str(event.get("message") or ""))
     memory = event.get("memory") if isinstance(event.get("memory"), Mapping) else {}
     assert isinstance(memory, Mapping)
-    if memory.get("allocated_bytes") and "allocated" not in said:
-        said["allocated"] = float(memory["allocated_bytes"])
+    if memory.get("allocated_bytes") and "allocated" not in message_sizes:
+        message_sizes["allocated"] = float(memory["allocated_bytes"])
     step = event.get("step")
     return OutOfMemory(
         rank=event.get("rank"),
@@ -113,8 +113,8 @@ def explain(event: Event) -> OutOfMemory:
         phase=str(event.get("phase") or "?"),
         layer=str(event.get("module") or ""),
         layer_class=str(event.get("module_class") or ""),
-        sizes=said,
-        held=_held(memory, said.get("allocated", 0.0)),
+        sizes=message_sizes,
+        held=_held(memory, message_sizes.get("allocated", 0.0)),
     )
 
 
@@ -122,11 +122,13 @@ def _held(memory: Event, allocated: float) -> dict[str, int]:
     """By holder, the largest first; what is allocated beyond what was counted is activations and
     temporaries.
     """
-    found = {name: int(memory.get(key) or 0) for name, key in _HELD.items()}
+    held_bytes = {name: int(memory.get(key) or 0) for name, key in _HELD.items()}
     if allocated:
-        found[REST] = max(0, round(allocated) - sum(found.values()))
+        held_bytes[REST] = max(0, round(allocated) - sum(held_bytes.values()))
     return dict(
-        sorted(((name, size) for name, size in found.items() if size), key=lambda item: -item[1])
+        sorted(
+            ((name, size) for name, size in held_bytes.items() if size), key=lambda item: -item[1]
+        )
     )
 
 
@@ -165,7 +167,9 @@ def _nearest(setup: Setup, demand: float, total: float) -> tuple[Lever, Estimate
 
 def _least(levers: Iterable[Lever], wanted: float) -> Lever | None:
     return min(
-        (one for one in levers if one.saves >= wanted), key=lambda one: one.saves, default=None
+        (lever for lever in levers if lever.saves >= wanted),
+        key=lambda lever: lever.saves,
+        default=None,
     )
 
 
@@ -176,7 +180,11 @@ def _pairs(answer: Estimate) -> Iterator[Lever]:
     """
     from gputop_analysis.vram.question import estimate
 
-    here = [one for one in answer.levers if one.setup.parallel.world == answer.setup.parallel.world]
+    here = [
+        lever
+        for lever in answer.levers
+        if lever.setup.parallel.world == answer.setup.parallel.world
+    ]
     for first in here[:STRONGEST]:
         then = estimate(first.setup)
         saves = min(first.saves, answer.peak.reserved - then.peak.reserved)

@@ -213,19 +213,19 @@ def setup_of(model: ModelShape, values: Mapping[str, Any], base: Setup | None = 
 
 def values_of(setup: Setup) -> dict[str, Any]:
     """The plain values of a setup: the inverse of ``setup_of``."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for option in OPTIONS:
         if option.name in _LORA:
-            found[option.name] = (
+            values[option.name] = (
                 getattr(setup.lora, _LORA[option.name]) if setup.lora else option.default
             )
         elif option.name in _PARALLEL:
-            found[option.name] = getattr(setup.parallel, option.name)
+            values[option.name] = getattr(setup.parallel, option.name)
         else:
-            found[option.name] = getattr(
+            values[option.name] = getattr(
                 setup, "quantized" if option.name == "quant" else option.name
             )
-    return found
+    return values
 
 
 def changed(setup: Setup) -> dict[str, Any]:
@@ -299,10 +299,10 @@ def _flag(option: Option, value: Any) -> bool:
 
 
 def _words(option: Option, value: Any) -> tuple[str, ...]:
-    given: Iterable[Any] = (
+    items: Iterable[Any] = (
         value.replace(";", ",").split(",") if isinstance(value, str) else value or ()
     )
-    words = tuple(word for one in given if (word := str(one).strip()))
+    words = tuple(word for item in items if (word := str(item).strip()))
     for word in words:
         if option.choices and word not in option.choices:
             raise ValueError(f"{option.name} takes {', '.join(option.choices)}, not {word!r}")
@@ -312,6 +312,6 @@ def _words(option: Option, value: Any) -> tuple[str, ...]:
 def _choice(option: Option, value: str) -> str:
     word = "" if value == "none" and "" in option.choices else value
     if option.choices and word not in option.choices:
-        named = ", ".join(one or "none" for one in option.choices)
+        named = ", ".join(choice or "none" for choice in option.choices)
         raise ValueError(f"{option.name} takes {named}, not {value!r}")
     return word

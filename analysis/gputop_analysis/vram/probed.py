@@ -81,9 +81,9 @@ def compared(estimate: Estimate, log: EventLog | None, measured: Mapping[str, An
         measured: bytes as ``gputop_tracer.probe`` writes them.
     """
     breakdown, peak = estimate.peak.breakdown, estimate.peak
-    held: Mapping[str, int] = breakdown if log is None else most(log)
-    rows = [Row(name, held.get(name), measured.get(f"{name}_bytes")) for name in LASTING]
-    rows.append(Row(KEPT, held.get(KEPT), measured.get("activations_bytes")))
+    peak_bytes: Mapping[str, int] = breakdown if log is None else most(log)
+    rows = [Row(name, peak_bytes.get(name), measured.get(f"{name}_bytes")) for name in LASTING]
+    rows.append(Row(KEPT, peak_bytes.get(KEPT), measured.get("activations_bytes")))
     phases = measured.get("phases_bytes") or {}
     rows += [Row(f"peak in {name}", peak.phases.get(name), size) for name, size in phases.items()]
     rows.append(Row("peak allocated", peak.allocated, measured.get("peak_allocated_bytes")))
@@ -117,10 +117,10 @@ def record(found: Compared, setup: Setup) -> dict[str, Any] | None:
             "run": f"probe on {found.gpu or 'a GPU'}",
         }
     always = [found.row(name) for name in LASTING if found.whole or name != "gradients"]
-    known = [
+    pairs = [
         (row.estimated or 0, row.measured or 0) for row in always if row.difference_pct is not None
     ]
-    estimated, measured = (sum(side) for side in zip(*known, strict=True)) if known else (0, 0)
+    estimated, measured = (sum(side) for side in zip(*pairs, strict=True)) if pairs else (0, 0)
     if not estimated:
         return None
     return common | {

@@ -121,13 +121,13 @@ class _State:
         Whether none did.
         """
         playback = self.playback
-        kind, events = playback.kind, playback.events
+        kind_of, events = playback.kind, playback.events
         bin_of = [self.pools[pool].bins[size] for size, pool in playback.kinds]
-        block_of, whole, spot_of = self.block, self.whole, self.spot
+        block_of, larger, spot_of = self.block, self.whole, self.spot
         before, after, free = self.before, self.after, self.free
         for event in events[self.done :] if self.done else events:
             if event > 0:
-                spots = bin_of[kind[event]]
+                spots = bin_of[kind_of[event]]
                 if spots:
                     block_of[event] = block = spots.pop(0) & _NUMBER
                     free[block] = False
@@ -135,11 +135,11 @@ class _State:
                     return False
             else:
                 block = block_of[-event]
-                if free[after[block]] or free[before[block]] or -event in whole:
+                if free[after[block]] or free[before[block]] or -event in larger:
                     self._release(-event)
                 else:
                     free[block] = True
-                    insort(bin_of[kind[-event]], spot_of[block])
+                    insort(bin_of[kind_of[-event]], spot_of[block])
         self.done = len(events)
         return True
 

@@ -25,10 +25,10 @@ def recalibrated(
         gpu: the GPU that the largest micro-batch is wanted for; empty: the smallest that fits.
         advice: whether the estimate is to have levers and the largest micro-batch.
     """
-    found = calibrated(estimate, records)
-    if found is estimate:
+    recalibrated_estimate = calibrated(estimate, records)
+    if recalibrated_estimate is estimate:
         return estimate
-    peak, before = found.peak, estimate.peak
+    peak, before = recalibrated_estimate.peak, estimate.peak
     ratio = peak.reserved / max(before.reserved, 1)
     course = replace(
         peak,
@@ -36,5 +36,7 @@ def recalibrated(
         timeline=tuple((share, round(size * ratio)) for share, size in peak.timeline),
     )
     need = Need(course.allocated, course.reserved)
-    scaled = replace(found, peak=course, fits=fits(found.setup, need))
+    scaled = replace(
+        recalibrated_estimate, peak=course, fits=fits(recalibrated_estimate.setup, need)
+    )
     return advised(scaled, need, gpu) if advice else scaled

@@ -71,17 +71,17 @@ class Replay:
         if self.conf != DEFAULT and not expandable:
             return _exact(self.log, self.conf, capacity)
         log, quick = self.log, self._playback(expandable)
-        least = self._some() if remember else 0
-        stops = [room // UNIT for room in remember if room >= least and not expandable]
-        found = quick.play(None if capacity is None else capacity // UNIT, stops)
+        minimum = self._some() if remember else 0
+        stops = [room // UNIT for room in remember if room >= minimum and not expandable]
+        played_ = quick.play(None if capacity is None else capacity // UNIT, stops)
         taken = list(map(self._blocks.__getitem__, self._kinds.of))
-        for storage, size in found.whole.items():
+        for storage, size in played_.whole.items():
             taken[storage] = UNIT * size
-        events = log.events[: log.events.index(found.oom)] if found.oom else log.events
-        allocated = _running(events, taken) if found.whole or found.oom else self._running()
-        then = allocated[events.index(found.at_most)] if found.at_most else 0
-        reserved = UNIT * found.reserved
-        return Replayed(taken, events, allocated, reserved, then, found.retries, found.oom)
+        events = log.events[: log.events.index(played_.oom)] if played_.oom else log.events
+        allocated = _running(events, taken) if played_.whole or played_.oom else self._running()
+        then = allocated[events.index(played_.at_most)] if played_.at_most else 0
+        reserved = UNIT * played_.reserved
+        return Replayed(taken, events, allocated, reserved, then, played_.retries, played_.oom)
 
     def least(self) -> int:
         """Bytes allocated at the peak if each block is as large as was asked for: no less is
@@ -225,11 +225,11 @@ def operation(log: EventLog, at: int) -> str:
 def _breakdown(log: EventLog, played: Replayed, top: int) -> dict[str, int]:
     """Bytes by category of the storages that live after the event ``top``."""
     taken = played.taken
-    held = {
-        index: sum(map(taken.__getitem__, own))
-        for index, own in sorted(log.held("category", top + 1).items())
+    bytes_by_category = {
+        index: sum(map(taken.__getitem__, storages))
+        for index, storages in sorted(log.held("category", top + 1).items())
     }
-    sums = {log.strings[index]: size for index, size in held.items() if size}
+    sums = {log.strings[index]: size for index, size in bytes_by_category.items() if size}
     return {name: sums[name] for name in CATEGORIES if name in sums} | sums
 
 

@@ -68,7 +68,7 @@ def axes(setup: Setup) -> tuple[str, ...]:
         alone = parallel.dp == 1 or parallel.sharding in ("none", "ddp")
         sharding = "no sharding" if alone else parallel.sharding
     kernel = setup.kernels and setup.loss == "plain"
-    scale = next((name for most, name in SCALES if parallel.world <= most), "many nodes")
+    scale = next((name for limit, name in SCALES if parallel.world <= limit), "many nodes")
     return (
         trained,
         sharding,
@@ -90,10 +90,10 @@ def spread(words: Sequence[str], without: str = "", residuals: Residuals | None 
         without: a source that is left out, to see what its runs would have been told.
         residuals: instead of the packaged ones.
     """
-    known = packaged() if residuals is None else residuals
+    residuals_ = packaged() if residuals is None else residuals
     sources = {
         name: alike
-        for name, runs in known.items()
+        for name, runs in residuals_.items()
         if name != without and (alike := _alike(runs, set(words) >= APART))
     }
     new = _uncalibrated(tuple(words), sources)
@@ -114,8 +114,8 @@ def coverage(residuals: Residuals | None = None) -> dict[str, tuple[float, int]]
     """Of each source the share of its runs inside the range that the other sources make, and how
     many runs it has; those that stand apart left out.
     """
-    known = packaged() if residuals is None else residuals
-    common = {name: _alike(runs, False) for name, runs in known.items()}
+    residuals_ = packaged() if residuals is None else residuals
+    common = {name: _alike(runs, False) for name, runs in residuals_.items()}
     return {name: _covered(name, common) for name, runs in common.items() if runs}
 
 
@@ -130,8 +130,8 @@ def _alike(runs: Mapping[str, Sequence[float]], apart: bool) -> dict[str, Sequen
 def _covered(source: str, known: Residuals) -> tuple[float, int]:
     inside = runs = 0
     for words, errors in known[source].items():
-        found = spread(words.split(", "), source, known)
-        inside += sum(found.low <= error <= found.high for error in errors)
+        spread_ = spread(words.split(", "), source, known)
+        inside += sum(spread_.low <= error <= spread_.high for error in errors)
         runs += len(errors)
     return inside / runs, runs
 
@@ -144,19 +144,19 @@ def packaged() -> Residuals:
 
 def _uncalibrated(words: tuple[str, ...], sources: Residuals) -> tuple[str, ...]:
     combinations = [tuple(name.split(", ")) for runs in sources.values() for name in runs]
-    seen = {word for names in combinations for word in names}
-    new = tuple(word for word in words if word not in seen)
+    calibrated = {word for names in combinations for word in names}
+    new = tuple(word for word in words if word not in calibrated)
     alone = not new and words not in combinations
     return (*new, "the combination") if alone else new
 
 
 def _weighted(sources: Residuals) -> list[tuple[float, float]]:
     """(Logarithm of measured over estimated, weight) of each run, in order."""
-    found = []
+    weighted = []
     for runs in sources.values():
-        errors = [error for own in runs.values() for error in own]
-        found += [(math.log1p(error / 100), 1 / len(errors)) for error in errors]
-    return sorted(found)
+        errors = [error for run_errors in runs.values() for error in run_errors]
+        weighted += [(math.log1p(error / 100), 1 / len(errors)) for error in errors]
+    return sorted(weighted)
 
 
 def _quantile(runs: Sequence[tuple[float, float]], share: float) -> float:

@@ -80,11 +80,11 @@ def _targets(setup: Setup) -> Iterator[str]:
     from gputop_analysis.vram.adapters import adapters
 
     lora, shape = setup.lora, setup.model
-    names = dict.fromkeys(one.name for moe in (False, True) for one in linears(shape, moe))
+    names = dict.fromkeys(linear.name for moe in (False, True) for linear in linears(shape, moe))
     if lora is not None and names and not adapters(shape, lora):
-        asked = ", ".join(lora.targets) or "nothing"
+        asked_text = ", ".join(lora.targets) or "nothing"
         yield (
-            f"no layer of {shape.name} is called {asked}: LoRA targets are {', '.join(names)}, or "
+            f"no layer of {shape.name} is called {asked_text}: LoRA targets are {', '.join(names)}, or "
             "all-linear"
         )
 

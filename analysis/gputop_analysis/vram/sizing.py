@@ -37,7 +37,7 @@ def sized(setup: Setup, solver: Solver, capacity: int | None = None) -> tuple[Es
     nccl = overhead.nccl(setup)
     room = None if capacity is None else max(capacity - overhead.CONTEXT - nccl, 0)
     measured = spread(axes(setup)) if peak.tier == "formula" else None
-    most = _most_reserved(setup, peak)
+    reserved = _most_reserved(setup, peak)
     estimate = Estimate(
         setup=setup,
         peak=peak if room is None else _crowded(solver, peak, room),
@@ -47,8 +47,8 @@ def sized(setup: Setup, solver: Solver, capacity: int | None = None) -> tuple[Es
         fits=fits(setup, need),
         typical_pct=measured and (measured.typical_low, measured.typical_high),
         uncalibrated=measured.uncalibrated if measured else (),
-        most_reserved=most,
-        notes=(OPEN_LENGTHS,) if most else (),
+        most_reserved=reserved,
+        notes=(OPEN_LENGTHS,) if reserved else (),
         runs_in_capacity=None if room is None else need.within(room),
         sources=overhead.SOURCES if setup.parallel.world > 1 else overhead.SOURCES[:1],
     )
@@ -65,9 +65,11 @@ def _most_reserved(setup: Setup, peak: Peak) -> int:
 
     if two_stacks(setup):
         return 0
-    fixed, varied = (formula.peak(setup.but(lengths=one)).reserved for one in ("fixed", "varied"))
-    most = peak.reserved + varied - fixed
-    return most if most > WORTH_NAMING * peak.reserved else 0
+    fixed, varied = (
+        formula.peak(setup.but(lengths=lengths)).reserved for lengths in ("fixed", "varied")
+    )
+    reserved = peak.reserved + varied - fixed
+    return reserved if reserved > WORTH_NAMING * peak.reserved else 0
 
 
 def _runs_in(setup: Setup, peak: Peak, solver: Solver) -> Callable[[int], bool]:

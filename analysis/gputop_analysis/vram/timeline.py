@@ -26,8 +26,10 @@ def last_step(log: EventLog, allocated: _Bytes) -> tuple[tuple[float, int], ...]
     step.
     """
     step = max((number for _, phase, number in log.marks if phase != "init"), default=0)
-    own = [span for span in spans(log, len(allocated)) if span[2] != "init" and span[3] == step]
-    values = allocated[own[0][0] : own[-1][1]] if own else allocated
+    own_spans = [
+        span for span in spans(log, len(allocated)) if span[2] != "init" and span[3] == step
+    ]
+    values = allocated[own_spans[0][0] : own_spans[-1][1]] if own_spans else allocated
     parts = min(POINTS, len(values))
     edges = [part * len(values) // parts for part in range(parts + 1)]
     return tuple((round(at / len(values), 4), max(values[at:end])) for at, end in pairwise(edges))
@@ -50,8 +52,8 @@ def by_layer(log: EventLog, taken: _Bytes) -> tuple[tuple[str, int], ...]:
 def spans(log: EventLog, length: int) -> list[tuple[int, int, str, int]]:
     """(start, end, phase, step) of each phase that has events among the first ``length``."""
     ends = [*(at for at, _, _ in log.marks[1:]), length]
-    found = (
+    spans_ = (
         (at, min(end, length), phase, step)
         for (at, phase, step), end in zip(log.marks, ends, strict=False)
     )
-    return [span for span in found if span[0] < span[1]]
+    return [span for span in spans_ if span[0] < span[1]]

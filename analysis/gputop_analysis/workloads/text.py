@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 def servers_text(asked: Serving, gpu: str, gpus: int, found: list[Server], top: int) -> str:
     """A table of servers."""
-    kept = sum(one.keeps_limits for one in found)
+    within_limits = sum(server.keeps_limits for server in found)
     lines = [
         f"{asked.model.name} on {gpus} x {gpu}: {asked.prompt} tokens in, {asked.output} out, "
         f"{asked.dtype} weights",
@@ -21,16 +21,18 @@ def servers_text(asked: Serving, gpu: str, gpus: int, found: list[Server], top: 
         "",
         f"{'':<24} {'first':>9} {'token':>9} {'tokens/s':>10} {'KV GiB':>7} {'GiB':>6}   $/Mtok",
     ]
-    for one in found[: max(top, 1)]:
-        rent = "-" if one.usd_per_million_tokens is None else f"{one.usd_per_million_tokens:.3f}"
+    for server in found[: max(top, 1)]:
+        rent = (
+            "-" if server.usd_per_million_tokens is None else f"{server.usd_per_million_tokens:.3f}"
+        )
         lines.append(
-            f"{one.name:<24} {1e3 * one.first_token_s:>6,.0f} ms {1e3 * one.token_s:>6,.1f} ms "
-            f"{one.tokens_per_s:>10,.0f} {one.kv_gib:>7.1f} {one.device_total_gib:>6.1f} {rent:>8}"
-            + ("" if one.keeps_limits else "  too slow")
+            f"{server.name:<24} {1e3 * server.first_token_s:>6,.0f} ms {1e3 * server.token_s:>6,.1f} ms "
+            f"{server.tokens_per_s:>10,.0f} {server.kv_gib:>7.1f} {server.device_total_gib:>6.1f} {rent:>8}"
+            + ("" if server.keeps_limits else "  too slow")
         )
     lines += [
         "",
-        f"{len(found):,} fit, {kept:,} within the limits; token: mean under full load, with "
+        f"{len(found):,} fit, {within_limits:,} within the limits; token: mean under full load, with "
         "others' prefills",
     ]
     return "\n".join(lines)
@@ -39,7 +41,7 @@ def servers_text(asked: Serving, gpu: str, gpus: int, found: list[Server], top: 
 def iterations_text(plan: Plan, found: list[Iteration], top: int) -> str:
     """A table of PPO iterations."""
     job, first = plan.job, found[0]
-    room = max(len(one.choice.name) for one in found[: max(top, 1)])
+    room = max(len(iteration.choice.name) for iteration in found[: max(top, 1)])
     lines = [
         f"{job.model.name} on {plan.cluster.gpus} x {plan.cluster.device.name}: "
         f"{job.global_batch} episodes of {job.seq} tokens an iteration, {', '.join(job.roles)} "
@@ -51,11 +53,11 @@ def iterations_text(plan: Plan, found: list[Iteration], top: int) -> str:
         f"{'':<{room}} {'iteration':>10} {'generate':>9} {'score':>8} {'update':>8} "
         f"{'at once':>8} {'GiB':>6}",
     ]
-    for one in found[: max(top, 1)]:
+    for iteration in found[: max(top, 1)]:
         lines.append(
-            f"{one.choice.name:<{room}} {one.seconds:>8,.1f} s {one.generation_s:>7,.1f} s "
-            f"{one.scoring_s:>6,.1f} s {one.updates_s:>6,.1f} s {one.at_once:>8,} "
-            f"{one.choice.reserved_gib:>6.1f}"
+            f"{iteration.choice.name:<{room}} {iteration.seconds:>8,.1f} s {iteration.generation_s:>7,.1f} s "
+            f"{iteration.scoring_s:>6,.1f} s {iteration.updates_s:>6,.1f} s {iteration.at_once:>8,} "
+            f"{iteration.choice.reserved_gib:>6.1f}"
         )
     return "\n".join(
         [

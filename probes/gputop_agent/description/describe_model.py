@@ -60,13 +60,13 @@ def describe_model(roots, budget_ns=BUDGET_NS):
     totals = _Totals(monotonic_ns() + budget_ns)
     for root in roots[:_MAX_ROOTS]:
         totals.add(root)
-    found = totals.result()
-    found["class"] = type(main).__name__
-    found["roots"] = [type(root).__name__ for root in roots[:_MAX_ROOTS]]
-    found["config"] = _config_within(main)
+    description = totals.result()
+    description["class"] = type(main).__name__
+    description["roots"] = [type(root).__name__ for root in roots[:_MAX_ROOTS]]
+    description["config"] = _config_within(main)
     if totals.adapted:
-        found["lora"] = describe_lora(main)
-    return found
+        description["lora"] = describe_lora(main)
+    return description
 
 
 def describe_lora(root):
@@ -84,8 +84,14 @@ def describe_lora(root):
                 rank for rank in (child.__dict__.get("r") or {}).values() if isinstance(rank, int)
             )
             for adapter in _children(adapters).values():
-                found = [one for one in _parameters(adapter).values() if one is not None]
-                dtypes.update(str(one.dtype).replace("torch.", "") for one in found)
+                parameters = [
+                    parameter
+                    for parameter in _parameters(adapter).values()
+                    if parameter is not None
+                ]
+                dtypes.update(
+                    str(parameter.dtype).replace("torch.", "") for parameter in parameters
+                )
             for dropout in _children(_children(child).get("lora_dropout")).values():
                 dropouts.add(float(dropout.__dict__.get("p") or 0.0))
     if not ranks:
@@ -118,27 +124,27 @@ def unwrap(module):
 
 def wrappers(root):
     """Class names of the wrappers around a root, outermost first."""
-    found = []
+    wrappers_ = []
     for _ in range(8):
         name = next(
             (base.__name__ for base in type(root).__mro__ if base.__name__ in _WRAPPERS), None
         )
         inner = _children(root).get(_WRAPPERS[name]) if name else None
         if inner is None:
-            return found
-        found.append(name)
+            return wrappers_
+        wrappers_.append(name)
         root = inner
-    return found
+    return wrappers_
 
 
 def modules_of(root):
     """Every module below ``root``, itself included, each once."""
-    seen, todo = set(), [root]
+    visited, todo = set(), [root]
     while todo:
         module = todo.pop()
-        if id(module) in seen:
+        if id(module) in visited:
             continue
-        seen.add(id(module))
+        visited.add(id(module))
         yield module
         todo.extend(child for child in _children(module).values() if child is not None)
 
@@ -163,23 +169,25 @@ def describe_config(config):
     text = getattr(fields.get("text_config"), "__dict__", None)
     if isinstance(text, dict):
         fields = dict(fields, **{key: value for key, value in text.items() if key != "model_type"})
-    kind = getattr(type(config), "model_type", None)  # an attribute of the class in transformers
-    found = {"model_type": kind} if isinstance(kind, str) and kind else {}
+    model_type = getattr(
+        type(config), "model_type", None
+    )  # an attribute of the class in transformers
+    description = {"model_type": model_type} if isinstance(model_type, str) and model_type else {}
     for name, aliases in _CONFIG.items():
         value = next(
             (fields[alias] for alias in aliases if isinstance(fields.get(alias), (int, str))), None
         )
         if value is not None:
-            found[name] = value
-    return found or None
+            description[name] = value
+    return description or None
 
 
 def _config_within(root):
     """The first configuration among the outermost modules."""
     for _, module in zip(range(_CONFIG_WITHIN), _outermost(root)):
-        found = describe_config(getattr(module, "__dict__", {}).get("config"))
-        if found:
-            return found
+        description = describe_config(getattr(module, "__dict__", {}).get("config"))
+        if description:
+            return description
     return None
 
 
@@ -195,13 +203,13 @@ def _outermost(root):
 
 
 def _children(module):
-    found = getattr(module, "__dict__", {}).get("_modules")
-    return found if isinstance(found, dict) else {}
+    modules = getattr(module, "__dict__", {}).get("_modules")
+    return modules if isinstance(modules, dict) else {}
 
 
 def _parameters(module):
-    found = getattr(module, "__dict__", {}).get("_parameters")
-    return found if isinstance(found, dict) else {}
+    parameters = getattr(module, "__dict__", {}).get("_parameters")
+    return parameters if isinstance(parameters, dict) else {}
 
 
 class _Totals:
@@ -242,10 +250,10 @@ class _Totals:
         }
 
     def _add_module(self, module):
-        kind = type(module).__name__
-        self._kinds[kind] = self._kinds.get(kind, 0) + 1
+        class_name = type(module).__name__
+        self._kinds[class_name] = self._kinds.get(class_name, 0) + 1
         fields = module.__dict__
-        if fields.get("gradient_checkpointing") is True or kind == "CheckpointWrapper":
+        if fields.get("gradient_checkpointing") is True or class_name == "CheckpointWrapper":
             self._checkpointing = True
         if "lora_A" in _children(module):
             self.adapted = True
@@ -263,8 +271,8 @@ class _Totals:
         except (RuntimeError, ValueError, TypeError):  # not initialised yet
             interrupts.pass_on()
             return
-        kind = type(parameter).__name__
-        self._sharded = self._sharded or kind in ("FlatParameter", "DTensor")
+        class_name = type(parameter).__name__
+        self._sharded = self._sharded or class_name in ("FlatParameter", "DTensor")
         self._by_dtype[dtype] = self._by_dtype.get(dtype, 0) + count
         if parameter.requires_grad:
             self._trainable_by_dtype[dtype] = self._trainable_by_dtype.get(dtype, 0) + count

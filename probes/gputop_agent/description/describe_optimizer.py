@@ -26,12 +26,12 @@ def describe_optimizer(optimizers):
     main = unwrap(optimizers[0])
     groups = getattr(main, "param_groups", None) or [{}]
     first = groups[0]
-    found = {
+    description = {
         "class": type(main).__name__,
         "module": type(main).__module__.split(".")[0],
         "groups": len(groups),
         "parameters": _values([main]),
-        "all_parameters": _values([unwrap(one) for one in optimizers]),
+        "all_parameters": _values([unwrap(optimizer) for optimizer in optimizers]),
         "tensors": sum(len(group.get("params", ())) for group in groups),
         "lr": number(first.get("lr")),
         "betas": [number(beta) for beta in first["betas"]]
@@ -42,19 +42,19 @@ def describe_optimizer(optimizers):
     }
     for name in _FLAGS:
         if name in first:
-            found[name] = plain(first[name])
-    return found
+            description[name] = plain(first[name])
+    return description
 
 
 def _values(optimizers):
     """Values of the parameters that the optimizers were given, each counted once."""
-    given = {
+    parameters = {
         id(parameter): parameter
         for optimizer in optimizers
         for group in getattr(optimizer, "param_groups", None) or ()
         for parameter in group.get("params", ())
     }
-    return sum(map(_numel, given.values()))
+    return sum(map(_numel, parameters.values()))
 
 
 def unwrap(optimizer):
@@ -87,11 +87,11 @@ def number(value):
     if getattr(value, "is_cuda", False):
         return None
     try:
-        found = float(value)
+        number_ = float(value)
     except (TypeError, ValueError, RuntimeError):
         interrupts.pass_on()
         return None
-    return found if math.isfinite(found) else None
+    return number_ if math.isfinite(number_) else None
 
 
 def _numel(parameter):

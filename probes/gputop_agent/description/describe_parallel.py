@@ -11,27 +11,27 @@ from gputop_agent.timing import comm
 
 def describe_parallel(roots, ddp_roots):
     """The ``parallel`` entry of the hello: a key for each kind that is in use."""
-    found = {}
+    description = {}
     backend = process_group_backend()
     if backend:
-        found["backend"] = backend
+        description["backend"] = backend
     if ddp_roots:
-        found["ddp"] = _attempt(comm.describe_ddp, ddp_roots[0])
+        description["ddp"] = _attempt(comm.describe_ddp, ddp_roots[0])
     for root in roots:
         kinds = describe_model.wrappers(root)
         if "DataParallel" in kinds:
-            found["data_parallel"] = True
+            description["data_parallel"] = True
         if "DeepSpeedEngine" in kinds:
-            found["deepspeed"] = _attempt(_describe_deepspeed, root)
+            description["deepspeed"] = _attempt(_describe_deepspeed, root)
         units = [module for module in describe_model.modules_of(root) if _fsdp_version(module)]
         if units:
-            found["fsdp"] = _attempt(_describe_fsdp, units)
+            description["fsdp"] = _attempt(_describe_fsdp, units)
         mesh = _mesh(root)
         if mesh:
-            found["mesh"] = mesh
+            description["mesh"] = mesh
     if session.pipeline:
-        found["pipeline"] = session.pipeline
-    return found
+        description["pipeline"] = session.pipeline
+    return description
 
 
 def process_group_backend():
@@ -70,30 +70,32 @@ def _fsdp_version(module):
 def _describe_fsdp(units):
     root = units[0]
     version = _fsdp_version(root)
-    found: "dict[str, Any]" = {"version": version, "units": len(units)}
+    description: "dict[str, Any]" = {"version": version, "units": len(units)}
     fields = root.__dict__
     if version == 1:
-        found["sharding"] = getattr(fields.get("sharding_strategy"), "name", None)
-        found["backward_prefetch"] = getattr(fields.get("backward_prefetch"), "name", None)
-        found["cpu_offload"] = bool(getattr(fields.get("cpu_offload"), "offload_params", False))
-        found["mixed_precision"] = _dtypes(fields.get("mixed_precision"))
-        return found
+        description["sharding"] = getattr(fields.get("sharding_strategy"), "name", None)
+        description["backward_prefetch"] = getattr(fields.get("backward_prefetch"), "name", None)
+        description["cpu_offload"] = bool(
+            getattr(fields.get("cpu_offload"), "offload_params", False)
+        )
+        description["mixed_precision"] = _dtypes(fields.get("mixed_precision"))
+        return description
     group = root._get_fsdp_state()._fsdp_param_group
-    found["reshard_after_forward"] = bool(getattr(group, "_reshard_after_forward", True))
-    found["mixed_precision"] = _dtypes(getattr(group, "mp_policy", None))
-    found["cpu_offload"] = (
+    description["reshard_after_forward"] = bool(getattr(group, "_reshard_after_forward", True))
+    description["mixed_precision"] = _dtypes(getattr(group, "mp_policy", None))
+    description["cpu_offload"] = (
         type(getattr(group, "offload_policy", None)).__name__ == "CPUOffloadPolicy"
     )
-    return found
+    return description
 
 
 def _dtypes(policy):
-    found = {
+    dtypes = {
         name: str(getattr(policy, name)).replace("torch.", "")
         for name in ("param_dtype", "reduce_dtype", "buffer_dtype", "output_dtype")
         if getattr(policy, name, None) is not None
     }
-    return found or None
+    return dtypes or None
 
 
 def _describe_deepspeed(engine):

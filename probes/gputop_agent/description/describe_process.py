@@ -77,20 +77,20 @@ def describe_device(torch, parameter, cuda):
     ``cuda`` says that the script has initialised CUDA; nothing here does.
     """
     device = getattr(parameter, "device", None)
-    kind = getattr(device, "type", "cuda" if cuda else "cpu")
-    found = {
-        "device": kind,
+    device_type = getattr(device, "type", "cuda" if cuda else "cpu")
+    description = {
+        "device": device_type,
         "device_index": getattr(device, "index", None),
         "device_name": None,
         "device_uuid": None,
     }
-    if kind != "cuda" or not cuda:
-        return found
-    index = found["device_index"]
+    if device_type != "cuda" or not cuda:
+        return description
+    index = description["device_index"]
     index = torch.cuda.current_device() if index is None else index
     properties = torch.cuda.get_device_properties(index)
     uuid = getattr(properties, "uuid", None)
-    found.update(
+    description.update(
         device_index=index,
         device_name=properties.name,
         affinity=affinity.describe(properties),
@@ -101,7 +101,7 @@ def describe_device(torch, parameter, cuda):
         if hasattr(torch.cuda, "get_allocator_backend")
         else None,
     )
-    return found
+    return description
 
 
 def describe_launcher(environ):

@@ -18,13 +18,13 @@ def total_steps():
     for frame in frames.stack(sys._getframe(1), 128):
         name = frames.short_name(frame.f_code.co_filename)
         if name.endswith(_HF_FILE):
-            found = _from_hugging_face(_self_of(frame))
+            steps = _from_hugging_face(_self_of(frame))
         elif any(part in name for part in _LIGHTNING_PARTS):
-            found = _from_lightning(_self_of(frame))
+            steps = _from_lightning(_self_of(frame))
         else:
             continue
-        if found:
-            return found
+        if steps:
+            return steps
     return None
 
 
@@ -40,9 +40,9 @@ def _self_of(frame):
     if sys.gettrace() is not None:
         return None
     snapshot = frame.f_locals
-    found = snapshot.get("self")
+    owner = snapshot.get("self")
     snapshot.clear()
-    return found
+    return owner
 
 
 def _from_hugging_face(trainer):

@@ -72,9 +72,9 @@ def _count_inputs():
     """
     (args, kwargs), open_step.inputs = open_step.inputs, None
     if len(events.known_optimizers) > 1:
-        place = events.place()
-        open_step.counted_at = open_step.counted_at or place
-        if open_step.counted_at != place:
+        location = events.place()
+        open_step.counted_at = open_step.counted_at or location
+        if open_step.counted_at != location:
             return
     samples, tokens = batch.count_inputs(args, kwargs)
     totals[SAMPLES] += samples
@@ -149,8 +149,8 @@ def _parameter(args, kwargs):
     use them up.
     """
     inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
-    asked = inputs if isinstance(inputs, (list, tuple)) else (inputs,)
-    return next((one for one in asked if isinstance(one, session.torch.nn.Parameter)), None)
+    values = inputs if isinstance(inputs, (list, tuple)) else (inputs,)
+    return next((value for value in values if isinstance(value, session.torch.nn.Parameter)), None)
 
 
 @modes.unseen

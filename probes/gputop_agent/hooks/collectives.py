@@ -82,9 +82,11 @@ def before_recv(args, kwargs):
 
 def before_batch(args, kwargs):
     """Note the messages of a batch, whose ends nothing here sees."""
-    for one in args[0] if args else kwargs.get("p2p_op_list", ()):
-        operation = "send" if "send" in getattr(one.op, "__name__", "") else "recv"
-        messages.note(operation, one.peer, _name_of(one.group), one.tensor, "issued")
+    for operation_ in args[0] if args else kwargs.get("p2p_op_list", ()):
+        operation = "send" if "send" in getattr(operation_.op, "__name__", "") else "recv"
+        messages.note(
+            operation, operation_.peer, _name_of(operation_.group), operation_.tensor, "issued"
+        )
 
 
 def after_message(token, args, result):

@@ -150,7 +150,9 @@ def _graphs(utils):
 
 def _compiled_again(utils):
     return [
-        one for one in utils.get_compilation_metrics() if getattr(one, "recompile_reason", None)
+        metrics
+        for metrics in utils.get_compilation_metrics()
+        if getattr(metrics, "recompile_reason", None)
     ]
 
 
@@ -158,10 +160,10 @@ def _last_recompile(utils):
     """Of the frame that was compiled again last: its function and line, and the guard that had
     failed.
     """
-    again = _compiled_again(utils)
-    if not again:
+    recompilations = _compiled_again(utils)
+    if not recompilations:
         return {}
-    last = again[-1]
+    last = recompilations[-1]
     site = "%s:%s" % (frames.short_name(last.co_filename or ""), last.co_firstlineno)
     return {"function": last.co_name, "site": site, "reason": _first_line(last.recompile_reason)}
 

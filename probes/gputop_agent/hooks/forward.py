@@ -152,8 +152,8 @@ def _watch_pickling(torch):
     ``nn.Module.__getstate__`` leaves the key out by itself. The next backward without a forward
     puts the slot back.
     """
-    kind: Any = torch.nn.Module
-    plain = kind.__dict__.get("__getstate__")
+    module_class: Any = torch.nn.Module
+    plain = module_class.__dict__.get("__getstate__")
 
     def __reduce_ex__(self, protocol):
         try:
@@ -166,12 +166,12 @@ def _watch_pickling(torch):
                     _restore(self, slot)
         except Exception:
             guard.failed("__reduce_ex__")
-        return super(kind, self).__reduce_ex__(protocol)
+        return super(module_class, self).__reduce_ex__(protocol)
 
-    if plain is not None and "__reduce_ex__" not in kind.__dict__:
+    if plain is not None and "__reduce_ex__" not in module_class.__dict__:
         guard.hide(__reduce_ex__)
-        kind.__reduce_ex__ = __reduce_ex__
-        session.undo.append(lambda: delattr(kind, "__reduce_ex__"))
+        module_class.__reduce_ex__ = __reduce_ex__
+        session.undo.append(lambda: delattr(module_class, "__reduce_ex__"))
 
 
 def before(slot, module, args, kwargs):

@@ -144,7 +144,9 @@ def step_seen():
 
 def _largest_lr(groups):
     """The largest rate that is a plain number: a group that rests says nothing of the others."""
-    return max((lr for lr in (one.get("lr") for one in groups) if type(lr) is float), default=None)
+    return max(
+        (lr for lr in (group.get("lr") for group in groups) if type(lr) is float), default=None
+    )
 
 
 @modes.unseen

@@ -58,7 +58,7 @@ def describe_tracers():
     ``trace`` is a debugger or a coverage tool, ``profile`` cProfile or its like, each by the module
     that it is from.
     """
-    found: "dict[str, Any]" = {
+    tracers: "dict[str, Any]" = {
         "trace": _module_of(sys.gettrace()),
         "profile": _module_of(sys.getprofile()),
     }
@@ -66,11 +66,11 @@ def describe_tracers():
     if monitoring is not None:
         for key, ids in (("trace", (0, 1)), ("profile", (2,))):
             names = [name for name in map(monitoring.get_tool, ids) if name]
-            found[key] = found[key] or (names[0] if names else None)
+            tracers[key] = tracers[key] or (names[0] if names else None)
     tracemalloc = sys.modules.get("tracemalloc")
-    found["dev_mode"] = bool(sys.flags.dev_mode)
-    found["tracemalloc"] = bool(tracemalloc is not None and tracemalloc.is_tracing())
-    return found
+    tracers["dev_mode"] = bool(sys.flags.dev_mode)
+    tracers["tracemalloc"] = bool(tracemalloc is not None and tracemalloc.is_tracing())
+    return tracers
 
 
 def _module_of(function):

@@ -203,9 +203,9 @@ def _model(roots, budget_ns=describe_model.BUDGET_NS):
 
 
 def _ranks():
-    found = describe_parallel.rank_and_world()
-    if found is not None:
-        session.rank, session.world_size = found
+    rank_and_world = describe_parallel.rank_and_world()
+    if rank_and_world is not None:
+        session.rank, session.world_size = rank_and_world
     local = os.environ.get("LOCAL_RANK", "")
     return {
         "rank": session.rank,
@@ -229,7 +229,7 @@ def _first_optimizer_parameter():
 
 
 def _alive(references):
-    return [found for found in (reference() for reference in references) if found is not None]
+    return [alive for alive in (reference() for reference in references) if alive is not None]
 
 
 def _attempt(describe_part):

@@ -133,19 +133,19 @@ class Loop:
         self.rivals.sample()
         self.fetches.look()
         self.debugging.sample()
-        now = monotonic()
-        if now - self._second >= 1.0:
-            self._second = now
+        now_s = monotonic()
+        if now_s - self._second >= 1.0:
+            self._second = now_s
             self.sampler.flush_if_due()
-            self.rivals.look_if_due(now)
+            self.rivals.look_if_due(now_s)
             self.fetches.flush_if_due()
             self.affinity.look()
-            self.paging.look_if_due(now)
-            self.moving.look_if_due(now)
-            api.flush(now)
-            hello.send_updates(now)
-            memory.send_if_due(now)
-            own_cost.send_if_due(now)
+            self.paging.look_if_due(now_s)
+            self.moving.look_if_due(now_s)
+            api.flush(now_s)
+            hello.send_updates(now_s)
+            memory.send_if_due(now_s)
+            own_cost.send_if_due(now_s)
         return True
 
     def period_s(self):

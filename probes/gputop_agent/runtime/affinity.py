@@ -56,12 +56,12 @@ class Watch:
 
 def parse(cpus):
     """The set that a list such as ``0-3,8`` stands for."""
-    found = set()
+    cpus_ = set()
     for part in cpus.strip().split(","):
         first, _, last = part.partition("-")
         if first.isdigit():
-            found.update(range(int(first), int(last or first) + 1))
-    return found
+            cpus_.update(range(int(first), int(last or first) + 1))
+    return cpus_
 
 
 def spell(cpus):
@@ -81,14 +81,14 @@ def _device_cpus(properties):
     bus = getattr(properties, "pci_bus_id", None)
     if bus is None:
         return None
-    place = "%04x:%02x:%02x.0" % (
+    pci_address = "%04x:%02x:%02x.0" % (
         getattr(properties, "pci_domain_id", 0),
         bus,
         getattr(properties, "pci_device_id", 0),
     )
     try:
         return (
-            descriptors.read("/sys/bus/pci/devices/%s/local_cpulist" % place).decode().strip()
+            descriptors.read("/sys/bus/pci/devices/%s/local_cpulist" % pci_address).decode().strip()
             or None
         )
     except OSError:

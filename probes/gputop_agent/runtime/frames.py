@@ -26,12 +26,12 @@ _MAX_SOURCE_CHARS = 120
 
 def origin(filename):
     """USER, LIBRARY, TORCH, STDLIB or AGENT for the file name of a code object."""
-    found = _origins.get(filename)
-    if found is None:
+    origin_ = _origins.get(filename)
+    if origin_ is None:
         if len(_origins) >= _MAX_KNOWN:
             _origins.clear()
-        found = _origins[filename] = _find_origin(filename)
-    return found
+        origin_ = _origins[filename] = _find_origin(filename)
+    return origin_
 
 
 def site(frame):
@@ -39,12 +39,12 @@ def site(frame):
     current line.
     """
     file, line = frame.f_code.co_filename, frame.f_lineno or 0
-    found = "%s:%d" % (short_name(file), line)
-    if found not in _places:
+    site_ = "%s:%d" % (short_name(file), line)
+    if site_ not in _places:
         if len(_places) >= _MAX_KNOWN:
             _places.clear()
-        _places[found] = file, line
-    return found
+        _places[site_] = file, line
+    return site_
 
 
 def source(site):
@@ -69,21 +69,21 @@ def short_name(filename):
     """A file name as the user would say it: relative to the working directory or to site-packages,
     else its base.
     """
-    found = _names.get(filename)
-    if found is None:
+    name = _names.get(filename)
+    if name is None:
         if len(_names) >= _MAX_KNOWN:
             _names.clear()
-        found = _names[filename] = _shorten(filename)
-    return found
+        name = _names[filename] = _shorten(filename)
+    return name
 
 
 def stack(frame, limit=64):
     """The frames from ``frame`` (innermost) outwards, at most ``limit``."""
-    found = []
-    while frame is not None and len(found) < limit:
-        found.append(frame)
+    frames = []
+    while frame is not None and len(frames) < limit:
+        frames.append(frame)
         frame = frame.f_back
-    return found
+    return frames
 
 
 class Still(NamedTuple):
@@ -136,15 +136,15 @@ def packages(frame):
     """Top-level packages between a frame and the innermost line of user code, the inner
     ones first.
     """
-    found = []
-    for one in stack(frame):
-        where = origin(one.f_code.co_filename)
+    packages_ = []
+    for frame_ in stack(frame):
+        where = origin(frame_.f_code.co_filename)
         if where == USER:
             break
-        name = package(one)
-        if where == LIBRARY and name not in found:
-            found.append(name)
-    return found[:8]
+        name = package(frame_)
+        if where == LIBRARY and name not in packages_:
+            packages_.append(name)
+    return packages_[:8]
 
 
 def own_site():

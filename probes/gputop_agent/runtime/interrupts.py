@@ -104,7 +104,7 @@ def _has_interrupted(frame):
 
 def _handlers():
     """Code objects of the handlers that are installed."""
-    found = set()
+    handlers = set()
     for number in signal.valid_signals():
         handler: Any = signal.getsignal(number)
         while hasattr(handler, "func"):  # functools.partial
@@ -112,8 +112,8 @@ def _handlers():
         for function in (handler, getattr(type(handler), "__call__", None)):
             code = getattr(getattr(function, "__func__", function), "__code__", None)
             if code is not None:
-                found.add(code)
-    return found
+                handlers.add(code)
+    return handlers
 
 
 def _is_known(filename):

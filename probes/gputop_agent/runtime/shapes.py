@@ -28,7 +28,7 @@ def note(index, shape):
     window.counted += 1
     if index % PERIOD == WINDOW - 1:
         if window.counted >= ENOUGH:
-            examples = [[int(size) for size in one] for one in list(window.seen)[:_EXAMPLES]]
+            examples = [[int(size) for size in shape_] for shape_ in list(window.seen)[:_EXAMPLES]]
             window.result = {
                 "batches": window.counted,
                 "distinct": len(window.seen),

@@ -80,13 +80,13 @@ def trains_by_hand(parameter):
     fetch, grad, reference, version = Trail.by_hand
     if reference() is not parameter or parameter._version == version:
         return False
-    now, second = monotonic_ns(), Trail.fetch if Trail.fetch is not fetch else None
+    now_ns, second = monotonic_ns(), Trail.fetch if Trail.fetch is not fetch else None
     Trail.asked, Trail.fetch, Trail.grad = None, fetch, None
     start(grad[0])
-    _close_first_step(grad, parameter, second[0] if second else now)
+    _close_first_step(grad, parameter, second[0] if second else now_ns)
     if second:
-        _book_first_step(second, now, True)
-    session.last_ns = now
+        _book_first_step(second, now_ns, True)
+    session.last_ns = now_ns
     return True
 
 
@@ -133,17 +133,17 @@ def adopt(by_backward=True):
     """A backward or an optimizer step on a thread that is not the training thread: should it become
     that?
     """
-    now = monotonic_ns()
+    now_ns = monotonic_ns()
     if session.thread_ident == NOT_ACTIVE:
-        start(now, by_backward)
+        start(now_ns, by_backward)
         return True
     if (
         session.thread_ident == SWITCHED_OFF
-        or now - session.last_ns < IDLE_NS
+        or now_ns - session.last_ns < IDLE_NS
         or _alive(session.thread_ident)
     ):
         return False
-    _take_over(now)
+    _take_over(now_ns)
     return True
 
 

@@ -98,8 +98,8 @@ def take_padding():
     """``{"batches", "places", "tokens"}`` of the masks looked at since the previous call; None if
     there were none.
     """
-    found, facts.padding = facts.padding, [0, 0, 0]
-    return dict(zip(("batches", "places", "tokens"), found)) if found[0] else None
+    padding, facts.padding = facts.padding, [0, 0, 0]
+    return dict(zip(("batches", "places", "tokens"), padding)) if padding[0] else None
 
 
 @session.after_fork
@@ -150,12 +150,12 @@ def batch_axis(shapes):
     """
     if not shapes:
         return 0
-    first, others = shapes[0], shapes[1:]
-    if all(shape[0] == first[0] for shape in others):
+    first, other_shapes = shapes[0], shapes[1:]
+    if all(shape[0] == first[0] for shape in other_shapes):
         return 0
-    if len(first) > 1 and all(first[1] in (shape[0], *shape[1:2]) for shape in others):
+    if len(first) > 1 and all(first[1] in (shape[0], *shape[1:2]) for shape in other_shapes):
         return 1  # time comes first: labels or a hidden state have the batch's size elsewhere
-    return 0 if any(shape[0] == first[0] for shape in others) else None
+    return 0 if any(shape[0] == first[0] for shape in other_shapes) else None
 
 
 @modes.unseen
@@ -186,8 +186,8 @@ def _tensors(value, path, depth):
     if depth == _MAX_DEPTH:
         return
     for get, key, item in _children(value):
-        for found in _tensors(item, path + ((get, key),), depth + 1):
-            yield found
+        for tensor in _tensors(item, path + ((get, key),), depth + 1):
+            yield tensor
 
 
 def _children(value):
@@ -224,15 +224,15 @@ def _field(value, key):
 
 
 def _is_tensor(value):
-    kind = type(value)
-    return hasattr(kind, "data_ptr") and hasattr(kind, "numel")
+    value_type = type(value)
+    return hasattr(value_type, "data_ptr") and hasattr(value_type, "numel")
 
 
 def _look_closely(batch):
     try:
         if facts.description is None:
-            found = describe(batch)
-            facts.description = found if found["shapes"] else None
+            description = describe(batch)
+            facts.description = description if description["shapes"] else None
             facts.site = frames.caller_site()
             facts.inside = frames.packages(sys._getframe(1))
         for _, key, value in _children(batch):

@@ -33,30 +33,30 @@ collections_began, collections_ended = (
 
 def enter(phase):
     """Begin a phase inside the current one. Returns the time."""
-    now = monotonic_ns()
+    now_ns = monotonic_ns()
     current = session.phase
-    totals[current] += now - session.last_ns
-    session.last_ns = now
+    totals[current] += now_ns - session.last_ns
+    session.last_ns = now_ns
     stack.append(current)
     session.phase = phase
-    return now
+    return now_ns
 
 
 def leave():
     """End the innermost phase. Returns the time."""
-    now = monotonic_ns()
-    totals[session.phase] += now - session.last_ns
-    session.last_ns = now
+    now_ns = monotonic_ns()
+    totals[session.phase] += now_ns - session.last_ns
+    session.last_ns = now_ns
     session.phase = stack.pop() if stack else OTHER
-    return now
+    return now_ns
 
 
 def book():
     """Book the time so far to the current phase. Returns the time."""
-    now = monotonic_ns()
-    totals[session.phase] += now - session.last_ns
-    session.last_ns = now
-    return now
+    now_ns = monotonic_ns()
+    totals[session.phase] += now_ns - session.last_ns
+    session.last_ns = now_ns
+    return now_ns
 
 
 def book_until(now):
@@ -67,16 +67,16 @@ def book_until(now):
 
 def switch(phase):
     """End the current phase and go on in ``phase`` at the same depth. Returns the time."""
-    now = book()
+    now_ns = book()
     session.phase = phase
-    return now
+    return now_ns
 
 
 def unwind(depth):
     """Leave phases until ``depth`` are open; heals what an exception left behind."""
-    now = monotonic_ns()
-    totals[session.phase] += now - session.last_ns
-    session.last_ns = now
+    now_ns = monotonic_ns()
+    totals[session.phase] += now_ns - session.last_ns
+    session.last_ns = now_ns
     if len(stack) > depth:
         session.phase = stack[depth]
         del stack[depth:]
@@ -93,24 +93,24 @@ def move(nanoseconds, source, target):
 
 def collected(until_ns):
     """Nanoseconds of each collection that has ended by then and was not asked for before."""
-    found = []
+    spans = []
     while collections_ended and collections_ended[0] <= until_ns:
         ended, began = collections_ended.popleft(), 0
         while collections_began and collections_began[0] <= ended:
             began = collections_began.popleft()
         if began:
-            found.append(ended - began)
-    return found
+            spans.append(ended - began)
+    return spans
 
 
 def rebase(phase):
     """Make ``phase`` the one outside all others that are open. Returns the time."""
-    now = book()
+    now_ns = book()
     if stack:
         stack[0] = phase
     else:
         session.phase = phase
-    return now
+    return now_ns
 
 
 @session.after_fork

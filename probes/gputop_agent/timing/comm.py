@@ -196,9 +196,9 @@ def step_at(steps, t_ns):
     """The ``(step, t_end_ns)`` during which ``t_ns`` lies: the first that ended after it, else the
     last one.
     """
-    found = steps[-1]
+    step = steps[-1]
     for entry in reversed(steps):
         if entry[1] < t_ns:
             break
-        found = entry
-    return found
+        step = entry
+    return step

@@ -193,12 +193,12 @@ class DeviceClock:
         """Copy a one-element CUDA tensor to pinned memory without blocking; its value comes with
         the step's record.
         """
-        now = monotonic_ns()
-        if now - self._last_scalar_ns.get(name, 0) < _SCALAR_PERIOD_NS or not self._free_slots:
+        now_ns = monotonic_ns()
+        if now_ns - self._last_scalar_ns.get(name, 0) < _SCALAR_PERIOD_NS or not self._free_slots:
             return
         if not tensor.is_cuda or tensor.numel() != 1 or self._capturing():
             return
-        self._last_scalar_ns[name] = now
+        self._last_scalar_ns[name] = now_ns
         slot = self._free_slots.pop()
         slot.copy_(tensor.detach().reshape(()), non_blocking=True)
         self._current.scalars.append((name, slot, self._recorded()))

@@ -109,7 +109,9 @@ def all_stepped():
     if len(known_optimizers) < 2 or open_step.flags & wire.F_OPT_IN_BACKWARD:
         return True
     stepped, oldest = open_step.stepped, session.step - WAIT_STEPS
-    return not any(key not in stepped and seen > oldest for key, seen in known_optimizers.items())
+    return not any(
+        key not in stepped and stepped_at > oldest for key, stepped_at in known_optimizers.items()
+    )
 
 
 def place():
@@ -118,12 +120,12 @@ def place():
 
     Each pass is a step, whichever of several optimizers it uses. Empty where there is no such line.
     """
-    found, frame = [], sys._getframe(2)
-    while frame is not None and len(found) < MAX_FRAMES:
+    frames_, frame = [], sys._getframe(2)
+    while frame is not None and len(frames_) < MAX_FRAMES:
         if frames.origin(frame.f_code.co_filename) in (frames.USER, frames.LIBRARY):
-            found.append((frame.f_code, frame.f_lasti))
+            frames_.append((frame.f_code, frame.f_lasti))
         frame = frame.f_back
-    return tuple(found)
+    return tuple(frames_)
 
 
 def _update_inferred():

@@ -60,8 +60,8 @@ class OwnCost:
 
     def _in_hooks_ns(self):
         """Nanoseconds a step, of the last steps."""
-        most = ORDINARY * median(self.hook_walls)
-        return sum(min(wall, most) for wall in self.hook_walls) / len(self.hook_walls)
+        ceiling = ORDINARY * median(self.hook_walls)
+        return sum(min(wall, ceiling) for wall in self.hook_walls) / len(self.hook_walls)
 
     def _by_windows(self):
         steps = self.measured_steps + self.counted_steps

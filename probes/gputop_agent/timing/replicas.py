@@ -77,9 +77,9 @@ def _parameters():
         return []
     ignored = set(getattr(module, "parameters_to_ignore", None) or ())
     return [
-        one
-        for name, one in module.module.named_parameters()
-        if one.requires_grad and name not in ignored
+        parameter
+        for name, parameter in module.module.named_parameters()
+        if parameter.requires_grad and name not in ignored
     ]
 
 
@@ -91,22 +91,24 @@ def _content(parameter):
 def _bit_sum(sample):
     """Sum of the values' bits as integers: exact, so equal replicas give equal sums."""
     torch = session.torch
-    kind = sample[0].dtype
+    dtype = sample[0].dtype
     integer = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[
         sample[0].element_size()
     ]
     parts = [
-        one.detach().reshape(-1)[:MAX_VALUES].view(integer) for one in sample if one.dtype == kind
+        parameter.detach().reshape(-1)[:MAX_VALUES].view(integer)
+        for parameter in sample
+        if parameter.dtype == dtype
     ]
     return torch.cat(parts).sum(dtype=torch.int64)
 
 
 def _send_waiting():
     update, values = _waiting[0]
-    known = values.read()
-    if known is not None:
+    numbers = values.read()
+    if numbers is not None:
         del _waiting[0]
-        _send(update, known["sum"])
+        _send(update, numbers["sum"])
 
 
 def _send(update, parameters):

@@ -51,18 +51,18 @@ def discover():
         know(optimizer)
     wanted = {id(parameter) for optimizer in optimizers for parameter in _parameters_of(optimizer)}
     children = {id(child) for module in modules for child in _children(module)}
-    found = []
+    roots = []
     for module in modules:
-        if id(module) in children or len(found) == MAX_ROOTS:
+        if id(module) in children or len(roots) == MAX_ROOTS:
             continue
-        mine = [id(parameter) for parameter in module.parameters()]
-        if mine or _is_loss(module):
-            trained = not wanted.isdisjoint(mine) or not wanted
+        parameter_ids = [id(parameter) for parameter in module.parameters()]
+        if parameter_ids or _is_loss(module):
+            trained = not wanted.isdisjoint(parameter_ids) or not wanted
             if trained:
-                owned.update(mine)
-            found.append(module)
-            _hook_with_wrapped(module, trained and bool(mine))
-    _note_roots(found, wanted)
+                owned.update(parameter_ids)
+            roots.append(module)
+            _hook_with_wrapped(module, trained and bool(parameter_ids))
+    _note_roots(roots, wanted)
 
 
 def know(optimizer):
@@ -131,14 +131,24 @@ def reset():
 def _live_objects():
     torch = session.torch
     graph_module = getattr(sys.modules.get("torch.fx.graph_module"), "GraphModule", None)
-    skipped = tuple(kind for kind in (graph_module, torch.jit.ScriptModule) if kind is not None)
-    module_types = {kind for kind in _subclasses(torch.nn.Module) if not issubclass(kind, skipped)}
+    skipped = tuple(
+        module_type
+        for module_type in (graph_module, torch.jit.ScriptModule)
+        if module_type is not None
+    )
+    module_types = {
+        module_type
+        for module_type in _subclasses(torch.nn.Module)
+        if not issubclass(module_type, skipped)
+    }
     optimizer_types = set(_subclasses(torch.optim.Optimizer))
-    found = _of_types(gc.get_objects(), module_types | optimizer_types)
-    modules = [item for item in found if type(item) in module_types and "_modules" in item.__dict__]
+    objects = _of_types(gc.get_objects(), module_types | optimizer_types)
+    modules = [
+        item for item in objects if type(item) in module_types and "_modules" in item.__dict__
+    ]
     optimizers = [
         item
-        for item in found
+        for item in objects
         if type(item) in optimizer_types and item.__dict__.get("param_groups")
     ]
     return modules, optimizers
@@ -150,12 +160,12 @@ def _of_types(objects, kinds):
 
 
 def _subclasses(kind):
-    found, todo = [kind], [kind]
+    classes, todo = [kind], [kind]
     while todo:
         for child in type.__subclasses__(todo.pop()):
-            found.append(child)
+            classes.append(child)
             todo.append(child)
-    return found
+    return classes
 
 
 def _children(module):

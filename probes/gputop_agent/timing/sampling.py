@@ -169,17 +169,17 @@ def update_ended(key):
         return _give_up()
     if not _advance():
         return
-    now = clock.book()
+    now_ns = clock.book()
     if self.resuming:
-        session.update_times.append(now)
-        _book(now)
+        session.update_times.append(now_ns)
+        _book(now_ns)
         _give_up()
         return
-    self.window_marks.append(now)
+    self.window_marks.append(now_ns)
     if self.window_left > 1:
         self.window_left -= 1
     else:
-        _end_window(now)
+        _end_window(now_ns)
 
 
 def _advance():
@@ -265,10 +265,10 @@ def count(optimizer):
     self.updates += 1
     if not _advance():
         return
-    now = monotonic_ns()
-    session.update_times.append(now)
-    if now >= self.due_ns or len(session.update_times) >= self.book_at or open_step.flags:
-        _turn(now)
+    now_ns = monotonic_ns()
+    session.update_times.append(now_ns)
+    if now_ns >= self.due_ns or len(session.update_times) >= self.book_at or open_step.flags:
+        _turn(now_ns)
 
 
 def update_skipped(optimizer):
@@ -438,11 +438,11 @@ def _put_in():
 
 def _out_of_turn():
     """Another optimizer stepped than the pattern has: its step ends here."""
-    now = clock.book()
+    now_ns = clock.book()
     with session.lock:
-        session.update_times.append(now)
+        session.update_times.append(now_ns)
         sampler.updates += 1
-        _book(now)
+        _book(now_ns)
         _resume()
         _give_up()
 

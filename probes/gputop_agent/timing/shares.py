@@ -111,10 +111,10 @@ def _divide(nanoseconds, weights):
     """Add whole nanoseconds to the phases in proportion to their weights; what is left over goes to
     the heaviest.
     """
-    total, left = sum(weights), nanoseconds
+    total, remaining = sum(weights), nanoseconds
     if total > 0:
         for phase, weight in enumerate(weights):
             part = int(nanoseconds * weight / total)
             totals[phase] += part
-            left -= part
-    totals[weights.index(max(weights)) if total > 0 else OTHER] += left
+            remaining -= part
+    totals[weights.index(max(weights)) if total > 0 else OTHER] += remaining

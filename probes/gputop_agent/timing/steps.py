@@ -217,11 +217,11 @@ def manual_step():
         if not session.thread_ident:
             on_manual_start(monotonic_ns())
             return
-    now = clock.book()
+    now_ns = clock.book()
     if open_step.unsure:
         open_step.belongs_to_evaluation()
     open_step.flags |= wire.F_MANUAL
-    close(now)
+    close(now_ns)
 
 
 def flush_stale(now_ns):
@@ -270,9 +270,9 @@ def mend():
     on_mend()
     del clock.stack[:]
     session.phase = OTHER
-    now = monotonic_ns()
-    totals[OTHER] += now - fold.began_ns - sum(totals[:N_PHASES]) + sum(fold.base[:N_PHASES])
-    session.last_ns = now
+    now_ns = monotonic_ns()
+    totals[OTHER] += now_ns - fold.began_ns - sum(totals[:N_PHASES]) + sum(fold.base[:N_PHASES])
+    session.last_ns = now_ns
 
 
 def _tell(step, t_end_ns, flags):
@@ -353,8 +353,8 @@ def _cpu_ns(by_training_thread):
     """
     if not fold.probing:
         fold.cpu_upto_ns = thread_time_ns() if by_training_thread else -1
-    known = fold.cpu_base_ns >= 0 and fold.cpu_upto_ns >= 0
-    cpu_ns = fold.cpu_upto_ns - fold.cpu_base_ns if known else -1
+    is_known = fold.cpu_base_ns >= 0 and fold.cpu_upto_ns >= 0
+    cpu_ns = fold.cpu_upto_ns - fold.cpu_base_ns if is_known else -1
     fold.cpu_base_ns = fold.cpu_upto_ns
     return cpu_ns
 

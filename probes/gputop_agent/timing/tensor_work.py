@@ -30,12 +30,12 @@ _known = {}  # (code, instruction, in a loss) -> label
 def label(frame):
     """``"torch/_C mean"`` where the frame of user code stands in tensor work, else empty."""
     key = frame.f_code, frame.f_lasti, _in_loss()
-    found = _known.get(key)
-    if found is None:
+    label_ = _known.get(key)
+    if label_ is None:
         if len(_known) >= _MAX_KNOWN:
             _known.clear()
-        found = _known[key] = _label(_node(*key[:2]), frame.f_globals, key[2])
-    return found
+        label_ = _known[key] = _label(_node(*key[:2]), frame.f_globals, key[2])
+    return label_
 
 
 def _in_loss():
@@ -111,7 +111,7 @@ def _is_tensor_method(name):
     return (
         name not in _HOST
         and hasattr(session.torch.Tensor, name)
-        and not any(hasattr(kind, name) for kind in _PLAIN)
+        and not any(hasattr(class_, name) for class_ in _PLAIN)
     )
 
 

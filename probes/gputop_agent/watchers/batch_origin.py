@@ -57,14 +57,14 @@ def note_samples(iterator_class):
 
     def noted(token, args, result):
         iterator = args[0]
-        found = batches.indices.get(iterator)
-        if found is None:
-            found = {}
-            batches.indices.put(iterator, found)
+        batch = batches.indices.get(iterator)
+        if batch is None:
+            batch = {}
+            batches.indices.put(iterator, batch)
         parts = vars(iterator)
         number = parts.get("_send_idx", parts.get("_num_yielded"))
-        found[number] = result
-        found.pop(number - MAX_INDICES, None)
+        batch[number] = result
+        batch.pop(number - MAX_INDICES, None)
 
     def begin(args, kwargs):
         return True
@@ -97,35 +97,35 @@ def describe(found_at):
     """``{"number", "samples", "rows", "files", "finite"}`` of what was ``current``; what is not
     known is left out.
     """
-    found: "dict[str, Any]" = {}
+    batch_: "dict[str, Any]" = {}
     iterator, number, batch = found_at
     rows = None
     if batch is not None:
         rows = bad_rows(batch)
-        found["finite"] = not rows
+        batch_["finite"] = not rows
         if rows:
-            found["rows"] = rows[:MAX_NAMED]
+            batch_["rows"] = rows[:MAX_NAMED]
     if not number:
-        return found
-    found["number"] = number
+        return batch_
+    batch_["number"] = number
     samples = _samples(iterator, number - 1)
     if samples and rows:
         samples = [samples[row] for row in rows if row < len(samples)]
     if samples:
-        found["samples"] = [one for one in samples if type(one) is int][:MAX_NAMED]
-        found["files"] = _files(vars(iterator).get("_dataset"), found["samples"])
-    return found
+        batch_["samples"] = [sample for sample in samples if type(sample) is int][:MAX_NAMED]
+        batch_["files"] = _files(vars(iterator).get("_dataset"), batch_["samples"])
+    return batch_
 
 
 def bad_rows(batch):
     """Positions in the batch whose values are not all finite, of tensors in the CPU's memory."""
-    torch, found = session.torch, set()
+    torch, rows = session.torch, set()
     for tensor in layer_sizes.tensors_in(batch):
         if not (tensor.is_cpu and tensor.is_floating_point() and tensor.dim()):
             continue
         values = tensor.detach().reshape(tensor.shape[0], -1)
-        found.update(torch.nonzero(~torch.isfinite(values).all(1)).reshape(-1).tolist())
-    return sorted(found)
+        rows.update(torch.nonzero(~torch.isfinite(values).all(1)).reshape(-1).tolist())
+    return sorted(rows)
 
 
 def _samples(iterator, fetch):
@@ -147,11 +147,11 @@ def _files(dataset, samples):
         parts = vars(dataset)
         if "indices" in parts and "dataset" in parts:  # torch's Subset
             picked = parts["indices"]
-            return _files(parts["dataset"], [int(picked[one]) for one in samples])
+            return _files(parts["dataset"], [int(picked[sample]) for sample in samples])
         for name in _FILE_LISTS:
             listed = parts.get(name)
             if isinstance(listed, (list, tuple)) and listed:
-                return [_file(listed[one]) for one in samples if one < len(listed)]
+                return [_file(listed[sample]) for sample in samples if sample < len(listed)]
     except (TypeError, IndexError, ValueError):
         interrupts.pass_on()
     return []

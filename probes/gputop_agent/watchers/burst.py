@@ -242,9 +242,9 @@ def table(averages):
 
 
 def _device_us(row):
-    found = getattr(row, "self_device_time_total", None)
+    microseconds = getattr(row, "self_device_time_total", None)
     return (
-        found if found is not None else getattr(row, "self_cuda_time_total", 0)
+        microseconds if microseconds is not None else getattr(row, "self_cuda_time_total", 0)
     )  # before torch 2.4
 
 

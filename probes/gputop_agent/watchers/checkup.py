@@ -128,7 +128,9 @@ def _look_at_held():
         open_step.look = 2
         parameters = _trainable()
         K.found["parameter_bytes"] = sum(map(_bytes, parameters))
-        K.found["held_bytes"] = sum(_bytes(one.grad) for one in parameters if one.grad is not None)
+        K.found["held_bytes"] = sum(
+            _bytes(parameter.grad) for parameter in parameters if parameter.grad is not None
+        )
 
 
 def _look_at_stale():
@@ -141,17 +143,18 @@ def _look_at_stale():
         several = sum(reference() is not None for reference in session.optimizers.values()) > 1
         if several and clock.totals[clock.MICRO_BATCHES] > session.step:
             return  # this backward may be for another one, whose turn to be cleared comes first
-        held = [
-            one.grad.detach()
-            for one in _trainable()
-            if one.grad is not None and late.is_plain(one.grad)
+        gradients = [
+            parameter.grad.detach()
+            for parameter in _trainable()
+            if parameter.grad is not None and late.is_plain(parameter.grad)
         ]
-        held = held[:: max(1, len(held) // MAX_TENSORS)][:MAX_TENSORS]
-        if not held:
+        gradients = gradients[:: max(1, len(gradients) // MAX_TENSORS)][:MAX_TENSORS]
+        if not gradients:
             K.found["stale"] = False
         elif late.may_look():
             K.values.put(
-                "stale", sum(gradient.reshape(-1)[:MAX_VALUES].count_nonzero() for gradient in held)
+                "stale",
+                sum(gradient.reshape(-1)[:MAX_VALUES].count_nonzero() for gradient in gradients),
             )
 
 
@@ -160,7 +163,7 @@ def _look_at_missing(optimizer):
     compare with.
     """
     parameters = _trainable()
-    without = [one for one in parameters if one.grad is None]
+    without = [parameter for parameter in parameters if parameter.grad is None]
     if len(without) < len(parameters):  # else the gradients may come later, as in LBFGS
         _note_missing(parameters, without)
         _look_at_gradients(parameters)
@@ -168,18 +171,20 @@ def _look_at_missing(optimizer):
         (_number(group.get("lr")) for group in optimizer.param_groups), default=None
     )
     low = [
-        one
-        for one in parameters
-        if one.dtype is session.torch.bfloat16 and one.grad is not None and late.is_plain(one)
+        parameter
+        for parameter in parameters
+        if parameter.dtype is session.torch.bfloat16
+        and parameter.grad is not None
+        and late.is_plain(parameter)
     ]
     if low and late.may_look():
-        largest = max(low, key=lambda one: one.numel())
+        largest = max(low, key=lambda parameter: parameter.numel())
         K.weights = largest, largest.detach().reshape(-1)[:MAX_VALUES].clone()
 
 
 def _note_missing(parameters, without):
-    K.found["trainable"] = sum(one.numel() for one in parameters)
-    K.found["without_gradient"] = sum(one.numel() for one in without)
+    K.found["trainable"] = sum(parameter.numel() for parameter in parameters)
+    K.found["without_gradient"] = sum(parameter.numel() for parameter in without)
     K.found["without_gradient_names"] = _names(without[:MAX_NAMES]) if without else []
 
 
@@ -187,15 +192,19 @@ def _look_at_gradients(parameters):
     """How many of the values that are looked at are not zero: of tensors from the first to the
     last.
     """
-    held = [
-        one.grad.detach() for one in parameters if one.grad is not None and late.is_plain(one.grad)
+    gradients = [
+        parameter.grad.detach()
+        for parameter in parameters
+        if parameter.grad is not None and late.is_plain(parameter.grad)
     ]
-    if held and late.may_look():
+    if gradients and late.may_look():
         chosen = sorted(
-            {round(i * (len(held) - 1) / (MAX_TENSORS - 1)) for i in range(MAX_TENSORS)}
+            {round(i * (len(gradients) - 1) / (MAX_TENSORS - 1)) for i in range(MAX_TENSORS)}
         )
         parts = [
-            held[i].reshape(-1)[:MAX_VALUES] for i in chosen if held[i].device == held[0].device
+            gradients[i].reshape(-1)[:MAX_VALUES]
+            for i in chosen
+            if gradients[i].device == gradients[0].device
         ]
         K.found["gradients_looked_at"] = sum(part.numel() for part in parts)
         K.values.put("gradients_not_zero", sum(part.count_nonzero() for part in parts))
@@ -204,7 +213,11 @@ def _look_at_gradients(parameters):
 def _look_at_change():
     """How many of the values that have a gradient did the update change?"""
     parameters = _trainable()
-    if "trainable" not in K.found and parameters and all(one.grad is None for one in parameters):
+    if (
+        "trainable" not in K.found
+        and parameters
+        and all(parameter_.grad is None for parameter_ in parameters)
+    ):
         _note_missing(parameters, parameters)
     if K.weights is not None and late.may_look():
         parameter, before = K.weights
@@ -230,22 +243,22 @@ def _finish():
 
 def _send_unsent():
     if K.unsent is not None:
-        found, values = K.unsent
-        known = values.read()
+        findings, values = K.unsent
+        numbers = values.read()
         K.unsent = None
-        if known is not None:
-            if "stale" in known:
-                known["stale"] = known["stale"] > 0
-            _send(dict(found, **known))
+        if numbers is not None:
+            if "stale" in numbers:
+                numbers["stale"] = numbers["stale"] > 0
+            _send(dict(findings, **numbers))
 
 
 def _send(found):
     pushed, lr = found.get("bf16_pushed"), found.get("lr_max")
     stuck = round(found["bf16_stuck"] / pushed, 1) if pushed else None
-    held, dead = found.get("held_bytes", 0) > 0, found.get("gradients_not_zero") == 0
+    holds_gradients, dead = found.get("held_bytes", 0) > 0, found.get("gradients_not_zero") == 0
     K.lr_peak = max(K.lr_peak, lr or 0.0)
     learns = lr is not None and lr > VANISHED * K.lr_peak
-    gist = held, found.get("stale"), found.get("without_gradient"), stuck, learns, dead
+    gist = holds_gradients, found.get("stale"), found.get("without_gradient"), stuck, learns, dead
     K.alike = K.alike + 1 if gist == K.gist else 1
     if gist != K.gist or found["step"] <= FIRST_STEPS[-1] or K.alike == SURE_LOOKS:
         K.gist = gist
@@ -255,7 +268,10 @@ def _send(found):
 def _trainable():
     """Parameters of the optimizer that want gradients."""
     return [
-        one for group in K.optimizer.param_groups for one in group["params"] if one.requires_grad
+        parameter
+        for group in K.optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.requires_grad
     ]
 
 
@@ -279,12 +295,12 @@ def _names(parameters):
     """
     wanted = {id(parameter): None for parameter in parameters}
     todo = [("", root) for root in (reference() for reference in session.roots) if root is not None]
-    seen = set()
+    visited = set()
     while todo:
         prefix, module = todo.pop()
-        if id(module) in seen:
+        if id(module) in visited:
             continue
-        seen.add(id(module))
+        visited.add(id(module))
         for name, parameter in (module.__dict__.get("_parameters") or {}).items():
             if id(parameter) in wanted:
                 wanted[id(parameter)] = prefix + name
@@ -299,9 +315,10 @@ def _scheduler_came_first():
     them.
     """
     for module in list(sys.modules.values()):
-        given = getattr(module, "__dict__", {}).get("__warningregistry__")
-        if given and any(
-            type(key) is tuple and str(key[0]).startswith(_SCHEDULER_WARNING) for key in list(given)
+        registry = getattr(module, "__dict__", {}).get("__warningregistry__")
+        if registry and any(
+            type(key) is tuple and str(key[0]).startswith(_SCHEDULER_WARNING)
+            for key in list(registry)
         ):
             return True
     return False

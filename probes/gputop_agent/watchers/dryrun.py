@@ -83,14 +83,14 @@ def _cut_models(module):
     """Every model of transformers is made from a configuration that its base class is
     given first.
     """
-    kind: Any = module.PreTrainedModel
-    original = kind.__init__
+    model_class: Any = module.PreTrainedModel
+    original = model_class.__init__
 
     def __init__(self, config, *args, **kwargs):
         guard.safely(_cut, config)
         original(self, config, *args, **kwargs)
 
-    guard.patch(kind, "__init__", guard.dress(__init__, original))
+    guard.patch(model_class, "__init__", guard.dress(__init__, original))
 
 
 def _cut(config):

@@ -36,9 +36,9 @@ def thread_stacks():
         ident: thread.name for ident, thread in list(getattr(threading, "_active", {}).items())
     }
     current = sys._current_frames()
-    own = threading.get_ident()
+    own_ident = threading.get_ident()
     idents = sorted(
-        (ident for ident in current if ident != own),
+        (ident for ident in current if ident != own_ident),
         key=lambda ident: ident != session.thread_ident,
     )
     return [

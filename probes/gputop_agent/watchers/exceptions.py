@@ -144,13 +144,13 @@ def forget_our_frames(error, seen):
 
 
 def _frames(traceback):
-    found = []
+    frames = []
     while traceback is not None:
         code = traceback.tb_frame.f_code
         if not guard.is_ours(code):
-            found.append((code.co_filename, traceback.tb_lineno, code.co_name))
+            frames.append((code.co_filename, traceback.tb_lineno, code.co_name))
         traceback = traceback.tb_next
-    return found
+    return frames
 
 
 def _quoted(message):

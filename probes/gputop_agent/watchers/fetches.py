@@ -85,9 +85,9 @@ def first_fetch(iterator, spent_ns):
     """The training changed over to ``iterator``: note the beginning of an epoch if it has just been
     made.
     """
-    made, start_ns = _current.made
+    creation, start_ns = _current.made
     key = _current.training[1]
-    if made == id(iterator) and key is not None:
+    if creation == id(iterator) and key is not None:
         if len(_epochs) < _MAX_EPOCHS * _MAX_LOADERS:
             _epochs.append((key, session.step, _current.ended_ns, start_ns, spent_ns))
         if key in _sums or len(_sums) < _MAX_LOADERS:
@@ -140,8 +140,12 @@ class Watch:
         tasks = list(parts["_task_info"].items())
         stored = {index for index, task in tasks if len(task) == 2}  # arrived out of turn
         ready, turn = _ready(parts), parts["_rcvd_idx"]
-        asked = parts["_tasks_outstanding"] + len(stored)
-        if ready is None or not turn or asked < parts["_prefetch_factor"] * parts["_num_workers"]:
+        outstanding = parts["_tasks_outstanding"] + len(stored)
+        if (
+            ready is None
+            or not turn
+            or outstanding < parts["_prefetch_factor"] * parts["_num_workers"]
+        ):
             return  # at the ends of an epoch the queue is empty by nature
         counts = self._counts.get(key)
         if counts is None:
@@ -165,9 +169,9 @@ class Watch:
 
     def flush_if_due(self):
         """Send what was counted, if it is time."""
-        now = monotonic()
-        if now - self._flushed >= min(
-            _MAX_INTERVAL_S, max(_MIN_INTERVAL_S, (now - self._started) / 60)
+        now_s = monotonic()
+        if now_s - self._flushed >= min(
+            _MAX_INTERVAL_S, max(_MIN_INTERVAL_S, (now_s - self._started) / 60)
         ):
             self.flush()
 
@@ -179,7 +183,7 @@ class Watch:
         del _epochs[: len(epochs)]
         sums = {key: _sums.pop(key) for key in list(_sums)}
         for key in set(counted).union(sums):
-            counts, mine = (
+            counts, own_counts = (
                 counted.get(key) or Counts(),
                 [epoch[1:] for epoch in epochs if epoch[0] == key],
             )
@@ -200,7 +204,7 @@ class Watch:
                 epochs=begun,
                 starts_ms=round(start_ns / 1e6, 3),
                 firsts_ms=round(first_ns / 1e6, 3),
-                epoch_starts=[_epoch(*epoch) for epoch in mine[:_MAX_EPOCHS]],
+                epoch_starts=[_epoch(*epoch) for epoch in own_counts[:_MAX_EPOCHS]],
             )
         padding = batch.take_padding()
         if padding:
@@ -248,9 +252,9 @@ def _is_unpacking(frame):
     what has come.
     """
     inner = None
-    for one in frames.stack(frame, 24):
-        name = one.f_code.co_filename
-        if one.f_code.co_name == "get" and name.endswith("queues.py"):
+    for frame_ in frames.stack(frame, 24):
+        name = frame_.f_code.co_filename
+        if frame_.f_code.co_name == "get" and name.endswith("queues.py"):
             return inner is None or not inner.endswith("connection.py")
         inner = name
     return False

@@ -33,8 +33,8 @@ def send(reason=""):
     lines in a second the first time, which only a training that stands still has to spare.
     """
     in_a_hang = reason == "hang"
-    found = _in_order(sites=in_a_hang)[-NEWEST:]
-    chunks = [found[i : i + _PER_EVENT] for i in range(0, len(found), _PER_EVENT)] or [[]]
+    newest = _in_order(sites=in_a_hang)[-NEWEST:]
+    chunks = [newest[i : i + _PER_EVENT] for i in range(0, len(newest), _PER_EVENT)] or [[]]
     for part, chunk in enumerate(chunks):
         while len(json.dumps(chunk)) > _LIMIT_BYTES:
             chunk = chunk[len(chunk) // 2 :]
@@ -50,10 +50,10 @@ def send(reason=""):
 
 def _in_order(sites=False):
     """Collectives and messages by time."""
-    found = entries(sites)
-    if not any(entry["p2p"] for entry in found):
-        found += messages.entries()
-    return sorted(found, key=lambda entry: entry["created_ns"])
+    entries_ = entries(sites)
+    if not any(entry["p2p"] for entry in entries_):
+        entries_ += messages.entries()
+    return sorted(entries_, key=lambda entry: entry["created_ns"])
 
 
 def entries(sites=False):
@@ -63,12 +63,12 @@ def entries(sites=False):
     ``state`` is ``scheduled`` or ``started`` while the collective runs, ``completed`` after.
     """
     c10d = sys.modules.get("torch._C._distributed_c10d")
-    found = []
+    entries_ = []
     for name in ("_dump_fr_trace", "_dump_nccl_trace"):  # gloo and others; NCCL has its own
         dump = getattr(c10d, name, None)
         if dump is not None:
-            found += pickle.loads(dump(True, sites, False)).get("entries", [])
-    return [compact(entry) for entry in found]
+            entries_ += pickle.loads(dump(True, sites, False)).get("entries", [])
+    return [compact(entry) for entry in entries_]
 
 
 def groups():
@@ -79,28 +79,28 @@ def groups():
     world = getattr(c10d, "_world", None)
     if world is None:
         return []
-    found = []
+    groups_ = []
     for group, members in list(world.pg_group_ranks.items())[:_MOST_GROUPS]:
         name = world.pg_names.get(group)
         if not name:  # a group of others
             continue
-        found.append(
+        groups_.append(
             {
                 "name": str(name),
                 "description": str(getattr(group, "group_desc", "")),
                 "ranks": sorted(members)[:_MOST_MEMBERS],
             }
         )
-    return found
+    return groups_
 
 
 def last_collective():
     """The collective this rank waits in, else the last one it started; None if it knows of none."""
-    found = _in_order()
-    running = [entry for entry in found if entry["state"] not in ("completed", "issued")]
+    by_time = _in_order()
+    running = [entry for entry in by_time if entry["state"] not in ("completed", "issued")]
     if running:
         return running[0]
-    return found[-1] if found else None
+    return by_time[-1] if by_time else None
 
 
 def compact(entry):

@@ -16,10 +16,10 @@ class GraphLayers:
         for index, name in enumerate(layers.names):
             self.indexes.setdefault(name, index)
         self.placed = []  # (sequence number, index of the layer)
-        for found in graph.in_order():
-            owner = self._owner(graph, found, MAX_DEPTH)
+        for node in graph.in_order():
+            owner = self._owner(graph, node, MAX_DEPTH)
             if owner is not None:
-                self.placed.append((found.number, owner))
+                self.placed.append((node.number, owner))
 
     def _owner(self, graph, found, depth):
         for child in found.children:
@@ -113,8 +113,8 @@ class GraphLayers:
         if index is None:
             return otherwise
         prefix = self.layers.names[around]
-        rest = self.layers.names[index][len(prefix) + 1 if prefix else 0 :]
-        child = rest.split(".")[0]
+        remainder = self.layers.names[index][len(prefix) + 1 if prefix else 0 :]
+        child = remainder.split(".")[0]
         return names.index(child) if child in names else otherwise
 
 

@@ -57,7 +57,7 @@ def operation(node):
 
 def weight_of(name):
     """How likely an operation is an origin: 2 at a pole, 1 by overflow, 0 hardly ever."""
-    if any(name == one or name.endswith("_" + one) for one in _SINGULAR):
+    if any(name == ending or name.endswith("_" + ending) for ending in _SINGULAR):
         return 2
     if name.startswith(("linalg_", "scaled_dot_product", "binary_cross")):
         return 2
@@ -73,7 +73,7 @@ class Node:
         self.node = node
         self.number = node._sequence_nr()
         self.name = operation(node)
-        self.children = [one for one, _ in node.next_functions]
+        self.children = [child for child, _ in node.next_functions]
         self.inputs: Any = []  # (place among the children or None, tensor)
         self.result: Any = None  # what it gave, where it was saved
         self.given: Any = None  # whether what it gave is finite: True, False, None for not known
@@ -90,16 +90,16 @@ class Graph:
         self.root = loss.grad_fn
         todo = [self.root] if self.root is not None else []
         while todo and len(self.nodes) < MAX_NODES:
-            one = todo.pop()
-            if one in self.nodes:
+            function = todo.pop()
+            if function in self.nodes:
                 continue
-            self.nodes[one] = found = Node(one)
-            todo.extend(child for child in found.children if child is not None)
+            self.nodes[function] = node = Node(function)
+            todo.extend(child for child in node.children if child is not None)
         if reads_tensors:
-            for found in self.nodes.values():
-                self._read(found)
-            for found in self.in_order():
-                self._judge(found)
+            for node in self.nodes.values():
+                self._read(node)
+            for node in self.in_order():
+                self._judge(node)
 
     def in_order(self):
         """Nodes as their operations ran; leaves come first."""
@@ -127,13 +127,13 @@ class Graph:
             if found.result is None or not finite:
                 found.result = tensor
             return
-        place = _PLACES.get(name)
-        if place is None or (name == "weight" and found.name.startswith(_TABLES)):
+        position = _PLACES.get(name)
+        if position is None or (name == "weight" and found.name.startswith(_TABLES)):
             return
         if found.name in _ADDED_TO:
-            place += 1
-        found.inputs.append((place, tensor))
-        child = found.children[place] if place < len(found.children) else None
+            position += 1
+        found.inputs.append((position, tensor))
+        child = found.children[position] if position < len(found.children) else None
         giver = self.nodes.get(child)
         if giver is None:
             if not finite:
@@ -150,7 +150,7 @@ class Graph:
     def bad_children(self, found):
         """Nodes that gave it what is not finite."""
         givers = [self.nodes.get(child) for child in found.children if child is not None]
-        return [one for one in givers if one is not None and one.given is False]
+        return [child_ for child_ in givers if child_ is not None and child_.given is False]
 
     def origin(self, within=None):
         """The node at which values stopped being finite; None without a graph.
@@ -163,39 +163,39 @@ class Graph:
         if root is None:
             return None
         root.given = False
-        candidates, seen, todo = [], set(), [root]
+        candidates, visited, todo = [], set(), [root]
         while todo:
-            one = todo.pop()
-            if one.node in seen:
+            node = todo.pop()
+            if node.node in visited:
                 continue
-            seen.add(one.node)
-            bad = self.bad_children(one)
-            if not bad and (within is None or not one.children or within(one.number)):
-                candidates.append(one)
+            visited.add(node.node)
+            bad = self.bad_children(node)
+            if not bad and (within is None or not node.children or within(node.number)):
+                candidates.append(node)
             todo.extend(bad)
         if not candidates:
             return None
-        first = min(candidates, key=lambda one: one.number if one.children else -1)
+        first = min(candidates, key=lambda node: node.number if node.children else -1)
         return first if first.unowned is not None or not first.children else self._likeliest(first)
 
     def _likeliest(self, found):
         """Of a node and those before it of which nothing is known, the one that most likely did
         it.
         """
-        region, todo, seen = [], [found], set()
+        region, todo, visited = [], [found], set()
         while todo:
-            one = todo.pop()
-            if one.node in seen:
+            node = todo.pop()
+            if node.node in visited:
                 continue
-            seen.add(one.node)
-            region.append(one)
-            if one.unowned is not None or (one is found and _is_sure(one)):
+            visited.add(node.node)
+            region.append(node)
+            if node.unowned is not None or (node is found and _is_sure(node)):
                 continue
-            for child in one.children:
+            for child in node.children:
                 giver = self.nodes.get(child)
                 if giver is not None and giver.children and giver.given is None:
                     todo.append(giver)
-        return max(region, key=lambda one: (_repeats(one), _weight(one), one.number))
+        return max(region, key=lambda node: (_repeats(node), _weight(node), node.number))
 
 
 def _weight(one):
@@ -206,8 +206,8 @@ def _weight(one):
 
 def _is_sure(one):
     """Whether all that other nodes gave it was saved, and so is finite."""
-    places = {place for place, _ in one.inputs}
-    return all(child is None or place in places for place, child in enumerate(one.children))
+    places = {position for position, _ in one.inputs}
+    return all(child is None or position in places for position, child in enumerate(one.children))
 
 
 def _repeats(one):
@@ -237,10 +237,10 @@ def _saved(node, name):
 
 def is_finite(tensor):
     """Whether all values are finite; None where that cannot be asked."""
-    found = extent(tensor)
-    if found is None:
+    extremes = extent(tensor)
+    if extremes is None:
         return None
-    low, high = (one.item() for one in found)
+    low, high = (number.item() for number in extremes)
     return low - low == 0 and high - high == 0
 
 

@@ -81,8 +81,8 @@ class LayerClock:
 
     def backward_ended(self):
         """Take the hooks away again."""
-        now = monotonic_ns()
-        self._book(now)
+        now_ns = monotonic_ns()
+        self._book(now_ns)
         self._go_to(OUTSIDE)
         self.way, self.is_running = FORWARD, False
         self.remove_hooks()
@@ -96,32 +96,32 @@ class LayerClock:
     def hook_nodes(self, tensors, is_outermost):
         """Put a hook on every node below; a backward inside another one has no end of its own."""
         first = None
-        seen = set()
-        todo = [node for node in (getattr(one, "grad_fn", None) for one in tensors) if node]
+        visited = set()
+        todo = [node for node in (getattr(node_, "grad_fn", None) for node_ in tensors) if node]
         sequences, layers = self._marks.get(get_ident(), ([], []))
-        while todo and len(seen) < MAX_NODES:
+        while todo and len(visited) < MAX_NODES:
             node = todo.pop()
-            if node in seen:
+            if node in visited:
                 continue
-            seen.add(node)
-            following = [one for one, _ in node.next_functions if one is not None]
+            visited.add(node)
+            following = [node_ for node_, _ in node.next_functions if node_ is not None]
             if not following and hasattr(node, "variable"):
                 continue  # a gradient is accumulated right after the node that gave it
             number = node._sequence_nr()
-            place = bisect_right(sequences, number) - 1
-            layer = layers[place] if place >= 0 else OUTSIDE
+            index = bisect_right(sequences, number) - 1
+            layer = layers[index] if index >= 0 else OUTSIDE
             self._handles.append(node.register_prehook(self._switch_to(layer)))
             if first is None or number < first[0]:
                 first = number, node
             todo.extend(following)
-        self.nodes += len(seen)
+        self.nodes += len(visited)
         if first is not None and is_outermost:  # the engine's own end is no layer's
             self._handles.append(first[1].register_hook(self._outside))
 
     def _switch_to(self, layer):
-        known = self._switches.get(layer)
-        if known is not None:
-            return known
+        switch = self._switches.get(layer)
+        if switch is not None:
+            return switch
 
         def hook(gradients):
             try:
@@ -164,8 +164,8 @@ class LayerClock:
             self.device.mark(self.way, layer if self.is_running else None)
 
     def _resume(self, began):
-        self._last_ns = now = monotonic_ns()
-        self.hook_ns[self.way] += now - began
+        self._last_ns = now_ns = monotonic_ns()
+        self.hook_ns[self.way] += now_ns - began
 
     def _mark(self, layer):
         sequences, layers = self._marks.setdefault(get_ident(), ([], []))
@@ -194,8 +194,8 @@ class DeviceTrail:
 
     def times_ns(self, count):
         """Times between events, as ``LayerClock.self_ns``."""
-        found = [[0] * (count + 1), [0] * (count + 1)]
+        times = [[0] * (count + 1), [0] * (count + 1)]
         for (event, way, layer), (following, _, _) in zip(self._marks, self._marks[1:]):
             if layer is not None:
-                found[way][layer] += int(event.elapsed_time(following) * 1e6)
-        return found
+                times[way][layer] += int(event.elapsed_time(following) * 1e6)
+        return times

@@ -19,15 +19,19 @@ def table(layers):
     """
     rows = []
     for index, module in layers.living():
-        held = [one for one in _parameters(module) if layers.owners.get(id(one)) == index]
+        own_parameters = [
+            parameter
+            for parameter in _parameters(module)
+            if layers.owners.get(id(parameter)) == index
+        ]
         row = {
             "path": layers.names[index],
             "class": type(module).__name__,
-            "parameter_bytes": sum(map(local_bytes, held)),
+            "parameter_bytes": sum(map(local_bytes, own_parameters)),
         }
-        if held:
-            row["dtype"] = str(held[0].dtype).replace("torch.", "")
-            row["trainable"] = any(one.requires_grad for one in held)
+        if own_parameters:
+            row["dtype"] = str(own_parameters[0].dtype).replace("torch.", "")
+            row["trainable"] = any(parameter.requires_grad for parameter in own_parameters)
         if _is_compiled(module):
             row["compiled"] = True
         rows.append(row)
@@ -44,8 +48,8 @@ def _is_compiled(module):
 
 
 def _parameters(module):
-    found = module.__dict__.get("_parameters") or {}
-    return [one for one in found.values() if one is not None]
+    parameters = module.__dict__.get("_parameters") or {}
+    return [parameter for parameter in parameters.values() if parameter is not None]
 
 
 def local_bytes(tensor):
@@ -62,30 +66,32 @@ def local_bytes(tensor):
 
 def gradient_bytes(layers):
     """Gradients that are held now, by layer."""
-    found = [0] * len(layers.modules)
+    sizes = [0] * len(layers.modules)
     for index, module in layers.living():
-        for one in _parameters(module):
-            if layers.owners.get(id(one)) == index and one.grad is not None:
-                found[index] += local_bytes(one.grad)
-    return found
+        for parameter in _parameters(module):
+            if layers.owners.get(id(parameter)) == index and parameter.grad is not None:
+                sizes[index] += local_bytes(parameter.grad)
+    return sizes
 
 
 def optimizer_bytes(layers):
     """Optimizer state of more than one value, by layer."""
     states = [
-        one.state for one in (reference() for reference in session.optimizers.values()) if one
+        state_.state
+        for state_ in (reference() for reference in session.optimizers.values())
+        if state_
     ]
-    found = [0] * len(layers.modules)
+    sizes = [0] * len(layers.modules)
     for index, module in layers.living():
-        for one in _parameters(module):
-            if layers.owners.get(id(one)) != index:
+        for state_ in _parameters(module):
+            if layers.owners.get(id(state_)) != index:
                 continue
             for state in states:
-                values = state[one].values() if one in state else ()
-                found[index] += sum(
+                values = state[state_].values() if state_ in state else ()
+                sizes[index] += sum(
                     local_bytes(value) for value in values if _is_tensor(value) and value.dim()
                 )
-    return found
+    return sizes
 
 
 class Outputs:
@@ -106,17 +112,17 @@ class Outputs:
     def end(self, layer, result):
         """A call of the layer has returned ``result``."""
         within = self._within.pop()
-        there = {place for place, _, reference in within if reference() is not None}
-        given = list(_placed(result))
-        for place, size, reference in given:
+        there = {storages for storages, _, reference in within if reference() is not None}
+        results = list(_placed(result))
+        for storages, size, reference in results:
             tensor = reference()
             if self.dtypes[layer] is None and tensor is not None:
                 self.dtypes[layer] = str(tensor.dtype).replace("torch.", "")
-            if place not in there:
-                there.add(place)
+            if storages not in there:
+                there.add(storages)
                 self.bytes[layer] += size
         if self._within:
-            self._within[-1] += given
+            self._within[-1] += results
 
 
 def _placed(value):
@@ -125,12 +131,12 @@ def _placed(value):
         local = getattr(tensor, "_local_tensor", tensor)
         try:
             storage = local.untyped_storage()
-            place, size = storage.data_ptr(), storage.nbytes()
+            address, size = storage.data_ptr(), storage.nbytes()
         except (RuntimeError, NotImplementedError, AttributeError):
             interrupts.pass_on()
             continue
-        if place:
-            yield place, size, weakref.ref(tensor)
+        if address:
+            yield address, size, weakref.ref(tensor)
 
 
 def tensors_in(result, depth=0):

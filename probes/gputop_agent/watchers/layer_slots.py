@@ -104,8 +104,8 @@ class Layers:
 
 
 def _entries(module, name):
-    found = module.__dict__.get(name) or {}
-    return [(key, value) for key, value in found.items() if value is not None]
+    entries = module.__dict__.get(name) or {}
+    return [(key, value) for key, value in entries.items() if value is not None]
 
 
 def _joined(name, key, module):

@@ -211,7 +211,7 @@ def _send_times(step, look, self_ns):
         activation_bytes=look.outputs.bytes,
         gradient_bytes=look.gradient_bytes,
         optimizer_bytes=layer_sizes.optimizer_bytes(look.layers),
-        dtypes=[one or "" for one in look.outputs.dtypes],
+        dtypes=[dtype or "" for dtype in look.outputs.dtypes],
         recomputed=sorted(clock.recomputed | layer_sizes.checkpoints(look.layers)),
         clock="host" if clock.device is None else "device",
         outside_forward_ms=_ms(forward[-1] * 1000),
@@ -228,14 +228,14 @@ def _send(step, **columns):
     with.
     """
     lists = {name: value for name, value in columns.items() if isinstance(value, list)}
-    rest = {name: value for name, value in columns.items() if name not in lists}
+    scalars = {name: value for name, value in columns.items() if name not in lists}
     recomputed = lists.pop("recomputed", None)
     count = max(len(value) for value in lists.values())
     for first in range(0, count, NUMBERS_AT_ONCE):
         part = {name: value[first : first + NUMBERS_AT_ONCE] for name, value in lists.items()}
         if recomputed is not None:
             part["recomputed"] = recomputed
-        transport.send_event("layers", step=step, first=first, **dict(rest, **part))
+        transport.send_event("layers", step=step, first=first, **dict(scalars, **part))
 
 
 def _send_table(rows):

@@ -41,9 +41,9 @@ def _site(loader, frame):
         frame = frame.f_back
     if any(name in frames.TRAINERS for name in frames.packages(frame)):
         return _of_same_data(loader)
-    for one in frames.stack(frame):
-        if frames.is_user(one):
-            return frames.site(one)
+    for frame_ in frames.stack(frame):
+        if frames.is_user(frame_):
+            return frames.site(frame_)
     return None
 
 

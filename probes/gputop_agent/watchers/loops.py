@@ -13,20 +13,20 @@ _known = {}  # code -> [(offset of the first instruction, offset after the last,
 
 def headers(code, instruction):
     """Lines of the loops around the instruction at that offset, the outermost first."""
-    found = _known.get(code)
-    if found is None:
+    loops = _known.get(code)
+    if loops is None:
         if len(_known) >= _MAX_KNOWN:
             _known.clear()
-        found = _known[code] = _loops(code)
-    return [line for first, end, line in found if first <= instruction < end]
+        loops = _known[code] = _loops(code)
+    return [line for first, end, line in loops if first <= instruction < end]
 
 
 def _loops(code):
     if len(code.co_code) > _MAX_BYTES:
         return []
-    starts, found, line = dict(dis.findlinestarts(code)), [], code.co_firstlineno
-    for one in dis.get_instructions(code):
-        line = starts.get(one.offset) or line
-        if one.opname == "FOR_ITER":
-            found.append((one.offset, one.argval, line))
-    return found
+    starts, loops, line = dict(dis.findlinestarts(code)), [], code.co_firstlineno
+    for instruction in dis.get_instructions(code):
+        line = starts.get(instruction.offset) or line
+        if instruction.opname == "FOR_ITER":
+            loops.append((instruction.offset, instruction.argval, line))
+    return loops

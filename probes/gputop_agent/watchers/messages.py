@@ -29,7 +29,7 @@ def note(operation, peer, group, tensor, state):
 
 def entries():
     """Entries like those of ``flight``; [] on backends whose flight recorder has them itself."""
-    return [_entry(number, one) for number, one in enumerate(list(_ring))]
+    return [_entry(number, message) for number, message in enumerate(list(_ring))]
 
 
 @session.after_fork

@@ -63,13 +63,15 @@ class Watch:
             return now - self._compiles_since < COMPILES_S
         if phase not in (EVAL, CHECKPOINT):
             return False
-        place = tuple((id(one.f_code), one.f_lasti) for one in frames.stack(frame, _DEPTH))
+        location = tuple(
+            (id(frame_.f_code), frame_.f_lasti) for frame_ in frames.stack(frame, _DEPTH)
+        )
         cpu_s, done = _cpu_s(), _bytes() if phase == CHECKPOINT else 0
-        used = cpu_s - self._cpu_s > _CPU_SHARE * (now - self._looked) and place != self._place
+        used = cpu_s - self._cpu_s > _CPU_SHARE * (now - self._looked) and location != self._place
         wrote = done - self._bytes > _BYTES
-        known = self._place is not None
-        self._place, self._cpu_s, self._bytes = place, cpu_s, done
-        return known and (used or wrote)
+        was_known = self._place is not None
+        self._place, self._cpu_s, self._bytes = location, cpu_s, done
+        return was_known and (used or wrote)
 
 
 def _cpu_s():

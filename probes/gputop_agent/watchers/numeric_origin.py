@@ -20,17 +20,17 @@ def bad_weights(layers):
     """``{layer: [name of a parameter or buffer]}`` of what is not finite, and how many layers have
     any that trains.
     """
-    found, trained = {}, set()
+    bad, trained = {}, set()
     for index, module in layers.living():
-        for kind in ("_parameters", "_buffers"):
-            for name, tensor in list((module.__dict__.get(kind) or {}).items()):
-                if tensor is None or (kind == "_parameters" and layers.owners[id(tensor)] != index):
+        for slot in ("_parameters", "_buffers"):
+            for name, tensor in list((module.__dict__.get(slot) or {}).items()):
+                if tensor is None or (slot == "_parameters" and layers.owners[id(tensor)] != index):
                     continue
-                if kind == "_parameters" and tensor.requires_grad:
+                if slot == "_parameters" and tensor.requires_grad:
                     trained.add(index)
                 if graph_origin.is_finite(tensor) is False:
-                    found.setdefault(index, []).append(name)
-    return found, trained
+                    bad.setdefault(index, []).append(name)
+    return bad, trained
 
 
 def bad_gradients(layers):
@@ -94,8 +94,8 @@ def _first_bad_call(calls):
 def _is_absorbed(call, calls):
     """Whether every layer that took its results gave finite ones, as of a mask of -inf."""
     results = {id(point) for point in call.results if is_bad(point.extent)}
-    took = [one for one in calls if any(id(point) in results for point in one.inputs)]
-    return bool(took) and not any(is_bad(point.extent) for one in took for point in one.results)
+    took = [call_ for call_ in calls if any(id(point) in results for point in call_.inputs)]
+    return bool(took) and not any(is_bad(point.extent) for call_ in took for point in call_.results)
 
 
 def _own_range(call):
@@ -104,7 +104,7 @@ def _own_range(call):
     def within(number):
         if not call.begin <= number < call.end:
             return False
-        return not any(one.begin <= number < one.end for one in call.within)
+        return not any(span.begin <= number < span.end for span in call.within)
 
     return within
 
@@ -176,11 +176,11 @@ def _takers(watched, point):
     takers = [
         call
         for call in watched.calls
-        if any(one is point for one in call.inputs)
-        and not any(is_bad(one.gradient) for one in call.results)
+        if any(taken is point for taken in call.inputs)
+        and not any(is_bad(taken.gradient) for taken in call.results)
     ]
     around = point.maker
-    if around is not None and any(one is point for one in around.results):
+    if around is not None and any(taken is point for taken in around.results):
         around = around.parent
     if around is not None and around not in takers:
         takers.append(around)
@@ -194,7 +194,7 @@ def _sorted_numbers(loss):
     if loss is None:
         return []
     graph = Graph(loss, reads_tensors=False)
-    return [(one.number, one.name) for one in graph.nodes.values() if one.children]
+    return [(node.number, node.name) for node in graph.nodes.values() if node.children]
 
 
 def _weight(numbers, call, point):
@@ -203,15 +203,15 @@ def _weight(numbers, call, point):
     """
     if call is None:
         end = point.number
-        own = [(number, name) for number, name in numbers if number > end]
+        owners = [(number, name) for number, name in numbers if number > end]
     else:
         within = _own_range(call)
-        own = [(n, name) for n, name in numbers if within(n) and n > point.number]
-    if not own:
+        owners = [(n, name) for n, name in numbers if within(n) and n > point.number]
+    if not owners:
         return (-1, 0), None
-    weights = [(graph_origin.weight_of(name), number, name) for number, name in own]
+    weights = [(graph_origin.weight_of(name), number, name) for number, name in owners]
     best = max(weights)
-    return (best[0], 0 if call is None else -len(own)), best[2]
+    return (best[0], 0 if call is None else -len(owners)), best[2]
 
 
 def of_reduced(layers):
@@ -247,7 +247,7 @@ def of_graph(layers, loss):
     layer, between = named.of(origin)
     if origin.unowned is not None:
         fields.update(_operation(origin), direction=INPUT)
-        fields["value"] = value_name(*_numbers(origin.unowned))
+        fields["value"] = _value(origin.unowned)
         fields["dtype"] = _dtype(origin.unowned.dtype)
     if layer is not None:
         fields.update(_layer(layers, layer))
@@ -311,22 +311,28 @@ def _operation(origin):
     large = [tensor for _, tensor in origin.inputs if tensor.dim()]  # a plain number has no axes
     extents = [_numbers(tensor) for tensor in large]
     inputs = [largest(pair) for pair in extents if pair is not None]
-    finite = [one for one in inputs if one - one == 0]
+    finite = [number for number in inputs if number - number == 0]
     if finite:
         fields["largest_input"] = max(finite)
     tensor = origin.result if origin.result is not None else None
     if tensor is not None:
-        fields["value"] = value_name(*_numbers(tensor)) or "NaN"
+        fields["value"] = _value(tensor) or "NaN"
         fields["dtype"], fields["limit"] = _dtype(tensor.dtype), _limit(tensor.dtype)
     elif large:
-        kind = large[0].dtype
-        fields["dtype"], fields["limit"] = _dtype(kind), _limit(kind)
+        dtype = large[0].dtype
+        fields["dtype"], fields["limit"] = _dtype(dtype), _limit(dtype)
     return fields
 
 
 def _numbers(tensor):
-    found = graph_origin.extent(tensor)
-    return None if found is None else (found[0].item(), found[1].item())
+    extremes = graph_origin.extent(tensor)
+    return None if extremes is None else (extremes[0].item(), extremes[1].item())
+
+
+def _value(tensor):
+    """What is not finite in it; None where all is or no number is in reach."""
+    numbers = _numbers(tensor)
+    return None if numbers is None else value_name(*numbers)
 
 
 def _dtype(dtype):

@@ -107,14 +107,14 @@ class Pass:
         return bool(self._open) or self.skipped > 0
 
     def _note(self, value, maker):
-        found = [self._point(tensor, maker) for tensor in layer_sizes.tensors_in(value)]
-        return [point for point in found if point is not None]
+        points = [self._point(tensor, maker) for tensor in layer_sizes.tensors_in(value)]
+        return [point for point in points if point is not None]
 
     def _point(self, tensor, maker):
         key = id(tensor), _version(tensor)
-        reference, known = self._by_tensor.get(key, (None, None))
+        reference, point_ = self._by_tensor.get(key, (None, None))
         if reference is not None and reference() is tensor:
-            return known
+            return point_
         extent = graph_origin.extent(tensor)
         if extent is None:
             return None
@@ -201,8 +201,8 @@ def all_finite(pairs):
     """Whether all are finite, by one operation; they lie on one device."""
     if not pairs:
         return True
-    together = session.torch.stack([one for pair in pairs for one in pair])
-    low, high = (one.item() for one in session.torch.aminmax(together))
+    together = session.torch.stack([extreme for pair in pairs for extreme in pair])
+    low, high = (extreme.item() for extreme in session.torch.aminmax(together))
     return low - low == 0 and high - high == 0
 
 

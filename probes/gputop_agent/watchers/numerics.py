@@ -112,9 +112,9 @@ def _put_in():
 
 
 def _take_out():
-    for one in (watch.current, watch.previous):
-        if one is not None:
-            one.take_out()
+    for run in (watch.current, watch.previous):
+        if run is not None:
+            run.take_out()
     if watch.observed is not None:
         watch.observed.take_out()
     watch.observed = watch.current = watch.previous = None
@@ -295,19 +295,19 @@ def _judge_gradients(optimizer):
     if watch.explained_step == session.step or watch.sent >= MAX_EVENTS or session.cuda:
         return
     gradients = [
-        numeric_pass.graph_origin.extent(one.grad)
+        numeric_pass.graph_origin.extent(parameter.grad)
         for group in optimizer.param_groups
-        for one in group["params"]
-        if one.grad is not None
+        for parameter in group["params"]
+        if parameter.grad is not None
     ]
-    if not numeric_pass.all_finite([one for one in gradients if one is not None]):
+    if not numeric_pass.all_finite([extent for extent in gradients if extent is not None]):
         fields = numeric_origin.of_reduced(watch.layers)
         _send(fields, session.step, batch_origin.current())
 
 
 def _explain_norm():
-    found = _layers_now()
-    fields = numeric_origin.of_reduced(found)
+    layers = _layers_now()
+    fields = numeric_origin.of_reduced(layers)
     if fields is not None:
         fields["direction"] = "gone" if fields["bad_layers"] == fields["layers"] else "backward"
         _send(fields, session.step, batch_origin.current())
@@ -319,8 +319,8 @@ def _explain_norm():
 def _read_later(current):
     torch = session.torch
     pairs = [*current.tensors(), *([] if current.loss is None else [current.loss])]
-    flat = [one.detach().double() for pair in pairs for one in pair]
-    if not flat or len({one.device for one in flat}) != 1:
+    flat = [tensor.detach().double() for pair in pairs for tensor in pair]
+    if not flat or len({tensor.device for tensor in flat}) != 1:
         return
     together = torch.stack(flat)
     slot = torch.empty(together.shape, dtype=together.dtype, pin_memory=together.is_cuda)
@@ -357,8 +357,8 @@ def _note_course(current):
     largest = {}
     for call in current.calls:
         for point in call.results:
-            seen = numeric_pass.largest(point.extent)
-            largest[call.layer] = max(seen, largest.get(call.layer, 0.0))
+            largest_ = numeric_pass.largest(point.extent)
+            largest[call.layer] = max(largest_, largest.get(call.layer, 0.0))
     watch.course.append((current.step, largest))
 
 
@@ -370,14 +370,18 @@ def _send(fields, step, batch):
     watch.explained_step = step
     if watch.layers is not None and fields.get("layer") in watch.layers.names:
         index = watch.layers.names.index(fields["layer"])
-        course = [(at, found[index]) for at, found in watch.course if index in found and at < step]
+        course = [
+            (at, extremes[index])
+            for at, extremes in watch.course
+            if index in extremes and at < step
+        ]
         if course:
             fields["course_steps"], fields["course_largest"] = map(list, zip(*course))
-    known = {name: value for name, value in fields.items() if value is not None}
+    told_fields = {name: value for name, value in fields.items() if value is not None}
     transport.send_event(
         "nan_origin",
         step=step,
         watched=watch.is_armed,
         batch=batch_origin.describe(batch),
-        **known,
+        **told_fields,
     )

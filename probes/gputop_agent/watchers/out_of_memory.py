@@ -37,13 +37,13 @@ def introduce():
 
 def describe(traceback):
     """``{"module", "module_class", "memory"}`` for the event; what cannot be read is left out."""
-    found = {}
+    description = {}
     for part in (lambda: _module(traceback), lambda: {"memory": held()}):
         try:
-            found.update(part())
+            description.update(part())
         except Exception:  # the process ends anyway: the rest of the event is worth having
             interrupts.pass_on()
-    return found
+    return description
 
 
 def held():
@@ -52,25 +52,27 @@ def held():
     """
     roots = [root for root in (reference() for reference in session.roots) if root is not None]
     optimizers = [
-        one for one in (reference() for reference in session.optimizers.values()) if one is not None
+        optimizer_
+        for optimizer_ in (reference() for reference in session.optimizers.values())
+        if optimizer_ is not None
     ]
-    found = {"weights_bytes": 0, "gradients_bytes": 0, "optimizer_bytes": 0, "buffers_bytes": 0}
-    seen = set()
+    sizes = {"weights_bytes": 0, "gradients_bytes": 0, "optimizer_bytes": 0, "buffers_bytes": 0}
+    visited = set()
     for root in roots:
         for module in describe_model.modules_of(root):
             for tensor in list((module.__dict__.get("_buffers") or {}).values()):
-                found["buffers_bytes"] += _size(tensor, seen)
+                sizes["buffers_bytes"] += _size(tensor, visited)
             for tensor in list((module.__dict__.get("_parameters") or {}).values()):
-                _add_parameter(found, tensor, seen)
+                _add_parameter(sizes, tensor, visited)
     for optimizer in optimizers:
         for group in getattr(optimizer, "param_groups", ()):
             for tensor in group.get("params", ()):
-                _add_parameter(found, tensor, seen)
-        found["optimizer_bytes"] += _state_bytes(optimizer, seen)
+                _add_parameter(sizes, tensor, visited)
+        sizes["optimizer_bytes"] += _state_bytes(optimizer, visited)
     counters = memory.counters()
     if counters is not None:
-        found.update(counters)
-    return found
+        sizes.update(counters)
+    return sizes
 
 
 def _add_parameter(found, tensor, seen):
@@ -122,12 +124,12 @@ def _module(traceback):
 
 
 def _named(root):
-    todo, seen = [("", root)], set()
+    todo, visited = [("", root)], set()
     while todo:
         path, module = todo.pop()
-        if module is None or id(module) in seen:
+        if module is None or id(module) in visited:
             continue
-        seen.add(id(module))
+        visited.add(id(module))
         yield path, module
         children = module.__dict__.get("_modules") or {}
         todo.extend(

@@ -23,8 +23,8 @@ def of_training():
     first.
     """
     innermost = sys._current_frames().get(session.thread_ident)
-    own = [frame for frame in frames.stack(innermost, 128) if frames.is_user(frame)]
-    return [_place(frame) for frame in own[:_MOST_FRAMES]]
+    user_frames = [frame for frame in frames.stack(innermost, 128) if frames.is_user(frame)]
+    return [_place(frame) for frame in user_frames[:_MOST_FRAMES]]
 
 
 def handling():
@@ -46,14 +46,14 @@ def handling():
 
 def _raised_at(traceback):
     """The innermost line of the user's in a traceback."""
-    found = ""
+    site = ""
     while traceback is not None:
         code = traceback.tb_frame.f_code
         if frames.origin(code.co_filename) == frames.USER:
             name = frames.short_name(code.co_filename)
-            found = "%s:%d %s" % (name, traceback.tb_lineno, code.co_name)
+            site = "%s:%d %s" % (name, traceback.tb_lineno, code.co_name)
         traceback = traceback.tb_next
-    return found
+    return site
 
 
 def _place(frame):
@@ -75,14 +75,14 @@ def blocks(source, line):
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
         return []
-    found = []
-    _descend(tree.body, line, found)
-    return found[-_MOST_BLOCKS:]
+    blocks_ = []
+    _descend(tree.body, line, blocks_)
+    return blocks_[-_MOST_BLOCKS:]
 
 
 def _descend(body, line, found):
     """Go into the statement of a body that holds the line."""
-    inside = next((one for one in body if _holds([one], line)), None)
+    inside = next((statement for statement in body if _holds([statement], line)), None)
     if inside is None:
         return
     for name, part in _parts(inside):
@@ -111,5 +111,5 @@ def _holds(statements, line):
     if not isinstance(statements, list) or not statements:
         return False
     first, last = statements[0], statements[-1]
-    above = [one.lineno for one in getattr(first, "decorator_list", ())]
+    above = [lines.lineno for lines in getattr(first, "decorator_list", ())]
     return min([first.lineno, *above]) <= line <= (getattr(last, "end_lineno", None) or last.lineno)

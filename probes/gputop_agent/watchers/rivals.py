@@ -44,8 +44,8 @@ class Watch:
         for ident, places in self._busy.items():
             frame = current.get(ident)
             if frame is not None:
-                place = stacks.describe(frames.still(frame))[:3]
-                places[place] = places.get(place, 0) + 1
+                location = stacks.describe(frames.still(frame))[:3]
+                places[location] = places.get(location, 0) + 1
 
     def look_if_due(self, now_s):
         """Look every second at first, every 30 s in the end."""
@@ -76,7 +76,8 @@ class Watch:
                 "threads",
                 period_ms=round(elapsed_ns / 1e6, 1),
                 threads=[
-                    _described(one, shares[one], places.get(one.ident)) for one in busy[:_TOP]
+                    _described(thread_, shares[thread_], places.get(thread_.ident))
+                    for thread_ in busy[:_TOP]
                 ],
             )
 
@@ -86,8 +87,12 @@ def _others():
     could hold.
     """
     every = list(getattr(threading, "_active", {}).items())[:_MAX_THREADS]
-    others = [one for ident, one in every if ident != session.thread_ident and one.name != OWN_NAME]
-    return [one for one in others if getattr(one, "native_id", None)]
+    other_threads = [
+        thread
+        for ident, thread in every
+        if ident != session.thread_ident and thread.name != OWN_NAME
+    ]
+    return [thread for thread in other_threads if getattr(thread, "native_id", None)]
 
 
 def _cpu_times(threads):

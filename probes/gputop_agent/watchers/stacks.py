@@ -69,17 +69,17 @@ class Sampler:
         self._open_step = session.step
         looks, self._open = self._open, {}
         for phase, places in looks.items():
-            for place, inside in places.items():
+            for location, inside in places.items():
                 for name, count in inside.items():
-                    _add(self._counts, phase, place, name, count)
+                    _add(self._counts, phase, location, name, count)
 
     def flush_if_due(self):
         """Send one ``stacks`` event a phase, every 2 s at first and less often as the run gets
         long.
         """
-        now = monotonic()
-        interval = min(_MAX_INTERVAL_S, max(_MIN_INTERVAL_S, (now - self._started) / 60))
-        if now - self._flushed >= interval and self._counts:
+        now_s = monotonic()
+        interval = min(_MAX_INTERVAL_S, max(_MIN_INTERVAL_S, (now_s - self._started) / 60))
+        if now_s - self._flushed >= interval and self._counts:
             self.flush()
 
     def flush(self):
@@ -102,10 +102,10 @@ class Sampler:
         """Mean milliseconds between two looks since the last flush; above a tick where the GIL is
         held.
         """
-        now = monotonic()
-        elapsed_ms = (now - self._flushed) * 1e3
+        now_s = monotonic()
+        elapsed_ms = (now_s - self._flushed) * 1e3
         ticks = self._ticks - self._ticks_at_flush
-        self._flushed, self._ticks_at_flush = now, self._ticks
+        self._flushed, self._ticks_at_flush = now_s, self._ticks
         return elapsed_ms / max(1, ticks)
 
     def _count(self, phase, found, path):
@@ -129,16 +129,17 @@ def _most(places):
     callers' lines.
     """
     samples = sorted(
-        (_sample(place, inside) for place, inside in places.items()), key=lambda s: -s["count"]
+        (_sample(location, inside) for location, inside in places.items()),
+        key=lambda s: -s["count"],
     )
     folded = {}
     for sample in samples[_TOP:]:
         above = tuple(sample["path"][:-1])
         site, _, function = _without_loop(above[-1] if above else sample["site"]).partition(" ")
-        known = folded.setdefault(
+        sample_ = folded.setdefault(
             above, dict(sample, site=site, function=function, path=list(above), code="", count=0)
         )
-        known["count"] += sample["count"]
+        sample_["count"] += sample["count"]
     return samples[:_TOP] + sorted(folded.values(), key=lambda s: -s["count"])
 
 
@@ -170,26 +171,26 @@ def describe(stack, look_closer=False):
     in (empty if none). ``look_closer`` asks of a line of user code whether it is inside one of
     torch's C functions.
     """
-    found = [f for f in stack if frames.origin(f.f_code.co_filename) != frames.AGENT]
-    if not found:
+    user_frames = [f for f in stack if frames.origin(f.f_code.co_filename) != frames.AGENT]
+    if not user_frames:
         return "", "", "", ""
-    index = _first(found, (frames.USER,))
+    index = _first(user_frames, (frames.USER,))
     if index is None:
-        index = _first(found, (frames.LIBRARY,)) or 0
-    chosen, outer = found[index], found[index + 1 :]
+        index = _first(user_frames, (frames.LIBRARY,)) or 0
+    chosen, outer = user_frames[index], user_frames[index + 1 :]
     caller = frames.label(outer[_first(outer, (frames.USER,)) or 0]) if outer else ""
     inside = (
-        frames.label(_telling(found[:index]))
+        frames.label(_telling(user_frames[:index]))
         if index
-        else tensor_work.label(found[0])
+        else tensor_work.label(user_frames[0])
         if look_closer
         else ""
     )
-    library = _first(found[:index], (frames.LIBRARY,))
+    library = _first(user_frames[:index], (frames.LIBRARY,))
     if library:  # below a trainer's own line the package says more than the torch function it calls
-        inside = frames.label(found[library])
-    elif index and frames.origin(found[0].f_code.co_filename) == frames.TORCH:
-        inside = _on_behalf_of(found[:index]) or inside
+        inside = frames.label(user_frames[library])
+    elif index and frames.origin(user_frames[0].f_code.co_filename) == frames.TORCH:
+        inside = _on_behalf_of(user_frames[:index]) or inside
     return frames.site(chosen), chosen.f_code.co_name, caller, inside
 
 
@@ -206,14 +207,14 @@ def path_of(stack):
     Of a deep stack the outermost are left out.
     """
     path = []
-    for one in stack:
-        origin = frames.origin(one.f_code.co_filename)
+    for frame in stack:
+        origin = frames.origin(frame.f_code.co_filename)
         if origin == frames.USER:
-            path.append(frames.label(one))
-            around = loops.headers(one.f_code, one.f_lasti)
-            path.extend(LOOP + frames.label(one._replace(f_lineno=line)) for line in around[::-1])
+            path.append(frames.label(frame))
+            around = loops.headers(frame.f_code, frame.f_lasti)
+            path.extend(LOOP + frames.label(frame._replace(f_lineno=line)) for line in around[::-1])
         elif origin == frames.LIBRARY:
-            name = "(%s)" % frames.package(one)
+            name = "(%s)" % frames.package(frame)
             if path and path[-1] != name:
                 path.append(name)
     return tuple(reversed(path[:_MAX_PATH]))

@@ -45,23 +45,23 @@ class Updates:
         """The update is done. Where the weights lie on a GPU, the numbers are read with the next
         one.
         """
-        torch, kept = session.torch, self._before
+        torch, sizes_before = session.torch, self._before
         self._before = []
-        if not kept or not late.may_look():
+        if not sizes_before or not late.may_look():
             return
-        devices = {values.device for _, values, _ in kept}
+        devices = {values.device for _, values, _ in sizes_before}
         if len(devices) != 1:
             return
-        old = [copy for _, _, copy in kept]
-        sizes = torch.stack([one.float() for one in torch._foreach_norm(old)])
-        moved = torch._foreach_sub([values for _, values, _ in kept], old)
-        changes = torch.stack([one.float() for one in torch._foreach_norm(moved)])
+        old = [copy for _, _, copy in sizes_before]
+        sizes = torch.stack([norm.float() for norm in torch._foreach_norm(old)])
+        moved = torch._foreach_sub([values for _, values, _ in sizes_before], old)
+        changes = torch.stack([norm.float() for norm in torch._foreach_norm(moved)])
         values = late.Late()
         for index, value in enumerate(torch.cat((sizes, changes)).unbind() if session.cuda else ()):
             values.put(index, value)
         if not session.cuda:
             values.known = dict(enumerate(torch.cat((sizes, changes)).tolist()))
-        self.recent.append((session.step, [owner for owner, _, _ in kept], values))
+        self.recent.append((session.step, [owner for owner, _, _ in sizes_before], values))
 
     def loss(self, step, value, layers):
         """A loss was read: say what grew where it stands out."""
@@ -70,12 +70,12 @@ class Updates:
         if len(before) < LEAST_LOSSES or self.sent >= MAX_EVENTS:
             return
         level = median(before)
-        spread = 1.4826 * median(abs(one - level) for one in before)
+        spread = 1.4826 * median(abs(value_ - level) for value_ in before)
         if value < level + max(STANDS_OUT * spread, LEAST_GROWTH * abs(level)):
             return
-        found = self._grown_most(step)
-        if found is not None:
-            layer, size, usual, at = found
+        grown = self._grown_most(step)
+        if grown is not None:
+            layer, size, usual, at = grown
             self.sent += 1
             transport.send_event(
                 "spike_origin",
@@ -91,10 +91,10 @@ class Updates:
         """``(layer, its largest relative update just before, the median of it, step)``."""
         courses = {}
         for at, owners, values in self.recent:
-            known = values.read()
-            if known is None or at >= step:
+            numbers = values.read()
+            if numbers is None or at >= step:
                 continue
-            for layer, size in _by_layer(owners, known).items():
+            for layer, size in _by_layer(owners, numbers).items():
                 courses.setdefault(layer, []).append((size, at))
         best = None
         for layer, course in courses.items():

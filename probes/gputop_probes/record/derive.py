@@ -32,14 +32,14 @@ def needed(contract: Any) -> tuple[str, ...]:
     """Fields without which an object may not stay."""
     return tuple(
         name
-        for name, kind in fields_of(contract).items()
-        if NEEDED in getattr(kind, "__metadata__", ())
+        for name, annotation in fields_of(contract).items()
+        if NEEDED in getattr(annotation, "__metadata__", ())
     )
 
 
 def checks_of(contract: Any) -> dict[str, Check]:
     """The check of each field of a TypedDict."""
-    return {name: check_of(kind) for name, kind in fields_of(contract).items()}
+    return {name: check_of(annotation) for name, annotation in fields_of(contract).items()}
 
 
 def check_of(kind: Any) -> Check:

@@ -80,35 +80,35 @@ class GrowingLines:
         """Take in whole lines, a block at a time; holes are passed over."""
         if os.fstat(descriptor).st_size <= self._offset:
             return
-        rest = b""
+        remainder = b""
         while self._offset < READ_BYTES:
             at = (
-                _after_hole(descriptor, self._offset + len(rest))
-                if not rest
-                else self._offset + len(rest)
+                _after_hole(descriptor, self._offset + len(remainder))
+                if not remainder
+                else self._offset + len(remainder)
             )
             if at is None:
                 return
-            self._offset = at - len(rest)
+            self._offset = at - len(remainder)
             data = os.pread(descriptor, BLOCK_BYTES, at)
             if not data:
                 return
-            rest += data
-            end = rest.rfind(b"\n") + 1
-            if not end and len(rest) > LINE_BYTES:
+            remainder += data
+            end = remainder.rfind(b"\n") + 1
+            if not end and len(remainder) > LINE_BYTES:
                 self.damaged += 1
-                self._offset += len(rest)
-                rest = b""
+                self._offset += len(remainder)
+                remainder = b""
                 continue
-            for line in rest[:end].splitlines():
+            for line in remainder[:end].splitlines():
                 self._take(line)
             self._offset += end
-            rest = rest[end:]
+            remainder = remainder[end:]
         self.unread_bytes = max(0, os.fstat(descriptor).st_size - self._offset)
 
     def _take(self, line: bytes) -> None:
-        kind = _KIND.search(line)
-        name = kind.group(1).decode() if kind else ""
+        match = _KIND.search(line)
+        name = match.group(1).decode() if match else ""
         if not self._has_room(name if name in schema.KNOWN else "", len(line)):
             self.left_out += 1
             return
@@ -135,11 +135,11 @@ class GrowingLines:
         """Count an event of that type, and say whether it may stay: ever fewer of a type that there
         are many of.
         """
-        seen = self._kept[kind] = self._kept[kind] + 1
+        count = self._kept[kind] = self._kept[kind] + 1
         if self._kept_bytes + size > KEPT_BYTES:
-            return seen <= RARE
-        every = 1 << (seen // KEPT_OF_A_TYPE).bit_length()
-        return seen <= KEPT_OF_A_TYPE or seen % every == 0
+            return count <= RARE
+        every = 1 << (count // KEPT_OF_A_TYPE).bit_length()
+        return count <= KEPT_OF_A_TYPE or count % every == 0
 
 
 def _after_hole(descriptor: int, offset: int) -> int | None:

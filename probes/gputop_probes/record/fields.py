@@ -51,9 +51,9 @@ def integer(value: Any, tally: Tally) -> Any:
 
 def count(value: Any, tally: Tally) -> Any:
     """A whole number from 0 to 2^63 - 1."""
-    found = integer(value, tally)
-    if found is DROP or 0 <= found < 2**63:
-        return found
+    number = integer(value, tally)
+    if number is DROP or 0 <= number < 2**63:
+        return number
     return _drop(tally)
 
 
@@ -72,9 +72,9 @@ def real(value: Any, tally: Tally) -> Any:
 
 def amount(value: Any, tally: Tally) -> Any:
     """A number from 0 to 10^18: a duration, a size, a count."""
-    found = number(value, tally)
-    if found is DROP or 0 <= found <= 1e18:
-        return found
+    number_ = number(value, tally)
+    if number_ is DROP or 0 <= number_ <= 1e18:
+        return number_
     return _drop(tally)
 
 
@@ -113,17 +113,17 @@ def anything(value: Any, tally: Tally, depth: int = 0) -> Any:
             (plain_line(str(k)[:MAX_TEXT]), anything(v, tally, depth + 1)) for k, v in value.items()
         )
         return {k: v for k, v in items if v is not DROP}
-    return [v for one in value if (v := anything(one, tally, depth + 1)) is not DROP]
+    return [v for item in value if (v := anything(item, tally, depth + 1)) is not DROP]
 
 
 def one_of(*checks: Check) -> Check:
     """The first check that takes the value."""
 
     def check(value: Any, tally: Tally) -> Any:
-        for one in checks:
-            found = one(value, Tally())
-            if found is not DROP:
-                return found
+        for check_ in checks:
+            checked = check_(value, Tally())
+            if checked is not DROP:
+                return checked
         return _drop(tally)
 
     return check
@@ -140,8 +140,8 @@ def between(low: int, high: int) -> Check:
     """A whole number from ``low`` to ``high``."""
 
     def check(value: Any, tally: Tally) -> Any:
-        found = integer(value, tally)
-        return found if found is DROP or low <= found <= high else _drop(tally)
+        number = integer(value, tally)
+        return number if number is DROP or low <= number <= high else _drop(tally)
 
     return check
 
@@ -153,7 +153,9 @@ def many(item: Check, at_most: int = MAX_ITEMS) -> Check:
         if not isinstance(value, list):
             return _drop(tally)
         tally.dropped += len(value) > at_most
-        return [found for one in value[:at_most] if (found := item(one, tally)) is not DROP]
+        return [
+            checked for element in value[:at_most] if (checked := item(element, tally)) is not DROP
+        ]
 
     return check
 
@@ -187,17 +189,17 @@ def record(fields: dict[str, Check], needs: Iterable[str] = ()) -> Check:
     def check(value: Any, tally: Tally) -> Any:
         if not isinstance(value, dict) or len(value) > MAX_ITEMS:
             return _drop(tally)
-        found: dict[str, Any] = {}
+        fields_: dict[str, Any] = {}
         for name, item in value.items():
             if item is None:
                 continue
-            kept = fields.get(name, anything)(item, tally)
-            if kept is not DROP:
-                found[name if name in fields else plain_line(name[:MAX_TEXT])] = kept
+            value_ = fields.get(name, anything)(item, tally)
+            if value_ is not DROP:
+                fields_[name if name in fields else plain_line(name[:MAX_TEXT])] = value_
             elif name in fields:
                 tally.name(name)
-        if all(name in found for name in needed):
-            return found
+        if all(name in fields_ for name in needed):
+            return fields_
         return _drop(tally)
 
     return check
@@ -226,7 +228,7 @@ KINDS: dict[str, Check] = {
 def named(words: str) -> dict[str, Check]:
     """Fields as ``name:kind`` words."""
     pairs = (word.split(":") for word in words.split())
-    return {name: KINDS[kind] for name, kind in pairs}
+    return {name: KINDS[type_name] for name, type_name in pairs}
 
 
 def _drop(tally: Tally) -> Any:

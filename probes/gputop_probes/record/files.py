@@ -104,10 +104,10 @@ def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
         OSError: it cannot be read, is no regular file or is too large.
         ValueError: it is no JSON object.
     """
-    found = parse_json(read_bytes(path))
-    if not isinstance(found, dict):
+    parsed = parse_json(read_bytes(path))
+    if not isinstance(parsed, dict):
         raise ValueError("no JSON object")
-    return found
+    return parsed
 
 
 def is_directory(path: Path) -> bool:
@@ -151,13 +151,13 @@ def host_folders(run_dir: Path) -> list[Path]:
 
 
 def _names(folder: Path) -> list[str]:
-    found: list[str] = []
+    names: list[str] = []
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
-                found.append(entry.name)
-                if len(found) >= FILES_AT_MOST:
+                names.append(entry.name)
+                if len(names) >= FILES_AT_MOST:
                     break
     except OSError:
         pass
-    return found
+    return names

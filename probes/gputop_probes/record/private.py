@@ -20,11 +20,11 @@ def open_private(path: str | os.PathLike[str], flags: int) -> int:
         OSError: it cannot be opened.
     """
     descriptor = os.open(path, flags | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-    found = os.fstat(descriptor)
+    status = os.fstat(descriptor)
     if (
-        stat.S_ISREG(found.st_mode)
-        and stat.S_IMODE(found.st_mode) != FILE_MODE
-        and found.st_uid == os.geteuid()
+        stat.S_ISREG(status.st_mode)
+        and stat.S_IMODE(status.st_mode) != FILE_MODE
+        and status.st_uid == os.geteuid()
     ):
         with contextlib.suppress(OSError):  # a file system without modes
             os.fchmod(descriptor, FILE_MODE)
@@ -57,10 +57,10 @@ def make_folder(path: Path, *, exist_ok: bool = True) -> None:
 def close_to_others(folder: Path) -> None:
     """Take others' rights off a folder of ours that an earlier version made."""
     with contextlib.suppress(OSError):
-        found = folder.lstat()
+        status = folder.lstat()
         if (
-            stat.S_ISDIR(found.st_mode)
-            and found.st_uid == os.geteuid()
-            and stat.S_IMODE(found.st_mode) & 0o077
+            stat.S_ISDIR(status.st_mode)
+            and status.st_uid == os.geteuid()
+            and stat.S_IMODE(status.st_mode) & 0o077
         ):
             os.chmod(folder, FOLDER_MODE)

@@ -90,14 +90,14 @@ class HostFiles:
             if stamp == self._state_stamp:
                 return False
             self._state_stamp = stamp
-            found = files.read_json(path)
+            state = files.read_json(path)
         except FileNotFoundError:
             return False
         except (OSError, ValueError) as error:
             self.state_problem = plain_line(getattr(error, "strerror", None) or "it is not JSON")
             return False
         tally = Tally()
-        fields = {"host": self.name, **schema.host_state(found, tally)}
+        fields = {"host": self.name, **schema.host_state(state, tally)}
         self.state = HostState.model_validate(fields)
         self.state_problem = (
             f"{tally.dropped} of its fields have a wrong type" if tally.dropped else ""
@@ -176,35 +176,35 @@ class RunRecord:
     def rank_starts(self, rank: int) -> list[int]:
         """Indices in ``steps(rank)`` at which a process of the rank began, in the order told."""
         table = self._rank_tables.get(("steps", rank))
-        told = (
+        starts = (
             event.get("record_index", 0)
             for event in self.events("rank_start")
             if event["rank"] == rank
         )
-        return [table.index_of(index) if table is not None else index for index in told]
+        return [table.index_of(index) if table is not None else index for index in starts]
 
     @property
     def damage(self) -> Damage:
         """What of the record cannot be read or cannot be true, as far as it was read."""
-        found = Damage()
+        damage_ = Damage()
         for (table, rank), rows in sorted(self._rank_tables.items()):
-            found.add_table(f"{table}/{layout.rank_file(self.path, table, rank).name}", rows)
+            damage_.add_table(f"{table}/{layout.rank_file(self.path, table, rank).name}", rows)
         for host in self.hosts.values():
             for table in (host.gpu, host.host, host.process):
-                found.add_table(f"hosts/{host.name}/{table.path.name}", table)
-            found.add_events(f"hosts/{host.name}/events.jsonl", host.events)
+                damage_.add_table(f"hosts/{host.name}/{table.path.name}", table)
+            damage_.add_events(f"hosts/{host.name}/events.jsonl", host.events)
             if host.state_problem:
-                found.add(f"hosts/{host.name}/host.json: {host.state_problem}")
+                damage_.add(f"hosts/{host.name}/host.json: {host.state_problem}")
         if self.manifest_problem:
-            found.add(f"run.json: {self.manifest_problem}")
-        return found
+            damage_.add(f"run.json: {self.manifest_problem}")
+        return damage_
 
     def hello(self, rank: int) -> Hello | None:
         """The last hello of a rank with what it learnt later merged in; None before it said any."""
         for host in self.hosts.values():
             self._merge_hellos(host)
-        found = self._hellos.get(rank)
-        return found.copy() if found is not None else None
+        hello_ = self._hellos.get(rank)
+        return hello_.copy() if hello_ is not None else None
 
     def _merge_hellos(self, host: HostFiles) -> None:
         """Take in what a host's ranks said since the last call: a live view asks often, and events
@@ -221,8 +221,8 @@ class RunRecord:
         self._hellos_read[host.name] = len(items)
 
     def _rows(self, table: str, rank: int) -> Table:
-        found = self._rank_tables.get((table, rank))
-        return found.rows if found is not None else np.empty(0, self._dtype(table))
+        table_ = self._rank_tables.get((table, rank))
+        return table_.rows if table_ is not None else np.empty(0, self._dtype(table))
 
     def _dtype(self, table: str) -> np.dtype[Any]:
         return numpy_dtype(self.manifest.tables[table])
@@ -260,9 +260,9 @@ class RunRecord:
 def _read_manifest(run_dir: Path) -> tuple[Manifest, str]:
     """The manifest, and what is wrong with it though it can be used."""
     tally = Tally()
-    found = schema.manifest(read_head(run_dir), tally)
+    manifest_ = schema.manifest(read_head(run_dir), tally)
     try:
-        manifest = Manifest.model_validate(found)
+        manifest = Manifest.model_validate(manifest_)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
@@ -278,14 +278,14 @@ def _read_manifest(run_dir: Path) -> tuple[Manifest, str]:
 
 def _problem_of(columns: list[tuple[str, str]], fields: layout.Fields) -> str:
     """Why a table cannot be read with these columns; empty where it can."""
-    given = dict(columns)
-    if len(given) != len(columns):
+    code_of = dict(columns)
+    if len(code_of) != len(columns):
         return "has a column twice"
     for name, code in layout.dtype_description(fields):
-        if given.get(name) != code:
+        if code_of.get(name) != code:
             return f"has no column {name} of type {code}"
-    known = {code for _, code in columns}
-    return "" if known <= layout.NUMPY_CODES else f"has columns of types {', '.join(sorted(known))}"
+    codes = {code for _, code in columns}
+    return "" if codes <= layout.NUMPY_CODES else f"has columns of types {', '.join(sorted(codes))}"
 
 
 def steady(steps: Table) -> npt.NDArray[np.bool_]:

@@ -161,16 +161,16 @@ def _blocks(dtype: np.dtype[Any]) -> list[tuple[int, list[str], str]]:
     """Columns of one type that lie side by side: offset, names, type. They are looked at as one
     matrix.
     """
-    found: list[tuple[int, list[str], str]] = []
+    blocks: list[tuple[int, list[str], str]] = []
     end = -1
     for name in dtype.names or ():
         column, offset = dtype.fields[name][:2]  # type: ignore[index]
-        if found and found[-1][2] == column.str and end == offset:
-            found[-1][1].append(name)
+        if blocks and blocks[-1][2] == column.str and end == offset:
+            blocks[-1][1].append(name)
         else:
-            found.append((offset, [name], column.str))
+            blocks.append((offset, [name], column.str))
         end = offset + column.itemsize
-    return found
+    return blocks
 
 
 _known_limits: dict[tuple[str, tuple[str, ...]], tuple[Table, Table]] = {}
@@ -187,14 +187,14 @@ def _limits(table: str, names: list[str], code: str) -> tuple[Table, Table]:
 def _range(table: str, name: str, code: str) -> Range:
     if name in _TIMES:
         return EARLIEST_NS, LATEST_NS
-    given = _RANGES.get(table, {}).get(name)
-    if given is None:
-        given = next((limits for ending, limits in _BY_ENDING if name.endswith(ending)), None)
-    kind = np.dtype(code)
-    if kind.kind == "f":
-        return given or (-np.inf, np.inf)
-    widest = np.iinfo(kind)
-    low, high = given or (widest.min, widest.max)
+    limits_ = _RANGES.get(table, {}).get(name)
+    if limits_ is None:
+        limits_ = next((limits for ending, limits in _BY_ENDING if name.endswith(ending)), None)
+    dtype = np.dtype(code)
+    if dtype.kind == "f":
+        return limits_ or (-np.inf, np.inf)
+    widest = np.iinfo(dtype)
+    low, high = limits_ or (widest.min, widest.max)
     return max(low, widest.min), min(high, widest.max)
 
 
@@ -204,9 +204,9 @@ def _leave_out_odd_counts(rows: Table, mask: Mask) -> None:
         return
     steps = np.maximum(rows["n_steps"], 1)
     for name in ("samples", "tokens", "micro_batches", "optimizer_steps"):
-        each = rows[name] / steps
-        usual = float(np.median(each[mask]))
-        mask &= each <= max(usual, 1.0) * _PER_STEP_AT_MOST
+        per_step = rows[name] / steps
+        usual = float(np.median(per_step[mask]))
+        mask &= per_step <= max(usual, 1.0) * _PER_STEP_AT_MOST
 
 
 def _in_order(table: str, rows: Table) -> Mask:
@@ -255,12 +255,12 @@ def _judge_ends(time: Table, step: Table, before: Table, wall: Table, mask: Mask
     places = np.flatnonzero(mask)
     if len(places) < 2:
         return
-    for odd, one, other in (
+    for odd, first, other in (
         (places[0], places[0], places[1]),
         (places[-1], places[-2], places[-1]),
     ):
-        gap_ns = int(time[other]) - int(wall[other]) - int(time[one])
-        steps_missing = int(before[other]) - int(step[one])
+        gap_ns = int(time[other]) - int(wall[other]) - int(time[first])
+        steps_missing = int(before[other]) - int(step[first])
         jumped = steps_missing > 0 and gap_ns < steps_missing * _SHORTEST_NS
         torn_apart = steps_missing == 0 and before[other] >= 0 and abs(gap_ns) > _APART_NS
         if jumped or torn_apart:
@@ -274,18 +274,18 @@ def _longest_growing(values: Table) -> Mask:
     tops: list[int] = []
     top_places: list[int] = []
     previous = np.full(len(values), -1, np.int64)
-    for place, value in enumerate(values.tolist()):
+    for index, value in enumerate(values.tolist()):
         at = bisect_right(tops, value)
         if at:
-            previous[place] = top_places[at - 1]
+            previous[index] = top_places[at - 1]
         if at == len(tops):
             tops.append(value)
-            top_places.append(place)
+            top_places.append(index)
         else:
-            tops[at], top_places[at] = value, place
+            tops[at], top_places[at] = value, index
     mask = np.zeros(len(values), bool)
-    place = top_places[-1] if top_places else -1
-    while place >= 0:
-        mask[place] = True
-        place = int(previous[place])
+    index = top_places[-1] if top_places else -1
+    while index >= 0:
+        mask[index] = True
+        index = int(previous[index])
     return mask

@@ -55,10 +55,10 @@ def _check(kind: str) -> Check:
 
 def event(value: dict[str, Any], tally: Tally) -> dict[str, Any] | None:
     """An event with known fields of the right types; None for one that may not stay."""
-    kind = value.get("type")
-    check = _check(kind if isinstance(kind, str) and kind in KNOWN else "")
-    found = check(value, tally)
-    return None if found is DROP else found
+    event_type = value.get("type")
+    check = _check(event_type if isinstance(event_type, str) and event_type in KNOWN else "")
+    checked = check(value, tally)
+    return None if checked is DROP else checked
 
 
 _COLUMNS = many(many(line, 2), 1_000)
@@ -120,11 +120,11 @@ _STATE = record(
 
 def manifest(value: dict[str, Any], tally: Tally) -> dict[str, Any]:
     """``run.json`` with known fields of the right types."""
-    found = _MANIFEST(value, tally)
-    return {} if found is DROP else found
+    checked = _MANIFEST(value, tally)
+    return {} if checked is DROP else checked
 
 
 def host_state(value: dict[str, Any], tally: Tally) -> dict[str, Any]:
     """``host.json`` with known fields of the right types."""
-    found = _STATE(value, tally)
-    return {} if found is DROP else found
+    checked = _STATE(value, tally)
+    return {} if checked is DROP else checked

@@ -49,8 +49,8 @@ def last_interrupts(host_dir: Path) -> list[Event]:
         lines = files.read_tail(host_dir / "events.jsonl", _TAIL_BYTES).splitlines()
     except OSError:
         return []
-    found = [_event(line) for line in lines if b'"interrupt"' in line]
-    return [event for event in found if event is not None and event["type"] == "interrupt"]
+    events = [_event(line) for line in lines if b'"interrupt"' in line]
+    return [event for event in events if event is not None and event["type"] == "interrupt"]
 
 
 def _event(line: bytes) -> Event | None:

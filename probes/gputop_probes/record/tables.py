@@ -70,15 +70,15 @@ class GrowingTable:
         count = os.fstat(descriptor).st_size // self.dtype.itemsize
         if count == self._looked_at:
             return
-        whole = _mapped(descriptor, self.dtype, count) if count else np.empty(0, self.dtype)
+        rows = _mapped(descriptor, self.dtype, count) if count else np.empty(0, self.dtype)
         clean = not self.damaged and count > self._looked_at
         before, self._looked_at = self._looked_at, count
-        if clean and self._is_clean(whole, max(0, before - 1)):
-            self.rows = whole
+        if clean and self._is_clean(rows, max(0, before - 1)):
+            self.rows = rows
         else:
-            self._leave_out_damage(whole)
+            self._leave_out_damage(rows)
         if count > WHOLE_AT_MOST:
-            release_pages(whole)
+            release_pages(rows)
 
     def _is_clean(self, whole: Table, since: int) -> bool:
         """Whether the rows from ``since`` on hold no damage, as far as they are looked at."""

@@ -119,10 +119,10 @@ def _following(run_dir: Path, host: str, run_id: str, pid: int, clock_offset_ns:
 
     if lock.acquire(layout.host_dir(run_dir, host)) is None:
         raise StartError(f"{run_dir} is being recorded by another gputop")
-    found = procfs.stat(pid)
-    if found is None:
+    stat = procfs.stat(pid)
+    if stat is None:
         raise StartError("the process that was to be followed has ended")
-    command = Command(pid, found.pgid, found.start_ticks, child=False, followed=True)
+    command = Command(pid, stat.pgid, stat.start_ticks, child=False, followed=True)
     server = _open_server(run_id)
     journal = Journal(
         RecordWriter(run_dir, host), clock_offset_ns, first_state(host, run_id, clock_offset_ns)

@@ -30,17 +30,19 @@ def adapt(model: Any, setup: Dict[str, Any], tracker: Any, notes: List[str]) -> 
     Raises:
         ValueError: no layer has a name that the adapters are for.
     """
-    lora, kind = setup.get("lora"), setup.get("quantized") or ""
+    lora, quantization = setup.get("lora"), setup.get("quantized") or ""
     if lora:
         lora = dict(
             lora, targets=targets_in(model, list(lora.get("targets") or ["q_proj", "v_proj"]))
         )
-    if kind:
+    if quantization:
         with torch.device("meta"):
-            quantized.quantize(model, kind, compute_dtype(setup), tracker.operator)
+            quantized.quantize(model, quantization, compute_dtype(setup), tracker.operator)
             if lora:
                 quantized.adapt(model, lora, DTYPES[lora.get("dtype") or "fp32"])
-        notes.append("%s weights and their matrix products as in bitsandbytes, by hand" % kind)
+        notes.append(
+            "%s weights and their matrix products as in bitsandbytes, by hand" % quantization
+        )
         return model
     return add_lora(model, lora) if lora else model
 

@@ -100,13 +100,13 @@ def build(config: Any, dtype: torch.dtype, attention: str) -> Any:
 
 def _first_that_works(make: Any, config: Any, attention: str, dtype: torch.dtype) -> Any:
     """Some families have no FlashAttention, some no SDPA, some experts of their own kind."""
-    for kind in [attention] + [
+    for attention_kind in [attention] + [
         other for other in ("sdpa", "eager") if attention != "eager" and other != attention
     ]:
         try:
-            return make(config, attn_implementation=kind, torch_dtype=dtype)
+            return make(config, attn_implementation=attention_kind, torch_dtype=dtype)
         except (ValueError, ImportError):
-            if kind == "eager":
+            if attention_kind == "eager":
                 raise
             config._experts_implementation = None
     raise AssertionError
@@ -116,22 +116,24 @@ def materialize(model: nn.Module) -> nn.Module:
     """Replace parameters and buffers on the meta device by fake ones of the present mode; ties stay
     ties.
     """
-    made: Dict[int, torch.Tensor] = {}
-    kept: List[torch.Tensor] = []
+    by_id: Dict[int, torch.Tensor] = {}
+    keep_alive: List[torch.Tensor] = []
     for module in model.modules():
         for name, parameter in module._parameters.items():
             if parameter is not None and parameter.device.type == "meta":
-                if id(parameter) not in made:
+                if id(parameter) not in by_id:
                     empty = torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu")
-                    made[id(parameter)] = nn.Parameter(empty, requires_grad=parameter.requires_grad)
-                    kept.append(parameter)
-                module._parameters[name] = made[id(parameter)]  # type: ignore[assignment]
+                    by_id[id(parameter)] = nn.Parameter(
+                        empty, requires_grad=parameter.requires_grad
+                    )
+                    keep_alive.append(parameter)
+                module._parameters[name] = by_id[id(parameter)]  # type: ignore[assignment]
         for name, buffer in module._buffers.items():
             if buffer is not None and buffer.device.type == "meta":
-                if id(buffer) not in made:
-                    made[id(buffer)] = torch.empty(buffer.shape, dtype=buffer.dtype, device="cpu")
-                    kept.append(buffer)
-                module._buffers[name] = made[id(buffer)]
+                if id(buffer) not in by_id:
+                    by_id[id(buffer)] = torch.empty(buffer.shape, dtype=buffer.dtype, device="cpu")
+                    keep_alive.append(buffer)
+                module._buffers[name] = by_id[id(buffer)]
     return model
 
 

@@ -24,11 +24,11 @@ wraps around them; before, the model called each layer, wrapper and all, through
 
 def apply(model: Any, setup: Dict[str, Any], notes: List[str]) -> None:
     """Recompute the repeated layers in the backward as the setup's ``checkpointing`` says."""
-    kind = setup.get("checkpointing") or "none"
-    if kind == "none":
+    checkpointing = setup.get("checkpointing") or "none"
+    if checkpointing == "none":
         return
     options: Dict[str, Any] = {"use_reentrant": _reentrant(setup)}
-    if kind == "selective":
+    if checkpointing == "selective":
         options = {"use_reentrant": False, "context_fn": selective}
     enable = getattr(model, "gradient_checkpointing_enable", None)
     if enable is not None and getattr(model, "supports_gradient_checkpointing", True):
@@ -40,7 +40,7 @@ def apply(model: Any, setup: Dict[str, Any], notes: List[str]) -> None:
         _wrap_layers(model, options)
     if options["use_reentrant"] and setup.get("lora"):
         _let_inputs_require_grad(model)
-    if kind == "selective":
+    if checkpointing == "selective":
         notes.append(
             "selective checkpointing keeps every second matrix product and attention, as "
             "torchtitan does"
@@ -57,8 +57,12 @@ def around_units(model: Any, setup: Dict[str, Any]) -> None:
     closure holds the input's node and so the input and its gradient until the end of the backward:
     a second hidden state of each layer, and the first is not freed on the way.
     """
-    asked = setup.get("transformers") or ""
-    if setup.get("checkpointing") != "full" or not asked or version(asked) >= _INSIDE_UNITS_SINCE:
+    release = setup.get("transformers") or ""
+    if (
+        setup.get("checkpointing") != "full"
+        or not release
+        or version(release) >= _INSIDE_UNITS_SINCE
+    ):
         return
     options = {"use_reentrant": _reentrant(setup)}
     for unit in list(model.modules()):
@@ -78,9 +82,9 @@ def _let_inputs_require_grad(model: Any) -> None:
 
 
 def _reentrant(setup: Dict[str, Any]) -> bool:
-    found = sys.modules.get("transformers")
-    asked = setup.get("transformers") or getattr(found, "__version__", "")
-    return version(asked) < _NOT_REENTRANT_SINCE if asked else False
+    library = sys.modules.get("transformers")
+    release = setup.get("transformers") or getattr(library, "__version__", "")
+    return version(release) < _NOT_REENTRANT_SINCE if release else False
 
 
 def _wrap_layers(model: Any, options: Dict[str, Any]) -> None:
@@ -107,20 +111,20 @@ def selective() -> Tuple[Any, Any]:
     from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
     aten = torch.ops.aten
-    kept = {
+    saved = {
         aten._scaled_dot_product_flash_attention.default,
         aten._scaled_dot_product_efficient_attention.default,
         aten._scaled_dot_product_flash_attention_for_cpu.default,
     }
     products = {aten.mm.default, aten.addmm.default}
-    seen = {False: 0, True: 0}
+    counts = {False: 0, True: 0}
 
     def policy(context: Any, operator: Any, *_args: Any, **_kwargs: Any) -> Any:
         if operator in products:
-            seen[context.is_recompute] += 1
-            keep = seen[context.is_recompute] % 2 == 1
+            counts[context.is_recompute] += 1
+            keep = counts[context.is_recompute] % 2 == 1
         else:
-            keep = operator in kept
+            keep = operator in saved
         return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
 
     return create_selective_checkpoint_contexts(policy)

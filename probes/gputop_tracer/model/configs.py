@@ -72,12 +72,12 @@ def config_from_dict(values: Dict[str, Any]) -> Any:
     from transformers import AutoConfig
 
     values = dict(values)
-    kind = str(values.pop("model_type", "llama"))
+    model_type = str(values.pop("model_type", "llama"))
     values.pop("quantization_config", None)
     try:
-        return AutoConfig.for_model(_ALIASES.get(kind, kind), **values)
+        return AutoConfig.for_model(_ALIASES.get(model_type, model_type), **values)
     except ValueError as error:
-        raise UnknownModel("this transformers has no model type %s" % kind) from error
+        raise UnknownModel("this transformers has no model type %s" % model_type) from error
 
 
 def config_from_shape(shape: Dict[str, Any]) -> Any:
@@ -86,24 +86,24 @@ def config_from_shape(shape: Dict[str, Any]) -> Any:
     Raises:
         UnknownModel: this transformers does not know the family.
     """
-    kind = shape.get("family") or "llama"
-    known = config_from_dict({"model_type": kind})
+    model_type = shape.get("family") or "llama"
+    default_config = config_from_dict({"model_type": model_type})
     values: Dict[str, Any] = {
-        "model_type": kind,
+        "model_type": model_type,
         "tie_word_embeddings": bool(shape.get("tied_embeddings")),
     }
-    text = getattr(known, "text_config", None)
-    fields = fields_of(shape, text if text is not None else known)
+    text = getattr(default_config, "text_config", None)
+    fields = fields_of(shape, text if text is not None else default_config)
     if text is None:
         values.update(fields)
     else:
         values["text_config"] = dict(fields, model_type=text.model_type)
-    vision = getattr(known, "vision_config", None)
+    vision = getattr(default_config, "vision_config", None)
     if vision is not None and shape.get("vision_layers"):
         from .vision import vision_fields
 
         values["vision_config"] = vision_fields(shape, vision)
-    if kind == "clip":
+    if model_type == "clip":
         values["projection_dim"] = shape.get(
             "hidden"
         )  # as wide as the text in OpenAI's and OpenCLIP's models
@@ -127,7 +127,7 @@ def _takes(known: Any, name: str) -> bool:
 
 def _mend(fields: Dict[str, Any], shape: Dict[str, Any], known: Any) -> None:
     """What a family says in its own way."""
-    kind = known.model_type
+    model_type = known.model_type
     rewrite = {
         "mixtral": {"intermediate_size": shape.get("moe_ffn") or shape.get("ffn")},
         "gpt_oss": {"intermediate_size": shape.get("moe_ffn") or shape.get("ffn")},
@@ -158,7 +158,7 @@ def _mend(fields: Dict[str, Any], shape: Dict[str, Any], known: Any) -> None:
         },
         "qwen3_moe": {"decoder_sparse_step": shape.get("moe_every"), "mlp_only_layers": []},
         "qwen2_moe": {"decoder_sparse_step": shape.get("moe_every"), "mlp_only_layers": []},
-    }.get(kind, {})
+    }.get(model_type, {})
     fields.update({name: value for name, value in rewrite.items() if value is not None})
     if shape.get("mla_kv_rank"):
         fields.pop("head_dim", None)
@@ -166,15 +166,15 @@ def _mend(fields: Dict[str, Any], shape: Dict[str, Any], known: Any) -> None:
         fields["head_dim"] = shape[
             "head_dim"
         ]  # read by the modules though the configuration does not name it
-    if kind in ("deepseek_v2", "deepseek_v3") and not shape.get("mla_q_rank"):
+    if model_type in ("deepseek_v2", "deepseek_v3") and not shape.get("mla_q_rank"):
         fields["q_lora_rank"] = None
     if shape.get("attention_bias") is not None and _takes(known, "attention_bias"):
         fields["attention_bias"] = shape["attention_bias"]
     if (getattr(known, "pad_token_id", None) or 0) >= (shape.get("vocab") or float("inf")):
         fields["pad_token_id"] = None
-    if kind in ("mistral", "mixtral", "qwen2", "qwen3", "phi3"):
+    if model_type in ("mistral", "mixtral", "qwen2", "qwen3", "phi3"):
         fields["sliding_window"] = None
-    if kind == "gemma3_text":
+    if model_type == "gemma3_text":
         fields["sliding_window"] = (
             512 if shape.get("hidden", 0) <= 1152 else 1024
         )  # the 270M and 1B, and the others

@@ -64,14 +64,14 @@ def without_data(model: nn.Module) -> nn.Module:
     Raises:
         ValueError: it holds something that cannot be copied.
     """
-    known: Dict[int, Any] = {}
+    by_id: Dict[int, Any] = {}
     for tensor in chain(model.parameters(), model.buffers()):
         empty = torch.empty_like(tensor, device="meta")
-        known[id(tensor)] = (
+        by_id[id(tensor)] = (
             nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
         )
     try:
-        return copy.deepcopy(model, known).train()
+        return copy.deepcopy(model, by_id).train()
     except Exception as error:
         raise ValueError(
             "cannot copy the %s without its values: %s" % (type(model).__name__, error)
@@ -96,9 +96,9 @@ def _empty(value: Any) -> Any:
 def _module(name: str) -> Any:
     """A module that can be imported from the working directory, or the file of one."""
     folder, file = os.path.split(os.path.abspath(name))
-    for place in (os.getcwd(), *([folder] if name.endswith(".py") else [])):
-        if place not in sys.path:
-            sys.path.insert(0, place)
+    for folder_ in (os.getcwd(), *([folder] if name.endswith(".py") else [])):
+        if folder_ not in sys.path:
+            sys.path.insert(0, folder_)
     return importlib.import_module(file[: -len(".py")] if name.endswith(".py") else name)
 
 
@@ -108,7 +108,11 @@ def _without_default(make: Any) -> List[str]:
     except (TypeError, ValueError):  # it is written in C
         return []
     named = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    return [one.name for one in taken if one.default is one.empty and one.kind not in named]
+    return [
+        parameter.name
+        for parameter in taken
+        if parameter.default is parameter.empty and parameter.kind not in named
+    ]
 
 
 def batch_maker(
@@ -120,9 +124,9 @@ def batch_maker(
         NoBatchError: neither ``batch`` nor the names of the arguments say it.
     """
     rows, seq = int(setup.get("micro_batch") or 1), int(setup.get("seq") or 1)
-    own = getattr(module, "batch", None)
-    if callable(own):
-        return lambda: _arguments(own(rows, seq))
+    make_batch = getattr(module, "batch", None)
+    if callable(make_batch):
+        return lambda: _arguments(make_batch(rows, seq))
     named = _by_names(model, rows, seq, int(setup.get("image_size") or 224))
     return lambda: ((), {name: make() for name, make in named.items()})
 
@@ -136,7 +140,7 @@ def _arguments(value: Any) -> Tuple[tuple, Dict[str, Any]]:
 def _by_names(
     model: nn.Module, rows: int, seq: int, size: int
 ) -> Dict[str, Callable[[], torch.Tensor]]:
-    found: Dict[str, Callable[[], torch.Tensor]] = {}
+    makers: Dict[str, Callable[[], torch.Tensor]] = {}
     for name, parameter in inspect.signature(model.forward).parameters.items():
         make = _maker(name, model, rows, seq, size)
         needed = parameter.default is parameter.empty and parameter.kind in (
@@ -145,14 +149,14 @@ def _by_names(
             parameter.KEYWORD_ONLY,
         )
         if make is not None and (needed or name in _LABELS + _TOKENS):
-            found[name] = make
+            makers[name] = make
         elif needed:
             raise NoBatchError(
                 "what is %s of %s.forward? Write `def "
                 "batch(micro_batch, seq)` next to the factory that "
                 "gives the arguments of one call" % (name, type(model).__name__)
             )
-    return found
+    return makers
 
 
 def _maker(name: str, model: nn.Module, rows: int, seq: int, size: int) -> Any:

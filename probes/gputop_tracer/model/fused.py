@@ -51,10 +51,10 @@ def rotary(model: nn.Module) -> Iterator[None]:
         for module in model.modules()
         if "Attention" in type(module).__name__
     }
-    found: Dict[Any, Any] = {sys.modules[name]: None for name in modules if name in sys.modules}
+    modules_: Dict[Any, Any] = {sys.modules[name]: None for name in modules if name in sys.modules}
     changed = {
         module: module.apply_rotary_pos_emb
-        for module in found
+        for module in modules_
         if hasattr(module, "apply_rotary_pos_emb")
     }
     for module in changed:

@@ -39,12 +39,12 @@ _IMAGES_ONLY = (
 
 def task(config: Any) -> str:
     """``masked``, ``image``, ``contrastive``, ``seq2seq``, ``image_text`` or ``causal``."""
-    kind = config.model_type
-    if kind in ("clip", "siglip"):
+    model_type = config.model_type
+    if model_type in ("clip", "siglip"):
         return "contrastive"
-    if kind in _ENCODERS:
+    if model_type in _ENCODERS:
         return "masked"
-    if kind in _IMAGES_ONLY:
+    if model_type in _IMAGES_ONLY:
         return "image"
     if getattr(config, "vision_config", None) is not None:
         return "image_text"
@@ -75,11 +75,11 @@ def of_model(model: nn.Module) -> Optional[nn.Module]:
     for module in model.modules():
         if hasattr(type(module), "get_output_embeddings"):
             try:
-                found: Any = module.get_output_embeddings()  # type: ignore[operator]
+                head: Any = module.get_output_embeddings()  # type: ignore[operator]
             except Exception:  # some bodies say so only when they are asked
                 continue
-            if isinstance(found, nn.Module):
-                return found
+            if isinstance(head, nn.Module):
+                return head
     widths = [part.num_embeddings for part in model.modules() if isinstance(part, nn.Embedding)]
     linear = [part for part in model.modules() if isinstance(part, nn.Linear)]
     return linear[-1] if widths and linear and linear[-1].out_features == max(widths) else None
@@ -107,17 +107,17 @@ def batch(config: Any, setup: Dict[str, Any]) -> Dict[str, Any]:
         int(setup.get("micro_batch") or 1),
         int(setup.get("seq") or 2048) // int(parallel.get("cp") or 1),
     )
-    kind = task(config)
-    if kind == "image":
+    task_kind = task(config)
+    if task_kind == "image":
         return {"pixel_values": _pixels(config, rows), "labels": _ids(rows)}
-    if kind == "contrastive":
+    if task_kind == "contrastive":
         length = min(seq, int(getattr(config.text_config, "max_position_embeddings", seq)))
         pixels = _pixels(config.vision_config, rows)
         return {"input_ids": _ids(rows, length), "pixel_values": pixels, "return_loss": True}
-    found = {"input_ids": _ids(rows, seq), "labels": _ids(rows, seq)}
+    inputs = {"input_ids": _ids(rows, seq), "labels": _ids(rows, seq)}
     if parallel.get("sequence_parallel"):  # else a model counts the positions of its own part
-        found["position_ids"] = _ids(1, seq)
-    return {**found, "decoder_input_ids": _ids(rows, seq)} if kind == "seq2seq" else found
+        inputs["position_ids"] = _ids(1, seq)
+    return {**inputs, "decoder_input_ids": _ids(rows, seq)} if task_kind == "seq2seq" else inputs
 
 
 def _ids(*shape: int) -> torch.Tensor:

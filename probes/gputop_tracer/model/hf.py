@@ -109,8 +109,8 @@ def _flash_of_all_heads(
 def _repeated(value: torch.Tensor, groups: int) -> torch.Tensor:
     """``repeat_kv``: a copy."""
     batch, heads, tokens, width = value.shape
-    whole = value[:, :, None].expand(batch, heads, groups, tokens, width)
-    return whole.reshape(batch, heads * groups, tokens, width)
+    repeated = value[:, :, None].expand(batch, heads, groups, tokens, width)
+    return repeated.reshape(batch, heads * groups, tokens, width)
 
 
 def _low_precision(module: Any) -> torch.dtype:

@@ -39,14 +39,14 @@ def behave_like(model: nn.Module, transformers: str) -> bool:
     """Compute the causal loss as that older version of transformers does; False where nothing is to
     change.
     """
-    asked = version(transformers)
-    if not asked or asked >= _PADS_LABELS_SINCE or not hasattr(type(model), "loss_function"):
+    release = version(transformers)
+    if not release or release >= _PADS_LABELS_SINCE or not hasattr(type(model), "loss_function"):
         return False
     in_16_bits = getattr(model.config, "model_type", "") in _IN_16_BITS
-    kind = ShiftingAsTheyAre if in_16_bits else Shifting
-    model.loss_function = kind(nn.functional.cross_entropy)  # type: ignore[assignment]
+    loss_class = ShiftingAsTheyAre if in_16_bits else Shifting
+    model.loss_function = loss_class(nn.functional.cross_entropy)  # type: ignore[assignment]
     head = None if in_16_bits else _head(model)
-    if asked < _FLOATS_IN_LOSS_SINCE and head is not None:
+    if release < _FLOATS_IN_LOSS_SINCE and head is not None:
         head.register_forward_hook(lambda _module, _inputs, output: output.float())
     return True
 
@@ -89,8 +89,10 @@ class Padding(Shifting):
 def of_kernel(model: Any, entropy: Entropy) -> None:
     """Let a causal model compute its loss by another cross-entropy over the whole logits."""
     if hasattr(type(model), "loss_function"):
-        kind = type(model.loss_function) if isinstance(model.loss_function, Shifting) else Padding
-        model.loss_function = kind(entropy)
+        loss_class = (
+            type(model.loss_function) if isinstance(model.loss_function, Shifting) else Padding
+        )
+        model.loss_function = loss_class(entropy)
 
 
 def fuse(model: nn.Module, kind: str, named: Callable[[str], Any]) -> bool:

@@ -29,10 +29,10 @@ def quantize(model: nn.Module, kind: str, compute: torch.dtype, named: Named) ->
     The head stays, and what the model's class keeps in fp32, such as ``wo`` of T5
     (``get_modules_to_not_convert`` of ``transformers/quantizers/base.py``).
     """
-    kept = {*_KEPT_WHOLE, *(getattr(model, "_keep_in_fp32_modules", None) or ())}
+    not_quantized = {*_KEPT_WHOLE, *(getattr(model, "_keep_in_fp32_modules", None) or ())}
     count = 0
     for path, module in list(model.named_modules()):
-        if _widths(module) is None or _named(path, kept):
+        if _widths(module) is None or _named(path, not_quantized):
             continue
         parent = model.get_submodule(path.rpartition(".")[0])
         layer = Linear4bit(module, compute, named) if kind == "nf4" else Linear8bit(module, named)
@@ -83,9 +83,9 @@ class Linear4bit(nn.Module):
         """The whole weight; its constants are made first and then freed."""
         with self.named("dequantize_4bit"):
             constants = torch.empty(self.blocks, dtype=torch.float32)
-            whole = torch.empty(self.out_features, self.in_features, dtype=self.compute)
+            weight = torch.empty(self.out_features, self.in_features, dtype=self.compute)
             del constants
-            return whole
+            return weight
 
 
 class _Matmul4bit(torch.autograd.Function):
@@ -141,8 +141,8 @@ class _Matmul8bit(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         layer = ctx.layer
         with layer.named("int8_dequantize"):
-            whole = torch.empty(layer.out_features, layer.in_features, dtype=grads[0].dtype)
-        return torch.matmul(grads[0], whole).to(ctx.came_in), None
+            weight = torch.empty(layer.out_features, layer.in_features, dtype=grads[0].dtype)
+        return torch.matmul(grads[0], weight).to(ctx.came_in), None
 
 
 class QuantizedLora(nn.Module):

@@ -90,12 +90,12 @@ def _edge(config: Any) -> Tuple[int, int]:
 def _tiles(config: Any, rows: int, count: int, _size: int) -> Tuple[int, Dict[str, torch.Tensor]]:
     """Towers that take images of one size; the projector may join patches."""
     edge, patch = _edge(config)
-    each = getattr(config, "mm_tokens_per_image", None)
-    if each is None and config.model_type == "internvl":
-        each = int((edge // patch) ** 2 * config.downsample_ratio**2)
-    if each is None:
-        each = (edge // patch) ** 2
-    return each * count, {"pixel_values": _empty(rows * count, 3, edge, edge)}
+    tokens_per_image = getattr(config, "mm_tokens_per_image", None)
+    if tokens_per_image is None and config.model_type == "internvl":
+        tokens_per_image = int((edge // patch) ** 2 * config.downsample_ratio**2)
+    if tokens_per_image is None:
+        tokens_per_image = (edge // patch) ** 2
+    return tokens_per_image * count, {"pixel_values": _empty(rows * count, 3, edge, edge)}
 
 
 def _grid(config: Any, rows: int, count: int, size: int) -> Tuple[int, Dict[str, torch.Tensor]]:
@@ -139,12 +139,12 @@ def fake(mode: Any, batch: Dict[str, torch.Tensor]) -> Dict[str, torch.Tensor]:
     """The batch in ``mode``; small tensors keep their values."""
     from gputop_tracer.operators.values import remember
 
-    made: Dict[str, torch.Tensor] = {}
+    tensors: Dict[str, torch.Tensor] = {}
     for name, tensor in batch.items():
         if tensor.device.type == "meta":
-            made[name] = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+            tensors[name] = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
         else:
-            made[name] = mode.from_tensor(tensor)
+            tensors[name] = mode.from_tensor(tensor)
             with unset_fake_temporarily():
-                remember(made[name], tensor)
-    return made
+                remember(tensors[name], tensor)
+    return tensors

@@ -65,9 +65,9 @@ def _true_rows(mask: torch.Tensor) -> int:
 
 
 def _total(repeats: torch.Tensor) -> int:
-    known = values.known(repeats)
+    total = values.known(repeats)
     with unset_fake_temporarily():
-        return repeats.numel() if known is None else int(known.sum())
+        return repeats.numel() if total is None else int(total.sum())
 
 
 def _without_masks(indices: Any) -> List[Any]:
@@ -89,10 +89,10 @@ def _by_values(func: Any, args: Any, kwargs: Any) -> Any:
         DynamicOutputShapeException: they are not.
     """
     with unset_fake_temporarily():
-        known = values.known_arguments(args, kwargs)
-        if known is None:
+        numbers = values.known_arguments(args, kwargs)
+        if numbers is None:
             raise DynamicOutputShapeException(func)
-        computed = func(*known[0], **known[1])
+        computed = func(*numbers[0], **numbers[1])
     return tree_map(_remembered, computed)
 
 

@@ -51,18 +51,18 @@ def spread(model: nn.Module, setup: Setup, notes: List[str]) -> None:
         ValueError: its experts are not kept as whole matrices with a first dimension of their own.
     """
     ways = degree(setup)
-    found: List[Any] = [module for module in model.modules() if _holds_experts(module)]
-    if not found:
+    modules: List[Any] = [module for module in model.modules() if _holds_experts(module)]
+    if not modules:
         name = type(model).__name__
         raise ValueError(
             "the experts of %s are not traced over several ranks: use the formula tier" % name
         )
-    for module in found:
+    for module in modules:
         _keep_own(module, ways)
     notes.append(
         "%d of %d experts on this rank; routing is taken to be even: a rank with more than its "
         "share of the tokens holds as much more of their activations"
-        % (found[0].num_experts, found[0].num_experts * ways)
+        % (modules[0].num_experts, modules[0].num_experts * ways)
     )
 
 
@@ -83,9 +83,11 @@ def by_mesh(parameters: List[Any]) -> List[List[Any]]:
 
 def _holds_experts(module: nn.Module) -> bool:
     count = getattr(module, "num_experts", None)
-    own = list(module.parameters(recurse=False))
+    own_parameters = list(module.parameters(recurse=False))
     return (
-        bool(count) and len(own) > 1 and all(one.dim() > 1 and one.shape[0] == count for one in own)
+        bool(count)
+        and len(own_parameters) > 1
+        and all(parameter.dim() > 1 and parameter.shape[0] == count for parameter in own_parameters)
     )
 
 
@@ -121,8 +123,8 @@ class _Dispatched:
         del received
         back = torch.empty_like(order)
         back[order] = torch.arange(rows, device=order.device)
-        made = returned[back].view(tokens, copies, hidden.shape[-1])
-        return (made * weights.unsqueeze(-1)).sum(dim=1).to(hidden.dtype)
+        combined = returned[back].view(tokens, copies, hidden.shape[-1])
+        return (combined * weights.unsqueeze(-1)).sum(dim=1).to(hidden.dtype)
 
 
 class _AllToAll(torch.autograd.Function):

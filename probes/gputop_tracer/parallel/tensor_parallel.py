@@ -42,10 +42,10 @@ def split(model: Any, setup: Setup, notes: List[str]) -> None:
     _refuse(model, setup, plan, ways, sequence)
     modules = dict(model.named_modules())
     for path, module in modules.items():
-        kind = _kind(path, plan)
-        if kind in _COLUMNS:
+        style = _kind(path, plan)
+        if style in _COLUMNS:
             _cut(module, 0, ways)
-        elif kind in _ROWS and isinstance(module, nn.Linear):
+        elif style in _ROWS and isinstance(module, nn.Linear):
             _cut(module, 1, ways)
             module.register_forward_hook(_Leaving(ways, sequence))
     for parent in {path.rpartition(".")[0] for path in modules if _kind(path, plan) in _COLUMNS}:
@@ -56,19 +56,21 @@ def split(model: Any, setup: Setup, notes: List[str]) -> None:
 
 def _plan(model: Any) -> Dict[str, str]:
     """Kinds of cuts by path; experts that are spread over ranks whole are not cut."""
-    found = dict(getattr(model, "_tp_plan", None) or {})
+    plan_ = dict(getattr(model, "_tp_plan", None) or {})
     prefix = getattr(model, "base_model_prefix", "")
     base = getattr(getattr(model, "config", None), "base_model_tp_plan", None) or {}
-    plan = {**found, **{"%s.%s" % (prefix, path): kind for path, kind in base.items()}}
+    plan = {**plan_, **{"%s.%s" % (prefix, path): style for path, style in base.items()}}
     spread = bool(expert_parallel.experts_of(model))
-    return {path: kind for path, kind in plan.items() if not (spread and ".experts" in path)}
+    return {path: style for path, style in plan.items() if not (spread and ".experts" in path)}
 
 
 def _refuse(model: Any, setup: Setup, plan: Dict[str, str], ways: int, sequence: bool) -> None:
-    known = (*_COLUMNS, *_ROWS, *_WHOLE)
-    cuts = [kind for path, kind in plan.items() if ".layers." in path]
+    known_styles = (*_COLUMNS, *_ROWS, *_WHOLE)
+    cuts = [style for path, style in plan.items() if ".layers." in path]
     family = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
-    if not any(kind in _COLUMNS for kind in cuts) or any(kind not in known for kind in cuts):
+    if not any(style in _COLUMNS for style in cuts) or any(
+        style not in known_styles for style in cuts
+    ):
         raise ValueError("tensor parallelism of %s is not traced: use the formula tier" % family)
     if setup.get("quantized") or setup.get("lora") or (setup.get("loss") or "plain") != "plain":
         raise ValueError(

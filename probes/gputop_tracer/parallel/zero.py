@@ -42,9 +42,9 @@ class Shared(NamedTuple):
     def empty(self, values: int, dtype: torch.dtype, category: str) -> torch.Tensor:
         """A tensor that belongs to no layer."""
         with self.tracker.places.inside(NOWHERE):
-            made = torch.empty(values, dtype=dtype)
-        self.tracker.tag(made, category)
-        return made
+            tensor = torch.empty(values, dtype=dtype)
+        self.tracker.tag(tensor, category)
+        return tensor
 
     def layer_of(self, weight: Any) -> int:
         return self.tracker.places.place_of(weight)[1]
@@ -108,15 +108,15 @@ class Stage1:
         shared = self.shared
         bucket = shared.empty(BUCKET, shared.dtype, "communication")
         if shared.values > BUCKET:  # this rank's share is begun while most gradients still wait
-            kept = [shared.empty(shared.partition, shared.dtype, "gradients")]
+            gradients = [shared.empty(shared.partition, shared.dtype, "gradients")]
             self.zero_grad()
         else:
             self.zero_grad()
             reduced = shared.empty(shared.values, shared.dtype, "communication")
-            kept = [shared.empty(shared.partition, shared.dtype, "gradients")]
+            gradients = [shared.empty(shared.partition, shared.dtype, "gradients")]
             del reduced
         del bucket
-        self.part.update(kept)
+        self.part.update(gradients)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         for weight in self.shared.weights:

@@ -88,13 +88,13 @@ class Gathering:
 
     def _share(self, parameter: Any, world: int, repeated: float) -> None:
         path, layer = self.tracker.places.place_of(parameter)
-        kept = parameter.numel() if parameter.numel() < PERSISTENT else 0
-        self.values += round(parameter.numel() * (repeated if layer >= 0 else 1)) - kept
+        values = parameter.numel() if parameter.numel() < PERSISTENT else 0
+        self.values += round(parameter.numel() * (repeated if layer >= 0 else 1)) - values
         with self.tracker.places.inside((path, layer)):
-            share = torch.empty(kept + -(-parameter.numel() // world), dtype=parameter.dtype)
+            share = torch.empty(values + -(-parameter.numel() // world), dtype=parameter.dtype)
         self.tracker.tag(share, "weights")
         self.shares.append(share)
-        if not kept and parameter.requires_grad:
+        if not values and parameter.requires_grad:
             parameter.register_post_accumulate_grad_hook(self._let_go)
 
     def _begins(self, _model: nn.Module, _inputs: Any) -> None:
@@ -116,7 +116,11 @@ class Gathering:
             first.register_hook(lambda _grad: self._let_go_all(parameters))
 
     def _after(self, module: nn.Module, _inputs: Any, out: Any) -> None:
-        parameters = [one for one in module.parameters(recurse=False) if one.numel() >= PERSISTENT]
+        parameters = [
+            parameter_
+            for parameter_ in module.parameters(recurse=False)
+            if parameter_.numel() >= PERSISTENT
+        ]
         if self.tracker.phase == "backward":
             return  # recomputed: the backward of the same module comes soon
         if not self.late:
@@ -166,9 +170,9 @@ class Gathering:
 
     def _stand_in(self, values: int, dtype: torch.dtype, place: Any) -> torch.Tensor:
         with on_side_stream(self.tracker), self.tracker.places.inside(place):
-            made = torch.empty(values, dtype=dtype)
-        self.tracker.tag(made, "communication")
-        return made
+            tensor = torch.empty(values, dtype=dtype)
+        self.tracker.tag(tensor, "communication")
+        return tensor
 
 
 def gather(

@@ -42,10 +42,10 @@ def batches(
         factory.NoBatchError: it is not known what the model is called with.
     """
     make = factory.batch_maker(model, module, setup)
-    own = callable(getattr(module, "batch", None))
+    has_batch = callable(getattr(module, "batch", None))
 
     def moved(tensor: torch.Tensor) -> torch.Tensor:
-        return (tensor if own else _filled(tensor)).to(device)
+        return (tensor if has_batch else _filled(tensor)).to(device)
 
     return lambda: tree_map_only(torch.Tensor, moved, make())
 

@@ -39,7 +39,7 @@ def main(arguments: List[str]) -> int:
     try:
         device = _device(options.device)
         probe = Probe(setup, options.config, device, options.factory)
-        found = probe.run(max(options.steps, WARM + 1))
+        measured = probe.run(max(options.steps, WARM + 1))
     except ImportError as error:
         say(
             "error: %s has no %s: install it there, or name another with --python"
@@ -48,11 +48,11 @@ def main(arguments: List[str]) -> int:
         return NO_LIBRARY
     except Exception as error:  # one line: the caller shows it
         lines = str(error).strip().splitlines()
-        what = "" if isinstance(error, ValueError) and lines else type(error).__name__ + ": "
-        say("error: %s%s" % (what, lines[0] if lines else "no message"))
+        prefix = "" if isinstance(error, ValueError) and lines else type(error).__name__ + ": "
+        say("error: %s%s" % (prefix, lines[0] if lines else "no message"))
         return 1
     with open(options.out, "w", encoding="utf-8") as out:
-        json.dump(found, out)
+        json.dump(measured, out)
     return 0
 
 
@@ -93,7 +93,9 @@ class Probe:
             self._of_factory(made_by)
         else:
             self._of_transformers(source)
-        self.trained = [one for one in self.model.parameters() if one.requires_grad]
+        self.trained = [
+            parameter for parameter in self.model.parameters() if parameter.requires_grad
+        ]
         self.optimizer = _optimizer(setup.get("optimizer") or "adamw", self.trained)
         self.autocast = autocast_dtype(setup)
 
@@ -120,21 +122,21 @@ class Probe:
 
     def run(self, steps: int) -> Dict[str, Any]:
         """The measurements of the last of ``steps`` steps."""
-        found: Dict[str, Any] = {}
+        figures: Dict[str, Any] = {}
         for step in range(steps):
             say("step %d of %d" % (step + 1, steps))
-            found = self._step()
-        kept = [*self.model.parameters(), *self.model.buffers()]
-        found["weights_bytes"] = sum(one.numel() * one.element_size() for one in kept)
-        found["optimizer_bytes"] = _state_bytes(self.optimizer)
-        found.update(
+            figures = self._step()
+        tensors = [*self.model.parameters(), *self.model.buffers()]
+        figures["weights_bytes"] = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        figures["optimizer_bytes"] = _state_bytes(self.optimizer)
+        figures.update(
             self._totals(),
             device=self.device,
             steps=steps,
             phases_bytes=self.phases,
             versions=versions(),
         )
-        return found
+        return figures
 
     def _build(self, config: Any) -> Any:
         make = auto_class(config).from_config
@@ -159,24 +161,24 @@ class Probe:
         return model
 
     def _step(self) -> Dict[str, Any]:
-        found: Dict[str, Any] = {}
-        kept = _Kept(self.model) if not self.cuda else None
+        figures: Dict[str, Any] = {}
+        kept_tensors = _Kept(self.model) if not self.cuda else None
         for _ in range(int(self.setup.get("accumulation") or 1)):
             before = self._allocated()
-            with _hooks(kept):
+            with _hooks(kept_tensors):
                 loss = self._phase("forward", self._forward)
-            found["activations_bytes"] = (
-                kept.bytes if kept is not None else self._allocated() - before
+            figures["activations_bytes"] = (
+                kept_tensors.bytes if kept_tensors is not None else self._allocated() - before
             )
             self._phase("backward", loss.backward)
             del loss
-        found["gradients_bytes"] = sum(_size(one.grad) for one in self.trained)
+        figures["gradients_bytes"] = sum(_size(parameter.grad) for parameter in self.trained)
         if self.optimizer is not None:
             if self.setup.get("clip_grad", True):
                 self._phase("clip", lambda: torch.nn.utils.clip_grad_norm_(self.trained, 1.0))
             self._phase("optimizer", self.optimizer.step)
             self.optimizer.zero_grad(set_to_none=True)
-        return found
+        return figures
 
     def _forward(self) -> torch.Tensor:
         positional, named = self.make_batch()
@@ -220,7 +222,7 @@ class _Kept:
     """Bytes that the forward keeps for the backward, each storage once, the weights left out."""
 
     def __init__(self, model: Any):
-        self._seen = {one.untyped_storage().data_ptr() for one in model.parameters()}
+        self._seen = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
         self.bytes = 0
 
     def pack(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -282,8 +284,8 @@ def _optimizer(name: str, trained: List[Any]) -> Any:
         "sgd-momentum": (torch.optim.SGD, {"lr": 1e-3, "momentum": 0.9}),
     }
     if name in simple:
-        kind, options = simple[name]
-        return kind(trained, **options)
+        optimizer_class, options = simple[name]
+        return optimizer_class(trained, **options)
     if name == "adafactor":
         from transformers.optimization import Adafactor
 

@@ -42,10 +42,10 @@ class Connector:
 
     def hand_over(self, listener: int) -> None:
         """Give what asks to the process outside; to be called once, in the sandbox."""
-        what = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [listener]).tobytes())]
+        message = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [listener]).tobytes())]
         self._ours.close()
         if listener >= 0:
-            self._theirs.sendmsg([b"1" if self.abstract else b"0"], what)
+            self._theirs.sendmsg([b"1" if self.abstract else b"0"], message)
             os.close(listener)
         self._theirs.close()
 

@@ -76,7 +76,7 @@ def enter(folder: str, script: str, outcomes: str) -> List[str]:
 
 def _filter_calls(space: Space, version: int, connector: Connector) -> bool:
     truncation, signals = version >= landlock.TRUNCATES, version >= landlock.SIGNALS
-    held = seccomp.Held(
+    held_space = seccomp.Held(
         network=space.network,
         files=space.files,
         truncation=truncation,
@@ -85,7 +85,7 @@ def _filter_calls(space: Space, version: int, connector: Connector) -> bool:
         memory=space.memory,
     )
     connector.abstract = space.network
-    listener = seccomp.restrict(held)
+    listener = seccomp.restrict(held_space)
     connector.hand_over(-1 if listener is None else listener)
     return listener is not None
 
@@ -101,7 +101,7 @@ def _lacking(space: Space, version: int, filtered: bool) -> List[str]:
         result.append(
             "it from changing modes and times of your files and reaching your other processes"
         )
-    return ["This kernel cannot keep %s." % one for one in result]
+    return ["This kernel cannot keep %s." % lack for lack in result]
 
 
 def _close_descriptors() -> None:

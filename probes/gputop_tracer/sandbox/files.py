@@ -20,8 +20,8 @@ _CHANGE = ("chmod", "chown", "utime", "truncate")
 def redirect(overlay: Overlay) -> None:
     """Replace them for this process."""
     files = _Files(overlay)
-    for place in (builtins, io):
-        place.open = files.open  # type: ignore[attr-defined,assignment]
+    for module in (builtins, io):
+        module.open = files.open  # type: ignore[attr-defined,assignment]
     for name in _READ:
         setattr(os, name, files.reading(getattr(os, name)))
     for name in _CHANGE:
@@ -66,8 +66,8 @@ class _Files:
 
     def mkdir(self, path: Any, *arguments: Any, **options: Any) -> None:
         if _named(path, options):
-            found = self.overlay.to_read(path)
-            if os.path.lexists(found):
+            source = self.overlay.to_read(path)
+            if os.path.lexists(source):
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(path))
             path = self.overlay.to_write(path, keeps=False)
         self._mkdir(path, *arguments, **options)
@@ -115,9 +115,9 @@ class _Files:
             if not (_named(source, options) and _named(target, options)):
                 original(source, target, **options)
                 return
-            held = self.overlay.to_write(source, keeps=True)
-            original(held, self.overlay.to_write(target, keeps=False))
-            self.overlay.forget(held)
+            target_ = self.overlay.to_write(source, keeps=True)
+            original(target_, self.overlay.to_write(target, keeps=False))
+            self.overlay.forget(target_)
 
         return rename
 

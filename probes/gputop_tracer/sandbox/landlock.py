@@ -54,8 +54,8 @@ def _restrict(libc: Any, version: int, places: Any, connects: bool) -> bool:
     if rules < 0:
         return False
     try:
-        for place in places:
-            _allow(libc, rules, place, writes)
+        for path in places:
+            _allow(libc, rules, path, writes)
         libc.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
         return libc.syscall(_RESTRICT_SELF, rules, ctypes.c_uint(0)) == 0
     finally:

@@ -93,11 +93,11 @@ def drop_rights() -> None:
         for number in range(64):
             if not 1 << number & _READING:
                 libc.prctl(_DROP_CAPABILITY, number, 0, 0, 0)
-        held = (ctypes.c_uint32 * 6)()
+        held_rights = (ctypes.c_uint32 * 6)()
         header = struct.pack("=Ii", _CAPABILITIES_3, 0)
-        libc.capget(header, held)
-        mine = [held[0] & _READING, held[1] & _READING, 0]
-        libc.capset(header, struct.pack("=6I", *mine, 0, 0, 0))
+        libc.capget(header, held_rights)
+        rights = [held_rights[0] & _READING, held_rights[1] & _READING, 0]
+        libc.capset(header, struct.pack("=6I", *rights, 0, 0, 0))
 
 
 def _works(folder: str, flags: int, mounts: bool) -> bool:

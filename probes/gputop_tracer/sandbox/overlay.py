@@ -51,37 +51,37 @@ class Overlay:
         name = os.fspath(path)
         full = self._full(name)
         name = full if full != os.path.abspath(name) else name
-        place = self.place(full)
-        if place is None:
+        location = self.place(full)
+        if location is None:
             return name
-        if place in self._removed:
-            return place
-        if place != full:
-            return place if self._is_made(place) else name
-        twin = self._twin(place)
-        if twin is None or _there(place) or not _there(twin, _stat):
+        if location in self._removed:
+            return location
+        if location != full:
+            return location if self._is_made(location) else name
+        twin = self._twin(location)
+        if twin is None or _there(location) or not _there(twin, _stat):
             return name
         if not self.links:
             return twin
-        first = os.path.join(self.folder, os.path.relpath(place, self.folder).split(os.sep)[0])
+        first = os.path.join(self.folder, os.path.relpath(location, self.folder).split(os.sep)[0])
         if not _there(first) and first not in self._removed:
             _symlink(str(self._twin(first)), first)
         return name
 
     def to_write(self, path: Any, keeps: bool) -> str:
         """The name under which a file may be written; with what it holds if that is kept."""
-        place = self.place(self._full(os.fspath(path)))
-        if place is None:
+        location = self.place(self._full(os.fspath(path)))
+        if location is None:
             return os.fspath(path)
-        self._own(os.path.dirname(place))
-        if self._is_link(place) or not _there(place):
-            twin = self._twin(place)
-            if self._is_link(place):
-                _unlink(place)
-            if keeps and twin and place not in self._removed:
-                _copy(twin, place)
-        self._removed.discard(place)
-        return place
+        self._own(os.path.dirname(location))
+        if self._is_link(location) or not _there(location):
+            twin = self._twin(location)
+            if self._is_link(location):
+                _unlink(location)
+            if keeps and twin and location not in self._removed:
+                _copy(twin, location)
+        self._removed.discard(location)
+        return location
 
     def remove(self, path: Any, original: Any) -> None:
         """Remove a file or a folder for the script; what the user has stays, and is not seen any
@@ -91,16 +91,16 @@ class Overlay:
             OSError: there is none, or it cannot be removed.
         """
         name = self.to_read(path)
-        place = self.place(self._full(name))
-        if place is None or not _there(name):
+        location = self.place(self._full(name))
+        if location is None or not _there(name):
             original(name)
             return
-        self._own(os.path.dirname(place))
-        if self._is_link(place):
-            _unlink(place)
-        elif _there(place):
-            original(place)
-        self.forget(place)
+        self._own(os.path.dirname(location))
+        if self._is_link(location):
+            _unlink(location)
+        elif _there(location):
+            original(location)
+        self.forget(location)
 
     def forget(self, place: str) -> None:
         """What the user has there is not seen any more."""
@@ -118,8 +118,8 @@ class Overlay:
 
     def is_made(self, path: Any) -> bool:
         """Whether a file is the script's own, and no link to the user's."""
-        place = self.place(self._full(os.fspath(path)))
-        return place is None or self._is_made(place)
+        location = self.place(self._full(os.fspath(path)))
+        return location is None or self._is_made(location)
 
     def _full(self, name: str) -> str:
         """The absolute name; one that leads out of the script's folder (``../data``) does so from

@@ -30,9 +30,9 @@ def scratch() -> Iterator[str]:
 def remove(folder: str) -> None:
     """Remove a folder, also one whose modes forbid it."""
     with contextlib.suppress(OSError, RecursionError):
-        for place, folders, _ in os.walk(folder):
+        for parent, folders, _ in os.walk(folder):
             for name in folders:
-                path = os.path.join(place, name)
+                path = os.path.join(parent, name)
                 if stat.S_ISDIR(os.lstat(path).st_mode):
                     os.chmod(path, 0o700)
     with contextlib.suppress(RecursionError):
@@ -53,7 +53,7 @@ def read_json(path: str) -> Optional[Dict[str, Any]]:
         return None
     try:
         with open(path, encoding="utf-8") as text:
-            found = json.load(text)
+            data = json.load(text)
     except (OSError, ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return data if isinstance(data, dict) else None

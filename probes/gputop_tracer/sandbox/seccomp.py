@@ -147,9 +147,9 @@ def rules(held: Held, asks: bool) -> Rules:
         result.update(_processes(held))
     owners = held.processes or held.signals
     terminals = (*_TERMINALS, *(() if held.files else _ATTRIBUTES), *(() if owners else _OWNERS))
-    result["ioctl"] = ([_equals(1, one, _REFUSED) for one in terminals], _ALLOW)
+    result["ioctl"] = ([_equals(1, request, _REFUSED) for request in terminals], _ALLOW)
     controls = (_SETLEASE, *(() if owners else (_SETOWN, _SETSIG, _SETOWN_EX)))
-    result["fcntl"] = ([_equals(1, one, _REFUSED) for one in controls], _ALLOW)
+    result["fcntl"] = ([_equals(1, request, _REFUSED) for request in controls], _ALLOW)
     return result
 
 
@@ -175,17 +175,20 @@ def _processes(held: Held) -> Rules:
     itself = os.getpid()
     result: Rules = {}
     for name in _SCHEDULING.split():
-        result[name] = ([_equals(0, who, _ALLOW) for who in (0, itself)], _REFUSED)
+        result[name] = ([_equals(0, process, _ALLOW) for process in (0, itself)], _REFUSED)
     for name, whole_user in (("setpriority", 2), ("ioprio_set", 3)):
-        own = [_equals(1, who, _ALLOW) for who in (0, itself)]
-        result[name] = ([_equals(0, whole_user, _REFUSED), *own], _REFUSED)
+        own_rules = [_equals(1, process, _ALLOW) for process in (0, itself)]
+        result[name] = ([_equals(0, whole_user, _REFUSED), *own_rules], _REFUSED)
     only_asks: Case = (((2, _WORD, 0),), _ALLOW)
-    result["prlimit64"] = ([*(_equals(0, who, _ALLOW) for who in (0, itself)), only_asks], _REFUSED)
+    result["prlimit64"] = (
+        [*(_equals(0, process, _ALLOW) for process in (0, itself)), only_asks],
+        _REFUSED,
+    )
     # What the script starts stays in its session, and is ended with that.
     result.update({name: ([], _DONE_NOTHING) for name in ("setsid", "setpgid")})
     if not held.signals:
         for name in ("kill", "tgkill", "tkill"):
-            result[name] = ([_equals(0, who, _ALLOW) for who in (0, itself)], _REFUSED)
+            result[name] = ([_equals(0, process, _ALLOW) for process in (0, itself)], _REFUSED)
         result["kill"][0].append(_equals(1, 0, _ALLOW))
         result.update({name: ([], _REFUSED) for name in _SIGNALS_BY_OTHER_WAYS.split()})
     return result

@@ -35,11 +35,11 @@ _WAYS = (
 
 def main(arguments: Optional[List[str]] = None) -> int:
     """Trace the script that the arguments name; the exit code."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    own, rest = _split(given)
-    options = parser().parse_args(own)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    own_options, remaining = _split(words)
+    options = parser().parse_args(own_options)
     if options.way:
-        _one_way(options, rest)
+        _one_way(options, remaining)
     source = fallback_source.read(options.script)
     if options.no_execute:
         return _answer({"how": "source", "tried": [], **source}, 0)
@@ -47,11 +47,11 @@ def main(arguments: Optional[List[str]] = None) -> int:
     trace = None
     for way, does in _WAYS:
         say("trying to %s" % does)
-        outcome = _start(options, rest, way)
+        outcome = _start(options, remaining, way)
         if outcome.get("demanded"):
             options.launched = outcome["demanded"]
             say("it needs %s, which a launcher sets: again as rank 0 of 1" % options.launched)
-            outcome = _start(options, rest, way)
+            outcome = _start(options, remaining, way)
         if outcome.get("done"):
             tried.append({"way": way, "outcome": "done"})
             return _answer({"how": way, "tried": tried, "traceback": trace, **source, **outcome}, 0)
@@ -111,11 +111,13 @@ def _start(options: Any, rest: List[str], way: str) -> Dict[str, Any]:
         ended = _wait(command + ["--"] + rest, stdin=None if way == "ran" else subprocess.DEVNULL)
         if ended is None:
             return {"error": "made no whole step in %d s" % LIMIT_S}
-        said = scratch.read_json(outcome)
-        if said is not None and ("error" in said or ("done" in said and scratch.is_file(log))):
+        outcome_ = scratch.read_json(outcome)
+        if outcome_ is not None and (
+            "error" in outcome_ or ("done" in outcome_ and scratch.is_file(log))
+        ):
             if scratch.is_file(log):
                 shutil.move(log, options.out)
-            return said
+            return outcome_
     if ended < 0:
         return {"error": "its process was ended by %s" % signal.Signals(-ended).name}
     return {"error": "its process ended with code %d and no word" % ended}

@@ -160,15 +160,15 @@ def pretend(devices: int) -> None:
         for name in ("memory", "random", "amp", "streams")
         if hasattr(cuda, name)
     ]
-    for place in places:
+    for namespace in places:
         for name, value in _ANSWERS.items():
-            _put(place, name, lambda *_arguments, _value=value, **_more: _value)
+            _put(namespace, name, lambda *_arguments, _value=value, **_more: _value)
         for name in _NOTHING:
-            _put(place, name, lambda *_arguments, **_more: None)
+            _put(namespace, name, lambda *_arguments, **_more: None)
         for name in _ZERO:
-            _put(place, name, lambda *_arguments, **_more: 0)
+            _put(namespace, name, lambda *_arguments, **_more: 0)
         for name, new in _objects(devices).items():
-            _put(place, name, new)
+            _put(namespace, name, new)
     cuda.default_generators = (torch.default_generator,) * devices  # type: ignore[misc]
     for name in ("range_push", "range_pop", "mark", "range_start", "range_end"):
         _put(cuda.nvtx, name, lambda *_arguments, **_more: 0)

@@ -118,10 +118,10 @@ class Devices(TorchFunctionMode):
         if kwargs.pop("pin_memory", None) is not None:
             kwargs["pin_memory"] = False
         if func in _FROM_DATA:
-            made = func(
+            result = func(
                 *args, **dict(kwargs, requires_grad=False) if func is torch.tensor else kwargs
             )
-            return self.fakes.to_gpu(made).requires_grad_(kwargs.get("requires_grad", False))
+            return self.fakes.to_gpu(result).requires_grad_(kwargs.get("requires_grad", False))
         with self.fakes.placing(True):
             return func(*args, **kwargs)
 
@@ -130,8 +130,8 @@ class Devices(TorchFunctionMode):
         return self.fakes.to_gpu(tensor, dtype)
 
     def _to(self, func: Any, args: Any, kwargs: Any) -> Any:
-        tensor, rest = args[0], list(args[1:])
-        device, dtype, layout = _target(rest, kwargs)
+        tensor, remaining = args[0], list(args[1:])
+        device, dtype, layout = _target(remaining, kwargs)
         if layout is not None and on_gpu(layout):
             device = CUDA
         if device is None:

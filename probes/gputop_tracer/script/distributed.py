@@ -62,15 +62,15 @@ def replace(tracker: Any, note: Any, world: int, fakes: Fakes) -> None:
 def _fake_mesh(module: Any, init: Any) -> None:
     """A mesh of GPUs is one of the device that the fake tensors truly have."""
     module.init_process_group = init
-    kind = getattr(module, "DeviceMesh", None)
-    if kind is None:
+    mesh_class = getattr(module, "DeviceMesh", None)
+    if mesh_class is None:
         return
-    original = kind.__init__
+    original = mesh_class.__init__
 
     def made(self: Any, device_type: str, *arguments: Any, **options: Any) -> None:
         original(self, "cpu" if device_type == "cuda" else device_type, *arguments, **options)
 
-    kind.__init__ = made
+    mesh_class.__init__ = made
 
 
 def _on_fake_device(module: Any, fakes: Fakes) -> None:

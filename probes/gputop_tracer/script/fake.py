@@ -104,8 +104,9 @@ class Fakes(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if any(
-            not issubclass(kind, (FakeTensor, torch.nn.Parameter)) and kind is not torch.Tensor
-            for kind in types
+            not issubclass(tensor_type, (FakeTensor, torch.nn.Parameter))
+            and tensor_type is not torch.Tensor
+            for tensor_type in types
         ):
             return NotImplemented  # DTensor and the like come back with the tensors that they wrap
         tensors = values.leaves((args, kwargs))
@@ -185,11 +186,11 @@ class Fakes(TorchDispatchMode):
     def _padded(
         self, data: torch.Tensor, counts: Any, batch_first: bool, _value: Any, least: int
     ) -> Any:
-        most, longest = int(counts[0]), max(int(counts.numel()), least)
-        shape = (most, longest) if batch_first else (longest, most)
+        largest, longest = int(counts[0]), max(int(counts.numel()), least)
+        shape = (largest, longest) if batch_first else (longest, largest)
         with self.mode:
             return data.new_empty((*shape, *data.shape[1:])), torch.full(
-                (most,), counts.numel(), dtype=torch.long
+                (largest,), counts.numel(), dtype=torch.long
             )
 
     def _integers(self, shape: Any) -> torch.Tensor:

@@ -52,7 +52,7 @@ def train(path: str, note: Note) -> None:
     )
     optimizer = torch.optim.AdamW(model.parameters())
     for _ in range(3):
-        loss = _scalar(model(*[one.to("cuda") for one in batch]))
+        loss = _scalar(model(*[tensor.to("cuda") for tensor in batch]))
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -92,8 +92,8 @@ def _fitting_batch(model: nn.Module) -> List[torch.Tensor]:
     """The first of the batches that the first layer suggests which the model takes."""
     inputs = [
         name
-        for name, one in inspect.signature(model.forward).parameters.items()
-        if one.default is one.empty
+        for name, parameter in inspect.signature(model.forward).parameters.items()
+        if parameter.default is parameter.empty
     ]
     inputs = [name for name in inputs if name not in ("args", "kwargs")] or ["x"]
     problem: Optional[Exception] = None
@@ -101,7 +101,7 @@ def _fitting_batch(model: nn.Module) -> List[torch.Tensor]:
         batch = [first] + [torch.zeros_like(first) for _ in inputs[1:]]
         try:
             with torch.no_grad():
-                _scalar(model(*[one.to("cuda") for one in batch]))
+                _scalar(model(*[parameter.to("cuda") for parameter in batch]))
             return batch
         except Exception as error:
             problem = problem or error
@@ -157,9 +157,9 @@ def _scalar(out: Any) -> torch.Tensor:
         return loss.float().mean()
     values = list(out.values()) if isinstance(out, dict) else list(out)
     return _scalar(
-        next(one for one in values if isinstance(one, (torch.Tensor, tuple, list, dict)))
+        next(value for value in values if isinstance(value, (torch.Tensor, tuple, list, dict)))
     )
 
 
 def _told(batch: List[torch.Tensor]) -> str:
-    return " and ".join("x".join(map(str, one.shape)) for one in batch)
+    return " and ".join("x".join(map(str, tensor.shape)) for tensor in batch)

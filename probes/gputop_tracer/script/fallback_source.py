@@ -99,13 +99,13 @@ def module_classes(tree: ast.AST) -> List[str]:
     """Classes of the source that derive from a module of torch or Lightning, directly or through
     another of them.
     """
-    found: List[str] = []
+    classes: List[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
             bases = {_last_name(base) for base in node.bases}
-            if bases & {"Module", "LightningModule", "PreTrainedModel", *found}:
-                found.append(node.name)
-    return found
+            if bases & {"Module", "LightningModule", "PreTrainedModel", *classes}:
+                classes.append(node.name)
+    return classes
 
 
 def _constants(tree: ast.AST) -> Dict[str, Any]:
@@ -143,8 +143,10 @@ def _pretrained(calls: List[ast.Call], constants: Dict[str, Any]) -> List[str]:
             owner = ""
         else:
             continue
-        given = call.args[:1] + [word.value for word in call.keywords if word.arg in _MODEL_NAMES]
-        name = _value(given[0], constants) if given else None
+        arguments = call.args[:1] + [
+            word.value for word in call.keywords if word.arg in _MODEL_NAMES
+        ]
+        name = _value(arguments[0], constants) if arguments else None
         if isinstance(name, str) and name.strip():
             ranked.append(
                 (any(word in owner for word in ("Tokenizer", "Config", "Processor")), name)
@@ -153,34 +155,34 @@ def _pretrained(calls: List[ast.Call], constants: Dict[str, Any]) -> List[str]:
 
 
 def _options(calls: List[ast.Call], constants: Dict[str, Any]) -> Dict[str, Any]:
-    found: Dict[str, Any] = {}
+    options: Dict[str, Any] = {}
     stored = ""
     for call in calls:
         name = _last_name(call.func)
         if name in _OPTIMIZERS:
-            found["optimizer"] = _OPTIMIZERS[name]
+            options["optimizer"] = _OPTIMIZERS[name]
         for word in call.keywords:
             value = _value(word.value, constants)
             if word.arg in _NUMBERS and isinstance(value, int) and not isinstance(value, bool):
                 if word.arg == "r" and not _adapts(name):
                     continue
-                found[_NUMBERS[word.arg]] = value
+                options[_NUMBERS[word.arg]] = value
             elif word.arg in _FLAGS and value is True:
                 option, setting = _FLAGS[word.arg]
-                found[option] = setting
+                options[option] = setting
                 if setting == "fp16":
-                    found["weights"] = "fp32"  # a gradient scaler refuses fp16 weights
+                    options["weights"] = "fp32"  # a gradient scaler refuses fp16 weights
             elif word.arg == "optim" and value in _NAMED_OPTIMIZERS:
-                found["optimizer"] = _NAMED_OPTIMIZERS[value]
+                options["optimizer"] = _NAMED_OPTIMIZERS[value]
         if name == "gradient_checkpointing_enable":
-            found["checkpointing"] = "full"
+            options["checkpointing"] = "full"
         if name == "from_pretrained":
             stored = stored or _stored(call, constants)
         if name == "LoraConfig":
-            found.setdefault("lora_rank", _PEFT_RANK)
+            options.setdefault("lora_rank", _PEFT_RANK)
         if _adapts(name):
-            found.update(_targets(call, constants))
-    return _with_stored(found, stored)
+            options.update(_targets(call, constants))
+    return _with_stored(options, stored)
 
 
 def _adapts(name: str) -> bool:
@@ -200,7 +202,7 @@ def _targets(call: ast.Call, constants: Dict[str, Any]) -> Dict[str, List[str]]:
                 else [word.value]
             )
             named = [_value(part, constants) for part in parts]
-            if named and all(isinstance(one, str) for one in named):
+            if named and all(isinstance(target, str) for target in named):
                 return {"lora_targets": named}
     return {}
 

@@ -193,8 +193,8 @@ def _real_masks(module: Any) -> None:
 
 def _known_configurations(module: Any, configs: Dict[str, Any]) -> None:
     """Names that are not in the local cache are looked up among those that gputop brought."""
-    kind = getattr(module, "PreTrainedConfig", None) or module.PretrainedConfig
-    original = kind.get_config_dict.__func__
+    config_class = getattr(module, "PreTrainedConfig", None) or module.PretrainedConfig
+    original = config_class.get_config_dict.__func__
 
     def get_config_dict(cls: Any, name: Any, **options: Any) -> Any:
         try:
@@ -202,10 +202,10 @@ def _known_configurations(module: Any, configs: Dict[str, Any]) -> None:
         except (OSError, ValueError) as problem:
             if str(name) not in configs:
                 raise in_words(problem, name) from None
-            rest = {key: value for key, value in options.items() if key not in _OF_THE_HUB}
-            return _as_config(configs[str(name)]), rest
+            local_options = {key: value for key, value in options.items() if key not in _OF_THE_HUB}
+            return _as_config(configs[str(name)]), local_options
 
-    kind.get_config_dict = classmethod(get_config_dict)
+    config_class.get_config_dict = classmethod(get_config_dict)
 
 
 def _as_config(given: Dict[str, Any]) -> Dict[str, Any]:
@@ -221,13 +221,13 @@ def _plain_trainer(module: Any) -> None:
     """Lightning's trainer without its check that runs validation first, and with a logger that
     writes nothing.
     """
-    original, kind = module.Trainer.__init__, module.__name__.partition(".trainer")[0]
+    original, library = module.Trainer.__init__, module.__name__.partition(".trainer")[0]
 
     def init(self: Any, *arguments: Any, **options: Any) -> None:
         options.update(
             num_sanity_val_steps=0, enable_checkpointing=False, enable_progress_bar=False
         )
-        options["logger"] = importlib.import_module(kind + ".loggers.logger").DummyLogger()
+        options["logger"] = importlib.import_module(library + ".loggers.logger").DummyLogger()
         options["callbacks"] = [
             callback
             for callback in _listed(options.get("callbacks"))

@@ -17,22 +17,22 @@ _TRAINS = {"backward", "zero_grad", "train", "fit", "init_process_group"}
 
 def replace() -> None:
     """``spawn`` and processes whose function trains run it here, as the first rank."""
-    for place in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
+    for namespace in (torch.multiprocessing, sys.modules["torch.multiprocessing.spawn"]):
         for name in ("spawn", "start_processes"):
-            if hasattr(place, name):
-                setattr(place, name, _spawn)
-    kind: Any = multiprocessing.process.BaseProcess
-    start = kind.start
+            if hasattr(namespace, name):
+                setattr(namespace, name, _spawn)
+    process_class: Any = multiprocessing.process.BaseProcess
+    start = process_class.start
 
     def start_or_run(process: Any) -> None:
-        own = getattr(process, "_target", None) or type(process).run
-        if not trains(own):
+        target = getattr(process, "_target", None) or type(process).run
+        if not trains(target):
             start(process)
             return
         process.run()
         process._popen = _Ended()
 
-    kind.start = start_or_run
+    process_class.start = start_or_run
 
 
 class _Ended:

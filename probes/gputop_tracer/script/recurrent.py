@@ -45,5 +45,5 @@ def _packed(original: Any, data: Any, counts: Any, states: Any, *rest: Any) -> A
     size = int(counts[0])
     return (
         out.flatten(0, 1)[: data.shape[0]],
-        *(one[:, :1].expand(-1, size, -1).contiguous() for one in last),
+        *(state_[:, :1].expand(-1, size, -1).contiguous() for state_ in last),
     )

@@ -53,8 +53,8 @@ class Run:
         from gputop_tracer.operators.kernels import as_on_cuda
 
         stdout, sys.stdout = sys.stdout, self._output
-        said = sys.stderr = _Remembering(sys.stderr)  # type: ignore[assignment]
-        asked = sys.stdin = Input(sys.stdin)  # type: ignore[assignment]
+        error_text = sys.stderr = _Remembering(sys.stderr)  # type: ignore[assignment]
+        asked_input = sys.stdin = Input(sys.stdin)  # type: ignore[assignment]
         try:
             with as_on_cuda(), self.devices, self.fakes, self.tracker:
                 self.tracker.mark("init", 0)
@@ -63,7 +63,9 @@ class Run:
                 self.finish(name)
             error = "ended before its first optimizer step"
         except SystemExit as end:
-            error = _why_it_ended(end.code, said.last) + _what_to_give(end.code, self.arguments)
+            error = _why_it_ended(end.code, error_text.last) + _what_to_give(
+                end.code, self.arguments
+            )
             if self.steps.enough():
                 self.finish(name)
         except BaseException as problem:  # the script's own error is the answer, whatever it is
@@ -72,7 +74,9 @@ class Run:
                 self.steps.note("The script failed in its second step: %s" % _one_line(problem))
                 self.finish(name)
             error += (
-                _NO_INPUT % os.path.basename(self.path) if name == "ran" and asked.missed() else ""
+                _NO_INPUT % os.path.basename(self.path)
+                if name == "ran" and asked_input.missed()
+                else ""
             )
             demanded = "" if self.world else launched.demanded(problem)
             self._leave(

@@ -142,7 +142,7 @@ class Steps:
         if not leaves(tree):
             return tree
         return (
-            {name: moved(one) for name, one in tree.items()}
+            {name: moved(leaf_) for name, leaf_ in tree.items()}
             if isinstance(tree, dict)
             else tuple(map(moved, tree))
         )
@@ -230,13 +230,15 @@ class Steps:
         if len(self._stepped) < len(self._optimizers) and max(self._stepped.values()) < _PATIENCE:
             return
         if len(self._stepped) < len(self._optimizers):
-            self._optimizers = [one for one in self._optimizers if id(one) in self._stepped]
+            self._optimizers = [
+                optimizer_ for optimizer_ in self._optimizers if id(optimizer_) in self._stepped
+            ]
         self._stepped.clear()
         self.done += 1
         if self.done >= 2:
             self.finished()
-        now = time.monotonic()
-        self.deadline = min(self.deadline, now + max(SECOND_STEP_S, 3 * (now - self._began)))
+        now_s = time.monotonic()
+        self.deadline = min(self.deadline, now_s + max(SECOND_STEP_S, 3 * (now_s - self._began)))
 
 
 def _is_transformed() -> bool:

@@ -65,5 +65,5 @@ def dtype_of(kind: Any) -> Any:
     """That of a type on the GPU, by its name or itself; None for all else."""
     if isinstance(kind, _OfGpu):
         return kind.dtype
-    place, _, name = kind.rpartition(".") if isinstance(kind, str) else ("", "", "")
-    return _DTYPES.get(name) if place == "torch.cuda" else None
+    module_name, _, name = kind.rpartition(".") if isinstance(kind, str) else ("", "", "")
+    return _DTYPES.get(name) if module_name == "torch.cuda" else None

@@ -55,6 +55,6 @@ def _made(count: int) -> Any:
         models.WordLevel({"<%d>" % index: index for index in range(count)}, unk_token="<0>")
     )
     words.pre_tokenizer = pre_tokenizers.Split(Regex(_PIECE), "isolated")
-    made = PreTrainedTokenizerFast(tokenizer_object=words, **_SPECIAL)
-    made.chat_template = _CHAT
-    return made
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, **_SPECIAL)
+    tokenizer.chat_template = _CHAT
+    return tokenizer

@@ -48,14 +48,14 @@ def _see_through_functions() -> None:
 
     def overridden(arguments: Any) -> bool:
         for argument in arguments:
-            kind = type(argument)
+            argument_type = type(argument)
             if (
-                kind is torch.Tensor
+                argument_type is torch.Tensor
                 or not isinstance(argument, torch.Tensor)
                 or isinstance(argument, FakeTensor)
             ):
                 continue
-            if kind.__torch_function__ is not _PLAIN_OVERRIDE:
+            if argument_type.__torch_function__ is not _PLAIN_OVERRIDE:
                 return True
         return False
 

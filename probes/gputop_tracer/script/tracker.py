@@ -25,8 +25,8 @@ class ScriptTracker(Tracker):
             if _counts(value):
                 super().track(value)
         elif isinstance(value, (tuple, list)):
-            for one in value:
-                self.track(one)
+            for item in value:
+                self.track(item)
 
     def tag(self, tensor: torch.Tensor, category: str, place: str = "") -> None:
         if _counts(tensor):
@@ -37,8 +37,8 @@ def _counts(tensor: Any) -> bool:
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is None:
         return on_gpu(tensor)
-    held = [getattr(tensor, name) for name in flatten()[0]]
-    return all(_counts(one) for one in held if isinstance(one, torch.Tensor))
+    tensors = [getattr(tensor, name) for name in flatten()[0]]
+    return all(_counts(tensor_) for tensor_ in tensors if isinstance(tensor_, torch.Tensor))
 
 
 def _stream() -> int:

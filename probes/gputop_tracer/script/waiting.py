@@ -48,8 +48,8 @@ class Waiting:
             self._tell(waited)
 
     def _tell(self, waited: float) -> None:
-        said = "trace: no whole step after %d s%s; Ctrl-C stops it, the end is at %d s\n"
-        self._stream.write(said % (waited, self._place(", now at "), self._limit_s))
+        text = "trace: no whole step after %d s%s; Ctrl-C stops it, the end is at %d s\n"
+        self._stream.write(text % (waited, self._place(", now at "), self._limit_s))
         self._stream.flush()
 
     def _place(self, before: str) -> str:

@@ -38,7 +38,7 @@ def repeated_layers(model: nn.Module) -> Dict[str, int]:
     parameters.
     """
     best: Dict[str, int] = {}
-    most = 0
+    largest = 0
     for path, module in model.named_modules():
         blocks = list(module.children())
         if not isinstance(module, (nn.ModuleList, nn.Sequential, nn.ModuleDict)) or len(blocks) < 2:
@@ -46,12 +46,12 @@ def repeated_layers(model: nn.Module) -> Dict[str, int]:
         size = sum(parameter.numel() for parameter in module.parameters())
         if (
             len({type(block) for block in blocks}) == 1
-            and size > most
+            and size > largest
             and any(True for _ in blocks[0].children())
         ):
             names = [name for name, _ in module.named_children()]
             best = {(path + "." if path else "") + name: index for index, name in enumerate(names)}
-            most = size
+            largest = size
     return best
 
 
@@ -80,10 +80,10 @@ class Places:
     def add(self, model: nn.Module, layers: Dict[str, int], prefix: str = "") -> None:
         """Know the modules and parameters of ``model``; ``layers`` as of ``repeated_layers``."""
         for path, module in model.named_modules():
-            place = (prefix + path, layer_of(path, layers))
-            self._paths[id(module)] = place
+            place_ = (prefix + path, layer_of(path, layers))
+            self._paths[id(module)] = place_
             for parameter in module.parameters(recurse=False):
-                self._parameters[id(parameter)] = place
+                self._parameters[id(parameter)] = place_
 
     def know(self, parameter: torch.Tensor, place: Place) -> None:
         """A parameter that a wrapper made belongs there."""
@@ -140,12 +140,12 @@ class Places:
             self._note(place)
 
     def _enter(self, module: nn.Module, _inputs: Any) -> None:
-        place = self._paths.get(id(module))
-        if place is None:
-            place = self.stack[-1] if self.stack else self.outside
-        self.entered(place[0], not self.stack)
-        self.stack.append(place)
-        self._note(place)
+        place_ = self._paths.get(id(module))
+        if place_ is None:
+            place_ = self.stack[-1] if self.stack else self.outside
+        self.entered(place_[0], not self.stack)
+        self.stack.append(place_)
+        self._note(place_)
 
     def _leave(self, _module: nn.Module, _inputs: Any, _output: Any) -> None:
         if not self.stack:

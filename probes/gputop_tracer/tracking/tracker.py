@@ -101,12 +101,12 @@ class Tracker(TorchDispatchMode):
         """
         for part in _parts(tensor):
             storage = part.untyped_storage()
-            known = self._ids.get(storage._cdata)
-            if known is not None:
-                self._fresh.discard(known)
-                self.log.retag(known, category)
+            storage_id = self._ids.get(storage._cdata)
+            if storage_id is not None:
+                self._fresh.discard(storage_id)
+                self.log.retag(storage_id, category)
                 if place:
-                    self.log.move(known, place, layer_of(place, self.layers))
+                    self.log.move(storage_id, place, layer_of(place, self.layers))
             else:
                 self._allocate(storage, category, "", place)
 
@@ -159,7 +159,7 @@ class Tracker(TorchDispatchMode):
                 self.track(item)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
+        if any(hasattr(tensor_type, "__tensor_flatten__") for tensor_type in types):
             return NotImplemented  # a DTensor comes back with the tensors that it wraps
         name = self._names.get(func)
         if name is None:
@@ -178,8 +178,8 @@ class Tracker(TorchDispatchMode):
             self._track_aligned(out, args)
         elif not self._exempt:
             self.track(out)
-        for known in extra:
-            self.log.free(known)
+        for extra_id in extra:
+            self.log.free(extra_id)
         return out
 
     def _keep_workspace(self) -> None:
@@ -226,8 +226,8 @@ class Tracker(TorchDispatchMode):
         results = out if isinstance(out, (list, tuple)) else [out]
         for index, result in enumerate(results):
             source = sources[index] if index < len(sources) else None
-            known = self._ids.get(_data(source)) if isinstance(source, torch.Tensor) else None
-            self._layer_hint = known
+            source_id = self._ids.get(_data(source)) if isinstance(source, torch.Tensor) else None
+            self._layer_hint = source_id
             self.track(result)
         self._layer_hint = None
 
@@ -246,12 +246,12 @@ class Tracker(TorchDispatchMode):
             category = "logits_loss"
         operator = self._operator or self._running if operator is None else operator
         key = storage._cdata
-        known = self._ids[key] = self.log.allocate(
+        storage_id = self._ids[key] = self.log.allocate(
             size, self.stream(), category=category, operator=operator, module=module, layer=layer
         )
         self._watchers[key] = weakref.ref(storage, lambda _, key=key: self._freed(key))
         if category == "temporaries" and (self.phase == "forward" or self.places.stack):
-            self._fresh.add(known)
+            self._fresh.add(storage_id)
 
     def _where(self, place: Optional[str]) -> Any:
         if place is not None:
@@ -264,11 +264,11 @@ class Tracker(TorchDispatchMode):
         return module == LOSS[0] or module in self.places.heads
 
     def _freed(self, key: int) -> None:
-        known = self._ids.pop(key, None)
+        storage_id = self._ids.pop(key, None)
         self._watchers.pop(key, None)
-        if known is not None:
-            self._fresh.discard(known)
-            self.log.free(known)
+        if storage_id is not None:
+            self._fresh.discard(storage_id)
+            self.log.free(storage_id)
 
     def _entered(self, path: str, outermost: bool) -> None:
         if path in self.places.heads and self.phase == "forward":
@@ -280,8 +280,8 @@ class Tracker(TorchDispatchMode):
         """What a forward or a recomputation made and still holds at its end is kept for the
         backward.
         """
-        for known in self._fresh:
-            self.log.retag(known, "activations")
+        for storage_id in self._fresh:
+            self.log.retag(storage_id, "activations")
         self._fresh.clear()
         if self.phase == "forward":
             self._begin("loss")
@@ -304,8 +304,8 @@ class Tracker(TorchDispatchMode):
 
     def _forget_resized(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
-        known = self._ids.get(storage._cdata)
-        if known is not None and self.log.storages[known - 1][0] != storage.nbytes():
+        storage_id = self._ids.get(storage._cdata)
+        if storage_id is not None and self.log.storages[storage_id - 1][0] != storage.nbytes():
             self._freed(storage._cdata)
 
     def _hook_resize(self) -> None:
@@ -316,9 +316,9 @@ class Tracker(TorchDispatchMode):
 
         def resize_(storage: Any, size: int) -> Any:
             category, module = "communication", None
-            known = self._ids.get(storage._cdata)
-            if known is not None:
-                category, module = self.log.category(known), self.log.module(known)
+            storage_id = self._ids.get(storage._cdata)
+            if storage_id is not None:
+                category, module = self.log.category(storage_id), self.log.module(storage_id)
                 self._freed(storage._cdata)
             result = original(storage, size)
             if size:
@@ -355,5 +355,7 @@ def _parts(tensor: torch.Tensor) -> List[torch.Tensor]:
     flatten = getattr(tensor, "__tensor_flatten__", None)
     if flatten is None:
         return [tensor]
-    held = [getattr(tensor, name) for name in flatten()[0]]
-    return [part for one in held if isinstance(one, torch.Tensor) for part in _parts(one)]
+    tensors = [getattr(tensor, name) for name in flatten()[0]]
+    return [
+        part for tensor_ in tensors if isinstance(tensor_, torch.Tensor) for part in _parts(tensor_)
+    ]

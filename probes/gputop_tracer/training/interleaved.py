@@ -78,11 +78,11 @@ def cut(model: Any, setup: Setup, notes: List[str]) -> Chunked:
         )
         raise ValueError(words % (stages, micro_batches))
     base, norm = pipeline.ends(model)
-    held = min(warm_up(stages, number, of, micro_batches) + 1, micro_batches * of)
+    in_flight = min(warm_up(stages, number, of, micro_batches) + 1, micro_batches * of)
     words = (
         "stage %d of %d in %d chunks of layers; %d times a chunk holds a micro-batch's activations"
     )
-    notes.append(words % (number, stages, of, held))
+    notes.append(words % (number, stages, of, in_flight))
     if number:
         base.set_input_embeddings(nn.Identity())
     return Chunked(model, base, norm, of, pipeline.is_last(setup))
@@ -97,18 +97,20 @@ class Chunked(nn.Module):
         super().__init__()
         container = next(iter(repeated_layers(base))).rpartition(".")[0]
         layers = list(base.get_submodule(container))
-        each = len(layers) // of
+        layers_per_chunk = len(layers) // of
         self.parts: Tuple[
             Any, ...
         ] = ()  # a tuple is no module: weights are known by their paths in the whole
         for at in range(of):
-            own: Dict[str, nn.Module] = {
-                container: nn.ModuleList(layers[at * each : (at + 1) * each])
+            containers: Dict[str, nn.Module] = {
+                container: nn.ModuleList(
+                    layers[at * layers_per_chunk : (at + 1) * layers_per_chunk]
+                )
             }
             if is_last and at == of - 1:
-                self.parts += (_with(model, {model.base_model_prefix: _with(base, own)}),)
+                self.parts += (_with(model, {model.base_model_prefix: _with(base, containers)}),)
             else:
-                self.parts += (_with(base, {**own, norm: nn.Identity()}),)
+                self.parts += (_with(base, {**containers, norm: nn.Identity()}),)
         if not is_last:
             setattr(base, norm, nn.Identity())
         self.whole = model if is_last else base
@@ -118,15 +120,15 @@ class Chunked(nn.Module):
         return self.whole.get_output_embeddings() if self.ends else None
 
     def forward(self, chunk: int = 0, **inputs: Any) -> Any:
-        made = self.parts[chunk](**inputs)
-        return made if "labels" in inputs else made.last_hidden_state
+        outputs = self.parts[chunk](**inputs)
+        return outputs if "labels" in inputs else outputs.last_hidden_state
 
 
 def _with(module: nn.Module, children: Dict[str, nn.Module]) -> Any:
     """A module that shares all with ``module`` but these children."""
-    made = copy.copy(module)
-    made.__dict__["_modules"] = {**module._modules, **children}
-    return made
+    copied = copy.copy(module)
+    copied.__dict__["_modules"] = {**module._modules, **children}
+    return copied
 
 
 class InterleavedLoop(Loop):
@@ -146,8 +148,8 @@ class InterleavedLoop(Loop):
             pipeline.number(self.setup),
             chunks(self.setup),
         )
-        asked = int(self.setup.get("accumulation") or 1)
-        count = stages if step == 0 else enough(stages, number, of, asked)
+        accumulation = int(self.setup.get("accumulation") or 1)
+        count = stages if step == 0 else enough(stages, number, of, accumulation)
         for forward, chunk, micro in schedule(stages, number, of, count):
             self.chunk = chunk
             self.passes_on = not (pipeline.is_last(self.setup) and chunk == of - 1)

@@ -85,11 +85,11 @@ def _eight_bit(count: int) -> Callable[..., Any]:
     """
 
     def make(parameters: Parameters, model: Any) -> Any:
-        whole = _embeddings(model)
-        kept = [weight for weight in parameters if id(weight) in whole]
-        rest = [weight for weight in parameters if id(weight) not in whole]
-        parts = [_fused(count)(kept, model)] if kept else []
-        return Several(parts + ([_fused(count, True)(rest, model)] if rest else []))
+        embedding_ids = _embeddings(model)
+        embeddings = [weight for weight in parameters if id(weight) in embedding_ids]
+        others = [weight for weight in parameters if id(weight) not in embedding_ids]
+        parts = [_fused(count)(embeddings, model)] if embeddings else []
+        return Several(parts + ([_fused(count, True)(others, model)] if others else []))
 
     return make
 
@@ -115,9 +115,9 @@ def _came(parameters: Parameters, _model: Any) -> Any:
 
 
 def _muon(parameters: Parameters, model: Any) -> Any:
-    inner, rest = states.split_for_muon(parameters, model)
+    inner, others = states.split_for_muon(parameters, model)
     muon = HandWritten(inner, states.muon_begin, states.muon_update) if inner else None
-    return Several([muon, torch.optim.AdamW(rest, lr=1e-4, foreach=True) if rest else None])
+    return Several([muon, torch.optim.AdamW(others, lr=1e-4, foreach=True) if others else None])
 
 
 _MAKERS: Dict[str, Callable[..., Any]] = {

@@ -24,9 +24,9 @@ class MasterWeights:
         self.weights = weights
         self.masters = [torch.nn.Parameter(weight.detach().float()) for weight in weights]
         for weight, master in zip(weights, self.masters):
-            place = tracker.places.place_of(weight)
-            tracker.places.know(master, place)
-            tracker.tag(master, "master_weights", place[0])
+            location = tracker.places.place_of(weight)
+            tracker.places.know(master, location)
+            tracker.tag(master, "master_weights", location[0])
         self.inner = make(self.masters)
         self.kept = fp32_gradients
         if fp32_gradients:

@@ -77,8 +77,8 @@ class Loop:
                 context.enter_context(torch.autocast("cpu", dtype=self.autocast))
             if self.on_host:
                 context.enter_context(OnHost(self.tracker))
-            made = self._call(args, inputs)
-            return made if self.passes_on else loss_of(made)
+            loss = self._call(args, inputs)
+            return loss if self.passes_on else loss_of(loss)
 
     def _call(self, args: Any, inputs: Dict[str, Any]) -> Any:
         return self.model(*args, **inputs)

@@ -49,7 +49,7 @@ def _cut_longest(answer: dict[str, Any], shortest: int) -> bool:
     """Cut the longest text above so many characters; False where there is none."""
     places = [
         (len(value), holder, key)
-        for holder in [answer, *(one for one in _inside(answer) if isinstance(one, dict))]
+        for holder in [answer, *(part for part in _inside(answer) if isinstance(part, dict))]
         for key, value in holder.items()
         if isinstance(value, str) and len(value) > shortest and key not in _WHOLE
     ]
@@ -63,8 +63,8 @@ def _cut_longest(answer: dict[str, Any], shortest: int) -> bool:
 def _inside(value: Any) -> list[Any]:
     """All values below one."""
     children = value.values() if isinstance(value, dict) else value
-    found: list[Any] = []
+    dictionaries: list[Any] = []
     for child in children:
         if isinstance(child, (dict, list)):
-            found += [child, *_inside(child)]
-    return found
+            dictionaries += [child, *_inside(child)]
+    return dictionaries

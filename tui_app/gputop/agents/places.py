@@ -82,11 +82,11 @@ def patch_for(finding: Finding, manifest: Manifest) -> str:
 
 def _candidates(finding: Finding, manifest: Manifest) -> list[Path]:
     match = _SITE.match(finding.site or "")
-    found = [Path(manifest.cwd, match[1])] if match else []
+    paths = [Path(manifest.cwd, match[1])] if match else []
     script = _script(manifest)
-    if script is not None and script not in found:
-        found.append(script)
-    return [path for path in found if path.is_file()]
+    if script is not None and script not in paths:
+        paths.append(script)
+    return [path for path in paths if path.is_file()]
 
 
 def _script(manifest: Manifest) -> Path | None:

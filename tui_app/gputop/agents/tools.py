@@ -31,7 +31,7 @@ def runs(count: int = 5) -> Answer:
     """The newest runs: name, state, exit code, steps, command."""
     from gputop_probes.runs import list_runs
 
-    found = [
+    rows = [
         {
             "run": run.name,
             "state": run.state,
@@ -41,7 +41,7 @@ def runs(count: int = 5) -> Answer:
         }
         for run in list_runs()[: max(1, min(count, 20))]
     ]
-    return {"note": QUOTED, "runs": found, "proof": "gputop runs"}
+    return {"note": QUOTED, "runs": rows, "proof": "gputop runs"}
 
 
 def verdict(run: str = "last") -> Answer:
@@ -49,7 +49,7 @@ def verdict(run: str = "last") -> Answer:
     what it wins.
     """
     report = _report(run)
-    serious = [one for one in report.findings if one.severity != "info"]
+    serious = [finding for finding in report.findings if finding.severity != "info"]
     first = (serious or report.findings or [None])[0]
     summary = report.summary
     answer: Answer = {
@@ -64,7 +64,7 @@ def verdict(run: str = "last") -> Answer:
     if first is not None:
         answer |= _cause(first, report.record)
         answer["other_findings"] = [
-            f"{one.id} {one.title}" for one in report.findings if one is not first
+            f"{finding.id} {finding.title}" for finding in report.findings if finding is not first
         ]
     if report.verdict.health == "failed":
         answer["training_output"] = _output(report.record)
@@ -77,14 +77,14 @@ def findings(run: str = "last") -> Answer:
     report = _report(run)
     listed = [
         {
-            "id": one.id,
-            "severity": one.severity,
-            "title": one.title,
-            "where": place_of(one, report.record.manifest).where,
-            "rank": one.rank,
-            "wins_ms_per_step": _rounded(one.recoverable_ms_per_step),
+            "id": finding.id,
+            "severity": finding.severity,
+            "title": finding.title,
+            "where": place_of(finding, report.record.manifest).where,
+            "rank": finding.rank,
+            "wins_ms_per_step": _rounded(finding.recoverable_ms_per_step),
         }
-        for one in report.findings
+        for finding in report.findings
     ]
     name = report.record.path.name
     return {"note": QUOTED, "run": name, "findings": listed, "proof": _proof(report.record)}
@@ -100,8 +100,8 @@ def explain_finding(finding: str, run: str = "last") -> Answer:
     except NotInReport as error:
         raise CliError(str(error.args[0])) from None
     answer: Answer = {"note": QUOTED, "run": report.record.path.name}
-    for one in raised_as(report, finding.upper())[:1]:
-        answer |= _cause(one, report.record)
+    for finding_ in raised_as(report, finding.upper())[:1]:
+        answer |= _cause(finding_, report.record)
     return answer | {"explained": text, "proof": _proof(report.record, finding)}
 
 
@@ -111,17 +111,17 @@ def evidence(finding: str, run: str = "last") -> Answer:
     raised = raised_as(report, finding.upper())
     if not raised:
         raise CliError(f"{finding} was not raised in this run: `findings` lists those that were")
-    one = raised[0]
+    finding_ = raised[0]
     answer: Answer = {
         "note": QUOTED,
-        "id": one.id,
-        "title": one.title,
-        "evidence": one.evidence,
-        "confidence": one.confidence,
-        "interval_ms_per_step": one.interval_ms_per_step,
+        "id": finding_.id,
+        "title": finding_.title,
+        "evidence": finding_.evidence,
+        "confidence": finding_.confidence,
+        "interval_ms_per_step": finding_.interval_ms_per_step,
     }
-    if one.proof:
-        proof = one.proof
+    if finding_.proof:
+        proof = finding_.proof
         answer |= {
             "statistic": proof.statistic,
             "value": proof.value,
@@ -130,7 +130,7 @@ def evidence(finding: str, run: str = "last") -> Answer:
             "formula": proof.formula,
             "inputs": [f"{i.name} = {i.value} {i.unit} ({i.source})" for i in proof.inputs],
         }
-    return finite(answer | {"proof": _proof(report.record, one.id)})
+    return finite(answer | {"proof": _proof(report.record, finding_.id)})
 
 
 def diff_runs(a: str, b: str, threshold_pct: float = 5.0) -> Answer:
@@ -175,13 +175,13 @@ def lint_script(path: str) -> Answer:
         raise CliError(f"cannot read {path}: {error}") from None
     listed = [
         {
-            "where": f"{path}:{one.line}",
-            "severity": one.severity,
-            "rule": one.rule,
-            "message": one.message,
-            "fix": one.fix,
+            "where": f"{path}:{remark.line}",
+            "severity": remark.severity,
+            "rule": remark.rule,
+            "message": remark.message,
+            "fix": remark.fix,
         }
-        for one in remarks
+        for remark in remarks
     ]
     patch = diff(path.lstrip("/"), data, changed).decode("utf-8", "replace")
     return {"remarks": listed, "patch": patch, "proof": f"gputop lint --diff {path}"}
@@ -195,7 +195,7 @@ def estimate(model: str, gpu: str = "", seq: int = 0, micro_batch: int = 0) -> A
     words += [f"--seq={seq}"] if seq else []
     words += [f"--micro-batch={micro_batch}"] if micro_batch else []
     data = _command(words)
-    rooms = [one for one in data.get("fits", ()) if one.get("fits")]
+    rooms = [entry for entry in data.get("fits", ()) if entry.get("fits")]
     return {
         "peak_gib": data["device_total_gib"],
         "interval_pct": data["interval_pct"],
@@ -205,8 +205,8 @@ def estimate(model: str, gpu: str = "", seq: int = 0, micro_batch: int = 0) -> A
         "largest_micro_batch": data.get("max_micro_batch"),
         "parts_gib": {name: _rounded(size) for name, size in data["breakdown_gib"].items()},
         "levers": [
-            {"change": one["change"], "saves_gib": _rounded(one["saves_gib"])}
-            for one in data.get("levers", ())
+            {"change": entry["change"], "saves_gib": _rounded(entry["saves_gib"])}
+            for entry in data.get("levers", ())
         ],
         "proof": data["proof"],
     }
@@ -262,8 +262,8 @@ class Tool(NamedTuple):
         """One line for the agent, with the command that a person would type."""
         row = find(self.command)
         assert row is not None
-        said = (self.function.__doc__ or "").strip()
-        return f"{said} (`gputop {row.name}`: {row.summary})"
+        docstring = (self.function.__doc__ or "").strip()
+        return f"{docstring} (`gputop {row.name}`: {row.summary})"
 
 
 TOOLS = (
@@ -285,13 +285,13 @@ def _report(run: str) -> Report:
 
 
 def _cause(one: Finding, record: RunRecord) -> Answer:
-    place = place_of(one, record.manifest)
+    site = place_of(one, record.manifest)
     patch = patch_for(one, record.manifest)
     return {
         "finding": one.id,
         "cause": f"{one.name}: {one.title}",
-        "where": place.where,
-        "where_is": place.how,
+        "where": site.where,
+        "where_is": site.how,
         "rank": one.rank,
         "wins_ms_per_step": _rounded(one.recoverable_ms_per_step),
         "fix": one.fix,

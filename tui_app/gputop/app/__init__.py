@@ -25,7 +25,7 @@ def run_app(source: Source) -> AppResult:
 
     # nothing of what is imported now is garbage: the first frame comes a fifth earlier
     gc.disable()
-    asked = background.ask()
+    answers = background.ask()
     light = None
     try:
         try:
@@ -33,7 +33,7 @@ def run_app(source: Source) -> AppResult:
             from gputop.app.application import GputopApp
             from gputop.app.interrupted import handlers_kept
         finally:
-            light = asked.answer() if asked is not None else None
+            light = answers.answer() if answers is not None else None
 
         if source.control is not None and source.control.stopping():
             return AppResult("stopped", source.control.alive())
@@ -41,7 +41,7 @@ def run_app(source: Source) -> AppResult:
             app = GputopApp(source)
             app.theme = theme.for_terminal(light)
             app.ascii_only = plain_terminal.needed()
-            app.typed_early = asked.typed if asked is not None else b""
+            app.typed_early = answers.typed if answers is not None else b""
             try:
                 result = app.run()
             finally:

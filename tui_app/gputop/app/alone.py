@@ -25,9 +25,9 @@ class AloneApp(LeavingApp[None]):
 
     def run_here(self) -> None:
         """Run in the colours and glyphs that this terminal has, until the user leaves."""
-        asked = background.ask()
-        self.theme = theme.for_terminal(asked.answer() if asked is not None else None)
-        self.typed_early = asked.typed if asked is not None else b""
+        answers = background.ask()
+        self.theme = theme.for_terminal(answers.answer() if answers is not None else None)
+        self.typed_early = answers.typed if answers is not None else b""
         self.ascii_only = plain_terminal.needed()
         self.run()
 

@@ -222,8 +222,8 @@ class GputopApp(InterruptedApp):
 
     def _announce(self, snapshot: Snapshot) -> None:
         count = len(snapshot.notices)
-        known, self._seen_notices = self._seen_notices, count
-        if known is not None and count > known and self.source.mode == "live":
+        last_count, self._seen_notices = self._seen_notices, count
+        if last_count is not None and count > last_count and self.source.mode == "live":
             self.show_notice(snapshot.notices[-1])
 
     def show_notice(self, notice: Notice) -> None:
@@ -247,11 +247,11 @@ class GputopApp(InterruptedApp):
         if notice.kind != "stack_dump" or self._newest is None:
             return []
         near = [
-            one
-            for one in self._newest.notices
-            if one.kind == "stack_dump" and abs(one.t_ns - notice.t_ns) < TOGETHER_NS
+            notice_
+            for notice_ in self._newest.notices
+            if notice_.kind == "stack_dump" and abs(notice_.t_ns - notice.t_ns) < TOGETHER_NS
         ]
-        return list({one.rank: one for one in near}.values())
+        return list({notice_.rank: notice_ for notice_ in near}.values())
 
     # ---- screens above the main one
 

@@ -47,8 +47,8 @@ class BackgroundAsked:
         data, until = b"", time.monotonic() + limit
         try:
             while not _END.search(data):
-                left = until - time.monotonic()
-                if left <= 0 or not select.select([self._fd], [], [], left)[0]:
+                seconds_left = until - time.monotonic()
+                if seconds_left <= 0 or not select.select([self._fd], [], [], seconds_left)[0]:
                     break
                 data += os.read(self._fd, 4096)
         finally:
@@ -59,17 +59,17 @@ class BackgroundAsked:
 
 def is_light(data: bytes) -> bool | None:
     """The answer read: by the luminance of ITU-R BT.709; None where there is no colour in it."""
-    found = _COLOUR.search(data)
-    if not found:
+    match = _COLOUR.search(data)
+    if not match:
         return None
-    red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in found.groups())
+    red, green, blue = (int(part, 16) / (16 ** len(part) - 1) for part in match.groups())
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue > 0.5
 
 
 def ask() -> BackgroundAsked | None:
     """Put the question; None where the answer is known, or keys are already waiting to be read."""
-    known = ("COLORFGBG", "NO_COLOR")
-    if any(name in os.environ for name in known) or os.environ.get("TERM", "dumb") == "linux":
+    variables = ("COLORFGBG", "NO_COLOR")
+    if any(name in os.environ for name in variables) or os.environ.get("TERM", "dumb") == "linux":
         return None
     if settings.load().text("theme") != "auto":
         return None

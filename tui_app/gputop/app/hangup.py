@@ -22,12 +22,12 @@ def watch() -> threading.Event:
     Returns:
         What to set when the screen is left.
     """
-    left = threading.Event()
+    terminal_left = threading.Event()
     stdin = sys.__stdin__
     if stdin is not None and stdin.isatty():
-        words = (stdin.fileno(), left)
+        words = (stdin.fileno(), terminal_left)
         threading.Thread(target=_wait, args=words, name="hangup", daemon=True).start()
-    return left
+    return terminal_left
 
 
 def _wait(terminal: int, left: threading.Event) -> None:

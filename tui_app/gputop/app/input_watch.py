@@ -38,9 +38,9 @@ class InputWatch:
         """Show what was found, or take it away."""
         if self._looks >= 2 and not self._told:
             self._told = True
-            asked = f": {self._prompt[-_SHOWN:]}" if self._prompt else ""
+            prompt = f": {self._prompt[-_SHOWN:]}" if self._prompt else ""
             app.notify(
-                f"press I to hand it the terminal, Ctrl-] to come back{asked}",
+                f"press I to hand it the terminal, Ctrl-] to come back{prompt}",
                 title="the command waits for input",
                 severity="warning",
                 timeout=_STAYS_S,

@@ -22,15 +22,15 @@ def path() -> Path:
 def load(file: Path) -> tuple[dict[str, str], str]:
     """The keys by action id, and in one line what is wrong with the file; no file is no trouble."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
+        keys = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}, ""
     except (OSError, ValueError) as error:
         return {}, f"{file} is not used: {error}"
-    if not isinstance(found, dict):
+    if not isinstance(keys, dict):
         return {}, f'{file} is not used: it must hold an object, for example {{"zoom": "x"}}'
-    good = {name: key for name, key in found.items() if name in NAMES and isinstance(key, str)}
-    bad = [name for name in found if name not in good]
+    good = {name: key for name, key in keys.items() if name in NAMES and isinstance(key, str)}
+    bad = [name for name in keys if name not in good]
     return (
         good,
         f"{file}: no action is called {', '.join(bad)}; the help lists the keys there are"

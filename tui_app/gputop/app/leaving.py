@@ -60,8 +60,8 @@ class LeavingApp(App[Result]):
         markup: bool = False,
     ) -> None:
         """Say it as it is: names and paths in it are no markup and give the terminal no orders."""
-        told, head = plain_text(message), plain_line(title)
-        super().notify(told, title=head, severity=severity, timeout=timeout, markup=markup)
+        plain, head = plain_text(message), plain_line(title)
+        super().notify(plain, title=head, severity=severity, timeout=timeout, markup=markup)
 
     async def on_event(self, event: Event) -> None:
         leaving = self._exit or not self._screen_stack

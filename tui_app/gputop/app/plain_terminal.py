@@ -53,9 +53,9 @@ _DOTS = " .:-=+*%#"
 
 def needed() -> bool:
     """Whether the user asks for ASCII, or locale or terminal have no more."""
-    asked = os.environ.get("GPUTOP_ASCII")
-    if asked is not None:
-        return asked not in ("", "0")
+    requested = os.environ.get("GPUTOP_ASCII")
+    if requested is not None:
+        return requested not in ("", "0")
     encoding = (getattr(sys.__stdout__, "encoding", None) or "").lower().replace("-", "")
     return not encoding.startswith("utf") or os.environ.get("TERM", "") in _POOR
 

@@ -34,8 +34,8 @@ class Rhythm:
         """Take in what has been used since the last call; the period follows gently."""
         cpu_s = self._clock.cpu_s()
         used, self._cpu_s = cpu_s - self._cpu_s, cpu_s
-        least = SLOW if snapshot.ended and snapshot.position is None else FAST
-        wanted = min(SLOWEST, max(least, used / _SHARE))
+        shortest = SLOW if snapshot.ended and snapshot.position is None else FAST
+        wanted = min(SLOWEST, max(shortest, used / _SHARE))
         self.period = 0.7 * self.period + 0.3 * wanted
 
     @staticmethod

@@ -58,7 +58,7 @@ class TerminalWords:
         hang = snapshot.hang if not snapshot.ended else ""
         wanted = self._settings.entries("notifications.on")
         fresh = self._occasions.new(snapshot.findings, hang, end)
-        new = [one for one in fresh if one.event in wanted]
+        new = [occasion_ for occasion_ in fresh if occasion_.event in wanted]
         for occasion in new:
             self._write(self._words(occasion, snapshot.name or snapshot.run_dir.name))
         return new

@@ -78,7 +78,7 @@ def options_of(publish: list[str], notify: list[str]) -> list[str]:
         name, equals, target = text.partition("=")
         chosen = entry(name)
         if chosen is None or not equals or not target:
-            names = ", ".join(one.name for one in PUBLISHERS)
+            names = ", ".join(publisher.name for publisher in PUBLISHERS)
             raise CliError(f"--publish {text}: give NAME=TARGET, NAME one of {names}")
         if why := chosen.missing():
             print(f"gputop: {why}; the run goes on without", file=sys.stderr)

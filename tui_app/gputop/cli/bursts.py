@@ -47,8 +47,8 @@ def ask(run_dir: Path, steps: int, rank: int | None = None) -> int:
 
 def profiles(record: RunRecord, since_ns: int = 0) -> list[dict[str, Any]]:
     """The ``profile`` events since a time, by rank."""
-    found = [event for event in record.events("profile") if event["t_ns"] >= since_ns]
-    return sorted(found, key=lambda event: (event.get("rank", 0), event["t_ns"]))
+    events = [event for event in record.events("profile") if event["t_ns"] >= since_ns]
+    return sorted(events, key=lambda event: (event.get("rank", 0), event["t_ns"]))
 
 
 def is_steady(record: RunRecord) -> bool:
@@ -92,8 +92,8 @@ class WhenSteady:
                 file=sys.stderr,
             )
             return
-        found = profiles(RunRecord.open(self._run_dir), self.asked_ns)
-        print("\n".join(["", *result_lines(found, 100)]), file=sys.stderr)
+        events = profiles(RunRecord.open(self._run_dir), self.asked_ns)
+        print("\n".join(["", *result_lines(events, 100)]), file=sys.stderr)
 
     def _watch(self) -> None:
         pause = _FIRST_LOOK_S
@@ -110,9 +110,9 @@ class WhenSteady:
 
         if not is_steady(RunRecord.open(self._run_dir)):
             return False
-        now = time.time_ns()
+        now_ns = time.time_ns()
         ask(self._run_dir, self._steps)
-        self.asked_ns = now
+        self.asked_ns = now_ns
         return True
 
 

@@ -17,13 +17,13 @@ def outcome(record: RunRecord) -> str:
     time = timing(view)
     if time is None:
         return f"not calibrated: {'; '.join(judged.reasons) or 'no step could be measured'}"
-    said = [f"{ms(time.step_ms)} ms a step" + _spread(judged.step_time_cv)]
+    parts = [f"{ms(time.step_ms)} ms a step" + _spread(judged.step_time_cv)]
     if time.tokens_per_s:
-        said.append(f"{time.tokens_per_s:,.0f} tokens/s")
+        parts.append(f"{time.tokens_per_s:,.0f} tokens/s")
     elif time.samples_per_s:
-        said.append(f"{time.samples_per_s:,.0f} samples/s")
-    said += _memory(view)
-    figures = f"{', '.join(said)} over {counted(time.steps, 'step')}"
+        parts.append(f"{time.samples_per_s:,.0f} samples/s")
+    parts += _memory(view)
+    figures = f"{', '.join(parts)} over {counted(time.steps, 'step')}"
     if judged.stable:
         return f"calibrated: {figures}"
     return f"not calibrated ({'; '.join(judged.reasons)}); so far {figures}"
@@ -35,7 +35,7 @@ def _spread(variation: float) -> str:
 
 def _memory(view: RunView) -> list[str]:
     ranks = held(view)
-    reserved = [one.reserved_gib for one in ranks if one.reserved_gib is not None]
-    host = [one.rss_gib for one in ranks if one.rss_gib is not None]
+    reserved = [line.reserved_gib for line in ranks if line.reserved_gib is not None]
+    host = [line.rss_gib for line in ranks if line.rss_gib is not None]
     result = [f"GPU memory {max(reserved):.2f} GiB"] if reserved else []
     return [*result, *([f"host memory {max(host):.2f} GiB"] if host else [])]

@@ -86,16 +86,16 @@ def table(rows: list[Listed]) -> list[str]:
     )
     lines = [head]
     for row in rows:
-        one = row.spec
-        name = one.name + ("?" if one.doubtful else "")
-        fp8 = one.dense_flops.get("fp8", 0.0) / 1e12
+        spec = row.spec
+        name = spec.name + ("?" if spec.doubtful else "")
+        fp8 = spec.dense_flops.get("fp8", 0.0) / 1e12
         lines.append(
-            f"{name:<{width}} {one.usable_gib:>6.1f} {one.bandwidth_gb_s:>6.0f} "
+            f"{name:<{width}} {spec.usable_gib:>6.1f} {spec.bandwidth_gb_s:>6.0f} "
             f"{row.tflops:>7.0f} {f'{fp8:.0f}' if fp8 else '-':>6} "
-            f"{f'{one.power_w:.0f}' if one.power_w else '-':>5} "
+            f"{f'{spec.power_w:.0f}' if spec.power_w else '-':>5} "
             f"{dollars(row.usd_per_hour):>6} "
             f"{f'{row.tflops_per_usd:.0f}' if row.tflops_per_usd else '-':>5}  "
-            f"{one.release_year or ''}".rstrip()
+            f"{spec.release_year or ''}".rstrip()
         )
     if any(row.spec.doubtful for row in rows):
         lines.append("? a figure could not be confirmed: gputop catalog show NAME says which")
@@ -115,8 +115,8 @@ def _show(words: list[str]) -> int:
     options = show_parser().parse_args(words)
     rows = [_named(name) for name in options.names[:4]]
     if options.json:
-        found = [row.to_json() for row in rows]
-        print(json.dumps(found if len(found) > 1 else found[0], indent=2))
+        entries = [row.to_json() for row in rows]
+        print(json.dumps(entries if len(entries) > 1 else entries[0], indent=2))
         return 0
     from gputop.cli.printing import report_width
 
@@ -169,12 +169,14 @@ def _prices(words: list[str]) -> int:
     from gputop_analysis.catalog import offers
 
     name = _named(options.name).spec.name
-    found = [one for one in (*load(), *offers()) if one.gpu == name]
-    found.sort(key=lambda one: one.on_demand_usd_per_hour or one.spot_usd_per_hour or float("inf"))
+    prices = [price for price in (*load(), *offers()) if price.gpu == name]
+    prices.sort(
+        key=lambda price: price.on_demand_usd_per_hour or price.spot_usd_per_hour or float("inf")
+    )
     if options.json:
-        print(json.dumps([asdict(one) for one in found], indent=2))
+        print(json.dumps([asdict(price) for price in prices], indent=2))
         return 0
-    if not found:
+    if not prices:
         print(
             f"no published rent of the {name} in the catalog: gputop catalog import FILE adds "
             "yours",
@@ -185,11 +187,11 @@ def _prices(words: list[str]) -> int:
         f"{name}: dollars an hour for one GPU\n{'on demand':>9} {'spot':>7}  {'provider':<26} "
         f"{'instance':<26} seen"
     )
-    for one in found:
-        rents = f"{dollars(one.on_demand_usd_per_hour):>9} {dollars(one.spot_usd_per_hour):>7}"
+    for price in prices:
+        rents = f"{dollars(price.on_demand_usd_per_hour):>9} {dollars(price.spot_usd_per_hour):>7}"
         print(
-            f"{rents}  {one.provider[:26]:<26} {f'{one.gpus} x  {one.instance}'[:26]:<26} "
-            f"{one.as_of.split(' (')[0]}"
+            f"{rents}  {price.provider[:26]:<26} {f'{price.gpus} x  {price.instance}'[:26]:<26} "
+            f"{price.as_of.split(' (')[0]}"
         )
     return 0
 
@@ -216,13 +218,13 @@ def _import(words: list[str]) -> int:
             f"cannot read {options.file}: {getattr(error, 'strerror', None) or error}"
         ) from None
     with cli_errors(ValueError):
-        found = parse(text, options.file)
+        prices = parse(text, options.file)
     try:
-        kept = own_prices.keep(text)
+        stored = own_prices.keep(text)
     except OSError as error:
         raise CliError(f"cannot write {own_prices.path()}: {error.strerror}") from None
     print(
-        f"{len(found)} prices of {len({one.gpu for one in found})} GPUs kept in {kept}",
+        f"{len(prices)} prices of {len({price.gpu for price in prices})} GPUs kept in {stored}",
         file=sys.stderr,
     )
     return 0

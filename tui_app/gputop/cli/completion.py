@@ -32,8 +32,8 @@ class Words(NamedTuple):
 def execute(words: list[str]) -> int:
     """Print the script of a shell."""
     options = parser().parse_args(words)
-    known = [words_of(command.name) for command in COMMANDS]
-    print({"bash": bash, "zsh": zsh, "fish": fish}[options.shell](known), end="")
+    command_words = [words_of(command.name) for command in COMMANDS]
+    print({"bash": bash, "zsh": zsh, "fish": fish}[options.shell](command_words), end="")
     return 0
 
 
@@ -52,10 +52,10 @@ def parser() -> Parser:
 
 def words_of(name: str) -> Words:
     """All that a command takes, from its option parsers."""
-    command = next(one for one in COMMANDS if one.name == name)
+    command = next(item for item in COMMANDS if item.name == name)
     parsers = command.options()
     actions = [action for parser in parsers for action in parser._actions]
-    shown = [one for one in actions if one.help != argparse.SUPPRESS]
+    shown = [item for item in actions if item.help != argparse.SUPPRESS]
     options, choices, valued = {}, {}, []
     for action in shown:
         for option in action.option_strings:
@@ -67,8 +67,8 @@ def words_of(name: str) -> Words:
                 valued.append(option)
             if action.choices:
                 choices[option] = tuple(map(str, action.choices))
-    places = [one for one in shown if not one.option_strings]
-    fixed = [str(choice) for one in places for choice in one.choices or ()]
+    places = [item for item in shown if not item.option_strings]
+    fixed = [str(choice) for item in places for choice in item.choices or ()]
     inner = [parser.prog.split()[2] for parser in parsers if len(parser.prog.split()) > 2]
     return Words(
         name=name,
@@ -77,23 +77,23 @@ def words_of(name: str) -> Words:
         choices=choices,
         takes_value=tuple(valued),
         parts=tuple(dict.fromkeys([*inner, *fixed])),
-        names_runs=any(str(one.metavar) in ("RUN", "A", "B") for one in places),
+        names_runs=any(str(item.metavar) in ("RUN", "A", "B") for item in places),
     )
 
 
 def bash(known: list[Words]) -> str:
     """A function for ``complete -F``."""
     cases = []
-    for one in known:
-        words = [*one.parts, *(option for option, _ in one.options)]
-        runs = " $(_gputop_runs)" if one.names_runs else ""
-        cases.append(f'    {one.name}) words="{" ".join(words)}{runs}" ;;')
+    for command in known:
+        words = [*command.parts, *(option for option, _ in command.options)]
+        runs = " $(_gputop_runs)" if command.names_runs else ""
+        cases.append(f'    {command.name}) words="{" ".join(words)}{runs}" ;;')
     values = [
-        f'    {one.name}:{option}) words="{" ".join(choices)}" ;;'
-        for one in known
-        for option, choices in one.choices.items()
+        f'    {command.name}:{option}) words="{" ".join(choices)}" ;;'
+        for command in known
+        for option, choices in command.choices.items()
     ]
-    with_value = sorted({option for one in known for option in one.takes_value})
+    with_value = sorted({option for command in known for option in command.takes_value})
     return f"""\
 # gputop completion bash
 _gputop_runs() {{
@@ -106,7 +106,7 @@ _gputop() {{
   local words="" index
   COMPREPLY=()
   if [ "$COMP_CWORD" -eq 1 ]; then
-    COMPREPLY=($(compgen -W "{" ".join(one.name for one in known)} help --help --version" \
+    COMPREPLY=($(compgen -W "{" ".join(command.name for command in known)} help --help --version" \
 -- "$word"))
     return
   fi
@@ -132,7 +132,7 @@ _gputop() {{
   if [ -z "$words" ]; then
     case "$name" in
 {chr(10).join(cases)}
-    help) words="{" ".join(one.name for one in known)}" ;;
+    help) words="{" ".join(command.name for command in known)}" ;;
     esac
   fi
   COMPREPLY=($(compgen -W "$words" -- "$word"))
@@ -144,18 +144,18 @@ complete -o default -F _gputop gputop
 def zsh(known: list[Words]) -> str:
     """A function for ``compdef``."""
     cases = []
-    for one in known:
-        specs = [_zsh_option(one, option, text) for option, text in one.options]
-        if one.parts:
-            specs.append(f"'1:what:({' '.join(one.parts)})'")
-        elif one.names_runs:
+    for command in known:
+        specs = [_zsh_option(command, option, text) for option, text in command.options]
+        if command.parts:
+            specs.append(f"'1:what:({' '.join(command.parts)})'")
+        elif command.names_runs:
             specs.append("'*:run:_gputop_runs'")
-        elif one.name in _BEFORE_A_COMMAND:
+        elif command.name in _BEFORE_A_COMMAND:
             specs.append("'*::command:_normal'")
         else:
             specs.append("'*:file:_files'")
-        cases.append(f"    {one.name}) _arguments -S {' '.join(specs)} ;;")
-    commands = "\n".join(f"    {_quoted(f'{one.name}:{one.summary}')}" for one in known)
+        cases.append(f"    {command.name}) _arguments -S {' '.join(specs)} ;;")
+    commands = "\n".join(f"    {_quoted(f'{command.name}:{command.summary}')}" for command in known)
     return f"""\
 #compdef gputop
 # gputop completion zsh
@@ -186,12 +186,12 @@ compdef _gputop gputop
 
 
 def _zsh_option(one: Words, option: str, text: str) -> str:
-    told = text.replace("[", "(").replace("]", ")").replace(":", " ")
+    plain = text.replace("[", "(").replace("]", ")").replace(":", " ")
     value = ""
     if option in one.takes_value:
         choices = one.choices.get(option)
         value = f":value:({' '.join(choices)})" if choices else ":value:_files"
-    return _quoted(f"{option}[{told}]{value}")
+    return _quoted(f"{option}[{plain}]{value}")
 
 
 def fish(known: list[Words]) -> str:
@@ -207,24 +207,24 @@ def fish(known: list[Words]) -> str:
         "end",
         "complete -c gputop -f",
     ]
-    for one in known:
+    for command in known:
         lines.append(
-            f"complete -c gputop -n __fish_use_subcommand -a {one.name} -d {_quoted(one.summary)}"
+            f"complete -c gputop -n __fish_use_subcommand -a {command.name} -d {_quoted(command.summary)}"
         )
-        here = f"complete -c gputop -n '__fish_seen_subcommand_from {one.name}'"
-        for option, text in one.options:
+        here = f"complete -c gputop -n '__fish_seen_subcommand_from {command.name}'"
+        for option, text in command.options:
             line = f"{here} -l {option[2:]} -d {_quoted(text)}"
-            if option in one.takes_value:
-                choices = one.choices.get(option)
+            if option in command.takes_value:
+                choices = command.choices.get(option)
                 line += f" -x -a {_quoted(' '.join(choices))}" if choices else " -r -F"
             lines.append(line)
-        if one.parts:
-            lines.append(f"{here} -a {_quoted(' '.join(one.parts))}")
-        if one.names_runs:
+        if command.parts:
+            lines.append(f"{here} -a {_quoted(' '.join(command.parts))}")
+        if command.names_runs:
             lines.append(f"{here} -a '(__gputop_runs)'")
-        elif one.name in _BEFORE_A_COMMAND:
+        elif command.name in _BEFORE_A_COMMAND:
             lines.append(f"{here} -a '(__fish_complete_subcommand --fcs-skip=2)'")
-        elif not one.parts:
+        elif not command.parts:
             lines.append(f"{here} -F")
     return "\n".join(lines) + "\n"
 

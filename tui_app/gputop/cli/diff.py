@@ -28,21 +28,21 @@ def execute(words: list[str]) -> int:
     with working("comparing the runs"):
         from gputop_analysis.diff import compare, diff_data, diff_text
 
-        found = compare(a, b, options.threshold)
+        comparison = compare(a, b, options.threshold)
         page = ""
         if options.html is not None:
             from gputop_analysis.html import as_comparison_page
             from gputop_analysis.report import Report
 
-            page = as_comparison_page(Report(a), Report(b), found)
+            page = as_comparison_page(Report(a), Report(b), comparison)
     if options.html is not None:
         write_file(options.html, page)
     elif options.json:
-        text = json.dumps(diff_data(found), default=str)
+        text = json.dumps(diff_data(comparison), default=str)
         print_json(json.loads(text, parse_constant=lambda _: None))  # NaN: not known
     else:
-        print(diff_text(found, report_width(), wants_colour()))
-    return found.exit_code
+        print(diff_text(comparison, report_width(), wants_colour()))
+    return comparison.exit_code
 
 
 def parser() -> Parser:

@@ -144,12 +144,12 @@ def _conclude(
     with cli_errors(RecordError):
         record = RunRecord.open(handle.run_dir)
     with working("reading what the steps showed"):
-        found = as_data(
+        data = as_data(
             trial_of(record), record, code=code, stopped=stopped, gpu=gpu, wanted=options.steps
         )
     if options.json:
-        print(json.dumps(found, indent=2, allow_nan=False))
+        print(json.dumps(data, indent=2, allow_nan=False))
     else:
         sys.stdout.flush()
-        print(as_text(found))
-    return 0 if found["ok"] else 1
+        print(as_text(data))
+    return 0 if data["ok"] else 1

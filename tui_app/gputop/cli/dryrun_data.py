@@ -30,11 +30,11 @@ def as_data(
         gpu: the GPU that is planned for; empty: the one that it ran on.
         wanted: steps that were asked for.
     """
-    ok, said = verdict(trial, record, code, stopped, wanted)
+    ok, verdict_text = verdict(trial, record, code, stopped, wanted)
     on_gpu = _known(trial.device)
     return {
         "ok": ok,
-        "said": said,
+        "said": verdict_text,
         "steps": trial.steps,
         "ranks": len(trial.ranks),
         "world_size": trial.world,
@@ -45,7 +45,7 @@ def as_data(
         "failure": _failure(trial.failure),
         "critical": _critical(trial),
         "timing": _timing(trial),
-        "memory": [{**one._asdict()} for one in trial.held],
+        "memory": [{**holder._asdict()} for holder in trial.held],
         "estimate": _estimate(trial, gpu or on_gpu),
         "plan": _plan(trial, gpu, on_gpu),
         "stored": _store(record) if ok and trial.layers is None else "",
@@ -110,25 +110,30 @@ def _failure(failure: Failure | None) -> dict[str, Any] | None:
 
 
 def _critical(trial: Trial) -> dict[str, Any] | None:
-    one = trial.critical
+    finding = trial.critical
     return (
         None
-        if one is None
-        else {"id": one.id, "title": one.title, "evidence": one.evidence, "fix": one.fix}
+        if finding is None
+        else {
+            "id": finding.id,
+            "title": finding.title,
+            "evidence": finding.evidence,
+            "fix": finding.fix,
+        }
     )
 
 
 def _timing(trial: Trial) -> dict[str, Any] | None:
-    found = trial.timing
-    if found is None:
+    timing = trial.timing
+    if timing is None:
         return None
     return {
-        "timed_steps": found.steps,
-        "step_time_p50_ms": found.step_ms,
-        "first_step_ms": found.first_step_ms,
-        "phases_mean_ms": found.phases_ms,
-        "tokens_per_s": found.tokens_per_s,
-        "samples_per_s": found.samples_per_s,
+        "timed_steps": timing.steps,
+        "step_time_p50_ms": timing.step_ms,
+        "first_step_ms": timing.first_step_ms,
+        "phases_mean_ms": timing.phases_ms,
+        "tokens_per_s": timing.tokens_per_s,
+        "samples_per_s": timing.samples_per_s,
     }
 
 
@@ -139,23 +144,23 @@ def _estimate(trial: Trial, gpu: str) -> dict[str, Any] | None:
     if trial.setup is None:
         return None
     try:
-        found = answer(trial.setup, gpu=gpu, advice=False)
+        estimated = answer(trial.setup, gpu=gpu, advice=False)
     except (ValueError, LookupError):
         return None
     measured = (
-        max((one.allocated_gib or 0.0 for one in trial.held), default=0.0)
+        max((holder.allocated_gib or 0.0 for holder in trial.held), default=0.0)
         if trial.layers is None
         else 0.0
     )
-    allocated = found.peak.allocated / GIB
+    allocated = estimated.peak.allocated / GIB
     return {
         "model": trial.setup.model.name,
-        "tier": found.peak.tier,
+        "tier": estimated.peak.tier,
         "peak_allocated_gib": allocated,
-        "device_total_gib": found.device_total / GIB,
+        "device_total_gib": estimated.device_total / GIB,
         "gpu": gpu or None,
-        "fits": found.runs_in_capacity,
-        "smallest_gpu": next((fit.gpu for fit in found.fits if fit.fits), None),
+        "fits": estimated.runs_in_capacity,
+        "smallest_gpu": next((fit.gpu for fit in estimated.fits if fit.fits), None),
         "measured_allocated_gib": measured or None,
         "off_pct": 100 * (measured / allocated - 1) if measured and allocated else None,
     }

@@ -29,11 +29,11 @@ def _line(label: str, text: str) -> str:
 
 def _cut(found: dict[str, Any]) -> list[str]:
     if found["not_cut_to_layers"]:
-        said = (
+        text = (
             f"not cut: no model of transformers with more than {found['not_cut_to_layers']} "
             "layers is in it"
         )
-        return [_line("depth", f"{said}; it ran as it is")]
+        return [_line("depth", f"{text}; it ran as it is")]
     if found["layers"] is None:
         return []
     return [
@@ -58,21 +58,21 @@ def _time(timing: dict[str, Any] | None, layers: dict[str, int] | None) -> list[
         f", {timing['tokens_per_s']:,.0f} tokens/s" if timing["tokens_per_s"] and not layers else ""
     )
     first = f"(first {ms(timing['first_step_ms'])} ms)"
-    said = f"{ms(timing['step_time_p50_ms'])} ms a step over {timing['timed_steps']} {first}"
-    return [_line("step", said + speed), _line("", f"mean ms: {spent}")]
+    text = f"{ms(timing['step_time_p50_ms'])} ms a step over {timing['timed_steps']} {first}"
+    return [_line("step", text + speed), _line("", f"mean ms: {spent}")]
 
 
 def _memory(held: list[dict[str, Any]]) -> list[str]:
     lines = []
-    for one in held:
+    for holder in held:
         sizes = [
-            ("allocated", one["allocated_gib"]),
-            ("reserved", one["reserved_gib"]),
-            ("host", one["rss_gib"]),
+            ("allocated", holder["allocated_gib"]),
+            ("reserved", holder["reserved_gib"]),
+            ("host", holder["rss_gib"]),
         ]
-        said = ", ".join(f"{name} {size:.2f}" for name, size in sizes if size is not None)
+        text = ", ".join(f"{name} {size:.2f}" for name, size in sizes if size is not None)
         lines.append(
-            _line("memory" if one is held[0] else "", f"rank {one['rank']}: peak GiB {said}")
+            _line("memory" if holder is held[0] else "", f"rank {holder['rank']}: peak GiB {text}")
         )
     return lines[:8]
 
@@ -89,24 +89,24 @@ def _out_of_memory(failure: dict[str, Any] | None) -> list[str]:
 def _estimate(found: dict[str, Any] | None) -> list[str]:
     if found is None:
         return []
-    said = (
+    text = (
         f"{found['peak_allocated_gib']:.2f} GiB allocated, {found['device_total_gib']:.2f} "
         "GiB of the GPU"
     )
-    said += f" ({found['tier']} tier)"
+    text += f" ({found['tier']} tier)"
     if found["off_pct"] is not None:
-        said += f"; measured {found['measured_allocated_gib']:.2f}, {found['off_pct']:+.1f} %"
+        text += f"; measured {found['measured_allocated_gib']:.2f}, {found['off_pct']:+.1f} %"
     if found["gpu"]:
-        said += f"; {'fits' if found['fits'] else 'does NOT fit'} on {found['gpu']}"
+        text += f"; {'fits' if found['fits'] else 'does NOT fit'} on {found['gpu']}"
     elif found["smallest_gpu"]:
-        said += f"; fits from {found['smallest_gpu']} on"
-    return [_line("estimate", f"{found['model']}: {said}")]
+        text += f"; fits from {found['smallest_gpu']} on"
+    return [_line("estimate", f"{found['model']}: {text}")]
 
 
 def _plan(found: dict[str, Any] | None) -> list[str]:
     if found is None:
         return []
-    said = f"{ms(found['step_time_ms'])} ms a step on {found['gpus']} x {found['gpu']}"
+    text = f"{ms(found['step_time_ms'])} ms a step on {found['gpus']} x {found['gpu']}"
     if found["off_pct"] is not None:
-        said += f"; measured {found['off_pct']:+.0f} %"
-    return [_line("plan", said)]
+        text += f"; measured {found['off_pct']:+.0f} %"
+    return [_line("plan", text)]

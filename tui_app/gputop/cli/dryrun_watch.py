@@ -34,16 +34,16 @@ class Limit:
 
     def tick(self) -> None:
         """Look at most once a second."""
-        now = time.monotonic()
-        if now < self._next:
+        now_s = time.monotonic()
+        if now_s < self._next:
             return
-        self._next = now + _LOOK_S
-        self.why = self.why or self._reason(now)
+        self._next = now_s + _LOOK_S
+        self.why = self.why or self._reason(now_s)
         if self.why:
             if not self._handle.stopped_by_us:
                 print(f"gputop: {self.why}: stopping the command", file=sys.stderr)
             self._handle.interrupt()
-            self._next = now + _AGAIN_S
+            self._next = now_s + _AGAIN_S
 
     def _reason(self, now: float) -> str:
         done = self._steps_done()

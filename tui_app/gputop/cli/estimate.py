@@ -38,17 +38,17 @@ def execute(words: list[str]) -> int:
 
 
 def _execute(words: list[str]) -> int:
-    mine, arguments = _split(words)
-    options = parser().parse_args(mine)
+    options_words, arguments = _split(words)
+    options = parser().parse_args(options_words)
     if options.gpus:
         return _fit(options)
     options.gpu = gpu_named(options.gpu).name if options.gpu else ""
     if options.script and not options.model:
         _take_factory(options)
-    asked = [name for name in ("model", "script", "csv", "run") if getattr(options, name)]
-    if len(asked) > 1 and asked != ["model", "script"]:
-        raise CliError(f"--{asked[0]} and {asked[1]} are two questions: ask one at a time")
-    if not asked:
+    sources = [name for name in ("model", "script", "csv", "run") if getattr(options, name)]
+    if len(sources) > 1 and sources != ["model", "script"]:
+        raise CliError(f"--{sources[0]} and {sources[1]} are two questions: ask one at a time")
+    if not sources:
         gc.enable()
         return _open_screen(options)
     if options.csv:
@@ -60,15 +60,15 @@ def _execute(words: list[str]) -> int:
     if options.script:
         from gputop.cli.estimate_script import estimate_script
 
-        found = estimate_script(options, arguments)
+        answer = estimate_script(options, arguments)
     else:
         setup = _setup(options)
         with working("estimating"):
-            found = _answer(setup, options)
-        limit = estimate_refined.seconds(options) if found.peak.tier != "trace" else 0.0
+            answer = _answer(setup, options)
+        limit = estimate_refined.seconds(options) if answer.peak.tier != "trace" else 0.0
         if limit:
-            found = estimate_refined.refined(found, setup, options, limit)
-    _print(found, options.json)
+            answer = estimate_refined.refined(answer, setup, options, limit)
+    _print(answer, options.json)
     return 0
 
 
@@ -152,12 +152,12 @@ def _seconds(text: str) -> float:
         argparse.ArgumentTypeError: it is none.
     """
     try:
-        found = float(text)
+        seconds = float(text)
     except ValueError:
-        found = -1.0
-    if not 0 <= found < float("inf"):
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
         raise argparse.ArgumentTypeError(f"takes seconds from 0 on, not {text!r}")
-    return found
+    return seconds
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:
@@ -204,12 +204,12 @@ def setup_of_run(name: str, named: ModelShape | None = None) -> Setup | None:
     from gputop_analysis.view import RunView
     from gputop_analysis.vram.from_run import setup_of
 
-    found = setup_of(RunView(open_record(name)), instead=named)
-    if found is None and named is None:
+    setup = setup_of(RunView(open_record(name)), instead=named)
+    if setup is None and named is None:
         raise CliError(
             f"run {name} does not tell its model's configuration: give --model, or trace the script"
         )
-    return found
+    return setup
 
 
 def _answer(setup: Setup, options: argparse.Namespace) -> Estimate:
@@ -243,10 +243,10 @@ def _instead(setup: Setup, options: argparse.Namespace, why: str) -> Estimate:
     """The tier that answers where a trace cannot."""
     from gputop.api import answer
 
-    found = answer(setup, None, options.gpu, calibrate=not options.no_calibration)
-    said = f"no trace: {why}; the {found.peak.tier} tier answers instead"
-    print(f"gputop: {said}", file=sys.stderr)
-    return replace(found, notes=(*found.notes, said))
+    estimated = answer(setup, None, options.gpu, calibrate=not options.no_calibration)
+    text = f"no trace: {why}; the {estimated.peak.tier} tier answers instead"
+    print(f"gputop: {text}", file=sys.stderr)
+    return replace(estimated, notes=(*estimated.notes, text))
 
 
 def _open_screen(options: argparse.Namespace) -> int:

@@ -94,12 +94,17 @@ def estimate_row(
 
     shape = resolve(cells["model"]) if cells.get("model") else _shape(cells)
     values = {name: value for name, value in cells.items() if name in OPTION}
-    found = answer(
+    estimated = answer(
         setup_of(shape, {**common, **values}), tier, cells.get("gpu", ""), advice=False
     ).to_json()
-    low, high = found["interval_pct"]
-    smallest = next((fit["gpu"] for fit in found["fits"] if fit["fits"]), "")
-    return {**found, "interval_low_pct": low, "interval_high_pct": high, "smallest_gpu": smallest}
+    low, high = estimated["interval_pct"]
+    smallest = next((fit["gpu"] for fit in estimated["fits"] if fit["fits"]), "")
+    return {
+        **estimated,
+        "interval_low_pct": low,
+        "interval_high_pct": high,
+        "smallest_gpu": smallest,
+    }
 
 
 def _shape(cells: Mapping[str, str]) -> ModelShape:
@@ -108,25 +113,25 @@ def _shape(cells: Mapping[str, str]) -> ModelShape:
     Raises:
         ValueError: they give none, or something that is no number.
     """
-    given: dict[str, Any] = {}
-    for name, kind in _SHAPE.items():
+    values: dict[str, Any] = {}
+    for name, reader in _SHAPE.items():
         if name not in cells or name in ("name", "source"):
             continue
         value = cells[name]
-        if kind == "int" and not value.isdigit():
+        if reader == "int" and not value.isdigit():
             raise ValueError(f"{name} takes a whole number, not {value!r}")
-        given[name] = (
+        values[name] = (
             int(value)
-            if kind == "int"
+            if reader == "int"
             else value.lower() in ("true", "yes", "1")
-            if kind == "bool"
+            if reader == "bool"
             else value
         )
-    if not given.get("hidden") or not given.get("layers"):
+    if not values.get("hidden") or not values.get("layers"):
         raise ValueError("no model: fill in `model`, or hidden, layers, heads, ffn and vocab")
-    given.setdefault("kv_heads", given.get("heads", 0))
-    given.setdefault("head_dim", given["hidden"] // max(given.get("heads", 1), 1))
-    return ModelShape(name=cells.get("name", "custom"), source="the columns of the row", **given)
+    values.setdefault("kv_heads", values.get("heads", 0))
+    values.setdefault("head_dim", values["hidden"] // max(values.get("heads", 1), 1))
+    return ModelShape(name=cells.get("name", "custom"), source="the columns of the row", **values)
 
 
 def _rows(file: Path) -> Iterator[dict[str, str]]:

@@ -84,8 +84,8 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
         values |= {"quant": "nf4", "lora_targets": "all-linear"}
     if options.amp:
         values["weights"] = "fp32"
-    said = {option.name: getattr(options, option.name) for option in OPTIONS}
-    return values | {name: value for name, value in said.items() if value is not None}
+    values_ = {option.name: getattr(options, option.name) for option in OPTIONS}
+    return values | {name: value for name, value in values_.items() if value is not None}
 
 
 def _one_sharding(options: argparse.Namespace) -> None:
@@ -108,12 +108,12 @@ def refuse_idle(values: dict[str, Any], setup: Setup) -> None:
     Raises:
         CliError: there is one; the message says what it needs.
     """
-    asked = [name for name in _NEEDS if name in values]
-    if not asked:
+    named = [name for name in _NEEDS if name in values]
+    if not named:
         return
     from gputop.feed.form import applies
 
-    for name in asked:
+    for name in named:
         needs = _NEEDS[name]
         idle = not applies(name, setup) and str(values[name]) != str(OPTION[name].default)
         if idle and setup.model.hidden:  # a module of one's own may take images
@@ -128,8 +128,8 @@ def existing_file(text: str, or_else: str = "a model is named with --model") -> 
     """
     path = Path(text)
     if path.is_dir():
-        rest = "; a model in a folder is named with --model" if or_else else ""
-        raise CliError(f"{text} is a folder: a file is needed here{rest}")
+        hint = "; a model in a folder is named with --model" if or_else else ""
+        raise CliError(f"{text} is a folder: a file is needed here{hint}")
     if not path.is_file():
         raise CliError(f"no file {text}" + (f"; {or_else}" if or_else else ""))
     return path
@@ -137,7 +137,7 @@ def existing_file(text: str, or_else: str = "a model is named with --model") -> 
 
 def _help(option: Option) -> str:
     if option.choices:
-        return f"{option.help}: {', '.join(one for one in option.choices if one)}"
+        return f"{option.help}: {', '.join(choice for choice in option.choices if choice)}"
     default = ",".join(option.default) if isinstance(option.default, tuple) else option.default
     return (
         option.help

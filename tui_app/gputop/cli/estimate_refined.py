@@ -64,9 +64,9 @@ def refined(quick: Estimate, setup: Setup, options: argparse.Namespace, limit: f
         return replace(quick, notes=(*quick.notes, f"not refined by a trace: {why}"))
     finally:
         timer.cancel()
-    said = f"{size} GiB by the {tier} tier, {gib(traced.device_total)} traced"
-    _say(said)
-    return replace(traced, notes=(said, *traced.notes))
+    text = f"{size} GiB by the {tier} tier, {gib(traced.device_total)} traced"
+    _say(text)
+    return replace(traced, notes=(text, *traced.notes))
 
 
 def _has_libraries() -> bool:

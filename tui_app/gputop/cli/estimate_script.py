@@ -56,19 +56,19 @@ def estimate_script(options: argparse.Namespace, arguments: list[str]) -> Estima
     values = given(options)
     world = int(values.get("dp") or 0)
     with cli_errors(ValueError):
-        found = trace_script(
+        traced = trace_script(
             script.resolve(), arguments, options.python, world=world, execute=not options.no_execute
         )
-    if found.traceback and found.how != "ran" and not found.syntax_error:
-        print(found.traceback.rstrip(), file=sys.stderr)
-    if found.log is not None:
-        return _of_log(found, script, values, options)
-    if found.pretrained:
-        return _of_source(found, script, values, options)
+    if traced.traceback and traced.how != "ran" and not traced.syntax_error:
+        print(traced.traceback.rstrip(), file=sys.stderr)
+    if traced.log is not None:
+        return _of_log(traced, script, values, options)
+    if traced.pretrained:
+        return _of_source(traced, script, values, options)
     if options.model:
-        named = replace(found, pretrained=(options.model,))
-        return _of_source(named, script, values, options, f"{_NAMED} ({_tried(found)})")
-    raise CliError(_nothing(found, script, options.no_execute))
+        named = replace(traced, pretrained=(options.model,))
+        return _of_source(named, script, values, options, f"{_NAMED} ({_tried(traced)})")
+    raise CliError(_nothing(traced, script, options.no_execute))
 
 
 def _require_python(script: Path) -> None:
@@ -108,7 +108,9 @@ def _nothing(found: ScriptTrace, script: Path, only_read: bool) -> str:
 def _tried(found: ScriptTrace) -> str:
     """What came of each way, as parts of one sentence."""
     return (
-        "; ".join(_sentence(one.get("way", ""), one.get("outcome", "")) for one in found.tried)
+        "; ".join(
+            _sentence(attempt.get("way", ""), attempt.get("outcome", "")) for attempt in found.tried
+        )
         or "only read"
     )
 
@@ -150,7 +152,9 @@ def _guessed(found: ScriptTrace) -> tuple[str, ...]:
     """What is not the script's own, and why it could not be."""
     if found.how == "ran":
         return found.guessed
-    failed = next((one.get("outcome", "") for one in found.tried if one.get("way") == "ran"), "")
+    failed = next(
+        (attempt.get("outcome", "") for attempt in found.tried if attempt.get("way") == "ran"), ""
+    )
     return (*found.guessed, *([f"since {_sentence('ran', failed)}"] if failed else []))
 
 
@@ -204,16 +208,16 @@ def _of_source(
     from gputop.api import answer
     from gputop_analysis.vram.options import OPTION
 
-    said = {
+    values_ = {
         ("quant" if name == "quantized" else name): value for name, value in found.options.items()
     }
-    said = {name: value for name, value in said.items() if name in OPTION}
-    if said.get("quant") and not said.get("lora_rank"):
-        said["lora_rank"] = 16
+    values_ = {name: value for name, value in values_.items() if name in OPTION}
+    if values_.get("quant") and not values_.get("lora_rank"):
+        values_["lora_rank"] = 16
     trouble = ""
     for name in found.pretrained:
         try:
-            setup = _said_of(name, said, values)
+            setup = _said_of(name, values_, values)
         except (LookupError, ValueError) as error:
             trouble = trouble or str(error).partition("; the nearest names")[0]
             continue
@@ -221,7 +225,7 @@ def _of_source(
             tier = None if options.tier == "trace" else options.tier
             result = answer(setup, tier, options.gpu, calibrate=not options.no_calibration)
         unsaid = [
-            (label, field) for field, label in _SAID if field not in said and field not in values
+            (label, field) for field, label in _SAID if field not in values_ and field not in values
         ]
         assumed = [
             _ASSUMED.format(name=label, value=getattr(setup, field), option=field.replace("_", "-"))
@@ -230,7 +234,7 @@ def _of_source(
         if (
             setup.lora
             and "lora_targets" not in values
-            and setup.lora.targets != tuple(said.get("lora_targets") or ())
+            and setup.lora.targets != tuple(values_.get("lora_targets") or ())
         ):
             targets = ",".join(setup.lora.targets)
             assumed.append(
@@ -242,7 +246,9 @@ def _of_source(
         return replace(result, guessed=guessed, notes=(*result.notes, note, *assumed))
     names = f"it names {', '.join(found.pretrained)}, which is not known here ({trouble})"
     ran = [
-        _sentence("ran", one.get("outcome", "")) for one in found.tried if one.get("way") == "ran"
+        _sentence("ran", attempt.get("outcome", ""))
+        for attempt in found.tried
+        if attempt.get("way") == "ran"
     ]
     raise CliError(
         f"nothing to estimate in {script}: {'; '.join([*ran, names])}; mend that, or name the "

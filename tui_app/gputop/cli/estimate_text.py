@@ -31,8 +31,8 @@ def lines(estimate: Estimate, width: int = 80) -> list[Row]:
     rows += [[], *_fits(estimate, inner)]
     if estimate.levers:
         rows += [[], [("to need less", "bold accent")], *vram.lever_rows(estimate, inner)[:LEVERS]]
-    if said := vram.notes(estimate, inner):
-        rows += [[], [("notes and sources", "bold accent")], *said]
+    if note := vram.notes(estimate, inner):
+        rows += [[], [("notes and sources", "bold accent")], *note]
     return [[(" ", ""), *row] if row else row for row in rows]
 
 
@@ -49,14 +49,16 @@ def _head(estimate: Estimate, width: int) -> list[Row]:
     manner = wrap(how, width - len(name) - 2)
     rows: list[Row] = [[(name, "bold text"), ("  " + manner[0], "muted")]]
     rows += [[(" " * (len(name) + 2) + line, "muted")] for line in manner[1:]]
-    said = vram.likely(estimate)
-    likely: list[Row] = [[(line, "muted")] for line in wrap(said, width)] if said else []
+    wrapped_lines = vram.likely(estimate)
+    likely: list[Row] = (
+        [[(line, "muted")] for line in wrap(wrapped_lines, width)] if wrapped_lines else []
+    )
     return [*rows, [], vram.headline(estimate), *likely, vram.figures(estimate, width)]
 
 
 def _fits(estimate: Estimate, width: int) -> list[Row]:
-    found = vram_fits.sizes(estimate)
-    first = next((size for size in found if size.fits), None)
+    sizes = vram_fits.sizes(estimate)
+    first = next((size for size in sizes if size.fits), None)
     word = f"fits from {first.memory_gb} GB on" if first else "fits no GPU of the catalog"
     end = ""
     if estimate.gpu and estimate.max_micro_batch is not None:
@@ -67,7 +69,7 @@ def _fits(estimate: Estimate, width: int) -> list[Row]:
     head: Row = [(left(word, width - len(end)), "bold accent"), (right(end, len(end)), "text")]
     return [
         head if len(word) + len(end) < width else [(shorten(word, width), "bold accent")],
-        *vram_fits.rows(found, width, SIZES),
+        *vram_fits.rows(sizes, width, SIZES),
     ]
 
 

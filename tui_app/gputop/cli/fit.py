@@ -107,11 +107,11 @@ def answer(
         _refuse_ranks(setup, where[1])
         refuse_idle(values, setup)
         with working("trying ways to train it"):
-            found = fit(setup, *where)
+            fitting = fit(setup, *where)
     if as_json:
-        print(json.dumps(as_data(found, name), indent=2))
+        print(json.dumps(as_data(fitting, name), indent=2))
     else:
-        print("\n".join(text(found, name, setup, *where)))
+        print("\n".join(text(fitting, name, setup, *where)))
     return 0
 
 
@@ -156,7 +156,11 @@ def _verdicts(found: Answer, name: str, gpu: GpuSpec, gpus: int) -> list[str]:
     }
     first = found.verdict
     order = [first, *(verdict for verdict in by_verdict if verdict != first)]
-    parts = [f"{one} for {' and '.join(by_verdict[one])}" for one in order if by_verdict[one]]
+    parts = [
+        f"{verdict_} for {' and '.join(by_verdict[verdict_])}"
+        for verdict_ in order
+        if by_verdict[verdict_]
+    ]
     return [f"{', '.join(parts)}: {name} on {gpus} x {gpu.name}"]
 
 
@@ -166,10 +170,10 @@ def _row(way: Way, before: str = "") -> list[str]:
     size = f"needs {needs:.1f} GiB a GPU, at most {way.at_most / 2**30:.1f}"
     if way.host_bytes:
         size += f", and {way.host_bytes / 2**30:,.0f} GiB of host memory (slow)"
-    said = f"{how}: {size}" if way.verdict != "no" else f"{size}, even with {how}"
+    text = f"{how}: {size}" if way.verdict != "no" else f"{size}, even with {how}"
     first = f"  {way.verdict:<6}{before}{way.purpose}: "
     return textwrap.wrap(
-        f"{first}{said}", report_width(), subsequent_indent=8 * " ", drop_whitespace=True
+        f"{first}{text}", report_width(), subsequent_indent=8 * " ", drop_whitespace=True
     )
 
 

@@ -120,14 +120,14 @@ class _StopRule:
 
     def tick(self) -> None:
         """Look at most once a second."""
-        now = time.monotonic()
-        if self._stopped or now < self._next:
+        now_s = time.monotonic()
+        if self._stopped or now_s < self._next:
             return
-        self._next = now + _CALIBRATE_POLL_S
+        self._next = now_s + _CALIBRATE_POLL_S
         steps, reasons = self._judged()
         if not reasons:
             self._stop(f"figures stable after {steps:,} steady steps")
-        elif now >= self._deadline:
+        elif now_s >= self._deadline:
             self._stop("its --timeout came before the figures were stable: " + "; ".join(reasons))
 
     def _judged(self) -> tuple[int, list[str]]:

@@ -23,8 +23,8 @@ def execute(words: list[str]) -> int:
     if path.exists() and not options.force:
         raise CliError(f"{NAME} is here already: edit it, or replace it with --force")
     with cli_errors(FleetError):
-        have = tuple(parse_group(one) for one in options.have) or _found_here()
-        explore = tuple(parse_group(one).gpu for one in options.explore)
+        have = tuple(parse_group(group) for group in options.have) or _found_here()
+        explore = tuple(parse_group(group).gpu for group in options.explore)
         fleet = Fleet(have, explore, options.budget_hourly, options.budget_total, options.priority)
         if not options.yes:
             fleet = _asked(fleet)
@@ -92,13 +92,13 @@ def _found_here() -> tuple[Group, ...]:
         return ()
     finally:
         nvml.close()
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for name in names:
         try:
-            found[gpu(name.decode() if isinstance(name, bytes) else name).name] += 1
+            counts[gpu(name.decode() if isinstance(name, bytes) else name).name] += 1
         except LookupError:
             continue
-    return tuple(Group(name, count) for name, count in found.items())
+    return tuple(Group(name, count) for name, count in counts.items())
 
 
 def _asked(fleet: Fleet) -> Fleet:
@@ -116,8 +116,8 @@ def _asked(fleet: Fleet) -> Fleet:
     priority = _ask("priority, speed or cost", fleet.priority)
     return replace(
         fleet,
-        have=tuple(parse_group(one) for one in _parts(have)),
-        explore=tuple(parse_group(one).gpu for one in _parts(explore)),
+        have=tuple(parse_group(part) for part in _parts(have)),
+        explore=tuple(parse_group(part).gpu for part in _parts(explore)),
         usd_per_hour=_amount(hourly),
         usd_total=_amount(total),
         priority=priority,

@@ -23,12 +23,12 @@ _USAGE = (
 
 def execute(words: list[str]) -> int:
     """Print the command, and the files that it needs."""
-    own, script = (
+    option_words, script = (
         (words[: words.index("--")], words[words.index("--") + 1 :])
         if "--" in words
         else (words, [])
     )
-    options = parser().parse_args(own)
+    options = parser().parse_args(option_words)
     from gputop_analysis.launch.emit import emit
 
     strategy = _strategy(options, script)
@@ -74,7 +74,7 @@ def _strategy(options, script: list[str]) -> Strategy:
     job = job_of(options, gpus)
     if options.replicas is None and not LAUNCHERS[options.launcher].replicas:
         options.replicas = 1  # the best of what it can start
-    plan = solved(job, wanted, gpus, options, "throughput", None)
+    plan = solved(job, wanted, gpus, options=options, objective="throughput", hourly=None)
     row = plan.layouts.row(plan.pick)
     per_node = min(plan.cluster.gpus_per_node, gpus)
     if gpus % per_node:

@@ -33,14 +33,14 @@ def execute(words: list[str]) -> int:
     run_dir = find_readable(options.run)
     record = RunRecord.open(run_dir)
     _watch_if_needed(run_dir, record, options.timeout)
-    found = _of_rank(record, options.rank)
+    layers = _of_rank(record, options.rank)
     beside = None if options.versus is None else _of_rank(record, options.versus)
     if options.json:
-        print(json.dumps(_data(found), indent=2))
+        print(json.dumps(_data(layers), indent=2))
         return 0
     width = report_width()
     rows = table(
-        found,
+        layers,
         width,
         sort=options.sort,
         search=options.search,
@@ -48,7 +48,7 @@ def execute(words: list[str]) -> int:
         depth=options.depth,
         beside=beside,
     )
-    for row in [*summary(found, width), [], *rows]:
+    for row in [*summary(layers, width), [], *rows]:
         print(row_text(row).rstrip())
     return 0
 
@@ -81,11 +81,11 @@ def _of_rank(record: RunRecord, rank: int | None) -> Layers:
     from gputop.feed.layers import layers_with_peak
     from gputop_analysis.layers import watched_ranks
 
-    found = layers_with_peak(record, rank)
-    if found is None:
+    layers = layers_with_peak(record, rank)
+    if layers is None:
         ranks = ", ".join(map(str, watched_ranks(record)))
         raise CliError(f"rank {rank} was not watched layer by layer; these were: {ranks}")
-    return found
+    return layers
 
 
 def _watch_if_needed(run_dir: Path, record: RunRecord, timeout_s: float) -> None:

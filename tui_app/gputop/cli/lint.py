@@ -34,7 +34,7 @@ def execute(words: list[str]) -> int:
     for path in _files(options.paths):
         data = _read(path)
         try:
-            found = _lint(path, data, chosen)
+            remarks_ = _lint(path, data, chosen)
         except CliError as error:
             if path in options.paths:
                 raise
@@ -43,14 +43,14 @@ def execute(words: list[str]) -> int:
             )  # one of a directory's, perhaps a template
             continue
         if options.fix or options.diff:
-            left = _mend(path, data, chosen, options)
-            found = left if options.fix else found
-        remarks += found
+            remaining = _mend(path, data, chosen, options)
+            remarks_ = remaining if options.fix else remarks_
+        remarks += remarks_
     if options.json:
-        print(json.dumps([_entry(one) for one in remarks], indent=2))
+        print(json.dumps([_entry(remark) for remark in remarks], indent=2))
     elif not options.diff:
         _print_remarks(remarks)
-    return 1 if any(one.severity != "info" for one in remarks) else 0
+    return 1 if any(remark.severity != "info" for remark in remarks) else 0
 
 
 def parser() -> Parser:
@@ -93,12 +93,12 @@ def _files(paths: list[Path]) -> Iterator[Path]:
         raise CliError("no file: say what to read, for example `gputop lint train.py`")
     for path in paths:
         if path.is_dir():
-            found = sorted(
-                one for one in path.rglob("*.py") if not _is_foreign(one.relative_to(path))
+            files = sorted(
+                file for file in path.rglob("*.py") if not _is_foreign(file.relative_to(path))
             )
-            if not found:
+            if not files:
                 raise CliError(f"no Python file in {path}")
-            yield from found
+            yield from files
         else:
             yield path
 
@@ -118,7 +118,9 @@ def _lint(path: Path, data: bytes, chosen: frozenset[str] | None) -> list[Remark
     from gputop_analysis.lint import SourceError, lint
 
     with cli_errors(SourceError):
-        return [one for one in lint(str(path), data) if chosen is None or one.rule in chosen]
+        return [
+            remark for remark in lint(str(path), data) if chosen is None or remark.rule in chosen
+        ]
 
 
 def _mend(
@@ -144,14 +146,14 @@ def _print_remarks(remarks: Iterable[Remark]) -> None:
     from gputop.cli.printing import report_width
 
     width, count, fixable = report_width(), 0, 0
-    for one in remarks:
-        count, fixable = count + 1, fixable + one.fixable
-        finding = f" ({one.finding})" if one.finding else ""
+    for remark in remarks:
+        count, fixable = count + 1, fixable + remark.fixable
+        finding = f" ({remark.finding})" if remark.finding else ""
         print(
-            f"{one.path}:{one.line}:{one.column}: {one.severity}: {one.message} "
-            f"[{one.rule}]{finding}"
+            f"{remark.path}:{remark.line}:{remark.column}: {remark.severity}: {remark.message} "
+            f"[{remark.rule}]{finding}"
         )
-        for label, text in (("why", one.why), ("fix", one.fix)):
+        for label, text in (("why", remark.why), ("fix", remark.fix)):
             print(
                 textwrap.fill(
                     text, width, initial_indent=f"    {label}: ", subsequent_indent=" " * 9
@@ -171,12 +173,12 @@ def _print_rules(as_json: bool) -> None:
     if as_json:
         fields = ("id", "finding", "severity", "why")
         print(
-            json.dumps([{name: getattr(one, name) for name in fields} for one in rules], indent=2)
+            json.dumps([{name: getattr(rule, name) for name in fields} for rule in rules], indent=2)
         )
         return
-    width = max(len(one.id) for one in rules)
-    for one in rules:
-        print(f"{one.id:<{width}}  {one.finding or '-':<4}  {one.severity:<6}  {one.why}")
+    width = max(len(rule.id) for rule in rules)
+    for rule in rules:
+        print(f"{rule.id:<{width}}  {rule.finding or '-':<4}  {rule.severity:<6}  {rule.why}")
 
 
 def _entry(one: Remark) -> dict[str, Any]:

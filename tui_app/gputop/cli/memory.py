@@ -95,10 +95,10 @@ def snapshot_path(name: str) -> Path:
     if path.suffix in (".pickle", ".gz", ".pkl"):
         raise CliError(f"there is no file {name}")
     run = find_record(name)
-    found = sorted((run / "memory").glob("*.pickle*"), key=lambda one: one.stat().st_mtime)
-    if not found:
+    snapshots = sorted((run / "memory").glob("*.pickle*"), key=lambda one: one.stat().st_mtime)
+    if not snapshots:
         raise CliError(
             f"the run {run.name} has no memory snapshot: name a file of "
             "torch.cuda.memory._dump_snapshot"
         )
-    return found[-1]
+    return snapshots[-1]

@@ -19,27 +19,27 @@ def execute(words: list[str]) -> int:
     from gputop_analysis import catalog
 
     try:
-        one = catalog.model(options.name) if options.name else None
-        found = [one] if one else list(catalog.models())
+        shape_ = catalog.model(options.name) if options.name else None
+        shapes = [shape_] if shape_ else list(catalog.models())
     except LookupError as error:
-        one, part = None, options.name.lower()
-        found = [
+        shape_, part = None, options.name.lower()
+        shapes = [
             shape
             for shape in catalog.models()
             if part in f"{shape.name} {catalog.hf_id(shape)} {shape.family}".lower()
         ]
-        if not found:
+        if not shapes:
             raise CliError(error.args[0]) from None
     if options.json:
         data = [
             {**asdict(shape), "hf_id": catalog.hf_id(shape), "params": catalog.total(shape)}
-            for shape in found
+            for shape in shapes
         ]
-        print(json.dumps(data[0] if one else data, indent=2))
-    elif one:
-        _show(one)
+        print(json.dumps(data[0] if shape_ else data, indent=2))
+    elif shape_:
+        _show(shape_)
     else:
-        _list(found)
+        _list(shapes)
     return 0
 
 

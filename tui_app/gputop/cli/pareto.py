@@ -32,20 +32,24 @@ def execute(words: list[str]) -> int:
     from gputop.cli.plan import calibration_of
     from gputop_analysis.planner.questions import best
 
-    known = calibration_of(options, wanted.gpu)
+    calibration = calibration_of(options, wanted.gpu)
     with cli_errors(ValueError, LookupError):
         if options.scaling:
-            return _scaling(job, wanted, gpus, limits, known, options.json)
-        plan = best(job, wanted, gpus, limits, calibration=known)
+            return _scaling(
+                job, wanted, gpus, limits=limits, known=calibration, as_json=options.json
+            )
+        plan = best(job, wanted, gpus, limits=limits, calibration=calibration)
     from gputop.cli.plan_text import table
     from gputop.cli.printing import report_width
     from gputop_analysis.planner.choices import choices
 
-    found = choices(plan, plan.pareto, wanted.usd_per_gpu_hour)
+    choices_ = choices(plan, plan.pareto, wanted.usd_per_gpu_hour)
     if options.json:
-        print(json.dumps([one.to_json() | {"name": one.name} for one in found], indent=2))
+        print(
+            json.dumps([choice.to_json() | {"name": choice.name} for choice in choices_], indent=2)
+        )
     else:
-        print("\n".join(table(found, report_width())))
+        print("\n".join(table(choices_, report_width())))
     return 0
 
 
@@ -64,7 +68,7 @@ def parser() -> Parser:
     return parser
 
 
-def _scaling(job: Any, wanted: Any, most: int, limits: Any, known: Any, as_json: bool) -> int:
+def _scaling(job: Any, wanted: Any, most: int, *, limits: Any, known: Any, as_json: bool) -> int:
     """One line a number of GPUs; efficiency is tokens/s a GPU over that of the smallest number that
     fits.
     """
@@ -75,19 +79,19 @@ def _scaling(job: Any, wanted: Any, most: int, limits: Any, known: Any, as_json:
     rows: list[dict[str, Any]] = []
     for gpus in counts_up_to(most, cluster(wanted.gpu, most).gpus_per_node):
         try:
-            plan = best(job, wanted, gpus, limits, calibration=known)
+            plan = best(job, wanted, gpus, limits=limits, calibration=known)
         except ValueError:
             continue
-        one = choice(plan, plan.pick, wanted.usd_per_gpu_hour)
-        each = one.tokens_per_s / gpus
-        first = rows[0]["tokens_per_s_per_gpu"] if rows else each
+        chosen = choice(plan, plan.pick, wanted.usd_per_gpu_hour)
+        per_gpu = chosen.tokens_per_s / gpus
+        first = rows[0]["tokens_per_s_per_gpu"] if rows else per_gpu
         rows.append(
             {
                 "gpus": gpus,
-                "name": one.name,
-                "tokens_per_s_per_gpu": each,
-                "efficiency": each / first,
-                **one.to_json(),
+                "name": chosen.name,
+                "tokens_per_s_per_gpu": per_gpu,
+                "efficiency": per_gpu / first,
+                **chosen.to_json(),
             }
         )
     if not rows:

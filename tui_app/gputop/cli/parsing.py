@@ -44,13 +44,13 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
-        own = (
+        hint = (
             f"; {self.elsewhere}"
             if self.elsewhere and message.startswith("unrecognized arguments")
             else ""
         )
         raise CliError(
-            f"{message} ({self._meant(message)}`{self.prog} --help` lists the options{own})"
+            f"{message} ({self._meant(message)}`{self.prog} --help` lists the options{hint})"
         )
 
     def _meant(self, message: str) -> str:
@@ -64,9 +64,9 @@ class Parser(argparse.ArgumentParser):
             return f"{self.instead[wrong]}; "
         from difflib import get_close_matches  # slow to import, and only a mistake needs it
 
-        known = [name for name in self._option_string_actions if name.startswith("--")]
-        near = [name for name in known if wrong[2:] in name[2:].split("-")]
-        near = near or get_close_matches(wrong, known, n=1, cutoff=0.75)
+        option_names = [name for name in self._option_string_actions if name.startswith("--")]
+        near = [name for name in option_names if wrong[2:] in name[2:].split("-")]
+        near = near or get_close_matches(wrong, option_names, n=1, cutoff=0.75)
         return f"did you mean {' or '.join(near[:3])}? " if near else ""
 
 
@@ -80,12 +80,12 @@ def _broken(usage: str) -> str:
 
     first = len("usage: ")
     width = max(40, shutil.get_terminal_size().columns)
-    whole = re.sub(
+    without_groups = re.sub(
         r"\[[^][]*\]|\([^()]*\)", lambda found: found[0].replace(" ", "\0"), f"{' ' * first}{usage}"
     )
     parts = [
         textwrap.fill(line, width, subsequent_indent=" " * (first + 4), break_on_hyphens=False)
-        for line in whole.splitlines()
+        for line in without_groups.splitlines()
     ]
     return "\n".join(parts)[first:].replace("\0", " ")
 

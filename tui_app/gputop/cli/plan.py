@@ -68,27 +68,40 @@ def execute(words: list[str]) -> int:
     objective = options.objective or by_default
     if workload is not None and workload.name == "rlhf":
         job = job.but(roles=workload.settings["roles"])
-        return rlhf(solved(job, wanted, gpus, options, objective, hourly), options, wanted)
+        return rlhf(
+            solved(job, wanted, gpus, options=options, objective=objective, hourly=hourly),
+            options,
+            wanted,
+        )
     if workload is not None and workload.name == "cheapest":
         plan = cheapest(job, wanted, gpus, options)
     else:
-        plan = solved(job, wanted, gpus, options, objective, hourly)
+        plan = solved(job, wanted, gpus, options=options, objective=objective, hourly=hourly)
     if options.json:
         print(json.dumps(as_data(plan, wanted, options), indent=2))
         return 0
     from gputop.cli.plan_text import as_text
     from gputop.cli.printing import report_width, wants_colour
 
-    print(as_text(plan, wanted, options.top, options.tokens, report_width(), wants_colour()))
-    if options.run and (now := said_now(options.run, plan)):
-        print("\n".join(textwrap.wrap(now, report_width())))
+    print(
+        as_text(
+            plan,
+            wanted,
+            top=options.top,
+            tokens=options.tokens,
+            width=report_width(),
+            colour=wants_colour(),
+        )
+    )
+    if options.run and (measured_now := said_now(options.run, plan)):
+        print("\n".join(textwrap.wrap(measured_now, report_width())))
     if options.what_if:
         from gputop.cli.whatif_text import table
         from gputop_analysis.planner.whatif import what_if
 
-        mine = changes_of_run(options.run) if options.run else ()
-        title = f"run {options.run} as measured" if mine else "the first of them"
-        print("\n".join(["", *table(mine or what_if(plan, plan.pick), report_width(), title)]))
+        changes = changes_of_run(options.run) if options.run else ()
+        title = f"run {options.run} as measured" if changes else "the first of them"
+        print("\n".join(["", *table(changes or what_if(plan, plan.pick), report_width(), title)]))
     return 0
 
 
@@ -104,17 +117,17 @@ def probed(wanted: Wanted, python: str) -> Wanted:
     from gputop_analysis.catalog import gpu
 
     with cli_errors(HardwareError, LookupError), working("measuring GEMM, memory and links"):
-        found = probe_here(python)
-        name = gpu(found.gpu).name
+        measured = probe_here(python)
+        name = gpu(measured.gpu).name
     if name != gpu(wanted.gpu).name:
         raise CliError(f"the GPUs here are {name}, which says nothing of {wanted.gpu}")
-    links = f", all-reduce {found.all_reduce_gbs:.0f} GB/s" if found.all_reduce_gbs else ""
+    links = f", all-reduce {measured.all_reduce_gbs:.0f} GB/s" if measured.all_reduce_gbs else ""
     print(
-        f"gputop: measured on {name}: {found.gemm_tflops:.0f} TFLOP/s in bf16, memory "
-        f"{found.memory_gbs:,.0f} GB/s{links}",
+        f"gputop: measured on {name}: {measured.gemm_tflops:.0f} TFLOP/s in bf16, memory "
+        f"{measured.memory_gbs:,.0f} GB/s{links}",
         file=sys.stderr,
     )
-    return replace(wanted, probed=found)
+    return replace(wanted, probed=measured)
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -204,6 +217,7 @@ def solved(
     job: Job,
     wanted: Wanted,
     gpus: int,
+    *,
     options: argparse.Namespace,
     objective: str,
     hourly: float | None,
@@ -225,9 +239,13 @@ def solved(
             if objective == "fewest-gpus":
                 plan = fewest(job, wanted, gpus, limits, calibration)
             elif objective == "budget" and hourly:
-                plan = within(job, wanted, hourly, gpus, limits, calibration)
+                plan = within(
+                    job, wanted, hourly, most=gpus, limits=limits, calibration=calibration
+                )
             else:
-                plan = best(job, wanted, gpus, limits, objective, calibration)
+                plan = best(
+                    job, wanted, gpus, limits=limits, objective=objective, calibration=calibration
+                )
         _tell_experimental(plan)
         return plan
     except NothingFits as error:
@@ -242,8 +260,8 @@ def solved(
 def _tell_experimental(plan: Plan) -> None:
     from gputop_analysis.experimental import of_split
 
-    for said in of_split(plan.layouts.split(plan.pick), plan.job.model.layers):
-        print(f"gputop: experimental: {said}", file=sys.stderr)
+    for sentence in of_split(plan.layouts.split(plan.pick), plan.job.model.layers):
+        print(f"gputop: experimental: {sentence}", file=sys.stderr)
 
 
 def calibration_of(options: argparse.Namespace, gpu: str) -> Calibration | None:
@@ -279,11 +297,14 @@ def as_data(plan: Plan, wanted: Wanted, options: argparse.Namespace) -> dict[str
     from gputop_analysis.planner.whatif import what_if
 
     pick = choice(plan, plan.pick, wanted.usd_per_gpu_hour)
-    found = ranked(plan, options.top, wanted.usd_per_gpu_hour)
-    rows = [one.to_json() | {"name": one.name, "why": why(plan, one)} for one in found]
-    for row, one in zip(rows, found, strict=True):
-        if one.index != pick.index:
-            row["why_not"] = difference(pick, one)
+    choices_ = ranked(plan, options.top, wanted.usd_per_gpu_hour)
+    rows = [
+        choice_.to_json() | {"name": choice_.name, "why": why(plan, choice_)}
+        for choice_ in choices_
+    ]
+    for row, choice_ in zip(rows, choices_, strict=True):
+        if choice_.index != pick.index:
+            row["why_not"] = difference(pick, choice_)
     return {
         "model": plan.job.model.name,
         "gpu": plan.cluster.device.name,
@@ -305,15 +326,17 @@ def as_data(plan: Plan, wanted: Wanted, options: argparse.Namespace) -> dict[str
             "estimate": estimate_command(plan, pick.index),
         },
         "strategies": rows,
-        "pareto": [one.to_json() for one in choices(plan, plan.pareto, wanted.usd_per_gpu_hour)],
+        "pareto": [
+            choice_.to_json() for choice_ in choices(plan, plan.pareto, wanted.usd_per_gpu_hour)
+        ],
         **told(options),
         **(
-            {"what_if": [one.to_json() for one in what_if(plan, plan.pick)]}
+            {"what_if": [choice_.to_json() for choice_ in what_if(plan, plan.pick)]}
             if options.what_if
             else {}
         ),
         **(
-            {"what_if_of_run": [one.to_json() for one in changes_of_run(options.run)]}
+            {"what_if_of_run": [choice_.to_json() for choice_ in changes_of_run(options.run)]}
             if _of_run(options)
             else {}
         ),

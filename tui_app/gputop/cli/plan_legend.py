@@ -24,4 +24,4 @@ LEGEND = "; ".join(said for _, said in _WORDS)
 
 def legend(text: str) -> str:
     """What the short words that occur in ``text`` mean."""
-    return "; ".join(said for pattern, said in _WORDS if re.search(pattern, text))
+    return "; ".join(meaning for pattern, meaning in _WORDS if re.search(pattern, text))

@@ -79,8 +79,8 @@ def add_job(parser: Parser) -> None:
 def add_split(parser: Parser) -> None:
     """The options that pin a part of the split."""
     for name in PINNED:
-        said = "only so many copies of FSDP (HSDP)" if name == "replicas" else "only this value"
-        parser.add_argument("--" + name.replace("_", "-"), type=int, metavar="N", help=said)
+        meaning = "only so many copies of FSDP (HSDP)" if name == "replicas" else "only this value"
+        parser.add_argument("--" + name.replace("_", "-"), type=int, metavar="N", help=meaning)
     parser.add_argument(
         "--zero", type=int, choices=(0, 1, 2, 3), help="only this ZeRO stage; 3 is FSDP"
     )
@@ -199,16 +199,18 @@ def adapters_of(options: argparse.Namespace) -> Lora | None:
     """
     from gputop_analysis.vram.setup import Lora
 
-    asked = options.lora or options.qlora or options.lora_rank is not None
-    if not asked:
+    wants_adapters = options.lora or options.qlora or options.lora_rank is not None
+    if not wants_adapters:
         if options.lora_targets:
             raise CliError("--lora-targets changes nothing here: it needs --lora, or --lora-rank")
         return None
     if options.lora_rank is not None and options.lora_rank < 1:
         raise CliError("--lora-rank must be at least 1")
     by_default = ("all-linear",) if options.qlora else Lora().targets
-    given = tuple(word.strip() for word in (options.lora_targets or "").split(",") if word.strip())
-    return Lora(rank=options.lora_rank or Lora().rank, targets=given or by_default)
+    targets = tuple(
+        word.strip() for word in (options.lora_targets or "").split(",") if word.strip()
+    )
+    return Lora(rank=options.lora_rank or Lora().rank, targets=targets or by_default)
 
 
 def _check_optimizer(name: str | None) -> None:
@@ -333,7 +335,10 @@ def check_network(text: str) -> None:
 def tell_precision(name: str, dtype: str) -> None:
     """Says on stderr what products run in where the chip does not have the type."""
     chip = gpu_named(name)
-    wider = next((kind for kind in ("bf16", "fp16", "fp32") if chip.dense_flops.get(kind)), "fp32")
+    wider = next(
+        (precision for precision in ("bf16", "fp16", "fp32") if chip.dense_flops.get(precision)),
+        "fp32",
+    )
     if dtype != "fp32" and not chip.dense_flops.get(dtype):
         wider = "fp8" if dtype == "fp4" and chip.dense_flops.get("fp8") else wider
         print(

@@ -42,11 +42,11 @@ def calibration_by(name: str, gpu: str) -> Calibration | None:
     """The correction by a run for plans on ``gpu``; says on stderr why there is none."""
     from gputop_analysis.planner.measured import from_run
 
-    run, own = measured_of(name), gpus_of(name)
-    if run is None or own is None:
+    run, gpus = measured_of(name), gpus_of(name)
+    if run is None or gpus is None:
         return _uncorrected(f"run {name} was not measured on a GPU of the catalog")
-    if own[0] != gpu:
-        return _uncorrected(f"run {name} was on {own[0]}, which says nothing of {gpu}")
+    if gpus[0] != gpu:
+        return _uncorrected(f"run {name} was on {gpus[0]}, which says nothing of {gpu}")
     return from_run(run)
 
 
@@ -60,15 +60,15 @@ def against_now(name: str, plan: Plan) -> dict[str, Any] | None:
     if run is None or run.setup.parallel.world < 1:
         return None
     tokens = run.setup.micro_batch * run.setup.accumulation * run.setup.parallel.dp * run.setup.seq
-    now = tokens / run.step_s
+    tokens_per_s = tokens / run.step_s
     low, high = plan.interval(plan.pick)
-    speedup = plan.job.tokens / float(plan.seconds[plan.pick]) / now
+    speedup = plan.job.tokens / float(plan.seconds[plan.pick]) / tokens_per_s
     return {
         "run": name,
         "gpu": run.gpu,
         "gpus": run.setup.parallel.world,
         "measured_step_time_s": run.step_s,
-        "measured_tokens_per_s": now,
+        "measured_tokens_per_s": tokens_per_s,
         "pick_speedup": speedup,
         "pick_speedup_interval": [speedup / high, speedup / low],
     }
@@ -76,14 +76,14 @@ def against_now(name: str, plan: Plan) -> dict[str, Any] | None:
 
 def said_now(name: str, plan: Plan) -> str:
     """The same as a line; empty where the run was not measured."""
-    found = against_now(name, plan)
-    if found is None:
+    rates = against_now(name, plan)
+    if rates is None:
         return ""
-    low, high = found["pick_speedup_interval"]
+    low, high = rates["pick_speedup_interval"]
     return (
-        f"run {name} measured {1e3 * found['measured_step_time_s']:,.0f} ms a step, "
-        f"{found['measured_tokens_per_s']:,.0f} tokens/s on {found['gpus']} x {found['gpu']}: the "
-        f"pick is predicted x{found['pick_speedup']:.2f} of now (x{low:.2f} to x{high:.2f} in 80 "
+        f"run {name} measured {1e3 * rates['measured_step_time_s']:,.0f} ms a step, "
+        f"{rates['measured_tokens_per_s']:,.0f} tokens/s on {rates['gpus']} x {rates['gpu']}: the "
+        f"pick is predicted x{rates['pick_speedup']:.2f} of now (x{low:.2f} to x{high:.2f} in 80 "
         "% of cases)"
     )
 

@@ -33,12 +33,12 @@ _HUES = {
 
 
 def as_text(
-    plan: Plan, wanted: Wanted, top: int, tokens: float | None, width: int, colour: bool
+    plan: Plan, wanted: Wanted, *, top: int, tokens: float | None, width: int, colour: bool
 ) -> str:
     """The whole answer."""
     from gputop_analysis.planner.choices import choice, difference, ranked, why
 
-    found = ranked(plan, max(top, 1), wanted.usd_per_gpu_hour)
+    choices = ranked(plan, max(top, 1), wanted.usd_per_gpu_hour)
     first = choice(plan, plan.pick, wanted.usd_per_gpu_hour)
     job, hardware = plan.job, plan.cluster
     lines = [
@@ -50,10 +50,10 @@ def as_text(
         *textwrap.wrap(why(plan, first), width),
         *parts(first, width, colour),
         "",
-        *table(found, width),
+        *table(choices, width),
     ]
     lines += textwrap.wrap(legend("\n".join(lines)), width)
-    for other in [one for one in found if one.index != first.index][:2]:
+    for other in [choice_ for choice_ in choices if choice_.index != first.index][:2]:
         lines += textwrap.wrap(
             f"not {other.name}: {difference(first, other)}", width, subsequent_indent="  "
         )
@@ -63,8 +63,8 @@ def as_text(
         )
     lines += ["its memory by category:", *_pasted(estimate_command(plan, first.index), width)]
     lines += ["", *_whole_training(plan, first, wanted, tokens, width)]
-    if said := corrected(plan.calibration):
-        lines += textwrap.wrap(said, width)
+    if note := corrected(plan.calibration):
+        lines += textwrap.wrap(note, width)
     lines.append(
         f"{counted(len(plan.layouts), 'configuration')} by the rules, {len(plan.order):,} fit"
     )
@@ -100,46 +100,50 @@ def corrected(by: Calibration) -> str:
     """
     if not by.rows:
         return ""
-    said = f"corrected by {counted(by.rows, 'measured run')}"
+    text = f"corrected by {counted(by.rows, 'measured run')}"
     if by.leave_one_out == by.leave_one_out:
-        said += f": one left out is predicted {100 * by.leave_one_out:.1f} % off by the others"
+        text += f": one left out is predicted {100 * by.leave_one_out:.1f} % off by the others"
     if by.memory_rows:
-        said += f"; memory x {by.memory_factor:.2f}"
+        text += f"; memory x {by.memory_factor:.2f}"
     if by.memory_leave_one_out == by.memory_leave_one_out:
-        said += f", one left out {100 * by.memory_leave_one_out:.1f} % off"
+        text += f", one left out {100 * by.memory_leave_one_out:.1f} % off"
     if by.input_s_per_sample:
-        said += f"; {1000 * by.input_s_per_sample:.2f} ms of waiting for data a sample, as measured"
-    return said
+        text += f"; {1000 * by.input_s_per_sample:.2f} ms of waiting for data a sample, as measured"
+    return text
 
 
 def parts(one: Choice, width: int, colour: bool) -> list[str]:
     """The step as one bar, and what its letters mean."""
     from gputop_analysis.planner.choices import NAMES
 
-    cells, bar, said = width - 2, "", []
+    cells, bar, labels = width - 2, "", []
     for name, seconds in one.parts_s.items():
         count = round(cells * seconds / one.step_s)
         if count:
             letter = NAMES[name][0].upper() if name != "bubble" else "."
             bar += painted(("█" if colour else letter) * count, _HUES[name], colour)
-            said.append(painted(f"{NAMES[name]} {_seconds(seconds)}", _HUES[name], colour))
-    return [bar, "  ".join(said)]
+            labels.append(painted(f"{NAMES[name]} {_seconds(seconds)}", _HUES[name], colour))
+    return [bar, "  ".join(labels)]
 
 
 def table(found: list[Choice], width: int) -> list[str]:
     """One line a configuration."""
-    room = max(len(one.name) for one in found)
-    rents = any(one.usd_per_million_tokens is not None for one in found)
+    room = max(len(choice.name) for choice in found)
+    rents = any(choice.usd_per_million_tokens is not None for choice in found)
     lines = [
         f"{'':<{room}} {'step':>8} {'tokens/s':>10} {'MFU':>5} {'GiB':>6} {'free':>6}"
         + ("   $/Mtok" if rents else "")
     ]
-    for one in found:
-        rent = "" if one.usd_per_million_tokens is None else f" {one.usd_per_million_tokens:>8.3f}"
+    for choice in found:
+        rent = (
+            ""
+            if choice.usd_per_million_tokens is None
+            else f" {choice.usd_per_million_tokens:>8.3f}"
+        )
         lines.append(
-            f"{one.name:<{room}} {_seconds(one.step_s):>8} {one.tokens_per_s:>10,.0f} "
-            f"{100 * one.mfu:>4.0f}% {one.reserved_gib:>6.1f} "
-            f"{one.headroom_gib:>6.1f}{rent}{'  tight' if one.tight else ''}"[:width]
+            f"{choice.name:<{room}} {_seconds(choice.step_s):>8} {choice.tokens_per_s:>10,.0f} "
+            f"{100 * choice.mfu:>4.0f}% {choice.reserved_gib:>6.1f} "
+            f"{choice.headroom_gib:>6.1f}{rent}{'  tight' if choice.tight else ''}"[:width]
         )
     return lines
 
@@ -150,19 +154,19 @@ def _whole_training(
     from gputop_analysis.planner.search import training_hours
 
     if wanted.usd_per_gpu_hour is None:
-        said = f"no rent of the {wanted.gpu} is known: ranked by time (--price gives one)"
+        text = f"no rent of the {wanted.gpu} is known: ranked by time (--price gives one)"
         hourly = None
     else:
         hourly = wanted.usd_per_gpu_hour * plan.cluster.gpus
-        said = f"rent {dollars(wanted.usd_per_gpu_hour)}/h a GPU, {dollars(hourly)}/h in all"
+        text = f"rent {dollars(wanted.usd_per_gpu_hour)}/h a GPU, {dollars(hourly)}/h in all"
     if not tokens:
         return textwrap.wrap(
-            f"{said}; --tokens 1T says how long a training takes and what it costs", width
+            f"{text}; --tokens 1T says how long a training takes and what it costs", width
         )
     hours = training_hours(plan, first.index, tokens)
     cost = "" if hourly is None else f" and {dollars(hours * hourly)}"
     return textwrap.wrap(
-        f"{said}; {short(tokens)} tokens take {long_time(hours)}{cost}, restarts not counted", width
+        f"{text}; {short(tokens)} tokens take {long_time(hours)}{cost}, restarts not counted", width
     )
 
 

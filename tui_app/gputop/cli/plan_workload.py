@@ -32,7 +32,7 @@ def add_workload(parser: Parser) -> None:
     """The options of a workload."""
     from gputop_analysis.workloads.presets import WORKLOADS
 
-    names = ", ".join(one.name for one in WORKLOADS)
+    names = ", ".join(workload.name for workload in WORKLOADS)
     parser.add_argument("--workload", metavar="NAME", help=f"preset settings: {names}")
     parser.add_argument(
         "--prompt", type=int, metavar="TOKENS", help="that come in with a request (inference, rlhf)"
@@ -64,23 +64,23 @@ def chosen(options: argparse.Namespace, gpus: int) -> Workload | None:
                 )
         return None
     try:
-        one = presets.workload(options.workload)
+        workload = presets.workload(options.workload)
     except LookupError as error:
         raise CliError(error.args[0]) from None
-    used = options.workload_settings = _fill(options, one, gpus)
-    _check(options, one)
-    print(f"gputop: workload {presets.said(one, used)}", file=sys.stderr)
-    if one.name in experimental.WORKLOADS:
-        print(f"gputop: experimental: {experimental.WORKLOADS[one.name]}", file=sys.stderr)
-    return one
+    used = options.workload_settings = _fill(options, workload, gpus)
+    _check(options, workload)
+    print(f"gputop: workload {presets.said(workload, used)}", file=sys.stderr)
+    if workload.name in experimental.WORKLOADS:
+        print(f"gputop: experimental: {experimental.WORKLOADS[workload.name]}", file=sys.stderr)
+    return workload
 
 
 def _fill(options: argparse.Namespace, one: Workload, gpus: int) -> dict[str, Any]:
     used = {}
     for name, value in one.settings.items():
-        mine = getattr(options, name, None)
-        used[name] = value if mine is None or mine is False else mine
-        if name == "global_batch" and mine is None and one.name != "long-context":
+        value_ = getattr(options, name, None)
+        used[name] = value if value_ is None or value_ is False else value_
+        if name == "global_batch" and value_ is None and one.name != "long-context":
             used[name] = max(1, value // gpus) * gpus  # a share for each data-parallel rank
         setattr(options, name, used[name])
     if one.name == "rlhf" and options.seq is None:
@@ -124,22 +124,26 @@ def served(options: argparse.Namespace, wanted: Wanted, gpus: int) -> int:
         float("inf") if ms is None else ms / 1e3
         for ms in (options.first_token_ms, options.token_ms)
     ]
-    if any(not one > 0 for one in limits):
+    if any(not row > 0 for row in limits):
         raise CliError("--first-token-ms and --token-ms must be above 0")
     model = model_of(options.model)
-    asked = Serving(model, options.prompt, options.output, options.dtype or "bf16", *limits)
+    request = Serving(model, options.prompt, options.output, options.dtype or "bf16", *limits)
     hardware = cluster(wanted.gpu, gpus, wanted.gpus_per_node, wanted.network)
     with cli_errors(ValueError, LookupError):
-        found = servers(asked, hardware, wanted.usd_per_gpu_hour)
+        rows_found = servers(request, hardware, wanted.usd_per_gpu_hour)
     if options.json:
         head = {"model": model.name, "gpu": wanted.gpu, "gpus": gpus, **told(options)}
-        head |= {"prompt_tokens": asked.prompt, "output_tokens": asked.output, "dtype": asked.dtype}
-        rows = [one.to_json() for one in found[: options.top]]
-        print(json.dumps({**head, "configurations": len(found), "servers": rows}, indent=2))
+        head |= {
+            "prompt_tokens": request.prompt,
+            "output_tokens": request.output,
+            "dtype": request.dtype,
+        }
+        rows = [row.to_json() for row in rows_found[: options.top]]
+        print(json.dumps({**head, "configurations": len(rows_found), "servers": rows}, indent=2))
         return 0
     from gputop_analysis.workloads.text import servers_text
 
-    print(servers_text(asked, wanted.gpu, gpus, found, options.top))
+    print(servers_text(request, wanted.gpu, gpus, rows_found, options.top))
     return 0
 
 
@@ -148,7 +152,7 @@ def rlhf(plan: Plan, options: argparse.Namespace, wanted: Wanted) -> int:
     from gputop_analysis.workloads.rlhf import iterations
 
     with cli_errors(ValueError):
-        found = iterations(plan, options.prompt, options.output, wanted.usd_per_gpu_hour)
+        found_iterations = iterations(plan, options.prompt, options.output, wanted.usd_per_gpu_hour)
     if options.json:
         head = {
             "model": plan.job.model.name,
@@ -156,16 +160,22 @@ def rlhf(plan: Plan, options: argparse.Namespace, wanted: Wanted) -> int:
             "gpus": plan.cluster.gpus,
         }
         head |= {**told(options), "prompt_tokens": options.prompt, "output_tokens": options.output}
-        head |= {"global_batch": plan.job.global_batch, "fitting": len(found)}
+        head |= {"global_batch": plan.job.global_batch, "fitting": len(found_iterations)}
         print(
             json.dumps(
-                {**head, "iterations": [one.to_json() for one in found[: options.top]]}, indent=2
+                {
+                    **head,
+                    "iterations": [
+                        iteration.to_json() for iteration in found_iterations[: options.top]
+                    ],
+                },
+                indent=2,
             )
         )
         return 0
     from gputop_analysis.workloads.text import iterations_text
 
-    print(iterations_text(plan, found, options.top))
+    print(iterations_text(plan, found_iterations, options.top))
     return 0
 
 
@@ -180,7 +190,7 @@ def cheapest(job: Job, wanted: Wanted, most: int, options: argparse.Namespace) -
     plans, last = [], None
     for gpus in counts_up_to(most, cluster(wanted.gpu, most).gpus_per_node):
         try:
-            plans.append(best(job, wanted, gpus, limits_of(options)))
+            plans.append(best(job, wanted, gpus, limits=limits_of(options)))
         except ValueError as error:
             last = error
     if not plans:

@@ -133,5 +133,5 @@ def _estimated(
     if factory or options.tier == "trace":
         log = trace(setup, options.python, config=_configured(setup.model), factory=factory)
         return question.estimate(setup, "trace", log=log, advice=False), log
-    found = answer(setup, options.tier, calibrate=False, advice=False)
-    return found, profiles.events(setup) if found.peak.tier == "profile" else None
+    estimated = answer(setup, options.tier, calibrate=False, advice=False)
+    return estimated, profiles.events(setup) if estimated.peak.tier == "profile" else None

@@ -62,15 +62,15 @@ def _compare(options: argparse.Namespace, script: Path, arguments: list[str], ru
     print(f"gputop: tracing {script} for what it is compared with", file=sys.stderr)
     world = view.world_size if view.world_size > 1 else 0
     with cli_errors(ValueError):
-        found = trace_script(script.resolve(), arguments, options.python, world=world)
-    if found.log is None or found.how != "ran":
+        traced = trace_script(script.resolve(), arguments, options.python, world=world)
+    if traced.log is None or traced.how != "ran":
         raise CliError(
             f"{script} ran, but a trace of it did not: `gputop estimate {script}` says why"
         )
     estimate = question.estimate(
-        setup_of_log(found, script, {}), "trace", log=found.log, advice=False
+        setup_of_log(traced, script, {}), "trace", log=traced.log, advice=False
     )
-    show(estimate, found.log, measured, options.json, str(script.resolve()))
+    show(estimate, traced.log, measured, options.json, str(script.resolve()))
     return 0
 
 

@@ -31,8 +31,8 @@ def print_table(found: Compared) -> None:
     print(f"{'GiB':<22}{'estimated':>12}{'measured':>12}{'off':>10}")
     for row in found.rows:
         off = f"{row.difference_pct:+.1f} %" if row.difference_pct is not None else "–"
-        what = f"{row.what} kept" if row.what == "activations" else row.what
-        print(f"{what:<22}{_gib(row.estimated):>12}{_gib(row.measured):>12}{off:>10}")
+        label = f"{row.what} kept" if row.what == "activations" else row.what
+        print(f"{label:<22}{_gib(row.estimated):>12}{_gib(row.measured):>12}{off:>10}")
     print()
     print((_CPU if found.device == "cpu" else _GPU) if found.stored else _NONE)
     if found.device == "cpu":
@@ -57,12 +57,13 @@ def show(
     """
     from gputop_analysis.vram.probed import compared, record
 
-    found = compared(estimate, log, measured)
-    kept = record(found, estimate.setup)
-    found = replace(
-        found, stored=kept is not None and _keep({**kept, "model": known_as or found.model})
+    comparison = compared(estimate, log, measured)
+    entry = record(comparison, estimate.setup)
+    comparison = replace(
+        comparison,
+        stored=entry is not None and _keep({**entry, "model": known_as or comparison.model}),
     )
-    print(json.dumps(found.to_json(), indent=2)) if as_json else print_table(found)
+    print(json.dumps(comparison.to_json(), indent=2)) if as_json else print_table(comparison)
 
 
 def _keep(record: dict[str, Any]) -> bool:

@@ -31,14 +31,14 @@ def execute(words: list[str]) -> int:
         f"gputop: profiling the next {counted(options.n, 'step')} of {_ranks(ranks)}",
         file=sys.stderr,
     )
-    found = _wait(run_dir, asked_ns, ranks, options.timeout)
+    events = _wait(run_dir, asked_ns, ranks, options.timeout)
     if options.json:
-        print(json.dumps([_data(event) for event in found], indent=2))
+        print(json.dumps([_data(event) for event in events], indent=2))
     else:
         from gputop.cli.printing import report_width
 
-        print("\n".join(bursts.result_lines(found, report_width())))
-    return 1 if any(event.get("error") for event in found) else 0
+        print("\n".join(bursts.result_lines(events, report_width())))
+    return 1 if any(event.get("error") for event in events) else 0
 
 
 def parser() -> Parser:
@@ -82,9 +82,9 @@ def _wait(run_dir: Path, asked_ns: int, ranks: int, timeout_s: float) -> list[di
             handle.wait(0) is not None
         )  # asked before the record is read: what came last is then in it
         record.refresh()
-        found = bursts.profiles(record, asked_ns)
-        if len(found) >= ranks or (ended and found):
-            return found
+        events = bursts.profiles(record, asked_ns)
+        if len(events) >= ranks or (ended and events):
+            return events
         if ended:
             raise CliError("the run ended before its next steps were profiled", exit_code=1)
         if time.monotonic() > deadline:

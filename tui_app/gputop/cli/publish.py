@@ -27,7 +27,7 @@ def execute(words: list[str]) -> int:
     failed.
     """
     options = parser().parse_args(words)
-    asked = _asked(options)
+    requests = _asked(options)
     record = open_record(options.run)
     from gputop.publish.follow import follow
 
@@ -35,7 +35,7 @@ def execute(words: list[str]) -> int:
     if options.beside:
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # the run's end is ours
-    done = follow(record, asked, _say)
+    done = follow(record, requests, _say)
     sys.stderr.flush()
     os._exit(0 if done else 1)  # threads of libraries may hang on a dead server for ever
 
@@ -65,16 +65,16 @@ def parser() -> Parser:
 def _asked(options: argparse.Namespace) -> list[Asked]:
     from gputop.publish.follow import Asked
 
-    asked = []
+    requests = []
     for entry in PUBLISHERS:
         targets = getattr(options, entry.name)
         if targets and (why := entry.missing()):
             raise CliError(why)
-        asked += [Asked(entry, target) for target in targets]
-    if not asked:
+        requests += [Asked(entry, target) for target in targets]
+    if not requests:
         names = ", ".join(f"--{entry.name}" for entry in PUBLISHERS)
         raise CliError(f"publish where to? Give one of {names}")
-    return asked
+    return requests
 
 
 def _say(line: str) -> None:

@@ -14,10 +14,10 @@ _DAYS_FROM_H = 48.0
 
 def amount(text: str) -> float:
     """A positive number with or without a letter for its size; an argparse type."""
-    found = _NUMBER.fullmatch(text.strip())
+    match = _NUMBER.fullmatch(text.strip())
     value = (
-        float(found[1].replace(",", "").replace("_", "")) * _SCALES[found[2].lower()]
-        if found
+        float(match[1].replace(",", "").replace("_", "")) * _SCALES[match[2].lower()]
+        if match
         else 0.0
     )
     if not 0 < value < float("inf"):

@@ -25,9 +25,9 @@ def open_baseline(name: str, record: RunRecord) -> RunRecord:
         CliError: there is no such run, or one of both has no step.
     """
     baseline = open_record(name)
-    for said, one in ((f"the baseline {name}", baseline), ("this run", record)):
-        if not one.ranks():
-            raise CliError(f"{said} has no training step: there is nothing to compare")
+    for label, opened in ((f"the baseline {name}", baseline), ("this run", record)):
+        if not opened.ranks():
+            raise CliError(f"{label} has no training step: there is nothing to compare")
     return baseline
 
 
@@ -39,10 +39,10 @@ def baseline_extra(
     from gputop_analysis.html.comparison import comparison
     from gputop_analysis.report import Extra
 
-    found = compare(baseline, record, threshold)
-    data = json.loads(json.dumps(diff_data(found), default=str))
-    text = f"compared with the baseline\n{diff_text(found, width, colour)}"
-    return Extra("baseline", data, text, comparison(found), found.exit_code)
+    comparison_ = compare(baseline, record, threshold)
+    data = json.loads(json.dumps(diff_data(comparison_), default=str))
+    text = f"compared with the baseline\n{diff_text(comparison_, width, colour)}"
+    return Extra("baseline", data, text, comparison(comparison_), comparison_.exit_code)
 
 
 def trace_extra(path: Path, width: int) -> Extra:
@@ -57,8 +57,8 @@ def trace_extra(path: Path, width: int) -> Extra:
     from gputop_analysis.traces.text import as_dict, as_text
 
     with cli_errors(TraceError):
-        found = analyse_trace(path)
-    return Extra("trace", as_dict(found), as_text(found, width), as_html(found))
+        analysed = analyse_trace(path)
+    return Extra("trace", as_dict(analysed), as_text(analysed, width), as_html(analysed))
 
 
 def found_trace(run_dir: Path, width: int) -> Extra | None:

@@ -77,12 +77,12 @@ def _on_change(record: RunRecord, width: Callable[[], int]) -> None:
 
     shown = None
     for report in _reports(record):
-        findings = [(one.id, one.rank, one.severity) for one in report.findings]
-        now = (report.summary.state, report.verdict.health, report.bottleneck.kind, findings)
-        if now != shown:
+        findings = [(finding.id, finding.rank, finding.severity) for finding in report.findings]
+        state = (report.summary.state, report.verdict.health, report.bottleneck.kind, findings)
+        if state != shown:
             stamp = time.strftime("%Y-%m-%d %H:%M:%S")
             print(f"--- {stamp}\n{as_text(report, width())}\n", flush=True)
-        shown = now
+        shown = state
 
 
 def _reports(record: RunRecord) -> Iterator[Report]:

@@ -52,8 +52,10 @@ def watched(words: list[str], output_to_stderr: bool = False) -> tuple[int, Path
     handle = _start(command, options, live)
     beside = _beside(handle, published or _published_by_settings())
     burst = _burst(handle, options)
-    code, left = _watch_live(handle, options) if live else (_watch_headless(handle, options), False)
-    if left:
+    code, left_early = (
+        _watch_live(handle, options) if live else (_watch_headless(handle, options), False)
+    )
+    if left_early:
         return code, handle.run_dir
     end_in_child(lambda: _print_end(handle, options, burst), handle.run_dir)
     if live and code and not handle.stopped_by_us:
@@ -298,11 +300,11 @@ def _remember(record: RunRecord) -> None:
     from gputop.feed.prediction import remember_run
 
     try:
-        said = remember_run(record)
+        text = remember_run(record)
     except Exception as error:
-        said = f"what this run measured was not kept ({type(error).__name__}: {error})"
-    if said:
-        print(f"gputop: {said}", file=sys.stderr)
+        text = f"what this run measured was not kept ({type(error).__name__}: {error})"
+    if text:
+        print(f"gputop: {text}", file=sys.stderr)
 
 
 def _say_calibrated(record: RunRecord, options: argparse.Namespace) -> None:

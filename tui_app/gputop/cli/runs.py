@@ -22,18 +22,18 @@ def execute(words: list[str]) -> int:
     from gputop_probes.runs import list_runs, runs_dir
 
     with working("reading the runs"):
-        found = list_runs()
+        infos = list_runs()
     if options.n > 0:
-        found = found[: options.n]
+        infos = infos[: options.n]
     if options.json:
-        print(json.dumps([run.as_dict() for run in found], indent=2))
+        print(json.dumps([run.as_dict() for run in infos], indent=2))
         return 0
-    if not found:
+    if not infos:
         print(f"no runs in {runs_dir()} yet: start one with `gputop run python train.py`")
         return 0
-    width = max(len(run.name) for run in found)
+    width = max(len(run.name) for run in infos)
     print(f"{'run':<{width}}  {'when':<11} {'state':<10} {'steps':>9}  command")
-    for run in found:
+    for run in infos:
         state = _state(run)
         called = f"[{run.given_name}] " if run.given_name else ""
         called += "[damaged] " if run.damaged and run.state != "damaged" else ""

@@ -123,12 +123,12 @@ def _row(
         "reason": None,
     }
     try:
-        plan = best(job, wanted, gpus, limits, calibration=known)
+        plan = best(job, wanted, gpus, limits=limits, calibration=known)
     except (ValueError, LookupError) as error:
         return row | {"reason": str(error)}
-    one = choice(plan, plan.pick, wanted.usd_per_gpu_hour)
-    data = one.to_json()
-    return row | {key: data[key] for key in empty if key in data} | {"strategy": one.name}
+    chosen = choice(plan, plan.pick, wanted.usd_per_gpu_hour)
+    data = chosen.to_json()
+    return row | {key: data[key] for key in empty if key in data} | {"strategy": chosen.name}
 
 
 def _print(rows: list[dict[str, Any]], gpus: int) -> None:

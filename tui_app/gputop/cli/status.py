@@ -59,10 +59,10 @@ class Standing(NamedTuple):
 
     def data(self) -> dict[str, Any]:
         """For JSON: what is not known is null."""
-        found = self._asdict()
+        data_ = self._asdict()
         return {
             key: None if isinstance(value, float) and not math.isfinite(value) else value
-            for key, value in found.items()
+            for key, value in data_.items()
         }
 
 
@@ -73,16 +73,16 @@ def execute(words: list[str]) -> int:
     from gputop_probes.runs import RunNotFound, find_run, read_run
 
     try:
-        found = read_run(find_run(options.run))
+        run = read_run(find_run(options.run))
     except RunNotFound as error:
         if options.short:  # a status bar shows nothing where nothing runs
             return 3
         raise CliError(str(error), 3) from None
-    if found is None or found.state == "damaged":
+    if run is None or run.state == "damaged":
         if options.short:
             return 3
         raise CliError(f"the record of {options.run} cannot be read", 3)
-    standing = standing_of(found, time.time_ns())
+    standing = standing_of(run, time.time_ns())
     if options.json:
         print(json.dumps(standing.data()))
     elif options.short:

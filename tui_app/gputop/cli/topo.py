@@ -61,20 +61,20 @@ def _list(as_json: bool) -> int:
     from gputop_analysis.topology.presets import PRESETS
 
     if as_json:
-        print(json.dumps([one._asdict() for one in PRESETS], indent=2))
+        print(json.dumps([preset._asdict() for preset in PRESETS], indent=2))
         return 0
-    width = max(len(one.name) for one in PRESETS)
-    for one in PRESETS:
+    width = max(len(preset.name) for preset in PRESETS)
+    for preset in PRESETS:
         inside = (
-            f"NVLink x {one.nvlinks}"
-            if one.nvlinks
+            f"NVLink x {preset.nvlinks}"
+            if preset.nvlinks
             else "NVLink mesh"
-            if "V100" in one.gpu
+            if "V100" in preset.gpu
             else "PCIe"
         )
         print(
-            f"{one.name:<{width}}  {one.gpus} x {one.gpu or 'any':<16} {inside:<12} "
-            f"{one.nic_gbit:>5g} Gbit/s"
+            f"{preset.name:<{width}}  {preset.gpus} x {preset.gpu or 'any':<16} {inside:<12} "
+            f"{preset.nic_gbit:>5g} Gbit/s"
         )
     return 0
 

@@ -27,12 +27,12 @@ def execute(words: list[str]) -> int:
     """Print what is wrong; exit code 1 for an error."""
     if words and words[0] in STARTERS and not Path(words[0]).exists():
         words = ["--", *words]
-    own, command = (
+    option_words, command = (
         (words[: words.index("--")], words[words.index("--") + 1 :])
         if "--" in words
         else (words, [])
     )
-    options = parser().parse_args(own)
+    options = parser().parse_args(option_words)
     if bool(options.files) == bool(command):
         raise CliError(
             "give a file, or a command after --: gputop validate ds_config.json, gputop validate "
@@ -42,18 +42,21 @@ def execute(words: list[str]) -> int:
         raise CliError("--gpus must be at least 1")
     if options.gpu:
         gpu_named(options.gpu)  # a name that nobody knows is told before anything is checked
-    found = [_of_file(file, options) for file in options.files] or [_of_command(command, options)]
+    results = [_of_file(file, options) for file in options.files] or [_of_command(command, options)]
     if options.json:
         print(
             json.dumps(
-                [{**one, "problems": [p._asdict() for p in one["problems"]]} for one in found],
+                [
+                    {**result, "problems": [p._asdict() for p in result["problems"]]}
+                    for result in results
+                ],
                 indent=2,
             )
         )
     else:
-        for one in found:
-            _print(one)
-    return int(any(p.severity == "error" for one in found for p in one["problems"]))
+        for result in results:
+            _print(result)
+    return int(any(p.severity == "error" for result in results for p in result["problems"]))
 
 
 def parser() -> Parser:
@@ -88,11 +91,11 @@ def _of_file(file: str, options: argparse.Namespace) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise CliError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None
     with cli_errors(UnknownFormatError):
-        kind, problems = check_text(text, file, options.gpus)
+        file_kind, problems = check_text(text, file, options.gpus)
     more, memory = memory_of_text(text, file, options) if options.gpu else ([], None)
     return {
         "name": file,
-        "kind": kind,
+        "kind": file_kind,
         "problems": [*problems, *more],
         **({"memory": memory} if options.gpu else {}),
     }
@@ -101,13 +104,13 @@ def _of_file(file: str, options: argparse.Namespace) -> dict[str, Any]:
 def _of_command(words: list[str], options: argparse.Namespace) -> dict[str, Any]:
     from gputop_analysis.launch.validate import check_command, world_of
 
-    kind, problems = check_command(words, options.gpus)
+    command_kind, problems = check_command(words, options.gpus)
     more, memory = [], None
-    if options.gpu and kind == "megatron":
+    if options.gpu and command_kind == "megatron":
         more, memory = memory_of_command(words, options.gpus or world_of(words), options)
     return {
         "name": " ".join(words)[:60],
-        "kind": kind,
+        "kind": command_kind,
         "problems": [*problems, *more],
         **({"memory": memory} if options.gpu else {}),
     }

@@ -62,18 +62,18 @@ def _checked(
     model = model_of(options.model) if options.model else shape
     if model is None:
         return _not_checked("the file does not tell the model: give --model")
-    said = {**values, **given(options)}
-    if "micro_batch" not in said:
+    values_ = {**values, **given(options)}
+    if "micro_batch" not in values_:
         return _not_checked("the file leaves the micro-batch to the script: give --micro-batch")
     try:
-        setup = setup_of(model, said)
-        found = max(
+        setup = setup_of(model, values_)
+        largest = max(
             (_estimate(setup.but(pipeline_stage=stage), options.gpu) for stage in _ends(setup)),
             key=_total,
         )
     except (ValueError, LookupError) as error:
         return _not_checked(str(error))
-    return _judged(found, options.gpu)
+    return _judged(largest, options.gpu)
 
 
 def _ends(setup: Any) -> tuple[int, ...]:

@@ -14,21 +14,26 @@ _NAMED = 2
 
 def table(changes: tuple[Change, ...], width: int, of: str) -> list[str]:
     """One line a change, by kind; those that cannot be made at the end, with the rule."""
-    can, cannot = [one for one in changes if not one.rule], [one for one in changes if one.rule]
-    room = max((len(one.name) for one in can), default=0)
+    can, cannot = (
+        [change for change in changes if not change.rule],
+        [change for change in changes if change.rule],
+    )
+    room = max((len(change.name) for change in can), default=0)
     lines = [
         f"what if (each alone, computed for {of})",
         f"{'':<15}{'':<{room}} {'step':>8} {'GiB':>7} {'':>7}",
     ]
-    kind = ""
-    for one in can:
-        label = one.kind if one.kind != kind else ""
-        kind = one.kind
-        gib = one.device_total_gib - one.before_gib
-        said = f"{label:<15}{one.name:<{room}} {one.step_pct:>+7.1f}% {gib:>+7.1f}"
-        lines.append(f"{said} {'' if one.fits else 'does not fit'}{_parts(one)}"[:width].rstrip())
-    for one in cannot:
-        lines += textwrap.wrap(f"not {one.name}: {one.rule}", width, subsequent_indent="  ")
+    group = ""
+    for change in can:
+        label = change.kind if change.kind != group else ""
+        group = change.kind
+        gib = change.device_total_gib - change.before_gib
+        text = f"{label:<15}{change.name:<{room}} {change.step_pct:>+7.1f}% {gib:>+7.1f}"
+        lines.append(
+            f"{text} {'' if change.fits else 'does not fit'}{_parts(change)}"[:width].rstrip()
+        )
+    for change in cannot:
+        lines += textwrap.wrap(f"not {change.name}: {change.rule}", width, subsequent_indent="  ")
     return lines
 
 

@@ -81,14 +81,14 @@ def run_hardware(python: str, nodes: Path | None) -> Iterator[Check]:
     hosts = places(nodes)
     devices: dict[str, dict[str, Any]] = {}
     figures: dict[str, dict[str, Any]] = {}
-    for place in hosts:
-        found = _answer(_probe(place, python, ["host"]))
-        if isinstance(found, str):
-            yield Check(place.name, "fail", found, _reach(place))
+    for host in hosts:
+        answer = _answer(_probe(host, python, ["host"]))
+        if isinstance(answer, str):
+            yield Check(host.name, "fail", answer, _reach(host))
             continue
-        for name, measured in found["devices"].items():
-            devices[f"{place.name} {name}"] = measured
-        figures[place.name] = found["figures"]
+        for name, measured in answer["devices"].items():
+            devices[f"{host.name} {name}"] = measured
+        figures[host.name] = answer["figures"]
     for measured in (devices, figures):
         yield from _compared(measured)
     yield from _links(hosts, python)
@@ -103,14 +103,14 @@ def probe_here(python: str) -> Probed:
     from gputop_analysis.planner.probed import Probed
 
     here = places(None)[0]
-    found = _answer(_probe(here, python, ["host"]))
-    if isinstance(found, str):
-        raise HardwareError(f"{found}: {_reach(here)}")
-    count = sum(name.startswith("cuda") for name in found["devices"])
+    answer = _answer(_probe(here, python, ["host"]))
+    if isinstance(answer, str):
+        raise HardwareError(f"{answer}: {_reach(here)}")
+    count = sum(name.startswith("cuda") for name in answer["devices"])
     try:
-        return Probed.of(found["devices"], _links_of_gpus(here, python, count))
+        return Probed.of(answer["devices"], _links_of_gpus(here, python, count))
     except ValueError as error:
-        tflops = max(figures["gemm_tflops"] for figures in found["devices"].values())
+        tflops = max(figures["gemm_tflops"] for figures in answer["devices"].values())
         raise HardwareError(f"{error} (the CPU reached {tflops:.3g} TFLOP/s in fp32)") from None
 
 
@@ -189,7 +189,7 @@ def _links(hosts: list[Place], python: str) -> Iterator[Check]:
     """All-reduce and pairwise sends: a rank a host, or a few ranks on the only one."""
     if len(hosts) > 1:
         ranks, where = hosts, f"tcp://{hosts[0].name}:{_PORT}"
-        yield from _judged(ranks, python, where, [place.name for place in ranks])
+        yield from _judged(ranks, python, where, [rank.name for rank in ranks])
         return
     count = max(2, min(_LOCAL_RANKS, os.cpu_count() or 2))
     with tempfile.TemporaryDirectory(prefix="gputop-doctor-") as folder:
@@ -201,28 +201,30 @@ def _judged(ranks: list[Place], python: str, where: str, names: list[str]) -> It
     world = len(ranks)
     answers = _started(ranks, python, "links", where)
     failed = [
-        (name, found) for name, found in zip(names, answers, strict=True) if isinstance(found, str)
+        (name, answer)
+        for name, answer in zip(names, answers, strict=True)
+        if isinstance(answer, str)
     ]
     if failed:
         name, problem = failed[0]
         yield Check("links", "warn", f"{name}: {problem}", "does a firewall stand between them?")
         return
-    found = answers[0]
-    assert isinstance(found, dict)
+    answer = answers[0]
+    assert isinstance(answer, dict)
     speeds: dict[int, list[float]] = {rank: [] for rank in range(world)}
-    for first, second, speed in found["pairs"]:
+    for first, second, speed in answer["pairs"]:
         speeds[first].append(speed)
         speeds[second].append(speed)
-    middle = statistics.median(speed for _, _, speed in found["pairs"])
+    middle = statistics.median(speed for _, _, speed in answer["pairs"])
     facts = (
-        f"all-reduce {found['all_reduce_gbs']:.3g} GB/s, sends {middle:.3g} GB/s in the "
+        f"all-reduce {answer['all_reduce_gbs']:.3g} GB/s, sends {middle:.3g} GB/s in the "
         "median (gloo)"
     )
     slow = []
-    for rank, own in speeds.items():
-        others = [s for a, b, s in found["pairs"] if rank not in (a, b)]
-        if others and max(own) < _OF_PEERS * statistics.median(others):
-            slow.append(f"{names[rank]}: every link is slow, {max(own):.3g} GB/s at best")
+    for rank, speed_ in speeds.items():
+        other_speeds = [s for a, b, s in answer["pairs"] if rank not in (a, b)]
+        if other_speeds and max(speed_) < _OF_PEERS * statistics.median(other_speeds):
+            slow.append(f"{names[rank]}: every link is slow, {max(speed_):.3g} GB/s at best")
     fix = "look at its cable, port and routes" if slow else ""
     yield Check("links", "warn" if slow else "ok", "; ".join([*slow, facts]), fix)
 

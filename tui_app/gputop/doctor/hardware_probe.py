@@ -40,8 +40,8 @@ def measure_device(torch, name):
     cuda = name != "cpu"
     finish = (lambda: torch.cuda.synchronize(name)) if cuda else (lambda: None)
     size = GEMM_CUDA if cuda else GEMM_CPU
-    kind = torch.bfloat16 if cuda else torch.float32
-    a, b = (torch.randn(size, size, dtype=kind, device=name) for _ in range(2))
+    dtype = torch.bfloat16 if cuda else torch.float32
+    a, b = (torch.randn(size, size, dtype=dtype, device=name) for _ in range(2))
     figures = {"gemm_tflops": 2 * size**3 / seconds(lambda: torch.mm(a, b), finish) / 1e12}
     count = COPY_BYTES_CUDA if cuda else COPY_BYTES_CPU
     source = torch.ones(count, dtype=torch.uint8, device=name)
@@ -69,8 +69,8 @@ def measure_disk(folder):
         if hasattr(os, "posix_fadvise"):
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         began = time.perf_counter()
-        with open(file.name, "rb", buffering=0) as again:
-            while again.read(1 << 20):
+        with open(file.name, "rb", buffering=0) as reopened:
+            while reopened.read(1 << 20):
                 pass
         read = time.perf_counter() - began
     return {"disk_write_gbs": DISK_BYTES / written / 1e9, "disk_read_gbs": DISK_BYTES / read / 1e9}
@@ -141,9 +141,9 @@ def measure_links(rank, world, where):
     dist.all_gather_object(gathered, pairs)
     dist.destroy_process_group()
     unique = {(a, b): speed for part in gathered for a, b, speed in part}
-    found = {"all_reduce_gbs": LINK_BYTES * 2 * (world - 1) / world / spent / 1e9}
-    found["pairs"] = [[a, b, speed] for (a, b), speed in sorted(unique.items())]
-    return found
+    figures = {"all_reduce_gbs": LINK_BYTES * 2 * (world - 1) / world / spent / 1e9}
+    figures["pairs"] = [[a, b, speed] for (a, b), speed in sorted(unique.items())]
+    return figures
 
 
 def one_way(dist, data, rank, first, second):
@@ -163,11 +163,11 @@ def one_way(dist, data, rank, first, second):
 def main(words):
     """``host FOLDER``, or ``links`` or ``gpu-links`` with ``RANK WORLD WHERE``."""
     if words[0] == "host":
-        found = measure_host(words[1] if len(words) > 1 else None)
+        figures = measure_host(words[1] if len(words) > 1 else None)
     else:
         measure = measure_gpu_links if words[0] == "gpu-links" else measure_links
-        found = measure(int(words[1]), int(words[2]), words[3])
-    print("GPUTOP " + json.dumps(found), flush=True)
+        figures = measure(int(words[1]), int(words[2]), words[3])
+    print("GPUTOP " + json.dumps(figures), flush=True)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ class BudgetLoader:
     def __call__(self, record: RunRecord, snapshot: Snapshot) -> BudgetPageData | Trouble:
         steps, words = window_of(record, snapshot)
         view = RunView(record, steps)
-        found = budget(view)
-        if not found.wall_ns:
+        computed = budget(view)
+        if not computed.wall_ns:
             return Trouble("Known once a rank has trained a step.")
-        return BudgetPageData(found, words, goodput(record), energy(view))
+        return BudgetPageData(computed, words, goodput(record), energy(view))

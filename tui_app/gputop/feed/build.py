@@ -26,16 +26,19 @@ def devices(record: RunRecord) -> dict[int, tuple[str, int]]:
         for gpu in h.state.gpus
         if gpu.uuid
     }
-    found: dict[int, tuple[str, int]] = {}
+    devices_: dict[int, tuple[str, int]] = {}
     for rank in record.ranks():
         hello = record.hello(rank) or {}
         uuid, index = str(hello.get("device_uuid") or ""), hello.get("device_index")
-        place = next((place for known, place in by_uuid.items() if uuid and uuid in known), None)
-        if place is None and isinstance(index, int) and index >= 0:
-            place = (str(hello.get("host") or next(iter(record.hosts), "")), index)
-        if place is not None and str(hello.get("device", "")).startswith("cuda"):
-            found[rank] = place
-    return found
+        location = next(
+            (location for known_uuid, location in by_uuid.items() if uuid and uuid in known_uuid),
+            None,
+        )
+        if location is None and isinstance(index, int) and index >= 0:
+            location = (str(hello.get("host") or next(iter(record.hosts), "")), index)
+        if location is not None and str(hello.get("device", "")).startswith("cuda"):
+            devices_[rank] = location
+    return devices_
 
 
 def by_worth(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
@@ -56,10 +59,10 @@ def read_panels(record: RunRecord) -> dict[str, object]:
 
 
 def _damage(record: RunRecord) -> str:
-    found = record.damage
-    if found.rows:
-        return f"{found.rows:,} damaged row{'' if found.rows == 1 else 's'} left out"
-    return "the record is damaged" if found else ""
+    damage = record.damage
+    if damage.rows:
+        return f"{damage.rows:,} damaged row{'' if damage.rows == 1 else 's'} left out"
+    return "the record is damaged" if damage else ""
 
 
 def build(
@@ -83,8 +86,8 @@ def build(
         ended: sum up the whole run, where that can be done at once.
         settled: whether the findings were looked for long enough to call the run healthy.
     """
-    whole = ended and short(record)
-    summary = summarise(record, None if whole else window_steps, now_ns)
+    complete = ended and short(record)
+    summary = summarise(record, None if complete else window_steps, now_ns)
     states = [host.state for host in record.hosts.values()]
     return Snapshot(
         summary=summary,
@@ -103,5 +106,5 @@ def build(
         output_note=next((s.output_note for s in states if s.output_note), ""),
         damage=_damage(record),
         notices=notices(record),
-        window="the whole run" if whole else f"the last {window_steps:,} steps",
+        window="the whole run" if complete else f"the last {window_steps:,} steps",
     )

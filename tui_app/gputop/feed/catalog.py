@@ -51,9 +51,12 @@ class CatalogView:
 
     def toggled(self, name: str) -> CatalogView:
         """With a mark set or taken away; the oldest goes where there are four."""
-        kept = tuple(one for one in self.marked if one != name)
+        remaining = tuple(name_ for name_ in self.marked if name_ != name)
         return replace(
-            self, marked=kept if len(kept) < len(self.marked) else (*kept, name)[-MOST_MARKED:]
+            self,
+            marked=remaining
+            if len(remaining) < len(self.marked)
+            else (*remaining, name)[-MOST_MARKED:],
         )
 
 
@@ -78,23 +81,24 @@ def dense_tflops(row: Listed, kind: str) -> str:
 
 def facts(row: Listed) -> dict[str, str]:
     """All that is known of a GPU by what it is called; the name itself stands under ``""``."""
-    one = row.spec
+    spec = row.spec
     link = (
-        f"{one.interconnect} {one.interconnect_gb_s:g} GB/s"
-        if one.interconnect_gb_s
-        else one.interconnect or MISSING
+        f"{spec.interconnect} {spec.interconnect_gb_s:g} GB/s"
+        if spec.interconnect_gb_s
+        else spec.interconnect or MISSING
     )
     rates = {
-        kind: dense_tflops(row, kind) for kind in ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
+        precision: dense_tflops(row, precision)
+        for precision in ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")
     }
     return {
-        "": one.name,
-        "maker": f"{one.vendor} {one.architecture}",
-        "memory": f"{one.memory_gb:g} GB, {one.usable_gib:g} GiB usable",
-        "bandwidth": f"{one.bandwidth_gb_s:,.0f} GB/s",
+        "": spec.name,
+        "maker": f"{spec.vendor} {spec.architecture}",
+        "memory": f"{spec.memory_gb:g} GB, {spec.usable_gib:g} GiB usable",
+        "bandwidth": f"{spec.bandwidth_gb_s:,.0f} GB/s",
         **{
-            f"{kind} dense": rate if rate == MISSING else f"{rate} TFLOP/s"
-            for kind, rate in rates.items()
+            f"{precision} dense": rate if rate == MISSING else f"{rate} TFLOP/s"
+            for precision, rate in rates.items()
         },
         "rent": MISSING
         if row.usd_per_hour is None
@@ -103,14 +107,14 @@ def facts(row: Listed) -> dict[str, str]:
         if row.spot_usd_per_hour is None
         else f"${dollars(row.spot_usd_per_hour)}/h",
         "links": link,
-        "PCIe": one.pcie or MISSING,
-        "power": f"{one.power_w:g} W" if one.power_w else MISSING,
-        "processors": str(one.multiprocessors or MISSING),
-        "capability": one.compute_capability or MISSING,
-        "year": str(one.release_year or MISSING),
-        "aliases": ", ".join(one.aliases) or MISSING,
-        "source": one.source,
-        "checked": one.cross_check or MISSING,
+        "PCIe": spec.pcie or MISSING,
+        "power": f"{spec.power_w:g} W" if spec.power_w else MISSING,
+        "processors": str(spec.multiprocessors or MISSING),
+        "capability": spec.compute_capability or MISSING,
+        "year": str(spec.release_year or MISSING),
+        "aliases": ", ".join(spec.aliases) or MISSING,
+        "source": spec.source,
+        "checked": spec.cross_check or MISSING,
     }
 
 
@@ -135,7 +139,7 @@ class Point(NamedTuple):
 
 def points(rows: Sequence[Listed], axis: str) -> list[Point]:
     """Those whose rent is known, cheapest first."""
-    found = [
+    points_ = [
         Point(
             row.usd_per_hour,
             row.tflops if axis == "tflops" else row.spec.usable_gib,
@@ -145,13 +149,13 @@ def points(rows: Sequence[Listed], axis: str) -> list[Point]:
         for row in rows
         if row.usd_per_hour is not None
     ]
-    return sorted(found)
+    return sorted(points_)
 
 
 def front(found: Sequence[Point]) -> list[Point]:
     """Those than which none gives more for at most the same rent; ``found`` is sorted by rent."""
-    kept: list[Point] = []
+    front_: list[Point] = []
     for point in sorted(found, key=lambda one: (one.usd_per_hour, -one.value)):
-        if not kept or point.value > kept[-1].value:
-            kept.append(point)
-    return kept
+        if not front_ or point.value > front_[-1].value:
+            front_.append(point)
+    return front_

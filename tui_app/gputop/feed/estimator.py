@@ -42,8 +42,8 @@ class RunSetupLoader:
         from gputop_analysis.view import RunView
         from gputop_analysis.vram.from_run import setup_of
 
-        found = setup_of(RunView(record, window_steps=200))
-        return RunSetup(found, record.name) if found is not None else Trouble(NOT_TOLD)
+        setup = setup_of(RunView(record, window_steps=200))
+        return RunSetup(setup, record.name) if setup is not None else Trouble(NOT_TOLD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +69,8 @@ class Estimator:
         raises.
         """
         base = self._of(form.base, form.gpu)[0] if form.base is not None else None
-        found, problem = self._of(form.setup, form.gpu)
-        return Result(form, found, base, problem)
+        estimated, problem = self._of(form.setup, form.gpu)
+        return Result(form, estimated, base, problem)
 
     def trace(self, form: Form, progress: Callable[[str], None]) -> Result:
         """Trace the form's setup, and answer by that. Never raises."""

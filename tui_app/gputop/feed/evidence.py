@@ -45,18 +45,22 @@ class EvidenceLoader:
     rank: int | None
 
     def __call__(self, record: RunRecord, snapshot: Snapshot) -> Evidence | None:
-        found = next((f for f in snapshot.findings if (f.id, f.rank) == (self.id, self.rank)), None)
-        if found is None:
+        finding = next(
+            (f for f in snapshot.findings if (f.id, f.rank) == (self.id, self.rank)), None
+        )
+        if finding is None:
             return None
-        spec = CATALOGUE[found.id]
+        spec = CATALOGUE[finding.id]
         view = RunView(
             record, None if family_of(spec.family).whole_run else window_of(record, snapshot)[0]
         )
-        made = [drawer(picture)(view, found) for picture in spec.shown_by] if view.ranks else []
+        pictures = (
+            [drawer(picture)(view, finding) for picture in spec.shown_by] if view.ranks else []
+        )
         from gputop_analysis.lint import in_source  # parses sources: not before the first frame
 
-        said = in_source(found.site, record.manifest.cwd)
-        return Evidence(found, tuple(plot for plot in made if plot is not None), said)
+        problem = in_source(finding.site, record.manifest.cwd)
+        return Evidence(finding, tuple(plot for plot in pictures if plot is not None), problem)
 
 
 def drawer(picture: pictures.Picture) -> Drawer:
@@ -79,10 +83,12 @@ def phases(*focus: str) -> Drawer:
     """The step, with these phases in colour."""
 
     def picture(view: RunView, found: Finding) -> Plot | None:
-        who = (
+        subject = (
             f" of rank {found.rank}" if found.rank in view.per_rank and len(view.ranks) > 1 else ""
         )
-        return series.columns(view, found.rank, f"{' and '.join(focus)} in each step{who}", focus)
+        return series.columns(
+            view, found.rank, f"{' and '.join(focus)} in each step{subject}", focus
+        )
 
     return picture
 
@@ -95,8 +101,8 @@ def curve(title: str, unit: str, column: str, scale: float, per_step: bool = Tru
             shown = np.where(rows[column] >= 0, rows[column] / scale, np.nan)
             return shown / counts if per_step else shown
 
-        one = series.line(view, _rank(view, found), title, values)
-        return Chart(title, unit, (one,), from_zero=True) if one.values else None
+        line = series.line(view, _rank(view, found), title, values)
+        return Chart(title, unit, (line,), from_zero=True) if line.values else None
 
     return picture
 
@@ -109,10 +115,10 @@ def cpu_share(view: RunView, found: Finding) -> Plot | None:
             rows["cpu_ns"] >= 0, 100 * rows["cpu_ns"] / np.maximum(rows["wall_ns"], 1), np.nan
         )
 
-    one = series.line(view, _rank(view, found), "CPU time of the training thread", values)
+    line = series.line(view, _rank(view, found), "CPU time of the training thread", values)
     return (
-        Chart("training thread on a core", "% of the step", (one,), from_zero=True)
-        if one.values
+        Chart("training thread on a core", "% of the step", (line,), from_zero=True)
+        if line.values
         else None
     )
 
@@ -126,8 +132,8 @@ def reported(axis: str) -> Drawer:
     """
 
     def picture(view: RunView, found: Finding) -> Plot | None:
-        known = numerics(view, _rank(view, found))
-        return charts(known).get(axis) if known is not None else None
+        data = numerics(view, _rank(view, found))
+        return charts(data).get(axis) if data is not None else None
 
     return picture
 
@@ -152,7 +158,7 @@ def memory(view: RunView, found: Finding) -> Plot | None:
         lines.append(
             series.line(view, rank, name, lambda rows, _, c=column: _known(rows[c]) / GIB, style)
         )
-    lines = [one for one in lines if one.values]
+    lines = [line for line in lines if line.values]
     trend = series.trend_line(lines[-1]) if lines else None
     return (
         Chart(f"memory of rank {rank}", "GiB", (*lines, *([trend] if trend else [])))
@@ -194,18 +200,20 @@ def slow_against_others(view: RunView, found: Finding) -> Plot | None:
         return None
     means = {r: _phase_means(view, r) for r in view.ranks[:: max(1, len(view.ranks) // 64)]}
     means[found.rank] = _phase_means(view, found.rank)
-    others = np.median([m for r, m in means.items() if r != found.rank], axis=0)
-    own = means[found.rank]
+    other_ms = np.median([m for r, m in means.items() if r != found.rank], axis=0)
+    own_ms = means[found.rank]
     if (waited := waits(view)) is not None and waited.backward_compute_ms is not None:
-        own, others = _without_wait(own, others, waited, found.rank)
+        own_ms, other_ms = _without_wait(own_ms, other_ms, waited, found.rank)
     bars: list[Bar] = []
     for i, name in enumerate(PHASES):
-        if max(own[i], others[i]) > 0.01 * own.sum():
-            stands_out = own[i] > 1.2 * others[i] and own[i] - others[i] > 0.02 * own.sum()
-            bars.append(
-                Bar(name, ((float(own[i]), "high" if stands_out else "allocated"),), stands_out)
+        if max(own_ms[i], other_ms[i]) > 0.01 * own_ms.sum():
+            stands_out = (
+                own_ms[i] > 1.2 * other_ms[i] and own_ms[i] - other_ms[i] > 0.02 * own_ms.sum()
             )
-            bars.append(Bar("", ((float(others[i]), "muted"),)))
+            bars.append(
+                Bar(name, ((float(own_ms[i]), "high" if stands_out else "allocated"),), stands_out)
+            )
+            bars.append(Bar("", ((float(other_ms[i]), "muted"),)))
     title = f"phases of rank {found.rank} against the others"
     return Bars(
         title,
@@ -224,11 +232,11 @@ def _without_wait(own, others, waited: Waits, rank: int):
 
 
 def _phase_means(view: RunView, rank: int):
-    one = view.per_rank[rank]
-    steady = one.steady if one.steady.any() else np.ones(len(one.rows), bool)
-    steps = max(1, int(one.n_steps[steady].sum()))
+    series = view.per_rank[rank]
+    steady = series.steady if series.steady.any() else np.ones(len(series.rows), bool)
+    steps = max(1, int(series.n_steps[steady].sum()))
     return np.array(
-        [float(one.rows[f"{phase}_ns"][steady].sum()) / 1e6 / steps for phase in PHASES]
+        [float(series.rows[f"{phase}_ns"][steady].sum()) / 1e6 / steps for phase in PHASES]
     )
 
 
@@ -254,13 +262,15 @@ def device(*fields: tuple[str, str, str]) -> Drawer:
 
 
 def _samples(rows, index: int, style: str, fields: tuple[tuple[str, str, str], ...]) -> list[Line]:
-    found = []
+    points = []
     for column, name, _ in fields:
         if column in (rows.dtype.names or ()) and np.isfinite(rows[column]).any():
             seconds = (rows["t_ns"] - rows["t_ns"][0]) / 1e9
             steps, values = series.extremes(seconds, rows[column])
-            found.append(Line(f"{name} of GPU {index}", steps, values, "muted" if found else style))
-    return found
+            points.append(
+                Line(f"{name} of GPU {index}", steps, values, "muted" if points else style)
+            )
+    return points
 
 
 def _rank(view: RunView, found: Finding) -> int:

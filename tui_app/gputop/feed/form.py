@@ -78,7 +78,7 @@ class Form:
     def lines(self) -> list[Line]:
         """The lines that mean something for this setup, in the order of the table."""
         setup = self.setup
-        found = [
+        lines_ = [
             Line(MODEL, "Model", "model", setup.model.name, "enter or / searches the models"),
             Line(
                 GPU,
@@ -89,12 +89,12 @@ class Form:
             ),
         ]
         values = values_of(setup)
-        found += [
-            Line(one.name, one.group, one.label, values[one.name], one.help)
-            for one in OPTIONS
-            if applies(one.name, setup)
+        lines_ += [
+            Line(option.name, option.group, option.label, values[option.name], option.help)
+            for option in OPTIONS
+            if applies(option.name, setup)
         ]
-        return found
+        return lines_
 
     def stepped(self, name: str, direction: int) -> Form:
         """With the next value of a line that can be trained, or the one before; the same where
@@ -208,7 +208,7 @@ def _beyond(name: str, value: Any, direction: int) -> list[Any]:
     if option.kind in ("flag", "choice"):
         ladder = (False, True) if option.kind == "flag" else option.choices
     if isinstance(value, (int, float)) and option.kind != "flag":
-        ahead = [one for one in ladder if (one > value if direction > 0 else one < value)]
+        ahead = [step_ for step_ in ladder if (step_ > value if direction > 0 else step_ < value)]
         return ahead if direction > 0 else ahead[::-1]
     index = ladder.index(value) if value in ladder else 0
     return (
@@ -251,12 +251,12 @@ def differences(one: Setup, other: Setup) -> Iterator[tuple[str, str, str]]:
     """(label, value, other's value) of every option in which two setups differ, the model first."""
     if one.model != other.model:
         yield "model", one.model.name, other.model.name
-    mine, others = values_of(one), values_of(other)
+    values_, other_values = values_of(one), values_of(other)
     for option in OPTIONS:
-        if mine[option.name] != others[option.name]:
+        if values_[option.name] != other_values[option.name]:
             lines = (
                 Line(option.name, "", option.label, values[option.name], "")
-                for values in (mine, others)
+                for values in (values_, other_values)
             )
             first, second = (shown(line) for line in lines)
             yield option.label, first, second
@@ -269,13 +269,13 @@ def command(form: Form, run: str = "", trained: Setup | None = None) -> str:
     import shlex
 
     start = ["--model", form.setup.model.name]
-    known = {option.name: option.default for option in OPTIONS}
+    defaults = {option.name: option.default for option in OPTIONS}
     if trained is not None and form.setup.model == trained.model:
-        start, known = ["--run", run], values_of(trained)
+        start, defaults = ["--run", run], values_of(trained)
     words = ["gputop", "estimate", *start]
     for name, value in values_of(form.setup).items():
         option = OPTION[name]
-        if value == known[name]:
+        if value == defaults[name]:
             continue
         flag = "--" + name.replace("_", "-")
         if option.kind == "flag":

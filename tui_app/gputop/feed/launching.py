@@ -25,14 +25,14 @@ def launch_text(
     from gputop_analysis.launch.emit import emit
     from gputop_analysis.launch.shell import folded
 
-    found = emit(strategy_of(ask, chosen), launcher)
-    files = "".join(f"\n\n# {name}\n{text}" for name, text in found.files.items())
-    notes = "".join(f"\n- {note}" for note in found.notes)
-    shell = f"#!/bin/sh\nset -eu\n{folded(found.command)}\n"
+    launch = emit(strategy_of(ask, chosen), launcher)
+    files = "".join(f"\n\n# {name}\n{text}" for name, text in launch.files.items())
+    notes = "".join(f"\n- {note}" for note in launch.notes)
+    shell = f"#!/bin/sh\nset -eu\n{folded(launch.command)}\n"
     return (
-        folded(found.command, width=width) + files,
+        folded(launch.command, width=width) + files,
         "\n" + notes if notes else "",
-        {COMMAND: shell, **found.files},
+        {COMMAND: shell, **launch.files},
     )
 
 

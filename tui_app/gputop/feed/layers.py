@@ -31,10 +31,10 @@ class LayersLoader:
     rank: int | None = None
 
     def __call__(self, record: RunRecord, snapshot: Snapshot) -> LayersPageData | Trouble:
-        found = layers_with_peak(record, self.rank)
-        if found is None:
+        layers = layers_with_peak(record, self.rank)
+        if layers is None:
             return Trouble(NOT_WATCHED)
-        return LayersPageData(found, tuple(watched_ranks(record)))
+        return LayersPageData(layers, tuple(watched_ranks(record)))
 
 
 def layers_with_peak(record: RunRecord, rank: int | None) -> Layers | None:

@@ -27,13 +27,13 @@ def stacks(view: RunView, found: Finding) -> Listing | None:
     for rank, dump in sorted(newest.items())[:RANKS_AT_MOST]:
         thread = next(iter(dump.get("threads") or []), {})
         frames = [str(frame) for frame in thread.get("frames") or []]
-        place = user_line(frames) or (frames[0] if frames else "no stack")
+        site = user_line(frames) or (frames[0] if frames else "no stack")
         collective = dump.get("collective") or {}
         waits_in = (
             f", in {collective.get('op')} #{collective.get('seq')}" if collective.get("op") else ""
         )
         lines.append(
-            (f"rank {rank:<4} {dump.get('phase', '?'):<10} {place}{waits_in}", rank == found.rank)
+            (f"rank {rank:<4} {dump.get('phase', '?'):<10} {site}{waits_in}", rank == found.rank)
         )
     if len(newest) > RANKS_AT_MOST:
         lines.append((f"and {len(newest) - RANKS_AT_MOST} more", False))

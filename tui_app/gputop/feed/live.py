@@ -121,18 +121,18 @@ class LiveFeed:
     def _tick_findings(self, record: RunRecord) -> tuple[Finding, ...]:
         from gputop_analysis.findings.live import LiveFindings
 
-        now = self.clock.monotonic()
-        if self._findings is not None and now < self._next_findings:
+        now_s = self.clock.monotonic()
+        if self._findings is not None and now_s < self._next_findings:
             return self._last.findings
-        self._next_findings = now + FINDINGS_PERIOD_S
+        self._next_findings = now_s + FINDINGS_PERIOD_S
         if self._findings is None:
             self._findings = LiveFindings(record)
         return tuple(self._findings.tick())
 
     def _tick_prediction(self, record: RunRecord) -> Prediction | None:
-        now = self.clock.monotonic()
-        if now >= self._next_prediction:
-            self._next_prediction = now + PREDICTION_PERIOD_S
+        now_s = self.clock.monotonic()
+        if now_s >= self._next_prediction:
+            self._next_prediction = now_s + PREDICTION_PERIOD_S
             self._prediction = self._predictor.of(record)
         return self._prediction
 

@@ -47,24 +47,24 @@ class NumericsLoader:
 
     def __call__(self, record: RunRecord, snapshot: Snapshot) -> NumericsPageData | Trouble:
         view = RunView(record)
-        found = numerics(view, self.rank)
-        if found is None or not len(found.series):
+        data = numerics(view, self.rank)
+        if data is None or not len(data.series):
             return Trouble("Known once a rank has trained its first step.")
-        together = {id(one) for event in found.instabilities for one in event.spikes}
+        together = {id(spike) for event in data.instabilities for spike in event.spikes}
         alone = [
-            one
-            for one in found.spikes
-            if id(one) not in together and one.axis not in ("step_time", "memory")
+            spike
+            for spike in data.spikes
+            if id(spike) not in together and spike.axis not in ("step_time", "memory")
         ]
-        alone.sort(key=lambda one: -one.sigmas)
+        alone.sort(key=lambda spike: -spike.sigmas)
         return NumericsPageData(
-            rank=found.rank,
+            rank=data.rank,
             ranks=tuple(view.ranks),
-            charts=tuple(charts(found).values()),
-            steps=(float(found.series.first_step[0]), float(found.series.step[-1])),
-            trend=_trend(found),
-            instabilities=tuple(event.told() for event in reversed(found.instabilities)),
-            spikes=tuple(one.told() for one in alone[:MARKS_AT_MOST]),
+            charts=tuple(charts(data).values()),
+            steps=(float(data.series.first_step[0]), float(data.series.step[-1])),
+            trend=_trend(data),
+            instabilities=tuple(event.told() for event in reversed(data.instabilities)),
+            spikes=tuple(spike.told() for spike in alone[:MARKS_AT_MOST]),
         )
 
 
@@ -94,15 +94,15 @@ def charts(found: Numerics) -> dict[str, Chart]:
             [("memory", series.memory_gib, "comm")],
         ),
     }
-    made = {}
+    charts_ = {}
     for axis, (title, unit, _, parts) in lines.items():
         drawn = tuple(
             Line(name, *extremes(series.step, values), style) for name, values, style in parts
         )
         drawn = tuple(line for line in drawn if line.values)
         if drawn:
-            made[axis] = Chart(title, unit, drawn, _marks(found, axis))
-    return made
+            charts_[axis] = Chart(title, unit, drawn, _marks(found, axis))
+    return charts_
 
 
 def _marks(found: Numerics, axis: str) -> tuple[Mark, ...]:
@@ -111,17 +111,19 @@ def _marks(found: Numerics, axis: str) -> tuple[Mark, ...]:
     """
     apart = (found.series.step[-1] - found.series.first_step[0]) / MARKS_APART
     marks = [_of_event(event, axis) for event in found.instabilities[-MARKS_AT_MOST:]]
-    for one in sorted(
-        (one for one in found.spikes if one.axis == axis), key=lambda one: -one.sigmas
+    for spike in sorted(
+        (spike for spike in found.spikes if spike.axis == axis), key=lambda spike: -spike.sigmas
     )[:MARKS_AT_MOST]:
-        if all(abs(mark.step - one.step) > apart for mark in marks):
-            marks.append(Mark(one.step, _label(one), "high"))
+        if all(abs(mark.step - spike.step) > apart for mark in marks):
+            marks.append(Mark(spike.step, _label(spike), "high"))
     return tuple(sorted(marks, key=lambda mark: mark.step))
 
 
 def _of_event(event: Instability, axis: str) -> Mark:
-    mine = next((one for one in event.spikes if one.axis == axis), None)
-    return Mark(mine.step if mine else event.last_step, _label(mine) if mine else None, "critical")
+    spike_ = next((spike for spike in event.spikes if spike.axis == axis), None)
+    return Mark(
+        spike_.step if spike_ else event.last_step, _label(spike_) if spike_ else None, "critical"
+    )
 
 
 def _label(one: Spike) -> str:
@@ -133,9 +135,9 @@ def _label(one: Spike) -> str:
 def _trend(found: Numerics) -> tuple[str, str] | None:
     if found.trend is None:
         return None
-    one = found.trend
+    trend = found.trend
     words = (
-        f"{one.first_loss:.4g} → {one.last_loss:.4g} over steps {one.first_step:,} to "
-        f"{one.last_step:,}"
+        f"{trend.first_loss:.4g} → {trend.last_loss:.4g} over steps {trend.first_step:,} to "
+        f"{trend.last_step:,}"
     )
-    return one.kind, f"{words} (Mann-Kendall p = {one.p:.2g} on {one.blocks} blocks)"
+    return trend.kind, f"{words} (Mann-Kendall p = {trend.p:.2g} on {trend.blocks} blocks)"

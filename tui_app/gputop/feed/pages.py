@@ -47,8 +47,8 @@ class PageReader:
             self._read_for = self._page = None
             return None
         self._stale = self._stale or moved
-        now = self._clock.monotonic()
-        if wanted == self._read_for and not (self._stale and now >= self._next):
+        now_s = self._clock.monotonic()
+        if wanted == self._read_for and not (self._stale and now_s >= self._next):
             return self._page
         began = self._clock.monotonic()
         try:
@@ -58,5 +58,5 @@ class PageReader:
 
             self._page = Trouble(f"this could not be read: {type(error).__name__}: {error}")
         self._read_for, self._stale = wanted, False
-        self._next = now + max(LEAST_PERIOD_S, (self._clock.monotonic() - began) / COST_SHARE)
+        self._next = now_s + max(LEAST_PERIOD_S, (self._clock.monotonic() - began) / COST_SHARE)
         return self._page

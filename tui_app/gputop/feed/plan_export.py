@@ -13,7 +13,7 @@ from gputop.spreadsheet import cells
 
 def exported(planned: Planned, kind: str) -> str:
     """All rows of the answer, best first, as ``json`` or ``csv``; names carry their units."""
-    rows = [{"strategy": one.name, **one.to_json()} for one in planned.choices]
+    rows = [{"strategy": choice.name, **choice.to_json()} for choice in planned.choices]
     return (
         _csv(rows)
         if kind == "csv"

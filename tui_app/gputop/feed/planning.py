@@ -159,25 +159,27 @@ class Ask:
             return replace(self, **{name: value})
         pins = dict(self.pins) | {name: value}
         return replace(
-            self, pins=tuple(sorted((key, one) for key, one in pins.items() if one != AUTO))
+            self, pins=tuple(sorted((key, pin) for key, pin in pins.items() if pin != AUTO))
         )
 
     def stepped(self, name: str, direction: int) -> Ask:
         """The value before or after; from one between two of the ladder, the next one that way."""
-        values, now = ENTRY[name].values, self.value(name)
+        values, value_ = ENTRY[name].values, self.value(name)
         if not values:
             return self
-        if now in values:
+        if value_ in values:
             return self.given(
-                name, values[min(max(values.index(now) + direction, 0), len(values) - 1)]
+                name, values[min(max(values.index(value_) + direction, 0), len(values) - 1)]
             )
         numbers = [value for value in values if value != AUTO]
         further = (
-            [value for value in numbers if (value > now) == (direction > 0)]
-            if isinstance(now, int)
+            [value for value in numbers if (value > value_) == (direction > 0)]
+            if isinstance(value_, int)
             else numbers
         )
-        return self.given(name, (further[0] if direction > 0 else further[-1]) if further else now)
+        return self.given(
+            name, (further[0] if direction > 0 else further[-1]) if further else value_
+        )
 
     def pinned_to(self, layout: dict[str, int | bool]) -> Ask:
         """With the whole split of a configuration fixed."""
@@ -238,15 +240,20 @@ def _solved(ask: Ask, calibration: Calibration | None) -> Planned:
     rent = usd_per_gpu_hour(name)
     pinned: dict[str, Any] = {key: (value,) for key, value in ask.pins}
     limits = Limits(**pinned)
-    found: Plan = best(
-        ask.job, Wanted(name, usd_per_gpu_hour=rent), ask.gpus, limits, ask.objective, calibration
+    solved: Plan = best(
+        ask.job,
+        Wanted(name, usd_per_gpu_hour=rent),
+        ask.gpus,
+        limits=limits,
+        objective=ask.objective,
+        calibration=calibration,
     )
     return Planned(
         ask,
-        tuple(ranked(found, SHOWN, rent)),
-        len(found.order),
-        len(found.layouts),
+        tuple(ranked(solved, SHOWN, rent)),
+        len(solved.order),
+        len(solved.layouts),
         rent,
-        pareto=tuple(choices(found, found.pareto, rent)),
-        pick=choice(found, found.pick, rent),
+        pareto=tuple(choices(solved, solved.pareto, rent)),
+        pick=choice(solved, solved.pick, rent),
     )

@@ -72,10 +72,13 @@ def _predict(record: RunRecord) -> Prediction | None:
     setup = setup_of(RunView(record, window_steps=100))
     if setup is None:
         return None
-    found = answer(setup, advice=False)
-    known = any(note.startswith("calibrated") for note in found.notes)
+    estimated = answer(setup, advice=False)
+    is_calibrated = any(note.startswith("calibrated") for note in estimated.notes)
     return Prediction(
-        found.peak.allocated / 2**30, found.device_total / 2**30, found.peak.tier, known
+        estimated.peak.allocated / 2**30,
+        estimated.device_total / 2**30,
+        estimated.peak.tier,
+        is_calibrated,
     )
 
 
@@ -83,14 +86,14 @@ def _with_measured(record: RunRecord, found: Prediction | None) -> Prediction | 
     from gputop_analysis.view import RunView
     from gputop_analysis.vram.comparison import measured
 
-    seen = (
+    measured_sizes = (
         measured(RunView(record, window_steps=2000))
         if found is not None and _on_gpu(record)
         else None
     )
     return (
-        found._replace(measured_gib=seen.allocated / 2**30)
-        if found is not None and seen is not None
+        found._replace(measured_gib=measured_sizes.allocated / 2**30)
+        if found is not None and measured_sizes is not None
         else found
     )
 
@@ -114,21 +117,21 @@ def remember_run(record: RunRecord) -> str:
     from gputop_analysis.vram.comparison import compare
 
     view = RunView(record)
-    found = compare(view)
-    if found is None or any(_is_oom(event) for event in record.events("exception")):
+    comparison = compare(view)
+    if comparison is None or any(_is_oom(event) for event in record.events("exception")):
         return ""
     t_ns = max(
         (int(rows.rows["t_end_ns"][-1]) for rows in view.per_rank.values() if len(rows.rows)),
         default=0,
     )
-    remember(found.record(record.name, t_ns))
+    remember(comparison.record(record.name, t_ns))
     sizes = (
-        f"predicted {found.estimated / 2**30:.2f} GiB, measured "
-        f"{found.measured.allocated / 2**30:.2f} GiB"
+        f"predicted {comparison.estimated / 2**30:.2f} GiB, measured "
+        f"{comparison.measured.allocated / 2**30:.2f} GiB"
     )
     return (
-        f"GPU memory: {sizes} ({100 * (found.ratio - 1):+.1f} %); estimates of "
-        f"{found.setup.model.name} start from it"
+        f"GPU memory: {sizes} ({100 * (comparison.ratio - 1):+.1f} %); estimates of "
+        f"{comparison.setup.model.name} start from it"
     )
 
 

@@ -35,14 +35,14 @@ def apply(ask: Ask, name: str) -> Preset:
     """
     from gputop_analysis.workloads import presets
 
-    one = presets.workload(name)
-    settings = dict(one.settings)
+    workload = presets.workload(name)
+    settings = dict(workload.settings)
     if name == "moe" and not ask.model.experts:
         raise ValueError(
             f"{ask.model.name} has no experts: / finds a model like mixtral-8x7b or deepseek-v3"
         )
     if name.startswith("inference"):
-        return Preset(ask, one.what, _servers(ask, one))
+        return Preset(ask, workload.what, _servers(ask, workload))
     if name == "cheapest":
         return _cheapest(ask)
     seq = settings.get("seq", settings.get("prompt", 0) + settings.get("output", 0))
@@ -53,8 +53,8 @@ def apply(ask: Ask, name: str) -> Preset:
         batch = max(1, batch // ask.gpus) * ask.gpus  # a share for each data-parallel rank
     new = replace(ask, seq=seq, global_batch=batch, lora=bool(settings.get("lora")), pins=())
     if name == "rlhf":
-        return Preset(ask, one.what, _iterations(new, one))
-    return Preset(new, f"{one.what}: {one.source}")
+        return Preset(ask, workload.what, _iterations(new, workload))
+    return Preset(new, f"{workload.what}: {workload.source}")
 
 
 def _servers(ask: Ask, one: Workload) -> str:
@@ -64,10 +64,10 @@ def _servers(ask: Ask, one: Workload) -> str:
     from gputop_analysis.workloads.text import servers_text
 
     limits = [one.settings.get(key, float("inf")) / 1e3 for key in ("first_token_ms", "token_ms")]
-    asked = Serving(ask.model, one.settings["prompt"], one.settings["output"], ask.dtype, *limits)
+    request = Serving(ask.model, one.settings["prompt"], one.settings["output"], ask.dtype, *limits)
     hardware = cluster(ask.gpu, ask.gpus)
-    found = servers(asked, hardware, usd_per_gpu_hour(hardware.device.name))
-    return servers_text(asked, ask.gpu, ask.gpus, found, SHOWN)
+    choices = servers(request, hardware, usd_per_gpu_hour(hardware.device.name))
+    return servers_text(request, ask.gpu, ask.gpus, choices, SHOWN)
 
 
 def _iterations(ask: Ask, one: Workload) -> str:
@@ -77,7 +77,7 @@ def _iterations(ask: Ask, one: Workload) -> str:
     from gputop_analysis.workloads.text import iterations_text
 
     job = ask.job.but(roles=one.settings["roles"])
-    plan = best(job, Wanted(ask.gpu), ask.gpus, Limits(pp=(one.settings["pp"],)))
+    plan = best(job, Wanted(ask.gpu), ask.gpus, limits=Limits(pp=(one.settings["pp"],)))
     return iterations_text(
         plan, iterations(plan, one.settings["prompt"], one.settings["output"]), SHOWN
     )
@@ -87,7 +87,7 @@ def _cheapest(ask: Ask) -> Preset:
     from gputop_analysis.planner.hardware import cluster
     from gputop_analysis.planner.questions import Wanted, best, counts_up_to
 
-    found: dict[int, float] = {}
+    prices: dict[int, float] = {}
     last: ValueError | None = None
     for gpus in counts_up_to(ask.gpus, cluster(ask.gpu, ask.gpus).gpus_per_node):
         try:
@@ -95,10 +95,10 @@ def _cheapest(ask: Ask) -> Preset:
         except ValueError as error:
             last = error
             continue
-        found[gpus] = gpus * float(plan.seconds[plan.pick])
-    if not found:
+        prices[gpus] = gpus * float(plan.seconds[plan.pick])
+    if not prices:
         raise last or ValueError(f"nothing fits on {ask.gpus} x {ask.gpu}")
-    gpus = min(found, key=lambda count: found[count])
+    gpus = min(prices, key=lambda count: prices[count])
     return Preset(
         replace(ask, gpus=gpus, pins=()),
         f"{gpus} of up to {ask.gpus} GPUs: the fewest GPU hours a token",

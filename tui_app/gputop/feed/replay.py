@@ -122,16 +122,16 @@ class ReplayFeed:
 
     def _advance(self) -> Position:
         with self._lock:
-            now = self.clock.monotonic()
+            now_s = self.clock.monotonic()
             start, end = self._span
             if self.playing:
                 self._at_ns = min(
-                    end, self._at_ns + int((now - self._played_until) * self.speed * 1e9)
+                    end, self._at_ns + int((now_s - self._played_until) * self.speed * 1e9)
                 )
                 if self._loops and self._at_ns >= end:
                     self._at_ns = start + int(SHOW_FROM * (end - start))
                 self.playing = self._at_ns < end
-            self._played_until = now
+            self._played_until = now_s
             return Position(self._at_ns, start, end, self.speed, self.playing)
 
     def _build(self, position: Position) -> Snapshot:
@@ -139,7 +139,7 @@ class ReplayFeed:
         from gputop.feed.cut import cut, output_lengths
 
         assert self._record is not None
-        whole = position.at_ns >= position.end_ns
+        at_end = position.at_ns >= position.end_ns
         part = self._part = cut(self._record, position.at_ns)
         snapshot = build(
             part,
@@ -147,13 +147,13 @@ class ReplayFeed:
             window_steps=STEPS,
             previous=self._recent,
             now_ns=position.at_ns,
-            ended=whole,
+            ended=at_end,
         )
         self._recent = snapshot.recent
         window, _ = window_of(part, snapshot)
         return snapshot._replace(
             position=position,
-            output_lengths=None if whole else output_lengths(part),
+            output_lengths=None if at_end else output_lengths(part),
             prediction=self._predictor.of(part),
             useful=self._useful.of(part, window, at_once=not position.playing),
         )
@@ -163,16 +163,16 @@ class ReplayFeed:
         from gputop.feed.window import short
         from gputop_analysis.findings import evaluate
 
-        now = self.clock.monotonic()
+        now_s = self.clock.monotonic()
         if (
             self._judged_at is not None
             and position.playing
-            and now - self._judged_at[1] < FINDINGS_PERIOD_S
+            and now_s - self._judged_at[1] < FINDINGS_PERIOD_S
         ):
             return self._findings
-        self._judged_at = (position.at_ns, now)
-        whole = position.at_ns >= position.end_ns
+        self._judged_at = (position.at_ns, now_s)
+        at_end = position.at_ns >= position.end_ns
         self._findings = tuple(
-            evaluate(part, None if whole and short(part) else STEPS, live=not whole)
+            evaluate(part, None if at_end and short(part) else STEPS, live=not at_end)
         )
         return self._findings

@@ -32,7 +32,9 @@ def resources(record: RunRecord) -> Resources:
     series = [_gpu_series(host) | _host_series(host) for host in hosts]
     tracks = []
     for name, unit, style, how in _TRACKS:
-        columns = [np.interp(grid, *one[name]) for one in series if name in one]
+        columns = [
+            np.interp(grid, *host_series[name]) for host_series in series if name in host_series
+        ]
         if columns and np.isfinite(columns).any():
             values = np.sum(columns, axis=0) if how == "sum" else np.mean(columns, axis=0)
             tracks.append(Track(name, unit, tuple(values.tolist()), _top(name, hosts), style))
@@ -78,10 +80,10 @@ def _host_series(host: HostFiles) -> Series:
     rows = _picked(host.host.rows)
     times = rows["t_ns"].astype(np.float64)
     used = rows["memory_total_bytes"] - rows["memory_available_bytes"]
-    known = (rows["memory_total_bytes"] > 0) & (rows["memory_available_bytes"] >= 0)
+    valid = (rows["memory_total_bytes"] > 0) & (rows["memory_available_bytes"] >= 0)
     series: Series = {
         "CPU": (times, rows["cpu_pct"]),
-        "RAM": (times, np.where(known, used / GIB, np.nan)),
+        "RAM": (times, np.where(valid, used / GIB, np.nan)),
     }
     for name in ("disk", "net"):
         rate = _rate(rows, times, name)

@@ -55,8 +55,8 @@ class RunBaseLoader:
         view = RunView(record, window_steps=200)
         setup = setup_of(view)
         if setup is None:
-            told = Trouble("The run does not tell its model's architecture.")
-            return unknown(view, self.example) if self.example else told
+            trouble = Trouble("The run does not tell its model's architecture.")
+            return unknown(view, self.example) if self.example else trouble
         return base_of(setup, measured_run(view), snapshot.name)
 
 
@@ -79,6 +79,8 @@ def base_of(setup: Setup, run: MeasuredRun | None, name: str) -> RunBase:
         calibration = from_run(run) if run else None
     except (ValueError, LookupError):
         calibration = None
-    held = run.allocated_bytes if run else 0.0
-    peak = float(memory.reserved_bytes(np.array(held))) / 2**30 if held else 0.0
+    allocated_bytes = run.allocated_bytes if run else 0.0
+    peak = (
+        float(memory.reserved_bytes(np.array(allocated_bytes))) / 2**30 if allocated_bytes else 0.0
+    )
     return RunBase(ask, run.step_s if run else 0.0, setup, name, calibration, peak)

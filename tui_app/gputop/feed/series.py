@@ -68,8 +68,8 @@ def columns(
         [rank] if rank in view.per_rank else view.ranks[:: max(1, len(view.ranks) // RANKS_AT_MOST)]
     )
     tables = []
-    for one in ranks:
-        series = view.per_rank[one]
+    for rank_ in ranks:
+        series = view.per_rank[rank_]
         rows = series.rows[series.attempt_start :]
         tables.append(rows[_usable(rows)])
     tables = [rows for rows in tables if len(rows)]
@@ -77,11 +77,11 @@ def columns(
         return None
     first = min(int(rows["step"][0]) for rows in tables)
     last = max(int(rows["step"][-1]) for rows in tables)
-    each = max(1, -(-(last - first + 1) // count))
-    used = (last - first) // each + 1
+    per_column = max(1, -(-(last - first + 1) // count))
+    used = (last - first) // per_column + 1
     sums, steps = np.zeros((len(PHASES), used)), np.zeros(used)
     for rows in tables:
-        index = np.maximum(rows["step"].astype(np.int64) - first, 0) // each
+        index = np.maximum(rows["step"].astype(np.int64) - first, 0) // per_column
         steps += np.bincount(index, rows["n_steps"], used)
         for y, phase in enumerate(PHASES):
             sums[y] += np.bincount(index, rows[f"{phase}_ns"], used)
@@ -111,5 +111,5 @@ def trend_line(one: Line) -> Line | None:
 
 def last_finite(values: Any) -> float:
     """The newest value that is a number, NaN where there is none."""
-    known = values[np.isfinite(values)]
-    return float(known[-1]) if len(known) else float("nan")
+    finite = values[np.isfinite(values)]
+    return float(finite[-1]) if len(finite) else float("nan")

@@ -44,13 +44,13 @@ def servers(machine: Topology | None) -> tuple[Server, ...]:
 def _known() -> tuple[Server, ...]:
     from gputop_analysis.topology.presets import PRESETS, topology
 
-    return tuple(Server(one.name, one.gpu, topology(one)) for one in PRESETS)
+    return tuple(Server(preset.name, preset.gpu, topology(preset)) for preset in PRESETS)
 
 
 def place_of(gpu: str, listed: tuple[Server, ...]) -> int | None:
     """Where the first server with a GPU is, by any of the GPU's names; None if none has it."""
     name = _catalogued(gpu)
-    return next((index for index, one in enumerate(listed) if name and one.gpu == name), None)
+    return next((index for index, server in enumerate(listed) if name and server.gpu == name), None)
 
 
 def _catalogued(gpu: str) -> str:

@@ -40,8 +40,8 @@ def unknown(view: RunView, example: Ask) -> Unknown:
     """
     from gputop_analysis.vram.from_run import setup_of
 
-    said = (view.hello() or {}).get("model") or {}
-    count = int(said.get("parameters") or 0)
+    model = (view.hello() or {}).get("model") or {}
+    count = int(model.get("parameters") or 0)
     near = _of_size(count)
     ask = replace(_on_its_gpus(view, example), model=near or example.model)
     if near and _has_tokens(view) and (setup := setup_of(view, instead=ask.model)):
@@ -49,10 +49,12 @@ def unknown(view: RunView, example: Ask) -> Unknown:
         ask = replace(
             ask, seq=setup.seq, global_batch=batch, dtype=setup.dtype, optimizer=setup.optimizer
         )
-    what = ", ".join(part for part in (str(said.get("class") or ""), _parameters(count)) if part)
+    description = ", ".join(
+        part for part in (str(model.get("class") or ""), _parameters(count)) if part
+    )
     like = "of its size as an example" if near else "as an example"
     text = f"the run's model is not known: {ask.model.name} {like}"
-    return Unknown(ask, text, f"the run's is {what}" if what else "")
+    return Unknown(ask, text, f"the run's is {description}" if description else "")
 
 
 def _has_tokens(view: RunView) -> bool:
@@ -60,7 +62,7 @@ def _has_tokens(view: RunView) -> bool:
     sequence.
     """
     kinds = ((view.hello() or {}).get("batch") or {}).get("dtypes") or {}
-    return any("int" in str(kind) for kind in kinds.values())
+    return any("int" in str(dtype) for dtype in kinds.values())
 
 
 def _on_its_gpus(view: RunView, example: Ask) -> Ask:
@@ -85,10 +87,10 @@ def _of_size(count: int) -> ModelShape | None:
 
     if not count:
         return None
-    apart = {one.name: abs(math.log(one.params / count)) for one in models() if one.params}
-    name = min(apart, key=lambda one: apart[one])
+    apart = {model.name: abs(math.log(model.params / count)) for model in models() if model.params}
+    name = min(apart, key=lambda model: apart[model])
     return (
-        next(one for one in models() if one.name == name)
+        next(model for model in models() if model.name == name)
         if apart[name] <= math.log(FURTHEST)
         else None
     )

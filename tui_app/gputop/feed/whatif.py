@@ -33,11 +33,11 @@ def of_choice(ask: Ask, chosen: Choice, base: RunBase | None) -> WhatIf:
     subject = _subject(ask, chosen.layout, base)
     low, high = chosen.interval_s
     by = "corrected by the run" if subject.calibration.rows else "predicted"
-    now = (
+    headline = (
         f"{by}: {_ms(chosen.step_s)} a step, {_ms(low)} to {_ms(high)} in 80 % of cases, "
         f"{chosen.reserved_gib:.1f} GiB"
     )
-    return _answer(f"What if: {chosen.name}", now, subject, chosen.step_s, ask)
+    return _answer(f"What if: {chosen.name}", headline, subject, chosen.step_s, ask)
 
 
 def of_run(base: RunBase) -> WhatIf:
@@ -52,18 +52,18 @@ def of_run(base: RunBase) -> WhatIf:
 
     subject = _subject(base.ask, layout_of_setup(base.setup).row(0), base)
     if not base.step_s:
-        now = (
+        headline = (
             f"the run was not measured on a GPU: everything is predicted, on {base.ask.gpus} "
             f"x {base.ask.gpu}"
         )
-        return _answer(f"What if: run {base.name}", now, subject, 0.0, base.ask)
+        return _answer(f"What if: run {base.name}", headline, subject, 0.0, base.ask)
     peak = f", {base.peak_gib:.1f} GiB" if base.peak_gib else ""
-    now = (
+    headline = (
         f"measured: {_ms(base.step_s)} a step{peak}, on {base.ask.gpus} x {base.ask.gpu}; "
         "changes are predicted from it"
     )
     measured = replace(subject, measured_s=base.step_s, measured_gib=base.peak_gib)
-    return _answer(f"What if: run {base.name}", now, measured, base.step_s, base.ask)
+    return _answer(f"What if: run {base.name}", headline, measured, base.step_s, base.ask)
 
 
 def _subject(ask: Ask, layout: dict[str, int | bool], base: RunBase | None) -> Subject:
@@ -71,19 +71,21 @@ def _subject(ask: Ask, layout: dict[str, int | bool], base: RunBase | None) -> S
     from gputop_analysis.planner.hardware import cluster
     from gputop_analysis.planner.whatif import Subject
 
-    known = base.calibration if base is not None and base.calibration is not None else Calibration()
-    return Subject(ask.job, cluster(ask.gpu, ask.gpus), layout, known)
+    calibration = (
+        base.calibration if base is not None and base.calibration is not None else Calibration()
+    )
+    return Subject(ask.job, cluster(ask.gpu, ask.gpus), layout, calibration)
 
 
 def _answer(title: str, now: str, subject: Subject, step_s: float, ask: Ask) -> WhatIf:
     from gputop.own_prices import usd_per_gpu_hour
     from gputop_analysis.planner.whatif import changes
 
-    found = changes(subject)
-    step_s = step_s or next((one.before_s for one in found), 0.0)
+    changes_ = changes(subject)
+    step_s = step_s or next((change.before_s for change in changes_), 0.0)
     rent = usd_per_gpu_hour(subject.cluster.device.name)
     cost = None if rent is None else rent / 3600 * ask.gpus * step_s / ask.job.tokens * 1e6
-    return WhatIf(title, now, found, cost)
+    return WhatIf(title, now, changes_, cost)
 
 
 def _ms(seconds: float) -> str:

@@ -35,8 +35,8 @@ class LayersPage(Page):
         """Go to the next rank that was watched."""
         page = self.page
         if isinstance(page, LayersPageData) and len(page.ranks) > 1:
-            place = page.ranks.index(page.layers.rank) + by
-            self.rank = page.ranks[place % len(page.ranks)]
+            position = page.ranks.index(page.layers.rank) + by
+            self.rank = page.ranks[position % len(page.ranks)]
 
     def sort_next(self) -> None:
         """Sort by the next column."""

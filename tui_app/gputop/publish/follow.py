@@ -45,9 +45,9 @@ def follow(record: RunRecord, asked: list[Asked], say: Callable[[str], None]) ->
         Whether every publisher took the last reading.
     """
     logging.disable(logging.CRITICAL)  # libraries tell of dead servers at length; ``say`` does once
-    lines = [Line(one, record.path.name, say) for one in asked]
+    lines = [Line(publisher, record.path.name, say) for publisher in asked]
     source = Source(record)
-    pause = min(one.entry.every_s for one in asked)
+    pause = min(publisher.entry.every_s for publisher in asked)
     while True:
         reading = source.next()
         for line in lines:
@@ -112,10 +112,10 @@ class Line:
     def put(self, reading: Reading) -> None:
         """Queue a reading where it is due; the points of others go along with the next."""
         self._late.append(reading)
-        now = time.monotonic()
-        if now < self._due_s or self._waiting.qsize() >= _WAITING:
+        now_s = time.monotonic()
+        if now_s < self._due_s or self._waiting.qsize() >= _WAITING:
             return
-        self._due_s = now + self._asked.entry.every_s * 0.9
+        self._due_s = now_s + self._asked.entry.every_s * 0.9
         self._waiting.put((self._joined(), None))
 
     def end(self, reading: Reading, page: str) -> None:

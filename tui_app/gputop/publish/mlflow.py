@@ -33,16 +33,16 @@ class MLflow:
         ).info.run_id
 
     def _experiment(self) -> str:
-        known = self._client.get_experiment_by_name(EXPERIMENT)
-        if known is not None:
-            return known.experiment_id
+        experiment = self._client.get_experiment_by_name(EXPERIMENT)
+        if experiment is not None:
+            return experiment.experiment_id
         try:
             return self._client.create_experiment(EXPERIMENT)
         except MlflowException:  # another run came between
-            known = self._client.get_experiment_by_name(EXPERIMENT)
-            if known is None:
+            experiment = self._client.get_experiment_by_name(EXPERIMENT)
+            if experiment is None:
                 raise
-            return known.experiment_id
+            return experiment.experiment_id
 
     def publish(self, reading: Reading) -> None:
         """The points, and a tag a finding."""

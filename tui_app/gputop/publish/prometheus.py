@@ -37,8 +37,8 @@ class Latest(Collector):
 def _family(metric: Metric, samples: list[Sample]) -> Family:
     labels = list(dict.fromkeys(label for sample in samples for label in sample.labels))
     names = [label.replace(".", "_") for label in labels]
-    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
-    family = kind(metric.prometheus, metric.meaning, labels=names)
+    family_type = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    family = family_type(metric.prometheus, metric.meaning, labels=names)
     for sample in samples:
         family.add_metric([sample.labels.get(label, "") for label in labels], sample.value)
     return family

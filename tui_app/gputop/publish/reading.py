@@ -112,9 +112,9 @@ def _point(rank: int, rows: Any) -> Point:
         if rows[name].any() and seconds > 0:
             values[f"{head}/{name}_per_s"] = float(rows[name].sum(dtype=np.float64)) / seconds
     for name in ("loss", "grad_norm", "lr"):
-        known = rows[name][np.isfinite(rows[name])]
-        if len(known):
-            values[f"{head}/{name}"] = float(known[-1])
+        finite = rows[name][np.isfinite(rows[name])]
+        if len(finite):
+            values[f"{head}/{name}"] = float(finite[-1])
     return Point(int(rows["step"][-1]), int(rows["t_end_ns"][-1]), values)
 
 
@@ -154,24 +154,24 @@ def _known(samples: Iterator[Sample]) -> Iterator[Sample]:
 
 
 def _samples(run: str, summary: RunSummary, findings: list[Finding]) -> Iterator[Sample]:
-    whole = {"run": run}
+    labels = {"run": run}
     running = summary.state in ("running", "starting")
-    yield Sample("gputop.run.active", float(running), whole)
+    yield Sample("gputop.run.active", float(running), labels)
     if summary.exit_code is not None:
-        yield Sample("gputop.run.exit_code", float(summary.exit_code), whole)
-    yield Sample("gputop.step.rate", summary.steps_per_s, whole)
+        yield Sample("gputop.run.exit_code", float(summary.exit_code), labels)
+    yield Sample("gputop.step.rate", summary.steps_per_s, labels)
     if summary.samples_per_s:
-        yield Sample("gputop.sample.rate", summary.samples_per_s, whole)
+        yield Sample("gputop.sample.rate", summary.samples_per_s, labels)
     if summary.tokens_per_s:
-        yield Sample("gputop.token.rate", summary.tokens_per_s, whole)
+        yield Sample("gputop.token.rate", summary.tokens_per_s, labels)
     for rank in summary.ranks:
-        yield from _of_rank(rank, {**whole, "rank": str(rank.rank), "host": rank.host})
+        yield from _of_rank(rank, {**labels, "rank": str(rank.rank), "host": rank.host})
     for gpu in summary.gpus:
-        yield from _of_gpu(gpu, whole)
+        yield from _of_gpu(gpu, labels)
     for host in summary.hosts:
-        yield from _of_host(host, {**whole, "host": host.host})
+        yield from _of_host(host, {**labels, "host": host.host})
     for finding in findings:
-        yield from _of_finding(finding, whole)
+        yield from _of_finding(finding, labels)
 
 
 def _of_rank(rank: RankSummary, labels: dict[str, str]) -> Iterator[Sample]:
@@ -187,8 +187,8 @@ def _of_rank(rank: RankSummary, labels: dict[str, str]) -> Iterator[Sample]:
         "peak_allocated": rank.peak_allocated_gib,
         "rss": rank.rss_gib,
     }
-    for kind, size_gib in kinds.items():
-        yield Sample("gputop.memory.usage", size_gib * GIB, {**labels, "kind": kind})
+    for category, size_gib in kinds.items():
+        yield Sample("gputop.memory.usage", size_gib * GIB, {**labels, "kind": category})
 
 
 def _of_gpu(gpu: GpuSummary, whole: dict[str, str]) -> Iterator[Sample]:

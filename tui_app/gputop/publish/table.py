@@ -110,4 +110,4 @@ PUBLISHERS = (
 
 def entry(name: str) -> Entry | None:
     """The publisher of that name, None if there is none."""
-    return next((one for one in PUBLISHERS if one.name == name), None)
+    return next((publisher for publisher in PUBLISHERS if publisher.name == name), None)

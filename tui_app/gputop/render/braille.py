@@ -48,11 +48,11 @@ def area(values: Sequence[float], width: int, top: float) -> str:
     if len(values) > columns:
         values = [_known_mean(values, x, columns) for x in range(columns)]
     elif values:
-        each = columns // len(values)
-        values = [value for value in values for _ in range(each)]
+        per_value = columns // len(values)
+        values = [value for value in values for _ in range(per_value)]
     dots = [0] * (columns - len(values)) + [_dots(value, top) for value in values]
     pairs = zip(dots[::2], dots[1::2], strict=True)
-    cells = [_FILLED[0][left] | _FILLED[1][right] for left, right in pairs]
+    cells = [_FILLED[0][left_height] | _FILLED[1][right] for left_height, right in pairs]
     return "".join(chr(0x2800 + bits) if bits else " " for bits in cells)
 
 

@@ -38,7 +38,7 @@ def table(
     column.
     """
     lines = _lines(found, sort, search, folded, depth)
-    other = {one.path: one for one in beside.root.walk()} if beside else {}
+    other = {layer.path: layer for layer in beside.root.walk()} if beside else {}
     columns = _columns(width - (11 if beside else 0), found)
     name_width = width - sum(cells for _, cells in columns) - (11 if beside else 0)
     heading: Row = [(left("layer", name_width), "muted")]
@@ -83,10 +83,10 @@ def _lines(
     found: Layers, sort: str, search: str, folded: bool, depth: int
 ) -> list[tuple[int, Layer | Fold]]:
     if search:
-        hits = [one for one in found.root.walk() if _matches(one, search)]
+        hits = [layer for layer in found.root.walk() if _matches(layer, search)]
         if sort != "order":
             hits.sort(key=sort_key(sort))
-        return [(0, one) for one in hits]
+        return [(0, layer) for layer in hits]
     lines: list[tuple[int, Layer | Fold]] = []
     _add(lines, [found.root], 0, (sort, folded, depth))
     return lines
@@ -109,9 +109,9 @@ def _add(
         if isinstance(row, Layer):
             _add(lines, row.children, level + 1, how)
         elif row.members[0].children:
-            for one in row.outliers[:1] or row.members[:1]:
-                lines.append((level + 1, one))
-                _add(lines, one.children, level + 2, how)
+            for layer in row.outliers[:1] or row.members[:1]:
+                lines.append((level + 1, layer))
+                _add(lines, layer.children, level + 2, how)
 
 
 def _matches(layer: Layer, search: str) -> bool:
@@ -141,17 +141,17 @@ def _name(row: Layer | Fold, level: int, width: int) -> str:
 
 def _values(found: Layers, row: Layer | Fold) -> dict[str, str]:
     members = row.members if isinstance(row, Fold) else (row,)
-    flops = sum(one.flops for one in members)
+    flops = sum(layer.flops for layer in members)
     peak = found.of_peak(members[0]) if isinstance(row, Layer) else None
     return {
-        "forward": numbers.ms(sum(one.forward_ms for one in members)),
-        "backward": numbers.ms(sum(one.backward_ms for one in members)),
+        "forward": numbers.ms(sum(layer.forward_ms for layer in members)),
+        "backward": numbers.ms(sum(layer.backward_ms for layer in members)),
         "share": numbers.percent(sum(map(found.share, members)), 1),
-        "calls": str(sum(one.calls for one in members)),
-        "activation": _bytes(sum(one.activation_bytes for one in members)),
-        "parameters": _bytes(sum(one.parameter_bytes for one in members)),
-        "gradients": _bytes(sum(one.gradient_bytes for one in members)),
-        "optimizer": _bytes(sum(one.optimizer_bytes for one in members)),
+        "calls": str(sum(layer.calls for layer in members)),
+        "activation": _bytes(sum(layer.activation_bytes for layer in members)),
+        "parameters": _bytes(sum(layer.parameter_bytes for layer in members)),
+        "gradients": _bytes(sum(layer.gradient_bytes for layer in members)),
+        "optimizer": _bytes(sum(layer.optimizer_bytes for layer in members)),
         "GFLOP": f"{flops / 1e9:.3g}" if flops else "–",
         "peak": numbers.percent(peak) if peak is not None else "–",
         "type": members[0].dtype or "–",
@@ -169,8 +169,8 @@ def _bytes(value: float) -> str:
 
 def _beside(row: Layer | Fold, other: dict[str, Layer]) -> str:
     members = row.members if isinstance(row, Fold) else (row,)
-    found = [other[one.path].ms for one in members if one.path in other]
-    return numbers.ms(sum(found)) if found else "–"
+    times_ms = [other[layer.path].ms for layer in members if layer.path in other]
+    return numbers.ms(sum(times_ms)) if times_ms else "–"
 
 
 def _style(name: str) -> str:

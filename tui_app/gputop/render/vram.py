@@ -118,10 +118,10 @@ def likely(estimate: Estimate) -> str:
         gib(round(estimate.peak.reserved * (1 + part / 100)) + besides)
         for part in estimate.typical_pct
     )
-    said = f"typically {low} to {high}, needs at most {gib(estimate.at_most)} in 19 of 20 runs"
+    text = f"typically {low} to {high}, needs at most {gib(estimate.at_most)} in 19 of 20 runs"
     if not estimate.uncalibrated:
-        return said
-    return f"{said}; wider since never measured: {', '.join(estimate.uncalibrated)}"
+        return text
+    return f"{text}; wider since never measured: {', '.join(estimate.uncalibrated)}"
 
 
 def figures(estimate: Estimate, width: int = 80) -> Row:

@@ -63,12 +63,12 @@ class CatalogPlot(Typed, ModalScreen[None]):
         self._draw()
 
     def _draw(self) -> None:
-        found = points(self._rows, self.axis.name)
-        unpriced = len(self._rows) - len(found)
+        points_ = points(self._rows, self.axis.name)
+        unpriced = len(self._rows) - len(points_)
         without = f" · {unpriced} without a known rent" if unpriced else ""
         self.query_one(".box").border_title = f"Rent against {self.axis.label}{without}"
-        named = letters(found, self._marked)
-        self._plot(found, named)
+        named = letters(points_, self._marked)
+        self._plot(points_, named)
         width = min(WIDTH, int(self.app.size.width * 0.96)) - BESIDE
         text = f"{legend(named, width)}\nSmall letters: no other gives more for the same or less."
         self.query_one("#named", Static).update(text)
@@ -79,8 +79,8 @@ class CatalogPlot(Typed, ModalScreen[None]):
         plot.clear_data()
         plot.xlabel("$/h of one GPU")
         plot.ylabel(self.axis.label)
-        _ticks(plot.xticks, [one.usd_per_hour for one in found])
-        _ticks(plot.yticks, [one.value for one in found])
+        _ticks(plot.xticks, [point_.usd_per_hour for point_ in found])
+        _ticks(plot.yticks, [point_.value for point_ in found])
         self._scatter(found, "·", "muted")
         for letter, point in named:
             self._scatter([point], letter, "good" if letter in MARKS else "accent")
@@ -89,7 +89,10 @@ class CatalogPlot(Typed, ModalScreen[None]):
     def _scatter(self, found: Sequence[Point], marker: str, role: str) -> None:
         plot = self.query_one(PlotextPlot).plt
         red, green, blue = roles.colour(self.app, role).get_truecolor()
-        x, y = [log10(one.usd_per_hour) for one in found], [log10(one.value) for one in found]
+        x, y = (
+            [log10(point.usd_per_hour) for point in found],
+            [log10(point.value) for point in found],
+        )
         if found:
             plot.scatter(x, y, marker=marker, color=(red, green, blue))
 
@@ -113,13 +116,13 @@ def legend(named: Sequence[tuple[str, Point]], width: int) -> str:
 def ticks(low: float, high: float) -> list[float]:
     """1, 2 and 5 times powers of ten between two amounts, both ends rounded outwards."""
     ladder = [step * 10.0**power for power in range(-4, 8) for step in (1, 2, 5)]
-    below = [one for one in ladder if one <= low][-1:]
-    above = [one for one in ladder if one >= high][:1]
-    return sorted({*below, *(one for one in ladder if low < one < high), *above})
+    below = [tick for tick in ladder if tick <= low][-1:]
+    above = [tick for tick in ladder if tick >= high][:1]
+    return sorted({*below, *(tick for tick in ladder if low < tick < high), *above})
 
 
 def _ticks(place: Callable[[list[float], list[str]], object], values: Sequence[float]) -> None:
     """A logarithmic axis: rents and rates lie over two orders of magnitude."""
     if values:
         at = ticks(min(values), max(values))
-        place([log10(one) for one in at], [f"{one:g}" for one in at])
+        place([log10(tick) for tick in at], [f"{tick:g}" for tick in at])

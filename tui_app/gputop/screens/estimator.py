@@ -109,13 +109,13 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
 
     def receive(self, snapshot: Snapshot, missed_steps: int | None) -> None:
         """From the live run: what it trains, until something was changed here."""
-        found = snapshot.page
-        if isinstance(found, RunSetup) and self._source in ("", UNKNOWN):
-            self._source, self._run = f"from run {found.name}", found
+        page = snapshot.page
+        if isinstance(page, RunSetup) and self._source in ("", UNKNOWN):
+            self._source, self._run = f"from run {page.name}", page
             if not self.form.past:
-                self._show(Form(found.setup, self.form.gpu))
+                self._show(Form(page.setup, self.form.gpu))
             self._title()
-        elif isinstance(found, Trouble) and not self._source:
+        elif isinstance(page, Trouble) and not self._source:
             self._source = UNKNOWN
             self._title()
 
@@ -257,9 +257,9 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
 
     def _apply_lever(self) -> None:
         widget = self.query_one(EstimateAnswer)
-        found = widget.answer.estimate
-        if found is not None and widget.cursor < len(found.levers):
-            self._show(self.form.changed(found.levers[widget.cursor].setup))
+        estimated = widget.answer.estimate
+        if estimated is not None and widget.cursor < len(estimated.levers):
+            self._show(self.form.changed(estimated.levers[widget.cursor].setup))
 
     def action_undo(self) -> None:
         self._show(self.form.undone())
@@ -294,15 +294,15 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
         from gputop.screens.dialog import Choice, ChoiceDialog
 
         keys = "123456789abcdefghi"
-        choices = [Choice(keys[i], one.title, "", i) for i, one in enumerate(EXAMPLES)]
+        choices = [Choice(keys[i], example.title, "", i) for i, example in enumerate(EXAMPLES)]
 
         def take(index: int | None) -> None:
             if index is not None:
                 from gputop.api import shape_of
                 from gputop_analysis.vram.options import setup_of
 
-                one = EXAMPLES[index]
-                self._show(self.form.changed(setup_of(shape_of(one.model), one.values)))
+                example_ = EXAMPLES[index]
+                self._show(self.form.changed(setup_of(shape_of(example_.model), example_.values)))
 
         self.app.push_screen(ChoiceDialog("Examples", "Start from", choices), take)
 
@@ -313,9 +313,9 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
         from gputop.render.vram import notes
         from gputop.screens.dialog import TextDialog
 
-        found = self.query_one(EstimateAnswer).answer.estimate
-        if found is not None:
-            text = "\n".join(row_text(row) for row in notes(found, 90))
+        estimated = self.query_one(EstimateAnswer).answer.estimate
+        if estimated is not None:
+            text = "\n".join(row_text(row) for row in notes(estimated, 90))
             self.app.push_screen(TextDialog("Assumptions and sources", Content(text), text))
 
     # ---- the trace

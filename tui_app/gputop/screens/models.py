@@ -26,7 +26,7 @@ def matching(typed: str) -> list[tuple[str, str]]:
     from gputop_analysis import catalog
 
     words = typed.lower().replace("/", " ").split()
-    found = []
+    matches = []
     for shape in catalog.models():
         name = f"{shape.name} {catalog.hf_id(shape)}".lower()
         if all(word in name for word in words):
@@ -35,8 +35,8 @@ def matching(typed: str) -> list[tuple[str, str]]:
                 if shape.params >= 1e9
                 else f"{shape.params / 1e6:.0f} M"
             )
-            found.append((shape.name, f"{size:>8}  {shape.family}"))
-    return found
+            matches.append((shape.name, f"{size:>8}  {shape.family}"))
+    return matches
 
 
 class ModelDialog(Typed, ModalScreen[str | None]):

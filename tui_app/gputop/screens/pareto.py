@@ -53,7 +53,7 @@ class ParetoDialog(Typed, ModalScreen[None]):
 
     def _scatter(self, shown: tuple[Choice, ...], marker: str, role: str, label: str) -> None:
         red, green, blue = roles.colour(self.app, role).get_truecolor()
-        x, y = [one.step_s for one in shown], [one.reserved_gib for one in shown]
+        x, y = [choice.step_s for choice in shown], [choice.reserved_gib for choice in shown]
         self.query_one(PlotextPlot).plt.scatter(
             x, y, marker=marker, color=(red, green, blue), label=label
         )

@@ -58,8 +58,8 @@ class Line(NamedTuple):
             here = choices.index(value) if value in choices else -1 if step > 0 else 0
             return choices[(here + step) % len(choices)]
         if self.entry in value:
-            return tuple(one for one in value if one != self.entry)
-        return tuple(one for one in self.setting.choices if one in (*value, self.entry))
+            return tuple(entry for entry in value if entry != self.entry)
+        return tuple(entry for entry in self.setting.choices if entry in (*value, self.entry))
 
 
 LINES = [

@@ -137,22 +137,22 @@ class StrategyScreen(Typed, Moving, Screen[None]):
 
     def receive(self, snapshot: Snapshot, missed_steps: int | None) -> None:
         """From the live run: its own job as the base line, until something was changed here."""
-        found = snapshot.page
-        if isinstance(found, RunBase) and self._base is None:
-            self._base = self.table.base = found
-            self._source = "from " + found.source
+        page = snapshot.page
+        if isinstance(page, RunBase) and self._base is None:
+            self._base = self.table.base = page
+            self._source = "from " + page.source
             self._known.clear()
-            self._show(self.ask if self._touched else found.ask)
+            self._show(self.ask if self._touched else page.ask)
             self.table.redraw()  # the same plan is drawn with another column
             if self._tell_what_if and not self._touched:
-                self._tell(of_run, found)
-        elif isinstance(found, Unknown) and self._base is None and self._unknown is None:
-            self._unknown = found
+                self._tell(of_run, page)
+        elif isinstance(page, Unknown) and self._base is None and self._unknown is None:
+            self._unknown = page
             if self._tell_what_if:
-                why = f"{found.told or 'its model tells no architecture'}; shown is an example"
+                why = f"{page.told or 'its model tells no architecture'}; shown is an example"
                 self.notify(why, title="not known for this run", severity="warning")
             if not self._touched:
-                self._show(found.ask)
+                self._show(page.ask)
 
     def copy_text(self) -> str:
         """The command that gives the same plan."""
@@ -202,9 +202,9 @@ class StrategyScreen(Typed, Moving, Screen[None]):
 
     def _plan(self) -> None:
         """Show the answer to the present question where it is known; else have it worked out."""
-        known = self._known.get(self.ask)
-        if known is not None and known is not self.table.planned:
-            self._answer(known)
+        planned = self._known.get(self.ask)
+        if planned is not None and planned is not self.table.planned:
+            self._answer(planned)
         self._work_ahead()
 
     def _work_ahead(self) -> None:
@@ -256,9 +256,9 @@ class StrategyScreen(Typed, Moving, Screen[None]):
             else self.form.entry.meaning
         )
         example = self._unknown is not None and self.ask.model == self._unknown.ask.model
-        told = f" · {self._unknown.told}" if self._unknown and self._unknown.told else ""
+        note = f" · {self._unknown.told}" if self._unknown and self._unknown.told else ""
         notice = (
-            f"{self._unknown.text}; / chooses another{told}" if self._unknown and example else ""
+            f"{self._unknown.text}; / chooses another{note}" if self._unknown and example else ""
         )
         self.query_one(PlanTitle).set_class(example, "example")
         self.query_one(PlanTitle).show(self.ask, self._source, meaning, notice)
@@ -475,8 +475,8 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         from gputop_analysis.workloads.presets import WORKLOADS
 
         choices = [
-            Choice(str(i + 1), one.name, SHORT[one.name], one.name)
-            for i, one in enumerate(WORKLOADS)
+            Choice(str(i + 1), workload.name, SHORT[workload.name], workload.name)
+            for i, workload in enumerate(WORKLOADS)
         ]
 
         def take(name: str | None) -> None:
@@ -504,16 +504,16 @@ class StrategyScreen(Typed, Moving, Screen[None]):
 
         from gputop.screens.dialog import TextDialog
 
-        found = message.preset
-        if found is None:
+        preset = message.preset
+        if preset is None:
             self.notify(message.problem, title=message.name, severity="warning")
             return
-        if found.ask != self.ask:
-            self._change(found.ask)
-        if found.text:
-            self.app.push_screen(TextDialog(message.name, Content(found.text), found.text))
+        if preset.ask != self.ask:
+            self._change(preset.ask)
+        if preset.text:
+            self.app.push_screen(TextDialog(message.name, Content(preset.text), preset.text))
         else:
-            self.notify(found.said, title=message.name)
+            self.notify(preset.said, title=message.name)
 
     def action_topology(self) -> None:
         from gputop.screens.topology import TopologyScreen
@@ -542,13 +542,13 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         if chosen is None:
             return
         try:
-            found = launch_text(
+            launch = launch_text(
                 self.ask, chosen, launcher, min(self.size.width * 96 // 100, 100) - FRAME
             )
         except ValueError as error:
             self.notify(str(error), severity="warning")
         else:
-            self.app.push_screen(LaunchDialog(launcher, *found))
+            self.app.push_screen(LaunchDialog(launcher, *launch))
 
 
 class _Reads:

@@ -72,8 +72,8 @@ def _in_columns(
     entries: list[tuple[str, str, str]] = []
     for group, actions in groups.items():
         entries.append(("", group, f"bold {colours['role-accent']}"))
-        told = [action for action in actions if action.id not in SELF_EVIDENT]
-        entries += [(action.shown, action.label, "") for action in told]
+        listed = [action for action in actions if action.id not in SELF_EVIDENT]
+        entries += [(action.shown, action.label, "") for action in listed]
     rows = -(-len(entries) // columns)
     lines = []
     for y in range(rows):

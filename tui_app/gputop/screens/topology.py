@@ -69,15 +69,15 @@ class TopologyScreen(Typed, Moving, Screen[None]):
 
     def on_machine_read(self, message: MachineRead) -> None:
         listed = feed.servers(message.machine)
-        place = feed.place_of(self._gpu, listed) if self._gpu else 0
+        index = feed.place_of(self._gpu, listed) if self._gpu else 0
         self.servers.listed = listed
-        self.servers.cursor = place or 0
-        if place is None:
-            said = (
+        self.servers.cursor = index or 0
+        if index is None:
+            message_text = (
                 f"no server with the {self._gpu} is known here; `gputop topo --from FILE` "
                 "reads `nvidia-smi topo -m`"
             )
-            self.query_one(TopologyTitle).show(said)
+            self.query_one(TopologyTitle).show(message_text)
         self.matrix.show(self.servers.chosen)
 
     # ---- what the app asks of a screen above the main one

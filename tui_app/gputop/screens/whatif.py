@@ -42,13 +42,16 @@ def table(found: WhatIf, width: int) -> list[tuple[str, str]]:
     name = min(NAME, width - FIGURES - 2)
     cost = "$/Mtok" if found.usd_per_million_tokens is not None else "no rent"
     can = sorted(
-        (one for one in found.changes if not one.rule), key=lambda one: (not one.fits, one.step_s)
+        (change for change in found.changes if not change.rule),
+        key=lambda change: (not change.fits, change.step_s),
     )
     rows = [(f"  {'each alone':<{name}}{'step':>10}{'':>8}{'GiB':>8}{'':>8}{cost:>10}", "muted")]
-    rows += [_row(one, found, name) for one in can]
-    if any(not one.fits for one in can):
+    rows += [_row(change, found, name) for change in can]
+    if any(not change.fits for change in can):
         rows += [("", "muted"), ("✖ does not fit into the GPU's memory", "muted")]
-    rows += [(f"not {one.name}: {one.rule}", "muted") for one in found.changes if one.rule]
+    rows += [
+        (f"not {change.name}: {change.rule}", "muted") for change in found.changes if change.rule
+    ]
     return rows
 
 
@@ -57,6 +60,6 @@ def _row(one: Change, found: WhatIf, name: int) -> tuple[str, str]:
     rent = found.usd_per_million_tokens
     cost = "" if rent is None else f"{rent * one.step_s / one.before_s:.3f}"
     percent = round(one.step_pct, 1) + 0.0  # no minus before a zero
-    said = f"{'  ' if one.fits else '✖ '}{shorten(one.name, name - 1):<{name}}{step:>10}{percent:>+7.1f}%"
-    said += f"{one.device_total_gib:>8.1f}{one.device_total_gib - one.before_gib:>+8.1f}{cost:>10}"
-    return said, "muted" if not one.fits else "good" if one.step_pct < WON else "text"
+    text = f"{'  ' if one.fits else '✖ '}{shorten(one.name, name - 1):<{name}}{step:>10}{percent:>+7.1f}%"
+    text += f"{one.device_total_gib:>8.1f}{one.device_total_gib - one.before_gib:>+8.1f}{cost:>10}"
+    return text, "muted" if not one.fits else "good" if one.step_pct < WON else "text"

@@ -35,8 +35,8 @@ class CatalogTitle(Canvas):
         order = f"   by {view.sort}" if view.sort else "   by maker and generation"
         start.append((order, "text"))
         room = width - row_width(end) - 1
-        kept = start if row_width(start) <= room else start[:-1]
-        return [spread(kept, end, width), [(" " + shorten(FOOTNOTE, width - 2), "muted")]]
+        text = start if row_width(start) <= room else start[:-1]
+        return [spread(text, end, width), [(" " + shorten(FOOTNOTE, width - 2), "muted")]]
 
 
 class CatalogTable(Canvas, can_focus=True, drawn=("view", "cursor")):
@@ -49,8 +49,8 @@ class CatalogTable(Canvas, can_focus=True, drawn=("view", "cursor")):
     @property
     def chosen(self) -> Listed | None:
         """The GPU at the cursor."""
-        found = self.view.shown if self.view is not None else []
-        return found[min(self.cursor, len(found) - 1)] if found else None
+        entries = self.view.shown if self.view is not None else []
+        return entries[min(self.cursor, len(entries) - 1)] if entries else None
 
     def move(self, step: int) -> None:
         """Move the cursor."""
@@ -65,11 +65,11 @@ class CatalogTable(Canvas, can_focus=True, drawn=("view", "cursor")):
     def rows(self, width: int, height: int) -> list[Row]:
         if self.view is None:
             return []
-        inner, found = width - 2, self.view.shown
-        note: Row = [(f"{len(found)} of {len(self.view.everything)}", "muted")]
+        inner, entries = width - 2, self.view.shown
+        note: Row = [(f"{len(entries)} of {len(self.view.everything)}", "muted")]
         drawn = [title_row("", "GPUs", note, inner, self.has_focus)]
-        if found:
-            drawn += self._table(found, inner, height - 1)
+        if entries:
+            drawn += self._table(entries, inner, height - 1)
         else:
             drawn += say(
                 f"No GPU has {self.view.words!r} in its name, aliases, maker or architecture.",
@@ -119,10 +119,10 @@ class CatalogFacts(Canvas, can_focus=True, drawn=("first",)):
         inner, several = width - 2, len(self._shown) > 1
         name = "Side by side" if several else self._shown[0].spec.name
         above = [catalog.names(self._shown, inner)] if several else []
-        told = catalog.compared(self._shown, inner)
+        table = catalog.compared(self._shown, inner)
         room = max(height - 1 - len(above), 1)
-        self._most = max(len(told) - room, 0)
+        self._most = max(len(table) - room, 0)
         first = min(self.first, self._most)
         note: Row = [("tab, ↓ more", "muted")] if first < self._most else []
         head = title_row("", name, note, inner, self.has_focus)
-        return [[(" ", ""), *row] for row in (head, *above, *told[first : first + room])]
+        return [[(" ", ""), *row] for row in (head, *above, *table[first : first + room])]

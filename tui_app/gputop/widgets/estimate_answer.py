@@ -49,21 +49,21 @@ def draw(
         rows.append(
             spread([("≈ trace " + shorten(answer.working, width - 21), "accent")], end, width)
         )
-    found = answer.estimate
-    if found is None:
+    estimated = answer.estimate
+    if estimated is None:
         return rows or say("Estimating.", width)
-    rows += _head(found, answer, width)
-    rows += _bars(found, answer.base, width, mono)
+    rows += _head(estimated, answer, width)
+    rows += _bars(estimated, answer.base, width, mono)
     against = vram.parts(answer.base) if answer.base else None
     if width >= TWO_COLUMNS:
         half = (width - 3) // 2
         room = height - len(rows) - 1
-        lefts = _made_of(found, half, room, mono, against) + [[], *_notes(found, half)]
-        rights = _where(found, width - half - 3, room, lever)[1:]
+        lefts = _made_of(estimated, half, room, mono, against) + [[], *_notes(estimated, half)]
+        rights = _where(estimated, width - half - 3, room, lever)[1:]
         return [*rows, [], *beside(lefts[:room], half, rights, 3)]
     room = height - len(rows)
-    upper = _made_of(found, width, room // 2 + 2, mono, against)
-    return [*rows, *upper, *_where(found, width, room - len(upper), lever)]
+    upper = _made_of(estimated, width, room // 2 + 2, mono, against)
+    return [*rows, *upper, *_where(estimated, width, room - len(upper), lever)]
 
 
 def _wrapped(text: str, width: int) -> list[str]:
@@ -82,22 +82,22 @@ def _head(found: Estimate, answer: Answer, width: int) -> list[Row]:
         rows.insert(0, clip([("guessed: ", "warning"), ("; ".join(found.guessed), "text")], width))
     if answer.base is not None:
         changes = list(differences(answer.base.setup, found.setup))
-        said = ", ".join(
+        changes_ = ", ".join(
             f"{label} {before} → {after}" for label, before, after in changes[:_DIFFERENCES]
         )
         more = f" and {len(changes) - _DIFFERENCES} more" if len(changes) > _DIFFERENCES else ""
-        rows.append(clip([("base: ", "muted"), (said + more or "the same", "text")], width))
+        rows.append(clip([("base: ", "muted"), (changes_ + more or "the same", "text")], width))
     return rows
 
 
 def _bars(found: Estimate, base: Estimate | None, width: int, mono: bool) -> list[Row]:
     memory = _memory(found)
-    most = max(found.device_total, base.device_total if base else 0, memory)
+    widest = max(found.device_total, base.device_total if base else 0, memory)
     rows: list[Row] = []
-    for name, one in (("", found), ("base ", base)):
-        if one is not None:
+    for name, estimate in (("", found), ("base ", base)):
+        if estimate is not None:
             start: Row = [(left(name or "now ", 5), "muted")] if base else []
-            rows.append([*start, *vram.total_bar(one, width - row_width(start), mono, most)])
+            rows.append([*start, *vram.total_bar(estimate, width - row_width(start), mono, widest)])
     if memory and memory >= found.device_total:
         label = f"{vram.short_gpu(found.gpu)} {vram.gib(memory)} GiB"
         rows.append([(right(label, width), "muted")])

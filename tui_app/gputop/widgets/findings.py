@@ -31,15 +31,15 @@ def draw(
     """
     if not snapshot.findings:
         return say(_nothing(snapshot), width)
-    each = rows_each(len(snapshot.findings), width, height)
-    shown = list(enumerate(snapshot.findings))[first : first + max(height // each, 1)]
+    rows_per_finding = rows_each(len(snapshot.findings), width, height)
+    shown = list(enumerate(snapshot.findings))[first : first + max(height // rows_per_finding, 1)]
     rows: list[Row] = []
     for index, finding in shown:
-        if each == 1:
+        if rows_per_finding == 1:
             rows.append(line(finding, width, index == cursor))
         else:
             win = win_of(snapshot.summary, finding)
-            rows += block(finding, win, width, each, index == cursor)
+            rows += block(finding, win, width, rows_per_finding, index == cursor)
     return rows
 
 

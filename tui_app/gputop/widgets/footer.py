@@ -28,9 +28,9 @@ class Place(NamedTuple):
 def draw(mode: str, control: bool, width: int, screen: str = "main") -> Row:
     """Keys and labels of a screen in the order of importance, as many as fit."""
     row: Row = [(" ", "")]
-    for place in places(mode, control, width, screen):
-        gap = place.start - row_width(row)
-        row += [(" " * gap, ""), *_item(place.action, mode)]
+    for place_ in places(mode, control, width, screen):
+        gap = place_.start - row_width(row)
+        row += [(" " * gap, ""), *_item(place_.action, mode)]
     return row
 
 
@@ -98,9 +98,9 @@ class Footer(Canvas, drawn=("position",)):
         if self.position and self.size.height > 1 and event.y == 0:
             self._seek(event.x)
             return
-        for place in places(self.mode, self.control, self.size.width, self.name_of_screen):
-            if place.start <= event.x < place.end:
-                self.app.call_later(self.screen.run_action, target(place.action))
+        for place_ in places(self.mode, self.control, self.size.width, self.name_of_screen):
+            if place_.start <= event.x < place_.end:
+                self.app.call_later(self.screen.run_action, target(place_.action))
 
     def _seek(self, x: int) -> None:
         assert self.position is not None

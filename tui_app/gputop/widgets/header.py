@@ -181,8 +181,8 @@ def _shape(run: RunSummary) -> list[str]:
 def short_name(name: str) -> str:
     """``H100`` of ``NVIDIA H100 80GB HBM3``."""
     words = name.removeprefix("NVIDIA ").removeprefix("Tesla ").removeprefix("GeForce ").split()
-    kept = words[:2] if words and words[0] in ("RTX", "GTX", "Quadro") else words[:1]
-    return " ".join(kept)
+    words_shown = words[:2] if words and words[0] in ("RTX", "GTX", "Quadro") else words[:1]
+    return " ".join(words_shown)
 
 
 def _pace(snapshot: Snapshot, width: int) -> Row:
@@ -234,7 +234,7 @@ def _figures(snapshot: Snapshot) -> list[tuple[int, Row]]:
         (6, _scalar("grad norm", first.grad_norm if first else None)),
         (7, _own_cost(run)),
     ]
-    return [(place, field) for place, field in figures if field]
+    return [(position, field) for position, field in figures if field]
 
 
 def _own_cost(run: RunSummary) -> Row:

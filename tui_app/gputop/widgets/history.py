@@ -26,15 +26,15 @@ def draw(found: Resources, width: int, height: int, cursor: int | None = None) -
     if not found.tracks or height < 1:
         return say("Known once the machine has been looked at twice.", width)
     tracks = found.tracks[:height]
-    each = height // len(tracks)
-    axis = each >= TALL
-    each = (height - axis) // len(tracks)
+    track_height = height // len(tracks)
+    axis = track_height >= TALL
+    track_height = (height - axis) // len(tracks)
     cells = max(width - LABEL - FIGURE, 1)
     if cursor is not None:
         cursor = min(max(cursor, 0), cells - 1)
     rows: list[Row] = []
     for track in tracks:
-        rows += _track(track, cells, each, cursor)
+        rows += _track(track, cells, track_height, cursor)
     if axis:
         rows.append(_axis(found, cells, cursor))
     return rows
@@ -43,13 +43,13 @@ def draw(found: Resources, width: int, height: int, cursor: int | None = None) -
 def _track(track: Track, cells: int, height: int, cursor: int | None) -> list[Row]:
     top = track.top if numbers.known(track.top) else numbers.nice_ceiling(_highest(track))
     chart = braille.area_rows(track.values, cells, height, top)
-    place = len(track.values) - 1
+    index = len(track.values) - 1
     if cursor is not None:
-        place = round(cursor / max(cells - 1, 1) * (len(track.values) - 1))
+        index = round(cursor / max(cells - 1, 1) * (len(track.values) - 1))
     rows: list[Row] = []
     for y, text in enumerate(chart):
         row: Row = [(left(track.name if y == 0 else "", LABEL), "muted")]
-        figure = _figure(track, place) if y == 0 else _scale(track, top, y, height)
+        figure = _figure(track, index) if y == 0 else _scale(track, top, y, height)
         row.append((right(figure, FIGURE - 2) + "  ", "text" if y == 0 else "muted"))
         rows.append([*row, *_with_cursor(text, track.style, cursor)])
     return rows
@@ -131,16 +131,18 @@ class HistoryPanel(Panel, drawn=("cursor",)):
     """
 
     def note(self, snapshot: Snapshot) -> Row:
-        found = snapshot.panels.get("history", Resources())
-        span: Row = [(f"{numbers.clock(found.t_s[-1])} of the run", "muted")] if found.t_s else []
+        resources = snapshot.panels.get("history", Resources())
+        span: Row = (
+            [(f"{numbers.clock(resources.t_s[-1])} of the run", "muted")] if resources.t_s else []
+        )
         if snapshot.prediction is None:
             return span
-        told = predicted(snapshot.prediction, self.size.width)
-        return [*told, ("  ·  ", "muted"), *span] if self.size.width > 100 else span
+        text = predicted(snapshot.prediction, self.size.width)
+        return [*text, ("  ·  ", "muted"), *span] if self.size.width > 100 else span
 
     def content(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
-        found = snapshot.panels.get("history", Resources())
-        rows = draw(found, width, height, self.cursor)
+        resources = snapshot.panels.get("history", Resources())
+        rows = draw(resources, width, height, self.cursor)
         if snapshot.prediction is not None and len(rows) < height and self.size.width <= 100:
             rows.append(predicted(snapshot.prediction, width))
         return rows

@@ -24,8 +24,8 @@ def draw(curve: Curve, width: int, height: int) -> list[Row]:
     rows: list[Row] = []
     for y, text in enumerate(braille.line(curve.values, cells, height - 1, low, high)):
         label = {0: high, height - 2: low}.get(y)
-        said = "" if label is None else numbers.scalar_in(label, AXIS - 1)
-        rows.append([(right(said, AXIS - 1) + " ", "muted"), (text, "allocated")])
+        text_ = "" if label is None else numbers.scalar_in(label, AXIS - 1)
+        rows.append([(right(text_, AXIS - 1) + " ", "muted"), (text, "allocated")])
     first, last = f"step {curve.steps[0]:,}", f"{curve.steps[-1]:,}"
     rows.append([(" " * AXIS + first + right(last, max(cells - len(first), len(last))), "muted")])
     return rows

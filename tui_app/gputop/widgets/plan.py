@@ -73,33 +73,35 @@ def heights(items: Sequence[Want], rows: int) -> list[int]:
     result = [item.least for item in items]
     while sum(result) > rows and any(h > 1 for h in result):
         result[max(range(len(result)), key=lambda i: result[i])] -= 1
-    left = rows - sum(result)
+    rows_left = rows - sum(result)
     growing = True
-    while left > 0 and growing:
+    while rows_left > 0 and growing:
         growing = False
         for index, item in enumerate(items):
-            if left > 0 and result[index] < item.enough:
+            if rows_left > 0 and result[index] < item.enough:
                 result[index] += 1
-                left -= 1
+                rows_left -= 1
                 growing = True
     stretchers = [i for i, item in enumerate(items) if item.stretch]
     total = sum(items[i].stretch for i in stretchers)
     for order, index in enumerate(stretchers):
-        share = left * items[index].stretch // total if order < len(stretchers) - 1 else left
+        share = (
+            rows_left * items[index].stretch // total if order < len(stretchers) - 1 else rows_left
+        )
         result[index] += share
-        left -= share
+        rows_left -= share
         total -= items[index].stretch
-    if left > 0 and result:
-        result[-1] += left
+    if rows_left > 0 and result:
+        result[-1] += rows_left
     return result
 
 
 def _stack(request: Request, box: Box, bands: Sequence[Sequence[str]]) -> dict[str, Box]:
     """Bands of panels from top to bottom, the panels of a band side by side."""
-    asked = wants(request)
+    request_rows = wants(request)
     shown = [[p for p in band if p not in request.hidden] for band in bands]
     shown = [band for band in shown if band]
-    rows = [_together([asked[p] for p in band]) for band in shown]
+    rows = [_together([request_rows[p] for p in band]) for band in shown]
     result: dict[str, Box] = {}
     y, name = box.y, layout_of(request)
     gap = GAP if name == "compact" else 0
@@ -118,9 +120,9 @@ def _widths(band: Sequence[str], layout: str, cells: int) -> list[int]:
     if len(band) == 2 and layout in SHARES:
         first = cells * SHARES[layout][0] // 100
         return [first, cells - first]
-    each = [cells // len(band)] * len(band)
-    each[-1] += cells - sum(each)
-    return each
+    cell_width = [cells // len(band)] * len(band)
+    cell_width[-1] += cells - sum(cell_width)
+    return cell_width
 
 
 def _together(items: Sequence[Want]) -> Want:
@@ -134,8 +136,10 @@ def _bands(request: Request, places: dict[str, tuple[int, int]]) -> list[list[st
     the first.
     """
     shown: dict[tuple[int, int], str] = {}
-    for id, place in places.items():
-        if place not in shown or id == request.switched:
-            shown[place] = id
+    for id, position in places.items():
+        if position not in shown or id == request.switched:
+            shown[position] = id
     bands = sorted({band for band, _ in shown})
-    return [[shown[place] for place in sorted(shown) if place[0] == band] for band in bands]
+    return [
+        [shown[position] for position in sorted(shown) if position[0] == band] for band in bands
+    ]

@@ -87,14 +87,14 @@ class PlanTable(Canvas, can_focus=True, drawn=("planned", "cursor", "marked")):
     @property
     def chosen(self) -> Choice | None:
         """The configuration at the cursor."""
-        found = self.planned.choices if self.planned else ()
-        return found[min(self.cursor, len(found) - 1)] if found else None
+        choices = self.planned.choices if self.planned else ()
+        return choices[min(self.cursor, len(choices) - 1)] if choices else None
 
     @property
     def compared(self) -> list[Choice]:
         """The marked ones in the order of the marks."""
-        found = self.planned.choices if self.planned is not None else ()
-        return [found[index] for index in self.marked if index < len(found)]
+        choices = self.planned.choices if self.planned is not None else ()
+        return [choices[index] for index in self.marked if index < len(choices)]
 
     def move(self, step: int) -> None:
         """Move the cursor."""
@@ -106,8 +106,10 @@ class PlanTable(Canvas, can_focus=True, drawn=("planned", "cursor", "marked")):
         if self.chosen is None:
             return
         at = min(self.cursor, len(self.planned.choices) - 1) if self.planned else 0
-        kept = tuple(index for index in self.marked if index != at)
-        self.marked = kept if len(kept) < len(self.marked) else (*kept, at)[-MOST_MARKED:]
+        remaining = tuple(index for index in self.marked if index != at)
+        self.marked = (
+            remaining if len(remaining) < len(self.marked) else (*remaining, at)[-MOST_MARKED:]
+        )
 
     def rows(self, width: int, height: int) -> list[Row]:
         inner, planned = width - 2, self.planned

@@ -34,8 +34,8 @@ def heat(ratio: float) -> tuple[str, str]:
 def columns_of(count: int, width: int, height: int) -> int:
     """Ranks in a row of the map: square where that fits, wider where there are few rows."""
     side = math.ceil(math.sqrt(count))
-    least = math.ceil(count / max(2 * height, 1))
-    return max(min(max(side, least), max(width, 1)), 1)
+    needed_columns = math.ceil(count / max(2 * height, 1))
+    return max(min(max(side, needed_columns), max(width, 1)), 1)
 
 
 def place_of(index: int, columns: int) -> tuple[int, int]:
@@ -95,8 +95,8 @@ def worst(found: Sequence[Standing], width: int, cursor: int | None, mono: bool)
     """The ranks with the most own work, the chosen one, and what the colours mean."""
     head = right("rank", 8) + right("own ms", 10) + right("of median", 11) + "  slow in"
     rows: list[Row] = [[(head, "muted")]]
-    slowest = sorted(found, key=lambda one: -one.ratio)[:WORST]
-    rows += [_line(one, chosen=False) for one in slowest]
+    slowest = sorted(found, key=lambda standing: -standing.ratio)[:WORST]
+    rows += [_line(standing, chosen=False) for standing in slowest]
     if cursor is not None and cursor < len(found):
         rows += [
             [],

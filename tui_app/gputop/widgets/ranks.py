@@ -69,8 +69,8 @@ def draw(
     hosts = hosts if height >= min(len(lines), 3) + 1 + len(hosts) else []
     room = height - len(hosts)
     if len(lines) >= GRID_FROM and snapshot.summary.ranks:
-        found = [line.standing for line in lines if line.standing is not None]
-        rows = rank_map.draw(found, width, room, cursor, mono)
+        standings = [line.standing for line in lines if line.standing is not None]
+        rows = rank_map.draw(standings, width, room, cursor, mono)
     else:
         columns = fitting(_columns(snapshot, mono), width)
         rows = [[(clip_head(columns), "muted")]]
@@ -223,11 +223,11 @@ def _cpu(line: Line, snapshot: Snapshot, cells: int) -> Row:
     if line.standing is None:
         return []
     series = snapshot.history.of(f"rank {line.standing.rank.rank}")
-    known = [value for value in series if value == value]
-    if not known:
+    finite = [value for value in series if value == value]
+    if not finite:
         return [(right(numbers.NONE, cells), "muted")]
-    top = max(100.0, numbers.nice_ceiling(max(known)))
-    return _trend(series, top, cells, f"{known[-1]:,.0f} %")
+    top = max(100.0, numbers.nice_ceiling(max(finite)))
+    return _trend(series, top, cells, f"{finite[-1]:,.0f} %")
 
 
 def _trend(series: tuple[float, ...], top: float, cells: int, figure: str) -> Row:
@@ -307,21 +307,21 @@ def _split(line: Line, slowest_ms: float, cells: int) -> Row:
     """Own time as a heavy line, waiting for others as a dashed one, on the scale of the slowest
     step.
     """
-    one = line.standing
-    if one is None:
+    standing = line.standing
+    if standing is None:
         return []
-    rest = slowest_ms - one.own_ms - one.wait_ms
-    own, waiting, _ = apportion([one.own_ms, one.wait_ms, rest], cells)
-    style = rank_map.heat(one.ratio)[0] if one.ratio >= 1.05 else "forward"
-    return [("━" * own, style), ("╌" * waiting, "wait")]
+    idle_ms = slowest_ms - standing.own_ms - standing.wait_ms
+    own_cells, waiting, _ = apportion([standing.own_ms, standing.wait_ms, idle_ms], cells)
+    style = rank_map.heat(standing.ratio)[0] if standing.ratio >= 1.05 else "forward"
+    return [("━" * own_cells, style), ("╌" * waiting, "wait")]
 
 
 def _ms(line: Line, cells: int, digits: int, what: str) -> Row:
-    one = line.standing
-    if one is None:
+    standing = line.standing
+    if standing is None:
         return []
-    rank = one.rank
-    values = {"own": one.own_ms, "wait": rank.wait_mean_ms, "step": rank.step_time_mean_ms}
+    rank = standing.rank
+    values = {"own": standing.own_ms, "wait": rank.wait_mean_ms, "step": rank.step_time_mean_ms}
     text = right(numbers.ms_column(values[what], digits), cells)
     return [(text, "muted" if what == "wait" else "text")]
 
@@ -365,8 +365,8 @@ def host_row(host: HostSummary, snapshot: Snapshot, width: int) -> Row:
     if numbers.known(host.run_wait_share) and host.run_wait_share >= 0.005:
         share_text = numbers.percent(host.run_wait_share)
         fields.insert(0, [("waiting for a core ", "muted"), (share_text, "text")])
-    found = snapshot.panels.get("history", Resources())
-    net = found.newest("net")
+    resources = snapshot.panels.get("history", Resources())
+    net = resources.newest("net")
     if numbers.known(net) and len(snapshot.summary.hosts) == 1:
         fields.append([("net ", "muted"), (numbers.rate(net), "text"), (" MB/s", "muted")])
     for field in fields:
@@ -499,8 +499,8 @@ class Ranks(ScrollingPanel):
         """
         if below >= len(ranks):
             return above
-        found = standings(ranks)
-        return max(above, below, key=lambda index: found[index].ratio)
+        ranked = standings(ranks)
+        return max(above, below, key=lambda index: ranked[index].ratio)
 
     def copy_text(self, snapshot: Snapshot) -> str:
         if not self.item_count(snapshot):

@@ -23,5 +23,5 @@ def colour(app: App[object], role: str) -> RichColor:
     Raises:
         KeyError: there is no such role.
     """
-    kind = "phase" if role in palette.PHASE else "role"
-    return Color.parse(app.theme_variables[f"{kind}-{role}"]).rich_color
+    section = "phase" if role in palette.PHASE else "role"
+    return Color.parse(app.theme_variables[f"{section}-{role}"]).rich_color

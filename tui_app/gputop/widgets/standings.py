@@ -43,12 +43,12 @@ def standings(ranks: Sequence[RankSummary]) -> list[Standing]:
     if not ranks:
         return []
     waits = [rank.wait_mean_ms if numbers.known(rank.wait_mean_ms) else 0.0 for rank in ranks]
-    own = [rank.step_time_mean_ms - wait for rank, wait in zip(ranks, waits, strict=True)]
-    middle = median(own) or 1.0
+    own_ms = [rank.step_time_mean_ms - wait for rank, wait in zip(ranks, waits, strict=True)]
+    middle = median(own_ms) or 1.0
     parts = [_own_phases(rank, wait) for rank, wait in zip(ranks, waits, strict=True)]
     typical = {name: median([part[name] for part in parts]) for name in parts[0]}
     result = []
-    for rank, its_own, wait, part in zip(ranks, own, waits, parts, strict=True):
+    for rank, its_own, wait, part in zip(ranks, own_ms, waits, parts, strict=True):
         phase = max(typical, key=lambda name: part[name] - typical[name])
         more, ratio = part[phase] - typical[phase], its_own / middle
         if ratio < STANDS_OUT or len(ranks) < 2:

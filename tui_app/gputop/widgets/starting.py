@@ -24,17 +24,17 @@ def checklist(start: Starting, now_ns: int, width: int, height: int) -> list[Row
         since = duration((until_ns - start.began_ns) / 1e9)
         return say(f"The command runs for {since}: nothing of torch's is seen yet.", width)
     parts = split(start.events, start.began_ns, until_ns)
-    whole = until_ns - start.began_ns
-    telling = [one for one in parts if one.name != OTHER or one.ns >= TELLING * whole]
+    whole_ns = until_ns - start.began_ns
+    telling = [part for part in parts if part.name != OTHER or part.ns >= TELLING * whole_ns]
     rows: list[Row] = []
     last = ""
-    for one in telling:
-        if one.name == OTHER and not one.before:
-            rest = one._replace(name=f"code after {last}" if last else "code")
-            rows.append(_line(rest, whole, start, width))
+    for part in telling:
+        if part.name == OTHER and not part.before:
+            rest_part = part._replace(name=f"code after {last}" if last else "code")
+            rows.append(_line(rest_part, whole_ns, start, width))
             continue
-        rows.append(_line(one, whole, start, width))
-        last = one.name
+        rows.append(_line(part, whole_ns, start, width))
+        last = part.name
     if telling and not telling[-1].under_way:
         rows.append([(f"{_UNDER_WAY} ", "info"), ("on the way to the first step", "muted")])
     return rows[-height:]

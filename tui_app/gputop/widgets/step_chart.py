@@ -83,12 +83,12 @@ def in_cells(line: Timeline, columns: Columns, cells: int) -> tuple[Columns, flo
 
 def _joined(bins: Sequence[tuple[tuple[float, ...] | None, float]]) -> tuple[float, ...]:
     """Mean of some bins, each counted by its steps; NaN where none has any."""
-    known = [(column, n) for column, n in bins if column is not None and column[0] == column[0]]
-    total = sum(n for _, n in known)
-    if not known or total <= 0:
+    filled = [(column, n) for column, n in bins if column is not None and column[0] == column[0]]
+    total = sum(n for _, n in filled)
+    if not filled or total <= 0:
         return (math.nan,) * len(PARTS)
-    parts = zip(*(column for column, _ in known), strict=True)
-    weights = [n / total for _, n in known]
+    parts = zip(*(column for column, _ in filled), strict=True)
+    weights = [n / total for _, n in filled]
     return tuple(sum(v * w for v, w in zip(part, weights, strict=True)) for part in parts)
 
 
@@ -145,8 +145,8 @@ def _typical_high(line: Timeline) -> float:
     """The 95th percentile of the step times in ms, and at most three medians: a slow step is one
     step however wide it is, and what is cut off has a mark.
     """
-    known = [pair for pair in zip(line.step_ms, line.steps, strict=True) if pair[0] == pair[0]]
-    ordered = sorted(known)
+    timed = [pair for pair in zip(line.step_ms, line.steps, strict=True) if pair[0] == pair[0]]
+    ordered = sorted(timed)
     if not ordered:
         return 1.0
     return min(_percentile(ordered, 0.95), CUT_AT * _percentile(ordered, 0.5))
@@ -154,10 +154,10 @@ def _typical_high(line: Timeline) -> float:
 
 def _percentile(ordered: Sequence[tuple[float, float]], share: float) -> float:
     """The value below which ``share`` of the weight lies, of sorted pairs of value and weight."""
-    left = share * sum(weight for _, weight in ordered)
+    remaining = share * sum(weight for _, weight in ordered)
     for value, weight in ordered:
-        left -= weight
-        if left <= 0:
+        remaining -= weight
+        if remaining <= 0:
             return value
     return ordered[-1][0]
 
@@ -178,10 +178,10 @@ def _tagged(snapshot: Snapshot, rows: list[Row], top: float) -> list[Row]:
     places = _places([_middle(means, name) / top * height for name in named], height)
     digits = numbers.digits_for(max(means.values(), default=1.0)) - 1
     tags = [_ground(means, top, (height - y - 0.5) / height) for y in range(height)]
-    for name, place in zip(named, places, strict=True):
+    for name, position in zip(named, places, strict=True):
         figure = numbers.ms_column(means[name], max(digits, 0))
         text = f" {name} ".ljust(TAG - len(figure) - 1) + figure + " "
-        tags[height - 1 - place] = (text, f"on-phase/{PARTS[name].style}")
+        tags[height - 1 - position] = (text, f"on-phase/{PARTS[name].style}")
     return [[*row, tag] for row, tag in zip(rows, tags, strict=True)]
 
 

@@ -44,10 +44,10 @@ def draw(snapshot: Snapshot, width: int) -> list[Row]:
     """Four rows: the tiles side by side over the full width."""
     makers = [_step, _speed, _useful, _loss, *([_memory] if snapshot.summary.gpus else [])]
     rows: list[Row] = [[] for _ in range(HEIGHT)]
-    left = width
+    cells_left = width
     for index, make in enumerate(makers):
-        cells = left // (len(makers) - index)
-        left -= cells
+        cells = cells_left // (len(makers) - index)
+        cells_left -= cells
         tile = make(snapshot, cells - 4)
         content = [clip(tile.figure, cells - 4), fill(tile.trend, cells - 4)]
         box = framed(tile.title, content, cells, HEIGHT, rule=tile.alarm or "rule")
@@ -121,9 +121,9 @@ def _loss(snapshot: Snapshot, width: int) -> Tile:
 def _since(snapshot: Snapshot) -> str:
     """`` since 120``, as the finding about it tells."""
     for finding in snapshot.findings:
-        found = re.search(r"\b(?:NaN|inf)\b.* at step ([\d,]+)", finding.title)
-        if found:
-            return f" since {found[1].rstrip(',')}"
+        match = re.search(r"\b(?:NaN|inf)\b.* at step ([\d,]+)", finding.title)
+        if match:
+            return f" since {match[1].rstrip(',')}"
     return ""
 
 
@@ -150,12 +150,12 @@ def _memory(snapshot: Snapshot, width: int) -> Tile:
     peaks = [p for p in ranks if numbers.known(p)]
     used = [gpu.peak_used_gib for gpu in snapshot.summary.gpus if numbers.known(gpu.peak_used_gib)]
     peak = max(peaks or used, default=float("nan"))
-    held = max([*used, peak]) if used else peak
+    used_gib = max([*used, peak]) if used else peak
     figure: Row = [(numbers.gib(peak), "bold text"), (f" of {numbers.gib(total)} GiB", "muted")]
     series = [snapshot.history.of(f"memory {g.host} {g.index}") for g in snapshot.summary.gpus]
     fullest = [max(column) for column in zip(*series, strict=False)] if series else []
-    alarm = "critical" if total > 0 and held / total >= FULL else ""
-    style = alarm or ("high" if held > 0.9 * total else "allocated")
+    alarm = "critical" if total > 0 and used_gib / total >= FULL else ""
+    style = alarm or ("high" if used_gib > 0.9 * total else "allocated")
     return Tile("Peak memory", figure, _area(fullest, width, style, top=total), alarm)
 
 
@@ -166,10 +166,10 @@ def _recent(snapshot: Snapshot, values: Sequence[float]) -> list[float]:
 
 
 def _area(values: Sequence[float], width: int, style: str, top: float | None = None) -> Row:
-    known = sorted(value for value in values if value == value)
-    if not known or width < 1:
+    finite = sorted(value for value in values if value == value)
+    if not finite or width < 1:
         return []
-    typical = known[int(0.95 * (len(known) - 1))]
+    typical = finite[int(0.95 * (len(finite) - 1))]
     return [(braille.area(values, width, top or 1.25 * typical or 1.0), style)]
 
 

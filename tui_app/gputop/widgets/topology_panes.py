@@ -77,9 +77,9 @@ class TopologyMatrix(Canvas, can_focus=True, drawn=("first",)):
         if self._shown is None:
             return []
         inner, room = width - 2, max(height - 1, 1)
-        told = topology.matrix(self._shown.topology, inner)
-        self._most = max(len(told) - room, 0)
+        matrix = topology.matrix(self._shown.topology, inner)
+        self._most = max(len(matrix) - room, 0)
         first = min(self.first, self._most)
         note: Row = [("tab, ↓ more", "muted")] if first < self._most else []
         head = title_row("", self._shown.name, note, inner, self.has_focus)
-        return [[(" ", ""), *row] for row in (head, *told[first : first + room])]
+        return [[(" ", ""), *row] for row in (head, *matrix[first : first + room])]

@@ -116,12 +116,12 @@ def stream_kept(d: Dims, kept: Habits) -> Number:
     """What lies between attention and MLP: the norms' inputs and outputs, and dropout masks of one
     byte.
     """
-    kind, hidden = traits(d.model.family), d.model.hidden
+    family, hidden = traits(d.model.family), d.model.hidden
     norm = norm_kept(d, kept, hidden)
     dropout = d.setup.dropout > 0 or (d.model.family in DROPOUT and written_out(d))
-    each = kept.linear_input if kept.linear_input else d.compute
-    inputs = keeps_inputs(d) * each * hidden * (1 if not kept.casts_inputs else 2.5)
-    count = kind.norms_per_layer
+    input_bytes = kept.linear_input if kept.linear_input else d.compute
+    inputs = keeps_inputs(d) * input_bytes * hidden * (1 if not kept.casts_inputs else 2.5)
+    count = family.norms_per_layer
     return count * norm + 2 * inputs + 2 * hidden * dropout
 
 
@@ -174,10 +174,10 @@ def scores(d: Dims, kept: Habits) -> float:
     softmax (Megatron-LM's 5 as²b).
     """
     older = d.model.family in SCORES_DROPOUT and written_out(d)
-    whole = d.recipe == "megatron" or (
+    all_scores = d.recipe == "megatron" or (
         older and not kept.casts_inputs
     )  # autocast runs a softmax in fp32
-    softmax = d.compute if whole else 4.0 + d.compute * (d.compute < 4)
+    softmax = d.compute if all_scores else 4.0 + d.compute * (d.compute < 4)
     dropped = d.setup.dropout > 0 or older
     return softmax + (d.compute + 1) * dropped + d.compute * capped(d)
 
@@ -226,8 +226,10 @@ def adapters_kept(d: Dims, kept: Habits, moe: bool) -> tuple[Number, Number]:
     lora = d.setup.lora
     if lora is None:
         return 0, 0
-    each = BYTES[lora.dtype] if not (d.setup.autocast or kept.residual > d.compute) else d.compute
-    own = each != d.compute or d.setup.autocast or lora.dropout > 0
+    bytes_per_value = (
+        BYTES[lora.dtype] if not (d.setup.autocast or kept.residual > d.compute) else d.compute
+    )
+    keeps_copy = bytes_per_value != d.compute or d.setup.autocast or lora.dropout > 0
     sides: list[Number] = [0, 0]
     shared: set[tuple[str, int]] = set()
     layer_linears = linears(d.model, moe)
@@ -235,9 +237,12 @@ def adapters_kept(d: Dims, kept: Habits, moe: bool) -> tuple[Number, Number]:
     for linear in layer_linears:
         if not targeted(linear, lora, peers):
             continue
-        fresh = own or (linear.part, linear.inputs) not in shared
+        fresh = keeps_copy or (linear.part, linear.inputs) not in shared
         shared.add((linear.part, linear.inputs))
-        size = linear.inputs * (each * fresh + (lora.dropout > 0)) + each * lora.rank
+        size = (
+            linear.inputs * (bytes_per_value * fresh + (lora.dropout > 0))
+            + bytes_per_value * lora.rank
+        )
         sides[linear.part != "attention"] += size * _passes(d, linear)
     return sides[0], sides[1]
 

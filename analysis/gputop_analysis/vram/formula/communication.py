@@ -32,13 +32,13 @@ def buckets(d: Dims, found: Iterable[Part], kept: Habits, phase: str) -> Number:
     if d.recipe == "deepspeed" and sharding in ("ddp", "zero1", "zero2", "zero3"):
         if FILLED.get(sharding, phase) != phase:
             return 0.0
-        whole = sum((part.count for part in trained), 0.0)
-        held = (
-            DEEPSPEED_BUCKET + 0.0 * whole
+        total = sum((part.count for part in trained), 0.0)
+        bucket_values = (
+            DEEPSPEED_BUCKET + 0.0 * total
             if sharding == "zero2"
-            else least(whole, DEEPSPEED_BUCKET)
+            else least(total, DEEPSPEED_BUCKET)
         )
-        return held * min(kept.gradients, 4.0)
+        return bucket_values * min(kept.gradients, 4.0)
     if kept.passing_gradients and sharding in ("ddp", "zero1"):  # DDP around ZeRO-1 as well
         return sum((part.count * kept.passing_gradients for part in trained), 0.0) * true(
             d.shards > 1
@@ -60,8 +60,8 @@ def gathered(d: Dims, found: Iterable[Part], kept: Habits) -> Number:
         return sum(sizes.values()) * (1 - 1 / d.shards)
     layers = at_work(d) * sum(sizes.get(name, 0) for name in LAYER)
     goes = d.recipe == "deepspeed" and not d.model.tied_embeddings
-    whole = layers + sizes.get("embeddings", 0) * (not goes) + sizes.get("head", 0)
-    return least(whole, sum(sizes.values()) * (1 - 1 / d.shards))
+    gathered_values = layers + sizes.get("embeddings", 0) * (not goes) + sizes.get("head", 0)
+    return least(gathered_values, sum(sizes.values()) * (1 - 1 / d.shards))
 
 
 def in_other_pools(d: Dims, found: Iterable[Part], kept: Habits, gradients: Number) -> Number:

@@ -124,10 +124,10 @@ def dims(setup: Setup, **arrays: Number) -> Dims:
     """The dims of a setup, with any of ``COUNTS`` and ``DEGREES`` (and ``stage_layers``) replaced
     by what is given.
     """
-    found = {name: arrays.pop(name, getattr(setup, name)) for name in COUNTS}
-    found |= {name: arrays.pop(name, getattr(setup.parallel, name)) for name in DEGREES}
-    found["stage_layers"] = arrays.pop("stage_layers", 0)
+    sizes = {name: arrays.pop(name, getattr(setup, name)) for name in COUNTS}
+    sizes |= {name: arrays.pop(name, getattr(setup.parallel, name)) for name in DEGREES}
+    sizes["stage_layers"] = arrays.pop("stage_layers", 0)
     if arrays:
         raise TypeError(f"not a count of a setup: {', '.join(sorted(arrays))}")
-    found["stage"] = found.pop("pipeline_stage")
-    return Dims(setup=setup, **found)
+    sizes["stage"] = sizes.pop("pipeline_stage")
+    return Dims(setup=setup, **sizes)

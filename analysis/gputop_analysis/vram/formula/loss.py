@@ -62,9 +62,9 @@ def loss(d: Dims, kept: Habits) -> Loss:
         return Loss(rows, 0 * entries, rows)
     forward, backward = _of_entry(d, kept)
     if d.setup.loss == "chunked":
-        whole, piece = d.compute, 4.0 if d.setup.compile else backward
-        saved = 0.0 if d.setup.compile else whole
-        forward, backward = whole + forward / CHUNKS, whole + saved + piece / CHUNKS
+        logits_bytes, piece = d.compute, 4.0 if d.setup.compile else backward
+        saved = 0.0 if d.setup.compile else logits_bytes
+        forward, backward = logits_bytes + forward / CHUNKS, logits_bytes + saved + piece / CHUNKS
         return Loss(entries * forward, entries * backward, entries * backward)
     return Loss(entries * forward, entries * backward, entries * _cached(d, backward))
 

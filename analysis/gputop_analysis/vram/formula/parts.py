@@ -36,13 +36,13 @@ def parts(d: Dims) -> tuple[Part, ...]:
     share, dense = d.layers / max(shape.layers, 1), d.dense_layers
     trains = _trained(d)
     small = counts["norms"] + counts["router"] + _surplus(shape, counts)
-    each = {moe: layer_params(shape, moe)["mlp"] for moe in (False, True)}
-    mlps = dense * each[False] + (d.layers - dense) * each[True]
+    mlp_parameters = {moe: layer_params(shape, moe)["mlp"] for moe in (False, True)}
+    mlps = dense * mlp_parameters[False] + (d.layers - dense) * mlp_parameters[True]
     if shape.family == "t5":
         mlps = share * counts["mlp"]  # as many again in the decoder
     table = counts["embeddings"] / d.tp
     tied = table * d.last * (1 - d.first) if shape.tied_embeddings else 0
-    found = [
+    parts_ = [
         Part(
             "layers", (share * counts["attention"] + mlps) / d.tp, trains("language"), linear=True
         ),
@@ -51,20 +51,24 @@ def parts(d: Dims) -> tuple[Part, ...]:
         Part("head", counts["head"] / d.tp * d.last + tied, trains("language")),
     ]
     if counts["experts"]:
-        whole = (d.layers - dense) / moe_layers(shape) * counts["experts"] / (d.ep * d.expert_tp)
-        found.append(Part("experts", whole, trains("language"), linear=True, expert=True))
+        experts_per_rank = (
+            (d.layers - dense) / moe_layers(shape) * counts["experts"] / (d.ep * d.expert_tp)
+        )
+        parts_.append(
+            Part("experts", experts_per_rank, trains("language"), linear=True, expert=True)
+        )
     if counts["vision"]:
-        found.append(Part("vision", counts["vision"] * d.first, trains("vision")))
+        parts_.append(Part("vision", counts["vision"] * d.first, trains("vision")))
     if counts["projector"]:
-        found.append(Part("projector", counts["projector"] * d.first, trains("projector")))
+        parts_.append(Part("projector", counts["projector"] * d.first, trains("projector")))
     if d.setup.lora and d.setup.modules_to_save:
-        saved = {part.name: part.count for part in found}
+        saved = {part.name: part.count for part in parts_}
         names = set(d.setup.modules_to_save) - ({"head"} if shape.tied_embeddings else set())
         copies = sum((saved.get(name, 0) for name in sorted(names)), 0.0 * share)
-        found.append(Part("saved", copies, True))
+        parts_.append(Part("saved", copies, True))
     if d.setup.lora:
-        found.append(Part("adapters", share * adapters(shape, d.setup.lora) / d.tp, True))
-    return tuple(found)
+        parts_.append(Part("adapters", share * adapters(shape, d.setup.lora) / d.tp, True))
+    return tuple(parts_)
 
 
 def _trained(d: Dims):

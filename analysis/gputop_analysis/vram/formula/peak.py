@@ -51,30 +51,30 @@ def peak(setup: Setup, capacity: int | None = None) -> Peak:
     stages = {setup.parallel.pipeline_stage}
     if setup.parallel.pp > 1 and not setup.parallel.pipeline_stage:
         stages.add(setup.parallel.pp - 1)
-    found = max(
+    highest = max(
         (_capped(setup.but(pipeline_stage=stage)) for stage in sorted(stages)),
         key=lambda one: one.allocated,
     )
-    return found if capacity is None else _crowded(found, capacity)
+    return highest if capacity is None else _crowded(highest, capacity)
 
 
 def _capped(setup: Setup) -> Peak:
     """A stage of ZeRO as the one before where so few ranks share so small a model that its buffers
     outweigh what it shards.
     """
-    found = _peak(setup)
+    peak = _peak(setup)
     before = LOWER.get(setup.parallel.sharding)
     if before is None or setup.parallel.offload == "all":
-        return found
+        return peak
     lower = _capped(setup.but(sharding=before))
-    if found.allocated > lower.allocated:
+    if peak.allocated > lower.allocated:
         note = (
             f"the buffers of {setup.parallel.sharding} outweigh what it shards here: what "
             f"{before} needs is given"
         )
         return replace(lower, notes=(*lower.notes, note))
-    least, reserved = min(found.least, lower.least), min(found.reserved, lower.reserved)
-    return replace(found, least=least, reserved=reserved, fragmentation=reserved - found.allocated)
+    least_, reserved = min(peak.least, lower.least), min(peak.reserved, lower.reserved)
+    return replace(peak, least=least_, reserved=reserved, fragmentation=reserved - peak.allocated)
 
 
 def _crowded(found: Peak, capacity: int) -> Peak:
@@ -83,28 +83,28 @@ def _crowded(found: Peak, capacity: int) -> Peak:
     """
     if capacity < found.least:
         return replace(found, oom=found.operation)
-    kept = min(found.reserved, capacity)
-    return replace(found, reserved=kept, fragmentation=kept - found.allocated)
+    capped = min(found.reserved, capacity)
+    return replace(found, reserved=capped, fragmentation=capped - found.allocated)
 
 
 def _peak(setup: Setup) -> Peak:
     d = dims(setup)
-    found = step(d)
-    sums = {name: _whole(by) for name, by in found.phases.items()}
+    phases = step(d)
+    sums = {name: _whole(by) for name, by in phases.phases.items()}
     totals = {name: sum(by.values()) for name, by in sums.items()}
     worst = max(totals, key=lambda name: totals[name])
-    plenty, least = (int(size) for size in reserved(d, found.blocks, totals[worst]))
+    plenty, least_reserved = (int(size) for size in reserved(d, phases.blocks, totals[worst]))
     return Peak(
         tier="formula",
         allocated=totals[worst],
         reserved=plenty,
-        least=least,
+        least=least_reserved,
         breakdown={name: size for name, size in sums[worst].items() if size},
         operation=OPERATIONS[worst],
         phases=_highest(totals),
         timeline=tuple(zip(MOMENTS, totals.values(), strict=True)),
         layers=tuple(
-            (f"layers.{index}", round(float(found.layer)))
+            (f"layers.{index}", round(float(phases.layer)))
             for index in range(round(float(d.layers)))
         ),
         sources=SOURCES,
@@ -152,7 +152,7 @@ def peak_sizes(setup: Setup, **arrays: Number) -> tuple[Number, Number, Number]:
     ``peak_bytes``.
     """
     d = dims(setup, **arrays)
-    found = step(d)
-    allocated = most(*(sum(by.values()) for by in found.phases.values()))
-    plenty, needed = reserved(d, found.blocks, allocated)
+    phases = step(d)
+    allocated = most(*(sum(by.values()) for by in phases.phases.values()))
+    plenty, needed = reserved(d, phases.blocks, allocated)
     return allocated, plenty, needed

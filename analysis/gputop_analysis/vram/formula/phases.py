@@ -37,28 +37,34 @@ def step(d: Dims) -> Step:
     Within a backward pass activations fall and gradients rise by the same steps, layer by layer, so
     its worst moment is its first or its last layer.
     """
-    kept, found = habits(d.setup), parts(d)
-    held = states(d, found, kept)
-    always = {"weights": held.weights, "optimizer": held.optimizer, "master_weights": held.master}
-    gathered = communication.gathered(d, found, kept)
+    kept_habits, parts_ = habits(d.setup), parts(d)
+    held_states = states(d, parts_, kept_habits)
+    always = {
+        "weights": held_states.weights,
+        "optimizer": held_states.optimizer,
+        "master_weights": held_states.master,
+    }
+    gathered = communication.gathered(d, parts_, kept_habits)
     buffers = {
-        name: communication.buckets(d, found, kept, name)
+        name: communication.buckets(d, parts_, kept_habits, name)
         for name in ("forward", "backward", "optimizer")
     }
-    reduced = communication.layer_gradients(d, found, kept)
-    early, late, final = gradients(d, found, held, kept)
-    passing = kept.passing_gradients * sum((part.count for part in found if part.trained), 0.0)
-    whole, one, work, tail = activations_of(d, kept)
-    norm, ends = d.tokens * final_norm(d, kept) * d.last, loss(d, kept)
+    reduced = communication.layer_gradients(d, parts_, kept_habits)
+    early, late, final = gradients(d, parts_, held_states, kept_habits)
+    passing = kept_habits.passing_gradients * sum(
+        (part.count for part in parts_ if part.trained), 0.0
+    )
+    all_layers, one_layer, work, tail = activations_of(d, kept_habits)
+    norm, ends = d.tokens * final_norm(d, kept_habits) * d.last, loss(d, kept_habits)
     held_by_libraries = workspaces(d)
-    casts = weight_casts(d, found, kept) + held_by_libraries
+    casts = weight_casts(d, parts_, kept_habits) + held_by_libraries
     entries = d.tokens * d.last
-    update = update_temporaries(d, found, kept)
+    update = update_temporaries(d, parts_, kept_habits)
     found_phases = {
         "forward": always
         | {
             "gradients": early,
-            "activations": whole + norm,
+            "activations": all_layers + norm,
             "logits_loss": entries * ends.forward + head_buffers(d) * d.last,
             "communication": buffers["forward"] + gathered,
             "temporaries": casts,
@@ -66,22 +72,22 @@ def step(d: Dims) -> Step:
         "loss": always
         | {
             "gradients": early,
-            "activations": whole + norm,
+            "activations": all_layers + norm,
             "logits_loss": entries * ends.backward,
             "communication": buffers["forward"] + gathered,
             "temporaries": casts,
         },
         "backward": always
         | {
-            "gradients": most(early, held.gradients * communication.at_work(d)),
-            "activations": whole + work,
+            "gradients": most(early, held_states.gradients * communication.at_work(d)),
+            "activations": all_layers + work,
             "communication": buffers["backward"] + gathered + reduced,
             "temporaries": casts + dequantised(d),
         },
         "backward end": always
         | {
             "gradients": late + passing,
-            "activations": tail + one + work + reshard_hooks(d, kept),
+            "activations": tail + one_layer + work + reshard_hooks(d, kept_habits),
             "communication": buffers["backward"] + gathered + reduced,
             "temporaries": held_by_libraries + dequantised(d),
         },
@@ -95,16 +101,16 @@ def step(d: Dims) -> Step:
     constant = sum(always.values()) + held_by_libraries
     blocks = Blocks(
         states=constant,
-        activations=whole + norm + buffers["backward"] + gathered + reduced,
+        activations=all_layers + norm + buffers["backward"] + gathered + reduced,
         work=work,
         loss=entries * ends.cached,
         early=early,
         rising=late - early,
         update=update,
         passes=_highest(found_phases[name] for name in PASSES),
-        pools=pools(d, found, found_phases, kept, late),
+        pools=pools(d, parts_, found_phases, kept_habits, late),
     )
-    return Step(found_phases, blocks, one)
+    return Step(found_phases, blocks, one_layer)
 
 
 def pools(
@@ -115,8 +121,8 @@ def pools(
     """
     if d.setup.parallel.sharding not in ("fsdp2", "hsdp"):
         return _highest(phases[name] for name in PASSES)
-    own = _highest({**phases[name], "gradients": 0} for name in PASSES)
-    return own + communication.in_other_pools(d, found, kept, late)
+    own_pool = _highest({**phases[name], "gradients": 0} for name in PASSES)
+    return own_pool + communication.in_other_pools(d, found, kept, late)
 
 
 def _highest(found: Iterable[Bytes]) -> Number:
@@ -133,12 +139,12 @@ def gradients(
     may wait whole, to be sharded in the last backward pass.
     """
     if d.setup.optimizer_in_backward:
-        one = held.gradients * communication.at_work(d)
-        return 0 * one, one, one
+        one_gradient = held.gradients * communication.at_work(d)
+        return 0 * one_gradient, one_gradient, one_gradient
     several = true(d.accumulation > 1)
     if kept.waits_whole:
-        whole = communication.whole_gradients(d, found, kept) * several
-        return whole, most(whole, held.gradients), held.gradients
+        whole_values = communication.whole_gradients(d, found, kept) * several
+        return whole_values, most(whole_values, held.gradients), held.gradients
     stays = 1 if kept.flat_gradients else several
     return held.gradients * stays, held.gradients, held.gradients
 
@@ -168,17 +174,17 @@ def activations_of(d: Dims, kept: Habits) -> tuple[Number, Number, Number, Numbe
     """Bytes that all layers keep, that one does, that the backward pass of a layer needs besides,
     and that other micro-batches keep when one of them has come back to its first layer.
     """
-    whole = per_layer(d, lambda moe: _kept(d, activations.layer(d, kept, moe), kept))
+    all_layers = per_layer(d, lambda moe: _kept(d, activations.layer(d, kept, moe), kept))
     work = per_layer(d, lambda moe: _work(d, activations.layer(d, kept, moe)))
-    one, flight = d.tokens * whole, in_flight(d)
+    one_layer, flight = d.tokens * all_layers, in_flight(d)
     images = vision.kept(d)
     if d.setup.offload_activations:
-        one = 2 * one / most(d.layers * flight, 1)
+        one_layer = 2 * one_layer / most(d.layers * flight, 1)
     return (
-        flight * d.layers * one + images,
-        one,
+        flight * d.layers * one_layer + images,
+        one_layer,
         d.tokens * work,
-        (flight - 1) * d.layers * one + images,
+        (flight - 1) * d.layers * one_layer + images,
     )
 
 

@@ -9,5 +9,5 @@ RECENT = (9, 0)
 
 def release(version: str) -> tuple[int, ...]:
     """Major and minor number of a version of Transformers; a recent one where none is known."""
-    found = re.match(r"(\d+)\.(\d+)", version)
-    return (int(found[1]), int(found[2])) if found else RECENT
+    match = re.match(r"(\d+)\.(\d+)", version)
+    return (int(match[1]), int(match[2])) if match else RECENT

@@ -77,10 +77,10 @@ def reserved(d: Dims, blocks: Blocks, allocated: Number) -> tuple[Number, Number
     """
     needed = most(allocated + RELEASED * blocks.update, _crowded(d, blocks))
     if "expandable_segments:True" in d.setup.allocator.replace(" ", ""):
-        held = most(allocated, blocks.pools)
-        return _whole(held + EXPANDABLE * (blocks.activations + blocks.work + blocks.loss)), _whole(
-            held
-        )
+        held_blocks = most(allocated, blocks.pools)
+        return _whole(
+            held_blocks + EXPANDABLE * (blocks.activations + blocks.work + blocks.loss)
+        ), _whole(held_blocks)
     sharded = d.setup.parallel.sharding
     share = RECORDED_STREAM if sharded == "fsdp1" else FRAGMENTS
     after = blocks.rising + blocks.update

@@ -55,8 +55,8 @@ def _flat_copies(d: Dims, trained: list[Part], kept: Habits) -> Number:
     copies = (kept.gradients + 4) * (least(share, SUB_GROUP) if stage == 3 else share)
     if stage > 1:
         return copies
-    whole = sum((part.count for part in trained), 0.0)
-    return kept.gradients * share + most(0.0, copies - kept.gradients * whole)
+    total = sum((part.count for part in trained), 0.0)
+    return kept.gradients * share + most(0.0, copies - kept.gradients * total)
 
 
 def _largest(d: Dims, part: Part) -> Number:

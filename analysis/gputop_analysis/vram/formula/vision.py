@@ -18,7 +18,7 @@ def kept(d: Dims) -> Number:
         return 0 * d.tokens
     patches = setup.images * (setup.image_size // max(shape.vision_patch, 1)) ** 2 * d.micro_batch
     ffn = shape.vision_ffn or 4 * shape.vision_hidden
-    each = 2 * shape.vision_hidden
+    bytes_per_patch = 2 * shape.vision_hidden
     if setup.checkpointing != "full":
-        each = d.compute * (7 * shape.vision_hidden + 2 * ffn)
-    return patches * each * shape.vision_layers * d.first
+        bytes_per_patch = d.compute * (7 * shape.vision_hidden + 2 * ffn)
+    return patches * bytes_per_patch * shape.vision_layers * d.first

@@ -46,15 +46,15 @@ def peak(setup: Setup, capacity: int | None = None) -> Peak | None:
     if replay is None:
         return None
     next_asked = [] if capacity is not None else [group[0] for group in rooms(setup)]
-    found = summary(replay.log, replay.played(capacity, next_asked), "profile")
-    made = ", ".join(f"{name} {version}" for name, version in store.index()["versions"].items())
-    return replace(found, sources=(f"event profile {variant(setup)}, traced with {made}",))
+    peak_ = summary(replay.log, replay.played(capacity, next_asked), "profile")
+    versions = ", ".join(f"{name} {version}" for name, version in store.index()["versions"].items())
+    return replace(peak_, sources=(f"event profile {variant(setup)}, traced with {versions}",))
 
 
 def covers(setup: Setup) -> bool:
     """Whether a profile covers a setup."""
-    known = setup.optimizer in UPDATES and min(depths_of(setup.model)) >= TRACED
-    return known and variant(setup) in store.index()["profiles"]
+    is_traced = setup.optimizer in UPDATES and min(depths_of(setup.model)) >= TRACED
+    return is_traced and variant(setup) in store.index()["profiles"]
 
 
 @lru_cache(REMEMBERED)
@@ -88,12 +88,12 @@ def events(setup: Setup) -> EventLog | None:
     training = Training(
         setup.optimizer, width, setup.accumulation > 1, is_ddp(setup), is_tied(setup.model)
     )
-    found = _course(name, setup.model.family, depths_of(setup.model), training)
-    if found is None:
+    course_ = _course(name, setup.model.family, depths_of(setup.model), training)
+    if course_ is None:
         return None
-    terms, course = found
-    known = dims(setup)
-    return course.sized([term.bytes(known) for term in terms], width)
+    terms, course = course_
+    known_dims = dims(setup)
+    return course.sized([term.bytes(known_dims) for term in terms], width)
 
 
 @lru_cache(REMEMBERED)
@@ -101,9 +101,11 @@ def _course(
     name: str, family: str, depths: tuple[int, ...], training: Training
 ) -> tuple[tuple[Term, ...], Course] | None:
     """The terms of a profile, and its steps with all layers of a model."""
-    found = store.load(name)
+    course_ = store.load(name)
     return (
-        None if found is None else (found.terms, course(_deepened(name, family, depths), training))
+        None
+        if course_ is None
+        else (course_.terms, course(_deepened(name, family, depths), training))
     )
 
 
@@ -112,6 +114,6 @@ def _deepened(name: str, family: str, depths: tuple[int, ...]) -> EventLog:
     """The pass over a micro-batch with all layers of a model; other optimizers ask for the same
     again.
     """
-    found = store.load(name)
-    assert found is not None, name
-    return deepened(found.log, family, depths)
+    course = store.load(name)
+    assert course is not None, name
+    return deepened(course.log, family, depths)

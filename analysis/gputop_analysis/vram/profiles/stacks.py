@@ -46,21 +46,21 @@ def deepened(log: EventLog, family: str, depths: tuple[int, ...]) -> EventLog:
 def _layers(log: EventLog, stacks: tuple[str, ...]) -> list[int]:
     """The layer of each storage within one of these stacks; -1: in none."""
     pattern = re.compile(rf"(?:^|\.)(?:{'|'.join(map(re.escape, stacks))})\.(\d+)(?:\.|$)")
-    found = [pattern.search(path) for path in log.strings]
-    of_path = [int(match[1]) if match else -1 for match in found]
+    matches = [pattern.search(path) for path in log.strings]
+    of_path = [int(match[1]) if match else -1 for match in matches]
     return [of_path[module] for module in log.module]
 
 
 def _named(log: EventLog, stack: str) -> EventLog:
     """With the module of each layer's copy called by its own number."""
-    strings, known = list(log.strings), {path: index for index, path in enumerate(log.strings)}
+    strings, index_of = list(log.strings), {path: index for index, path in enumerate(log.strings)}
     pattern = re.compile(rf"((?:^|\.){re.escape(stack)}\.)\d+")
-    made: dict[tuple[int, int], int] = {}
+    numbers: dict[tuple[int, int], int] = {}
     for module, layer in set(zip(log.module, log.layer, strict=True)):
         path = pattern.sub(rf"\g<1>{layer}", strings[module]) if layer >= 0 else strings[module]
-        if path not in known:
-            known[path] = len(strings)
+        if path not in index_of:
+            index_of[path] = len(strings)
             strings.append(path)
-        made[module, layer] = known[path]
-    module = [made[pair] for pair in zip(log.module, log.layer, strict=True)]
+        numbers[module, layer] = index_of[path]
+    module = [numbers[pair] for pair in zip(log.module, log.layer, strict=True)]
     return replace(log, module=module, strings=tuple(strings))

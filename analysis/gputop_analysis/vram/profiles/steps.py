@@ -42,9 +42,9 @@ class Course(NamedTuple):
         """With the sizes of the profile's terms put in; ``width``: bytes of a value of the trained
         parameters.
         """
-        found = [size(how, sizes[term], width) for term, how, _ in self.made]
-        kinds = Kinds(self.kind, found, [stream for _, _, stream in self.made])
-        column = list(map(found.__getitem__, self.kind))
+        storage_sizes = [size(how, sizes[term], width) for term, how, _ in self.made]
+        kinds = Kinds(self.kind, storage_sizes, [stream for _, _, stream in self.made])
+        column = list(map(storage_sizes.__getitem__, self.kind))
         column[0] = 0
         return replace(self.log, bytes=column, kinds=kinds)
 
@@ -77,37 +77,39 @@ def course(log: EventLog, training: Training) -> Course:
         _starts(log, phases) for phases in (None, _AFTER_PASS, ("optimizer",))
     )
     wanted = [
-        (row, kind)
+        (row, state_kind)
         for row, embedding in zip(
             gradients, _embeddings(log, gradients, training.tied), strict=True
         )
-        for kind in states(update, embedding)
+        for state_kind in states(update, embedding)
     ]
-    made = _Made(log, training.optimizer)
-    made.play(0, first, 0)
-    made.make([(row, SAME) for row in gradients if training.ddp], "communication")
+    storages = _Made(log, training.optimizer)
+    storages.play(0, first, 0)
+    storages.make([(row, SAME) for row in gradients if training.ddp], "communication")
     for step in range(STEPS):
-        made.play(first, after, step)
-        made.there = made.there or _for_good(log, first)
+        storages.play(first, after, step)
+        storages.there = storages.there or _for_good(log, first)
         if training.accumulate and step == STEPS - 1:
-            made.play_again(first, after, step, gradients)
-        made.play(after, at_update, step)
-        made.mark("optimizer", step)
-        made.make(wanted if step == 0 else [], "optimizer")
+            storages.play_again(first, after, step, gradients)
+        storages.play(after, at_update, step)
+        storages.mark("optimizer", step)
+        storages.make(wanted if step == 0 else [], "optimizer")
         for _ in range(update.together):
-            made.make_and_free([(row, SAME) for row in gradients])
+            storages.make_and_free([(row, SAME) for row in gradients])
         for row in gradients if update.each else ():
-            made.make_and_free([(row, kind) for kind in temporaries(update, training.width)])
-        made.play(at_update, len(log.events), step)
-    return made.course()
+            storages.make_and_free(
+                [(row, state_kind) for state_kind in temporaries(update, training.width)]
+            )
+        storages.play(at_update, len(log.events), step)
+    return storages.course()
 
 
 def _starts(log: EventLog, phases: tuple[str, ...] | None) -> int:
     """Where the first of these phases begins; None: the first after the weights."""
-    found = (
+    starts = (
         at for at, phase, _ in log.marks if (phase != "init" if phases is None else phase in phases)
     )
-    return next(found, len(log.events))
+    return next(starts, len(log.events))
 
 
 def _for_good(log: EventLog, first: int) -> list[int]:
@@ -115,12 +117,12 @@ def _for_good(log: EventLog, first: int) -> list[int]:
     there.
     """
     events = set(log.events[first:])  # a layer's storages come and go
-    kept = [
+    rows_kept = [
         row
         for row, layer in enumerate(log.layer)
         if layer < 0 and row in events and -row not in events
     ]
-    return sorted(log.events.index(row, first) for row in kept)
+    return sorted(log.events.index(row, first) for row in rows_kept)
 
 
 def _gradients(log: EventLog) -> list[int]:
@@ -171,7 +173,7 @@ class _Made:
             if start <= at < end and phase != "optimizer"
         )
         self.marks += [
-            (length + at - start - sum(one < at for one in there), phase, step)
+            (length + at - start - sum(position < at for position in there), phase, step)
             for at, phase in inside
         ]
         events = self.source.events[start:end]
@@ -189,14 +191,14 @@ class _Made:
         """The same events once more, on new storages; gradients are freed as soon as
         they are made.
         """
-        held, at_start = [self.number[row] for row in gradients], len(self.events)
+        gradients_held, at_start = [self.number[row] for row in gradients], len(self.events)
         self.play(start, end, step)
         added = {self.number[row] for row in gradients}
-        again = self.events[at_start:]
+        repeated = self.events[at_start:]
         self.events[at_start:] = chain.from_iterable(
-            (one, -one) if one in added else (one,) for one in again
+            (event, -event) if event in added else (event,) for event in repeated
         )
-        for row, number in zip(gradients, held, strict=True):
+        for row, number in zip(gradients, gradients_held, strict=True):
             self.number[row] = number
 
     def mark(self, phase: str, step: int) -> None:
@@ -207,13 +209,15 @@ class _Made:
         count = len(self.columns["bytes"])
         numbers = list(range(count, count + len(wanted)))
         rows = [row for row, _ in wanted]
-        own = {"category": self.strings.index(category), "operator": len(self.strings) - 1}
+        columns = {"category": self.strings.index(category), "operator": len(self.strings) - 1}
         for name, column in self.columns.items():
             source = getattr(self.source, name)
-            column += [own[name]] * len(wanted) if name in own else map(source.__getitem__, rows)
-        for number, (_, kind) in zip(numbers, wanted, strict=True):
-            if kind != SAME:
-                self.how.setdefault(kind, []).append(number)
+            column += (
+                [columns[name]] * len(wanted) if name in columns else map(source.__getitem__, rows)
+            )
+        for number, (_, row_kind) in zip(numbers, wanted, strict=True):
+            if row_kind != SAME:
+                self.how.setdefault(row_kind, []).append(number)
         self.events += numbers
         return numbers
 
@@ -231,17 +235,17 @@ class _Made:
         """``Course.kind`` and ``Course.made``; each kind is one number until all are known."""
         codes, streams = self.columns["bytes"].copy(), self.columns["stream"]
         terms, hows = max(codes) + 1, [SAME, *self.how]
-        for place, how in enumerate(hows[1:], 1):
+        for index, how in enumerate(hows[1:], 1):
             for storage in self.how[how]:
-                codes[storage] += place * terms
+                codes[storage] += index * terms
         if any(streams):
             codes = [
                 code + stream * terms * len(hows)
                 for code, stream in zip(codes, streams, strict=True)
             ]
-        number = {code: kind for kind, code in enumerate(dict.fromkeys(codes))}
-        made = [
+        number = {code: row_kind for row_kind, code in enumerate(dict.fromkeys(codes))}
+        rows_made = [
             (code % terms, hows[code // terms % len(hows)], code // (terms * len(hows)))
             for code in number
         ]
-        return list(map(number.__getitem__, codes)), made
+        return list(map(number.__getitem__, codes)), rows_made

@@ -62,10 +62,10 @@ def encode(terms: list[Term], document: dict[str, Any]) -> dict[str, Any]:
     """A profile out of an event log's document whose storages have indices of ``terms``
     for sizes.
     """
-    made, events = 0, []
+    storages, events = 0, []
     for event in document["events"]:
-        made += event > 0
-        events.append(0 if event > 0 else made + event + 1)
+        storages += event > 0
+        events.append(0 if event > 0 else storages + event + 1)
     return {
         "terms": [[term.numerator, term.denominator, list(term.factors)] for term in terms],
         "strings": document["strings"],
@@ -78,10 +78,10 @@ def encode(terms: list[Term], document: dict[str, Any]) -> dict[str, Any]:
 
 def decode(document: dict[str, Any]) -> Profile:
     """The profile that ``encode`` wrote."""
-    made, events = 0, []
+    storages, events = 0, []
     for step in document["events"]:
-        made += step == 0
-        events.append(step - made - 1 if step else made)
+        storages += step == 0
+        events.append(step - storages - 1 if step else storages)
     columns = [[none, *column] for none, column in zip(DUMMY, document["storages"], strict=True)]
     marks = tuple((at, phase, step) for at, phase, step in document["marks"])
     strings, meta = tuple(document["strings"]), {"layers": document["layers"]}

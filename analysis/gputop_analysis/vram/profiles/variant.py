@@ -114,7 +114,7 @@ def is_tied(shape: ModelShape) -> bool:
 def _structure(shape: ModelShape) -> str:
     """What the modules of one family do differently from model to model."""
     kv_heads = shape.kv_heads or shape.heads
-    said = (
+    parts = (
         "tied" if is_tied(shape) else "",
         "mha" if kv_heads == shape.heads else "",
         "gated" if shape.family == "t5" and shape.gated_mlp else "",
@@ -124,7 +124,7 @@ def _structure(shape: ModelShape) -> str:
         f"every{shape.moe_every}" if shape.experts and shape.moe_every > 1 else "",
         "qrank" if shape.mla_q_rank else "",
     )
-    return "-".join(part for part in said if part)
+    return "-".join(part for part in parts if part)
 
 
 def _training(setup: Setup) -> str:
@@ -139,5 +139,5 @@ def _targets(setup: Setup) -> str:
     """The layers that adapters are on; all of them by name are ``all-linear``."""
     assert setup.lora is not None
     every = {linear.name for linear in linears(setup.model, moe=False)}
-    asked = set(setup.lora.targets)
-    return "all-linear" if not setup.model.experts and every <= asked else "+".join(sorted(asked))
+    wanted = set(setup.lora.targets)
+    return "all-linear" if not setup.model.experts and every <= wanted else "+".join(sorted(wanted))
