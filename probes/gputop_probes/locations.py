@@ -37,10 +37,17 @@ def runs_root() -> Path:
 
 def own_root() -> Path:
     """Where records lie unless told otherwise: ours alone, whoever made it."""
-    state = os.environ.get("XDG_STATE_HOME", "")
-    if not os.path.isabs(state):
-        state = os.path.join(_home(), ".local", "state")
-    return Path(state, "gputop", "runs")
+    return xdg_directory("XDG_STATE_HOME", ".local", "state") / "runs"
+
+
+def xdg_directory(variable: str, *below_home: str) -> Path:
+    """gputop's folder in an XDG base directory: what the variable names, or else below the user's
+    home; a place where nothing can be read or made where there is no home.
+    """
+    base = os.environ.get(variable, "")
+    if not os.path.isabs(base):
+        base = os.path.join(_home(), *below_home)
+    return Path(base, "gputop")
 
 
 def working_directory() -> str:

@@ -32,7 +32,8 @@ TRAINERS = {"": [], "transformers": ["accelerate", "transformers"], "lightning":
 # What a reader must have for these words to mean anything to him: written apart from the table that
 # is tested.
 NEEDS_GPU = re.compile(
-    r"cuda|cudnn|nvidia|TF32|\bGPU|NCCL|channels_last|non_blocking|expandable|pin_memory=True", re.I
+    r"cuda|cudnn|nvidia|TF32|\bGPU(?!top)|NCCL|channels_last|non_blocking|expandable|pin_memory=True",
+    re.I,
 )
 NEEDS_RANKS = re.compile(
     r"DistributedSampler|no_sync|bucket_cap|comm_hook|all ranks|each rank|fewer ranks|FSDP"

@@ -59,7 +59,7 @@ CASES = {
         [([MAIN, LOOP, "ema.py:9 update", f"ema.py:{n} each"], 4) for n in range(9)],
         LOOP,  # update was seen at this line only, as main is: the loop's line is the place
     ),
-    "two lines of the loop": ([([MAIN, LOOP], 10), ([MAIN, "train.py:51 train"], 10)], None),
+    "two lines of the loop": ([([MAIN, LOOP], 10), ([MAIN, "train.py:51 train"], 10)], LOOP),
     "inside a trainer": ([([MAIN], 30, "lightning/loops/fit.py:3 run")], None),
     "below a trainer": (
         [([MAIN, "(lightning)", "model.py:7 training_step"], 30)],
@@ -73,6 +73,12 @@ def test_the_place_is_the_innermost_line_that_surely_holds_most(tmp_path, sample
     site = top_site(RunView(seen(tmp_path, samples).open()), "other", 0)
     assert site is not None and site.site == place
     assert ("spread over" in site.words) == (place is None and len(samples) > 1)
+
+
+def test_two_lines_that_share_the_time_are_both_named(tmp_path):
+    samples, _ = CASES["two lines of the loop"]
+    site = top_site(RunView(seen(tmp_path, samples).open()), "other", 0)
+    assert "50 % and 50 % at train.py:51 train of 20 stack samples" in site.words
 
 
 def test_no_line_is_named_from_two_of_ten_samples(tmp_path):

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gputop_probes.locations import xdg_directory
+
 KEPT = 500
 """Lines at most; the oldest go first."""
 
@@ -26,8 +28,7 @@ def path() -> Path:
     """``$XDG_STATE_HOME/gputop/calibration.jsonl``, below ``~/.local/state`` where that
     is not set.
     """
-    home = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
-    return Path(home) / "gputop" / "calibration.jsonl"
+    return xdg_directory("XDG_STATE_HOME", ".local", "state") / "calibration.jsonl"
 
 
 def recall(model: str | None = None) -> list[Record]:

@@ -6,14 +6,15 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gputop_probes.locations import xdg_directory
+
 if TYPE_CHECKING:
     from gputop_analysis.catalog import Offer
 
 
 def path() -> Path:
     """``$XDG_DATA_HOME/gputop/prices.csv``, below ``~/.local/share`` where that is not set."""
-    home = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    return Path(home) / "gputop" / "prices.csv"
+    return xdg_directory("XDG_DATA_HOME", ".local", "share") / "prices.csv"
 
 
 def load() -> list[Offer]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from gputop.panels import panel_ids
+from gputop_probes.locations import xdg_directory
 
 Value = bool | str | tuple[str, ...]
 
@@ -83,8 +84,7 @@ class SettingsError(ValueError):
 
 def path() -> Path:
     """``$XDG_CONFIG_HOME/gputop/config.toml``, below ``~/.config`` where that is not set."""
-    home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(home) / "gputop" / "config.toml"
+    return xdg_directory("XDG_CONFIG_HOME", ".config") / "config.toml"
 
 
 class Settings(NamedTuple):

@@ -49,7 +49,8 @@ def first_failing_rank(view: RunView, spec: Spec) -> Finding | None:
     ]
     if not raised:
         return None
-    if (cause := cause_of(view)) is not None and cause.kind == "ended early":
+    cause = cause_of(view)
+    if cause is not None and cause.kind == "ended early" and _left_before(view, cause, raised[0]):
         return _ended_first(spec, cause, raised)
     if (gone := _vanished(view, raised)) is not None:
         return _vanished_first(view, spec, gone, raised)
@@ -90,6 +91,12 @@ def first_failing_rank(view: RunView, spec: Spec) -> Finding | None:
             ),
         ),
     )
+
+
+def _left_before(view: RunView, cause: Cause, raised: Event) -> bool:
+    """Whether the rank that ended early said goodbye before the first exception of the others."""
+    goodbyes = [e["t_ns"] for e in view.record.events("goodbye") if e.get("rank") == cause.rank]
+    return any(t_ns < raised["t_ns"] for t_ns in goodbyes)
 
 
 def _ended_first(spec: Spec, cause: Cause, raised: list[Event]) -> Finding:

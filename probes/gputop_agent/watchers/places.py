@@ -8,7 +8,7 @@ import ast
 import linecache
 import sys
 
-from gputop_agent.runtime import frames
+from gputop_agent.runtime import frames, interrupts
 from gputop_agent.runtime.session import session
 
 _MOST_FRAMES = 16
@@ -74,6 +74,7 @@ def blocks(source, line):
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError):
+        interrupts.pass_on()
         return []
     blocks_ = []
     _descend(tree.body, line, blocks_)

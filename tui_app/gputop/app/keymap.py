@@ -5,18 +5,17 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 from gputop.actions import ACTIONS
+from gputop_probes.locations import xdg_directory
 
 NAMES = frozenset(action.id for action in ACTIONS)
 
 
 def path() -> Path:
     """``$XDG_CONFIG_HOME/gputop/keys.json``, below ``~/.config`` where that is not set."""
-    home = os.environ.get("XDG_CONFIG_HOME") or str(Path.home() / ".config")
-    return Path(home) / "gputop" / "keys.json"
+    return xdg_directory("XDG_CONFIG_HOME", ".config") / "keys.json"
 
 
 def load(file: Path) -> tuple[dict[str, str], str]:
