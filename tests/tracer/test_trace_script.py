@@ -314,9 +314,7 @@ def test_no_execute_only_reads(command, tmp_path):
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "said"), [("''", "no model"), ("None", "no model"), ("'no/such'", "no/such")]
-)
+@pytest.mark.parametrize(("name", "said"), [("None", "no model"), ("'no/such'", "no/such")])
 def test_a_model_that_is_not_here_is_told_in_words(command, tmp_path, name, said):
     skip_without("transformers")
     script = tmp_path / "train.py"
