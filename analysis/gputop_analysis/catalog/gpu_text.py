@@ -40,7 +40,7 @@ _COUNT_INSIDE = (
     r"(\d{1,5})\s*[卡张块]",
 )
 _COUNT_FIRST = (
-    rf"(\d{{1,5}}){_TIMES}(?!(?:gib|gb|g|w)\b|\d{1, 3}$)(?=\w)",
+    rf"(\d{{1,5}}){_TIMES}(?!(?:gib|gb|g|w)\b|\d{{1,3}}$)(?=\w)",
     r"(\d{1,3})\s(?=\d+\s*gi?b?\b)",
     r"(\d{1,3})\s(?=[a-z])(?!(?:gib|gb|g|w)\b)",
     r"(\d{4,5})\s(?=(?:nvidia |amd |tesla )?(?:mi|gb|gh|[abhltv])\d)",  # not of ``3090 Ti``
