@@ -83,6 +83,7 @@ class Session:
         self.manual = False  # gputop.step() gives the boundaries
         # -- what the run turned out to be
         self.roots: Any = []  # weakrefs to the hooked outermost modules
+        self.untrained: Any = []  # weakrefs to modules that no optimizer has parameters of
         self.optimizers: Any = {}  # id -> weakref
         self.ddp: Any = []  # weakrefs to DistributedDataParallel roots
         self.pipeline: Any = None  # what ``hooks.pipelining`` saw of the schedule
