@@ -223,14 +223,27 @@ def _with_trainers(view: RunView, samples: list[_Sample], rank: int | None) -> l
     """The samples, with those marked that a trainer's call holds although another package is
     innermost.
     """
+    packages = _loop_owners(view, rank)
     calls = {
         sample.path
         for sample in _samples(view, TRAINING, rank)
-        if sample.inside.startswith(TRAINERS)
+        if sample.inside.startswith(packages)
     }
     return [
         replace(sample, called=bool(sample.inside) and sample.path in calls) for sample in samples
     ]
+
+
+def _loop_owners(view: RunView, rank: int | None) -> tuple[str, ...]:
+    """The trainers, and each package whose own code calls the backward (fastai, Pyro, skorch):
+    what the user's line calls there is a whole step.
+    """
+    packages = {
+        sample.inside.partition("/")[0] + "/"
+        for sample in _samples(view, ("backward",), rank)
+        if "/" in sample.inside and "backward(" not in sample.code
+    }
+    return (*TRAINERS, *sorted(packages - {"torch/"}))
 
 
 def _with_loops(samples: list[_Sample], working: set[Path] | None, nested: int) -> list[_Sample]:

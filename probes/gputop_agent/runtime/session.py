@@ -76,6 +76,8 @@ class Session:
             0,
             "",
         )  # id of the exception that passed a wrapper last, name of what was wrapped
+        # step, name of what was wrapped and time_ns of the first RuntimeError that passed in it
+        self.failure: Any = (-1, "", 0)
         self.last_ns = 0  # when the phase began or was last booked
         self.hook_ns = 0  # spent between the first and the last line of hooks, by their own clock
         self.manual = False  # gputop.step() gives the boundaries
