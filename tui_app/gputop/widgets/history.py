@@ -12,6 +12,7 @@ from gputop.feed.snapshot import Resources, Snapshot, Track
 from gputop.render import braille, numbers
 from gputop.render.rows import Row, clip, left, right, say
 from gputop.widgets.panel import Panel
+from gputop_analysis.overview import GPUS_ADDED
 
 LABEL = 12
 FIGURE = 13
@@ -135,6 +136,8 @@ class HistoryPanel(Panel, drawn=("cursor",)):
         span: Row = (
             [(f"{numbers.clock(resources.t_s[-1])} of the run", "muted")] if resources.t_s else []
         )
+        if snapshot.summary.gpus_added:
+            return [(GPUS_ADDED, "accent")]
         if snapshot.prediction is None:
             return span
         text = predicted(snapshot.prediction, self.size.width)
