@@ -245,7 +245,16 @@ def test_two_lines_that_hold_most_together_are_named(tmp_path, other, severity):
     assert "and 37 % at dqn.py:73 dqn" in host.evidence
 
 
-def test_what_another_package_does_for_a_trainer_is_the_trainers(tmp_path):
+@pytest.mark.parametrize(
+    ("inside", "code", "severity"),
+    [
+        ("lightning/pytorch/core/module.py:1137 backward", "trainer.fit(model)", "info"),
+        ("pyro/infer/trace_elbo.py:157 loss_and_grads", "loss = svi.step(x, y)", "info"),
+        ("xformers/ops.py:88 backward", "loss.backward()", "high"),  # of a layer, not of a loop
+        ("torch/_tensor.py:647 backward", "step(batch)", "high"),
+    ],
+)
+def test_what_a_package_does_that_calls_the_backward_is_its_own(tmp_path, inside, code, severity):
     build = Builder(tmp_path / "r")
     build.hello(0)
     build.steps(200, forward=6.0, other=5.0)
@@ -258,9 +267,22 @@ def test_what_another_package_does_for_a_trainer_is_the_trainers(tmp_path):
     build.event(
         "stacks", rank=0, phase="other", samples=[{**call, "inside": "fsspec/local.py:480 write"}]
     )
-    by_trainer = {**call, "inside": "lightning/pytorch/core/module.py:1137 backward"}
-    build.event("stacks", rank=0, phase="backward", samples=[by_trainer])
-    assert found(build)["HO06"].severity == "info"
+    build.event(
+        "stacks", rank=0, phase="backward", samples=[{**call, "inside": inside, "code": code}]
+    )
+    assert found(build)["HO06"].severity == severity
+
+
+def test_what_a_trainer_does_is_placed_where_it_is_called(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello(0)
+    for step in range(200):
+        build.step(forward=6.0, backward=6.0, checkpoint=30.0 * (step % 10 == 9))
+    path = ["fit.py:90 <module>", "fit.py:62 run"]
+    call = {"site": "fit.py:62", "function": "run", "path": path, "count": 30}
+    inside = {**call, "inside": "transformers/trainer.py:2552 train"}
+    build.event("stacks", rank=0, phase="backward", samples=[inside])
+    assert found(build)["HO07"].site == "fit.py:62 run"
 
 
 @pytest.mark.parametrize(("callback", "severity"), [(20, "medium"), (4, "info")])
