@@ -19,6 +19,7 @@ from gputop.screens.estimator import EstimatorScreen
 from gputop.screens.evidence import EvidenceScreen
 from gputop.screens.layers import LayersScreen
 from gputop.screens.main import MainScreen
+from gputop.screens.memory import MemoryScreen
 from gputop.screens.numerics import NumericsScreen
 from gputop.screens.ranks import RanksScreen
 from gputop.screens.strategy import StrategyScreen
@@ -39,6 +40,7 @@ PAGES = {
     "strategy": StrategyScreen,
     "catalog": CatalogScreen,
     "topology": TopologyScreen,
+    "memory": MemoryScreen,
 }
 SCREENS = {"main": MainScreen, **PAGES}
 

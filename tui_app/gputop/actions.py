@@ -321,6 +321,24 @@ ACTIONS: tuple[Action, ...] = (
         group="Layers",
         screen="layers",
     ),
+    Action(
+        "next_table",
+        "tab",
+        "tab",
+        "next table",
+        "The next table: held by, kinds, layers, fragmentation, other settings, difference.",
+        group="Memory snapshot",
+        screen="memory",
+    ),
+    Action(
+        "table_before",
+        "shift+tab",
+        "shift+tab",
+        "before",
+        "The table before.",
+        group="Memory snapshot",
+        screen="memory",
+    ),
     Action("sort", "s", "s", "sort", "Sort by the next column.", group="All ranks", screen="ranks"),
     Action(
         "reverse", "S", "S", "reverse", "Turn the order round.", group="All ranks", screen="ranks"
@@ -659,14 +677,14 @@ _STRATEGY_KEYS = ("mark", "what_if_this", "workload", "launch", "less", "pareto"
 _CATALOG_KEYS = ("filter", "estimate", "plot", "topology")
 PAGE_FOOTER = (
     *("back", "quit", "sort", *_STRATEGY_KEYS, *_ESTIMATOR_KEYS, *_CATALOG_KEYS, "free"),
-    *("sort_layers", "fold_layers", "layers_rank"),
+    *("sort_layers", "fold_layers", "layers_rank", "next_table"),
     *("next_finding", "next_rank", "reverse", "copy", "copy_all", "export", "help"),
 )
 """Footer of those screens, by importance."""
 _FORM = frozenset(
     ["quit", "help", "copy", "back", "up", "down", "page_up", "page_down", "home", "end"]
 )
-_NARROWER = {"estimator": _FORM, "strategy": _FORM, "catalog": _FORM, "topology": _FORM}
+_NARROWER = dict.fromkeys(("estimator", "strategy", "catalog", "topology", "memory"), _FORM)
 """Screens on which fewer of the shared actions work, since keys mean something else there."""
 
 
@@ -702,6 +720,7 @@ SCREENS = {
     "strategy": "Plan",
     "catalog": "Catalog of GPUs",
     "topology": "Links between GPUs",
+    "memory": "Memory snapshot",
 }
 """Title of each screen that has keys of its own."""
 
