@@ -220,9 +220,13 @@ def page(rows: list[Row], figures: dict[str, object]) -> str:
     lines = [
         "# What an agent is told of each injected fault",
         "",
-        "Made by `python bench/patches.py --write`. One call names the cause and a line; where a "
-        "patch is offered it is",
-        "applied with `git apply` and the script is run again.",
+        "Made by `python bench/patches.py --write`: each fault of the suite is run and one call of "
+        "`verdict` is asked. `first`: the fault",
+        "is the answer's cause; `beside it`: it is listed with its place beside another cause. On a "
+        "machine that other programs keep busy",
+        "that other cause is often IN04, which is then true. A patch that is offered goes through "
+        "`git apply`, and the script as it was",
+        f"and the mended one are run in turns, {TURNS} times each.",
         "",
         ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in figures.items()),
         "",

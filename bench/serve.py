@@ -42,8 +42,8 @@ while time.monotonic() < end:
     time.sleep(0.05)
 print("trained")
 """
-VIEWERS = 3
-LOOKS_S = 150.0
+VIEWERS = 2
+LOOKS_S = 300.0
 
 
 def main() -> None:
@@ -151,7 +151,7 @@ async def ask(line: aiohttp.ClientWebSocketResponse, method: str, **fields: obje
 
 async def picture(line: aiohttp.ClientWebSocketResponse) -> bytes:
     """A picture of a page, once it is drawn."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     while True:
         await ask(line, "Page.bringToFront")
         await asyncio.sleep(0.7)
