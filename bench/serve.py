@@ -2,9 +2,9 @@
 
     python bench/serve.py FOLDER
 
-Pictures go to FOLDER. Prints a line of JSON: how many viewers saw the screen, whether it changed
-while the training went on, what the key that profiles did without and with ``--control``, and
-whether the training's output was that of a bare run.
+Pictures go to FOLDER. Prints a line of JSON without and with ``--control``: how many viewers saw the
+screen, on how many it changed while the training went on, how many profiles the key ``p`` asked for.
+Then what the training printed and its exit code.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ while time.monotonic() < end:
 print("trained")
 """
 VIEWERS = 2
-LOOKS_S = 300.0
+LOOKS_S = 200.0
 
 
 def main() -> None:
@@ -61,14 +61,13 @@ def main() -> None:
         )
         while not list(run.glob("steps/*.bin")):
             time.sleep(0.2)
-        figures = {}
         for option in ("", "--control"):
             with served(run, option) as address, browser(Path(name)) as port:
-                figures[option or "looking"] = asyncio.run(watched(port, address, run, folder))
+                seen = asyncio.run(watched(port, address, run, folder))
+                print(json.dumps({"bench": "serve", "option": option, **seen}), flush=True)
         output, _ = training.communicate()
-        print(
-            json.dumps({"bench": "serve", **figures, "output": output, "exit": training.returncode})
-        )
+        words = {"output": output, "exit_code": training.returncode}
+        print(json.dumps({"bench": "serve", **words}))
 
 
 @contextlib.contextmanager
