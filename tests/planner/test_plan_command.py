@@ -116,6 +116,12 @@ def test_the_text_is_for_people(capsys):
             "accelerate has no pipeline stages",
         ),
         (("scan", "--model", "llama3-8b", "--over", "H1000"), "nearest names"),
+        (("plan", "--model", "llama3-8b", "--gpus", "2x"), "nearest names"),
+        (("plan", "--model", "llama3-8b", "--gpus", "--"), "expected one argument"),
+        (
+            ("plan", "--model", "llama3-8b", "--gpu", "H100", "--gpus", "8xA100"),
+            "both name a GPU",
+        ),
     ],
 )
 def test_what_cannot_be_answered_is_one_line(capsys, words, said):
@@ -140,6 +146,16 @@ def test_what_cannot_be_answered_is_one_line(capsys, words, said):
 def test_what_would_be_ignored_is_refused(capsys, words, said):
     code, out, err = run(capsys, *words)
     assert (code, out) == (2, "") and said in err
+
+
+def test_gpus_are_named_in_one_word_as_for_fit(capsys):
+    from gputop.cli.plan_options import gpus_word
+
+    assert gpus_word("16") == 16 and gpus_word("16xH100") == "16xH100"
+    words = ("plan", "--model", "llama3-8b", "--global-batch", "16", "--json")
+    _, apart, _ = run(capsys, *words, "--gpu", "H100", "--gpus", "8")
+    _, in_one, _ = run(capsys, *words, "--gpus", "8xH100")
+    assert json.loads(apart)["pick"] == json.loads(in_one)["pick"]
 
 
 def test_a_scan_takes_the_gpus_that_it_is_given(capsys):

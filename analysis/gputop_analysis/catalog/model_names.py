@@ -239,9 +239,9 @@ def _raise(name: str) -> ModelName:
 
 
 def _by_its_config(name: str) -> str:
-    """What answers for an id of a hub that is not in the catalog."""
+    """What answers for a model that is not in the catalog."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name.strip()):
-        return ""
+        return "; for a model of your own: gputop estimate train.py"
     return "; with its config.json in FOLDER: gputop estimate --model FOLDER"
 
 

@@ -155,10 +155,8 @@ def would_fit(job: Job, wanted: Wanted, gpus: int, limits: Limits | None = None)
     if (more := next((n for n in counts if _fits(job, wanted, n, limits)), None)) is not None:
         changes.append(f"{more} x {wanted.gpu}")
     spec = spec_of(wanted.gpu)
-    larger = sorted(
-        (g for g in all_gpus() if g.usable_gib > spec.usable_gib and g.vendor == spec.vendor),
-        key=lambda g: g.usable_gib,
-    )
+    sure = (g for g in all_gpus() if g.vendor == spec.vendor and not g.doubtful)
+    larger = sorted((g for g in sure if g.usable_gib > spec.usable_gib), key=lambda g: g.usable_gib)
     if (
         other := next(
             (g for g in larger if _fits(job, Wanted(g.name, wanted.gpus_per_node), gpus, limits)),

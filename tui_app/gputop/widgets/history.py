@@ -107,7 +107,7 @@ def predicted(found: Prediction, width: int) -> Row:
         row: Row = [
             ("on a GPU ", "muted"),
             (f"{numbers.gib(found.device_total_gib)} GiB", "text"),
-            (f" predicted, {by}", "muted"),
+            (f" predicted, {by}{_before(found, found.quick_total_gib)}", "muted"),
         ]
         return clip(row, width)
     row = [
@@ -119,7 +119,12 @@ def predicted(found: Prediction, width: int) -> Row:
         (numbers.gib(found.measured_gib), "text"),
         (f" ({off:+.1f} %)", "muted" if abs(off) < 10 else "high"),
     ]
-    return clip([*row, (f", {by}", "muted")], width)
+    return clip([*row, (f", {by}{_before(found, found.quick_allocated_gib)}", "muted")], width)
+
+
+def _before(found: Prediction, quick_gib: float) -> str:
+    """What was predicted before the trace: ``; 25.4 by the formula tier``."""
+    return f"; {numbers.gib(quick_gib)} by the {found.quick} tier" if found.quick else ""
 
 
 class HistoryPanel(Panel, drawn=("cursor",)):
