@@ -271,7 +271,8 @@ async def test_a_setup_that_stands_is_refined_by_itself_and_the_keys_go_on_meanw
         assert asked_of[1] != setup and answer_of(app).estimate.setup == asked_of[1]
         go_on.set()
         await until(pilot, lambda: answer_of(app).estimate.peak.tier == "trace")
-        assert "GiB by the formula tier" in screen_text(app) and " traced" in screen_text(app)
+        line = f"GiB by the {quick.peak.tier} tier, "
+        assert line in screen_text(app) and " traced" in screen_text(app)
         await settle(app, pilot)
         assert len(asked_of) == 2 and not answer_of(app).problem
 
