@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gputop_analysis.planner.calibrate import Calibration
 from gputop_analysis.planner.choices import Choice, choice
@@ -36,6 +36,8 @@ class Wanted:
     usd_per_gpu_hour: float | None = None
     probed: Probed | None = None
     """What was measured on a node of it."""
+    watts: float = 0.0
+    """Power limit in force; 0: that of the catalog."""
 
     def cluster(self, gpus: int) -> Cluster:
         """So many of them.
@@ -44,6 +46,8 @@ class Wanted:
             LookupError: no GPU of that name.
         """
         usual = cluster(self.gpu, gpus, self.gpus_per_node, self.network)
+        if self.watts:
+            usual = usual.but(device=replace(usual.device, watts=self.watts))
         return applied(usual, self.probed) if self.probed else usual
 
 

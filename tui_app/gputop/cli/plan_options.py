@@ -8,6 +8,7 @@ import argparse
 import difflib
 import re
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError, cli_errors
@@ -309,7 +310,26 @@ def wanted_of(options: argparse.Namespace, fleet: Fleet) -> tuple[Wanted, int]:
         if have and not options.gpus and not ran
         else 0
     )
-    return _wanted(name, per_node, options.network, options.price), gpus
+    wanted = _wanted(name, per_node, options.network, options.price)
+    return replace(wanted, watts=_watts_of(options.gpu or "", name)), gpus
+
+
+def _watts_of(written: str, name: str) -> float:
+    """The power limit to plan with: what ``--gpu "H100 500W"`` says, else that in force on the GPUs
+    of this machine where they are the same; 0: the catalog's.
+    """
+    from gputop.this_machine import lowered_limit_w
+    from gputop_analysis.planner.hardware import watts_of
+
+    if said := watts_of(written):
+        return said
+    limit = lowered_limit_w(name)
+    if limit:
+        print(
+            f"gputop: the {name} here are limited to {limit:.0f} W: planned with that",
+            file=sys.stderr,
+        )
+    return limit
 
 
 def gpus_word(text: str) -> int | str:
