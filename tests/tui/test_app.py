@@ -14,6 +14,7 @@ from gputop.actions import ACTIONS, OF_THE_APP, Action, on_screen, target
 from gputop.app.application import GputopApp
 from gputop.screens.budget import BudgetScreen
 from gputop.screens.catalog import CatalogScreen
+from gputop.screens.comparison import ComparisonScreen
 from gputop.screens.dialog import ChoiceDialog, TextDialog
 from gputop.screens.estimator import EstimatorScreen
 from gputop.screens.evidence import EvidenceScreen
@@ -21,6 +22,7 @@ from gputop.screens.layers import LayersScreen
 from gputop.screens.main import MainScreen
 from gputop.screens.numerics import NumericsScreen
 from gputop.screens.ranks import RanksScreen
+from gputop.screens.runs import RunsScreen
 from gputop.screens.strategy import StrategyScreen
 from gputop.screens.topology import TopologyScreen
 from gputop.widgets.body import Body
@@ -39,6 +41,8 @@ PAGES = {
     "strategy": StrategyScreen,
     "catalog": CatalogScreen,
     "topology": TopologyScreen,
+    "runs": RunsScreen,
+    "comparison": ComparisonScreen,
 }
 SCREENS = {"main": MainScreen, **PAGES}
 

@@ -64,6 +64,14 @@ ACTIONS: tuple[Action, ...] = (
     Action(
         "export", "e", "e", "export", "Write what is seen as SVG, Markdown, JSON or CSV.", footer=10
     ),
+    Action(
+        "runs",
+        "R",
+        "R",
+        "runs",
+        "All runs: open another one, or compare two.",
+        group="Screens",
+    ),
     Action("settings", "comma", ",", "settings", "Theme, notifications, title, panels."),
     Action("copy", "y,c", "y", "copy", "Copy the chosen row or the focused panel.", footer=20),
     Action(
@@ -486,6 +494,43 @@ ACTIONS: tuple[Action, ...] = (
         group="Plan",
         screen="strategy",
     ),
+    Action("take", "enter", "enter", "open", "Open the run.", group="Runs", screen="runs"),
+    Action(
+        "mark",
+        "space",
+        "space",
+        "mark",
+        "Mark two runs; enter then compares them.",
+        group="Runs",
+        screen="runs",
+    ),
+    Action(
+        "compare",
+        "c",
+        "c",
+        "compare",
+        "Compare the marked run with this one.",
+        group="Runs",
+        screen="runs",
+    ),
+    Action(
+        "filter",
+        "slash",
+        "/",
+        "filter",
+        "Only runs with the words typed.",
+        group="Runs",
+        screen="runs",
+    ),
+    Action(
+        "swap",
+        "s",
+        "s",
+        "swap",
+        "Take the other run as the baseline.",
+        group="Comparison",
+        screen="comparison",
+    ),
     Action(
         "take",
         "enter",
@@ -595,6 +640,7 @@ OF_THE_APP = frozenset(
         "help",
         "export",
         "settings",
+        "runs",
         "copy",
         "profile",
         "dump",
@@ -638,7 +684,17 @@ _ESTIMATOR_KEYS = (
 _STRATEGY_KEYS = ("mark", "what_if_this", "workload", "launch", "less", "pareto")
 _CATALOG_KEYS = ("filter", "estimate", "plot", "topology")
 PAGE_FOOTER = (
-    *("back", "quit", "sort", *_STRATEGY_KEYS, *_ESTIMATOR_KEYS, *_CATALOG_KEYS, "free"),
+    *(
+        "back",
+        "quit",
+        "compare",
+        "swap",
+        "sort",
+        *_STRATEGY_KEYS,
+        *_ESTIMATOR_KEYS,
+        *_CATALOG_KEYS,
+        "free",
+    ),
     *("sort_layers", "fold_layers", "layers_rank"),
     *("next_finding", "next_rank", "reverse", "copy", "copy_all", "export", "help"),
 )
@@ -646,14 +702,28 @@ PAGE_FOOTER = (
 _FORM = frozenset(
     ["quit", "help", "copy", "back", "up", "down", "page_up", "page_down", "home", "end"]
 )
-_NARROWER = {"estimator": _FORM, "strategy": _FORM, "catalog": _FORM, "topology": _FORM}
+_NARROWER = dict.fromkeys(
+    ("estimator", "strategy", "catalog", "topology", "runs", "comparison"), _FORM
+)
 """Screens on which fewer of the shared actions work, since keys mean something else there."""
 
 
 def on_screen(name: str) -> list[Action]:
     """The actions whose keys work on a screen."""
     shared = frozenset() if name == "main" else _NARROWER.get(name, SHARED)
-    return [action for action in ACTIONS if action.screen == name or action.id in shared]
+    here = [action for action in ACTIONS if action.screen == name]
+    taken = {key for action in here for key in action.keys.split(",")}
+    return [
+        action if action.screen == name else _without(action, taken)
+        for action in ACTIONS
+        if action.screen == name or action.id in shared
+    ]
+
+
+def _without(action: Action, taken: set[str]) -> Action:
+    """The action without the keys that mean something else on a screen."""
+    keys = [key for key in action.keys.split(",") if key not in taken]
+    return action._replace(keys=",".join(keys))
 
 
 def in_footer(name: str, mode: str = "live") -> list[Action]:
@@ -681,6 +751,8 @@ SCREENS = {
     "estimator": "Estimate",
     "strategy": "Plan",
     "catalog": "Catalog of GPUs",
+    "runs": "Runs",
+    "comparison": "Two runs compared",
     "topology": "Links between GPUs",
 }
 """Title of each screen that has keys of its own."""

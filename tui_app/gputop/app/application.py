@@ -24,7 +24,7 @@ from gputop.feed.clock import Clock, SystemClock
 from gputop.feed.live import Feed, LiveFeed
 from gputop.feed.snapshot import Notice, Snapshot
 from gputop.links import Links, links_of
-from gputop.messages import FeedFailed, ScreenAsked, SnapshotArrived
+from gputop.messages import FeedFailed, RunAsked, ScreenAsked, SnapshotArrived
 from gputop.output.tail import Tail
 from gputop.screens.main import MainScreen
 from gputop.widgets.findings import Findings
@@ -32,12 +32,22 @@ from gputop.widgets.ranks import Ranks
 
 if TYPE_CHECKING:
     from gputop.screens.catalog import CatalogScreen
+    from gputop.screens.comparison import ComparisonScreen
     from gputop.screens.estimator import EstimatorScreen
     from gputop.screens.page import PageScreen
+    from gputop.screens.runs import RunsScreen
     from gputop.screens.strategy import StrategyScreen
     from gputop.screens.topology import TopologyScreen
 
-    Above = PageScreen | EstimatorScreen | StrategyScreen | CatalogScreen | TopologyScreen
+    Above = (
+        PageScreen
+        | EstimatorScreen
+        | StrategyScreen
+        | CatalogScreen
+        | TopologyScreen
+        | RunsScreen
+        | ComparisonScreen
+    )
 
 COLLECT_AFTER_S = 1.5
 TOGETHER_NS = 10 * 10**9
@@ -316,6 +326,18 @@ class GputopApp(InterruptedApp):
 
         self._open(lambda *_: CatalogScreen())
 
+    def action_runs(self) -> None:
+        from gputop.screens.runs import RunsScreen
+
+        self._open(lambda *_: RunsScreen(self.clock, self.source.run_dir, mark=True))
+
+    def compare_with(self, other: Path) -> None:
+        """Show this run beside another one; the earlier of both is the baseline."""
+        from gputop.feed.runs import by_time
+        from gputop.screens.comparison import ComparisonScreen
+
+        self._open(lambda *_: ComparisonScreen(*by_time(self.source.run_dir, other)))
+
     def action_links(self) -> None:
         from gputop.screens.topology import TopologyScreen
 
@@ -353,6 +375,17 @@ class GputopApp(InterruptedApp):
             if self.page_screen is None:
                 self.main.uncover()
             self._want(self.page_screen)
+        elif self.source.picked:
+            self.exit(AppResult("quit", to_runs=True))
+
+    def on_run_asked(self, message: RunAsked) -> None:
+        if message.run_dir == self.source.run_dir:
+            self.on_page_closed()
+        elif self.source.mode == "live":
+            said = f"the training goes on here; in another terminal: gputop open {message.run_dir.name}"
+            self.notify(said)
+        else:
+            self.open_run(message.run_dir)
 
     def on_pause_asked(self) -> None:
         self.main.action_pause()

@@ -16,6 +16,7 @@ from textual.widget import Widget
 from gputop import settings
 from gputop.actions import on_screen, target
 from gputop.feed.snapshot import Snapshot
+from gputop.messages import PageClosed
 from gputop.output.tail import OutputView
 from gputop.panels import PANELS, panel, panel_ids
 from gputop.screens.typed import Typed
@@ -189,6 +190,8 @@ class MainScreen(Typed, Screen[None]):
             body.set()
         elif self.paused:
             self.paused = False
+        else:
+            self.post_message(PageClosed())
 
     # ---- inside a panel
 
