@@ -28,6 +28,7 @@ from gputop.screens.topology import TopologyScreen
 from gputop.widgets.body import Body
 from gputop.widgets.findings import Findings
 from gputop.widgets.header import Header
+from gputop.widgets.history import HistoryPanel
 from gputop.widgets.output import Output
 from gputop.widgets.ranks import Ranks
 
@@ -44,7 +45,8 @@ PAGES = {
     "runs": RunsScreen,
     "comparison": ComparisonScreen,
 }
-SCREENS = {"main": MainScreen, **PAGES}
+OF_PANELS = {"findings": Findings, "history": HistoryPanel, "output": Output}
+SCREENS = {"main": MainScreen, **PAGES, **OF_PANELS}
 
 
 async def test_a_glance_shows_verdict_step_findings_and_output(running):
@@ -163,7 +165,7 @@ def method(action: Action) -> str:
 
 
 async def test_every_action_of_the_table_exists_and_is_in_the_help(running):
-    async with started(running, FakeControl(), size=(120, 70)) as (app, pilot):
+    async with started(running, FakeControl(), size=(120, 84)) as (app, pilot):
         for action in ACTIONS:
             owner = app if action.id in OF_THE_APP else SCREENS[action.screen]
             assert callable(getattr(owner, f"action_{method(action)}")), action.id

@@ -144,7 +144,7 @@ ACTIONS: tuple[Action, ...] = (
         "0,w",
         "0 w",
         "all ranks",
-        "Every rank, sorted by wait or what you like.",
+        "Every rank, sorted by wait or what you like; w there: what stands out.",
         group="Screens",
         footer=4,
     ),
@@ -238,6 +238,60 @@ ACTIONS: tuple[Action, ...] = (
         "open", "enter", "enter", "open", "Open what lies behind the focused panel.", group="Moving"
     ),
     Action(
+        "worst",
+        "w",
+        "w",
+        "worst",
+        "In the findings: only those above info, the worst first; again all.",
+        group="In a panel",
+        screen="findings",
+    ),
+    Action(
+        "earlier",
+        "left,shift+left",
+        "← →",
+        "time cursor",
+        "In the history: the values of a moment; of a replay when zoomed.",
+        group="In a panel",
+        screen="history",
+    ),
+    Action(
+        "later",
+        "right,shift+right",
+        "→",
+        "later",
+        "The moment after.",
+        group="In a panel",
+        screen="history",
+    ),
+    Action(
+        "wrap",
+        "W",
+        "W",
+        "wrap",
+        "In the output: long lines go on in the next row.",
+        group="In a panel",
+        screen="output",
+    ),
+    Action(
+        "sideways(-1)",
+        "less_than_sign,shift+left",
+        "< >",
+        "sideways",
+        "In the output: to the left; > shows what stands further right.",
+        group="In a panel",
+        screen="output",
+    ),
+    Action(
+        "sideways(1)",
+        "greater_than_sign,shift+right",
+        ">",
+        "to the right",
+        "To the right.",
+        group="In a panel",
+        screen="output",
+    ),
+    Action(
         "next_finding",
         "tab",
         "tab",
@@ -301,6 +355,15 @@ ACTIONS: tuple[Action, ...] = (
         screen="layers",
     ),
     Action(
+        "worst",
+        "w",
+        "w",
+        "worst",
+        "Only layers that take far longer than their like; again all.",
+        group="Layers",
+        screen="layers",
+    ),
+    Action(
         "layers_rank",
         "tab",
         "tab",
@@ -310,6 +373,15 @@ ACTIONS: tuple[Action, ...] = (
         screen="layers",
     ),
     Action("sort", "s", "s", "sort", "Sort by the next column.", group="All ranks", screen="ranks"),
+    Action(
+        "worst",
+        "w",
+        "w",
+        "worst",
+        "Only ranks that stand out, the cursor on the worst; again all.",
+        group="All ranks",
+        screen="ranks",
+    ),
     Action(
         "reverse", "S", "S", "reverse", "Turn the order round.", group="All ranks", screen="ranks"
     ),
@@ -660,6 +732,8 @@ OF_THE_APP = frozenset(
     + ["seek_back", "seek_forward", "slower", "faster"]
 )
 """Actions that concern the run or the whole app; the others belong to a screen."""
+OF_PANELS = frozenset(["findings", "history", "output"])
+"""Panels of the main screen that have keys of their own while they have the focus."""
 SHARED = (OF_THE_APP - {"search"}) | {
     "pause",
     "back",
@@ -689,6 +763,7 @@ PAGE_FOOTER = (
         "quit",
         "compare",
         "swap",
+        "worst",
         "sort",
         *_STRATEGY_KEYS,
         *_ESTIMATOR_KEYS,
@@ -726,6 +801,16 @@ def _without(action: Action, taken: set[str]) -> Action:
     return action._replace(keys=",".join(keys))
 
 
+def of_panel(id: str) -> list[tuple[str, str, str]]:
+    """Bindings of a panel's own keys, which work while it has the focus."""
+    return [(a.keys, a.id, a.label) for a in ACTIONS if a.screen == id]
+
+
+def in_panels() -> list[Action]:
+    """The actions that belong to panels of the main screen."""
+    return [action for action in ACTIONS if action.screen in OF_PANELS]
+
+
 def in_footer(name: str, mode: str = "live") -> list[Action]:
     """The actions of a screen's footer, the most important first; in a replay, those that move it
     come early.
@@ -744,6 +829,9 @@ def in_footer(name: str, mode: str = "live") -> list[Action]:
 
 SCREENS = {
     "main": "The main screen",
+    "findings": "The findings, while they have the focus",
+    "history": "The history, while it has the focus",
+    "output": "The output, while it has the focus",
     "evidence": "Evidence of a finding",
     "numerics": "Numerics",
     "layers": "Layers",
@@ -768,6 +856,8 @@ def by_screen() -> Iterator[tuple[str, list[Action]]]:
 
 def target(action: Action) -> str:
     """The action string that Textual runs."""
+    if action.screen in OF_PANELS:
+        return f"focused.{action.id}"
     if action.screen == "main" and panel(action.id) is not None:
         return f"screen.panel('{action.id}')"
     return f"app.{action.id}" if action.id in OF_THE_APP else f"screen.{action.id}"

@@ -33,6 +33,10 @@ class Opens(Protocol):
         """Show this run beside another one."""
         ...
 
+    def show_recorded_stacks(self) -> None:
+        """Show the newest stacks of the record."""
+        ...
+
     def open_run(self, run_dir: Path) -> None:
         """Show another run in place of this one."""
         ...
@@ -44,6 +48,9 @@ def places(app: Opens, source: Source, snapshot: Snapshot | None) -> Iterator[Sy
         for index, finding in enumerate(snapshot.findings):
             title = f"Finding {finding.id}: {shorten(finding.title, 70)}"
             yield SystemCommand(title, finding.fix, partial(app.open_finding, index))
+        if source.control is None and any(n.kind == "stack_dump" for n in snapshot.notices):
+            words = "Where every rank's threads stood when they were last asked."
+            yield SystemCommand("Recorded stacks", words, app.show_recorded_stacks)
         for rank in snapshot.summary.ranks[:MAX_RANKS]:
             words = f"Every figure of rank {rank.rank} on {rank.host}."
             yield SystemCommand(f"Rank {rank.rank}", words, partial(app.open_rank, rank.rank))

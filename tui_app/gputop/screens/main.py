@@ -24,6 +24,7 @@ from gputop.widgets.body import Body
 from gputop.widgets.findings import Findings
 from gputop.widgets.footer import Footer
 from gputop.widgets.header import Header
+from gputop.widgets.history import HistoryPanel
 from gputop.widgets.output import Output
 from gputop.widgets.panel import Panel
 from gputop.widgets.plan import layout_of_screen
@@ -184,8 +185,13 @@ class MainScreen(Typed, Screen[None]):
 
     def action_back(self) -> None:
         body, output = self.query_one(Body), self.query_one(Output)
+        history, findings = self.query_one(HistoryPanel), self.query_one(Findings)
         if output.needle:
             output.find("")
+        elif history.cursor is not None and history.has_focus:
+            history.cursor = None
+        elif findings.only_worst and findings.has_focus:
+            findings.action_worst()
         elif body.zoomed:
             body.set()
         elif self.paused:
