@@ -145,7 +145,7 @@ def watch(run_dir: str, step: Any) -> dict[str, dict[str, float]]:
 
     from gputop_probes.client import send_command
 
-    guest = sys.modules["gputop_agent.watchers.layers"].K
+    guest = sys.modules["gputop_agent.watchers.layers"].watch
     session = sys.modules["gputop_agent.runtime.session"].session
     send_command(Path(run_dir), {"cmd": "layers", "steps": WATCHED})
     found: dict[str, dict[str, float]] = {}
