@@ -11,7 +11,7 @@ from gputop import palette
 from gputop.feed.comparison import Compared
 from gputop.render import numbers
 from gputop.render.bars import merged
-from gputop.render.rows import Row, beside, left, right, row_width, shorten, shorten_middle, wrap
+from gputop.render.rows import Row, beside, left, right, row_width, shorten_middle, text_width, wrap
 from gputop_analysis.diff import Diff
 from gputop_analysis.diff.settings import telling
 from gputop_analysis.diff.text import (
@@ -131,14 +131,18 @@ def differences(title: str, lines: Sequence[Difference], width: int) -> list[Row
         row: Row = [(left(line.label, LABEL), line.style or "text")]
         row.append((right(numbers.ms(line.a_ms), FIGURE), "text"))
         row.append((right(numbers.ms(line.b_ms), FIGURE), "text"))
-        row.append((right(signed(line.interval.value), FIGURE), sure or "muted"))
+        row.append((right(_signed(line.interval.value), FIGURE), sure or "muted"))
         if written:
-            low, high = signed(line.interval.low), signed(line.interval.high)
+            low, high = _signed(line.interval.low), _signed(line.interval.high)
             row.append((left(f"  {low} to {high}", written), "muted"))
         if cells >= 15:
             row += [("  ", ""), *whisker(line.interval, reach, cells, sure or "muted")]
         rows.append(row)
     return rows
+
+
+def _signed(ms: float) -> str:
+    return signed(ms).replace("-", "−")
 
 
 def _around_zero(cells: int) -> str:
@@ -223,15 +227,17 @@ def _changes(diff: Diff, width: int) -> list[Row]:
     for change in changes:
         start: Row = [(left(GROUPS[change.group], 9), "muted")]
         start.append((left(shorten_middle(change.name, names), names + 2), "text"))
-        room = max((width - row_width(start) - 3) // 2, 8)
-        of_a, of_b = (_setting(value) for value in (change.a, change.b))
-        values: Row = [(shorten(of_a, room), "muted"), (" → ", "accent")]
-        rows.append([*start, *values, (shorten(of_b, room), "text")])
+        of_a, of_b = _both(change.a, change.b, max(width - row_width(start) - 3, 16))
+        rows.append([*start, (of_a, "muted"), (" → ", "accent"), (of_b, "text")])
     return rows
 
 
-def _setting(value: object) -> str:
-    return "not set" if value is None else str(value)
+def _both(a: object, b: object, width: int) -> tuple[str, str]:
+    """Two values of a setting in ``width`` cells; of long ones the ends, where they differ most."""
+    texts = ["not set" if value is None else str(value) for value in (a, b)]
+    if sum(map(text_width, texts)) > width:
+        texts = [shorten_middle(text, width // 2) for text in texts]
+    return texts[0], texts[1]
 
 
 def _field(label: str, text: str, width: int) -> Iterable[Row]:

@@ -84,7 +84,8 @@ def _line(row: RunRow, width: int, mark: str, now_ns: int) -> Row:
     tone = "text" if row.readable else "muted"
     when = "" if run.state == FOREIGN else numbers.ago((now_ns - run.started_ns) / 1e9)
     line: Row = [(left(mark, 2), "bold accent"), (left(when, WHEN), "muted")]
-    line.append((left(shorten_middle(called(row), cells - 1), cells), tone))
+    short = shorten if run.given_name else shorten_middle
+    line.append((left(short(called(row), cells - 1), cells), tone))
     if width >= NAME_FROM:
         line.append((left(shorten_middle(run.name, NAME - 2), NAME), "muted"))
     if width >= STATE_FROM:

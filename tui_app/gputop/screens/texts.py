@@ -28,7 +28,18 @@ ENTRY = 22
 """Columns of a key with its word."""
 KEY = 10
 SELF_EVIDENT = frozenset(
-    ["up", "down", "page_up", "page_down", "home", "end", "seek_forward", "later", "sideways(1)", "more"]
+    [
+        "up",
+        "down",
+        "page_up",
+        "page_down",
+        "home",
+        "end",
+        "seek_forward",
+        "later",
+        "sideways(1)",
+        "more",
+    ]
 )
 """Left out of the columns; of a pair of keys the first one says both."""
 
