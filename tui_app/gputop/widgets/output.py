@@ -152,7 +152,8 @@ class Output(Described, ScrollView, can_focus=True):
 
     def _head(self, width: int) -> Row:
         note: Row = [(self._note(), "muted")]
-        if self.tabbed and self.follow:
+        as_it_comes = self.follow and not self.wrapped and not self.aside
+        if self.tabbed and as_it_comes:
             note = tabs(self.number, width)
         if not self.boxed:
             return title_row(self.number, self.title, note, width, self.has_focus)
