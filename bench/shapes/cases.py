@@ -344,6 +344,7 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "rank_hangs": {"GPUTOP_HANG_S": "4"},
     "logits_cached": {"STEPS": "1500"},
     "gc_every": {"STEPS": "120"},
+    "outputs_for_the_end": {"STEPS": "1200"},
     "clipped_by_nothing": {"STEPS": "720"},
     "clean_clipped_by_nothing": {"STEPS": "720"},
 }

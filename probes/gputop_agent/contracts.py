@@ -319,7 +319,9 @@ class Hello(TypedDict, total=False):
     amp: Amp
     compile: Compile
     debug: dict[str, Scalar]
-    """Anomaly mode and profiler as shares of the time, tracers, dev mode."""
+    """Anomaly mode and profiler as shares of the time, and the line that alone switches them on;
+    tracers, dev mode.
+    """
     create_graph: bool
     checkpointing: bool
     network_beside: bool

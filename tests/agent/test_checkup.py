@@ -49,9 +49,17 @@ for step, x in enumerate(fetch(1500 if kind in ("kept", "numbers") else 160)):
         with torch.no_grad():
             for y in fetch(5): net(y)
         net.train()
+    if kind == "kept":  # the forward runs inside the update, as in Lightning
+        def closure():
+            opt.zero_grad()
+            loss = net(x).square().mean()
+            kept.append(loss * 2)
+            loss.backward()
+            return loss
+        opt.step(closure)
+        continue
     loss = net(x).square().mean()
     if kind == "teacher": loss = loss + (net(x) - teacher(x)).square().mean()
-    if kind == "kept": kept.append(loss * 2)
     if kind == "numbers": kept.append(str(loss.item()))
     if kind == "between": opt.zero_grad()
     scaler.scale(loss).backward()
@@ -123,7 +131,7 @@ def test_four_looks_and_every_step_counted(guests, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_that_are_held_and_gradients_that_are_not_zero(guests, kind):
     last = looks(guests, kind)[-1]
-    assert (last["held_bytes"] > 0) == (kind in ("never", "between", "zeros"))
+    assert (last.get("held_bytes", 0) > 0) == (kind in ("never", "between", "zeros"))
     assert last.get("stale", False) == (kind == "never")
 
 

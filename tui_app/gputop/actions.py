@@ -33,6 +33,14 @@ class Action(NamedTuple):
     """Where a replay gives the key another meaning."""
     screen: str = "main"
     """The screen on which the key works; those in ``SHARED`` work on every one."""
+    command: str = ""
+    """The command, of ``gputop.cli.commands``, that answers the same in a shell."""
+
+    @property
+    def words(self) -> str:
+        """What the palette says: the description, and the command."""
+        shell = f" In a shell: gputop {self.command}." if self.command else ""
+        return self.description + shell
 
 
 def _panel_action(spec: PanelSpec) -> Action:
@@ -62,7 +70,13 @@ ACTIONS: tuple[Action, ...] = (
         footer=11,
     ),
     Action(
-        "export", "e", "e", "export", "Write what is seen as SVG, Markdown, JSON or CSV.", footer=10
+        "export",
+        "e",
+        "e",
+        "export",
+        "Write what is seen as SVG, Markdown, JSON or CSV.",
+        footer=10,
+        command="export",
     ),
     Action(
         "runs",
@@ -83,6 +97,7 @@ ACTIONS: tuple[Action, ...] = (
         "control",
         group="Training",
         footer=8,
+        command="profile",
     ),
     Action(
         "dump",
@@ -138,6 +153,7 @@ ACTIONS: tuple[Action, ...] = (
         "layers",
         "Time and memory of each layer; watches some steps if none was.",
         group="Screens",
+        command="layers",
     ),
     Action(
         "all_ranks",
@@ -165,6 +181,7 @@ ACTIONS: tuple[Action, ...] = (
         "GPU memory of this or another setup.",
         footer=15,
         group="Screens",
+        command="estimate",
     ),
     Action(
         "strategy",
@@ -174,6 +191,7 @@ ACTIONS: tuple[Action, ...] = (
         "How this or another job is best split over GPUs.",
         footer=16,
         group="Screens",
+        command="plan",
     ),
     Action(
         "catalog",
@@ -183,6 +201,7 @@ ACTIONS: tuple[Action, ...] = (
         "GPUs: memory, speed, rent, to sort and compare.",
         footer=17,
         group="Screens",
+        command="catalog",
     ),
     Action(
         "links",
@@ -192,6 +211,7 @@ ACTIONS: tuple[Action, ...] = (
         "How the GPUs of this machine or a server are wired.",
         footer=18,
         group="Screens",
+        command="topo",
     ),
     Action(
         "zoom",

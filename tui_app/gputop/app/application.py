@@ -564,7 +564,7 @@ class GputopApp(InterruptedApp):
             ):
                 run = partial(self._run_from_palette, target(action))
                 yield SystemCommand(
-                    f"{action.label.capitalize()} ({action.shown})", action.description, run
+                    f"{action.label.capitalize()} ({action.shown})", action.words, run
                 )
         yield SystemCommand(
             "Theme", "Choose dark, light or any other theme.", self.action_change_theme
