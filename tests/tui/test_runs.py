@@ -181,7 +181,9 @@ def test_a_run_that_moved_is_read_again():
     view = RunsView().with_runs([info]).with_figures(info.path, read).toggled(info.path)
     assert view.with_runs([info]).everything[0].figures == read
     moved = view.with_runs([info._replace(steps=info.steps + 1)])
-    assert moved.everything[0].figures is None and moved.marked == (info.path,)
+    row = moved.everything[0]
+    assert row.figures == read and not row.fresh and moved.marked == (info.path,)
+    assert view.everything[0].fresh
     assert view.with_runs([]).marked == ()
 
 

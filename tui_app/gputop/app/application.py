@@ -384,8 +384,8 @@ class GputopApp(InterruptedApp):
         if message.run_dir == self.source.run_dir:
             self.on_page_closed()
         elif self.source.mode == "live":
-            said = f"the training goes on here; in another terminal: gputop open {message.run_dir.name}"
-            self.notify(said)
+            name = message.run_dir.name
+            self.notify(f"the training goes on here; in another terminal: gputop open {name}")
         else:
             self.open_run(message.run_dir)
 

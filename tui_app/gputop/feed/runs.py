@@ -40,6 +40,8 @@ class RunRow(NamedTuple):
     run: RunInfo
     figures: Figures | None = None
     """None while they were not read."""
+    fresh: bool = False
+    """Whether they are of the run as it is."""
 
     @property
     def path(self) -> Path:
@@ -83,7 +85,9 @@ class RunsView:
         rows = []
         for run in runs:
             old = before.get(run.path)
-            rows.append(old if old is not None and old.run == run else RunRow(run))
+            if old is None or old.run != run:
+                old = RunRow(run, old.figures if old is not None else None)
+            rows.append(old)
         paths = {run.path for run in runs}
         marked = tuple(path for path in self.marked if path in paths)
         return replace(self, everything=tuple(rows), marked=marked, listed=True)
@@ -91,7 +95,8 @@ class RunsView:
     def with_figures(self, path: Path, figures: Figures) -> RunsView:
         """With what was read of one run."""
         rows = [
-            row._replace(figures=figures) if row.path == path else row for row in self.everything
+            row._replace(figures=figures, fresh=True) if row.path == path else row
+            for row in self.everything
         ]
         return replace(self, everything=tuple(rows))
 
@@ -144,22 +149,24 @@ def list_all() -> list[RunInfo]:
     return [*runs, *_foreign({run.path for run in runs})]
 
 
-def _foreign(known: set[Path]) -> list[RunInfo]:
+def _foreign(records: set[Path]) -> list[RunInfo]:
     """Directories beside the runs that are no records."""
     from gputop_probes import locations
     from gputop_probes.record.plain import plain_line
     from gputop_probes.runs import RunInfo
 
-    found = []
+    rows = []
     for root in (locations.runs_root(), *locations.fallback_roots()):
         try:
-            folders = sorted(path for path in root.iterdir() if path not in known and path.is_dir())
+            folders = sorted(
+                path for path in root.iterdir() if path not in records and path.is_dir()
+            )
         except OSError:
             continue
         for path in folders:
             name = plain_line(path.name)
-            found.append(RunInfo(name, path, [], 0, None, FOREIGN, None, 0, 0))
-    return found
+            rows.append(RunInfo(name, path, [], 0, None, FOREIGN, None, 0, 0))
+    return rows
 
 
 def read_figures(run: RunInfo) -> Figures:
@@ -181,8 +188,8 @@ def _read(run: RunInfo) -> Figures:
     try:
         return _judged(run.path)
     except RecordError as error:
-        said = f"{error}".replace(f"{run.path}/", "").replace(str(run.path), "it")
-        return Figures(float("nan"), None, said)
+        reason = f"{error}".replace(f"{run.path}/", "").replace(str(run.path), "it")
+        return Figures(float("nan"), None, reason)
     except Exception as error:  # one bad record must not take the list away
         return Figures(float("nan"), None, f"cannot be read: {type(error).__name__}: {error}")
 

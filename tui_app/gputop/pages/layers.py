@@ -51,11 +51,11 @@ class LayersPage(Page):
     def turn_worst(self) -> bool:
         """Show only layers that stand out, or all again. Returns whether any does."""
         page = self.page
-        found = isinstance(page, LayersPageData) and bool(layers.standing_out(page.layers))
-        self.only_worst = found and not self.only_worst
+        any_odd = isinstance(page, LayersPageData) and bool(layers.standing_out(page.layers))
+        self.only_worst = any_odd and not self.only_worst
         self.first = 0
         self.redraw()
-        return found
+        return any_odd
 
     def turn_fold(self) -> None:
         """Show alike layers one by one, or as one again."""

@@ -273,8 +273,8 @@ class RanksPage(Page):
             text = f"mean ms a step, {of}   "
         rows = f"{self._top + 1}–{last} of {len(self._order):,}"
         if self.only_worst and isinstance(self.page, RanksPageData):
-            found = f"{len(self._order):,} of {len(self.page):,} stand out"
-            return [(found, "accent"), (f"   {rows} by {self.sort}, ", "muted"), *_key("w", "all")]
+            odd = f"{len(self._order):,} of {len(self.page):,} stand out"
+            return [(odd, "accent"), (f"   {rows} by {self.sort}, ", "muted"), *_key("w", "all")]
         return [(f"{text}{rows} by {self.sort}, ", "muted"), *_key("s", "sorts")]
 
     def _of(self) -> str:

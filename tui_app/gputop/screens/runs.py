@@ -124,7 +124,7 @@ class RunsScreen(Typed, Moving, Screen[None]):
 
     def _read_next(self) -> None:
         """Read the next run in sight that was not read yet, the one at the cursor first."""
-        unread = (row for row in self.table.in_sight() if row.figures is None)
+        unread = (row for row in self.table.in_sight() if not row.fresh)
         row = next(unread, None)
         if self._reading or row is None:
             return

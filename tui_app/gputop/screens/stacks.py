@@ -41,8 +41,8 @@ def groups_of(notices: Sequence[Notice]) -> list[Group]:
     members: dict[tuple[str, ...], list[Notice]] = {}
     for notice in newest.values():
         members.setdefault(_frames(notice), []).append(notice)
-    found = [Group(frames, tuple(notices_)) for frames, notices_ in members.items()]
-    return sorted(found, key=lambda group: len(group.members))
+    groups = [Group(frames, tuple(notices_)) for frames, notices_ in members.items()]
+    return sorted(groups, key=lambda group: len(group.members))
 
 
 def odd_ones(groups: Sequence[Group]) -> list[Group]:
