@@ -146,7 +146,7 @@ async def test_long_lines_wrap_and_scroll_sideways(running):
         for _ in range(9):
             await press(app, pilot, "greater_than_sign")
         assert "the end" in screen_text(app) and "short" not in screen_text(app)
-        assert "from column 80" in screen_text(app), "no further than the longest line"
+        assert "from column 82" in screen_text(app), "no further than the longest line"
         for _ in range(9):
             await press(app, pilot, "less_than_sign")
         assert output.aside == 0 and "short" in screen_text(app)
