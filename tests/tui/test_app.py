@@ -20,6 +20,7 @@ from gputop.screens.estimator import EstimatorScreen
 from gputop.screens.evidence import EvidenceScreen
 from gputop.screens.layers import LayersScreen
 from gputop.screens.main import MainScreen
+from gputop.screens.memory import MemoryScreen
 from gputop.screens.numerics import NumericsScreen
 from gputop.screens.ranks import RanksScreen
 from gputop.screens.runs import RunsScreen
@@ -44,6 +45,7 @@ PAGES = {
     "topology": TopologyScreen,
     "runs": RunsScreen,
     "comparison": ComparisonScreen,
+    "memory": MemoryScreen,
 }
 OF_PANELS = {"findings": Findings, "history": HistoryPanel, "output": Output}
 SCREENS = {"main": MainScreen, **PAGES, **OF_PANELS}

@@ -392,6 +392,24 @@ ACTIONS: tuple[Action, ...] = (
         group="Layers",
         screen="layers",
     ),
+    Action(
+        "next_table",
+        "tab",
+        "tab",
+        "next table",
+        "The next table: held by, kinds, layers, fragmentation, other settings, difference.",
+        group="Memory snapshot",
+        screen="memory",
+    ),
+    Action(
+        "table_before",
+        "shift+tab",
+        "shift+tab",
+        "before",
+        "The table before.",
+        group="Memory snapshot",
+        screen="memory",
+    ),
     Action("sort", "s", "s", "sort", "Sort by the next column.", group="All ranks", screen="ranks"),
     Action(
         "worst",
@@ -778,19 +796,9 @@ _ESTIMATOR_KEYS = (
 _STRATEGY_KEYS = ("mark", "what_if_this", "workload", "launch", "less", "pareto")
 _CATALOG_KEYS = ("filter", "estimate", "plot", "topology")
 PAGE_FOOTER = (
-    *(
-        "back",
-        "quit",
-        "compare",
-        "swap",
-        "worst",
-        "sort",
-        *_STRATEGY_KEYS,
-        *_ESTIMATOR_KEYS,
-        *_CATALOG_KEYS,
-        "free",
-    ),
-    *("sort_layers", "fold_layers", "layers_rank"),
+    *("back", "quit", "compare", "swap", "worst", "sort"),
+    *(*_STRATEGY_KEYS, *_ESTIMATOR_KEYS, *_CATALOG_KEYS, "free"),
+    *("sort_layers", "fold_layers", "layers_rank", "next_table"),
     *("next_finding", "next_rank", "reverse", "copy", "copy_all", "export", "help"),
 )
 """Footer of those screens, by importance."""
@@ -798,7 +806,7 @@ _FORM = frozenset(
     ["quit", "help", "copy", "back", "up", "down", "page_up", "page_down", "home", "end"]
 )
 _NARROWER = dict.fromkeys(
-    ("estimator", "strategy", "catalog", "topology", "runs", "comparison"), _FORM
+    ("estimator", "strategy", "catalog", "topology", "memory", "runs", "comparison"), _FORM
 )
 """Screens on which fewer of the shared actions work, since keys mean something else there."""
 
@@ -862,6 +870,7 @@ SCREENS = {
     "runs": "Runs",
     "comparison": "Two runs compared",
     "topology": "Links between GPUs",
+    "memory": "Memory snapshot",
 }
 """Title of each screen that has keys of its own."""
 

@@ -17,6 +17,11 @@ def execute(words: list[str]) -> int:
     evidence = evidence_at(options.run)
     if evidence is not None:
         need_terminal(f"gputop report {options.run}")
+        if evidence.memory is not None:
+            from gputop.app.memory import run_memory
+
+            run_memory(evidence.memory)
+            return 0
         from gputop.app.evidence import run_evidence
 
         run_evidence(evidence)
