@@ -7,7 +7,6 @@ from __future__ import annotations
 from gputop_analysis.diff.caveats import caveats
 from gputop_analysis.diff.changes import changes
 from gputop_analysis.diff.data import diff_data
-from gputop_analysis.diff.findings import with_findings
 from gputop_analysis.diff.loss import compare_loss
 from gputop_analysis.diff.model import (
     Change,
@@ -39,7 +38,6 @@ __all__ = [
     "compare",
     "diff_data",
     "diff_text",
-    "with_findings",
 ]
 
 THRESHOLD = 0.05

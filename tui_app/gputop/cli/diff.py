@@ -26,7 +26,8 @@ def execute(words: list[str]) -> int:
     from gputop.cli.working import working
 
     with working("comparing the runs"):
-        from gputop_analysis.diff import compare, diff_data, diff_text, with_findings
+        from gputop_analysis.changed_findings import with_findings
+        from gputop_analysis.diff import compare, diff_data, diff_text
 
         comparison = with_findings(compare(a, b, options.threshold), a, b)
         page = ""

@@ -30,7 +30,8 @@ def read_comparison(a: Path, b: Path) -> Compared | Trouble:
     """Compare run ``b`` with the baseline ``a``, as ``gputop diff`` does; why not, where they cannot
     be compared. Takes seconds for long runs.
     """
-    from gputop_analysis.diff import compare, with_findings
+    from gputop_analysis.changed_findings import with_findings
+    from gputop_analysis.diff import compare
     from gputop_probes.record.reader import RecordError, RunRecord
 
     try:
