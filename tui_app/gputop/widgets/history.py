@@ -4,9 +4,13 @@ through all.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from textual.binding import BindingType
 from textual.events import Leave, MouseMove
 from textual.reactive import reactive
 
+from gputop.actions import of_panel
 from gputop.feed.prediction import Prediction
 from gputop.feed.snapshot import Resources, Snapshot, Track
 from gputop.render import braille, numbers
@@ -130,6 +134,7 @@ def _before(found: Prediction, quick_gib: float) -> str:
 class HistoryPanel(Panel, drawn=("cursor",)):
     """Panel 2."""
 
+    BINDINGS: ClassVar[list[BindingType]] = [*of_panel("history")]
     cursor: reactive[int | None] = reactive(None, repaint=False)
     """Cell of the charts under the pointer, or where the keys moved it; None: the newest values are
     shown.
@@ -137,9 +142,11 @@ class HistoryPanel(Panel, drawn=("cursor",)):
 
     def note(self, snapshot: Snapshot) -> Row:
         resources = snapshot.panels.get("history", Resources())
-        span: Row = (
-            [(f"{numbers.clock(resources.t_s[-1])} of the run", "muted")] if resources.t_s else []
-        )
+        if not resources.t_s:
+            return []
+        span: Row = [(f"{numbers.clock(resources.t_s[-1])} of the run", "muted")]
+        if self.has_focus and (self.zoomed or snapshot.position is None):
+            span += [("  ← →", "accent"), (" time cursor", "muted")]
         if snapshot.prediction is None:
             return span
         text = predicted(snapshot.prediction, self.size.width)
@@ -157,6 +164,24 @@ class HistoryPanel(Panel, drawn=("cursor",)):
         width = self.inside(*self.size)[0] - LABEL - FIGURE
         here = width - 1 if self.cursor is None else self.cursor
         self.cursor = min(max(here + cells, 0), width - 1)
+
+    @property
+    def zoomed(self) -> bool:
+        """Whether it has the whole screen: the arrow keys are its own then, in a replay too."""
+        return self.id is not None and getattr(self.parent, "zoomed", None) == self.id
+
+    def action_earlier(self) -> None:
+        self._arrow(-1, "app.seek_back")
+
+    def action_later(self) -> None:
+        self._arrow(1, "app.seek_forward")
+
+    def _arrow(self, cells: int, seek: str) -> None:
+        """Move the time cursor; beside other panels the arrows of a replay seek."""
+        if self.snapshot is not None and self.snapshot.position is not None and not self.zoomed:
+            self.app.call_later(self.screen.run_action, seek)
+        else:
+            self.move_cursor(cells)
 
     def on_mouse_move(self, event: MouseMove) -> None:
         self.cursor = max(event.x - LABEL - FIGURE - (2 if self.boxed else 0), 0)
