@@ -277,6 +277,8 @@ class GraphEval(TypedDict, total=False):
 
     forwards: Whole
     ms: Amount
+    site: Line
+    """Of the first of them."""
 
 
 class TrialFacts(TypedDict, total=False):
@@ -319,7 +321,9 @@ class Hello(TypedDict, total=False):
     amp: Amp
     compile: Compile
     debug: dict[str, Scalar]
-    """Anomaly mode and profiler as shares of the time, tracers, dev mode."""
+    """Anomaly mode and profiler as shares of the time, and the line that alone switches them on;
+    tracers, dev mode.
+    """
     create_graph: bool
     checkpointing: bool
     network_beside: bool

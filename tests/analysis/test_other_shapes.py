@@ -273,6 +273,18 @@ def test_what_a_package_does_that_calls_the_backward_is_its_own(tmp_path, inside
     assert found(build)["HO06"].severity == severity
 
 
+def test_what_a_trainer_does_is_placed_where_it_is_called(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello(0)
+    for step in range(200):
+        build.step(forward=6.0, backward=6.0, checkpoint=30.0 * (step % 10 == 9))
+    path = ["fit.py:90 <module>", "fit.py:62 run"]
+    call = {"site": "fit.py:62", "function": "run", "path": path, "count": 30}
+    inside = {**call, "inside": "transformers/trainer.py:2552 train"}
+    build.event("stacks", rank=0, phase="backward", samples=[inside])
+    assert found(build)["HO07"].site == "fit.py:62 run"
+
+
 @pytest.mark.parametrize(("callback", "severity"), [(20, "medium"), (4, "info")])
 def test_a_callback_is_named_and_charged_without_the_trainers_own_part(
     tmp_path, callback, severity

@@ -21,7 +21,7 @@ MIN_TENSORS, MIN_TENSORS_SHARE, MIN_TENSORS_PER_STEP = 20, 0.2, 0.02
 """So many tensors must be alive more than at the first count, and so many more for each step, to
 say that they leak.
 """
-MIN_GRAPH_STEPS, GRAPHS_A_STEP = 100, 0.5
+MIN_GRAPH_STEPS, GRAPHS_A_STEP = 80, 0.5
 """Steps between two counts, and tensors with a graph that stay from each of them."""
 ANONYMOUS = 0.5
 """Part of a growth that must have no file behind it: pages of a mapped data set fill memory, but

@@ -30,6 +30,7 @@ MOSTLY = 0.5
 """Of the samples a place must hold more, at the lower end of its interval, to be named as the
 place.
 """
+NEARLY_ALL = 0.9
 MOSTLY_OF_TWO = 0.6
 """Of the samples two lines must hold more together, where neither holds most."""
 SHOWN = 3
@@ -255,6 +256,29 @@ def _with_loops(samples: list[_Sample], working: set[Path] | None, nested: int) 
         loops = sum(path[-1].startswith(LOOP) and path not in working for path in prefixes)
         counted.append(replace(sample, loops=loops if loops >= nested else 0))
     return counted
+
+
+def trainers_call(view: RunView, rank: int | None) -> str | None:
+    """The line of the user's that runs a trainer, such as ``trainer.fit(...)``: the innermost one
+    below which nearly all samples of the training lie. None without a trainer.
+    """
+    samples = list(_samples(view, TRAINING, rank))
+    if not any(sample.inside.startswith(TRAINERS) for sample in samples):
+        return None
+    least = NEARLY_ALL * sum(sample.count for sample in samples)
+    line, prefix = None, ()
+    while True:
+        depth = len(prefix)
+        below: Counter[str] = Counter()
+        for sample in samples:
+            if len(sample.path) > depth and sample.path[:depth] == prefix:
+                below[sample.path[depth]] += sample.count
+        label, count = below.most_common(1)[0] if below else ("", 0)
+        if not label or count < least:
+            return line
+        prefix = (*prefix, label)
+        if not label.startswith(("(", LOOP)):
+            line = label
 
 
 def line_with(view: RunView, words: str, rank: int) -> str | None:

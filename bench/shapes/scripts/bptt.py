@@ -27,6 +27,8 @@ class Reader(nn.Module):
 
 def windows():
     text = (torch.arange(16 * 24 * 64) * 5 % 61).view(16, -1)
+    if on("clipped_by_nothing", "clean_clipped_by_nothing"):
+        text = torch.where(torch.rand(text.shape) < 0.3, torch.randint(0, 64, text.shape), text)
     for step in range(steps):
         at = step * 24 % (text.shape[1] - 25)
         yield text[:, at : at + 24], text[:, at + 1 : at + 25]

@@ -135,13 +135,18 @@ def after_update(optimizer):
         _finish()
 
 
+def _count():
+    """Count the tensors if that is due; where the forward runs inside the update, at the update."""
+    if K.count:
+        K.count = False
+        growth.count()
+
+
 def _look_at_held():
     """Gradients that are held at a forward were not freed; zeroed ones take as much memory as
     others.
     """
-    if K.count:
-        K.count = False
-        growth.count()
+    _count()
     if open_step.look == 1:
         open_step.look = 2
         parameters = _trainable()
@@ -174,6 +179,7 @@ def _look_at_missing(optimizer):
     """Parameters without a gradient take no part in the update. Keep some values to
     compare with.
     """
+    _count()
     parameters = _trainable()
     without = [parameter for parameter in parameters if parameter.grad is None]
     if len(without) < len(parameters):  # else the gradients may come later, as in LBFGS

@@ -1,8 +1,8 @@
 """What grows when memory grows: the tensors that are alive are counted, once memory has risen for
 the first time.
 
-A run whose memory stands still is never counted in. One that grows is counted in at most six times,
-each time after as much growth as all before, on the training thread, booked as ours.
+A run that grows is counted in at most six times, each time after as much growth as all before, on
+the training thread, booked as ours.
 
 Graphs whose buffers are freed take little memory each. So Python's own blocks are asked for as well,
 which takes microseconds: where they grow by one a step or more, tensors are counted twice or three
@@ -24,8 +24,8 @@ MAX_LOOKS = 6
 MAX_LOOK_NS = (
     100_000_000  # a pass that took longer is the last one, but one count alone would say nothing
 )
-BLOCKS_FROM = 100  # a step; the next questions are at twice and four times that
-GRAPH_LOOKS = 3
+# steps at which Python's blocks are asked for; more of them than at the first make a count
+BLOCK_STEPS = (100, 150, 280, 500)
 BLOCKS_A_STEP, GRAPHS_A_STEP = 0.9, 0.5
 
 
@@ -37,8 +37,7 @@ class Growth:
         self.next_bytes = -1
         self.looks = 0
         self.blocks, self.first_step = -1, 0  # Python's, at the first step they were asked for
-        self.next_graph_step = BLOCKS_FROM
-        self.graph_looks = 0
+        self.asked = 0  # times
 
 
 G = Growth()
@@ -55,15 +54,14 @@ def due(step):
 
 
 def _may_keep_graphs(step):
-    """Whether there are more and more Python objects: asked at three steps of a run."""
-    if step < G.next_graph_step or G.graph_looks >= GRAPH_LOOKS:
+    """Whether there are more and more Python objects: asked at a few steps of a run."""
+    if G.asked >= len(BLOCK_STEPS) or step < BLOCK_STEPS[G.asked]:
         return False
     blocks = sys.getallocatedblocks() if hasattr(sys, "getallocatedblocks") else 0
-    G.next_graph_step *= 2
-    if G.blocks < 0:
+    G.asked += 1
+    if G.asked == 1:
         G.blocks, G.first_step = blocks, step
         return False
-    G.graph_looks += 1
     return blocks - G.blocks >= BLOCKS_A_STEP * (step - G.first_step)
 
 
@@ -85,7 +83,7 @@ def count():
             if item.grad_fn is not None:
                 graphs[f"{type(item.grad_fn).__name__} {list(item.shape)}"] += 1
     if sum(graphs.values()) < GRAPHS_A_STEP * session.step:
-        G.graph_looks = GRAPH_LOOKS
+        G.asked = len(BLOCK_STEPS)
     if monotonic_ns() - began > MAX_LOOK_NS:
         G.looks = MAX_LOOKS - 1 if G.looks == 1 else MAX_LOOKS
     transport.send_event(
