@@ -305,6 +305,7 @@ def _left_out(view: RunView, spec: Spec) -> Finding | None:
             not _comparable(hello)
             or not given_count
             or trainable - given_count <= MUCH_WITHOUT * trainable
+            or not _gradients_beyond(view, rank, given_count + MUCH_WITHOUT * trainable)
         ):
             continue
         share = 1 - given_count / trainable
@@ -332,6 +333,16 @@ def _left_out(view: RunView, spec: Spec) -> Finding | None:
             ),
         )
     return _for_nobody(view, spec)
+
+
+def _gradients_beyond(view: RunView, rank: int, count: float) -> bool:
+    """Whether more values have a gradient than so many, or nobody looked.
+
+    A copy that only answers without a graph, as a target network does, has none and needs no
+    optimizer.
+    """
+    looks = [event for event in told(view, "checkup").get(rank, ()) if "graded" in event]
+    return not looks or (looks[-1].get("graded") or 0) > count
 
 
 def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
