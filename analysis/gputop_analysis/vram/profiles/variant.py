@@ -32,6 +32,7 @@ def variant(setup: Setup) -> str | None:
         _training(setup),
         f"checkpointing-{setup.checkpointing}",
         f"loss-{_loss(setup)}",
+        _kernels(setup),
         "eager" if setup.attention == "eager" else "sdpa",
         "windowed" if _windowed(setup) else "",
     )
@@ -69,7 +70,6 @@ def _beyond(setup: Setup) -> bool:
         or setup.master_weights
         or setup.compile
         or setup.optimizer == "none"  # without gradients little of the forward pass is kept
-        or setup.kernels
         or setup.optimizer_in_backward
         or setup.modules_to_save
         or setup.bitsandbytes
@@ -77,6 +77,13 @@ def _beyond(setup: Setup) -> bool:
         or setup.offload_activations
         or setup.recipe not in _RECIPES
     )
+
+
+def _kernels(setup: Setup) -> str:
+    """Fused ones, with that of the gated MLP's product or without."""
+    if not setup.kernels:
+        return ""
+    return "kernels" if setup.gated_kernel or not setup.model.gated_mlp else "kernels-but-gated"
 
 
 def _one_size(shape: ModelShape) -> bool:
