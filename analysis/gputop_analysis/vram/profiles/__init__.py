@@ -20,10 +20,11 @@ from gputop_analysis.vram.fits import rooms
 from gputop_analysis.vram.profiles import store
 from gputop_analysis.vram.profiles.dims import dims
 from gputop_analysis.vram.profiles.optimizers import UPDATES
+from gputop_analysis.vram.profiles.sharded import Sharding, sharded
 from gputop_analysis.vram.profiles.stacks import deepened, depths_of
 from gputop_analysis.vram.profiles.steps import Course, Training, course
-from gputop_analysis.vram.profiles.term import Term
-from gputop_analysis.vram.profiles.variant import is_ddp, is_tied, variant
+from gputop_analysis.vram.profiles.term import Size
+from gputop_analysis.vram.profiles.variant import is_ddp, is_tied, sharding_of, variant
 from gputop_analysis.vram.replay import Replay, summary
 from gputop_analysis.vram.setup import Setup
 
@@ -85,10 +86,11 @@ def events(setup: Setup) -> EventLog | None:
     if name is None or setup.optimizer not in UPDATES or min(depths_of(setup.model)) < TRACED:
         return None
     width = WIDTHS[setup.lora.dtype if setup.lora else setup.weights or setup.dtype]
+    sharding = sharding_of(setup)
     training = Training(
         setup.optimizer, width, setup.accumulation > 1, is_ddp(setup), is_tied(setup.model)
     )
-    course_ = _course(name, setup.model.family, depths_of(setup.model), training)
+    course_ = _course(name, setup.model.family, depths_of(setup.model), training, sharding)
     if course_ is None:
         return None
     terms, course = course_
@@ -98,15 +100,21 @@ def events(setup: Setup) -> EventLog | None:
 
 @lru_cache(REMEMBERED)
 def _course(
-    name: str, family: str, depths: tuple[int, ...], training: Training
-) -> tuple[tuple[Term, ...], Course] | None:
+    name: str,
+    family: str,
+    depths: tuple[int, ...],
+    training: Training,
+    sharding: Sharding | None,
+) -> tuple[tuple[Size, ...], Course] | None:
     """The terms of a profile, and its steps with all layers of a model."""
-    course_ = store.load(name)
-    return (
-        None
-        if course_ is None
-        else (course_.terms, course(_deepened(name, family, depths), training))
-    )
+    profile = store.load(name)
+    if profile is None:
+        return None
+    sizes: tuple[Size, ...] = profile.terms
+    log = _deepened(name, family, depths)
+    if sharding is not None:
+        sizes, log = sharded(profile.terms, log, sharding)
+    return sizes, course(log, training)
 
 
 @lru_cache(PLAYED)
