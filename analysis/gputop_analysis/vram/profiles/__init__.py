@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from gputop_analysis.vram import conf
+from gputop_analysis.vram import conf, formula
 from gputop_analysis.vram.answer import Peak
 from gputop_analysis.vram.deepen import TRACED
 from gputop_analysis.vram.eventlog import EventLog
@@ -48,6 +48,7 @@ def peak(setup: Setup, capacity: int | None = None) -> Peak | None:
         return None
     next_asked = [] if capacity is not None else [group[0] for group in rooms(setup)]
     peak_ = summary(replay.log, replay.played(capacity, next_asked), "profile")
+    peak_ = _recorded(peak_, recorded(setup), capacity)
     versions = ", ".join(f"{name} {version}" for name, version in store.index()["versions"].items())
     return replace(peak_, sources=(f"event profile {variant(setup)}, traced with {versions}",))
 
@@ -62,7 +63,27 @@ def covers(setup: Setup) -> bool:
 def reserved(setup: Setup) -> int | None:
     """The peak of reserved bytes alone; None for a setup that no profile covers."""
     replay = replay_of(setup)
-    return None if replay is None else replay.reserved()
+    return None if replay is None else max(replay.reserved(), recorded(setup))
+
+
+def _recorded(found: Peak, size: int, capacity: int | None) -> Peak:
+    """With the segments that recorded blocks keep; out of memory where there is no room for
+    them.
+    """
+    if capacity is not None and capacity < size:
+        return replace(found, oom=found.oom or found.operation)
+    reserved_ = max(found.reserved, size)
+    return replace(found, reserved=reserved_, fragmentation=reserved_ - found.allocated)
+
+
+@lru_cache(REMEMBERED)
+def recorded(setup: Setup) -> int:
+    """Bytes without which a run under FSDP1 goes out of memory, though a replay has room: blocks
+    that are recorded for another stream are not free at once (``RECORDED_FULL`` of
+    ``formula/reserved.py``); 0 of others.
+    """
+    sharding = sharding_of(setup)
+    return formula.peak(setup).least if sharding is not None and sharding.flat else 0
 
 
 def least(setup: Setup) -> int:

@@ -212,9 +212,7 @@ class _Rank:
             self.terms.append(size)
         return self._index[size]
 
-    def _make(
-        self, row: int, size: int | None = None, stream: int = 0, category: str = ""
-    ) -> int:
+    def _make(self, row: int, size: int | None = None, stream: int = 0, category: str = "") -> int:
         """A new storage like that row of the source; its number."""
         for name, column in self.columns.items():
             column.append(getattr(self.source, name)[row])

@@ -110,6 +110,7 @@ def _beyond(setup: Setup) -> bool:
         or setup.compile
         or setup.optimizer == "none"  # without gradients little of the forward pass is kept
         or setup.optimizer_in_backward
+        or setup.dropout
         or setup.modules_to_save
         or setup.bitsandbytes
         or setup.lengths == "varied"
