@@ -50,8 +50,8 @@ NEEDS: dict[str, Need] = {
     ),
     "optimizer_in_backward": Need(_trains, "an optimizer"),
     "freeze": Need(
-        lambda setup: setup.lora is None and _trains(setup),
-        "full training: beside adapters all is frozen",
+        _trains,
+        "an optimizer",
     ),
     "compile": Need(
         lambda setup: setup.recipe != "megatron", "another recipe: Megatron-LM has its own kernels"
@@ -65,7 +65,8 @@ NEEDS: dict[str, Need] = {
         "--sharding fsdp1, fsdp2, hsdp or zero3",
     ),
     "sharding": Need(
-        lambda setup: setup.parallel.dp * setup.parallel.cp > 1, "--dp of 2 ranks or more"
+        lambda setup: setup.parallel.sharding != "ddp" or setup.parallel.dp > 1,
+        "--dp of 2 ranks or more",
     ),
     "offload": Need(
         lambda setup: setup.parallel.sharding in SHARDS and _trains(setup),

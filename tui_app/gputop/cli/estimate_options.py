@@ -115,7 +115,7 @@ def refuse_beside(options: argparse.Namespace, arguments: list[str]) -> None:
             "it names what traces, and nothing is traced",
         ),
         "--wait": (
-            options.wait is not None and (bool(options.csv) or script or options.tier is not None),
+            options.wait is not None and (bool(options.csv) or script),
             "it is for an answer that a trace refines",
         ),
         "--gpu": (bool(options.gpu and options.csv), "each row of the CSV has a gpu of its own"),
