@@ -1,17 +1,21 @@
 """Asks the agents' tool about every injected fault, applies the patch that it offers, and runs the
 mended script.
 
-    python bench/patches.py [-k WORD] [--write]
+    python bench/patches.py [-k WORD] [--folder DIR] [--write]
 
 For each fault of ``tests/fault_cases``: does one call of ``verdict`` name the cause (the fault's
 finding) and a file and line; is a patch offered, does ``git apply`` take it, and what share of the
-promised time a step does the mended script win. ``--write`` puts the table into
+promised time a step does the mended script win: the mean step of the script as it was less that of
+the mended one, run in turns. With ``--folder`` runs are kept there and those of an earlier call are
+used again, so that it can be done in pieces. ``--write`` puts the table into
 docs/neighbours/patches.md; one JSON line with the figures goes to stdout.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -21,6 +25,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / name) for name in ("tests", "tui_app", "analysis", "probes")]
 
@@ -29,11 +35,15 @@ from fault_cases import Case, cases, missing  # noqa: E402
 from faults_support import run  # noqa: E402
 
 from gputop.agents.answer import LIMIT_BYTES, fitted  # noqa: E402
-from gputop.agents.tools import explain_finding, verdict  # noqa: E402
-from gputop_analysis.summary import summarise  # noqa: E402
+from gputop.agents.tools import verdict  # noqa: E402
+from gputop_agent import wire  # noqa: E402
+from gputop_probes.record.reader import RecordError, RunRecord  # noqa: E402
 
 PAGE = ROOT / "docs" / "neighbours" / "patches.md"
 ENOUGH = 0.8
+TURNS = 3
+"""Runs of the mended script, and between them runs of it as it was."""
+LONGEST_S = 240
 
 
 @dataclass
@@ -41,14 +51,18 @@ class Row:
     """What an agent got for one fault."""
 
     label: str
+    finding: str
+    first: bool
+    """Whether the fault's finding is the answer's cause."""
     named: bool
-    """Whether the answer is about the fault's finding."""
+    """Whether it is the cause, or stands beside it with its place."""
     where: str
     how: str
     patch: bool
     applied: bool = False
     promised_ms: float = 0.0
     won_ms: float | None = None
+    note: str = ""
 
     @property
     def share(self) -> float | None:
@@ -61,57 +75,128 @@ class Row:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("-k", default="", help="only the cases whose label has this word in it")
+    parser.add_argument("--folder", type=Path, help="where runs are kept and found again")
+    parser.add_argument("--asked-only", action="store_true", help="run no mended script")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
     rows = []
-    for case in cases():
-        if options.k in case.label and not missing(case):
-            rows.append(ask(case))
-            print(rows[-1], file=sys.stderr, flush=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        for case in cases():
+            if options.k in case.label and not missing(case):
+                folder = (options.folder or Path(scratch)) / case.label.replace("/", "-")
+                rows.append(asked(case, folder, not options.asked_only))
+                print(rows[-1], file=sys.stderr, flush=True)
     figures = judged(rows)
     print(json.dumps({"bench": "patches", **figures}))
     if options.write:
         PAGE.write_text(page(rows, figures), encoding="utf-8")
 
 
-def ask(case: Case) -> Row:
-    """Run the fault, ask, mend, run again; the script is a copy that may be changed."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        scripts = folder / "scripts"
-        shutil.copytree(ROOT / "tests" / "faults" / "scripts", scripts)
-        faults_support.SCRIPTS = scripts
-        outcome = run(folder, case.script, until=case.until, **case.environment)
-        answer = json.loads(text := fitted(verdict(str(folder / "run"))))
-        assert len(text.encode()) <= LIMIT_BYTES
-        if answer.get("finding") != case.id:
-            answer = json.loads(fitted(explain_finding(case.id, str(folder / "run"))))
-        row = Row(
-            label=case.label,
-            named=answer.get("finding") == case.id,
-            where=answer.get("where", ""),
-            how=answer.get("where_is", ""),
-            patch=bool(answer.get("patch")),
-            promised_ms=answer.get("wins_ms_per_step") or 0.0,
-        )
-        if row.patch:
-            row.applied = applied(folder, answer["patch"])
-        if row.applied:
-            before = summarise(outcome.record).step_time_p50_ms
-            again = folder / "again"
-            mended = run(again, case.script, **case.environment)
-            row.won_ms = before - summarise(mended.record).step_time_p50_ms
-        return row
+def asked(case: Case, folder: Path, mend: bool) -> Row:
+    """Run the fault, ask, mend a copy of the script, run both in turns."""
+    folder.mkdir(parents=True, exist_ok=True)
+    record = recorded(case, folder)
+    if record is None:
+        return Row(case.label, case.id, False, False, "", "", False, note="no record")
+    text = fitted(verdict(str(record.path), baseline_of(case, folder)))
+    assert len(text.encode()) <= LIMIT_BYTES
+    row = row_of(case, json.loads(text))
+    patch = json.loads(text).get("patch", "") if row.first else ""
+    if patch:
+        row.applied = applied(folder, patch)
+    if row.applied and mend:
+        row.won_ms = won_ms(case, folder)
+    return row
+
+
+def row_of(case: Case, answer: dict) -> Row:
+    """What the answer says of the fault."""
+    first = answer.get("finding") == case.id
+    beside = [one for one in answer.get("other_findings", ()) if one.split()[0] == case.id]
+    where = answer.get("where", "") if first else "".join(beside[:1]).rpartition(" at ")[2]
+    return Row(
+        label=case.label,
+        finding=case.id,
+        first=first,
+        named=first or bool(beside),
+        where=where,
+        how=answer.get("where_is", "") if first else f"beside {answer.get('finding')}",
+        patch=first and bool(answer.get("patch")),
+        promised_ms=(answer.get("wins_ms_per_step") or 0.0) if first else 0.0,
+    )
+
+
+def recorded(case: Case, folder: Path) -> RunRecord | None:
+    """The run of the case in the folder, with the scripts that lie there."""
+    if not (folder / "scripts").exists():
+        shutil.copytree(ROOT / "tests" / "faults" / "scripts", folder / "scripts")
+    if not (folder / "done").exists():
+        shutil.rmtree(folder / "run", ignore_errors=True)
+        faults_support.SCRIPTS = folder / "scripts"
+        with contextlib.suppress(subprocess.TimeoutExpired, RecordError):
+            run(folder, case.script, LONGEST_S, until=case.until, **case.environment)
+        (folder / "done").touch()
+    try:
+        return RunRecord.open(folder / "run")
+    except RecordError:
+        return None
+
+
+def baseline_of(case: Case, folder: Path) -> str:
+    """The run without the fault, where the finding needs one to compare with."""
+    place = folder / "baseline"
+    if not case.baseline:
+        return ""
+    if not (place / "done").exists():
+        place.mkdir()
+        run(place, case.script, LONGEST_S)
+        (place / "done").touch()
+    return str(place / "run")
+
+
+def won_ms(case: Case, folder: Path) -> float | None:
+    """Mean step of the script as it was less that of the mended one: the median difference of runs
+    that follow each other, in turns.
+    """
+    means: list[tuple[str, float]] = []
+    for turn in range(2 * TURNS - 1):
+        name = "before" if turn % 2 else "after"
+        place = folder / f"{name}-{turn // 2}"
+        place.mkdir(exist_ok=True)
+        if not (place / "scripts").exists():
+            source = folder / ("scripts" if turn % 2 else "mended/scripts")
+            shutil.copytree(source, place / "scripts")
+        if recorded(case, place) is None:
+            return None
+        means.append((name, mean_ms(place / "run")))
+    signs = {"before": 1.0, "after": -1.0}
+    pairs = itertools.pairwise(means)
+    return float(np.median([signs[a[0]] * a[1] + signs[b[0]] * b[1] for a, b in pairs]))
+
+
+def mean_ms(run_dir: Path) -> float:
+    """Mean steady step of the slowest rank, in milliseconds."""
+    record = RunRecord.open(run_dir)
+    means = []
+    for rank in record.ranks():
+        rows = record.steps(rank)
+        rows = rows[(rows["flags"] & wire.F_UNSTEADY) == 0]
+        if len(rows):
+            means.append(float(rows["wall_ns"].sum() / rows["n_steps"].sum()) / 1e6)
+    return max(means, default=float("nan"))
 
 
 def applied(folder: Path, patch: str) -> bool:
-    """Whether ``git apply`` takes the patch where the run was started."""
+    """Whether ``git apply`` takes the patch in a copy of where the run was started."""
+    mended = folder / "mended"
+    shutil.rmtree(mended, ignore_errors=True)
+    shutil.copytree(folder / "scripts", mended / "scripts")
     done = subprocess.run(
         ["git", "apply"],
         input=patch.encode(),
-        cwd=folder,
+        cwd=mended,
         capture_output=True,
-        env={**os.environ, "GIT_CEILING_DIRECTORIES": str(folder.parent)},
+        env={**os.environ, "GIT_CEILING_DIRECTORIES": str(folder)},
         check=False,
     )
     return done.returncode == 0
@@ -122,6 +207,7 @@ def judged(rows: list[Row]) -> dict[str, object]:
     shares = [row.share for row in rows if row.share is not None]
     return {
         "faults": len(rows),
+        "named_first": sum(row.first for row in rows),
         "named": sum(row.named for row in rows),
         "with_a_line": sum(bool(row.where) for row in rows),
         "patches": sum(row.patch for row in rows),
@@ -136,9 +222,14 @@ def page(rows: list[Row], figures: dict[str, object]) -> str:
     lines = [
         "# What an agent is told of each injected fault",
         "",
-        "Made by `python bench/patches.py --write`. One call names the cause and a line; where a "
-        "patch is offered it is",
-        "applied with `git apply` and the script is run again.",
+        "Made by `python bench/patches.py --write`: each fault of the suite is run and one call of "
+        "`verdict` is asked. `first`: the fault",
+        "is the answer's cause; `beside it`: it is listed with its place beside another cause. On a "
+        "machine that other programs keep busy",
+        "that other cause is often IN04, which is then true. A patch that is offered goes through "
+        "`git apply`, and the script as it was",
+        f"and the mended one are run in turns, {2 * TURNS - 1} runs: the median difference of the mean "
+        "step counts.",
         "",
         ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in figures.items()),
         "",
@@ -148,7 +239,7 @@ def page(rows: list[Row], figures: dict[str, object]) -> str:
     for row in rows:
         patch = "no" if not row.patch else "taken" if row.applied else "**refused**"
         won = "-" if row.won_ms is None else f"{row.won_ms:.1f}"
-        named = "yes" if row.named else "**no**"
+        named = "first" if row.first else "beside it" if row.named else "**no**"
         lines.append(
             f"| {row.label} | {named} | {row.where} | {row.how} | {patch} "
             f"| {row.promised_ms:.1f} | {won} |"

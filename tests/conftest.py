@@ -67,7 +67,8 @@ LONG = ("agent", "tracer", "vram", "e2e", "planner", "launch", "recorder")
 """They begin, so that no worker is left with a long file when the others have nothing to do."""
 
 
-AGAINST_THE_CLOCK = ("agent", "e2e", "launch", "recorder")
+AGAINST_THE_CLOCK = ("agent", "e2e", "frameworks", "launch", "neighbours", "recorder")
+"""They start real trainings, real ranks and real servers, which a loaded machine may starve."""
 
 
 @pytest.hookimpl(tryfirst=True)

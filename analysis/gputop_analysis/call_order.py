@@ -36,8 +36,8 @@ class Call:
 
     @property
     def key(self) -> tuple[str, str, int | None, str]:
-        """What makes it the same call in another step."""
-        return self.group, self.name, self.peer, self.site
+        """What makes it the same call in another step: its line, else its sizes."""
+        return self.group, self.name, self.peer, self.site or self.shapes
 
     def same_as(self, other: Call) -> bool:
         """Whether it is the same operation, whatever its sizes and wherever it was called."""

@@ -286,6 +286,38 @@ def _all_wait(waiting: Ranks, ranks: Ranks, groups: Groups) -> Cause:
     )
 
 
+def of_a_mismatch(failed: Ranks, gone: int, sizes: tuple[int, int], groups: Groups) -> Cause:
+    """The cause where native code ended a rank that received another size than it waited for, and
+    others then failed to reach it: the first rank that had left its program, else the one that is
+    gone.
+
+    Args:
+        failed: the others, with their calls up to the one that failed.
+        gone: the rank that received.
+        sizes: what it received and what it waited for, bytes.
+        groups: process groups by name.
+    """
+    met = f"rank {gone} ended of it: it received {sizes[0]:,} bytes and waited for {sizes[1]:,}"
+    deviations = {
+        rank: away for rank, standing in failed.items() if (away := deviation(standing.calls))
+    }
+    if not deviations:
+        return Cause(
+            "different collectives",
+            gone,
+            f"rank {gone} left the order of collectives that the others kept to",
+            None,
+            met,
+            0.7,
+        )
+    rank = min(deviations, key=lambda rank: deviations[rank].call.at_ns)
+    departure, words, site = _departure(rank, deviations[rank], failed, [], groups)
+    others = [other for other in failed if other != rank]
+    if others:
+        met += f"; {rank_list(others)} then failed to reach it"
+    return Cause(departure, rank, words, site or None, met)
+
+
 def _unclear(waiting: Ranks, ranks: Ranks, groups: Groups) -> Cause:
     words = _waiting_words(list(waiting), ranks, groups)
     return Cause(
@@ -338,14 +370,15 @@ def _departure(
         )
     if usual.peer is not None:
         return "message missing", f"rank {rank} left out {missed} and waits in {did}", usual.site
-    if call.same_as(usual) and (call.site == usual.site or not away.seen_before):
+    same_line = bool(call.site) and call.site == usual.site
+    if call.same_as(usual) and (same_line or not away.seen_before):
         return (
             "other size",
             f"rank {rank} calls {call.name} of [{call.shapes}] where it was of [{usual.shapes}] "
             f"before{_at(call.site)}",
             "",
         )
-    if away.seen_before and call.group != usual.group and call.site and call.site == usual.site:
+    if away.seen_before and call.group != usual.group and same_line:
         return "other order", f"rank {rank} calls {did} before {missed}", ""
     if away.seen_before:
         block = _block_left(rank, usual, ranks, others)
@@ -366,7 +399,8 @@ def _call_words(call: Call, groups: Groups) -> str:
         way = "to" if call.name == "send" else "from"
         return f"{call.name} {way} rank {call.peer}{_at(call.site)}"
     group = groups[call.group].words if call.group in groups else f"group {call.group}"
-    return f"{call.name} of {group}{_at(call.site)}"
+    sizes = "" if call.site or not call.shapes else f" [{call.shapes}]"
+    return f"{call.name}{sizes} of {group}{_at(call.site)}"
 
 
 def _at(site: str) -> str:

@@ -6,8 +6,17 @@ import re
 from typing import Any
 
 from gputop_analysis.call_order import Call
-from gputop_analysis.hang_cause import Cause, Group, Place, Standing, judge, of_one_outside
+from gputop_analysis.hang_cause import (
+    Cause,
+    Group,
+    Place,
+    Standing,
+    judge,
+    of_a_mismatch,
+    of_one_outside,
+)
 from gputop_analysis.hang_episodes import FOR_EVER, newest_episode
+from gputop_analysis.last_output import last_outputs
 from gputop_analysis.raised import fatal
 from gputop_analysis.user_line import user_line
 from gputop_analysis.view import RunView, once_per_view
@@ -21,6 +30,8 @@ OUT_OF_REACH = re.compile(
     r"(?i)connection (reset|closed|refused|aborted)|read error|broken pipe|peer|socket|timed? ?out"
 )
 """What ranks say of a rank that is gone."""
+_OTHER_SIZE = re.compile(r"op\.preamble\.length <= op\.nbytes\. (\d{1,18}) vs (\d{1,18})")
+"""What gloo says as it ends a process by SIGABRT."""
 
 
 @once_per_view
@@ -37,7 +48,11 @@ def cause_of(view: RunView) -> Cause | None:
         first = since - int(1e9 * float(suspected.get("silent_s") or 0)) - _BEFORE_NS
         standing = _standing(view, since - _BEFORE_NS, episode.stopped_ns, suspected, first)
         if episode.departed is not None:
-            _note_left(standing, _first_to_leave(view, episode.departed, since), view)
+            left = _first_to_leave(view, episode.departed, since)
+            cause = _of_sizes(view, int(left.get("rank", -1)), int(left.get("t_ns", 0)))
+            if cause is not None:
+                return cause
+            _note_left(standing, left, view)
         return judge(standing, groups_of(view))
     return _of_a_death(view)
 
@@ -61,7 +76,9 @@ def _first_to_leave(view: RunView, departed: Event, until_ns: int) -> Event:
 
 
 def _of_a_death(view: RunView) -> Cause | None:
-    """Of a run whose ranks failed: which one was the first that the others could not reach."""
+    """Of a run whose ranks failed: which one had left its program, else which was the first that the
+    others could not reach.
+    """
     raised = fatal(view.record)
     if not raised or not all(OUT_OF_REACH.search(str(e.get("message") or "")) for e in raised):
         return None
@@ -71,8 +88,27 @@ def _of_a_death(view: RunView) -> Cause | None:
     leavers = [e for e in view.record.events("rank_lost", "goodbye") if e.get("rank") not in failed]
     for event in sorted(leavers, key=lambda e: e.get("t_ns", 0))[:1]:
         _note_left(standing, event, view)
-        return of_one_outside(int(event["rank"]), standing, groups_of(view))
+        gone, groups = int(event["rank"]), groups_of(view)
+        return _of_sizes(view, gone, first) or of_one_outside(gone, standing, groups)
     return None
+
+
+def _of_sizes(view: RunView, gone: int, first_ns: int) -> Cause | None:
+    """The cause where gloo ended a rank as it received what it did not wait for; else None.
+
+    Args:
+        view: of the run.
+        gone: the rank that ended.
+        first_ns: when the first of the others failed.
+    """
+    matches = (_OTHER_SIZE.search(text) for text in last_outputs(view))
+    match = next((match for match in matches if match), None)
+    if match is None:
+        return None
+    failed = {int(event.get("rank", -1)) for event in fatal(view.record)} - {gone}
+    standing = _standing(view, first_ns - 30 * 10**9, FOR_EVER, {}, first_ns)
+    sizes = int(match[1]), int(match[2])
+    return of_a_mismatch({rank: standing[rank] for rank in failed}, gone, sizes, groups_of(view))
 
 
 def _note_left(standing: dict[int, Standing], event: Event, view: RunView) -> None:

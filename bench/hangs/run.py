@@ -3,7 +3,7 @@
     python bench/hangs/run.py record FOLDER [--every N] [--jobs N] [--hang-s S] [-k WORD ...]
     python bench/hangs/run.py judge FOLDER
 
-``record`` runs 14 faults on the first, a middle and the last rank of 2, 4 and 8 gloo ranks, laid out
+``record`` runs 21 faults on the first, a middle and the last rank of 2, 4 and 8 gloo ranks, laid out
 as DP, DP x TP and DP x PP, and kills every process of a run with SIGKILL once it stands still: what
 is judged is what lies on the disk. ``judge`` reads the records again, without running anything.
 """
@@ -46,6 +46,10 @@ EXPECTED = {
     "worker": ("loader",),
     "message": ("message missing",),
     "barrier": ("skipped",),
+    "bucket": ("skipped",),
+    "irecv": ("message missing",),
+    "raise": ("raised",),
+    "spawn": ("raised",),
 }
 """Fault of ``train.py`` and the kinds that are right for it."""
 _LIMIT_S = 240.0
@@ -74,7 +78,7 @@ def cases() -> list[Case]:
             for world in WORLDS:
                 for who in sorted({0, world // 2, world - 1}):
                     sends = layout == "dp_pp" and who % 2 == 0
-                    if fault != "message" or sends:
+                    if fault not in ("message", "irecv") or sends:
                         found.append(Case(fault, layout, world, who))
     return found
 
@@ -180,6 +184,7 @@ def judge(folder: Path) -> int:
             cause = None
             print(f"{row['name']}: {error!r}")
         took_s = time.monotonic() - began
+        cause = cause or _raised_first(folder / row["name"])
         rank = cause is not None and cause.rank == row["who"]
         kind = cause is not None and cause.kind in EXPECTED[row["fault"]]
         right_rank, right_kind, both = right_rank + rank, right_kind + kind, both + (rank and kind)
@@ -191,6 +196,17 @@ def judge(folder: Path) -> int:
         f"({100 * both / max(1, len(rows)):.0f} %)"
     )
     return 0
+
+
+def _raised_first(path: Path) -> Any:
+    """Where ranks failed of themselves: the one that did first."""
+    from gputop_analysis.hang_cause import Cause
+    from gputop_analysis.raised import fatal
+    from gputop_probes.record.reader import RunRecord
+
+    for event in fatal(RunRecord.open(path))[:1]:
+        return Cause("raised", int(event["rank"]), str(event.get("message")))
+    return None
 
 
 def main() -> int:

@@ -62,12 +62,18 @@ class Pipe:
     def receive(self, x):
         if not self.first:
             x = torch.empty(1, 8)
-            dist.recv(x, src=self.before)
+            if FAULT == "irecv":
+                dist.irecv(x, src=self.before).wait()
+            else:
+                dist.recv(x, src=self.before)
             x.requires_grad_()
         return x
 
     def send(self, y):
-        dist.send(y.detach(), dst=self.after)
+        if FAULT == "irecv":
+            dist.isend(y.detach(), dst=self.after).wait()
+        else:
+            dist.send(y.detach(), dst=self.after)
 
     def run_backward(self, x, y):
         if self.last:
@@ -92,6 +98,8 @@ def stuck():
         os.kill(os.getpid(), signal.SIGKILL)
     if FAULT == "stop":
         os.kill(os.getpid(), signal.SIGSTOP)
+    if FAULT in ("raise", "spawn"):
+        raise ValueError("the labels are empty")
     if FAULT == "lock":
         lock = threading.Lock()
         lock.acquire()
@@ -166,9 +174,11 @@ def train(rank):
         if odd:
             stuck()
             batch = fetched(step, batch)
+        if FAULT == "bucket" and not odd:
+            dist.all_reduce(torch.ones(1))
         x = pipe.receive(batch)
         y = model(x)
-        if not pipe.last and not (odd and FAULT == "message"):
+        if not pipe.last and not (odd and FAULT in ("message", "irecv")):
             pipe.send(y)
         pipe.run_backward(x, y)
         optimizer.step()
@@ -189,6 +199,9 @@ def train(rank):
 
 
 def main():
+    if FAULT == "spawn":
+        torch.multiprocessing.spawn(train, nprocs=WORLD)
+        return 0
     children = []
     for rank in range(WORLD):
         pid = os.fork()

@@ -268,7 +268,7 @@ FOURTH = (
     Shape("texts_longer", "pairs.py", ("CR15",), rank=1, also=("IN14",)),
     Shape("rank_digest", "pairs.py", ("CR04", "HO06"), rank=1, also=("CR04", "HO06")),
     Shape("metrics_one_by_one", "pairs.py", ("CR06", "HO06"), rank=None, also=("CR06", "HO06")),
-    Shape("buckets_tiny", "pairs.py", ("CR06",), rank=None, twin=False),
+    Shape("buckets_tiny", "pairs.py", ("CR06", "CR16"), rank=None, twin=False),
     Shape("rank0_saves", "pairs.py", ("HO07", "CR04", "HO15"), also=("HO07", "CR04", "HO15")),
     Shape("lengths_compiled", "tuned.py", ("HO09",), also=("CE10", "HO10")),
     Shape("item_inside", "tuned.py", ("HO10",), info=True),
@@ -276,6 +276,70 @@ FOURTH = (
     Shape("hf_tokens", "tuned.py", LOADER, also=LOADER, timed=True, twin=False),
 )
 """Written as strangers write, marks and all before the first of them was run."""
+GROWS = ("ME02", "ME05")
+NUMBERS = ("NU01", "NU02", "NU03", "NU07", "NU13")
+FIFTH = (
+    Shape("mask_by_pixel", "segments.py", LOADER, also=LOADER, timed=True),
+    Shape("json_shards", "segments.py", LOADER, also=LOADER),
+    Shape("padded_by_hand", "segments.py", LOADER, also=LOADER, timed=True, twin=False),
+    Shape("confusion_by_pixel", "segments.py", HOST, timed=True),
+    Shape("previews_packed", "segments.py", HOST, timed=True),
+    Shape("meter_of_tensors", "segments.py", GROWS, also=(*GROWS, "HO12"), twin=False),
+    Shape("validated_with_graph", "segments.py", ("ME10",), also=("HO08", "HO15")),
+    Shape("running_sum", "bptt.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("rate_of_forty", "bptt.py", NUMBERS, also=NUMBERS, twin=False),
+    Shape("cleared_too_late", "bptt.py", ("NU08", "NU13"), also=("NU07",), twin=False),
+    Shape("decay_by_batch", "bptt.py", ("NU06",)),
+    Shape("clipped_by_nothing", "bptt.py", ("NU05",)),
+    Shape("perplexities_sorted", "bptt.py", ("HO06", "CE11"), also=("HO06", "CE11")),
+    Shape("features_not_frozen", "transfer.py", ("NU08",)),
+    Shape("bottom_is_dead", "transfer.py", ("NU13", "NU08"), also=("NU08", "NU13"), twin=False),
+    Shape("dataset_remembers", "transfer.py", GROWS, also=(*GROWS, "HO12", *LOADER)),
+    Shape(
+        "iterator_each_step",
+        "transfer.py",
+        ("IN05", "IN15", *LOADER, "HO06"),
+        also=("IN05", "IN15", *LOADER, "HO06"),
+    ),
+    Shape("pixels_compared", "transfer.py", HOST, timed=True),
+    Shape("journal_rewritten", "tuner.py", HOST, timed=True),
+    Shape("odds_logged", "tuner.py", ("NU01",), also=("NU02",)),
+    Shape("evaluated_each", "tuner.py", ("HO08",), also=("HO15",)),
+    Shape("kept_each", "tuner.py", ("HO07",), also=("HO15",)),
+    Shape("accumulated_for_ever", "tuner.py", ("NU11",), also=("NU02", "NU07"), twin=False),
+    Shape("hits_one_by_one", "tuner.py", HOST, timed=True),
+    Shape("polled", "tuner.py", HOST, timed=True),
+    Shape("critic_adds_up", "manual.py", ("NU11",), also=("NU02", "NU07")),
+    Shape("outputs_for_the_end", "manual.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("weights_dumped", "manual.py", HOST, timed=True),
+    Shape("validates_each_ten", "manual.py", ("HO08",), also=("HO15",)),
+    Shape("paths_searched", "policies.py", HOST, timed=True),
+    Shape(
+        "spread_of_one",
+        "policies.py",
+        ("NU01",),
+        also=("NU02", "HC06"),
+        exit_code=1,
+        twin=False,
+    ),
+    Shape("replay_without_end", "policies.py", GROWS, also=(*GROWS, "HO12", "HO06", "HO03")),
+    Shape("target_not_frozen", "policies.py", ("NU08", "NU11"), also=("NU08", "NU11"), twin=False),
+    Shape("actor_adds_up", "policies.py", ("NU11",), also=("NU02", "NU07"), twin=False),
+    Shape("one_slow_shard", "fleet.py", ("IN11", "CR03"), rank=1, also=("IN02", "IN01")),
+    Shape(
+        "evaluates_alone",
+        "fleet.py",
+        ("HO08", "CR04", "HO06", "HO15"),
+        rank=0,
+        also=("HO08", "CR04", "HO06", "HO15"),
+    ),
+    Shape("metrics_as_objects", "fleet.py", ("CR06", "HO06"), rank=None, also=("CR06", "HO06")),
+    Shape(
+        "buckets_of_a_layer", "fleet.py", ("CR16", "CR06"), rank=None, also=("CR06",), twin=False
+    ),
+    Shape("more_rows", "fleet.py", ("CR15",), rank=1, twin=False),
+)
+"""Of the kinds that users ask for help with, marks and all before the first of them was run."""
 ENVIRONMENT: dict[str, dict[str, str]] = {
     "unused_flag": {"STEPS": "560"},
     "clean_unused_flag": {"STEPS": "560"},
@@ -287,4 +351,7 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "rank_hangs": {"GPUTOP_HANG_S": "4"},
     "logits_cached": {"STEPS": "1500"},
     "gc_every": {"STEPS": "120"},
+    "outputs_for_the_end": {"STEPS": "1200"},
+    "clipped_by_nothing": {"STEPS": "720"},
+    "clean_clipped_by_nothing": {"STEPS": "720"},
 }

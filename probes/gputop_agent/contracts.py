@@ -277,6 +277,8 @@ class GraphEval(TypedDict, total=False):
 
     forwards: Whole
     ms: Amount
+    site: Line
+    """Of the first of them."""
 
 
 class TrialFacts(TypedDict, total=False):
@@ -319,7 +321,9 @@ class Hello(TypedDict, total=False):
     amp: Amp
     compile: Compile
     debug: dict[str, Scalar]
-    """Anomaly mode and profiler as shares of the time, tracers, dev mode."""
+    """Anomaly mode and profiler as shares of the time, and the line that alone switches them on;
+    tracers, dev mode.
+    """
     create_graph: bool
     checkpointing: bool
     network_beside: bool
@@ -490,10 +494,33 @@ class CheckupEvent(TypedDict, total=False):
     gradients_looked_at: Whole
     gradients_not_zero: Whole
     """Values of up to eight gradients just before an update."""
+    zero_gradient: Whole
+    zero_gradient_names: list[Line]
+    zero_gradient_looks: Whole
+    """Values of parameters whose whole gradient was zero at so many looks in a row."""
+    stray: Whole
+    stray_names: list[Line]
+    stray_looks: Whole
+    """Values that have gradients, are in no optimizer, and did not change for so many looks."""
+    graded: Whole
+    """Values of all parameters that have gradients."""
     bf16_pushed: Whole
     bf16_stuck: Whole
     """Of sampled values with a gradient, those that an update did not change."""
     scheduler_first: Scalar
+
+
+class UnclearedEvent(TypedDict, total=False):
+    """Of one of several optimizers: all backwards between two updates began with gradients of
+    before; once, at the third look in a row.
+    """
+
+    step: Annotated[Step, NEEDED]
+    looks: Annotated[Whole, NEEDED]
+    optimizer: Annotated[Line, NEEDED]
+    """Its class."""
+    backwards: Annotated[Whole, NEEDED]
+    """Between the two updates."""
 
 
 class RandomState(TypedDict, total=False):
@@ -515,13 +542,17 @@ class Replica(TypedDict, total=False):
 
 
 class Tensors(TypedDict, total=False):
-    """Live tensors; each time memory has grown by 48 MB or doubled its growth, at most 6."""
+    """Live tensors; each time memory has grown by 48 MB or doubled its growth, at most 6, and up to
+    3 times while there are more Python objects with each step.
+    """
 
     step: Annotated[Step, NEEDED]
     memory_bytes: Annotated[Whole, NEEDED]
     anonymous_bytes: Annotated[Whole, NEEDED]
     tensors: Annotated[Whole, NEEDED]
     with_graph: Annotated[Whole, NEEDED]
+    graph_kind: Line
+    """What made most of them, and their shape."""
 
 
 class AllocatorEvent(TypedDict, total=False):
@@ -948,6 +979,7 @@ EVENTS: dict[str, Any] = {
     "compile": Compilation,
     "threads": BusyThreads,
     "checkup": CheckupEvent,
+    "uncleared": UnclearedEvent,
     "replica": Replica,
     "tensors": Tensors,
     "allocator": AllocatorEvent,

@@ -26,13 +26,20 @@ class Net(nn.Module):
 net = Net()
 if kind == "bf16": net = net.to(torch.bfloat16)
 opt = torch.optim.AdamW(net.parameters(), 1e-6 if kind == "bf16" else 1e-3)
-two = kind == "two"
-if two: opt, head = torch.optim.AdamW(net.body.parameters()), torch.optim.SGD(net.unused.parameters())
+several = kind in ("two", "turns")
+if several:
+    opt, head = torch.optim.AdamW(net.body.parameters()), torch.optim.SGD(net.unused.parameters(), 1e-3)
+teacher = nn.Linear(16, 16)
+if kind == "dead":
+    net.body = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16))
+    nn.init.constant_(net.body[0].bias, -1e3)
+    opt = torch.optim.AdamW(net.parameters())
+kept = []
 scheduler = torch.optim.lr_scheduler.StepLR(opt, 80)
 scaler = torch.amp.GradScaler("cpu", enabled=kind == "scaler")
 def fetch(n):
-    return torch.utils.data.DataLoader(torch.randn(n * 4, 16).to(net.body.weight.dtype), 4)
-for step, x in enumerate(fetch(160)):
+    return torch.utils.data.DataLoader(torch.randn(n * 4, 16).to(net.unused.weight.dtype), 4)
+for step, x in enumerate(fetch(1500 if kind in ("kept", "numbers") else 160)):
     if kind == "graphs" and step % 80 == 50:
         net.eval()
         for y in fetch(5): net(y)
@@ -42,16 +49,30 @@ for step, x in enumerate(fetch(160)):
         with torch.no_grad():
             for y in fetch(5): net(y)
         net.train()
+    if kind == "kept":  # the forward runs inside the update, as in Lightning
+        def closure():
+            opt.zero_grad()
+            loss = net(x).square().mean()
+            kept.append(loss * 2)
+            loss.backward()
+            return loss
+        opt.step(closure)
+        continue
     loss = net(x).square().mean()
+    if kind == "teacher": loss = loss + (net(x) - teacher(x)).square().mean()
+    if kind == "numbers": kept.append(str(loss.item()))
     if kind == "between": opt.zero_grad()
     scaler.scale(loss).backward()
     if kind == "clip": nn.utils.clip_grad_norm_(net.parameters(), max_norm=0.5)
     if kind == "order": scheduler.step()
     scaler.step(opt)
     scaler.update()
-    if two: head.step()
+    if several:
+        if kind == "turns": head.zero_grad()
+        net.unused(x).square().mean().backward()
+        head.step()
     if kind != "order": scheduler.step()
-    if kind not in ("never", "between", "two"): opt.zero_grad(set_to_none=kind != "zeros")
+    if kind not in ("never", "between"): opt.zero_grad(set_to_none=kind != "zeros")
 """
 KINDS = [
     "plain",
@@ -65,7 +86,13 @@ KINDS = [
     "clip",
     "order",
     "scaler",
+    "turns",
+    "teacher",
+    "dead",
+    "kept",
+    "numbers",
 ]
+LONG = ("kept", "numbers")
 
 
 @pytest.fixture(scope="module")
@@ -95,16 +122,49 @@ def hello(guests, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_four_looks_and_every_step_counted(guests, kind):
-    assert guests[kind].n_steps == 160
-    assert [one["step"] // 20 for one in looks(guests, kind)] == [1, 2, 3, 5]
-    assert [one["alike"] for one in looks(guests, kind)] == [1, 2, 3, 4]
+    assert guests[kind].n_steps == (1500 if kind in LONG else 160)
+    assert [one["step"] // 20 for one in looks(guests, kind)[:4]] == [1, 2, 3, 5]
+    if kind not in ("dead", "teacher"):  # they become sure of what they suspect
+        assert [one["alike"] for one in looks(guests, kind)[:4]] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_that_are_held_and_gradients_that_are_not_zero(guests, kind):
     last = looks(guests, kind)[-1]
-    assert (last["held_bytes"] > 0) == (kind in ("never", "two", "between", "zeros"))
-    assert last["stale"] == (kind in ("never", "two"))
+    assert (last.get("held_bytes", 0) > 0) == (kind in ("never", "between", "zeros"))
+    assert last.get("stale", False) == (kind == "never")
+
+
+def test_one_of_two_optimizers_that_is_never_cleared(guests):
+    (event,) = guests["two"].of_type("uncleared")
+    assert (event["optimizer"], event["looks"], event["backwards"]) == ("SGD", 3, 2)
+    assert not any(guests[kind].of_type("uncleared") for kind in KINDS if kind != "two")
+
+
+def test_gradients_that_no_optimizer_has_use_for(guests):
+    last = looks(guests, "teacher")[-1]
+    assert (last["stray"], last["stray_names"]) == (16 * 16 + 16, ["Linear.weight", "Linear.bias"])
+    assert last["stray_looks"] == 3 and last["graded"] == 2 * last["stray"]
+    assert not any(
+        "stray" in look for kind in KINDS if kind != "teacher" for look in looks(guests, kind)
+    )
+
+
+def test_a_layer_whose_units_are_dead(guests):
+    last = looks(guests, "dead")[-1]
+    assert last["gradients_not_zero"] > 0
+    assert set(last["zero_gradient_names"]) == {"body.0.weight", "body.0.bias", "body.2.weight"}
+    assert last["zero_gradient"] == 2 * 16 * 16 + 16 and last["zero_gradient_looks"] == 3
+    assert "zero_gradient" not in looks(guests, "plain")[-1]
+
+
+def test_graphs_that_are_kept_are_counted_although_memory_stands_still(guests):
+    counts = guests["kept"].of_type("tensors")
+    first, last = counts[0], counts[-1]
+    assert last["with_graph"] - first["with_graph"] == last["step"] - first["step"] >= 200
+    assert counts[-1]["graph_kind"] == "MulBackward0 []"
+    assert [one["with_graph"] for one in guests["numbers"].of_type("tensors")] == [1]
+    assert not guests["plain"].of_type("tensors")
 
 
 def test_parameters_without_gradient_are_named(guests):
@@ -120,7 +180,9 @@ def test_updates_that_bf16_cannot_hold(guests):
 
 
 def test_graphs_of_an_evaluation_are_counted(guests):
-    assert hello(guests, "graphs")["graph_eval"]["forwards"] == 10
+    graphs = hello(guests, "graphs")["graph_eval"]
+    line = next(at for at, text in enumerate(SCRIPT.splitlines(), 1) if "for y in fetch(5)" in text)
+    assert graphs["forwards"] == 10 and graphs["site"] == f"habits.py:{line}"
     assert "graph_eval" not in hello(guests, "no_grad")
 
 

@@ -1,5 +1,6 @@
 """What the guest looks at now and then: debug aids, shapes of batches, the text of a line."""
 
+import importlib
 import sys
 
 import pytest
@@ -42,7 +43,17 @@ def test_anomaly_mode_and_a_profiler_are_seen_by_their_share_of_the_time():
     for look in range(40):
         with torch.autograd.set_detect_anomaly(look % 2 == 0):
             watch.sample()
+    session.debug.pop("anomaly_at")
     assert session.debug == {"anomaly": 0.5, "profiler": 0.0}
+
+
+def test_the_only_line_that_has_a_word(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    once, never, twice = (f"{word}(" for word in ("zyx", "yxw", "xwv"))
+    (tmp_path / "aided.py").write_text(f"x = '{once}'  # {never}\n" + f"y = '{twice}'\n" * 2)
+    importlib.import_module("aided")
+    found = [debugging._only_line_with(word) for word in (once, never, twice)]
+    assert found == ["aided.py:1", None, None]
 
 
 def test_a_tracer_of_the_training_thread_is_named():

@@ -3,7 +3,7 @@
 import pytest
 
 from gputop_analysis.call_order import Call, deviation
-from gputop_analysis.hang_cause import Group, Place, Standing, judge
+from gputop_analysis.hang_cause import Group, Place, Standing, judge, of_a_mismatch
 from gputop_analysis.text import rank_list
 
 STEPS = 20
@@ -210,3 +210,35 @@ def test_a_rare_call_that_comes_in_time_is_no_deviation():
 )
 def test_lists_of_ranks_are_short(ranks, words):
     assert rank_list(ranks) == words
+
+
+def without_lines(standing):
+    """As an exception has it sent: no lines, and calls that failed are done too."""
+    calls = tuple(
+        Call(
+            call.group, call.number, call.operation, f"{call.shapes} {call.site}", at_ns=call.at_ns
+        )
+        for call in standing.calls
+    )
+    return Standing(calls)
+
+
+@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("fault", ["skip", "swallow", "shape"])
+def test_who_left_the_order_is_blamed_and_not_who_died_of_it(fault, world):
+    odd, gone = world - 1, 0
+    played = Ranks(world, False, odd, fault)
+    standings = played.play()
+    failed = {rank: without_lines(standings[rank]) for rank in standings if rank != gone}
+    cause = of_a_mismatch(failed, gone, (552, 4), played.groups)
+    kind = {"skip": "skipped", "swallow": "skipped", "shape": "other size"}[fault]
+    assert (cause.kind, cause.rank) == (kind, odd), cause
+    assert cause.waiting.startswith("rank 0 ended of it: it received 552 bytes and waited for 4")
+
+
+def test_who_died_is_blamed_where_all_others_went_on_as_ever():
+    played = Ranks(3, False, 0, "skip")
+    standings = played.play()
+    failed = {rank: without_lines(standings[rank]) for rank in (1, 2)}
+    cause = of_a_mismatch(failed, 0, (552, 4), played.groups)
+    assert (cause.kind, cause.rank) == ("different collectives", 0)

@@ -212,3 +212,44 @@ def test_host_memory_needs_a_kill_and_a_sigkill(tmp_path, kills, code, ids):
     build.event("run_end", exit_code=code, oom_kills=kills)
     build.end(exit_code=code)
     assert [i for i in found(build) if i.startswith("HC")] == ids
+
+
+GLOO_SAYS = (
+    "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n"
+    "  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 552 vs 4.\n"
+)
+
+
+@pytest.mark.parametrize("printed", [GLOO_SAYS, "Killed\n"], ids=["gloo", "killed"])
+def test_a_rank_that_died_of_what_another_one_sent(tmp_path, printed):
+    """Rank 1 leaves out a collective, and gloo ends rank 0, which receives the next one instead."""
+    build = Builder(tmp_path / "r")
+    for rank in (0, 1):
+        build.hello(rank, world_size=2)
+        build.steps(20, rank, forward=6.0, backward=12.0)
+    at = build.clock[1]
+    calls = [(number, "552" if number % 2 else "1") for number in range(40)] + [(40, "552")]
+    entries = [
+        {"group": "0", "seq": number, "op": "gloo:all_reduce", "shapes": shapes, "bytes": 4,
+         "state": "completed", "created_ns": at - 10**6 * (41 - number)}
+        for number, shapes in calls
+    ]  # fmt: skip
+    build.event(
+        "exception", t_ns=at, rank=1, message="Connection closed by peer", step=20,
+        phase="backward", site="train.py:80 main", thread=None, traceback=[],
+        **{"class": "RuntimeError"},
+    )  # fmt: skip
+    build.event("flight_recorder", t_ns=at + 1, rank=1, reason="exception", part=0, parts=1,
+                entries=entries)  # fmt: skip
+    build.event("goodbye", t_ns=at + 2, rank=1, steps=20, reason="exception")
+    build.event("rank_lost", t_ns=at + 3, rank=0, pid=100, reason="process gone", step=19)
+    (build.path / "hosts" / "box" / "output.log").write_text(printed)
+    build.end(1)
+    hang = found(build)
+    if printed is not GLOO_SAYS:
+        assert "rank 0 vanished first" in hang["HC06"].title and "CR12" not in hang
+        return
+    assert "HC06" not in hang
+    assert (hang["CR12"].rank, hang["CR12"].site) == (1, "train.py:80 main")
+    assert hang["CR12"].title == "rank 1 skipped all_reduce [1] of the default group"
+    assert "rank 0 ended of it: it received 552 bytes and waited for 4" in hang["CR12"].evidence

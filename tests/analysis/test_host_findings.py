@@ -274,6 +274,11 @@ def test_debug_aids_that_are_on(tmp_path, hello, title):
     assert title in one.title and one.severity == "medium" and one.proof is not None
 
 
+def test_the_line_that_switches_an_aid_on_is_its_place(tmp_path):
+    debug = {"anomaly": 0.6, "anomaly_at": "train.py:7", "profiler": 0.1, "profiler_at": "b.py:1"}
+    assert found(plain(tmp_path, debug=debug))["HO16"].site == "train.py:7"
+
+
 @pytest.mark.parametrize(
     "hello",
     [

@@ -63,6 +63,11 @@ def test_a_loss_spike_tells_what_jumps_with_it(tmp_path):
     assert spike.proof.value > 50 and spike.proof.threshold == 8
 
 
+def test_a_jump_that_is_nothing_beside_the_first_losses_is_an_info(tmp_path):
+    loss = lambda step: 4.0 * 0.97**step + 1e-3 + 0.05 * (step == 300)  # noqa: E731
+    assert found(trained(tmp_path, loss=loss))["NU02"].severity == "info"
+
+
 def test_a_gradient_norm_that_jumps(tmp_path):
     jump = found(trained(tmp_path, bad={300: {"grad_norm": 400.0}}))["NU03"]
     assert jump.severity == "medium" and "step 300" in jump.title

@@ -245,7 +245,16 @@ def test_two_lines_that_hold_most_together_are_named(tmp_path, other, severity):
     assert "and 37 % at dqn.py:73 dqn" in host.evidence
 
 
-def test_what_another_package_does_for_a_trainer_is_the_trainers(tmp_path):
+@pytest.mark.parametrize(
+    ("inside", "code", "severity"),
+    [
+        ("lightning/pytorch/core/module.py:1137 backward", "trainer.fit(model)", "info"),
+        ("pyro/infer/trace_elbo.py:157 loss_and_grads", "loss = svi.step(x, y)", "info"),
+        ("xformers/ops.py:88 backward", "loss.backward()", "high"),  # of a layer, not of a loop
+        ("torch/_tensor.py:647 backward", "step(batch)", "high"),
+    ],
+)
+def test_what_a_package_does_that_calls_the_backward_is_its_own(tmp_path, inside, code, severity):
     build = Builder(tmp_path / "r")
     build.hello(0)
     build.steps(200, forward=6.0, other=5.0)
@@ -258,9 +267,22 @@ def test_what_another_package_does_for_a_trainer_is_the_trainers(tmp_path):
     build.event(
         "stacks", rank=0, phase="other", samples=[{**call, "inside": "fsspec/local.py:480 write"}]
     )
-    by_trainer = {**call, "inside": "lightning/pytorch/core/module.py:1137 backward"}
-    build.event("stacks", rank=0, phase="backward", samples=[by_trainer])
-    assert found(build)["HO06"].severity == "info"
+    build.event(
+        "stacks", rank=0, phase="backward", samples=[{**call, "inside": inside, "code": code}]
+    )
+    assert found(build)["HO06"].severity == severity
+
+
+def test_what_a_trainer_does_is_placed_where_it_is_called(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello(0)
+    for step in range(200):
+        build.step(forward=6.0, backward=6.0, checkpoint=30.0 * (step % 10 == 9))
+    path = ["fit.py:90 <module>", "fit.py:62 run"]
+    call = {"site": "fit.py:62", "function": "run", "path": path, "count": 30}
+    inside = {**call, "inside": "transformers/trainer.py:2552 train"}
+    build.event("stacks", rank=0, phase="backward", samples=[inside])
+    assert found(build)["HO07"].site == "fit.py:62 run"
 
 
 @pytest.mark.parametrize(("callback", "severity"), [(20, "medium"), (4, "info")])
@@ -338,3 +360,91 @@ def test_the_loader_of_an_evaluation_is_another_than_that_of_training(tmp_path):
     }
     build.event("loader", rank=0, **evaluated)
     assert "IN15" not in found(build)
+
+
+# ---- what looks at gradients and graphs tell
+
+
+def looked_at(path, steps=150, kind="checkup", times=4, **fields):
+    build = Builder(path)
+    build.hello(0)
+    build.steps(steps, forward=6.0, backward=12.0)
+    for at in range(times):
+        build.event(kind, rank=0, pid=1, step=20 * (at + 1), **{"alike": at + 1, **fields})
+    return build
+
+
+def test_one_of_several_optimizers_is_never_cleared(tmp_path):
+    build = looked_at(tmp_path, kind="uncleared", times=1, looks=3, optimizer="Adam", backwards=2)
+    never = found(build)["NU11"]
+    assert never.severity == "high" and "of Adam" in never.title
+
+
+@pytest.mark.parametrize(
+    ("stray", "stray_looks", "severity"), [(300, 3, "medium"), (300, 2, None), (5, 3, None)]
+)
+def test_gradients_for_nobody(tmp_path, stray, stray_looks, severity):
+    fields = {"stray": stray, "stray_looks": stray_looks, "graded": 1000}
+    nobody = found(looked_at(tmp_path, stray_names=["Teacher.weight"], **fields)).get("NU08")
+    assert (nobody.severity if nobody else None) == severity
+    assert nobody is None or "30 % of the gradients are for nobody: Teacher.weight" in nobody.title
+
+
+@pytest.mark.parametrize(
+    ("zero", "experts", "severity"), [(300, 0, "medium"), (5, 0, "info"), (300, 8, None)]
+)
+def test_a_layer_that_is_dead(tmp_path, zero, experts, severity):
+    build = looked_at(
+        tmp_path,
+        zero_gradient=zero,
+        zero_gradient_looks=3,
+        zero_gradient_names=["body.0.weight"],
+        trainable=1000,
+    )
+    build.event("hello_update", rank=0, model={"config": {"experts": experts}})
+    dead = found(build).get("NU13")
+    assert (dead.severity if dead else None) == severity
+
+
+@pytest.mark.parametrize(
+    ("graphs", "leaks"), [((201, 401), True), ((1, 1), False), ((201, 210), False)]
+)
+def test_graphs_that_are_kept_leak_although_memory_stands_still(tmp_path, graphs, leaks):
+    build = looked_at(tmp_path, steps=450, times=0)
+    for step, with_graph in zip((200, 400), graphs, strict=True):
+        counts = {"memory_bytes": 1 << 28, "anonymous_bytes": 1 << 28, "tensors": 900}
+        build.event("tensors", rank=0, pid=1, step=step, with_graph=with_graph, **counts)
+    assert ("ME02" in found(build)) is leaks
+
+
+@pytest.mark.parametrize(
+    ("cap", "buckets", "said"), [(1048, 10, True), (1048, 2, False), (25 << 20, 10, False)]
+)
+def test_buckets_that_are_too_small(tmp_path, cap, buckets, said):
+    build = of_ranks(tmp_path / "r", [1.0, 1.0])
+    build.event("ddp", rank=0, bucket_cap_bytes=cap, bucket_bytes=[40_000] * buckets)
+    assert ("CR16" in found(build)) is said
+
+
+@pytest.mark.parametrize(("loops", "severity"), [(2, "medium"), (1, None)])
+def test_operators_inside_two_loops_go_through_elements(tmp_path, loops, severity):
+    build = Builder(tmp_path / "r")
+    build.hello(0)
+    build.steps(150, forward=3.0, backward=3.0, other=12.0)
+    training = ["loop train.py:9 <module>", "train.py:12 <module>"]
+    inner = [f"loop train.py:{70 + depth} gains" for depth in range(loops)]
+    for phase, path, inside in (
+        (
+            "forward",
+            [*training[:1], "train.py:11 <module>"],
+            "torch/nn/modules/linear.py:1 forward",
+        ),
+        ("other", [*training, *inner, "train.py:75 gains"], "torch/_C operator"),
+    ):
+        site, _, function = path[-1].partition(" ")
+        sample = {"site": site, "function": function, "path": path, "inside": inside, "count": 40}
+        sample["code"] = "delta = rewards[k] - values[k]"
+        build.event("stacks", rank=0, phase=phase, period_ms=50, total=40, samples=[sample])
+    host = found(build).get("HO06")
+    assert (host.severity if host else None) == severity
+    assert host is None or "train.py:75" in (host.site or "")

@@ -34,7 +34,14 @@ CASES = (
         site="draw_histogram",
         title="20th",
     ),
-    Case("HO16", "anomaly mode", HOST, {"FAULT": "anomaly", "STEPS": 400}, title="anomaly mode"),
+    Case(
+        "HO16",
+        "anomaly mode",
+        HOST,
+        {"FAULT": "anomaly", "STEPS": 400},
+        title="anomaly mode",
+        site=r"host\.py:105$",
+    ),
     Case(
         "HO16",
         "torch.profiler around the whole training",

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
+
 import numpy as np
 import pytest
 
+from gputop.checking import Moment, Slice, _steps_in
+from gputop.cli.check import _ended_with_us, _measured
+from gputop_agent import wire
 from gputop_analysis.paired import judge
 
 
 def ratios(rng, change: float, noise: float, count: int = 60) -> np.ndarray:
-    """Pairs whose noise has heavy tails, as that of a busy machine."""
-    return (1 + change) * np.exp(noise * rng.standard_t(3, count))
+    """Pairs whose noise has heavy tails, as that of a busy machine; by the clock twice as much as
+    without waits.
+    """
+    tails = rng.standard_t(3, (count, 2)) * noise * np.array([2.0, 1.0])
+    return (1 + change) * np.exp(tails)
 
 
 def test_identical_commands_are_never_slower():
@@ -35,7 +44,7 @@ def test_a_slowdown_is_found(change):
 
 @pytest.mark.parametrize("count", [0, 1, 3, 7])
 def test_a_few_pairs_decide_nothing(count):
-    judged = judge(np.full(count, 1.5), 4, 0.03)
+    judged = judge(np.full((count, 2), 1.5), 4, 0.03)
     assert judged.verdict == "undecided" and judged.change.high == float("inf")
 
 
@@ -43,5 +52,69 @@ def test_pairs_that_hang_together_count_less():
     rng = np.random.default_rng(4)
     walk = np.exp(np.convolve(rng.normal(0, 0.05, 120), np.ones(12) / 3, "valid"))
     alone = np.exp(rng.permutation(np.log(walk)))
-    width = [judge(one, 4, 0.03).change for one in (walk, alone)]
+    width = [judge(np.stack([one, one], 1), 4, 0.03).change for one in (walk, alone)]
     assert width[0].high - width[0].low > 1.5 * (width[1].high - width[1].low)
+
+
+def test_where_waits_are_not_known_the_clock_decides():
+    rng = np.random.default_rng(5)
+    pairs = ratios(rng, 0.2, 0.01)
+    pairs[:, 1] = np.nan
+    judged = judge(pairs, 4, 0.03)
+    assert judged.verdict == "slower" and judged.change == judged.clock
+
+
+def test_a_slowdown_that_only_the_clock_sees_is_slower():
+    """As of a program that fights itself for cores."""
+    pairs = np.stack([np.full(40, 1.4), np.full(40, 1.0)], 1)
+    assert judge(pairs, 4, 0.03).verdict == "slower"
+
+
+def test_all_looks_together_are_as_seldom_wrong_as_one(monkeypatch):
+    """At the threshold itself, with a look after each of twelve rounds."""
+    rng = np.random.default_rng(6)
+    clock = iter(range(10**6))
+    monkeypatch.setattr("gputop.cli.check.time.monotonic", lambda: float(next(clock)))
+    verdicts = [
+        _measured((ratios(rng, 0.03, 0.03, 8) for _ in range(12)), 0.03, 12.0).verdict
+        for _ in range(100)
+    ]
+    assert verdicts.count("slower") <= 5 and verdicts.count("not slower") <= 5
+
+
+def test_steps_are_counted_by_the_time_that_they_ran():
+    """Slices of 100 ms with stops of 900 ms between; steps of 10 ms, three a record."""
+    names = ("t_end_ns", "step", "flags")
+    rows = np.zeros(9, [(name, "i8") for name in names])
+    ran = 30 * np.arange(1, 10)
+    rows["t_end_ns"] = (ran + 900 * ((ran - 1) // 100)) * 10**6
+    rows["step"] = 3 * np.arange(1, 10) - 1
+    slices = [
+        Slice(Moment(0, 0), Moment(100 * 10**6, 40 * 10**6)),
+        Slice(Moment(1000 * 10**6, 40 * 10**6), Moment(1100 * 10**6, 50 * 10**6)),
+        Slice(Moment(2000 * 10**6, -1), Moment(2100 * 10**6, -1)),
+    ]
+    steps = _steps_in(rows, slices)
+    assert steps[1] == pytest.approx(10)
+    assert np.isnan(steps[0]) and np.isnan(steps[2]), "not known before the first record and after"
+    assert slices[1].own_ns == 90 * 10**6 and np.isnan(slices[2].own_ns)
+    rows["flags"][5] = wire.F_AGENT
+    assert np.isnan(_steps_in(rows, slices)[1])
+
+
+def test_a_second_signal_leaves_neither_command_behind():
+    calls = []
+
+    class Side:
+        def kill(self):
+            calls.append("kill")
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        def end(self):
+            calls.append("end")
+
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit), _ended_with_us(Side(), Side()):  # type: ignore[arg-type]
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert calls == ["kill", "kill", "end", "end"]
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from analysis_support import Builder
 from e2e_support import environment
+from evil_records import EVIL as EVIL_RECORDS
 
 from gputop.agents import tools
 from gputop.agents.answer import LIMIT_BYTES, fitted
@@ -139,10 +140,21 @@ def test_no_model_can_run_code(model: str) -> None:
         tools.estimate(model)
 
 
-def test_every_tool_belongs_to_a_command() -> None:
-    names = {command.name for command in COMMANDS}
-    assert {tool.command for tool in tools.TOOLS} <= names
-    assert all(tool.description for tool in tools.TOOLS)
+def test_one_table_feeds_agents_palette_and_python() -> None:
+    import gputop
+    from gputop.actions import ACTIONS
+
+    rows = [tool for command in COMMANDS for tool in command.tools]
+    assert [tool.name for tool in tools.tools()] == [tool.name for tool in rows]
+    assert {tool.name for tool in tools.tools() if tool.acts} == {"profile"}
+    shells = {action.command for action in ACTIONS} - {""}
+    assert shells <= {command.name for command in COMMANDS}
+    assert any("gputop plan" in action.words for action in ACTIONS)
+    calls = {command.name: command.python for command in COMMANDS if command.python}
+    assert calls.keys() == set(gputop._CALLS)
+    for name, place in calls.items():
+        assert getattr(gputop, name).__module__ == place.partition(":")[0]
+    assert not hasattr(gputop, "runs")
 
 
 def test_the_skill_names_only_commands_that_exist(tmp_path, capsys) -> None:
@@ -153,7 +165,7 @@ def test_the_skill_names_only_commands_that_exist(tmp_path, capsys) -> None:
     assert text == skill() and text.startswith("---\nname: gputop\ndescription: ")
     words = set(re.findall(r"`gputop ([a-z]+)", text))
     assert {"run", "report", "diff"} <= words <= {command.name for command in COMMANDS}
-    assert all(f"`{tool.name}`" in text for tool in tools.TOOLS)
+    assert all(f"`{tool.name}`" in text for tool in tools.tools())
 
 
 def test_without_the_sdk_one_line_says_what_to_install(monkeypatch, capsys) -> None:
@@ -162,3 +174,15 @@ def test_without_the_sdk_one_line_says_what_to_install(monkeypatch, capsys) -> N
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None)
     assert main(["mcp"]) == 2
     assert "gputop-torch[mcp]" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", sorted(EVIL_RECORDS)[::20])
+def test_a_record_that_nobody_wrote_gets_an_answer_that_fits(run_dir, name: str) -> None:
+    pytest.importorskip("mcp", reason="extra mcp")
+    from gputop.agents.server import _answering
+
+    EVIL_RECORDS[name](run_dir)
+    for tool in tools.tools():
+        if tool.name in ("verdict", "findings"):
+            text = _answering(tool, allow_actions=False)(run=str(run_dir))
+            assert len(text.encode()) <= LIMIT_BYTES and json.loads(text), tool.name

@@ -129,6 +129,12 @@ def test_the_training_is_the_same_whatever_the_server_does(tmp_path) -> None:
     assert "publish: " in beside.stderr
 
 
+def test_nonsense_is_said_in_words(reading) -> None:
+    listening, url = server("nonsense")
+    with listening, pytest.raises(ConnectionError, match="no HTTP"):
+        open(url, "run").finish(reading, "")
+
+
 def test_an_unknown_publisher_is_refused_before_anything_starts(tmp_path) -> None:
     done = gputop("run", "--publish", "nobody=x", "--", "touch", "started", tmp_path=tmp_path)
     assert done.returncode == 2 and "NAME=TARGET" in done.stderr

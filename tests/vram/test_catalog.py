@@ -38,7 +38,7 @@ class PriceRow(BaseModel):
 
 
 def test_tables_are_well_formed():
-    assert len([GpuRow(**row) for row in table("gpus.csv")]) == 63
+    assert len([GpuRow(**row) for row in table("gpus.csv")]) == 191
     rows = [
         PriceRow(**{key: value or None for key, value in row.items()})
         for row in table("prices.csv")

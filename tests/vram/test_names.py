@@ -70,7 +70,7 @@ GPUS = {
     "1x H100 (80GB PCIe)": "H100-PCIe-80GB",
     "NVIDIA B300 SXM6 AC": "B300-SXM-270GB",
     "B200 192GB": "B200-SXM-180GB",
-    "Tesla V100-SXM3-32GB": "V100-SXM2-32GB",
+    "Tesla V100-SXM3-32GB": "V100-SXM3-32GB",
     "a100_80gb": "A100-SXM4-80GB",
 }
 FOUND_LATER = {
@@ -87,6 +87,30 @@ FOUND_LATER = {
     "NVIDIA A100 80GB GPU": "A100-SXM4-80GB",
     "NVIDIA H100 80GB": "H100-SXM5-80GB",
     "nvidia L4 24GB": "L4",
+    "NVIDIA L20": "L20",
+    "NVIDIA RTX5880Ada": "RTX 5880 Ada",
+    "NVIDIA GeForce RTX 4090 D": "GeForce RTX 4090 D",
+    "NVIDIA GeForce RTX 4060 Ti": "GeForce RTX 4060 Ti 8GB",
+    "NVIDIA GeForce RTX 3060": "GeForce RTX 3060 12GB",
+    "2x24GB Titan RTX": "TITAN RTX",
+    "nvidia RTX 2080Ti with 11GB memory": "GeForce RTX 2080 Ti",
+    "nvidia Tesla P40 with 24GB memory": "P40",
+    "RTX 4080 SUPER": "GeForce RTX 4080 SUPER",
+    "Quadro RTX 6000": "Quadro RTX 6000",
+    "Tesla P100-PCIE-16GB": "P100-PCIe-16GB",
+    "NVIDIA A800 80GB PCIe": "A800-PCIe-80GB",
+    "NVIDIA H20-3e": "H20-SXM-141GB",
+    "RTX PRO 6000 Blackwell Max-Q Workstation Edition": "RTX PRO 6000 Blackwell Max-Q",
+    "03:00.0 3D controller: NVIDIA Corporation GP100GL [Tesla P100 PCIe 12GB] (rev a1)": (
+        "P100-PCIe-12GB"
+    ),
+    "CUDA:0 (Tesla T4, 15102MiB)": "T4",
+    "_CudaDeviceProperties(name='NVIDIA A40', major=8, total_memory=45416MB)": "A40",
+    "RTX 6000 24GB": "Quadro RTX 6000",
+    "8x NVIDIA H100 SXM5 (640 GB VRAM)": "H100-SXM5-80GB",
+    "Standard_NC40ads_H100_v5": "H100-NVL-94GB",
+    "AMD Radeon RX 7900 XTX": "Radeon RX 7900 XTX",
+    "Intel(R) Data Center GPU Max 1550": "Data Center GPU Max 1550",
     "NVIDIA GB10": "GB10 (DGX Spark)",
     "H800 GPUs": "H800-SXM5-80GB",
     "8 A100 GPUs": "A100-SXM4-40GB",
@@ -94,35 +118,27 @@ FOUND_LATER = {
 }
 """From issue threads and result files that were read after the reader was made."""
 REFUSED_LATER = (
-    "NVIDIA L20",
-    "NVIDIA RTX5880Ada",
-    "NVIDIA GeForce RTX 4090 D",
-    "NVIDIA GeForce RTX 4060 Ti",
-    "NVIDIA GeForce RTX 3060",
-    "2x24GB Titan RTX",
-    "nvidia RTX 2080Ti with 11GB memory",
-    "nvidia Tesla P40 with 24GB memory",
     "NVIDIA GeForce GT 730 (4096 MB)",
     "nvidia RTX24G",
+    "NVIDIA A100X",
+    "NVIDIA RTX 4090 48GB",
+    "AMD Radeon 780M Graphics",
+    "Apple M3 Max 16CPU+40GPU 60GB",
+    "NVIDIA PG506-232",
+    "Standard_NV6ads_A10_v5",
+    "RTX 6000",
+    "Titan X",
 )
-"""Of the same threads, cards that the catalog does not have: refused, and taken for no other."""
+"""Cards that the catalog does not have, slices, and names that several cards have."""
 NO_GPUS = {
     "NVIDIA GeForce RTX 4070 Laptop GPU": "laptop",
     "NVIDIA A100-SXM4-40GB MIG 1g.5gb": "MIG",
     "AMD Instinct MI250X/MI250": "MI250 and MI250X",
     "A100 and H100": "A100 and H100",
-    "RTX 4080 SUPER": "RTX 4080",
-    "RTX 4090 D": "RTX 4090",
-    "Quadro RTX 6000": "RTX6000-Ada",
-    "Tesla P100-PCIE-16GB": "P100",
     "A100-SXM-64GB": "64 GB",
-    "NVIDIA A800 80GB PCIe": "A800",
     "GRID A100-10C": "virtual",
-    "NVIDIA H20-3e": "H20",
-    "RTX PRO 6000 Blackwell Max-Q Workstation Edition": "laptop",
     "NVIDIA H100 80GB HBM3 MIG 1g.10gb": "MIG",
     "H100/H200": "H100 and H200",
-    "NVIDIA GeForce GTX 1080 Ti": "RTX",
 }
 MODELS = {
     "unsloth/llama-3-8b-bnb-4bit": "llama-3-8b",
@@ -184,17 +200,33 @@ MODELS = {
     "BAAI/bge-large-en-v1.5": "bert-large",
     "intfloat/e5-mistral-7b-instruct": "mistral-7b-v0.1",
     "gpt3_6.7b": "gpt3-6.7b",
+    "llama3.2": "llama-3.2-3b",
+    "llama31_405b": "llama-3.1-405b",
+    "deepseek-r1:32b": "qwen2.5-32b",
+    "qwen3_30b_a3b": "qwen3-30b-a3b",
+    "gradientai/Llama-3-8B-Instruct-Gradient-1048k": "llama-3-8b",
+    "VAGOsolutions/Llama-3-SauerkrautLM-8b-Instruct": "llama-3-8b",
+    "/root/.cache/huggingface/hub/models--Qwen--Qwen2.5-7B/snapshots/d1497293": "qwen2.5-7b",
+    "./out/llama-2-7b/checkpoint-500": "llama-2-7b",
+    "llama-3.2-3b-instruct-q8_0.gguf": "llama-3.2-3b",
+    "nvidia/DeepSeek-R1-0528-NVFP4": "deepseek-r1",
+    "bigscience/bloomz-7b1-mt": "bloom-7b1",
 }
 NO_MODELS = (
     "deepseek-v4",
     "Llama-3.3-8B",
+    "Qwen/Qwen-72B",
+    "StarCoder 15B",
+    "Baichuan 13B",
+    "nvidia/Llama-3.1-Minitron-4B-Width-Base",
+    "elyza/Llama-3-ELYZA-JP-8B",
     "hfl/chinese-llama-2-7b",
     "gpt-4",
     "llama",
     "70b",
 )
-"""Those before the last three are of another shape than what is written like them; the last two
-leave open which.
+"""Those before the last three are of another shape than what is written like them, or may be; the
+last two leave open which.
 """
 OTHER_KINDS = {
     "stabilityai/stable-diffusion-xl-base-1.0": "diffusion",
@@ -212,6 +244,11 @@ OTHER_KINDS = {
     "microsoft/deberta-v3-base": "encoder",
     "HuggingFaceTB/SmolVLM-Instruct": "sees",
     "google/gemma-3n-E4B-it": "sees",
+    "Qwen/Qwen-Image": "diffusion",
+    "Qwen/Qwen3-Next-80B-A3B-Instruct": "hybrid",
+    "openvla/openvla-7b": "sees",
+    "microsoft/Phi-4-multimodal-instruct": "sees",
+    "facebook/esm2_t33_650M_UR50D": "encoder",
     "llava-hf/llava-v1.6-mistral-7b-hf": "sees",
 }
 
@@ -268,6 +305,13 @@ def test_a_model_that_the_catalog_does_not_have_is_refused(written: str):
         ("8 V100s", 8, ("V100-SXM2-16GB", "V100-SXM2-32GB")),
         ("NVIDIA A100-SXM4-80GB", 1, ()),
         ("T4 x2", 2, ()),
+        ("16 * A10( 16 * 23G)", 16, ()),
+        ("H100:8", 8, ("H100-PCIe-80GB",)),
+        ("2 nodes x 8 H100", 16, ("H100-PCIe-80GB",)),
+        ("DGX H200", 8, ("H200-NVL-141GB",)),
+        ("2x p4d.24xlarge", 16, ()),
+        ("tpu-v5p-8", 4, ()),
+        ("3090 Ti", 1, ()),
     ],
 )
 def test_what_a_name_leaves_open_is_said(written: str, count: int, open_between: tuple[str, ...]):
@@ -277,8 +321,8 @@ def test_what_a_name_leaves_open_is_said(written: str, count: int, open_between:
 
 
 def test_suggestions_are_of_the_kind_that_was_asked_for():
-    assert catalog.nearest_gpus("MI308X")[0] == "Instinct MI300A"
-    assert all("RTX" in name for name in catalog.nearest_gpus("RTX 3060"))
+    assert catalog.nearest_gpus("MI301X")[0] == "Instinct MI300A"
+    assert all("RTX" in name for name in catalog.nearest_gpus("RTX 3065"))
     assert catalog.nearest_models("qwen2.5-8b")[0] == "qwen2.5-7b"
 
 

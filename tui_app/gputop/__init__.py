@@ -18,6 +18,7 @@ import sys as _sys
 __version__ = "0.1.0"
 
 _AGENT = "gputop_agent.api"
+_CALLS = ("estimate", "plan")  # commands that Python code may call; their table says how
 
 
 def step():
@@ -100,14 +101,11 @@ def load_ipython_extension(shell):
 
 
 def __getattr__(name):
-    if name == "estimate":
-        from gputop.api import estimate
+    if name in _CALLS:
+        from importlib import import_module
 
-        return estimate
-    if name == "plan":
-        from gputop.plan_api import plan
-
-        return plan
+        # by name: who imports gputop does not import its command line
+        return import_module("gputop.cli.commands").find(name).call()
     raise AttributeError("module 'gputop' has no attribute " + repr(name))
 
 

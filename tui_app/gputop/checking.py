@@ -1,7 +1,9 @@
 """Two commands measured in turns on one machine: slices of a second, one runs while the other is
 stopped.
 
-Both are ordinary runs of gputop. A run that ends, or has run for a round, is started anew.
+Both are ordinary runs of gputop. A run that ends, or has run for a round, is started anew. Beside
+the clock the kernel's count of how long the training's thread waited for a core is read, which is
+what other programs take from it.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gputop_agent import wire
+from gputop_probes import procfs
 from gputop_probes.ending import read_json
 from gputop_probes.launch import RunHandle, StartError, attach
 from gputop_probes.record.reader import RecordError, RunRecord
@@ -24,12 +27,14 @@ from gputop_probes.record.reader import RecordError, RunRecord
 SLICE_S = 0.5
 STEPS_A_SLICE = 8
 LONGEST_SLICE_S = 10.0
-ROUND_S = 14.0
+ROUND_S = 8.0
 PAIRS_A_ROUND = 8
 FEWEST_ROUNDS = 2
 _STEADY_ROWS = 5
 _START_S = 120.0
-_FEWEST_ROWS = 2
+_FLUSH_S = 0.25
+_STOPPED_S = 0.5
+_END_S = 20.0
 
 
 class CheckError(Exception):
@@ -43,11 +48,32 @@ class Work(NamedTuple):
     cwd: Path
 
 
-class Slice(NamedTuple):
-    """One turn of one side, on the record's clock."""
+class Moment(NamedTuple):
+    """Of a process, at the start or the end of a slice."""
 
-    began_ns: int
-    ended_ns: int
+    t_ns: int
+    """On the record's clock."""
+    waited_ns: int
+    """How long its first thread has waited for a core; -1: not known."""
+
+
+class Slice(NamedTuple):
+    """One turn of one side."""
+
+    began: Moment
+    ended: Moment
+
+    @property
+    def wall_ns(self) -> int:
+        """By the clock."""
+        return self.ended.t_ns - self.began.t_ns
+
+    @property
+    def own_ns(self) -> float:
+        """Without waits for a core; NaN: not known."""
+        if min(self.began.waited_ns, self.ended.waited_ns) < 0:
+            return float("nan")
+        return self.wall_ns - (self.ended.waited_ns - self.began.waited_ns)
 
 
 class Side:
@@ -58,6 +84,8 @@ class Side:
         self._folder = folder
         self._count = 0
         self._offset_ns = 0
+        self._pid = 0
+        self._deadline = 0.0
         self._handle: RunHandle | None = None
         self._front: subprocess.Popen[bytes] | None = None
         self._slices: list[Slice] = []
@@ -68,14 +96,10 @@ class Side:
         return self._folder / f"{self.name}-{self._count}"
 
     def start(self) -> None:
-        """Start a process, wait until its steps are steady, and stop it there.
-
-        Raises:
-            CheckError: it ended, or takes no steps.
-        """
+        """Start a process in place of the one before."""
         self.end()
         self._count += 1
-        self._slices = []
+        self._pid = 0
         words = [
             sys.executable,
             "-m",
@@ -85,6 +109,8 @@ class Side:
             "--run-dir",
             str(self.run_dir),
         ]
+        self._deadline = time.monotonic() + _START_S
+        self._slices = [Slice(Moment(time.time_ns(), -1), Moment(time.time_ns(), -1))]
         with (self._folder / f"{self.name}.log").open("wb") as log:
             self._front = subprocess.Popen(
                 [*words, "--", *self.work.words],
@@ -93,22 +119,54 @@ class Side:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        self._await_steady()
+
+    def is_ready(self) -> bool:
+        """Whether its steps are steady; then it is stopped there.
+
+        Raises:
+            CheckError: it ended, or takes no steps.
+        """
+        if len(_steady(_rows(self.run_dir))) < _STEADY_ROWS:
+            if not self.runs():
+                raise CheckError(f"{self.name}: it ended before its steps were steady")
+            if time.monotonic() > self._deadline:
+                raise CheckError(f"{self.name}: no steady steps within {_START_S:.0f} s")
+            return False
         self._handle = attach(self.run_dir)
         state = read_json(self._handle.host_dir / "host.json")
         self._offset_ns = int(state.get("clock_offset_ns", 0))
-        self._handle.suspend()
+        record = RunRecord.open(self.run_dir)
+        self._pid = int((record.hello(record.ranks()[0]) or {}).get("pid", 0))
+        self._suspend()
+        self._slices = [self._slices[0]._replace(ended=self._moment())]
+        return True
 
     def turn(self, seconds: float) -> bool:
         """Run for so long and stop again. Returns whether it is still there."""
         if self._handle is None or not self.runs():
             return False
         self._handle.resume()
-        began_ns = time.monotonic_ns() + self._offset_ns
+        began = self._moment()
         time.sleep(seconds)
-        self._handle.suspend()
-        self._slices.append(Slice(began_ns, time.monotonic_ns() + self._offset_ns))
+        self._suspend()
+        self._slices.append(Slice(began, self._moment()))
         return self.runs()
+
+    def _suspend(self) -> None:
+        """Stop it, and wait until it has stopped: on a busy machine that takes its time."""
+        assert self._handle is not None
+        self._handle.suspend()
+        until = time.monotonic() + _STOPPED_S
+        while time.monotonic() < until:
+            stat = procfs.stat(self._pid)
+            if stat is None or stat.state not in "RSD":
+                return
+            time.sleep(0.001)
+
+    def _moment(self) -> Moment:
+        words = (procfs.read_bytes(f"/proc/{self._pid}/schedstat") or b"").split()
+        waited_ns = int(words[1]) if len(words) == 3 else -1
+        return Moment(time.monotonic_ns() + self._offset_ns, waited_ns)
 
     def runs(self) -> bool:
         """Whether its process lives.
@@ -122,41 +180,39 @@ class Side:
             raise CheckError(f"{self.name}: {self._last_words(code)}")
         return code is None
 
-    def step_ms(self) -> list[float]:
-        """Median step of each slice so far, in milliseconds; NaN where too few steps
-        ended in it.
+    def step_ns(self) -> np.ndarray:
+        """Mean step of each slice so far, by the clock and without waits for a core; NaN where it
+        is not known. Shape (slices, 2).
         """
-        if self._handle is not None and self.runs():
-            self._handle.resume()  # what the guest still holds is written
-            time.sleep(0.25)
-            self._handle.suspend()
-        rows = _rows(self.run_dir)
-        return [_median_ms(rows, part) for part in self._slices]
+        count = len(self._slices)
+        if self.runs():
+            self.turn(_FLUSH_S)  # what the guest still holds is written
+        steps = _steps_in(_rows(self.run_dir), self._slices)[1:count]
+        times = np.array([[part.wall_ns, part.own_ns] for part in self._slices[1:count]], float)
+        return times.reshape(-1, 2) / steps[:, None]
 
     def typical_s(self) -> float:
         """Median step in seconds."""
-        rows = _rows(self.run_dir)
+        rows = _steady(_rows(self.run_dir))
         return float(np.median(rows["wall_ns"] / rows["n_steps"])) / 1e9
 
-    def end(self) -> None:
-        """End its process, if there is one."""
+    def kill(self) -> None:
+        """Kill its process, if there is one, and do not wait for it."""
         handle, self._handle = self._handle, None
         if handle is not None:
             handle.kill()
-        if self._front is not None:
-            if handle is None and self._front.poll() is None:
-                self._front.terminate()
-            self._front.wait(20)
-        self._front = None
+        elif self._front is not None and self._front.poll() is None:
+            self._front.terminate()
 
-    def _await_steady(self) -> None:
-        deadline = time.monotonic() + _START_S
-        while len(_rows(self.run_dir)) < _STEADY_ROWS:
-            if not self.runs():
-                raise CheckError(f"{self.name}: it ended before its steps were steady")
-            if time.monotonic() > deadline:
-                raise CheckError(f"{self.name}: no steady steps within {_START_S:.0f} s")
-            time.sleep(0.05)
+    def end(self) -> None:
+        """End its process, if there is one."""
+        self.kill()
+        if self._front is not None:
+            try:
+                self._front.wait(_END_S)
+            except subprocess.TimeoutExpired:  # a machine too busy to end it in time
+                self._front.kill()
+        self._front = None
 
     def _last_words(self, code: int) -> str:
         log = (self._folder / f"{self.name}.log").read_text(errors="replace").splitlines()
@@ -165,50 +221,69 @@ class Side:
 
 
 def rounds(a: Side, b: Side, until_s: float) -> Iterator[np.ndarray]:
-    """Ratios B / A of the pairs of each round; who goes first changes.
+    """Ratios B / A of the pairs of each round, by the clock and without waits for a core; who goes
+    first changes.
 
     Args:
         a: the baseline.
         b: what is judged.
         until_s: monotonic time from which on no round is begun.
     """
-    for order in itertools.cycle(((a, b), (b, a))):
+    for count, order in enumerate(itertools.cycle(((a, b), (b, a))), 1):
         for side in order:
             side.start()
-        yield _round(a, b)
-        if time.monotonic() >= until_s:
+        starting = list(order)
+        while starting:
+            time.sleep(0.05)
+            starting = [side for side in starting if not side.is_ready()]
+        yield _round(*order, a)
+        if time.monotonic() >= until_s and count >= FEWEST_ROUNDS:
             return
 
 
-def _round(a: Side, b: Side) -> np.ndarray:
-    seconds = min(LONGEST_SLICE_S, max(SLICE_S, STEPS_A_SLICE * max(a.typical_s(), b.typical_s())))
+def _round(first: Side, second: Side, a: Side) -> np.ndarray:
+    longest = max(first.typical_s(), second.typical_s())
+    seconds = min(LONGEST_SLICE_S, max(SLICE_S, STEPS_A_SLICE * longest))
     ends = time.monotonic() + max(ROUND_S, PAIRS_A_ROUND * 2 * seconds)
-    for first, second in itertools.cycle(((a, b), (b, a))):
-        if not (first.turn(seconds) and second.turn(seconds)) or time.monotonic() >= ends:
+    for one, other in itertools.cycle(((first, second), (second, first))):
+        if not (one.turn(seconds) and other.turn(seconds)) or time.monotonic() >= ends:
             break
-    pairs = np.array(list(zip(a.step_ms(), b.step_ms(), strict=False)), float).reshape(-1, 2)
-    pairs = pairs[np.isfinite(pairs).all(1)]
-    return pairs[:, 1] / pairs[:, 0]
+    times = {side: side.step_ns() for side in (first, second)}
+    b = second if a is first else first
+    count = min(len(times[a]), len(times[b]))
+    ratios = times[b][:count] / times[a][:count]
+    return ratios[np.isfinite(ratios[:, 0])]
 
 
 def _rows(run_dir: Path) -> np.ndarray:
-    """Steady records of the first rank; empty where there is none yet."""
-    nothing = np.zeros(0, [("wall_ns", "i8"), ("n_steps", "i8"), ("t_end_ns", "i8")])
+    """Records of the first rank; empty where there is none yet."""
+    names = ("wall_ns", "n_steps", "t_end_ns", "step", "flags")
+    nothing = np.zeros(0, [(name, "i8") for name in names])
     try:
         record = RunRecord.open(run_dir)
         ranks = record.ranks()
-        rows = record.steps(ranks[0]) if ranks else nothing
+        return record.steps(ranks[0]) if ranks else nothing
     except (RecordError, StartError, OSError):
         return nothing
-    if not len(rows):
-        return nothing
+
+
+def _steady(rows: np.ndarray) -> np.ndarray:
     return rows[(rows["flags"] & wire.F_UNSTEADY) == 0]
 
 
-def _median_ms(rows: np.ndarray, part: Slice) -> float:
-    """Of the records that lie in the slice; the first may have begun before it."""
-    began_ns = rows["t_end_ns"] - rows["wall_ns"]
-    inside = rows[(began_ns >= part.began_ns) & (rows["t_end_ns"] <= part.ended_ns)]
-    if len(inside) < _FEWEST_ROWS:
-        return float("nan")
-    return float(np.median(inside["wall_ns"] / inside["n_steps"])) / 1e6
+def _steps_in(rows: np.ndarray, slices: list[Slice]) -> np.ndarray:
+    """How many steps each slice did, the parts of steps at its ends too; NaN where that is not
+    known, or where gputop itself was at work. Time in which the process was stopped counts as none.
+    """
+    edges = np.array([(part.began.t_ns, part.ended.t_ns) for part in slices])
+    lengths = edges[:, 1] - edges[:, 0]
+    until = np.cumsum(lengths)
+    active = np.stack([until - lengths, until], 1)
+    if not len(rows):
+        return np.full(len(slices), np.nan)
+    rows = rows[rows["t_end_ns"] <= edges[-1, 1]]
+    ends = np.interp(rows["t_end_ns"], edges.ravel(), active.ravel())
+    done = np.interp(active, ends, rows["step"].astype(float) + 1, left=np.nan, right=np.nan)
+    ours = ends[(rows["flags"] & (wire.F_AGENT | wire.F_FIRST)) != 0]
+    free = np.searchsorted(ours, active[:, 0]) == np.searchsorted(ours, active[:, 1])
+    return np.where(free, done[:, 1] - done[:, 0], np.nan)

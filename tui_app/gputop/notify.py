@@ -7,6 +7,7 @@ publisher in a process of its own.
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import shlex
@@ -111,6 +112,8 @@ def to_url(url: str) -> Callable[[Notice], None]:
             raise ConnectionError(f"the server answered {error.code}") from None
         except urllib.error.URLError as error:
             raise ConnectionError(f"no answer: {error.reason}") from None
+        except http.client.HTTPException:
+            raise ConnectionError("the server's answer is no HTTP") from None
 
     return send
 

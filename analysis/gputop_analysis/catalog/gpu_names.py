@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
+from gputop_analysis.catalog import gpu_text
 from gputop_analysis.catalog.gpus import GpuSpec, gpus
 from gputop_analysis.catalog.nearest import most_alike
 from gputop_analysis.data import table
@@ -24,14 +25,11 @@ POWER_TOLERANCE = 0.02
 SUGGESTIONS = 5
 _REFUSED = {
     "a slice of a GPU (MIG), which is no GPU of the catalog": r"\bmig\b|\b\dg\.\d+gb\b",
-    "a laptop's or Max-Q part, which is slower than the "
-    "card of that name": r"\b(?:laptop|notebook|mobile|max-?q)\b",
+    "a laptop's or Max-Q part, which is slower than the card of that name": (
+        r"\b(?:laptop|notebook|mobile|embedded|max-?q)\b"
+    ),
     "a virtual GPU, a part of one": r"\b(?:grid|vgpu)\b|\b[a-z]\d+[a-z]?-\d+[qcab]\b",
 }
-_NOISE = re.compile(
-    r"^gpu\s*\d+\s*:|^gpu(?=\s\d+x)|\(uuid[^)]*\)|\(gfx[^)]*\)|\bgfx\w+|\bcuda:\d+|\bhbm\d?\w?|\bgddr\d\w?"
-    r"|\bgen\s?\d\b|\bnvl\d+\b|[®™]|\((?:r|tm)\)"
-)
 _NEUTRAL = frozenset(
     (
         *(
@@ -90,26 +88,41 @@ _NEUTRAL = frozenset(
             "a",
             "the",
             "x",
+            "corporation",
+            "controller",
+            "desktop",
+            "developer",
+            "kit",
+            "jetson",
+            "founders",
+            "fe",
         ),
     )
 )
 """Words that say nothing of which part it is."""
-_MAKERS = re.compile(r"^(?:nvidia|tesla|amd|instinct|geforce)\s+")
+_OF_MAKER = {
+    "AMD": frozenset(("rx", "pro", "ai")),
+    "Intel": frozenset(("ai", "hpu", "habana", "arc", "pro")),
+}
+"""Words that are part of a name with one maker and say another part with the others."""
+_MAKERS = re.compile(r"^(?:nvidia|tesla|amd|instinct|geforce)[\s_-]+")
 _FORMS = {"sxm": "SXM", "hgx": "SXM", "pcie": "PCIe", "oam": "OAM"}
 """Words for a form factor, and how it begins in the table; a board that is called HGX has SXM
 modules.
 """
 _EDITIONS = ("nvl", "server", "workstation")
 """Words that tell parts of one chip apart by their names in the table."""
-_NUMBERS = {"one": 1, "two": 2, "three": 3, "four": 4, "six": 6, "eight": 8, "sixteen": 16}
 _SPELLINGS = (
     (r"\bpci[- ]?e(?:xpress)?\b", "pcie"),
     (r"(?<=[a-z0-9])(sxm\d?|pcie|nvl|oam)\b", r" \1"),
     (r"\bsxm\d\b", "sxm"),
     (r"\b(rtx|gtx|gaudi|tpu)(?=[a-z]?\d)", r"\1 "),
-    (r"\b(\d{4})(ti|super|ada|d)\b", r"\1 \2"),
-    (r"\b(mi|[abhltv]) ?-?(\d{2,3}[a-z]?)\b", r"\1\2"),
+    (r"\b(\d{4})(ti|super|ada|d|xtx|xt|gre)\b", r"\1 \2"),
+    (r"\bti(super)\b", r"ti \1"),
+    (r"\b(mi|[abhlmptv]) ?-?(\d{2,3}[a-z]?)\b", r"\1\2"),
 )
+_SYSTEMS_OF_EIGHT = frozenset(("a100", "h100", "h800", "h200", "b200", "b300"))
+"""Chips of which a server that is called DGX has eight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,13 +168,15 @@ def match_gpu(name: str) -> GpuMatch:
     """
     if exact := _by_exact_name().get(_plain(name)):
         return GpuMatch(exact, name)
-    if rented := _instances().get(_letters(name)):
-        return GpuMatch(rented[0], name, rented[1])
-    text = _NOISE.sub(" ", name.lower().replace("_", " "))
-    for reason, pattern in _REFUSED.items():
-        if re.search(pattern, text):
-            raise _unknown(name, f" ({reason})")
+    text = gpu_text.plain(name)
+    if exact := _by_exact_name().get(_plain(text)):
+        return GpuMatch(exact, name)
+    if rented := _rented(name):
+        return rented
     alias = _by_alias().get(_letters(name))
+    for reason, pattern in _REFUSED.items():
+        if alias is None and re.search(pattern, text):
+            raise _unknown(name, f" ({reason})")
     try:
         read = _read(name, text)
     except LookupError:
@@ -171,15 +186,28 @@ def match_gpu(name: str) -> GpuMatch:
     return GpuMatch(alias, name) if alias not in (None, read.spec) else read
 
 
+def _rented(name: str) -> GpuMatch | None:
+    """The GPUs of a server or rented machine: ``p4d.24xlarge``, ``2x ml.p5.48xlarge``."""
+    count, text = gpu_text.counted(name.lower())
+    machine = re.sub(r"\b(?:aws|azure|gcp|ec2|instances?|vm)\b|\bml\.|^standard_", "", text.strip())
+    rented = _instances().get(_letters(machine)) or _instances().get(_letters(name))
+    if rented is None or count == 0:
+        return None
+    spec, devices = rented
+    return GpuMatch(spec, name, devices * (count if _letters(machine) in _instances() else 1))
+
+
 def _read(name: str, text: str) -> GpuMatch:
-    count, text = _count(text)
-    memory, text = _amount(text, r"(?<![a-z\d.])(\d+(?:\.\d+)?)\s*-?(?:gib|gb|g)(?![a-z0-9])")
-    mebibytes, text = _amount(text, r"(\d{4,6})\s*mib\b")
-    power, text = _amount(text, r"(?<![a-z0-9])(\d{2,4})\s*w(?:atts?)?\b")
+    said = gpu_text.facts(text)
+    if not said.count:
+        raise _unknown(name, " (it says two different counts: say one)")
+    text = said.words
     for pattern, written in _SPELLINGS:
         text = re.sub(pattern, written, text)
-    words = [_singular(word, name, count) for word in re.findall(r"[a-z0-9]+", text)]
-    chip = _chip(name, words)
+    words = [_singular(word, name, said.count) for word in re.findall(r"[a-z0-9]+", text)]
+    chip = _chip(name, words, said.memory_gb)
+    if said.count == 1 and "dgx" in words and chip[0].chip in _SYSTEMS_OF_EIGHT:
+        said = replace(said, count=8)
     unexplained = _unexplained(words, chip)
     if unexplained:
         raise _unknown(
@@ -189,41 +217,27 @@ def _read(name: str, text: str) -> GpuMatch:
     able = _of_kind(chip, kinds)
     if not able:
         raise _unknown(name, f" (no {chip[0].chip.upper()} as {kinds[-1].upper()})")
-    able = _of_memory(able, memory or mebibytes / 1024)
+    memory, able = _of_said_memory(able, said)
     if not able:
-        raise _unknown(name, f" (no {chip[0].chip.upper()} of {memory or mebibytes / 1024:g} GB)")
+        raise _unknown(name, f" (no {chip[0].chip.upper()} of {said.memory_gb:g} GB)")
     exact_power = [
-        spec for spec in able if spec.power_w and abs(power / spec.power_w - 1) <= POWER_TOLERANCE
+        spec
+        for spec in able
+        if spec.power_w and abs(said.power_w / spec.power_w - 1) <= POWER_TOLERANCE
     ]
     able = exact_power or able
     spec = next((spec for spec in able if _is_default(spec, memory)), able[0])
-    return GpuMatch(spec, name, count, tuple(other for other in able if other is not spec))
+    return GpuMatch(spec, name, said.count, tuple(other for other in able if other is not spec))
 
 
-def _count(text: str) -> tuple[int, str]:
-    """How many, and the text without it: ``8xA100``, ``8 A100s``, ``two A100s``, ``A100 x8``,
-    ``A100x4``, ``HGX H100 8-GPU``.
+def _of_said_memory(able: list[GpuSpec], said: gpu_text.Facts) -> tuple[float, list[GpuSpec]]:
+    """The memory of one GPU that a name says, and the parts that have it; what is said beside
+    several may be the memory of all.
     """
-    text = text.strip()
-    for word, number in _NUMBERS.items():
-        text = re.sub(rf"^{word}(?= )", f"{number} x", text)
-    for pattern in (r"(?<!x )\b(\d{1,5})[- ]gpus?\b", r"\b(\d{1,5})\s*[x×*]\s*(?=\d+\s*g)"):
-        if inside := re.search(pattern, text):
-            return max(int(inside[1]), 1), f"{text[: inside.start()]} {text[inside.end() :]}"
-    if leading := re.match(r"(\d{1,5})\s*(?:[x×*]\s*|\s(?=[a-z]))(?!(?:gib|gb|g|w)\b)(?=\w)", text):
-        return max(int(leading[1]), 1), text[leading.end() :]
-    if trailing := re.search(r"(?:\s|(?<=\d))[x×*]\s*(\d{1,5})$", text):
-        return max(int(trailing[1]), 1), text[: trailing.start()]
-    return 1, text
-
-
-def _amount(text: str, pattern: str) -> tuple[float, str]:
-    match = re.search(pattern, text)
-    return (
-        (float(match[1]), f"{text[: match.start()]} {text[match.end() :]}")
-        if match
-        else (0.0, text)
-    )
+    if fitting := _of_memory(able, said.memory_gb):
+        return said.memory_gb, fitting
+    each = said.memory_gb / said.count
+    return each, _of_memory(able, each) if said.count > 1 else []
 
 
 def _singular(word: str, name: str, count: int) -> str:
@@ -231,12 +245,16 @@ def _singular(word: str, name: str, count: int) -> str:
     chips = {spec.chip for spec in gpus()}
     if not word.endswith("s") or word[:-1] not in chips:
         return word
+    if f"{word[:-1]} super" in chips and count == 1:
+        return word  # a 4080S is a SUPER
     plural = re.search(rf"\b{re.escape(word[:-1].upper())}s\b", name) is not None
     return word[:-1] if word not in chips or (count > 1 and plural) else word
 
 
-def _chip(name: str, words: list[str]) -> list[GpuSpec]:
-    """The GPUs of the one chip that is named."""
+def _chip(name: str, words: list[str], memory: float) -> list[GpuSpec]:
+    """The GPUs of the one chip that is named, or whose number is, where its memory tells which:
+    the RTX 6000 of 24 GB is the Quadro, that of 48 GB the Ada.
+    """
     present = {spec.chip for spec in gpus() if set(spec.chip.split()) <= set(words)}
     named = [
         chip
@@ -247,13 +265,19 @@ def _chip(name: str, words: list[str]) -> list[GpuSpec]:
         raise _unknown(
             name, f" (it names {' and '.join(sorted(chip.upper() for chip in named))}: say one)"
         )
-    if not named:
+    if not named and memory and "rtx" in words:
+        numbered = [
+            spec for spec in gpus() if set(re.findall(r"\b\d{4}\b", spec.chip)) & set(words)
+        ]
+        named = list({spec.chip: spec for spec in _of_memory(numbered, memory)}) if numbered else []
+    if len(named) != 1:
         raise _unknown(name, "")
     return [spec for spec in gpus() if spec.chip == named[0]]
 
 
 def _unexplained(words: list[str], chip: list[GpuSpec]) -> list[str]:
-    explained = {*chip[0].chip.split(), *_NEUTRAL, *_FORMS, *_EDITIONS}
+    maker = _OF_MAKER.get(chip[0].vendor, frozenset())
+    explained = {*chip[0].chip.split(), *_NEUTRAL, *_FORMS, *_EDITIONS, *maker}
     architecture = "ada lovelace" if chip[0].architecture == "Ada" else chip[0].architecture.lower()
     return [word for word in words if word not in explained and word not in architecture.split()]
 
@@ -281,9 +305,9 @@ def _of_memory(able: list[GpuSpec], memory: float) -> list[GpuSpec]:
         return able
 
     def off(spec: GpuSpec) -> float:
-        return min(
-            abs(memory / spec.memory_gb - 1), abs(memory / (spec.memory_gb * spec.devices) - 1)
-        )
+        card = spec.memory_gb * spec.devices
+        nearest = min(abs(memory / size - 1) for size in (spec.memory_gb, spec.usable_gib, card))
+        return nearest if memory > spec.usable_gib else abs(memory / spec.usable_gib - 1)
 
     smallest = min(map(off, able))
     return [spec for spec in able if off(spec) == smallest] if smallest <= MEMORY_TOLERANCE else []
@@ -354,7 +378,7 @@ def nearest_gpus(name: str, count: int = SUGGESTIONS) -> tuple[str, ...]:
         return most_alike(name, tuple(short), count)
 
     def far(spec: GpuSpec) -> tuple[float, bool]:
-        chip = re.search(r"([a-z]*)\s?(\d+)", spec.chip)
+        chip = re.search(r"\b([a-z]{0,3})(\d+)", spec.chip)
         if chip is None:
             return (math.inf, True)
         series = "" if named[1] in ("rtx", "gtx") else named[1]

@@ -18,20 +18,33 @@ from gputop_analysis.data import table
 
 SUGGESTIONS = 5
 _QUANTISED = re.compile(
-    r"[-. ](?:unsloth|bnb|[348]-?bits?|int[48]|nf4|fp8|fp16|bf16|f16|f32|w\d+a\d+|gptq|awq|gguf|ggml|exl2|mlx|qat"
-    r"|dynamic|turbo|quantized|sharded|q\d(?:-?[k01s](?:-?[msl])?)?|hf|fast)(?=$|[-. ])"
+    r"[-. ](?:unsloth|bnb|[348]-?bits?|int[48]|nf4|(?:nv|mx)?fp[48]|fp16|bf16|f16|f32"
+    r"|w\d+a\d+|gptq|awq|gguf|ggml|exl2|mlx|qat|i?q\d(?:[-.]?[k01s](?:-?[msl])?)?|dynamic|turbo|quantized|quant|sharded|autoround|hqq|eetq|aqlm"
+    r"|safetensors|hf|fast)(?=$|[-. ])"
 )
 _FOUR_BIT = re.compile(r"[-. ](?:bnb|4-?bits?|int4|nf4|gptq|awq)(?=$|[-. ])")
 _TUNED = re.compile(
-    r"\b(?:meta|hf|base|instruct|inst|chat|it|pt|sft|dpo|rlhf|preview|thinking|embedding|reranker|text|multimodal|deduped|latest|\d+k|1m)\b"
+    r"\b(?:meta|hf|base|instruct|inst|chat|it|pt|sft|dpo|orpo|kto|rlhf|grpo|preview|thinking|reasoning|embedding|reranker"
+    r"|deduped|abliterated|uncensored|latest|\d+k|1m|mt|mnli|lora|qlora|adapter|peft|ft|finetuned?|fine-tuned?|full|merged"
+    r"|pretrained|pretrain|model|weights|ckpt|checkpoint|release|ner|squad2?|whole-word-masking)\b"
 )
+_PART = re.compile(r"-\((?:text|multimodal)\)")
+"""What a row of the table counts of a model that sees."""
 _RELEASE = re.compile(r"\bv\d+(?:\.\d+)?\b")
 _DATE = re.compile(r"(?<![\d.])\d{4}(?![\d.a-z])")
-_FAMILY = r"(?P<family>[a-z]+)"
+_FAMILY = r"(?P<family>llama)"
 _SIZE = r"(?P<size>\d+(?:\.\d+)?[bm])"
+_SIZED = re.compile(r"(?<![a-z\d])\d+(?:\.\d+)?[bm](?![a-z\d])")
+_FOLDERS = (
+    r"checkpoint(?:-\d+)?|ckpt(?:-\d+)?|epoch-?\d+|step-?\d+|final|best|last|output|merged|hf"
+    r"|model|original|snapshots?"
+)
+"""Folders inside that of a model."""
 _OTHER_SHAPE = re.compile(
     r"llava|[-_]vl\b|video|vision|audio|omni|\bmoe\b|eagle|draft|medusa|chinese|korean|japanese|distil"
-    r"|distill|prune|minitron|extended|merge|\d+x\d|mini(?:cpm|gpt)|expand|tiny|nano|lite|reward|\brm\b"
+    r"|distill|prune|minitron|extended|merge[^d]|\d+x\d|mini(?:cpm|gpt)|expand|tiny|nano|lite|reward|\brm\b"
+    r"|speech|\btts\b|\basr\b|vocab|mamba|hybrid|linear|\bvla\b|\bocr\b|upscal|depth|width|layers?\b|sliced"
+    r"|speculat|\bmtp\b|\bclip\b|classif|bitnet|1\.58|upcycl|passthrough|openvla|geochat|tokenizer|\b(?:jp|ja|ko|kr|tw|zh|cn)\b|vila\b"
 )
 """Words of models that have another shape than the one that their name ends with."""
 
@@ -79,7 +92,15 @@ def _matched(name: str, plain: str) -> ModelName:
     for alias, row, why in _aliases():
         if (alias.core, alias.release) == (reading.core, reading.release):
             return ModelName(row, f"{name.strip()} is taken as {row}: {why}")
-    for reader in (_by_core, _by_major, _by_family, _by_ending):
+    for reader in (
+        _by_core,
+        _by_major,
+        _by_family,
+        _by_ending,
+        _by_beginning,
+        _by_ends,
+        _by_folder,
+    ):
         if matched := reader(name, plain):
             return matched
     return _raise(name)
@@ -124,8 +145,12 @@ def _by_major(name: str, plain: str) -> ModelName | None:
 
 
 def _by_family(name: str, plain: str) -> ModelName | None:
-    """``llama-8b`` and ``8B llama`` as the newest of that family and size."""
+    """``llama-8b`` and ``8B llama`` as the newest of that size; of other families the first release
+    is called so.
+    """
     bare = _TUNED.sub("", _unquantised(_last(plain))).strip("-. ")
+    if _OTHER_SHAPE.search(bare):
+        return None
     match = re.fullmatch(rf"{_FAMILY}-?{_SIZE}", bare) or re.fullmatch(rf"{_SIZE}-{_FAMILY}", bare)
     if match is None:
         return None
@@ -152,6 +177,47 @@ def _by_ending(name: str, plain: str) -> ModelName | None:
     return None
 
 
+def _by_beginning(name: str, plain: str) -> ModelName | None:
+    """``Llama-3-8B-Instruct-Gradient-1048k`` as a fine-tune of what its name begins with."""
+    words = _unquantised(_last(plain)).split("-")
+    if _OTHER_SHAPE.search(plain):
+        return None
+    for end in range(len(words) - 1, 0, -1):
+        beginning, rest = "-".join(words[:end]), "-".join(words[end:])
+        if re.search(r"\d(?:\.\d+)?[bm]\b", beginning) is None or _SIZED.search(rest):
+            continue
+        if (matched := _by_core(name, beginning)) and not _families() & set(words[end:]):
+            why = f"{name.strip()} is taken as {matched.row}, which its name begins with"
+            return ModelName(matched.row, why)
+    return None
+
+
+def _by_ends(name: str, plain: str) -> ModelName | None:
+    """``Llama-3-Groq-8B-Tool-Use`` as a fine-tune of the model of that release and size."""
+    words = _unquantised(_last(plain)).split("-")
+    sizes = [word for word in words if re.fullmatch(_SIZE, word)]
+    release = re.match(r"([a-z]{4,}-?\d(?:\.\d+)?)(?=-)", _last(plain))
+    if _OTHER_SHAPE.search(plain) or len(sizes) != 1 or release is None:
+        return None
+    named = _families() & set(words[1:])
+    matched = None if named else _by_core(name, f"{release[1]}-{sizes[0]}")
+    if matched is None:
+        return None
+    why = f"{name.strip()} is taken as {matched.row}, the one of that release and size"
+    return ModelName(matched.row, why)
+
+
+def _by_folder(name: str, plain: str) -> ModelName | None:
+    """``llama-2-7b/checkpoint-500`` as the model of the folder above."""
+    above, _, last = plain.rpartition("/")
+    if not above or re.fullmatch(_FOLDERS, last) is None:
+        return None
+    try:
+        return _matched(name, above)
+    except LookupError:
+        return None
+
+
 def _of_four_bits(plain: str) -> str:
     return (
         "weights in 4 bits are counted with --qlora (or --quant nf4)"
@@ -173,9 +239,9 @@ def _raise(name: str) -> ModelName:
 
 
 def _by_its_config(name: str) -> str:
-    """What answers for an id of a hub that is not in the catalog."""
+    """What answers for a model that is not in the catalog."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name.strip()):
-        return ""
+        return "; for a model of your own: gputop estimate train.py"
     return "; with its config.json in FOLDER: gputop estimate --model FOLDER"
 
 
@@ -229,6 +295,13 @@ def _readings() -> dict[str, list[tuple[str, _Reading]]]:
 
 
 @cache
+def _families() -> frozenset[str]:
+    """What models are called before their release and size, as ``llama``."""
+    heads = (re.match(r"[a-z]+", row["name"]) for row in table("models.csv"))
+    return frozenset(head[0] for head in heads if head and len(head[0]) > 3)
+
+
+@cache
 def _aliases() -> tuple[tuple[_Reading, str, str], ...]:
     """``(name, row, why)`` of models that have the architecture of another."""
     rows = table("model_aliases.csv")
@@ -245,9 +318,13 @@ def _written() -> Iterator[tuple[str, str]]:
 
 
 def _plain(name: str) -> str:
-    name = re.sub(rf"(?<=\d)_(?={_SIZE}\b)", "-", name.strip().lower().rstrip("/"))
+    name = re.sub(r"/snapshots/[0-9a-f]{6,}$", "", name.strip().lower().rstrip("/"))
+    name = re.sub(r"(?:/config\.json|\.gguf|\.safetensors)$", "", name.rpartition("--")[2])
+    name = re.sub(r"\bllama-?3([1-4])(?=[-_ ])", r"llama-3.\1", name)
+    name = re.sub(rf"(?<=\d)_(?={_SIZE}(?![a-z\d]))", "-", name)
     name = re.sub(r"(?<=\d)_(?=\d)", ".", name)
-    return re.sub(r"[\s_:]+", "-", name.rpartition("--")[2])
+    name = re.sub(r"(?<=[a-z]{4})v(?=\d(?:\.\d+)?(?:$|[-_/]))", "-v", name)
+    return re.sub(r"[\s_:]+", "-", name)
 
 
 def _last(plain: str) -> str:
@@ -261,7 +338,7 @@ def _unquantised(plain: str) -> str:
 
 
 def _reading(plain: str) -> _Reading:
-    bare = _TUNED.sub("", _unquantised(_last(plain)))
+    bare = _TUNED.sub("", _unquantised(_PART.sub("", _last(plain))))
     release, date = _RELEASE.search(bare), _DATE.search(bare)
     core = re.sub(r"[^a-z0-9.]", "", _DATE.sub("", _RELEASE.sub("", bare))).strip(".")
     return _Reading(core, release[0] if release else "", date[0] if date else "")

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gputop_analysis.findings import (  # noqa: F401  (they register)
     comm,
+    comm_buckets,
     comm_links,
     comm_mismatch,
     comm_pipeline,

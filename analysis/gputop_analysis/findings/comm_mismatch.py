@@ -7,7 +7,7 @@ from typing import Any
 from gputop_analysis.findings.hang_advice import advice_on
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.hang_cause import MISMATCHES
+from gputop_analysis.hang_cause import MISMATCHES, Cause
 from gputop_analysis.hang_facts import cause_of
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.standstill import training_frames
@@ -50,13 +50,14 @@ def collective_mismatch(view: RunView, spec: Spec) -> Finding | None:
         return None
     entries = {rank: entries_ for rank in view.ranks if (entries_ := _entries(view, rank))}
     first = _first_difference(entries)
+    cause = cause_of(view)
+    judged = cause is not None and cause.rank is not None and cause.kind in MISMATCHES
     if first is None:
-        return None
+        stands = any(True for _ in view.record.events("hang_suspected"))
+        return _of_one_side(view, spec, cause) if cause and judged and not stands else None
     group, number = first
     here = {rank: table[first] for rank, table in entries.items() if first in table}
     odd, site = _odd_one(here), None
-    cause = cause_of(view)
-    judged = cause is not None and cause.rank is not None and cause.kind in MISMATCHES
     if cause is not None and judged:
         odd, site = cause.rank, cause.site
     entries_text = "; ".join(
@@ -86,6 +87,27 @@ def collective_mismatch(view: RunView, spec: Spec) -> Finding | None:
                 Input(f"rank {rank}", _said(e), "", "flight_recorder event")
                 for rank, e in sorted(here.items())[:8]
             ),
+        ),
+    )
+
+
+def _of_one_side(view: RunView, spec: Spec, cause: Cause) -> Finding:
+    """A rank left its program, and the one that it met there died of it with its flight recorder."""
+    return spec.make(
+        "critical",
+        cause.words[:140],
+        f"{cause.words}; {cause.waiting}",
+        advice_on(cause, {}),
+        rank=cause.rank,
+        site=cause.site or _called_at(view, cause.rank),
+        confidence=0.9,
+        proof=Proof(
+            "calls of a rank that are not those its earlier steps foretell",
+            1,
+            0,
+            "",
+            "the flight recorders of the ranks that failed, up to the call that failed",
+            (Input(f"rank {cause.rank}", cause.words[:80], "", "flight_recorder event"),),
         ),
     )
 

@@ -37,11 +37,15 @@ loop.
 
 LARGE_PART = 0.35
 """Of a step: so much host code is worth a look although no line holds most of it."""
+NESTED = 2
+"""Loops in each other whose operators on tensors are host code, where they take a large part: they
+go through the elements one by one.
+"""
 PART_OF_TWO = 0.25
 """The same where two lines hold most of it together."""
 LEAST_LEFT = 0.5
 """Part of a step that is left without the waiting for a core; where it is less, whose waiting that
-was is not exact enough to take it off.
+was is not exact enough to take it off, and the host code is no more than its part of the CPU time.
 """
 
 
@@ -116,7 +120,8 @@ def _collecting(view: RunView, rank: int) -> Share | None:
     family="host",
     cause="host",
     trigger="time outside the named phases above 10 % of the step, without its waiting for a "
-    "core where that is less than half of it (lower end of the 95 % interval)",
+    "core where that is less than half of it (lower end of the 95 % interval); of operators on "
+    "tensors inside two loops, in which no model runs, 25 %",
     fix="take the named line out of the loop, or do it less often",
     no_use="where the line is needed in each step",
     reads="steps.other_ns, stack samples of the other phase, process.run_wait_ns_total",
@@ -138,11 +143,28 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
     if other is None or not other.surely_above(0.10) or other.mean_ms < 0.5:
         return None
     site = top_site(view, "other", rank=other.rank)
-    in_torch = site.torch_share if site else 0.0
-    other = replace(other, values_ms=other.values_ms * (1 - in_torch))
-    if not other.surely_above(0.10) or _builds_loader(view, other.rank, site):
+    without_torch = _without_torch(other, site)
+    if without_torch.surely_above(0.10):
+        if _builds_loader(view, other.rank, site):
+            return None
+        return _host_code(view, spec, without_torch, site, _severity(without_torch, site))
+    site = top_site(view, "other", rank=other.rank, nested=NESTED)
+    by_element = _without_torch(other, site)
+    if site is None or not named(site) or by_element.share.low <= PART_OF_TWO:
         return None
-    severity = _severity(other, site)
+    return _host_code(view, spec, by_element, site, "medium")
+
+
+def _without_torch(other: Share, site: Site | None) -> Share:
+    """The time without what is tensor work."""
+    in_torch = site.torch_share if site else 0.0
+    return replace(other, values_ms=other.values_ms * (1 - in_torch))
+
+
+def _host_code(
+    view: RunView, spec: Spec, other: Share, site: Site | None, severity: Severity
+) -> Finding:
+    in_torch = site.torch_share if site else 0.0
     if severity != "info" and site is not None and named(site):
         other = _users_own(other, site)
     return spec.make(
@@ -210,13 +232,13 @@ def _between_phases(view: RunView, rank: int) -> Share | None:
     waiting = queue.value if queue else 0.0
     series = view.per_rank[rank]
     mask = series.after_set_up & ~_accidents(series)
+    busy_share = 1 - waiting
+    if busy_share < LEAST_LEFT:
+        return share_over(series, mask, lambda rows: _at_most_by_cpu_ns(rows, waiting))
     own_share = share_over(
         series, mask, lambda rows: np.maximum(_users_own_ns(rows) - _queued_ns(rows, waiting), 0)
     )
-    busy_share = 1 - waiting
-    if own_share is None or busy_share < LEAST_LEFT:
-        return own_share
-    return replace(own_share, walls_ms=own_share.walls_ms * busy_share)
+    return own_share and replace(own_share, walls_ms=own_share.walls_ms * busy_share)
 
 
 def _accidents(series: RankSeries) -> Array:
@@ -243,11 +265,24 @@ def _queued_ns(rows: Array, waiting: float) -> Array:
 
     A thread that sleeps or reads is not queued, so what uses no CPU time is charged in full.
     """
+    return waiting * rows["wall_ns"] * _part_of_cpu(rows, waiting)
+
+
+def _at_most_by_cpu_ns(rows: Array, waiting: float) -> Array:
+    """Time between the phases, and no more of the step than of its CPU time: whoever waits for a
+    core waits in proportion to what it uses.
+    """
+    return np.minimum(_users_own_ns(rows), _part_of_cpu(rows, waiting) * rows["wall_ns"])
+
+
+def _part_of_cpu(rows: Array, waiting: float) -> Array:
+    """Part of the CPU time that is used between the phases, or of the time where that is not
+    known.
+    """
     elsewhere_ns = (rows["optimizer_ns"] + rows["data_ns"]) * (1 - waiting)
     used = np.maximum(rows["cpu_ns"] - np.maximum(rows["compute_cpu_ns"], 0) - elsewhere_ns, 0)
-    part = np.where(
+    return np.where(
         rows["cpu_ns"] > 0,
         used / np.maximum(rows["cpu_ns"], 1),
         rows["other_ns"] / np.maximum(rows["wall_ns"], 1),
     )
-    return waiting * rows["wall_ns"] * part

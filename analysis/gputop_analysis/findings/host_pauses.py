@@ -16,7 +16,7 @@ from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import phases
 from gputop_analysis.findings.registry import STRAGGLERS, Spec, finding
 from gputop_analysis.findings.shares import Share, most_of, only_on, whole_share, worst
-from gputop_analysis.findings.sites import top_site
+from gputop_analysis.findings.sites import named, top_site, trainers_call
 from gputop_analysis.model import Finding, Input
 from gputop_analysis.text import counted
 from gputop_analysis.view import RunView
@@ -84,7 +84,7 @@ def checkpoint_stall(view: RunView, spec: Spec) -> Finding | None:
             ),
         ),
         rank=only_on(saved, shares),
-        site=_saved_at(events),
+        site=_saved_at(events) or trainers_call(view, saved.rank),
         recoverable_ms_per_step=saved.ms.value * won,
         interval_ms_per_step=(saved.ms.low * won, saved.ms.high * won),
         proof=saved.proof(
@@ -184,7 +184,7 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
             Option("on fewer batches, or with a larger batch size", promises=False),
         ),
         rank=only_on(spent, shares),
-        site=site.site if site else None,
+        site=named(site) or trainers_call(view, spent.rank),
         recoverable_ms_per_step=spent.ms.value * remaining_share,
         interval_ms_per_step=(spent.ms.low * remaining_share, spent.ms.high * remaining_share),
         proof=spent.proof(

@@ -60,6 +60,7 @@ def debug_aid_left_on(view: RunView, spec: Spec) -> Finding | None:
         + "; each makes all steps slower",
         "; ".join(fix for fix, _ in settings.values()),
         rank=everybody(view),
+        site=_switched_on_at(view),
         proof=Proof(
             "debug aids that are on",
             len(settings),
@@ -69,6 +70,16 @@ def debug_aid_left_on(view: RunView, spec: Spec) -> Finding | None:
             tuple(setting for _, setting in settings.values()),
         ),
     )
+
+
+def _switched_on_at(view: RunView) -> str | None:
+    """The line that alone switches on anomaly mode or a profiler; None where it is not known."""
+    for rank in view.ranks:
+        debug = view.hello(rank).get("debug") or {}
+        for key, threshold in (("anomaly", PARTLY_ON), ("profiler", MOSTLY_ON)):
+            if float(debug.get(key) or 0) >= threshold and debug.get(f"{key}_at"):
+                return str(debug[f"{key}_at"])
+    return None
 
 
 def _aids(view: RunView, rank: int) -> Iterator[tuple[str, str, Input]]:

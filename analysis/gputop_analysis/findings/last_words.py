@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import os
 import re
-import stat
-from pathlib import Path
 from typing import NamedTuple
 
+from gputop_analysis.last_output import last_outputs
 from gputop_analysis.view import RunView
 
-TAIL_BYTES = 32_768
 _HEAD = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^  File "([^"]+)", line (\d+), in (\S+)')
 _RAISED = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning)\b(?::.*)?$")
@@ -28,10 +26,9 @@ class LastWords(NamedTuple):
 
 def last_words(view: RunView) -> LastWords | None:
     """The last traceback in the recorded output of any host; None where none was printed."""
-    for host in view.record.hosts.values():
-        for name in ("stderr.log", "output.log"):
-            if words := parsed(_tail(host.path / name)):
-                return words
+    for text in last_outputs(view):
+        if words := parsed(text):
+            return words
     return None
 
 
@@ -50,20 +47,3 @@ def parsed(text: str) -> LastWords | None:
             error_text = line.strip()
             break
     return LastWords(error_text, site) if error_text else None
-
-
-def _tail(path: Path) -> str:
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return ""
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            return ""
-        read = os.pread(descriptor, TAIL_BYTES, max(0, status.st_size - TAIL_BYTES))
-        return read.decode(errors="replace")
-    except OSError:
-        return ""
-    finally:
-        os.close(descriptor)

@@ -12,7 +12,7 @@ from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import spread, told
-from gputop_analysis.model import Finding, Input
+from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.text import duration
 from gputop_analysis.view import RunView
 
@@ -21,6 +21,8 @@ MIN_TENSORS, MIN_TENSORS_SHARE, MIN_TENSORS_PER_STEP = 20, 0.2, 0.02
 """So many tensors must be alive more than at the first count, and so many more for each step, to
 say that they leak.
 """
+MIN_GRAPH_STEPS, GRAPHS_A_STEP = 80, 0.5
+"""Steps between two counts, and tensors with a graph that stay from each of them."""
 ANONYMOUS = 0.5
 """Part of a growth that must have no file behind it: pages of a mapped data set fill memory, but
 can be dropped.
@@ -51,7 +53,8 @@ class Kept:
     cause="memory",
     trigger="allocated GPU memory at the steps' ends (on a CPU resident memory, with more and "
     "more tensors alive) rises by more than 50 MB and 5 %, steadily: Mann-Kendall p < "
-    "0.01 on minima of windows of time",
+    "0.01 on minima of windows of time; or one more tensor with a graph stays alive with every "
+    "second step or more",
     fix="keep numbers and not tensors: loss.item() or loss.detach()",
     explains=("ME01", "ME05"),
     no_use="where the memory is needed: then less must be kept, by what the option names first",
@@ -60,7 +63,7 @@ class Kept:
         "number of tensors alive"
     ),
     silent=(
-        "fewer than five windows; growth below the noise, or for less than 2 s (20 s where "
+        "fewer than seven windows; growth below the noise, or for less than 2 s (20 s where "
         "create_graph=True was seen: parameters and gradients then refer to each other and wait "
         "for the garbage collector)"
     ),
@@ -71,7 +74,7 @@ def leak(view: RunView, spec: Spec) -> Finding | None:
     """The training keeps tensors that it should let go."""
     growths = {rank: grown for rank in spread(view.ranks) if (grown := _leak_of(view, rank))}
     if not growths:
-        return None
+        return _small_leak(view, spec)
     rank, growth = max(growths.items(), key=lambda item: item[1].bytes_per_s)
     kept_tensors, a_step = _kept(view, rank), per_step(view, growth)
     memory_name = "GPU memory" if growth.column == "allocated_bytes" else "memory"
@@ -92,6 +95,45 @@ def leak(view: RunView, spec: Spec) -> Finding | None:
         confidence=1 - growth.p,
         proof=growth.proof(a_step, *_tensor_inputs(kept_tensors, rank)),
     )
+
+
+def _small_leak(view: RunView, spec: Spec) -> Finding | None:
+    """One more tensor with a graph in each step: little memory, as the graph's buffers are freed."""
+    for rank in spread(view.ranks):
+        counts = told(view, "tensors").get(rank, [])
+        if len(counts) < 2:
+            continue
+        first, last = counts[0], counts[-1]
+        steps, more = last["step"] - first["step"], last["with_graph"] - first["with_graph"]
+        if steps < MIN_GRAPH_STEPS or more < GRAPHS_A_STEP * steps:
+            continue
+        if min(one["with_graph"] - GRAPHS_A_STEP * one["step"] for one in counts) < 0:
+            continue
+        kind = f" (most: {last['graph_kind']})" if last.get("graph_kind") else ""
+        source = f"tensors events, rank {rank}"
+        return spec.make(
+            "medium",
+            f"{more / steps:.1f} tensors a step are kept with the graphs that made them",
+            f"{last['with_graph']:,} tensors with a graph are alive at step {last['step']}, "
+            f"{first['with_graph']:,} were at step {first['step']}{kind}; the memory of a graph whose "
+            "backward has run is small, but it is never given back",
+            "append loss.item() or loss.detach() instead of loss",
+            rank=rank if len(view.ranks) > 1 else everybody(view),
+            confidence=0.9,
+            proof=Proof(
+                "tensors with a graph that came and stayed / steps between two counts",
+                more / steps,
+                GRAPHS_A_STEP,
+                "a step",
+                "at each count half as many as steps, at least",
+                (
+                    Input("first count", first["with_graph"], "", source),
+                    Input("last count", last["with_graph"], "", source),
+                    Input("steps between", steps, "", source),
+                ),
+            ),
+        )
+    return None
 
 
 def _leak_of(view: RunView, rank: int) -> Growth | None:
@@ -154,7 +196,7 @@ def _tensor_inputs(kept: Kept | None, rank: int) -> tuple[Input, ...]:
     no_use="where the memory is needed: then less must be kept, by what the option names first",
     reads="host.tree_pss_bytes, process.rss_bytes, host memory and its limit",
     silent=(
-        "fewer than five windows; growth for less than 2 s (20 s where create_graph=True was "
+        "fewer than seven windows; growth for less than 2 s (20 s where create_graph=True was "
         "seen); a file that is mapped"
     ),
     traps="page cache, which the kernel gives back",

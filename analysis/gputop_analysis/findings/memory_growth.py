@@ -14,7 +14,7 @@ from gputop_analysis.series import picked
 from gputop_analysis.stats import mann_kendall, theil_sen
 from gputop_analysis.view import Array, RunView
 
-WINDOWS, SAMPLES_PER_WINDOW = 8, 3
+WINDOWS, LEAST_WINDOWS, SAMPLES_PER_WINDOW = 8, 7, 3
 MIN_SPAN_S, MIN_SPAN_OF_CYCLES_S = 2.0, 20.0
 """With create_graph=True parameters and gradients refer to each other, and wait for the garbage
 collector.
@@ -124,8 +124,9 @@ def steady_growth(
     present = np.unique(window)
     values = np.array([of_window(sizes[window == w]) for w in present], np.float64)
     centres = (present + 0.5) * span / WINDOWS
-    if len(values) < 5:
+    if len(values) < LEAST_WINDOWS:
         return None
+    values, centres = values[1:], centres[1:]  # the first one still makes what the others reuse
     growth = values[-1] - values[0]
     trend = mann_kendall(values)
     late = values[-1] - max(values[len(values) // 2], _midway(sizes, of_window))

@@ -33,6 +33,8 @@ from gputop_analysis.view import Array, RunView, once_per_view
 
 LIVE_STEPS = 600
 SPIKE_WINDOW = 100
+BEGINNING, SMALL = 20, 0.1
+"""First losses, and the part of them that a jump must reach to matter: later ones may be tiny."""
 MIXED = 0.1
 """A loss that is negative in more than this part of the steps, and positive too, is no measure of
 error.
@@ -169,7 +171,7 @@ def _last_good(rows: Array, step: int) -> list[str]:
     family="numerics",
     cause="nan",
     trigger="a loss 8 robust standard deviations and 20 % above the 100 steps before it; "
-    "medium from 12 and 50 %",
+    "medium from 12 and 50 %, where it is more than a tenth of the first losses",
     fix="look at the batch of that step; clip gradients; lower the learning rate",
     explains=("NU03",),
     no_use=(
@@ -209,12 +211,15 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     repeats = period > 0 or _episodes(steps[spikes]) >= RHYTHM
     moves = repeats and networks_beside(view)
     wider = _scatters_more(losses, worst)
+    small = 0 < losses[worst] < SMALL * float(np.median(losses[:BEGINNING]))
     rows = view.per_rank[view.ranks[0]].rows
     row, at = _row_of(rows, int(steps[worst])), steps_named(int(firsts[worst]), int(steps[worst]))
     lr = f", lr {row['lr']:.3g}" if row is not None and np.isfinite(row["lr"]) else ""
     moved = spike_origin(view, int(steps[worst]))
     return spec.make(
-        "medium" if (certain or not alone) and not rewards and not moves and not wider else "info",
+        "medium"
+        if (certain or not alone) and not rewards and not moves and not wider and not small
+        else "info",
         f"loss jumps to {losses[worst]:.4g} at {at}, {losses[worst] / level:.1f} times its level"
         if level > 0
         else f"loss jumps to {losses[worst]:.4g} at {at} from {level:.4g}",

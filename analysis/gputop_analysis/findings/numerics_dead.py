@@ -14,6 +14,8 @@ from gputop_analysis.view import RunView
 
 ALIKE = 3
 """So many looks in a row must have found the same; they lie at least 20 steps apart."""
+MUCH_DEAD = 0.01
+"""Of the parameters: layers that are dead to the last unit."""
 SOLVED = 1e-3
 """Of the first losses: a loss below that is as good as none, and none has no gradient."""
 
@@ -25,7 +27,8 @@ SOLVED = 1e-3
     cause="nan",
     trigger="at three looks in a row, 20 steps or more apart, every gradient value that is "
     "looked at is zero when the optimizer steps; info where the loss is below a "
-    "thousandth of what it was at first",
+    "thousandth of what it was at first; or the whole gradient of more than 1 % of the "
+    "parameters is",
     fix="dead units (a smaller learning rate, another initialisation or activation), a "
     "detach() or a mask of zeros between model and loss",
     explains=("NU07", "NU08"),
@@ -34,8 +37,11 @@ SOLVED = 1e-3
         "4096 values of up to eight gradients just before an update, at looks 20 "
         "steps or more apart"
     ),
-    silent="fewer than three looks; gradients that are sparse, sharded or of a tensor subclass",
-    traps="a problem that is solved, a hinge loss that is met",
+    silent=(
+        "fewer than three looks; gradients that are sparse, sharded or of a tensor subclass; parts "
+        "of a model with experts"
+    ),
+    traps="a problem that is solved, a hinge loss that is met, a table of which few rows are used",
     seen_on=CPU,
     pictures=(
         LOSS,
@@ -83,6 +89,44 @@ def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
                     Input("other than zero", 0, "", "the same"),
                     Input("first losses", first, "", f"steps.loss, rank {rank}"),
                     Input("last losses", last_losses, "", f"steps.loss, rank {rank}"),
+                ),
+            ),
+        )
+    return _partly_dead(view, spec)
+
+
+def _partly_dead(view: RunView, spec: Spec) -> Finding | None:
+    """Layers of which no unit lets a gradient through, in a network that learns elsewhere."""
+    for rank, events in told(view, "checkup").items():
+        last = events[-1]
+        dead, total = last.get("zero_gradient") or 0, last.get("trainable") or 0
+        first, last_losses = _losses(view, rank)
+        experts = bool(((view.hello(rank).get("model") or {}).get("config") or {}).get("experts"))
+        solved = abs(last_losses) <= SOLVED * abs(first)
+        if not dead or not total or solved or experts:
+            continue
+        names = [name or "a parameter of no module" for name in last["zero_gradient_names"]]
+        share, looks = dead / total, last["zero_gradient_looks"]
+        return spec.make(
+            "medium" if share > MUCH_DEAD else "info",
+            f"{100 * share:.0f} % of the parameters have gradients of zero: {', '.join(names[:2])}",
+            f"the gradients of {dead:,} of {total:,} values were zero, all of them, at {looks} looks "
+            f"in a row up to step {last['step']}, rank {rank}: {', '.join(names)}",
+            "look at the activations behind these layers: units that are dead (a smaller learning "
+            "rate, LeakyReLU or GELU, another initialisation), a detach() or a factor of zero in "
+            "the loss; freeze them if that is meant",
+            rank=rank if len(view.ranks) > 1 else everybody(view),
+            confidence=0.85,
+            proof=Proof(
+                "values whose whole tensor had a gradient of zero / values in the optimizer",
+                100 * share,
+                100 * MUCH_DEAD,
+                "%",
+                "embeddings are left out",
+                (
+                    Input("zero", dead, "values", f"checkup event of step {last['step']}"),
+                    Input("in the optimizer", total, "values", "the same"),
+                    Input("looks in a row", looks, "", "the same"),
                 ),
             ),
         )

@@ -224,7 +224,8 @@ MUCH_WITHOUT = 0.01
     trigger="parameters that the optimizer has and that want a gradient have none at three "
     "looks in a row, 20 steps or more apart; medium where they are more than 1 % of "
     "all, high where they are all of them; or the only optimizer lacks more than 1 % "
-    "of what wants one",
+    "of what wants one; or at three looks in a row more than 1 % of what has one is in no "
+    "optimizer and does not change",
     fix="use them in the loss, or set requires_grad=False and leave them out of the optimizer",
     explains=("NU07",),
     no_use="where the parameters are frozen for now on purpose",
@@ -320,6 +321,43 @@ def _left_out(view: RunView, spec: Spec) -> Finding | None:
                 ),
             ),
         )
+    return _for_nobody(view, spec)
+
+
+def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
+    """Parameters that get gradients, lie in no optimizer, and stay as they are: a teacher that was
+    not frozen.
+    """
+    for rank, events in told(view, "checkup").items():
+        last = events[-1]
+        stray, graded = last.get("stray") or 0, last.get("graded") or 0
+        if last.get("stray_looks", 0) < ALIKE or stray <= MUCH_WITHOUT * graded:
+            continue
+        share, names = stray / graded, last.get("stray_names") or []
+        return spec.make(
+            "medium",
+            f"{100 * share:.0f} % of the gradients are for nobody: {', '.join(names[:2])}",
+            f"{stray:,} of {graded:,} values that have a gradient are in no optimizer and did not "
+            f"change ({last['stray_looks']} looks in a row up to step {last['step']}, rank {rank}): "
+            + ", ".join(names),
+            "call requires_grad_(False) on what shall stay as it is, such as a teacher or a network "
+            "that a loss looks through: the backward then leaves its weights out; or give it to an "
+            "optimizer",
+            rank=rank if len(view.ranks) > 1 else everybody(view),
+            confidence=0.85,
+            proof=Proof(
+                "values with a gradient and in no optimizer / values with a gradient",
+                100 * share,
+                100 * MUCH_WITHOUT,
+                "%",
+                "unchanged: up to 64 values of eight of them, from look to look",
+                (
+                    Input("in no optimizer", stray, "values", f"checkup event, rank {rank}"),
+                    Input("with a gradient", graded, "values", "the same"),
+                    Input("looks in a row", last["stray_looks"], "", "the same"),
+                ),
+            ),
+        )
     return None
 
 
@@ -352,7 +390,8 @@ def _comparable(hello: Hello) -> bool:
     no_use="where gradients of the whole run are summed on purpose; where a trainer clears them",
     reads=(
         "whether gradients are zero when the first backward after an update begins, at looks 20 "
-        "steps or more apart"
+        "steps or more apart; of several optimizers, whether they are at any backward between two "
+        "updates"
     ),
     silent="fewer than three looks",
     traps="gradient accumulation",
@@ -390,6 +429,34 @@ def never_cleared(view: RunView, spec: Spec) -> Finding | None:
                 "looks",
                 "eight gradients, 4096 values of each, are compared with zero",
                 (Input("last look", last["step"], "step", f"checkup event, rank {rank}"),),
+            ),
+        )
+    return _one_never_cleared(view, spec)
+
+
+def _one_never_cleared(view: RunView, spec: Spec) -> Finding | None:
+    """One of several optimizers: all backwards between two of its updates added to old gradients."""
+    for rank, events in told(view, "uncleared").items():
+        last = events[-1]
+        return spec.make(
+            "high",
+            f"gradients of {last['optimizer']} are never cleared: each update adds to all before",
+            f"all {last['backwards']} backwards between two updates of {last['optimizer']}, one of "
+            f"several optimizers, began with what its update before had used, and added to it "
+            f"({last['looks']} looks in a row up to step {last['step']}, rank {rank})",
+            "call zero_grad() of this optimizer, too, before the backward of its loss",
+            rank=rank if len(view.ranks) > 1 else everybody(view),
+            confidence=0.95,
+            proof=Proof(
+                "looks in a row at which no backward between two updates began without gradients",
+                last["looks"],
+                ALIKE - 1,
+                "looks",
+                "eight gradients, 4096 values of each; the same tensors at both updates",
+                (
+                    Input("last look", last["step"], "step", f"uncleared event, rank {rank}"),
+                    Input("backwards between two updates", last["backwards"], "", "the same"),
+                ),
             ),
         )
     return None

@@ -30,6 +30,7 @@ MOSTLY = 0.5
 """Of the samples a place must hold more, at the lower end of its interval, to be named as the
 place.
 """
+NEARLY_ALL = 0.9
 MOSTLY_OF_TWO = 0.6
 """Of the samples two lines must hold more together, where neither holds most."""
 SHOWN = 3
@@ -63,6 +64,8 @@ _TENSOR_CALL = re.compile(
     r"\b(?:torch|F|functional)\.(?:\w+\.)*(?!(?:tensor|as_tensor|from_numpy|save|load)\b)\w+\("
 )
 _LOOP = re.compile(r"\bfor\b")
+_OPERATORS = "torch/_C"
+"""An operator of torch's that the line itself calls."""
 _BY_ROWS = "torch/_tensor.py"
 """Iterating over a tensor in Python ends in its ``__iter__``."""
 
@@ -114,6 +117,8 @@ class _Sample:
     """Its line is a trainer's call, such as ``trainer.fit``, whatever runs inside."""
     runs_model: bool = False
     """Its line was seen to run a model, too."""
+    loops: int = 0
+    """Loops around it in which no model runs, where they count as host code."""
 
     @property
     def in_torch(self) -> bool:
@@ -124,6 +129,8 @@ class _Sample:
         """
         if _READS_OUT.search(self.code) and not self.inside.startswith(_NETWORKS):
             return False
+        if self.loops and self.operates:
+            return False
         if self.inside.startswith(_BY_ROWS) and self.inside.endswith("__iter__"):
             return False
         if self.inside.startswith(_FILES) or _ABOUT_MODULES.match(self.inside):
@@ -131,6 +138,12 @@ class _Sample:
         if self.inside:
             return self.inside.startswith("torch/") or bool(_UPDATES.search(self.code))
         return bool(_UPDATES.search(self.code)) or self.calls_tensors or self.runs_model
+
+    @property
+    def operates(self) -> bool:
+        """Whether it is an operator on tensors, and no update of them."""
+        direct = not self.inside or self.inside.startswith((_OPERATORS, "torch/_tensor.py"))
+        return direct and not _UPDATES.search(self.code)
 
     @property
     def calls_tensors(self) -> bool:
@@ -144,11 +157,12 @@ class _Sample:
         return self.called or self.inside.startswith(TRAINERS)
 
 
-def top_site(view: RunView, phase: str, rank: int | None = None) -> Site | None:
+def top_site(view: RunView, phase: str, rank: int | None = None, *, nested: int = 0) -> Site | None:
     """Where a phase's samples lie, on one rank or on all; None with fewer than 5 samples.
 
     Of evaluations it is the line of the training's loop that asks for them: there they are made
-    less often.
+    less often. With ``nested``, operators on tensors inside so many loops in which no model runs
+    count as host code: such a loop goes through the elements of tensors.
     """
     ran = {sample.path for sample in _in_modules(view, (*TRAINING, "eval"), rank)}
     samples = [
@@ -161,6 +175,8 @@ def top_site(view: RunView, phase: str, rank: int | None = None) -> Site | None:
     total = sum(sample.count for sample in samples)
     if total < ENOUGH:
         return None
+    if nested:
+        samples = _with_loops(samples, _working_loops(view, rank), nested)
     ours = [sample for sample in samples if not sample.in_torch]
     users = [sample for sample in ours if not sample.in_trainer]
     enough = sum(sample.count for sample in users) >= ENOUGH
@@ -207,14 +223,62 @@ def _with_trainers(view: RunView, samples: list[_Sample], rank: int | None) -> l
     """The samples, with those marked that a trainer's call holds although another package is
     innermost.
     """
+    packages = _loop_owners(view, rank)
     calls = {
         sample.path
         for sample in _samples(view, TRAINING, rank)
-        if sample.inside.startswith(TRAINERS)
+        if sample.inside.startswith(packages)
     }
     return [
         replace(sample, called=bool(sample.inside) and sample.path in calls) for sample in samples
     ]
+
+
+def _loop_owners(view: RunView, rank: int | None) -> tuple[str, ...]:
+    """The trainers, and each package whose own code calls the backward (fastai, Pyro, skorch):
+    what the user's line calls there is a whole step.
+    """
+    packages = {
+        sample.inside.partition("/")[0] + "/"
+        for sample in _samples(view, ("backward",), rank)
+        if "/" in sample.inside and "backward(" not in sample.code
+    }
+    return (*TRAINERS, *sorted(packages - {"torch/"}))
+
+
+def _with_loops(samples: list[_Sample], working: set[Path] | None, nested: int) -> list[_Sample]:
+    """The samples, with those counted that lie in loops of which none runs a model."""
+    if working is None:
+        return samples
+    counted = []
+    for sample in samples:
+        prefixes = (sample.path[:i] for i in range(1, len(sample.path) + 1))
+        loops = sum(path[-1].startswith(LOOP) and path not in working for path in prefixes)
+        counted.append(replace(sample, loops=loops if loops >= nested else 0))
+    return counted
+
+
+def trainers_call(view: RunView, rank: int | None) -> str | None:
+    """The line of the user's that runs a trainer, such as ``trainer.fit(...)``: the innermost one
+    below which nearly all samples of the training lie. None without a trainer.
+    """
+    samples = list(_samples(view, TRAINING, rank))
+    if not any(sample.inside.startswith(TRAINERS) for sample in samples):
+        return None
+    least = NEARLY_ALL * sum(sample.count for sample in samples)
+    line, prefix = None, ()
+    while True:
+        depth = len(prefix)
+        below: Counter[str] = Counter()
+        for sample in samples:
+            if len(sample.path) > depth and sample.path[:depth] == prefix:
+                below[sample.path[depth]] += sample.count
+        label, count = below.most_common(1)[0] if below else ("", 0)
+        if not label or count < least:
+            return line
+        prefix = (*prefix, label)
+        if not label.startswith(("(", LOOP)):
+            line = label
 
 
 def line_with(view: RunView, words: str, rank: int) -> str | None:

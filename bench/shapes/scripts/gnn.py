@@ -51,9 +51,8 @@ def closure():
     loss.backward()
     if on("closure_python"):
         with cost:
-            values = [
-                g for one in net.parameters() for g in one.grad.flatten()[:900]
-            ]  # at: closure_python
+            grads = [one.grad.flatten()[:900] for one in net.parameters()]
+            values = [g for grad in grads for g in grad]  # at: closure_python
             norm = sum(float(g) ** 2 for g in values)  # at: closure_python
             print(norm**0.5)
     return loss

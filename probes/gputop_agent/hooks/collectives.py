@@ -46,6 +46,12 @@ def _wrap(module):
         if original is not None:
             wrapper = guard.around(original, begin, after_message, always=True)
             _put_in(module, package, name, wrapper)
+    # torch compares the functions isend and irecv with those of each P2POp: what they call is
+    # wrapped instead
+    for name, begin in (("send", before_isend), ("recv", before_irecv)):
+        original = getattr(module.ProcessGroup, name)
+        wrapper = guard.around(original, begin, after_irecv, always=True)
+        guard.patch(module.ProcessGroup, name, wrapper)
 
 
 def _put_in(module, package, name, wrapper):
@@ -80,13 +86,22 @@ def before_recv(args, kwargs):
     return _before_message("recv", args, kwargs, "src", "group_src")
 
 
-def before_batch(args, kwargs):
-    """Note the messages of a batch, whose ends nothing here sees."""
-    for operation_ in args[0] if args else kwargs.get("p2p_op_list", ()):
-        operation = "send" if "send" in getattr(operation_.op, "__name__", "") else "recv"
-        messages.note(
-            operation, operation_.peer, _name_of(operation_.group), operation_.tensor, "issued"
-        )
+def before_isend(args, kwargs):
+    """Note whom the message is for; nobody has to ask whether it is through."""
+    if sys._getframe(2).f_code.co_name == "isend":
+        _note_call("send", *args)
+
+
+def before_irecv(args, kwargs):
+    """Note whom the message is from."""
+    if sys._getframe(2).f_code.co_name == "irecv":
+        return _note_call("recv", *args)
+    return None
+
+
+def after_irecv(entry, args, work):
+    """It runs until its work is done."""
+    messages.runs_as(entry, work)
 
 
 def after_message(token, args, result):
@@ -109,6 +124,11 @@ def _before_message(operation, args, kwargs, peer_name, in_group_name):
     return before((), {}), entry
 
 
+def _note_call(operation, group, tensors, peer, *_):
+    peer = _global_rank(group, peer)
+    return messages.note(operation, peer, _name_of(group), tensors[0], "issued")
+
+
 def _global_rank(group, rank):
     if group is None or rank is None:
         return rank
@@ -124,5 +144,4 @@ def _name_of(group):
 _MESSAGES = {
     "send": before_send,
     "recv": before_recv,
-    "batch_isend_irecv": before_batch,
 }

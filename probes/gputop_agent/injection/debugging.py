@@ -9,11 +9,13 @@ import sys
 from typing import Any
 
 from gputop_agent.hooks import dynamo
+from gputop_agent.runtime import frames, interrupts
 from gputop_agent.runtime.session import session
 from gputop_agent.watchers import burst
 
 _MIN_LOOKS = 10
 _NO_CHANGE = 0.1  # shares are told again when they have moved by so much
+_MAX_LINES = 100_000  # of the user's files that are searched for the line that switches an aid on
 
 
 class Watch:
@@ -45,10 +47,33 @@ class Watch:
         if self.looks % _MIN_LOOKS == 0:
             session.debug["anomaly"] = _rounded(self.anomaly / self.looks)
             session.debug["profiler"] = _rounded(self.profiler / self.looks)
+            for key, word in (("anomaly", "detect_anomaly("), ("profiler", "profile(")):
+                if session.debug[key] and key + "_at" not in session.debug:
+                    session.debug[key + "_at"] = _only_line_with(word)
 
 
 def _rounded(share):
     return round(round(share / _NO_CHANGE) * _NO_CHANGE, 1)
+
+
+def _only_line_with(word):
+    """``"train.py:9"`` where one line alone of the user's loaded files has the word; else None."""
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    places, searched = [], 0
+    for file in filter(None, files):
+        if frames.origin(file) != frames.USER or not file.endswith(".py"):
+            continue
+        try:
+            with open(file, errors="replace") as lines:
+                for number, line in enumerate(lines, 1):
+                    searched += 1
+                    if word in line and word in line.partition("#")[0]:
+                        places.append("%s:%d" % (frames.short_name(file), number))
+        except OSError:
+            interrupts.pass_on()
+        if searched > _MAX_LINES:
+            return None
+    return places[0] if len(places) == 1 else None
 
 
 def describe_tracers():

@@ -9,7 +9,7 @@ from gputop_agent.injection import hello, thread
 from gputop_agent.runtime import guard, interrupts, transport
 from gputop_agent.runtime.session import SWITCHED_OFF, session
 from gputop_agent.timing import events, sampling, steps
-from gputop_agent.watchers import burst
+from gputop_agent.watchers import burst, exceptions
 
 FLUSH_S = 0.2
 
@@ -56,6 +56,9 @@ def at_exit():
 
 
 def _end():
+    ended_by = exceptions.of_multiprocessing()
+    if ended_by is not None:
+        guard.safely(exceptions.report, ended_by, ended_by.__traceback__)
     guard.safely(sampling.settle)
     guard.safely(burst.finish)
     guard.safely(events.process_ends)
@@ -63,7 +66,8 @@ def _end():
     guard.safely(api.flush, float("inf"))
     guard.safely(transport.reach_again)
     guard.safely(hello.send_last)
-    reason = "exception" if getattr(sys, "last_value", None) is not None else "exit"
+    has_raised = ended_by is not None or getattr(sys, "last_value", None) is not None
+    reason = "exception" if has_raised else "exit"
     transport.send_event(
         "goodbye", steps=session.step, dropped=session.dropped, errors=session.errors, reason=reason
     )

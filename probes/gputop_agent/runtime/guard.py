@@ -8,7 +8,7 @@ import os
 import sys
 from _thread import get_ident
 from functools import WRAPPER_ASSIGNMENTS
-from time import monotonic_ns
+from time import monotonic_ns, time_ns
 
 from gputop_agent import wire
 from gputop_agent.runtime import interrupts
@@ -130,6 +130,8 @@ def vanish(error, where):
     """
     if session.phase_at_error[0] != id(error):  # else an inner wrapper has noted it
         session.phase_at_error = id(error), where
+        if isinstance(error, RuntimeError) and session.failure[0] != session.step:
+            session.failure = session.step, where, time_ns()
     try:
         entry = error.__traceback__
         while entry is not None and is_ours(entry.tb_frame.f_code):

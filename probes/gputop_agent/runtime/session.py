@@ -76,11 +76,14 @@ class Session:
             0,
             "",
         )  # id of the exception that passed a wrapper last, name of what was wrapped
+        # step, name of what was wrapped and time_ns of the first RuntimeError that passed in it
+        self.failure: Any = (-1, "", 0)
         self.last_ns = 0  # when the phase began or was last booked
         self.hook_ns = 0  # spent between the first and the last line of hooks, by their own clock
         self.manual = False  # gputop.step() gives the boundaries
         # -- what the run turned out to be
         self.roots: Any = []  # weakrefs to the hooked outermost modules
+        self.untrained: Any = []  # weakrefs to modules that no optimizer has parameters of
         self.optimizers: Any = {}  # id -> weakref
         self.ddp: Any = []  # weakrefs to DistributedDataParallel roots
         self.pipeline: Any = None  # what ``hooks.pipelining`` saw of the schedule

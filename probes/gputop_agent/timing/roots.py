@@ -202,6 +202,8 @@ def _note_roots(found, wanted):
     ]
     search.frontier, search.depth = [weakref.ref(module) for module in trained], 0
     session.roots = [weakref.ref(module) for module in trained if not _is_loss(module)]
+    others = {id(module) for module in found} - {id(module) for module in trained}
+    session.untrained = [weakref.ref(module) for module in found if id(module) in others]
     ddp = session.torch.nn.parallel.DistributedDataParallel
     session.ddp = [weakref.ref(module) for module in trained if isinstance(module, ddp)]
     if sentinel.reference is None:

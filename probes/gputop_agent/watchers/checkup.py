@@ -5,7 +5,8 @@ looked at four times: before its forward (which gradients are still held), befor
 (are they zero?), before its update (which parameters have none) and after it (did the update change
 anything?). One ``checkup`` event says it all; later ones are sent only where something has changed,
 and once more where two looks have agreed with that one. Nothing waits for a GPU: what lies there is
-read at the next look.
+read at the next look. Where there are several optimizers, ``uncleared`` goes on until each of them
+has made two updates.
 """
 
 import sys
@@ -14,16 +15,16 @@ from typing import Any
 
 from gputop_agent.runtime import interrupts, late, transport
 from gputop_agent.runtime.session import session
-from gputop_agent.timing import clock, replicas, steps
+from gputop_agent.timing import replicas, steps
 from gputop_agent.timing.step_state import open_step
-from gputop_agent.watchers import growth
+from gputop_agent.watchers import gradients, growth, uncleared
 
 FIRST_STEPS = (20, 40, 60, 100)
 PERIOD_STEPS, PERIOD_NS = 500, 5_000_000_000
 EVERY_STEPS = 10  # whether a look is due is asked
 GIVE_UP_STEPS = 3  # a look that met no update for so long ends
+OTHERS = 4  # stage of a look that goes on for other optimizers only
 MAX_TENSORS, MAX_VALUES = 8, 4096  # gradients and values of each that are looked at
-MAX_NAMES = 8
 SURE_LOOKS = 3  # looks in a row that found the same: worth an event of their own
 VANISHED = (
     2.0**-24
@@ -48,6 +49,8 @@ class Checkup:
         self.gist: Any = None  # what was found last, in short
         self.alike = 0  # looks in a row that found the same
         self.lr_peak = 0.0  # the largest learning rate that a look has seen
+        self.zeros = gradients.Zeros()
+        self.strays = gradients.Strays()
 
 
 K = Checkup()
@@ -59,6 +62,7 @@ def reset():
     K.__init__()
     growth.reset()
     replicas.reset()
+    uncleared.reset()
 
 
 def on_step_closed(step):
@@ -70,7 +74,10 @@ def on_step_closed(step):
         replicas.begin()
     if open_step.look:
         if step >= K.began_step + GIVE_UP_STEPS:
-            _finish()
+            uncleared.end()
+            if open_step.look < OTHERS:
+                _finish()
+            open_step.look = 0
         return
     K.count = growth.due(step)
     if K.count or (step >= K.next_step and monotonic_ns() >= K.not_before_ns):
@@ -87,11 +94,11 @@ def _begin(step):
     ]
     if optimizers and late.may_look():
         _send_unsent()
-        K.optimizer = max(
-            optimizers, key=lambda one: sum(len(group["params"]) for group in one.param_groups)
-        )
+        optimizers.sort(key=_count_parameters, reverse=True)
+        K.optimizer = optimizers[0]
         K.found, K.values, K.weights = {"step": step}, late.Late(), None
         K.began_step, open_step.look = step, 1
+        uncleared.begin(optimizers)
 
 
 def before_forward():
@@ -99,15 +106,26 @@ def before_forward():
     steps.book_agent_time(_look_at_held)
 
 
+def _count_parameters(optimizer):
+    return sum(len(group["params"]) for group in optimizer.param_groups)
+
+
 def before_backward():
-    """The first backward after an update."""
-    steps.book_agent_time(_look_at_stale)
+    """An outermost backward begins."""
+    if uncleared.is_open():
+        steps.book_agent_time(uncleared.before_backward)
+    elif open_step.look < 3 and not open_step.backwards:
+        steps.book_agent_time(_look_at_stale)
 
 
 def before_update(optimizer):
     """The update begins."""
+    if uncleared.is_open():
+        steps.book_agent_time(uncleared.before_update, optimizer)
     if optimizer is K.optimizer:
         steps.book_agent_time(_look_at_missing, optimizer)
+    elif open_step.look == OTHERS and not uncleared.is_open():
+        open_step.look = 0
 
 
 def after_update(optimizer):
@@ -117,13 +135,18 @@ def after_update(optimizer):
         _finish()
 
 
+def _count():
+    """Count the tensors if that is due; where the forward runs inside the update, at the update."""
+    if K.count:
+        K.count = False
+        growth.count()
+
+
 def _look_at_held():
     """Gradients that are held at a forward were not freed; zeroed ones take as much memory as
     others.
     """
-    if K.count:
-        K.count = False
-        growth.count()
+    _count()
     if open_step.look == 1:
         open_step.look = 2
         parameters = _trainable()
@@ -134,39 +157,36 @@ def _look_at_held():
 
 
 def _look_at_stale():
-    """Gradients that are not zero before the first backward are added up over steps.
-
-    With several optimizers only where one backward is for all of them.
+    """Gradients of the only optimizer that are not zero before the first backward after an update
+    are added up over steps.
     """
-    if 0 < open_step.look < 3 and not open_step.backwards:
-        open_step.look = 3
-        several = sum(reference() is not None for reference in session.optimizers.values()) > 1
-        if several and clock.totals[clock.MICRO_BATCHES] > session.step:
-            return  # this backward may be for another one, whose turn to be cleared comes first
-        gradients = [
-            parameter.grad.detach()
-            for parameter in _trainable()
-            if parameter.grad is not None and late.is_plain(parameter.grad)
-        ]
-        gradients = gradients[:: max(1, len(gradients) // MAX_TENSORS)][:MAX_TENSORS]
-        if not gradients:
-            K.found["stale"] = False
-        elif late.may_look():
-            K.values.put(
-                "stale",
-                sum(gradient.reshape(-1)[:MAX_VALUES].count_nonzero() for gradient in gradients),
-            )
+    open_step.look = 3
+    held = [
+        parameter.grad.detach()
+        for parameter in _trainable()
+        if parameter.grad is not None and late.is_plain(parameter.grad)
+    ]
+    held = held[:: max(1, len(held) // MAX_TENSORS)][:MAX_TENSORS]
+    if not held:
+        K.found["stale"] = False
+    elif late.may_look():
+        K.values.put(
+            "stale", sum(gradient.reshape(-1)[:MAX_VALUES].count_nonzero() for gradient in held)
+        )
 
 
 def _look_at_missing(optimizer):
     """Parameters without a gradient take no part in the update. Keep some values to
     compare with.
     """
+    _count()
     parameters = _trainable()
     without = [parameter for parameter in parameters if parameter.grad is None]
     if len(without) < len(parameters):  # else the gradients may come later, as in LBFGS
         _note_missing(parameters, without)
         _look_at_gradients(parameters)
+        if late.may_look():
+            K.found.update(K.strays.look())
     K.found["lr_max"] = max(
         (_number(group.get("lr")) for group in optimizer.param_groups), default=None
     )
@@ -185,29 +205,33 @@ def _look_at_missing(optimizer):
 def _note_missing(parameters, without):
     K.found["trainable"] = sum(parameter.numel() for parameter in parameters)
     K.found["without_gradient"] = sum(parameter.numel() for parameter in without)
-    K.found["without_gradient_names"] = _names(without[:MAX_NAMES]) if without else []
+    K.found["without_gradient_names"] = (
+        gradients.names(without[: gradients.MAX_NAMES]) if without else []
+    )
 
 
 def _look_at_gradients(parameters):
     """How many of the values that are looked at are not zero: of tensors from the first to the
     last.
     """
-    gradients = [
-        parameter.grad.detach()
+    with_plain = [
+        parameter
         for parameter in parameters
         if parameter.grad is not None and late.is_plain(parameter.grad)
     ]
-    if gradients and late.may_look():
+    if with_plain and late.may_look():
         chosen = sorted(
-            {round(i * (len(gradients) - 1) / (MAX_TENSORS - 1)) for i in range(MAX_TENSORS)}
+            {round(i * (len(with_plain) - 1) / (MAX_TENSORS - 1)) for i in range(MAX_TENSORS)}
         )
+        device = with_plain[0].grad.device
         parts = [
-            gradients[i].reshape(-1)[:MAX_VALUES]
+            with_plain[i].grad.detach().reshape(-1)[:MAX_VALUES]
             for i in chosen
-            if gradients[i].device == gradients[0].device
+            if with_plain[i].grad.device == device
         ]
         K.found["gradients_looked_at"] = sum(part.numel() for part in parts)
         K.values.put("gradients_not_zero", sum(part.count_nonzero() for part in parts))
+        K.found.update(K.zeros.look(with_plain))
 
 
 def _look_at_change():
@@ -236,7 +260,7 @@ def _finish():
         K.found["scheduler_first"] = _scheduler_came_first()
     K.unsent = K.found, K.values
     K.optimizer = K.weights = None
-    open_step.look = 0
+    open_step.look = OTHERS if uncleared.is_open() else 0
     if not session.cuda:
         _send_unsent()
 
@@ -258,7 +282,16 @@ def _send(found):
     holds_gradients, dead = found.get("held_bytes", 0) > 0, found.get("gradients_not_zero") == 0
     K.lr_peak = max(K.lr_peak, lr or 0.0)
     learns = lr is not None and lr > VANISHED * K.lr_peak
-    gist = holds_gradients, found.get("stale"), found.get("without_gradient"), stuck, learns, dead
+    partly = "zero_gradient" in found, found.get("stray_looks", 0) >= SURE_LOOKS
+    gist = (
+        holds_gradients,
+        found.get("stale"),
+        found.get("without_gradient"),
+        stuck,
+        learns,
+        dead,
+        partly,
+    )
     K.alike = K.alike + 1 if gist == K.gist else 1
     if gist != K.gist or found["step"] <= FIRST_STEPS[-1] or K.alike == SURE_LOOKS:
         K.gist = gist
@@ -287,27 +320,6 @@ def _number(lr):
     except (TypeError, ValueError):
         interrupts.pass_on()
         return -1.0
-
-
-def _names(parameters):
-    """Names of parameters in the modules that are trained; None for one that lies in
-    none of them.
-    """
-    wanted = {id(parameter): None for parameter in parameters}
-    todo = [("", root) for root in (reference() for reference in session.roots) if root is not None]
-    visited = set()
-    while todo:
-        prefix, module = todo.pop()
-        if id(module) in visited:
-            continue
-        visited.add(id(module))
-        for name, parameter in (module.__dict__.get("_parameters") or {}).items():
-            if id(parameter) in wanted:
-                wanted[id(parameter)] = prefix + name
-        for name, child in (module.__dict__.get("_modules") or {}).items():
-            if child is not None:
-                todo.append((prefix + name + ".", child))
-    return list(wanted.values())
 
 
 def _scheduler_came_first():

@@ -110,6 +110,18 @@ def report(error, traceback, thread=None):
     _send_collectives()
 
 
+def of_multiprocessing():
+    """The exception that ends a child of multiprocessing, or None. Called by its finalizer.
+
+    Such a child prints its traceback itself, and one of ``torch.multiprocessing.spawn`` hands it to
+    its parent and calls ``sys.exit(1)``: neither comes to ``sys.excepthook``.
+    """
+    error = sys.exc_info()[1]
+    if isinstance(error, SystemExit) and error.code not in (None, 0):
+        error = error.__context__
+    return error if isinstance(error, Exception) else None
+
+
 def _shortened(text):
     """Beginning and end: what a DataLoader worker died of stands at the end of a long message."""
     half = MAX_MESSAGE // 2
@@ -118,13 +130,15 @@ def _shortened(text):
 
 def _send_collectives():
     """The last collectives too: ranks that called different ones die of it (14-38 ms, and the
-    process ends anyway).
+    process ends anyway). What a handler called after one had failed tells nothing.
     """
     c10d = sys.modules.get("torch.distributed.distributed_c10d")
     if c10d is not None and c10d.is_initialized() and c10d.get_world_size() > 1:
         from gputop_agent.watchers import flight
 
-        flight.send("exception")
+        step, name, failed_ns = session.failure
+        is_call = step == session.step and _PHASE_OF.get(name, "backward") == "backward"
+        flight.send("exception", failed_ns if is_call else None)
 
 
 def forget_our_frames(error, seen):

@@ -25,15 +25,18 @@ _ITEM_BYTES = {
 }  # fmt: skip
 
 
-def send(reason=""):
-    """Send the newest entries as ``flight_recorder`` events, oldest first, each below the message
-    limit.
+def send(reason="", until_ns=None):
+    """Send the newest entries, or those up to a time, as ``flight_recorder`` events, oldest first,
+    each below the message limit.
 
     For the reason ``hang`` with the line of each call, and what the groups are: torch resolves the
     lines in a second the first time, which only a training that stands still has to spare.
     """
     in_a_hang = reason == "hang"
-    newest = _in_order(sites=in_a_hang)[-NEWEST:]
+    newest = _in_order(sites=in_a_hang)
+    if until_ns is not None:
+        newest = [entry for entry in newest if entry["created_ns"] <= until_ns]
+    newest = newest[-NEWEST:]
     chunks = [newest[i : i + _PER_EVENT] for i in range(0, len(newest), _PER_EVENT)] or [[]]
     for part, chunk in enumerate(chunks):
         while len(json.dumps(chunk)) > _LIMIT_BYTES:

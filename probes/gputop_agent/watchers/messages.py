@@ -1,9 +1,11 @@
 """Messages between two ranks, as the script sends them: gloo's flight recorder has none.
 
-Noted by the hooks on ``send``, ``recv`` and ``batch_isend_irecv``, in a ring of fixed size.
+Noted by the hooks on ``send`` and ``recv`` and on what ``isend`` and ``irecv`` call, also in a batch,
+in a ring of fixed size.
 """
 
 import sys
+import weakref
 from collections import deque
 from time import time_ns
 
@@ -15,7 +17,7 @@ _DEPTH = 8
 
 _ring = deque(
     maxlen=NEWEST
-)  # [time_ns, op, peer, group, tensor shape, site frame code, line, state]
+)  # [time_ns, op, peer, group, tensor shape, site frame code, line, state or work]
 
 
 def note(operation, peer, group, tensor, state):
@@ -25,6 +27,12 @@ def note(operation, peer, group, tensor, state):
     entry = [time_ns(), operation, peer, group, shape, code, line, state]
     _ring.append(entry)
     return entry
+
+
+def runs_as(entry, work):
+    """The message of an entry is through when its work is done, or forgotten."""
+    if work is not None:
+        entry[-1] = weakref.ref(work)
 
 
 def entries():
@@ -50,11 +58,19 @@ def _entry(number, one):
         "bytes": None,
         "shapes": "x".join(map(str, shape)) if shape is not None else "",
         "created_ns": created_ns,
-        "state": state,
+        "state": _state(state),
         "p2p": True,
         "peer": peer,
         "site": site,
     }
+
+
+def _state(state):
+    """Of a message received in the background: whether its work is done."""
+    if isinstance(state, str):
+        return state
+    work = state()
+    return "completed" if work is None or work.is_completed() else "started"
 
 
 def _caller():

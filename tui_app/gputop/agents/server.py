@@ -10,7 +10,7 @@ from mcp.types import ToolAnnotations
 
 from gputop import __version__
 from gputop.agents.answer import fitted
-from gputop.agents.tools import TOOLS, Tool
+from gputop.agents.tools import AgentTool, tools
 from gputop.cli.errors import CliError
 
 _INSTRUCTIONS = (
@@ -23,7 +23,7 @@ _INSTRUCTIONS = (
 def serve(allow_actions: bool) -> None:
     """Answer until stdin closes."""
     server = MCPServer("gputop", instructions=_INSTRUCTIONS, version=__version__)
-    for tool in TOOLS:
+    for tool in tools():
         hints = ToolAnnotations(read_only_hint=not tool.acts, destructive_hint=False)
         server.tool(tool.name, None, tool.description, hints, structured_output=False)(
             _answering(tool, allow_actions)
@@ -31,7 +31,7 @@ def serve(allow_actions: bool) -> None:
     server.run("stdio")
 
 
-def _answering(tool: Tool, allow_actions: bool) -> Any:
+def _answering(tool: AgentTool, allow_actions: bool) -> Any:
     """The tool's function with its arguments; its answer as text that fits, an error as data."""
 
     @functools.wraps(tool.function)

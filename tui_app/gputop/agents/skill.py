@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gputop.agents.tools import TOOLS
+from gputop.agents.tools import tools
 
 NAME = "gputop"
 _HEAD = """---
@@ -42,7 +42,7 @@ gputop watches a training without a change to its code and says what is wrong, w
 
 def skill() -> str:
     """The text of SKILL.md."""
-    lines = [f"- `{tool.name}`: {_first_line(tool.function.__doc__ or '')}" for tool in TOOLS]
+    lines = [f"- `{tool.name}`: {_first_line(tool.function.__doc__ or '')}" for tool in tools()]
     return _HEAD + "\n".join(lines) + "\n"
 
 

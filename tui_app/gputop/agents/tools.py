@@ -11,15 +11,16 @@ from typing import Any, NamedTuple
 
 from gputop.agents.answer import QUOTED
 from gputop.agents.places import patch_for, place_of
-from gputop.cli.commands import find
+from gputop.cli.commands import COMMANDS, Command
 from gputop.cli.errors import CliError
-from gputop.cli.records import open_record, shell_name
+from gputop.cli.records import open_record
 from gputop_analysis.explain import NotInReport, explain, raised_as
 from gputop_analysis.model import Finding
 from gputop_analysis.report import Report, finite
 from gputop_probes import redact
 from gputop_probes.record.plain import plain_line
 from gputop_probes.record.reader import RunRecord
+from gputop_probes.runs import shell_name
 
 _COMMAND_S = 300
 _LAST_LINES = 8
@@ -44,11 +45,11 @@ def runs(count: int = 5) -> Answer:
     return {"note": QUOTED, "runs": rows, "proof": "gputop runs"}
 
 
-def verdict(run: str = "last") -> Answer:
+def verdict(run: str = "last", baseline: str = "") -> Answer:
     """Whether a run is healthy, and if not: the first cause, file:line, fix, patch,
-    what it wins.
+    what it wins. With an earlier run as baseline, also what drifted since.
     """
-    report = _report(run)
+    report = _report(run, baseline)
     serious = [finding for finding in report.findings if finding.severity != "info"]
     first = (serious or report.findings or [None])[0]
     summary = report.summary
@@ -64,7 +65,9 @@ def verdict(run: str = "last") -> Answer:
     if first is not None:
         answer |= _cause(first, report.record)
         answer["other_findings"] = [
-            f"{finding.id} {finding.title}" for finding in report.findings if finding is not first
+            _in_a_line(finding, report.record)
+            for finding in report.findings
+            if finding is not first
         ]
     if report.verdict.health == "failed":
         answer["training_output"] = _output(report.record)
@@ -72,9 +75,9 @@ def verdict(run: str = "last") -> Answer:
     return answer
 
 
-def findings(run: str = "last") -> Answer:
+def findings(run: str = "last", baseline: str = "") -> Answer:
     """Everything that is wrong in a run, worst first, each with its place and what it would win."""
-    report = _report(run)
+    report = _report(run, baseline)
     listed = [
         {
             "id": finding.id,
@@ -247,41 +250,34 @@ def profile(run: str = "last", steps: int = 3) -> Answer:
     return _command(["profile", run, f"--steps={steps}", "--timeout=60", "--json"])
 
 
-class Tool(NamedTuple):
+class AgentTool(NamedTuple):
     """One tool; what it says of itself is its function's first line."""
 
     name: str
     function: Callable[..., Answer]
-    command: str
-    """The command of ``cli/commands`` that it is the agent's side of."""
-    acts: bool = False
-    """Whether it changes anything; then it is refused unless the server allows it."""
+    command: Command
+    """The command that it is the agent's side of."""
+    acts: bool
 
     @property
     def description(self) -> str:
         """One line for the agent, with the command that a person would type."""
-        row = find(self.command)
-        assert row is not None
         docstring = (self.function.__doc__ or "").strip()
-        return f"{docstring} (`gputop {row.name}`: {row.summary})"
+        return f"{docstring} (`gputop {self.command.name}`: {self.command.summary})"
 
 
-TOOLS = (
-    Tool("runs", runs, "runs"),
-    Tool("verdict", verdict, "report"),
-    Tool("findings", findings, "report"),
-    Tool("explain", explain_finding, "report"),
-    Tool("evidence", evidence, "report"),
-    Tool("diff", diff_runs, "diff"),
-    Tool("lint", lint_script, "lint"),
-    Tool("estimate", estimate, "estimate"),
-    Tool("plan", plan, "plan"),
-    Tool("profile", profile, "profile", acts=True),
-)
+def tools() -> list[AgentTool]:
+    """All tools, from the table of commands."""
+    return [
+        AgentTool(tool.name, globals()[tool.function], command, tool.acts)
+        for command in COMMANDS
+        for tool in command.tools
+    ]
 
 
-def _report(run: str) -> Report:
-    return Report(open_record(run, says_damage=False))
+def _report(run: str, baseline: str = "") -> Report:
+    earlier = open_record(baseline, says_damage=False) if baseline else None
+    return Report(open_record(run, says_damage=False), baseline=earlier)
 
 
 def _cause(one: Finding, record: RunRecord) -> Answer:
@@ -298,6 +294,11 @@ def _cause(one: Finding, record: RunRecord) -> Answer:
         "patch": patch,
         "apply": f"git apply, in {record.manifest.cwd}" if patch else "",
     }
+
+
+def _in_a_line(finding: Finding, record: RunRecord) -> str:
+    place = place_of(finding, record.manifest).where
+    return f"{finding.id} {finding.title}" + (f" at {place}" if place else "")
 
 
 def _proof(record: RunRecord, finding: str = "") -> str:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import signal
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +17,13 @@ from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.parsing import Parser, split_command
 
 if TYPE_CHECKING:
-    from gputop.checking import Work
-    from gputop_analysis.paired import Judged
+    import numpy as np
 
+    from gputop.checking import Side, Work
+    from gputop_analysis.paired import Judged
+    from gputop_analysis.stats import Interval
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _WITH_VALUE = {"--baseline", "--threshold", "--time", "--md", "--json"}
 _USAGE = "gputop check --baseline RUN|FILE|DIR [--threshold 3%] [--time S] -- CMD"
 _WORDS = {
@@ -41,11 +48,9 @@ def execute(words: list[str]) -> int:
         tempfile.TemporaryDirectory(prefix="gputop-check-") as folder,
     ):
         a, b = Side(baseline, Path(folder), "baseline"), Side(work, Path(folder), "command")
-        try:
-            judged = _measured(rounds(a, b, time.monotonic() + options.time), options.threshold)
-        finally:
-            a.end()
-            b.end()
+        with _ended_with_us(a, b):
+            measured = rounds(a, b, time.monotonic() + options.time)
+            judged = _measured(measured, options.threshold, options.time)
     text = markdown(judged, options.threshold, baseline, work)
     print(text, end="")
     if options.md is not None:
@@ -53,6 +58,31 @@ def execute(words: list[str]) -> int:
     if options.json is not None:
         _write(options.json, json.dumps(as_data(judged, options.threshold, baseline), indent=2))
     return 1 if judged.verdict == "slower" else 0
+
+
+@contextlib.contextmanager
+def _ended_with_us(*sides: Side) -> Iterator[None]:
+    """End both commands whatever ends us, also a second signal meanwhile: one of them is stopped
+    and would stay so for ever.
+    """
+    before = {number: signal.getsignal(number) for number in _ENDING}
+    for number in _ENDING:
+        signal.signal(number, _leave)
+    try:
+        yield
+    finally:
+        for number in _ENDING:
+            signal.signal(number, signal.SIG_IGN)
+        for side in sides:
+            side.kill()
+        for side in sides:
+            side.end()
+        for number in _ENDING:
+            signal.signal(number, before[number])
+
+
+def _leave(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
 
 
 def parser() -> Parser:
@@ -140,39 +170,55 @@ def _write(path: Path, text: str) -> None:
         raise CliError(f"cannot write {path}: {error.strerror}") from None
 
 
-def _measured(measured: Any, threshold: float) -> Judged:
-    """Rounds until the interval decides or the time is up."""
+def _measured(measured: Iterator[np.ndarray], threshold: float, limit_s: float) -> Judged:
+    """Rounds until the interval decides or the time is up.
+
+    The chance of an error is spent in proportion to the time, so that all looks together have it
+    (alpha spending; Lan and DeMets 1983).
+    """
     import numpy as np
 
     from gputop.checking import FEWEST_ROUNDS
-    from gputop_analysis.paired import judge
+    from gputop_analysis.paired import ERROR, judge
 
-    ratios = np.zeros(0)
+    began, spent = time.monotonic(), 0.0
+    ratios = np.zeros((0, 2))
     judged = judge(ratios, 0, threshold)
     for count, more in enumerate(measured, 1):
         ratios = np.concatenate([ratios, more])
-        judged = judge(ratios, count, threshold)
-        if count >= FEWEST_ROUNDS and judged.verdict != "undecided":
+        if count < FEWEST_ROUNDS:
+            continue
+        share = min(1.0, (time.monotonic() - began) / limit_s)
+        judged = judge(ratios, count, threshold, ERROR * (share - spent))
+        spent = share
+        if judged.verdict != "undecided" or share == 1.0:
             break
     return judged
 
 
 def markdown(judged: Judged, threshold: float, baseline: Work, work: Work) -> str:
     """The verdict for a pull request."""
-    change = judged.change
+    columns = "interval | threshold | pairs of slices | starts of each"
     lines = [
         f"### gputop check: {_WORDS[judged.verdict]}",
         "",
-        "| step time | 99 % interval | threshold | pairs of slices | starts of each |",
+        f"| step time | {columns} |",
         "|---|---|---|---|---|",
-        f"| {change.value:+.1%} | {change.low:+.1%} to {change.high:+.1%} | {threshold:.1%} "
-        f"| {judged.pairs} | {judged.rounds} |",
+        f"| {judged.change.value:+.1%} without waits for a core | {_between(judged.change)} "
+        f"| {threshold:.1%} | {judged.pairs} | {judged.rounds} |",
+        f"| {judged.clock.value:+.1%} by the clock | {_between(judged.clock)} | | | |",
         "",
         f"baseline `{' '.join(baseline.words)}` in `{baseline.cwd}`, judged "
-        f"`{' '.join(work.words)}`: median step of slices that lie beside each other in time",
+        f"`{' '.join(work.words)}`: mean step of slices that lie beside each other in time",
         "",
     ]
+    if judged.change == judged.clock:
+        del lines[4]
     return "\n".join(lines)
+
+
+def _between(change: Interval) -> str:
+    return f"{change.low:+.1%} to {change.high:+.1%}"
 
 
 def as_data(judged: Judged, threshold: float, baseline: Work) -> dict[str, Any]:
@@ -184,6 +230,8 @@ def as_data(judged: Judged, threshold: float, baseline: Work) -> dict[str, Any]:
         "verdict": judged.verdict,
         "change": _number(change.value),
         "interval": [_number(change.low), _number(change.high)],
+        "change_by_clock": _number(judged.clock.value),
+        "interval_by_clock": [_number(judged.clock.low), _number(judged.clock.high)],
         "threshold": threshold,
         "pairs": judged.pairs,
         "rounds": judged.rounds,

@@ -1,4 +1,5 @@
-"""The table of commands: help, the docs page and dispatch are made from it.
+"""The table of commands: help, the docs page and dispatch are made from it, the tools of coding
+agents, and what Python code may call as ``gputop.NAME``.
 
 A command is a row here and a module with ``parser() -> Parser`` and ``execute(words) -> exit
 code``. The table is plain data: the modules are imported when they are called, so that ``gputop
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from gputop.cli.parsing import Parser
@@ -21,6 +22,16 @@ HAPPENED = "What happened?"
 HOUSE = "House-keeping"
 QUESTIONS = (SLOW, FIT, SPLIT, HAPPENED, HOUSE)
 """What commands are grouped by, in the order of the help."""
+
+
+class Tool(NamedTuple):
+    """What a coding agent calls of a command."""
+
+    name: str
+    function: str
+    """In ``agents/tools``; what the tool says of itself is its first line."""
+    acts: bool = False
+    """Whether it changes anything; then it is refused unless the server allows it."""
 
 
 class Command(NamedTuple):
@@ -37,6 +48,10 @@ class Command(NamedTuple):
     """Functions of the module that build its option parsers: one, or one for each part of the
     command.
     """
+    tools: tuple[Tool, ...] = ()
+    """What coding agents call of it, over MCP."""
+    python: str = ""
+    """``module:function`` of ``gputop.NAME(...)``, the same from Python; empty: there is none."""
 
     def load(self) -> Callable[[list[str]], int]:
         """Import the command's module and return its ``execute``."""
@@ -47,8 +62,19 @@ class Command(NamedTuple):
         module = importlib.import_module(self.module)
         return [getattr(module, name)() for name in self.parsers]
 
+    def call(self) -> Callable[..., Any]:
+        """Import and return what Python code calls."""
+        module, _, function = self.python.partition(":")
+        return getattr(importlib.import_module(module), function)
+
 
 _CATALOG = ("list_parser", "show_parser", "prices_parser", "import_parser")
+_REPORT = (
+    Tool("verdict", "verdict"),
+    Tool("findings", "findings"),
+    Tool("explain", "explain_finding"),
+    Tool("evidence", "evidence"),
+)
 COMMANDS: list[Command] = [
     Command("run", SLOW, "start a training command and watch it live", "gputop.cli.run"),
     Command("attach", SLOW, "watch a run that is already going", "gputop.cli.attach"),
@@ -58,10 +84,20 @@ COMMANDS: list[Command] = [
         SLOW,
         "a few steps of a running training under torch.profiler",
         "gputop.cli.profile",
+        tools=(Tool("profile", "profile", acts=True),),
     ),
-    Command("layers", SLOW, "which layer takes the time and the memory", "gputop.cli.layers"),
     Command(
-        "lint", SLOW, "what in a training script will cost time, before it runs", "gputop.cli.lint"
+        "layers",
+        SLOW,
+        "which layer takes the time and the memory",
+        "gputop.cli.layers",
+    ),
+    Command(
+        "lint",
+        SLOW,
+        "what in a training script will cost time, before it runs",
+        "gputop.cli.lint",
+        tools=(Tool("lint", "lint_script"),),
     ),
     Command("why", SLOW, "the cause that matters most, of a run or a recording", "gputop.cli.why"),
     Command(
@@ -76,6 +112,8 @@ COMMANDS: list[Command] = [
         FIT,
         "GPU memory that a training needs, and the GPUs it fits",
         "gputop.cli.estimate",
+        tools=(Tool("estimate", "estimate"),),
+        python="gputop.api:estimate",
     ),
     Command(
         "probe", FIT, "a few real steps of a model: how far the estimate is off", "gputop.cli.probe"
@@ -94,7 +132,12 @@ COMMANDS: list[Command] = [
     ),
     Command("models", FIT, "the model architectures that are known by name", "gputop.cli.models"),
     Command(
-        "plan", SPLIT, "how to split a training over GPUs, its speed and cost", "gputop.cli.plan"
+        "plan",
+        SPLIT,
+        "how to split a training over GPUs, its speed and cost",
+        "gputop.cli.plan",
+        tools=(Tool("plan", "plan"),),
+        python="gputop.plan_api:plan",
     ),
     Command(
         "scan", SPLIT, "one training on several GPUs: the fastest, the cheapest", "gputop.cli.scan"
@@ -125,15 +168,34 @@ COMMANDS: list[Command] = [
         _CATALOG,
     ),
     Command(
-        "topo", SPLIT, "how the GPUs and network cards of a node hang together", "gputop.cli.topo"
+        "topo",
+        SPLIT,
+        "how the GPUs and network cards of a node hang together",
+        "gputop.cli.topo",
     ),
-    Command("runs", HAPPENED, "list the runs, newest first", "gputop.cli.runs"),
+    Command(
+        "runs",
+        HAPPENED,
+        "list the runs, newest first",
+        "gputop.cli.runs",
+        tools=(Tool("runs", "runs"),),
+    ),
     Command("status", HAPPENED, "where a run stands, in one line for tmux", "gputop.cli.status"),
     Command("open", HAPPENED, "replay a run through the same screens", "gputop.cli.open"),
     Command(
-        "report", HAPPENED, "what a run shows, as text, Markdown, HTML or JSON", "gputop.cli.report"
+        "report",
+        HAPPENED,
+        "what a run shows, as text, Markdown, HTML or JSON",
+        "gputop.cli.report",
+        tools=_REPORT,
     ),
-    Command("diff", HAPPENED, "compare two runs: what changed, what got slower", "gputop.cli.diff"),
+    Command(
+        "diff",
+        HAPPENED,
+        "compare two runs: what changed, what got slower",
+        "gputop.cli.diff",
+        tools=(Tool("diff", "diff_runs"),),
+    ),
     Command(
         "check", HAPPENED, "is a command slower than before: a test for CI", "gputop.cli.check"
     ),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from gputop.actions import ACTIONS, by_screen
 from gputop.cli.commands import COMMANDS, Command, by_question
 
 if TYPE_CHECKING:
@@ -36,7 +37,24 @@ def markdown() -> str:
         parts.append("")
     for command in COMMANDS:
         parts += _section(command)
-    return "\n".join([*parts, *_keys()])
+    return "\n".join([*parts, *_elsewhere(), *_keys()])
+
+
+def _elsewhere() -> list[str]:
+    """Who else can ask what a command answers."""
+    parts = [
+        "## The same elsewhere\n",
+        "What coding agents call over MCP, the key of the live screen, and the call from Python.\n",
+        "| command | agents | key | Python |\n|---|---|---|---|",
+    ]
+    keys = {action.command: f"`{action.shown}`" for action in ACTIONS}
+    for command in COMMANDS:
+        tools = ", ".join(f"`{tool.name}`" for tool in command.tools)
+        key = keys.get(command.name, "")
+        call = f"`gputop.{command.name}()`" if command.python else ""
+        if tools or key or call:
+            parts.append(f"| `gputop {command.name}` | {tools} | {key} | {call} |")
+    return [*parts, ""]
 
 
 def _section(command: Command) -> list[str]:
@@ -52,8 +70,6 @@ def _section(command: Command) -> list[str]:
 
 
 def _keys() -> list[str]:
-    from gputop.actions import by_screen
-
     parts = ["## Keys\n"]
     parts.append(
         "The keys of each screen; `?` shows those that work where you are, `ctrl+p` "

@@ -98,10 +98,17 @@ def _take_factory(options: argparse.Namespace) -> None:
         options.model, options.script = options.script, None
 
 
+_TRACED_ONLY = ("--dora", "--galore", "--grpo", "--ppo", "--contrastive")
+"""What people ask for and a trace of the script alone answers."""
+
+
 def parser() -> Parser:
     """Options of the command."""
     parser = Parser(
         "estimate", "How much GPU memory a training needs, and on which GPUs it fits.", _USAGE
+    )
+    parser.instead = dict.fromkeys(
+        _TRACED_ONLY, "no formula covers it: `gputop estimate train.py` traces the script"
     )
     parser.add_argument(
         "script",

@@ -66,7 +66,7 @@ def test_two_ranks_stop_together_after_their_steps(tmp_path):
         6,
         2,
         0,
-    )
+    ), (found["said"], done.stderr[-3000:])
     assert "went on" not in done.stderr and "caught" not in done.stderr
     timing = found["timing"]
     assert timing["timed_steps"] <= 4 and timing["step_time_p50_ms"] > 0

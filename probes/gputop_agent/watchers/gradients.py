@@ -1,0 +1,169 @@
+"""Gradients that are zero in all of a tensor, and gradients that no optimizer has use for.
+
+Both are looked at from one look of ``checkup`` to the next: what was found once is a suspicion, and
+is told of when later looks have found it too.
+"""
+
+import weakref
+
+from gputop_agent.runtime import late
+from gputop_agent.runtime.session import session
+
+MAX_TENSORS = 1000
+MAX_VALUES = 4096  # of a gradient that is not suspected
+MAX_NAMES = 8
+KEPT_VALUES = 64  # of a parameter that no optimizer has, to see whether somebody changes it
+KEPT_TENSORS = 8
+CONFIRMED = 3  # looks in a row that found all of a gradient zero, after one that saw some of it
+
+
+def in_roots(untrained=()):
+    """Name, module and parameter of the modules that are trained, each parameter once.
+
+    Then those of other modules, whose names begin with that of their class.
+    """
+    roots = [reference() for reference in session.roots]
+    others = [reference() for reference in untrained]
+    todo = [(f"{type(other).__name__}.", other) for other in others if other is not None]
+    todo += [("", root) for root in roots if root is not None]
+    visited = set()
+    while todo:
+        prefix, module = todo.pop()
+        if id(module) in visited:
+            continue
+        visited.add(id(module))
+        for name, parameter in (module.__dict__.get("_parameters") or {}).items():
+            if parameter is not None and id(parameter) not in visited:
+                visited.add(id(parameter))
+                yield prefix + name, module, parameter
+        for name, child in (module.__dict__.get("_modules") or {}).items():
+            if child is not None:
+                todo.append((prefix + name + ".", child))
+
+
+def names(parameters):
+    """Names of parameters in the modules that are trained; None for one that lies in
+    none of them.
+    """
+    wanted = {id(parameter): None for parameter in parameters}
+    for name, _, parameter in in_roots():
+        if id(parameter) in wanted:
+            wanted[id(parameter)] = name
+    return list(wanted.values())
+
+
+class Zeros:
+    """Parameters all of whose gradient was zero at each of the last looks.
+
+    Some values of each gradient make a suspicion, and the whole of it at the next look confirms it.
+    Tables are left out: most of their rows have nothing to do with a batch.
+    """
+
+    def __init__(self):
+        self.suspected = {}  # id of a parameter -> looks in a row
+        self._unread = None  # (parameters, sums of their gradients' sizes)
+
+    def look(self, parameters):
+        """Fields of the event: values, names and looks of those that were zero three times."""
+        self._read()
+        device = parameters[0].grad.device
+        looked_at = [one for one in parameters if one.grad.device == device][:MAX_TENSORS]
+        parts = [self._part(parameter) for parameter in looked_at]
+        sums = session.torch.stack([one.float() for one in session.torch._foreach_norm(parts, 1)])
+        self._unread = [weakref.ref(parameter) for parameter in looked_at], late.Late()
+        for index, value in enumerate(sums.unbind() if session.cuda else ()):
+            self._unread[1].put(index, value)
+        if not session.cuda:
+            self._unread[1].known = dict(enumerate(sums.tolist()))
+            self._read()
+        dead = [one for one in looked_at if self.suspected.get(id(one), 0) > CONFIRMED]
+        dead = _without_tables(dead) if dead else dead
+        if not dead:
+            return {}
+        return {
+            "zero_gradient": sum(parameter.numel() for parameter in dead),
+            "zero_gradient_names": names(dead[:MAX_NAMES]),
+            "zero_gradient_looks": min(self.suspected[id(one)] for one in dead) - 1,
+        }
+
+    def _part(self, parameter):
+        flat = parameter.grad.detach().reshape(-1)
+        if id(parameter) in self.suspected or len(flat) <= MAX_VALUES:
+            return flat
+        return flat[:: len(flat) // MAX_VALUES | 1]
+
+    def _read(self):
+        if self._unread is None:
+            return
+        references, values = self._unread
+        numbers = values.read()
+        self._unread = None
+        if numbers is None:
+            return
+        alive = [(reference(), numbers[index]) for index, reference in enumerate(references)]
+        self.suspected = {
+            id(parameter): self.suspected.get(id(parameter), 0) + 1
+            for parameter, total in alive
+            if parameter is not None and total == 0
+        }
+
+
+def _without_tables(parameters):
+    tables = {id(one) for _, module, one in in_roots() if hasattr(module, "num_embeddings")}
+    return [one for one in parameters if id(one) not in tables]
+
+
+class Strays:
+    """Parameters that have gradients, lie in no optimizer, and stay as they are."""
+
+    def __init__(self):
+        self.looks = 0  # in a row that found some, none of them changed
+        self._kept = []  # (weak reference to a parameter, copy of some of its values)
+        self._unread = late.Late()  # how many of those values have changed
+
+    def look(self):
+        """Fields of the event: values and names of them, and of all that have gradients."""
+        given = {
+            id(parameter)
+            for optimizer in (reference() for reference in session.optimizers.values())
+            if optimizer is not None
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        }
+        graded = [
+            (name, parameter)
+            for name, _, parameter in in_roots(session.untrained)
+            if parameter.requires_grad and parameter.grad is not None
+        ]
+        strays = [(name, one) for name, one in graded if id(one) not in given]
+        numbers = self._unread.read() or {}
+        self._compare()
+        if not session.cuda:
+            numbers = self._unread.known
+        self.looks = self.looks + 1 if strays and numbers.get("changed") == 0 else 0
+        self._keep([parameter for _, parameter in strays])
+        if not strays:
+            return {}
+        return {
+            "stray": sum(parameter.numel() for _, parameter in strays),
+            "stray_names": [name for name, _ in strays[:MAX_NAMES]],
+            "stray_looks": self.looks,
+            "graded": sum(parameter.numel() for _, parameter in graded),
+        }
+
+    def _keep(self, parameters):
+        plain = [one for one in parameters if late.is_plain(one)]
+        chosen = plain[:: max(1, len(plain) // KEPT_TENSORS)][:KEPT_TENSORS]
+        self._kept = [
+            (weakref.ref(parameter), parameter.detach().reshape(-1)[:KEPT_VALUES].clone())
+            for parameter in chosen
+        ]
+
+    def _compare(self):
+        """Count the values that somebody has written since the last look."""
+        self._unread = late.Late()
+        pairs = [(reference(), values) for reference, values in self._kept]
+        if pairs and all(one is not None and one.device == old.device for one, old in pairs):
+            changes = [(one.detach().reshape(-1)[:KEPT_VALUES] != old).sum() for one, old in pairs]
+            if len({change.device for change in changes}) == 1:
+                self._unread.put("changed", sum(changes))
