@@ -357,8 +357,9 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
 
     def _refine(self) -> None:
         last = self._last
-        answered = last is not None and last.form == self.form and last.estimate is not None
-        if not answered or self._watch is not None or self.form in self._refined:
+        if last is None or last.estimate is None or last.form != self.form:
+            return
+        if self._watch is not None or self.form in self._refined:
             return
         if last.estimate.peak.tier != "trace":
             self._refined.add(self.form)
@@ -366,7 +367,7 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
             self._begin_trace()
             self._timer = self.set_timer(LIMIT_S, partial(self._give_up, self._watch))
 
-    def _give_up(self, watch: Watch) -> None:
+    def _give_up(self, watch: Watch | None) -> None:
         """End a trace that nobody asked for and that takes long."""
         if watch is self._watch and self._refining is not None:
             self._stop_trace()

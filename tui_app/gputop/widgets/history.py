@@ -19,6 +19,8 @@ from gputop.widgets.panel import Panel
 
 LABEL = 12
 FIGURE = 13
+LEAST_RATE = 1.0
+"""MB/s that a scale reaches at least: less is nothing to look at."""
 TALL = 3
 """Rows of a track from which on an axis stands below."""
 
@@ -82,7 +84,8 @@ def _scale(track: Track, top: float, y: int, height: int) -> str:
 
 
 def _highest(track: Track) -> float:
-    return max((value for value in track.values if value == value), default=1.0)
+    least = LEAST_RATE if track.unit == "MB/s" else 0.0
+    return max([least, *(value for value in track.values if value == value)]) or 1.0
 
 
 def _axis(found: Resources, cells: int, cursor: int | None) -> Row:
