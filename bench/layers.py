@@ -47,7 +47,7 @@ def case(name: str, mode: str) -> dict[str, Any]:
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             capture_output=True,
             text=True,
-            timeout=150,
+            timeout=400,
         )
         if not reference.exists():
             return {"model": name, "mode": mode, "error": (done.stdout + done.stderr)[-800:]}
@@ -149,7 +149,7 @@ def watch(run_dir: str, step: Any) -> dict[str, dict[str, float]]:
     session = sys.modules["gputop_agent.runtime.session"].session
     send_command(Path(run_dir), {"cmd": "layers", "steps": WATCHED})
     found: dict[str, dict[str, float]] = {}
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 200
     while time.monotonic() < deadline and len(found) < WATCHED:
         if guest.due - session.step not in (0, 1):
             step()

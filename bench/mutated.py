@@ -1,9 +1,9 @@
 """Damaged recordings of other tools: each is judged or refused in one line, and nothing else.
 
-    python bench/mutated.py [--each 500] [--seed 1]
+    python bench/mutated.py [--each 500] [--large 20] [--seed 1] [-k WORD ...]
 
 For each kind so many files with bytes changed, cut off or doubled; made-up files of every kind, and
-recordings where ``GPUTOP_RECORDINGS`` names a folder. Counted are crashes, messages of several
+recordings where ``GPUTOP_RECORDINGS`` names a folder, of those above 30 kB fewer. Counted are crashes, messages of several
 lines, attempts to import or run anything (an audit hook), and the most memory that was in use.
 """
 
@@ -30,30 +30,32 @@ from gputop_analysis.evidence.text import as_text  # noqa: E402
 
 _RUNS_SOMETHING = ("exec", "os.system", "subprocess.Popen", "pickle.find_class", "os.exec")
 _WATCHED: list[str] = []
-_LARGEST = 30_000
+_LARGE = 30_000
 _LIMIT_KIB = 1 << 21
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--each", type=int, default=500)
+    parser.add_argument("--large", type=int, default=20, help="of a recording above 30 kB")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("-k", nargs="*", default=[""], help="only names with one of these words")
     options = parser.parse_args()
     rng = random.Random(options.seed)
     wrong = 0
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         kinds = [*made_up.one_of_each(folder), *_recorded()]
+        kinds = [kind for kind in kinds if any(word in kind[0] for word in options.k)]
         gather_all_once(folder, kinds)  # what is imported late is imported now
         sys.addaudithook(_watch)
         for name, sound in kinds:
-            outcomes = Counter(
-                _try(folder / name, mutated(sound, rng)) for _ in range(options.each)
-            )
-            told = ", ".join(f"{count} {outcome}" for outcome, count in sorted(outcomes.items()))
+            count = options.each if len(sound) < _LARGE else options.large
+            outcomes = Counter(_try(folder / name, mutated(sound, rng)) for _ in range(count))
+            told = ", ".join(f"{times} {outcome}" for outcome, times in sorted(outcomes.items()))
             most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
             print(f"{name:<40} {told}; {most / 1024:,.0f} MiB at most so far", flush=True)
-            wrong += options.each - outcomes["judged"] - outcomes["refused"]
+            wrong += count - outcomes["judged"] - outcomes["refused"]
             wrong += most > _LIMIT_KIB
     print(f"{wrong} wrong")
     return min(1, wrong)
@@ -67,8 +69,7 @@ def gather_all_once(folder: Path, kinds: list[tuple[str, bytes]]) -> None:
 def _recorded() -> list[tuple[str, bytes]]:
     folder = Path(os.environ.get("GPUTOP_RECORDINGS", ""))
     found = sorted(folder.rglob("*.gz")) if folder.name else []
-    small = [path for path in found if path.stat().st_size < _LARGEST]
-    return [(path.name, path.read_bytes()) for path in small]
+    return [(path.name, path.read_bytes()) for path in found]
 
 
 def mutated(sound: bytes, rng: random.Random) -> bytes:

@@ -277,6 +277,8 @@ class GraphEval(TypedDict, total=False):
 
     forwards: Whole
     ms: Amount
+    site: Line
+    """Of the first of them."""
 
 
 class TrialFacts(TypedDict, total=False):

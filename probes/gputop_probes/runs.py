@@ -67,6 +67,15 @@ def runs_dir() -> Path:
     return locations.runs_root()
 
 
+def shell_name(run_dir: Path) -> str:
+    """What to type for this run: its name where that is enough, else its directory, quoted as a
+    shell needs it.
+    """
+    import shlex
+
+    return run_dir.name if run_dir.parent == runs_dir() else shlex.quote(str(run_dir))
+
+
 def list_runs() -> list[RunInfo]:
     """All runs of the runs directory and of its fallbacks, newest first; what is no record is left
     out.

@@ -180,7 +180,9 @@ def test_updates_that_bf16_cannot_hold(guests):
 
 
 def test_graphs_of_an_evaluation_are_counted(guests):
-    assert hello(guests, "graphs")["graph_eval"]["forwards"] == 10
+    graphs = hello(guests, "graphs")["graph_eval"]
+    line = next(at for at, text in enumerate(SCRIPT.splitlines(), 1) if "for y in fetch(5)" in text)
+    assert graphs["forwards"] == 10 and graphs["site"] == f"habits.py:{line}"
     assert "graph_eval" not in hello(guests, "no_grad")
 
 

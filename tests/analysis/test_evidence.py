@@ -146,6 +146,29 @@ def test_the_rank_that_the_others_wait_for(tmp_path, slow):
     assert evidence.slowdown > 1.05
 
 
+def test_pipeline_bubbles_of_two_stages(tmp_path):
+    """Stage 1 waits 2 of 10 ms for its first micro-batch, of which the last half a millisecond runs
+    beside a kernel; stage 0 waits 4 for its gradients.
+    """
+    send = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+    stages = [
+        [("gemm", 0, 4000), (send, 4000, 4000), ("gemm", 8000, 2000)],
+        [(send, 0, 2000), ("gemm", 1500, 8500)],
+    ]
+    for rank, work in enumerate(stages):
+        events = [launch(number) for number in range(3)]
+        events += [
+            kernel(name, 1000 + start, length, number)
+            for number, (name, start, length) in enumerate(work)
+        ]
+        trace(tmp_path / f"rank-{rank}.json", events, rank)
+    told = [one for one in gather(tmp_path).findings if "pipeline bubble" in one]
+    assert [one.split(" while")[0] for one in told] == [
+        "rank 0 computes nothing for 40% of its time",
+        "rank 1 computes nothing for 15% of its time",
+    ]
+
+
 def dump(rank, sequence):
     entries = [
         {
@@ -239,23 +262,75 @@ def test_waits_are_those_of_the_process_group(tmp_path):
     assert "look at rank 3" in told[0]["fix"] and told[0]["worth"].startswith("up to x1.")
 
 
-SMI = "timestamp, index, utilization.gpu [%], clocks.sm [MHz], power.draw [W]\n"
-DMON = "#Entity   GPUTL  SMCLK\nID\n"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        SMI + "".join(f"t, {g}, 99 %, {900 if g == 3 else 1800} MHz, 300 W\n" for g in range(4)),
-        DMON + "".join(f"GPU {g}  99  {900 if g == 3 else 1800}\n" for g in range(4)),
-    ],
+SMI = "timestamp, name, index, utilization.gpu [%], clocks.sm [MHz], power.draw [W]\n"
+DCGMI = (
+    "#Entity   GPUTL        SMCLK        POWER             DRVER        TMPTR        \n"
+    "ID                     MHz          W                              C            \n"
 )
-def test_a_slow_clock_stands_out_of_a_log(tmp_path, text):
+"""As dcgmi prints it: columns as wide as their values, and again after some rows."""
+DMON = (
+    "# gpu    pwr  gtemp  mtemp     sm    mem   mclk   pclk \n"
+    "# Idx      W      C      C      %      %    MHz    MHz \n"
+)
+
+
+def dcgmi_rows():
+    for sample in range(3):
+        yield DCGMI
+        for gpu in range(4):
+            mhz = 900 if gpu == 3 else 1800
+            if sample == 0:  # the first sample after the engine has started
+                yield f"GPU {gpu}     N/A          {mhz}         N/A               550.1 beta   41           \n"
+            else:
+                yield f"GPU {gpu}     99           {mhz}         397.637           550.1 beta   41           \n"
+        yield "Switch 0  N/A          N/A          N/A               550.1 beta   N/A          \n"
+
+
+def exported_rows():
+    for gpu in range(4):
+        labels = f'gpu="{gpu}",UUID="GPU-{gpu}",device="nvidia{gpu}",Hostname="node-1"'
+        yield "# HELP DCGM_FI_DEV_SM_CLOCK SM clock frequency (in MHz).\n"
+        yield f"DCGM_FI_DEV_SM_CLOCK{{{labels}}} {900 if gpu == 3 else 1800}\n"
+
+
+LOGS = {
+    "query": SMI
+    + "".join(f"t, A100, {g}, 99 %, {900 if g == 3 else 1800} MHz, 300 W\n" for g in range(4)),
+    "dcgmi": "".join(dcgmi_rows()),
+    "dmon": DMON
+    + "".join(
+        f"    {g}     86     33      -     97     27   6250   {900 if g == 3 else 1800} \n"
+        for g in range(4)
+    ),
+    "exporter": "".join(exported_rows()),
+}
+
+
+@pytest.mark.parametrize("form", LOGS)
+def test_a_slow_clock_stands_out_of_a_log(tmp_path, form):
     path = tmp_path / "gpus.log"
-    path.write_text(text)
+    path.write_text(LOGS[form])
     evidence = gather(path)
+    assert evidence.kind == ("DCGM log" if form in ("dcgmi", "exporter") else "nvidia-smi log")
     assert evidence.cause == "slow clock of GPU 3"
     assert evidence.slowdown == pytest.approx(2.0)
+    assert len([one for one in evidence.findings if ": " in one]) == 4
+
+
+def test_rows_above_the_first_header_of_a_log_are_passed_over(tmp_path):
+    path = tmp_path / "gpus.log"
+    path.write_text("#Entity   DRVER  \n" + "GPU 0     550.1   7  \n" + LOGS["dcgmi"])
+    assert gather(path).cause == "slow clock of GPU 3"
+
+
+def test_values_of_a_log_are_those_of_their_columns(tmp_path):
+    path = tmp_path / "gpus.log"
+    path.write_text(LOGS["dcgmi"])
+    told = gather(path).findings[0]
+    assert told == (
+        "GPU 0: utilization 99 % (least 99, most 99), clock 1,800 MHz (least 1,800, most 1,800), "
+        "power 398 W (least 398, most 398), temperature 41 C (least 41, most 41)"
+    )
 
 
 def test_an_event_with_an_impossible_time_is_passed_over(tmp_path):
@@ -279,7 +354,11 @@ def one_of_each(folder):
     yield "b.pickle", snapshot.read_bytes()
     yield "a.csv", pipeline()
     yield "a.csv.gz", gzip.compress(pipeline(), mtime=0)
-    yield "smi.log", (SMI + "t, 0, 99 %, 1800 MHz, 300 W\n").encode()
+    inspector = {"header": {"id": "0x1", "rank": 0, "n_ranks": 2}, "metadata": {"hostname": "a"}}
+    call = {"coll_perf": {"coll": "AllReduce", "coll_sn": 1, "coll_exec_time_us": 50}}
+    yield "inspector.jsonl", (3 * (json.dumps(inspector | call) + "\n")).encode()
+    for form, text in LOGS.items():
+        yield f"{form}.log", text.encode()
 
 
 def test_mutated_files_are_judged_or_refused_in_one_line(tmp_path):

@@ -109,9 +109,10 @@ def test_a_finished_record_is_not_overwritten(tmp_path) -> None:
 
 def test_screens_need_a_terminal_and_say_so(tmp_path) -> None:
     assert gputop("run", "true", tmp_path=tmp_path).returncode == 0
-    done = gputop("open", tmp_path=tmp_path)
-    assert done.returncode == 3
-    assert "gputop report" in one_line(done.stderr)
+    for words, instead in ((["open", "last"], "gputop report"), (["open"], "gputop runs")):
+        done = gputop(*words, tmp_path=tmp_path)
+        assert done.returncode == 3
+        assert instead in one_line(done.stderr)
 
 
 @pytest.mark.parametrize(

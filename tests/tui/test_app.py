@@ -14,18 +14,22 @@ from gputop.actions import ACTIONS, OF_THE_APP, Action, on_screen, target
 from gputop.app.application import GputopApp
 from gputop.screens.budget import BudgetScreen
 from gputop.screens.catalog import CatalogScreen
+from gputop.screens.comparison import ComparisonScreen
 from gputop.screens.dialog import ChoiceDialog, TextDialog
 from gputop.screens.estimator import EstimatorScreen
 from gputop.screens.evidence import EvidenceScreen
 from gputop.screens.layers import LayersScreen
 from gputop.screens.main import MainScreen
+from gputop.screens.memory import MemoryScreen
 from gputop.screens.numerics import NumericsScreen
 from gputop.screens.ranks import RanksScreen
+from gputop.screens.runs import RunsScreen
 from gputop.screens.strategy import StrategyScreen
 from gputop.screens.topology import TopologyScreen
 from gputop.widgets.body import Body
 from gputop.widgets.findings import Findings
 from gputop.widgets.header import Header
+from gputop.widgets.history import HistoryPanel
 from gputop.widgets.output import Output
 from gputop.widgets.ranks import Ranks
 
@@ -39,8 +43,12 @@ PAGES = {
     "strategy": StrategyScreen,
     "catalog": CatalogScreen,
     "topology": TopologyScreen,
+    "runs": RunsScreen,
+    "comparison": ComparisonScreen,
+    "memory": MemoryScreen,
 }
-SCREENS = {"main": MainScreen, **PAGES}
+OF_PANELS = {"findings": Findings, "history": HistoryPanel, "output": Output}
+SCREENS = {"main": MainScreen, **PAGES, **OF_PANELS}
 
 
 async def test_a_glance_shows_verdict_step_findings_and_output(running):
@@ -159,7 +167,7 @@ def method(action: Action) -> str:
 
 
 async def test_every_action_of_the_table_exists_and_is_in_the_help(running):
-    async with started(running, FakeControl(), size=(120, 70)) as (app, pilot):
+    async with started(running, FakeControl(), size=(120, 84)) as (app, pilot):
         for action in ACTIONS:
             owner = app if action.id in OF_THE_APP else SCREENS[action.screen]
             assert callable(getattr(owner, f"action_{method(action)}")), action.id

@@ -16,9 +16,9 @@ import pytest
 
 from gputop.cli import main
 from gputop.cli.commands import COMMANDS
-from gputop.cli.plan_legend import LEGEND, legend
 from gputop.cli.quantities import amount, dollars, long_time, short
 from gputop.cli.working import working
+from gputop.short_words import LEGEND, legend
 
 
 @pytest.mark.parametrize("columns", ["40", "200"])

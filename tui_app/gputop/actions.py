@@ -78,6 +78,14 @@ ACTIONS: tuple[Action, ...] = (
         footer=10,
         command="export",
     ),
+    Action(
+        "runs",
+        "R",
+        "R",
+        "runs",
+        "All runs: open another one, or compare two.",
+        group="Screens",
+    ),
     Action("settings", "comma", ",", "settings", "Theme, notifications, title, panels."),
     Action("copy", "y,c", "y", "copy", "Copy the chosen row or the focused panel.", footer=20),
     Action(
@@ -152,7 +160,7 @@ ACTIONS: tuple[Action, ...] = (
         "0,w",
         "0 w",
         "all ranks",
-        "Every rank, sorted by wait or what you like.",
+        "Every rank, sorted by wait or what you like; w there: what stands out.",
         group="Screens",
         footer=4,
     ),
@@ -250,6 +258,60 @@ ACTIONS: tuple[Action, ...] = (
         "open", "enter", "enter", "open", "Open what lies behind the focused panel.", group="Moving"
     ),
     Action(
+        "worst",
+        "w",
+        "w",
+        "worst",
+        "In the findings: only those above info, the worst first; again all.",
+        group="In a panel",
+        screen="findings",
+    ),
+    Action(
+        "earlier",
+        "left,shift+left",
+        "← →",
+        "time cursor",
+        "In the history: the values of a moment; of a replay when zoomed.",
+        group="In a panel",
+        screen="history",
+    ),
+    Action(
+        "later",
+        "right,shift+right",
+        "→",
+        "later",
+        "The moment after.",
+        group="In a panel",
+        screen="history",
+    ),
+    Action(
+        "wrap",
+        "W",
+        "W",
+        "wrap",
+        "In the output: long lines go on in the next row.",
+        group="In a panel",
+        screen="output",
+    ),
+    Action(
+        "sideways(-1)",
+        "less_than_sign,shift+left",
+        "< >",
+        "sideways",
+        "In the output: to the left; > shows what stands further right.",
+        group="In a panel",
+        screen="output",
+    ),
+    Action(
+        "sideways(1)",
+        "greater_than_sign,shift+right",
+        ">",
+        "to the right",
+        "To the right.",
+        group="In a panel",
+        screen="output",
+    ),
+    Action(
         "next_finding",
         "tab",
         "tab",
@@ -313,6 +375,15 @@ ACTIONS: tuple[Action, ...] = (
         screen="layers",
     ),
     Action(
+        "worst",
+        "w",
+        "w",
+        "worst",
+        "Only layers that take far longer than their like; again all.",
+        group="Layers",
+        screen="layers",
+    ),
+    Action(
         "layers_rank",
         "tab",
         "tab",
@@ -321,7 +392,34 @@ ACTIONS: tuple[Action, ...] = (
         group="Layers",
         screen="layers",
     ),
+    Action(
+        "next_table",
+        "tab",
+        "tab",
+        "next table",
+        "The next table: held by, kinds, layers, fragmentation, other settings, difference.",
+        group="Memory snapshot",
+        screen="memory",
+    ),
+    Action(
+        "table_before",
+        "shift+tab",
+        "shift+tab",
+        "before",
+        "The table before.",
+        group="Memory snapshot",
+        screen="memory",
+    ),
     Action("sort", "s", "s", "sort", "Sort by the next column.", group="All ranks", screen="ranks"),
+    Action(
+        "worst",
+        "w",
+        "w",
+        "worst",
+        "Only ranks that stand out, the cursor on the worst; again all.",
+        group="All ranks",
+        screen="ranks",
+    ),
     Action(
         "reverse", "S", "S", "reverse", "Turn the order round.", group="All ranks", screen="ranks"
     ),
@@ -506,6 +604,43 @@ ACTIONS: tuple[Action, ...] = (
         group="Plan",
         screen="strategy",
     ),
+    Action("take", "enter", "enter", "open", "Open the run.", group="Runs", screen="runs"),
+    Action(
+        "mark",
+        "space",
+        "space",
+        "mark",
+        "Mark two runs; enter then compares them.",
+        group="Runs",
+        screen="runs",
+    ),
+    Action(
+        "compare",
+        "c",
+        "c",
+        "compare",
+        "Compare the marked run with this one.",
+        group="Runs",
+        screen="runs",
+    ),
+    Action(
+        "filter",
+        "slash",
+        "/",
+        "filter",
+        "Only runs with the words typed.",
+        group="Runs",
+        screen="runs",
+    ),
+    Action(
+        "swap",
+        "s",
+        "s",
+        "swap",
+        "Take the other run as the baseline.",
+        group="Comparison",
+        screen="comparison",
+    ),
     Action(
         "take",
         "enter",
@@ -615,6 +750,7 @@ OF_THE_APP = frozenset(
         "help",
         "export",
         "settings",
+        "runs",
         "copy",
         "profile",
         "dump",
@@ -634,6 +770,8 @@ OF_THE_APP = frozenset(
     + ["seek_back", "seek_forward", "slower", "faster"]
 )
 """Actions that concern the run or the whole app; the others belong to a screen."""
+OF_PANELS = frozenset(["findings", "history", "output"])
+"""Panels of the main screen that have keys of their own while they have the focus."""
 SHARED = (OF_THE_APP - {"search"}) | {
     "pause",
     "back",
@@ -658,22 +796,47 @@ _ESTIMATOR_KEYS = (
 _STRATEGY_KEYS = ("mark", "what_if_this", "workload", "launch", "less", "pareto")
 _CATALOG_KEYS = ("filter", "estimate", "plot", "topology")
 PAGE_FOOTER = (
-    *("back", "quit", "sort", *_STRATEGY_KEYS, *_ESTIMATOR_KEYS, *_CATALOG_KEYS, "free"),
-    *("sort_layers", "fold_layers", "layers_rank"),
+    *("back", "quit", "compare", "swap", "worst", "sort"),
+    *(*_STRATEGY_KEYS, *_ESTIMATOR_KEYS, *_CATALOG_KEYS, "free"),
+    *("sort_layers", "fold_layers", "layers_rank", "next_table"),
     *("next_finding", "next_rank", "reverse", "copy", "copy_all", "export", "help"),
 )
 """Footer of those screens, by importance."""
 _FORM = frozenset(
     ["quit", "help", "copy", "back", "up", "down", "page_up", "page_down", "home", "end"]
 )
-_NARROWER = {"estimator": _FORM, "strategy": _FORM, "catalog": _FORM, "topology": _FORM}
+_NARROWER = dict.fromkeys(
+    ("estimator", "strategy", "catalog", "topology", "memory", "runs", "comparison"), _FORM
+)
 """Screens on which fewer of the shared actions work, since keys mean something else there."""
 
 
 def on_screen(name: str) -> list[Action]:
     """The actions whose keys work on a screen."""
     shared = frozenset() if name == "main" else _NARROWER.get(name, SHARED)
-    return [action for action in ACTIONS if action.screen == name or action.id in shared]
+    here = [action for action in ACTIONS if action.screen == name]
+    taken = {key for action in here for key in action.keys.split(",")}
+    return [
+        action if action.screen == name else _without(action, taken)
+        for action in ACTIONS
+        if action.screen == name or action.id in shared
+    ]
+
+
+def _without(action: Action, taken: set[str]) -> Action:
+    """The action without the keys that mean something else on a screen."""
+    keys = [key for key in action.keys.split(",") if key not in taken]
+    return action._replace(keys=",".join(keys))
+
+
+def of_panel(id: str) -> list[tuple[str, str, str]]:
+    """Bindings of a panel's own keys, which work while it has the focus."""
+    return [(a.keys, a.id, a.label) for a in ACTIONS if a.screen == id]
+
+
+def in_panels() -> list[Action]:
+    """The actions that belong to panels of the main screen."""
+    return [action for action in ACTIONS if action.screen in OF_PANELS]
 
 
 def in_footer(name: str, mode: str = "live") -> list[Action]:
@@ -694,6 +857,9 @@ def in_footer(name: str, mode: str = "live") -> list[Action]:
 
 SCREENS = {
     "main": "The main screen",
+    "findings": "The findings, while they have the focus",
+    "history": "The history, while it has the focus",
+    "output": "The output, while it has the focus",
     "evidence": "Evidence of a finding",
     "numerics": "Numerics",
     "layers": "Layers",
@@ -701,7 +867,10 @@ SCREENS = {
     "estimator": "Estimate",
     "strategy": "Plan",
     "catalog": "Catalog of GPUs",
+    "runs": "Runs",
+    "comparison": "Two runs compared",
     "topology": "Links between GPUs",
+    "memory": "Memory snapshot",
 }
 """Title of each screen that has keys of its own."""
 
@@ -716,6 +885,8 @@ def by_screen() -> Iterator[tuple[str, list[Action]]]:
 
 def target(action: Action) -> str:
     """The action string that Textual runs."""
+    if action.screen in OF_PANELS:
+        return f"focused.{action.id}"
     if action.screen == "main" and panel(action.id) is not None:
         return f"screen.panel('{action.id}')"
     return f"app.{action.id}" if action.id in OF_THE_APP else f"screen.{action.id}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from textual.message import Message
 from textual.screen import Screen
 
@@ -33,6 +35,14 @@ class ScreenAsked(Message):
     def __init__(self, screen: Screen[None]):
         super().__init__()
         self.screen = screen
+
+
+class RunAsked(Message):
+    """A run was chosen: it is to be shown."""
+
+    def __init__(self, run_dir: Path):
+        super().__init__()
+        self.run_dir = run_dir
 
 
 class PauseAsked(Message):

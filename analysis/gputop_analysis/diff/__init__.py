@@ -11,6 +11,7 @@ from gputop_analysis.diff.loss import compare_loss
 from gputop_analysis.diff.model import (
     Change,
     Diff,
+    FindingsDiff,
     LossDiff,
     MemoryDiff,
     PhaseDiff,
@@ -28,6 +29,7 @@ from gputop_probes.record.reader import RunRecord
 __all__ = [
     "Change",
     "Diff",
+    "FindingsDiff",
     "LossDiff",
     "MemoryDiff",
     "PhaseDiff",

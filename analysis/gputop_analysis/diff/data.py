@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from gputop_analysis.diff.model import JUDGEMENTS, Diff, LossDiff, SpeedDiff
+from gputop_analysis.diff.model import JUDGEMENTS, Diff, FindingsDiff, LossDiff, SpeedDiff
 
 
 def diff_data(diff: Diff) -> dict[str, Any]:
@@ -33,6 +33,7 @@ def diff_data(diff: Diff) -> dict[str, Any]:
             for row in diff.memory
         ],
         "loss": _loss(diff.loss) if diff.loss else None,
+        "findings": _findings(diff.findings) if diff.findings else None,
         "changes": [{"name": c.name, "group": c.group, "a": c.a, "b": c.b} for c in diff.changes],
     }
 
@@ -76,6 +77,16 @@ def _loss(loss: LossDiff) -> dict[str, Any]:
         "last_values": list(loss.last_values),
         "same_seed": loss.same_seed,
         "equal_until_step": loss.equal_until,
+    }
+
+
+def _findings(findings: FindingsDiff) -> dict[str, Any]:
+    groups = {"came": findings.came, "went": findings.went, "stayed": findings.stayed}
+    return {
+        name: [
+            {"id": f.id, "severity": f.severity, "rank": f.rank, "title": f.title} for f in group
+        ]
+        for name, group in groups.items()
     }
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from gputop_analysis.model import Finding
 from gputop_analysis.stats import Interval
 
 Judgement = Literal[
@@ -135,6 +136,18 @@ class LossDiff:
 
 
 @dataclass(frozen=True, slots=True)
+class FindingsDiff:
+    """Findings above ``info``, by their id; the worst first."""
+
+    came: tuple[Finding, ...]
+    """In B, and not in A."""
+    went: tuple[Finding, ...]
+    """In A, and not in B."""
+    stayed: tuple[Finding, ...]
+    """In both, as B has them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Diff:
     """Two runs side by side."""
 
@@ -151,6 +164,8 @@ class Diff:
     loss: LossDiff | None
     caveats: tuple[Caveat, ...] = ()
     """Caveats, the gravest first."""
+    findings: FindingsDiff | None = None
+    """None where they were not looked for."""
 
     @property
     def is_regression(self) -> bool:

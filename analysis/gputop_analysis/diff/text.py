@@ -1,5 +1,5 @@
-"""The comparison for a terminal or a pipe: verdict, speed by phase and rank, memory, loss, what was
-set differently.
+"""The comparison for a terminal or a pipe: verdict, speed by phase and rank, findings, memory, loss,
+what was set differently.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any
 
 from gputop_analysis.diff.model import JUDGEMENTS, Diff, Judgement, SpeedDiff
 from gputop_analysis.diff.settings import telling
+from gputop_analysis.model import Finding
 from gputop_analysis.stats import Interval
 from gputop_analysis.text import MISSING, counted, cut_middle, ms, painted, plain_ascii, times
 
@@ -23,7 +24,7 @@ _STYLE: dict[Judgement, str] = {
 }
 CHANGES_SHOWN = 30
 RANKS_SHOWN = 16
-_GROUPS = {"code": "code", "environment": "machine", "config": "config"}
+GROUPS = {"code": "code", "environment": "machine", "config": "config"}
 
 
 def diff_text(diff: Diff, width: int = 80, colour: bool = False) -> str:
@@ -31,7 +32,7 @@ def diff_text(diff: Diff, width: int = 80, colour: bool = False) -> str:
     ``colour``.
     """
     width = max(60, width)
-    sections = (_verdict, _phases, _ranks, _memory, _loss, _changes)
+    sections = (_verdict, _phases, _ranks, _findings, _memory, _loss, _changes)
     parts = [list(section(diff, width, colour)) for section in sections]
     text = "\n\n".join("\n".join(part) for part in parts if part)
     if colour:
@@ -40,35 +41,43 @@ def diff_text(diff: Diff, width: int = 80, colour: bool = False) -> str:
 
 
 def _verdict(diff: Diff, width: int, colour: bool) -> Iterator[str]:
-    if diff.is_regression:
-        style = "critical"
-    else:
-        style = _STYLE[diff.judgement]
     for line in textwrap.wrap(headline(diff), width):
-        yield painted(line, style, colour)
+        yield painted(line, style_of(diff), colour)
     yield f"{'A':<10} {diff.a_name}, {counted(diff.a_steps, 'step')}"[:width]
     yield f"{'B':<10} {diff.b_name}, {counted(diff.b_steps, 'step')}"[:width]
+    for label, text in figures(diff):
+        yield from textwrap.wrap(
+            text, width, initial_indent=f"{label:<10} ", subsequent_indent=" " * 11
+        )
+
+
+def style_of(diff: Diff) -> str:
+    """Style of the first line."""
+    return "critical" if diff.is_regression else _STYLE[diff.judgement]
+
+
+def figures(diff: Diff) -> list[tuple[str, str]]:
+    """What each run took, over how many steps, and what other programs took from it; each
+    with its label.
+    """
     speed = diff.speed
     if speed is None:
-        return
-    line_text = f"{ms(speed.a_ms)} -> {ms(speed.b_ms)} ms a {speed.unit}"
+        return []
+    text = f"{ms(speed.a_ms)} -> {ms(speed.b_ms)} ms a {speed.unit}"
     if diff.judgement == "not comparable":
-        line_text += ", not compared"
+        text += ", not compared"
     else:
-        line_text += f", {_percent(speed.slower)}"
-    yield from textwrap.wrap(
-        line_text, width, initial_indent=f"{'speed':<10} ", subsequent_indent=" " * 11
-    )
-    yield f"{'compared':<10} {speed.steps[0]:,} and {speed.steps[1]:,} steps past the warm-up"
+        text += f", {_percent(speed.slower)}"
+    compared = f"{speed.steps[0]:,} and {speed.steps[1]:,} steps past the warm-up"
+    rows = [("speed", text), ("compared", compared)]
     if max(speed.foreign_ms) >= 0.005 * max(speed.a_ms, speed.b_ms):
         of_a, of_b = (ms(value) for value in speed.foreign_ms)
-        line_text = (
+        load = (
             f"other programs kept cores from A for {of_a} ms a step, from B for {of_b}: "
             "taken off before judging"
         )
-        yield from textwrap.wrap(
-            line_text, width, initial_indent=f"{'load':<10} ", subsequent_indent=" " * 11
-        )
+        rows.append(("load", load))
+    return rows
 
 
 def headline(diff: Diff) -> str:
@@ -157,7 +166,7 @@ def _phases(diff: Diff, width: int, colour: bool) -> Iterator[str]:
     )
     for phase in diff.speed.phases:
         yield _row(
-            _label(phase.name),
+            phase_label(phase.name),
             phase.a_ms,
             b=phase.b_ms,
             difference=phase.difference_ms,
@@ -194,23 +203,41 @@ def _row(label: str, a: float, b: float, difference: Interval, colour: bool) -> 
         sure = "good"
     else:
         sure = ""
-    line = f"{label:<12}{ms(a):>10}{ms(b):>10}{_signed(difference.value):>10}"
-    line += f"   {_signed(difference.low)} to {_signed(difference.high)}"
+    line = f"{label:<12}{ms(a):>10}{ms(b):>10}{signed(difference.value):>10}"
+    line += f"   {signed(difference.low)} to {signed(difference.high)}"
     if sure:
         return painted(line, sure, colour)
     return line
 
 
-def _signed(value: float) -> str:
+def signed(value: float) -> str:
     if abs(value) < 100:
         return f"{value:+.2f}"
     return f"{value:+,.0f}"
 
 
-def _label(phase: str) -> str:
+def phase_label(phase: str) -> str:
     if phase == "wait":
         return "exp. wait"
     return phase
+
+
+def _findings(diff: Diff, width: int, colour: bool) -> Iterator[str]:
+    for word, style, finding in findings_rows(diff):
+        text = f"{finding.id:<6}{finding.title}"
+        lines = textwrap.wrap(text, width, initial_indent=f"{word:<7}", subsequent_indent=" " * 13)
+        yield painted(lines[0], style, colour)
+        yield from lines[1:]
+    if diff.findings is not None and not any(findings_rows(diff)):
+        yield "no finding came or went"
+
+
+def findings_rows(diff: Diff) -> list[tuple[str, str, Finding]]:
+    """``new`` and ``gone`` findings, each with the style of the word."""
+    if diff.findings is None:
+        return []
+    rows = [("new", finding.severity, finding) for finding in diff.findings.came]
+    return rows + [("gone", "good", finding) for finding in diff.findings.went]
 
 
 def _memory(diff: Diff, width: int, colour: bool) -> Iterator[str]:
@@ -226,29 +253,36 @@ def _memory(diff: Diff, width: int, colour: bool) -> Iterator[str]:
 
 
 def _loss(diff: Diff, width: int, colour: bool) -> Iterator[str]:
+    lines = loss_lines(diff)
+    if lines:
+        yield painted("loss", "bold", colour)
+    for line in lines:
+        yield from textwrap.wrap(line, width)
+
+
+def loss_lines(diff: Diff) -> list[str]:
+    """Where the losses part and how far they are apart at the end; empty where none is known."""
     loss = diff.loss
     if loss is None:
-        return
-    yield painted("loss", "bold", colour)
+        return []
     seeds = _reason(diff)
     if loss.first_step is None or loss.first_values is None:
-        yield f"equal at all {counted(loss.compared, 'step')} that can be compared ({seeds})"
-        return
+        return [f"equal at all {counted(loss.compared, 'step')} that can be compared ({seeds})"]
     a, b = loss.first_values
     since = ""
     if loss.equal_until is not None:
         since = f", equal at step {loss.equal_until:,}"
     compared = counted(loss.compared, "step")
-    difference = (
+    lines = [
         f"differs at step {loss.first_step:,}{since}: {a:.8g} and {b:.8g} ({seeds}, "
         f"{compared} compared)"
-    )
-    yield from textwrap.wrap(difference, width)
+    ]
     if loss.first_visible_step is None:
-        yield "never by more than 0.1 %: rounding"
+        lines.append("never by more than 0.1 %: rounding")
     elif loss.first_visible_step != loss.first_step:
-        yield f"by more than 0.1 % from step {loss.first_visible_step:,} on"
-    yield f"at step {loss.last_step:,}: {loss.last_values[0]:.6g} and {loss.last_values[1]:.6g}"
+        lines.append(f"by more than 0.1 % from step {loss.first_visible_step:,} on")
+    last = f"{loss.last_values[0]:.6g} and {loss.last_values[1]:.6g}"
+    return [*lines, f"at step {loss.last_step:,}: {last}"]
 
 
 def _reason(diff: Diff) -> str:
@@ -277,7 +311,7 @@ def _changes(diff: Diff, width: int, colour: bool) -> Iterator[str]:
     for change in shown:
         name = cut_middle(change.name, names)
         yield (
-            f"  {_GROUPS[change.group]:<9}{name:<{names}}  {_short(change.a, room)} -> "
+            f"  {GROUPS[change.group]:<9}{name:<{names}}  {_short(change.a, room)} -> "
             f"{_short(change.b, room)}"
         )
     if len(changes) > len(shown):

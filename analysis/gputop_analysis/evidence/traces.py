@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from gputop_analysis.evidence.bubbles import bubbles
 from gputop_analysis.evidence.devices import Device, devices
 from gputop_analysis.evidence.model import Evidence
 from gputop_analysis.evidence.waits import waits
@@ -96,7 +97,12 @@ def _named(device: Device) -> str:
 
 
 def _compare(evidence: Evidence, traces: dict[int, Trace]) -> None:
-    """Name the rank that the others wait for."""
+    """Say how long each pipeline stage stands, and name the rank that the others wait for."""
+    for rank, share in bubbles(traces).items():
+        evidence.findings.append(
+            f"rank {rank} computes nothing for {share:.0%} of its time while it sends or receives: "
+            "its pipeline bubble, with the transfers"
+        )
     split = waits(traces)
     if not split.collectives:
         evidence.unknown.append("who waits for whom: no collective is on all ranks alike")

@@ -121,7 +121,7 @@ def _collecting(view: RunView, rank: int) -> Share | None:
     cause="host",
     trigger="time outside the named phases above 10 % of the step, without its waiting for a "
     "core where that is less than half of it (lower end of the 95 % interval); of operators on "
-    "tensors inside two loops, in which no model runs, 35 %",
+    "tensors inside two loops, in which no model runs, 25 %",
     fix="take the named line out of the loop, or do it less often",
     no_use="where the line is needed in each step",
     reads="steps.other_ns, stack samples of the other phase, process.run_wait_ns_total",
@@ -150,7 +150,7 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
         return _host_code(view, spec, without_torch, site, _severity(without_torch, site))
     site = top_site(view, "other", rank=other.rank, nested=NESTED)
     by_element = _without_torch(other, site)
-    if site is None or not named(site) or not by_element.share.low > LARGE_PART:
+    if site is None or not named(site) or by_element.share.low <= PART_OF_TWO:
         return None
     return _host_code(view, spec, by_element, site, "medium")
 

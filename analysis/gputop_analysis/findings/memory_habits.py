@@ -11,7 +11,7 @@ from gputop_analysis.findings.memory_gpu import GIB, cards
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
-from gputop_analysis.findings.sites import named, top_site, trainers_call
+from gputop_analysis.findings.sites import trainers_call
 from gputop_analysis.findings.told import Event, told
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import RunView
@@ -280,16 +280,17 @@ def graphs_in_evaluation(view: RunView, spec: Spec) -> Finding | None:
     if forwards < MIN_GRAPH_FORWARDS:
         return None
     took_ms = float(counted[rank].get("ms", 0.0))
-    site = top_site(view, "eval", rank=rank)
+    site = counted[rank].get("site") or trainers_call(view, rank)
     return spec.make(
         "medium",
         f"evaluation runs with gradients enabled: {forwards:,} forwards built a graph",
         f"{forwards:,} forwards of rank {rank} in eval mode kept their activations for a backward "
-        f"that never came; they took {took_ms:,.0f} ms in all" + named(site, "; most at {}"),
+        f"that never came; they took {took_ms:,.0f} ms in all"
+        + (f"; called at {site}" if site else ""),
         "put the evaluation under `with torch.inference_mode():` (or torch.no_grad()): less "
         "memory, and faster",
         rank=rank if len(view.ranks) > 1 else everybody(view),
-        site=named(site) or trainers_call(view, rank),
+        site=site,
         proof=Proof(
             "forwards in eval mode with gradients enabled and no backward",
             forwards,

@@ -35,7 +35,7 @@ def with_trainer(steps):
                 with cost:
                     flat = [p for p in model.parameters() if p.dim() < 2]
                     norms = [p.tolist() for p in flat]  # at: journal_rewritten
-                    with open("journal.json", "w") as file:
+                    with open("journal.json", "w") as file:  # at: journal_rewritten
                         json.dump(norms, file)  # at: journal_rewritten
 
     class Own(Trainer):

@@ -211,7 +211,8 @@ def before(slot, module, args, kwargs):
         phase, soft = FORWARD, False
     else:  # only an eval-mode model without gradients certainly evaluates
         phase, soft = EVAL, (graded or training) and not session.torch.is_inference_mode_enabled()
-        open_step.graphed += graded and soft and not training
+        if graded:
+            open_step.note_graph(soft and not training)
     cpu_ns = thread_time_ns() if fold.probing else 0
     within = session.phase
     clock.enter(phase)

@@ -126,7 +126,13 @@ def send_last():
 
 def _graph_eval():
     """Evaluation forwards that built a graph which no backward used."""
-    return {"forwards": open_step.graph_evals, "ms": round(open_step.graph_eval_ns / 1e6, 1)}
+    fields: "dict[str, Any]" = {
+        "forwards": open_step.graph_evals,
+        "ms": round(open_step.graph_eval_ns / 1e6, 1),
+    }
+    if open_step.graph_eval_site:
+        fields["site"] = open_step.graph_eval_site
+    return fields
 
 
 def _is_news(name, value):

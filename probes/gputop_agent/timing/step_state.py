@@ -8,6 +8,7 @@ training, such as a GAN's detached generator or a frozen teacher (a backward fol
 from typing import Any
 
 from gputop_agent import wire
+from gputop_agent.runtime import frames
 from gputop_agent.runtime.session import DATA, EVAL, FORWARD, session
 from gputop_agent.timing import clock
 from gputop_agent.timing.clock import SAMPLES, TOKENS, totals
@@ -50,6 +51,8 @@ class StepState:
         self.weight = 1.0  # steps that each measured one stands for
         self.graph_evals = 0
         self.graph_eval_ns = 0
+        self.graphed_at: Any = None  # line of the last of them; undecided until it is the place
+        self.graph_eval_site: Any = None
         self.begin_step()
 
     def begin_step(self):
@@ -75,6 +78,13 @@ class StepState:
         self.gap_phase = -1  # the phase around the last of them
         self.cut: Any = None  # where the step ends if it turns out that it has ended
 
+    def note_graph(self, may_evaluate):
+        """A forward with gradients is booked as evaluation, for now: where, if it is one."""
+        if may_evaluate:
+            self.graphed += 1
+            if self.graph_eval_site is None:
+                self.graphed_at = frames.own_site()
+
     def belongs_to_training(self):
         """A training forward or a backward began: what was undecided was training."""
         totals[SAMPLES] += self.samples
@@ -95,6 +105,7 @@ class StepState:
             if self.graphed:
                 self.graph_evals += round(self.weight * self.graphed)
                 self.graph_eval_ns += round(self.weight * self.soft_eval_ns)
+                self.graph_eval_site = self.graph_eval_site or self.graphed_at
                 self.graphed = 0
         if self.evaluated:
             clock.move(self.data_ns, DATA, EVAL)

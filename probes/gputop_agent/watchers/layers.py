@@ -214,8 +214,8 @@ def _send_times(step, look, self_ns):
         dtypes=[dtype or "" for dtype in look.outputs.dtypes],
         recomputed=sorted(clock.recomputed | layer_sizes.checkpoints(look.layers)),
         clock="host" if clock.device is None else "device",
-        outside_forward_ms=_ms(forward[-1] * 1000),
-        outside_backward_ms=_ms(backward[-1] * 1000),
+        outside_forward_ms=look.outside_ms(FORWARD, forward, clock.hook_ns[0]),
+        outside_backward_ms=look.outside_ms(BACKWARD, backward, clock.hook_ns[1]),
         forward_ms=look.phase_ms(FORWARD),
         backward_ms=look.phase_ms(BACKWARD),
         hook_ms=_ms(sum(clock.hook_ns)),
@@ -314,6 +314,15 @@ class Look:
     def phase_ms(self, phase):
         """Time of a phase since this began."""
         return _ms(totals[phase] - self.before[phase])
+
+    def outside_ms(self, phase, times_us, hook_ns):
+        """Time of a phase that is neither a layer's nor the hooks': a loss, say. By the device's
+        clock what was timed outside of modules.
+        """
+        if self.clock.device is not None:
+            return _ms(times_us[-1] * 1000)
+        rest_ms = self.phase_ms(phase) - sum(times_us[:-1]) / 1e3 - hook_ns / 1e6
+        return round(max(0.0, rest_ms), 4)
 
     def take_out(self):
         """Leave nothing of ours in the model, the graph and the dispatcher."""

@@ -13,13 +13,14 @@ from gputop.agents.answer import QUOTED
 from gputop.agents.places import patch_for, place_of
 from gputop.cli.commands import COMMANDS, Command
 from gputop.cli.errors import CliError
-from gputop.cli.records import open_record, shell_name
+from gputop.cli.records import open_record
 from gputop_analysis.explain import NotInReport, explain, raised_as
 from gputop_analysis.model import Finding
 from gputop_analysis.report import Report, finite
 from gputop_probes import redact
 from gputop_probes.record.plain import plain_line
 from gputop_probes.record.reader import RunRecord
+from gputop_probes.runs import shell_name
 
 _COMMAND_S = 300
 _LAST_LINES = 8

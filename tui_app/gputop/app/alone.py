@@ -56,7 +56,8 @@ class AloneApp(LeavingApp[None]):
         from gputop.screens.dialog import TextDialog
 
         name = getattr(self._page, "NAME", "")
-        body = texts.help_text("live", False, self.theme_variables, name, self.size)
+        seen = texts.text_on(self._page)
+        body = texts.help_text("live", False, self.theme_variables, name, self.size, seen=seen)
         self.push_screen(TextDialog("Keys", body))
 
     def action_copy(self) -> None:

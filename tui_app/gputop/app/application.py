@@ -24,7 +24,7 @@ from gputop.feed.clock import Clock, SystemClock
 from gputop.feed.live import Feed, LiveFeed
 from gputop.feed.snapshot import Notice, Snapshot
 from gputop.links import Links, links_of
-from gputop.messages import FeedFailed, ScreenAsked, SnapshotArrived
+from gputop.messages import FeedFailed, RunAsked, ScreenAsked, SnapshotArrived
 from gputop.output.tail import Tail
 from gputop.screens.main import MainScreen
 from gputop.widgets.findings import Findings
@@ -32,12 +32,22 @@ from gputop.widgets.ranks import Ranks
 
 if TYPE_CHECKING:
     from gputop.screens.catalog import CatalogScreen
+    from gputop.screens.comparison import ComparisonScreen
     from gputop.screens.estimator import EstimatorScreen
     from gputop.screens.page import PageScreen
+    from gputop.screens.runs import RunsScreen
     from gputop.screens.strategy import StrategyScreen
     from gputop.screens.topology import TopologyScreen
 
-    Above = PageScreen | EstimatorScreen | StrategyScreen | CatalogScreen | TopologyScreen
+    Above = (
+        PageScreen
+        | EstimatorScreen
+        | StrategyScreen
+        | CatalogScreen
+        | TopologyScreen
+        | RunsScreen
+        | ComparisonScreen
+    )
 
 COLLECT_AFTER_S = 1.5
 TOGETHER_NS = 10 * 10**9
@@ -230,25 +240,27 @@ class GputopApp(InterruptedApp):
         """Open what an agent sent."""
         from textual.content import Content
 
-        from gputop.screens import stacks, texts
+        from gputop.screens import texts
         from gputop.screens.dialog import TextDialog
+        from gputop.screens.stacks import StacksDialog
 
-        title, text = texts.notice_title(notice), texts.notice_text(notice)
-        together = self._dumped_with(notice)
-        if len(together) > 1:
-            title = f"Stacks of {len(together)} ranks"
-            text = stacks.text(together, min(self.size.width * 96 // 100, 100) - 8)
         if isinstance(self.screen, TextDialog) and notice.kind == "stack_dump":
             self.pop_screen()
+        together = self._dumped_with(notice)
+        if len(together) > 1:
+            self.push_screen(StacksDialog(together, self.size.width, self.theme_variables))
+            return
+        title, text = texts.notice_title(notice), texts.notice_text(notice)
         self.push_screen(TextDialog(title, Content(text), text))
 
     def _dumped_with(self, notice: Notice) -> list[Notice]:
         """The newest stack of each rank that came within seconds of this one."""
-        if notice.kind != "stack_dump" or self._newest is None:
+        newest = self._newest or self.main.snapshot
+        if notice.kind != "stack_dump" or newest is None:
             return []
         near = [
             notice_
-            for notice_ in self._newest.notices
+            for notice_ in newest.notices
             if notice_.kind == "stack_dump" and abs(notice_.t_ns - notice.t_ns) < TOGETHER_NS
         ]
         return list({notice_.rank: notice_ for notice_ in near}.values())
@@ -316,6 +328,18 @@ class GputopApp(InterruptedApp):
 
         self._open(lambda *_: CatalogScreen())
 
+    def action_runs(self) -> None:
+        from gputop.screens.runs import RunsScreen
+
+        self._open(lambda *_: RunsScreen(self.clock, self.source.run_dir, mark=True))
+
+    def compare_with(self, other: Path) -> None:
+        """Show this run beside another one; the earlier of both is the baseline."""
+        from gputop.feed.runs import by_time
+        from gputop.screens.comparison import ComparisonScreen
+
+        self._open(lambda *_: ComparisonScreen(*by_time(self.source.run_dir, other)))
+
     def action_links(self) -> None:
         from gputop.screens.topology import TopologyScreen
 
@@ -353,6 +377,17 @@ class GputopApp(InterruptedApp):
             if self.page_screen is None:
                 self.main.uncover()
             self._want(self.page_screen)
+        elif self.source.picked:
+            self.exit(AppResult("quit", to_runs=True))
+
+    def on_run_asked(self, message: RunAsked) -> None:
+        if message.run_dir == self.source.run_dir:
+            self.on_page_closed()
+        elif self.source.mode == "live":
+            name = message.run_dir.name
+            self.notify(f"the training goes on here; in another terminal: gputop open {name}")
+        else:
+            self.open_run(message.run_dir)
 
     def on_pause_asked(self) -> None:
         self.main.action_pause()
@@ -367,7 +402,12 @@ class GputopApp(InterruptedApp):
 
         name = self.page_screen.NAME if self.page_screen is not None else "main"
         body = texts.help_text(
-            self.source.mode, self.source.control is not None, self.theme_variables, name, self.size
+            self.source.mode,
+            self.source.control is not None,
+            self.theme_variables,
+            screen=name,
+            size=self.size,
+            seen=texts.text_on(self.page_screen or self.main),
         )
         self.push_screen(TextDialog("Keys", body))
 
@@ -397,6 +437,17 @@ class GputopApp(InterruptedApp):
     def action_dump(self) -> None:
         if self.source.control is not None:
             self._command(lambda control: control.dump(), "asked every rank for its stacks")
+        else:
+            self.show_recorded_stacks()
+
+    def show_recorded_stacks(self) -> None:
+        """The newest stacks in the record: nobody is there to be asked for others."""
+        notices = self.main.snapshot.notices if self.main.snapshot is not None else ()
+        dumps = [notice for notice in notices if notice.kind == "stack_dump"]
+        if dumps:
+            self.show_notice(max(dumps, key=lambda notice: notice.t_ns))
+        else:
+            self.notify("no stacks were recorded")
 
     def action_memory_snapshot(self) -> None:
         if self.source.control is not None:

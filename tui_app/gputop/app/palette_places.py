@@ -29,6 +29,14 @@ class Opens(Protocol):
         """Show one rank among all."""
         ...
 
+    def compare_with(self, other: Path) -> None:
+        """Show this run beside another one."""
+        ...
+
+    def show_recorded_stacks(self) -> None:
+        """Show the newest stacks of the record."""
+        ...
+
     def open_run(self, run_dir: Path) -> None:
         """Show another run in place of this one."""
         ...
@@ -40,14 +48,21 @@ def places(app: Opens, source: Source, snapshot: Snapshot | None) -> Iterator[Sy
         for index, finding in enumerate(snapshot.findings):
             title = f"Finding {finding.id}: {shorten(finding.title, 70)}"
             yield SystemCommand(title, finding.fix, partial(app.open_finding, index))
+        if source.control is None and any(n.kind == "stack_dump" for n in snapshot.notices):
+            words = "Where every rank's threads stood when they were last asked."
+            yield SystemCommand("Recorded stacks", words, app.show_recorded_stacks)
         for rank in snapshot.summary.ranks[:MAX_RANKS]:
             words = f"Every figure of rank {rank.rank} on {rank.host}."
             yield SystemCommand(f"Rank {rank.rank}", words, partial(app.open_rank, rank.rank))
-    if source.mode == "live":
-        return
     from gputop_probes.runs import list_runs
 
     for run in list_runs()[:MAX_RUNS]:
-        if run.path != source.run_dir:
-            words = f"Replay it in place of this one: {shorten(' '.join(run.command), 70)}"
+        if run.path == source.run_dir:
+            continue
+        command = shorten(" ".join(run.command), 70)
+        if source.mode != "live":
+            words = f"Replay it in place of this one: {command}"
             yield SystemCommand(f"Run {run.name}", words, partial(app.open_run, run.path))
+        words = f"What differs between this run and that one: {command}"
+        title = f"Compare with {run.name}"
+        yield SystemCommand(title, words, partial(app.compare_with, run.path))

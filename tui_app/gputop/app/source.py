@@ -62,6 +62,8 @@ class Source(NamedTuple):
     run_dir: Path
     mode: Literal["live", "replay", "demo"]
     control: Control | None = None
+    picked: bool = False
+    """Whether it was chosen from the list of runs: Esc goes back there."""
 
 
 class AppResult(NamedTuple):
@@ -76,3 +78,5 @@ class AppResult(NamedTuple):
     """The signal that ended the app, if one did."""
     then: Path | None = None
     """The record that the user asked to see next."""
+    to_runs: bool = False
+    """Whether the user wants to see the list of runs again."""

@@ -6,8 +6,9 @@ import sys
 
 from gputop.cli.errors import cli_errors
 from gputop.cli.parsing import Parser
-from gputop.cli.records import find_readable, shell_name
+from gputop.cli.records import find_readable
 from gputop.cli.terminal import need_terminal, show
+from gputop_probes.runs import shell_name
 
 _END_WITHIN_S = 5.0
 

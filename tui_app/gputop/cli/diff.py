@@ -26,9 +26,10 @@ def execute(words: list[str]) -> int:
     from gputop.cli.working import working
 
     with working("comparing the runs"):
+        from gputop_analysis.changed_findings import with_findings
         from gputop_analysis.diff import compare, diff_data, diff_text
 
-        comparison = compare(a, b, options.threshold)
+        comparison = with_findings(compare(a, b, options.threshold), a, b)
         page = ""
         if options.html is not None:
             from gputop_analysis.html import as_comparison_page

@@ -231,7 +231,7 @@ def _corrects(record: RunRecord) -> bool:
 
 
 def _name(record: RunRecord) -> str:
-    from gputop.cli.records import shell_name
+    from gputop_probes.runs import shell_name
 
     return shell_name(record.path)
 

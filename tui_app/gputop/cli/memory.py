@@ -4,7 +4,6 @@ would reserve.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,12 +11,13 @@ from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.named import gpu_named
 from gputop.cli.parsing import Parser
 from gputop.cli.printing import print_json, report_width
+from gputop.cli.terminal import need_terminal
 from gputop.cli.working import working
 
 if TYPE_CHECKING:
     from gputop_analysis.snapshots.analyse import Memory
 
-_USAGE = "gputop memory [SNAPSHOT|RUN] [--against SNAPSHOT] [--device N] [--gpu NAME] [--json]"
+_USAGE = "gputop memory [SNAPSHOT|RUN] [--against SNAPSHOT] [--device N] [--gpu NAME] [--screen] [--json]"
 
 
 def parser() -> Parser:
@@ -37,6 +37,7 @@ def parser() -> Parser:
     parser.add_argument(
         "--gpu", metavar="NAME", help="whose memory limits what other settings may reserve"
     )
+    parser.add_argument("--screen", action="store_true", help="show it on a screen")
     parser.add_argument("--json", action="store_true", help="print JSON")
     return parser
 
@@ -44,6 +45,8 @@ def parser() -> Parser:
 def execute(words: list[str]) -> int:
     """Print what a snapshot shows."""
     options = parser().parse_args(words)
+    if options.screen:
+        need_terminal("gputop memory")
     capacity = None
     if options.gpu:
         capacity = gpu_named(options.gpu).usable_bytes
@@ -51,8 +54,17 @@ def execute(words: list[str]) -> int:
         memory = judged(snapshot_path(options.path), options.device, capacity)
     if options.json:
         print_json(memory.as_data())
+        return 0
+    before = None
+    if options.against:
+        with working("reading the other snapshot"):
+            before = judged(snapshot_path(options.against), options.device)
+    if options.screen:
+        from gputop.app.memory import run_memory
+
+        run_memory(memory, before)
     else:
-        _print(memory, options)
+        _print(memory, before)
     return 0
 
 
@@ -69,15 +81,13 @@ def judged(path: Path, device: int | None = None, capacity: int | None = None) -
         return analyse(load(path), device, capacity)
 
 
-def _print(memory: Memory, options: argparse.Namespace) -> None:
+def _print(memory: Memory, before: Memory | None) -> None:
     from gputop.cli.printing import wants_colour
     from gputop_analysis.snapshots.text import as_text, difference_text
 
     width = report_width()
     print(as_text(memory, width, fancy=wants_colour()))
-    if options.against:
-        with working("reading the other snapshot"):
-            before = judged(snapshot_path(options.against), options.device)
+    if before is not None:
         print("\n" + difference_text(before, memory, width))
 
 

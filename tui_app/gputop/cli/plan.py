@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.parsing import Parser
-from gputop.cli.plan_legend import LEGEND
 from gputop.cli.plan_options import (
     PINNED,
     add_gpus,
@@ -26,6 +25,7 @@ from gputop.cli.plan_run import against_now, calibration_by, changes_of_run, sai
 from gputop.cli.plan_workload import add_workload, cheapest, chosen, rlhf, served, told
 from gputop.cli.quantities import amount
 from gputop.cli.working import working
+from gputop.short_words import LEGEND
 
 if TYPE_CHECKING:
     from gputop_analysis.planner.calibrate import Calibration

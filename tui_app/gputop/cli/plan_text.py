@@ -8,8 +8,8 @@ import shlex
 import textwrap
 from typing import TYPE_CHECKING
 
-from gputop.cli.plan_legend import legend
 from gputop.cli.quantities import dollars, long_time, short
+from gputop.short_words import legend
 from gputop_analysis.text import counted, painted
 
 if TYPE_CHECKING:

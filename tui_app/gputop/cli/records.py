@@ -25,17 +25,6 @@ def find_record(name: str) -> Path:
         return find_run(name)
 
 
-def shell_name(run_dir: Path) -> str:
-    """What to type for this run: its name where that is enough, else its directory, quoted as a
-    shell needs it.
-    """
-    import shlex
-
-    from gputop_probes.runs import runs_dir
-
-    return run_dir.name if run_dir.parent == runs_dir() else shlex.quote(str(run_dir))
-
-
 def find_readable(name: str) -> Path:
     """Directory of the run called ``name``, after a first look at it that loads nothing heavy.
 

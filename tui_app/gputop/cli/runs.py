@@ -6,14 +6,12 @@ import json
 import shutil
 import sys
 import time
-from typing import TYPE_CHECKING
 
 from gputop.cli.parsing import Parser
 from gputop.cli.working import working
+from gputop.feed.runs import state_of
+from gputop.render.numbers import ago
 from gputop.render.rows import shorten_middle
-
-if TYPE_CHECKING:
-    from gputop_probes.runs import RunInfo
 
 
 def execute(words: list[str]) -> int:
@@ -34,10 +32,11 @@ def execute(words: list[str]) -> int:
     width = max(len(run.name) for run in infos)
     print(f"{'run':<{width}}  {'when':<11} {'state':<10} {'steps':>9}  command")
     for run in infos:
-        state = _state(run)
+        state = state_of(run)
         called = f"[{run.given_name}] " if run.given_name else ""
         called += "[damaged] " if run.damaged and run.state != "damaged" else ""
-        start = f"{run.name:<{width}}  {_ago(run.started_ns):<11} {state:<10} {run.steps:>9,}  "
+        when = ago((time.time_ns() - run.started_ns) / 1e9)
+        start = f"{run.name:<{width}}  {when:<11} {state:<10} {run.steps:>9,}  "
         print(start + _fitted(called + " ".join(run.command), len(start)))
     return 0
 
@@ -52,23 +51,8 @@ def parser() -> Parser:
     return parser
 
 
-def _state(run: RunInfo) -> str:
-    if run.stopped_by:
-        return "stopped" if run.stopped_by == "you" else run.stopped_by
-    return run.state if run.exit_code is None else f"exit {run.exit_code}"
-
-
 def _fitted(command: str, used: int) -> str:
     """The command in what is left of a terminal's line; whole where it goes to a file or a pipe."""
     if not sys.stdout.isatty():
         return command
     return shorten_middle(command, max(shutil.get_terminal_size().columns - used, 20))
-
-
-def _ago(then_ns: int) -> str:
-    seconds = max(0, time.time_ns() - then_ns) // 10**9
-    for unit, size in (("day", 86400), ("hour", 3600), ("min", 60)):
-        if seconds >= size:
-            count = seconds // size
-            return f"{count} {unit}{'s' if count > 1 and unit != 'min' else ''} ago"
-    return "just now"

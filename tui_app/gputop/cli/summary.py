@@ -51,9 +51,9 @@ def print_report_json(report: Report) -> None:
 
 def summary_lines(report: Report) -> list[tuple[str, str]]:
     """The summary of a run: each line with the style it has in a colourful terminal."""
-    from gputop.cli.records import shell_name
     from gputop_analysis.report.words import HEALTH_STYLE, recoverable
     from gputop_analysis.text import counted
+    from gputop_probes.runs import shell_name
 
     lines = [(report.verdict.headline, HEALTH_STYLE[report.verdict.health])]
     for finding in report.findings[:_SHOWN_FINDINGS]:

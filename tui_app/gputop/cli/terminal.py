@@ -50,12 +50,12 @@ def show(source: Source) -> AppResult:
     Raises:
         CliError: the screen failed.
     """
-    from gputop.app import Source, run_app
+    from gputop.app import run_app
 
     try:
         result = run_app(source)
         while result.then is not None:
-            source = Source(result.then, "replay")
+            source = source._replace(run_dir=result.then, mode="replay", control=None)
             result = run_app(source)
         return result
     except Exception as error:

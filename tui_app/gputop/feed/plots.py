@@ -42,7 +42,7 @@ class Chart:
     level: float | None = None
     """A limit, drawn as a dashed line."""
     from_zero: bool = False
-    axis: Literal["step", "s"] = "step"
+    axis: Literal["step", "s", "event"] = "step"
 
 
 @dataclass(frozen=True, slots=True)

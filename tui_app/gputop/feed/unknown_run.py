@@ -53,7 +53,8 @@ def unknown(view: RunView, example: Ask) -> Unknown:
         part for part in (str(model.get("class") or ""), _parameters(count)) if part
     )
     like = "of its size as an example" if near else "as an example"
-    text = f"the run's model is not known: {ask.model.name} {like}"
+    on = "" if _has_gpus(view) else ", and it ran on no GPU"
+    text = f"the run's model is not known{on}: {ask.model.name} {like}"
     return Unknown(ask, text, f"the run's is {description}" if description else "")
 
 
@@ -63,6 +64,10 @@ def _has_tokens(view: RunView) -> bool:
     """
     kinds = ((view.hello() or {}).get("batch") or {}).get("dtypes") or {}
     return any("int" in str(dtype) for dtype in kinds.values())
+
+
+def _has_gpus(view: RunView) -> bool:
+    return any(info.ours for host in view.record.hosts.values() for info in host.state.gpus)
 
 
 def _on_its_gpus(view: RunView, example: Ask) -> Ask:

@@ -19,16 +19,21 @@ class LayersPage(Page):
     rank: int | None = None
     sort = "order"
     folded = True
+    only_worst = False
+    """Whether only layers are shown that take far longer than their like."""
 
     def loader(self) -> LayersLoader:
         return LayersLoader(self.rank)
 
     def note(self) -> Row:
+        if self.only_worst:
+            return [("only what stands out, ", "accent"), ("w", "accent"), (" all", "muted")]
         return [(f"by {self.sort}, ", "muted"), ("s", "accent"), (" sorts", "muted")]
 
     def content(self, page: object, width: int, height: int) -> list[Row]:
         assert isinstance(page, LayersPageData)
-        rows = layers.table(page.layers, width, sort=self.sort, folded=self.folded)
+        only = layers.standing_out(page.layers) if self.only_worst else None
+        rows = layers.table(page.layers, width, sort=self.sort, folded=self.folded, only=only)
         return [*layers.summary(page.layers, width), [], *rows]
 
     def step(self, by: int) -> None:
@@ -42,6 +47,15 @@ class LayersPage(Page):
         """Sort by the next column."""
         self.sort = SORTS[(SORTS.index(self.sort) + 1) % len(SORTS)]
         self.redraw()
+
+    def turn_worst(self) -> bool:
+        """Show only layers that stand out, or all again. Returns whether any does."""
+        page = self.page
+        any_odd = isinstance(page, LayersPageData) and bool(layers.standing_out(page.layers))
+        self.only_worst = any_odd and not self.only_worst
+        self.first = 0
+        self.redraw()
+        return any_odd
 
     def turn_fold(self) -> None:
         """Show alike layers one by one, or as one again."""

@@ -38,6 +38,21 @@ def order(page: RanksPageData, sort: str, reverse: bool) -> list[int]:
     return sorted(range(len(page)), key=lambda i: (math.isnan(values[i]), sign * values[i]))
 
 
+def standing_out(page: RanksPageData) -> list[int]:
+    """Row numbers of the rank that holds up the others and of those that are slow in a phase, the
+    worst first.
+    """
+    odd = [
+        index
+        for index in range(len(page))
+        if page.ranks[index] == page.culprit or page.excess_phase[index]
+    ]
+    excess = page.columns["excess"]
+    return sorted(
+        odd, key=lambda i: (page.ranks[i] != page.culprit, math.isnan(excess[i]), -excess[i])
+    )
+
+
 def headline(page: RanksPageData, width: int) -> list[Row]:
     """Sentence on who holds up whom, and what the waiting comes to."""
     words = {
@@ -221,6 +236,10 @@ def path_row(page: RanksPageData, width: int) -> Row:
     return [("set the step, newest → ", "muted"), *merged(cells)]
 
 
+def _key(key: str, does: str) -> Row:
+    return [(key, "accent"), (f" {does}", "muted")]
+
+
 class RanksPage(Page):
     """All ranks with a cursor; sorted by a key."""
 
@@ -234,6 +253,8 @@ class RanksPage(Page):
         self._asked = rank
         """The rank to begin with, until it was found in the data."""
         self.reverse = False
+        self.only_worst = False
+        """Whether ranks that do not stand out are left out."""
         self.chosen: int | None = None
         """Row number of the chosen rank in the data: it stays chosen when the order changes."""
         self._top = 0
@@ -250,8 +271,11 @@ class RanksPage(Page):
         text = ""
         if of := self._of():
             text = f"mean ms a step, {of}   "
-        text += f"{self._top + 1}–{last} of {len(self._order):,} by {self.sort}, "
-        return [(text, "muted"), ("s", "accent"), (" sorts", "muted")]
+        rows = f"{self._top + 1}–{last} of {len(self._order):,}"
+        if self.only_worst and isinstance(self.page, RanksPageData):
+            odd = f"{len(self._order):,} of {len(self.page):,} stand out"
+            return [(odd, "accent"), (f"   {rows} by {self.sort}, ", "muted"), *_key("w", "all")]
+        return [(f"{text}{rows} by {self.sort}, ", "muted"), *_key("s", "sorts")]
 
     def _of(self) -> str:
         if isinstance(self.page, RanksPageData) and self.size.width >= 100:
@@ -265,13 +289,19 @@ class RanksPage(Page):
         else:
             recent = RecentSteps()
         self._order = order(page, self.sort, self.reverse)
+        worst = standing_out(page)
+        if self.only_worst and worst:
+            self._order = [index for index in self._order if index in set(worst)]
+        elif self.only_worst:
+            self.only_worst = False  # nothing stands out any more
         if self._asked in page.ranks:
             self.chosen, self._asked = page.ranks.index(self._asked), None
         head = headline(page, width)
         path = []
         if page.path and len(page) > 1 and height >= 16:
             path = [path_row(page, width)]
-        if self.chosen is not None and self.chosen < len(page):
+        if self.chosen in self._order:
+            assert self.chosen is not None
             chosen = self.chosen
         else:
             chosen = self._order[0]
@@ -319,6 +349,18 @@ class RanksPage(Page):
 
     def turn(self, direction: int) -> None:
         self.move(direction * self._room)
+
+    def turn_worst(self) -> bool:
+        """Leave out what is normal and go to the worst, or show all again. Returns whether anything
+        stands out.
+        """
+        page = self.page
+        worst = standing_out(page) if isinstance(page, RanksPageData) else []
+        self.only_worst = bool(worst) and not self.only_worst
+        if worst:
+            self.chosen = worst[0]
+        self.redraw()
+        return bool(worst)
 
     def sort_next(self) -> None:
         """Sort by the next column, from its telling end."""

@@ -143,7 +143,7 @@ def axis_row(steps: tuple[float, float], width: int, axis: str = "step") -> Row:
     if axis == "s":
         first, last = numbers.clock(steps[0]), numbers.clock(steps[1])
     else:
-        first, last = f"step {steps[0]:,.0f}", f"{steps[1]:,.0f}"
+        first, last = f"{axis} {steps[0]:,.0f}", f"{steps[1]:,.0f}"
     cells = width - AXIS
     return [(" " * AXIS + first + right(last, max(cells - len(first), len(last))), "muted")]
 

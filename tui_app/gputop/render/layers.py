@@ -33,11 +33,14 @@ def table(
     folded: bool = True,
     depth: int = DEEPEST,
     beside: Layers | None = None,
+    only: list[Layer] | None = None,
 ) -> list[Row]:
     """A heading and a row a layer; ``beside``: the same layers of another rank, their time in a
-    column.
+    column; ``only``: these layers, by their paths.
     """
     lines = _lines(found, sort, search, folded, depth)
+    if only is not None:
+        lines = [(0, layer) for layer in only]
     other = {layer.path: layer for layer in beside.root.walk()} if beside else {}
     columns = _columns(width - (11 if beside else 0), found)
     name_width = width - sum(cells for _, cells in columns) - (11 if beside else 0)
@@ -77,6 +80,16 @@ def summary(found: Layers, width: int) -> list[Row]:
         rows.append([(shorten(words, width), "muted")])
     assert all(row_width(row) <= width for row in rows)
     return rows
+
+
+def standing_out(found: Layers) -> list[Layer]:
+    """Layers that take far longer than their like, the slowest first."""
+    slow: dict[str, Layer] = {}
+    for parent in found.root.walk():
+        for row in fold(parent.children):
+            if isinstance(row, Fold):
+                slow |= {layer.path: layer for layer in row.outliers}
+    return sorted(slow.values(), key=lambda layer: -layer.ms)
 
 
 def _lines(

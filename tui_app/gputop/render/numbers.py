@@ -92,6 +92,15 @@ def span(seconds: float) -> str:
     return f"{seconds / 86400:.1f} d"
 
 
+def ago(seconds: float) -> str:
+    """``just now``, ``5 min ago``, ``1 hour ago``, ``3 days ago``."""
+    for unit, size in (("day", 86400), ("hour", 3600), ("min", 60)):
+        if seconds >= size:
+            count = int(seconds // size)
+            return f"{count} {unit}{'s' if count > 1 and unit != 'min' else ''} ago"
+    return "just now"
+
+
 def rate(value: float | None) -> str:
     """A rate in at most five characters: ``0.42``, ``23.4``, ``187``, ``12.1k``, ``1.31M``."""
     if value is None or math.isnan(value):

@@ -146,7 +146,7 @@ def line(
         "step": seconds(choice.step_s),
         "tokens/s": f"{choice.tokens_per_s:,.0f}",
         "MFU": f"{100 * choice.mfu:.0f} %",
-        "free GiB": f"{choice.headroom_gib:.1f}",
+        "free GiB": f"{'▲' if choice.tight else ''}{choice.headroom_gib:.1f}",
         "$/Mtok": price,
         "of now": f"x{faster:.2f}",
     }

@@ -25,5 +25,9 @@ class LayersScreen(PageScreen):
     def action_sort_layers(self) -> None:
         self.table.sort_next()
 
+    def action_worst(self) -> None:
+        if not self.table.turn_worst():
+            self.notify("no layer takes far longer than its like: all of them are shown")
+
     def action_fold_layers(self) -> None:
         self.table.turn_fold()

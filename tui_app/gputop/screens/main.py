@@ -16,6 +16,7 @@ from textual.widget import Widget
 from gputop import settings
 from gputop.actions import on_screen, target
 from gputop.feed.snapshot import Snapshot
+from gputop.messages import PageClosed
 from gputop.output.tail import OutputView
 from gputop.panels import PANELS, panel, panel_ids
 from gputop.screens.typed import Typed
@@ -23,6 +24,7 @@ from gputop.widgets.body import Body
 from gputop.widgets.findings import Findings
 from gputop.widgets.footer import Footer
 from gputop.widgets.header import Header
+from gputop.widgets.history import HistoryPanel
 from gputop.widgets.output import Output
 from gputop.widgets.panel import Panel
 from gputop.widgets.plan import layout_of_screen
@@ -183,12 +185,19 @@ class MainScreen(Typed, Screen[None]):
 
     def action_back(self) -> None:
         body, output = self.query_one(Body), self.query_one(Output)
+        history, findings = self.query_one(HistoryPanel), self.query_one(Findings)
         if output.needle:
             output.find("")
+        elif history.cursor is not None and history.has_focus:
+            history.cursor = None
+        elif findings.only_worst and findings.has_focus:
+            findings.action_worst()
         elif body.zoomed:
             body.set()
         elif self.paused:
             self.paused = False
+        else:
+            self.post_message(PageClosed())
 
     # ---- inside a panel
 

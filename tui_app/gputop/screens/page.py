@@ -22,6 +22,13 @@ def bindings(name: str) -> list[BindingType]:
     return [Binding(a.keys, target(a), a.label, id=a.id, show=False) for a in on_screen(name)]
 
 
+class ReadsNothing:
+    """Stands for the page of a screen that reads nothing of the run that is watched."""
+
+    def loader(self) -> None:
+        return None
+
+
 class PageScreen(Typed, Screen[None]):
     """Base; a subclass names itself and its page."""
 

@@ -20,5 +20,9 @@ class RanksScreen(PageScreen):
     def action_sort(self) -> None:
         self.table.sort_next()
 
+    def action_worst(self) -> None:
+        if not self.table.turn_worst():
+            self.notify("no rank stands out: all of them are shown")
+
     def action_reverse(self) -> None:
         self.table.turn_round()

@@ -1,39 +1,76 @@
 """Stacks of all ranks beside each other: ranks that stand at the same place are one column, the odd
-one first.
+one first; where its stack parts from that of the others is marked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+from textual.binding import Binding, BindingType
+from textual.content import Content
+from textual.widgets import Static
 
 from gputop.feed.snapshot import Notice
-from gputop.render.rows import left, wrap
+from gputop.render.rows import Row, fill, left, row_text, wrap
+from gputop.screens.dialog import CSS, TextDialog
 from gputop_analysis.text import counted
 
-COLUMNS = 3
+COLUMNS = 6
 GAP = 3
 LEAST = 26
 """Columns of a column at least."""
+AROUND = 8
+"""Columns that the dialog takes around its text."""
+
+
+class Group(NamedTuple):
+    """Ranks whose training threads stand at the same place."""
+
+    frames: tuple[str, ...]
+    members: tuple[Notice, ...]
+
+    @property
+    def ranks(self) -> list[int]:
+        return sorted(notice.rank for notice in self.members if notice.rank is not None)
+
+
+def groups_of(notices: Sequence[Notice]) -> list[Group]:
+    """The newest stack of each rank's training thread, the fewest ranks first."""
+    newest = {notice.rank: notice for notice in notices if notice.kind == "stack_dump"}
+    members: dict[tuple[str, ...], list[Notice]] = {}
+    for notice in newest.values():
+        members.setdefault(_frames(notice), []).append(notice)
+    groups = [Group(frames, tuple(notices_)) for frames, notices_ in members.items()]
+    return sorted(groups, key=lambda group: len(group.members))
+
+
+def odd_ones(groups: Sequence[Group]) -> list[Group]:
+    """Groups of fewer ranks than the largest one: they stand where the others do not."""
+    most = max((len(group.members) for group in groups), default=0)
+    return [group for group in groups if len(group.members) < most]
+
+
+def draw(groups: Sequence[Group], shown: Sequence[Group], width: int) -> list[Row]:
+    """The ``shown`` ones of all groups side by side in ``width`` columns."""
+    if not shown:
+        return []
+    columns = max(min(len(shown), COLUMNS, (width + GAP) // (LEAST + GAP)), 1)
+    cells = (width - GAP * (columns - 1)) // columns
+    odd, many = odd_ones(groups), sum(len(group.members) for group in groups)
+    usual = set(groups[-1].frames) if odd else set()
+    blocks = [_block(group, cells, group in odd, usual, many) for group in shown]
+    rows: list[Row] = []
+    for first in range(0, len(blocks), columns):
+        rows += [[]] * bool(rows)
+        rows += _beside(blocks[first : first + columns], cells)
+    return rows
 
 
 def text(notices: Sequence[Notice], width: int) -> str:
-    """The newest stack of each rank's training thread in ``width`` columns."""
-    newest = {notice.rank: notice for notice in notices if notice.kind == "stack_dump"}
-    groups: dict[tuple[str, ...], list[Notice]] = {}
-    for notice in newest.values():
-        groups.setdefault(_frames(notice), []).append(notice)
-    ordered = sorted(groups.items(), key=lambda item: len(item[1]))
-    odd = len(ordered) > 1 and len(ordered[0][1]) < len(ordered[-1][1])
-    columns = max(min(len(ordered), COLUMNS, (width + GAP) // (LEAST + GAP)), 1)
-    cells = (width - GAP * (columns - 1)) // columns
-    blocks = []
-    for index, (frames, members) in enumerate(ordered):
-        mark = "▲ " if odd and index == 0 else "  "
-        blocks.append(_block(frames, members, mark, cells, many=len(newest)))
-    return "\n\n".join(
-        _beside(blocks[first : first + columns], cells) for first in range(0, len(blocks), columns)
-    )
+    """The same without colours."""
+    groups = groups_of(notices)
+    return "\n".join(row_text(row).rstrip() for row in draw(groups, groups, width))
 
 
 def _frames(notice: Notice) -> tuple[str, ...]:
@@ -45,19 +82,22 @@ def _frames(notice: Notice) -> tuple[str, ...]:
     return tuple(str(frame) for thread in training for frame in thread.get("frames") or [])
 
 
-def _block(
-    frames: tuple[str, ...], members: list[Notice], mark: str, cells: int, many: int
-) -> list[str]:
-    ranks = sorted(notice.rank for notice in members if notice.rank is not None)
-    body = members[0].body
+def _block(group: Group, cells: int, odd: bool, usual: set[str], many: int) -> list[Row]:
+    """Who stands there, then the frames; those that the others do not have are marked."""
+    ranks, body = group.ranks, group.members[0].body
     name = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranges(ranks)}"
-    lines = wrap(f"{mark}{name}", cells)
-    lines += wrap(f"  {len(members)} of {counted(many, 'rank')}", cells)
-    lines += wrap(f"  in {body.get('phase', '?')}, step {body.get('step', '?')}", cells)
-    lines.append("")
-    for frame in frames or ("no Python frame",):
-        lines += wrap(frame, cells)
-    return lines
+    style = "bold high" if odd else "bold text"
+    rows: list[Row] = [[(line, style)] for line in wrap(("▲ " if odd else "  ") + name, cells)]
+    about = f"  {len(group.members)} of {counted(many, 'rank')}"
+    where = f"  in {body.get('phase', '?')}, step {body.get('step', '?')}"
+    rows += [[(line, "muted")] for part in (about, where) for line in wrap(part, cells)]
+    rows.append([])
+    for frame in group.frames or ("no Python frame",):
+        own = odd and frame not in usual
+        for index, line in enumerate(wrap(frame, cells - 2)):
+            mark = ("▸ " if index == 0 else "  ", "high") if own else ("  ", "")
+            rows.append([mark, (line, "text" if own or not odd else "muted")])
+    return rows
 
 
 def ranges(ranks: Sequence[int]) -> str:
@@ -72,8 +112,64 @@ def ranges(ranks: Sequence[int]) -> str:
     return ", ".join(words)
 
 
-def _beside(blocks: list[list[str]], cells: int) -> str:
+def _beside(blocks: Sequence[list[Row]], cells: int) -> list[Row]:
     height = max(len(block) for block in blocks)
-    padded = [block + [""] * (height - len(block)) for block in blocks]
-    rows = zip(*padded, strict=True)
-    return "\n".join((" " * GAP).join(left(text, cells) for text in row).rstrip() for row in rows)
+    rows: list[Row] = []
+    for y in range(height):
+        row: Row = []
+        for index, block in enumerate(blocks):
+            row += [(" " * GAP, "")] * bool(index)
+            row += fill(block[y] if y < len(block) else [], cells)
+        rows.append(row)
+    return rows
+
+
+class StacksDialog(TextDialog):
+    """All ranks side by side; ``w`` leaves only those that stand elsewhere than the most."""
+
+    DEFAULT_CSS = CSS.format(name="StacksDialog", width="96%")
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("w", "worst", show=False)]
+
+    def __init__(self, notices: Sequence[Notice], columns: int, colours: Mapping[str, str]):
+        """``columns``: of the terminal; ``colours``: the theme's variables."""
+        self.groups = groups_of(notices)
+        self.only_odd = False
+        self._width = columns * 96 // 100 - AROUND
+        self._colours = colours
+        many = sum(len(group.members) for group in self.groups)
+        super().__init__(
+            f"Stacks of {counted(many, 'rank')}", self._content(), text(notices, self._width)
+        )
+
+    def on_mount(self) -> None:
+        self._tell()
+
+    def _content(self) -> Content:
+        shown = odd_ones(self.groups) if self.only_odd else self.groups
+        lines = [
+            Content.assemble(*((text, self._colour(style)) for text, style in row))
+            for row in draw(self.groups, shown, self._width)
+        ]
+        return Content("\n").join(lines)
+
+    def _colour(self, style: str) -> str:
+        name = style.removeprefix("bold ")
+        colour = self._colours[f"role-{name}"] if name else ""
+        return f"bold {colour}" if name != style else colour
+
+    def _tell(self) -> None:
+        """What is shown, at the foot of the frame."""
+        odd = odd_ones(self.groups)
+        hint = "no rank stands out"
+        if self.only_odd:
+            hint = f"{len(odd)} of {len(self.groups)} places: the odd ones · w all"
+        elif odd:
+            hint = "▲ stands elsewhere than the most · w only those"
+        self.query_one(".box").border_subtitle = left(f"{hint} · y copy · esc back", 80).rstrip()
+
+    def action_worst(self) -> None:
+        """Leave out the ranks that stand where the most do, or show all again."""
+        if odd_ones(self.groups):
+            self.only_odd = not self.only_odd
+            self.query_one(Static).update(self._content())
+            self._tell()

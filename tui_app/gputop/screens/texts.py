@@ -8,11 +8,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from textual.content import Content
+from textual.screen import Screen
 
-from gputop import palette
-from gputop.actions import Action, applies, on_screen
+from gputop import palette, short_words
+from gputop.actions import Action, applies, in_panels, on_screen
 from gputop.feed.snapshot import Notice
 from gputop.render import numbers
+from gputop.render.rows import wrap
+from gputop.widgets.canvas import Canvas
 
 Colours = Mapping[str, str]
 
@@ -24,8 +27,21 @@ DESCRIPTIONS_FROM = 76
 ENTRY = 22
 """Columns of a key with its word."""
 KEY = 10
-SELF_EVIDENT = frozenset(["up", "down", "page_up", "page_down", "home", "end"])
-"""Left out of the columns."""
+SELF_EVIDENT = frozenset(
+    [
+        "up",
+        "down",
+        "page_up",
+        "page_down",
+        "home",
+        "end",
+        "seek_forward",
+        "later",
+        "sideways(1)",
+        "more",
+    ]
+)
+"""Left out of the columns; of a pair of keys the first one says both."""
 
 
 def help_text(
@@ -34,13 +50,16 @@ def help_text(
     colours: Colours,
     screen: str = "main",
     size: tuple[int, int] = (120, 70),
+    *,
+    seen: str = "",
 ) -> Content:
-    """All actions that apply on a screen, by group, then what the colours mean.
+    """All actions that apply on a screen, by group, then what the colours mean, and of the short
+    words in ``seen``, the text on the screen, what they mean.
 
     Each has its sentence where all of them fit a terminal of ``size``, else its word, in columns.
     """
     groups: dict[str, list[Action]] = {}
-    for action in on_screen(screen):
+    for action in [*on_screen(screen), *(in_panels() if screen == "main" else [])]:
         if applies(action, mode, control):
             groups.setdefault(action.group, []).append(action)
     width, height = size[0] - AROUND[0], size[1] - AROUND[1]
@@ -51,6 +70,8 @@ def help_text(
         lines = _in_columns(groups, colours, max(min(width, 92) // ENTRY, 1))
     lines.append(Content.assemble(*_phase_samples(colours)))
     lines.append(Content.assemble(*_severity_samples(colours)))
+    words = " · ".join(short_words.meanings(seen))
+    lines += [Content.styled(line, colours["role-muted"]) for line in wrap(words, width) if line]
     return Content("\n").join(lines)
 
 
@@ -99,6 +120,11 @@ def _severity_samples(colours: Colours) -> list[tuple[str, str]]:
         (f"{mark.glyph} {mark.word}   ", colours[f"role-{mark.style}"])
         for mark in palette.SEVERITY.values()
     ]
+
+
+def text_on(screen: Screen[Any]) -> str:
+    """What is written on a screen."""
+    return "\n".join(canvas.drawn_text for canvas in screen.query(Canvas) if canvas.display)
 
 
 def notice_title(notice: Notice) -> str:

@@ -11,7 +11,7 @@ from gputop.feed import topology as feed
 from gputop.feed.snapshot import Snapshot
 from gputop.messages import PageClosed
 from gputop.screens.moving import Moving
-from gputop.screens.page import bindings
+from gputop.screens.page import ReadsNothing, bindings
 from gputop.screens.typed import Typed
 from gputop.widgets.footer import Footer
 from gputop.widgets.topology_panes import ServerList, TopologyMatrix, TopologyTitle
@@ -46,7 +46,7 @@ class TopologyScreen(Typed, Moving, Screen[None]):
 
     def __init__(self, gpu: str = ""):
         super().__init__()
-        self.page = _Reads()
+        self.page = ReadsNothing()
         self._gpu = gpu
 
     def compose(self) -> ComposeResult:
@@ -114,10 +114,3 @@ class TopologyScreen(Typed, Moving, Screen[None]):
 
     def action_back(self) -> None:
         self.post_message(PageClosed())
-
-
-class _Reads:
-    """What this screen reads of a live run."""
-
-    def loader(self) -> None:
-        return None

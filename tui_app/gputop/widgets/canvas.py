@@ -10,7 +10,7 @@ from textual.geometry import NULL_SIZE, Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from gputop.render.rows import Row, fill
+from gputop.render.rows import Row, fill, row_text
 from gputop.widgets import roles
 from gputop_probes.record.plain import blanked
 
@@ -41,6 +41,11 @@ class Canvas(Widget):
     def rows(self, width: int, height: int) -> list[Row]:
         """What to draw into ``width`` x ``height`` cells; fewer rows leave the rest empty."""
         raise AssertionError(f"{type(self).__name__} draws nothing")
+
+    @property
+    def drawn_text(self) -> str:
+        """What was drawn last, without colours."""
+        return "\n".join(map(row_text, self._drawn))
 
     @property
     def mono(self) -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
+from textual.binding import BindingType
 from textual.message import Message
+from textual.reactive import reactive
 
 from gputop import palette
+from gputop.actions import of_panel
 from gputop.feed.snapshot import Snapshot
 from gputop.render import numbers
 from gputop.render.rows import Row, left, right, row_width, say, shorten, spread, wrap
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from gputop_analysis.win import Win
 
 
+_KEY: Row = [("w", "accent")]
 ONE_LINE_FROM = 96
 """Cells from which on a finding and what it wins stand in one line."""
 
@@ -141,8 +145,12 @@ def cost(finding: Finding, width: int) -> Row:
     return row
 
 
-class Findings(ScrollingPanel):
+class Findings(ScrollingPanel, drawn=("only_worst",)):
     """Panel 5."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [*of_panel("findings")]
+    only_worst: reactive[bool] = reactive(False, repaint=False)
+    """Whether those of severity ``info`` are left out."""
 
     class Chosen(Message):
         """A finding was opened."""
@@ -151,36 +159,53 @@ class Findings(ScrollingPanel):
             super().__init__()
             self.finding = finding
 
+    def shown(self, snapshot: Snapshot) -> tuple[Finding, ...]:
+        """Findings that are listed; all of them where only those of ``info`` are there."""
+        if not self.only_worst:
+            return snapshot.findings
+        return tuple(f for f in snapshot.findings if f.severity != "info") or snapshot.findings
+
     def item_count(self, snapshot: Snapshot) -> int:
-        return len(snapshot.findings)
+        return len(self.shown(snapshot))
 
     def rows_each(self) -> int:
-        count = len(self.snapshot.findings) if self.snapshot else 0
+        count = self.item_count(self.snapshot) if self.snapshot else 0
         return rows_each(count, *self.inside(*self.size)) if count else 1
 
     def visible_items(self) -> int:
         width, height = self.inside(*self.size)
-        count = len(self.snapshot.findings) if self.snapshot else 0
+        count = self.item_count(self.snapshot) if self.snapshot else 0
         return max(1, height // rows_each(count, width, height)) if count else max(1, height)
 
     def note(self, snapshot: Snapshot) -> Row:
         if not snapshot.findings:
             return []
-        text = f"{len(snapshot.findings)}, by what they win"
-        if self.has_focus:
-            text = "enter: evidence and fix"
-        return [(text, "muted")]
+        shown, count = self.item_count(snapshot), len(snapshot.findings)
+        if shown < count:
+            return [(f"{shown} of {count}: above info  ", "accent"), *_KEY, (" all", "muted")]
+        if not self.has_focus:
+            return [(f"{count}, by what they win", "muted")]
+        row: Row = [("enter: evidence and fix", "muted")]
+        if any(finding.severity == "info" for finding in snapshot.findings) and count > 2:
+            row += [("  ", ""), *_KEY, (" worst", "muted")]
+        return row
 
     def content(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
-        return draw(snapshot, width, height, self.first, self.cursor if self.has_focus else None)
+        shown = snapshot._replace(findings=self.shown(snapshot))
+        return draw(shown, width, height, self.first, self.cursor if self.has_focus else None)
+
+    def action_worst(self) -> None:
+        """Leave out those of severity ``info`` and go to the first; again: all of them."""
+        self.only_worst = not self.only_worst
+        self.cursor = 0
 
     def choose(self) -> None:
         """Open the finding under the cursor."""
         if self.snapshot and self.snapshot.findings:
-            self.post_message(self.Chosen(self.snapshot.findings[self.cursor]))
+            self.post_message(self.Chosen(self.shown(self.snapshot)[self.cursor]))
 
     def copy_text(self, snapshot: Snapshot) -> str:
-        return as_text(snapshot.findings[self.cursor]) if snapshot.findings else ""
+        return as_text(self.shown(snapshot)[self.cursor]) if snapshot.findings else ""
 
 
 def as_text(finding: Finding) -> str:

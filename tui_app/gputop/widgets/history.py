@@ -4,9 +4,13 @@ through all.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
+from textual.binding import BindingType
 from textual.events import Leave, MouseMove
 from textual.reactive import reactive
 
+from gputop.actions import of_panel
 from gputop.feed.prediction import Prediction
 from gputop.feed.snapshot import Resources, Snapshot, Track
 from gputop.render import braille, numbers
@@ -16,6 +20,8 @@ from gputop_analysis.overview import GPUS_ADDED
 
 LABEL = 12
 FIGURE = 13
+LEAST_RATE = 1.0
+"""MB/s that a scale reaches at least: less is nothing to look at."""
 TALL = 3
 """Rows of a track from which on an axis stands below."""
 
@@ -79,7 +85,8 @@ def _scale(track: Track, top: float, y: int, height: int) -> str:
 
 
 def _highest(track: Track) -> float:
-    return max((value for value in track.values if value == value), default=1.0)
+    least = LEAST_RATE if track.unit == "MB/s" else 0.0
+    return max([least, *(value for value in track.values if value == value)]) or 1.0
 
 
 def _axis(found: Resources, cells: int, cursor: int | None) -> Row:
@@ -108,7 +115,7 @@ def predicted(found: Prediction, width: int) -> Row:
         row: Row = [
             ("on a GPU ", "muted"),
             (f"{numbers.gib(found.device_total_gib)} GiB", "text"),
-            (f" predicted, {by}", "muted"),
+            (f" predicted, {by}{_before(found, found.quick_total_gib)}", "muted"),
         ]
         return clip(row, width)
     row = [
@@ -120,12 +127,18 @@ def predicted(found: Prediction, width: int) -> Row:
         (numbers.gib(found.measured_gib), "text"),
         (f" ({off:+.1f} %)", "muted" if abs(off) < 10 else "high"),
     ]
-    return clip([*row, (f", {by}", "muted")], width)
+    return clip([*row, (f", {by}{_before(found, found.quick_allocated_gib)}", "muted")], width)
+
+
+def _before(found: Prediction, quick_gib: float) -> str:
+    """What was predicted before the trace: ``; 25.4 by the formula tier``."""
+    return f"; {numbers.gib(quick_gib)} by the {found.quick} tier" if found.quick else ""
 
 
 class HistoryPanel(Panel, drawn=("cursor",)):
     """Panel 2."""
 
+    BINDINGS: ClassVar[list[BindingType]] = [*of_panel("history")]
     cursor: reactive[int | None] = reactive(None, repaint=False)
     """Cell of the charts under the pointer, or where the keys moved it; None: the newest values are
     shown.
@@ -133,11 +146,13 @@ class HistoryPanel(Panel, drawn=("cursor",)):
 
     def note(self, snapshot: Snapshot) -> Row:
         resources = snapshot.panels.get("history", Resources())
-        span: Row = (
-            [(f"{numbers.clock(resources.t_s[-1])} of the run", "muted")] if resources.t_s else []
-        )
         if snapshot.summary.gpus_added:
             return [(GPUS_ADDED, "accent")]
+        if not resources.t_s:
+            return []
+        span: Row = [(f"{numbers.clock(resources.t_s[-1])} of the run", "muted")]
+        if self.has_focus and (self.zoomed or snapshot.position is None):
+            span += [("  ← →", "accent"), (" time cursor", "muted")]
         if snapshot.prediction is None:
             return span
         text = predicted(snapshot.prediction, self.size.width)
@@ -155,6 +170,24 @@ class HistoryPanel(Panel, drawn=("cursor",)):
         width = self.inside(*self.size)[0] - LABEL - FIGURE
         here = width - 1 if self.cursor is None else self.cursor
         self.cursor = min(max(here + cells, 0), width - 1)
+
+    @property
+    def zoomed(self) -> bool:
+        """Whether it has the whole screen: the arrow keys are its own then, in a replay too."""
+        return self.id is not None and getattr(self.parent, "zoomed", None) == self.id
+
+    def action_earlier(self) -> None:
+        self._arrow(-1, "app.seek_back")
+
+    def action_later(self) -> None:
+        self._arrow(1, "app.seek_forward")
+
+    def _arrow(self, cells: int, seek: str) -> None:
+        """Move the time cursor; beside other panels the arrows of a replay seek."""
+        if self.snapshot is not None and self.snapshot.position is not None and not self.zoomed:
+            self.app.call_later(self.screen.run_action, seek)
+        else:
+            self.move_cursor(cells)
 
     def on_mouse_move(self, event: MouseMove) -> None:
         self.cursor = max(event.x - LABEL - FIGURE - (2 if self.boxed else 0), 0)

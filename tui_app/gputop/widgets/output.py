@@ -4,24 +4,32 @@ little.
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from itertools import accumulate
+from typing import ClassVar
+
 from rich.segment import Segment
 from rich.style import Style
+from textual.binding import BindingType
 from textual.events import Click
 from textual.geometry import Size
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from gputop.actions import of_panel
 from gputop.feed.snapshot import Snapshot
 from gputop.output.ansi import PLAIN, Look, resolve, resolve_text
 from gputop.output.tail import OutputView
-from gputop.render.rows import Row, fill
+from gputop.render.rows import Row, fill, text_width
 from gputop.widgets import roles
 from gputop.widgets.frame import EDGES, SIDES, edge
 from gputop.widgets.panel import Described, go_to_tab, tabs, title_row
 from gputop_probes.record.plain import blanked
 
 _CACHE = 600
+SIDEWAYS = 20
+"""Cells that one key scrolls to the side."""
 
 
 class Output(Described, ScrollView, can_focus=True):
@@ -29,6 +37,7 @@ class Output(Described, ScrollView, can_focus=True):
     scrolled away.
     """
 
+    BINDINGS: ClassVar[list[BindingType]] = [*of_panel("output")]
     DEFAULT_CSS = "Output { scrollbar-size: 0 0; overflow: hidden auto; }"
     tabbed: reactive[bool] = reactive(False)
     boxed: reactive[bool] = reactive(False)
@@ -39,6 +48,13 @@ class Output(Described, ScrollView, can_focus=True):
         self.view = OutputView()
         self.follow = True
         self.needle = ""
+        self.wrapped = False
+        """Whether long lines go on in the next row."""
+        self.aside = 0
+        """Cells of each line that are scrolled away to the left."""
+        self._starts: list[int] = []
+        """Where lines are wrapped: the row in which each one ends and the next begins."""
+        self._widths: dict[tuple[int, int], int] = {}
         self._cache: dict[tuple[int, int], Strip] = {}
         self._looks: dict[Look, Style] = {}
 
@@ -46,7 +62,7 @@ class Output(Described, ScrollView, can_focus=True):
         """The output has grown."""
         self.view = view
         around = EDGES if self.boxed else 1
-        self.virtual_size = Size(self.size.width, len(view.lines) + around)
+        self.virtual_size = Size(self.size.width, self._count_rows() + around)
         self.refresh()
         if self.follow:
             self.call_after_refresh(self._stick)
@@ -61,7 +77,64 @@ class Output(Described, ScrollView, can_focus=True):
         if self.follow:
             self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True)
 
+    def _count_rows(self) -> int:
+        """Rows of all lines, as they are drawn now."""
+        if not self.wrapped:
+            return len(self.view.lines)
+        cells = self._cells()
+        rows = (max(-(-self._width_of(i) // cells), 1) for i in range(len(self.view.lines)))
+        self._starts = list(accumulate(rows))
+        return self._starts[-1] if self._starts else 0
+
+    def _cells(self) -> int:
+        """Cells of a row that a line has."""
+        return max(self.size.width - (SIDES if self.boxed else 0), 2)
+
+    def _width_of(self, index: int) -> int:
+        """Cells of a line with its mark."""
+        raw = self.view.lines[index]
+        key = (self.view.dropped + index, len(raw))
+        if key not in self._widths:
+            if len(self._widths) > 4 * len(self.view.lines) + _CACHE:
+                self._widths.clear()
+            self._widths[key] = 1 + text_width(resolve_text(raw))
+        return self._widths[key]
+
+    def _place(self, row: int) -> tuple[int, int]:
+        """The line that is drawn in a row, and which part of it."""
+        if not self.wrapped:
+            return row, 0
+        index = bisect_right(self._starts, row)
+        before = self._starts[index - 1] if index else 0
+        return index, row - before
+
+    def _row_of(self, index: int) -> int:
+        """The row in which a line begins."""
+        return index if not self.wrapped or not index else self._starts[index - 1]
+
+    def action_wrap(self) -> None:
+        """Long lines go on in the next row, or end at the edge again; the line on top stays."""
+        index = self._place(round(self.scroll_offset.y))[0]
+        self.wrapped, self.aside = not self.wrapped, 0
+        following = self.follow
+        self.show(self.view)
+        if not following and self.view.lines:
+            row = self._row_of(min(index, len(self.view.lines) - 1))
+            self.call_after_refresh(self.scroll_to, y=row, animate=False)
+
+    def action_sideways(self, direction: int) -> None:
+        """Show what long lines hold further right, or left of it again."""
+        if self.wrapped or not self.view.lines:
+            return
+        first = round(self.scroll_offset.y)
+        shown = range(first, min(first + self.size.height, len(self.view.lines)))
+        most = max((self._width_of(index) for index in shown), default=0) - self._cells()
+        self.aside = min(max(self.aside + direction * SIDEWAYS, 0), max(most, 0))
+        self.refresh()
+
     def on_resize(self) -> None:
+        if self.wrapped:
+            self.show(self.view)
         if self.follow:
             self.call_after_refresh(self._stick)
 
@@ -79,7 +152,8 @@ class Output(Described, ScrollView, can_focus=True):
 
     def _head(self, width: int) -> Row:
         note: Row = [(self._note(), "muted")]
-        if self.tabbed and self.follow:
+        as_it_comes = self.follow and not self.wrapped and not self.aside
+        if self.tabbed and as_it_comes:
             note = tabs(self.number, width)
         if not self.boxed:
             return title_row(self.number, self.title, note, width, self.has_focus)
@@ -89,30 +163,35 @@ class Output(Described, ScrollView, can_focus=True):
 
     def _line(self, y: int, width: int) -> Strip:
         """A line of the output in exactly ``width`` cells."""
-        index = round(self.scroll_offset.y) + y
+        index, part = self._place(round(self.scroll_offset.y) + y)
         if not self.view.lines and y == 0:
             empty = Segment(self._empty(), self._role("muted"))
             return Strip([empty]).adjust_cell_length(width, self.rich_style)
         if index >= len(self.view.lines):
             return Strip.blank(width, self.rich_style)
         strip = self._strip(index)
-        if strip.cell_length <= width:
+        if self.wrapped:
+            strip = strip.crop(part * width, (part + 1) * width)
+        if strip.cell_length <= width and not self.aside:
             return strip.extend_cell_length(width, self.rich_style)
-        more = Segment("…", self._role("muted"))
-        return Strip.join([strip.crop(0, width - 1), Strip([more], 1)])
+        more = strip.cell_length > self.aside + width
+        end = Strip([Segment("…", self._role("muted"))], 1)
+        shown = strip.crop(self.aside, self.aside + width - more)
+        row = Strip.join([shown, end]) if more else shown
+        return row.extend_cell_length(width, self.rich_style)
 
     def on_click(self, event: Click) -> None:
         if event.y == 0 and self.tabbed:
             go_to_tab(self, self.number, event.x)
 
     def _note(self) -> str:
-        if self.follow or not self.view.lines:
-            return (
-                f"{self.view.dropped + len(self.view.lines):,} lines{self._of_when()}"
-                if self.view.lines
-                else ""
-            )
-        return f"line {self.view.dropped + round(self.scroll_offset.y) + 1:,}, end: follow again"
+        if not self.view.lines:
+            return ""
+        how = "wrapped, " if self.wrapped else f"from column {self.aside + 1}, " * bool(self.aside)
+        if self.follow:
+            return f"{how}{self.view.dropped + len(self.view.lines):,} lines{self._of_when()}"
+        first = self._place(round(self.scroll_offset.y))[0]
+        return f"{how}line {self.view.dropped + first + 1:,}, end: follow again"
 
     def _of_when(self) -> str:
         """Older records do not say when a line came: a replay of one shows all of them
@@ -173,7 +252,7 @@ class Output(Described, ScrollView, can_focus=True):
 
     def copy_text(self, snapshot: Snapshot) -> str:
         """The lines on the screen."""
-        first = round(self.scroll_offset.y)
+        first = self._place(round(self.scroll_offset.y))[0]
         return "\n".join(
             resolve_text(raw).rstrip()
             for raw in self.view.lines[first : first + self.size.height - 1]
@@ -196,7 +275,7 @@ class Output(Described, ScrollView, can_focus=True):
         self.refresh()
         if not needle:
             return False
-        here = round(self.scroll_offset.y)
+        here = self._place(round(self.scroll_offset.y))[0]
         hits = [
             i for i, raw in enumerate(self.view.lines) if self.needle in resolve_text(raw).lower()
         ]
@@ -204,7 +283,7 @@ class Output(Described, ScrollView, can_focus=True):
             return False
         above = [i for i in hits if i < here]
         self.follow = False
-        self.scroll_to(y=above[-1] if above else hits[-1], animate=False)
+        self.scroll_to(y=self._row_of(above[-1] if above else hits[-1]), animate=False)
         return True
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from textual.reactive import reactive
 
+from gputop import short_words
 from gputop.feed.planning import ENTRIES, Ask, Entry, Planned
 from gputop.feed.run_base import RunBase
 from gputop.render import plan
-from gputop.render.rows import Row, row_width, say, shorten, spread
+from gputop.render.rows import Row, row_text, row_width, say, shorten, spread, wrap
 from gputop.widgets.canvas import Canvas
 from gputop.widgets.panel import title_row
 from gputop_analysis.planner.choices import Choice
@@ -75,6 +76,9 @@ class PlanForm(Canvas, can_focus=True, drawn=("ask", "cursor", "typed")):
         return [[(" ", ""), *row] for row in (head, *drawn[first : first + room])]
 
 
+_MORE = " … ? all"
+
+
 class PlanTable(Canvas, can_focus=True, drawn=("planned", "cursor", "marked")):
     """The ranked configurations, with a cursor and up to four marks."""
 
@@ -124,7 +128,8 @@ class PlanTable(Canvas, can_focus=True, drawn=("planned", "cursor", "marked")):
             return [[(" ", ""), *row] for row in (head, *say("Planning.", inner))]
         if planned.problem:
             return [[(" ", ""), *row] for row in (head, *say("✖ " + planned.problem, inner))]
-        room = height - 2
+        foot = min(max(height // 8, 1), 3)
+        room = height - 2 - foot
         cursor = min(self.cursor, len(planned.choices) - 1)
         self.first = min(
             max(self.first, cursor - room + 1), cursor, max(len(planned.choices) - room, 0)
@@ -134,13 +139,24 @@ class PlanTable(Canvas, can_focus=True, drawn=("planned", "cursor", "marked")):
         drawn = plan.table(
             planned,
             inner,
-            height=height - 1,
+            height=room + 1,
             first=max(self.first, 0),
             cursor=here,
             marked=self.marked,
             base_s=base_s,
         )
-        return [[(" ", ""), *row] for row in (head, *drawn)]
+        drawn += [[]] * (room + 1 - len(drawn))
+        seen = "\n".join(map(row_text, drawn))
+        return [[(" ", ""), *row] for row in (head, *drawn, *words_of(seen, inner, foot))]
+
+
+def words_of(seen: str, width: int, height: int) -> list[Row]:
+    """What the short words in ``seen`` mean, in at most ``height`` rows."""
+    lines = wrap(" · ".join(short_words.meanings(seen)), width)
+    if len(lines) > height:
+        lines = wrap(" ".join(lines), width - len(_MORE))[:height]
+        lines[-1] = lines[-1].rstrip(" ·") + _MORE
+    return [[(line, "muted")] for line in lines]
 
 
 class PlanParts(Canvas):

@@ -1,0 +1,255 @@
+"""Filters, the time cursor, the output's long lines, stacks side by side, and what can be clicked."""
+
+from __future__ import annotations
+
+import pytest
+from tui_pilot import press, screen_text, settle, started, step
+from tui_support import FakeControl, a_finding
+
+from gputop.feed.ranks import RanksPageData
+from gputop.feed.snapshot import Notice
+from gputop.output.tail import OutputView
+from gputop.pages.ranks import standing_out
+from gputop.render.layers import standing_out as layers_standing_out
+from gputop.render.rows import row_text
+from gputop.screens import stacks
+from gputop.screens.evidence import EvidenceScreen
+from gputop.screens.numerics import NumericsScreen
+from gputop.screens.ranks import RanksScreen
+from gputop.screens.stacks import StacksDialog
+from gputop.widgets.findings import Findings
+from gputop.widgets.footer import places
+from gputop.widgets.history import HistoryPanel
+from gputop.widgets.output import Output
+from gputop_analysis.layers import Layer, Layers
+
+LONG = "x" * 150 + " the end"
+
+
+def dumps(odd: int, count: int, t_ns: int = 1) -> tuple[Notice, ...]:
+    """All ranks wait in the same call, and one is elsewhere."""
+    result = []
+    for rank in range(count):
+        frames = ["all_reduce distributed.py:2810", "backward train.py:40", "main train.py:9"]
+        if rank == odd:
+            frames = ["load loader.py:7", "main train.py:9"]
+        body = {
+            "phase": "data" if rank == odd else "backward",
+            "step": 81,
+            "threads": [{"name": "MainThread", "training": True, "frames": frames}],
+        }
+        result.append(Notice(t_ns, "stack_dump", rank, body))
+    return tuple(result)
+
+
+# ---- w: what is not normal
+
+
+async def test_w_on_the_ranks_leaves_what_stands_out_and_goes_to_the_worst(running):
+    async with started(running) as (app, pilot):
+        await press(app, pilot, "w")
+        page = app.screen.table
+        assert isinstance(app.screen, RanksScreen) and len(page._order) == 4
+        await press(app, pilot, "w")
+        assert page.only_worst and page.page.ranks[page.chosen] == 2
+        assert "1 of 4 stand out" in screen_text(app) and len(page._order) == 1
+        await press(app, pilot, "w")
+        assert not page.only_worst and len(page._order) == 4
+
+
+def test_the_rank_that_holds_up_the_others_is_worse_than_any_that_is_slow():
+    def page(culprit, phases, excess):
+        count = len(phases)
+        return RanksPageData(
+            tuple(range(count)), ("box",) * count, {"excess": excess}, {}, phases,
+            culprit, "", "balanced", 0.0, 0.0, "", (), "",
+        )  # fmt: skip
+
+    nan = float("nan")
+    assert standing_out(page(3, ("data", "", "comm", ""), [1.0, nan, 9.0, nan])) == [3, 2, 0]
+    assert standing_out(page(None, ("", ""), [nan, nan])) == []
+
+
+async def test_w_in_the_findings_leaves_out_info_and_says_so(running):
+    findings = (
+        a_finding("info", None, id="ME09"), a_finding("info", None, id="HO11"),
+        a_finding(), a_finding("medium", None, id="HO06"),
+    )  # fmt: skip
+    async with started(running._replace(findings=findings)) as (app, pilot):
+        panel = app.main.query_one(Findings)
+        await press(app, pilot, "f", "down", "w")
+        assert [f.id for f in panel.shown(app.main.snapshot)] == ["IN01", "HO06"]
+        assert "2 of 4: above info" in screen_text(app) and panel.cursor == 0
+        await press(app, pilot, "enter")
+        assert isinstance(app.screen, EvidenceScreen) and "IN01" in screen_text(app)
+        await press(app, pilot, "escape", "escape")
+        assert not panel.only_worst and "HO11" in screen_text(app)
+
+
+def test_layers_that_stand_out_come_slowest_first():
+    def layer(path, ms, children=()):
+        return Layer(path=path, kind="Block", forward_ms=ms, backward_ms=0.0, children=[*children])
+
+    blocks = [layer(f"blocks.{i}", 4.0 if i == 2 else 9.0 if i == 5 else 1.0) for i in range(8)]
+    root = layer("", 19.0, blocks)
+    found = Layers.__new__(Layers)
+    object.__setattr__(found, "root", root)
+    assert [one.path for one in layers_standing_out(found)] == ["blocks.5", "blocks.2"]
+
+
+# ---- stacks
+
+
+async def test_stacks_stand_side_by_side_with_the_odd_rank_first_and_w_leaves_only_it(running):
+    async with started(running, FakeControl(), size=(120, 30)) as (app, pilot):
+        app.feed.next = running._replace(notices=dumps(odd=2, count=4), sequence=5)
+        await step(app, pilot)
+        await settle(app, pilot)
+        assert isinstance(app.screen, StacksDialog)
+        text = screen_text(app)
+        head = next(line for line in text.splitlines() if "▲ rank 2" in line)
+        assert head.index("rank 2") < head.index("ranks 0, 1, 3")
+        assert "▸ load loader.py:7" in text and "▸ main" not in text
+        await press(app, pilot, "w")
+        text = screen_text(app)
+        assert "▸ load loader.py:7" in text and "all_reduce" not in text and "w all" in text
+        await press(app, pilot, "w", "y")
+        assert "all_reduce" in screen_text(app) and "rank 2" in app.clipboard
+
+
+def test_many_groups_of_stacks_wrap_into_rows_of_columns():
+    groups = stacks.groups_of([n for i in range(5) for n in dumps(odd=i, count=1)])
+    assert len(groups) == 1 and stacks.odd_ones(groups) == []
+    groups = stacks.groups_of(dumps(odd=3, count=1024))
+    rows = [row_text(row) for row in stacks.draw(groups, groups, 80)]
+    assert "rank 3 " in rows[0] and "ranks 0-2, 4-1023" in rows[0]
+    assert all(len(row) <= 80 for row in rows)
+
+
+async def test_a_replay_shows_the_stacks_that_were_recorded(running):
+    noted = running._replace(notices=dumps(odd=1, count=3))
+    async with started(noted, mode="replay") as (app, pilot):
+        assert "Recorded stacks" in [c.title for c in app.get_system_commands(app.screen)]
+        await press(app, pilot, "d")
+        assert isinstance(app.screen, StacksDialog) and "▲ rank 1" in screen_text(app)
+
+
+# ---- output
+
+
+async def test_long_lines_wrap_and_scroll_sideways(running):
+    async with started(running, size=(80, 24)) as (app, pilot):
+        output = app.main.query_one(Output)
+        output.show(OutputView(("short", LONG, "last")))
+        await press(app, pilot, "o", "z")
+        assert "the end" not in screen_text(app) and "x…" in screen_text(app)
+        for _ in range(9):
+            await press(app, pilot, "greater_than_sign")
+        assert "the end" in screen_text(app) and "short" not in screen_text(app)
+        assert "from column 82" in screen_text(app), "no further than the longest line"
+        for _ in range(9):
+            await press(app, pilot, "less_than_sign")
+        assert output.aside == 0 and "short" in screen_text(app)
+        await press(app, pilot, "W")
+        text = screen_text(app)
+        assert "the end" in text and "…" not in text.split("Output")[1].splitlines()[3]
+        assert text.index("short") < text.index("the end") < text.index("last")
+        assert output.virtual_size.height == 1 + 1 + 3
+
+
+async def test_a_hit_is_found_where_lines_are_wrapped(running):
+    lines = [LONG, *(f"line {i}" for i in range(60)), "needle", *(f"more {i}" for i in range(60))]
+    async with started(running, size=(80, 24)) as (app, pilot):
+        output = app.main.query_one(Output)
+        output.show(OutputView(tuple(lines)))
+        await press(app, pilot, "o", "W")
+        assert output.find("needle")
+        await settle(app, pilot)
+        assert "▌needle" in screen_text(app)
+        await press(app, pilot, "escape", "W")
+        assert output._place(round(output.scroll_offset.y))[0] >= 55, "the line on top stays"
+
+
+# ---- history
+
+
+async def test_one_time_cursor_goes_through_all_charts_by_keys_and_mouse(running):
+    async with started(running, size=(120, 40)) as (app, pilot):
+        history = app.main.query_one(HistoryPanel)
+        await press(app, pilot, "2", "z")
+        newest = screen_text(app)
+        for words in ("GPU memory", "power", "CPU", "RAM", "disk"):
+            assert words in newest
+        await press(app, pilot, *["left"] * 40)
+        moved = screen_text(app)
+        rows = moved.split("History")[1].splitlines()
+        charts = [line for line in rows if "│" in line[26:-2]]
+        assert len({line.index("│", 26) for line in charts}) == 1 and len(charts) > 20
+        assert cpu_of(moved) != cpu_of(newest)
+        here = history.cursor
+        await press(app, pilot, "right")
+        assert history.cursor == here + 1
+        await pilot.hover(HistoryPanel, offset=(60, 5))
+        assert history.cursor == 60 - 25 - 2
+        await press(app, pilot, "escape")
+        assert history.cursor is None and cpu_of(screen_text(app)) == cpu_of(newest)
+
+
+def cpu_of(text: str) -> str:
+    return next(line for line in text.splitlines() if "CPU " in line and "%" in line)[:28]
+
+
+async def test_arrows_seek_in_a_replay_until_the_history_has_the_screen(running):
+    async with started(running, mode="replay") as (app, pilot):
+        sought = []
+        app._replay = lambda method, *arguments: sought.append((method, *arguments))
+        position = running_position(running)
+        app.main.receive(app.main.snapshot._replace(position=position), None)
+        await press(app, pilot, "2", "left")
+        assert sought == [("seek", -0.02)] and app.main.query_one(HistoryPanel).cursor is None
+        await press(app, pilot, "z", "left")
+        assert len(sought) == 1 and app.main.query_one(HistoryPanel).cursor is not None
+
+
+def running_position(running):
+    from gputop.feed.snapshot import Position
+
+    start = running.summary.started_ns
+    return Position(start + 10**9, start, start + 10 * 10**9, 1.0, False)
+
+
+# ---- clicks
+
+
+@pytest.mark.parametrize(("id", "kind"), [("numerics", NumericsScreen), ("all_ranks", RanksScreen)])
+async def test_a_key_of_the_footer_is_a_button(running, id, kind):
+    async with started(running) as (app, pilot):
+        place = next(p for p in places("live", False, 120) if p.action.id == id)
+        await pilot.click("#footer", offset=(place.start + 1, 0))
+        await settle(app, pilot)
+        assert isinstance(app.screen, kind)
+
+
+async def test_a_finding_opens_by_a_click_and_a_tab_by_another(running):
+    async with started(running, size=(80, 24)) as (app, pilot):
+        row = app.main.panel("output").region
+        line = screen_text(app).splitlines()[row.y]
+        await pilot.click("#output", offset=(line.index("3 ranks") - row.x, 0))
+        await settle(app, pilot)
+        assert app.focused.id == "ranks"
+        await pilot.click("#findings", offset=(20, 1))
+        await settle(app, pilot)
+        assert isinstance(app.screen, EvidenceScreen)
+
+
+async def test_a_click_on_the_replay_bar_seeks_there(running):
+    async with started(running, mode="replay") as (app, pilot):
+        sought = []
+        app._replay = lambda method, *arguments: sought.append((method, *arguments))
+        app.main.receive(app.main.snapshot._replace(position=running_position(running)), None)
+        await settle(app, pilot)
+        width = app.main.query_one("#footer").size.width
+        await pilot.click("#footer", offset=(width // 2, 0))
+        await settle(app, pilot)
+        method, share = sought[0]
+        assert method == "seek_to" and share == pytest.approx(0.45, abs=0.1)

@@ -1,0 +1,202 @@
+"""The list of runs and the comparison of two, as a user drives them."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+
+import pytest
+from tui_pilot import press, screen_text, settle, started
+from tui_support import START_NS, FixedClock, write_run
+
+from gputop.app.runs import RunsApp
+from gputop.feed import runs
+from gputop.feed.runs import RunsView
+from gputop.render.comparison import whisker
+from gputop.render.rows import row_text
+from gputop.screens.comparison import ComparisonScreen
+from gputop.screens.runs import RunsScreen
+from gputop_analysis.stats import Interval
+
+HOUR_NS = 3600 * 10**9
+FIX = ("python", "train.py", "--workers", "4")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run with a straggler and a later one without, beside what is no record or a broken one."""
+    root = tmp_path_factory.mktemp("runs")
+    write_run(root / "20240101-slow", ranks=2, steps=120, slow_rank=1)
+    write_run(root / "20240102-fast", ranks=2, steps=120, start_ns=START_NS + HOUR_NS, command=FIX)
+    (root / "20240103-torn").mkdir()
+    (root / "20240103-torn" / "run.json").write_text('{"form')
+    (root / "20240104-other").mkdir()
+    (root / "20240104-other" / "run.json").write_text('{"format": "someone else"}')
+    (root / "notes").mkdir()
+    return root
+
+
+@pytest.fixture(autouse=True)
+def only_these(folder, monkeypatch):
+    monkeypatch.setenv("GPUTOP_RUNS_DIR", str(folder))
+    monkeypatch.setattr("gputop_probes.locations.fallback_roots", list)
+
+
+@asynccontextmanager
+async def listed(size=(120, 30)):
+    app = RunsApp(clock=FixedClock(START_NS + 3 * HOUR_NS))
+    async with app.run_test(size=size) as pilot:
+        for _ in range(8):  # one worker lists, one after the other reads what is in sight
+            await settle(app, pilot)
+        yield app, pilot
+
+
+def line_of(app, word: str) -> str:
+    return next(line for line in screen_text(app).splitlines() if word in line)
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 50), (60, 16)])
+async def test_each_run_has_its_line_and_foreign_folders_are_named_so(size):
+    async with listed(size) as (app, _):
+        lines = screen_text(app).splitlines()
+        assert all(len(line) == size[0] for line in lines)
+        fast, slow = line_of(app, "2 hours ago"), line_of(app, "3 hours ago")
+        assert lines.index(fast) < lines.index(slow), "the newest first"
+        assert " 2 " in slow and " 120 " in slow and "20.9" in slow and "15.9" in fast
+        if size[0] >= 80:
+            assert "▲ rank 1 gets" in slow
+            assert "JSON" in screen_text(app) and "not a record" in line_of(app, "notes")
+
+
+async def test_enter_opens_the_run_at_the_cursor_and_a_broken_one_stays_shut():
+    async with listed() as (app, pilot):
+        await press(app, pilot, "enter")
+        assert app.is_running and "cannot be read" in next(iter(app._notifications)).message
+        await press(app, pilot, "down", "down", "enter")
+    assert app.picked is not None and app.picked.name == "20240101-slow"
+
+
+async def test_typing_filters_and_escape_takes_it_back():
+    async with listed() as (app, pilot):
+        await press(app, pilot, "slash", *"workers")
+        assert [row.run.name for row in app.screen.view.shown] == ["20240102-fast"]
+        assert "/ workers" in screen_text(app) and "1 of 5" in screen_text(app)
+        await press(app, pilot, "x")
+        assert "No run has 'workersx'" in screen_text(app)
+        await press(app, pilot, "escape")
+        assert len(app.screen.view.shown) == 5
+        await press(app, pilot, "escape")
+    assert app.picked is None
+
+
+async def test_two_marked_runs_are_compared_with_the_earlier_as_baseline():
+    async with listed() as (app, pilot):
+        await press(app, pilot, "down", "space")
+        assert line_of(app, "2 hours ago").startswith(" ● ")
+        await press(app, pilot, "down", "space")
+        assert line_of(app, "3 hours ago").startswith(" A ")
+        assert line_of(app, "2 hours ago").startswith(" B ")
+        await press(app, pilot, "enter")
+        assert isinstance(app.screen, ComparisonScreen)
+        text = screen_text(app)
+        assert "B is surely faster" in text and "20240101-slow" in text
+        await press(app, pilot, "y")
+        assert app.clipboard == "gputop diff 20240101-slow 20240102-fast"
+        await press(app, pilot, "s")
+        assert "regression" in screen_text(app) and "▲ new" in screen_text(app)
+        await press(app, pilot, "escape")
+        assert isinstance(app.screen, RunsScreen) and len(app.screen.view.marked) == 2
+
+
+async def test_the_comparison_says_what_gputop_diff_says():
+    import gputop_probes.runs as recorded
+    from gputop.feed.comparison import read_comparison
+    from gputop.render import comparison
+    from gputop_analysis.diff import diff_text
+
+    a, b = (recorded.find_run(name) for name in ("20240101-slow", "20240102-fast"))
+    compared = read_comparison(a, b)
+    shown = " ".join("\n".join(row_text(row) for row in comparison.draw(compared, 110)).split())
+    printed = diff_text(compared.diff, 110)
+    for phase in compared.diff.speed.phases:
+        assert f"{phase.a_ms:.3g}"[:4] in shown
+    headline = " ".join(printed.split("\n\n")[0].splitlines()[0].split()[:4])
+    assert headline in shown and "gone IN11" in shown and "gone   IN11" in printed
+    assert "command" in shown and "workers" in shown
+
+
+async def test_a_clicked_run_is_chosen_and_opens_at_the_second_click():
+    async with listed() as (app, pilot):
+        y = screen_text(app).splitlines().index(line_of(app, "3 hours ago"))
+        await pilot.click(offset=(20, y))
+        await settle(app, pilot)
+        assert app.screen.table.chosen.run.name == "20240101-slow" and app.is_running
+        await pilot.click(offset=(20, y))
+        await settle(app, pilot)
+    assert app.picked is not None and app.picked.name == "20240101-slow"
+
+
+async def test_without_runs_it_says_how_to_make_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUTOP_RUNS_DIR", str(tmp_path))
+    async with listed((80, 24)) as (app, pilot):
+        assert "gputop run python train.py" in screen_text(app)
+        await press(app, pilot, "enter", "space", "c", "y", "down")
+        assert app.is_running
+
+
+async def test_an_opened_run_goes_to_the_list_and_back(running, folder):
+    shown = running._replace(run_dir=folder / "20240101-slow")
+    async with started(shown, mode="replay") as (app, pilot):
+        await press(app, pilot, "R")
+        assert isinstance(app.screen, RunsScreen) and line_of(app, "rank 1 gets")
+        assert app.screen.view.marked == (folder / "20240101-slow",)
+        await press(app, pilot, "escape")
+        assert app.screen is app.main
+        await press(app, pilot, "R", "up", "c")
+        assert isinstance(app.screen, ComparisonScreen)
+
+
+async def test_a_live_run_is_not_left_for_another(running, folder):
+    shown = running._replace(run_dir=folder / "20240101-slow")
+    async with started(shown) as (app, pilot):
+        app.open_run = None
+        await press(app, pilot, "R", "home", "down", "enter")
+        assert app.is_running
+        assert "gputop open 20240102-fast" in list(app._notifications)[-1].message
+
+
+async def test_the_palette_compares_with_another_run(running, folder):
+    shown = running._replace(run_dir=folder / "20240101-slow")
+    async with started(shown, mode="replay") as (app, pilot):
+        commands = {c.title: c for c in app.get_system_commands(app.screen)}
+        assert "Run 20240102-fast" in commands and "Runs (R)" in commands
+        commands["Compare with 20240102-fast"].callback()
+        await settle(app, pilot)
+        assert isinstance(app.screen, ComparisonScreen)
+        assert "B is surely faster" in screen_text(app)
+
+
+def test_a_run_that_moved_is_read_again():
+    info = runs.list_all()[1]
+    read = runs.read_figures(info)
+    view = RunsView().with_runs([info]).with_figures(info.path, read).toggled(info.path)
+    assert view.with_runs([info]).everything[0].figures == read
+    moved = view.with_runs([info._replace(steps=info.steps + 1)])
+    row = moved.everything[0]
+    assert row.figures == read and not row.fresh and moved.marked == (info.path,)
+    assert view.everything[0].fresh
+    assert view.with_runs([]).marked == ()
+
+
+def test_whatever_fails_inside_a_record_is_one_line(monkeypatch):
+    monkeypatch.setattr(runs, "_judged", lambda path: 1 / 0)
+    figures = runs.read_figures(runs.list_all()[1]._replace(ranks=3))
+    assert figures.health is None and "ZeroDivisionError" in figures.headline
+
+
+def test_an_interval_stands_on_its_side_of_zero():
+    slower = row_text(whisker(Interval(3.0, 2.0, 4.0), 4.0, 21, "high"))
+    faster = row_text(whisker(Interval(-3.0, -4.0, -2.0), 4.0, 21, "good"))
+    unsure = row_text(whisker(Interval(0.5, -1.0, 2.0), 4.0, 21, "muted"))
+    assert slower.index("│") < slower.index("━") and faster.index("●") < faster.index("│")
+    assert "┃" in unsure or unsure.index("━") < 10 < unsure.rindex("━")
+    assert len(slower) == len(faster) == len(unsure) == 21

@@ -1,0 +1,243 @@
+"""The screen of runs: choose one to open, or two to compare."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from textual.app import ComposeResult
+from textual.events import Key
+from textual.message import Message
+from textual.screen import Screen
+
+from gputop.feed.clock import Clock
+from gputop.feed.runs import Figures, RunsView, list_all, read_figures
+from gputop.feed.snapshot import Snapshot
+from gputop.messages import PageClosed, RunAsked, ScreenAsked
+from gputop.screens.moving import Moving
+from gputop.screens.page import ReadsNothing, bindings
+from gputop.screens.typed import Typed
+from gputop.widgets.footer import Footer
+from gputop.widgets.runs_panes import RunFacts, RunsTable, RunsTitle
+
+if TYPE_CHECKING:
+    from gputop_probes.runs import RunInfo
+
+LOOK_EVERY_S = 5.0
+"""Seconds between two looks at the directory of runs."""
+
+
+class RunsListed(Message):
+    """The directory of runs was looked at."""
+
+    def __init__(self, runs: list[RunInfo]):
+        super().__init__()
+        self.runs = runs
+
+
+class FiguresRead(Message):
+    """A run's record was read."""
+
+    def __init__(self, run: RunInfo, figures: Figures):
+        super().__init__()
+        self.run = run
+        self.figures = figures
+
+
+class RunsScreen(Typed, Moving, Screen[None]):
+    """The directory is listed at once; worker threads read the records of what is in sight, one
+    after the other.
+    """
+
+    NAME = "runs"
+    BINDINGS = bindings(NAME)
+    DEFAULT_CSS = """
+    RunsScreen { layout: vertical; background: $background; color: $role-text; }
+    RunsScreen #title { dock: top; height: 1; }
+    RunsScreen #table { height: 1fr; }
+    RunsScreen #facts { height: 10; }
+    RunsScreen.short #facts { height: 7; }
+    RunsScreen.shorter #facts { display: none; }
+    RunsScreen #footer { dock: bottom; height: 1; }
+    """
+    AUTO_FOCUS = "#table"
+
+    def __init__(self, clock: Clock, at: Path | None = None, mark: bool = False):
+        """``at``: where the cursor begins; ``mark``: that run is marked, to be compared with."""
+        super().__init__()
+        self.view = RunsView()
+        self.page = ReadsNothing()
+        self._clock = clock
+        self._at = at
+        self._mark = mark
+        self._typing = False
+        self._reading = False
+
+    def compose(self) -> ComposeResult:
+        from gputop_probes.runs import runs_dir
+
+        yield RunsTitle(id="title")
+        yield RunsTable(self._clock.now_ns, runs_dir(), id="table")
+        yield RunFacts(id="facts")
+        yield Footer("live", False, self.NAME, id="footer")
+
+    def on_mount(self) -> None:
+        self._list()
+        self.set_interval(LOOK_EVERY_S, self._list)
+
+    def on_resize(self) -> None:
+        self.set_class(self.size.height < 32, "short")
+        self.set_class(self.size.height < 18, "shorter")
+
+    # ---- what the app asks of a screen above the main one
+
+    def receive(self, snapshot: Snapshot, missed_steps: int | None) -> None:
+        """Nothing of the run that is watched stands here."""
+
+    def copy_text(self) -> str:
+        """The command that opens the chosen run, or compares the marked ones."""
+        from gputop_probes.runs import shell_name
+
+        pair = self.view.pair(None)
+        if pair is not None:
+            return " ".join(["gputop diff", *(shell_name(path) for path in pair)])
+        chosen = self.table.chosen
+        return f"gputop open {shell_name(chosen.path)}" if chosen is not None else ""
+
+    # ---- reading
+
+    def _list(self) -> None:
+        self.run_worker(self._look, thread=True, group="list", exit_on_error=False)
+
+    def _look(self) -> None:
+        """In a worker thread."""
+        self.post_message(RunsListed(list_all()))
+
+    def on_runs_listed(self, message: RunsListed) -> None:
+        first = not self.view.listed
+        view = self.view.with_runs(message.runs)
+        if first and self._mark and self._at in [row.path for row in view.everything]:
+            assert self._at is not None
+            view = view.toggled(self._at)
+        self._show(view, self._at if first else None)
+
+    def _read_next(self) -> None:
+        """Read the next run in sight that was not read yet, the one at the cursor first."""
+        unread = (row for row in self.table.in_sight() if not row.fresh)
+        row = next(unread, None)
+        if self._reading or row is None:
+            return
+        self._reading = True
+        work = partial(self._read, row.run)
+        self.run_worker(work, thread=True, group="read", exit_on_error=False)
+
+    def _read(self, run: RunInfo) -> None:
+        """In a worker thread."""
+        self.post_message(FiguresRead(run, read_figures(run)))
+
+    def on_figures_read(self, message: FiguresRead) -> None:
+        self._reading = False
+        self._show(self.view.with_figures(message.run.path, message.figures))
+
+    # ---- what is shown
+
+    @property
+    def table(self) -> RunsTable:
+        return self.query_one(RunsTable)
+
+    def _show(self, view: RunsView, at: Path | None = None) -> None:
+        """Another view; the cursor stays on its run where that is still shown."""
+        chosen = self.table.chosen
+        self.view = view
+        self.table.view = view
+        if at is None and chosen is not None:
+            at = chosen.path
+        self.table.follow(at)
+        self._tell()
+
+    def _tell(self) -> None:
+        title = self.query_one(RunsTitle)
+        title.view, title.typing = self.view, self._typing
+        self.query_one(RunFacts).row = self.table.chosen
+        self.call_after_refresh(self._read_next)
+
+    def _move(self, step: int) -> None:
+        self.table.move(step)
+        self._tell()
+
+    # ---- filter and marks
+
+    def action_filter(self) -> None:
+        self._typing = True
+        self._tell()
+
+    def on_key(self, event: Key) -> None:
+        """While the filter is typed, letters go there."""
+        if not self._typing:
+            return
+        if event.key == "backspace":
+            self._show(self.view.filtered(self.view.filter[:-1]))
+        elif event.character and event.is_printable:
+            self._show(self.view.filtered(self.view.filter + event.character))
+        else:
+            return
+        event.stop()
+        event.prevent_default()
+
+    def action_mark(self) -> None:
+        chosen = self.table.chosen
+        if chosen is None:
+            return
+        if chosen.readable:
+            self._show(self.view.toggled(chosen.path))
+        else:
+            self.notify("that one cannot be read", severity="warning")
+
+    # ---- from a run on
+
+    def action_take(self) -> None:
+        """Enter: the filter is typed, two marked runs are compared, or the run is opened."""
+        chosen = self.table.chosen
+        if self._typing:
+            self._typing = False
+            self._tell()
+        elif (pair := self.view.pair(None)) is not None:
+            self._compare(pair)
+        elif chosen is not None:
+            self._open(chosen.path, chosen.readable)
+
+    def on_runs_table_opened(self) -> None:
+        chosen = self.table.chosen
+        if chosen is not None:
+            self._tell()
+            self._open(chosen.path, chosen.readable)
+
+    def _open(self, path: Path, readable: bool) -> None:
+        if readable:
+            self.post_message(RunAsked(path))
+        else:
+            self.notify("that one cannot be read", severity="warning")
+
+    def action_compare(self) -> None:
+        chosen = self.table.chosen
+        pair = self.view.pair(chosen.path if chosen is not None else None)
+        if pair is None:
+            self.notify("mark a run with space, then c on another compares both")
+        else:
+            self._compare(pair)
+
+    def _compare(self, pair: tuple[Path, Path]) -> None:
+        from gputop.screens.comparison import ComparisonScreen
+
+        self.post_message(ScreenAsked(ComparisonScreen(*pair)))
+
+    def action_back(self) -> None:
+        """One thing after the other: the filter, the marks, the screen."""
+        if self._typing or self.view.filter:
+            self._typing = False
+            self._show(self.view.filtered(""))
+        elif self.view.marked and not self._mark:
+            self._show(RunsView(self.view.everything, listed=True))
+        else:
+            self.post_message(PageClosed())
