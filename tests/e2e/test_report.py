@@ -16,6 +16,7 @@ from analysis_support import Builder
 from e2e_support import GPUTOP, ROOT, environment, gputop
 
 from gputop.cli.demo import unpack
+from gputop_analysis.text import ms
 
 pytestmark = pytest.mark.e2e
 
@@ -42,7 +43,7 @@ def test_every_form_tells_the_same_figures(demo, tmp_path) -> None:
     markdown = gputop("report", demo, "--format", "md", tmp_path=tmp_path).stdout
     assert text.isascii()
     for form in (text, markdown):
-        assert f"p50 {data['step_time_p50_ms']:.1f} ms" in form
+        assert f"p50 {ms(data['step_time_p50_ms'])} ms" in form
         assert data["findings"][0]["id"] in form
         assert f"{100 * data['budget']['share']['data_stall']:.1f} %" in form
     assert data["verdict"]["bottleneck"] == "straggler"
