@@ -225,16 +225,30 @@ def _words(piece: Piece, top: float) -> list[str]:
     return parts
 
 
+def _apart(row: Row) -> list[Row]:
+    """What of a row may be drawn apart: its pieces, but for neighbours on one ground, whose letters
+    a ground that is drawn later would cut.
+    """
+    parts: list[Row] = []
+    for piece in row:
+        joins = piece.background != BACKGROUND and parts
+        if joins and parts[-1][-1].background == piece.background:
+            parts[-1] = (*parts[-1], piece)
+        else:
+            parts.append((piece,))
+    return parts
+
+
 def animated(frames: list[list[Row]]) -> str:
     """All frames as one picture that repeats for ever."""
-    shown: dict[tuple[int, Piece], set[int]] = {}
+    shown: dict[tuple[int, Row], set[int]] = {}
     for number, rows in enumerate(frames):
         for y, row in enumerate(rows):
-            for piece in row:
-                shown.setdefault((y, piece), set()).add(number)
+            for part in _apart(row):
+                shown.setdefault((y, part), set()).add(number)
     together: dict[frozenset[int], list[str]] = {}
-    for (y, piece), numbers in shown.items():
-        together.setdefault(frozenset(numbers), []).append(drawn((piece,), y))
+    for (y, part), numbers in shown.items():
+        together.setdefault(frozenset(numbers), []).append(drawn(part, y))
     parts = []
     for numbers, pictures in together.items():
         picture = "".join(pictures)
