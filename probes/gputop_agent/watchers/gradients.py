@@ -151,14 +151,12 @@ class Strays:
             numbers = self._unread.known
         self.looks = self.looks + 1 if strays and numbers.get("changed") == 0 else 0
         self._keep([parameter for _, parameter in strays])
-        if not strays:
-            return {}
-        return {
-            "stray": sum(parameter.numel() for _, parameter in strays),
-            "stray_names": [name for name, _ in strays[:MAX_NAMES]],
-            "stray_looks": self.looks,
-            "graded": sum(parameter.numel() for _, parameter in graded),
-        }
+        fields = {"graded": sum(parameter.numel() for _, parameter in graded)}
+        if strays:
+            fields["stray"] = sum(parameter.numel() for _, parameter in strays)
+            fields["stray_names"] = [name for name, _ in strays[:MAX_NAMES]]
+            fields["stray_looks"] = self.looks
+        return fields
 
     def _keep(self, parameters):
         plain = [one for one in parameters if late.is_plain(one)]
