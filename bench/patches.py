@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import os
 import shutil
@@ -41,7 +42,7 @@ from gputop_probes.record.reader import RecordError, RunRecord  # noqa: E402
 PAGE = ROOT / "docs" / "neighbours" / "patches.md"
 ENOUGH = 0.8
 TURNS = 3
-"""Runs of the script as it was and of the mended one, in turns: the median of each counts."""
+"""Runs of the mended script, and between them runs of it as it was."""
 LONGEST_S = 240
 
 
@@ -154,22 +155,23 @@ def baseline_of(case: Case, folder: Path) -> str:
 
 
 def won_ms(case: Case, folder: Path) -> float | None:
-    """Mean step of the script as it was less that of the mended one: medians of some runs of each,
-    in turns.
+    """Mean step of the script as it was less that of the mended one: the median difference of runs
+    that follow each other, in turns.
     """
-    means: dict[str, list[float]] = {"before": [mean_ms(folder / "run")], "after": []}
-    for turn in range(TURNS):
-        for name in ("after", "before") if turn < TURNS - 1 else ("after",):
-            place = folder / f"{name}-{turn}"
-            place.mkdir(exist_ok=True)
-            if not (place / "scripts").exists():
-                source = folder / ("mended/scripts" if name == "after" else "scripts")
-                shutil.copytree(source, place / "scripts")
-            if recorded(case, place) is not None:
-                means[name].append(mean_ms(place / "run"))
-    if not means["after"]:
-        return None
-    return float(np.nanmedian(means["before"]) - np.nanmedian(means["after"]))
+    means: list[tuple[str, float]] = []
+    for turn in range(2 * TURNS - 1):
+        name = "before" if turn % 2 else "after"
+        place = folder / f"{name}-{turn // 2}"
+        place.mkdir(exist_ok=True)
+        if not (place / "scripts").exists():
+            source = folder / ("scripts" if turn % 2 else "mended/scripts")
+            shutil.copytree(source, place / "scripts")
+        if recorded(case, place) is None:
+            return None
+        means.append((name, mean_ms(place / "run")))
+    signs = {"before": 1.0, "after": -1.0}
+    pairs = itertools.pairwise(means)
+    return float(np.median([signs[a[0]] * a[1] + signs[b[0]] * b[1] for a, b in pairs]))
 
 
 def mean_ms(run_dir: Path) -> float:
@@ -220,9 +222,14 @@ def page(rows: list[Row], figures: dict[str, object]) -> str:
     lines = [
         "# What an agent is told of each injected fault",
         "",
-        "Made by `python bench/patches.py --write`. One call names the cause and a line; where a "
-        "patch is offered it is",
-        "applied with `git apply` and the script is run again.",
+        "Made by `python bench/patches.py --write`: each fault of the suite is run and one call of "
+        "`verdict` is asked. `first`: the fault",
+        "is the answer's cause; `beside it`: it is listed with its place beside another cause. On a "
+        "machine that other programs keep busy",
+        "that other cause is often IN04, which is then true. A patch that is offered goes through "
+        "`git apply`, and the script as it was",
+        f"and the mended one are run in turns, {2 * TURNS - 1} runs: the median difference of the mean "
+        "step counts.",
         "",
         ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in figures.items()),
         "",

@@ -70,6 +70,7 @@ STRUCTURES: dict[str, tuple[dict[str, Any], ...]] = {
     "qwen3": ({}, _TIED),
     "gemma2": (_TIED,),
     "gpt2": ({**_MHA, **_SPLIT_HEADS, **_TIED, "gated_mlp": False},),
+    "gpt_bigcode": ({**_SPLIT_HEADS, **_TIED, "gated_mlp": False},),
     "mixtral": (_MOE,),
     "qwen3_moe": (_MOE,),
     "gemma": (_TIED, {**_TIED, **_MHA}),
@@ -87,6 +88,8 @@ STRUCTURES: dict[str, tuple[dict[str, Any], ...]] = {
     "vit": ({**_MHA, **_SPLIT_HEADS, "gated_mlp": False},),
     "clip": ({**_MHA, **_SPLIT_HEADS, "gated_mlp": False},),
 }
+OLDER_LOSSES = ("llama", "mixtral", "gpt_bigcode")
+"""Families that get the losses of older releases of Transformers in the usual ways of training."""
 WIDELY_TRAINED = ("llama", "qwen2", "qwen3", "gemma2", "gpt2")
 """Families that get fused losses in every way of training, and the usual targets of LoRA."""
 ENCODERS = ("bert", "vit", "clip")
@@ -192,8 +195,11 @@ def _ways(family: str, core: bool, wide: bool) -> Iterator[Way]:
         if family in (*ENCODERS, *MIXTURES) or targets == ATTENTION:
             continue
         yield Way({"lora": plain, "quantized": "nf4"}, 1)
-        if wide:
+        if wide or family == "gpt_bigcode":
             yield Way({"lora": dropped, "quantized": "nf4", "autocast": True}, 2)
+        if family == "llama" and targets == PROJECTIONS:
+            prepared = {"weights": "fp32", "autocast": True}
+            yield Way({"lora": dropped, "quantized": "nf4", **prepared}, 2)
 
 
 def _details(
@@ -208,9 +214,30 @@ def _details(
     if family in ("llama", "gpt2") and not way:
         yield Way({"attention": "eager"}, 2)
         yield Way({"loss": "chunked"}, 2)
-    if core and checkpointing == "full":
+    if checkpointing != "full":
+        return
+    if core or (family in OLDER_LOSSES and _usual(way)):
         yield Way({"transformers": "4.48"}, 1)
         yield Way({"transformers": "4.45"}, 2)
+    if core and _usual(way):
+        yield from _kernels(own_adapters=way.get("lora") is not None)
+
+
+def _usual(way: dict[str, Any]) -> bool:
+    """Full training, or adapters with dropout on the attention's projections."""
+    lora = way.get("lora")
+    if lora is None:
+        return way in ({}, {"autocast": True})
+    return bool(lora.dropout) and lora.dtype == "fp32" and lora.targets in (PROJECTIONS, ALL_LINEAR)
+
+
+def _kernels(own_adapters: bool) -> Iterator[Way]:
+    """Fused kernels, with a fused linear loss and with one of their own on whole logits."""
+    for gated in (False, True):
+        kernels = {"kernels": True, "gated_kernel": gated}
+        yield Way({**kernels, "loss": "fused"}, 2)
+        for version in ("",) if gated and own_adapters else ("", "4.48", "4.45"):
+            yield Way({**kernels, "transformers": version}, 2)
 
 
 def setup(family: str, structure: dict[str, Any], training: dict[str, Any], at: int) -> Setup:

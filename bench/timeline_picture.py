@@ -35,7 +35,9 @@ def drawn(events: list[dict], start: float, end: float) -> str:
     for event in sorted(slices, key=lambda e: (e["pid"], str(e["tid"]), e["ts"], -e["dur"])):
         track = (event["pid"], event["tid"])
         depth = 0
-        while any(event["ts"] < o["ts"] + o["dur"] for o in lanes.get((*track, depth), ())[-1:]):
+        while any(
+            event["ts"] + 1 < o["ts"] + o["dur"] for o in lanes.get((*track, depth), ())[-1:]
+        ):
             depth += 1
         lanes.setdefault((*track, depth), []).append(event)
     shown = sorted(lanes, key=str)[:_MOST_LANES]

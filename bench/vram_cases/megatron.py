@@ -69,6 +69,12 @@ def _refuse(args: dict[str, Any], test: str) -> None:
         raise NotModelled("hybrid models with state-space layers are not modelled")
     if re.search(r"\bt5|\bretro|mimo|multimodal|llava|vlm", test):
         raise NotModelled("encoder-decoder and multimodal models of Megatron-LM are not modelled")
+    if "cuda-graph-impl" in args or "cudagraph" in test:
+        raise NotModelled("the memory of captured CUDA graphs is not modelled")
+    if args.get("defer-embedding-wgrad-compute"):
+        raise NotModelled(
+            "weight gradients of the head that wait for a whole step are not modelled"
+        )
     if args.get("multi-latent-attention") and "kv-lora-rank" not in args:
         raise NotModelled("the ranks of its latent attention are not stated")
 
@@ -102,6 +108,13 @@ def _experts(shape: ModelShape, args: dict[str, Any]) -> dict[str, int]:
 def _first_dense(freq: str) -> int:
     found = re.match(r"\(?\[0\]\*(\d+)", freq)
     return int(found[1]) if found else 0
+
+
+def instances(said: dict[str, Any]) -> int:
+    """Copies of the distributed optimizer: ``--num-distributed-optimizer-instances`` is 2 in the
+    tests that are named after it.
+    """
+    return 2 if "multi_dist_optimizer_instances" in str(said.get("test", "")) else 1
 
 
 def attention(args: dict[str, Any]) -> str | None:

@@ -104,6 +104,8 @@ def setup_of(cells: Mapping[str, str], said: dict[str, Any]) -> Setup:
     )
     if notes.length_varies(cells.get("notes", "")):
         raise Skip("sequences are not packed, their length is not said")
+    if "unpacked?" in cells.get("notes", ""):
+        raise Skip("whether sequences are packed is a guess")
     return Setup(
         model=shape,
         seq=shape.max_position if shape.family == "vit" else _needed(cells, "seq"),
@@ -174,6 +176,8 @@ def parallel_of(cells: Mapping[str, str], said: dict[str, Any]) -> Split:
     if dp is None and sharding not in ("none", "ddp"):
         raise Skip("over how many ranks the optimizer is sharded is not said")
     args = said.get("args") or {}
+    if args and dp is None:
+        dp = ep  # the fewest ranks: experts are split by TP as well, as Megatron-LM has it
     return Split(
         dp=dp or 1,
         tp=tp,
@@ -184,6 +188,7 @@ def parallel_of(cells: Mapping[str, str], said: dict[str, Any]) -> Split:
         etp=text.count(str(args.get("expert-tensor-parallel-size", ""))) or 0,
         sequence_parallel=tp > 1 and (bool(args.get("sequence-parallel")) or not args),
         sharding=_applied(sharding, (dp or 1) * cp),
+        replicas=megatron.instances(said),
         offload=text.offload(written),
         pipeline_stage=pp - 1 if "last rank" in cells.get("mem_metric", "") else 0,
     )

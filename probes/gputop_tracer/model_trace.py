@@ -310,6 +310,8 @@ def _untraced(setup: Dict[str, Any]) -> List[str]:
     untraced = []
     if setup.get("lengths") == "varied":
         untraced.append("lengths varied")
+    if setup.get("dropout"):
+        untraced.append("a dropout other than the model's own")
     if setup.get("modules_to_save"):
         untraced.append("modules to save (%s)" % ", ".join(setup["modules_to_save"]))
     older = losses.version(setup.get("bitsandbytes") or "")

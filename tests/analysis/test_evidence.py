@@ -317,6 +317,12 @@ def test_a_slow_clock_stands_out_of_a_log(tmp_path, form):
     assert len([one for one in evidence.findings if ": " in one]) == 4
 
 
+def test_rows_above_the_first_header_of_a_log_are_passed_over(tmp_path):
+    path = tmp_path / "gpus.log"
+    path.write_text("#Entity   DRVER  \n" + "GPU 0     550.1   7  \n" + LOGS["dcgmi"])
+    assert gather(path).cause == "slow clock of GPU 3"
+
+
 def test_values_of_a_log_are_those_of_their_columns(tmp_path):
     path = tmp_path / "gpus.log"
     path.write_text(LOGS["dcgmi"])

@@ -120,9 +120,21 @@ def test_a_collapsed_loss_scale(tmp_path):
     assert found(trained(tmp_path, bad=bad, loss_scale=1024.0))["NU04"].severity == "high"
 
 
-@pytest.mark.parametrize(("max_norm", "severity"), [(0.01, "medium"), (0.3, "info"), (1.0, None)])
-def test_always_clipped(tmp_path, max_norm, severity):
-    build = trained(tmp_path, steps=800, hello={"clip": {"max_norm": max_norm}})
+@pytest.mark.parametrize(
+    ("max_norm", "state", "severity"),
+    [
+        (0.01, "momentum_buffer", "medium"),
+        (0.01, "exp_avg_sq", "info"),
+        (0.001, "exp_avg_sq", "medium"),
+        (0.3, "momentum_buffer", "info"),
+        (1.0, "momentum_buffer", None),
+    ],
+)
+def test_always_clipped(tmp_path, max_norm, state, severity):
+    optimizer = {"state": {state: "float32"}}
+    build = trained(
+        tmp_path, steps=800, hello={"clip": {"max_norm": max_norm}, "optimizer": optimizer}
+    )
     clipped = found(build).get("NU05")
     assert (clipped.severity if clipped else None) == severity
 

@@ -95,7 +95,7 @@ def test_what_ended_a_run_by_sigterm_may_be_asked(tmp_path, ranks, says):
     assert says in found(build)["HC09"].fix and "no setting" not in found(build)["HC09"].fix
 
 
-def in_optimizer(path, given, others=(), roots=("Net",), module="torch", **more):
+def in_optimizer(path, given, others=(), roots=("Net",), module="torch", graded=None, **more):
     build = Builder(path)
     optimizer = {"class": "AdamW", "module": module, "parameters": given, "others": list(others)}
     optimizer |= more
@@ -103,6 +103,8 @@ def in_optimizer(path, given, others=(), roots=("Net",), module="torch", **more)
         0, model={"class": "Net", "trainable": 1000, "roots": list(roots)}, optimizer=optimizer
     )
     build.steps(60, forward=6.0, backward=12.0)
+    if graded is not None:
+        build.event("checkup", rank=0, pid=1, step=20, alike=1, graded=graded)
     return found(build).get("NU08")
 
 
@@ -116,6 +118,21 @@ def test_parameters_that_no_optimizer_has(tmp_path):
     assert in_optimizer(tmp_path / "whole", 200, others=["SGD"], all_parameters=1000) is None
     assert in_optimizer(tmp_path / "beside", 200, roots=("Net", "Teacher")) is None
     assert in_optimizer(tmp_path / "foreign", 200, module="deepspeed") is None
+    assert in_optimizer(tmp_path / "target network", 500, graded=500) is None
+    assert in_optimizer(tmp_path / "forgotten", 500, graded=900) is not None
+
+
+@pytest.mark.parametrize(
+    ("library", "every", "severity"),
+    [("gymnasium", 1, None), ("gymnasium", 20, "medium"), ("transformers", 1, "high")],
+)
+def test_a_policy_that_acts_in_each_step_is_no_evaluation(tmp_path, library, every, severity):
+    build = Builder(tmp_path / "r")
+    build.hello(0, libraries={library: "1.0"})
+    for step in range(200):
+        build.step(0, forward=6.0, backward=6.0, eval=20.0 * every * (step % every == 0))
+    share = found(build).get("HO08")
+    assert (share.severity if share else None) == severity
 
 
 def scattered(path, after):

@@ -48,3 +48,23 @@ def test_every_row_has_a_recipe_a_source_and_stages():
         assert row.recipe in RECIPES
         assert row.source and row.words
         assert stages_of(row)
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("Megatron-Core v0.9", "megatron-core"),
+        ("NeMo 25.02", "nemo"),
+        ("hf trainer + deepspeed", "deepspeed"),
+        ("Megatron-DeepSpeed", "megatron-deepspeed"),
+        ("torchtune", "fsdp"),
+        ("LLaMA Factory 0.9", "fsdp"),
+    ],
+)
+def test_a_framework_is_read_as_logs_write_it(written, name):
+    assert named(written).name == name
+
+
+def test_a_library_that_says_nothing_of_how_it_trains_is_no_framework():
+    with pytest.raises(LookupError, match="no framework"):
+        named("PaddlePaddle")

@@ -3,6 +3,7 @@ in words.
 """
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from tui_support import START_NS, write_run
@@ -116,6 +117,12 @@ def test_the_text_is_for_people(capsys):
             "accelerate has no pipeline stages",
         ),
         (("scan", "--model", "llama3-8b", "--over", "H1000"), "nearest names"),
+        (("plan", "--model", "llama3-8b", "--gpus", "2x"), "nearest names"),
+        (("plan", "--model", "llama3-8b", "--gpus", "--"), "expected one argument"),
+        (
+            ("plan", "--model", "llama3-8b", "--gpu", "H100", "--gpus", "8xA100"),
+            "both name a GPU",
+        ),
     ],
 )
 def test_what_cannot_be_answered_is_one_line(capsys, words, said):
@@ -140,6 +147,43 @@ def test_what_cannot_be_answered_is_one_line(capsys, words, said):
 def test_what_would_be_ignored_is_refused(capsys, words, said):
     code, out, err = run(capsys, *words)
     assert (code, out) == (2, "") and said in err
+
+
+def test_gpus_are_named_in_one_word_as_for_fit(capsys):
+    from gputop.cli.plan_options import gpus_word
+
+    assert gpus_word("16") == 16 and gpus_word("16xH100") == "16xH100"
+    words = ("plan", "--model", "llama3-8b", "--global-batch", "16", "--json")
+    _, apart, _ = run(capsys, *words, "--gpu", "H100", "--gpus", "8")
+    _, in_one, _ = run(capsys, *words, "--gpus", "8xH100")
+    assert json.loads(apart)["pick"] == json.loads(in_one)["pick"]
+
+
+class _Driver:
+    """NVML with H100s of which one was limited."""
+
+    module = SimpleNamespace(nvmlDeviceGetCount=lambda: 2, nvmlDeviceGetHandleByIndex=int)
+
+    def ask(self, function, device, default=None):
+        limits = (500_000.0, 700_000.0)
+        return b"NVIDIA H100 80GB HBM3" if function.endswith("Name") else limits[device]
+
+    def close(self):
+        pass
+
+
+def test_a_power_limit_is_what_the_name_says_or_what_is_in_force_here(capsys, monkeypatch):
+    from gputop.this_machine import lowered_limit_w
+    from gputop_probes.samplers import nvml
+
+    words = ("plan", "--model", "llama3-8b", "--global-batch", "16", "--json", "--tp", "1")
+    _, full, _ = run(capsys, *words, "--gpu", "H100", "--gpus", "8")
+    _, capped, _ = run(capsys, *words, "--gpu", "H100 500W", "--gpus", "8")
+    monkeypatch.setattr(nvml, "Nvml", _Driver)
+    assert lowered_limit_w("H100-SXM5-80GB") == 500 and lowered_limit_w("A100-SXM4-80GB") == 0
+    _, here, said = run(capsys, *words, "--gpu", "H100", "--gpus", "8")
+    times = [json.loads(out)["pick"]["step_time_s"] for out in (full, capped, here)]
+    assert times[0] < times[1] == times[2] and "limited to 500 W" in said
 
 
 def test_a_scan_takes_the_gpus_that_it_is_given(capsys):

@@ -1,4 +1,4 @@
-"""The three designed sizes, the light theme and no colour, as pictures. ``pytest --running-update``
+"""The designed sizes, the light theme, 16 colours and no colour, as pictures. ``pytest --running-update``
 re-makes them.
 """
 
@@ -36,7 +36,9 @@ def after(*keys):
 
 
 @pytest.mark.parametrize(
-    "size", [(80, 24), (120, 40), (200, 50)], ids=["80x24", "120x40", "200x50"]
+    "size",
+    [(60, 20), (80, 24), (120, 40), (200, 50), (300, 80)],
+    ids=["60x20", "80x24", "120x40", "200x50", "300x80"],
 )
 def test_overview(snap_compare, running, size):
     assert snap_compare(still(running), terminal_size=size, run_before=after())
@@ -52,6 +54,17 @@ def test_overview(snap_compare, running, size):
 )
 def test_page(snap_compare, running, size, keys):
     assert snap_compare(still(running), terminal_size=size, run_before=after(*keys))
+
+
+def test_sixteen_colours(snap_compare, running):
+    app = still(running, "ansi-dark")
+    assert snap_compare(app, terminal_size=(120, 40), run_before=after())
+
+
+def test_no_colour(snap_compare, running, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = still(running, "ansi-dark")
+    assert snap_compare(app, terminal_size=(120, 40), run_before=after())
 
 
 def test_light(snap_compare, running):

@@ -238,6 +238,59 @@ async def test_a_trace_that_runs_is_seen_and_ended_by_its_own_key(setup, size):
         assert over.is_set() and "layer 3" not in screen_text(app) and not answer_of(app).problem
 
 
+async def until(pilot, reached):
+    """Until something has come about that a timer brings."""
+    for _ in range(500):
+        if reached():
+            return
+        await pilot.pause(0.02)
+    raise AssertionError("it did not come about")
+
+
+async def test_a_setup_that_stands_is_refined_by_itself_and_the_keys_go_on_meanwhile(setup):
+    from gputop.api import answer
+
+    go_on, asked_of = Event(), []
+
+    def tracer(asked, gpu, watch):
+        asked_of.append(asked)
+        while not (go_on.is_set() or watch.stopped):
+            go_on.wait(0.02)
+        if watch.stopped:
+            raise ValueError("killed")
+        quick = answer(asked, gpu=gpu)
+        return replace(quick, peak=replace(quick.peak, tier="trace"))
+
+    app = EstimatorApp(setup, tracer, refine_s=0.01)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: len(asked_of) == 1)
+        quick = answer_of(app).estimate
+        assert quick.peak.tier != "trace" and "t stops it" in screen_text(app)
+        await pilot.press("down", "down", "right")  # the first trace ends, the new setup's begins
+        await until(pilot, lambda: len(asked_of) == 2)
+        assert asked_of[1] != setup and answer_of(app).estimate.setup == asked_of[1]
+        go_on.set()
+        await until(pilot, lambda: answer_of(app).estimate.peak.tier == "trace")
+        line = f"GiB by the {quick.peak.tier} tier, "
+        assert line in screen_text(app) and " traced" in screen_text(app)
+        await settle(app, pilot)
+        assert len(asked_of) == 2 and not answer_of(app).problem
+
+
+async def test_a_trace_that_nobody_asked_for_fails_quietly(setup):
+    def tracer(*_):
+        raise ValueError("no such operator")
+
+    app = EstimatorApp(setup, tracer, refine_s=0.01)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: any("no such operator" in n.message for n in notices(app)))
+        assert answer_of(app).estimate.peak.tier != "trace" and not answer_of(app).problem
+
+
+def notices(app):
+    return list(app._notifications)
+
+
 def test_a_trace_is_ended_with_its_process(tmp_path):
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\necho 'trace: began' >&2\nexec sleep 60\n", encoding="utf-8")

@@ -200,17 +200,33 @@ MODELS = {
     "BAAI/bge-large-en-v1.5": "bert-large",
     "intfloat/e5-mistral-7b-instruct": "mistral-7b-v0.1",
     "gpt3_6.7b": "gpt3-6.7b",
+    "llama3.2": "llama-3.2-3b",
+    "llama31_405b": "llama-3.1-405b",
+    "deepseek-r1:32b": "qwen2.5-32b",
+    "qwen3_30b_a3b": "qwen3-30b-a3b",
+    "gradientai/Llama-3-8B-Instruct-Gradient-1048k": "llama-3-8b",
+    "VAGOsolutions/Llama-3-SauerkrautLM-8b-Instruct": "llama-3-8b",
+    "/root/.cache/huggingface/hub/models--Qwen--Qwen2.5-7B/snapshots/d1497293": "qwen2.5-7b",
+    "./out/llama-2-7b/checkpoint-500": "llama-2-7b",
+    "llama-3.2-3b-instruct-q8_0.gguf": "llama-3.2-3b",
+    "nvidia/DeepSeek-R1-0528-NVFP4": "deepseek-r1",
+    "bigscience/bloomz-7b1-mt": "bloom-7b1",
 }
 NO_MODELS = (
     "deepseek-v4",
     "Llama-3.3-8B",
+    "Qwen/Qwen-72B",
+    "StarCoder 15B",
+    "Baichuan 13B",
+    "nvidia/Llama-3.1-Minitron-4B-Width-Base",
+    "elyza/Llama-3-ELYZA-JP-8B",
     "hfl/chinese-llama-2-7b",
     "gpt-4",
     "llama",
     "70b",
 )
-"""Those before the last three are of another shape than what is written like them; the last two
-leave open which.
+"""Those before the last three are of another shape than what is written like them, or may be; the
+last two leave open which.
 """
 OTHER_KINDS = {
     "stabilityai/stable-diffusion-xl-base-1.0": "diffusion",
@@ -228,6 +244,11 @@ OTHER_KINDS = {
     "microsoft/deberta-v3-base": "encoder",
     "HuggingFaceTB/SmolVLM-Instruct": "sees",
     "google/gemma-3n-E4B-it": "sees",
+    "Qwen/Qwen-Image": "diffusion",
+    "Qwen/Qwen3-Next-80B-A3B-Instruct": "hybrid",
+    "openvla/openvla-7b": "sees",
+    "microsoft/Phi-4-multimodal-instruct": "sees",
+    "facebook/esm2_t33_650M_UR50D": "encoder",
     "llava-hf/llava-v1.6-mistral-7b-hf": "sees",
 }
 

@@ -140,7 +140,9 @@ def test_accumulation_frees_the_second_gradients_at_once():
 @pytest.mark.parametrize(
     "beyond",
     [
-        {"parallel": Split(dp=8, sharding="fsdp2")},
+        {"parallel": Split(dp=8, sharding="zero3")},
+        {"parallel": Split(dp=8, sharding="fsdp2", reshard_after_forward=False)},
+        {"dropout": 0.1},
         {"images": 1},
         {"roles": ("critic",)},
         {"freeze": ("embeddings",)},
@@ -148,7 +150,6 @@ def test_accumulation_frees_the_second_gradients_at_once():
         {"master_weights": True},
         {"recipe": "megatron"},
         {"dtype": "fp8"},
-        {"kernels": True},
         {"model": model("mixtral-8x7b"), "lora": Lora(), "quantized": "nf4"},
         {"model": model("llava-1.5-7b")},
     ],

@@ -50,6 +50,7 @@ def estimate(
             rule.
     """
     from gputop.module_tracing import is_module, setup_of_module, trace_module
+    from gputop_analysis.vram.idle import refuse
     from gputop_analysis.vram.options import setup_of
     from gputop_analysis.vram.setup import Setup
 
@@ -67,6 +68,7 @@ def estimate(
         return answer(setup, "trace", gpu, python=python, calibrate=calibrate, factory=model)
     base = model if isinstance(model, Setup) else None
     setup = setup_of(base.model if base else shape_of(model), options, base)
+    refuse(options, setup)
     return answer(setup, tier, gpu, python=python, calibrate=calibrate)
 
 

@@ -12,10 +12,13 @@ from pathlib import Path
 from gputop.app.theme import DARK, LIGHT
 
 SHOTS: dict[str, tuple[tuple[int, int], tuple[str, ...], str]] = {
+    "overview-300x80": ((300, 80), (), DARK),
     "overview-200x50": ((200, 50), (), DARK),
     "overview-120x40": ((120, 40), (), DARK),
     "overview-80x24": ((80, 24), (), DARK),
+    "overview-60x20": ((60, 20), (), DARK),
     "light-120x40": ((120, 40), (), LIGHT),
+    "16-colours-120x40": ((120, 40), (), "ansi-dark"),
     "finding": ((120, 40), ("f", "enter"), DARK),
     "budget": ((120, 40), ("b",), DARK),
     "numerics": ((120, 40), ("n",), DARK),

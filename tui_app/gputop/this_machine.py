@@ -1,5 +1,5 @@
 """The GPUs and network cards of this machine and the links between them, as the driver
-tells them.
+tells them; the power that it leaves them.
 """
 
 from __future__ import annotations
@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gputop_analysis.topology.model import Topology
+    from gputop_probes.samplers.nvml import Nvml
+
+LOWERED = 0.97
+"""Share of the data sheet's power below which a limit in force was set by somebody."""
 
 
 class NoDriverError(Exception):
@@ -38,3 +42,39 @@ def node_topology() -> Topology:
         raise NoDriverError(str(error)) from None
     finally:
         nvml.close()
+
+
+def lowered_limit_w(name: str) -> float:
+    """The least power limit in force on the GPUs here of that catalog name, in watts; 0 where there
+    are none, nobody can be asked, or no limit is below the data sheet's.
+    """
+    from gputop_analysis.catalog import find_gpu, gpu
+    from gputop_probes.samplers.nvml import Nvml, NvmlMissing
+
+    try:
+        nvml = Nvml()
+    except NvmlMissing:
+        return 0.0
+    try:
+        here = _limits(nvml)
+    except Exception:  # a driver that answers half: the data sheet's limit stands
+        return 0.0
+    finally:
+        nvml.close()
+    limits = [watts for written, watts in here if find_gpu(written) is gpu(name) and watts > 0]
+    least = min(limits, default=0.0)
+    return least if least < LOWERED * gpu(name).power_w else 0.0
+
+
+def _limits(nvml: Nvml) -> list[tuple[str, float]]:
+    """Name and enforced power limit in watts of each GPU."""
+    handles = [
+        nvml.module.nvmlDeviceGetHandleByIndex(index)
+        for index in range(int(nvml.module.nvmlDeviceGetCount()))
+    ]
+    limits = []
+    for handle in handles:
+        name = nvml.ask("nvmlDeviceGetName", handle, default="")
+        text = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+        limits.append((text, nvml.ask("nvmlDeviceGetEnforcedPowerLimit", handle) / 1e3))
+    return limits

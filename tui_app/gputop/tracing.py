@@ -48,6 +48,17 @@ class Watch:
             self._process.kill()
 
 
+class BackgroundWatch(Watch):
+    """Of a trace that gives way to whatever else wants the processor."""
+
+    def began(self, process: subprocess.Popen[str]) -> None:
+        super().began(process)
+        try:
+            os.setpriority(os.PRIO_PROCESS, process.pid, 19)
+        except (AttributeError, OSError):  # not on this system, or it has ended already
+            return
+
+
 def trace(
     setup: Setup,
     python: str | None = None,

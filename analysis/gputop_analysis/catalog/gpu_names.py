@@ -266,15 +266,13 @@ def _chip(name: str, words: list[str], memory: float) -> list[GpuSpec]:
             name, f" (it names {' and '.join(sorted(chip.upper() for chip in named))}: say one)"
         )
     if not named and memory and "rtx" in words:
-        numbered = [spec for spec in gpus() if re.findall(r"\b\d{4}\b", spec.chip) in _each(words)]
+        numbered = [
+            spec for spec in gpus() if set(re.findall(r"\b\d{4}\b", spec.chip)) & set(words)
+        ]
         named = list({spec.chip: spec for spec in _of_memory(numbered, memory)}) if numbered else []
     if len(named) != 1:
         raise _unknown(name, "")
     return [spec for spec in gpus() if spec.chip == named[0]]
-
-
-def _each(words: list[str]) -> list[list[str]]:
-    return [[word] for word in words]
 
 
 def _unexplained(words: list[str], chip: list[GpuSpec]) -> list[str]:

@@ -19,7 +19,7 @@ from gputop_analysis.data import table
 SUGGESTIONS = 5
 _QUANTISED = re.compile(
     r"[-. ](?:unsloth|bnb|[348]-?bits?|int[48]|nf4|(?:nv|mx)?fp[48]|fp16|bf16|f16|f32"
-    r"|w\d+a\d+|gptq|awq|gguf|ggml|exl2|mlx|qat|i?q\d(?:-?[k01s](?:-?[msl])?)?|dynamic|turbo|quantized|quant|sharded|autoround|hqq|eetq|aqlm"
+    r"|w\d+a\d+|gptq|awq|gguf|ggml|exl2|mlx|qat|i?q\d(?:[-.]?[k01s](?:-?[msl])?)?|dynamic|turbo|quantized|quant|sharded|autoround|hqq|eetq|aqlm"
     r"|safetensors|hf|fast)(?=$|[-. ])"
 )
 _FOUR_BIT = re.compile(r"[-. ](?:bnb|4-?bits?|int4|nf4|gptq|awq)(?=$|[-. ])")
@@ -239,9 +239,9 @@ def _raise(name: str) -> ModelName:
 
 
 def _by_its_config(name: str) -> str:
-    """What answers for an id of a hub that is not in the catalog."""
+    """What answers for a model that is not in the catalog."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name.strip()):
-        return ""
+        return "; for a model of your own: gputop estimate train.py"
     return "; with its config.json in FOLDER: gputop estimate --model FOLDER"
 
 

@@ -20,17 +20,18 @@ KINDS = (
     Kind(
         "a diffusion model",
         r"stable-?diffusion|sdxl|\bsd-?v?[123]\b|\bflux\b|\bdit\b|\bsit\b|pixart|unet|ddpm|\bvae\b"
-        r"|sana|hunyuan-?video|cogvideo|\bwan-?2|kandinsky",
+        r"|\bsana|hunyuan-?video|cogvideo|\bwan-?2|kandinsky|ltx-?video|\bmochi|qwen-image|animatediff|controlnet",
         _SCRIPT,
     ),
     Kind(
         "a model of sound",
-        r"whisper|wav2vec|hubert|wavlm|conformer|musicgen|encodec|seamless|parakeet|\bclap\b",
+        r"whisper|wav2vec|hubert|wavlm|conformer|musicgen|encodec|seamless|parakeet|canary|\bclap\b"
+        r"|speecht5|\btts\b|\bvits\b|kokoro|\bbark\b|tacotron|fastspeech|hifi-?gan|qwen\d?-audio|voxtral",
         _SCRIPT,
     ),
     Kind(
         "a state-space or hybrid model",
-        r"mamba|jamba|rwkv|zamba|hymba|falcon-h1|nemotron-h|granite-4|bamba|retnet|xlstm",
+        r"mamba|jamba|rwkv|zamba|hymba|falcon-h1|qwen3-next|\blfm2|nemotron-h|granite-4|bamba|retnet|xlstm",
         _CONFIG,
     ),
     Kind(
@@ -43,13 +44,14 @@ KINDS = (
     Kind(
         "an encoder of sentences or of a family without a formula",
         r"deberta|modernbert|electra|albert|nomic-embed|gte-|jina-embed|bge-m3|longformer|big-?bird"
-        r"|\bm?bart\b|pegasus|nllb|siglip|phi-3\.5-moe",
+        r"|\bm?bart\b|pegasus|nllb|siglip|phi-3\.5-moe"
+        r"|mpnet|xlnet|\besm-?2|\bmt5|\bbyt5|\bt5-v1|\bul2\b|arctic-embed|embeddinggemma|distilroberta|minilm",
         _CONFIG,
     ),
     Kind(
         "a model that sees or hears, of a family without a formula",
         r"\bllava-?(?:v?1\.6|next|onevision)|-vl\b|internvl[12]|smolvlm|idefics|paligemma|florence"
-        r"|molmo|minicpm-?[vo]|gemma-3n|omni|blip|phi-[34](?:\.5)?-(?:vision|multimodal)",
+        r"|molmo|minicpm-?[vo]|gemma-3n|omni|blip|openvla|\bvla\b|\bpi-?0(?:\.5)?\b|phi-[34](?:\.5)?-(?:vision|multimodal)",
         _SCRIPT,
     ),
 )

@@ -187,7 +187,7 @@ def _tables(text: str) -> Samples:
             cells = line.split()
             if gpu_column < len(cells) and cells[gpu_column].isdigit():
                 _add(samples, f"GPU {cells[gpu_column][:6]}", columns, cells)
-        elif entity := _ENTITY.search(line):
+        elif starts and (entity := _ENTITY.search(line)):
             row = line[entity.start(1) :]
             _add(samples, f"{entity[1]} {entity[2]}", columns, _cells(row, starts))
     return samples

@@ -55,6 +55,12 @@ class Facts:
         """How the training is spread over ranks."""
         return self.hello.get("parallel") or {}
 
+    @property
+    def acts(self) -> bool:
+        """Whether the training acts in an environment: reinforcement learning."""
+        libraries = self.hello.get("libraries") or {}
+        return any(libraries.get(name) for name in ("gymnasium", "gym"))
+
     @cached_property
     def trainer(self) -> str:
         """``transformers``, ``lightning`` or ``deepspeed`` where that owns the loop; else empty.

@@ -22,6 +22,8 @@ from gputop_analysis.text import counted
 from gputop_analysis.view import RunView
 
 RARER = 10
+OF_EACH_STEP = 2
+"""Evaluations that come every so many steps or oftener belong to the steps themselves."""
 """Evaluations are asked to happen so many times less often; that wins 1 - 1/10 of their time."""
 CHEAP = 0.01
 """What checkpoints may cost of the time where nothing is known of failures."""
@@ -154,7 +156,8 @@ def _rounded_up(steps: float) -> int:
     fix="evaluate less often, on fewer batches, or in larger ones",
     no_use="where the evaluations are needed as often",
     reads="steps.eval_ns",
-    silent="no evaluation in the window",
+    silent="no evaluation in the window; reinforcement learning whose every step has forwards "
+    "without gradients",
     traps="an evaluation as long as intended",
     seen_on=CPU,
     explained_by=STRAGGLERS,
@@ -171,6 +174,8 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
     series = view.per_rank[spent.rank]
     count = max(1, int(np.count_nonzero(series.rows["eval_ns"])))
     every = max(1, series.total_steps() // count)
+    if every <= OF_EACH_STEP and Facts(view, spent.rank).acts:
+        return None  # a policy that acts, or a target network that is asked
     site = top_site(view, "eval", rank=spent.rank)
     remaining_share = 1 - 1 / RARER
     return spec.make(

@@ -259,9 +259,7 @@ def networks_beside(view: RunView) -> bool:
     """
     if not view.ranks:
         return False
-    if any((view.hello().get("libraries") or {}).get(name) for name in ("gymnasium", "gym")):
-        return True
-    if view.hello().get("network_beside"):
+    if Facts(view, view.ranks[0]).acts or view.hello().get("network_beside"):
         return True
     series = view.per_rank[view.ranks[0]]
     rows = series.rows[series.after_set_up]

@@ -153,6 +153,12 @@ def _growth_begin(norms: Array) -> int | None:
 
 
 CLIPPED_SHARE, CLIP_STEPS, EARLY_STEPS, FAR_ABOVE, ENOUGH_NORMS = 0.90, 500, 100, 10.0, 20
+FAR_ABOVE_ADAPTIVE = 300.0
+"""Of optimizers that divide by the size of the gradients: to them a factor on all is nothing, and PPO
+with Adam clips to a hundredth by default.
+"""
+SIZES_OF_GRADIENTS = {"exp_avg_sq", "exp_avg_sq_row", "square_avg", "sum", "exp_inf"}
+"""States of Adam and its kin, Adafactor, RMSprop and Adadelta, Adagrad, Adamax."""
 
 
 @finding(
@@ -161,7 +167,8 @@ CLIPPED_SHARE, CLIP_STEPS, EARLY_STEPS, FAR_ABOVE, ENOUGH_NORMS = 0.90, 500, 100
     family="numerics",
     cause="compute",
     trigger="the gradient norm exceeds max_norm in more than 90 % of 500 steps after the "
-    "first 100; medium where the median norm is more than ten times max_norm",
+    "first 100; medium where the median norm is more than ten times max_norm, 300 times where "
+    "the optimizer divides by the size of the gradients",
     fix="raise max_norm to about the usual norm, or lower the learning rate",
     no_use="where steps of equal length are what is wanted",
     reads="steps.grad_norm against max_norm over 500 steps",
@@ -182,8 +189,11 @@ def always_clipped(view: RunView, spec: Spec) -> Finding | None:
     share, median = float((norms > limit).mean()), float(np.median(norms))
     if share <= CLIPPED_SHARE:
         return None
+    states = (view.hello(rank).get("optimizer") or {}).get("state") or {}
+    is_adaptive = not SIZES_OF_GRADIENTS.isdisjoint(states)
+    far_above = FAR_ABOVE_ADAPTIVE if is_adaptive else FAR_ABOVE
     return spec.make(
-        "medium" if median > FAR_ABOVE * limit else "info",
+        "medium" if median > far_above * limit else "info",
         f"gradients are clipped in {100 * share:.0f} % of the steps: "
         f"norm {median:.3g}, max_norm {limit:g}",
         f"of {len(norms):,} norms in steps {firsts[0]} to {lasts[-1]} of rank {rank}, "
@@ -197,7 +207,7 @@ def always_clipped(view: RunView, spec: Spec) -> Finding | None:
             100 * share,
             100 * CLIPPED_SHARE,
             "%",
-            "medium where median norm / max_norm > 10",
+            f"medium where median norm / max_norm > {far_above:g}",
             (
                 Input("max_norm", float(limit), "", f"hello.clip.max_norm, rank {rank}"),
                 Input(
@@ -295,6 +305,7 @@ def _left_out(view: RunView, spec: Spec) -> Finding | None:
             not _comparable(hello)
             or not given_count
             or trainable - given_count <= MUCH_WITHOUT * trainable
+            or not _gradients_beyond(view, rank, given_count + MUCH_WITHOUT * trainable)
         ):
             continue
         share = 1 - given_count / trainable
@@ -322,6 +333,16 @@ def _left_out(view: RunView, spec: Spec) -> Finding | None:
             ),
         )
     return _for_nobody(view, spec)
+
+
+def _gradients_beyond(view: RunView, rank: int, count: float) -> bool:
+    """Whether more values have a gradient than so many, or nobody looked.
+
+    A copy that only answers without a graph, as a target network does, has none and needs no
+    optimizer.
+    """
+    looks = [event for event in told(view, "checkup").get(rank, ()) if "graded" in event]
+    return not looks or (looks[-1].get("graded") or 0) > count
 
 
 def _for_nobody(view: RunView, spec: Spec) -> Finding | None:

@@ -38,13 +38,16 @@ def frameworks() -> tuple[Framework, ...]:
 
 
 def named(text: str) -> Framework:
-    """The framework that a user names: ``nemo``, or ``nemo==2`` for a release.
+    """The framework that a user names: ``nemo``, ``nemo==2`` for a release, or as logs write it:
+    ``Megatron-Core v0.9``.
 
     Raises:
         LookupError: there is none of that name, or not that release; the message lists them.
     """
     name, _, release = text.strip().lower().partition("==")
     rows = [row for row in frameworks() if row.name == name]
+    if not rows and (written := of_text(text)):
+        return written
     if not rows:
         names = ", ".join(dict.fromkeys(row.name for row in frameworks()))
         raise LookupError(f"no framework is called {text!r}; there are {names}")

@@ -104,8 +104,13 @@ def device(name: str) -> Device:
         LookupError: the catalog does not have it.
     """
     spec = gpu(name)
+    return Device(spec, efficiency_of(spec), watts_of(name))
+
+
+def watts_of(name: str) -> float:
+    """The power limit that a name says; 0 for none."""
     match = re.search(r"\b(\d{2,4})\s*W(?:atts?)?\b", name)
-    return Device(spec, efficiency_of(spec), float(match[1]) if match else 0.0)
+    return float(match[1]) if match else 0.0
 
 
 def cluster(

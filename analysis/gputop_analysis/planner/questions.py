@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gputop_analysis.planner.calibrate import Calibration
 from gputop_analysis.planner.choices import Choice, choice
@@ -36,6 +36,8 @@ class Wanted:
     usd_per_gpu_hour: float | None = None
     probed: Probed | None = None
     """What was measured on a node of it."""
+    watts: float = 0.0
+    """Power limit in force; 0: that of the catalog."""
 
     def cluster(self, gpus: int) -> Cluster:
         """So many of them.
@@ -44,6 +46,8 @@ class Wanted:
             LookupError: no GPU of that name.
         """
         usual = cluster(self.gpu, gpus, self.gpus_per_node, self.network)
+        if self.watts:
+            usual = usual.but(device=replace(usual.device, watts=self.watts))
         return applied(usual, self.probed) if self.probed else usual
 
 
@@ -155,10 +159,8 @@ def would_fit(job: Job, wanted: Wanted, gpus: int, limits: Limits | None = None)
     if (more := next((n for n in counts if _fits(job, wanted, n, limits)), None)) is not None:
         changes.append(f"{more} x {wanted.gpu}")
     spec = spec_of(wanted.gpu)
-    larger = sorted(
-        (g for g in all_gpus() if g.usable_gib > spec.usable_gib and g.vendor == spec.vendor),
-        key=lambda g: g.usable_gib,
-    )
+    sure = (g for g in all_gpus() if g.vendor == spec.vendor and not g.doubtful)
+    larger = sorted((g for g in sure if g.usable_gib > spec.usable_gib), key=lambda g: g.usable_gib)
     if (
         other := next(
             (g for g in larger if _fits(job, Wanted(g.name, wanted.gpus_per_node), gpus, limits)),

@@ -105,9 +105,12 @@ def _settle(need: Need, upwards: list[list[int]]) -> None:
 
 
 def smallest(setup: Setup, need: Need) -> catalog.GpuSpec | None:
-    """The GPU with the least memory on which it fits; None: on none."""
+    """The GPU with the least memory on which it fits, of those whose figures are sure; None: on
+    none.
+    """
     besides = overhead(setup)
-    able = (spec for spec in _gpus(setup) if need.within(spec.usable_bytes - besides))
+    sure = (spec for spec in _gpus(setup) if not spec.doubtful)
+    able = (spec for spec in sure if need.within(spec.usable_bytes - besides))
     return min(able, key=lambda spec: spec.usable_bytes, default=None)
 
 

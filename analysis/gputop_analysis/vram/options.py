@@ -313,5 +313,9 @@ def _choice(option: Option, value: str) -> str:
     word = "" if value == "none" and "" in option.choices else value
     if option.choices and word not in option.choices:
         named = ", ".join(choice or "none" for choice in option.choices)
-        raise ValueError(f"{option.name} takes {named}, not {value!r}")
+        other = "; a script's own is traced: gputop estimate train.py"
+        raise ValueError(
+            f"{option.name} takes {named}, not {value!r}"
+            f"{other if option.name == 'optimizer' else ''}"
+        )
     return word

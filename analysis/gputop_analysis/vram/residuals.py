@@ -32,7 +32,7 @@ AXES = (
 """What a setup is, as far as errors go; one word each, in this order."""
 SHARES = (0.05, 0.25, 0.75, 0.95)
 """Of the weight of all runs below the low end, the typical low and high one, and the high end."""
-STEP = 0.03
+STEP = 0.025
 """Relative width that the first axis without a measurement adds to either end; ``n`` of them add
 ``sqrt(n)`` times as much.
 """

@@ -34,6 +34,8 @@ def _counts(setup: Setup) -> Iterator[str]:
         "micro-batch": setup.micro_batch,
         "accumulation": setup.accumulation,
     }
+    if setup.dtype in ("int8", "nf4"):
+        yield f"nothing is trained in {setup.dtype}: quantised frozen weights are --quant"
     for name, value in (amounts | degrees).items():
         if value < 1:
             yield f"{name} must be at least 1, not {value}"
@@ -71,8 +73,9 @@ def _adapters(setup: Setup) -> Iterator[str]:
         yield f"{setup.quantized} weights stay on the GPU: bitsandbytes cannot offload them"
     if setup.images and not setup.model.vision_layers:
         yield f"{setup.model.name} has no vision tower, so it takes no images"
-    if "vision" in setup.freeze and not setup.model.vision_layers:
-        yield f"{setup.model.name} has no vision tower to freeze"
+    seeing = [part for part in ("vision", "projector") if part in setup.freeze]
+    if seeing and not setup.model.vision_layers:
+        yield f"{setup.model.name} has no {'vision tower' if 'vision' in seeing else 'projector'} to freeze"
 
 
 def _targets(setup: Setup) -> Iterator[str]:

@@ -80,7 +80,7 @@ def _runs_in(setup: Setup, peak: Peak, solver: Solver) -> Callable[[int], bool]:
 
     def runs(room: int) -> bool:
         replay = profiles.replay_of(setup)
-        return replay is not None and replay.runs_in(room)
+        return replay is not None and room >= profiles.recorded(setup) and replay.runs_in(room)
 
     return runs
 

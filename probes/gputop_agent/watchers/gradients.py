@@ -5,6 +5,7 @@ is told of when later looks have found it too.
 """
 
 import weakref
+from typing import Any
 
 from gputop_agent.runtime import late
 from gputop_agent.runtime.session import session
@@ -61,7 +62,7 @@ class Zeros:
 
     def __init__(self):
         self.suspected = {}  # id of a parameter -> looks in a row
-        self._unread = None  # (parameters, sums of their gradients' sizes)
+        self._unread: Any = None  # (parameters, sums of their gradients' sizes, event of a GPU)
 
     def look(self, parameters):
         """Fields of the event: values, names and looks of those that were zero three times."""
@@ -70,12 +71,7 @@ class Zeros:
         looked_at = [one for one in parameters if one.grad.device == device][:MAX_TENSORS]
         parts = [self._part(parameter) for parameter in looked_at]
         sums = session.torch.stack([one.float() for one in session.torch._foreach_norm(parts, 1)])
-        self._unread = [weakref.ref(parameter) for parameter in looked_at], late.Late()
-        for index, value in enumerate(sums.unbind() if session.cuda else ()):
-            self._unread[1].put(index, value)
-        if not session.cuda:
-            self._unread[1].known = dict(enumerate(sums.tolist()))
-            self._read()
+        self._send_for(sums, [weakref.ref(parameter) for parameter in looked_at])
         dead = [one for one in looked_at if self.suspected.get(id(one), 0) > CONFIRMED]
         dead = _without_tables(dead) if dead else dead
         if not dead:
@@ -92,14 +88,27 @@ class Zeros:
             return flat
         return flat[:: len(flat) // MAX_VALUES | 1]
 
+    def _send_for(self, sums, references):
+        """Read the sums at once on a CPU, at the next look where they lie on a GPU."""
+        event = None
+        if sums.is_cuda:
+            torch = session.torch
+            slot = torch.empty(sums.shape, dtype=sums.dtype, pin_memory=True)
+            slot.copy_(sums, non_blocking=True)
+            sums, event = slot, torch.cuda.Event()
+            event.record()
+        self._unread = references, sums, event
+        if event is None:
+            self._read()
+
     def _read(self):
         if self._unread is None:
             return
-        references, values = self._unread
-        numbers = values.read()
+        references, sums, event = self._unread
         self._unread = None
-        if numbers is None:
+        if event is not None and not event.query():
             return
+        numbers = sums.tolist()
         alive = [(reference(), numbers[index]) for index, reference in enumerate(references)]
         self.suspected = {
             id(parameter): self.suspected.get(id(parameter), 0) + 1
@@ -142,14 +151,12 @@ class Strays:
             numbers = self._unread.known
         self.looks = self.looks + 1 if strays and numbers.get("changed") == 0 else 0
         self._keep([parameter for _, parameter in strays])
-        if not strays:
-            return {}
-        return {
-            "stray": sum(parameter.numel() for _, parameter in strays),
-            "stray_names": [name for name, _ in strays[:MAX_NAMES]],
-            "stray_looks": self.looks,
-            "graded": sum(parameter.numel() for _, parameter in graded),
-        }
+        fields = {"graded": sum(parameter.numel() for _, parameter in graded)}
+        if strays:
+            fields["stray"] = sum(parameter.numel() for _, parameter in strays)
+            fields["stray_names"] = [name for name, _ in strays[:MAX_NAMES]]
+            fields["stray_looks"] = self.looks
+        return fields
 
     def _keep(self, parameters):
         plain = [one for one in parameters if late.is_plain(one)]

@@ -93,5 +93,5 @@ def count():
         anonymous_bytes=memory.anonymous_bytes(),
         tensors=tensors,
         with_graph=sum(graphs.values()),
-        graph_kind=max(graphs, key=graphs.get, default=""),
+        graph_kind=max(graphs, key=lambda kind: graphs[kind], default=""),
     )

@@ -70,7 +70,7 @@ class Held:
     def _marks(self):
         gradients = [parameter.grad for parameter in self.parameters]
         return [
-            (gradient.data_ptr(), gradient._version)
+            (gradient.data_ptr(), -1 if gradient.is_inference() else gradient._version)
             for gradient in gradients
             if gradient is not None
         ]

@@ -8,6 +8,7 @@ from textual.screen import Screen
 
 from gputop.app.alone import AloneApp
 from gputop.feed.examples import first_setup
+from gputop.feed.refinement import after_s
 from gputop.screens.estimator import EstimatorScreen
 
 if TYPE_CHECKING:
@@ -18,15 +19,21 @@ if TYPE_CHECKING:
 class EstimatorApp(AloneApp):
     """The estimator."""
 
-    def __init__(self, setup: Setup | None = None, tracer: Tracer | None = None):
+    def __init__(
+        self,
+        setup: Setup | None = None,
+        tracer: Tracer | None = None,
+        refine_s: float | None = None,
+    ):
         super().__init__()
+        self._refine_s = refine_s
         self._setup = setup or first_setup()
         self._tracer = tracer
 
     def get_default_screen(self) -> Screen[None]:
-        return EstimatorScreen(self._setup, self._tracer)
+        return EstimatorScreen(self._setup, self._tracer, refine_s=self._refine_s)
 
 
 def run_estimator(setup: Setup | None = None) -> None:
     """Show it until the user leaves."""
-    EstimatorApp(setup).run_here()
+    EstimatorApp(setup, refine_s=after_s()).run_here()

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 
 from gputop.cli import estimate_refined
 from gputop.cli.errors import ENVIRONMENT, CliError, cli_errors
-from gputop.cli.estimate_options import add_options, existing_file, given, refuse_idle
+from gputop.cli.estimate_options import (
+    add_options,
+    existing_file,
+    given,
+    refuse_beside,
+    refuse_idle,
+)
 from gputop.cli.named import gpu_named, model_of
 from gputop.cli.parsing import Parser
 from gputop.cli.working import working
@@ -48,6 +54,7 @@ def _execute(words: list[str]) -> int:
     sources = [name for name in ("model", "script", "csv", "run") if getattr(options, name)]
     if len(sources) > 1 and sources != ["model", "script"]:
         raise CliError(f"--{sources[0]} and {sources[1]} are two questions: ask one at a time")
+    refuse_beside(options, arguments)
     if not sources:
         gc.enable()
         return _open_screen(options)
@@ -91,10 +98,17 @@ def _take_factory(options: argparse.Namespace) -> None:
         options.model, options.script = options.script, None
 
 
+_TRACED_ONLY = ("--dora", "--galore", "--grpo", "--ppo", "--contrastive")
+"""What people ask for and a trace of the script alone answers."""
+
+
 def parser() -> Parser:
     """Options of the command."""
     parser = Parser(
         "estimate", "How much GPU memory a training needs, and on which GPUs it fits.", _USAGE
+    )
+    parser.instead = dict.fromkeys(
+        _TRACED_ONLY, "no formula covers it: `gputop estimate train.py` traces the script"
     )
     parser.add_argument(
         "script",
@@ -216,6 +230,8 @@ def _answer(setup: Setup, options: argparse.Namespace) -> Estimate:
     from gputop.api import answer, is_factory
 
     factory = setup.model.name if is_factory(options.model) else ""
+    if factory and options.tier not in (None, "trace"):
+        raise CliError(f"{factory} is traced: the {options.tier} tier knows models by name only")
     tier = "trace" if factory else options.tier
     if factory:
         module = factory.rpartition(":")[0]

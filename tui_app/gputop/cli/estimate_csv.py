@@ -90,13 +90,14 @@ def estimate_row(
     """
     from gputop.api import answer
     from gputop.models import resolve
+    from gputop_analysis.vram.idle import refuse
     from gputop_analysis.vram.options import setup_of
 
     shape = resolve(cells["model"]) if cells.get("model") else _shape(cells)
     values = {name: value for name, value in cells.items() if name in OPTION}
-    estimated = answer(
-        setup_of(shape, {**common, **values}), tier, cells.get("gpu", ""), advice=False
-    ).to_json()
+    setup = setup_of(shape, {**common, **values})
+    refuse({**common, **values}, setup)
+    estimated = answer(setup, tier, cells.get("gpu", ""), advice=False).to_json()
     low, high = estimated["interval_pct"]
     smallest = next((fit["gpu"] for fit in estimated["fits"] if fit["fits"]), "")
     return {

@@ -8,28 +8,14 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gputop.cli.errors import CliError
+from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.parsing import Parser
-from gputop_analysis.vram.options import OPTION, OPTIONS, Option
+from gputop_analysis.vram.options import OPTIONS, Option
 
 if TYPE_CHECKING:
     from gputop_analysis.vram.setup import Setup
 
 _TITLES = {"Training": "training", "Memory": "memory", "Parallel": "parallelism"}
-_NEEDS = {
-    "image_size": "--images, and a model with a vision tower",
-    "lora_targets": "--lora-rank",
-    "lora_dtype": "--lora-rank",
-    "lora_dropout": "--lora-rank",
-    "bitsandbytes": "--quant nf4, or --qlora",
-    "modules_to_save": "--lora-rank",
-    "gated_kernel": "--kernels",
-    "autocast": "--dtype bf16 or fp16",
-    "reshard_after_forward": "--sharding fsdp1, fsdp2, hsdp or zero3",
-}
-"""Options that mean something only beside others, and which; the rules of a setup
-refuse the rest.
-"""
 _ALIASES = {"checkpointing": ("--recompute",)}
 """Further names of an option, as other commands call it."""
 _META = {"count": "N", "share": "X", "words": "A,B", "text": "TEXT", "choice": "KIND"}
@@ -108,16 +94,36 @@ def refuse_idle(values: dict[str, Any], setup: Setup) -> None:
     Raises:
         CliError: there is one; the message says what it needs.
     """
-    named = [name for name in _NEEDS if name in values]
-    if not named:
-        return
-    from gputop.feed.form import applies
+    from gputop_analysis.vram.idle import refuse
 
-    for name in named:
-        needs = _NEEDS[name]
-        idle = not applies(name, setup) and str(values[name]) != str(OPTION[name].default)
-        if idle and setup.model.hidden:  # a module of one's own may take images
-            raise CliError(f"--{name.replace('_', '-')} changes nothing here: it needs {needs}")
+    with cli_errors(ValueError):
+        refuse(values, setup)
+
+
+def refuse_beside(options: argparse.Namespace, arguments: list[str]) -> None:
+    """Options of ``gputop estimate`` that mean nothing for what is asked.
+
+    Raises:
+        CliError: one was given.
+    """
+    script, traces = bool(options.script), options.tier in (None, "trace")
+    ways = {
+        "--no-execute": (options.no_execute and not script, "it reads a script: name one"),
+        "--": (bool(arguments) and not script, "a script's own words go after it: name one"),
+        "--python": (
+            bool(options.python) and (bool(options.csv) or not traces),
+            "it names what traces, and nothing is traced",
+        ),
+        "--wait": (
+            options.wait is not None and (bool(options.csv) or script),
+            "it is for an answer that a trace refines",
+        ),
+        "--gpu": (bool(options.gpu and options.csv), "each row of the CSV has a gpu of its own"),
+        "--no-calibration": (options.no_calibration and bool(options.csv), "it is for one answer"),
+    }
+    for name, (idle, why) in ways.items():
+        if idle:
+            raise CliError(f"{name} changes nothing here: {why}")
 
 
 def existing_file(text: str, or_else: str = "a model is named with --model") -> Path:

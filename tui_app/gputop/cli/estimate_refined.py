@@ -6,15 +6,11 @@ import argparse
 import sys
 import threading
 from dataclasses import replace
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gputop_analysis.vram.estimate import Estimate
     from gputop_analysis.vram.setup import Setup
-
-TERMINAL_S = 30.0
-"""Seconds that a trace may take where somebody watches; elsewhere none are waited."""
 
 
 def seconds(options: argparse.Namespace) -> float:
@@ -23,13 +19,15 @@ def seconds(options: argparse.Namespace) -> float:
     A tier that was asked for answers alone, and an interpreter without the libraries traces
     nothing.
     """
+    from gputop.feed.refinement import LIMIT_S, has_libraries
+
     if options.tier:
         return 0.0
     limit = options.wait
     if limit is None:
         watched = sys.stdout.isatty() and not options.json
-        limit = TERMINAL_S if watched else 0.0
-    return limit if options.python or _has_libraries() else 0.0
+        limit = LIMIT_S if watched else 0.0
+    return limit if options.python or has_libraries() else 0.0
 
 
 def refined(quick: Estimate, setup: Setup, options: argparse.Namespace, limit: float) -> Estimate:
@@ -67,10 +65,6 @@ def refined(quick: Estimate, setup: Setup, options: argparse.Namespace, limit: f
     text = f"{size} GiB by the {tier} tier, {gib(traced.device_total)} traced"
     _say(text)
     return replace(traced, notes=(text, *traced.notes))
-
-
-def _has_libraries() -> bool:
-    return all(find_spec(name) is not None for name in ("torch", "transformers"))
 
 
 def _say(text: str) -> None:

@@ -8,6 +8,7 @@ import argparse
 import difflib
 import re
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError, cli_errors
@@ -116,7 +117,9 @@ def add_nodes(parser: Parser) -> None:
 def add_gpus(parser: Parser) -> None:
     """The options that say on what."""
     parser.add_argument("--gpu", metavar="NAME", help="as H100; default: the first of .gputop.toml")
-    parser.add_argument("--gpus", type=int, metavar="N", help="how many in all")
+    parser.add_argument(
+        "--gpus", type=gpus_word, metavar="N|NxNAME", help="how many in all, or as 64xH100"
+    )
     add_nodes(parser)
     parser.add_argument(
         "--price",
@@ -278,6 +281,7 @@ def wanted_of(options: argparse.Namespace, fleet: Fleet) -> tuple[Wanted, int]:
     Raises:
         CliError: neither the options nor the file say, or a number is none.
     """
+    _split_gpus(options)
     named = gpus_named(options.gpu) if options.gpu else None
     have = next((g for g in fleet.have if named is None or named.spec.name == g.gpu), None)
     ran = gpus_of(options.run) if options.run and not options.gpu else None
@@ -306,7 +310,50 @@ def wanted_of(options: argparse.Namespace, fleet: Fleet) -> tuple[Wanted, int]:
         if have and not options.gpus and not ran
         else 0
     )
-    return _wanted(name, per_node, options.network, options.price), gpus
+    wanted = _wanted(name, per_node, options.network, options.price)
+    return replace(wanted, watts=_watts_of(options.gpu or "", name)), gpus
+
+
+def _watts_of(written: str, name: str) -> float:
+    """The power limit to plan with: what ``--gpu "H100 500W"`` says, else that in force on the GPUs
+    of this machine where they are the same; 0: the catalog's.
+    """
+    from gputop.this_machine import lowered_limit_w
+    from gputop_analysis.planner.hardware import watts_of
+
+    if said := watts_of(written):
+        return said
+    limit = lowered_limit_w(name)
+    if limit:
+        print(
+            f"gputop: the {name} here are limited to {limit:.0f} W: planned with that",
+            file=sys.stderr,
+        )
+    return limit
+
+
+def gpus_word(text: str) -> int | str:
+    """A number of GPUs, or a number and their name; an argparse type."""
+    if re.fullmatch(r"\s*-?\d+\s*", text):
+        return int(text)
+    if re.match(r"\s*[a-z0-9]", text, re.IGNORECASE) and re.search(r"[a-z]", text, re.IGNORECASE):
+        return text
+    raise argparse.ArgumentTypeError(f"{text!r} says no GPUs: write it as 64, or as 64xH100")
+
+
+def _split_gpus(options: argparse.Namespace) -> None:
+    """``--gpus 64xH100`` as ``--gpu 64xH100``.
+
+    Raises:
+        CliError: both name a GPU.
+    """
+    if not isinstance(options.gpus, str):
+        return
+    if options.gpu:
+        raise CliError(
+            f"--gpu {options.gpu!r} and --gpus {options.gpus!r} both name a GPU: leave one out"
+        )
+    options.gpu, options.gpus = options.gpus, None
 
 
 def _count_of(options: argparse.Namespace, named: int) -> int | None:

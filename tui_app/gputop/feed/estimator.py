@@ -54,6 +54,8 @@ class Result:
     estimate: Estimate | None = None
     base: Estimate | None = None
     problem: str = ""
+    quick: Estimate | None = None
+    """What was answered before a trace of the same setup."""
 
 
 class Estimator:
@@ -70,7 +72,9 @@ class Estimator:
         """
         base = self._of(form.base, form.gpu)[0] if form.base is not None else None
         estimated, problem = self._of(form.setup, form.gpu)
-        return Result(form, estimated, base, problem)
+        is_traced = (form.setup, form.gpu) in self._traced
+        quick = self._known.get((form.setup, form.gpu)) if is_traced else None
+        return Result(form, estimated, base, problem, quick)
 
     def trace(self, form: Form, progress: Callable[[str], None]) -> Result:
         """Trace the form's setup, and answer by that. Never raises."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gputop_analysis.vram.idle import applies
 from gputop_analysis.vram.options import OPTION, OPTIONS, setup_of, values_of
 
 if TYPE_CHECKING:
@@ -154,32 +155,6 @@ class Form:
         with already.
         """
         return replace(self, base=None if self.base == self.setup else self.setup)
-
-
-def applies(name: str, setup: Setup) -> bool:
-    """Whether an option changes anything for this setup."""
-    parallel = setup.parallel
-    needs = {
-        "lora_targets": setup.lora is not None,
-        "lora_dtype": setup.lora is not None,
-        "lora_dropout": setup.lora is not None,
-        "quant": setup.lora is not None,
-        "bitsandbytes": bool(setup.quantized),
-        "modules_to_save": setup.lora is not None,
-        "gated_kernel": setup.kernels,
-        "images": bool(setup.model.vision_layers),
-        "image_size": setup.images > 0,
-        "replicas": parallel.sharding == "hsdp",
-        "reshard_after_forward": parallel.sharding in ("fsdp1", "fsdp2", "hsdp", "zero3"),
-        "offload": parallel.sharding in _SHARDS,
-        "vpp": parallel.pp > 1,
-        "pipeline_stage": parallel.pp > 1,
-        "sequence_parallel": parallel.tp > 1,
-        "ep": bool(setup.model.experts),
-        "etp": bool(setup.model.experts),
-        "autocast": setup.dtype in ("bf16", "fp16"),
-    }
-    return needs.get(name, True)
 
 
 def _with(name: str, value: Any, setup: Setup) -> dict[str, Any]:

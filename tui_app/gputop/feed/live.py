@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from gputop.feed.clock import Clock, SystemClock
 from gputop.feed.pages import PageReader
 from gputop.feed.prediction import Prediction, Predictor
+from gputop.feed.refinement import beside_training
 from gputop.feed.snapshot import RecentSteps, Snapshot, first_snapshot
 from gputop.feed.useful import UsefulReader
 from gputop.feed.window import STEPS, window_of
@@ -56,7 +57,7 @@ class LiveFeed:
         self._recent: RecentSteps | None = None
         self._next_findings = 0.0
         self._useful = UsefulReader(self.clock)
-        self._predictor = Predictor()
+        self._predictor = Predictor(beside_training)
         self._prediction: Prediction | None = None
         self._next_prediction = 0.0
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
+    from gputop_analysis.vram.estimate import Estimate
+    from gputop_analysis.vram.setup import Setup
     from gputop_probes.record.reader import RunRecord
+
+Refine = Callable[["Setup", Callable[["Estimate"], None]], None]
+"""Begins a trace of a setup and returns at once; the function is called with its estimate."""
 
 
 class Prediction(NamedTuple):
@@ -18,6 +24,10 @@ class Prediction(NamedTuple):
     calibrated: bool = False
     measured_gib: float | None = None
     """Peak allocated of the rank that has most; None on a CPU and before the second step."""
+    quick: str = ""
+    """The tier that answered before a trace did; the sizes that it said follow."""
+    quick_allocated_gib: float = 0.0
+    quick_total_gib: float = 0.0
 
     @property
     def off_pct(self) -> float | None:
@@ -30,11 +40,14 @@ class Prediction(NamedTuple):
 
 
 class Predictor:
-    """Estimates anew only when what the first rank said of itself has changed."""
+    """Estimates anew only when what the first rank said of itself has changed; a trace refines the
+    quick answer where there is one to make it.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, refine: Refine | None = None) -> None:
         self._key = ""
         self._found: Prediction | None = None
+        self._refine = refine
 
     def of(self, record: RunRecord) -> Prediction | None:
         """The prediction for a record; None while it is not known what is trained. Never raises."""
@@ -45,10 +58,28 @@ class Predictor:
         key = json.dumps({name: hello.get(name) for name in _MATTERS}, sort_keys=True, default=repr)
         try:
             if key != self._key:
-                self._key, self._found = key, _predict(record)
+                self._key, self._found = key, self._quick(record, key)
             return _with_measured(record, self._found)
         except Exception:  # a prediction is worth no trouble to the screen
             return None
+
+    def _quick(self, record: RunRecord, key: str) -> Prediction | None:
+        setup = _setup(record)
+        if setup is None:
+            return None
+        quick = _predict(setup)
+        if self._refine is not None and quick.tier != "trace":
+            self._refine(setup, lambda traced: self._take(key, quick, traced))
+        return quick
+
+    def _take(self, key: str, quick: Prediction, traced: Estimate) -> None:
+        """Show the trace of the setup that is still trained; called from another thread."""
+        if key == self._key:
+            self._found = _prediction(traced)._replace(
+                quick=quick.tier,
+                quick_allocated_gib=quick.allocated_gib,
+                quick_total_gib=quick.device_total_gib,
+            )
 
 
 _MATTERS = (
@@ -64,15 +95,20 @@ _MATTERS = (
 )
 
 
-def _predict(record: RunRecord) -> Prediction | None:
-    from gputop.api import answer
+def _setup(record: RunRecord) -> Setup | None:
     from gputop_analysis.view import RunView
     from gputop_analysis.vram.from_run import setup_of
 
-    setup = setup_of(RunView(record, window_steps=100))
-    if setup is None:
-        return None
-    estimated = answer(setup, advice=False)
+    return setup_of(RunView(record, window_steps=100))
+
+
+def _predict(setup: Setup) -> Prediction:
+    from gputop.api import answer
+
+    return _prediction(answer(setup, advice=False))
+
+
+def _prediction(estimated: Estimate) -> Prediction:
     is_calibrated = any(note.startswith("calibrated") for note in estimated.notes)
     return Prediction(
         estimated.peak.allocated / 2**30,

@@ -4,6 +4,7 @@ once.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from time import monotonic
 
@@ -12,11 +13,13 @@ from textual.containers import Horizontal
 from textual.events import Key
 from textual.message import Message
 from textual.screen import Screen
+from textual.timer import Timer
 
 from gputop.feed.estimator import Estimator, Result, RunSetup, RunSetupLoader, Tracer
 from gputop.feed.examples import EXAMPLES
 from gputop.feed.form import MODEL, Form
 from gputop.feed.plots import Trouble
+from gputop.feed.refinement import LIMIT_S
 from gputop.feed.snapshot import Snapshot
 from gputop.messages import PageClosed
 from gputop.screens.moving import Moving
@@ -76,7 +79,17 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
     """
     AUTO_FOCUS = "#form"
 
-    def __init__(self, setup: Setup, tracer: Tracer | None = None, source: str = "", gpu: str = ""):
+    def __init__(
+        self,
+        setup: Setup,
+        tracer: Tracer | None = None,
+        source: str = "",
+        gpu: str = "",
+        refine_s: float | None = None,
+    ):
+        """Seconds ``refine_s`` that a form stands before a trace refines its answer by itself; None:
+        only the key traces.
+        """
         super().__init__()
         self.form = Form(setup, gpu)
         self.page = _Reads()
@@ -89,6 +102,11 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
         self._watch: Watch | None = None
         self._since = 0.0
         self._last: Result | None = None
+        self._refine_s = refine_s
+        self._refining: Form | None = None
+        """The form that is traced without having been asked for."""
+        self._refined: set[Form] = set()
+        self._timer: Timer | None = None
 
     def compose(self) -> ComposeResult:
         yield EstimateTitle(id="title")
@@ -137,6 +155,8 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
         self.form = form
         self._form_widget.form = form
         self._title()
+        if self._refining not in (None, form):
+            self._stop_trace()
         self._estimate()
 
     def _estimate(self) -> None:
@@ -156,6 +176,7 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
         self._answered = message.result.form
         self._present(message.result)
         self._estimate()
+        self._refine_later()
 
     def _present(self, result: Result) -> None:
         """Show a result; where there is no estimate, the one before stays beside the reason."""
@@ -163,7 +184,7 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
         if result.estimate is not None:
             self._last = result
         self.query_one(EstimateAnswer).answer = Answer(
-            shown, result.base, result.problem, self._working()
+            shown, result.base, result.problem, self._working(), result.quick
         )
 
     def _title(self) -> None:
@@ -324,7 +345,35 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
         """Begin a trace of the present form; the same key ends one that runs."""
         if self._watch is not None:
             self._stop_trace()
+        else:
+            self._begin_trace()
+
+    def _refine_later(self) -> None:
+        """Trace the present form by itself, once it has stood for a while."""
+        if self._timer is not None:
+            self._timer.stop()
+        if self._refine_s is not None:
+            self._timer = self.set_timer(self._refine_s, self._refine)
+
+    def _refine(self) -> None:
+        last = self._last
+        if last is None or last.estimate is None or last.form != self.form:
             return
+        if self._watch is not None or self.form in self._refined:
+            return
+        if last.estimate.peak.tier != "trace":
+            self._refined.add(self.form)
+            self._refining = self.form
+            self._begin_trace()
+            self._timer = self.set_timer(LIMIT_S, partial(self._give_up, self._watch))
+
+    def _give_up(self, watch: Watch | None) -> None:
+        """End a trace that nobody asked for and that takes long."""
+        if watch is self._watch and self._refining is not None:
+            self._stop_trace()
+            self.notify(f"not refined: the trace takes over {LIMIT_S:g} s; t traces to the end")
+
+    def _begin_trace(self) -> None:
         watch = self._watch = Watch(lambda text: self.post_message(TraceProgressed(watch, text)))
         self._since = monotonic()
         self._progress("starting")
@@ -338,7 +387,7 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
     def _stop_trace(self) -> None:
         if self._watch is not None:
             self._watch.stop()
-        self._watch = None
+        self._watch = self._refining = None
         self._progress("")
 
     def on_unmount(self) -> None:
@@ -354,7 +403,7 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
         """Show what the trace does, and for how long already."""
         widget = self.query_one(EstimateAnswer)
         answer = widget.answer
-        widget.answer = Answer(answer.estimate, answer.base, answer.problem, self._working())
+        widget.answer = replace(answer, working=self._working())
 
     def _working(self) -> str:
         return f"{monotonic() - self._since:.0f} s: {self._tracing}" if self._tracing else ""
@@ -371,8 +420,12 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
         message.stop()
         if message.watch is not self._watch:
             return
-        self._watch, self._tracing = None, ""
-        if message.result.form == self.form:
+        asked = self._refining is None
+        self._watch, self._refining, self._tracing = None, None, ""
+        if message.result.problem and not asked:
+            self._progress("")
+            self.notify(f"not refined: {message.result.problem}")
+        elif message.result.form == self.form:
             self._present(message.result)
         else:
             self._progress("")

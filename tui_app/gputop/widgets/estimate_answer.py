@@ -37,6 +37,8 @@ class Answer:
     """Why the present setup has no estimate; the last one is shown with it."""
     working: str = ""
     """What is being computed."""
+    quick: Estimate | None = None
+    """What was answered before a trace of the same setup."""
 
 
 def draw(
@@ -53,6 +55,8 @@ def draw(
     if estimated is None:
         return rows or say("Estimating.", width)
     rows += _head(estimated, answer, width)
+    if answer.quick is not None:
+        rows.append(clip([(refined(answer.quick, estimated), "muted")], width))
     rows += _bars(estimated, answer.base, width, mono)
     against = vram.parts(answer.base) if answer.base else None
     if width >= TWO_COLUMNS:
@@ -64,6 +68,12 @@ def draw(
     room = height - len(rows)
     upper = _made_of(estimated, width, room // 2 + 2, mono, against)
     return [*rows, *upper, *_where(estimated, width, room - len(upper), lever)]
+
+
+def refined(quick: Estimate, traced: Estimate) -> str:
+    """``25.4 GiB by the formula tier, 24.9 traced``."""
+    before, after = vram.gib(quick.device_total), vram.gib(traced.device_total)
+    return f"{before} GiB by the {quick.peak.tier} tier, {after} traced"
 
 
 def _wrapped(text: str, width: int) -> list[str]:

@@ -77,7 +77,7 @@ def _fitting(headline: str, label: str, word: str, worth: list[str], width: int)
     for tried in [*tries, (label, ""), (short, "")]:
         if 6 + len(tried[0]) + len(headline) + len(tried[1]) + 2 * bool(tried[1]) <= width:
             return tried
-    return short, worth[-1] if worth and width >= 78 else ""
+    return short, worth[-1] if worth and width >= 60 else ""
 
 
 def _label(snapshot: Snapshot, word: str) -> str:
@@ -92,7 +92,10 @@ def _worth(snapshot: Snapshot) -> list[str]:
     win = win_of(snapshot.summary, serious[0]) if serious and not snapshot.problem else None
     if win is None or win.factor < 1.005:
         return []
-    return [f"Fix: {steps_of(win)}, {win.factor:.2f}x", f"Fix: {win.factor:.2f}x"]
+    factor = f"{win.factor:.2f}x"
+    steps = steps_of(win)
+    shorter = steps.removesuffix(" a step")
+    return [f"Fix: {steps}, {factor}", f"Fix: {shorter}, {factor}", f"Fix: {factor}", factor]
 
 
 def steps_of(win: Win) -> str:
@@ -147,8 +150,9 @@ def _command(snapshot: Snapshot, width: int, end: Row) -> Row:
     """The command, the shape of the run as far as there is room, and ``end`` at the right edge."""
     shape: Row = [(" · ".join(_shape(snapshot.summary)), "muted")]
     if snapshot.recording:
-        words = shorten(f"recording: {snapshot.recording}", width // 3)
-        shape = [(words, "accent"), ("   ", ""), *shape]
+        words = f"recording: {snapshot.recording}"
+        if len(words) + row_width(shape) + row_width(end) + COMMAND <= width:
+            shape = [(words, "accent"), ("   ", ""), *shape]
     if snapshot.damage:
         shape = [(f"▲ {snapshot.damage}", "high"), ("   ", ""), *shape]
     parts = _shape(snapshot.summary)

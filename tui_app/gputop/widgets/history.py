@@ -19,6 +19,8 @@ from gputop.widgets.panel import Panel
 
 LABEL = 12
 FIGURE = 13
+LEAST_RATE = 1.0
+"""MB/s that a scale reaches at least: less is nothing to look at."""
 TALL = 3
 """Rows of a track from which on an axis stands below."""
 
@@ -82,7 +84,8 @@ def _scale(track: Track, top: float, y: int, height: int) -> str:
 
 
 def _highest(track: Track) -> float:
-    return max((value for value in track.values if value == value), default=1.0)
+    least = LEAST_RATE if track.unit == "MB/s" else 0.0
+    return max([least, *(value for value in track.values if value == value)]) or 1.0
 
 
 def _axis(found: Resources, cells: int, cursor: int | None) -> Row:
@@ -111,7 +114,7 @@ def predicted(found: Prediction, width: int) -> Row:
         row: Row = [
             ("on a GPU ", "muted"),
             (f"{numbers.gib(found.device_total_gib)} GiB", "text"),
-            (f" predicted, {by}", "muted"),
+            (f" predicted, {by}{_before(found, found.quick_total_gib)}", "muted"),
         ]
         return clip(row, width)
     row = [
@@ -123,7 +126,12 @@ def predicted(found: Prediction, width: int) -> Row:
         (numbers.gib(found.measured_gib), "text"),
         (f" ({off:+.1f} %)", "muted" if abs(off) < 10 else "high"),
     ]
-    return clip([*row, (f", {by}", "muted")], width)
+    return clip([*row, (f", {by}{_before(found, found.quick_allocated_gib)}", "muted")], width)
+
+
+def _before(found: Prediction, quick_gib: float) -> str:
+    """What was predicted before the trace: ``; 25.4 by the formula tier``."""
+    return f"; {numbers.gib(quick_gib)} by the {found.quick} tier" if found.quick else ""
 
 
 class HistoryPanel(Panel, drawn=("cursor",)):

@@ -39,8 +39,8 @@ class Line(NamedTuple):
 
 
 class Column(NamedTuple):
-    """One column: ``place`` is its importance, 0 stays longest; ``stretch`` cells it can use beyond
-    its least.
+    """One column: ``place`` is its importance, 0 stays longest; ``stretch`` its weight where
+    there is more room.
     """
 
     head: str
@@ -119,7 +119,7 @@ def fitting(columns: list[Column], width: int) -> list[Column]:
     wanted = sum(column.stretch for column in columns)
     result = []
     for column in columns:
-        more = min(column.stretch, spare * column.stretch // wanted) if wanted else 0
+        more = spare * column.stretch // wanted if wanted else 0
         result.append(column._replace(cells=column.cells + max(more, 0)))
     return result
 

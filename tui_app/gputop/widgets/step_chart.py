@@ -69,16 +69,20 @@ def in_cells(line: Timeline, columns: Columns, cells: int) -> tuple[Columns, flo
     """One column a cell, the newest last, and the seconds of a cell: several bins joined, or one
     drawn wider; the oldest are left out where that fills the cells.
     """
+    begun = next((x for x, column in enumerate(columns) if column[0] == column[0]), len(columns))
+    columns, steps = columns[begun:], line.steps[begun:]
+    bin_s = line.bin_s
     joined = max(round(len(columns) / cells), 1)
     if joined > 1:
         lead = -len(columns) % joined
-        weighted = [(None, 0.0)] * lead + list(zip(columns, line.steps, strict=True))
-        merged = [_joined(weighted[i : i + joined]) for i in range(0, len(weighted), joined)]
-        return merged[-cells:], line.bin_s * joined
+        weighted = [(None, 0.0)] * lead + list(zip(columns, steps, strict=True))
+        columns = [_joined(weighted[i : i + joined]) for i in range(0, len(weighted), joined)]
+        bin_s *= joined
     columns = columns[-cells:]
     count = len(columns)
     filled = min(cells, WIDEST * count)
-    return [columns[x * count // filled] for x in range(filled)], line.bin_s * count / filled
+    drawn = [columns[x * count // filled] for x in range(filled)]
+    return drawn, bin_s * count / max(filled, 1)
 
 
 def _joined(bins: Sequence[tuple[tuple[float, ...] | None, float]]) -> tuple[float, ...]:
@@ -98,8 +102,6 @@ def chart(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> li
     tagged = width - AXIS >= TAGS_FROM
     cells, rows = max(width - AXIS - TAG * tagged, 1), max(height - 1, 1)
     columns, cell_s = in_cells(line, parted(line), cells)
-    begun = next((x for x, column in enumerate(columns) if column[0] == column[0]), 0)
-    columns = columns[begun:][-cells:]
     top = numbers.nice_ceiling(_typical_high(line) * 1.08)
     looks = list(PARTS.values())
     drawn = [tuple(v if v == v else 0.0 for v in column) for column in columns]

@@ -34,6 +34,8 @@ SCORES_DROPOUT = ("gpt2", "bert", "roberta", "xlm-roberta", "distilbert")
 """Those that drop attention scores by default, too, and whose softmax stays in the computation's
 type.
 """
+ALIBI = ("bloom", "mpt")
+"""Families that add a slope to attention scores in place of any position of queries and keys."""
 KEEPS_NO_INPUTS = 42
 """Minor release of bitsandbytes from which a frozen 4-bit layer keeps nothing for its backward pass
 but its weight (``MatMul4Bit`` of ``autograd/_functions.py``; before, its input as well).
@@ -145,12 +147,21 @@ def attention_kept(d: Dims, kept: Habits) -> Number:
     )
     repeated = eager and d.recipe != "megatron" and shape.kv_heads < shape.heads
     taken = query + 2 * query if repeated else query + key + value
-    inside = a * (taken + _output(d))
+    inside = a * (taken + _output(d) + (query + key) * _keeps_fused(d))
     if keeps_inputs(d):
         inside += kept.linear_input * _output(d)  # an 8-bit copy beside what the kernel keeps
     if traits(shape.family).qk_norm:
         inside += norm_kept(d, kept, query) + norm_kept(d, kept, key)
     return inside + shape.heads * (scores(d, kept) * d.seq if eager else LOG_SUM_EXP)
+
+
+def _keeps_fused(d: Dims) -> bool:
+    """Whether queries and keys stay as one fused projection made them, since the values are a view
+    of it, beside those that the rotary embedding made.
+    """
+    family = traits(d.model.family)
+    rotates = not family.learned_positions and d.model.family not in ALIBI
+    return rotates and len(family.qkv) == 1 and d.recipe != "megatron"
 
 
 def widths(d: Dims) -> tuple[int, int, int]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gputop_analysis.catalog.families import traits
 from gputop_analysis.vram.formula.dims import BYTES
 from gputop_analysis.vram.formula.releases import release
 from gputop_analysis.vram.setup import Setup
@@ -92,7 +93,7 @@ def habits(setup: Setup) -> Habits:
     )
     sharded = setup.parallel.sharding in ("fsdp1", "fsdp2", "hsdp")
     casts = weights > compute and not sharded
-    residual = weights if casts else compute
+    residual = 4.0 if _raises_stream(setup) else weights if casts else compute
     return Habits(
         weights=weights,
         gradients=gradients + weights * twice,
@@ -114,6 +115,16 @@ def habits(setup: Setup) -> Habits:
         eager_norm=setup.recipe in ("transformers", "deepspeed", "plain")
         and not (setup.kernels or setup.compile),
     )
+
+
+def _raises_stream(setup: Setup) -> bool:
+    """Whether the stream between the layers is in fp32 through quantised layers: autocast runs
+    ``layer_norm`` in fp32, and bitsandbytes gives its result in the type of the input (``forward``
+    of ``Linear4bit``), which the last layer of an MLP adds to the stream. RMSNorm gives back the
+    type that it was given.
+    """
+    norm = traits(setup.model.family).norm
+    return bool(setup.quantized) and setup.autocast and norm.startswith("layer")
 
 
 def _frozen_boundary(setup: Setup) -> float:

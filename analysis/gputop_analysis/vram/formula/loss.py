@@ -43,6 +43,11 @@ FREED_LOGITS, SHIFTED_LABELS = (4, 46), (4, 50)
 were shifted by a copy.
 """
 
+LEFT_IN_16_BITS = ("bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "mpt", "opt", "stablelm")
+"""Families whose loss took the logits as they were until ``SHIFTED_LABELS`` (Transformers 4.45 and
+4.48, ``modeling_FAMILY.py``); others turned them to fp32.
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Loss:
@@ -71,14 +76,14 @@ def loss(d: Dims, kept: Habits) -> Loss:
 
 def _cached(d: Dims, backward: Number) -> Number:
     """Of a token and entry of the vocabulary, in segments that the loss has to itself from step to
-    step: what it holds in the backward pass, and the 16-bit logits that were there in the forward
-    pass. foak's, as its runs have it, as much as PyTorch's.
+    step: what it holds in the backward pass, and the 16-bit logits of the forward pass, in whose
+    block no fp32 copy fits. foak's, as its runs have it, as much as PyTorch's.
     """
+    halves = d.compute * (d.compute < 4)
     if d.setup.kernels and not d.setup.gated_kernel:
-        return FP32_COPIES
+        return FP32_COPIES + halves
     eager = d.recipe in ("transformers", "deepspeed", "torchtitan") and not d.setup.kernels
-    halves = d.compute < 4 and release(d.setup.transformers) >= FREED_LOGITS
-    return backward + d.compute * (eager and halves)
+    return backward + halves * eager
 
 
 def head_buffers(d: Dims) -> Number:
@@ -99,6 +104,8 @@ def _of_entry(d: Dims, kept: Habits) -> tuple[Number, Number]:
     half = a if a < 4 else 0
     if d.recipe in ("transformers", "deepspeed"):
         version = release(d.setup.transformers)
+        if version < SHIFTED_LABELS and d.model.family in LEFT_IN_16_BITS:
+            return _as_they_are(d)
         copy = 4 if version < SHIFTED_LABELS else 0
         logits = 0 if version < FREED_LOGITS else half
         if d.setup.kernels:
@@ -111,6 +118,18 @@ def _of_entry(d: Dims, kept: Habits) -> tuple[Number, Number]:
         parallel = LOSS_PARALLEL * true(d.tp > 1)
         return (half, 2 * a) if d.setup.kernels else (half + 8 + parallel, FP32_COPIES + parallel)
     return 2 * a, 4 * a
+
+
+def _as_they_are(d: Dims) -> tuple[Number, Number]:
+    """Of a loss on logits that stay in the computation's type: they, their shifted copy, and what a
+    kernel or PyTorch makes of that, which autocast raises to fp32.
+    """
+    a = d.compute
+    if d.setup.kernels:
+        return 2 * a, 2 * a
+    if not d.setup.autocast:
+        return 3 * a, 3 * a
+    return 2 * a + 8, FP32_COPIES
 
 
 def final_norm(d: Dims, kept: Habits) -> Number:

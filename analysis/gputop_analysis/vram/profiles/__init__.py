@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from gputop_analysis.vram import conf
+from gputop_analysis.vram import conf, formula
 from gputop_analysis.vram.answer import Peak
 from gputop_analysis.vram.deepen import TRACED
 from gputop_analysis.vram.eventlog import EventLog
@@ -20,10 +20,11 @@ from gputop_analysis.vram.fits import rooms
 from gputop_analysis.vram.profiles import store
 from gputop_analysis.vram.profiles.dims import dims
 from gputop_analysis.vram.profiles.optimizers import UPDATES
+from gputop_analysis.vram.profiles.sharded import Sharding, sharded
 from gputop_analysis.vram.profiles.stacks import deepened, depths_of
 from gputop_analysis.vram.profiles.steps import Course, Training, course
-from gputop_analysis.vram.profiles.term import Term
-from gputop_analysis.vram.profiles.variant import is_ddp, is_tied, variant
+from gputop_analysis.vram.profiles.term import Size
+from gputop_analysis.vram.profiles.variant import is_ddp, is_tied, sharding_of, variant
 from gputop_analysis.vram.replay import Replay, summary
 from gputop_analysis.vram.setup import Setup
 
@@ -47,6 +48,7 @@ def peak(setup: Setup, capacity: int | None = None) -> Peak | None:
         return None
     next_asked = [] if capacity is not None else [group[0] for group in rooms(setup)]
     peak_ = summary(replay.log, replay.played(capacity, next_asked), "profile")
+    peak_ = _recorded(peak_, recorded(setup), capacity)
     versions = ", ".join(f"{name} {version}" for name, version in store.index()["versions"].items())
     return replace(peak_, sources=(f"event profile {variant(setup)}, traced with {versions}",))
 
@@ -61,7 +63,27 @@ def covers(setup: Setup) -> bool:
 def reserved(setup: Setup) -> int | None:
     """The peak of reserved bytes alone; None for a setup that no profile covers."""
     replay = replay_of(setup)
-    return None if replay is None else replay.reserved()
+    return None if replay is None else max(replay.reserved(), recorded(setup))
+
+
+def _recorded(found: Peak, size: int, capacity: int | None) -> Peak:
+    """With the segments that recorded blocks keep; out of memory where there is no room for
+    them.
+    """
+    if capacity is not None and capacity < size:
+        return replace(found, oom=found.oom or found.operation)
+    reserved_ = max(found.reserved, size)
+    return replace(found, reserved=reserved_, fragmentation=reserved_ - found.allocated)
+
+
+@lru_cache(REMEMBERED)
+def recorded(setup: Setup) -> int:
+    """Bytes without which a run under FSDP1 goes out of memory, though a replay has room: blocks
+    that are recorded for another stream are not free at once (``RECORDED_FULL`` of
+    ``formula/reserved.py``); 0 of others.
+    """
+    sharding = sharding_of(setup)
+    return formula.peak(setup).least if sharding is not None and sharding.flat else 0
 
 
 def least(setup: Setup) -> int:
@@ -85,10 +107,11 @@ def events(setup: Setup) -> EventLog | None:
     if name is None or setup.optimizer not in UPDATES or min(depths_of(setup.model)) < TRACED:
         return None
     width = WIDTHS[setup.lora.dtype if setup.lora else setup.weights or setup.dtype]
+    sharding = sharding_of(setup)
     training = Training(
         setup.optimizer, width, setup.accumulation > 1, is_ddp(setup), is_tied(setup.model)
     )
-    course_ = _course(name, setup.model.family, depths_of(setup.model), training)
+    course_ = _course(name, setup.model.family, depths_of(setup.model), training, sharding)
     if course_ is None:
         return None
     terms, course = course_
@@ -98,15 +121,21 @@ def events(setup: Setup) -> EventLog | None:
 
 @lru_cache(REMEMBERED)
 def _course(
-    name: str, family: str, depths: tuple[int, ...], training: Training
-) -> tuple[tuple[Term, ...], Course] | None:
+    name: str,
+    family: str,
+    depths: tuple[int, ...],
+    training: Training,
+    sharding: Sharding | None,
+) -> tuple[tuple[Size, ...], Course] | None:
     """The terms of a profile, and its steps with all layers of a model."""
-    course_ = store.load(name)
-    return (
-        None
-        if course_ is None
-        else (course_.terms, course(_deepened(name, family, depths), training))
-    )
+    profile = store.load(name)
+    if profile is None:
+        return None
+    sizes: tuple[Size, ...] = profile.terms
+    log = _deepened(name, family, depths)
+    if sharding is not None:
+        sizes, log = sharded(profile.terms, log, sharding)
+    return sizes, course(log, training)
 
 
 @lru_cache(PLAYED)

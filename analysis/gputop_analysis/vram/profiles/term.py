@@ -17,3 +17,16 @@ class Term(NamedTuple):
     def bytes(self, dims: Mapping[str, int]) -> int:
         """For these dimensions; a part of a byte counts as a whole one."""
         return -(-self.numerator * prod(dims[name] for name in self.factors) // self.denominator)
+
+
+class Sum(NamedTuple):
+    """Several products in one block."""
+
+    terms: tuple[Term, ...]
+
+    def bytes(self, dims: Mapping[str, int]) -> int:
+        """For these dimensions."""
+        return sum(term.bytes(dims) for term in self.terms)
+
+
+Size = Term | Sum

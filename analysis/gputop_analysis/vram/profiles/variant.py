@@ -5,6 +5,8 @@ sizes.
 from __future__ import annotations
 
 from gputop_analysis.catalog.params import linears
+from gputop_analysis.vram.formula.habits import habits
+from gputop_analysis.vram.profiles.sharded import Sharding
 from gputop_analysis.vram.setup import ModelShape, Setup
 
 HALVES = ("bf16", "fp16")
@@ -22,6 +24,8 @@ def variant(setup: Setup) -> str | None:
     """The name of the profile for a setup; None for what no profile can stand for (shards, images,
     roles, ...).
     """
+    if is_fully_sharded(setup):
+        setup = _on_one_gpu(setup)
     precision = _precision(setup)
     if precision is None or _beyond(setup):
         return None
@@ -32,6 +36,7 @@ def variant(setup: Setup) -> str | None:
         _training(setup),
         f"checkpointing-{setup.checkpointing}",
         f"loss-{_loss(setup)}",
+        _kernels(setup),
         "eager" if setup.attention == "eager" else "sdpa",
         "windowed" if _windowed(setup) else "",
     )
@@ -54,6 +59,41 @@ def is_ddp(setup: Setup) -> bool:
     return parallel.sharding == "ddp" and parallel.world == parallel.dp > 1 and parallel.ep == 1
 
 
+def is_fully_sharded(setup: Setup) -> bool:
+    """Whether FSDP, and nothing else, spreads it over ranks."""
+    parallel = setup.parallel
+    return (
+        parallel.sharding in ("fsdp1", "fsdp2", "hsdp")
+        and parallel.world == parallel.dp > 1
+        and parallel.ep == 1
+        and parallel.reshard_after_forward
+    )
+
+
+def sharding_of(setup: Setup) -> Sharding | None:
+    """How FSDP spreads a setup; None: it does not."""
+    if not is_fully_sharded(setup):
+        return None
+    ranks = setup.parallel.dp // setup.parallel.replicas
+    return Sharding(
+        ranks=ranks,
+        wide=_is_mixed(setup),
+        flat=setup.parallel.sharding == "fsdp1",
+        keeps_boundaries=habits(setup).frozen_boundary > 0,
+    )
+
+
+def _is_mixed(setup: Setup) -> bool:
+    """Whether FSDP itself casts fp32 shares to the computation's type."""
+    return setup.weights == "fp32" and setup.dtype in HALVES and not setup.quantized
+
+
+def _on_one_gpu(setup: Setup) -> Setup:
+    """What a rank computes: under mixed precision what 16-bit weights do."""
+    single = setup.but(sharding="none", dp=1, replicas=1)
+    return single.but(weights="", autocast=True) if _is_mixed(setup) else single
+
+
 def _beyond(setup: Setup) -> bool:
     """What changes the events in ways that no profile holds."""
     return bool(
@@ -69,14 +109,21 @@ def _beyond(setup: Setup) -> bool:
         or setup.master_weights
         or setup.compile
         or setup.optimizer == "none"  # without gradients little of the forward pass is kept
-        or setup.kernels
         or setup.optimizer_in_backward
+        or setup.dropout
         or setup.modules_to_save
         or setup.bitsandbytes
         or setup.lengths == "varied"
         or setup.offload_activations
         or setup.recipe not in _RECIPES
     )
+
+
+def _kernels(setup: Setup) -> str:
+    """Fused ones, with that of the gated MLP's product or without."""
+    if not setup.kernels:
+        return ""
+    return "kernels" if setup.gated_kernel or not setup.model.gated_mlp else "kernels-but-gated"
 
 
 def _one_size(shape: ModelShape) -> bool:

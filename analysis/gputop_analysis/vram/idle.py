@@ -1,0 +1,112 @@
+"""Options that were given and change nothing: a mistake, or a wish that was not understood."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from gputop_analysis.vram.options import OPTION, parse, plain_name
+from gputop_analysis.vram.setup import Setup
+
+SHARDS = ("zero1", "zero2", "zero3", "fsdp1", "fsdp2", "hsdp")
+_OWN_CODE = ("transformers", "deepspeed")
+
+
+class Need(NamedTuple):
+    """When an option means something."""
+
+    applies: Callable[[Setup], bool]
+    words: str
+    """What it needs, as it ends a sentence."""
+
+
+def _trains(setup: Setup) -> bool:
+    return setup.optimizer != "none"
+
+
+_ADAPTERS = Need(lambda setup: setup.lora is not None, "--lora-rank")
+_EXPERTS = Need(lambda setup: bool(setup.model.experts), "a model with experts")
+_STAGES = Need(lambda setup: setup.parallel.pp > 1, "--pp of 2 or more")
+NEEDS: dict[str, Need] = {
+    "image_size": Need(lambda setup: setup.images > 0, "--images, and a model with a vision tower"),
+    "images": Need(lambda setup: bool(setup.model.vision_layers), "a model with a vision tower"),
+    "lora_targets": _ADAPTERS,
+    "lora_dtype": _ADAPTERS,
+    "lora_dropout": _ADAPTERS,
+    "quant": _ADAPTERS,
+    "modules_to_save": _ADAPTERS,
+    "bitsandbytes": Need(lambda setup: bool(setup.quantized), "--quant nf4, or --qlora"),
+    "gated_kernel": Need(
+        lambda setup: setup.kernels and setup.model.gated_mlp, "--kernels, and a gated MLP"
+    ),
+    "autocast": Need(lambda setup: setup.dtype in ("bf16", "fp16"), "--dtype bf16 or fp16"),
+    "grad_dtype": Need(
+        lambda setup: setup.lora is None and _trains(setup),
+        "full training: gradients of adapters are of their own type",
+    ),
+    "master_weights": Need(
+        lambda setup: _trains(setup) and (setup.weights or setup.dtype) != "fp32",
+        "weights of 16 bits that are trained",
+    ),
+    "optimizer_in_backward": Need(_trains, "an optimizer"),
+    "freeze": Need(
+        _trains,
+        "an optimizer",
+    ),
+    "compile": Need(
+        lambda setup: setup.recipe != "megatron", "another recipe: Megatron-LM has its own kernels"
+    ),
+    "transformers": Need(
+        lambda setup: setup.recipe in _OWN_CODE, "--recipe transformers or deepspeed"
+    ),
+    "replicas": Need(lambda setup: setup.parallel.sharding == "hsdp", "--sharding hsdp"),
+    "reshard_after_forward": Need(
+        lambda setup: setup.parallel.sharding in ("fsdp1", "fsdp2", "hsdp", "zero3"),
+        "--sharding fsdp1, fsdp2, hsdp or zero3",
+    ),
+    "sharding": Need(
+        lambda setup: setup.parallel.sharding != "ddp" or setup.parallel.dp > 1,
+        "--dp of 2 ranks or more",
+    ),
+    "offload": Need(
+        lambda setup: setup.parallel.sharding in SHARDS and _trains(setup),
+        "--sharding with ZeRO or FSDP, and an optimizer",
+    ),
+    "vpp": _STAGES,
+    "pipeline_stage": _STAGES,
+    "sequence_parallel": Need(lambda setup: setup.parallel.tp > 1, "--tp of 2 or more"),
+    "ep": _EXPERTS,
+    "etp": _EXPERTS,
+}
+"""Options that mean something only beside others; the rules of a setup refuse what contradicts."""
+
+
+def applies(name: str, setup: Setup) -> bool:
+    """Whether an option changes anything for this setup."""
+    return name not in NEEDS or NEEDS[name].applies(setup)
+
+
+def idle(values: Mapping[str, Any], setup: Setup) -> Iterator[str]:
+    """A line for each option that was given with a value of its own and changes nothing.
+
+    Args:
+        values: what was given, by names of ``OPTIONS``.
+        setup: what they describe.
+    """
+    if not setup.model.hidden:
+        return  # a module of one's own may take images
+    for given_name, value in values.items():
+        name = plain_name(given_name)
+        if applies(name, setup) or parse(name, value) == OPTION[name].default:
+            continue
+        yield f"--{name.replace('_', '-')} changes nothing here: it needs {NEEDS[name].words}"
+
+
+def refuse(values: Mapping[str, Any], setup: Setup) -> None:
+    """Nothing where all that was given matters.
+
+    Raises:
+        ValueError: the first option that changes nothing.
+    """
+    for line in idle(values, setup):
+        raise ValueError(line)
