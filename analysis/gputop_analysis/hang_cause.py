@@ -314,7 +314,7 @@ def of_a_mismatch(failed: Ranks, gone: int, sizes: tuple[int, int], groups: Grou
     departure, words, site = _departure(rank, deviations[rank], failed, [], groups)
     others = [other for other in failed if other != rank]
     if others:
-        met += f"; {rank_list(others)} then failed to reach it"
+        met += f"; {rank_list(others)} could then not reach it"
     return Cause(departure, rank, words, site or None, met)
 
 

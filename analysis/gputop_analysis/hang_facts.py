@@ -49,7 +49,8 @@ def cause_of(view: RunView) -> Cause | None:
         standing = _standing(view, since - _BEFORE_NS, episode.stopped_ns, suspected, first)
         if episode.departed is not None:
             left = _first_to_leave(view, episode.departed, since)
-            cause = _of_sizes(view, int(left.get("rank", -1)), int(left.get("t_ns", 0)))
+            gone, left_ns = int(left.get("rank", -1)), int(left.get("t_ns", 0))
+            cause = _of_sizes(view, gone, left_ns, standing)
             if cause is not None:
                 return cause
             _note_left(standing, left, view)
@@ -89,26 +90,32 @@ def _of_a_death(view: RunView) -> Cause | None:
     for event in sorted(leavers, key=lambda e: e.get("t_ns", 0))[:1]:
         _note_left(standing, event, view)
         gone, groups = int(event["rank"]), groups_of(view)
-        return _of_sizes(view, gone, first) or of_one_outside(gone, standing, groups)
+        return _of_sizes(view, gone, first, {}) or of_one_outside(gone, standing, groups)
     return None
 
 
-def _of_sizes(view: RunView, gone: int, first_ns: int) -> Cause | None:
+def _of_sizes(
+    view: RunView, gone: int, first_ns: int, waiting: dict[int, Standing]
+) -> Cause | None:
     """The cause where gloo ended a rank as it received what it did not wait for; else None.
 
     Args:
         view: of the run.
         gone: the rank that ended.
         first_ns: when the first of the others failed.
+        waiting: ranks that stand still; those that failed are read from what they sent then.
     """
     matches = (_OTHER_SIZE.search(text) for text in last_outputs(view))
     match = next((match for match in matches if match), None)
     if match is None:
         return None
-    failed = {int(event.get("rank", -1)) for event in fatal(view.record)} - {gone}
+    failed = {int(event.get("rank", -1)) for event in fatal(view.record)}
     standing = _standing(view, first_ns - 30 * 10**9, FOR_EVER, {}, first_ns)
+    others = {rank: one for rank, one in waiting.items() if one.calls}
+    others.update({rank: standing[rank] for rank in failed})
+    others.pop(gone, None)
     sizes = int(match[1]), int(match[2])
-    return of_a_mismatch({rank: standing[rank] for rank in failed}, gone, sizes, groups_of(view))
+    return of_a_mismatch(others, gone, sizes, groups_of(view))
 
 
 def _note_left(standing: dict[int, Standing], event: Event, view: RunView) -> None:

@@ -249,7 +249,7 @@ def test_history_shows_the_value_at_the_cursor_in_every_track(four):
 
 def test_tiles_show_figures_and_turn_red_on_what_is_critical(four):
     text = "\n".join(texts(tiles.draw(four, 120)))
-    for words in ("Step", "p95", "samples/s", "Useful", "Loss", "63.2 of 80.0 GiB"):
+    for words in ("Step, mean", "p95", "samples/s", "Useful", "Loss", "63.2 of 80.0 GiB"):
         assert words in text, words
     hung = running(four, silent_s=246.0, steps_per_s=0.0, samples_per_s=0.0, tokens_per_s=0.0)
     hung = hung._replace(findings=(a_finding(severity="critical"),))

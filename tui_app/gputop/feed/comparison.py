@@ -41,7 +41,7 @@ def read_comparison(a: Path, b: Path) -> Compared | Trouble:
                 return Trouble(
                     f"Run {record.name} has no training step: there is nothing to compare."
                 )
-        diff = with_findings(compare(*records), *records)
+        diff = with_findings(compare(records[0], records[1]), records[0], records[1])
     except RecordError as error:
         return Trouble(f"{error}")
     except Exception as error:  # the screen says so, and the app goes on

@@ -19,6 +19,7 @@ from gputop.render.rows import Row, clip, fill, row_width
 from gputop.widgets.canvas import Canvas
 from gputop.widgets.frame import framed
 from gputop.widgets.header import broken_loss, standing_still
+from gputop_analysis.win import mean_step_ms
 
 HEIGHT = 4
 TREND_S = 60.0
@@ -65,12 +66,12 @@ def _step(snapshot: Snapshot, width: int) -> Tile:
         return Tile("Step", [(text, style)], _area(trend, width, "muted"), alarm)
     if not numbers.known(run.step_time_p50_ms):
         return Tile("Step", [("no step yet", "muted")], [])
-    figure: Row = [
-        (numbers.duration_ms(run.step_time_p50_ms), "bold text"),
-        ("  p95 ", "muted"),
-        (numbers.duration_ms(run.step_time_p95_ms), "text"),
-    ]
-    return Tile("Step, median", figure, _area(trend, width, "accent"))
+    figure: Row = [(numbers.duration_ms(mean_step_ms(run)), "bold text")]
+    median: Row = [("  p50 ", "muted"), (numbers.duration_ms(run.step_time_p50_ms), "text")]
+    slow: Row = [("  p95 ", "muted"), (numbers.duration_ms(run.step_time_p95_ms), "text")]
+    if row_width([*figure, *median, *slow]) <= width:
+        figure += median
+    return Tile("Step, mean", [*figure, *slow], _area(trend, width, "accent"))
 
 
 def _speed(snapshot: Snapshot, width: int) -> Tile:
