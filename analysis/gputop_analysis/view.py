@@ -24,8 +24,8 @@ SAMPLES_AT_MOST = 50_000
 
 
 class RunView:
-    """What was measured of a record, cut to its last ``window_steps`` steps or ``window_s`` seconds; without either, all
-    of it.
+    """What was measured of a record, cut to its last ``window_steps`` steps or ``window_s``
+    seconds; without either, all of it.
 
     ``ranks``: only these; all by default.
     """
