@@ -1,8 +1,8 @@
 """Makes README's moving picture from a recorded run: ``python bench/animation.py [RUN] [--png
 FOLDER]``.
 
-The run is replayed through the live screens, each frame is drawn cell by cell, and rows that do not
-change from frame to frame are written once. The result, ``screenshots/run.svg``, moves in any
+The run is replayed through the live screens, each frame is drawn cell by cell, and what does not
+change from frame to frame is written once. The result, ``screenshots/run.svg``, moves in any
 browser without a script. Without a run it is the bundled recording. ``--png`` also writes the
 frames as pictures, to look at (needs cairosvg).
 """
@@ -46,8 +46,8 @@ class Scene(NamedTuple):
 
 
 SCENES = (
-    Scene(0.06, ("r",)),
-    *(Scene(0.11 + 0.05 * i) for i in range(11)),
+    Scene(0.12, ("r",)),
+    *(Scene(0.2 + 0.06 * i) for i in range(7)),
     Scene(0.62, frames=2),
     Scene(0.64, ("f",)),
     Scene(0.64, ("enter",), frames=5),
@@ -225,15 +225,33 @@ def _words(piece: Piece, top: float) -> list[str]:
     return parts
 
 
+def _apart(row: Row) -> list[Row]:
+    """What of a row may be drawn apart: its pieces, but for neighbours on one ground, whose letters
+    a ground that is drawn later would cut.
+    """
+    parts: list[Row] = []
+    for piece in row:
+        joins = piece.background != BACKGROUND and parts
+        if joins and parts[-1][-1].background == piece.background:
+            parts[-1] = (*parts[-1], piece)
+        else:
+            parts.append((piece,))
+    return parts
+
+
 def animated(frames: list[list[Row]]) -> str:
     """All frames as one picture that repeats for ever."""
     shown: dict[tuple[int, Row], set[int]] = {}
     for number, rows in enumerate(frames):
         for y, row in enumerate(rows):
-            shown.setdefault((y, row), set()).add(number)
+            for part in _apart(row):
+                shown.setdefault((y, part), set()).add(number)
+    together: dict[frozenset[int], list[str]] = {}
+    for (y, part), numbers in shown.items():
+        together.setdefault(frozenset(numbers), []).append(drawn(part, y))
     parts = []
-    for (y, row), numbers in shown.items():
-        picture = drawn(row, y)
+    for numbers, pictures in together.items():
+        picture = "".join(pictures)
         if not picture:
             continue
         if len(numbers) == len(frames):

@@ -1,17 +1,17 @@
-"""Records the run that ``gputop demo`` replays: a real training of examples/tiny_gpt.py on two
-ranks, input-bound.
+"""Records the run that ``gputop demo`` replays: a real training of examples/tiny_gpt.py on eight
+ranks, of which one gets its batches late.
 
     python bench/make_demo.py
 
-The record is taken as it is; only paths of the machine that made it are shortened in its text
-files.
+The ranks train on CPUs. The record is taken as it is, but for two things: paths of the machine that
+made it are shortened in its text files, and figures of GPUs are added and marked as added
+(bench/added_gpus.py).
 """
 
 from __future__ import annotations
 
 import json
 import os
-import platform
 import subprocess
 import sys
 import sysconfig
@@ -20,18 +20,27 @@ import time
 import zipfile
 from pathlib import Path
 
+import added_gpus
+
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "tui_app" / "gputop" / "recordings" / "demo.zip"
+RANKS = "8"
 TRAINING = [
     "examples/tiny_gpt.py",
     "--steps",
-    "1200",
-    "--slow-data",
-    "14",
-    "--eval-every",
-    "300",
+    "600",
     "--width",
-    "96",
+    "48",
+    "--layers",
+    "2",
+    "--batch",
+    "4",
+    "--slow-data",
+    "120",
+    "--slow-rank",
+    "5",
+    "--eval-every",
+    "200",
 ]
 TEXT = {".json", ".jsonl", ".log"}
 
@@ -39,7 +48,7 @@ TEXT = {".json", ".jsonl", ".log"}
 def record(run_dir: Path) -> None:
     """Run the training under gputop, from the repository's root."""
     launcher = Path(sysconfig.get_path("scripts")) / "torchrun"
-    command = [str(launcher), "--standalone", "--nproc-per-node", "2", *TRAINING]
+    command = [str(launcher), "--standalone", "--nproc-per-node", RANKS, *TRAINING]
     run = [
         sys.executable,
         "-m",
@@ -82,21 +91,21 @@ def mark(run_dir: Path) -> None:
     """Say in the manifest that this is a recording, and of what."""
     path = run_dir / "run.json"
     manifest = json.loads(path.read_text())
-    manifest["command"] = ["torchrun", "--nproc-per-node", "2", *TRAINING]
+    manifest["command"] = ["torchrun", "--nproc-per-node", RANKS, *TRAINING]
     day = time.strftime("%Y-%m-%d")
     manifest["recording"] = (
-        f"a real run of {day} on {os.cpu_count()} CPU cores, Python {platform.python_version()}, "
-        "no GPU"
+        f"real run of {RANKS} ranks on {os.cpu_count()} CPU cores, {day}; GPU figures added"
     )
     path.write_text(json.dumps(manifest, indent=1))
 
 
 def main() -> None:
-    """Record, shorten, pack."""
+    """Record, shorten, add, pack."""
     with tempfile.TemporaryDirectory() as folder:
         run_dir = Path(folder) / "tiny-gpt"
         record(run_dir)
         shorten(run_dir)
+        added_gpus.add(run_dir)
         mark(run_dir)
         TARGET.parent.mkdir(exist_ok=True)
         with zipfile.ZipFile(TARGET, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as packed:

@@ -3,6 +3,7 @@
     gputop run python examples/tiny_gpt.py
     gputop run torchrun --nproc-per-node 2 examples/tiny_gpt.py
     gputop run python examples/tiny_gpt.py --slow-data 20      # what an input-bound run looks like
+    gputop run torchrun --nproc-per-node 4 examples/tiny_gpt.py --slow-data 80 --slow-rank 2
 
 Nothing in it knows of gputop.
 """
@@ -38,6 +39,12 @@ def arguments():
         default=0,
         metavar="MS",
         help="pretend that a batch takes this long to load",
+    )
+    parser.add_argument(
+        "--slow-rank",
+        type=int,
+        metavar="RANK",
+        help="pretend so on this rank alone, as if its shard lay on a slow disk",
     )
     return parser.parse_args()
 
@@ -148,7 +155,8 @@ def main():
     if ranks > 1:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
 
-    data = Text(options.context, options.slow_data, options.batch)
+    slow_here = options.slow_rank in (None, rank)
+    data = Text(options.context, options.slow_data if slow_here else 0, options.batch)
     sampler = DistributedSampler(data) if ranks > 1 else None
     loader = DataLoader(
         data, options.batch, shuffle=sampler is None, sampler=sampler, num_workers=options.workers

@@ -49,6 +49,7 @@ def _gpus_of(host: HostFiles, from_ns: int) -> list[GpuSummary]:
                 sm_clock_mhz=float(last["sm_clock_mhz"]),
                 sm_clock_max_mhz=float(last["sm_clock_max_mhz"]),
                 ours=info.ours if info else True,
+                added=info.added if info else False,
             )
         )
     return summaries

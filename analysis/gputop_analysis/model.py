@@ -132,6 +132,8 @@ class GpuSummary:
     sm_clock_mhz: float
     sm_clock_max_mhz: float
     ours: bool = True
+    added: bool = False
+    """Not measured: added to a recording, for show."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,6 +83,10 @@ def _percent(share: float) -> str:
     return f"{100 * share:.2f}" if abs(share) < 0.001 else f"{100 * share:.1f}"
 
 
+GPUS_ADDED = "GPU figures added"
+"""Said beside figures of devices that were added to a recording."""
+
+
 class RunSummary(NamedTuple):
     """All that the overview shows, over one window of steps."""
 
@@ -131,6 +135,11 @@ class RunSummary(NamedTuple):
         meanwhile.
         """
         return max(0, (self.ended_ns or self.now_ns) - self.started_ns) / 1e9
+
+    @property
+    def gpus_added(self) -> bool:
+        """Whether figures of devices were added to the record, not measured."""
+        return any(gpu.added for gpu in self.gpus)
 
 
 class Verdict(NamedTuple):

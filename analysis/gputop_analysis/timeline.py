@@ -76,7 +76,7 @@ def _events(record: RunRecord, start_ns: int) -> Iterator[Event]:
         yield from _names(rank, f"rank {rank}", _host_of(record, rank), _TRACKS)
         yield from _of_rank(rank, np.asarray(record.steps(rank)[-STEPS_AT_MOST:]), start_ns)
         yield from _waits(rank, np.asarray(record.comm(rank)[-STEPS_AT_MOST:]), start_ns)
-    yield from _gpus(record, start_ns)
+    yield from _gpus(record.measured(), start_ns)
     yield from _instants(record, start_ns)
     for number, path in enumerate(sorted((record.path / "traces").glob("*.json*"))):
         yield from _profile(path, _TRACE_PIDS + 1000 * number, start_ns)

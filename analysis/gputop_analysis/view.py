@@ -24,7 +24,7 @@ SAMPLES_AT_MOST = 50_000
 
 
 class RunView:
-    """A record cut to its last ``window_steps`` steps or ``window_s`` seconds; without either, all
+    """What was measured of a record, cut to its last ``window_steps`` steps or ``window_s`` seconds; without either, all
     of it.
 
     ``ranks``: only these; all by default.
@@ -38,7 +38,7 @@ class RunView:
         live: bool = False,
         ranks: Sequence[int] | None = None,
     ):
-        self.record = record
+        self.record = record.measured()
         self.live = live
         self.baseline: RunRecord | None = None
         """An earlier run of the same thing, for the findings that compare with it."""

@@ -30,7 +30,7 @@ RANK = (
     "wait_mean_ms peak_allocated_gib peak_reserved_gib peak_rss_gib dropped_records slowest_share "
     "comm_share excess_phase excess_ms"
 )
-GPU = "index name memory_total_gib peak_used_gib util_mean_pct power_mean_w"
+GPU = "index name memory_total_gib peak_used_gib util_mean_pct power_mean_w added"
 FINDING = (
     "id name severity rank host site title evidence fix confidence recoverable_ms_per_step "
     "interval_ms_per_step recoverable_hours recoverable_usd absorbed_by gpu absorbed proof"

@@ -16,6 +16,7 @@ from analysis_support import Builder
 from e2e_support import GPUTOP, ROOT, environment, gputop
 
 from gputop.cli.demo import unpack
+from gputop_analysis.text import ms
 
 pytestmark = pytest.mark.e2e
 
@@ -33,7 +34,7 @@ def test_the_page_is_written_where_it_was_asked_for(demo, tmp_path) -> None:
     page = (tmp_path / "page.html").read_text()
     assert not re.search("https?:", page)
     assert page.count("<svg") >= 6
-    assert "IN02" in page
+    assert "IN11" in page
 
 
 def test_every_form_tells_the_same_figures(demo, tmp_path) -> None:
@@ -42,21 +43,21 @@ def test_every_form_tells_the_same_figures(demo, tmp_path) -> None:
     markdown = gputop("report", demo, "--format", "md", tmp_path=tmp_path).stdout
     assert text.isascii()
     for form in (text, markdown):
-        assert f"p50 {data['step_time_p50_ms']:.1f} ms" in form
+        assert f"p50 {ms(data['step_time_p50_ms'])} ms" in form
         assert data["findings"][0]["id"] in form
         assert f"{100 * data['budget']['share']['data_stall']:.1f} %" in form
-    assert data["verdict"]["bottleneck"] == "input"
+    assert data["verdict"]["bottleneck"] == "straggler"
     assert data["verdict"]["do_first"] == data["findings"][0]["fix"]
 
 
 def test_a_finding_and_a_figure_are_explained(demo, tmp_path) -> None:
-    finding = gputop("report", demo, "--explain", "IN02", tmp_path=tmp_path).stdout
+    finding = gputop("report", demo, "--explain", "IN11", tmp_path=tmp_path).stdout
     for said in ("statistic", "threshold", "formula", "inputs", "steps.data_ns"):
         assert said in finding
     figure = json.loads(
         gputop("report", demo, "--explain", "step_time_p50_ms", "--json", tmp_path=tmp_path).stdout
     )
-    assert figure["figures"][0]["read"] == "2,400 records for 2,400 steps, 2 ranks"
+    assert figure["figures"][0]["read"] == "4,800 records for 4,800 steps, 8 ranks"
 
 
 @pytest.mark.parametrize(

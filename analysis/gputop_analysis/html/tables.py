@@ -13,6 +13,7 @@ from gputop_analysis.goodput import PARTS
 from gputop_analysis.html.charts import bar
 from gputop_analysis.html.colours import BUDGET, GOODPUT, STARTUP
 from gputop_analysis.html.elements import details, pairs, section, shares, table
+from gputop_analysis.overview import GPUS_ADDED
 from gputop_analysis.report.build import Report
 from gputop_analysis.report.figures import figures
 from gputop_analysis.report.words import balance, figure, ranks_to_show
@@ -158,8 +159,9 @@ def gpus(report: Report) -> str:
             )
         )
     head = ("gpu", "name", "host", "peak GiB", "total GiB", "util %", "power W", "limit W", "C")
+    note = f"{GPUS_ADDED} to the recording, not measured." if report.summary.gpus_added else ""
     if rows:
-        return section("GPUs", table(head, rows, left=(0, 1, 2), sortable=True))
+        return section("GPUs", table(head, rows, left=(0, 1, 2), sortable=True), note)
     return ""
 
 

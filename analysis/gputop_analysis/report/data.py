@@ -26,7 +26,15 @@ _RANK = (
     "peak_rss_gib",
     "dropped_records",
 )
-_GPU = ("index", "name", "memory_total_gib", "peak_used_gib", "util_mean_pct", "power_mean_w")
+_GPU = (
+    "index",
+    "name",
+    "memory_total_gib",
+    "peak_used_gib",
+    "util_mean_pct",
+    "power_mean_w",
+    "added",
+)
 _FINDING = (
     "id",
     "name",

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from gputop_analysis.budget import LINES
 from gputop_analysis.model import Finding
+from gputop_analysis.overview import GPUS_ADDED
 from gputop_analysis.report.build import Report
 from gputop_analysis.report.trends import trends
 from gputop_analysis.report.words import (
@@ -214,6 +215,9 @@ def _gpus(report: Report) -> Iterator[str]:
             for g in ours
         )
         yield from _table(("gpu", "name", "peak GiB", "total GiB", "util %"), rows)
+    if report.summary.gpus_added:
+        yield ""
+        yield f"{GPUS_ADDED} to the recording, not measured."
 
 
 def _trends(report: Report) -> Iterator[str]:

@@ -21,7 +21,8 @@ def occasion(report: Report) -> str:
     elif hosts:
         parts.append(counted(len(hosts), "host"))
     gpus = Counter(gpu.name for gpu in s.gpus if gpu.ours and gpu.name)
-    parts += [f"{count}x {name}" for name, count in gpus.items()]
+    added = " (added)" if s.gpus_added else ""
+    parts += [f"{count}x {name}{added}" for name, count in gpus.items()]
     if not gpus and s.hosts:
         parts.append(counted(sum(host.cpu_count for host in s.hosts), "CPU core"))
     return ", ".join(parts)

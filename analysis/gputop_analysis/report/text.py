@@ -12,6 +12,7 @@ import numpy as np
 
 from gputop_analysis.budget import LINES
 from gputop_analysis.model import Finding
+from gputop_analysis.overview import GPUS_ADDED
 from gputop_analysis.report.build import Report
 from gputop_analysis.report.trends import Trend, trends
 from gputop_analysis.report.words import (
@@ -243,6 +244,8 @@ def _gpus(report: Report, width: int, colour: bool) -> Iterator[str]:
         used = f"{gib(gpu.peak_used_gib):>10}{gib(gpu.memory_total_gib):>9}"
         rates = f"{_whole(gpu.util_mean_pct):>9}{_whole(gpu.power_mean_w):>9}"
         yield f"{gpu.index:>4}  {gpu.name[: room - 1]:<{room}}{used}{rates}"
+    if report.summary.gpus_added:
+        yield f"      {GPUS_ADDED} to the recording, not measured"
 
 
 def _findings(report: Report, width: int, colour: bool) -> Iterator[str]:

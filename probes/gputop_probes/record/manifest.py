@@ -45,6 +45,12 @@ class GpuInfo(BaseModel):
     ours: bool = True
     """Whether a process of this run uses it."""
     power_limit_default_w: float | None = None
+    added: bool = False
+    """Whether its samples were not measured but added to a recording, for show: readers say so, and
+    judge nothing by them.
+    """
+    rank: int | None = None
+    """The rank that an added device was given to."""
 
 
 class HostState(BaseModel):

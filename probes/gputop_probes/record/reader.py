@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -59,6 +59,16 @@ class HostFiles:
         if changed:
             self._hold_against_samples()
         return changed or any(grown)
+
+    def measured(self) -> HostFiles:
+        """The host without devices whose samples were added."""
+        added = [gpu.index for gpu in self.state.gpus if gpu.added]
+        gpu = GrowingTable(self.gpu.path, self.gpu.dtype, self.gpu.table)
+        gpu.rows = self.gpu.rows[~np.isin(self.gpu.rows["index"], added)]
+        state = self.state.model_copy(
+            update={"gpus": [gpu for gpu in self.state.gpus if not gpu.added]}
+        )
+        return replace(self, gpu=gpu, state=state)
 
     def _hold_against_samples(self) -> None:
         """Take times of ``host.json`` that lie far from all that was sampled for damage."""
@@ -136,6 +146,13 @@ class RunRecord:
     def name(self) -> str:
         """What the run is called by its user, else by its directory."""
         return self.manifest.name or plain_line(self.path.name)
+
+    def measured(self) -> RunRecord:
+        """The record without devices whose samples were added to it; itself where none were."""
+        if not any(gpu.added for host in self.hosts.values() for gpu in host.state.gpus):
+            return self
+        hosts = {name: host.measured() for name, host in self.hosts.items()}
+        return replace(self, hosts=hosts)
 
     def refresh(self) -> bool:
         """Follow the files. Returns whether anything was appended since the last call."""

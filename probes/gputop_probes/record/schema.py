@@ -74,8 +74,9 @@ _MANIFEST = record(
 )
 _GPU = record(
     {
-        **named("name:line uuid:line ours:flag power_limit_default_w:amount"),
+        **named("name:line uuid:line ours:flag power_limit_default_w:amount added:flag"),
         "index": between(0, 4096),
+        "rank": between(0, 1_000_000),
         "memory_total_bytes": between(-1, 2**50),
     },
     ("index",),

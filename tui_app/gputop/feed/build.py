@@ -18,7 +18,7 @@ from gputop_probes.record.reader import RunRecord
 
 def devices(record: RunRecord) -> dict[int, tuple[str, int]]:
     """The GPU of each rank: by its UUID, which CUDA_VISIBLE_DEVICES cannot renumber, else by the
-    index it gave.
+    index it gave; an added one by the rank that it was given to.
     """
     by_uuid = {
         gpu.uuid: (name, gpu.index)
@@ -26,7 +26,12 @@ def devices(record: RunRecord) -> dict[int, tuple[str, int]]:
         for gpu in h.state.gpus
         if gpu.uuid
     }
-    devices_: dict[int, tuple[str, int]] = {}
+    devices_: dict[int, tuple[str, int]] = {
+        gpu.rank: (name, gpu.index)
+        for name, h in record.hosts.items()
+        for gpu in h.state.gpus
+        if gpu.added and gpu.rank is not None
+    }
     for rank in record.ranks():
         hello = record.hello(rank) or {}
         uuid, index = str(hello.get("device_uuid") or ""), hello.get("device_index")

@@ -118,9 +118,14 @@ def _point(rank: int, rows: Any) -> Point:
     return Point(int(rows["step"][-1]), int(rows["t_end_ns"][-1]), values)
 
 
+def measured(gpus: tuple[GpuSummary, ...]) -> Iterator[GpuSummary]:
+    """Devices whose figures were not added to a recording for show."""
+    return (gpu for gpu in gpus if not gpu.added)
+
+
 def _gpu_values(gpus: tuple[GpuSummary, ...]) -> dict[str, float]:
     values = {}
-    for gpu in gpus:
+    for gpu in measured(gpus):
         for name in _GPU_COLUMNS:
             value = float(getattr(gpu, name))
             if math.isfinite(value):
@@ -166,7 +171,7 @@ def _samples(run: str, summary: RunSummary, findings: list[Finding]) -> Iterator
         yield Sample("gputop.token.rate", summary.tokens_per_s, labels)
     for rank in summary.ranks:
         yield from _of_rank(rank, {**labels, "rank": str(rank.rank), "host": rank.host})
-    for gpu in summary.gpus:
+    for gpu in measured(summary.gpus):
         yield from _of_gpu(gpu, labels)
     for host in summary.hosts:
         yield from _of_host(host, {**labels, "host": host.host})

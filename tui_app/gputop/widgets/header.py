@@ -14,7 +14,7 @@ from gputop.render import numbers
 from gputop.render.bars import bar
 from gputop.render.rows import Row, clip, right, row_width, shorten, shorten_middle, spread
 from gputop.widgets.canvas import Canvas
-from gputop_analysis.overview import RunSummary
+from gputop_analysis.overview import GPUS_ADDED, RunSummary
 from gputop_analysis.text import counted
 from gputop_analysis.win import Win, win_of
 
@@ -130,6 +130,7 @@ def _state(snapshot: Snapshot, paused_steps: int | None) -> Row:
         return [(f"‖ paused, +{counted(paused_steps, 'step')}", "bold accent")]
     if snapshot.position is not None:
         word = "recording" if snapshot.recording else "replay"
+        word = GPUS_ADDED if run.gpus_added else word
         return [(word, "accent"), (" · ", "muted"), *_end(snapshot), (elapsed, "text")]
     if run.state == "ended":
         return [*_end(snapshot), (elapsed, "text")]
@@ -172,7 +173,7 @@ def _shape(run: RunSummary) -> list[str]:
     parts = [counted(run.world_size, "rank")] if run.world_size else []
     names = {gpu.name for gpu in run.gpus}
     if len(names) == 1 and (name := short_name(names.pop())):
-        parts.append(f"{len(run.gpus)}x {name}")
+        parts.append(f"{len(run.gpus)}x {name}" + (" (added)" if run.gpus_added else ""))
     elif run.gpus:
         parts.append(counted(len(run.gpus), "GPU"))
     if len(run.hosts) == 1:

@@ -16,6 +16,7 @@ from gputop.feed.snapshot import Resources, Snapshot, Track
 from gputop.render import braille, numbers
 from gputop.render.rows import Row, clip, left, right, say
 from gputop.widgets.panel import Panel
+from gputop_analysis.overview import GPUS_ADDED
 
 LABEL = 12
 FIGURE = 13
@@ -145,6 +146,8 @@ class HistoryPanel(Panel, drawn=("cursor",)):
 
     def note(self, snapshot: Snapshot) -> Row:
         resources = snapshot.panels.get("history", Resources())
+        if snapshot.summary.gpus_added:
+            return [(GPUS_ADDED, "accent")]
         if not resources.t_s:
             return []
         span: Row = [(f"{numbers.clock(resources.t_s[-1])} of the run", "muted")]

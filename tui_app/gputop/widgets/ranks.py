@@ -19,6 +19,7 @@ from gputop.widgets.header import short_name
 from gputop.widgets.rank_map import against_median
 from gputop.widgets.scrolling import ScrollingPanel
 from gputop.widgets.standings import Standing, standings
+from gputop_analysis.overview import GPUS_ADDED
 
 if TYPE_CHECKING:
     from gputop_analysis.model import GpuSummary, HostSummary, RankSummary
@@ -455,6 +456,8 @@ class Ranks(ScrollingPanel):
                 ("w", "accent"),
                 (" all", "muted"),
             ]
+        if snapshot.summary.gpus_added:
+            return [(GPUS_ADDED + ", not measured", "accent")]
         if snapshot.summary.gpus and self.size.width >= 90:
             return [("━ allocated  ▓ reserved  ░ others'  ┃ peak", "muted")]
         return [("w", "accent"), (" all ranks", "muted")] if many > 1 else []

@@ -157,7 +157,8 @@ def _memory(snapshot: Snapshot, width: int) -> Tile:
     fullest = [max(column) for column in zip(*series, strict=False)] if series else []
     alarm = "critical" if total > 0 and used_gib / total >= FULL else ""
     style = alarm or ("high" if used_gib > 0.9 * total else "allocated")
-    return Tile("Peak memory", figure, _area(fullest, width, style, top=total), alarm)
+    name = "Memory, added" if snapshot.summary.gpus_added else "Peak memory"
+    return Tile(name, figure, _area(fullest, width, style, top=total), alarm)
 
 
 def _recent(snapshot: Snapshot, values: Sequence[float]) -> list[float]:
