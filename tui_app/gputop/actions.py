@@ -805,7 +805,7 @@ PAGE_FOOTER = (
 _FORM = frozenset(
     ["quit", "help", "copy", "back", "up", "down", "page_up", "page_down", "home", "end"]
 )
-_NARROWER = dict.fromkeys(
+_NARROWER: dict[str, frozenset[str]] = dict.fromkeys(
     ("estimator", "strategy", "catalog", "topology", "memory", "runs", "comparison"), _FORM
 )
 """Screens on which fewer of the shared actions work, since keys mean something else there."""

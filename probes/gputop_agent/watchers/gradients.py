@@ -151,7 +151,7 @@ class Strays:
             numbers = self._unread.known
         self.looks = self.looks + 1 if strays and numbers.get("changed") == 0 else 0
         self._keep([parameter for _, parameter in strays])
-        fields = {"graded": sum(parameter.numel() for _, parameter in graded)}
+        fields: Any = {"graded": sum(parameter.numel() for _, parameter in graded)}
         if strays:
             fields["stray"] = sum(parameter.numel() for _, parameter in strays)
             fields["stray_names"] = [name for name, _ in strays[:MAX_NAMES]]
@@ -169,7 +169,7 @@ class Strays:
     def _compare(self):
         """Count the values that somebody has written since the last look."""
         self._unread = late.Late()
-        pairs = [(reference(), values) for reference, values in self._kept]
+        pairs: Any = [(reference(), values) for reference, values in self._kept]
         if pairs and all(one is not None and one.device == old.device for one, old in pairs):
             changes = [(one.detach().reshape(-1)[:KEPT_VALUES] != old).sum() for one, old in pairs]
             if len({change.device for change in changes}) == 1:
