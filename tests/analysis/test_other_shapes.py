@@ -302,6 +302,28 @@ def test_what_a_trainer_does_is_placed_where_it_is_called(tmp_path):
     assert found(build)["HO07"].site == "fit.py:62 run"
 
 
+@pytest.mark.parametrize(
+    ("inside", "code", "is_host"),
+    [
+        ("gpytorch/kernels/kernel.py:43 sq_dist", "loss = -mll(m(x), y)", False),
+        ("gpytorch/kernels/kernel.py:43 sq_dist", "plot(kernel(x))", True),
+        ("albumentations/core/compose.py:9 apply", "loss = -mll(m(augment(x)), y)", True),
+        ("monai/losses/dice.py:140 forward", "loss = criterion(outputs, labels)", True),
+    ],
+)
+def test_what_a_package_of_networks_computes_for_a_loss_is_work(tmp_path, inside, code, is_host):
+    build = Builder(tmp_path / "r")
+    build.hello(0)
+    build.steps(200, forward=6.0, other=5.0)
+    line = {"site": "fit.py:62", "function": "fit", "path": ["fit.py:62 fit"], "code": code}
+    other = {**line, "inside": inside, "count": 30}
+    build.event("stacks", rank=0, phase="other", samples=[other])
+    network = {"site": "fit.py:61", "path": ["fit.py:61 fit"], "count": 3}
+    network["inside"] = "gpytorch/means/constant_mean.py:7 forward"
+    build.event("stacks", rank=0, phase="forward", samples=[network])
+    assert ("HO06" in found(build)) == is_host
+
+
 @pytest.mark.parametrize(("callback", "severity"), [(20, "medium"), (4, "info")])
 def test_a_callback_is_named_and_charged_without_the_trainers_own_part(
     tmp_path, callback, severity

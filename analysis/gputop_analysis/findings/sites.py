@@ -64,6 +64,7 @@ _TENSOR_CALL = re.compile(
     r"\b(?:torch|F|functional)\.(?:\w+\.)*(?!(?:tensor|as_tensor|from_numpy|save|load)\b)\w+\("
 )
 _LOOP = re.compile(r"\bfor\b")
+_MAKES_LOSS = re.compile(r"^\s*\w*loss\w*\s*\+?=[^=]")
 _OPERATORS = "torch/_C"
 """An operator of torch's that the line itself calls."""
 _BY_ROWS = "torch/_tensor.py"
@@ -117,6 +118,10 @@ class _Sample:
     """Its line is a trainer's call, such as ``trainer.fit``, whatever runs inside."""
     runs_model: bool = False
     """Its line was seen to run a model, too."""
+    of_networks: bool = False
+    """It lies in a package that forwards and backwards run through, at a line that they begin at or
+    that makes a loss: GPyTorch works after the forward has returned, and so do the losses of MONAI.
+    """
     loops: int = 0
     """Loops around it in which no model runs, where they count as host code."""
 
@@ -136,7 +141,8 @@ class _Sample:
         if self.inside.startswith(_FILES) or _ABOUT_MODULES.match(self.inside):
             return False
         if self.inside:
-            return self.inside.startswith("torch/") or bool(_UPDATES.search(self.code))
+            in_torch = self.inside.startswith("torch/") or self.of_networks
+            return in_torch or bool(_UPDATES.search(self.code))
         return bool(_UPDATES.search(self.code)) or self.calls_tensors or self.runs_model
 
     @property
@@ -168,7 +174,7 @@ def top_site(view: RunView, phase: str, rank: int | None = None, *, nested: int 
     samples = [
         replace(sample, runs_model=sample.path in ran) for sample in _samples(view, (phase,), rank)
     ]
-    samples = _with_trainers(view, samples, rank)
+    samples = _with_trainers(view, _with_networks(view, samples, rank), rank)
     if phase == "eval":
         trained = _prefixes(view, rank, COMPUTE)
         samples = [_in_loop(sample, trained) for sample in samples]
@@ -219,6 +225,27 @@ def _in_loop(sample: _Sample, trained: set[Path]) -> _Sample:
     return replace(sample, path=apart[0], inside=inside, code="")
 
 
+def _with_networks(view: RunView, samples: list[_Sample], rank: int | None) -> list[_Sample]:
+    """The samples, with those marked that a package of networks computes."""
+    computing = list(_samples(view, COMPUTE, rank))
+    packages = {_package(sample) for sample in computing} - {""}
+    begin = {sample.path for sample in computing}
+    return [
+        replace(
+            sample,
+            of_networks=_package(sample) in packages
+            and (sample.path in begin or bool(_MAKES_LOSS.search(sample.code))),
+        )
+        for sample in samples
+    ]
+
+
+def _package(sample: _Sample) -> str:
+    """The package that a sample lies inside of; empty where it is the user's own code, or torch."""
+    name, _, rest = sample.inside.partition("/")
+    return name if rest and name != "torch" else ""
+
+
 def _with_trainers(view: RunView, samples: list[_Sample], rank: int | None) -> list[_Sample]:
     """The samples, with those marked that a trainer's call holds although another package is
     innermost.
@@ -239,11 +266,11 @@ def _loop_owners(view: RunView, rank: int | None) -> tuple[str, ...]:
     what the user's line calls there is a whole step.
     """
     packages = {
-        sample.inside.partition("/")[0] + "/"
+        _package(sample)
         for sample in _samples(view, ("backward",), rank)
-        if "/" in sample.inside and "backward(" not in sample.code
+        if "backward(" not in sample.code
     }
-    return (*TRAINERS, *sorted(packages - {"torch/"}))
+    return (*TRAINERS, *sorted(f"{name}/" for name in packages - {""}))
 
 
 def _with_loops(samples: list[_Sample], working: set[Path] | None, nested: int) -> list[_Sample]:
