@@ -49,6 +49,7 @@ def test_anomaly_mode_and_a_profiler_are_seen_by_their_share_of_the_time():
 
 def test_the_only_line_that_has_a_word(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(debugging, "_MAX_LINES", 10**9)  # other tests have loaded much
     once, never, twice = (f"{word}(" for word in ("zyx", "yxw", "xwv"))
     (tmp_path / "aided.py").write_text(f"x = '{once}'  # {never}\n" + f"y = '{twice}'\n" * 2)
     importlib.import_module("aided")

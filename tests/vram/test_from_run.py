@@ -294,7 +294,7 @@ def test_the_lever_is_the_nearest_that_is_enough():
     setup = setup_of_hello(a_hello())
     assert setup is not None
     answer = estimate(setup)
-    for share in (0.9, 0.8, 0.7):
+    for share in (0.9, 0.8, 0.75):
         chosen = oom._nearest(setup, 0.0, share * answer.device_total)
         assert chosen is not None
         wanted = answer.device_total - (1 - oom.SPARE) * share * answer.device_total
