@@ -39,8 +39,8 @@ def test_drivers_names_are_found(driver, name):
     [
         "",
         "NVIDIA",
-        "NVIDIA RTX A1000",
-        "NVIDIA A1000",
+        "NVIDIA RTX A1010",
+        "NVIDIA A1001",
         "NVIDIA L400",
         "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
         "AMD Instinct MI250X/MI250",

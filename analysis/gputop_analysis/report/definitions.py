@@ -384,7 +384,4 @@ DEFINITIONS: dict[str, Definition] = {
         _SAMPLES,
     ),
     "gpus.*.power_mean_w": Definition("W", "mean power draw", "gpu.power_w", _SAMPLES),
-    "gpus.*.added": Definition(
-        "", "whether its figures were added to a recording, not measured", "host.json", _SAMPLES
-    ),
 }
