@@ -1,6 +1,9 @@
 """Title, progress, bell and notification; the settings' screen, whose changes hold and stay."""
 
 import asyncio
+import os
+import pty
+import sys
 from dataclasses import replace as changed
 
 import pytest
@@ -8,6 +11,8 @@ from tui_pilot import press, screen_text, started, step
 from tui_support import a_finding, write_run
 
 from gputop import settings
+from gputop.app import application
+from gputop.app.source import Source
 from gputop.app.terminal_words import TerminalWords
 from gputop.feed.build import build
 from gputop.links import Links
@@ -46,6 +51,18 @@ def test_title_and_progress_follow_the_run_and_are_given_back(running):
     words.leave()
     words.leave()
     assert written[2:] == ["\x1b]9;4;0;0\x1b\\\x1b[23;0t"]
+
+
+def test_a_terminal_that_vanished_takes_no_last_words(running, monkeypatch):
+    """The write fails, and neither now nor at exit is it a failure of gputop."""
+    master, slave = pty.openpty()
+    os.close(master)
+    app = application.GputopApp(Source(running.run_dir, "live", None))
+    app.words = words_of()[0]
+    app.words.show(running)
+    with os.fdopen(slave, "w") as stdout:
+        monkeypatch.setattr(sys, "__stdout__", stdout)
+        app.give_back()
 
 
 def test_each_occasion_rings_once_and_says_what(running):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -148,8 +149,7 @@ class GputopApp(InterruptedApp):
     def give_back(self) -> None:
         """After the screen is gone: the terminal's title, and the theme that the user chose."""
         if self.words is not None and sys.__stdout__ is not None:
-            self.words.leave_by(sys.__stdout__.write)
-            sys.__stdout__.flush()
+            self.words.leave_by(_write_to_terminal)
         if self._theme_at_start and self.theme != self._theme_at_start:
             with suppress(OSError, settings.SettingsError):
                 settings.keep("theme", theme.setting_of(self.theme))
@@ -615,3 +615,9 @@ def make_feed(source: Source, clock: Clock) -> Feed:
     from gputop.feed.replay import ReplayFeed
 
     return ReplayFeed(source.run_dir, clock, play=source.mode == "demo")
+
+
+def _write_to_terminal(sequence: str) -> None:
+    """Unbuffered: what a vanished terminal does not take must not fail again at exit."""
+    with suppress(OSError):
+        os.write(sys.__stdout__.fileno(), sequence.encode())  # type: ignore[union-attr]

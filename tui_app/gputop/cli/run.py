@@ -260,7 +260,8 @@ def _watch_live(handle: RunHandle, options: argparse.Namespace) -> tuple[int, bo
     try:
         result = run_app(source)
     except Exception as error:
-        print(f"gputop: {screen_failure(source, error)}; going on without", file=sys.stderr)
+        with suppress(OSError):  # the terminal may be gone
+            print(f"gputop: {screen_failure(source, error)}; going on without", file=sys.stderr)
         return _watch_headless(handle, options), False
     if result.action == "detached" and result.signal in (None, signal.SIGHUP):
         with suppress(OSError):  # the terminal may be gone
