@@ -15,7 +15,6 @@ LEAST_ALIKE = 3
 """Siblings of one shape are folded from so many on."""
 STANDS_OUT = 1.5
 """Times the median of its like: a layer is named."""
-SORTS = ("order", "time", "forward", "backward", "activation", "parameters", "flops", "name")
 _COLUMNS = {
     "forward_ms": "forward_us",
     "backward_ms": "backward_us",

@@ -36,13 +36,6 @@ def measured_bubble(busy: Array, wall: Array) -> float:
     return 1 - float(np.sum(busy)) / total if total > 0 else float("nan")
 
 
-def bubble_excess(
-    busy: Array, wall: Array, stages: int, micro_batches: int, chunks: int = 1
-) -> float:
-    """What is idle beyond ``expected_bubble``, 0 to 1; below 0 where the schedule does better."""
-    return measured_bubble(busy, wall) - expected_bubble(stages, micro_batches, chunks)
-
-
 def micro_batches_for(stages: int, bubble: float, chunks: int = 1) -> int:
     """The fewest micro-batches whose expected bubble is at most ``bubble``."""
     needed = (stages - 1) * (1 - bubble) / (bubble * chunks)

@@ -150,8 +150,8 @@ def _upwards(
 def stand_outs(
     values: Array, min_relative: float = 0.2, k: float = 8.0, logarithmic: bool = False
 ) -> tuple[Array, Array, Array]:
-    """Values far above those before them: the trigger of ``stats.mad_spikes``, at a tenth of its
-    cost.
+    """Values far above those before them: ``k`` robust standard deviations above the median of a
+    window.
 
     The window that a value is compared with ends up to ``STRIDE`` values before it. A value must
     exceed the median of the ``STRIDE`` values just before it by ``min_relative`` too: what has

@@ -11,8 +11,6 @@ one clock and durations stay exact.
 
 import struct
 
-PROTOCOL_VERSION = 1
-
 # ---- environment that the launcher hands to the training process
 ENV_SOCKET = "GPUTOP_SOCKET"  # path of the recorder's Unix socket
 ENV_AGENT_DIR = "GPUTOP_AGENT_DIR"  # directory of the gputop_agent package

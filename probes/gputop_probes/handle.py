@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gputop_probes import ending, lock, procfs, stop
+from gputop_probes import ending, procfs, stop
 from gputop_probes.fate import Fate
 from gputop_probes.output import Output
 from gputop_probes.record import layout
@@ -159,10 +159,6 @@ class RunHandle:
             # its steps must not be read before this
             self._tell({"cmd": "resumed", "monotonic_ns": time.monotonic_ns()}, answer=True)
             stop.kill_all(suspended, signal.SIGCONT)
-
-    def recorder_alive(self) -> bool:
-        """Whether a recorder is at work on this run."""
-        return lock.held(self.host_dir)
 
     def _stop_with(self, number: int, by: str = "user", why: str = "") -> None:
         """Tell the recorder first, so that it knows why the command ends; the signal itself needs

@@ -4,7 +4,6 @@ import sys
 
 PREFIX = "trace: "
 """Begins each line of progress; other lines are the libraries' own."""
-FAILED = PREFIX + "error: "
 NO_LIBRARY = 3
 """Exit code where torch or transformers is missing."""
 

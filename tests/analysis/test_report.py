@@ -11,7 +11,7 @@ from gputop_agent import wire
 from gputop_analysis.calibrate import stable
 from gputop_analysis.export import to_csv, to_json
 from gputop_analysis.findings import evaluate
-from gputop_analysis.report import report_data, report_text
+from gputop_analysis.report import Report, as_text, report_data
 from gputop_analysis.summary import summarise
 from gputop_analysis.text import bar, sparkline
 from gputop_analysis.verdict import verdict
@@ -90,7 +90,7 @@ def test_own_work_and_lost_output_have_their_own_figures(tmp_path):
         build.step(0, forward=5.0, backward=9.0, other=1.0, agent_ns=250_000 if step == 20 else 0)
     build.state["output_losses"] = {"missing": 10, "given_up": 4096, "not_passed_on": 0}
     build.end()
-    data, text = report_data(build.open()), report_text(build.open())
+    data, text = report_data(build.open()), as_text(Report(build.open()))
     assert data["own_work"] == {"set_up_ms": 80.0, "later_ms": 0.25}
     assert data["output_lost_bytes"] == {"missing": 10, "given_up": 4096, "not_passed_on": 0}
     assert "gputop    its own set-up took 80.0 ms, once, and 0.25 ms later" in text
@@ -107,7 +107,7 @@ def test_json_of_a_run_without_a_step(tmp_path):
 def test_text_fits_its_width(build, width, colour):
     import re
 
-    text = report_text(build.open(), width, colour)
+    text = as_text(Report(build.open()), width, colour)
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
     assert [line for line in plain.splitlines() if len(line) > width] == []
     assert text.isascii() is not colour

@@ -7,7 +7,7 @@ from analysis_support import Builder
 
 from gputop_agent import wire
 from gputop_analysis.overview import OwnCost
-from gputop_analysis.report.text import report_text
+from gputop_analysis.report import Report, as_text
 from gputop_analysis.sampled import own_cost, sampled
 from gputop_analysis.summary import summarise
 from gputop_analysis.view import RunView
@@ -60,6 +60,6 @@ def test_quantiles_of_phases_are_of_measured_steps(record):
 
 
 def test_the_report_says_both(record):
-    text = report_text(record)
+    text = as_text(Report(record))
     assert "gputop    0.3 % of a step, 0.2 to 0.4" in text
     assert "phases estimated from 240 of 3,840 steps" in text

@@ -47,8 +47,6 @@ class Traits:
     shared_gate: bool = False
     always_shared: bool = False
     """One shared expert as wide as a routed one, whatever the configuration counts."""
-    scaled_embedding: bool = False
-    """The embedding is multiplied by a constant, which keeps one more tensor."""
     encoder: bool = False
     """Bidirectional, without a language-model head that shifts labels."""
     encoder_decoder: bool = False
@@ -60,8 +58,8 @@ _NEOX = Traits(
 )
 _QWEN2 = Traits(qkv_bias=True)
 _QWEN3 = Traits(qk_norm="head")
-_GEMMA2 = Traits(norms_per_layer=4, scaled_embedding=True)
-_GEMMA3 = Traits(norms_per_layer=4, scaled_embedding=True, qk_norm="head")
+_GEMMA2 = Traits(norms_per_layer=4)
+_GEMMA3 = Traits(norms_per_layer=4, qk_norm="head")
 _BERT = Traits(
     qkv=("query", "key", "value"),
     out="dense",
@@ -106,7 +104,7 @@ FAMILIES: dict[str, Traits] = {
     "qwen3_moe": _QWEN3,
     "qwen3_vl": _QWEN3,
     "qwen3_vl_moe": _QWEN3,
-    "gemma": Traits(scaled_embedding=True),
+    "gemma": Traits(),
     "gemma2": _GEMMA2,
     "gemma3": _GEMMA3,
     "gemma3_text": _GEMMA3,

@@ -3,7 +3,7 @@
 from gputop_analysis.report.build import Extra, Report
 from gputop_analysis.report.data import as_data, finite, report_data
 from gputop_analysis.report.markdown import as_markdown
-from gputop_analysis.report.text import as_text, report_text
+from gputop_analysis.report.text import as_text
 
 __all__ = [
     "Extra",
@@ -13,5 +13,4 @@ __all__ = [
     "as_text",
     "finite",
     "report_data",
-    "report_text",
 ]

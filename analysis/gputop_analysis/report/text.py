@@ -44,18 +44,12 @@ from gputop_analysis.text import (
     sparkline,
     wrapped,
 )
-from gputop_probes.record.reader import RunRecord
 
 _GLYPHS = {"critical": "✖", "high": "▲", "medium": "●", "info": "·"}
 _ASCII_GLYPHS = {"critical": "X", "high": "!", "medium": "*", "info": "-"}
 RANKS_SHOWN = 16
 
 Section = Callable[[Report, int, bool], Iterator[str]]
-
-
-def report_text(record: RunRecord, width: int = 80, colour: bool = False) -> str:
-    """Text that ``gputop report`` prints of a record: ``as_text`` of its report."""
-    return as_text(Report(record), width, colour)
 
 
 def as_text(report: Report, width: int = 80, colour: bool = False) -> str:

@@ -17,7 +17,6 @@ READ_AT_MOST = 1 << 30
 """Bytes, unpacked: a few MB of gzip can hold gigabytes."""
 _ENTRIES_AT_MOST = 20_000_000
 """Blocks, segments and events together; a damaged file can name one list many times."""
-_CHUNK = 1 << 20
 _GZIP_MAGIC = b"\x1f\x8b"
 _HIGHEST = 1 << 62
 _INTERVALS = len(DEFAULT.roundup_power2_divisions)

@@ -42,7 +42,6 @@ class WhatIf:
     slowdown: float
     by_worker: dict[int, float]
     """By rank, the worst first."""
-    by_dp: dict[int, float]
     by_stage: dict[int, float]
     by_operation: dict[str, float]
     worker_share: float
@@ -127,7 +126,6 @@ def _judged(player: Player) -> WhatIf:
     last_share = bench.share(lambda op: op.stage == timeline.stages - 1)
     cause = _cause(slowdown, worker_share, last_share, timeline.stages)
     stages = {s: bench.only(lambda op, s=s: op.stage == s) for s in range(timeline.stages)}
-    ranks = {d: bench.only(lambda op, d=d: _row(timeline, d)) for d in range(timeline.dp)}
     kinds = sorted({_shown(op.kind) for op in player.durations})
     operations = {k: bench.only(lambda op, k=k: _shown(op.kind) == k) for k in kinds}
     return WhatIf(
@@ -138,7 +136,6 @@ def _judged(player: Player) -> WhatIf:
         ideal_s=bench.ideal_s,
         slowdown=slowdown,
         by_worker=by_worker,
-        by_dp=_worst_first(ranks),
         by_stage=_worst_first(stages),
         by_operation=_worst_first(operations),
         worker_share=worker_share,

@@ -22,19 +22,6 @@ _OLD_CODES = {"SOC": "SYS"}
 """Drivers of 2017 and before."""
 _NVLINK = re.compile(r"^NV(\d+)$")
 
-NVLINK_GBPS = {
-    "Pascal": 20,
-    "Volta": 25,
-    "Ampere": 25,
-    "Ada": 25,
-    "Hopper": 25,
-    "Blackwell": 50,
-    "Blackwell Ultra": 50,
-}
-"""GB/s of one link in one direction, by architecture of the data-centre parts (NVIDIA NVLink and
-NVSwitch pages): H100 has 18 links of 25 GB/s, together 900 GB/s in both directions.
-"""
-
 
 def code(text: str) -> str:
     """A link's code as today's drivers print it.

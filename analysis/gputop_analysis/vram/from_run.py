@@ -52,8 +52,6 @@ _OPTIMIZERS = {
 """Class of the optimizer in lower case."""
 _TOKENS = ("input_ids", "tokens", "token_ids", "decoder_input_ids")
 _ZERO = {0: "ddp", 1: "zero1", 2: "zero2", 3: "zero3"}
-SAME_SIZE = 0.02
-"""Parameters of the run may differ so much from the table's model of the same shape."""
 
 
 def setup_of(

@@ -14,8 +14,6 @@ from gputop_analysis.vram.setup import Lora, ModelShape, Setup
 ROLES = ("critic", "reference", "reward")
 FREEZABLE = ("vision", "projector", "language", "embeddings")
 SAVED_MODULES = ("embeddings", "head")
-METHODS = ("sft", "dpo", "orpo", "simpo", "kto")
-"""What is trained on: single sequences, or pairs of them."""
 QUANTIZED = ("", "int8", "nf4")
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 _MODULE_DTYPES = ("fp32", "bf16", "fp16")

@@ -110,30 +110,12 @@ def spread(words: Sequence[str], without: str = "", residuals: Residuals | None 
     )
 
 
-def coverage(residuals: Residuals | None = None) -> dict[str, tuple[float, int]]:
-    """Of each source the share of its runs inside the range that the other sources make, and how
-    many runs it has; those that stand apart left out.
-    """
-    residuals_ = packaged() if residuals is None else residuals
-    common = {name: _alike(runs, False) for name, runs in residuals_.items()}
-    return {name: _covered(name, common) for name, runs in common.items() if runs}
-
-
 def _alike(runs: Mapping[str, Sequence[float]], apart: bool) -> dict[str, Sequence[float]]:
     return {
         words: errors
         for words, errors in runs.items()
         if (set(words.split(", ")) >= APART) == apart
     }
-
-
-def _covered(source: str, known: Residuals) -> tuple[float, int]:
-    inside = runs = 0
-    for words, errors in known[source].items():
-        spread_ = spread(words.split(", "), source, known)
-        inside += sum(spread_.low <= error <= spread_.high for error in errors)
-        runs += len(errors)
-    return inside / runs, runs
 
 
 @cache

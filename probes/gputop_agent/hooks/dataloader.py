@@ -122,5 +122,3 @@ def _look_at(iterator, batch_or_none, spent_ns):
         batch_origin.fetched(iterator, batch_or_none)
     elif batch_origin.batches.is_held and batch_or_none is not None:
         batch_origin.fetched(iterator, batch_or_none)
-    if session.want_batch and batch_or_none is not None:
-        session.last_batch, session.want_batch = batch_or_none, False

@@ -87,8 +87,6 @@ class Session:
         self.optimizers: Any = {}  # id -> weakref
         self.ddp: Any = []  # weakrefs to DistributedDataParallel roots
         self.pipeline: Any = None  # what ``hooks.pipelining`` saw of the schedule
-        self.want_batch = False  # set: keep the next batch in last_batch
-        self.last_batch: Any = None
         self.cuda = False  # CUDA has been initialised by the script
         self.autocast_seen = False
         self.autocast_looks = 0

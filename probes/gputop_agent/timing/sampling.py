@@ -126,7 +126,7 @@ def _ask(step):
 
 def _allowed():
     """Whether updates alone tell where steps end, and nothing of ours wants to see each step."""
-    if not _is_plain() or session.want_batch or open_step.look:
+    if not _is_plain() or open_step.look:
         return False
     if open_step.flags & wire.F_OPT_IN_BACKWARD or modes.watching():
         return False

@@ -41,7 +41,6 @@ _SINGULAR = (
     "exp expm1 sinh cosh softmax log_softmax logsumexp scaled_dot_product cdist prod logit erfinv "
     "binary_cross_entropy nll_loss linalg_inv linalg_solve cholesky svd eigh xlogy normalize"
 ).split()
-_LARGE = "mm bmm addmm baddbmm convolution mul square sum cumsum matmul linear".split()
 _STRUCTURE = (
     "t transpose permute expand view reshape unsafe_view alias to_copy slice split unsqueeze "
     "squeeze clone neg select split_with_sizes cat stack accumulate_grad index"

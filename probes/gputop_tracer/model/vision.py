@@ -68,11 +68,6 @@ def inputs(config: Any, setup: Dict[str, Any]) -> Dict[str, torch.Tensor]:
     return batch
 
 
-def tokens_of_images(config: Any, count: int, size: int) -> int:
-    """Places in a sequence that ``count`` images take."""
-    return _MAKERS.get(config.model_type, _tiles)(config, 1, count, size)[0]
-
-
 def _image_token(config: Any) -> Any:
     for name in ("image_token_id", "image_token_index"):
         if getattr(config, name, None) is not None:

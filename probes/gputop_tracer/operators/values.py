@@ -20,7 +20,6 @@ from torch.utils._pytree import tree_flatten, tree_map
 KNOWN_BYTES = 4 << 20
 """Tensors up to this size keep their values when they go to the GPU."""
 
-_aten = torch.ops.aten
 _RANDOM = torch.Tag.nondeterministic_seeded if hasattr(torch, "Tag") else None
 
 

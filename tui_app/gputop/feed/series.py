@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -107,9 +106,3 @@ def trend_line(one: Line) -> Line | None:
     middle = float(np.median(y - slope * x))
     ends = (one.steps[0], one.steps[-1])
     return Line("trend of the minima", ends, tuple(middle + slope * step for step in ends), "high")
-
-
-def last_finite(values: Any) -> float:
-    """The newest value that is a number, NaN where there is none."""
-    finite = values[np.isfinite(values)]
-    return float(finite[-1]) if len(finite) else float("nan")

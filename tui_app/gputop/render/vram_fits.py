@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gputop.render.bars import layered_bar
 from gputop.render.rows import Row, left, right, row_width, shorten
 from gputop.render.vram import bounds, gib
 
@@ -145,15 +144,6 @@ def _first_names(names: tuple[str, ...], count: int) -> str:
     if len(names) > count:
         text += " …"
     return text
-
-
-def bar_of(estimate: Estimate, memory: int, width: int) -> Row:
-    """The estimate on a line of the GPU's memory."""
-    total = estimate.device_total
-    style = "critical"
-    if total <= memory:
-        style = "allocated"
-    return layered_bar([(float(total), style, "━")], 0, float(memory), width)
 
 
 def _place(name: str) -> tuple[int, str]:

@@ -16,7 +16,6 @@ from gputop.widgets.panel import Panel
 from gputop.widgets.starting import checklist
 from gputop.widgets.step_chart import PARTS, chart
 
-TABLE_WIDTH = 46
 CHART_MIN = 24
 CHART_ROWS = 5
 """Rows from which on a panel of middle width shows the chart alone: it has its names in it."""

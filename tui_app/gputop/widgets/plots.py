@@ -19,13 +19,6 @@ def ruled(title: str, note: Row, width: int) -> Row:
     return [*start, ("─" * max(width - row_width(start) - row_width(end), 0), "rule"), *end]
 
 
-def wanted_height(plot: Plot) -> int:
-    """Rows that the plot makes good use of, with its title."""
-    if isinstance(plot, Bars):
-        return 1 + len(plot.bars)
-    return 1 + len(plot.lines) if isinstance(plot, Listing) else 12
-
-
 def draw(plot: Plot, width: int, height: int, mono: bool = False) -> list[Row]:
     """The plot with its title line in at most ``height`` rows."""
     if height < 2:

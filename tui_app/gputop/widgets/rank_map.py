@@ -38,11 +38,6 @@ def columns_of(count: int, width: int, height: int) -> int:
     return max(min(max(side, needed_columns), max(width, 1)), 1)
 
 
-def place_of(index: int, columns: int) -> tuple[int, int]:
-    """Column and row of ranks of one index."""
-    return index % columns, index // columns
-
-
 def draw(
     found: Sequence[Standing],
     width: int,
