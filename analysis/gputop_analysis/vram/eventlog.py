@@ -47,8 +47,6 @@ class Known:
 
     live: dict[int, set[int]] = field(default_factory=dict)
     held: dict[tuple[str, int], dict[int, list[int]]] = field(default_factory=dict)
-    peak: int = 0
-    """So many events lead to the peak with the sizes that were played last; 0: none were."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +81,6 @@ class EventLog:
             met = set(self.events[:count])
             live[count] = met.difference(map(neg, met))
         return live[count]
-
-    def initial(self) -> list[int]:
-        """The storages that are made before the first step: what holds the weights."""
-        first = next((at for at, phase, _ in self.marks if phase != "init"), 0)
-        return [event for event in self.events[:first] if event > 0]
 
     def held(self, by: str, count: int) -> dict[int, list[int]]:
         """The storages that are there after the first ``count`` events, by one of the columns."""

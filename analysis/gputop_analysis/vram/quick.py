@@ -10,17 +10,12 @@ four blocks go back to. Only what is left calls a method.
 With expandable segments a pool is one range of addresses. A free block at its end serves only what
 fits in no other one (``find_free_block`` of ``CUDACachingAllocator.cpp`` passes it over, since it
 can still grow), so it is in no bin.
-
-A GPU's capacity changes nothing before the first segment that does not fit in it. So a playback
-remembers how things stood where each capacity of interest was reached, and playing it again with
-that much room goes on from there.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gputop_analysis.vram.blocks import MIN_LARGE, NEVER, ROUND_LARGE, SMALL, SMALL_SEGMENT, UNIT
@@ -59,9 +54,6 @@ class _Pool(NamedTuple):
     sizes: list[int]
     """The keys of ``bins``, sorted."""
 
-    def copy(self) -> _Pool:
-        return _Pool({size: spots.copy() for size, spots in self.bins.items()}, self.sizes.copy())
-
     def smallest_with(self, size: int) -> int:
         """The least size of a free block that is at least ``size``; 0: no block is."""
         for index in range(bisect_left(self.sizes, size), len(self.sizes)):
@@ -97,8 +89,6 @@ class _State:
     """The block that ends where this one begins, in the same segment."""
     after: list[int] = field(default_factory=lambda: [0])
     free: list[bool] = field(default_factory=lambda: [False])
-    done: int = 0
-    """Events played."""
     fresh: int = 0
     """Address of the next segment."""
     reserved: int = 0
@@ -109,30 +99,21 @@ class _State:
     tails: list[int] = field(default_factory=list)
     """Expandable segments: the last block of each pool."""
 
-    def copy(self) -> _State:
-        lists = ("block", "whole", "size", "spot", "before", "after", "free", "tails")
-        copies = {name: getattr(self, name).copy() for name in lists}
-        return replace(self, pools=[pool.copy() for pool in self.pools], **copies)
-
-    def play(self, limit: int, pause: bool = False) -> bool:
-        """The events that are left, up to one that runs out of memory, or with ``pause`` up to one
-        that reaches the limit.
-
-        Whether none did.
-        """
+    def play(self, limit: int) -> None:
+        """All events, or those before one that runs out of memory: segments take at most ``limit``."""
         playback = self.playback
-        kind_of, events = playback.kind, playback.events
+        kind_of = playback.kind
         bin_of = [self.pools[pool].bins[size] for size, pool in playback.kinds]
         block_of, larger, spot_of = self.block, self.whole, self.spot
         before, after, free = self.before, self.after, self.free
-        for event in events[self.done :] if self.done else events:
+        for event in playback.events:
             if event > 0:
                 spots = bin_of[kind_of[event]]
                 if spots:
                     block_of[event] = block = spots.pop(0) & _NUMBER
                     free[block] = False
-                elif not self._allocate(event, limit, pause):
-                    return False
+                elif not self._allocate(event, limit):
+                    return
             else:
                 block = block_of[-event]
                 if free[after[block]] or free[before[block]] or -event in larger:
@@ -140,10 +121,8 @@ class _State:
                 else:
                     free[block] = True
                     insort(bin_of[kind_of[-event]], spot_of[block])
-        self.done = len(events)
-        return True
 
-    def _allocate(self, storage: int, limit: int, pause: bool) -> bool:
+    def _allocate(self, storage: int, limit: int) -> bool:
         """A larger block than asked for, or one of a new segment; False: there is no room."""
         playback = self.playback
         size, pool = playback.kinds[playback.kind[storage]]
@@ -154,9 +133,6 @@ class _State:
         elif not block:
             segment = _segment(size)
             if self.reserved + segment > limit:
-                if pause:
-                    self.done = playback.events.index(storage, self.done)
-                    return False
                 self._give_back()
                 if self.reserved + segment > limit:
                     self.oom = storage
@@ -313,26 +289,11 @@ class Playback:
         ]
         """Size and pool."""
         self.asked = frozenset(size for size, _ in self.kinds)
-        self._moments: list[_State] = []
 
-    def play(self, capacity: int | None = None, remember: Iterable[int] = ()) -> Played:
-        """With segments that take at most ``capacity`` units; None: as many as they want.
-
-        Args:
-            capacity: in units.
-            remember: capacities, the least first, with which it may be played again.
-        """
-        limit = NEVER if capacity is None else capacity
-        state = next(
-            (moment.copy() for moment in reversed(self._moments) if moment.most <= limit), None
-        )
-        state = state or self._start()
-        for stop in remember:
-            if stop >= limit or state.play(stop, pause=True):
-                break
-            if not self._moments or self._moments[-1].done < state.done:
-                self._moments.append(state.copy())
-        state.play(limit)
+    def play(self, capacity: int | None = None) -> Played:
+        """With segments that take at most ``capacity`` units; None: as many as they want."""
+        state = self._start()
+        state.play(NEVER if capacity is None else capacity)
         return Played(state.whole, state.most, state.at_most, state.retries, state.oom)
 
     def _start(self) -> _State:
@@ -341,9 +302,8 @@ class Playback:
             pools[pool].bins[size] = []
             pools[pool].sizes.append(size)
         state = _State(self, pools, [0] * len(self.kind), tails=[0] * len(pools))
-        state.free[0] = (
-            self.expandable
-        )  # so that a block with no neighbour is released by `_release`
+        # so that a block with no neighbour is released by `_release`
+        state.free[0] = self.expandable
         return state
 
 

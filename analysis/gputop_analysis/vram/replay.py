@@ -9,7 +9,6 @@ that were asked for.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from itertools import accumulate
 from operator import neg
 from typing import NamedTuple
@@ -60,20 +59,13 @@ class Replay:
         self._blocks = [UNIT * max(-(-size // UNIT), 1) for size in self._kinds.bytes]
         self._quick: Playback | None = None
 
-    def played(self, capacity: int | None = None, remember: Sequence[int] = ()) -> Replayed:
-        """With segments that take at most ``capacity`` bytes.
-
-        Args:
-            capacity: in bytes; None: no limit.
-            remember: capacities, the least first, that will be asked about next.
-        """
+    def played(self, capacity: int | None = None) -> Replayed:
+        """With segments that take at most ``capacity`` bytes; None: no limit."""
         expandable = self.conf == EXPANDABLE and capacity is None
         if self.conf != DEFAULT and not expandable:
             return _exact(self.log, self.conf, capacity)
         log, quick = self.log, self._playback(expandable)
-        minimum = self._some() if remember else 0
-        stops = [room // UNIT for room in remember if room >= minimum and not expandable]
-        played_ = quick.play(None if capacity is None else capacity // UNIT, stops)
+        played_ = quick.play(None if capacity is None else capacity // UNIT)
         taken = list(map(self._blocks.__getitem__, self._kinds.of))
         for storage, size in played_.whole.items():
             taken[storage] = UNIT * size
@@ -106,19 +98,6 @@ class Replay:
             kinds, units = self._kinds, [size // UNIT for size in self._blocks]
             self._quick = Playback(kinds.of, units, kinds.stream, self.log.events, expandable)
         return self._quick
-
-    def _some(self) -> int:
-        """Bytes allocated at some time, if each block is as large as was asked for: where other
-        sizes had their peak.
-
-        That is near the peak of these, and is told without a sum over all events.
-        """
-        peak, of = self.log.known.peak, self._kinds.of
-        return (
-            sum(self._blocks[of[storage]] for storage in self.log.live(peak))
-            if peak
-            else self.least()
-        )
 
     def _running(self) -> list[int]:
         """Allocated after each event, if each block is as large as was asked for."""
@@ -191,7 +170,6 @@ def summary(log: EventLog, played: Replayed, tier: str) -> Peak:
     if not allocated:
         raise ValueError("the trace holds no memory events")
     top = allocated.index(max(allocated))
-    log.known.peak = top + 1
     return Peak(
         tier=tier,
         allocated=allocated[top],

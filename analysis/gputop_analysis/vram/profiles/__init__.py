@@ -16,7 +16,6 @@ from gputop_analysis.vram import conf, formula
 from gputop_analysis.vram.answer import Peak
 from gputop_analysis.vram.deepen import TRACED
 from gputop_analysis.vram.eventlog import EventLog
-from gputop_analysis.vram.fits import rooms
 from gputop_analysis.vram.profiles import store
 from gputop_analysis.vram.profiles.dims import dims
 from gputop_analysis.vram.profiles.optimizers import UPDATES
@@ -46,8 +45,7 @@ def peak(setup: Setup, capacity: int | None = None) -> Peak | None:
     replay = replay_of(setup)
     if replay is None:
         return None
-    next_asked = [] if capacity is not None else [group[0] for group in rooms(setup)]
-    peak_ = summary(replay.log, replay.played(capacity, next_asked), "profile")
+    peak_ = summary(replay.log, replay.played(capacity), "profile")
     peak_ = _recorded(peak_, recorded(setup), capacity)
     versions = ", ".join(f"{name} {version}" for name, version in store.index()["versions"].items())
     return replace(peak_, sources=(f"event profile {variant(setup)}, traced with {versions}",))
