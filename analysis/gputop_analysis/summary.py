@@ -14,14 +14,13 @@ import numpy.typing as npt
 
 from gputop_agent import wire
 from gputop_analysis.ending import ending
-from gputop_analysis.hardware import gpu_summaries, host_summaries
+from gputop_analysis.hardware import gib, gpu_summaries, host_summaries
 from gputop_analysis.model import PhaseStats, RankSummary
 from gputop_analysis.overview import RunSummary
 from gputop_analysis.sampled import own_cost, sampled
 from gputop_analysis.series import RankSeries, tail_seconds
 from gputop_analysis.silence import doing_since, silence_s
 from gputop_analysis.stats import weighted_quantile
-from gputop_analysis.units import GIB
 from gputop_analysis.view import RunView, once_per_view
 from gputop_analysis.waits import hidden_wait_ms, mean_wait_ms
 from gputop_probes.record.reader import RunRecord
@@ -227,12 +226,12 @@ def _rank_summary(view: RunView, rank: int) -> RankSummary:
         step_time_mean_ms=series.mean_ms("wall_ns"),
         phases_mean_ms={name: series.mean_ms(f"{name}_ns") for name in wire.PHASES},
         wait_mean_ms=mean_wait_ms(view, rank),
-        peak_allocated_gib=_gib(int(rows["peak_allocated_bytes"].max())),
-        peak_reserved_gib=_gib(int(rows["reserved_bytes"].max())),
-        peak_rss_gib=_gib(int(rows["rss_bytes"].max())),
-        allocated_gib=_gib(int(last["allocated_bytes"])),
-        reserved_gib=_gib(int(last["reserved_bytes"])),
-        rss_gib=_gib(int(last["rss_bytes"])),
+        peak_allocated_gib=gib(int(rows["peak_allocated_bytes"].max())),
+        peak_reserved_gib=gib(int(rows["reserved_bytes"].max())),
+        peak_rss_gib=gib(int(rows["rss_bytes"].max())),
+        allocated_gib=gib(int(last["allocated_bytes"])),
+        reserved_gib=gib(int(last["reserved_bytes"])),
+        rss_gib=gib(int(last["rss_bytes"])),
         dropped_records=int(last["dropped"]),
         device=str(hello.get("device_name") or hello.get("device") or ""),
         loss=loss,
@@ -274,10 +273,6 @@ def _last_known(values: Array) -> float:
     tail = values[-100:]
     finite = tail[np.isfinite(tail)]
     return float(finite[-1]) if len(finite) else float("nan")
-
-
-def _gib(size: int) -> float:
-    return size / GIB if size >= 0 else float("nan")
 
 
 @once_per_view

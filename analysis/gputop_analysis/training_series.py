@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gputop_agent import wire
+from gputop_analysis.units import GIB
 from gputop_analysis.view import Array, RunView
 
 POINTS = 3000
@@ -88,7 +89,7 @@ def collect(view: RunView, rank: int, points: int = POINTS) -> Series:
         loss_scale=rows["loss_scale"][ends].astype(np.float64),
         step_time_ms=np.add.reduceat(rows["wall_ns"], starts) / 1e6 / np.maximum(steps, 1),
         step_time_max_ms=np.fmax.reduceat(longest, starts),
-        memory_gib=np.fmax.reduceat(np.where(memory > 0, memory / 2**30, np.nan), starts),
+        memory_gib=np.fmax.reduceat(np.where(memory > 0, memory / GIB, np.nan), starts),
     )
 
 

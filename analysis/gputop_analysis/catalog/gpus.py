@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from gputop_analysis.data import table
+from gputop_analysis.units import GIB
 
 USABLE_SHARE = 0.985
 """Of the memory on the data sheet, where ``usable_gib`` is not known: the rest is ECC, page tables
@@ -87,7 +88,7 @@ class GpuSpec:
 
     @property
     def usable_bytes(self) -> int:
-        return int(self.usable_gib * 2**30)
+        return int(self.usable_gib * GIB)
 
     @property
     def runs_torch(self) -> bool:

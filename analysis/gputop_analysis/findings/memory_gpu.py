@@ -23,9 +23,9 @@ from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import spread, told
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.text import duration
+from gputop_analysis.units import GIB
 from gputop_analysis.view import RunView
 
-GIB = 2**30
 NEARLY_FULL = 0.95
 SOON_S = 3600.0
 ENOUGH_STEPS = 100

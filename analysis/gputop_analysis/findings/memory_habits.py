@@ -7,13 +7,14 @@ from __future__ import annotations
 import numpy as np
 
 from gputop_analysis.findings.advice import NOT_EXPANDABLE, Option
-from gputop_analysis.findings.memory_gpu import GIB, cards
+from gputop_analysis.findings.memory_gpu import cards
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.sites import trainers_call
 from gputop_analysis.findings.told import Event, told
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.units import GIB
 from gputop_analysis.view import RunView
 
 STEADY_FROM_STEP, ENOUGH_STEPS = 50, 100

@@ -8,6 +8,7 @@ from gputop_analysis.findings.advice import WORKERS, Lever, Option
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.units import GIB
 from gputop_analysis.view import RunView
 from gputop_probes.record.reader import HostFiles
 
@@ -50,7 +51,7 @@ def _shared_memory(spec: Spec, host: HostFiles) -> Finding | None:
     return spec.make(
         "high" if share > 0.95 else "medium",
         f"/dev/shm is {share * 100:.0f} % full",
-        f"{used / 2**30:.2f} of {total / 2**30:.2f} GiB are in use on {host.name}, by this run or "
+        f"{used / GIB:.2f} of {total / GIB:.2f} GiB are in use on {host.name}, by this run or "
         "another one; DataLoader workers hand batches over there, and a full one ends the "
         "training with a bus error",
         (
@@ -70,8 +71,8 @@ def _shared_memory(spec: Spec, host: HostFiles) -> Finding | None:
             "%",
             "no time is lost until it is full",
             (
-                Input("used", used / 2**30, "GiB", f"host.shm_used_bytes, {host.name}"),
-                Input("size", total / 2**30, "GiB", f"host.shm_total_bytes, {host.name}"),
+                Input("used", used / GIB, "GiB", f"host.shm_used_bytes, {host.name}"),
+                Input("size", total / GIB, "GiB", f"host.shm_total_bytes, {host.name}"),
             ),
         ),
     )

@@ -12,11 +12,12 @@ from gputop_analysis.parallelism.split import OF_STAGE, RECOMPUTES
 from gputop_analysis.planner.job import Job
 from gputop_analysis.planner.layout import Floats, Layouts
 from gputop_analysis.planner.pipeline import balanced_ends
+from gputop_analysis.units import GIB
 from gputop_analysis.vram.formula import peak_sizes
 from gputop_analysis.vram.overhead import CONTEXT, NCCL_FIRST, NCCL_MOST, NCCL_NEXT
 from gputop_analysis.vram.setup import Lora, Setup
 
-CONTEXT_BYTES = 1.0 * 2**30
+CONTEXT_BYTES = 1.0 * GIB
 """CUDA context and NCCL's buffers, which the allocator does not see."""
 HEADROOM = 0.15
 """Share of the memory above which a configuration is tight. Runs of frameworks whose buffers the

@@ -11,6 +11,7 @@ from gputop_analysis.planner.job import Job
 from gputop_analysis.planner.probed import Probed, applied
 from gputop_analysis.planner.search import Plan, plan
 from gputop_analysis.planner.space import Limits
+from gputop_analysis.units import GIB
 
 MOST_GPUS = 4096
 
@@ -71,7 +72,7 @@ def best(
     solved = plan(job, hardware, limits, objective, calibration)
     if not len(solved.order):
         nearest = tuple(choice(solved, int(i), wanted.usd_per_gpu_hour) for i in solved.nearest)
-        least_gib, usable = nearest[0].reserved_gib, hardware.device.usable_bytes / 2**30
+        least_gib, usable = nearest[0].reserved_gib, hardware.device.usable_bytes / GIB
         reason = f"the leanest split needs {least_gib:.1f} GiB of {usable:.1f} GiB"
         raise NothingFits(f"nothing fits on {gpus} x {hardware.device.name}: {reason}", nearest)
     return solved

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from gputop_analysis.snapshots.values import UnpickleError, plain_values
+from gputop_analysis.units import GIB
 from gputop_analysis.vram.conf import DEFAULT, AllocatorConf, parse
 from gputop_probes.record.files import open_regular
 
-READ_AT_MOST = 1 << 30
+READ_AT_MOST = GIB
 """Bytes, unpacked: a few MB of gzip can hold gigabytes."""
 _ENTRIES_AT_MOST = 20_000_000
 """Blocks, segments and events together; a damaged file can name one list many times."""

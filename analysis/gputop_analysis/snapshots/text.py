@@ -9,7 +9,6 @@ from gputop_analysis.snapshots.analyse import Memory
 from gputop_analysis.snapshots.difference import changes
 from gputop_analysis.text import bar, counted, cut_middle, sparkline
 
-GIB = 1 << 30
 _SHOWN = 12
 _SHOWN_CULPRITS = 5
 

@@ -11,12 +11,11 @@ import numpy as np
 
 from gputop_analysis.planner.hardware import Cluster
 from gputop_analysis.planner.layout import Floats
+from gputop_analysis.planner.memory import CONTEXT_BYTES
 from gputop_analysis.units import GIB
 from gputop_analysis.vram.setup import ModelShape
 from gputop_analysis.workloads import serving
 
-CONTEXT_BYTES = 1.0 * 2**30
-"""CUDA context and NCCL."""
 USED_SHARE = 0.9
 """Usable share of the GPU's memory (vLLM's ``gpu_memory_utilization``)."""
 MOST_BATCH = 1024

@@ -16,6 +16,7 @@ from gputop.cli.named import gpus_named, model_of
 from gputop.cli.parsing import Parser
 from gputop.cli.printing import report_width
 from gputop.cli.working import working
+from gputop_analysis.units import GIB
 
 if TYPE_CHECKING:
     from gputop_analysis.catalog import GpuSpec
@@ -131,7 +132,7 @@ def print_note(note: str) -> None:
 
 def text(found: Answer, name: str, setup: Setup, gpu: GpuSpec, gpus: int) -> list[str]:
     """The lines of the answer, the verdict first."""
-    gib = gpu.usable_bytes / 2**30
+    gib = gpu.usable_bytes / GIB
     lines = [
         *_verdicts(found, name, gpu, gpus),
         f"a GPU offers {gib:.1f} GiB; sequences of {setup.seq:,}, micro-batch {setup.micro_batch}",
@@ -166,10 +167,10 @@ def _verdicts(found: Answer, name: str, gpu: GpuSpec, gpus: int) -> list[str]:
 
 def _row(way: Way, before: str = "") -> list[str]:
     how = ", ".join(way.changes) or ("as asked" if way.gpus == 1 else "plain data parallel")
-    needs = way.estimate.device_total / 2**30
-    size = f"needs {needs:.1f} GiB a GPU, at most {way.at_most / 2**30:.1f}"
+    needs = way.estimate.device_total / GIB
+    size = f"needs {needs:.1f} GiB a GPU, at most {way.at_most / GIB:.1f}"
     if way.host_bytes:
-        size += f", and {way.host_bytes / 2**30:,.0f} GiB of host memory (slow)"
+        size += f", and {way.host_bytes / GIB:,.0f} GiB of host memory (slow)"
     text = f"{how}: {size}" if way.verdict != "no" else f"{size}, even with {how}"
     first = f"  {way.verdict:<6}{before}{way.purpose}: "
     return textwrap.wrap(
@@ -210,9 +211,9 @@ def _data(way: Way, name: str) -> dict[str, Any]:
         "gpus": way.gpus,
         "changes": list(way.changes),
         "tier": way.estimate.peak.tier,
-        "device_total_gib": way.estimate.device_total / 2**30,
-        "at_most_gib": way.at_most / 2**30,
-        "host_gib": way.host_bytes / 2**30,
+        "device_total_gib": way.estimate.device_total / GIB,
+        "at_most_gib": way.at_most / GIB,
+        "host_gib": way.host_bytes / GIB,
         "command": command(way, name),
     }
 

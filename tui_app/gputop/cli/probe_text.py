@@ -7,6 +7,8 @@ import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from gputop_analysis.units import GIB
+
 if TYPE_CHECKING:
     from gputop_analysis.vram.estimate import Estimate
     from gputop_analysis.vram.eventlog import EventLog
@@ -42,7 +44,7 @@ def print_table(found: Compared) -> None:
 def _gib(size: int | None) -> str:
     if size is None:
         return "–"
-    return f"{size / 2**30:.3f}" if size >= 2**26 else f"{size / 2**20:.1f} M"
+    return f"{size / GIB:.3f}" if size >= 2**26 else f"{size / 2**20:.1f} M"
 
 
 def show(

@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from gputop.doctor.check import Check
+from gputop_analysis.units import GIB
 
 _MINIMUM_FREE_BYTES = 200 * 2**20
 _SMALLEST_TERMINAL = (80, 24)
@@ -84,7 +85,7 @@ def check_records() -> Check:
             "set GPUTOP_RUNS_DIR to a directory that is",
         )
     free = shutil.disk_usage(existing).free
-    detail = f"{folder}, {free / 2**30:.1f} GiB free"
+    detail = f"{folder}, {free / GIB:.1f} GiB free"
     if free < _MINIMUM_FREE_BYTES:
         return Check(
             "records", "warn", detail, "free some space, or set GPUTOP_RUNS_DIR to another disk"

@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gputop_analysis.units import GIB
+
 if TYPE_CHECKING:
     from gputop_analysis.vram.estimate import Estimate
     from gputop_analysis.vram.setup import Setup
@@ -111,8 +113,8 @@ def _predict(setup: Setup) -> Prediction:
 def _prediction(estimated: Estimate) -> Prediction:
     is_calibrated = any(note.startswith("calibrated") for note in estimated.notes)
     return Prediction(
-        estimated.peak.allocated / 2**30,
-        estimated.device_total / 2**30,
+        estimated.peak.allocated / GIB,
+        estimated.device_total / GIB,
         estimated.peak.tier,
         is_calibrated,
     )
@@ -128,7 +130,7 @@ def _with_measured(record: RunRecord, found: Prediction | None) -> Prediction | 
         else None
     )
     return (
-        found._replace(measured_gib=measured_sizes.allocated / 2**30)
+        found._replace(measured_gib=measured_sizes.allocated / GIB)
         if found is not None and measured_sizes is not None
         else found
     )
@@ -162,8 +164,8 @@ def remember_run(record: RunRecord) -> str:
     )
     remember(comparison.record(record.name, t_ns))
     sizes = (
-        f"predicted {comparison.estimated / 2**30:.2f} GiB, measured "
-        f"{comparison.measured.allocated / 2**30:.2f} GiB"
+        f"predicted {comparison.estimated / GIB:.2f} GiB, measured "
+        f"{comparison.measured.allocated / GIB:.2f} GiB"
     )
     return (
         f"GPU memory: {sizes} ({100 * (comparison.ratio - 1):+.1f} %); estimates of "

@@ -11,6 +11,7 @@ from gputop.feed.planning import Ask
 from gputop.feed.plots import Trouble
 from gputop.feed.snapshot import Snapshot
 from gputop.feed.unknown_run import Unknown, unknown
+from gputop_analysis.units import GIB
 
 if TYPE_CHECKING:
     from gputop_analysis.planner.calibrate import Calibration
@@ -80,7 +81,5 @@ def base_of(setup: Setup, run: MeasuredRun | None, name: str) -> RunBase:
     except (ValueError, LookupError):
         calibration = None
     allocated_bytes = run.allocated_bytes if run else 0.0
-    peak = (
-        float(memory.reserved_bytes(np.array(allocated_bytes))) / 2**30 if allocated_bytes else 0.0
-    )
+    peak = float(memory.reserved_bytes(np.array(allocated_bytes))) / GIB if allocated_bytes else 0.0
     return RunBase(ask, run.step_s if run else 0.0, setup, name, calibration, peak)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gputop.render import numbers
 from gputop.render.rows import Row, clip, left, right, row_width, shorten
 from gputop_analysis.layers import Fold, Layer, Layers, fold, sort_key
+from gputop_analysis.units import GIB
 
 DEEPEST = 12
 _COLUMNS = (
@@ -174,7 +175,7 @@ def _values(found: Layers, row: Layer | Fold) -> dict[str, str]:
 def _bytes(value: float) -> str:
     if not value:
         return "–"
-    for unit, size in (("GiB", 2**30), ("MiB", 2**20)):
+    for unit, size in (("GiB", GIB), ("MiB", 2**20)):
         if value >= size:
             return f"{value / size:.3g} {unit}"
     return f"{value / 2**10:.3g} KiB"

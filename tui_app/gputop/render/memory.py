@@ -12,8 +12,9 @@ from gputop.render.bars import bar
 from gputop.render.rows import Row, left, right, say, shorten_middle
 from gputop_analysis.snapshots.analyse import Memory
 from gputop_analysis.snapshots.difference import changes
-from gputop_analysis.snapshots.text import GIB, remarks, size
+from gputop_analysis.snapshots.text import remarks, size
 from gputop_analysis.text import counted
+from gputop_analysis.units import GIB
 
 ROWS_AT_MOST = 1000
 _BAR = 12
