@@ -117,6 +117,16 @@ async def test_stacks_stand_side_by_side_with_the_odd_rank_first_and_w_leaves_on
         assert "all_reduce" in screen_text(app) and "rank 2" in app.clipboard
 
 
+async def test_two_ranks_at_two_places_are_both_shown_and_neither_is_called_odd(running):
+    """A hang's finding may name one of them: the stacks alone cannot."""
+    async with started(running, FakeControl(), size=(120, 30)) as (app, pilot):
+        app.feed.next = running._replace(notices=dumps(odd=1, count=2), sequence=5)
+        await step(app, pilot)
+        await settle(app, pilot)
+        text = screen_text(app)
+        assert "2 places, no one in the minority" in text and "▲ rank" not in text
+
+
 def test_many_groups_of_stacks_wrap_into_rows_of_columns():
     groups = stacks.groups_of([n for i in range(5) for n in dumps(odd=i, count=1)])
     assert len(groups) == 1 and stacks.odd_ones(groups) == []

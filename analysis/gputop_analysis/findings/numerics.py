@@ -14,6 +14,7 @@ from gputop_analysis.findings.host_periodic import SURE, strongest_period
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.origins import (
     WATCH,
+    Event,
     advice,
     in_short,
     inputs,
@@ -100,13 +101,7 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
         + f"; {about}{counted(bad_steps, 'step')} seen with a loss that is no number"
         + (f"; also on ranks {', '.join(map(str, other_ranks))}" if other_ranks else "")
         + (f"; {sentence(origin, len(view.ranks))}" if origin else ""),
-        (
-            *advice(origin),
-            "look at the batch of that step",
-            "then a lower learning rate or a longer warm-up",
-            Option("gradient clipping: " + phrase(run, "clip", norm=1.0), needs=(NOT_CLIPPED,)),
-            "bf16 instead of fp16",
-        ),
+        _against_a_bad_loss(run, origin),
         rank=rank,
         proof=Proof(
             "steps with a loss that is NaN or infinite",
@@ -121,6 +116,20 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
                 *(inputs(origin) if origin else ()),
             ),
         ),
+    )
+
+
+def _against_a_bad_loss(run: Facts, origin: Event | None) -> tuple[str | Option, ...]:
+    """What to do at the origin, and where that is no bad batch, what makes divergence rarer."""
+    first = advice(origin)
+    if origin is not None and origin["direction"] == "input":
+        return (*first, "leave out what torch.isfinite says no to, where the dataset is read")
+    return (
+        *first,
+        "look at the batch of that step",
+        "then a lower learning rate or a longer warm-up",
+        Option("gradient clipping: " + phrase(run, "clip", norm=1.0), needs=(NOT_CLIPPED,)),
+        "bf16 instead of fp16",
     )
 
 

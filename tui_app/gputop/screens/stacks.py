@@ -160,7 +160,9 @@ class StacksDialog(TextDialog):
     def _tell(self) -> None:
         """What is shown, at the foot of the frame."""
         odd = odd_ones(self.groups)
-        hint = "no rank stands out"
+        hint = f"{len(self.groups)} places, no one in the minority"
+        if len(self.groups) == 1:
+            hint = "all of them at one place"
         if self.only_odd:
             hint = f"{len(odd)} of {len(self.groups)} places: the odd ones · w all"
         elif odd:
