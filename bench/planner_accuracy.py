@@ -13,7 +13,6 @@ up, and its measurement is used for the score alone. ``--write`` makes docs/plan
 from __future__ import annotations
 
 import argparse
-import csv
 import json
 import subprocess
 import sys
@@ -21,11 +20,12 @@ import zlib
 from collections import Counter, defaultdict
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 from planner_scores import errors, regrets, spearman
 
+from gputop_analysis import run_tables
 from gputop_analysis.planner.answers import Answer, answers
 from gputop_analysis.planner.calibrate import calibrate
 from gputop_analysis.planner.intervals import new_axes, rest_share, uncalibrated
@@ -88,10 +88,7 @@ def _answered(path: Path) -> tuple[int, list[Answer], Counter[str]]:
     another kind.
     """
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
-        try:
-            rows = [_plain(row) for row in csv.DictReader(file, delimiter=_separator(file))]
-        except csv.Error:
-            return 0, [], Counter()
+        rows = list(run_tables.read(file).rows)
     if not rows or not {"seq", "gpus", "global_batch"} <= set(rows[0]):
         return 0, [], Counter()
     cases, skipped = _read(rows)
@@ -99,24 +96,6 @@ def _answered(path: Path) -> tuple[int, list[Answer], Counter[str]]:
         return len(rows), answers(cases), skipped
     except Exception:  # one row of a kind that was not thought of must not take the others with it
         return len(rows), _one_by_one(cases, skipped), skipped
-
-
-def _separator(file: IO[str]) -> str:
-    """Comma, semicolon or tab: whichever the first line has most of."""
-    first = file.readline()
-    file.seek(0)
-    return max(",;\t", key=first.count)
-
-
-def _plain(row: dict[str | None, Any]) -> dict[str, str]:
-    """Names without blanks and capitals, values as text; what stands beyond the last column is left
-    out.
-    """
-    return {
-        key.strip().lower(): value.strip() if isinstance(value, str) else ""
-        for key, value in row.items()
-        if key
-    }
 
 
 def _one_by_one(cases: list[Case], skipped: Counter[str]) -> list[Answer]:

@@ -144,7 +144,7 @@ def devices(view: RunView) -> list[Device]:
             if info is None or info.ours:
                 rows_of_gpu = rows[rows["index"] == index]
                 name = info.name if info else ""
-                rank = _rank_of(view, host.name, int(index), info.uuid if info else "")
+                rank = _rank_of(view, host.name, info.uuid if info else "")
                 default = info.power_limit_default_w if info else None
                 watts = float(default) if default else float("nan")
                 devices_.append(
@@ -153,7 +153,7 @@ def devices(view: RunView) -> list[Device]:
     return devices_
 
 
-def _rank_of(view: RunView, host: str, index: int, uuid: str) -> int | None:
+def _rank_of(view: RunView, host: str, uuid: str) -> int | None:
     """The rank that says it trains on this device, by the device's UUID."""
     on_it = []
     for rank, hello in view.hellos.items():

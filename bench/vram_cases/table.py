@@ -4,14 +4,15 @@ they chose.
 
 from __future__ import annotations
 
-import csv
 import math
 import re
 from collections.abc import Iterable, Iterator
 
+from gputop_analysis import run_tables
+from gputop_analysis.run_tables import Row
+
 MEASURED = "measured_peak_GiB"
-_CANONICAL = {MEASURED.lower(): MEASURED}
-_SEPARATORS = ",;\t|"
+_MEASURED = re.compile(r"measured_peak(_[kmgt]?i?b|_bytes)?")
 _GIB = {"": 1.0, "g": 1.0, "k": 2.0**-20, "m": 2.0**-10, "t": 2.0**10}
 """By the letter of a unit. ``GB`` is taken as GiB, as PyTorch, nvidia-smi and the reports that
 quote them mean it.
@@ -24,38 +25,26 @@ MOST_GIB = 2048.0
 """Beyond the memory of any GPU: a number in another unit, or none at all."""
 
 
-def rows(lines: Iterable[str]) -> Iterator[dict[str, str]] | None:
-    """The rows under the columns' own names; None where no column says what was measured or what
+def rows(lines: Iterable[str]) -> Iterator[Row] | None:
+    """The rows, ``MEASURED`` with its unit; None where no column says what was measured or what
     ran out of memory.
     """
-    text = (line.replace("\0", "") for line in lines)
-    head = next((line for line in text if line.strip()), "").removeprefix("\ufeff")
-    separator = max(_SEPARATORS, key=head.count)
-    written = next(csv.reader([head], delimiter=separator), [])
-    names = [_name(column) for column in written]
-    if not {MEASURED, "oom"} & set(names):
+    table = run_tables.read(lines)
+    column = next(filter(_MEASURED.fullmatch, table.columns), "")
+    if not column and "oom" not in table.columns:
         return None
-    return _rows(text, names, separator, _unit_of_column(written))
+    return _named(table.rows, column)
 
 
-def _rows(
-    lines: Iterable[str], names: list[str], separator: str, unit: str
-) -> Iterator[dict[str, str]]:
-    reader = csv.reader(lines, delimiter=separator)
-    while True:
-        try:
-            cells = next(reader)
-        except StopIteration:
-            return
-        except csv.Error:  # a cell beyond the reader's limit
+def _named(table_rows: Iterator[Row], column: str) -> Iterator[Row]:
+    unit = _unit_of_column(column)
+    for row in table_rows:
+        if not any(row.values()):
             continue
-        if any(cell.strip() for cell in cells):
-            row = dict(zip(names, cells, strict=False))
-            yield (
-                {**row, MEASURED: f"{row[MEASURED]} {unit}".strip()}
-                if unit and row.get(MEASURED)
-                else row
-            )
+        if column in row:
+            measured = row.pop(column)
+            row[MEASURED] = f"{measured} {unit}".strip() if measured else ""
+        yield row
 
 
 def gib(cell: str, metric: str) -> float | None:
@@ -80,17 +69,7 @@ def gib(cell: str, metric: str) -> float | None:
     return value if math.isfinite(value) and 0 < value <= MOST_GIB else None
 
 
-def _name(column: str) -> str:
-    plain = re.sub(r"[\s\-]+", "_", column.strip().lower())
-    return (
-        MEASURED
-        if re.fullmatch(r"measured_peak(_[kmgt]?i?b|_bytes)?", plain)
-        else _CANONICAL.get(plain, plain)
-    )
-
-
-def _unit_of_column(columns: list[str]) -> str:
+def _unit_of_column(column: str) -> str:
     """The unit that the column of the measurement names, where it is not GiB."""
-    name = next((column.strip().lower() for column in columns if _name(column) == MEASURED), "")
-    unit = name.removeprefix("measured_peak").strip("_ -")
+    unit = column.removeprefix("measured_peak").strip("_")
     return "" if unit in ("", "gib", "gb") else unit

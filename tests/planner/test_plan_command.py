@@ -256,6 +256,7 @@ def test_measured_runs_correct_the_plan():
         f"{row}{told * factor}\n" for factor in (1.2, 1.25, 1.3)
     )
     assert from_csv(text).rows == 3 and from_csv(text).leave_one_out < 0.25
+    assert from_csv(text.replace(",", ";")) == from_csv(text)
     assert "one left out is predicted" in said_of(from_csv(text))
     with pytest.raises(ValueError, match="nothing to calibrate by"):
         from_csv("model,gpus\nllama3-8b,8\n")

@@ -203,7 +203,7 @@ def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
         f"the loader {loader_place(run)} has num_workers=0, so the training makes each batch "
         f"itself: {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step, {wait.percent}, "
         f"{wait.clock} clock, {wait.steps:,} steady steps",
-        faster_batches(run, wait) if making_ms >= QUEUE_READ_MS else _whole_batches(run, wait),
+        faster_batches(run, wait) if making_ms >= QUEUE_READ_MS else _whole_batches(run),
         rank=everybody(view),
         site=loader_site(run),
         recoverable_ms_per_step=wait.mean_ms,
@@ -242,7 +242,7 @@ def _cores_said(view: RunView, rank: int, processes: int) -> float | str:
     return "not known" if cores is None else cores
 
 
-def _whole_batches(run: Facts, wait: Share) -> tuple[Option, ...]:
+def _whole_batches(run: Facts) -> tuple[Option, ...]:
     """Batches that are made in a few milliseconds: a worker would cost as much as it saves."""
     return (
         Option(

@@ -122,7 +122,7 @@ def _throttling(view: RunView, rank: int) -> _Quota | None:
     if host is None or not series.steady.any():
         return None
     ends = series.steady_ends_ns
-    rows = _between(host.host.rows, int(ends[0]), int(ends[-1]) + 10**9)
+    rows = between(host.host.rows, int(ends[0]), int(ends[-1]) + 10**9)
     rows = rows[rows["cgroup_throttled_us_total"] >= 0]
     passed, stopped = np.diff(rows["t_ns"]) / 1e9, np.diff(rows["cgroup_throttled_us_total"]) / 1e6
     if len(passed) < 2 or passed.sum() < 1.0 or stopped.sum() <= 0:
@@ -131,7 +131,8 @@ def _throttling(view: RunView, rank: int) -> _Quota | None:
     return _Quota(share, float(passed.sum()), float(rows["cgroup_cpu_limit"][-1]))
 
 
-def _between(rows: Array, begin_ns: int, end_ns: int) -> Array:
+def between(rows: Array, begin_ns: int, end_ns: int) -> Array:
+    """The samples from ``begin_ns`` up to ``end_ns``, wall-clock nanoseconds."""
     first, last = np.searchsorted(rows["t_ns"], [begin_ns, end_ns])
     return rows[int(first) : int(last)]
 

@@ -8,9 +8,10 @@ import numpy as np
 
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.resources import between
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import Interval, block_bootstrap
-from gputop_analysis.view import Array, RunView
+from gputop_analysis.view import RunView
 
 FAULTS_PER_STEP = 5000.0
 LEAST_SHARE = 0.02
@@ -125,7 +126,7 @@ def _faults_per_step(view: RunView, rank: int) -> _Faults | None:
     if rows is None or not series.steady.any():
         return None
     ends = series.steady_ends_ns
-    rows = _between(rows, int(ends[0]), int(ends[-1]) + 1)
+    rows = between(rows, int(ends[0]), int(ends[-1]) + 1)
     if len(rows) < 3 or rows["minor_faults_total"][0] < 0:
         return None
     seconds = float(rows["t_ns"][-1] - rows["t_ns"][0]) / 1e9
@@ -137,8 +138,3 @@ def _faults_per_step(view: RunView, rank: int) -> _Faults | None:
         seconds, 1e-9
     )
     return _Faults(per_s * wall_s / steps, 1e3 * wall_s / steps, steps) if seconds >= 1.0 else None
-
-
-def _between(rows: Array, begin_ns: int, end_ns: int) -> Array:
-    first, last = np.searchsorted(rows["t_ns"], [begin_ns, end_ns])
-    return rows[int(first) : int(last)]

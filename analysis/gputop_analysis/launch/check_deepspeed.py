@@ -33,7 +33,7 @@ def check(config: dict[str, Any], ranks: int | None = None) -> list[Problem]:
         *_batch(config, ranks),
         *_precision(config),
         *_zero(zero),
-        *_offload(zero, config),
+        *_offload(zero),
     ]
 
 
@@ -107,7 +107,7 @@ def _zero(zero: dict[str, Any]) -> list[Problem]:
     return []
 
 
-def _offload(zero: dict[str, Any], config: dict[str, Any]) -> list[Problem]:
+def _offload(zero: dict[str, Any]) -> list[Problem]:
     problems = []
     for key in ("offload_optimizer", "offload_param"):
         section = zero.get(key)

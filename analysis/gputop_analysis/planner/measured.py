@@ -4,10 +4,10 @@ recorded.
 
 from __future__ import annotations
 
-import csv
 import io
 from dataclasses import dataclass, replace
 
+from gputop_analysis import run_tables
 from gputop_analysis.parallelism.split import RECOMPUTES
 from gputop_analysis.planner import memory
 from gputop_analysis.planner.answers import answers
@@ -38,9 +38,10 @@ def from_csv(text: str, name: str = "runs.csv") -> Calibration:
         ValueError: no row of it can be predicted; the message gives the first reason.
     """
     cases, reasons = [], []
-    for number, row in enumerate(csv.DictReader(io.StringIO(text, newline="")), 2):
+    table = run_tables.read(io.StringIO(text, newline=""))
+    for number, row in enumerate(table.rows, 2):
         try:
-            case = read({(key or "").strip(): value or "" for key, value in row.items()})
+            case = read(row)
         except Unreadable as error:
             reasons.append(f"line {number}: {error}")
             continue

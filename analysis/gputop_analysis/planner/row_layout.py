@@ -11,7 +11,8 @@ from itertools import product
 from gputop_analysis.planner.hardware import Cluster
 from gputop_analysis.planner.job import Job
 from gputop_analysis.planner.layout import Layouts
-from gputop_analysis.planner.row_model import framework_of
+from gputop_analysis.planner.row_model import count, framework_of
+from gputop_analysis.planner.space import divisors, powers
 
 Row = Mapping[str, str]
 Choice = dict[str, int | bool]
@@ -38,20 +39,20 @@ def layouts_of(row: Row, job: Job, cluster: Cluster) -> Layouts:
 def _choices(row: Row, job: Job, cluster: Cluster) -> Iterator[Choice]:
     sp = _sequence_parallel(row)
     for tp, pp, cp in product(
-        _open(row, "tp", _powers(8)),
-        _open(row, "pp", _divisors(job.model.layers)),
+        _open(row, "tp", powers(8)),
+        _open(row, "pp", divisors(job.model.layers)),
         _open(row, "cp", [1]),
     ):
         if cluster.gpus % (tp * pp * cp):
             continue
         dp = cluster.gpus // (tp * pp * cp)
         for vpp, micro, recompute in product(
-            _open(row, "vpp", _divisors(max(job.model.layers // pp, 1)) if pp > 1 else [1]),
+            _open(row, "vpp", divisors(max(job.model.layers // pp, 1)) if pp > 1 else [1]),
             _micro_batches(row, job, pp, dp),
             _recompute(row),
         ):
             yield {
-                "tp": tp, "pp": pp, "cp": cp, "dp": dp, "vpp": vpp, "ep": _int(row, "ep") or 1, "micro_batch": micro,
+                "tp": tp, "pp": pp, "cp": cp, "dp": dp, "vpp": vpp, "ep": count(row, "ep") or 1, "micro_batch": micro,
                 "zero": _zero(row), "replicas": _replicas(row, cluster, dp), "recompute": recompute,
                 "sequence_parallel": sp and tp > 1,
             }  # fmt: skip
@@ -63,11 +64,11 @@ def _micro_batches(row: Row, job: Job, pp: int, dp: int) -> list[int]:
     """
     if pp > 1 and framework_of(row).name == "torchtitan":
         return [1]
-    return _open(row, "micro_batch", _powers(max(job.global_batch // dp, 1)))
+    return _open(row, "micro_batch", powers(max(job.global_batch // dp, 1)))
 
 
 def _open(row: Row, key: str, otherwise: list[int]) -> list[int]:
-    value = _int(row, key)
+    value = count(row, key)
     return [value] if value else otherwise
 
 
@@ -106,18 +107,3 @@ def _replicas(row: Row, cluster: Cluster, ranks: int) -> int:
         return 1
     copies = int(match[1]) if match else cluster.gpus // cluster.gpus_per_node
     return copies if _zero(row) == 3 and copies and ranks % copies == 0 and ranks > copies else 1
-
-
-def _int(row: Row, key: str) -> int:
-    try:
-        return max(int(float((row.get(key) or "0").replace(",", ""))), 0)
-    except (ValueError, OverflowError):  # text, not a number, or infinite
-        return 0
-
-
-def _powers(most: int) -> list[int]:
-    return [2**i for i in range(most.bit_length()) if 2**i <= most]
-
-
-def _divisors(number: int) -> list[int]:
-    return [i for i in range(1, number + 1) if number % i == 0]

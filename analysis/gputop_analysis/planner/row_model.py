@@ -27,25 +27,25 @@ def shape_of(row: Row) -> ModelShape:
     Raises LookupError if neither says enough.
     """
     named = _by_name(row.get("model", ""))
-    if not _int(row, "hidden") and named is None:
+    if not count(row, "hidden") and named is None:
         raise LookupError("neither the model's dimensions nor a name that the catalog knows")
-    if not _int(row, "hidden") and named is not None:
-        return replace(named, layers=_int(row, "layers") or named.layers)
-    hidden = _int(row, "hidden")
-    heads = _int(row, "heads") or (
+    if not count(row, "hidden") and named is not None:
+        return replace(named, layers=count(row, "layers") or named.layers)
+    hidden = count(row, "hidden")
+    heads = count(row, "heads") or (
         named.heads if named and named.hidden == hidden else _heads_of(hidden)
     )
     shape = ModelShape(
         name=row.get("model", ""),
         hidden=hidden,
-        layers=_int(row, "layers"),
+        layers=count(row, "layers"),
         heads=heads,
-        kv_heads=_int(row, "kv_heads") or heads,
-        ffn=_int(row, "ffn") or 4 * hidden,
-        vocab=_int(row, "vocab") or 50257,
+        kv_heads=count(row, "kv_heads") or heads,
+        ffn=count(row, "ffn") or 4 * hidden,
+        vocab=count(row, "vocab") or 50257,
     )
     shape = replace(shape, **_experts(row, named))
-    shape = _like_params(shape, _number(row.get("params")), row)
+    shape = _like_params(shape, _number(row.get("params")))
     if not shape.layers:
         raise LookupError("no number of layers")
     return shape
@@ -129,16 +129,16 @@ def _by_name(name: str) -> ModelShape | None:
 
 def _experts(row: Row, known: ModelShape | None) -> dict[str, Any]:
     """Of a mixture of experts; widths stand in the notes or are those of the catalog's model."""
-    if not _int(row, "n_experts"):
+    if not count(row, "n_experts"):
         return {}
     notes = row.get("notes", "")
-    fields: dict[str, Any] = {"experts": _int(row, "n_experts"), "top_k": _int(row, "top_k") or 1}
+    fields: dict[str, Any] = {"experts": count(row, "n_experts"), "top_k": count(row, "top_k") or 1}
     base = known or ModelShape(name="")
     fields["moe_ffn"] = (
         _in_notes(notes, r"moe_ffn (\d+)")
-        or _int(row, "moe_ffn")
+        or count(row, "moe_ffn")
         or base.moe_ffn
-        or _int(row, "ffn")
+        or count(row, "ffn")
     )
     fields["shared_ffn"] = _in_notes(notes, r"shared ffn (\d+)") or base.shared_ffn
     fields["shared_experts"] = 0 if fields["shared_ffn"] else base.shared_experts
@@ -151,7 +151,7 @@ def _experts(row: Row, known: ModelShape | None) -> dict[str, Any]:
     }
 
 
-def _like_params(shape: ModelShape, count: float, row: Row) -> ModelShape:
+def _like_params(shape: ModelShape, published: float) -> ModelShape:
     """Gated or not, tied or not: as the published parameter count has it; layers too where they are
     missing.
     """
@@ -161,16 +161,18 @@ def _like_params(shape: ModelShape, count: float, row: Row) -> ModelShape:
     variants = [
         replace(shape, gated_mlp=g, tied_embeddings=t) for g, t in product(gated, (True, False))
     ]
-    if not count:
+    if not published:
         return variants[0]
     if not shape.layers:
-        variants = [replace(variant, layers=_layers_for(variant, count)) for variant in variants]
-    return min(variants, key=lambda variant: abs(sum(params(variant).values()) - count))
+        variants = [
+            replace(variant, layers=_layers_for(variant, published)) for variant in variants
+        ]
+    return min(variants, key=lambda variant: abs(sum(params(variant).values()) - published))
 
 
-def _layers_for(shape: ModelShape, count: float) -> int:
+def _layers_for(shape: ModelShape, published: float) -> int:
     one_layer, two = (sum(params(replace(shape, layers=n)).values()) for n in (1, 2))
-    return max(round((count - one_layer) / (two - one_layer)) + 1, 1)
+    return max(round((published - one_layer) / (two - one_layer)) + 1, 1)
 
 
 def _in_notes(notes: str, pattern: str) -> int:
@@ -178,7 +180,8 @@ def _in_notes(notes: str, pattern: str) -> int:
     return int(match[1]) if match else 0
 
 
-def _int(row: Row, key: str) -> int:
+def count(row: Row, key: str) -> int:
+    """The whole number of a cell; 0 where it is empty or none."""
     try:
         return max(int(float((row.get(key) or "0").replace(",", ""))), 0)
     except (ValueError, OverflowError):  # text, not a number, or infinite

@@ -63,17 +63,17 @@ def _grid(job: Job, cluster: Cluster, limits: Limits) -> Layouts:
     model, gpus = job.model, cluster.gpus
     tp = [
         n
-        for n in limits.tp or _divisors(model.heads)
+        for n in limits.tp or divisors(model.heads)
         if n <= gpus and (limits.tp or n <= cluster.gpus_per_node)
     ]
-    pp = [n for n in limits.pp or _divisors(gpus) if n <= min(gpus, model.layers)]
+    pp = [n for n in limits.pp or divisors(gpus) if n <= min(gpus, model.layers)]
     vpp = limits.vpp or tuple(range(1, limits.most_vpp + 1))
-    cp = limits.cp or (tuple(_powers(min(gpus, 64))) if job.seq >= limits.long_sequence else (1,))
+    cp = limits.cp or (tuple(powers(min(gpus, 64))) if job.seq >= limits.long_sequence else (1,))
     ep = limits.ep or (
-        tuple(n for n in _divisors(model.experts) if n <= gpus) if model.experts else (1,)
+        tuple(n for n in divisors(model.experts) if n <= gpus) if model.experts else (1,)
     )
     micro = limits.micro_batch or tuple(
-        n for n in _divisors(job.global_batch) if n <= limits.most_micro_batch
+        n for n in divisors(job.global_batch) if n <= limits.most_micro_batch
     )
     degrees = _mesh({"tp": tp, "pp": pp, "cp": cp, "ep": ep})
     usable = _possible(degrees, gpus)
@@ -145,9 +145,11 @@ def _mesh(axes: dict[str, list[int] | tuple[int, ...]]) -> dict[str, np.ndarray]
     return {name: grid.ravel() for name, grid in zip(axes, grids, strict=True)}
 
 
-def _divisors(number: int) -> list[int]:
+def divisors(number: int) -> list[int]:
+    """The counts that divide ``number``, rising."""
     return [n for n in range(1, number + 1) if number % n == 0]
 
 
-def _powers(most: int) -> list[int]:
+def powers(most: int) -> list[int]:
+    """The powers of 2 up to ``most``."""
     return [2**n for n in range(most.bit_length()) if 2**n <= most]

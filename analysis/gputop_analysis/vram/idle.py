@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from gputop_analysis.vram.options import OPTION, parse, plain_name
+from gputop_analysis.run_tables import plain_name
+from gputop_analysis.vram.options import OPTION, parse
 from gputop_analysis.vram.setup import Setup
 
 SHARDS = ("zero1", "zero2", "zero3", "fsdp1", "fsdp2", "hsdp")

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from gputop_analysis.parallelism.split import OFFLOADS, RECOMPUTES, SHARDINGS, Split
+from gputop_analysis.run_tables import plain_name
 from gputop_analysis.vram import setup as vocabulary
 from gputop_analysis.vram.setup import Lora, ModelShape, Setup
 
@@ -258,11 +259,6 @@ def parse(name: str, value: Any) -> Any:
     if option.kind == "words":
         return _words(option, text)
     return _choice(option, str(text or ""))
-
-
-def plain_name(name: str) -> str:
-    """``--micro-batch`` and ``Micro batch`` are ``micro_batch``."""
-    return name.strip().lstrip("-").lower().replace("-", "_").replace(" ", "_")
 
 
 def _count(option: Option, value: Any) -> int:

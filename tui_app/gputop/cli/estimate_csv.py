@@ -14,7 +14,9 @@ from typing import Any
 
 from gputop import spreadsheet
 from gputop.cli.errors import CliError
-from gputop_analysis.vram.options import OPTION, plain_name
+from gputop_analysis import run_tables
+from gputop_analysis.run_tables import Row
+from gputop_analysis.vram.options import OPTION
 from gputop_analysis.vram.setup import ModelShape
 
 _SIZES = ("peak_allocated_gib", "peak_reserved_gib", "device_total_gib")
@@ -55,7 +57,7 @@ def batch(file: Path, common: Mapping[str, Any], tier: str | None, as_json: bool
         writer.writeheader()
     bad = 0
     for number, row in enumerate(rows, 1):
-        cells = _cells(row)
+        cells = {name: text for name, text in row.items() if name and text}
         named = {"row": number, "model": cells.get("model") or cells.get("name", "")}
         try:
             answer = {**named, **estimate_row(cells, common, tier), "error": ""}
@@ -69,15 +71,6 @@ def batch(file: Path, common: Mapping[str, Any], tier: str | None, as_json: bool
             file=sys.stderr,
         )
     return 1 if bad else 0
-
-
-def _cells(row: Mapping[str, str]) -> dict[str, str]:
-    """What a row says, by plain names; cells beyond the header and empty ones say nothing."""
-    return {
-        plain_name(name): value.strip()
-        for name, value in row.items()
-        if name and value and value.strip()
-    }
 
 
 def estimate_row(
@@ -135,17 +128,15 @@ def _shape(cells: Mapping[str, str]) -> ModelShape:
     return ModelShape(name=cells.get("name", "custom"), source="the columns of the row", **values)
 
 
-def _rows(file: Path) -> Iterator[dict[str, str]]:
+def _rows(file: Path) -> Iterator[Row]:
     try:
         with file.open(newline="", encoding="utf-8-sig") as lines:
-            head = lines.readline()
-            lines.seek(0)
-            reader = csv.DictReader(lines, delimiter=max(",;\t", key=head.count))
-            if not reader.fieldnames:
+            table = run_tables.read(lines)
+            if not table.columns:
                 raise CliError(
                     f"{file} is empty: its first line must name the columns, for example "
                     "model,seq,micro_batch"
                 )
-            yield from reader
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+            yield from table.rows
+    except (OSError, UnicodeDecodeError) as error:
         raise CliError(f"cannot read {file} as CSV: {error}") from None

@@ -65,7 +65,7 @@ def loss(d: Dims, kept: Habits) -> Loss:
     if d.setup.loss == "fused":
         rows = FUSED_ROWS * d.model.hidden + 0 * entries
         return Loss(rows, 0 * entries, rows)
-    forward, backward = _of_entry(d, kept)
+    forward, backward = _of_entry(d)
     if d.setup.loss == "chunked":
         logits_bytes, piece = d.compute, 4.0 if d.setup.compile else backward
         saved = 0.0 if d.setup.compile else logits_bytes
@@ -96,7 +96,7 @@ def head_buffers(d: Dims) -> Number:
     return 2 * d.compute * d.model.vocab * d.model.hidden / d.tp
 
 
-def _of_entry(d: Dims, kept: Habits) -> tuple[Number, Number]:
+def _of_entry(d: Dims) -> tuple[Number, Number]:
     """Bytes of a token and entry of the vocabulary, forward and backward."""
     a = d.compute
     if d.recipe == "megatron":
