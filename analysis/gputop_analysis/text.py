@@ -77,6 +77,11 @@ def gib(value: float) -> str:
     return f"{value:.2f}" if math.isfinite(value) else MISSING
 
 
+def percent(share: float) -> str:
+    """``10 %`` of 0.1: how a threshold is told."""
+    return f"{100 * share:g} %"
+
+
 def duration(seconds: float) -> str:
     """``42 s``, ``3 min 20 s``, ``5 h 12 min``."""
     whole_seconds = round(seconds)

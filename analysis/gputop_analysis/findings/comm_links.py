@@ -22,8 +22,8 @@ IDLE_S, IDLE_PCT = 300.0, 1.0
     name="slow link",
     family="ranks",
     cause="comm",
-    trigger="a busy GPU's PCIe link (generation x width) offers less than 0.7 of what its "
-    "peers' links do",
+    trigger=f"a busy GPU's PCIe link (generation x width) offers less than {SLOW_LINK:g} of what "
+    "its peers' links do",
     fix="reseat the GPU or its riser, look at the slot",
     no_use="where the machine is not yours to mend: whoever runs it must",
     reads="gpu.pcie_gen and pcie_width of busy GPUs",

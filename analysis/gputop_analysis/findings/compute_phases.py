@@ -22,6 +22,7 @@ from gputop_analysis.findings.shares import (
 )
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import Interval, block_bootstrap, block_length
+from gputop_analysis.text import percent
 from gputop_analysis.view import RunView, once_per_view
 from gputop_analysis.waits import hidden_wait_ms, mean_wait_ms
 
@@ -104,14 +105,18 @@ def _typical(view: RunView) -> Passes | None:
     return passes(view, forward.rank) if forward else None
 
 
+LONG_BACKWARD, CHECKPOINTED = 3.0, 2.7
+"""Times the forward that a backward takes, without and with activation checkpointing."""
+
+
 @finding(
     id="CE07",
     name="backward far longer than forward",
     family="compute",
     cause="compute",
-    trigger="backward, without the wait for other ranks, above 3 times the forward (lower end "
-    "of the 95 % interval) and no activation checkpointing; medium where a graph of "
-    "the gradients is made",
+    trigger=f"backward, without the wait for other ranks, above {LONG_BACKWARD:g} times the "
+    "forward (lower end of the 95 % interval) and no activation checkpointing; medium where a "
+    "graph of the gradients is made",
     fix="create_graph and retain_graph only where gradients of gradients are "
     "needed, and not at each step",
     no_use="where each step needs gradients of gradients",
@@ -126,7 +131,7 @@ def long_backward(view: RunView, spec: Spec) -> Finding | None:
     typical_rank = _typical(view)
     if (
         typical_rank is None
-        or typical_rank.ratio.low <= 3.0
+        or typical_rank.ratio.low <= LONG_BACKWARD
         or any(view.hello(rank).get("checkpointing") for rank in view.ranks)
     ):
         return None
@@ -152,7 +157,7 @@ def long_backward(view: RunView, spec: Spec) -> Finding | None:
         proof=Proof(
             "lower end of the 95 % interval of backward / forward",
             typical_rank.ratio.low,
-            3.0,
+            LONG_BACKWARD,
             "",
             f"recoverable = backward - {USUAL:.0f} x forward, where create_graph was seen",
             typical_rank.inputs(),
@@ -165,8 +170,8 @@ def long_backward(view: RunView, spec: Spec) -> Finding | None:
     name="needless activation checkpointing",
     family="compute",
     cause="compute",
-    trigger="activation checkpointing, backward above 2.7 times the forward, and 35 % of the "
-    "GPU's memory free at the peak",
+    trigger=f"activation checkpointing, backward above {CHECKPOINTED:g} times the forward, and "
+    f"{percent(FREE_MEMORY)} of the GPU's memory free at the peak",
     fix="checkpoint fewer layers",
     no_use="without a GPU of the run; where the peak is needed for evaluations",
     reads="backward against forward, hello.checkpointing, free device memory",
@@ -178,7 +183,7 @@ def needless_checkpointing(view: RunView, spec: Spec) -> Finding | None:
     typical_rank = _typical(view)
     if (
         typical_rank is None
-        or typical_rank.ratio.low <= 2.7
+        or typical_rank.ratio.low <= CHECKPOINTED
         or not view.hello(typical_rank.rank).get("checkpointing")
     ):
         return None

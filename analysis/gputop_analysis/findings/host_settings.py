@@ -21,6 +21,7 @@ from gputop_analysis.findings.shares import (
     typical,
 )
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.text import percent
 from gputop_analysis.view import RunView
 
 PARTLY_ON = 0.2
@@ -173,13 +174,17 @@ to 65 %).
 """
 
 
+UPDATING = 0.08
+"""Share of the step in the optimizer."""
+
+
 @finding(
     id="HO11",
     name="unfused optimizer",
     family="host",
     cause="host",
-    trigger="the optimizer takes more than 8 % of the step (lower end of the 95 % interval) "
-    "with foreach=False and without fused=True; info where that is the default (CPU)",
+    trigger=f"the optimizer takes more than {percent(UPDATING)} of the step (lower end of the 95 "
+    "% interval) with foreach=False and without fused=True; info where that is the default (CPU)",
     fix="fused=True, or foreach=True where the optimizer has no fused form",
     no_use="fused=True: on a CPU before torch 2.4; for optimizers that have no such form",
     reads="steps.optimizer_ns, hello.optimizer.fused and foreach",
@@ -198,7 +203,7 @@ def unfused_optimizer(view: RunView, spec: Spec) -> Finding | None:
     ):
         return None
     update = typical(steady_share(view, rank, "optimizer") for rank in some_ranks(view))
-    if update is None or not update.surely_above(0.08) or update.mean_ms < 0.2:
+    if update is None or not update.surely_above(UPDATING) or update.mean_ms < 0.2:
         return None
     optimizer, cuda = view.hello(update.rank).get("optimizer") or {}, on_device(view, update.rank)
     asked_for = optimizer.get("foreach") is False
@@ -253,7 +258,7 @@ def _optimizer_proof(
     )
     return update.proof(
         "optimizer",
-        0.08,
+        UPDATING,
         "steps.optimizer_ns" if update.clock == "host" else "device.optimizer_ms",
         formula,
         Input("foreach", str(optimizer.get("foreach")), "", "hello.optimizer"),

@@ -38,7 +38,7 @@ from gputop_analysis.findings.shares import (
     without_queueing,
 )
 from gputop_analysis.model import Finding, Input, Proof, Severity
-from gputop_analysis.text import counted
+from gputop_analysis.text import counted, percent
 from gputop_analysis.view import RunView, once_per_view
 
 QUEUE_READ_MS = 3.0
@@ -46,6 +46,12 @@ QUEUE_READ_MS = 3.0
 memory): no more workers change that.
 """
 
+WAITING = 0.1
+"""Share of the step that waits for data: the input bounds the run."""
+WAITING_SOME = 0.05
+"""The same where the cause is known: batches made or unpacked by the training process."""
+QUEUED = 0.05
+"""Share of the time that the training thread waits for a core."""
 STARVED = 0.10
 """Where even the training waits so much for a core, workers starve too: more of them would make it
 worse (IN04).
@@ -88,8 +94,8 @@ def wait_source(wait: Share) -> str:
     name="input-bound",
     family="input",
     cause="input",
-    trigger="data wait above 10 % of the step (lower end of the 95 % interval); high above 25 "
-    "%, info below 3 ms",
+    trigger=f"data wait above {percent(WAITING)} of the step (lower end of the 95 % interval); "
+    f"high above 25 %, info below {QUEUE_READ_MS:.0f} ms",
     fix="more DataLoader workers with prefetching, a cheaper transform, or data that is "
     "prepared beforehand",
     no_use=(
@@ -108,7 +114,7 @@ def wait_source(wait: Share) -> str:
 def input_bound(view: RunView, spec: Spec) -> Finding | None:
     """Steps wait for data."""
     wait = data_wait(view)
-    if wait is None or not wait.surely_above(0.10) or per_batch_ms(view, wait) < HANDOVER_MS:
+    if wait is None or not wait.surely_above(WAITING) or per_batch_ms(view, wait) < HANDOVER_MS:
         return None
     run = Facts(view, wait.rank)
     count = run.loader.get("num_workers")
@@ -132,7 +138,7 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
         confidence=0.6 if on_device(view, wait.rank) and wait.clock == "host" else 0.95,
         recoverable_ms_per_step=wait.ms.value,
         interval_ms_per_step=(wait.ms.low, wait.ms.high),
-        proof=wait.proof("data wait", 0.10, wait_source(wait)),
+        proof=wait.proof("data wait", WAITING, wait_source(wait)),
     )
 
 
@@ -165,9 +171,9 @@ def _late_in_any_case(view: RunView, wait: Share, queue: Queue) -> bool:
     name="single-process loader",
     family="input",
     cause="input",
-    trigger="num_workers=0 and data wait above 5 % of the step (lower end of the 95 % "
-    "interval); info below 3 ms a batch, which a worker takes to hand one over, "
-    "unless it is above 2 ms and 40 % of the step",
+    trigger=f"num_workers=0 and data wait above {percent(WAITING_SOME)} of the step (lower end "
+    f"of the 95 % interval); info below {QUEUE_READ_MS:.0f} ms a batch, which a worker takes to "
+    "hand one over, unless it is above 2 ms and 40 % of the step",
     fix="num_workers above 0: batches are then made while the model trains",
     explains=("IN01",),
     no_use=(
@@ -186,7 +192,7 @@ def _late_in_any_case(view: RunView, wait: Share, queue: Queue) -> bool:
 def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
     """Batches are made by the training process itself, between steps."""
     wait = data_wait(view)
-    if wait is None or not wait.surely_above(0.05):
+    if wait is None or not wait.surely_above(WAITING_SOME):
         return None
     making_ms = without_queueing(view, wait.rank, per_batch_ms(view, wait))
     if making_ms < HANDOVER_MS:
@@ -210,7 +216,7 @@ def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
         interval_ms_per_step=(wait.ms.low, wait.ms.high),
         proof=wait.proof(
             "data wait",
-            0.05,
+            WAITING_SOME,
             wait_source(wait),
             f"recoverable = step - max(rest of the step, data / {wanted} workers, CPU time of a "
             f"step / cores) - {HANDOVER_MS:.0f} ms for the handing over = {won:.3f} ms per step "
@@ -359,8 +365,8 @@ def _without_workers(run: Facts, now: int | None) -> str:
     name="CPU oversubscription",
     family="input",
     cause="host",
-    trigger="the training thread is ready but waits for a core for more than 5 % of the time; "
-    "medium above 20 % where cores are scarce",
+    trigger=f"the training thread is ready but waits for a core for more than {percent(QUEUED)} "
+    "of the time; medium above 20 % where cores are scarce",
     fix="fewer of what takes the cores: ranks, torch threads, workers, or programs outside the run",
     no_use=(
         "fewer workers or threads: where they use no core to speak of; where other cores are idle"
@@ -385,7 +391,7 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
         return None
     rank = max(waits, key=lambda one: waits[one].value)
     wait, seconds = waits[rank].share, waits[rank].seconds
-    if wait.low <= 0.05:
+    if wait.low <= QUEUED:
         return None
     series = view.per_rank[rank]
     wall_ms = float(

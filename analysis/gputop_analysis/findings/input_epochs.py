@@ -17,7 +17,7 @@ from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.sites import samples_where
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import block_bootstrap
-from gputop_analysis.text import counted
+from gputop_analysis.text import counted, percent
 from gputop_analysis.view import RunView
 
 TIMES = 10.0
@@ -112,8 +112,8 @@ samples.
     name="loader started anew",
     family="input",
     cause="input",
-    trigger="an iterator of the training's loader is made more often than every 20 steps, and "
-    "beginning with it takes more than 10 % of the time",
+    trigger=f"an iterator of the training's loader is made more often than every {FEW_STEPS} "
+    f"steps, and beginning with it takes more than {percent(STARTING)} of the time",
     fix="make the DataLoader and its iterator once, and take all batches from it; "
     "persistent_workers=True",
     explains=("IN01", "IN02", "IN05"),

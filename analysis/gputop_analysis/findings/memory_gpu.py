@@ -22,7 +22,7 @@ from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import spread, told
 from gputop_analysis.model import Finding, Input, Proof
-from gputop_analysis.text import duration
+from gputop_analysis.text import duration, percent
 from gputop_analysis.units import GIB
 from gputop_analysis.view import RunView
 
@@ -87,9 +87,8 @@ def _card(view: RunView, rank: int) -> Card | None:
     name="out of memory ahead",
     family="memory",
     cause="memory",
-    trigger="peak allocated GPU memory above 95 % of the card, or rising steadily "
-    "(Mann-Kendall p < 0.01 on maxima of windows) so that the card is "
-    "full within an hour",
+    trigger=f"peak allocated GPU memory above {percent(NEARLY_FULL)} of the card, or rising "
+    "steadily (Mann-Kendall p < 0.01 on maxima of windows) so that the card is full within an hour",
     fix="smaller micro-batch with accumulation, activation checkpointing, "
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     no_use=(
@@ -176,8 +175,8 @@ FRAGMENTED, SPLIT = 0.20, 0.10
     name="fragmented GPU memory",
     family="memory",
     cause="memory",
-    trigger="reserved minus peak allocated memory above 20 % of the card, and inactive split "
-    "blocks above 10 % of it",
+    trigger=f"reserved minus peak allocated memory above {percent(FRAGMENTED)} of the card, and "
+    f"inactive split blocks above {percent(SPLIT)} of it",
     fix="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     no_use="where segments are expandable already",
     reads="steps.reserved_bytes less allocated_bytes, inactive split blocks",
@@ -295,7 +294,7 @@ UNUSED_STEPS = 500
     name="GPU memory unused",
     family="memory",
     cause="memory",
-    trigger="the peak of every rank is below half of its card after 500 steps",
+    trigger=f"the peak of every rank is below half of its card after {UNUSED_STEPS} steps",
     fix="a larger micro-batch, or less sharding, offload and checkpointing",
     no_use="where the GPU is busy all the time; what is not in use cannot be turned off",
     reads="peak memory after 500 steps",

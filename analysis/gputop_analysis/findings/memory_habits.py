@@ -14,6 +14,7 @@ from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.sites import trainers_call
 from gputop_analysis.findings.told import Event, told
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.text import percent
 from gputop_analysis.units import GIB
 from gputop_analysis.view import RunView
 
@@ -187,9 +188,9 @@ HELD_SHARE, CARD_FULL = 0.05, 0.8
     name="gradients kept through the forward",
     family="memory",
     cause="memory",
-    trigger="gradients of the last update still lie in memory when the next forward runs, "
-    "more than 5 % of the card (on a CPU of the resident memory); medium where the "
-    "card is 80 % full",
+    trigger="gradients of the last update still lie in memory when the next forward runs, more "
+    f"than {percent(HELD_SHARE)} of the card (on a CPU of the resident memory); medium where the "
+    f"card is {percent(CARD_FULL)} full",
     fix="optimizer.zero_grad(set_to_none=True) right after optimizer.step()",
     no_use="where gradients must stay between steps (accumulation); where a trainer clears them",
     reads="whether gradients are still there at forward, their size",

@@ -179,8 +179,8 @@ def _last_good(rows: Array, step: int) -> list[str]:
     name="loss spike",
     family="numerics",
     cause="nan",
-    trigger="a loss 8 robust standard deviations and 20 % above the 100 steps before it; "
-    "medium from 12 and 50 %, where it is more than a tenth of the first losses",
+    trigger=f"a loss 8 robust standard deviations and 20 % above the {SPIKE_WINDOW} steps before "
+    "it; medium from 12 and 50 %, where it is more than a tenth of the first losses",
     fix="look at the batch of that step; clip gradients; lower the learning rate",
     explains=("NU03",),
     no_use=(

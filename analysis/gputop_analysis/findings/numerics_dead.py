@@ -10,6 +10,7 @@ from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import Event, told
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.text import percent
 from gputop_analysis.view import RunView
 
 ALIKE = 3
@@ -25,10 +26,9 @@ SOLVED = 1e-3
     name="gradients are zero",
     family="numerics",
     cause="nan",
-    trigger="at three looks in a row, 20 steps or more apart, every gradient value that is "
-    "looked at is zero when the optimizer steps; info where the loss is below a "
-    "thousandth of what it was at first; or the whole gradient of more than 1 % of the "
-    "parameters is",
+    trigger="at three looks in a row, 20 steps or more apart, every gradient value that is looked "
+    "at is zero when the optimizer steps; info where the loss is below a thousandth of what it "
+    f"was at first; or the whole gradient of more than {percent(MUCH_DEAD)} of the parameters is",
     fix="dead units (a smaller learning rate, another initialisation or activation), a "
     "detach() or a mask of zeros between model and loss",
     explains=("NU07", "NU08"),

@@ -16,6 +16,7 @@ from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import told
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.series import RankSeries
+from gputop_analysis.text import percent
 from gputop_analysis.view import Array, RunView
 
 AFTER_STEP, ENOUGH_STEPS, SKIP_SHARE = 200, 50, 0.05
@@ -43,8 +44,8 @@ class _Skips:
     name="GradScaler keeps skipping",
     family="numerics",
     cause="nan",
-    trigger="more than 5 % of the steps after step 200 are skipped, or the last 30 or more, "
-    "or the loss scale falls below 1",
+    trigger=f"more than {percent(SKIP_SHARE)} of the steps after step {AFTER_STEP} are skipped, "
+    f"or the last {IN_A_ROW} or more, or the loss scale falls below 1",
     fix="bf16 instead of fp16, a lower learning rate, gradient clipping after unscale_",
     explains=("CE03",),
     no_use="bf16: on a GPU that has none (before Ampere); unscale_: where a trainer clips",
@@ -158,9 +159,9 @@ PEAK_RECORDS = 1500
     name="learning rate is zero",
     family="numerics",
     cause="compute",
-    trigger="the learning rate of all groups is 0, or below 2^-24 of the largest it was, for "
-    "the last 50 steps and 2 % of the run; or torch has warned that the scheduler "
-    "steps before the optimizer (info)",
+    trigger="the learning rate of all groups is 0, or below 2^-24 of the largest it was, for the "
+    f"last {ZERO_STEPS} steps and {percent(ZERO_SHARE)} of the run; or torch has warned that the "
+    "scheduler steps before the optimizer (info)",
     fix="a schedule as long as the run; scheduler.step() after optimizer.step(), once for "
     "each of its units",
     no_use="where the training is meant to end there",

@@ -16,6 +16,7 @@ from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import run_queue
 from gputop_analysis.model import Finding, Input, Proof, Severity
 from gputop_analysis.stats import Interval, block_bootstrap
+from gputop_analysis.text import percent
 from gputop_analysis.view import Array, RunView
 
 THROTTLED = 0.02
@@ -26,7 +27,8 @@ THROTTLED = 0.02
     name="CPU quota",
     family="host",
     cause="host",
-    trigger="the control group's CPU quota stops the run for over 2 % of the time",
+    trigger=f"the control group's CPU quota stops the run for over {percent(THROTTLED)} of the "
+    "time",
     fix="a larger CPU quota, or fewer threads and workers",
     explains=("IN04", "HO14", "HO06"),
     no_use="fewer threads: where they are no more than the quota",
@@ -146,7 +148,7 @@ QUEUED = 0.05
     family="host",
     cause="host",
     trigger="torch's threads of all ranks on a host are more than its cores, and the training "
-    "thread waits for a core for over 5 % of the time",
+    f"thread waits for a core for over {percent(QUEUED)} of the time",
     fix="OMP_NUM_THREADS",
     explains=("IN04",),
     no_use="where the threads are one a rank already",

@@ -14,6 +14,7 @@ from gputop_analysis.findings.ranks import straggler
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.gpu_samples import ENOUGH_SAMPLES, Device, devices, reason_names
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.text import percent
 from gputop_analysis.view import RunView
 
 MIN_DROP = 0.03
@@ -32,8 +33,8 @@ _STRAGGLERS = ("CR01", "CR02")
     name="thermal slowdown",
     family="thermal",
     cause="throttle",
-    trigger="clock event reasons 0x20 or 0x40 (thermal) in over 2 % of the busy samples, with "
-    "a clock 3 % lower",
+    trigger=f"clock event reasons 0x20 or 0x40 (thermal) in over {percent(SLOWED)} of the busy "
+    f"samples, with a clock {percent(MIN_DROP)} lower",
     fix="airflow, fans, inlet temperature; or a lower power cap, which costs less than throttling",
     explains=(*_STRAGGLERS, "TP02", "TP05"),
     no_use="where the machine is not yours to mend: whoever runs it must",
@@ -78,7 +79,7 @@ def thermal_slowdown(view: RunView, spec: Spec) -> Iterator[Finding]:
     family="thermal",
     cause="throttle",
     trigger="software power cap (0x4) with a limit below the board's default, or with a clock "
-    "10 % below its peers",
+    f"{percent(UNDER_PEERS)} below its peers",
     fix="nvidia-smi -pl with the default limit",
     explains=(*_STRAGGLERS, "TP05"),
     no_use="where the limit was set on purpose, or without the rights to change it",
@@ -133,7 +134,7 @@ def power_capped(view: RunView, spec: Spec) -> Iterator[Finding]:
     family="thermal",
     cause="throttle",
     trigger="hardware slowdown (0x8) or power brake (0x80) without a thermal reason in over "
-    "0.5 % of the busy samples",
+    f"{percent(POWER_BRAKE)} of the busy samples",
     fix="power supply, cables, the node's power cap in its BMC",
     explains=(*_STRAGGLERS, "TP05"),
     no_use="where the machine is not yours to mend: whoever runs it must",
@@ -180,8 +181,8 @@ def power_brake(view: RunView, spec: Spec) -> Iterator[Finding]:
     name="low clocks",
     family="thermal",
     cause="throttle",
-    trigger="application clocks (0x2) or a P-state above 2 in over half of the busy samples, "
-    "and below 90 % of the top clock",
+    trigger="application clocks (0x2) or a P-state above 2 in over half of the busy samples, and "
+    f"below {percent(LOCKED_BELOW)} of the top clock",
     fix="nvidia-smi -rgc, nvidia-smi -rac, persistence mode",
     explains=(*_STRAGGLERS, "TP05"),
     no_use="where clocks were locked on purpose, or without the rights to change them",

@@ -21,7 +21,8 @@ LOST_SAMPLES = 4
     name="ECC errors",
     family="thermal",
     cause="crash",
-    trigger="an uncorrected ECC error during the run, or over 10 corrected ones a minute",
+    trigger=f"an uncorrected ECC error during the run, or over {CORRECTED_PER_MINUTE:.0f} "
+    "corrected ones a minute",
     fix="drain the node, reset the GPU; replace it when they come again",
     immediate=True,
     no_use="where the machine is not yours to mend: whoever runs it must",
