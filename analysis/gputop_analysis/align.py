@@ -75,11 +75,9 @@ def align(series: list[RankSeries]) -> Aligned | None:
     """Bring ranks onto common buckets; None when they share no steady steps."""
     if not series:
         return None
-    return (
-        _align_unfolded(series)
-        if all(_is_unfolded(rank_series) for rank_series in series)
-        else _align_folded(series)
-    )
+    if all(_is_unfolded(rank_series) for rank_series in series):
+        return _align_unfolded(series)
+    return _align_folded(series)
 
 
 def _is_unfolded(one: RankSeries) -> bool:

@@ -136,11 +136,9 @@ def _proof(proof: Proof, width: int) -> list[str]:
 def _kept(head: str, said: str, width: int) -> list[str]:
     """One line with its columns kept, or wrapped where it does not fit."""
     text = head + said
-    return (
-        [text]
-        if len(text) <= width
-        else wrapped(head.strip(), " ".join(said.split()), width, indent=2)
-    )
+    if len(text) <= width:
+        return [text]
+    return wrapped(head.strip(), " ".join(said.split()), width, indent=2)
 
 
 def _small_print(id: str, width: int) -> list[str]:

@@ -334,7 +334,9 @@ def _odd_one(waiting: Ranks) -> int | None:
 
 
 def _token(call: Call | None) -> tuple[object, ...]:
-    return () if call is None else (call.group, call.number, call.name, call.shapes, call.peer)
+    if call is None:
+        return ()
+    return (call.group, call.number, call.name, call.shapes, call.peer)
 
 
 def _against_others(one: Standing, others: list[Standing]) -> Deviation | None:

@@ -72,11 +72,10 @@ def level_change(values: Array) -> Change | None:
     )
     if abs(float(after.mean()) - float(before.mean())) < SURE * independent:
         return None  # autocorrelation makes no error smaller
-    tau = (
-        max(autocorrelation_time(residuals), _ar1_time(residuals, min(index, n - index)))
-        if residuals.any()
-        else 1.0
-    )
+    if residuals.any():
+        tau = max(autocorrelation_time(residuals), _ar1_time(residuals, min(index, n - index)))
+    else:
+        tau = 1.0
     if min(index, n - index) < ENOUGH * tau:
         return None
     change = Change(

@@ -140,7 +140,9 @@ def context(record: RunRecord) -> dict[str, Any]:
     contexts = {
         name: host.state.context for name, host in record.hosts.items() if host.state.context
     }
-    return dict(next(iter(contexts.values()))) if len(contexts) == 1 else dict(contexts)
+    if len(contexts) == 1:
+        return dict(next(iter(contexts.values())))
+    return dict(contexts)
 
 
 def _started_ns(record: RunRecord) -> int:
@@ -201,7 +203,9 @@ def _wait_in_backward_ms(view: RunView) -> float:
     waits = [(hidden_wait_ms(view, rank), s.averaged_steps) for rank, s in view.per_rank.items()]
     valid = [(wait, steps) for wait, steps in waits if wait == wait]
     total = sum(steps for _, steps in waits)
-    return sum(wait * steps for wait, steps in valid) / max(total, 1) if valid else float("nan")
+    if valid:
+        return sum(wait * steps for wait, steps in valid) / max(total, 1)
+    return float("nan")
 
 
 def _two_quantiles(values: Array, weights: Array) -> tuple[float, float]:
@@ -265,7 +269,11 @@ def _not_finite(rows: Array, device: Array) -> str:
         )
         if len(known_losses):
             loss = float(tail["loss"][known_losses[-1]])
-            return "" if math.isfinite(loss) else "inf" if math.isinf(loss) else "NaN"
+            if math.isfinite(loss):
+                return ""
+            if math.isinf(loss):
+                return "inf"
+            return "NaN"
     return ""
 
 

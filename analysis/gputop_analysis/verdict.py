@@ -61,7 +61,9 @@ def _problem(serious: list[Finding]) -> str:
     more = f" (+{len(serious) - 1} more)" if len(serious) > 1 else ""
     first = serious[0]
     speaks = first.id in CATALOGUE and CATALOGUE[first.id].cause in _SPEAKING
-    return f"{first.title}{more}" if speaks else f"{first.name}: {first.title}{more}"
+    if speaks:
+        return f"{first.title}{more}"
+    return f"{first.name}: {first.title}{more}"
 
 
 def _final_health(summary: RunSummary, serious: list[Finding]) -> Health:
@@ -90,11 +92,10 @@ def _final(summary: RunSummary, serious: list[Finding]) -> str:
     if serious and serious[0].id == _EXIT:  # its title begins with the exit code
         return f"ended: {_steps(summary)}, {serious[0].title}"
     how = "exit code unknown" if summary.exit_code is None else f"exit {summary.exit_code}"
-    text = (
-        _problem(serious)
-        if serious
-        else breakdown(summary) or (_blind(summary) if summary.unseen else NO_STEP)
-    )
+    if serious:
+        text = _problem(serious)
+    else:
+        text = breakdown(summary) or (_blind(summary) if summary.unseen else NO_STEP)
     return f"ended: {_steps(summary)}, {how}; {text}"
 
 

@@ -60,7 +60,9 @@ class RunView:
         """Steady steps that all ranks have, side by side; None for fewer than two ranks or no such
         steps.
         """
-        return align(list(self.per_rank.values())) if len(self.per_rank) > 1 else None
+        if len(self.per_rank) > 1:
+            return align(list(self.per_rank.values()))
+        return None
 
     @cached_property
     def from_ns(self) -> int:
@@ -170,4 +172,6 @@ def _cut(rows: Array, window_steps: int | None, window_s: float | None) -> Array
         rows = tail_steps(rows, window_steps)
     if window_s is not None:
         rows = tail_seconds(rows, window_s)
-    return thinned(rows) if window_steps is None and window_s is None else np.asarray(rows)
+    if window_steps is None and window_s is None:
+        return thinned(rows)
+    return np.asarray(rows)

@@ -102,11 +102,10 @@ def _from_ddp(view: RunView, common: Aligned) -> Waits | None:
     keep &= covered
     if keep.sum() < 10:
         return None
-    source = (
-        "DDP's timers"
-        if at_buffers is None
-        else "DDP's timers, and forwards that wait for its buffers"
-    )
+    if at_buffers is None:
+        source = "DDP's timers"
+    else:
+        source = "DDP's timers, and forwards that wait for its buffers"
     ms = wait / 1e6 if at_buffers is None else wait / 1e6 + at_buffers
     return Waits(ms[keep], common.ranks, source, backward[keep] / 1e6)
 

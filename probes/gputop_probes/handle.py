@@ -267,7 +267,9 @@ class RunHandle:
             pid, status = os.waitpid(self.pid, os.WNOHANG) if self.ours else (0, 0)
         except ChildProcessError:
             status = self._fate.wait_status() if self._fate is not None else None
-            return self._look_at_record() if status is None else self._conclude(status)
+            if status is None:
+                return self._look_at_record()
+            return self._conclude(status)
         if pid:
             return self._conclude(status)
         return None if self.ours else self._look_at_record()

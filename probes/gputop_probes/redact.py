@@ -111,11 +111,9 @@ def text(value: str) -> str:
     for hints, pattern, replacement in _SHAPES:
         if any(hint in lowered for hint in hints):
             value = _compiled(pattern).sub(replacement, value)
-    return (
-        _without_named(value)
-        if "=" in value or ":" in value or " -" in value or "\t-" in value
-        else value
-    )
+    if "=" in value or ":" in value or " -" in value or "\t-" in value:
+        return _without_named(value)
+    return value
 
 
 def anything(value: Any, name: str = "") -> Any:

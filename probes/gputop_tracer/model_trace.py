@@ -198,11 +198,9 @@ class Job:
 
     def _loop(self, trained: List[Any]) -> Loop:
         arguments = self.tracker, self.model, self._optimizer(trained), self.make_batch
-        return (
-            InterleavedLoop(self.setup, *arguments)
-            if interleaved.chunks(self.setup) > 1
-            else Loop(*arguments)
-        )
+        if interleaved.chunks(self.setup) > 1:
+            return InterleavedLoop(self.setup, *arguments)
+        return Loop(*arguments)
 
     @property
     def _repeated(self) -> float:
@@ -225,11 +223,9 @@ class Job:
                 self.tracker, trained, make, setup.get("grad_dtype") == "fp32"
             )
         groups = expert_parallel.by_mesh(trained)
-        return (
-            make(trained)
-            if len(groups) < 2
-            else optimizers.Several([make(group) for group in groups])
-        )
+        if len(groups) < 2:
+            return make(trained)
+        return optimizers.Several([make(group) for group in groups])
 
     def _write_meta(self, trained: List[Any]) -> None:
         self.tracker.meta = {

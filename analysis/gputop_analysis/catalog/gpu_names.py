@@ -140,11 +140,9 @@ class GpuMatch:
     def note(self) -> str:
         """Which part was taken where the name leaves it open; empty where it does not."""
         names = ", ".join(spec.name for spec in self.others)
-        return (
-            f"{self.written.strip()} is taken as the {self.spec.name}; there is also {names}"
-            if names
-            else ""
-        )
+        if names:
+            return f"{self.written.strip()} is taken as the {self.spec.name}; there is also {names}"
+        return ""
 
 
 def gpu(name: str) -> GpuSpec:
@@ -307,10 +305,14 @@ def _of_memory(able: list[GpuSpec], memory: float) -> list[GpuSpec]:
     def off(spec: GpuSpec) -> float:
         card = spec.memory_gb * spec.devices
         nearest = min(abs(memory / size - 1) for size in (spec.memory_gb, spec.usable_gib, card))
-        return nearest if memory > spec.usable_gib else abs(memory / spec.usable_gib - 1)
+        if memory > spec.usable_gib:
+            return nearest
+        return abs(memory / spec.usable_gib - 1)
 
     smallest = min(map(off, able))
-    return [spec for spec in able if off(spec) == smallest] if smallest <= MEMORY_TOLERANCE else []
+    if smallest <= MEMORY_TOLERANCE:
+        return [spec for spec in able if off(spec) == smallest]
+    return []
 
 
 def _is_default(spec: GpuSpec, memory: float) -> bool:

@@ -93,7 +93,9 @@ def _describe(evidence: Evidence) -> None:
 
 
 def _named(device: Device) -> str:
-    return device.name if device.rank is None else f"rank {device.rank}, {device.name}"
+    if device.rank is None:
+        return device.name
+    return f"rank {device.rank}, {device.name}"
 
 
 def _compare(evidence: Evidence, traces: dict[int, Trace]) -> None:

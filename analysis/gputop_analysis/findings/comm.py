@@ -270,11 +270,10 @@ def slow_backend(view: RunView, spec: Spec) -> Finding | None:
     if parallel.get("data_parallel"):
         slow_thing = "DataParallel"
         fix = "use DistributedDataParallel: torchrun --nproc-per-node=gpu train.py"
-        fix = (
-            fix
-            if on_gpu
-            else "train the model itself: DataParallel only passes the call on without a GPU"
-        )
+        if on_gpu:
+            fix = fix
+        else:
+            fix = "train the model itself: DataParallel only passes the call on without a GPU"
         why = (
             "one process and one interpreter lock drive all GPUs, and the model is copied to "
             "them in every step"
@@ -331,14 +330,17 @@ def _progress(view: RunView) -> tuple[Event | None, Event | None]:
     one rank.
     """
     reports = list(view.record.events("ddp_progress"))
-    own_reports = (
-        [e for e in reports if e.get("rank") == reports[-1].get("rank")] if reports else []
-    )
+    if reports:
+        own_reports = [e for e in reports if e.get("rank") == reports[-1].get("rank")]
+    else:
+        own_reports = []
     starts = [
         i for i, e in enumerate(own_reports) if i and e["step"] <= own_reports[i - 1]["step"]
     ]  # of later attempts
     own_reports = own_reports[starts[-1] :] if starts else own_reports
-    return (own_reports[0], own_reports[-1]) if len(own_reports) > 1 else (None, None)
+    if len(own_reports) > 1:
+        return (own_reports[0], own_reports[-1])
+    return (None, None)
 
 
 def _exposed_each_ms(view: RunView) -> float | None:

@@ -121,7 +121,9 @@ def pipeline_bubble(view: RunView, spec: Spec) -> Finding | None:
 
 
 def _formula(chunks: int) -> str:
-    return "(p - 1) / (m + p - 1)" if chunks == 1 else f"(p - 1) / ({chunks} m + p - 1)"
+    if chunks == 1:
+        return "(p - 1) / (m + p - 1)"
+    return f"(p - 1) / ({chunks} m + p - 1)"
 
 
 @finding(
@@ -207,8 +209,6 @@ def _expert_tokens(view: RunView) -> tuple[str, list[int], Array] | None:
         return None
     numbers = sorted(rows[0])
     tokens = np.array([[row[number] for number in numbers] for row in rows])
-    return (
-        (name.rstrip("/_.[ "), numbers, tokens)
-        if np.isfinite(tokens).all() and (tokens >= 0).all()
-        else None
-    )
+    if np.isfinite(tokens).all() and (tokens >= 0).all():
+        return (name.rstrip("/_.[ "), numbers, tokens)
+    return None

@@ -145,11 +145,10 @@ def _waiting(spec: Spec, view: RunView) -> Finding | None:
     wasted_w, waits, total_w = 0.0, [], 0.0
     for rank in view.ranks:
         gpu_samples, series = samples(view, rank), view.per_rank[rank]
-        power, limit = (
-            (gpu_samples.mean("power_w"), gpu_samples.mean("power_limit_w"))
-            if gpu_samples
-            else (None, None)
-        )
+        if gpu_samples:
+            power, limit = (gpu_samples.mean("power_w"), gpu_samples.mean("power_limit_w"))
+        else:
+            power, limit = (None, None)
         share = mean_wait_ms(view, rank) / max(
             float(series.rows["wall_ns"].sum()) / 1e6 / series.total_steps(), 1e-9
         )

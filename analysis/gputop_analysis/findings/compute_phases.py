@@ -89,11 +89,9 @@ def _inside_backward_ms(view: RunView, rank: int) -> float:
 
 def _forward(view: RunView, rank: int) -> Share | None:
     """On a device by its own clock only: the host's would see launches."""
-    return (
-        device_share(view, rank, "forward")
-        if on_device(view, rank)
-        else steady_share(view, rank, "forward")
-    )
+    if on_device(view, rank):
+        return device_share(view, rank, "forward")
+    return steady_share(view, rank, "forward")
 
 
 @once_per_view

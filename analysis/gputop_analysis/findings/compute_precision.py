@@ -39,11 +39,10 @@ _FLOAT16 = "wrap forward and loss in torch.autocast('cuda', torch.float16), with
 def tensor_cores_idle(view: RunView, spec: Spec) -> Finding | None:
     """The GPU computes, but not with the units that have most of its speed."""
     gpu_samples = _typical(view)
-    busy, tensor = (
-        (gpu_samples.mean("sm_active_pct"), gpu_samples.mean("tensor_active_pct"))
-        if gpu_samples
-        else (None, None)
-    )
+    if gpu_samples:
+        busy, tensor = (gpu_samples.mean("sm_active_pct"), gpu_samples.mean("tensor_active_pct"))
+    else:
+        busy, tensor = (None, None)
     if (
         gpu_samples is None
         or busy is None
@@ -217,11 +216,9 @@ def _typical(view: RunView) -> Samples | None:
         for i, gpu in enumerate(all_samples)
         if (value := gpu.mean("sm_active_pct")) is not None
     )
-    return (
-        all_samples[by_activity[(len(by_activity) - 1) // 2][1]]
-        if by_activity and len(by_activity) == len(view.ranks)
-        else None
-    )
+    if by_activity and len(by_activity) == len(view.ranks):
+        return all_samples[by_activity[(len(by_activity) - 1) // 2][1]]
+    return None
 
 
 def _capability(hello: Hello) -> float:

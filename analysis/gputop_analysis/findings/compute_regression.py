@@ -107,18 +107,16 @@ def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
         threshold, more_ms = SLOWER_ON_CPU, min(more_ms, change.phase_alone_ms)
     if more_ms < max(threshold * change.before_ms, SLOWER_MS):
         return None
-    site = (
-        top_site(view, change.phase, rank=rank)
-        if change.phase in ("data", "other", "eval")
-        else None
-    )
+    if change.phase in ("data", "other", "eval"):
+        site = top_site(view, change.phase, rank=rank)
+    else:
+        site = None
     error_ms = change.change.error * change.after_ms
     per = "" if change.unit == "step" else f" for the same number of {change.unit}"
-    where = (
-        f": rank {rank} in {change.phase}"
-        if len(view.ranks) > 1 and change.phase not in WAITING
-        else ""
-    )
+    if len(view.ranks) > 1 and change.phase not in WAITING:
+        where = f": rank {rank} in {change.phase}"
+    else:
+        where = ""
     return spec.make(
         "high" if growth > 0.5 else "medium",
         f"steps take {longer(growth)}{per} since step {change.step:,}{where}",

@@ -31,11 +31,9 @@ class Samples:
         """Of the device's memory, what was free at the peak; None where it is not told."""
         used, total = self.rows["memory_used_bytes"], self.rows["memory_total_bytes"]
         valid = (used >= 0) & (total > 0)
-        return (
-            float(1 - (used[valid] / total[valid]).max())
-            if np.count_nonzero(valid) >= ENOUGH_SAMPLES
-            else None
-        )
+        if np.count_nonzero(valid) >= ENOUGH_SAMPLES:
+            return float(1 - (used[valid] / total[valid]).max())
+        return None
 
     def input(self, what: str, column: str, unit: str = "%") -> Input:
         """The mean of a column as an input of a proof."""

@@ -135,11 +135,10 @@ def loader_hang(view: RunView, spec: Spec) -> Finding | None:
     if workers and alive:
         doing = f"{alive} of {workers} workers live, and none of them does anything"
     elif workers:
-        doing = (
-            f"none of the {workers} workers is left"
-            if _sampled(still)
-            else "nothing is known of the workers"
-        )
+        if _sampled(still):
+            doing = f"none of the {workers} workers is left"
+        else:
+            doing = "nothing is known of the workers"
     else:
         doing = "the training process makes batches itself (num_workers=0)"
     where = loader.get("site") or _line(still)
@@ -277,7 +276,9 @@ def _excuse(view: RunView, found: Standstill) -> str:
     if ended_well and not found.over:
         return "the command ended well after it"
     worked = found.cpu_share > COMPUTED and not is_waiting(found.dump)
-    return "the rank computed all the time and went on" if found.over and worked else ""
+    if found.over and worked:
+        return "the rank computed all the time and went on"
+    return ""
 
 
 def _finding(
@@ -353,9 +354,9 @@ def _collective(collective: Event) -> str:
 
 
 def _names(ranks: list[int]) -> str:
-    return (
-        f"rank {ranks[0]} waits" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} wait"
-    )
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} waits"
+    return f"ranks {', '.join(map(str, ranks))} wait"
 
 
 def _ranks(suspected: Event) -> str:

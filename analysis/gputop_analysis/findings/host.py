@@ -83,12 +83,13 @@ def garbage_collection(view: RunView, spec: Spec) -> Finding | None:
         return None
     pauses = list(view.events("gc", rank=gc.rank))
     longest = max(pauses, key=lambda event: event.get("duration_ms", 0), default=None)
-    pauses_text = (
-        f"; {counted(len(pauses), 'pause')} above 10 ms, the longest "
-        f"{longest.get('duration_ms', 0):.0f} ms at step {longest.get('step', '?')}"
-        if longest
-        else ""
-    )
+    if longest:
+        pauses_text = (
+            f"; {counted(len(pauses), 'pause')} above 10 ms, the longest "
+            f"{longest.get('duration_ms', 0):.0f} ms at step {longest.get('step', '?')}"
+        )
+    else:
+        pauses_text = ""
     asked_at = line_with(view, "gc.collect", gc.rank)
     return spec.make(
         "high" if gc.share.low > 0.10 else "medium",
@@ -115,7 +116,9 @@ def _collecting(view: RunView, rank: int) -> Share | None:
     share = share_of_all(
         series, series.after_set_up & ~series.compiling, lambda rows: rows["gc_ns"]
     )
-    return share if share is not None and np.count_nonzero(share.values_ms) >= HABIT else None
+    if share is not None and np.count_nonzero(share.values_ms) >= HABIT:
+        return share
+    return None
 
 
 UNATTRIBUTED = 0.1

@@ -197,9 +197,9 @@ def synchronising(view: RunView, rank: int) -> Synchronising | None:
         return None
     best = max(spent_ms, key=lambda key: spent_ms[key])
     steps = max(1, view.per_rank[rank].total_steps())
-    return (
-        Synchronising(*best, spent_ms[best] / steps, counted[best]) if counted[best] >= 5 else None
-    )
+    if counted[best] >= 5:
+        return Synchronising(*best, spent_ms[best] / steps, counted[best])
+    return None
 
 
 @finding(

@@ -121,9 +121,10 @@ def _at_its_source(view: RunView) -> Rhythm | None:
 
 
 def _ordinal(number: int) -> str:
-    ending = (
-        "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    )
+    if number % 100 in (11, 12, 13):
+        ending = "th"
+    else:
+        ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     return "second" if number == 2 else f"{number}{ending}"
 
 

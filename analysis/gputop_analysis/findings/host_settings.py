@@ -130,9 +130,10 @@ def _sampled(debug: dict[str, Any], rank: int) -> Iterator[tuple[str, str, Input
     )
     for key, tool, fix in tools:
         if debug.get(key):
-            setter = (
-                f"sys.set{key}() of the script" if debug[key] == "__main__" else str(debug[key])
-            )
+            if debug[key] == "__main__":
+                setter = f"sys.set{key}() of the script"
+            else:
+                setter = str(debug[key])
             name = {"tracemalloc": "tracemalloc", "dev_mode": "Python's development mode"}.get(
                 key, setter
             )
@@ -250,12 +251,13 @@ _FOREACH = "foreach=True for the optimizer"
 def _optimizer_proof(
     update: Share, optimizer: Optimizer, gain: tuple[float, float, float] | None
 ) -> Proof:
-    formula = (
-        f"recoverable = {gain[0]:.2f} x optimizer time: fused=True won {gain[1]:.0%} to "
-        f"{gain[2]:.0%} of it on a CPU"
-        if gain
-        else "no time is claimed: what fused=True wins was not measured on this device"
-    )
+    if gain:
+        formula = (
+            f"recoverable = {gain[0]:.2f} x optimizer time: fused=True won {gain[1]:.0%} to "
+            f"{gain[2]:.0%} of it on a CPU"
+        )
+    else:
+        formula = "no time is claimed: what fused=True wins was not measured on this device"
     return update.proof(
         "optimizer",
         UPDATING,

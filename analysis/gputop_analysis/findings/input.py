@@ -121,9 +121,10 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
     queue = run_queue(view, wait.rank)
     if count and queue and queue.share.low > STARVED and not _late_in_any_case(view, wait, queue):
         return None
-    handed_over_ms = (
-        wait.mean_ms if count else without_queueing(view, wait.rank, per_batch_ms(view, wait))
-    )
+    if count:
+        handed_over_ms = wait.mean_ms
+    else:
+        handed_over_ms = without_queueing(view, wait.rank, per_batch_ms(view, wait))
     return spec.make(
         "info" if count is not None and handed_over_ms < QUEUE_READ_MS else severity_of(wait),
         f"data wait takes {wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms",
@@ -143,7 +144,9 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
 
 
 def _workers(loader: LoaderInUse) -> str:
-    return f"num_workers={loader['num_workers']}" if "num_workers" in loader else "no DataLoader"
+    if "num_workers" in loader:
+        return f"num_workers={loader['num_workers']}"
+    return "no DataLoader"
 
 
 def _late_in_any_case(view: RunView, wait: Share, queue: Queue) -> bool:
@@ -240,7 +243,9 @@ LARGE_PART, LARGE_MS = 0.40, 2.0
 def _severity_alone(wait: Share, making_ms: float) -> Severity:
     if making_ms >= QUEUE_READ_MS:
         return severity_of(wait)
-    return "medium" if wait.share.low > LARGE_PART and making_ms >= LARGE_MS else "info"
+    if wait.share.low > LARGE_PART and making_ms >= LARGE_MS:
+        return "medium"
+    return "info"
 
 
 def _cores_said(view: RunView, rank: int, processes: int) -> float | str:
@@ -294,7 +299,11 @@ def _most_workers(run: Facts) -> int:
 
 
 def severity_of(wait: Share) -> Severity:
-    return "high" if wait.share.low > MOST_OF_IT else "medium" if wait.share.low > 0.10 else "info"
+    if wait.share.low > MOST_OF_IT:
+        return "high"
+    if wait.share.low > 0.10:
+        return "medium"
+    return "info"
 
 
 CHEAPER = "make what the dataset and its transforms do for a batch cheaper, or store it prepared"
@@ -313,19 +322,19 @@ def faster_batches(run: Facts, wait: Share) -> tuple[Option, ...]:
             f"num_workers={wanted}"
         )
         return _if_won(words, won, wait), Option(CHEAPER, promises=False, last=True)
-    wanted = (
-        workers_needed(view, wait) if not worker_count else _more_than(view, wait, worker_count)
-    )
+    if not worker_count:
+        wanted = workers_needed(view, wait)
+    else:
+        wanted = _more_than(view, wait, worker_count)
     won = won_by_workers(view, wait, worker_count, wanted) if wanted > worker_count else 0.0
     settings: dict[str, object] = {"num_workers": wanted, "prefetch_factor": 4}
     if not worker_count:
         settings = {"num_workers": wanted, "persistent_workers": True, "prefetch_factor": 4}
     words = loader_change(run, **settings)
-    words = (
-        f"raise num_workers from {worker_count} to {wanted}: {words}"
-        if worker_count
-        else f"set {words}"
-    )
+    if worker_count:
+        words = f"raise num_workers from {worker_count} to {wanted}: {words}"
+    else:
+        words = f"set {words}"
     return _if_won(words, won, wait), Option(
         _without_workers(run, worker_count), promises=False, last=True
     )
@@ -352,11 +361,10 @@ def _without_workers(run: Facts, now: int | None) -> str:
     if not run.cores:
         return CHEAPER + setting_text
     foreign = foreign_cores(run.view, run.view.host_of(run.rank))
-    taken = (
-        f", {foreign:.1f} of {run.cores} are taken by other programs"
-        if foreign >= BUSY_CORES
-        else ""
-    )
+    if foreign >= BUSY_CORES:
+        taken = f", {foreign:.1f} of {run.cores} are taken by other programs"
+    else:
+        taken = ""
     return f"{CHEAPER}; more workers would find no free core{taken}{setting_text}"
 
 

@@ -35,7 +35,9 @@ def _is_pinned(view: RunView, rank: int) -> bool | None:
     """
     hello = view.hello(rank)
     pinned = (hello.get("batch") or {}).get("pinned")
-    return pinned if pinned is not None else (hello.get("dataloader") or {}).get("pin_memory")
+    if pinned is not None:
+        return pinned
+    return (hello.get("dataloader") or {}).get("pin_memory")
 
 
 PAGEABLE, PINNED = 0.03, 0.05

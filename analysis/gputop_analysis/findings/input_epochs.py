@@ -137,17 +137,19 @@ def loader_started_anew(view: RunView, spec: Spec) -> Finding | None:
     steps, wall_ms = series.total_steps(), float(series.rows["wall_ns"].sum()) / 1e6
     run, data_ms = Facts(view, rank), float(series.rows["data_ns"].sum()) / 1e6
     workers = loader.get("num_workers")
-    least_ms, most_ms = (
-        _of_workers(restarts, loader, steps, data_ms) if workers else _of_order(view, rank, data_ms)
-    )
+    if workers:
+        least_ms, most_ms = _of_workers(restarts, loader, steps, data_ms)
+    else:
+        least_ms, most_ms = _of_order(view, rank, data_ms)
     building_ms = _building_ms(view, rank, loader)
     least_ms, most_ms = least_ms + building_ms, most_ms + building_ms
     if least_ms <= STARTING * wall_ms:
         return None
     every, won = max(1.0, steps / restarts.epochs), most_ms / steps
-    start_text = (
-        f"it starts {counted(workers, 'worker')}" if workers else "it makes an order of all samples"
-    )
+    if workers:
+        start_text = f"it starts {counted(workers, 'worker')}"
+    else:
+        start_text = "it makes an order of all samples"
     length = loader.get("dataset_length")
     return spec.make(
         "high" if least_ms > 0.25 * wall_ms else "medium",
@@ -196,11 +198,9 @@ def started_anew(view: RunView) -> Looks | None:
     loader_looks = looks(view).get(view.ranks[0]) if view.ranks else None
     if loader_looks is None or loader_looks.epochs < ENOUGH_STARTS:
         return None
-    return (
-        loader_looks
-        if view.per_rank[loader_looks.rank].total_steps() < FEW_STEPS * loader_looks.epochs
-        else None
-    )
+    if view.per_rank[loader_looks.rank].total_steps() < FEW_STEPS * loader_looks.epochs:
+        return loader_looks
+    return None
 
 
 def _of_workers(

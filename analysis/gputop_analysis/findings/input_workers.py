@@ -88,11 +88,10 @@ def worker_limited(view: RunView, spec: Spec) -> Finding | None:
         return None
     wait, loader_looks, loader = waiting
     crew = crews[wait.rank]
-    computing = (
-        surely(loader_looks.states["R"], loader_looks.waiting)
-        if loader_looks.waiting >= ENOUGH_LOOKS
-        else 0.0
-    )
+    if loader_looks.waiting >= ENOUGH_LOOKS:
+        computing = surely(loader_looks.states["R"], loader_looks.waiting)
+    else:
+        computing = 0.0
     wanted = crew.cpu + crew.queued if crew.cpu > MOSTLY else crew.cpu
     busy = wanted > BUSY or (computing > MOSTLY and crew.cpu > MOSTLY)
     if loader_looks.empty <= SOMETIMES_EMPTY * loader_looks.looks or not busy:
@@ -190,13 +189,15 @@ def head_of_line_blocking(view: RunView, spec: Spec) -> Finding | None:
     ):
         return None
     run, part = Facts(view, wait.rank), loader_looks.behind / loader_looks.fetching
-    (worker, times) = (
-        loader_looks.waited_for.most_common(1)[0] if loader_looks.waited_for else (-1, 0)
-    )
+    if loader_looks.waited_for:
+        (worker, times) = loader_looks.waited_for.most_common(1)[0]
+    else:
+        (worker, times) = (-1, 0)
     is_single = times > 0.8 * loader_looks.behind
-    culprit = (
-        f"worker {worker} of {loader['num_workers']}" if is_single else "one worker or another"
-    )
+    if is_single:
+        culprit = f"worker {worker} of {loader['num_workers']}"
+    else:
+        culprit = "one worker or another"
     return spec.make(
         severity_of(wait),
         f"batches that are ready wait for {culprit}: {part * wait.ms.value:.1f} ms a step",

@@ -141,9 +141,9 @@ def _leak_of(view: RunView, rank: int) -> Growth | None:
     if on_gpu is not None:
         return on_gpu
     growth = rank_growth(view, rank, "rss_bytes")
-    return (
-        growth if growth is not None and _kept(view, rank) and not _from_files(view, rank) else None
-    )
+    if growth is not None and _kept(view, rank) and not _from_files(view, rank):
+        return growth
+    return None
 
 
 def _kept(view: RunView, rank: int) -> Kept | None:

@@ -75,11 +75,9 @@ def _card(view: RunView, rank: int) -> Card | None:
         return None
     peak = float(series.rows["peak_allocated_bytes"][series.steady].max())
     reserved = float(series.rows["reserved_bytes"][-1])
-    return (
-        Card(rank, total, peak, reserved, int(series.n_steps[series.steady].sum()))
-        if peak > 0
-        else None
-    )
+    if peak > 0:
+        return Card(rank, total, peak, reserved, int(series.n_steps[series.steady].sum()))
+    return None
 
 
 @finding(

@@ -54,9 +54,10 @@ def allocator_churn(view: RunView, spec: Spec) -> Finding | None:
     if not flushed and rate["allocs"] <= ALLOCS_PER_STEP:
         return None
     site = told(view, "allocator")[rank][-1].get("empty_cache_site") if flushed else None
-    value, threshold = (
-        (rate["flushes"], FLUSHES_PER_STEP) if flushed else (rate["allocs"], ALLOCS_PER_STEP)
-    )
+    if flushed:
+        value, threshold = (rate["flushes"], FLUSHES_PER_STEP)
+    else:
+        value, threshold = (rate["allocs"], ALLOCS_PER_STEP)
     return spec.make(
         "medium",
         f"empty_cache() is called {rate['flushes']:.2g} times a step, {rate['ms']:.1f} ms"

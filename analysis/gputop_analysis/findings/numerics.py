@@ -158,9 +158,11 @@ def _first_nonfinite(view: RunView, rank: int) -> tuple[int, int, str, int] | No
 
 def _name(value: Any) -> str:
     text = str(value).lower()
-    return (
-        "NaN" if "nan" in text or value is None else "infinite" if "inf" in text else "not finite"
-    )
+    if "nan" in text or value is None:
+        return "NaN"
+    if "inf" in text:
+        return "infinite"
+    return "not finite"
 
 
 def _row_of(rows: Array, step: int) -> Any:
@@ -370,18 +372,18 @@ def mean_losses(view: RunView) -> tuple[Array, Array, Array]:
     firsts, lasts, losses = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)]
     for rank in spread(view.ranks):
         series, device = view.per_rank[rank], view.device(rank)
-        rows = (
-            device
-            if len(device) and np.isfinite(device["loss"]).any()
-            else series.rows[series.attempt_start :]
-        )
+        if len(device) and np.isfinite(device["loss"]).any():
+            rows = device
+        else:
+            rows = series.rows[series.attempt_start :]
         rows = rows[-LIVE_STEPS:] if view.live else rows
         loss = largest_loss(rows)
         finite = np.isfinite(loss)
         last = rows["step"][finite].astype(np.int64)
-        folded = (
-            rows["n_steps"][finite].astype(np.int64) if "n_steps" in (rows.dtype.names or ()) else 1
-        )
+        if "n_steps" in (rows.dtype.names or ()):
+            folded = rows["n_steps"][finite].astype(np.int64)
+        else:
+            folded = 1
         lasts.append(last)
         firsts.append(last - np.maximum(folded, 1) + 1)
         losses.append(loss[finite])

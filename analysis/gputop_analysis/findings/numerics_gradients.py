@@ -33,18 +33,18 @@ def gradient_norms(view: RunView, from_step: int = 0) -> tuple[int, Array, Array
     """
     for rank, series in view.per_rank.items():
         late = view.device(rank)
-        rows = (
-            late
-            if len(late) and np.isfinite(late["grad_norm"]).any()
-            else series.rows[series.attempt_start :]
-        )
+        if len(late) and np.isfinite(late["grad_norm"]).any():
+            rows = late
+        else:
+            rows = series.rows[series.attempt_start :]
         rows = rows[-RECORDS:] if view.live else rows
         rows = picked(rows, np.isfinite(rows["grad_norm"]) & (rows["step"] >= from_step))
         if len(rows):
             last = rows["step"].astype(np.int64)
-            folded = (
-                rows["n_steps"].astype(np.int64) if "n_steps" in (rows.dtype.names or ()) else 1
-            )
+            if "n_steps" in (rows.dtype.names or ()):
+                folded = rows["n_steps"].astype(np.int64)
+            else:
+                folded = 1
             return (
                 rank,
                 last - np.maximum(folded, 1) + 1,
@@ -429,11 +429,10 @@ def never_cleared(view: RunView, spec: Spec) -> Finding | None:
         if not last.get("stale") or last.get("alike", 0) < ALIKE:
             continue
         norms = gradient_norms(view)[-1]
-        grown = (
-            f"; the gradient norm went from {norms[0]:.3g} to {norms[-1]:.3g}"
-            if len(norms) > 1
-            else ""
-        )
+        if len(norms) > 1:
+            grown = f"; the gradient norm went from {norms[0]:.3g} to {norms[-1]:.3g}"
+        else:
+            grown = ""
         return spec.make(
             "high",
             "gradients are never cleared: each step adds to those of all steps before",

@@ -68,9 +68,10 @@ def scaler_skips(view: RunView, spec: Spec) -> Finding | None:
     collapsed = bool(np.isfinite(scale) and scale < 1)
     if share <= SKIP_SHARE and not collapsed:
         return None
-    value, threshold, unit = (
-        (100 * share, 100 * SKIP_SHARE, "%") if share > SKIP_SHARE else (scale, 1.0, "")
-    )
+    if share > SKIP_SHARE:
+        value, threshold, unit = (100 * share, 100 * SKIP_SHARE, "%")
+    else:
+        value, threshold, unit = (scale, 1.0, "")
     scale_text = f", loss scale now {scale:g}" if np.isfinite(scale) else ""
     origin = skipped_origin(view)
     return spec.make(

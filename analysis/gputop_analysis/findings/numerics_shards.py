@@ -188,9 +188,8 @@ def _newest(view: RunView, rank: int) -> Array:
     there.
     """
     series, late = view.per_rank[rank], view.device(rank)
-    rows = (
-        late
-        if len(late) and np.isfinite(late["loss"]).any()
-        else series.rows[series.attempt_start :]
-    )
+    if len(late) and np.isfinite(late["loss"]).any():
+        rows = late
+    else:
+        rows = series.rows[series.attempt_start :]
     return rows[-(LIVE_RECORDS if view.live else MAX_RECORDS) :]

@@ -285,4 +285,8 @@ def _misplaced(view: RunView, spec: Spec, rank: int, away: int, looks: int) -> F
 
 
 def _severity(low: float) -> Severity:
-    return "info" if low <= 0.05 else "high" if low > 0.40 else "medium"
+    if low <= 0.05:
+        return "info"
+    if low > 0.40:
+        return "high"
+    return "medium"

@@ -138,4 +138,6 @@ def _faults_per_step(view: RunView, rank: int) -> _Faults | None:
     per_s = float(rows["minor_faults_total"][-1] - rows["minor_faults_total"][0]) / max(
         seconds, 1e-9
     )
-    return _Faults(per_s * wall_s / steps, 1e3 * wall_s / steps, steps) if seconds >= 1.0 else None
+    if seconds >= 1.0:
+        return _Faults(per_s * wall_s / steps, 1e3 * wall_s / steps, steps)
+    return None

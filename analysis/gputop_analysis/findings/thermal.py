@@ -203,11 +203,10 @@ def low_clocks(view: RunView, spec: Spec) -> Iterator[Finding]:
         share = lazy if math.isnan(locked) else max(locked, lazy)
         if not share > 0.5:
             continue
-        why = (
-            "application clocks are set"
-            if locked > 0.5
-            else f"it stays in P{int(np.median(rows['pstate']))}"
-        )
+        if locked > 0.5:
+            why = "application clocks are set"
+        else:
+            why = f"it stays in P{int(np.median(rows['pstate']))}"
         yield device_finding(
             spec,
             device,

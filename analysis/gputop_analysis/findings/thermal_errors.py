@@ -40,9 +40,10 @@ def ecc_errors(view: RunView, spec: Spec) -> Iterator[Finding]:
         rate = _per_minute(mended, device)
         if lost == 0 and not rate > CORRECTED_PER_MINUTE:
             continue
-        value, threshold, unit = (
-            (lost, 0.0, "errors") if lost else (rate, CORRECTED_PER_MINUTE, "errors per minute")
-        )
+        if lost:
+            value, threshold, unit = (lost, 0.0, "errors")
+        else:
+            value, threshold, unit = (rate, CORRECTED_PER_MINUTE, "errors per minute")
         yield device_finding(
             spec,
             device,
@@ -198,13 +199,12 @@ def gpu_lost(view: RunView, spec: Spec) -> Iterator[Finding]:
     }
     for device in devices(view):
         answered = device.rows["memory_total_bytes"] > 0
-        silent = (
-            0
-            if answered[-1]
-            else len(answered) - 1 - int(answered.nonzero()[0][-1])
-            if answered.any()
-            else 0
-        )
+        if answered[-1]:
+            silent = 0
+        elif answered.any():
+            silent = len(answered) - 1 - int(answered.nonzero()[0][-1])
+        else:
+            silent = 0
         code = codes.get(device.index)
         if code is None and silent < LOST_SAMPLES:
             continue

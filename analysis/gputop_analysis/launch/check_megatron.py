@@ -32,9 +32,10 @@ def read(words: Sequence[str]) -> Arguments:
     for at, word in enumerate(words):
         if word.startswith("--"):
             name, _, inline = word.partition("=")
-            following = (
-                words[at + 1] if at + 1 < len(words) and not words[at + 1].startswith("--") else ""
-            )
+            if at + 1 < len(words) and not words[at + 1].startswith("--"):
+                following = words[at + 1]
+            else:
+                following = ""
             values[name] = inline or following
     return Arguments(values)
 

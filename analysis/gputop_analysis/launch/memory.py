@@ -127,9 +127,10 @@ def _fsdp_section(section: Mapping[str, Any], machines: int) -> dict[str, Any]:
     strategy = str(section.get("fsdp_sharding_strategy") or "FULL_SHARD")
     reshard = section.get("fsdp_reshard_after_forward", True)
     if isinstance(reshard, str):  # version 1 called the strategy so for a while
-        strategy, reshard = (
-            (strategy, reshard == "true") if reshard in ("true", "false") else (reshard, True)
-        )
+        if reshard in ("true", "false"):
+            strategy, reshard = (strategy, reshard == "true")
+        else:
+            strategy, reshard = (reshard, True)
     options: dict[str, Any] = {
         "sharding": _FSDP.get(strategy, f"fsdp{version}"),
         "reshard_after_forward": bool(reshard) and strategy not in _GRADIENTS_ONLY,
@@ -141,7 +142,9 @@ def _fsdp_section(section: Mapping[str, Any], machines: int) -> dict[str, Any]:
 
 def _mesh(section: Mapping[str, Any], ranks: int) -> dict[str, Any]:
     tp, cp = (whole(section.get(f"parallelism_config_{name}_size")) or 1 for name in ("tp", "cp"))
-    return {"tp": tp, "cp": cp, "dp": max(1, ranks // (tp * cp))} if tp * cp > 1 else {}
+    if tp * cp > 1:
+        return {"tp": tp, "cp": cp, "dp": max(1, ranks // (tp * cp))}
+    return {}
 
 
 def of_megatron(
@@ -246,7 +249,11 @@ def _sharding(found: Arguments) -> str:
 def _dtype(found: Arguments) -> str:
     if found.has("--fp8-format"):
         return "fp8"
-    return "bf16" if found.has("--bf16") else "fp16" if found.has("--fp16") else "fp32"
+    if found.has("--bf16"):
+        return "bf16"
+    if found.has("--fp16"):
+        return "fp16"
+    return "fp32"
 
 
 def _of_stage(value: Any) -> str:
@@ -259,7 +266,11 @@ def _device(zero: Mapping[str, Any], name: str) -> Any:
 
 
 def _offload(optimizer: Any, parameters: Any) -> str:
-    return "all" if parameters in _ON_HOST else "optimizer" if optimizer in _ON_HOST else "none"
+    if parameters in _ON_HOST:
+        return "all"
+    if optimizer in _ON_HOST:
+        return "optimizer"
+    return "none"
 
 
 def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -157,9 +157,10 @@ def attention(job: Job, device: Device, layouts: Layouts, tokens: Floats) -> tup
         fill = (blocks / np.ceil(blocks)) ** gemm.WAVE_POWER
         share = device.efficiency.flash_share * min(width / 128, 1.0) ** 0.25 * fill
         seconds = 0.5 * products_flops / (peak * share * FLASH_SPEED[job.habits.attention])
-        slower, slower_backward = (
-            (WIDE_HEAD_SLOWDOWN, WIDE_HEAD_BACKWARD_SLOWDOWN) if width > WIDE_HEAD else (1.0, 1.0)
-        )
+        if width > WIDE_HEAD:
+            slower, slower_backward = (WIDE_HEAD_SLOWDOWN, WIDE_HEAD_BACKWARD_SLOWDOWN)
+        else:
+            slower, slower_backward = (1.0, 1.0)
         return (
             slower * seconds,
             BACKWARD_FLASH * BACKWARD_FLASH_SLOWDOWN * slower_backward * seconds,

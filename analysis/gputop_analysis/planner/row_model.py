@@ -110,7 +110,9 @@ def _graphs(notes: str) -> str:
         r"(no|without) cuda[ _-]?graph", notes
     ):
         return ""
-    return "full" if re.search(r"full[ _-]iteration|full cuda", notes) else "partial"
+    if re.search(r"full[ _-]iteration|full cuda", notes):
+        return "full"
+    return "partial"
 
 
 def _heads_of(hidden: int) -> int:

@@ -214,11 +214,10 @@ def _communication(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
     habits = on.job.habits
     if row["dp"] * row["cp"] > 1 and row["zero"] < 3:
         off = habits.overlap_gradients
-        label = (
-            "gradient reduction after the backward"
-            if off
-            else "gradient reduction behind the backward"
-        )
+        if off:
+            label = "gradient reduction after the backward"
+        else:
+            label = "gradient reduction behind the backward"
         yield _Try("communication", label, on.job.but(overlap_gradients=not off), row)
     if row["tp"] > 1 and not habits.overlap_tensor_parallel:
         yield _Try(

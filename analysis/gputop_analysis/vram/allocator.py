@@ -102,7 +102,12 @@ class Allocator:
         if at is None:
             at = self._new(pool, size, small)
         block_size = pool.sizes[at]
-        min_remainder = 1 if small else self._large_least if size < self._oversize else NEVER
+        if small:
+            min_remainder = 1
+        elif size < self._oversize:
+            min_remainder = self._large_least
+        else:
+            min_remainder = NEVER
         taken = pool.cut(at, block_size, size, min_remainder)
         self.allocated += taken
         self.requested += nbytes
@@ -262,7 +267,9 @@ class Allocator:
     def _segment_size(self, size: int, small: bool) -> int:
         if small:
             return SMALL_SEGMENT
-        return self._large_segment if size < MIN_LARGE else -(-size // ROUND_LARGE) * ROUND_LARGE
+        if size < MIN_LARGE:
+            return self._large_segment
+        return -(-size // ROUND_LARGE) * ROUND_LARGE
 
     def _release(self, pool: FreeBlocks, at: int) -> int:
         size = pool.drop(at)

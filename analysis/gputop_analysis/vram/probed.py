@@ -25,9 +25,9 @@ class Row(NamedTuple):
     @property
     def difference_pct(self) -> float | None:
         """Measured against estimated."""
-        return (
-            100 * (self.measured / self.estimated - 1) if self.estimated and self.measured else None
-        )
+        if self.estimated and self.measured:
+            return 100 * (self.measured / self.estimated - 1)
+        return None
 
     def to_json(self) -> dict[str, Any]:
         """Under stable names."""

@@ -213,8 +213,8 @@ def _breakdown(log: EventLog, played: Replayed, top: int) -> dict[str, int]:
 
 def _sources(log: EventLog) -> tuple[str, ...]:
     versions = log.meta.get("versions") or {}
-    return (
-        ("traced with " + ", ".join(f"{name} {version}" for name, version in versions.items()),)
-        if versions
-        else ()
-    )
+    if versions:
+        return (
+            "traced with " + ", ".join(f"{name} {version}" for name, version in versions.items()),
+        )
+    return ()

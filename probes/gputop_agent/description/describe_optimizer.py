@@ -79,7 +79,9 @@ def describe_amp(autocast, scaler):
 
 def plain(value):
     """``value`` if JSON can carry it, else a float, else None. Reads no CUDA tensor."""
-    return value if value is None or isinstance(value, (bool, int, str)) else number(value)
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    return number(value)
 
 
 def number(value):

@@ -64,7 +64,11 @@ def _attempt(describe, subject):
 
 def _fsdp_version(module):
     names = {base.__name__ for base in type(module).__mro__}
-    return 1 if "FullyShardedDataParallel" in names else 2 if "FSDPModule" in names else 0
+    if "FullyShardedDataParallel" in names:
+        return 1
+    if "FSDPModule" in names:
+        return 2
+    return 0
 
 
 def _describe_fsdp(units):

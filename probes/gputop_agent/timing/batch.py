@@ -99,7 +99,9 @@ def take_padding():
     there were none.
     """
     padding, facts.padding = facts.padding, [0, 0, 0]
-    return dict(zip(("batches", "places", "tokens"), padding)) if padding[0] else None
+    if padding[0]:
+        return dict(zip(("batches", "places", "tokens"), padding))
+    return None
 
 
 @session.after_fork
@@ -290,4 +292,6 @@ def _content(tensor, at_most):
         return None
     size = min(tensor.numel() * tensor.element_size(), at_most)
     address = tensor.data_ptr()
-    return (ctypes.c_char * size).from_address(address) if address and size > 0 else None
+    if address and size > 0:
+        return (ctypes.c_char * size).from_address(address)
+    return None

@@ -175,7 +175,9 @@ class Graph:
         if not candidates:
             return None
         first = min(candidates, key=lambda node: node.number if node.children else -1)
-        return first if first.unowned is not None or not first.children else self._likeliest(first)
+        if first.unowned is not None or not first.children:
+            return first
+        return self._likeliest(first)
 
     def _likeliest(self, found):
         """Of a node and those before it of which nothing is known, the one that most likely did

@@ -137,9 +137,10 @@ def _note_wall(t_end_ns):
     if watch.look is not None:
         watch.cost_ns = max(watch.cost_ns, wall_ns - int(watch.step_ns)) if watch.step_ns else 0
     else:
-        watch.step_ns = (
-            wall_ns if not watch.step_ns else watch.step_ns + 0.2 * (wall_ns - watch.step_ns)
-        )
+        if not watch.step_ns:
+            watch.step_ns = wall_ns
+        else:
+            watch.step_ns = watch.step_ns + 0.2 * (wall_ns - watch.step_ns)
 
 
 def _stop_listening():

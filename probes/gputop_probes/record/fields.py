@@ -67,7 +67,9 @@ def number(value: Any, tally: Tally) -> Any:
 
 def real(value: Any, tally: Tally) -> Any:
     """A number, also NaN or infinite."""
-    return value if isinstance(value, float) and not math.isfinite(value) else number(value, tally)
+    if isinstance(value, float) and not math.isfinite(value):
+        return value
+    return number(value, tally)
 
 
 def amount(value: Any, tally: Tally) -> Any:

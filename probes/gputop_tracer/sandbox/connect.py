@@ -151,4 +151,6 @@ def _system_call(*words: int) -> int:
 
 def _connect(descriptor: int, address: bytes) -> int:
     libc = ctypes.CDLL(None, use_errno=True)
-    return 0 if libc.connect(descriptor, address, len(address)) == 0 else ctypes.get_errno()
+    if libc.connect(descriptor, address, len(address)) == 0:
+        return 0
+    return ctypes.get_errno()

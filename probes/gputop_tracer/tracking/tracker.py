@@ -218,11 +218,10 @@ class Tracker(TorchDispatchMode):
         """
         if self._exempt:
             return
-        sources = (
-            args[0]
-            if args and isinstance(args[0], (list, tuple))
-            else [next(iter(_tensors(args)), None)]
-        )
+        if args and isinstance(args[0], (list, tuple)):
+            sources = args[0]
+        else:
+            sources = [next(iter(_tensors(args)), None)]
         results = out if isinstance(out, (list, tuple)) else [out]
         for index, result in enumerate(results):
             source = sources[index] if index < len(sources) else None

@@ -46,9 +46,10 @@ class Loop:
         """One forward, one backward; of a pipeline those after the first steady turn
         are like it.
         """
-        count = (
-            self.accumulation if self.in_flight == 1 else min(self.accumulation, self.in_flight + 1)
-        )
+        if self.in_flight == 1:
+            count = self.accumulation
+        else:
+            count = min(self.accumulation, self.in_flight + 1)
         waiting: List[torch.Tensor] = []
         for number in range(count):
             with self.no_sync() if number + 1 < count else nullcontext():

@@ -116,7 +116,12 @@ _ROLES_ANSI = {
 
 def variables(dark: bool, ansi: bool) -> dict[str, str]:
     """Theme variables of all roles: the defaults under every theme."""
-    roles = _ROLES_ANSI if ansi else _ROLES_DARK if dark else _ROLES_LIGHT
+    if ansi:
+        roles = _ROLES_ANSI
+    elif dark:
+        roles = _ROLES_DARK
+    else:
+        roles = _ROLES_LIGHT
     phases = {
         f"phase-{p.name}": p.ansi if ansi else p.dark if dark else p.light for p in palette.PHASES
     }

@@ -96,4 +96,6 @@ def changes_of_run(name: str) -> tuple[Change, ...]:
     from gputop.feed.whatif import of_run
 
     run = measured_of(name)
-    return of_run(base_of(run.setup, run, name)).changes if run and gpus_of(name) else ()
+    if run and gpus_of(name):
+        return of_run(base_of(run.setup, run, name)).changes
+    return ()

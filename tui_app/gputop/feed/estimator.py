@@ -43,7 +43,9 @@ class RunSetupLoader:
         from gputop_analysis.vram.from_run import setup_of
 
         setup = setup_of(RunView(record, window_steps=200))
-        return RunSetup(setup, record.name) if setup is not None else Trouble(NOT_TOLD)
+        if setup is not None:
+            return RunSetup(setup, record.name)
+        return Trouble(NOT_TOLD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,4 +114,6 @@ def trace(setup: Setup, gpu: str, progress: Callable[[str], None]) -> Estimate:
 
 
 def _said(error: Exception) -> str:
-    return str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+    if str(error).strip():
+        return str(error).strip().splitlines()[-1]
+    return type(error).__name__

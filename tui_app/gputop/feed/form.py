@@ -126,11 +126,9 @@ class Form:
 
     def changed(self, setup: Setup) -> Form:
         """With another setup; the present one can be gone back to."""
-        return (
-            self
-            if setup == self.setup
-            else replace(self, setup=setup, past=(*self.past[-99:], self.setup))
-        )
+        if setup == self.setup:
+            return self
+        return replace(self, setup=setup, past=(*self.past[-99:], self.setup))
 
     def of_model(self, model: ModelShape) -> Form:
         """With another model; what it cannot have is taken away."""
@@ -148,7 +146,9 @@ class Form:
 
     def undone(self) -> Form:
         """As it was before the last change."""
-        return replace(self, setup=self.past[-1], past=self.past[:-1]) if self.past else self
+        if self.past:
+            return replace(self, setup=self.past[-1], past=self.past[:-1])
+        return self
 
     def marked(self) -> Form:
         """With the present setup to compare with; without any where that is what it is compared
@@ -186,11 +186,9 @@ def _beyond(name: str, value: Any, direction: int) -> list[Any]:
         ahead = [step_ for step_ in ladder if (step_ > value if direction > 0 else step_ < value)]
         return ahead if direction > 0 else ahead[::-1]
     index = ladder.index(value) if value in ladder else 0
-    return (
-        [ladder[(index + direction * step) % len(ladder)] for step in range(1, len(ladder))]
-        if ladder
-        else []
-    )
+    if ladder:
+        return [ladder[(index + direction * step) % len(ladder)] for step in range(1, len(ladder))]
+    return []
 
 
 def _possible(setup: Setup) -> bool:

@@ -78,11 +78,10 @@ class LiveFeed:
                 )
             snapshot = self._build()
         except (OSError, RecordError) as error:
-            snapshot = (
-                self._last
-                if self._last.problem == str(error)
-                else self._last._replace(problem=str(error))
-            )
+            if self._last.problem == str(error):
+                snapshot = self._last
+            else:
+                snapshot = self._last._replace(problem=str(error))
         if snapshot is not self._last:
             self._last = snapshot._replace(sequence=self._last.sequence + 1)
         return self._last

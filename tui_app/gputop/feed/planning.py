@@ -146,7 +146,9 @@ class Ask:
         """Of a line of the form."""
         if name == MODEL:
             return self.model.name
-        return dict(self.pins).get(name, AUTO) if name in PINS else getattr(self, name)
+        if name in PINS:
+            return dict(self.pins).get(name, AUTO)
+        return getattr(self, name)
 
     def shown(self, name: str) -> str:
         """The same in words."""
@@ -172,11 +174,10 @@ class Ask:
                 name, values[min(max(values.index(value_) + direction, 0), len(values) - 1)]
             )
         numbers = [value for value in values if value != AUTO]
-        further = (
-            [value for value in numbers if (value > value_) == (direction > 0)]
-            if isinstance(value_, int)
-            else numbers
-        )
+        if isinstance(value_, int):
+            further = [value for value in numbers if (value > value_) == (direction > 0)]
+        else:
+            further = numbers
         return self.given(
             name, (further[0] if direction > 0 else further[-1]) if further else value_
         )
@@ -216,7 +217,9 @@ def first_ask() -> Ask:
     except FleetError:
         have = ()
     ask = Ask(model(FIRST_MODEL))
-    return ask.given("gpu", have[0].gpu).given("gpus", have[0].count) if have else ask
+    if have:
+        return ask.given("gpu", have[0].gpu).given("gpus", have[0].count)
+    return ask
 
 
 def solve(ask: Ask, calibration: Calibration | None = None) -> Planned:

@@ -71,9 +71,10 @@ def _subject(ask: Ask, layout: dict[str, int | bool], base: RunBase | None) -> S
     from gputop_analysis.planner.hardware import cluster
     from gputop_analysis.planner.whatif import Subject
 
-    calibration = (
-        base.calibration if base is not None and base.calibration is not None else Calibration()
-    )
+    if base is not None and base.calibration is not None:
+        calibration = base.calibration
+    else:
+        calibration = Calibration()
     return Subject(ask.job, cluster(ask.gpu, ask.gpus), layout, calibration)
 
 

@@ -136,7 +136,9 @@ def _count(value: int) -> str:
 
 
 def _step_ms(row: RunRow) -> str:
-    return "…" if row.figures is None and row.run.steps else numbers.ms(_known_ms(row))
+    if row.figures is None and row.run.steps:
+        return "…"
+    return numbers.ms(_known_ms(row))
 
 
 def _known_ms(row: RunRow) -> float | None:

@@ -72,7 +72,9 @@ class CatalogScreen(Typed, Moving, Screen[None]):
     def copy_text(self) -> str:
         """The command that shows the same GPUs."""
         names = self.view.marked or ((self.table.chosen.spec.name,) if self.table.chosen else ())
-        return " ".join(["gputop catalog show", *(f'"{name}"' for name in names)]) if names else ""
+        if names:
+            return " ".join(["gputop catalog show", *(f'"{name}"' for name in names)])
+        return ""
 
     # ---- what is shown
 

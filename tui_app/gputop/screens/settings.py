@@ -32,7 +32,9 @@ class Line(NamedTuple):
         value = current.values[self.setting.key]
         if isinstance(value, tuple):
             return "yes" if (self.entry in value) != self.is_left_out else "no"
-        return ("yes" if value else "no") if isinstance(value, bool) else value
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        return value
 
     @property
     def is_left_out(self) -> bool:
@@ -55,7 +57,12 @@ class Line(NamedTuple):
             return not value
         if isinstance(value, str):
             choices = self.setting.choices
-            here = choices.index(value) if value in choices else -1 if step > 0 else 0
+            if value in choices:
+                here = choices.index(value)
+            elif step > 0:
+                here = -1
+            else:
+                here = 0
             return choices[(here + step) % len(choices)]
         if self.entry in value:
             return tuple(entry for entry in value if entry != self.entry)

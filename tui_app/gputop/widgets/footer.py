@@ -88,9 +88,9 @@ class Footer(Canvas, drawn=("position",)):
 
     def rows(self, width: int, height: int) -> list[Row]:
         keys = draw(self.mode, self.control, width, self.name_of_screen)
-        return (
-            [position_bar(self.position, width), keys] if self.position and height > 1 else [keys]
-        )
+        if self.position and height > 1:
+            return [position_bar(self.position, width), keys]
+        return [keys]
 
     def on_click(self, event: Click) -> None:
         """Do what stands under the pointer: a key's action, or seek where the bar was hit."""

@@ -101,7 +101,12 @@ def _worth(snapshot: Snapshot) -> list[str]:
 def steps_of(win: Win) -> str:
     """``21.0 → 16.0 ms a step``, in the unit that reads best."""
     scale, unit = (1000.0, "s") if win.before_ms >= 10_000 else (1.0, "ms")
-    digits = 2 if win.before_ms / scale < 10 else 1 if win.before_ms / scale < 1000 else 0
+    if win.before_ms / scale < 10:
+        digits = 2
+    elif win.before_ms / scale < 1000:
+        digits = 1
+    else:
+        digits = 0
     before, after = win.before_ms / scale, win.after_ms / scale
     return f"{before:,.{digits}f} → {after:,.{digits}f} {unit} a step"
 
@@ -282,19 +287,15 @@ def _loss(snapshot: Snapshot) -> Row:
 
 
 def _rate(value: float, unit: str) -> Row:
-    return (
-        [("   ", ""), (right(numbers.rate(value), 5), "text"), (" " + unit, "muted")]
-        if value > 0
-        else []
-    )
+    if value > 0:
+        return [("   ", ""), (right(numbers.rate(value), 5), "text"), (" " + unit, "muted")]
+    return []
 
 
 def _scalar(name: str, value: float | None) -> Row:
-    return (
-        [("   ", ""), (name + " ", "muted"), (numbers.scalar(value).ljust(7), "text")]
-        if numbers.known(value)
-        else []
-    )
+    if numbers.known(value):
+        return [("   ", ""), (name + " ", "muted"), (numbers.scalar(value).ljust(7), "text")]
+    return []
 
 
 class Header(Canvas, drawn=("snapshot", "paused_steps")):

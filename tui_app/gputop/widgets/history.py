@@ -132,7 +132,9 @@ def predicted(found: Prediction, width: int) -> Row:
 
 def _before(found: Prediction, quick_gib: float) -> str:
     """What was predicted before the trace: ``; 25.4 by the formula tier``."""
-    return f"; {numbers.gib(quick_gib)} by the {found.quick} tier" if found.quick else ""
+    if found.quick:
+        return f"; {numbers.gib(quick_gib)} by the {found.quick} tier"
+    return ""
 
 
 class HistoryPanel(Panel, drawn=("cursor",)):

@@ -236,9 +236,10 @@ class Output(Described, ScrollView, can_focus=True):
     def _style(self, look: Look) -> Style:
         style = self._looks.get(look)
         if style is None:
-            style = self._looks[look] = (
-                self.rich_style if look == PLAIN else self.rich_style + _rich(look)
-            )
+            if look == PLAIN:
+                style = self._looks[look] = self.rich_style
+            else:
+                style = self._looks[look] = self.rich_style + _rich(look)
         return style
 
     def notify_style_update(self) -> None:

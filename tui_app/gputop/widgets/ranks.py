@@ -202,7 +202,12 @@ def _name(line: Line, _cells: int) -> Row:
 
 
 def _host(line: Line, cells: int) -> Row:
-    host = line.standing.rank.host if line.standing else line.gpu.host if line.gpu else ""
+    if line.standing:
+        host = line.standing.rank.host
+    elif line.gpu:
+        host = line.gpu.host
+    else:
+        host = ""
     return [(shorten(host, cells), "muted")]
 
 
@@ -292,7 +297,11 @@ def _ram(line: Line, totals: dict[str, float], cells: int) -> Row:
 
 def fullness(share: float) -> str:
     """Style of a memory by how full it is."""
-    return "critical" if share >= FULL else "high" if share >= NEARLY_FULL else "allocated"
+    if share >= FULL:
+        return "critical"
+    if share >= NEARLY_FULL:
+        return "high"
+    return "allocated"
 
 
 def _phases(line: Line, cells: int, mono: bool) -> Row:

@@ -99,7 +99,9 @@ def weight_bytes(d: Dims, part: Part, kept: Habits) -> float:
 
 def gradient_bytes(d: Dims, part: Part, kept: Habits) -> float:
     """Of one parameter's gradient."""
-    return weight_bytes(d, part, kept) if part.name == "adapters" else kept.gradients
+    if part.name == "adapters":
+        return weight_bytes(d, part, kept)
+    return kept.gradients
 
 
 def moment_bytes(d: Dims, part: Part, kept: Habits) -> float:

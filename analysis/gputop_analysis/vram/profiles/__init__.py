@@ -81,7 +81,9 @@ def recorded(setup: Setup) -> int:
     ``formula/reserved.py``); 0 of others.
     """
     sharding = sharding_of(setup)
-    return formula.peak(setup).least if sharding is not None and sharding.flat else 0
+    if sharding is not None and sharding.flat:
+        return formula.peak(setup).least
+    return 0
 
 
 def least(setup: Setup) -> int:

@@ -57,7 +57,12 @@ def states(update: Update, embedding: bool) -> tuple[str, ...]:
     """What is kept for a parameter. That bitsandbytes keeps fp32 for less than 4096 values is left
     out.
     """
-    blocks = () if not update.eight_bit else (FP32,) if embedding else (BYTES, SCALES)
+    if not update.eight_bit:
+        blocks = ()
+    elif embedding:
+        blocks = (FP32,)
+    else:
+        blocks = (BYTES, SCALES)
     return update.states + update.eight_bit * blocks
 
 

@@ -22,11 +22,9 @@ STACKS: dict[str, tuple[str, str]] = {
 
 def depths_of(shape: ModelShape) -> tuple[int, ...]:
     """Layers of each stack; a decoder is as deep as its encoder."""
-    return (
-        (shape.layers, shape.vision_layers or shape.layers)
-        if shape.family in STACKS
-        else (shape.layers,)
-    )
+    if shape.family in STACKS:
+        return (shape.layers, shape.vision_layers or shape.layers)
+    return (shape.layers,)
 
 
 def deepened(log: EventLog, family: str, depths: tuple[int, ...]) -> EventLog:
