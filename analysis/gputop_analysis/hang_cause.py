@@ -17,7 +17,7 @@ from gputop_analysis.call_order import Call, Deviation, deviation
 from gputop_analysis.text import rank_list
 
 BUSY_SHARE = 0.9
-"""Of a core, used by a thread that computes or spins."""
+"""Of a core, used by a thread or process that computes or spins."""
 MISMATCHES = (
     "skipped",
     "swallowed an exception",

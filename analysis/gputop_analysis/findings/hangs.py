@@ -8,9 +8,9 @@ from gputop_analysis.findings.hang_advice import advice_on
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import STACKS, UTILISATION
 from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.hang_cause import BUSY_SHARE
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.standstill import (
-    BUSY_SHARE,
     Event,
     Standstill,
     is_waiting,

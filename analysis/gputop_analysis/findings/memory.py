@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gputop_analysis.findings.advice import LOADER, Option
-from gputop_analysis.findings.memory_growth import Growth, per_step, rank_growth
+from gputop_analysis.findings.memory_growth import SOON_S, Growth, per_step, rank_growth
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
@@ -16,7 +16,6 @@ from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.text import duration
 from gputop_analysis.view import RunView
 
-SOON_S = 3600.0
 MIN_TENSORS, MIN_TENSORS_SHARE, MIN_TENSORS_PER_STEP = 20, 0.2, 0.02
 """So many tensors must be alive more than at the first count, and so many more for each step, to
 say that they leak.

@@ -17,7 +17,7 @@ from gputop_analysis.findings.advice import (
     Lever,
     Option,
 )
-from gputop_analysis.findings.memory_growth import per_step, rank_growth
+from gputop_analysis.findings.memory_growth import SOON_S, per_step, rank_growth
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import spread, told
@@ -27,7 +27,6 @@ from gputop_analysis.units import GIB
 from gputop_analysis.view import RunView
 
 NEARLY_FULL = 0.95
-SOON_S = 3600.0
 ENOUGH_STEPS = 100
 
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from gputop_analysis.findings.advice import Lever, Option
 from gputop_analysis.findings.facts import Facts
+from gputop_analysis.findings.input import QUEUED
 from gputop_analysis.findings.input_looks import surely
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import CPU_SHARE, STEP_TIME, phases
@@ -137,9 +138,6 @@ def between(rows: Array, begin_ns: int, end_ns: int) -> Array:
     """The samples from ``begin_ns`` up to ``end_ns``, wall-clock nanoseconds."""
     first, last = np.searchsorted(rows["t_ns"], [begin_ns, end_ns])
     return rows[int(first) : int(last)]
-
-
-QUEUED = 0.05
 
 
 @finding(

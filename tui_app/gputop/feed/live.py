@@ -13,15 +13,13 @@ from gputop.feed.prediction import Prediction, Predictor
 from gputop.feed.refinement import beside_training
 from gputop.feed.snapshot import RecentSteps, Snapshot, first_snapshot
 from gputop.feed.useful import UsefulReader
-from gputop.feed.window import STEPS, window_of
+from gputop.feed.window import FINDINGS_PERIOD_S, STEPS, window_of
 
 if TYPE_CHECKING:
     from gputop_analysis.findings.live import LiveFindings
     from gputop_analysis.model import Finding
     from gputop_probes.record.reader import RunRecord
 
-FINDINGS_PERIOD_S = 2.0
-"""Findings change slowly and cost more than the rest: they are evaluated this often."""
 PREDICTION_PERIOD_S = 5.0
 """What is measured beside the predicted memory is looked at this often."""
 

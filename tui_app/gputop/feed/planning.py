@@ -7,6 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gputop_analysis.parallelism.split import RECOMPUTES
+
 if TYPE_CHECKING:
     from gputop_analysis.planner.calibrate import Calibration
     from gputop_analysis.planner.choices import Choice
@@ -108,7 +110,7 @@ ENTRY = {entry.name: entry for entry in ENTRIES}
 PINS = tuple(entry.name for entry in ENTRIES if entry.group == "Split")
 _WORDS = {
     "zero": {0: "DDP", 1: "ZeRO-1", 2: "ZeRO-2", 3: "FSDP"},
-    "recompute": {0: "none", 1: "selective", 2: "full"},
+    "recompute": dict(enumerate(RECOMPUTES)),
 }
 
 
