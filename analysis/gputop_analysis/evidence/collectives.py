@@ -82,13 +82,17 @@ def _call(entry: dict[str, Any]) -> Call | None:
         return None
     operation = str(entry.get("profiling_name") or "")[:80]
     peers = re.findall(r"\d{1,7}", operation.partition(" ")[2])
+    if is_message:
+        peer = int(peers[-1]) if peers else -1
+    else:
+        peer = None
     return Call(
         group=_group_of(entry),
         number=number,
         operation=operation,
         shapes=str(entry.get("input_sizes") or "")[:80],
         site=_line_of(entry.get("frames")),
-        peer=(int(peers[-1]) if peers else -1) if is_message else None,
+        peer=peer,
         done=bool(entry.get("retired")) or entry.get("state") == "completed",
         at_ns=at_ns,
     )

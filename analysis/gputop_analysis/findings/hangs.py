@@ -306,8 +306,14 @@ def _finding(
     parts.append("steps came again later" if found.over else "")
     parts.append(excuse)
     over = "hung" if found.over else "hang"
+    if excuse:
+        severity = "info"
+    elif found.over:
+        severity = "high"
+    else:
+        severity = "critical"
     return spec.make(
-        "info" if excuse else "high" if found.over else "critical",
+        severity,
         f"{'a long pause' if excuse else over}: {what}"[:140],
         "; ".join(part for part in parts if part),
         fix,

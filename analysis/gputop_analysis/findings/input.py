@@ -410,8 +410,14 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
     other_waits = [queue.value for r, queue in waits.items() if r != rank]
     run, scarce = Facts(view, rank), crowded(view, rank)
     used = usage(view, view.host_of(rank))
+    if wait.low <= 0.20 or not scarce:
+        severity = "info"
+    elif wait.low > 0.40:
+        severity = "high"
+    else:
+        severity = "medium"
     return spec.make(
-        "info" if wait.low <= 0.20 or not scarce else "high" if wait.low > 0.40 else "medium",
+        severity,
         f"{wait.value * 100:.0f} % of the time is spent waiting for a core",
         f"run-queue wait {wait.value * 100:.0f} % of {seconds:.0f} s (95 % interval "
         f"{wait.low * 100:.0f} to {wait.high * 100:.0f} %), {run.cores or 'unknown'} cores, "

@@ -78,6 +78,16 @@ def leak(view: RunView, spec: Spec) -> Finding | None:
     kept_tensors, a_step = _kept(view, rank), per_step(view, growth)
     memory_name = "GPU memory" if growth.column == "allocated_bytes" else "memory"
     graphs = kept_tensors is not None and kept_tensors.graphs > 0.5 * kept_tensors.more
+    if graphs:
+        fix = (
+            "a loss or output is kept with the graph that made it: append loss.item() or "
+            "loss.detach() instead of loss"
+        )
+    else:
+        fix = (
+            "look for a list or dict of tensors that gets longer each step: keep loss.item() or "
+            "x.detach().cpu(), or clear it"
+        )
     return spec.make(
         "high" if graphs or growth.column == "allocated_bytes" else "medium",
         f"{memory_name} of rank {rank} leaks {a_step / 1e6:.2f} MB a step"
@@ -85,11 +95,7 @@ def leak(view: RunView, spec: Spec) -> Finding | None:
         f"{memory_name} rose from {growth.first_bytes / 1e6:,.0f} to {growth.last_bytes / 1e6:,.0f} MB in "
         f"{duration(growth.span_s)} (minima of windows, Mann-Kendall p = {growth.p:.2g})"
         + _tensors_told(kept_tensors),
-        "a loss or output is kept with the graph that made it: append loss.item() or "
-        "loss.detach() instead of loss"
-        if graphs
-        else "look for a list or dict of tensors that gets longer each step: keep loss.item() or "
-        "x.detach().cpu(), or clear it",
+        fix,
         rank=rank if len(growths) == 1 else everybody(view),
         confidence=1 - growth.p,
         proof=growth.proof(a_step, *_tensor_inputs(kept_tensors, rank)),

@@ -56,22 +56,24 @@ def allocator_churn(view: RunView, spec: Spec) -> Finding | None:
     site = told(view, "allocator")[rank][-1].get("empty_cache_site") if flushed else None
     if flushed:
         value, threshold = (rate["flushes"], FLUSHES_PER_STEP)
+        title = f"empty_cache() is called {rate['flushes']:.2g} times a step, {rate['ms']:.1f} ms"
+        fix = (
+            f"remove torch.cuda.empty_cache() at {site}: the memory goes back to the driver and is "
+            "fetched again at once"
+        )
     else:
         value, threshold = (rate["allocs"], ALLOCS_PER_STEP)
-    return spec.make(
-        "medium",
-        f"empty_cache() is called {rate['flushes']:.2g} times a step, {rate['ms']:.1f} ms"
-        if flushed
-        else f"the driver is asked for memory {rate['allocs']:.2g} times a step",
-        f"{rate['allocs']:.3g} cudaMalloc a step, {rate['flushes']:.3g} empty_cache() a step "
-        f"taking {rate['ms']:.2f} ms, over {rate['steps']:,.0f} steps of rank {rank}",
-        f"remove torch.cuda.empty_cache() at {site}: the memory goes back to the driver and is "
-        "fetched again at once"
-        if flushed
-        else (
+        title = f"the driver is asked for memory {rate['allocs']:.2g} times a step"
+        fix = (
             "let shapes repeat (bucket or pad lengths)",
             Option("set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", needs=(NOT_EXPANDABLE,)),
-        ),
+        )
+    return spec.make(
+        "medium",
+        title,
+        f"{rate['allocs']:.3g} cudaMalloc a step, {rate['flushes']:.3g} empty_cache() a step "
+        f"taking {rate['ms']:.2f} ms, over {rate['steps']:,.0f} steps of rank {rank}",
+        fix,
         rank=rank if len(rates) == 1 else everybody(view),
         site=site,
         confidence=0.9,

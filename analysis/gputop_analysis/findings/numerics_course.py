@@ -68,18 +68,30 @@ def divergence(view: RunView, spec: Spec) -> Finding | None:
     span = f"steps {trend.first_step:,} to {trend.last_step:,}"
     far = rises and trend.last_loss > 2 * abs(trend.first_loss)
     lr_told = f", lr {lr:.3g}" if np.isfinite(lr) else ""
+    if not rises or networks_beside(view):
+        severity = "info"
+    elif far:
+        severity = "high"
+    else:
+        severity = "medium"
+    if rises:
+        fix = (
+            f"lower the learning rate and go on from a checkpoint before step {trend.first_step:,}; "
+            "look whether labels or data changed there"
+        )
+    else:
+        fix = (
+            "if more is to be learnt: another learning rate or schedule, and a look at labels and "
+            "data; else stop here"
+        )
     return spec.make(
-        "info" if not rises or networks_beside(view) else "high" if far else "medium",
+        severity,
         f"the loss {'rises' if rises else 'stands still'}: {trend.first_loss:.4g} to "
         f"{trend.last_loss:.4g} over {span}",
         f"medians of {trend.blocks} blocks over {span}{lr_told}: fitted change "
         f"{trend.change:+.3g}, Mann-Kendall p = {trend.p:.2g}, scatter of the blocks "
         f"{trend.noise:.2g}",
-        f"lower the learning rate and go on from a checkpoint before step {trend.first_step:,}; "
-        "look whether labels or data changed there"
-        if rises
-        else "if more is to be learnt: another learning rate or schedule, and a look at labels and "
-        "data; else stop here",
+        fix,
         rank=everybody(view),
         confidence=0.8 if rises else 0.6,
         proof=_trend_proof(trend, start, rises),

@@ -261,16 +261,28 @@ def without_gradient(view: RunView, spec: Spec) -> Finding | None:
         )
         if share == 1 and foreign:
             continue  # it may have gradients of its own
+        if share == 1:
+            severity = "high"
+        elif share > MUCH_WITHOUT and not experts:
+            severity = "medium"
+        else:
+            severity = "info"
+        if share == 1:
+            fix = (
+                "give the optimizer the parameters of the model that the loss comes from: it has "
+                "others, such as a copy's"
+            )
+        else:
+            fix = (
+                "use them in the loss, or call requires_grad_(False) and leave them out of the "
+                "optimizer; look for a detach(), a torch.no_grad() or a branch that is not taken"
+            )
         return spec.make(
-            "high" if share == 1 else "medium" if share > MUCH_WITHOUT and not experts else "info",
+            severity,
             f"{100 * share:.1f} % of the parameters get no gradient: {', '.join(names[:2])}",
             f"{missing:,} of {total:,} values in the optimizer have grad None when it steps "
             f"({last['alike']} looks up to step {last['step']}, rank {rank}): {', '.join(names)}",
-            "give the optimizer the parameters of the model that the loss comes from: it has "
-            "others, such as a copy's"
-            if share == 1
-            else "use them in the loss, or call requires_grad_(False) and leave them out of the "
-            "optimizer; look for a detach(), a torch.no_grad() or a branch that is not taken",
+            fix,
             rank=rank if len(view.ranks) > 1 else everybody(view),
             proof=Proof(
                 "values without a gradient / values in the optimizer that want one",

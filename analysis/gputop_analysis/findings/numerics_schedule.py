@@ -74,20 +74,24 @@ def scaler_skips(view: RunView, spec: Spec) -> Finding | None:
         value, threshold, unit = (scale, 1.0, "")
     scale_text = f", loss scale now {scale:g}" if np.isfinite(scale) else ""
     origin = skipped_origin(view)
+    if share < 1:
+        fix = (
+            Option("use torch.bfloat16 and no scaler", needs=(BFLOAT16,), assumes=False),
+            "lower the learning rate",
+            Option("clip after scaler.unscale_(optimizer)", needs=(OWN_LOOP,), assumes=False),
+        )
+    else:
+        fix = (
+            f"find the infinite or NaN gradient: {WATCH} names the layer and the operation that "
+            "make it; nothing has been learnt since then"
+        )
     return spec.make(
         "high" if share > 0.25 or collapsed else "medium",
         f"GradScaler skips {100 * share:.0f} % of the updates{scale_text}",
         f"{worst.skipped:,} of {worst.steps:,} steps from step {worst.from_step} on of rank "
         f"{worst.rank} made no update, because a gradient was infinite or NaN{scale_text}"
         + (f"; {sentence(origin, len(view.ranks))}" if origin else ""),
-        (
-            Option("use torch.bfloat16 and no scaler", needs=(BFLOAT16,), assumes=False),
-            "lower the learning rate",
-            Option("clip after scaler.unscale_(optimizer)", needs=(OWN_LOOP,), assumes=False),
-        )
-        if share < 1
-        else f"find the infinite or NaN gradient: {WATCH} names the layer and the operation that "
-        "make it; nothing has been learnt since then",
+        fix,
         rank=worst.rank if len(view.ranks) == 1 else None,
         proof=Proof(
             "skipped updates / steps"
