@@ -127,7 +127,10 @@ def _members(content: dict[str, Any]) -> dict[str, set[int]]:
     members: dict[str, set[int]] = {}
     for name, group in config.items() if isinstance(config, dict) else ():
         ranks = group.get("ranks") if isinstance(group, dict) else None
-        numbers = re.findall(r"\d{1,7}", ranks[:1_000_000]) if isinstance(ranks, str) else ranks
+        if isinstance(ranks, str):
+            numbers = re.findall(r"\d{1,7}", ranks[:1_000_000])
+        else:
+            numbers = ranks
         if isinstance(numbers, list):
             members[str(name)] = {int(member) for member in numbers if str(member).isdigit()}
     return members

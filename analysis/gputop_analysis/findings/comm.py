@@ -352,11 +352,15 @@ def _exposed_each_ms(view: RunView) -> float | None:
         for rank in view.ranks
         if len(rows := view.comm(rank))
     ]
-    return min(each_ms) if len(each_ms) == len(view.ranks) and each_ms else None
+    if len(each_ms) == len(view.ranks) and each_ms:
+        return min(each_ms)
+    return None
 
 
 def _size(sent: int) -> str:
-    return f"{sent / 1e6:,.0f} MB" if sent >= 1e6 else f"{sent / 1e3:,.0f} kB"
+    if sent >= 1e6:
+        return f"{sent / 1e6:,.0f} MB"
+    return f"{sent / 1e3:,.0f} kB"
 
 
 def _sum_once(run: Facts, micro: int) -> str:

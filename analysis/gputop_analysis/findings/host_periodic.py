@@ -79,7 +79,10 @@ def periodic_stall(view: RunView, spec: Spec) -> Finding | None:
     worst = _at_its_source(view)
     if worst is None or worst.phase in WAITING or worst.excess_ms <= 0.01 * worst.usual_ms:
         return None
-    site = top_site(view, worst.phase, rank=worst.rank) if worst.phase_part >= 0.5 else None
+    if worst.phase_part >= 0.5:
+        site = top_site(view, worst.phase, rank=worst.rank)
+    else:
+        site = None
     where = named(site, ": {}") or f", in {worst.phase}"
     return spec.make(
         _severity(worst, named=bool(named(site))),

@@ -326,7 +326,10 @@ def faster_batches(run: Facts, wait: Share) -> tuple[Option, ...]:
         wanted = workers_needed(view, wait)
     else:
         wanted = _more_than(view, wait, worker_count)
-    won = won_by_workers(view, wait, worker_count, wanted) if wanted > worker_count else 0.0
+    if wanted > worker_count:
+        won = won_by_workers(view, wait, worker_count, wanted)
+    else:
+        won = 0.0
     settings: dict[str, object] = {"num_workers": wanted, "prefetch_factor": 4}
     if not worker_count:
         settings = {"num_workers": wanted, "persistent_workers": True, "prefetch_factor": 4}

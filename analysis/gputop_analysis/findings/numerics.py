@@ -78,7 +78,10 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
     finite = np.isfinite(series.rows["loss"])  # of the last step that a record stands for
     recovered = bool(len(finite)) and bool(finite[-1])
     row = _row_of(series.rows, step)
-    settings = [f"lr {row['lr']:.3g}"] if row is not None and np.isfinite(row["lr"]) else []
+    if row is not None and np.isfinite(row["lr"]):
+        settings = [f"lr {row['lr']:.3g}"]
+    else:
+        settings = []
     settings += (
         [f"loss scale {row['loss_scale']:.4g}"]
         if row is not None and np.isfinite(row["loss_scale"])
@@ -307,7 +310,9 @@ RHYTHM = 4
 
 def _episodes(jumps: Array) -> int:
     """Separate jumps: those a few steps apart are one."""
-    return 1 + int(np.count_nonzero(np.diff(jumps) > RHYTHM)) if len(jumps) else 0
+    if len(jumps):
+        return 1 + int(np.count_nonzero(np.diff(jumps) > RHYTHM))
+    return 0
 
 
 def _rhythm(jumps: Array) -> int:

@@ -202,7 +202,10 @@ def _losses(view: RunView) -> tuple[Array, Array, Array]:
 def _may_rise(view: RunView) -> bool:
     """A look at the window's ends: while a run is live, only a rise is worth the statistics."""
     late, rows = view.device(view.ranks[0]), view.per_rank[view.ranks[0]].rows
-    losses = late["loss"] if len(late) and np.isfinite(late["loss"]).any() else rows["loss"]
+    if len(late) and np.isfinite(late["loss"]).any():
+        losses = late["loss"]
+    else:
+        losses = rows["loss"]
     losses = losses[np.isfinite(losses)]
     few = len(losses) // 4
     if not few:

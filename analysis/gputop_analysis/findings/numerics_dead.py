@@ -59,7 +59,10 @@ def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
         since = _since(events)
         first, last_losses = _losses(view, rank)
         solved = abs(last_losses) <= SOLVED * abs(first)
-        loss = f"; loss {first:.4g} at first, {last_losses:.4g} now" if np.isfinite(first) else ""
+        if np.isfinite(first):
+            loss = f"; loss {first:.4g} at first, {last_losses:.4g} now"
+        else:
+            loss = ""
         if solved:
             fix = "the loss is as good as 0: stop here"
         else:

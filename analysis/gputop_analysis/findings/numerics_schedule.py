@@ -129,7 +129,9 @@ def _skips(view: RunView, rank: int) -> _Skips | None:
         updated[-1] if len(updated) else -1, series.attempt_start - 1
     )
     counted = _counted_skips(series, without)
-    return counted if counted is not None and counted.skipped >= IN_A_ROW else None
+    if counted is not None and counted.skipped >= IN_A_ROW:
+        return counted
+    return None
 
 
 def _counted_skips(series: RankSeries, mask: Array) -> _Skips | None:
@@ -186,7 +188,10 @@ def learning_rate_zero(view: RunView, spec: Spec) -> Finding | None:
         if gone is None or gone.steps < max(ZERO_STEPS, ZERO_SHARE * gone.last_step):
             continue
         since, value = gone.last_step - gone.steps + 1, "0" if gone.now == 0 else f"{gone.now:.2g}"
-        before = f"it was {gone.peak:.3g} at most" if gone.peak > 0 else "it was never above 0"
+        if gone.peak > 0:
+            before = f"it was {gone.peak:.3g} at most"
+        else:
+            before = "it was never above 0"
         return spec.make(
             "high",
             f"the learning rate is {'0' if gone.now == 0 else 'as good as 0'} since step {since}: "

@@ -36,7 +36,9 @@ class Losses(NamedTuple):
     @property
     def unit(self) -> str:
         """``steps`` or ``groups of 40 steps``."""
-        return "steps" if self.group == 1 else f"groups of {self.group} steps"
+        if self.group == 1:
+            return "steps"
+        return f"groups of {self.group} steps"
 
 
 @finding(

@@ -346,7 +346,9 @@ def _lost_ms(view: RunView, device: Device, slower: float) -> float | None:
         for r in ranks
         if (rank_series := view.per_rank[r]).steady.any()
     ]
-    return slower * float(np.median(walls)) if walls and slower > 0 else None
+    if walls and slower > 0:
+        return slower * float(np.median(walls))
+    return None
 
 
 def _proof(
