@@ -27,7 +27,8 @@ _FLOAT16 = "wrap forward and loss in torch.autocast('cuda', torch.float16), with
     name="tensor cores idle",
     family="compute",
     cause="compute",
-    trigger="multiprocessors active above 70 % of the time and tensor cores below 10 %",
+    trigger=f"multiprocessors active above {SM_BUSY:g} % of the time and tensor cores below "
+    f"{TENSOR_IDLE:g} %",
     fix="train under torch.autocast('cuda', torch.bfloat16)",
     explains=("CE02",),
     no_use="without a GPU of the run; autocast: where it is on",

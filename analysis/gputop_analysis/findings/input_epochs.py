@@ -30,8 +30,9 @@ LEAST_MS, LEAST_SHARE = 100.0, 0.02
     name="epoch-boundary stall",
     family="input",
     cause="input",
-    trigger="two epochs or more begin with pauses, the median over ten times the usual data "
-    "wait and 100 ms, together 2 % of the time, while workers end and start anew",
+    trigger="two epochs or more begin with pauses, the median over ten times the usual data wait "
+    f"and {LEAST_MS:g} ms, together {percent(LEAST_SHARE)} of the time, while workers end and "
+    "start anew",
     fix="persistent_workers=True",
     no_use="without workers; where the epoch's own work takes the time",
     reads="steps.data_ns of each epoch's first fetch, the workers' process ids",

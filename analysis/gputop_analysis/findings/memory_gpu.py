@@ -236,7 +236,8 @@ IMBALANCED, HALF = 1.2, 0.5
     name="GPU memory differs between ranks",
     family="memory",
     cause="memory",
-    trigger="the largest peak is more than 1.2 times the median rank's and above half of its card",
+    trigger=f"the largest peak is more than {IMBALANCED:g} times the median rank's and above half "
+    "of its card",
     fix="spread embeddings, stages or long samples evenly",
     no_use=(
         "another split: where every rank holds the whole model; by length: where "

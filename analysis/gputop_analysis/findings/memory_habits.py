@@ -29,8 +29,9 @@ NEWEST = 12
     name="allocator churn",
     family="memory",
     cause="memory",
-    trigger="after step 50 the driver is asked for memory in more than 1 of 20 steps, or "
-    "empty_cache() is called in more than 1 of 50",
+    trigger=f"after step {STEADY_FROM_STEP} the driver is asked for memory in more than 1 of "
+    f"{1 / ALLOCS_PER_STEP:g} steps, or empty_cache() is called in more than 1 of "
+    f"{1 / FLUSHES_PER_STEP:g}",
     fix="no torch.cuda.empty_cache() in the loop; shapes that repeat",
     no_use="expandable segments: where they are on",
     reads="device allocations per step, calls of empty_cache",
@@ -127,8 +128,8 @@ FOREIGN_BYTES, FOREIGN_SHARE, MIN_SAMPLES = 256 << 20, 0.8, 5
     name="other processes on the GPU",
     family="memory",
     cause="memory",
-    trigger="processes outside the run hold more than 256 MB of a GPU that it uses, in 80 % "
-    "of the samples",
+    trigger=f"processes outside the run hold more than {FOREIGN_BYTES >> 20} MB of a GPU that it "
+    f"uses, in {percent(FOREIGN_SHARE)} of the samples",
     fix="end them, or choose another GPU by CUDA_VISIBLE_DEVICES",
     no_use="where the other program is yours to keep",
     reads="gpu.memory_foreign_bytes and the processes on the GPU",

@@ -10,6 +10,7 @@ from gputop_analysis.findings.pictures import LOSS, RATE
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.text import percent
 from gputop_analysis.training_series import collect
 from gputop_analysis.trend import LossTrend, Runaway, loss_trend, runaway, thrown_out
 from gputop_analysis.view import Array, RunView
@@ -24,9 +25,9 @@ FIRST_LOSSES = 5
     name="divergence or plateau",
     family="numerics",
     cause="nan",
-    trigger="over 1000 steps or more the loss rises (Mann-Kendall p < 0.01 on medians of "
-    "blocks, by more than 5 % and 3 standard deviations of the blocks), or within "
-    "fewer it climbs to three times what the training began with, or stays above ten "
+    trigger="over 1000 steps or more the loss rises (Mann-Kendall p < 0.01 on medians of blocks, "
+    f"by more than {percent(RISE_SHARE)} and {RISE_NOISE:g} standard deviations of the blocks), "
+    "or within fewer it climbs to three times what the training began with, or stays above ten "
     "times the first step's, or it stands still with a learning rate above 0 (info)",
     fix="lower the learning rate, check labels, go on from a checkpoint before the rise",
     explains=("NU02", "NU03"),
