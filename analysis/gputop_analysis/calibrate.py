@@ -51,9 +51,10 @@ def stable(record: RunRecord) -> Stability:
         reason = f"{so_far}, {ENOUGH_STEPS} and {ENOUGH_SECONDS:.0f} s are needed"
         return Stability(False, (reason,), float("nan"), steps)
     variation = max(_block_variation(series) for series in view.per_rank.values())
-    reasons = (
-        [] if variation < STEP_TIME_CV else [f"step time still varies by {variation * 100:.0f} %"]
-    )
+    if variation < STEP_TIME_CV:
+        reasons = []
+    else:
+        reasons = [f"step time still varies by {variation * 100:.0f} %"]
     for series in view.per_rank.values():
         reasons += _memory_reasons(series)
     reasons += _utilisation_reasons(view)

@@ -56,7 +56,9 @@ def energy(view: RunView) -> Energy | None:
 def _span(view: RunView) -> tuple[int, int] | None:
     """From the end of the first step of the window to the end of the last one."""
     ends = [series.rows["t_end_ns"] for series in view.per_rank.values() if len(series.rows)]
-    return (min(int(e[0]) for e in ends), max(int(e[-1]) for e in ends)) if ends else None
+    if ends:
+        return (min(int(e[0]) for e in ends), max(int(e[-1]) for e in ends))
+    return None
 
 
 def _watts(rows: Array) -> float:
@@ -65,7 +67,9 @@ def _watts(rows: Array) -> float:
         return float("nan")
     seconds = float(rows["t_ns"][-1] - rows["t_ns"][0]) / 1e9
     joules = float(rows["energy_mj_total"][-1] - rows["energy_mj_total"][0]) / 1e3
-    return joules / seconds if seconds >= ENOUGH_SECONDS and joules >= 0 else float("nan")
+    if seconds >= ENOUGH_SECONDS and joules >= 0:
+        return joules / seconds
+    return float("nan")
 
 
 def _rate(view: RunView, column: str) -> float:

@@ -62,7 +62,10 @@ def figures_named(report: Report, name: str) -> list[Figure]:
     near = difflib.get_close_matches(name, names, n=1) or difflib.get_close_matches(
         name.upper(), CATALOGUE, n=1
     )
-    hint = f"did you mean {near[0]}?" if near else "--explain without a name lists what there is"
+    if near:
+        hint = f"did you mean {near[0]}?"
+    else:
+        hint = "--explain without a name lists what there is"
     raise NotInReport(f"no finding and no figure {name!r} in this report: {hint}")
 
 
@@ -136,11 +139,9 @@ def _proof(proof: Proof, width: int) -> list[str]:
 def _kept(head: str, said: str, width: int) -> list[str]:
     """One line with its columns kept, or wrapped where it does not fit."""
     text = head + said
-    return (
-        [text]
-        if len(text) <= width
-        else wrapped(head.strip(), " ".join(said.split()), width, indent=2)
-    )
+    if len(text) <= width:
+        return [text]
+    return wrapped(head.strip(), " ".join(said.split()), width, indent=2)
 
 
 def _small_print(id: str, width: int) -> list[str]:

@@ -70,7 +70,10 @@ def efficiency(view: RunView, rank: int) -> Efficiency | None:
     if gpu is None or peak is None or unit is None:
         return None
     series = view.per_rank[rank]
-    units = series.n_steps if unit.unit == "steps" else series.rows[unit.unit].astype(np.float64)
+    if unit.unit == "steps":
+        units = series.n_steps
+    else:
+        units = series.rows[unit.unit].astype(np.float64)
     steady_s = float(series.rows["wall_ns"][series.steady].sum()) / 1e9
     steady_units, steps = (
         float(units[series.steady].sum()),
@@ -94,11 +97,10 @@ def precision(hello: Hello) -> str:
     """The type in which a rank multiplies matrices: ``float32``, ``tf32``, ``float16`` or
     ``bfloat16``.
     """
-    sharded = (
-        ((hello.get("parallel") or {}).get("fsdp") or {})
-        if isinstance(hello.get("parallel"), dict)
-        else {}
-    )
+    if isinstance(hello.get("parallel"), dict):
+        sharded = (hello.get("parallel") or {}).get("fsdp") or {}
+    else:
+        sharded = {}
     mixed = (sharded.get("mixed_precision") or {}) if isinstance(sharded, dict) else {}
     amp = hello.get("amp") or {}
     weights = (hello.get("model") or {}).get("by_dtype") or {}
@@ -166,19 +168,23 @@ def _from_shape(view: RunView, rank: int) -> UnitFlops | None:
         length = float(rows["tokens"].sum(dtype=np.float64)) / max(
             float(rows["samples"].sum(dtype=np.float64)), 1.0
         )
-        width = (
-            config["heads"] * config["head_dim"] if _ints(config, "heads", "head_dim") else hidden
-        )
+        if _ints(config, "heads", "head_dim"):
+            width = config["heads"] * config["head_dim"]
+        else:
+            width = hidden
         attention = 12.0 * layers * width * length
     flops = 4.0 * weights + 2.0 * trainable + attention
     recomputed = RECOMPUTED if hello.get("checkpointing") else 1.0
-    source = (
-        "estimate: 6 N + 12 L H Q T per token (PaLM, appendix B), within 5 % of counting for "
-        "GPT-2 and Llama"
-        if attention
-        else "estimate: 6 N per token, attention not counted: too low by 5 to 30 %, "
-        "most at long sequences"
-    )
+    if attention:
+        source = (
+            "estimate: 6 N + 12 L H Q T per token (PaLM, appendix B), within 5 % of counting for "
+            "GPT-2 and Llama"
+        )
+    else:
+        source = (
+            "estimate: 6 N per token, attention not counted: too low by 5 to 30 %, "
+            "most at long sequences"
+        )
     return UnitFlops("tokens", flops, flops * recomputed, source)
 
 
@@ -187,11 +193,10 @@ def _is_spread(hello: Hello) -> bool:
     part of it.
     """
     parallel = hello.get("parallel") or {}
-    names = (
-        ((parallel.get("mesh") or {}).get("names") or ())
-        if isinstance(parallel.get("mesh"), dict)
-        else ()
-    )
+    if isinstance(parallel.get("mesh"), dict):
+        names = (parallel.get("mesh") or {}).get("names") or ()
+    else:
+        names = ()
     fsdp = parallel.get("fsdp")
     flat = bool((hello.get("model") or {}).get("sharded")) and not (
         isinstance(fsdp, dict) and fsdp.get("version") == 2

@@ -64,7 +64,9 @@ class Goodput:
     @property
     def goodput(self) -> float:
         """Productive time / session time, 0 to 1."""
-        return self.parts_ns["productive"] / self.session_ns if self.session_ns else 0.0
+        if self.session_ns:
+            return self.parts_ns["productive"] / self.session_ns
+        return 0.0
 
     def told(self) -> str:
         """``goodput of the session 71.2 % (restarting 20.4 %, lost work 5.0 %; 1 restart)``."""
@@ -76,9 +78,10 @@ class Goodput:
             key=lambda name: -shares[name],
         )
         shares_text = ", ".join(f"{name} {100 * shares[name]:.1f} %" for name in large)
-        restarts = (
-            f"{self.restarts} restart{'s' if self.restarts > 1 else ''}" if self.restarts else ""
-        )
+        if self.restarts:
+            restarts = f"{self.restarts} restart{'s' if self.restarts > 1 else ''}"
+        else:
+            restarts = ""
         beside = "; ".join(filter(None, (shares_text, restarts)))
         return f"goodput of the session {100 * self.goodput:.1f} %" + (
             f" ({beside})" if beside else ""

@@ -78,11 +78,9 @@ class Device:
     def share(self, bits: int) -> float:
         """Share of the busy samples with one of these event reasons; NaN for too few of them."""
         rows = self.told(self.busy)
-        return (
-            float(((rows["clock_event_reasons"] & bits) != 0).mean())
-            if len(rows) >= ENOUGH_SAMPLES
-            else float("nan")
-        )
+        if len(rows) >= ENOUGH_SAMPLES:
+            return float(((rows["clock_event_reasons"] & bits) != 0).mean())
+        return float("nan")
 
     def clock_drop(self, bits: int) -> float:
         """How far the SM clock is lower while one of these reasons holds than at its reference, 0
@@ -97,16 +95,13 @@ class Device:
         if not with_it.any():
             return float("nan")
         free = rows["sm_clock_mhz"][~with_it]
-        reference = (
-            float(np.median(free))
-            if len(free) >= ENOUGH_SAMPLES
-            else self.known("sm_clock_max_mhz")
-        )
-        return (
-            1 - float(np.median(rows["sm_clock_mhz"][with_it])) / reference
-            if reference > 0
-            else float("nan")
-        )
+        if len(free) >= ENOUGH_SAMPLES:
+            reference = float(np.median(free))
+        else:
+            reference = self.known("sm_clock_max_mhz")
+        if reference > 0:
+            return 1 - float(np.median(rows["sm_clock_mhz"][with_it])) / reference
+        return float("nan")
 
     def known(self, column: str, rows: Array | None = None) -> float:
         """Median of a column's told values; NaN for none."""
@@ -120,14 +115,16 @@ class Device:
         """
         values = self.rows[column]
         values = values[values >= 0]
-        return int(np.maximum(np.diff(values), 0).sum()) if len(values) > 1 else 0
+        if len(values) > 1:
+            return int(np.maximum(np.diff(values), 0).sum())
+        return 0
 
     @property
     def seconds(self) -> float:
         """Time between the first and the last sample."""
-        return (
-            float(self.rows["t_ns"][-1] - self.rows["t_ns"][0]) / 1e9 if len(self.rows) > 1 else 0.0
-        )
+        if len(self.rows) > 1:
+            return float(self.rows["t_ns"][-1] - self.rows["t_ns"][0]) / 1e9
+        return 0.0
 
 
 @once_per_view

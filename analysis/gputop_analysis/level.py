@@ -60,7 +60,10 @@ def level_change(values: Array) -> Change | None:
     low, high = np.quantile(
         values, (TRIM, 1 - TRIM)
     )  # a new level that lasts is among them, a few outliers are not
-    series = np.clip(values, low - (high - low), high + (high - low)) if high > low else values
+    if high > low:
+        series = np.clip(values, low - (high - low), high + (high - low))
+    else:
+        series = values
     index = _place(series)
     before, after = series[:index], series[index:]
     residuals = np.concatenate([before - before.mean(), after - after.mean()])
@@ -72,11 +75,10 @@ def level_change(values: Array) -> Change | None:
     )
     if abs(float(after.mean()) - float(before.mean())) < SURE * independent:
         return None  # autocorrelation makes no error smaller
-    tau = (
-        max(autocorrelation_time(residuals), _ar1_time(residuals, min(index, n - index)))
-        if residuals.any()
-        else 1.0
-    )
+    if residuals.any():
+        tau = max(autocorrelation_time(residuals), _ar1_time(residuals, min(index, n - index)))
+    else:
+        tau = 1.0
     if min(index, n - index) < ENOUGH * tau:
         return None
     change = Change(

@@ -112,7 +112,10 @@ def rank_table(view: RunView) -> RankTable:
     phases = {name: _each(view, _phase_ms, name) for name in wire.PHASES}
     excess_phase, excess_ms = _excess(_steady_phases(view, waited, ranks), step_ms)
     culprit_ = find_culprit(waited.ms, _mean(step_ms)) if waited is not None else None
-    culprit = waited.ranks[culprit_.column] if waited is not None and culprit_ is not None else None
+    if waited is not None and culprit_ is not None:
+        culprit = waited.ranks[culprit_.column]
+    else:
+        culprit = None
     straggling = straggling_shares(view)
     exposed = [
         w * (1 - straggling.get(rank, 0.0))
@@ -153,7 +156,9 @@ def _step_ms(view: RunView, rank: int) -> float:
 def _phase_ms(view: RunView, rank: int, phase: str) -> float:
     """Of backward without the waiting in it, where that is known."""
     value, hidden = view.per_rank[rank].mean_ms(f"{phase}_ns"), hidden_wait_ms(view, rank)
-    return max(0.0, value - hidden) if phase == "backward" and hidden == hidden else value
+    if phase == "backward" and hidden == hidden:
+        return max(0.0, value - hidden)
+    return value
 
 
 def _steady_phases(view: RunView, waited: Waits | None, ranks: tuple[int, ...]) -> dict[str, Array]:
@@ -225,11 +230,9 @@ def _slowest_share(waited: Waits | None, ranks: tuple[int, ...]) -> Array:
 
 
 def _critical_path(waited: Waits | None) -> Array:
-    return (
-        np.empty(0, np.int64)
-        if waited is None
-        else np.asarray(waited.ranks)[waited.ms.argmin(axis=1)]
-    )
+    if waited is None:
+        return np.empty(0, np.int64)
+    return np.asarray(waited.ranks)[waited.ms.argmin(axis=1)]
 
 
 def _pattern(waited: Waits | None, found: Culprit | None, step_ms: float) -> Pattern:
@@ -239,18 +242,14 @@ def _pattern(waited: Waits | None, found: Culprit | None, step_ms: float) -> Pat
         return "persistent"
     lead = float((np.median(waited.ms, axis=1) - waited.ms.min(axis=1)).mean())
     slowest = step_ms - float(waited.ms.min(axis=1).mean())
-    return (
-        "rotating"
-        if slowest > lead > 0 and slowest / (slowest - lead) > ROTATING_RATIO
-        else "balanced"
-    )
+    if slowest > lead > 0 and slowest / (slowest - lead) > ROTATING_RATIO:
+        return "rotating"
+    return "balanced"
 
 
 def _imbalance(compute_ms: Array) -> float:
     """Percent imbalance of DeRose et al. 2007, as a fraction: largest / mean - 1."""
     finite = compute_ms[np.isfinite(compute_ms)]
-    return (
-        float(finite.max() / finite.mean() - 1)
-        if len(finite) > 1 and finite.mean() > 0
-        else float("nan")
-    )
+    if len(finite) > 1 and finite.mean() > 0:
+        return float(finite.max() / finite.mean() - 1)
+    return float("nan")

@@ -92,7 +92,9 @@ class RankSeries:
         all.
         """
         in_window = (self.rows["flags"] & wire.F_WINDOW) != 0
-        return in_window if in_window.sum() >= ENOUGH_STEPS else np.ones(len(self.rows), bool)
+        if in_window.sum() >= ENOUGH_STEPS:
+            return in_window
+        return np.ones(len(self.rows), bool)
 
     @cached_property
     def past_warm_up(self) -> Array:

@@ -166,11 +166,10 @@ def stand_outs(
     Returns:
         Indices, the medians before them, and how many robust standard deviations they lie above.
     """
-    judged = (
-        np.log(np.where(values > 0, values, np.nan))
-        if logarithmic
-        else np.asarray(values, np.float64)
-    )
+    if logarithmic:
+        judged = np.log(np.where(values > 0, values, np.nan))
+    else:
+        judged = np.asarray(values, np.float64)
     valid = np.flatnonzero(np.isfinite(judged))
     series, linear = judged[valid], values[valid]
     centre, sigma = _levels(series, linear > _least_to_stand_out(linear, min_relative))
@@ -237,7 +236,9 @@ def _changes(series: Series, axis: str, values: Array, changed) -> list[Spike]:
 def _first_bad(series: Series) -> list[int]:
     """Where the loss stops being a number; not each point after that."""
     bad = series.nonfinite
-    return np.flatnonzero(bad & ~np.concatenate([[False], bad[:-1]])).tolist() if len(bad) else []
+    if len(bad):
+        return np.flatnonzero(bad & ~np.concatenate([[False], bad[:-1]])).tolist()
+    return []
 
 
 def _at(series: Series, index: int) -> tuple[int, int, int]:

@@ -58,11 +58,9 @@ def weighted_quantile(values: Array, weights: Array, q: float) -> float:
 
 def mad_sigma(values: Array) -> float:
     """Robust standard deviation: 1.4826 times the median absolute deviation."""
-    return (
-        float(MAD_TO_SIGMA * np.median(np.abs(values - np.median(values))))
-        if len(values)
-        else float("nan")
-    )
+    if len(values):
+        return float(MAD_TO_SIGMA * np.median(np.abs(values - np.median(values))))
+    return float("nan")
 
 
 def autocorrelation_time(values: Array) -> float:

@@ -140,7 +140,9 @@ def context(record: RunRecord) -> dict[str, Any]:
     contexts = {
         name: host.state.context for name, host in record.hosts.items() if host.state.context
     }
-    return dict(next(iter(contexts.values()))) if len(contexts) == 1 else dict(contexts)
+    if len(contexts) == 1:
+        return dict(next(iter(contexts.values())))
+    return dict(contexts)
 
 
 def _started_ns(record: RunRecord) -> int:
@@ -188,7 +190,10 @@ def _phases(view: RunView, weights: Array) -> tuple[PhaseStats, ...]:
     for name in wire.PHASES:
         values = np.concatenate([s.phase_ms(name)[s.averaged] for s in series])
         total_ms = float(values @ weights)
-        p50, p95 = _two_quantiles(values[measured], weights[measured]) if total_ms else (0.0, 0.0)
+        if total_ms:
+            p50, p95 = _two_quantiles(values[measured], weights[measured])
+        else:
+            p50, p95 = (0.0, 0.0)
         stats.append(
             PhaseStats(
                 name, total_ms / steps, p50, p95, total_ms * 1e6 / wall_ns if wall_ns else 0.0
@@ -201,7 +206,9 @@ def _wait_in_backward_ms(view: RunView) -> float:
     waits = [(hidden_wait_ms(view, rank), s.averaged_steps) for rank, s in view.per_rank.items()]
     valid = [(wait, steps) for wait, steps in waits if wait == wait]
     total = sum(steps for _, steps in waits)
-    return sum(wait * steps for wait, steps in valid) / max(total, 1) if valid else float("nan")
+    if valid:
+        return sum(wait * steps for wait, steps in valid) / max(total, 1)
+    return float("nan")
 
 
 def _two_quantiles(values: Array, weights: Array) -> tuple[float, float]:
@@ -265,7 +272,11 @@ def _not_finite(rows: Array, device: Array) -> str:
         )
         if len(known_losses):
             loss = float(tail["loss"][known_losses[-1]])
-            return "" if math.isfinite(loss) else "inf" if math.isinf(loss) else "NaN"
+            if math.isfinite(loss):
+                return ""
+            if math.isinf(loss):
+                return "inf"
+            return "NaN"
     return ""
 
 

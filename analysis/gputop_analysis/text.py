@@ -69,12 +69,21 @@ def ms(value: float) -> str:
     if not math.isfinite(value):
         return MISSING
     size = abs(value)
-    return f"{value:,.0f}" if size >= 100 else f"{value:.1f}" if size >= 10 else f"{value:.2f}"
+    if size >= 100:
+        return f"{value:,.0f}"
+    if size >= 10:
+        return f"{value:.1f}"
+    return f"{value:.2f}"
 
 
 def gib(value: float) -> str:
     """GiB with two decimals, or the sign for missing."""
     return f"{value:.2f}" if math.isfinite(value) else MISSING
+
+
+def percent(share: float) -> str:
+    """``10 %`` of 0.1: how a threshold is told."""
+    return f"{100 * share:g} %"
 
 
 def duration(seconds: float) -> str:
@@ -83,16 +92,18 @@ def duration(seconds: float) -> str:
     if whole_seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{whole_seconds} s"
     minutes, hours = whole_seconds // 60, whole_seconds // 3600
-    return (
-        f"{minutes} min {whole_seconds % 60} s" if hours == 0 else f"{hours} h {minutes % 60} min"
-    )
+    if hours == 0:
+        return f"{minutes} min {whole_seconds % 60} s"
+    return f"{hours} h {minutes % 60} min"
 
 
 def longer(growth: float) -> str:
     """Of a time that grew by ``growth`` (0.34 for a third): ``34 % longer``, from twice on ``23.9x
     as long``.
     """
-    return f"{100 * growth:.0f} % longer" if growth < 1 else f"{times(1 + growth)} as long"
+    if growth < 1:
+        return f"{100 * growth:.0f} % longer"
+    return f"{times(1 + growth)} as long"
 
 
 def times(factor: float) -> str:

@@ -100,11 +100,10 @@ def _with_late_values(
     their steps.
     """
     loss = _finite(rows["loss"])
-    loss_max = (
-        np.fmax(loss, _finite(rows["loss_max"]))
-        if "loss_max" in (rows.dtype.names or ())
-        else loss.copy()
-    )
+    if "loss_max" in (rows.dtype.names or ()):
+        loss_max = np.fmax(loss, _finite(rows["loss_max"]))
+    else:
+        loss_max = loss.copy()
     grad_norm = rows["grad_norm"].astype(np.float64)
     late = view.device(rank)
     at = np.searchsorted(lasts, late["step"].astype(np.int64))

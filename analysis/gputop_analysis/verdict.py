@@ -61,7 +61,9 @@ def _problem(serious: list[Finding]) -> str:
     more = f" (+{len(serious) - 1} more)" if len(serious) > 1 else ""
     first = serious[0]
     speaks = first.id in CATALOGUE and CATALOGUE[first.id].cause in _SPEAKING
-    return f"{first.title}{more}" if speaks else f"{first.name}: {first.title}{more}"
+    if speaks:
+        return f"{first.title}{more}"
+    return f"{first.name}: {first.title}{more}"
 
 
 def _final_health(summary: RunSummary, serious: list[Finding]) -> Health:
@@ -89,19 +91,24 @@ def _final(summary: RunSummary, serious: list[Finding]) -> str:
         serious = sorted(serious, key=lambda finding: not _ends_a_run(finding))
     if serious and serious[0].id == _EXIT:  # its title begins with the exit code
         return f"ended: {_steps(summary)}, {serious[0].title}"
-    how = "exit code unknown" if summary.exit_code is None else f"exit {summary.exit_code}"
-    text = (
-        _problem(serious)
-        if serious
-        else breakdown(summary) or (_blind(summary) if summary.unseen else NO_STEP)
-    )
+    if summary.exit_code is None:
+        how = "exit code unknown"
+    else:
+        how = f"exit {summary.exit_code}"
+    if serious:
+        text = _problem(serious)
+    else:
+        text = breakdown(summary) or (_blind(summary) if summary.unseen else NO_STEP)
     return f"ended: {_steps(summary)}, {how}; {text}"
 
 
 def _stopped(summary: RunSummary) -> str:
     """``stopped by you at step 383``; of a signal from outside also who sends one."""
     at = f" at step {summary.steps:,}" if summary.steps else " before the first step"
-    outside = " (a scheduler, `timeout` or `kill`)" if summary.ending.kind == "terminated" else ""
+    if summary.ending.kind == "terminated":
+        outside = " (a scheduler, `timeout` or `kill`)"
+    else:
+        outside = ""
     return f"{summary.ending.words}{at}{outside}"
 
 

@@ -60,7 +60,9 @@ class RunView:
         """Steady steps that all ranks have, side by side; None for fewer than two ranks or no such
         steps.
         """
-        return align(list(self.per_rank.values())) if len(self.per_rank) > 1 else None
+        if len(self.per_rank) > 1:
+            return align(list(self.per_rank.values()))
+        return None
 
     @cached_property
     def from_ns(self) -> int:
@@ -139,7 +141,9 @@ class RunView:
 
     def _since(self, rows: Array) -> Array:
         rows = np.asarray(rows[-SAMPLES_AT_MOST:])
-        return picked(rows, rows["t_ns"] >= self.from_ns) if self.windowed else rows
+        if self.windowed:
+            return picked(rows, rows["t_ns"] >= self.from_ns)
+        return rows
 
     def _in_window(self, rows: Array, rank: int) -> Array:
         series = self.per_rank.get(rank)
@@ -170,4 +174,6 @@ def _cut(rows: Array, window_steps: int | None, window_s: float | None) -> Array
         rows = tail_steps(rows, window_steps)
     if window_s is not None:
         rows = tail_seconds(rows, window_s)
-    return thinned(rows) if window_steps is None and window_s is None else np.asarray(rows)
+    if window_steps is None and window_s is None:
+        return thinned(rows)
+    return np.asarray(rows)

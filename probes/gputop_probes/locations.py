@@ -120,7 +120,9 @@ def _runtime_folder() -> str:
     """
     folder = os.environ.get("XDG_RUNTIME_DIR", "")
     try:
-        return folder if os.path.isabs(folder) and os.stat(folder).st_uid == os.getuid() else ""
+        if os.path.isabs(folder) and os.stat(folder).st_uid == os.getuid():
+            return folder
+        return ""
     except OSError:
         return ""
 

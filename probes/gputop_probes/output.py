@@ -238,11 +238,10 @@ class Output:
         return self._cell(number, keeper.READ)
 
     def _reached(self, number: int, cell: int, goal: int) -> bool:
-        failing = (
-            self._cell(number, keeper.TARGET_ERRNO)
-            if cell == keeper.PASSED
-            else self._log_errno(number)
-        )
+        if cell == keeper.PASSED:
+            failing = self._cell(number, keeper.TARGET_ERRNO)
+        else:
+            failing = self._log_errno(number)
         broken = self._cell(number, keeper.BROKEN)
         return self._cell(number, cell) >= goal or bool(failing) or bool(broken)
 

@@ -184,13 +184,12 @@ class Stream:
         start = RINGS_AT + number * self._size
         self._ring = memory[start : start + self._size]
         self._plain = target >= 0 and stat.S_ISREG(os.fstat(target).st_mode)
-        self._most = (
-            1 << 20
-            if self._plain
-            else _TERMINAL_BYTES
-            if target >= 0 and os.isatty(target)
-            else _PIPE_BYTES
-        )
+        if self._plain:
+            self._most = 1 << 20
+        elif target >= 0 and os.isatty(target):
+            self._most = _TERMINAL_BYTES
+        else:
+            self._most = _PIPE_BYTES
         self._retry_at = 0.0
         self._broken_since = None
         log.streams.append(self.base)

@@ -73,7 +73,9 @@ def zombie_wait_status(pid: int) -> int | None:
     """
     head, _, tail = (read_bytes(f"/proc/{pid}/stat") or b"").rpartition(b")")
     fields = tail.split()
-    return int(fields[49]) if head and len(fields) > 49 and fields[0] == b"Z" else None
+    if head and len(fields) > 49 and fields[0] == b"Z":
+        return int(fields[49])
+    return None
 
 
 def ignores(pid: int, number: int) -> bool:

@@ -124,11 +124,10 @@ def _join(path: Path, manifest: dict[str, Any]) -> RunDir:
         )
     if layout.host_dir(path, host).exists():
         busy = lock.held(layout.host_dir(path, host))
-        reason = (
-            "is being recorded by another gputop right now"
-            if busy
-            else "already holds a run of this host"
-        )
+        if busy:
+            reason = "is being recorded by another gputop right now"
+        else:
+            reason = "already holds a run of this host"
         raise StartError(f"{path} {reason}: give --run-dir a new directory")
     if not _others_running(path):
         raise StartError(f"{path} already holds a finished run: give --run-dir a new directory")

@@ -73,7 +73,9 @@ def shell_name(run_dir: Path) -> str:
     """
     import shlex
 
-    return run_dir.name if run_dir.parent == runs_dir() else shlex.quote(str(run_dir))
+    if run_dir.parent == runs_dir():
+        return run_dir.name
+    return shlex.quote(str(run_dir))
 
 
 def list_runs() -> list[RunInfo]:

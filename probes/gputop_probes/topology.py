@@ -155,13 +155,12 @@ def _infiniband(card: Path) -> dict[str, Any] | None:
     if not up:
         return None
     layers = {_read(port / "link_layer") for port in up}
-    fabric_kind = (
-        "EFA"
-        if card.name.startswith(("efa", "rdmap"))
-        else "InfiniBand"
-        if "InfiniBand" in layers
-        else "RoCE"
-    )
+    if card.name.startswith(("efa", "rdmap")):
+        fabric_kind = "EFA"
+    elif "InfiniBand" in layers:
+        fabric_kind = "InfiniBand"
+    else:
+        fabric_kind = "RoCE"
     gbit = sum(_number(_read(port / "rate")) for port in up)
     return {"name": card.name, "kind": fabric_kind, "gbit": gbit, **_where(card / "device")}
 
@@ -189,20 +188,17 @@ def _fabric(nvml: Nvml, devices: list[Any]) -> dict[str, Any] | None:
     for device in devices[:1]:
         make = getattr(nvml.module, "c_nvmlGpuFabricInfoV_t", None)
         info = make() if make is not None else None
-        answered = (
-            nvml.ask("nvmlDeviceGetGpuFabricInfoV", device, info, default=None)
-            if info is not None
-            else None
-        )
+        if info is not None:
+            answered = nvml.ask("nvmlDeviceGetGpuFabricInfoV", device, info, default=None)
+        else:
+            answered = None
         state = info if answered is None or isinstance(answered, int) else answered
         if state is None or int(getattr(state, "state", 0)) != _FABRIC_COMPLETED:
             return None
         uuid = bytes(getattr(state, "clusterUuid", b"")).hex()
-        return (
-            {"cluster": uuid, "clique": int(getattr(state, "cliqueId", 0))}
-            if uuid.strip("0")
-            else None
-        )
+        if uuid.strip("0"):
+            return {"cluster": uuid, "clique": int(getattr(state, "cliqueId", 0))}
+        return None
     return None
 
 
@@ -235,4 +231,6 @@ def _number(text: str) -> float:
 
 
 def _text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return str(value)

@@ -69,7 +69,9 @@ def _said(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     if lines and isinstance(error, ValueError):
         return lines[0]
-    return "%s: %s" % (type(error).__name__, lines[0]) if lines else type(error).__name__
+    if lines:
+        return "%s: %s" % (type(error).__name__, lines[0])
+    return type(error).__name__
 
 
 def parser() -> argparse.ArgumentParser:

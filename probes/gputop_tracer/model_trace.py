@@ -137,7 +137,10 @@ class Job:
         self.model = factory.without_data(model)
         if self.setup.get("weights"):
             self.model.to(build.weights_dtype(self.setup))
-        self.make_batch = factory.batch_like(inputs) if inputs is not None else self._named_batch()
+        if inputs is not None:
+            self.make_batch = factory.batch_like(inputs)
+        else:
+            self.make_batch = self._named_batch()
         self.notes.append(_LOSS)
 
     def _named_batch(self) -> Callable[[], Any]:
@@ -158,7 +161,10 @@ class Job:
             if tensor_parallel.degree(self.setup) > 1:
                 tensor_parallel.split(self.model, self.setup, self.notes)
             if pipeline.stages(self.setup) > 1:
-                schedule = interleaved if interleaved.chunks(self.setup) > 1 else pipeline
+                if interleaved.chunks(self.setup) > 1:
+                    schedule = interleaved
+                else:
+                    schedule = pipeline
                 self.model = schedule.cut(self.model, self.setup, self.notes)
             parts.freeze(self.model, self.setup.get("freeze") or ())
             self.model = adapters.adapt(self.model, self.setup, self.tracker, self.notes)
@@ -199,11 +205,9 @@ class Job:
 
     def _loop(self, trained: List[Any]) -> Loop:
         arguments = self.tracker, self.model, self._optimizer(trained), self.make_batch
-        return (
-            InterleavedLoop(self.setup, *arguments)
-            if interleaved.chunks(self.setup) > 1
-            else Loop(*arguments)
-        )
+        if interleaved.chunks(self.setup) > 1:
+            return InterleavedLoop(self.setup, *arguments)
+        return Loop(*arguments)
 
     @property
     def _repeated(self) -> float:
@@ -226,11 +230,9 @@ class Job:
                 self.tracker, trained, make, setup.get("grad_dtype") == "fp32"
             )
         groups = expert_parallel.by_mesh(trained)
-        return (
-            make(trained)
-            if len(groups) < 2
-            else optimizers.Several([make(group) for group in groups])
-        )
+        if len(groups) < 2:
+            return make(trained)
+        return optimizers.Several([make(group) for group in groups])
 
     def _write_meta(self, trained: List[Any]) -> None:
         self.tracker.meta = {

@@ -133,7 +133,9 @@ def factory_shape(name: str) -> ModelShape:
 
 def _configured(model: ModelShape) -> str:
     """The configuration that a model came from, where that is a file: a trace takes it as it is."""
-    return model.source if model.source.endswith(".json") and Path(model.source).is_file() else ""
+    if model.source.endswith(".json") and Path(model.source).is_file():
+        return model.source
+    return ""
 
 
 def shape_of(model: Any) -> ModelShape:

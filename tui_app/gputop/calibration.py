@@ -68,7 +68,9 @@ def remember(record: Record) -> None:
 def _parse(line: str) -> Record | None:
     try:
         entry = json.loads(line)
-        return entry if entry["model"] and entry["kind"] and float(entry["ratio"]) > 0 else None
+        if entry["model"] and entry["kind"] and float(entry["ratio"]) > 0:
+            return entry
+        return None
     except (ValueError, TypeError, KeyError):
         return None
 

@@ -35,11 +35,10 @@ def setup_of_module(model: Any, options: Mapping[str, Any]) -> Setup:
     name = type(model).__name__
     kinds = {str(weight.dtype).rpartition(".")[2] for weight in model.parameters()}
     dtype_name = next((_NAMES[dtype] for dtype in kinds if dtype in _NAMES), "fp32")
-    mixed = (
-        {"weights": dtype_name}
-        if options.get("dtype", dtype_name) != dtype_name and "weights" not in options
-        else {}
-    )
+    if options.get("dtype", dtype_name) != dtype_name and "weights" not in options:
+        mixed = {"weights": dtype_name}
+    else:
+        mixed = {}
     return setup_of(ModelShape(name=name, source=name), {"dtype": dtype_name, **mixed, **options})
 
 

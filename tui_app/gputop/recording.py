@@ -84,7 +84,9 @@ class Recording:
     def _ask(self, function: str, *arguments: Any) -> Any:
         agent = sys.modules.get(_AGENT)
         try:
-            return getattr(agent, function)(*arguments) if agent is not None else None
+            if agent is not None:
+                return getattr(agent, function)(*arguments)
+            return None
         except Exception:  # nothing of ours may reach the training
             return None
 

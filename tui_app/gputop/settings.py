@@ -201,7 +201,9 @@ def _kind(setting: Setting) -> str:
     if isinstance(setting.default, bool):
         return "true or false"
     if isinstance(setting.default, tuple):
-        return f"a list of {', '.join(setting.choices)}" if setting.choices else "a list of texts"
+        if setting.choices:
+            return f"a list of {', '.join(setting.choices)}"
+        return "a list of texts"
     return " or ".join(setting.choices) if setting.choices else "a text"
 
 

@@ -19,7 +19,9 @@ def cell(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     text = plain_line(value)
-    return f"'{text}" if value.startswith(_BEGINNINGS) and not _is_number(value) else text
+    if value.startswith(_BEGINNINGS) and not _is_number(value):
+        return f"'{text}"
+    return text
 
 
 def cells(row: Mapping[str, Any]) -> dict[str, Any]:

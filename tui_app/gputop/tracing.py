@@ -96,7 +96,9 @@ def trace(
         _traced(depth_setup, python, config, factory=factory, full=full, progress=progress)
         for depth_setup in setups
     ]
-    return max(logs, key=lambda log: peak(log).reserved) if len(logs) > 1 else logs[0]
+    if len(logs) > 1:
+        return max(logs, key=lambda log: peak(log).reserved)
+    return logs[0]
 
 
 def _traced(
@@ -201,8 +203,6 @@ def _reason(said: list[str], code: int) -> str:
     if reasons:
         return reasons[-1]
     last = next((line for line in reversed(said) if line.strip()), "")
-    return (
-        f"the trace ended with exit code {code}: {last}"
-        if last
-        else f"the trace ended with exit code {code}"
-    )
+    if last:
+        return f"the trace ended with exit code {code}: {last}"
+    return f"the trace ended with exit code {code}"

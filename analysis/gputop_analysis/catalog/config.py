@@ -183,11 +183,9 @@ def _vision(config: Config, text: Config) -> dict[str, int]:
     """Fields of the vision tower; none for a model without one."""
     tower = next((config[name] for name in _VISION if isinstance(config.get(name), Mapping)), None)
     if tower is None:
-        return (
-            {"vision_patch": _first(config, ("patch_size",))}
-            if config.get("model_type") == "vit"
-            else {}
-        )
+        if config.get("model_type") == "vit":
+            return {"vision_patch": _first(config, ("patch_size",))}
+        return {}
     hidden = _first(tower, ("embed_dim", "hidden_size", "width"))
     if config.get("model_type") in ("qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"):
         hidden = _first(tower, ("hidden_size", "embed_dim"))

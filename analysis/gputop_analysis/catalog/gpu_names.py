@@ -140,11 +140,9 @@ class GpuMatch:
     def note(self) -> str:
         """Which part was taken where the name leaves it open; empty where it does not."""
         names = ", ".join(spec.name for spec in self.others)
-        return (
-            f"{self.written.strip()} is taken as the {self.spec.name}; there is also {names}"
-            if names
-            else ""
-        )
+        if names:
+            return f"{self.written.strip()} is taken as the {self.spec.name}; there is also {names}"
+        return ""
 
 
 def gpu(name: str) -> GpuSpec:
@@ -248,7 +246,9 @@ def _singular(word: str, name: str, count: int) -> str:
     if f"{word[:-1]} super" in chips and count == 1:
         return word  # a 4080S is a SUPER
     plural = re.search(rf"\b{re.escape(word[:-1].upper())}s\b", name) is not None
-    return word[:-1] if word not in chips or (count > 1 and plural) else word
+    if word not in chips or (count > 1 and plural):
+        return word[:-1]
+    return word
 
 
 def _chip(name: str, words: list[str], memory: float) -> list[GpuSpec]:
@@ -269,7 +269,10 @@ def _chip(name: str, words: list[str], memory: float) -> list[GpuSpec]:
         numbered = [
             spec for spec in gpus() if set(re.findall(r"\b\d{4}\b", spec.chip)) & set(words)
         ]
-        named = list({spec.chip: spec for spec in _of_memory(numbered, memory)}) if numbered else []
+        if numbered:
+            named = list({spec.chip: spec for spec in _of_memory(numbered, memory)})
+        else:
+            named = []
     if len(named) != 1:
         raise _unknown(name, "")
     return [spec for spec in gpus() if spec.chip == named[0]]
@@ -278,7 +281,10 @@ def _chip(name: str, words: list[str], memory: float) -> list[GpuSpec]:
 def _unexplained(words: list[str], chip: list[GpuSpec]) -> list[str]:
     maker = _OF_MAKER.get(chip[0].vendor, frozenset())
     explained = {*chip[0].chip.split(), *_NEUTRAL, *_FORMS, *_EDITIONS, *maker}
-    architecture = "ada lovelace" if chip[0].architecture == "Ada" else chip[0].architecture.lower()
+    if chip[0].architecture == "Ada":
+        architecture = "ada lovelace"
+    else:
+        architecture = chip[0].architecture.lower()
     return [word for word in words if word not in explained and word not in architecture.split()]
 
 
@@ -307,10 +313,14 @@ def _of_memory(able: list[GpuSpec], memory: float) -> list[GpuSpec]:
     def off(spec: GpuSpec) -> float:
         card = spec.memory_gb * spec.devices
         nearest = min(abs(memory / size - 1) for size in (spec.memory_gb, spec.usable_gib, card))
-        return nearest if memory > spec.usable_gib else abs(memory / spec.usable_gib - 1)
+        if memory > spec.usable_gib:
+            return nearest
+        return abs(memory / spec.usable_gib - 1)
 
     smallest = min(map(off, able))
-    return [spec for spec in able if off(spec) == smallest] if smallest <= MEMORY_TOLERANCE else []
+    if smallest <= MEMORY_TOLERANCE:
+        return [spec for spec in able if off(spec) == smallest]
+    return []
 
 
 def _is_default(spec: GpuSpec, memory: float) -> bool:

@@ -115,11 +115,10 @@ def _by_core(name: str, plain: str) -> ModelName | None:
     )
     if not rows:
         return None
-    alternatives = (
-        f"{name.strip()} is taken as {rows[0]}; there is also {', '.join(rows[1:])}"
-        if rows[1:]
-        else ""
-    )
+    if rows[1:]:
+        alternatives = f"{name.strip()} is taken as {rows[0]}; there is also {', '.join(rows[1:])}"
+    else:
+        alternatives = ""
     return ModelName(rows[0], alternatives)
 
 
@@ -219,11 +218,9 @@ def _by_folder(name: str, plain: str) -> ModelName | None:
 
 
 def _of_four_bits(plain: str) -> str:
-    return (
-        "weights in 4 bits are counted with --qlora (or --quant nf4)"
-        if _FOUR_BIT.search(plain)
-        else ""
-    )
+    if _FOUR_BIT.search(plain):
+        return "weights in 4 bits are counted with --qlora (or --quant nf4)"
+    return ""
 
 
 def _raise(name: str) -> ModelName:

@@ -165,14 +165,13 @@ def _mla(shape: ModelShape) -> tuple[Linear, ...]:
     """Multi-head latent attention (DeepSeek-V2, Liu et al. 2024, section 2.1)."""
     hidden, heads = shape.hidden, shape.heads
     query = heads * (shape.mla_nope_dim + shape.mla_rope_dim)
-    queries = (
-        (
+    if shape.mla_q_rank:
+        queries = (
             Linear("q_a_proj", "attention", hidden, shape.mla_q_rank),
             Linear("q_b_proj", "attention", shape.mla_q_rank, query, role="q"),
         )
-        if shape.mla_q_rank
-        else (Linear("q_proj", "attention", hidden, query, role="q"),)
-    )
+    else:
+        queries = (Linear("q_proj", "attention", hidden, query, role="q"),)
     return (
         *queries,
         Linear("kv_a_proj_with_mqa", "attention", hidden, shape.mla_kv_rank + shape.mla_rope_dim),

@@ -29,7 +29,9 @@ def _share(trace: Trace) -> float | None:
     is_comm = trace.rows_named(kernels, known.is_comm_kernel)
     waiting = without(_union(kernels.at(is_message)), _union(kernels.at(~is_comm)))
     window = int(kernels.ends.max()) - int(kernels.starts.min())
-    return float(np.sum(waiting.ends - waiting.starts)) / window if window > 0 else None
+    if window > 0:
+        return float(np.sum(waiting.ends - waiting.starts)) / window
+    return None
 
 
 def _union(spans: Spans) -> Intervals:

@@ -105,7 +105,9 @@ def _kind(path: Path, alone: bool) -> str:
     if b'"traceEvents"' in head or b'"schemaVersion"' in head or head.lstrip()[:1] == b"[":
         return "trace"
     if head[:1] == b"\x80":
-        return "dump" if b"pg_config" in head or b"profiling_name" in head else "snapshot"
+        if b"pg_config" in head or b"profiling_name" in head:
+            return "dump"
+        return "snapshot"
     if head.lstrip()[:1] == b"{":
         if b'"entries"' in head or b'"pg_config"' in head:
             return "dump"

@@ -35,7 +35,10 @@ def judge_traces(paths: list[Path]) -> Evidence:
             rank += 1
         traces[rank] = trace
         devices_ += devices(trace, rank)
-    source = "torch.profiler trace" if len(paths) == 1 else "torch.profiler traces, one a rank"
+    if len(paths) == 1:
+        source = "torch.profiler trace"
+    else:
+        source = "torch.profiler traces, one a rank"
     evidence = Evidence(source, tuple(map(str, paths)), devices=devices_)
     _describe(evidence)
     if len(traces) > 1:
@@ -93,7 +96,9 @@ def _describe(evidence: Evidence) -> None:
 
 
 def _named(device: Device) -> str:
-    return device.name if device.rank is None else f"rank {device.rank}, {device.name}"
+    if device.rank is None:
+        return device.name
+    return f"rank {device.rank}, {device.name}"
 
 
 def _compare(evidence: Evidence, traces: dict[int, Trace]) -> None:

@@ -23,6 +23,7 @@ from gputop_analysis.findings.sites import top_site
 from gputop_analysis.findings.stages import pipeline_ranks
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import block_bootstrap
+from gputop_analysis.text import percent
 from gputop_analysis.view import RunView
 from gputop_analysis.waits import ARRIVALS, COLLECTIVES, waits
 
@@ -41,8 +42,8 @@ ENOUGH_ITERATIONS = 500
     name="exposed communication",
     family="ranks",
     cause="comm",
-    trigger="the smallest communication wait of any rank takes over 10 % of the step (lower "
-    "end of the 95 % interval) and 2 ms; high above 30 %",
+    trigger=f"the smallest communication wait of any rank takes over {percent(EXPOSED)} of the "
+    f"step (lower end of the 95 % interval) and 2 ms; high above {percent(MUCH_EXPOSED)}",
     fix="where the bytes take the time: overlap it (bucket_cap_mb, FSDP prefetch), send less "
     "(bf16 hook); where they do not: fewer ranks and threads than cores, fewer messages; "
     "in both: send less often (accumulation)",
@@ -270,11 +271,10 @@ def slow_backend(view: RunView, spec: Spec) -> Finding | None:
     if parallel.get("data_parallel"):
         slow_thing = "DataParallel"
         fix = "use DistributedDataParallel: torchrun --nproc-per-node=gpu train.py"
-        fix = (
-            fix
-            if on_gpu
-            else "train the model itself: DataParallel only passes the call on without a GPU"
-        )
+        if on_gpu:
+            fix = fix
+        else:
+            fix = "train the model itself: DataParallel only passes the call on without a GPU"
         why = (
             "one process and one interpreter lock drive all GPUs, and the model is copied to "
             "them in every step"
@@ -331,14 +331,17 @@ def _progress(view: RunView) -> tuple[Event | None, Event | None]:
     one rank.
     """
     reports = list(view.record.events("ddp_progress"))
-    own_reports = (
-        [e for e in reports if e.get("rank") == reports[-1].get("rank")] if reports else []
-    )
+    if reports:
+        own_reports = [e for e in reports if e.get("rank") == reports[-1].get("rank")]
+    else:
+        own_reports = []
     starts = [
         i for i, e in enumerate(own_reports) if i and e["step"] <= own_reports[i - 1]["step"]
     ]  # of later attempts
     own_reports = own_reports[starts[-1] :] if starts else own_reports
-    return (own_reports[0], own_reports[-1]) if len(own_reports) > 1 else (None, None)
+    if len(own_reports) > 1:
+        return (own_reports[0], own_reports[-1])
+    return (None, None)
 
 
 def _exposed_each_ms(view: RunView) -> float | None:
@@ -350,11 +353,15 @@ def _exposed_each_ms(view: RunView) -> float | None:
         for rank in view.ranks
         if len(rows := view.comm(rank))
     ]
-    return min(each_ms) if len(each_ms) == len(view.ranks) and each_ms else None
+    if len(each_ms) == len(view.ranks) and each_ms:
+        return min(each_ms)
+    return None
 
 
 def _size(sent: int) -> str:
-    return f"{sent / 1e6:,.0f} MB" if sent >= 1e6 else f"{sent / 1e3:,.0f} kB"
+    if sent >= 1e6:
+        return f"{sent / 1e6:,.0f} MB"
+    return f"{sent / 1e3:,.0f} kB"
 
 
 def _sum_once(run: Facts, micro: int) -> str:

@@ -120,11 +120,12 @@ def _less_volume(run: Facts, by_volume_ms: float) -> list[Option]:
     ddp = run.parallel.get("ddp")
     hooked = isinstance(ddp, dict) and bool(ddp.get("comm_hook"))
     words = "send less: model.register_comm_hook(None, bf16_compress_hook)"
-    options = (
-        []
-        if hooked
-        else [Option(words, needs=(OWN_LOOP, at_least("torch", 1, 10)), wins_ms=0.5 * by_volume_ms)]
-    )
+    if hooked:
+        options = []
+    else:
+        options = [
+            Option(words, needs=(OWN_LOOP, at_least("torch", 1, 10)), wins_ms=0.5 * by_volume_ms)
+        ]
     bucket = "start earlier, beside the backward: " + phrase(run, "bucket", size=5)
     return [*options, Option(bucket, wins_ms=by_volume_ms)]
 

@@ -22,8 +22,8 @@ IDLE_S, IDLE_PCT = 300.0, 1.0
     name="slow link",
     family="ranks",
     cause="comm",
-    trigger="a busy GPU's PCIe link (generation x width) offers less than 0.7 of what its "
-    "peers' links do",
+    trigger=f"a busy GPU's PCIe link (generation x width) offers less than {SLOW_LINK:g} of what "
+    "its peers' links do",
     fix="reseat the GPU or its riser, look at the slot",
     no_use="where the machine is not yours to mend: whoever runs it must",
     reads="gpu.pcie_gen and pcie_width of busy GPUs",
@@ -79,7 +79,8 @@ def slow_link(view: RunView, spec: Spec) -> Iterator[Finding]:
     name="idle GPUs",
     family="ranks",
     cause="comm",
-    trigger="a GPU that the run may use stays below 1 % for 5 minutes while others of the run work",
+    trigger=f"a GPU that the run may use stays below {IDLE_PCT:g} % for {IDLE_S / 60:g} minutes "
+    "while others of the run work",
     fix="torchrun --nproc-per-node with the number of GPUs",
     no_use="more ranks: without a process group",
     reads="gpu.util_pct of GPUs visible to the job",

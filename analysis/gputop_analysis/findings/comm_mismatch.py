@@ -54,7 +54,9 @@ def collective_mismatch(view: RunView, spec: Spec) -> Finding | None:
     judged = cause is not None and cause.rank is not None and cause.kind in MISMATCHES
     if first is None:
         stands = any(True for _ in view.record.events("hang_suspected"))
-        return _of_one_side(view, spec, cause) if cause and judged and not stands else None
+        if cause and judged and not stands:
+            return _of_one_side(view, spec, cause)
+        return None
     group, number = first
     here = {rank: table[first] for rank, table in entries.items() if first in table}
     odd, site = _odd_one(here), None
@@ -117,12 +119,15 @@ def _called_at(view: RunView, odd: int | None) -> str | None:
     places = {}
     for event in view.record.events("stack_dump", "exception"):
         rank = int(event.get("rank", -1))
-        line = (
-            event.get("site") if event["type"] == "exception" else user_line(training_frames(event))
-        )
+        if event["type"] == "exception":
+            line = event.get("site")
+        else:
+            line = user_line(training_frames(event))
         if line:
             places.setdefault(rank, str(line))
-    return places.get(odd) if odd in places else next(iter(places.values()), None)
+    if odd in places:
+        return places.get(odd)
+    return next(iter(places.values()), None)
 
 
 def _entries(view: RunView, rank: int) -> dict[Key, Entry]:
@@ -153,7 +158,10 @@ def _differ(found: list[Entry]) -> bool:
     operations = {_operation(entry) for entry in found}
     if len(operations) > 1:
         return True
-    same_size = any(name in next(iter(operations)) for name in _SAME_SIZE) if operations else False
+    if operations:
+        same_size = any(name in next(iter(operations)) for name in _SAME_SIZE)
+    else:
+        same_size = False
     return same_size and len({int(entry.get("bytes") or 0) for entry in found}) > 1
 
 

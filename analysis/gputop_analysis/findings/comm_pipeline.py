@@ -15,6 +15,7 @@ from gputop_analysis.findings.shares import ENOUGH_STEPS, run_queue
 from gputop_analysis.findings.stages import chunks_of, micro_batches, pipeline_ranks
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.pipeline import expected_bubble, measured_bubble, micro_batches_for
+from gputop_analysis.text import percent
 from gputop_analysis.view import Array, RunView
 
 EXCESS = 0.05
@@ -34,7 +35,7 @@ _AMOUNT = re.compile(r"token|count|load|usage|assign|freq|rout", re.IGNORECASE)
     name="pipeline bubble",
     family="ranks",
     cause="comm",
-    trigger="stages idle 5 % of the step more than (p - 1) / (m + p - 1), the wait "
+    trigger=f"stages idle {percent(EXCESS)} of the step more than (p - 1) / (m + p - 1), the wait "
     "for a core taken off",
     fix="more micro-batches, stages of equal time, an interleaved schedule",
     explains=("CR01", "CR02", "CR05", "CR06"),
@@ -120,7 +121,9 @@ def pipeline_bubble(view: RunView, spec: Spec) -> Finding | None:
 
 
 def _formula(chunks: int) -> str:
-    return "(p - 1) / (m + p - 1)" if chunks == 1 else f"(p - 1) / ({chunks} m + p - 1)"
+    if chunks == 1:
+        return "(p - 1) / (m + p - 1)"
+    return f"(p - 1) / ({chunks} m + p - 1)"
 
 
 @finding(
@@ -206,8 +209,6 @@ def _expert_tokens(view: RunView) -> tuple[str, list[int], Array] | None:
         return None
     numbers = sorted(rows[0])
     tokens = np.array([[row[number] for number in numbers] for row in rows])
-    return (
-        (name.rstrip("/_.[ "), numbers, tokens)
-        if np.isfinite(tokens).all() and (tokens >= 0).all()
-        else None
-    )
+    if np.isfinite(tokens).all() and (tokens >= 0).all():
+        return (name.rstrip("/_.[ "), numbers, tokens)
+    return None

@@ -11,6 +11,7 @@ from gputop_analysis.findings.compute_samples import samples
 from gputop_analysis.findings.pictures import POWER
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.text import percent
 from gputop_analysis.view import Array, RunView
 from gputop_analysis.waits import mean_wait_ms
 
@@ -43,9 +44,9 @@ class Trial:
     name="energy bloat",
     family="compute",
     cause="compute",
-    trigger="a lower power limit, tried in the run, saves over 5 % of the energy per step; or "
-    "ranks wait for others for over 20 % of the step at over 60 % "
-    "of their power limit",
+    trigger=f"a lower power limit, tried in the run, saves over {percent(SAVED)} of the energy "
+    "per step; or ranks wait for others for over 20 % of the step at over 60 % of their power "
+    "limit",
     fix="nvidia-smi -pl with the lower limit; for waiting ranks what mends the wait",
     no_use="without a GPU of the run; where the power limit may not be changed",
     reads="gpu.energy_mj_total, samples",
@@ -144,11 +145,10 @@ def _waiting(spec: Spec, view: RunView) -> Finding | None:
     wasted_w, waits, total_w = 0.0, [], 0.0
     for rank in view.ranks:
         gpu_samples, series = samples(view, rank), view.per_rank[rank]
-        power, limit = (
-            (gpu_samples.mean("power_w"), gpu_samples.mean("power_limit_w"))
-            if gpu_samples
-            else (None, None)
-        )
+        if gpu_samples:
+            power, limit = (gpu_samples.mean("power_w"), gpu_samples.mean("power_limit_w"))
+        else:
+            power, limit = (None, None)
         share = mean_wait_ms(view, rank) / max(
             float(series.rows["wall_ns"].sum()) / 1e6 / series.total_steps(), 1e-9
         )

@@ -6,6 +6,7 @@ from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.flops import efficiency
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.text import percent
 from gputop_analysis.view import RunView
 
 LOW_MFU = 0.30
@@ -17,8 +18,8 @@ MATH_SHARE = 0.10
     name="low MFU",
     family="compute",
     cause="compute",
-    trigger="model FLOPs below 30 % of what the GPUs could do in the same time, where FLOPs "
-    "and peak are known",
+    trigger=f"model FLOPs below {percent(LOW_MFU)} of what the GPUs could do in the same time, "
+    "where FLOPs and peak are known",
     fix="the largest line of the efficiency budget says where the rest goes",
     no_use="for models whose work is not matrix products",
     reads="floating-point operations per step, the GPU's dense peak, step time",
@@ -78,8 +79,8 @@ def low_mfu(view: RunView, spec: Spec) -> Finding | None:
     name="attention in the math kernel",
     family="compute",
     cause="compute",
-    trigger="a profile burst shows scaled_dot_product_attention in its math form for over 10 "
-    "% of the device's time",
+    trigger="a profile burst shows scaled_dot_product_attention in its math form for over "
+    f"{percent(MATH_SHARE)} of the device's time",
     fix="a mask and a dtype that the flash or memory-efficient kernel takes",
     no_use="where the mask or the dtype cannot be another one",
     reads="kernel names of a profiler burst or trace",

@@ -22,6 +22,7 @@ from gputop_analysis.findings.shares import (
 )
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import Interval, block_bootstrap, block_length
+from gputop_analysis.text import percent
 from gputop_analysis.view import RunView, once_per_view
 from gputop_analysis.waits import hidden_wait_ms, mean_wait_ms
 
@@ -88,11 +89,9 @@ def _inside_backward_ms(view: RunView, rank: int) -> float:
 
 def _forward(view: RunView, rank: int) -> Share | None:
     """On a device by its own clock only: the host's would see launches."""
-    return (
-        device_share(view, rank, "forward")
-        if on_device(view, rank)
-        else steady_share(view, rank, "forward")
-    )
+    if on_device(view, rank):
+        return device_share(view, rank, "forward")
+    return steady_share(view, rank, "forward")
 
 
 @once_per_view
@@ -104,14 +103,18 @@ def _typical(view: RunView) -> Passes | None:
     return passes(view, forward.rank) if forward else None
 
 
+LONG_BACKWARD, CHECKPOINTED = 3.0, 2.7
+"""Times the forward that a backward takes, without and with activation checkpointing."""
+
+
 @finding(
     id="CE07",
     name="backward far longer than forward",
     family="compute",
     cause="compute",
-    trigger="backward, without the wait for other ranks, above 3 times the forward (lower end "
-    "of the 95 % interval) and no activation checkpointing; medium where a graph of "
-    "the gradients is made",
+    trigger=f"backward, without the wait for other ranks, above {LONG_BACKWARD:g} times the "
+    "forward (lower end of the 95 % interval) and no activation checkpointing; medium where a "
+    "graph of the gradients is made",
     fix="create_graph and retain_graph only where gradients of gradients are "
     "needed, and not at each step",
     no_use="where each step needs gradients of gradients",
@@ -126,12 +129,22 @@ def long_backward(view: RunView, spec: Spec) -> Finding | None:
     typical_rank = _typical(view)
     if (
         typical_rank is None
-        or typical_rank.ratio.low <= 3.0
+        or typical_rank.ratio.low <= LONG_BACKWARD
         or any(view.hello(rank).get("checkpointing") for rank in view.ranks)
     ):
         return None
     creates_graph = bool(view.hello(typical_rank.rank).get("create_graph"))
     extra_ms = max(0.0, typical_rank.backward_ms - USUAL * typical_rank.forward_ms)
+    if creates_graph:
+        fix = (
+            "take gradients of gradients (create_graph=True) every few steps only, as lazy R1 "
+            "regularisation does"
+        )
+    else:
+        fix = (
+            "look with torch.profiler at what the backward does: an embedding without "
+            "sparse=True, retain_graph, a custom autograd.Function"
+        )
     return spec.make(
         "medium" if creates_graph else "info",
         f"backward takes {typical_rank.ratio.value:.1f} times as long as forward",
@@ -140,11 +153,7 @@ def long_backward(view: RunView, spec: Spec) -> Finding | None:
         f"of the ratio {typical_rank.ratio.low:.1f} to {typical_rank.ratio.high:.1f}); twice is usual "
         "without activation checkpointing; "
         + ("create_graph=True was seen" if creates_graph else "create_graph=True was not seen"),
-        "take gradients of gradients (create_graph=True) every few steps only, as lazy R1 "
-        "regularisation does"
-        if creates_graph
-        else "look with torch.profiler at what the backward does: an embedding without "
-        "sparse=True, retain_graph, a custom autograd.Function",
+        fix,
         rank=everybody(view),
         confidence=0.8 if creates_graph else 0.5,
         recoverable_ms_per_step=extra_ms if creates_graph else None,
@@ -152,7 +161,7 @@ def long_backward(view: RunView, spec: Spec) -> Finding | None:
         proof=Proof(
             "lower end of the 95 % interval of backward / forward",
             typical_rank.ratio.low,
-            3.0,
+            LONG_BACKWARD,
             "",
             f"recoverable = backward - {USUAL:.0f} x forward, where create_graph was seen",
             typical_rank.inputs(),
@@ -165,8 +174,8 @@ def long_backward(view: RunView, spec: Spec) -> Finding | None:
     name="needless activation checkpointing",
     family="compute",
     cause="compute",
-    trigger="activation checkpointing, backward above 2.7 times the forward, and 35 % of the "
-    "GPU's memory free at the peak",
+    trigger=f"activation checkpointing, backward above {CHECKPOINTED:g} times the forward, and "
+    f"{percent(FREE_MEMORY)} of the GPU's memory free at the peak",
     fix="checkpoint fewer layers",
     no_use="without a GPU of the run; where the peak is needed for evaluations",
     reads="backward against forward, hello.checkpointing, free device memory",
@@ -178,7 +187,7 @@ def needless_checkpointing(view: RunView, spec: Spec) -> Finding | None:
     typical_rank = _typical(view)
     if (
         typical_rank is None
-        or typical_rank.ratio.low <= 2.7
+        or typical_rank.ratio.low <= CHECKPOINTED
         or not view.hello(typical_rank.rank).get("checkpointing")
     ):
         return None

@@ -27,7 +27,8 @@ _FLOAT16 = "wrap forward and loss in torch.autocast('cuda', torch.float16), with
     name="tensor cores idle",
     family="compute",
     cause="compute",
-    trigger="multiprocessors active above 70 % of the time and tensor cores below 10 %",
+    trigger=f"multiprocessors active above {SM_BUSY:g} % of the time and tensor cores below "
+    f"{TENSOR_IDLE:g} %",
     fix="train under torch.autocast('cuda', torch.bfloat16)",
     explains=("CE02",),
     no_use="without a GPU of the run; autocast: where it is on",
@@ -39,11 +40,10 @@ _FLOAT16 = "wrap forward and loss in torch.autocast('cuda', torch.float16), with
 def tensor_cores_idle(view: RunView, spec: Spec) -> Finding | None:
     """The GPU computes, but not with the units that have most of its speed."""
     gpu_samples = _typical(view)
-    busy, tensor = (
-        (gpu_samples.mean("sm_active_pct"), gpu_samples.mean("tensor_active_pct"))
-        if gpu_samples
-        else (None, None)
-    )
+    if gpu_samples:
+        busy, tensor = (gpu_samples.mean("sm_active_pct"), gpu_samples.mean("tensor_active_pct"))
+    else:
+        busy, tensor = (None, None)
     if (
         gpu_samples is None
         or busy is None
@@ -54,6 +54,18 @@ def tensor_cores_idle(view: RunView, spec: Spec) -> Finding | None:
         return None
     hello, run = view.hello(gpu_samples.rank), Facts(view, gpu_samples.rank)
     amp = bool((hello.get("amp") or {}).get("autocast"))
+    if amp:
+        fix = (
+            "most time goes to work that is no matrix product: see CE05, and torch.profiler for the "
+            "largest kernels"
+        )
+    elif _capability(hello) >= AMPERE:
+        fix = (
+            "forward and loss in bfloat16: "
+            f"{phrase(run, 'autocast', device='cuda', dtype='bfloat16', short='bf16')}"
+        )
+    else:
+        fix = Option(_FLOAT16, assumes=False)
     return spec.make(
         "medium" if not amp and _all_float32(hello) else "info",
         f"tensor cores are active {tensor:.0f} % of the time while the GPU computes {busy:.0f} % "
@@ -61,13 +73,7 @@ def tensor_cores_idle(view: RunView, spec: Spec) -> Finding | None:
         f"GPU {gpu_samples.gpu}: SM active {busy:.0f} %, tensor cores {tensor:.0f} % over "
         f"{len(gpu_samples.rows)} samples; autocast {'on' if amp else 'off'}, parameters "
         f"{', '.join(_dtypes(hello)) or 'of a type not told'}",
-        "most time goes to work that is no matrix product: see CE05, and torch.profiler for the "
-        "largest kernels"
-        if amp
-        else "forward and loss in bfloat16: "
-        f"{phrase(run, 'autocast', device='cuda', dtype='bfloat16', short='bf16')}"
-        if _capability(hello) >= AMPERE
-        else Option(_FLOAT16, assumes=False),
+        fix,
         rank=everybody(view),
         gpu=gpu_samples.gpu if len(view.ranks) == 1 else None,
         confidence=0.8,
@@ -217,11 +223,9 @@ def _typical(view: RunView) -> Samples | None:
         for i, gpu in enumerate(all_samples)
         if (value := gpu.mean("sm_active_pct")) is not None
     )
-    return (
-        all_samples[by_activity[(len(by_activity) - 1) // 2][1]]
-        if by_activity and len(by_activity) == len(view.ranks)
-        else None
-    )
+    if by_activity and len(by_activity) == len(view.ranks):
+        return all_samples[by_activity[(len(by_activity) - 1) // 2][1]]
+    return None
 
 
 def _capability(hello: Hello) -> float:

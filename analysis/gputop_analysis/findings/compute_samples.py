@@ -24,18 +24,19 @@ class Samples:
     def mean(self, column: str) -> float | None:
         """Mean of what was measured; None for fewer than five samples."""
         values = self.rows[column]
-        valid = values[np.isfinite(values)] if values.dtype.kind == "f" else values[values >= 0]
+        if values.dtype.kind == "f":
+            valid = values[np.isfinite(values)]
+        else:
+            valid = values[values >= 0]
         return float(valid.mean()) if len(valid) >= ENOUGH_SAMPLES else None
 
     def free_memory_share(self) -> float | None:
         """Of the device's memory, what was free at the peak; None where it is not told."""
         used, total = self.rows["memory_used_bytes"], self.rows["memory_total_bytes"]
         valid = (used >= 0) & (total > 0)
-        return (
-            float(1 - (used[valid] / total[valid]).max())
-            if np.count_nonzero(valid) >= ENOUGH_SAMPLES
-            else None
-        )
+        if np.count_nonzero(valid) >= ENOUGH_SAMPLES:
+            return float(1 - (used[valid] / total[valid]).max())
+        return None
 
     def input(self, what: str, column: str, unit: str = "%") -> Input:
         """The mean of a column as an input of a proof."""
@@ -66,7 +67,9 @@ def _samples(view: RunView, rank: int) -> Samples | None:
     first, last = np.searchsorted(rows["t_ns"], (ends[0], ends[-1]))
     rows = np.asarray(rows[max(first, last - 20_000) : last])
     rows = rows[rows["index"] == index]
-    return Samples(rank, index, rows) if len(rows) >= ENOUGH_SAMPLES else None
+    if len(rows) >= ENOUGH_SAMPLES:
+        return Samples(rank, index, rows)
+    return None
 
 
 def gpu_index(view: RunView, rank: int) -> int | None:

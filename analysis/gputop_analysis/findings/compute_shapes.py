@@ -21,7 +21,7 @@ CHURN = 20
     name="shape churn",
     family="compute",
     cause="compute",
-    trigger="more than 20 distinct input shapes in 100 batches; info on a CPU without "
+    trigger=f"more than {CHURN} distinct input shapes in 100 batches; info on a CPU without "
     "torch.compile, where it costs little",
     fix="pad to multiples of 64, or group samples by length",
     no_use=(

@@ -144,7 +144,9 @@ def _rivals(view: RunView, rank: int, ranks: int, cores: int) -> float:
     part = running / max(running + queue.value, 1e-9)
     crew = workers(view).get(rank)
     demand = ranks * (1 + (crew.count * crew.cpu if crew else 0.0))
-    return max(foreign, cores / max(part, 0.05) - demand) if part < UNDISTURBED else foreign
+    if part < UNDISTURBED:
+        return max(foreign, cores / max(part, 0.05) - demand)
+    return foreign
 
 
 def _running(view: RunView, rank: int) -> float | None:

@@ -254,7 +254,9 @@ def _what(message: str) -> str:
     in it.
     """
     lines = message.strip().splitlines()
-    return (lines[-1] if lines[0].startswith("Caught ") else lines[0]) if lines else ""
+    if lines:
+        return lines[-1] if lines[0].startswith("Caught ") else lines[0]
+    return ""
 
 
 @finding(
@@ -292,8 +294,14 @@ def exit_decode(view: RunView, spec: Spec) -> Finding | None:
         title += f": {raised.what[:90]}"
     elif not stopped and not number:
         title += ", and no exception was seen"
+    if stopped:
+        severity = "info"
+    elif how.kind == "terminated":
+        severity = "high"
+    else:
+        severity = "critical"
     return spec.make(
-        "info" if stopped else "high" if how.kind == "terminated" else "critical",
+        severity,
         title + (f"; rank {rank} went first" if lost else ""),
         f"the command ended with exit code {code}"
         + (f" ({_signal_name(number)}, signal {number})" if number else "")
@@ -344,7 +352,9 @@ def exit_decode(view: RunView, spec: Spec) -> Finding | None:
 def _raised(view: RunView) -> LastWords | None:
     """The exception that ended the command: as a rank told it, else as the output quotes it."""
     raised = fatal(view.record)
-    return LastWords(_said(raised[0]), raised[0].get("site")) if raised else last_words(view)
+    if raised:
+        return LastWords(_said(raised[0]), raised[0].get("site"))
+    return last_words(view)
 
 
 def _at_least(view: RunView) -> str:
@@ -366,7 +376,9 @@ def _first_lost(view: RunView) -> tuple[int | None, str]:
     lost = [e for e in lost if e.get("rank") not in said_goodbye]
     if len(view.ranks) == 1:
         return view.ranks[0], ""
-    return (int(lost[0]["rank"]), str(lost[0].get("reason") or "gone")) if lost else (None, "")
+    if lost:
+        return (int(lost[0]["rank"]), str(lost[0].get("reason") or "gone"))
+    return (None, "")
 
 
 def _signal_name(number: int | None) -> str:
@@ -381,11 +393,10 @@ def _exit_advice(code: int, out_of_memory: bool, how: str, lost: str, of_many: b
     if how == "stopped":
         return "nothing to mend: the run was stopped"
     if number == signal.SIGKILL:
-        cause = (
-            "the host ran out of memory"
-            if out_of_memory
-            else "the out-of-memory killer, the scheduler or a person"
-        )
+        if out_of_memory:
+            cause = "the host ran out of memory"
+        else:
+            cause = "the out-of-memory killer, the scheduler or a person"
         return (
             f"SIGKILL cannot be caught: it came from {cause}; see `dmesg -T | grep -i oom` and "
             "the scheduler's log"
@@ -406,11 +417,10 @@ def _exit_advice(code: int, out_of_memory: bool, how: str, lost: str, of_many: b
             "the script's own"
         )
     if number == signal.SIGTERM:
-        alternatives = (
-            ", or a launcher after another rank had failed"
-            if of_many
-            else ", a time limit, or a person"
-        )
+        if of_many:
+            alternatives = ", or a launcher after another rank had failed"
+        else:
+            alternatives = ", a time limit, or a person"
         return f"somebody asked it to end: the scheduler{alternatives}"
     where = "the last lines of output say why (`gputop open` shows them)"
     if lost:

@@ -78,7 +78,9 @@ def loader_place(run: Facts) -> str:
         return f"at {loader['site']}"
     if run.trainer == "lightning":
         return "that train_dataloader() returns"
-    return f"that {loader['loop']} iterates" if loader.get("loop") else "at a place not seen"
+    if loader.get("loop"):
+        return f"that {loader['loop']} iterates"
+    return "at a place not seen"
 
 
 def loader_site(run: Facts) -> str | None:

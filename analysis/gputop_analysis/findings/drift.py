@@ -46,19 +46,21 @@ def _diff(view: RunView) -> Diff | None:
 def environment_drift(view: RunView, spec: Spec) -> Finding | None:
     """Two runs are compared that did not run in the same surroundings."""
     diff = _diff(view)
-    drifted = (
-        [
+    if diff:
+        drifted = [
             c
             for c in diff.changes
             if c.group == "environment" or c.name.startswith(("flags.", "world_size"))
         ]
-        if diff
-        else []
-    )
+    else:
+        drifted = []
     if diff is None or not drifted:
         return None
     changes = "; ".join(f"{c.name}: {c.a} -> {c.b}"[:120] for c in drifted)
-    count = "one setting differs" if len(drifted) == 1 else f"{len(drifted)} settings differ"
+    if len(drifted) == 1:
+        count = "one setting differs"
+    else:
+        count = f"{len(drifted)} settings differ"
     first = ", ".join(c.name for c in drifted[:NAMED])
     return spec.make(
         "medium" if diff.is_regression else "info",

@@ -8,9 +8,9 @@ from gputop_analysis.findings.hang_advice import advice_on
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import STACKS, UTILISATION
 from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.hang_cause import BUSY_SHARE
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.standstill import (
-    BUSY_SHARE,
     Event,
     Standstill,
     is_waiting,
@@ -135,11 +135,10 @@ def loader_hang(view: RunView, spec: Spec) -> Finding | None:
     if workers and alive:
         doing = f"{alive} of {workers} workers live, and none of them does anything"
     elif workers:
-        doing = (
-            f"none of the {workers} workers is left"
-            if _sampled(still)
-            else "nothing is known of the workers"
-        )
+        if _sampled(still):
+            doing = f"none of the {workers} workers is left"
+        else:
+            doing = "nothing is known of the workers"
     else:
         doing = "the training process makes batches itself (num_workers=0)"
     where = loader.get("site") or _line(still)
@@ -228,7 +227,10 @@ def busy_without_a_step(view: RunView, spec: Spec) -> Finding | None:
         return None
     line = _line(still)
     on_gpu = not still.cpu_share > BUSY_SHARE and still.gpu_util_pct > 0
-    busy = f"{still.cpu_share:.2f} cores in use" if _sampled(still) else "its thread runs"
+    if _sampled(still):
+        busy = f"{still.cpu_share:.2f} cores in use"
+    else:
+        busy = "its thread runs"
     if on_gpu:
         busy = f"GPU {still.gpu_util_pct:.0f} % utilised"
     subject = f"rank {still.rank}" if still.rank is not None else "the run"
@@ -277,7 +279,9 @@ def _excuse(view: RunView, found: Standstill) -> str:
     if ended_well and not found.over:
         return "the command ended well after it"
     worked = found.cpu_share > COMPUTED and not is_waiting(found.dump)
-    return "the rank computed all the time and went on" if found.over and worked else ""
+    if found.over and worked:
+        return "the rank computed all the time and went on"
+    return ""
 
 
 def _finding(
@@ -305,8 +309,14 @@ def _finding(
     parts.append("steps came again later" if found.over else "")
     parts.append(excuse)
     over = "hung" if found.over else "hang"
+    if excuse:
+        severity = "info"
+    elif found.over:
+        severity = "high"
+    else:
+        severity = "critical"
     return spec.make(
-        "info" if excuse else "high" if found.over else "critical",
+        severity,
         f"{'a long pause' if excuse else over}: {what}"[:140],
         "; ".join(part for part in parts if part),
         fix,
@@ -353,9 +363,9 @@ def _collective(collective: Event) -> str:
 
 
 def _names(ranks: list[int]) -> str:
-    return (
-        f"rank {ranks[0]} waits" if len(ranks) == 1 else f"ranks {', '.join(map(str, ranks))} wait"
-    )
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} waits"
+    return f"ranks {', '.join(map(str, ranks))} wait"
 
 
 def _ranks(suspected: Event) -> str:

@@ -27,7 +27,7 @@ from gputop_analysis.findings.shares import (
 from gputop_analysis.findings.sites import Site, line_with, named, top_site
 from gputop_analysis.model import Finding, Input, Severity
 from gputop_analysis.series import RankSeries
-from gputop_analysis.text import counted
+from gputop_analysis.text import counted, percent
 from gputop_analysis.view import Array, RunView
 
 PAUSE, HABIT = 20, 3
@@ -49,13 +49,17 @@ was is not exact enough to take it off, and the host code is no more than its pa
 """
 
 
+COLLECTING = 0.01
+"""Share of the time in the collector."""
+
+
 @finding(
     id="HO03",
     name="garbage collection",
     family="host",
     cause="host",
-    trigger="Python's garbage collector takes more than 1 % of the time (lower end of the 95 "
-    "% interval) in steps that compile nothing, in three pauses or more",
+    trigger=f"Python's garbage collector takes more than {percent(COLLECTING)} of the time (lower "
+    "end of the 95 % interval) in steps that compile nothing, in three pauses or more",
     fix="gc.freeze() after the set-up, or gc.disable() and gc.collect() every N steps on all ranks",
     no_use=(
         "gc.freeze: where the objects are made anew in each step; at the same step "
@@ -75,16 +79,17 @@ def garbage_collection(view: RunView, spec: Spec) -> Finding | None:
     """The collector walks over many live objects, again and again."""
     shares = [_collecting(view, rank) for rank in most_of(view, "gc_ns")]
     gc = worst(shares)
-    if gc is None or not gc.surely_above(0.01) or gc.mean_ms < 0.05:
+    if gc is None or not gc.surely_above(COLLECTING) or gc.mean_ms < 0.05:
         return None
     pauses = list(view.events("gc", rank=gc.rank))
     longest = max(pauses, key=lambda event: event.get("duration_ms", 0), default=None)
-    pauses_text = (
-        f"; {counted(len(pauses), 'pause')} above 10 ms, the longest "
-        f"{longest.get('duration_ms', 0):.0f} ms at step {longest.get('step', '?')}"
-        if longest
-        else ""
-    )
+    if longest:
+        pauses_text = (
+            f"; {counted(len(pauses), 'pause')} above 10 ms, the longest "
+            f"{longest.get('duration_ms', 0):.0f} ms at step {longest.get('step', '?')}"
+        )
+    else:
+        pauses_text = ""
     asked_at = line_with(view, "gc.collect", gc.rank)
     return spec.make(
         "high" if gc.share.low > 0.10 else "medium",
@@ -101,7 +106,7 @@ def garbage_collection(view: RunView, spec: Spec) -> Finding | None:
         site=asked_at,
         recoverable_ms_per_step=gc.ms.value,
         interval_ms_per_step=(gc.ms.low, gc.ms.high),
-        proof=gc.proof("garbage collection", 0.01, "steps.gc_ns"),
+        proof=gc.proof("garbage collection", COLLECTING, "steps.gc_ns"),
     )
 
 
@@ -111,7 +116,13 @@ def _collecting(view: RunView, rank: int) -> Share | None:
     share = share_of_all(
         series, series.after_set_up & ~series.compiling, lambda rows: rows["gc_ns"]
     )
-    return share if share is not None and np.count_nonzero(share.values_ms) >= HABIT else None
+    if share is not None and np.count_nonzero(share.values_ms) >= HABIT:
+        return share
+    return None
+
+
+UNATTRIBUTED = 0.1
+"""Share of the step outside the named phases."""
 
 
 @finding(
@@ -119,9 +130,9 @@ def _collecting(view: RunView, rank: int) -> Share | None:
     name="host code between steps",
     family="host",
     cause="host",
-    trigger="time outside the named phases above 10 % of the step, without its waiting for a "
-    "core where that is less than half of it (lower end of the 95 % interval); of operators on "
-    "tensors inside two loops, in which no model runs, 25 %",
+    trigger=f"time outside the named phases above {percent(UNATTRIBUTED)} of the step, without "
+    "its waiting for a core where that is less than half of it (lower end of the 95 % interval); "
+    f"of operators on tensors inside two loops, in which no model runs, {percent(PART_OF_TWO)}",
     fix="take the named line out of the loop, or do it less often",
     no_use="where the line is needed in each step",
     reads="steps.other_ns, stack samples of the other phase, process.run_wait_ns_total",
@@ -140,11 +151,11 @@ def _collecting(view: RunView, rank: int) -> Share | None:
 def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
     """The user's own code in the loop: logging, metrics, preprocessing, sleeping."""
     other = typical(_between_phases(view, rank) for rank in some_ranks(view))
-    if other is None or not other.surely_above(0.10) or other.mean_ms < 0.5:
+    if other is None or not other.surely_above(UNATTRIBUTED) or other.mean_ms < 0.5:
         return None
     site = top_site(view, "other", rank=other.rank)
     without_torch = _without_torch(other, site)
-    if without_torch.surely_above(0.10):
+    if without_torch.surely_above(UNATTRIBUTED):
         if _builds_loader(view, other.rank, site):
             return None
         return _host_code(view, spec, without_torch, site, _severity(without_torch, site))
@@ -183,7 +194,7 @@ def _host_code(
         interval_ms_per_step=(other.ms.low, other.ms.high),
         proof=other.proof(
             "host code",
-            0.10,
+            UNATTRIBUTED,
             "steps.other_ns" if other.clock == "host" else "device.other_ms",
             "recoverable = sum(other - garbage collection - gputop's own work - waiting for a "
             "core) / steps x (1 - part inside torch), less a trainer's own code = "
@@ -200,7 +211,7 @@ def _severity(other: Share, site: Site | None) -> Severity:
     if site is None:
         return "info"
     other = _users_own(other, site)
-    if not other.surely_above(0.10):
+    if not other.surely_above(UNATTRIBUTED):
         return "info"
     if site.beside:
         return "medium" if other.share.low > PART_OF_TWO else "info"

@@ -13,6 +13,7 @@ from gputop_analysis.findings.pictures import STEP_TIME, phases
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import Share, everybody, only_on, share_of_all, worst
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.text import percent
 from gputop_analysis.view import RunView
 
 SETTLED_STEPS = 50
@@ -21,13 +22,17 @@ MANY = 3
 """A new phase, such as the first evaluation, compiles once or twice; more than this is a habit."""
 
 
+COMPILING = 0.02
+"""Share of the time that recompilations take."""
+
+
 @finding(
     id="HO09",
     name="recompile storm",
     family="host",
     cause="host",
-    trigger="more than 3 recompilations after step 50, or 2 that take over 2 % of the time "
-    "since (lower end of the 95 % interval)",
+    trigger=f"more than {MANY} recompilations after step {SETTLED_STEPS}, or 2 that take over "
+    f"{percent(COMPILING)} of the time since (lower end of the 95 % interval)",
     fix="torch._dynamo.mark_dynamic, dynamic=True, or inputs of a few lengths only",
     explains=("CE10", "CE11", "ME05"),
     no_use="mark_dynamic: where it is not a size that changes",
@@ -50,7 +55,7 @@ def recompile_storm(view: RunView, spec: Spec) -> Finding | None:
     if spent is None or spent.mean_ms <= 0:
         return None
     events = recompiled[spent.rank]
-    if len(events) <= MANY and not spent.surely_above(0.02):
+    if len(events) <= MANY and not spent.surely_above(COMPILING):
         return None
     site, function, reason = _most_often(events)
     times = Counter(event.get("site") for event in events)[site]
@@ -170,7 +175,10 @@ def graph_breaks(view: RunView, spec: Spec) -> Finding | None:
         return None
     count, graphs = int(compiled["graph_breaks"]), int(compiled.get("graphs") or 0)
     places = [report for report in compiled.get("breaks") or () if report.get("site")]
-    first = f"{places[0]['site']} {places[0].get('function') or ''}".strip() if places else None
+    if places:
+        first = f"{places[0]['site']} {places[0].get('function') or ''}".strip()
+    else:
+        first = None
     bound = any(launch_bound(view, rank) for rank in view.ranks)
     return spec.make(
         "medium" if bound else "info",

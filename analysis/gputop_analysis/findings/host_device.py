@@ -16,6 +16,7 @@ from gputop_analysis.findings.pictures import UTILISATION, phases
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import ENOUGH_STEPS, everybody, steady_share
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.text import percent
 from gputop_analysis.view import RunView
 
 IDLE = 0.30
@@ -95,8 +96,8 @@ def _busy(seen: Samples) -> tuple[float | None, str]:
     name="launch-bound",
     family="host",
     cause="host",
-    trigger="the GPU computes for less than 70 % of the time while the process uses "
-    "over 90 % of a core",
+    trigger=f"the GPU computes for less than {percent(1 - IDLE)} of the time while the process "
+    f"uses over {percent(FEEDING)} of a core",
     fix="torch.compile(model), CUDA graphs (mode='reduce-overhead'), a fused "
     "optimizer, or a larger batch",
     explains=("HO06", "HO10", "HO11", "CE04"),
@@ -196,9 +197,9 @@ def synchronising(view: RunView, rank: int) -> Synchronising | None:
         return None
     best = max(spent_ms, key=lambda key: spent_ms[key])
     steps = max(1, view.per_rank[rank].total_steps())
-    return (
-        Synchronising(*best, spent_ms[best] / steps, counted[best]) if counted[best] >= 5 else None
-    )
+    if counted[best] >= 5:
+        return Synchronising(*best, spent_ms[best] / steps, counted[best])
+    return None
 
 
 @finding(
@@ -207,7 +208,8 @@ def synchronising(view: RunView, rank: int) -> Synchronising | None:
     family="host",
     cause="host",
     trigger="stack samples find the training thread at a line that waits for the GPU for over "
-    "3 % of the step, and the GPU idles for over 3 % of the time",
+    f"{percent(SYNC_SHARE)} of the step, and the GPU idles for over {percent(SYNC_SHARE)} of the "
+    "time",
     fix="read values of the GPU every N steps only, or with non_blocking=True",
     explains=("HO06",),
     no_use="without a GPU of the run; where the value is needed in each step",

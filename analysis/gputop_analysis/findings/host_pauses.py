@@ -18,7 +18,7 @@ from gputop_analysis.findings.registry import STRAGGLERS, Spec, finding
 from gputop_analysis.findings.shares import Share, most_of, only_on, whole_share, worst
 from gputop_analysis.findings.sites import named, top_site, trainers_call
 from gputop_analysis.model import Finding, Input
-from gputop_analysis.text import counted
+from gputop_analysis.text import counted, percent
 from gputop_analysis.view import RunView
 
 RARER = 10
@@ -29,13 +29,17 @@ CHEAP = 0.01
 """What checkpoints may cost of the time where nothing is known of failures."""
 
 
+SAVING = 0.03
+"""Share of the time that goes to checkpoints."""
+
+
 @finding(
     id="HO07",
     name="checkpoint stall",
     family="host",
     cause="host",
-    trigger="checkpoints take more than 3 % of the time (lower end of the 95 % interval), or "
-    "one takes 20 steps' time",
+    trigger=f"checkpoints take more than {percent(SAVING)} of the time (lower end of the 95 % "
+    "interval), or one takes 20 steps' time",
     fix="save less often, asynchronously, or sharded",
     no_use="async_save: without a process group, before torch 2.3, or where a trainer saves",
     reads="steps.checkpoint_ns, checkpoint events",
@@ -57,7 +61,7 @@ def checkpoint_stall(view: RunView, spec: Spec) -> Finding | None:
     series = view.per_rank[saved.rank]
     longest_ms = float(series.rows["checkpoint_ns"].max()) / 1e6
     step_ms = float(np.median(series.wall_ms))
-    is_share, is_long = saved.surely_above(0.03), longest_ms > max(20 * step_ms, 200.0)
+    is_share, is_long = saved.surely_above(SAVING), longest_ms > max(20 * step_ms, 200.0)
     if not is_share and not is_long:
         return None
     events = list(view.events("checkpoint", rank=saved.rank))
@@ -65,8 +69,12 @@ def checkpoint_stall(view: RunView, spec: Spec) -> Finding | None:
     every = max(1, series.total_steps() // max(1, count))
     rarer, why = _better_interval(view, _cost_ms(saved), step_ms, every)
     won, run = 1 - every / rarer, Facts(view, saved.rank)
+    if is_share:
+        severity = "high" if saved.share.low > 0.20 else "medium"
+    else:
+        severity = "info"
     return spec.make(
-        ("high" if saved.share.low > 0.20 else "medium") if is_share else "info",
+        severity,
         f"checkpoints take {saved.share.value * 100:.1f} % of the time, the longest "
         f"{longest_ms:,.0f} ms",
         f"{counted(count, 'checkpoint')}, one every {every} steps or so: {saved.ms.value:.1f} ms "
@@ -91,7 +99,7 @@ def checkpoint_stall(view: RunView, spec: Spec) -> Finding | None:
         interval_ms_per_step=(saved.ms.low * won, saved.ms.high * won),
         proof=saved.proof(
             "checkpoints",
-            0.03,
+            SAVING,
             "steps.checkpoint_ns",
             f"recoverable = checkpoint time x (1 - {every} / {rarer}), the interval in steps now "
             f"and then: {why}",
@@ -147,12 +155,17 @@ def _rounded_up(steps: float) -> int:
     return int(np.ceil(steps / unit) * unit)
 
 
+EVALUATING = 0.15
+"""Share of the time in evaluations."""
+
+
 @finding(
     id="HO08",
     name="evaluation share",
     family="host",
     cause="host",
-    trigger="evaluation takes more than 15 % of the time (lower end of the 95 % interval)",
+    trigger=f"evaluation takes more than {percent(EVALUATING)} of the time (lower end of the 95 % "
+    "interval)",
     fix="evaluate less often, on fewer batches, or in larger ones",
     no_use="where the evaluations are needed as often",
     reads="steps.eval_ns",
@@ -169,7 +182,7 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
         whole_share(view, rank, lambda rows: rows["eval_ns"]) for rank in most_of(view, "eval_ns")
     ]
     spent = worst(shares)
-    if spent is None or not spent.surely_above(0.15):
+    if spent is None or not spent.surely_above(EVALUATING):
         return None
     series = view.per_rank[spent.rank]
     count = max(1, int(np.count_nonzero(series.rows["eval_ns"])))
@@ -194,7 +207,7 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
         interval_ms_per_step=(spent.ms.low * remaining_share, spent.ms.high * remaining_share),
         proof=spent.proof(
             "evaluation",
-            0.15,
+            EVALUATING,
             "steps.eval_ns",
             f"recoverable = evaluation time x (1 - 1/{RARER}): asked for {RARER} times less often",
             Input("evaluations", count, "", "records with steps.eval_ns above 0"),

@@ -21,6 +21,7 @@ from gputop_analysis.findings.shares import (
     typical,
 )
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.text import percent
 from gputop_analysis.view import RunView
 
 PARTLY_ON = 0.2
@@ -129,9 +130,10 @@ def _sampled(debug: dict[str, Any], rank: int) -> Iterator[tuple[str, str, Input
     )
     for key, tool, fix in tools:
         if debug.get(key):
-            setter = (
-                f"sys.set{key}() of the script" if debug[key] == "__main__" else str(debug[key])
-            )
+            if debug[key] == "__main__":
+                setter = f"sys.set{key}() of the script"
+            else:
+                setter = str(debug[key])
             name = {"tracemalloc": "tracemalloc", "dev_mode": "Python's development mode"}.get(
                 key, setter
             )
@@ -173,13 +175,17 @@ to 65 %).
 """
 
 
+UPDATING = 0.08
+"""Share of the step in the optimizer."""
+
+
 @finding(
     id="HO11",
     name="unfused optimizer",
     family="host",
     cause="host",
-    trigger="the optimizer takes more than 8 % of the step (lower end of the 95 % interval) "
-    "with foreach=False and without fused=True; info where that is the default (CPU)",
+    trigger=f"the optimizer takes more than {percent(UPDATING)} of the step (lower end of the 95 "
+    "% interval) with foreach=False and without fused=True; info where that is the default (CPU)",
     fix="fused=True, or foreach=True where the optimizer has no fused form",
     no_use="fused=True: on a CPU before torch 2.4; for optimizers that have no such form",
     reads="steps.optimizer_ns, hello.optimizer.fused and foreach",
@@ -198,7 +204,7 @@ def unfused_optimizer(view: RunView, spec: Spec) -> Finding | None:
     ):
         return None
     update = typical(steady_share(view, rank, "optimizer") for rank in some_ranks(view))
-    if update is None or not update.surely_above(0.08) or update.mean_ms < 0.2:
+    if update is None or not update.surely_above(UPDATING) or update.mean_ms < 0.2:
         return None
     optimizer, cuda = view.hello(update.rank).get("optimizer") or {}, on_device(view, update.rank)
     asked_for = optimizer.get("foreach") is False
@@ -245,15 +251,16 @@ _FOREACH = "foreach=True for the optimizer"
 def _optimizer_proof(
     update: Share, optimizer: Optimizer, gain: tuple[float, float, float] | None
 ) -> Proof:
-    formula = (
-        f"recoverable = {gain[0]:.2f} x optimizer time: fused=True won {gain[1]:.0%} to "
-        f"{gain[2]:.0%} of it on a CPU"
-        if gain
-        else "no time is claimed: what fused=True wins was not measured on this device"
-    )
+    if gain:
+        formula = (
+            f"recoverable = {gain[0]:.2f} x optimizer time: fused=True won {gain[1]:.0%} to "
+            f"{gain[2]:.0%} of it on a CPU"
+        )
+    else:
+        formula = "no time is claimed: what fused=True wins was not measured on this device"
     return update.proof(
         "optimizer",
-        0.08,
+        UPDATING,
         "steps.optimizer_ns" if update.clock == "host" else "device.optimizer_ms",
         formula,
         Input("foreach", str(optimizer.get("foreach")), "", "hello.optimizer"),

@@ -38,7 +38,7 @@ from gputop_analysis.findings.shares import (
     without_queueing,
 )
 from gputop_analysis.model import Finding, Input, Proof, Severity
-from gputop_analysis.text import counted
+from gputop_analysis.text import counted, percent
 from gputop_analysis.view import RunView, once_per_view
 
 QUEUE_READ_MS = 3.0
@@ -46,6 +46,12 @@ QUEUE_READ_MS = 3.0
 memory): no more workers change that.
 """
 
+WAITING = 0.1
+"""Share of the step that waits for data: the input bounds the run."""
+WAITING_SOME = 0.05
+"""The same where the cause is known: batches made or unpacked by the training process."""
+QUEUED = 0.05
+"""Share of the time that the training thread waits for a core."""
 STARVED = 0.10
 """Where even the training waits so much for a core, workers starve too: more of them would make it
 worse (IN04).
@@ -88,8 +94,8 @@ def wait_source(wait: Share) -> str:
     name="input-bound",
     family="input",
     cause="input",
-    trigger="data wait above 10 % of the step (lower end of the 95 % interval); high above 25 "
-    "%, info below 3 ms",
+    trigger=f"data wait above {percent(WAITING)} of the step (lower end of the 95 % interval); "
+    f"high above 25 %, info below {QUEUE_READ_MS:.0f} ms",
     fix="more DataLoader workers with prefetching, a cheaper transform, or data that is "
     "prepared beforehand",
     no_use=(
@@ -108,16 +114,17 @@ def wait_source(wait: Share) -> str:
 def input_bound(view: RunView, spec: Spec) -> Finding | None:
     """Steps wait for data."""
     wait = data_wait(view)
-    if wait is None or not wait.surely_above(0.10) or per_batch_ms(view, wait) < HANDOVER_MS:
+    if wait is None or not wait.surely_above(WAITING) or per_batch_ms(view, wait) < HANDOVER_MS:
         return None
     run = Facts(view, wait.rank)
     count = run.loader.get("num_workers")
     queue = run_queue(view, wait.rank)
     if count and queue and queue.share.low > STARVED and not _late_in_any_case(view, wait, queue):
         return None
-    handed_over_ms = (
-        wait.mean_ms if count else without_queueing(view, wait.rank, per_batch_ms(view, wait))
-    )
+    if count:
+        handed_over_ms = wait.mean_ms
+    else:
+        handed_over_ms = without_queueing(view, wait.rank, per_batch_ms(view, wait))
     return spec.make(
         "info" if count is not None and handed_over_ms < QUEUE_READ_MS else severity_of(wait),
         f"data wait takes {wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms",
@@ -132,12 +139,14 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
         confidence=0.6 if on_device(view, wait.rank) and wait.clock == "host" else 0.95,
         recoverable_ms_per_step=wait.ms.value,
         interval_ms_per_step=(wait.ms.low, wait.ms.high),
-        proof=wait.proof("data wait", 0.10, wait_source(wait)),
+        proof=wait.proof("data wait", WAITING, wait_source(wait)),
     )
 
 
 def _workers(loader: LoaderInUse) -> str:
-    return f"num_workers={loader['num_workers']}" if "num_workers" in loader else "no DataLoader"
+    if "num_workers" in loader:
+        return f"num_workers={loader['num_workers']}"
+    return "no DataLoader"
 
 
 def _late_in_any_case(view: RunView, wait: Share, queue: Queue) -> bool:
@@ -165,9 +174,9 @@ def _late_in_any_case(view: RunView, wait: Share, queue: Queue) -> bool:
     name="single-process loader",
     family="input",
     cause="input",
-    trigger="num_workers=0 and data wait above 5 % of the step (lower end of the 95 % "
-    "interval); info below 3 ms a batch, which a worker takes to hand one over, "
-    "unless it is above 2 ms and 40 % of the step",
+    trigger=f"num_workers=0 and data wait above {percent(WAITING_SOME)} of the step (lower end "
+    f"of the 95 % interval); info below {QUEUE_READ_MS:.0f} ms a batch, which a worker takes to "
+    "hand one over, unless it is above 2 ms and 40 % of the step",
     fix="num_workers above 0: batches are then made while the model trains",
     explains=("IN01",),
     no_use=(
@@ -186,7 +195,7 @@ def _late_in_any_case(view: RunView, wait: Share, queue: Queue) -> bool:
 def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
     """Batches are made by the training process itself, between steps."""
     wait = data_wait(view)
-    if wait is None or not wait.surely_above(0.05):
+    if wait is None or not wait.surely_above(WAITING_SOME):
         return None
     making_ms = without_queueing(view, wait.rank, per_batch_ms(view, wait))
     if making_ms < HANDOVER_MS:
@@ -210,7 +219,7 @@ def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
         interval_ms_per_step=(wait.ms.low, wait.ms.high),
         proof=wait.proof(
             "data wait",
-            0.05,
+            WAITING_SOME,
             wait_source(wait),
             f"recoverable = step - max(rest of the step, data / {wanted} workers, CPU time of a "
             f"step / cores) - {HANDOVER_MS:.0f} ms for the handing over = {won:.3f} ms per step "
@@ -234,7 +243,9 @@ LARGE_PART, LARGE_MS = 0.40, 2.0
 def _severity_alone(wait: Share, making_ms: float) -> Severity:
     if making_ms >= QUEUE_READ_MS:
         return severity_of(wait)
-    return "medium" if wait.share.low > LARGE_PART and making_ms >= LARGE_MS else "info"
+    if wait.share.low > LARGE_PART and making_ms >= LARGE_MS:
+        return "medium"
+    return "info"
 
 
 def _cores_said(view: RunView, rank: int, processes: int) -> float | str:
@@ -288,7 +299,11 @@ def _most_workers(run: Facts) -> int:
 
 
 def severity_of(wait: Share) -> Severity:
-    return "high" if wait.share.low > MOST_OF_IT else "medium" if wait.share.low > 0.10 else "info"
+    if wait.share.low > MOST_OF_IT:
+        return "high"
+    if wait.share.low > 0.10:
+        return "medium"
+    return "info"
 
 
 CHEAPER = "make what the dataset and its transforms do for a batch cheaper, or store it prepared"
@@ -307,19 +322,22 @@ def faster_batches(run: Facts, wait: Share) -> tuple[Option, ...]:
             f"num_workers={wanted}"
         )
         return _if_won(words, won, wait), Option(CHEAPER, promises=False, last=True)
-    wanted = (
-        workers_needed(view, wait) if not worker_count else _more_than(view, wait, worker_count)
-    )
-    won = won_by_workers(view, wait, worker_count, wanted) if wanted > worker_count else 0.0
+    if not worker_count:
+        wanted = workers_needed(view, wait)
+    else:
+        wanted = _more_than(view, wait, worker_count)
+    if wanted > worker_count:
+        won = won_by_workers(view, wait, worker_count, wanted)
+    else:
+        won = 0.0
     settings: dict[str, object] = {"num_workers": wanted, "prefetch_factor": 4}
     if not worker_count:
         settings = {"num_workers": wanted, "persistent_workers": True, "prefetch_factor": 4}
     words = loader_change(run, **settings)
-    words = (
-        f"raise num_workers from {worker_count} to {wanted}: {words}"
-        if worker_count
-        else f"set {words}"
-    )
+    if worker_count:
+        words = f"raise num_workers from {worker_count} to {wanted}: {words}"
+    else:
+        words = f"set {words}"
     return _if_won(words, won, wait), Option(
         _without_workers(run, worker_count), promises=False, last=True
     )
@@ -346,11 +364,10 @@ def _without_workers(run: Facts, now: int | None) -> str:
     if not run.cores:
         return CHEAPER + setting_text
     foreign = foreign_cores(run.view, run.view.host_of(run.rank))
-    taken = (
-        f", {foreign:.1f} of {run.cores} are taken by other programs"
-        if foreign >= BUSY_CORES
-        else ""
-    )
+    if foreign >= BUSY_CORES:
+        taken = f", {foreign:.1f} of {run.cores} are taken by other programs"
+    else:
+        taken = ""
     return f"{CHEAPER}; more workers would find no free core{taken}{setting_text}"
 
 
@@ -359,8 +376,8 @@ def _without_workers(run: Facts, now: int | None) -> str:
     name="CPU oversubscription",
     family="input",
     cause="host",
-    trigger="the training thread is ready but waits for a core for more than 5 % of the time; "
-    "medium above 20 % where cores are scarce",
+    trigger=f"the training thread is ready but waits for a core for more than {percent(QUEUED)} "
+    "of the time; medium above 20 % where cores are scarce",
     fix="fewer of what takes the cores: ranks, torch threads, workers, or programs outside the run",
     no_use=(
         "fewer workers or threads: where they use no core to speak of; where other cores are idle"
@@ -385,7 +402,7 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
         return None
     rank = max(waits, key=lambda one: waits[one].value)
     wait, seconds = waits[rank].share, waits[rank].seconds
-    if wait.low <= 0.05:
+    if wait.low <= QUEUED:
         return None
     series = view.per_rank[rank]
     wall_ms = float(
@@ -396,8 +413,14 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
     other_waits = [queue.value for r, queue in waits.items() if r != rank]
     run, scarce = Facts(view, rank), crowded(view, rank)
     used = usage(view, view.host_of(rank))
+    if wait.low <= 0.20 or not scarce:
+        severity = "info"
+    elif wait.low > 0.40:
+        severity = "high"
+    else:
+        severity = "medium"
     return spec.make(
-        "info" if wait.low <= 0.20 or not scarce else "high" if wait.low > 0.40 else "medium",
+        severity,
         f"{wait.value * 100:.0f} % of the time is spent waiting for a core",
         f"run-queue wait {wait.value * 100:.0f} % of {seconds:.0f} s (95 % interval "
         f"{wait.low * 100:.0f} to {wait.high * 100:.0f} %), {run.cores or 'unknown'} cores, "

@@ -13,6 +13,7 @@ from gputop_analysis.findings.pictures import phases
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import Share, device_share, everybody, on_device, typical
 from gputop_analysis.model import Finding, Input
+from gputop_analysis.text import percent
 from gputop_analysis.view import RunView
 
 LANE_MB_S = {1: 250.0, 2: 500.0, 3: 985.0, 4: 1969.0, 5: 3938.0, 6: 7563.0}
@@ -34,7 +35,13 @@ def _is_pinned(view: RunView, rank: int) -> bool | None:
     """
     hello = view.hello(rank)
     pinned = (hello.get("batch") or {}).get("pinned")
-    return pinned if pinned is not None else (hello.get("dataloader") or {}).get("pin_memory")
+    if pinned is not None:
+        return pinned
+    return (hello.get("dataloader") or {}).get("pin_memory")
+
+
+PAGEABLE, PINNED = 0.03, 0.05
+"""Shares of the step that copies of a batch take, by where it lies in the host's memory."""
 
 
 @finding(
@@ -42,8 +49,8 @@ def _is_pinned(view: RunView, rank: int) -> bool | None:
     name="pageable host-to-device copies",
     family="input",
     cause="input",
-    trigger="copying the batch to the GPU takes over 3 % of the step (device clock), and the "
-    "batch is not pinned",
+    trigger=f"copying the batch to the GPU takes over {percent(PAGEABLE)} of the step (device "
+    "clock), and the batch is not pinned",
     fix="pin_memory=True in the DataLoader and .to(device, non_blocking=True)",
     no_use="without a GPU of the run; where batches are pinned already",
     reads="device.h2d_ms, hello.dataloader.pin_memory, whether a batch is pinned",
@@ -58,7 +65,7 @@ def pageable_copies(view: RunView, spec: Spec) -> Finding | None:
     copies = copy_time(view)
     if (
         copies is None
-        or not copies.surely_above(0.03)
+        or not copies.surely_above(PAGEABLE)
         or _is_pinned(view, copies.rank) is not False
     ):
         return None
@@ -77,7 +84,7 @@ def pageable_copies(view: RunView, spec: Spec) -> Finding | None:
         interval_ms_per_step=(0.5 * copies.ms.low, copies.ms.high),
         proof=copies.proof(
             "host-to-device copy",
-            0.03,
+            PAGEABLE,
             "device.h2d_ms",
             "",
             Input("pinned", "no", "", "hello.batch"),
@@ -90,8 +97,8 @@ def pageable_copies(view: RunView, spec: Spec) -> Finding | None:
     name="copy on the critical path",
     family="input",
     cause="input",
-    trigger="copying the pinned batch takes over 5 % of the step (device clock), at over half "
-    "of the PCIe link's rate",
+    trigger=f"copying the pinned batch takes over {percent(PINNED)} of the step (device clock), "
+    "at over half of the PCIe link's rate",
     fix="copy the next batch on a side stream while this one computes; send uint8 and "
     "normalise on the GPU",
     no_use=(
@@ -106,7 +113,11 @@ def pageable_copies(view: RunView, spec: Spec) -> Finding | None:
 def copy_on_critical_path(view: RunView, spec: Spec) -> Finding | None:
     """The copies are as fast as the link allows, but nothing computes meanwhile."""
     copies = copy_time(view)
-    if copies is None or not copies.surely_above(0.05) or _is_pinned(view, copies.rank) is not True:
+    if (
+        copies is None
+        or not copies.surely_above(PINNED)
+        or _is_pinned(view, copies.rank) is not True
+    ):
         return None
     link = _link(view, copies.rank)
     if link is None:
@@ -140,7 +151,7 @@ def copy_on_critical_path(view: RunView, spec: Spec) -> Finding | None:
         interval_ms_per_step=(copies.ms.low, copies.ms.high),
         proof=copies.proof(
             "host-to-device copy",
-            0.05,
+            PINNED,
             "device.h2d_ms",
             "",
             Input("received over PCIe", received, "MB/s", "gpu.pcie_rx_mb_s, mean"),

@@ -17,7 +17,7 @@ from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.sites import samples_where
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import block_bootstrap
-from gputop_analysis.text import counted
+from gputop_analysis.text import counted, percent
 from gputop_analysis.view import RunView
 
 TIMES = 10.0
@@ -30,8 +30,9 @@ LEAST_MS, LEAST_SHARE = 100.0, 0.02
     name="epoch-boundary stall",
     family="input",
     cause="input",
-    trigger="two epochs or more begin with pauses, the median over ten times the usual data "
-    "wait and 100 ms, together 2 % of the time, while workers end and start anew",
+    trigger="two epochs or more begin with pauses, the median over ten times the usual data wait "
+    f"and {LEAST_MS:g} ms, together {percent(LEAST_SHARE)} of the time, while workers end and "
+    "start anew",
     fix="persistent_workers=True",
     no_use="without workers; where the epoch's own work takes the time",
     reads="steps.data_ns of each epoch's first fetch, the workers' process ids",
@@ -112,8 +113,8 @@ samples.
     name="loader started anew",
     family="input",
     cause="input",
-    trigger="an iterator of the training's loader is made more often than every 20 steps, and "
-    "beginning with it takes more than 10 % of the time",
+    trigger=f"an iterator of the training's loader is made more often than every {FEW_STEPS} "
+    f"steps, and beginning with it takes more than {percent(STARTING)} of the time",
     fix="make the DataLoader and its iterator once, and take all batches from it; "
     "persistent_workers=True",
     explains=("IN01", "IN02", "IN05"),
@@ -137,17 +138,19 @@ def loader_started_anew(view: RunView, spec: Spec) -> Finding | None:
     steps, wall_ms = series.total_steps(), float(series.rows["wall_ns"].sum()) / 1e6
     run, data_ms = Facts(view, rank), float(series.rows["data_ns"].sum()) / 1e6
     workers = loader.get("num_workers")
-    least_ms, most_ms = (
-        _of_workers(restarts, loader, steps, data_ms) if workers else _of_order(view, rank, data_ms)
-    )
+    if workers:
+        least_ms, most_ms = _of_workers(restarts, loader, steps, data_ms)
+    else:
+        least_ms, most_ms = _of_order(view, rank, data_ms)
     building_ms = _building_ms(view, rank, loader)
     least_ms, most_ms = least_ms + building_ms, most_ms + building_ms
     if least_ms <= STARTING * wall_ms:
         return None
     every, won = max(1.0, steps / restarts.epochs), most_ms / steps
-    start_text = (
-        f"it starts {counted(workers, 'worker')}" if workers else "it makes an order of all samples"
-    )
+    if workers:
+        start_text = f"it starts {counted(workers, 'worker')}"
+    else:
+        start_text = "it makes an order of all samples"
     length = loader.get("dataset_length")
     return spec.make(
         "high" if least_ms > 0.25 * wall_ms else "medium",
@@ -196,11 +199,9 @@ def started_anew(view: RunView) -> Looks | None:
     loader_looks = looks(view).get(view.ranks[0]) if view.ranks else None
     if loader_looks is None or loader_looks.epochs < ENOUGH_STARTS:
         return None
-    return (
-        loader_looks
-        if view.per_rank[loader_looks.rank].total_steps() < FEW_STEPS * loader_looks.epochs
-        else None
-    )
+    if view.per_rank[loader_looks.rank].total_steps() < FEW_STEPS * loader_looks.epochs:
+        return loader_looks
+    return None
 
 
 def _of_workers(

@@ -9,6 +9,7 @@ from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import Share, everybody, steady_share, typical
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.text import percent
 from gputop_analysis.view import RunView
 
 LEAST_TOKENS = 0.70
@@ -20,8 +21,8 @@ ENOUGH_BATCHES = 8
     name="padding waste",
     family="input",
     cause="input",
-    trigger="under 70 % of the places in the batches hold a token (attention_mask), over 8 "
-    "batches or more",
+    trigger=f"under {percent(LEAST_TOKENS)} of the places in the batches hold a token "
+    f"(attention_mask), over {ENOUGH_BATCHES} batches or more",
     fix="group samples by length, pack sequences, or attention over variable lengths",
     no_use="grouping: with an IterableDataset; where every row must have the same length",
     reads="the mean of attention_mask, every 50 steps",

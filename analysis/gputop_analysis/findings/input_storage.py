@@ -7,7 +7,7 @@ import numpy as np
 from gputop_analysis.findings.advice import Lever, Option
 from gputop_analysis.findings.dialect import loader_change, loader_site
 from gputop_analysis.findings.facts import Facts
-from gputop_analysis.findings.input import data_wait, severity_of, wait_source
+from gputop_analysis.findings.input import WAITING, data_wait, severity_of, wait_source
 from gputop_analysis.findings.input_looks import (
     ENOUGH_LOOKS,
     Looks,
@@ -20,6 +20,7 @@ from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import Share, everybody
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.text import percent
 from gputop_analysis.view import RunView
 
 WAITING_WORKERS = 0.30
@@ -33,9 +34,9 @@ LEAST_READ_BYTES_PER_S = 1e6
     name="storage-limited",
     family="input",
     cause="input",
-    trigger="data wait above 10 % of the step; the worker that is waited for waits for "
-    "storage (state D) in over 30 % of the looks, or the workers read while the "
-    "machine's I/O pressure is above 20 %",
+    trigger=f"data wait above {percent(WAITING)} of the step; the worker that is waited for waits "
+    f"for storage (state D) in over {percent(WAITING_WORKERS)} of the looks, or the workers read "
+    f"while the machine's I/O pressure is above {PRESSURE_PCT:.0f} %",
     fix="local disk, larger shards read in one piece, more workers to read ahead",
     explains=("IN01", "IN03", "IN06"),
     no_use="more workers: where the disk or its link is at its limit",
@@ -51,7 +52,7 @@ def storage_limited(view: RunView, spec: Spec) -> Finding | None:
     """The workers wait for their files."""
     wait = data_wait(view)
     loader = (view.hello(wait.rank).get("dataloader") or {}) if wait else {}
-    if wait is None or not wait.surely_above(0.10) or not loader.get("num_workers"):
+    if wait is None or not wait.surely_above(WAITING) or not loader.get("num_workers"):
         return None
     run = Facts(view, wait.rank)
     loader_looks, crew = looks(view).get(wait.rank), workers(view).get(wait.rank)

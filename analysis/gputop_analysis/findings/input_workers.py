@@ -11,6 +11,8 @@ from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.input import (
     QUEUE_READ_MS,
     STARVED,
+    WAITING,
+    WAITING_SOME,
     data_wait,
     faster_batches,
     per_batch_ms,
@@ -22,6 +24,7 @@ from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import Share, everybody, run_queue
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.text import percent
 from gputop_analysis.view import RunView
 
 BUSY = 0.8
@@ -67,9 +70,9 @@ def _waiting(view: RunView, least_share: float) -> tuple[Share, Looks, LoaderInU
     name="worker-limited",
     family="input",
     cause="input",
-    trigger="data wait above 10 % of the step; the loader's workers use or want over 80 % of "
-    "a core each, or the one that is waited for computes in over half of the looks; "
-    "no batch lies ready in over a quarter of the looks",
+    trigger=f"data wait above {percent(WAITING)} of the step; the loader's workers use or want "
+    f"over {percent(BUSY)} of a core each, or the one that is waited for computes in over half of "
+    "the looks; no batch lies ready in over a quarter of the looks",
     fix="more workers while there are cores, else a cheaper transform, or decoding on the GPU",
     explains=("IN01",),
     no_use="more workers: where each core has one, or other programs use the cores",
@@ -80,16 +83,15 @@ def _waiting(view: RunView, least_share: float) -> tuple[Share, Looks, LoaderInU
 )
 def worker_limited(view: RunView, spec: Spec) -> Finding | None:
     """The workers compute all the time and are still too slow."""
-    waiting, crews = _waiting(view, 0.10), workers(view)
+    waiting, crews = _waiting(view, WAITING), workers(view)
     if waiting is None or waiting[0].rank not in crews:
         return None
     wait, loader_looks, loader = waiting
     crew = crews[wait.rank]
-    computing = (
-        surely(loader_looks.states["R"], loader_looks.waiting)
-        if loader_looks.waiting >= ENOUGH_LOOKS
-        else 0.0
-    )
+    if loader_looks.waiting >= ENOUGH_LOOKS:
+        computing = surely(loader_looks.states["R"], loader_looks.waiting)
+    else:
+        computing = 0.0
     wanted = crew.cpu + crew.queued if crew.cpu > MOSTLY else crew.cpu
     busy = wanted > BUSY or (computing > MOSTLY and crew.cpu > MOSTLY)
     if loader_looks.empty <= SOMETIMES_EMPTY * loader_looks.looks or not busy:
@@ -163,8 +165,8 @@ def worker_limited(view: RunView, spec: Spec) -> Finding | None:
     name="head-of-line blocking",
     family="input",
     cause="input",
-    trigger="data wait above 10 % of the step; in over half of the waits for a batch the "
-    "batches after it are there",
+    trigger=f"data wait above {percent(WAITING)} of the step; in over half of the waits for a "
+    "batch the batches after it are there",
     fix="in_order=False (torch 2.6 and later), or samples of equal cost",
     explains=("IN01", "IN03"),
     no_use=(
@@ -177,7 +179,7 @@ def worker_limited(view: RunView, spec: Spec) -> Finding | None:
 )
 def head_of_line_blocking(view: RunView, spec: Spec) -> Finding | None:
     """The next batch in turn is late, those behind it are ready and have to wait for it."""
-    waiting = _waiting(view, 0.10)
+    waiting = _waiting(view, WAITING)
     if waiting is None:
         return None
     wait, loader_looks, loader = waiting
@@ -187,13 +189,15 @@ def head_of_line_blocking(view: RunView, spec: Spec) -> Finding | None:
     ):
         return None
     run, part = Facts(view, wait.rank), loader_looks.behind / loader_looks.fetching
-    (worker, times) = (
-        loader_looks.waited_for.most_common(1)[0] if loader_looks.waited_for else (-1, 0)
-    )
+    if loader_looks.waited_for:
+        (worker, times) = loader_looks.waited_for.most_common(1)[0]
+    else:
+        (worker, times) = (-1, 0)
     is_single = times > 0.8 * loader_looks.behind
-    culprit = (
-        f"worker {worker} of {loader['num_workers']}" if is_single else "one worker or another"
-    )
+    if is_single:
+        culprit = f"worker {worker} of {loader['num_workers']}"
+    else:
+        culprit = "one worker or another"
     return spec.make(
         severity_of(wait),
         f"batches that are ready wait for {culprit}: {part * wait.ms.value:.1f} ms a step",
@@ -240,8 +244,9 @@ def head_of_line_blocking(view: RunView, spec: Spec) -> Finding | None:
     name="unpacking in the main process",
     family="input",
     cause="input",
-    trigger="data wait above 5 % of the step and 3 ms a batch; over half of it rebuilds "
-    "batches that have arrived, while the workers are idle (under 60 % of a core)",
+    trigger=f"data wait above {percent(WAITING_SOME)} of the step and {QUEUE_READ_MS:.0f} ms a "
+    "batch; over half of it rebuilds batches that have arrived, while the workers are idle (under "
+    f"{percent(IDLE)} of a core)",
     fix="fewer and larger tensors in a batch, no Python objects; collate in the worker",
     explains=("IN01", "IN03"),
     no_use=(
@@ -258,7 +263,7 @@ def head_of_line_blocking(view: RunView, spec: Spec) -> Finding | None:
 )
 def unpacking_in_main(view: RunView, spec: Spec) -> Finding | None:
     """Batches consist of so many pieces that taking them over costs more than waiting for them."""
-    waiting, crews = _waiting(view, 0.05), workers(view)
+    waiting, crews = _waiting(view, WAITING_SOME), workers(view)
     if waiting is None or waiting[0].rank not in crews:
         return None
     wait, loader_looks, loader = waiting

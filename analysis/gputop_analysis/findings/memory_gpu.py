@@ -17,17 +17,16 @@ from gputop_analysis.findings.advice import (
     Lever,
     Option,
 )
-from gputop_analysis.findings.memory_growth import per_step, rank_growth
+from gputop_analysis.findings.memory_growth import SOON_S, per_step, rank_growth
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import spread, told
 from gputop_analysis.model import Finding, Input, Proof
-from gputop_analysis.text import duration
+from gputop_analysis.text import duration, percent
 from gputop_analysis.units import GIB
 from gputop_analysis.view import RunView
 
 NEARLY_FULL = 0.95
-SOON_S = 3600.0
 ENOUGH_STEPS = 100
 
 
@@ -75,11 +74,9 @@ def _card(view: RunView, rank: int) -> Card | None:
         return None
     peak = float(series.rows["peak_allocated_bytes"][series.steady].max())
     reserved = float(series.rows["reserved_bytes"][-1])
-    return (
-        Card(rank, total, peak, reserved, int(series.n_steps[series.steady].sum()))
-        if peak > 0
-        else None
-    )
+    if peak > 0:
+        return Card(rank, total, peak, reserved, int(series.n_steps[series.steady].sum()))
+    return None
 
 
 @finding(
@@ -87,9 +84,8 @@ def _card(view: RunView, rank: int) -> Card | None:
     name="out of memory ahead",
     family="memory",
     cause="memory",
-    trigger="peak allocated GPU memory above 95 % of the card, or rising steadily "
-    "(Mann-Kendall p < 0.01 on maxima of windows) so that the card is "
-    "full within an hour",
+    trigger=f"peak allocated GPU memory above {percent(NEARLY_FULL)} of the card, or rising "
+    "steadily (Mann-Kendall p < 0.01 on maxima of windows) so that the card is full within an hour",
     fix="smaller micro-batch with accumulation, activation checkpointing, "
     "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     no_use=(
@@ -176,8 +172,8 @@ FRAGMENTED, SPLIT = 0.20, 0.10
     name="fragmented GPU memory",
     family="memory",
     cause="memory",
-    trigger="reserved minus peak allocated memory above 20 % of the card, and inactive split "
-    "blocks above 10 % of it",
+    trigger=f"reserved minus peak allocated memory above {percent(FRAGMENTED)} of the card, and "
+    f"inactive split blocks above {percent(SPLIT)} of it",
     fix="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
     no_use="where segments are expandable already",
     reads="steps.reserved_bytes less allocated_bytes, inactive split blocks",
@@ -189,7 +185,10 @@ def fragmentation(view: RunView, spec: Spec) -> Finding | None:
     for rank, card in cards(view).items():
         events = told(view, "allocator").get(rank)
         gap = (card.reserved - card.peak) / card.total
-        split = (events[-1].get("inactive_split_bytes") or 0) / card.total if events else 0.0
+        if events:
+            split = (events[-1].get("inactive_split_bytes") or 0) / card.total
+        else:
+            split = 0.0
         if gap <= FRAGMENTED or split <= SPLIT:
             continue
         retries = int(events[-1].get("retries") or 0) if events else 0
@@ -237,7 +236,8 @@ IMBALANCED, HALF = 1.2, 0.5
     name="GPU memory differs between ranks",
     family="memory",
     cause="memory",
-    trigger="the largest peak is more than 1.2 times the median rank's and above half of its card",
+    trigger=f"the largest peak is more than {IMBALANCED:g} times the median rank's and above half "
+    "of its card",
     fix="spread embeddings, stages or long samples evenly",
     no_use=(
         "another split: where every rank holds the whole model; by length: where "
@@ -295,7 +295,7 @@ UNUSED_STEPS = 500
     name="GPU memory unused",
     family="memory",
     cause="memory",
-    trigger="the peak of every rank is below half of its card after 500 steps",
+    trigger=f"the peak of every rank is below half of its card after {UNUSED_STEPS} steps",
     fix="a larger micro-batch, or less sharding, offload and checkpointing",
     no_use="where the GPU is busy all the time; what is not in use cannot be turned off",
     reads="peak memory after 500 steps",

@@ -49,9 +49,10 @@ def replicas_differ(view: RunView, spec: Spec) -> Finding | None:
     majority = max(kinds.values(), key=len)
     odd = sorted(set(sums) - set(majority))
     alone = odd[0] if len(odd) == 1 and len(majority) > 1 else None
-    culprit = (
-        f"rank {alone}" if alone is not None else f"ranks {', '.join(map(str, sorted(sums)[:8]))}"
-    )
+    if alone is not None:
+        culprit = f"rank {alone}"
+    else:
+        culprit = f"ranks {', '.join(map(str, sorted(sums)[:8]))}"
     return spec.make(
         "high",
         f"DDP replicas differ since update {unequal[0]}: {culprit}",

@@ -16,6 +16,7 @@ from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import told
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.series import RankSeries
+from gputop_analysis.text import percent
 from gputop_analysis.view import Array, RunView
 
 AFTER_STEP, ENOUGH_STEPS, SKIP_SHARE = 200, 50, 0.05
@@ -43,8 +44,8 @@ class _Skips:
     name="GradScaler keeps skipping",
     family="numerics",
     cause="nan",
-    trigger="more than 5 % of the steps after step 200 are skipped, or the last 30 or more, "
-    "or the loss scale falls below 1",
+    trigger=f"more than {percent(SKIP_SHARE)} of the steps after step {AFTER_STEP} are skipped, "
+    f"or the last {IN_A_ROW} or more, or the loss scale falls below 1",
     fix="bf16 instead of fp16, a lower learning rate, gradient clipping after unscale_",
     explains=("CE03",),
     no_use="bf16: on a GPU that has none (before Ampere); unscale_: where a trainer clips",
@@ -67,25 +68,30 @@ def scaler_skips(view: RunView, spec: Spec) -> Finding | None:
     collapsed = bool(np.isfinite(scale) and scale < 1)
     if share <= SKIP_SHARE and not collapsed:
         return None
-    value, threshold, unit = (
-        (100 * share, 100 * SKIP_SHARE, "%") if share > SKIP_SHARE else (scale, 1.0, "")
-    )
+    if share > SKIP_SHARE:
+        value, threshold, unit = (100 * share, 100 * SKIP_SHARE, "%")
+    else:
+        value, threshold, unit = (scale, 1.0, "")
     scale_text = f", loss scale now {scale:g}" if np.isfinite(scale) else ""
     origin = skipped_origin(view)
+    if share < 1:
+        fix = (
+            Option("use torch.bfloat16 and no scaler", needs=(BFLOAT16,), assumes=False),
+            "lower the learning rate",
+            Option("clip after scaler.unscale_(optimizer)", needs=(OWN_LOOP,), assumes=False),
+        )
+    else:
+        fix = (
+            f"find the infinite or NaN gradient: {WATCH} names the layer and the operation that "
+            "make it; nothing has been learnt since then"
+        )
     return spec.make(
         "high" if share > 0.25 or collapsed else "medium",
         f"GradScaler skips {100 * share:.0f} % of the updates{scale_text}",
         f"{worst.skipped:,} of {worst.steps:,} steps from step {worst.from_step} on of rank "
         f"{worst.rank} made no update, because a gradient was infinite or NaN{scale_text}"
         + (f"; {sentence(origin, len(view.ranks))}" if origin else ""),
-        (
-            Option("use torch.bfloat16 and no scaler", needs=(BFLOAT16,), assumes=False),
-            "lower the learning rate",
-            Option("clip after scaler.unscale_(optimizer)", needs=(OWN_LOOP,), assumes=False),
-        )
-        if share < 1
-        else f"find the infinite or NaN gradient: {WATCH} names the layer and the operation that "
-        "make it; nothing has been learnt since then",
+        fix,
         rank=worst.rank if len(view.ranks) == 1 else None,
         proof=Proof(
             "skipped updates / steps"
@@ -123,7 +129,9 @@ def _skips(view: RunView, rank: int) -> _Skips | None:
         updated[-1] if len(updated) else -1, series.attempt_start - 1
     )
     counted = _counted_skips(series, without)
-    return counted if counted is not None and counted.skipped >= IN_A_ROW else None
+    if counted is not None and counted.skipped >= IN_A_ROW:
+        return counted
+    return None
 
 
 def _counted_skips(series: RankSeries, mask: Array) -> _Skips | None:
@@ -158,9 +166,9 @@ PEAK_RECORDS = 1500
     name="learning rate is zero",
     family="numerics",
     cause="compute",
-    trigger="the learning rate of all groups is 0, or below 2^-24 of the largest it was, for "
-    "the last 50 steps and 2 % of the run; or torch has warned that the scheduler "
-    "steps before the optimizer (info)",
+    trigger="the learning rate of all groups is 0, or below 2^-24 of the largest it was, for the "
+    f"last {ZERO_STEPS} steps and {percent(ZERO_SHARE)} of the run; or torch has warned that the "
+    "scheduler steps before the optimizer (info)",
     fix="a schedule as long as the run; scheduler.step() after optimizer.step(), once for "
     "each of its units",
     no_use="where the training is meant to end there",
@@ -180,7 +188,10 @@ def learning_rate_zero(view: RunView, spec: Spec) -> Finding | None:
         if gone is None or gone.steps < max(ZERO_STEPS, ZERO_SHARE * gone.last_step):
             continue
         since, value = gone.last_step - gone.steps + 1, "0" if gone.now == 0 else f"{gone.now:.2g}"
-        before = f"it was {gone.peak:.3g} at most" if gone.peak > 0 else "it was never above 0"
+        if gone.peak > 0:
+            before = f"it was {gone.peak:.3g} at most"
+        else:
+            before = "it was never above 0"
         return spec.make(
             "high",
             f"the learning rate is {'0' if gone.now == 0 else 'as good as 0'} since step {since}: "

@@ -51,7 +51,9 @@ def in_short(event: Event) -> str:
         return ""
     if direction == "input":
         batch = event.get("batch") or {}
-        return "the batch is not finite" if batch.get("finite") is False else "its input is bad"
+        if batch.get("finite") is False:
+            return "the batch is not finite"
+        return "its input is bad"
     if direction == "weights":
         return f"{_weight(event)} is not finite"
     if direction == "reduced":

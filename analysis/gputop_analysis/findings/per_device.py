@@ -71,8 +71,8 @@ def _worst(found: list[Finding]) -> Finding:
         for finding in found
         if finding is not worst
     ]
-    return (
-        replace(worst, evidence=f"{worst.evidence}; the same on {', '.join(other_gpus[:16])}")
-        if other_gpus
-        else worst
-    )
+    if other_gpus:
+        return replace(
+            worst, evidence=f"{worst.evidence}; the same on {', '.join(other_gpus[:16])}"
+        )
+    return worst

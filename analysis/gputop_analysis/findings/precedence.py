@@ -66,11 +66,10 @@ def _with(cause: Finding, taken: list[Finding]) -> Finding:
         return cause
     ids = tuple(sorted({i for finding in taken for i in (finding.id, *finding.absorbed)}))
     has_promise = cause.recoverable_ms_per_step is not None
-    longest = (
-        cause
-        if has_promise
-        else max(taken, key=lambda finding: finding.recoverable_ms_per_step or 0.0)
-    )
+    if has_promise:
+        longest = cause
+    else:
+        longest = max(taken, key=lambda finding: finding.recoverable_ms_per_step or 0.0)
     severity = min((cause, *taken), key=lambda finding: SEVERITIES.index(finding.severity)).severity
     return replace(
         cause,

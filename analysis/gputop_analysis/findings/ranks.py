@@ -113,11 +113,11 @@ def straggler_at(view: RunView, significance: float) -> Straggler | None:
     cost = block_bootstrap(lead, np.ones(len(lead)))
     excess = _excess(view, waited, culprit.column)
     phase = max(excess, key=lambda name: excess[name])
-    return (
-        Straggler(waited.ranks[culprit.column], culprit, cost, wall_ms, phase, excess, waited)
-        if cost.low > 0
-        else None
-    )
+    if cost.low > 0:
+        return Straggler(
+            waited.ranks[culprit.column], culprit, cost, wall_ms, phase, excess, waited
+        )
+    return None
 
 
 def _excess(view: RunView, waited: Waits, culprit: int) -> dict[str, float]:
@@ -143,11 +143,10 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
     if culprit is None or CAUSE_OF_PHASE[culprit.phase] != spec.id:
         return None
     cost, name = culprit.cost_ms, _NAMES.get(culprit.phase, culprit.phase)
-    site = (
-        top_site(view, culprit.phase, rank=culprit.rank)
-        if culprit.phase in ("other", "data", "forward")
-        else None
-    )
+    if culprit.phase in ("other", "data", "forward"):
+        site = top_site(view, culprit.phase, rank=culprit.rank)
+    else:
+        site = None
     own_wait, theirs = culprit.wait_ms
     host = f" on {view.host_of(culprit.rank)}" if len(view.record.hosts) > 1 else ""
     return spec.make(
@@ -248,11 +247,10 @@ _PICTURES = (RANK_WAITS, SLOW_AGAINST_OTHERS)
 )
 def slow_backward(view: RunView, spec: Spec) -> Finding | None:
     """One rank computes its gradients more slowly."""
-    gpu = (
-        "clocks and temperature of its GPU, "
-        if view.ranks and on_device(view, view.ranks[0])
-        else ""
-    )
+    if view.ranks and on_device(view, view.ranks[0]):
+        gpu = "clocks and temperature of its GPU, "
+    else:
+        gpu = ""
     return _straggler_with(
         view,
         spec,

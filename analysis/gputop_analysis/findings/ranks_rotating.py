@@ -68,9 +68,10 @@ def rotating_imbalance(view: RunView, spec: Spec) -> Finding | None:
         not by_length and _oversubscribed(view)
     ):
         return None
-    length_text = (
-        f"; compute follows tokens per rank (correlation {follows:.2f})" if by_length else ""
-    )
+    if by_length:
+        length_text = f"; compute follows tokens per rank (correlation {follows:.2f})"
+    else:
+        length_text = ""
     share = lost.value / float(slowest.mean())
     source = (
         f"steps.wall_ns - comm.wait_ns, {len(slowest):,} common steady steps, "
@@ -163,7 +164,9 @@ def _correlation(compute: Array, tokens: Array) -> float | None:
     """
     time, work = (x - x.mean(axis=1, keepdims=True) for x in (compute, tokens))
     scale = float(np.sqrt((time**2).sum() * (work**2).sum()))
-    return float((time * work).sum()) / scale if scale > 0 and (work**2).sum() > 0 else None
+    if scale > 0 and (work**2).sum() > 0:
+        return float((time * work).sum()) / scale
+    return None
 
 
 def _oversubscribed(view: RunView) -> bool:

@@ -151,7 +151,9 @@ def _per_step(view: RunView, rank: int, column: str) -> float:
 def _values(view: RunView, rank: int) -> float:
     """Mean size of the shapes that a rank gave as examples; 0 where it told none."""
     examples = (view.hello(rank).get("shapes") or {}).get("examples") or []
-    return float(np.mean([np.prod(shape) for shape in examples])) if examples else 0.0
+    if examples:
+        return float(np.mean([np.prod(shape) for shape in examples]))
+    return 0.0
 
 
 def _accounted_ms(view: RunView, found: Straggler, ratio: float) -> tuple[float, float]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from gputop_analysis.findings.advice import Lever, Option
 from gputop_analysis.findings.facts import Facts
+from gputop_analysis.findings.input import QUEUED
 from gputop_analysis.findings.input_looks import surely
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import CPU_SHARE, STEP_TIME, phases
@@ -16,6 +17,7 @@ from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import run_queue
 from gputop_analysis.model import Finding, Input, Proof, Severity
 from gputop_analysis.stats import Interval, block_bootstrap
+from gputop_analysis.text import percent
 from gputop_analysis.view import Array, RunView
 
 THROTTLED = 0.02
@@ -26,7 +28,8 @@ THROTTLED = 0.02
     name="CPU quota",
     family="host",
     cause="host",
-    trigger="the control group's CPU quota stops the run for over 2 % of the time",
+    trigger=f"the control group's CPU quota stops the run for over {percent(THROTTLED)} of the "
+    "time",
     fix="a larger CPU quota, or fewer threads and workers",
     explains=("IN04", "HO14", "HO06"),
     no_use="fewer threads: where they are no more than the quota",
@@ -54,7 +57,10 @@ def cpu_quota(view: RunView, spec: Spec) -> Finding | None:
         series.rows["wall_ns"][series.steady].sum() / 1e6 / series.n_steps[series.steady].sum()
     )
     share = quota.share
-    limit = f"{quota.limit:.2g} cores" if np.isfinite(quota.limit) else "an unknown limit"
+    if np.isfinite(quota.limit):
+        limit = f"{quota.limit:.2g} cores"
+    else:
+        limit = "an unknown limit"
     return spec.make(
         _severity(share.low),
         f"the CPU quota stops the run for {share.value * 100:.0f} % of the time",
@@ -137,16 +143,13 @@ def between(rows: Array, begin_ns: int, end_ns: int) -> Array:
     return rows[int(first) : int(last)]
 
 
-QUEUED = 0.05
-
-
 @finding(
     id="HO14",
     name="thread oversubscription",
     family="host",
     cause="host",
     trigger="torch's threads of all ranks on a host are more than its cores, and the training "
-    "thread waits for a core for over 5 % of the time",
+    f"thread waits for a core for over {percent(QUEUED)} of the time",
     fix="OMP_NUM_THREADS",
     explains=("IN04",),
     no_use="where the threads are one a rank already",
@@ -283,4 +286,8 @@ def _misplaced(view: RunView, spec: Spec, rank: int, away: int, looks: int) -> F
 
 
 def _severity(low: float) -> Severity:
-    return "info" if low <= 0.05 else "high" if low > 0.40 else "medium"
+    if low <= 0.05:
+        return "info"
+    if low > 0.40:
+        return "high"
+    return "medium"

@@ -8,6 +8,7 @@ from gputop_analysis.findings.advice import WORKERS, Lever, Option
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.text import percent
 from gputop_analysis.units import GIB
 from gputop_analysis.view import RunView
 from gputop_probes.record.reader import HostFiles
@@ -21,7 +22,8 @@ NEARLY_ALL_FILES = 0.80
     name="shared memory or open files run out",
     family="input",
     cause="input",
-    trigger="/dev/shm is over 85 % full, or a rank has over 80 % of the files open that it may",
+    trigger=f"/dev/shm is over {percent(NEARLY_FULL)} full, or a rank has over "
+    f"{percent(NEARLY_ALL_FILES)} of the files open that it may",
     fix="a larger /dev/shm (--shm-size), a higher ulimit -n, or sharing_strategy file_system",
     no_use="sharing strategy and prefetching: without workers",
     reads="host.shm_used_bytes and shm_total_bytes, process.open_files against the limit",
@@ -82,7 +84,10 @@ def _open_files(view: RunView, spec: Spec) -> list[Finding]:
     findings = []
     for rank, rows in view.rank_processes.items():
         limit = (view.hello(rank).get("limits") or {}).get("open_files")
-        ended_ns = int(view.per_rank[rank].rows["t_end_ns"][-1]) if rank in view.per_rank else 0
+        if rank in view.per_rank:
+            ended_ns = int(view.per_rank[rank].rows["t_end_ns"][-1])
+        else:
+            ended_ns = 0
         last = rows["open_files"][rows["t_ns"] <= ended_ns][
             -3:
         ]  # a process that ends closes its files

@@ -11,6 +11,7 @@ from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.resources import between
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import Interval, block_bootstrap
+from gputop_analysis.text import percent
 from gputop_analysis.view import RunView
 
 FAULTS_PER_STEP = 5000.0
@@ -30,8 +31,8 @@ has other reasons.
     name="page-fault storm",
     family="host",
     cause="host",
-    trigger="over 5,000 page faults a step, and the time in the kernel that goes with them is "
-    "over 2 % of the step",
+    trigger=f"over {FAULTS_PER_STEP:,.0f} page faults a step, and the time in the kernel that "
+    f"goes with them is over {percent(LEAST_SHARE)} of the step",
     fix="reuse buffers instead of allocating them each step; keep freed memory in the process",
     no_use="the environment's settings: with another malloc than glibc's",
     reads="process.minor_faults_total per step",
@@ -137,4 +138,6 @@ def _faults_per_step(view: RunView, rank: int) -> _Faults | None:
     per_s = float(rows["minor_faults_total"][-1] - rows["minor_faults_total"][0]) / max(
         seconds, 1e-9
     )
-    return _Faults(per_s * wall_s / steps, 1e3 * wall_s / steps, steps) if seconds >= 1.0 else None
+    if seconds >= 1.0:
+        return _Faults(per_s * wall_s / steps, 1e3 * wall_s / steps, steps)
+    return None

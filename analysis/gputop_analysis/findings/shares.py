@@ -308,7 +308,9 @@ def only_on(found: Share, shares: Iterable[Share | None]) -> int | None:
     everybody's.
     """
     other_shares = [s for s in shares if s is not None and s.rank != found.rank]
-    return found.rank if all(s.mean_ms < 0.5 * found.mean_ms for s in other_shares) else None
+    if all(s.mean_ms < 0.5 * found.mean_ms for s in other_shares):
+        return found.rank
+    return None
 
 
 def everybody(view: RunView) -> int | None:

@@ -14,6 +14,7 @@ from gputop_analysis.findings.ranks import straggler
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.gpu_samples import ENOUGH_SAMPLES, Device, devices, reason_names
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.text import percent
 from gputop_analysis.view import RunView
 
 MIN_DROP = 0.03
@@ -32,8 +33,8 @@ _STRAGGLERS = ("CR01", "CR02")
     name="thermal slowdown",
     family="thermal",
     cause="throttle",
-    trigger="clock event reasons 0x20 or 0x40 (thermal) in over 2 % of the busy samples, with "
-    "a clock 3 % lower",
+    trigger=f"clock event reasons 0x20 or 0x40 (thermal) in over {percent(SLOWED)} of the busy "
+    f"samples, with a clock {percent(MIN_DROP)} lower",
     fix="airflow, fans, inlet temperature; or a lower power cap, which costs less than throttling",
     explains=(*_STRAGGLERS, "TP02", "TP05"),
     no_use="where the machine is not yours to mend: whoever runs it must",
@@ -78,7 +79,7 @@ def thermal_slowdown(view: RunView, spec: Spec) -> Iterator[Finding]:
     family="thermal",
     cause="throttle",
     trigger="software power cap (0x4) with a limit below the board's default, or with a clock "
-    "10 % below its peers",
+    f"{percent(UNDER_PEERS)} below its peers",
     fix="nvidia-smi -pl with the default limit",
     explains=(*_STRAGGLERS, "TP05"),
     no_use="where the limit was set on purpose, or without the rights to change it",
@@ -133,7 +134,7 @@ def power_capped(view: RunView, spec: Spec) -> Iterator[Finding]:
     family="thermal",
     cause="throttle",
     trigger="hardware slowdown (0x8) or power brake (0x80) without a thermal reason in over "
-    "0.5 % of the busy samples",
+    f"{percent(POWER_BRAKE)} of the busy samples",
     fix="power supply, cables, the node's power cap in its BMC",
     explains=(*_STRAGGLERS, "TP05"),
     no_use="where the machine is not yours to mend: whoever runs it must",
@@ -180,8 +181,8 @@ def power_brake(view: RunView, spec: Spec) -> Iterator[Finding]:
     name="low clocks",
     family="thermal",
     cause="throttle",
-    trigger="application clocks (0x2) or a P-state above 2 in over half of the busy samples, "
-    "and below 90 % of the top clock",
+    trigger="application clocks (0x2) or a P-state above 2 in over half of the busy samples, and "
+    f"below {percent(LOCKED_BELOW)} of the top clock",
     fix="nvidia-smi -rgc, nvidia-smi -rac, persistence mode",
     explains=(*_STRAGGLERS, "TP05"),
     no_use="where clocks were locked on purpose, or without the rights to change them",
@@ -202,11 +203,10 @@ def low_clocks(view: RunView, spec: Spec) -> Iterator[Finding]:
         share = lazy if math.isnan(locked) else max(locked, lazy)
         if not share > 0.5:
             continue
-        why = (
-            "application clocks are set"
-            if locked > 0.5
-            else f"it stays in P{int(np.median(rows['pstate']))}"
-        )
+        if locked > 0.5:
+            why = "application clocks are set"
+        else:
+            why = f"it stays in P{int(np.median(rows['pstate']))}"
         yield device_finding(
             spec,
             device,
@@ -233,8 +233,8 @@ def low_clocks(view: RunView, spec: Spec) -> Iterator[Finding]:
     name="clock skew between ranks",
     family="thermal",
     cause="throttle",
-    trigger="the busy clock of the slow rank's GPU is under 97 % of the "
-    "ranks' median for over 60 s",
+    trigger=f"the busy clock of the slow rank's GPU is under {percent(CULPRIT_BELOW)} of the "
+    f"ranks' median for over {CULPRIT_S:g} s",
     fix="cool or swap that GPU",
     explains=_STRAGGLERS,
     no_use="where the machine is not yours to mend: whoever runs it must",
@@ -288,7 +288,7 @@ def clock_skew(view: RunView, spec: Spec) -> Finding | None:
     name="hot memory",
     family="thermal",
     cause="throttle",
-    trigger="GPU memory above 95 C for 60 s",
+    trigger=f"GPU memory above {HOT_MEMORY_C:g} C for {HOT_S:g} s",
     fix="airflow, or a lower power cap",
     no_use="where the machine is not yours to mend: whoever runs it must",
     reads="gpu.memory_temperature_c over 60 s",
@@ -346,7 +346,9 @@ def _lost_ms(view: RunView, device: Device, slower: float) -> float | None:
         for r in ranks
         if (rank_series := view.per_rank[r]).steady.any()
     ]
-    return slower * float(np.median(walls)) if walls and slower > 0 else None
+    if walls and slower > 0:
+        return slower * float(np.median(walls))
+    return None
 
 
 def _proof(

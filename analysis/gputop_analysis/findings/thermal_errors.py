@@ -21,7 +21,8 @@ LOST_SAMPLES = 4
     name="ECC errors",
     family="thermal",
     cause="crash",
-    trigger="an uncorrected ECC error during the run, or over 10 corrected ones a minute",
+    trigger=f"an uncorrected ECC error during the run, or over {CORRECTED_PER_MINUTE:.0f} "
+    "corrected ones a minute",
     fix="drain the node, reset the GPU; replace it when they come again",
     immediate=True,
     no_use="where the machine is not yours to mend: whoever runs it must",
@@ -39,9 +40,10 @@ def ecc_errors(view: RunView, spec: Spec) -> Iterator[Finding]:
         rate = _per_minute(mended, device)
         if lost == 0 and not rate > CORRECTED_PER_MINUTE:
             continue
-        value, threshold, unit = (
-            (lost, 0.0, "errors") if lost else (rate, CORRECTED_PER_MINUTE, "errors per minute")
-        )
+        if lost:
+            value, threshold, unit = (lost, 0.0, "errors")
+        else:
+            value, threshold, unit = (rate, CORRECTED_PER_MINUTE, "errors per minute")
         yield device_finding(
             spec,
             device,
@@ -197,13 +199,12 @@ def gpu_lost(view: RunView, spec: Spec) -> Iterator[Finding]:
     }
     for device in devices(view):
         answered = device.rows["memory_total_bytes"] > 0
-        silent = (
-            0
-            if answered[-1]
-            else len(answered) - 1 - int(answered.nonzero()[0][-1])
-            if answered.any()
-            else 0
-        )
+        if answered[-1]:
+            silent = 0
+        elif answered.any():
+            silent = len(answered) - 1 - int(answered.nonzero()[0][-1])
+        else:
+            silent = 0
         code = codes.get(device.index)
         if code is None and silent < LOST_SAMPLES:
             continue

@@ -50,13 +50,12 @@ def emit(strategy: Strategy) -> Launch:
 
 def config(strategy: Strategy) -> dict[str, Any]:
     """The YAML's content."""
-    distributed_type = (
-        "DEEPSPEED"
-        if strategy.split.stage in (1, 2)
-        else "FSDP"
-        if strategy.split.stage == 3
-        else "MULTI_GPU"
-    )
+    if strategy.split.stage in (1, 2):
+        distributed_type = "DEEPSPEED"
+    elif strategy.split.stage == 3:
+        distributed_type = "FSDP"
+    else:
+        distributed_type = "MULTI_GPU"
     config_: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE",
         "debug": False,

@@ -129,4 +129,6 @@ def _offload(zero: dict[str, Any]) -> list[Problem]:
 
 
 def _device(section: Any) -> str:
-    return str((section or {}).get("device", "none")) if isinstance(section, dict) else "none"
+    if isinstance(section, dict):
+        return str((section or {}).get("device", "none"))
+    return "none"

@@ -127,9 +127,10 @@ def _fsdp_section(section: Mapping[str, Any], machines: int) -> dict[str, Any]:
     strategy = str(section.get("fsdp_sharding_strategy") or "FULL_SHARD")
     reshard = section.get("fsdp_reshard_after_forward", True)
     if isinstance(reshard, str):  # version 1 called the strategy so for a while
-        strategy, reshard = (
-            (strategy, reshard == "true") if reshard in ("true", "false") else (reshard, True)
-        )
+        if reshard in ("true", "false"):
+            strategy, reshard = (strategy, reshard == "true")
+        else:
+            strategy, reshard = (reshard, True)
     options: dict[str, Any] = {
         "sharding": _FSDP.get(strategy, f"fsdp{version}"),
         "reshard_after_forward": bool(reshard) and strategy not in _GRADIENTS_ONLY,
@@ -141,7 +142,9 @@ def _fsdp_section(section: Mapping[str, Any], machines: int) -> dict[str, Any]:
 
 def _mesh(section: Mapping[str, Any], ranks: int) -> dict[str, Any]:
     tp, cp = (whole(section.get(f"parallelism_config_{name}_size")) or 1 for name in ("tp", "cp"))
-    return {"tp": tp, "cp": cp, "dp": max(1, ranks // (tp * cp))} if tp * cp > 1 else {}
+    if tp * cp > 1:
+        return {"tp": tp, "cp": cp, "dp": max(1, ranks // (tp * cp))}
+    return {}
 
 
 def of_megatron(
@@ -191,15 +194,31 @@ def _shape(found: Arguments) -> ModelShape | None:
     usual = hidden * 8 // 3 // 64 * 64 if gated else 4 * hidden
     experts = found.number("--num-experts", 0)
     shared = found.number("--moe-shared-expert-intermediate-size", 0)
+    if experts:
+        family = "mixtral"
+    elif gated:
+        family = "llama"
+    else:
+        family = "gpt2"
+    if found.has("--group-query-attention"):
+        kv_heads = found.number("--num-query-groups", heads)
+    else:
+        kv_heads = heads
+    if experts:
+        moe_ffn = found.number("--moe-ffn-hidden-size", found.number("--ffn-hidden-size", usual))
+    else:
+        moe_ffn = 0
+    if found.has("--multi-latent-attention"):
+        mla_kv_rank = found.number("--kv-lora-rank", 32)
+    else:
+        mla_kv_rank = 0
     return ModelShape(
         name="the command's model",
-        family="mixtral" if experts else "llama" if gated else "gpt2",
+        family=family,
         hidden=hidden,
         layers=found.number("--num-layers"),
         heads=heads,
-        kv_heads=found.number("--num-query-groups", heads)
-        if found.has("--group-query-attention")
-        else heads,
+        kv_heads=kv_heads,
         head_dim=found.number("--kv-channels", 0),
         ffn=found.number("--ffn-hidden-size", usual),
         vocab=vocab,
@@ -208,15 +227,11 @@ def _shape(found: Arguments) -> ModelShape | None:
         max_position=found.number("--max-position-embeddings", 0),
         experts=experts,
         top_k=found.number("--moe-router-topk", 2) if experts else 0,
-        moe_ffn=found.number("--moe-ffn-hidden-size", found.number("--ffn-hidden-size", usual))
-        if experts
-        else 0,
+        moe_ffn=moe_ffn,
         shared_experts=1 if shared else 0,
         shared_ffn=shared,
         mla_q_rank=found.number("--q-lora-rank", 0),
-        mla_kv_rank=found.number("--kv-lora-rank", 32)
-        if found.has("--multi-latent-attention")
-        else 0,
+        mla_kv_rank=mla_kv_rank,
         mla_nope_dim=found.number("--qk-head-dim", 0),
         mla_rope_dim=found.number("--qk-pos-emb-head-dim", 0),
         mla_v_dim=found.number("--v-head-dim", 0),
@@ -246,7 +261,11 @@ def _sharding(found: Arguments) -> str:
 def _dtype(found: Arguments) -> str:
     if found.has("--fp8-format"):
         return "fp8"
-    return "bf16" if found.has("--bf16") else "fp16" if found.has("--fp16") else "fp32"
+    if found.has("--bf16"):
+        return "bf16"
+    if found.has("--fp16"):
+        return "fp16"
+    return "fp32"
 
 
 def _of_stage(value: Any) -> str:
@@ -259,7 +278,11 @@ def _device(zero: Mapping[str, Any], name: str) -> Any:
 
 
 def _offload(optimizer: Any, parameters: Any) -> str:
-    return "all" if parameters in _ON_HOST else "optimizer" if optimizer in _ON_HOST else "none"
+    if parameters in _ON_HOST:
+        return "all"
+    if optimizer in _ON_HOST:
+        return "optimizer"
+    return "none"
 
 
 def _section(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:

@@ -50,11 +50,10 @@ def emit(strategy: Strategy) -> Launch:
         "dp_replicate": strategy.split.replicas,
         "dp_shard": strategy.split.dp // strategy.split.replicas,
     }
-    data = (
-        copies
-        if strategy.split.stage == 3 and strategy.split.replicas > 1
-        else {"dp": strategy.split.dp}
-    )
+    if strategy.split.stage == 3 and strategy.split.replicas > 1:
+        data = copies
+    else:
+        data = {"dp": strategy.split.dp}
     mesh = {"pp": strategy.split.pp, **data, "cp": strategy.split.cp, "tp": strategy.split.tp}
     shape = ", ".join(f"{name}={size}" for name, size in mesh.items() if size > 1) or "dp=1"
     notes += (

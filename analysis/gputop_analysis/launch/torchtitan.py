@@ -95,13 +95,12 @@ def as_toml(sections: dict[str, dict[str, Any]]) -> str:
     for name, values in sections.items():
         lines = [f"[{name}]"]
         for key, value in values.items():
-            text = (
-                str(value).lower()
-                if isinstance(value, bool)
-                else f'"{value}"'
-                if isinstance(value, str)
-                else value
-            )
+            if isinstance(value, bool):
+                text = str(value).lower()
+            elif isinstance(value, str):
+                text = f'"{value}"'
+            else:
+                text = value
             lines.append(f"{key} = {text}")
         blocks.append("\n".join(lines))
     return "\n\n".join(blocks) + "\n"

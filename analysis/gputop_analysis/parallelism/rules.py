@@ -215,4 +215,6 @@ def reason(rule: Rule, training: Training, split: Any) -> str:
 
 def words(sharding: str) -> str:
     """A kind of sharding as people write it."""
-    return sharding.replace("zero", "ZeRO-") if sharding.startswith("zero") else sharding.upper()
+    if sharding.startswith("zero"):
+        return sharding.replace("zero", "ZeRO-")
+    return sharding.upper()

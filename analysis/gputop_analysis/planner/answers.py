@@ -62,9 +62,10 @@ def _of_group(cases: list[Case]) -> list[Answer]:
     for case, end in zip(cases, ends, strict=True):
         indices = np.arange(end - len(case.layouts), end)
         able = indices[fits[indices]]
-        best = (
-            able[np.argmin(seconds[able])] if len(able) else indices[np.argmin(allocated[indices])]
-        )
+        if len(able):
+            best = able[np.argmin(seconds[able])]
+        else:
+            best = indices[np.argmin(allocated[indices])]
         best_parts = parts.take(slice(best, best + 1))
         answers.append(
             Answer(

@@ -109,7 +109,10 @@ def calibrate(parts: Sequence[Cost], measured_s: Sequence[float]) -> Calibration
     table = np.concatenate([_grouped(part)[:1] for part in parts])
     truth = np.asarray(measured_s, float)
     factors = _fit(table, truth)
-    errors = [_left_out(table, truth, i) for i in range(len(truth))] if len(truth) > 1 else []
+    if len(truth) > 1:
+        errors = [_left_out(table, truth, i) for i in range(len(truth))]
+    else:
+        errors = []
     before = np.log(truth / table.sum(axis=1)).tolist()
     if errors and np.mean(np.abs(errors)) >= np.mean(np.abs(before)):
         factors, errors = np.ones(len(GROUPS)), before
@@ -148,11 +151,10 @@ def with_memory(
     The mean of the logarithms, shrunk towards 0 as if it were ``MEMORY_PRIOR_ROWS`` runs that agree
     with the estimate.
     """
-    ratios = (
-        np.log(np.asarray(measured, float) / np.asarray(estimated, float))
-        if len(measured)
-        else np.zeros(0)
-    )
+    if len(measured):
+        ratios = np.log(np.asarray(measured, float) / np.asarray(estimated, float))
+    else:
+        ratios = np.zeros(0)
     count = len(ratios)
     if not count:
         return found
@@ -173,7 +175,9 @@ def _told(error: float) -> float | None:
 
 def _mean_error(errors: Sequence[float]) -> float:
     """Of logarithms of truth over prediction, as a share."""
-    return float(np.mean(np.abs(np.exp(errors) - 1))) if len(errors) else float("nan")
+    if len(errors):
+        return float(np.mean(np.abs(np.exp(errors) - 1)))
+    return float("nan")
 
 
 def _fit(table: Floats, truth: Floats) -> Floats:

@@ -105,11 +105,9 @@ class Choice:
 def _sharding(layout: dict[str, int | bool]) -> str:
     """``HSDP8x16``: 8 copies, each sharded over 16 ranks."""
     copies = layout["replicas"]
-    return (
-        f"HSDP{copies}x{layout['dp'] * layout['cp'] // copies}"
-        if copies > 1
-        else SHARDING[int(layout["zero"])]
-    )
+    if copies > 1:
+        return f"HSDP{copies}x{layout['dp'] * layout['cp'] // copies}"
+    return SHARDING[int(layout["zero"])]
 
 
 def choice(plan: Plan, index: int, usd_per_gpu_hour: float | None = None) -> Choice:
@@ -129,11 +127,10 @@ def choices(
     reserved = plan.device_bytes[at]
     headroom_gib = (plan.cluster.device.usable_bytes - reserved) / GIB
     has_price = usd_per_gpu_hour is not None
-    rents = (
-        cost_per_million_tokens(plan, usd_per_gpu_hour)[at].tolist()
-        if has_price
-        else [None] * len(at)
-    )
+    if has_price:
+        rents = cost_per_million_tokens(plan, usd_per_gpu_hour)[at].tolist()
+    else:
+        rents = [None] * len(at)
     parts = plan.parts.take(at)
     scale = plan.seconds[at] / np.where(parts.seconds > 0, parts.seconds, 1.0)
     columns = {name: (getattr(parts, name) * scale).tolist() for name in PARTS}
@@ -186,16 +183,14 @@ def difference(first: Choice, second: Choice) -> str:
     if second.step_s < 0.995 * first.step_s:
         faster = f"{100 * (1 - second.step_s / first.step_s):.0f} % faster"
         tight = second.tight and not first.tight
-        why = (
-            f"but only {second.headroom_gib:.1f} GiB to spare"
-            if tight
-            else "less than predictions err, but"
-        )
-        reasons = (
-            f"{faster}, {why}: {reasons}"
-            if tight
-            else f"{faster}, {why} {_heavier(first, second)}: {reasons}"
-        )
+        if tight:
+            why = f"but only {second.headroom_gib:.1f} GiB to spare"
+        else:
+            why = "less than predictions err, but"
+        if tight:
+            reasons = f"{faster}, {why}: {reasons}"
+        else:
+            reasons = f"{faster}, {why} {_heavier(first, second)}: {reasons}"
     gib = second.reserved_gib - first.reserved_gib
     if abs(gib) >= 1:
         reasons += f"; {abs(gib):.0f} GiB {'less' if gib > 0 else 'more'} memory"
@@ -205,7 +200,9 @@ def difference(first: Choice, second: Choice) -> str:
 def _heavier(first: Choice, second: Choice) -> str:
     """What the faster of two has more of."""
     copies = second.layout["replicas"] > 1 and first.layout["replicas"] == 1
-    return "with copies that take more memory" if copies else "a model split more"
+    if copies:
+        return "with copies that take more memory"
+    return "a model split more"
 
 
 def _called(part: str) -> str:
@@ -217,7 +214,9 @@ def _called(part: str) -> str:
 
 
 def _span(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1000:.0f} ms"
 
 
 def why(plan: Plan, first: Choice) -> str:
@@ -229,9 +228,8 @@ def why(plan: Plan, first: Choice) -> str:
         for text, n in zip(shares, order, strict=True)
         if first.parts_s[n] >= 0.005 * first.step_s
     ]
-    room = (
-        f"{first.headroom_gib:.1f} GiB to spare"
-        if first.fits
-        else f"{-first.headroom_gib:.1f} GiB too much"
-    )
+    if first.fits:
+        room = f"{first.headroom_gib:.1f} GiB to spare"
+    else:
+        room = f"{-first.headroom_gib:.1f} GiB too much"
     return f"{', '.join(reasons[:5])}; {room} on {plan.cluster.device.name}"

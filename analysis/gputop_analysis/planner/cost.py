@@ -208,19 +208,19 @@ def _pass(job: Job, cluster: Cluster, layouts: Layouts, piece: Piece, moe: bool)
         np.maximum(cp_f - piece.attention_core, 0),
         np.maximum(cp_b - 2.5 * piece.attention_core, 0),
     )
-    ep_f, ep_b = (
-        communication.expert_parallel(job, cluster, layouts) if moe else (0.0 * cp_f, 0.0 * cp_f)
-    )
+    if moe:
+        ep_f, ep_b = communication.expert_parallel(job, cluster, layouts)
+    else:
+        ep_f, ep_b = (0.0 * cp_f, 0.0 * cp_f)
     if job.habits.overlap_expert_parallel:
         ep_f, ep_b = _hidden(ep_f, 0.9 * piece.forward), _hidden(ep_b, 0.9 * piece.backward)
     full, selective = layouts.recompute == 2, layouts.recompute == 1
     forward = piece.forward + tp_f + cp_f + ep_f
     # what the memory estimate frees is what is computed again (vram/formula/activations.selective)
-    part = (
-        piece.attention_core
-        if job.habits.attention == "eager"
-        else 0.5 * (piece.forward - piece.attention_core)
-    )
+    if job.habits.attention == "eager":
+        part = piece.attention_core
+    else:
+        part = 0.5 * (piece.forward - piece.attention_core)
     recomputed = np.where(full, piece.forward, np.where(selective, part, 0.0))
     backward = piece.backward + tp_b + cp_b + ep_b + recomputed + full * (tp_f + cp_f + ep_f)
     held_up = (
@@ -305,9 +305,9 @@ def _data_parallel(
 
 
 def _exposed(communication_s: Floats, window: Floats, job: Job) -> Floats:
-    return (
-        _hidden(communication_s, 0.9 * window) if job.habits.overlap_gradients else communication_s
-    )
+    if job.habits.overlap_gradients:
+        return _hidden(communication_s, 0.9 * window)
+    return communication_s
 
 
 def _hidden(communication_s: Floats, window: Floats) -> Floats:

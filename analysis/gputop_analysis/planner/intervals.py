@@ -64,7 +64,12 @@ def uncalibrated(rest: float, new: Collection[str] = ()) -> tuple[float, float]:
 def after_one_run(layout: Mapping[str, int | bool], gpus_per_node: int) -> tuple[float, float]:
     """The same for a prediction that one measured run has corrected."""
     copy = layout["tp"] * layout["pp"] * layout["cp"]
-    place_kind = 0 if copy == 1 else 1 if copy * layout["dp"] <= gpus_per_node else 2
+    if copy == 1:
+        place_kind = 0
+    elif copy * layout["dp"] <= gpus_per_node:
+        place_kind = 1
+    else:
+        place_kind = 2
     return ONE_RUN[place_kind]
 
 
@@ -116,4 +121,6 @@ def calibrated(without: str = "") -> frozenset[str]:
 
 def _scale(gpus: int) -> str:
     scale = next((count for count in SCALES if gpus <= count), None)
-    return f"up to {scale:,} GPUs" if scale else f"more than {SCALES[-1]:,} GPUs"
+    if scale:
+        return f"up to {scale:,} GPUs"
+    return f"more than {SCALES[-1]:,} GPUs"

@@ -157,9 +157,10 @@ def attention(job: Job, device: Device, layouts: Layouts, tokens: Floats) -> tup
         fill = (blocks / np.ceil(blocks)) ** gemm.WAVE_POWER
         share = device.efficiency.flash_share * min(width / 128, 1.0) ** 0.25 * fill
         seconds = 0.5 * products_flops / (peak * share * FLASH_SPEED[job.habits.attention])
-        slower, slower_backward = (
-            (WIDE_HEAD_SLOWDOWN, WIDE_HEAD_BACKWARD_SLOWDOWN) if width > WIDE_HEAD else (1.0, 1.0)
-        )
+        if width > WIDE_HEAD:
+            slower, slower_backward = (WIDE_HEAD_SLOWDOWN, WIDE_HEAD_BACKWARD_SLOWDOWN)
+        else:
+            slower, slower_backward = (1.0, 1.0)
         return (
             slower * seconds,
             BACKWARD_FLASH * BACKWARD_FLASH_SLOWDOWN * slower_backward * seconds,
@@ -251,7 +252,10 @@ def _elementwise_bytes(job: Job, layouts: Layouts, tokens: Floats, moe: bool) ->
     activation_bytes = (8 + 14 * extra) * rows * model.hidden
     width, _ = attention_dims(model)
     rotary = 8 * extra * tokens * model.heads * width / layouts.tp
-    ffn = model.top_k * (model.moe_ffn or model.ffn) + model.shared_ffn if moe else model.ffn
+    if moe:
+        ffn = model.top_k * (model.moe_ffn or model.ffn) + model.shared_ffn
+    else:
+        ffn = model.ffn
     activation = (6 if model.gated_mlp else 4) * extra * tokens * ffn / layouts.tp
     return activation_bytes + rotary + activation + _permutation_bytes(job, layouts, tokens) * moe
 

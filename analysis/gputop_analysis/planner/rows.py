@@ -50,7 +50,9 @@ class Case:
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
-        return self.job.tokens / self.step_s / self.cluster.gpus if self.step_s else 0.0
+        if self.step_s:
+            return self.job.tokens / self.step_s / self.cluster.gpus
+        return 0.0
 
 
 def read(row: Row) -> Case:
@@ -127,9 +129,10 @@ def cluster_of(row: Row) -> Cluster:
         raise Unreadable("no number of GPUs")
     if not (row.get("gpu_model") or "").strip():
         raise Unreadable("no GPU is named")
-    link = (
-        f"{row.get('interconnect', '')} {row.get('notes', '')}" if row.get("interconnect") else ""
-    )
+    if row.get("interconnect"):
+        link = f"{row.get('interconnect', '')} {row.get('notes', '')}"
+    else:
+        link = ""
     try:
         return cluster(
             row.get("gpu_model", ""), gpus, int(number(row, "gpus_per_node")), _between_nodes(link)

@@ -56,11 +56,10 @@ class Plan:
         """Indices of those that fit and that no other beats in both step time and memory, fastest
         first.
         """
-        indices = (
-            self.order[front(self.seconds[self.order], self.allocated_bytes[self.order])]
-            if len(self.order)
-            else self.order
-        )
+        if len(self.order):
+            indices = self.order[front(self.seconds[self.order], self.allocated_bytes[self.order])]
+        else:
+            indices = self.order
         return indices[np.argsort(self.seconds[indices], kind="stable")]
 
     @property

@@ -51,11 +51,9 @@ def in_the_way(job: Job, cluster: Cluster, limits: Limits | None = None) -> str:
     grid = _with_world(_grid(job, cluster, limits), cluster.gpus)
     if not len(grid):
         copies = limits.replicas and 3 not in limits.zero
-        return (
-            "copies (HSDP) need ZeRO-3"
-            if copies
-            else "tp x pp x cp has to divide the number of GPUs"
-        )
+        if copies:
+            return "copies (HSDP) need ZeRO-3"
+        return "tp x pp x cp has to divide the number of GPUs"
     return "; ".join(nearest_reasons(job, grid, cluster.gpus))
 
 

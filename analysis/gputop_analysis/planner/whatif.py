@@ -53,7 +53,9 @@ class Change:
 
     @property
     def step_pct(self) -> float:
-        return 100 * (self.step_s / self.before_s - 1) if not self.rule else 0.0
+        if not self.rule:
+            return 100 * (self.step_s / self.before_s - 1)
+        return 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Stable names with units."""
@@ -214,11 +216,10 @@ def _communication(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
     habits = on.job.habits
     if row["dp"] * row["cp"] > 1 and row["zero"] < 3:
         off = habits.overlap_gradients
-        label = (
-            "gradient reduction after the backward"
-            if off
-            else "gradient reduction behind the backward"
-        )
+        if off:
+            label = "gradient reduction after the backward"
+        else:
+            label = "gradient reduction behind the backward"
         yield _Try("communication", label, on.job.but(overlap_gradients=not off), row)
     if row["tp"] > 1 and not habits.overlap_tensor_parallel:
         yield _Try(

@@ -46,7 +46,10 @@ def advised(estimate: Estimate, need: Need, gpu: str = "") -> Estimate:
         setup, need.reserved, by_profile=estimate.peak.tier != "formula" and has_profile(setup)
     )
     wanted = catalog.gpu(gpu) if gpu else smallest(setup, need)
-    largest_batch = None if wanted is None else _largest(estimate, need, reserved_of, wanted)
+    if wanted is None:
+        largest_batch = None
+    else:
+        largest_batch = _largest(estimate, need, reserved_of, wanted)
     change_list = list(changes(setup))
     saving = levers(
         need.reserved, change_list, [reserved_of(changed) for _, changed in change_list]
@@ -73,11 +76,9 @@ def _like(setup: Setup, reserved: int, *, by_profile: bool) -> Callable[[Setup],
         if changed == setup:
             return reserved
         estimated = _reserved(changed, by_profile=by_profile)
-        return (
-            reserved
-            if estimated is None
-            else round(reserved * estimated.bytes / unchanged(estimated.tier))
-        )
+        if estimated is None:
+            return reserved
+        return round(reserved * estimated.bytes / unchanged(estimated.tier))
 
     return reserved_of
 
@@ -89,7 +90,9 @@ def _reserved(setup: Setup, *, by_profile: bool) -> Reserved | None:
     profiled = profiles.reserved(setup) if by_profile else None
     if profiled is not None:
         return Reserved("profile", profiled)
-    return None if two_stacks(setup) else Reserved("formula", solve(setup, "formula").reserved)
+    if two_stacks(setup):
+        return None
+    return Reserved("formula", solve(setup, "formula").reserved)
 
 
 def _largest(
@@ -99,7 +102,9 @@ def _largest(
     room = wanted.usable_bytes - estimate.context - estimate.nccl
     least_of = _least if estimate.peak.tier == "profile" else lambda _: 0
     largest_batch = max_micro_batch(estimate.setup, reserved_of, room, least_of)
-    return max(largest_batch, estimate.setup.micro_batch) if need.within(room) else largest_batch
+    if need.within(room):
+        return max(largest_batch, estimate.setup.micro_batch)
+    return largest_batch
 
 
 def _least(setup: Setup) -> int:
@@ -146,11 +151,10 @@ def max_micro_batch(
         share = 0.5 if look % 2 else (room - at_low) / (at_high - at_low)
         middle = min(max(low + int(share * (high - low)), low + 1), high - 1)
         at_middle = need(middle)
-        low, at_low, high, at_high = (
-            (middle, at_middle, high, at_high)
-            if at_middle <= room
-            else (low, at_low, middle, at_middle)
-        )
+        if at_middle <= room:
+            low, at_low, high, at_high = (middle, at_middle, high, at_high)
+        else:
+            low, at_low, high, at_high = (low, at_low, middle, at_middle)
         look += 1
     return low
 

@@ -117,4 +117,6 @@ def smallest(setup: Setup, need: Need) -> catalog.GpuSpec | None:
 def _gpus(setup: Setup) -> list[catalog.GpuSpec]:
     """Where PyTorch runs and, for fp8, where the hardware has it."""
     able = [spec for spec in catalog.gpus() if spec.runs_torch]
-    return [spec for spec in able if "fp8" in spec.dense_flops] if needs_fp8(setup) else able
+    if needs_fp8(setup):
+        return [spec for spec in able if "fp8" in spec.dense_flops]
+    return able

@@ -188,7 +188,12 @@ def _spread(setup: Setup, gpus: int, sharding: str) -> Setup:
     split = setup.parallel
     dp = max(gpus // (split.tp * split.pp * split.cp), 1)
     is_sharded = split.sharding in _SHARDED
-    sharding_kind = split.sharding if is_sharded else (sharding or "ddp") if dp > 1 else "none"
+    if is_sharded:
+        sharding_kind = split.sharding
+    elif dp > 1:
+        sharding_kind = sharding or "ddp"
+    else:
+        sharding_kind = "none"
     return setup.but(dp=dp, sharding=sharding_kind if dp > 1 else "none")
 
 

@@ -84,6 +84,10 @@ def setup_of_hello(
     micro_batch, seq, images, image_size = sizes
     stored, computed = _dtypes_of(hello)
     model = _entry(hello, "model")
+    if hello.get("checkpointing") or model.get("gradient_checkpointing"):
+        checkpointing = "full"
+    else:
+        checkpointing = "none"
     setup = Setup(
         shape,
         seq=seq,
@@ -94,9 +98,7 @@ def setup_of_hello(
         quantized=_quantized(model),
         optimizer=_optimizer(_entry(hello, "optimizer")),
         attention=_attention(_entry(model, "config")),
-        checkpointing="full"
-        if hello.get("checkpointing") or model.get("gradient_checkpointing")
-        else "none",
+        checkpointing=checkpointing,
         lora=_lora(model),
         images=images,
         image_size=image_size,
@@ -176,7 +178,11 @@ def _dtypes_of(hello: Hello) -> tuple[str, str]:
 
 def _quantized(model: Mapping[str, Any]) -> str:
     kinds = _entry(model, "modules")
-    return "nf4" if "Linear4bit" in kinds else "int8" if "Linear8bitLt" in kinds else ""
+    if "Linear4bit" in kinds:
+        return "nf4"
+    if "Linear8bitLt" in kinds:
+        return "int8"
+    return ""
 
 
 def _lora(model: Mapping[str, Any]) -> Lora | None:
@@ -199,18 +205,20 @@ def _optimizer(optimizer: Mapping[str, Any]) -> str:
     name = _OPTIMIZERS.get(optimizer_name, "adamw")
     if name != "adamw":
         return name
-    return (
-        "adamw-fused"
-        if optimizer.get("fused")
-        else "adamw-loop"
-        if optimizer.get("foreach") is False
-        else "adamw"
-    )
+    if optimizer.get("fused"):
+        return "adamw-fused"
+    if optimizer.get("foreach") is False:
+        return "adamw-loop"
+    return "adamw"
 
 
 def _attention(config: Mapping[str, Any]) -> str:
     named = str(config.get("attention") or "sdpa")
-    return "flash" if named.startswith("flash") else "eager" if named == "eager" else "sdpa"
+    if named.startswith("flash"):
+        return "flash"
+    if named == "eager":
+        return "eager"
+    return "sdpa"
 
 
 def _parallel(setup: Setup, hello: Hello, world: int) -> Setup:
@@ -224,13 +232,12 @@ def _parallel(setup: Setup, hello: Hello, world: int) -> Setup:
     layout = Split(dp=max(1, world // (tp * cp * pp)), tp=tp, cp=cp, pp=pp)
     if "deepspeed" in parallel:
         zero = _entry(parallel, "deepspeed")
-        offload = (
-            "all"
-            if zero.get("offload_param")
-            else "optimizer"
-            if zero.get("offload_optimizer")
-            else "none"
-        )
+        if zero.get("offload_param"):
+            offload = "all"
+        elif zero.get("offload_optimizer"):
+            offload = "optimizer"
+        else:
+            offload = "none"
         layout = replace(
             layout, sharding=_ZERO.get(int(zero.get("zero_stage", 0)), "ddp"), offload=offload
         )
@@ -245,11 +252,13 @@ def _parallel(setup: Setup, hello: Hello, world: int) -> Setup:
 def _fsdp(layout: Split, fsdp: Mapping[str, Any], degrees: Mapping[str, int]) -> Split:
     version = 2 if fsdp.get("version") == 2 else 1
     replicas = max(1, int(degrees.get("dp_replicate", degrees.get("replicate", 1))))
+    if replicas > 1 or "HYBRID" in str(fsdp.get("sharding")):
+        sharding = "hsdp"
+    else:
+        sharding = f"fsdp{version}"
     return replace(
         layout,
-        sharding="hsdp"
-        if replicas > 1 or "HYBRID" in str(fsdp.get("sharding"))
-        else f"fsdp{version}",
+        sharding=sharding,
         replicas=replicas,
         offload="all" if fsdp.get("cpu_offload") else "none",
         reshard_after_forward=bool(

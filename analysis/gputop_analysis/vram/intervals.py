@@ -32,15 +32,18 @@ UNKNOWN = (-30.0, 30.0)
 
 def kind(setup: Setup) -> str:
     """The kind of case: what is trained, and on how many GPUs."""
-    trained = "qlora" if setup.quantized else "lora" if setup.lora else "full"
+    if setup.quantized:
+        trained = "qlora"
+    elif setup.lora:
+        trained = "lora"
+    else:
+        trained = "full"
     parallel = setup.parallel
     if parallel.tp * parallel.pp * parallel.cp * parallel.ep > 1:
         return f"{trained} model-parallel"
-    return (
-        f"{trained} sharded"
-        if parallel.dp > 1 and parallel.sharding not in ("none", "ddp")
-        else trained
-    )
+    if parallel.dp > 1 and parallel.sharding not in ("none", "ddp"):
+        return f"{trained} sharded"
+    return trained
 
 
 def case(setup: Setup) -> str:
@@ -48,7 +51,9 @@ def case(setup: Setup) -> str:
     is known why.
     """
     apart = setup.kernels and setup.loss == "plain"
-    return f"{kind(setup)}, loss kernel over whole logits" if apart else kind(setup)
+    if apart:
+        return f"{kind(setup)}, loss kernel over whole logits"
+    return kind(setup)
 
 
 def interval(setup: Setup, tier: str) -> tuple[float, float]:

@@ -147,7 +147,9 @@ def nearest_lever(view: RunView, found: OutOfMemory) -> tuple[Lever, Estimate] |
     hello = view.record.hello(found.rank or 0) or {}
     total = found.sizes.get("total") or float(hello.get("device_memory_bytes") or 0)
     setup = setup_of(view, found.rank)
-    return _nearest(setup, found.demand, total) if setup is not None and total else None
+    if setup is not None and total:
+        return _nearest(setup, found.demand, total)
+    return None
 
 
 @lru_cache(8)

@@ -183,9 +183,10 @@ def setup_of(model: ModelShape, values: Mapping[str, Any], base: Setup | None = 
     Raises:
         ValueError: no such option, or a value that it does not take.
     """
-    chosen = (
-        values_of(base) if base is not None else {option.name: option.default for option in OPTIONS}
-    )
+    if base is not None:
+        chosen = values_of(base)
+    else:
+        chosen = {option.name: option.default for option in OPTIONS}
     if base is None and model.max_position:
         chosen["seq"] = min(chosen["seq"], model.max_position)
     chosen |= {plain_name(name): parse(plain_name(name), value) for name, value in values.items()}
@@ -200,11 +201,10 @@ def setup_of(model: ModelShape, values: Mapping[str, Any], base: Setup | None = 
         chosen["sequence_parallel"] = (
             True  # every framework that splits experts beside tensors needs it
         )
-    lora = (
-        Lora(**{field: chosen[name] for name, field in _LORA.items()})
-        if chosen["lora_rank"]
-        else None
-    )
+    if chosen["lora_rank"]:
+        lora = Lora(**{field: chosen[name] for name, field in _LORA.items()})
+    else:
+        lora = None
     inner = Split(**{name: chosen[name] for name in chosen if name in _PARALLEL})
     outer = {name: chosen[name] for name in chosen if name not in _PARALLEL and name not in _LORA}
     return Setup(model, quantized=outer.pop("quant"), lora=lora, parallel=inner, **outer)
@@ -215,9 +215,10 @@ def values_of(setup: Setup) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for option in OPTIONS:
         if option.name in _LORA:
-            values[option.name] = (
-                getattr(setup.lora, _LORA[option.name]) if setup.lora else option.default
-            )
+            if setup.lora:
+                values[option.name] = getattr(setup.lora, _LORA[option.name])
+            else:
+                values[option.name] = option.default
         elif option.name in _PARALLEL:
             values[option.name] = getattr(setup.parallel, option.name)
         else:

@@ -310,4 +310,6 @@ class Playback:
 def _segment(size: int) -> int:
     if size <= SMALL:
         return SMALL_SEGMENT
-    return _LARGE_SEGMENT if size < MIN_LARGE else -(-size // ROUND_LARGE) * ROUND_LARGE
+    if size < MIN_LARGE:
+        return _LARGE_SEGMENT
+    return -(-size // ROUND_LARGE) * ROUND_LARGE

@@ -61,7 +61,12 @@ class Spread(NamedTuple):
 def axes(setup: Setup) -> tuple[str, ...]:
     """The words of a setup in the order of ``AXES``."""
     parallel = setup.parallel
-    trained = "QLoRA" if setup.quantized else "LoRA" if setup.lora else "full training"
+    if setup.quantized:
+        trained = "QLoRA"
+    elif setup.lora:
+        trained = "LoRA"
+    else:
+        trained = "full training"
     if parallel.tp * parallel.pp * parallel.ep > 1:
         sharding = "model parallelism"
     else:

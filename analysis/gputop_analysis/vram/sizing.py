@@ -92,4 +92,6 @@ def _crowded(solver: Solver, free: Peak, room: int) -> Peak:
     if room >= free.reserved:
         return free
     tight = solver(room)
-    return replace(free, oom=tight.oom, retries=tight.retries) if tight.oom else tight
+    if tight.oom:
+        return replace(free, oom=tight.oom, retries=tight.retries)
+    return tight

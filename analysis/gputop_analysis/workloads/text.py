@@ -22,9 +22,10 @@ def servers_text(asked: Serving, gpu: str, gpus: int, found: list[Server], top: 
         f"{'':<24} {'first':>9} {'token':>9} {'tokens/s':>10} {'KV GiB':>7} {'GiB':>6}   $/Mtok",
     ]
     for server in found[: max(top, 1)]:
-        rent = (
-            "-" if server.usd_per_million_tokens is None else f"{server.usd_per_million_tokens:.3f}"
-        )
+        if server.usd_per_million_tokens is None:
+            rent = "-"
+        else:
+            rent = f"{server.usd_per_million_tokens:.3f}"
         lines.append(
             f"{server.name:<24} {1e3 * server.first_token_s:>6,.0f} ms {1e3 * server.token_s:>6,.1f} ms "
             f"{server.tokens_per_s:>10,.0f} {server.kv_gib:>7.1f} {server.device_total_gib:>6.1f} {rent:>8}"

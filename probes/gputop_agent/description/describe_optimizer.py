@@ -73,13 +73,18 @@ def describe_amp(autocast, scaler):
     dtype; the scaler).
     """
     enabled = bool(autocast)
-    dtype = str(autocast).replace("torch.", "") if enabled and autocast is not True else None
+    if enabled and autocast is not True:
+        dtype = str(autocast).replace("torch.", "")
+    else:
+        dtype = None
     return {"autocast": enabled, "dtype": dtype, "grad_scaler": bool(scaler)}
 
 
 def plain(value):
     """``value`` if JSON can carry it, else a float, else None. Reads no CUDA tensor."""
-    return value if value is None or isinstance(value, (bool, int, str)) else number(value)
+    if value is None or isinstance(value, (bool, int, str)):
+        return value
+    return number(value)
 
 
 def number(value):

@@ -43,12 +43,16 @@ def process_group_backend():
 def rank_and_world():
     """``(rank, world_size)`` of the default process group; None if there is none."""
     c10d = _c10d()
-    return (c10d.get_rank(), c10d.get_world_size()) if c10d is not None else None
+    if c10d is not None:
+        return (c10d.get_rank(), c10d.get_world_size())
+    return None
 
 
 def _c10d():
     module = sys.modules.get("torch.distributed.distributed_c10d")
-    return module if module is not None and module.is_initialized() else None
+    if module is not None and module.is_initialized():
+        return module
+    return None
 
 
 def _attempt(describe, subject):
@@ -64,7 +68,11 @@ def _attempt(describe, subject):
 
 def _fsdp_version(module):
     names = {base.__name__ for base in type(module).__mro__}
-    return 1 if "FullyShardedDataParallel" in names else 2 if "FSDPModule" in names else 0
+    if "FullyShardedDataParallel" in names:
+        return 1
+    if "FSDPModule" in names:
+        return 2
+    return 0
 
 
 def _describe_fsdp(units):

@@ -288,17 +288,15 @@ def _autocast_is_on(device_type):
         TypeError
     ):  # torch before 2.4; later ones warn of what follows, and warnings may be errors
         interrupts.pass_on()
-        return (
-            session.torch.is_autocast_enabled()
-            if device_type == "cuda"
-            else session.torch.is_autocast_cpu_enabled()
-        )
+        if device_type == "cuda":
+            return session.torch.is_autocast_enabled()
+        return session.torch.is_autocast_cpu_enabled()
 
 
 def _autocast_dtype(device_type):
     torch = session.torch
     if hasattr(torch, "get_autocast_dtype"):
         return torch.get_autocast_dtype(device_type)
-    return (
-        torch.get_autocast_gpu_dtype() if device_type == "cuda" else torch.get_autocast_cpu_dtype()
-    )
+    if device_type == "cuda":
+        return torch.get_autocast_gpu_dtype()
+    return torch.get_autocast_cpu_dtype()

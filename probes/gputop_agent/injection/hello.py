@@ -139,11 +139,9 @@ def _is_news(name, value):
     """Whether it says anything new; a learning rate moves by nature, and each step
     record has it.
     """
-    return (
-        _without_lr(_sent.get(name)) != _without_lr(value)
-        if name == "optimizer"
-        else _sent.get(name) != value
-    )
+    if name == "optimizer":
+        return _without_lr(_sent.get(name)) != _without_lr(value)
+    return _sent.get(name) != value
 
 
 def _without_lr(optimizer):
@@ -200,7 +198,9 @@ def _loader():
     """The description of the DataLoader that feeds training: the one of the first fetch that is not
     for evaluation.
     """
-    return open_step.loader if "dataloader" not in _sent and not open_step.evaluated else None
+    if "dataloader" not in _sent and not open_step.evaluated:
+        return open_step.loader
+    return None
 
 
 def _model(roots, budget_ns=describe_model.BUDGET_NS):

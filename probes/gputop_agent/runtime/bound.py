@@ -24,9 +24,10 @@ def install(torch):
     """Bind all that this version of torch has."""
     flags = vars(torch.compiler)
     bound.is_compiling = torch.compiler.is_compiling
-    bound.compiling_flags = (
-        flags if "_is_compiling_flag" in flags else {"_is_compiling_flag": False}
-    )
+    if "_is_compiling_flag" in flags:
+        bound.compiling_flags = flags
+    else:
+        bound.compiling_flags = {"_is_compiling_flag": False}
     bound.is_grad_enabled = torch.is_grad_enabled
     bound.tensor_type = torch.Tensor
     bound.count_dispatch_modes = getattr(torch._C, "_len_torch_dispatch_stack", _none)

@@ -52,7 +52,9 @@ def source(site):
     cannot be read.
     """
     file, line = _places.get(site, ("", 0))
-    return linecache.getline(file, line).strip()[:_MAX_SOURCE_CHARS] if origin(file) == USER else ""
+    if origin(file) == USER:
+        return linecache.getline(file, line).strip()[:_MAX_SOURCE_CHARS]
+    return ""
 
 
 def package(frame):
@@ -154,26 +156,34 @@ def own_site():
     accelerate alone is no trainer here: its functions are called by a loop of the user's own.
     """
     inside = packages(sys._getframe(1))
-    return None if any(name in TRAINERS[1:] for name in inside) else caller_site()
+    if any(name in TRAINERS[1:] for name in inside):
+        return None
+    return caller_site()
 
 
 def _find_origin(filename):
     if filename == interrupts.HIDDEN_FILE:
         return AGENT
     if filename.startswith("<"):
-        return USER if filename.startswith(("<stdin>", "<string>", "<ipython")) else STDLIB
+        if filename.startswith(("<stdin>", "<string>", "<ipython")):
+            return USER
+        return STDLIB
     path = os.path.abspath(filename)
     if path.startswith(_AGENT_DIR):
         return AGENT
     for marker in _PACKAGES:
         if marker in path:
-            return TORCH if path.rpartition(marker)[2].startswith("torch" + os.sep) else LIBRARY
+            if path.rpartition(marker)[2].startswith("torch" + os.sep):
+                return TORCH
+            return LIBRARY
     if path.startswith(_STDLIB_DIRS):
         return STDLIB
     torch_file = getattr(
         sys.modules.get("torch"), "__file__", None
     )  # a torch built from its sources
-    return TORCH if torch_file and path.startswith(os.path.dirname(torch_file) + os.sep) else USER
+    if torch_file and path.startswith(os.path.dirname(torch_file) + os.sep):
+        return TORCH
+    return USER
 
 
 def _shorten(filename):
@@ -190,7 +200,9 @@ def _shorten(filename):
     except (OSError, ValueError):
         interrupts.pass_on()
         relative = os.pardir
-    return os.path.basename(filename) if relative.startswith(os.pardir) else relative
+    if relative.startswith(os.pardir):
+        return os.path.basename(filename)
+    return relative
 
 
 def _is_known(filename):

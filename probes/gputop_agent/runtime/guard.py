@@ -190,11 +190,9 @@ class Patch:
 
     def _current(self):
         owner = self.owner
-        return (
-            owner.__dict__.get(self.name)
-            if isinstance(owner, type)
-            else getattr(owner, self.name, None)
-        )
+        if isinstance(owner, type):
+            return owner.__dict__.get(self.name)
+        return getattr(owner, self.name, None)
 
 
 def patch(owner, name, replacement, steady=True):

@@ -10,7 +10,9 @@ from gputop_agent.runtime.bound import bound
 
 def _active():
     """How many function modes are active in this thread."""
-    return bound.count_function_modes() if bound.count_function_modes is not None else 0
+    if bound.count_function_modes is not None:
+        return bound.count_function_modes()
+    return 0
 
 
 def unseen(function):

@@ -99,7 +99,9 @@ def take_padding():
     there were none.
     """
     padding, facts.padding = facts.padding, [0, 0, 0]
-    return dict(zip(("batches", "places", "tokens"), padding)) if padding[0] else None
+    if padding[0]:
+        return dict(zip(("batches", "places", "tokens"), padding))
+    return None
 
 
 @session.after_fork
@@ -155,7 +157,9 @@ def batch_axis(shapes):
         return 0
     if len(first) > 1 and all(first[1] in (shape[0], *shape[1:2]) for shape in other_shapes):
         return 1  # time comes first: labels or a hidden state have the batch's size elsewhere
-    return 0 if any(shape[0] == first[0] for shape in other_shapes) else None
+    if any(shape[0] == first[0] for shape in other_shapes):
+        return 0
+    return None
 
 
 @modes.unseen
@@ -290,4 +294,6 @@ def _content(tensor, at_most):
         return None
     size = min(tensor.numel() * tensor.element_size(), at_most)
     address = tensor.data_ptr()
-    return (ctypes.c_char * size).from_address(address) if address and size > 0 else None
+    if address and size > 0:
+        return (ctypes.c_char * size).from_address(address)
+    return None

@@ -153,9 +153,9 @@ def _part(before, point):
 
 
 def _float32(value):
-    return (
-        value if not math.isfinite(value) or abs(value) < 3e38 else math.copysign(math.inf, value)
-    )
+    if not math.isfinite(value) or abs(value) < 3e38:
+        return value
+    return math.copysign(math.inf, value)
 
 
 class DeviceClock:
@@ -247,11 +247,10 @@ class DeviceClock:
         parts = sample.parts_ms()
         scalars = {name: float(slot) for name, slot, _ in sample.scalars}
         loss, grad_norm = scalars.get("loss", _NAN), _float32(scalars.get("grad_norm", _NAN))
-        times = (
-            [_NAN] * 7
-            if parts is None
-            else [parts[name] for name in _PARTS] + [sum(parts.values())]
-        )
+        if parts is None:
+            times = [_NAN] * 7
+        else:
+            times = [parts[name] for name in _PARTS] + [sum(parts.values())]
         record = wire.DEVICE.pack(
             sample.t_end_ns, loss, *times, grad_norm, sample.step & 0xFFFFFFFF, sample.flags
         )

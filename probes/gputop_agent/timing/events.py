@@ -83,11 +83,10 @@ def process_ends():
     ):  # it ended with the last thing seen; what the script did after training is no part of it
         steps.close(session.last_ns)
     elif open_step.backwards and not session.manual and sentinel.watching():
-        complete = (
-            open_step.backwards >= sentinel.backwards
-            if sentinel.was_freed()
-            else sentinel.was_updated()
-        )
+        if sentinel.was_freed():
+            complete = open_step.backwards >= sentinel.backwards
+        else:
+            complete = sentinel.was_updated()
         if complete:
             _believe()
             _close_inferred()

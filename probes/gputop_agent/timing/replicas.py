@@ -85,7 +85,9 @@ def _parameters():
 
 def _content(parameter):
     size = min(parameter.numel(), MAX_VALUES) * parameter.element_size()
-    return (ctypes.c_char * size).from_address(parameter.data_ptr()) if size else b""
+    if size:
+        return (ctypes.c_char * size).from_address(parameter.data_ptr())
+    return b""
 
 
 def _bit_sum(sample):

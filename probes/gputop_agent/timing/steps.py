@@ -373,7 +373,9 @@ def _report_nonfinite(step, loss, before):
 
 
 def _float32(value):
-    return value if abs(value) < _FLOAT32_MAX or value != value else math.copysign(math.inf, value)
+    if abs(value) < _FLOAT32_MAX or value != value:
+        return value
+    return math.copysign(math.inf, value)
 
 
 transport.on_tick = flush_stale

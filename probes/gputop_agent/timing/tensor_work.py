@@ -90,17 +90,16 @@ def _is_torch_call(callee, names):
     while isinstance(root, ast.Attribute):
         root = root.value
     owner = names.get(root.id) if isinstance(root, ast.Name) else None
-    return (
-        _is_torchs(owner) if isinstance(owner, types.ModuleType) else _is_tensor_method(callee.attr)
-    )
+    if isinstance(owner, types.ModuleType):
+        return _is_torchs(owner)
+    return _is_tensor_method(callee.attr)
 
 
 def _is_torchs(thing):
-    name = (
-        thing.__name__
-        if isinstance(thing, types.ModuleType)
-        else getattr(thing, "__module__", None)
-    )
+    if isinstance(thing, types.ModuleType):
+        name = thing.__name__
+    else:
+        name = getattr(thing, "__module__", None)
     return isinstance(name, str) and name.partition(".")[0] == "torch"
 
 

@@ -205,9 +205,10 @@ def _look_at_missing(optimizer):
 def _note_missing(parameters, without):
     K.found["trainable"] = sum(parameter.numel() for parameter in parameters)
     K.found["without_gradient"] = sum(parameter.numel() for parameter in without)
-    K.found["without_gradient_names"] = (
-        gradients.names(without[: gradients.MAX_NAMES]) if without else []
-    )
+    if without:
+        K.found["without_gradient_names"] = gradients.names(without[: gradients.MAX_NAMES])
+    else:
+        K.found["without_gradient_names"] = []
 
 
 def _look_at_gradients(parameters):

@@ -125,7 +125,9 @@ def of_multiprocessing():
 def _shortened(text):
     """Beginning and end: what a DataLoader worker died of stands at the end of a long message."""
     half = MAX_MESSAGE // 2
-    return text if len(text) <= MAX_MESSAGE else text[:half] + "\n[...]\n" + text[-half:]
+    if len(text) <= MAX_MESSAGE:
+        return text
+    return text[:half] + "\n[...]\n" + text[-half:]
 
 
 def _send_collectives():

@@ -69,7 +69,9 @@ class GraphLayers:
         inner = self._without_parameters(around, last, following)
         if inner is not None:
             return inner
-        return last if last is not None and self._has_forward_of_its_own(last) else around
+        if last is not None and self._has_forward_of_its_own(last):
+            return last
+        return around
 
     def _has_forward_of_its_own(self, index):
         """Whether a layer with parameters is no plain one of torch's."""

@@ -100,9 +100,10 @@ def _cpu_times(threads):
 
 
 def _described(thread, share, places):
-    site, function, caller = (
-        max(places, key=lambda place: places[place]) if places else ("", "", "")
-    )
+    if places:
+        site, function, caller = max(places, key=lambda place: places[place])
+    else:
+        site, function, caller = ("", "", "")
     return {
         "name": thread.name,
         "cpu_share": round(share, 3),

@@ -179,13 +179,12 @@ def describe(stack, look_closer=False):
         index = _first(user_frames, (frames.LIBRARY,)) or 0
     chosen, outer = user_frames[index], user_frames[index + 1 :]
     caller = frames.label(outer[_first(outer, (frames.USER,)) or 0]) if outer else ""
-    inside = (
-        frames.label(_telling(user_frames[:index]))
-        if index
-        else tensor_work.label(user_frames[0])
-        if look_closer
-        else ""
-    )
+    if index:
+        inside = frames.label(_telling(user_frames[:index]))
+    elif look_closer:
+        inside = tensor_work.label(user_frames[0])
+    else:
+        inside = ""
     library = _first(user_frames[:index], (frames.LIBRARY,))
     if library:  # below a trainer's own line the package says more than the torch function it calls
         inside = frames.label(user_frames[library])

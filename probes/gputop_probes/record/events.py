@@ -82,11 +82,10 @@ class GrowingLines:
             return
         remainder = b""
         while self._offset < READ_BYTES:
-            at = (
-                _after_hole(descriptor, self._offset + len(remainder))
-                if not remainder
-                else self._offset + len(remainder)
-            )
+            if not remainder:
+                at = _after_hole(descriptor, self._offset + len(remainder))
+            else:
+                at = self._offset + len(remainder)
             if at is None:
                 return
             self._offset = at - len(remainder)

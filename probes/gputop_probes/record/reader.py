@@ -109,9 +109,10 @@ class HostFiles:
         tally = Tally()
         fields = {"host": self.name, **schema.host_state(state, tally)}
         self.state = HostState.model_validate(fields)
-        self.state_problem = (
-            f"{tally.dropped} of its fields have a wrong type" if tally.dropped else ""
-        )
+        if tally.dropped:
+            self.state_problem = f"{tally.dropped} of its fields have a wrong type"
+        else:
+            self.state_problem = ""
         return True
 
 
@@ -239,7 +240,9 @@ class RunRecord:
 
     def _rows(self, table: str, rank: int) -> Table:
         table_ = self._rank_tables.get((table, rank))
-        return table_.rows if table_ is not None else np.empty(0, self._dtype(table))
+        if table_ is not None:
+            return table_.rows
+        return np.empty(0, self._dtype(table))
 
     def _dtype(self, table: str) -> np.dtype[Any]:
         return numpy_dtype(self.manifest.tables[table])
@@ -302,7 +305,9 @@ def _problem_of(columns: list[tuple[str, str]], fields: layout.Fields) -> str:
         if code_of.get(name) != code:
             return f"has no column {name} of type {code}"
     codes = {code for _, code in columns}
-    return "" if codes <= layout.NUMPY_CODES else f"has columns of types {', '.join(sorted(codes))}"
+    if codes <= layout.NUMPY_CODES:
+        return ""
+    return f"has columns of types {', '.join(sorted(codes))}"
 
 
 def steady(steps: Table) -> npt.NDArray[np.bool_]:

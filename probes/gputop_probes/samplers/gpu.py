@@ -182,9 +182,10 @@ class _Device:
             self._pcie = tuple(
                 ask("nvmlDeviceGetPcieThroughput", handle, way) * _MB_PER_KB for way in (0, 1)
             )
-        tx, rx = (
-            (activity.pcie_tx_mb_s, activity.pcie_rx_mb_s) if self._gpm.supported else self._pcie
-        )
+        if self._gpm.supported:
+            tx, rx = (activity.pcie_tx_mb_s, activity.pcie_rx_mb_s)
+        else:
+            tx, rx = self._pcie
         return layout.GPU.pack(
             now_ns,
             int(memory.used) if memory else -1,

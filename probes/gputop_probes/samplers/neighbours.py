@@ -86,4 +86,6 @@ def gputops_own() -> set[int]:
     """
     recorder, parent = os.getpid(), os.getppid()
     words = procfs.command_line(recorder)
-    return {recorder, parent} if words and procfs.command_line(parent) == words else {recorder}
+    if words and procfs.command_line(parent) == words:
+        return {recorder, parent}
+    return {recorder}

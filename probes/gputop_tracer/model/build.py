@@ -39,7 +39,9 @@ def config_of(setup: Setup, source: Optional[str]) -> Any:
     if source:
         return load_config(source)
     shape = setup["model"]
-    return config_from_dict(shape["config"]) if shape.get("config") else config_from_shape(shape)
+    if shape.get("config"):
+        return config_from_dict(shape["config"])
+    return config_from_shape(shape)
 
 
 def text_config(config: Any) -> Any:
@@ -70,11 +72,10 @@ def uniform(config: Any) -> bool:
     sparse = [
         getattr(part, name, 1) or 1 for name in ("decoder_sparse_step", "interleave_moe_layer_step")
     ]
-    windows = (
-        getattr(part, "max_window_layers", None)
-        if getattr(part, "use_sliding_window", False)
-        else None
-    )
+    if getattr(part, "use_sliding_window", False):
+        windows = getattr(part, "max_window_layers", None)
+    else:
+        windows = None
     two_stacks = bool(getattr(config, "is_encoder_decoder", False)) or config.model_type == "clip"
     return (
         len(set(kinds)) <= 1

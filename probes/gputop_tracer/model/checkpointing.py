@@ -125,6 +125,8 @@ def selective() -> Tuple[Any, Any]:
             keep = counts[context.is_recompute] % 2 == 1
         else:
             keep = operator in saved
-        return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+        if keep:
+            return CheckpointPolicy.MUST_SAVE
+        return CheckpointPolicy.PREFER_RECOMPUTE
 
     return create_selective_checkpoint_contexts(policy)

@@ -67,9 +67,10 @@ def without_data(model: nn.Module) -> nn.Module:
     by_id: Dict[int, Any] = {}
     for tensor in chain(model.parameters(), model.buffers()):
         empty = torch.empty_like(tensor, device="meta")
-        by_id[id(tensor)] = (
-            nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
-        )
+        if isinstance(tensor, nn.Parameter):
+            by_id[id(tensor)] = nn.Parameter(empty, tensor.requires_grad)
+        else:
+            by_id[id(tensor)] = empty
     try:
         return copy.deepcopy(model, by_id).train()
     except Exception as error:
@@ -90,7 +91,9 @@ def batch_like(inputs: Any) -> Callable[[], Tuple[tuple, Dict[str, Any]]]:
 
 
 def _empty(value: Any) -> Any:
-    return torch.empty(value.shape, dtype=value.dtype) if isinstance(value, torch.Tensor) else value
+    if isinstance(value, torch.Tensor):
+        return torch.empty(value.shape, dtype=value.dtype)
+    return value
 
 
 def _module(name: str) -> Any:
@@ -134,7 +137,9 @@ def batch_maker(
 def _arguments(value: Any) -> Tuple[tuple, Dict[str, Any]]:
     if isinstance(value, dict):
         return (), value
-    return (tuple(value), {}) if isinstance(value, (tuple, list)) else ((value,), {})
+    if isinstance(value, (tuple, list)):
+        return (tuple(value), {})
+    return ((value,), {})
 
 
 def _by_names(

@@ -41,7 +41,9 @@ def task(config: Any) -> str:
         return "image"
     if getattr(config, "vision_config", None) is not None:
         return "image_text"
-    return "seq2seq" if getattr(config, "is_encoder_decoder", False) else "causal"
+    if getattr(config, "is_encoder_decoder", False):
+        return "seq2seq"
+    return "causal"
 
 
 def auto_class(config: Any) -> Any:
@@ -75,7 +77,9 @@ def of_model(model: nn.Module) -> Optional[nn.Module]:
                 return head
     widths = [part.num_embeddings for part in model.modules() if isinstance(part, nn.Embedding)]
     linear = [part for part in model.modules() if isinstance(part, nn.Linear)]
-    return linear[-1] if widths and linear and linear[-1].out_features == max(widths) else None
+    if widths and linear and linear[-1].out_features == max(widths):
+        return linear[-1]
+    return None
 
 
 def experts_in_one_product(config: Any) -> None:
@@ -110,7 +114,9 @@ def batch(config: Any, setup: Dict[str, Any]) -> Dict[str, Any]:
     inputs = {"input_ids": _ids(rows, seq), "labels": _ids(rows, seq)}
     if parallel.get("sequence_parallel"):  # else a model counts the positions of its own part
         inputs["position_ids"] = _ids(1, seq)
-    return {**inputs, "decoder_input_ids": _ids(rows, seq)} if task_kind == "seq2seq" else inputs
+    if task_kind == "seq2seq":
+        return {**inputs, "decoder_input_ids": _ids(rows, seq)}
+    return inputs
 
 
 def _ids(*shape: int) -> torch.Tensor:

@@ -89,9 +89,10 @@ class Padding(Shifting):
 def of_kernel(model: Any, entropy: Entropy) -> None:
     """Let a causal model compute its loss by another cross-entropy over the whole logits."""
     if hasattr(type(model), "loss_function"):
-        loss_class = (
-            type(model.loss_function) if isinstance(model.loss_function, Shifting) else Padding
-        )
+        if isinstance(model.loss_function, Shifting):
+            loss_class = type(model.loss_function)
+        else:
+            loss_class = Padding
         model.loss_function = loss_class(entropy)
 
 

@@ -30,7 +30,9 @@ def leaves(tree: Any) -> List[torch.Tensor]:
 
 def known(tensor: Any) -> Optional[torch.Tensor]:
     """The true values of a tensor, or None."""
-    return tensor.__dict__.get("_known") if isinstance(tensor, FakeTensor) else tensor
+    if isinstance(tensor, FakeTensor):
+        return tensor.__dict__.get("_known")
+    return tensor
 
 
 def remember(fake: Any, values: torch.Tensor) -> None:

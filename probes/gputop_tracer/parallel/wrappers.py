@@ -187,7 +187,9 @@ def waiting(model: Any, setup: Setup) -> Callable[[], Any]:
         return nullcontext
     if sharding == "fsdp1":
         return model.no_sync
-    return functools.partial(_not_reduced, model) if sharding in ("fsdp2", "hsdp") else nullcontext
+    if sharding in ("fsdp2", "hsdp"):
+        return functools.partial(_not_reduced, model)
+    return nullcontext
 
 
 @contextmanager

@@ -54,4 +54,6 @@ def _filled(tensor: torch.Tensor) -> torch.Tensor:
     """Class and token 0 are in any model; the memory that a step takes does not depend on the
     values.
     """
-    return torch.randn_like(tensor) if tensor.is_floating_point() else torch.zeros_like(tensor)
+    if tensor.is_floating_point():
+        return torch.randn_like(tensor)
+    return torch.zeros_like(tensor)

@@ -48,7 +48,10 @@ def main(arguments: List[str]) -> int:
         return NO_LIBRARY
     except Exception as error:  # one line: the caller shows it
         lines = str(error).strip().splitlines()
-        prefix = "" if isinstance(error, ValueError) and lines else type(error).__name__ + ": "
+        if isinstance(error, ValueError) and lines:
+            prefix = ""
+        else:
+            prefix = type(error).__name__ + ": "
         say("error: %s%s" % (prefix, lines[0] if lines else "no message"))
         return 1
     with open(options.out, "w", encoding="utf-8") as out:
@@ -167,9 +170,10 @@ class Probe:
             before = self._allocated()
             with _hooks(kept_tensors):
                 loss = self._phase("forward", self._forward)
-            figures["activations_bytes"] = (
-                kept_tensors.bytes if kept_tensors is not None else self._allocated() - before
-            )
+            if kept_tensors is not None:
+                figures["activations_bytes"] = kept_tensors.bytes
+            else:
+                figures["activations_bytes"] = self._allocated() - before
             self._phase("backward", loss.backward)
             del loss
         figures["gradients_bytes"] = sum(_size(parameter.grad) for parameter in self.trained)
@@ -309,4 +313,6 @@ def _state_bytes(optimizer: Any) -> int:
 
 
 def _size(tensor: Any) -> int:
-    return tensor.numel() * tensor.element_size() if isinstance(tensor, torch.Tensor) else 0
+    if isinstance(tensor, torch.Tensor):
+        return tensor.numel() * tensor.element_size()
+    return 0

@@ -47,21 +47,19 @@ class _Files:
     def open(self, file: Any, mode: Any = "r", *arguments: Any, **options: Any) -> Any:
         if _named(file) and isinstance(mode, str):
             writes = set(mode) & set("wax+")
-            file = (
-                self.overlay.to_write(file, "w" not in mode)
-                if writes
-                else self.overlay.to_read(file)
-            )
+            if writes:
+                file = self.overlay.to_write(file, "w" not in mode)
+            else:
+                file = self.overlay.to_read(file)
         return self._open(file, mode, *arguments, **options)
 
     def open_low(self, path: Any, flags: int, *arguments: Any, **options: Any) -> int:
         if _named(path, options):
             writes = flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
-            path = (
-                self.overlay.to_write(path, not flags & os.O_TRUNC)
-                if writes
-                else self.overlay.to_read(path)
-            )
+            if writes:
+                path = self.overlay.to_write(path, not flags & os.O_TRUNC)
+            else:
+                path = self.overlay.to_read(path)
         return self._open_low(path, flags, *arguments, **options)
 
     def mkdir(self, path: Any, *arguments: Any, **options: Any) -> None:

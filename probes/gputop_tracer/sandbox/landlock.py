@@ -39,7 +39,9 @@ def keep_writes_in(*places: str, connects: bool = False) -> int:
         version = libc.syscall(
             _CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint(_ASK_VERSION)
         )
-        return version if version > 0 and _restrict(libc, version, places, connects) else 0
+        if version > 0 and _restrict(libc, version, places, connects):
+            return version
+        return 0
     except (OSError, AttributeError):
         return 0
 

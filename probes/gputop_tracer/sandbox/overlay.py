@@ -137,7 +137,9 @@ class Overlay:
         """What the user has at a place."""
         if place.startswith(self.folder + os.sep):
             return os.path.join(self.home, os.path.relpath(place, self.folder))
-        return place[len(self.mirror) :] if place.startswith(self.mirror + os.sep) else None
+        if place.startswith(self.mirror + os.sep):
+            return place[len(self.mirror) :]
+        return None
 
     def _own(self, folder: str) -> None:
         """Make a folder the script's own, with links to what the user has in it."""

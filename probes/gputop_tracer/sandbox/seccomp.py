@@ -222,11 +222,10 @@ def _case(tests: Tuple[Test, ...], answer: int) -> bytes:
     code = _step(_RETURN, answer)
     for argument, mask, value in reversed(tests):
         behind = len(code) // 8
-        test = (
-            _step(_IF_ANY_BIT, mask, 0, behind)
-            if value is None
-            else _step(_IF_EQUAL, value, 0, behind)
-        )
+        if value is None:
+            test = _step(_IF_ANY_BIT, mask, 0, behind)
+        else:
+            test = _step(_IF_EQUAL, value, 0, behind)
         masked = b"" if value is None or mask == _WORD else _step(_AND, mask)
         code = _step(_LOAD, 16 + 8 * argument) + masked + test + code
     return code

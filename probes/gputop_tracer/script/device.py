@@ -32,7 +32,9 @@ def is_gpu(device: Any) -> bool:
     """Whether a device as given to torch is the GPU; a bare index is."""
     if isinstance(device, torch.device):
         return device.type == "cuda"
-    return device.partition(":")[0] == "cuda" if isinstance(device, str) else type(device) is int
+    if isinstance(device, str):
+        return device.partition(":")[0] == "cuda"
+    return type(device) is int
 
 
 def accept_indices() -> None:
@@ -101,7 +103,10 @@ class Devices(TorchFunctionMode):
             return special(func, args, kwargs)
         device = kwargs.get("device")
         if device is None:
-            device = _device.CURRENT_DEVICE if func in _device._device_constructors() else None
+            if func in _device._device_constructors():
+                device = _device.CURRENT_DEVICE
+            else:
+                device = None
             if device is None:
                 return func(*args, **kwargs)
         if is_gpu(device) or (torch.device(device).type == "cpu" and _from_library()):
@@ -137,11 +142,9 @@ class Devices(TorchFunctionMode):
         if device is None:
             return func(*args, **kwargs)
         if is_gpu(device) or (torch.device(device).type == "cpu" and _from_library()):
-            return (
-                self._gpu(tensor, dtype)
-                if type(tensor) is not torch.Tensor or not tensor.is_meta
-                else func(*args)
-            )
+            if type(tensor) is not torch.Tensor or not tensor.is_meta:
+                return self._gpu(tensor, dtype)
+            return func(*args)
         if torch.device(device).type == "cpu" and on_gpu(tensor):
             host = self.fakes.to_host(tensor)
             return host if dtype is None else func(host, dtype)

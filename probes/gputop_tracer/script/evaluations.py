@@ -33,11 +33,10 @@ class Evaluations:
         """What the module returns for these inputs, of an evaluation that is known by now without
         running it.
         """
-        key = (
-            None
-            if module.training or torch.is_grad_enabled()
-            else _key(module, (arguments, options))
-        )
+        if module.training or torch.is_grad_enabled():
+            key = None
+        else:
+            key = _key(module, (arguments, options))
         if key is None:
             return original(module, *arguments, **options)
         if key in self._results:

@@ -81,7 +81,9 @@ def _built(kind: Any) -> Optional[nn.Module]:
         model: Any = kind()
     except Exception:
         return None
-    return model if any(parameter.requires_grad for parameter in model.parameters()) else None
+    if any(parameter.requires_grad for parameter in model.parameters()):
+        return model
+    return None
 
 
 def _size(model: nn.Module) -> int:
@@ -140,11 +142,10 @@ def _candidates(model: nn.Module) -> List[torch.Tensor]:
 def _width(layer: nn.Module) -> int:
     if isinstance(layer, nn.Linear):
         return layer.in_features
-    shape = (
-        layer.norm1.normalized_shape
-        if isinstance(layer, nn.TransformerEncoderLayer)
-        else layer.normalized_shape
-    )
+    if isinstance(layer, nn.TransformerEncoderLayer):
+        shape = layer.norm1.normalized_shape
+    else:
+        shape = layer.normalized_shape
     return int(shape[-1])  # type: ignore[index]
 
 

@@ -196,11 +196,10 @@ def _targets(call: ast.Call, constants: Dict[str, Any]) -> Dict[str, List[str]]:
     """The modules that adapters are put beside, where the call lists them."""
     for word in call.keywords:
         if word.arg == "target_modules":
-            parts = (
-                word.value.elts
-                if isinstance(word.value, (ast.List, ast.Tuple, ast.Set))
-                else [word.value]
-            )
+            if isinstance(word.value, (ast.List, ast.Tuple, ast.Set)):
+                parts = word.value.elts
+            else:
+                parts = [word.value]
             named = [_value(part, constants) for part in parts]
             if named and all(isinstance(target, str) for target in named):
                 return {"lora_targets": named}

@@ -28,4 +28,6 @@ def explained(problem: BaseException) -> str:
     """Why a model could not be had, in words; empty: the problem is another one."""
     if isinstance(problem, NotHereError):
         return str(problem)
-    return _NO_MODEL if str(problem).startswith("Repo id must") and "''" in str(problem) else ""
+    if str(problem).startswith("Repo id must") and "''" in str(problem):
+        return _NO_MODEL
+    return ""

@@ -112,14 +112,14 @@ def _load_no_weights(fakes: Fakes, note: Note) -> None:
             return load(source, map_location="cpu", **options)
 
     def state(module: Any, values: Any, *arguments: Any, **options: Any) -> Any:
-        return (
-            None
-            if isinstance(values, Absent)
-            else load_state(module, values, *arguments, **options)
-        )
+        if isinstance(values, Absent):
+            return None
+        return load_state(module, values, *arguments, **options)
 
     def optimizer_state(optimizer: Any, values: Any) -> Any:
-        return None if isinstance(values, Absent) else load_optimizer(optimizer, values)
+        if isinstance(values, Absent):
+            return None
+        return load_optimizer(optimizer, values)
 
     torch.load = loaded
     torch.save = lambda *_arguments, **_options: None  # what fake tensors hold is not worth a file
@@ -239,13 +239,11 @@ def _plain_trainer(module: Any) -> None:
 
 
 def _listed(callbacks: Any) -> List[Any]:
-    return (
-        list(callbacks)
-        if isinstance(callbacks, (list, tuple))
-        else [callbacks]
-        if callbacks
-        else []
-    )
+    if isinstance(callbacks, (list, tuple)):
+        return list(callbacks)
+    if callbacks:
+        return [callbacks]
+    return []
 
 
 def read_configs(path: str) -> Dict[str, Any]:

@@ -203,7 +203,9 @@ def _why_it_ended(code: Any, said: str) -> str:
 
 def _what_to_give(code: Any, arguments: List[str]) -> str:
     """Most programs end with code 2 where their arguments are wrong."""
-    return "" if code != 2 or arguments else " (the script's own arguments go after `--`)"
+    if code != 2 or arguments:
+        return ""
+    return " (the script's own arguments go after `--`)"
 
 
 def _why_it_failed(problem: BaseException) -> str:

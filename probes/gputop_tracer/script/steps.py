@@ -128,11 +128,9 @@ class Steps:
         """Real tensors that enter a model are on the GPU from here on."""
 
         def fake(leaf: Any) -> Any:
-            return (
-                self.fakes.to_gpu(leaf)
-                if isinstance(leaf, torch.Tensor) and not on_gpu(leaf)
-                else leaf
-            )
+            if isinstance(leaf, torch.Tensor) and not on_gpu(leaf):
+                return self.fakes.to_gpu(leaf)
+            return leaf
 
         def moved(argument: Any) -> Any:
             if isinstance(argument, nn.utils.rnn.PackedSequence):  # its lengths stay on the host
@@ -141,11 +139,9 @@ class Steps:
 
         if not leaves(tree):
             return tree
-        return (
-            {name: moved(leaf_) for name, leaf_ in tree.items()}
-            if isinstance(tree, dict)
-            else tuple(map(moved, tree))
-        )
+        if isinstance(tree, dict):
+            return {name: moved(leaf_) for name, leaf_ in tree.items()}
+        return tuple(map(moved, tree))
 
     def _watch_backward(self) -> None:
         backward = torch.autograd.backward

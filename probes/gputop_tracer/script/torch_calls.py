@@ -132,7 +132,9 @@ def _printing_and_copying() -> None:
 
     def formatted(tensor: torch.Tensor, spec: str) -> str:
         if isinstance(tensor, FakeTensor):
-            return format(values.item(tensor), spec) if tensor.dim() == 0 else str(tensor)
+            if tensor.dim() == 0:
+                return format(values.item(tensor), spec)
+            return str(tensor)
         return plain_format(tensor, spec)
 
     def copied(tensor: Any, memo: Any) -> Any:

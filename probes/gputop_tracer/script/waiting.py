@@ -57,11 +57,9 @@ class Waiting:
         frame: Any = sys._current_frames().get(self._thread)
         while frame is not None and frame.f_code.co_filename != self._path:
             frame = frame.f_back
-        return (
-            ""
-            if frame is None
-            else "%sline %d of %s" % (before, frame.f_lineno, os.path.basename(self._path))
-        )
+        if frame is None:
+            return ""
+        return "%sline %d of %s" % (before, frame.f_lineno, os.path.basename(self._path))
 
 
 class Input:

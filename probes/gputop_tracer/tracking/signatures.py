@@ -40,7 +40,9 @@ def _efficient_backward(args: Any) -> List[int]:
     query = args[1]
     batch, heads, tokens, width = query.shape
     sizes = [batch * heads * tokens * FP32]
-    return sizes + [batch * heads * tokens * width * FP32] if query.element_size() == 2 else sizes
+    if query.element_size() == 2:
+        return sizes + [batch * heads * tokens * width * FP32]
+    return sizes
 
 
 def _embedding_backward(args: Any) -> List[int]:

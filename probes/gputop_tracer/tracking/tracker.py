@@ -218,15 +218,17 @@ class Tracker(TorchDispatchMode):
         """
         if self._exempt:
             return
-        sources = (
-            args[0]
-            if args and isinstance(args[0], (list, tuple))
-            else [next(iter(_tensors(args)), None)]
-        )
+        if args and isinstance(args[0], (list, tuple)):
+            sources = args[0]
+        else:
+            sources = [next(iter(_tensors(args)), None)]
         results = out if isinstance(out, (list, tuple)) else [out]
         for index, result in enumerate(results):
             source = sources[index] if index < len(sources) else None
-            source_id = self._ids.get(_data(source)) if isinstance(source, torch.Tensor) else None
+            if isinstance(source, torch.Tensor):
+                source_id = self._ids.get(_data(source))
+            else:
+                source_id = None
             self._layer_hint = source_id
             self.track(result)
         self._layer_hint = None

@@ -43,7 +43,9 @@ def of_recipe(setup: Dict[str, Any]) -> str:
     (``FusedAdam``).
     """
     name = setup.get("optimizer") or "adamw"
-    return "adamw-fused" if name == "adamw" and setup.get("recipe") == "deepspeed" else name
+    if name == "adamw" and setup.get("recipe") == "deepspeed":
+        return "adamw-fused"
+    return name
 
 
 class Several:

@@ -111,6 +111,8 @@ class OnHost(torch.autograd.graph.saved_tensors_hooks):
                 return (torch.empty_like(tensor),)
 
         def unpack(packed: Any) -> torch.Tensor:
-            return torch.empty_like(packed[0]) if isinstance(packed, tuple) else packed
+            if isinstance(packed, tuple):
+                return torch.empty_like(packed[0])
+            return packed
 
         super().__init__(pack, unpack)

@@ -108,7 +108,9 @@ def _factored(state: State, name: str, squares: torch.Tensor) -> torch.Tensor:
 def muon_begin(parameter: torch.Tensor) -> State:
     """Muon (Jordan et al. 2024): a momentum for matrices; AdamW's two states for the rest."""
     state = {"momentum_buffer": torch.zeros_like(parameter)}
-    return state if parameter.dim() == 2 else {**state, "exp_avg_sq": torch.zeros_like(parameter)}
+    if parameter.dim() == 2:
+        return state
+    return {**state, "exp_avg_sq": torch.zeros_like(parameter)}
 
 
 def muon_update(parameter: torch.Tensor, state: State) -> None:

@@ -116,7 +116,12 @@ _ROLES_ANSI = {
 
 def variables(dark: bool, ansi: bool) -> dict[str, str]:
     """Theme variables of all roles: the defaults under every theme."""
-    roles = _ROLES_ANSI if ansi else _ROLES_DARK if dark else _ROLES_LIGHT
+    if ansi:
+        roles = _ROLES_ANSI
+    elif dark:
+        roles = _ROLES_DARK
+    else:
+        roles = _ROLES_LIGHT
     phases = {
         f"phase-{p.name}": p.ansi if ansi else p.dark if dark else p.light for p in palette.PHASES
     }
@@ -184,7 +189,9 @@ def theme_wanted() -> str:
 
     name = settings.load().text("theme")
     name = _OWN_NAMES.get(name, name)
-    return name if name in BUILTIN_THEMES or name in _OWN_NAMES.values() else ""
+    if name in BUILTIN_THEMES or name in _OWN_NAMES.values():
+        return name
+    return ""
 
 
 def setting_of(name: str) -> str:

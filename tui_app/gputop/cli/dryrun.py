@@ -97,7 +97,12 @@ def _start(command: list[str], options: argparse.Namespace) -> RunHandle:
     from gputop_agent import wire
     from gputop_probes.launch import RunSpec, StartError, start
 
-    layers = options.layers if options.layers is not None else LAYERS if options.cpu else 0
+    if options.layers is not None:
+        layers = options.layers
+    elif options.cpu:
+        layers = LAYERS
+    else:
+        layers = 0
     if options.steps < LEAST_STEPS:
         raise CliError(f"--steps must be at least {LEAST_STEPS}: the first two only warm up")
     if options.layers is not None and options.layers < 1:

@@ -62,9 +62,10 @@ def verdict(
         return False, _failed(trial.failure)
     missing = sorted(set(range(trial.world)) - set(trial.ranks))
     if not trial.ranks:
-        ended = (
-            f"stopped after {stopped}" if stopped else f"the command ended with exit code {code}"
-        )
+        if stopped:
+            ended = f"stopped after {stopped}"
+        else:
+            ended = f"the command ended with exit code {code}"
         last = _last_line(record) if code or stopped else ""
         return False, f"{ended} and made no training step" + (
             f"; its last line: {last}" if last else ""
@@ -81,7 +82,10 @@ def verdict(
     if trial.critical is not None:
         return False, f"{trial.critical.title} ({trial.critical.id}): {trial.critical.fix}"
     ranks = f" on each of {trial.world} ranks" if trial.world > 1 else ""
-    ended = "" if trial.steps >= wanted or stopped else ", then the script ended by itself"
+    if trial.steps >= wanted or stopped:
+        ended = ""
+    else:
+        ended = ", then the script ended by itself"
     return True, f"{trial.steps} steps{ranks}{ended}: forward, backward and optimizer work" + (
         (f"; then stopped: {stopped}" if stopped else "")
         + (f"; but {trial.doubt}" if trial.doubt else "")
@@ -91,11 +95,10 @@ def verdict(
 def _failed(failure: Failure) -> str:
     from gputop_analysis.trial import PHASES_OF_A_STEP
 
-    where = (
-        f"in {failure.phase}"
-        if failure.phase in PHASES_OF_A_STEP
-        else f"outside the model ({failure.phase})"
-    )
+    if failure.phase in PHASES_OF_A_STEP:
+        where = f"in {failure.phase}"
+    else:
+        where = f"outside the model ({failure.phase})"
     where += f" at step {failure.step}" + (f", {failure.site}" if failure.site else "")
     if failure.out_of_memory:
         module = f", in {failure.module}" if failure.module else ""
@@ -104,23 +107,21 @@ def _failed(failure: Failure) -> str:
 
 
 def _failure(failure: Failure | None) -> dict[str, Any] | None:
-    return (
-        None if failure is None else {**failure._asdict(), "later_ranks": list(failure.later_ranks)}
-    )
+    if failure is None:
+        return None
+    return {**failure._asdict(), "later_ranks": list(failure.later_ranks)}
 
 
 def _critical(trial: Trial) -> dict[str, Any] | None:
     finding = trial.critical
-    return (
-        None
-        if finding is None
-        else {
-            "id": finding.id,
-            "title": finding.title,
-            "evidence": finding.evidence,
-            "fix": finding.fix,
-        }
-    )
+    if finding is None:
+        return None
+    return {
+        "id": finding.id,
+        "title": finding.title,
+        "evidence": finding.evidence,
+        "fix": finding.fix,
+    }
 
 
 def _timing(trial: Trial) -> dict[str, Any] | None:
@@ -147,11 +148,10 @@ def _estimate(trial: Trial, gpu: str) -> dict[str, Any] | None:
         estimated = answer(trial.setup, gpu=gpu, advice=False)
     except (ValueError, LookupError):
         return None
-    measured = (
-        max((holder.allocated_gib or 0.0 for holder in trial.held), default=0.0)
-        if trial.layers is None
-        else 0.0
-    )
+    if trial.layers is None:
+        measured = max((holder.allocated_gib or 0.0 for holder in trial.held), default=0.0)
+    else:
+        measured = 0.0
     allocated = estimated.peak.allocated / GIB
     return {
         "model": trial.setup.model.name,

@@ -54,9 +54,10 @@ def _time(timing: dict[str, Any] | None, layers: dict[str, int] | None) -> list[
         for name, value in phases
         if value >= 0.01 * timing["step_time_p50_ms"]
     )
-    speed = (
-        f", {timing['tokens_per_s']:,.0f} tokens/s" if timing["tokens_per_s"] and not layers else ""
-    )
+    if timing["tokens_per_s"] and not layers:
+        speed = f", {timing['tokens_per_s']:,.0f} tokens/s"
+    else:
+        speed = ""
     first = f"(first {ms(timing['first_step_ms'])} ms)"
     text = f"{ms(timing['step_time_p50_ms'])} ms a step over {timing['timed_steps']} {first}"
     return [_line("step", text + speed), _line("", f"mean ms: {spent}")]

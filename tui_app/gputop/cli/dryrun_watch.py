@@ -49,7 +49,9 @@ class Limit:
         done = self._steps_done()
         if done >= self._steps:
             self._done_at = self._done_at or now
-            return "the script went on after its last step" if now - self._done_at > LEAVE_S else ""
+            if now - self._done_at > LEAVE_S:
+                return "the script went on after its last step"
+            return ""
         if now - self._began > self._timeout_s:
             return f"{done} of {self._steps} steps in {self._timeout_s:g} s (--timeout)"
         return ""

@@ -191,13 +191,12 @@ def _setup(options: argparse.Namespace) -> Setup:
     named = model_of(options.model) if options.run and options.model else None
     base = setup_of_run(options.run, named) if options.run else None
     with cli_errors(ValueError):
-        shape = (
-            base.model
-            if base
-            else factory_shape(options.model)
-            if is_factory(options.model)
-            else None
-        )
+        if base:
+            shape = base.model
+        elif is_factory(options.model):
+            shape = factory_shape(options.model)
+        else:
+            shape = None
         values = given(options)
         setup = setup_of(shape or model_of(options.model), values, base)
     refuse_idle(values, setup)

@@ -114,13 +114,12 @@ def _shape(cells: Mapping[str, str]) -> ModelShape:
         value = cells[name]
         if reader == "int" and not value.isdigit():
             raise ValueError(f"{name} takes a whole number, not {value!r}")
-        values[name] = (
-            int(value)
-            if reader == "int"
-            else value.lower() in ("true", "yes", "1")
-            if reader == "bool"
-            else value
-        )
+        if reader == "int":
+            values[name] = int(value)
+        elif reader == "bool":
+            values[name] = value.lower() in ("true", "yes", "1")
+        else:
+            values[name] = value
     if not values.get("hidden") or not values.get("layers"):
         raise ValueError("no model: fill in `model`, or hidden, layers, heads, ffn and vocab")
     values.setdefault("kv_heads", values.get("heads", 0))

@@ -116,13 +116,12 @@ def _tried(found: ScriptTrace) -> str:
 
 
 def _sentence(way: str, outcome: str) -> str:
-    start = (
-        "it"
-        if way == "ran" and not outcome.startswith("its ")
-        else "its source"
-        if way == "source"
-        else ""
-    )
+    if way == "ran" and not outcome.startswith("its "):
+        start = "it"
+    elif way == "source":
+        start = "its source"
+    else:
+        start = ""
     return f"{start} {outcome}".lstrip()
 
 
@@ -181,7 +180,9 @@ def _levers(answer: Estimate, log: EventLog) -> tuple[Lever, ...]:
     reserved = round(answer.peak.reserved * share)
     saves = answer.peak.reserved - reserved
     changed = answer.setup.but(allocator="expandable_segments:True")
-    return (Lever("expandable segments", changed, reserved, saves),) if saves >= WORTH else ()
+    if saves >= WORTH:
+        return (Lever("expandable segments", changed, reserved, saves),)
+    return ()
 
 
 def _measured(script: Path) -> list[dict[str, Any]]:

@@ -97,12 +97,16 @@ def _output(asked: Path | None, run: Path, form: str, force: bool) -> Path | Non
     """
     if str(asked) == "-" or (asked is None and not sys.stdout.isatty()):
         return None
-    folder = asked if asked is not None and asked.is_dir() else Path() if asked is None else None
-    path = (
-        asked
-        if asked is not None and folder is None
-        else (folder or Path()) / f"gputop-{run.name}.{_ENDINGS.get(form, form)}"
-    )
+    if asked is not None and asked.is_dir():
+        folder = asked
+    elif asked is None:
+        folder = Path()
+    else:
+        folder = None
+    if asked is not None and folder is None:
+        path = asked
+    else:
+        path = (folder or Path()) / f"gputop-{run.name}.{_ENDINGS.get(form, form)}"
     if path.exists() and not force and path.is_file():
         raise CliError(
             f"{path} is there already: give another name with -o, or --force to write over it"

@@ -23,11 +23,10 @@ _USAGE = (
 
 def execute(words: list[str]) -> int:
     """Print the command, and the files that it needs."""
-    option_words, script = (
-        (words[: words.index("--")], words[words.index("--") + 1 :])
-        if "--" in words
-        else (words, [])
-    )
+    if "--" in words:
+        option_words, script = (words[: words.index("--")], words[words.index("--") + 1 :])
+    else:
+        option_words, script = (words, [])
     options = parser().parse_args(option_words)
     from gputop_analysis.launch.emit import emit
 

@@ -84,11 +84,10 @@ def _show(shape: ModelShape) -> None:
     skipped = ("name", "family", "params", "source", "hidden_act")
     for key, value in asdict(shape).items():
         if value and key not in skipped:
-            text = (
-                f"{value:,}"
-                if isinstance(value, int) and not isinstance(value, bool)
-                else str(value)
-            )
+            if isinstance(value, int) and not isinstance(value, bool):
+                text = f"{value:,}"
+            else:
+                text = str(value)
             print(f"  {key.replace('_', ' '):<18} {text}")
     print(f"  {'source':<18} {shape.source}")
 

@@ -44,11 +44,10 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
-        hint = (
-            f"; {self.elsewhere}"
-            if self.elsewhere and message.startswith("unrecognized arguments")
-            else ""
-        )
+        if self.elsewhere and message.startswith("unrecognized arguments"):
+            hint = f"; {self.elsewhere}"
+        else:
+            hint = ""
         raise CliError(
             f"{message} ({self._meant(message)}`{self.prog} --help` lists the options{hint})"
         )

@@ -62,9 +62,12 @@ def execute(words: list[str]) -> int:
     job = job_of(options, gpus)
     tell_precision(wanted.gpu, job.dtype)
     hourly = options.budget_hourly or fleet.usd_per_hour
-    by_default = (
-        "budget" if options.budget_hourly else "cost" if fleet.priority == "cost" else "throughput"
-    )
+    if options.budget_hourly:
+        by_default = "budget"
+    elif fleet.priority == "cost":
+        by_default = "cost"
+    else:
+        by_default = "throughput"
     objective = options.objective or by_default
     if workload is not None and workload.name == "rlhf":
         job = job.but(roles=workload.settings["roles"])
@@ -121,7 +124,10 @@ def probed(wanted: Wanted, python: str) -> Wanted:
         name = gpu(measured.gpu).name
     if name != gpu(wanted.gpu).name:
         raise CliError(f"the GPUs here are {name}, which says nothing of {wanted.gpu}")
-    links = f", all-reduce {measured.all_reduce_gbs:.0f} GB/s" if measured.all_reduce_gbs else ""
+    if measured.all_reduce_gbs:
+        links = f", all-reduce {measured.all_reduce_gbs:.0f} GB/s"
+    else:
+        links = ""
     print(
         f"gputop: measured on {name}: {measured.gemm_tflops:.0f} TFLOP/s in bf16, memory "
         f"{measured.memory_gbs:,.0f} GB/s{links}",
@@ -146,11 +152,10 @@ def _check(options: argparse.Namespace) -> None:
         "rlhf": ("what_if", "tokens", "calibrate", "objective"),
         "cheapest": ("budget_hourly",),
     }
-    names = (
-        (*unused["rlhf"], *PINS, "budget_hourly")
-        if options.workload in SERVED
-        else unused.get(options.workload, ())
-    )
+    if options.workload in SERVED:
+        names = (*unused["rlhf"], *PINS, "budget_hourly")
+    else:
+        names = unused.get(options.workload, ())
     for name in names:
         if getattr(options, name) not in (None, False):
             raise CliError(

@@ -80,7 +80,10 @@ def add_job(parser: Parser) -> None:
 def add_split(parser: Parser) -> None:
     """The options that pin a part of the split."""
     for name in PINNED:
-        meaning = "only so many copies of FSDP (HSDP)" if name == "replicas" else "only this value"
+        if name == "replicas":
+            meaning = "only so many copies of FSDP (HSDP)"
+        else:
+            meaning = "only this value"
         parser.add_argument("--" + name.replace("_", "-"), type=int, metavar="N", help=meaning)
     parser.add_argument(
         "--zero", type=int, choices=(0, 1, 2, 3), help="only this ZeRO stage; 3 is FSDP"
@@ -159,7 +162,12 @@ def job_of(options: argparse.Namespace, gpus: int) -> Job:
             file=sys.stderr,
         )
     adapters = adapters_of(options) or (base.lora if base else None)
-    quantized = "nf4" if options.qlora else base.quantized if base else ""
+    if options.qlora:
+        quantized = "nf4"
+    elif base:
+        quantized = base.quantized
+    else:
+        quantized = ""
     _check_optimizer(options.optimizer)
     dtype = options.dtype or (base.dtype if base and base.dtype in DTYPES else "bf16")
     share = trainable_share(adapters is not None)
@@ -175,9 +183,9 @@ def job_of(options: argparse.Namespace, gpus: int) -> Job:
         quantized=quantized,
     )
     framework = framework_of(options)
-    return (
-        job.of_framework(framework.name, framework.recipe, framework.habits) if framework else job
-    )
+    if framework:
+        return job.of_framework(framework.name, framework.recipe, framework.habits)
+    return job
 
 
 def framework_of(options: argparse.Namespace) -> Framework | None:
@@ -285,7 +293,14 @@ def wanted_of(options: argparse.Namespace, fleet: Fleet) -> tuple[Wanted, int]:
     named = gpus_named(options.gpu) if options.gpu else None
     have = next((g for g in fleet.have if named is None or named.spec.name == g.gpu), None)
     ran = gpus_of(options.run) if options.run and not options.gpu else None
-    name = named.spec.name if named else ran[0] if ran else have.gpu if have else None
+    if named:
+        name = named.spec.name
+    elif ran:
+        name = ran[0]
+    elif have:
+        name = have.gpu
+    else:
+        name = None
     if name is None:
         raise CliError(
             "on which GPU? give --gpu NAME --gpus N, or write .gputop.toml once with gputop init"
@@ -303,13 +318,12 @@ def wanted_of(options: argparse.Namespace, fleet: Fleet) -> tuple[Wanted, int]:
     if options.price is not None and not options.price >= 0:
         raise CliError("--price is dollars an hour of one GPU")
     check_network(options.network)
-    per_node = (
-        gpus // nodes
-        if nodes
-        else have.told_per_node
-        if have and not options.gpus and not ran
-        else 0
-    )
+    if nodes:
+        per_node = gpus // nodes
+    elif have and not options.gpus and not ran:
+        per_node = have.told_per_node
+    else:
+        per_node = 0
     wanted = _wanted(name, per_node, options.network, options.price)
     return replace(wanted, watts=_watts_of(options.gpu or "", name)), gpus
 

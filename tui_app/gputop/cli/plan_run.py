@@ -33,7 +33,9 @@ def gpus_of(name: str) -> tuple[str, int] | None:
 
     run = measured_of(name)
     try:
-        return (gpu(run.gpu).name, run.setup.parallel.world) if run else None
+        if run:
+            return (gpu(run.gpu).name, run.setup.parallel.world)
+        return None
     except LookupError:
         return None
 
@@ -96,4 +98,6 @@ def changes_of_run(name: str) -> tuple[Change, ...]:
     from gputop.feed.whatif import of_run
 
     run = measured_of(name)
-    return of_run(base_of(run.setup, run, name)).changes if run and gpus_of(name) else ()
+    if run and gpus_of(name):
+        return of_run(base_of(run.setup, run, name)).changes
+    return ()

@@ -135,11 +135,10 @@ def table(found: list[Choice], width: int) -> list[str]:
         + ("   $/Mtok" if rents else "")
     ]
     for choice in found:
-        rent = (
-            ""
-            if choice.usd_per_million_tokens is None
-            else f" {choice.usd_per_million_tokens:>8.3f}"
-        )
+        if choice.usd_per_million_tokens is None:
+            rent = ""
+        else:
+            rent = f" {choice.usd_per_million_tokens:>8.3f}"
         lines.append(
             f"{choice.name:<{room}} {_seconds(choice.step_s):>8} {choice.tokens_per_s:>10,.0f} "
             f"{100 * choice.mfu:>4.0f}% {choice.reserved_gib:>6.1f} "
@@ -171,10 +170,8 @@ def _whole_training(
 
 
 def _seconds(value: float) -> str:
-    return (
-        f"{value:,.0f} s"
-        if value >= 100
-        else f"{value:.2f} s"
-        if value >= 1
-        else f"{value * 1000:.0f} ms"
-    )
+    if value >= 100:
+        return f"{value:,.0f} s"
+    if value >= 1:
+        return f"{value:.2f} s"
+    return f"{value * 1000:.0f} ms"

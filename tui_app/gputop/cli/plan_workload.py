@@ -21,11 +21,9 @@ if TYPE_CHECKING:
 
 def told(options: argparse.Namespace) -> dict[str, Any]:
     """The preset and its settings for JSON; nothing without one."""
-    return (
-        {}
-        if options.workload is None
-        else {"workload": options.workload, "settings": options.workload_settings}
-    )
+    if options.workload is None:
+        return {}
+    return {"workload": options.workload, "settings": options.workload_settings}
 
 
 def add_workload(parser: Parser) -> None:

@@ -15,11 +15,10 @@ _DAYS_FROM_H = 48.0
 def amount(text: str) -> float:
     """A positive number with or without a letter for its size; an argparse type."""
     match = _NUMBER.fullmatch(text.strip())
-    value = (
-        float(match[1].replace(",", "").replace("_", "")) * _SCALES[match[2].lower()]
-        if match
-        else 0.0
-    )
+    if match:
+        value = float(match[1].replace(",", "").replace("_", "")) * _SCALES[match[2].lower()]
+    else:
+        value = 0.0
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(
             f"{text!r} is no number above 0: write it as 100B, 15T or 1e12"
@@ -38,7 +37,9 @@ def short(value: float) -> str:
 def long_time(hours: float) -> str:
     """``66 days`` from two days on, ``1 h 20 min`` below."""
     if hours >= _DAYS_FROM_H:
-        return f"{hours / 24:,.0f} days" if hours >= 240 else f"{hours / 24:.1f} days"
+        if hours >= 240:
+            return f"{hours / 24:,.0f} days"
+        return f"{hours / 24:.1f} days"
     return f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.0f} min"
 
 

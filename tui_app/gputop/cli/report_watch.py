@@ -46,9 +46,10 @@ def _in_place(record: RunRecord, width: Callable[[], int], colour: bool) -> None
         for report in _reports(record):
             lines = as_text(report, width(), colour).splitlines()
             over = report.summary.state in ("ended", "lost")
-            shown = (
-                lines if over else _cut(lines, os.get_terminal_size(sys.stdout.fileno()).lines - 1)
-            )
+            if over:
+                shown = lines
+            else:
+                shown = _cut(lines, os.get_terminal_size(sys.stdout.fileno()).lines - 1)
             back = f"\x1b[{drawn}F" if drawn else ""
             orders.write(back + _CLEAR)
             sys.stdout.write("".join(f"{line}\n" for line in shown))

@@ -35,9 +35,10 @@ def execute(words: list[str]) -> int:
     """Print one line a GPU."""
     options = parser().parse_args(words)
     fleet = fleet_of()
-    gpus = (
-        options.gpus if options.gpus is not None else next((group.count for group in fleet.have), 8)
-    )
+    if options.gpus is not None:
+        gpus = options.gpus
+    else:
+        gpus = next((group.count for group in fleet.have), 8)
     if gpus < 1:
         raise CliError("--gpus must be at least 1")
     if options.nodes is not None and (options.nodes < 1 or gpus % options.nodes):
@@ -141,9 +142,10 @@ def _print(rows: list[dict[str, Any]], gpus: int) -> None:
         if row["step_time_s"] is None:
             print(f"{row['gpu']:<{width}} {row['reason']}")
             continue
-        rent = (
-            "-" if row["usd_per_million_tokens"] is None else f"{row['usd_per_million_tokens']:.3f}"
-        )
+        if row["usd_per_million_tokens"] is None:
+            rent = "-"
+        else:
+            rent = f"{row['usd_per_million_tokens']:.3f}"
         print(
             f"{row['gpu']:<{width}} {row['step_time_s']:>8.2f} {row['tokens_per_s']:>10,.0f} "
             f"{100 * row['mfu']:>4.0f}% {row['headroom_gib']:>8.1f} {rent:>8}  {row['strategy']}"

@@ -67,4 +67,6 @@ def plain_streams() -> Iterator[None]:
 
 
 def _plain(stream: Any) -> Any:
-    return stream if stream is None or isinstance(stream, PlainStream) else PlainStream(stream)
+    if stream is None or isinstance(stream, PlainStream):
+        return stream
+    return PlainStream(stream)

@@ -65,13 +65,12 @@ def _list(as_json: bool) -> int:
         return 0
     width = max(len(preset.name) for preset in PRESETS)
     for preset in PRESETS:
-        inside = (
-            f"NVLink x {preset.nvlinks}"
-            if preset.nvlinks
-            else "NVLink mesh"
-            if "V100" in preset.gpu
-            else "PCIe"
-        )
+        if preset.nvlinks:
+            inside = f"NVLink x {preset.nvlinks}"
+        elif "V100" in preset.gpu:
+            inside = "NVLink mesh"
+        else:
+            inside = "PCIe"
         print(
             f"{preset.name:<{width}}  {preset.gpus} x {preset.gpu or 'any':<16} {inside:<12} "
             f"{preset.nic_gbit:>5g} Gbit/s"
@@ -101,11 +100,10 @@ def _of_text(file: str) -> Topology:
     from gputop_analysis.topology import smi
 
     try:
-        text = (
-            sys.stdin.read()
-            if file == "-"
-            else Path(file).read_text(encoding="utf-8", errors="replace")
-        )
+        if file == "-":
+            text = sys.stdin.read()
+        else:
+            text = Path(file).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise CliError(f"cannot read {file}: {error.strerror}") from None
     try:

@@ -27,11 +27,10 @@ def execute(words: list[str]) -> int:
     """Print what is wrong; exit code 1 for an error."""
     if words and words[0] in STARTERS and not Path(words[0]).exists():
         words = ["--", *words]
-    option_words, command = (
-        (words[: words.index("--")], words[words.index("--") + 1 :])
-        if "--" in words
-        else (words, [])
-    )
+    if "--" in words:
+        option_words, command = (words[: words.index("--")], words[words.index("--") + 1 :])
+    else:
+        option_words, command = (words, [])
     options = parser().parse_args(option_words)
     if bool(options.files) == bool(command):
         raise CliError(

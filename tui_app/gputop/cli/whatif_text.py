@@ -41,8 +41,8 @@ def _parts(one: Change) -> str:
     from gputop_analysis.planner.choices import NAMES
 
     order = sorted(one.parts_s, key=lambda part: -abs(one.parts_s[part]))[:_NAMED]
-    return (
-        "  " + ", ".join(f"{NAMES[part]} {1000 * one.parts_s[part]:+,.0f} ms" for part in order)
-        if order
-        else ""
-    )
+    if order:
+        return "  " + ", ".join(
+            f"{NAMES[part]} {1000 * one.parts_s[part]:+,.0f} ms" for part in order
+        )
+    return ""

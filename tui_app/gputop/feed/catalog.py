@@ -52,11 +52,13 @@ class CatalogView:
     def toggled(self, name: str) -> CatalogView:
         """With a mark set or taken away; the oldest goes where there are four."""
         remaining = tuple(name_ for name_ in self.marked if name_ != name)
+        if len(remaining) < len(self.marked):
+            marked = remaining
+        else:
+            marked = (*remaining, name)[-MOST_MARKED:]
         return replace(
             self,
-            marked=remaining
-            if len(remaining) < len(self.marked)
-            else (*remaining, name)[-MOST_MARKED:],
+            marked=marked,
         )
 
 
@@ -76,17 +78,20 @@ def dollars(value: float | None) -> str:
 def dense_tflops(row: Listed, kind: str) -> str:
     """Of one precision; a dash where the chip does not have it."""
     rate = row.spec.dense_flops.get(kind, 0.0) / TERA
-    return MISSING if not rate else f"{rate:,.0f}" if rate >= 1000 else f"{rate:.4g}"
+    if not rate:
+        return MISSING
+    if rate >= 1000:
+        return f"{rate:,.0f}"
+    return f"{rate:.4g}"
 
 
 def facts(row: Listed) -> dict[str, str]:
     """All that is known of a GPU by what it is called; the name itself stands under ``""``."""
     spec = row.spec
-    link = (
-        f"{spec.interconnect} {spec.interconnect_gb_s:g} GB/s"
-        if spec.interconnect_gb_s
-        else spec.interconnect or MISSING
-    )
+    if spec.interconnect_gb_s:
+        link = f"{spec.interconnect} {spec.interconnect_gb_s:g} GB/s"
+    else:
+        link = spec.interconnect or MISSING
     rates = {
         precision: dense_tflops(row, precision)
         for precision in ("fp32", "tf32", "fp16", "bf16", "fp8", "fp4")

@@ -43,7 +43,9 @@ class RunSetupLoader:
         from gputop_analysis.vram.from_run import setup_of
 
         setup = setup_of(RunView(record, window_steps=200))
-        return RunSetup(setup, record.name) if setup is not None else Trouble(NOT_TOLD)
+        if setup is not None:
+            return RunSetup(setup, record.name)
+        return Trouble(NOT_TOLD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,10 @@ class Estimator:
             self._traced[form.setup, form.gpu] = self._tracer(form.setup, form.gpu, progress)
         except Exception as error:
             result = self.answer(form)
-            tier = f"; the {result.estimate.peak.tier} tier answers" if result.estimate else ""
+            if result.estimate:
+                tier = f"; the {result.estimate.peak.tier} tier answers"
+            else:
+                tier = ""
             return Result(form, result.estimate, result.base, f"no trace: {_said(error)}{tier}")
         return self.answer(form)
 
@@ -112,4 +117,6 @@ def trace(setup: Setup, gpu: str, progress: Callable[[str], None]) -> Estimate:
 
 
 def _said(error: Exception) -> str:
-    return str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__
+    if str(error).strip():
+        return str(error).strip().splitlines()[-1]
+    return type(error).__name__

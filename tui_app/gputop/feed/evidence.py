@@ -54,9 +54,10 @@ class EvidenceLoader:
         view = RunView(
             record, None if family_of(spec.family).whole_run else window_of(record, snapshot)[0]
         )
-        pictures = (
-            [drawer(picture)(view, finding) for picture in spec.shown_by] if view.ranks else []
-        )
+        if view.ranks:
+            pictures = [drawer(picture)(view, finding) for picture in spec.shown_by]
+        else:
+            pictures = []
         from gputop_analysis.lint import in_source  # parses sources: not before the first frame
 
         problem = in_source(finding.site, record.manifest.cwd)
@@ -83,9 +84,10 @@ def phases(*focus: str) -> Drawer:
     """The step, with these phases in colour."""
 
     def picture(view: RunView, found: Finding) -> Plot | None:
-        subject = (
-            f" of rank {found.rank}" if found.rank in view.per_rank and len(view.ranks) > 1 else ""
-        )
+        if found.rank in view.per_rank and len(view.ranks) > 1:
+            subject = f" of rank {found.rank}"
+        else:
+            subject = ""
         return series.columns(
             view, found.rank, f"{' and '.join(focus)} in each step{subject}", focus
         )
@@ -102,7 +104,9 @@ def curve(title: str, unit: str, column: str, scale: float, per_step: bool = Tru
             return shown / counts if per_step else shown
 
         line = series.line(view, _rank(view, found), title, values)
-        return Chart(title, unit, (line,), from_zero=True) if line.values else None
+        if line.values:
+            return Chart(title, unit, (line,), from_zero=True)
+        return None
 
     return picture
 
@@ -116,11 +120,9 @@ def cpu_share(view: RunView, found: Finding) -> Plot | None:
         )
 
     line = series.line(view, _rank(view, found), "CPU time of the training thread", values)
-    return (
-        Chart("training thread on a core", "% of the step", (line,), from_zero=True)
-        if line.values
-        else None
-    )
+    if line.values:
+        return Chart("training thread on a core", "% of the step", (line,), from_zero=True)
+    return None
 
 
 # ---- numerics
@@ -160,11 +162,9 @@ def memory(view: RunView, found: Finding) -> Plot | None:
         )
     lines = [line for line in lines if line.values]
     trend = series.trend_line(lines[-1]) if lines else None
-    return (
-        Chart(f"memory of rank {rank}", "GiB", (*lines, *([trend] if trend else [])))
-        if lines
-        else None
-    )
+    if lines:
+        return Chart(f"memory of rank {rank}", "GiB", (*lines, *([trend] if trend else [])))
+    return None
 
 
 def _known(column):
@@ -187,7 +187,10 @@ def rank_waits(view: RunView, found: Finding) -> Plot | None:
     for i in order.tolist():
         rank = waited.ranks[i]
         steady = view.per_rank[rank].steady
-        wall = float(np.median(view.per_rank[rank].wall_ms[steady])) if steady.any() else 0.0
+        if steady.any():
+            wall = float(np.median(view.per_rank[rank].wall_ms[steady]))
+        else:
+            wall = 0.0
         parts = ((max(wall - float(wait[i]), 0.0), "allocated"), (float(wait[i]), "track"))
         bars.append(Bar(f"rank {rank}", parts, rank == found.rank))
     legend = (("own", "allocated"), ("waits for the others", "track"))
@@ -252,11 +255,16 @@ def device(*fields: tuple[str, str, str]) -> Drawer:
             if found.host and name != found.host:
                 continue
             rows = np.asarray(host.gpu.rows[-20_000:])
-            gpus = [found.gpu] if found.gpu is not None else np.unique(rows["index"]).tolist()[:4]
+            if found.gpu is not None:
+                gpus = [found.gpu]
+            else:
+                gpus = np.unique(rows["index"]).tolist()[:4]
             styles = ("allocated", "good", "high", "medium")
             for index, style in zip(gpus, styles, strict=False):
                 lines += _samples(rows[rows["index"] == index], int(index), style, fields)
-        return Chart(fields[0][1], fields[0][2], tuple(lines), axis="s") if lines else None
+        if lines:
+            return Chart(fields[0][1], fields[0][2], tuple(lines), axis="s")
+        return None
 
     return picture
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gputop_analysis.catalog.gpus import COMMON
 from gputop_analysis.vram.idle import applies
 from gputop_analysis.vram.options import OPTION, OPTIONS, setup_of, values_of
 
@@ -15,21 +16,7 @@ if TYPE_CHECKING:
     from gputop_analysis.vram.setup import ModelShape, Setup
 
 MODEL, GPU = "model", "gpu"
-GPUS = (
-    "",
-    "T4",
-    "RTX 4090",
-    "RTX 5090",
-    "L4",
-    "A10",
-    "L40S",
-    "A100-40GB",
-    "A100-80GB",
-    "H100",
-    "H200",
-    "B200",
-    "MI300X",
-)
+GPUS = ("", *COMMON)
 _LADDERS: dict[str, tuple[Any, ...]] = {
     "seq": (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072),
     "micro_batch": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128),
@@ -126,11 +113,9 @@ class Form:
 
     def changed(self, setup: Setup) -> Form:
         """With another setup; the present one can be gone back to."""
-        return (
-            self
-            if setup == self.setup
-            else replace(self, setup=setup, past=(*self.past[-99:], self.setup))
-        )
+        if setup == self.setup:
+            return self
+        return replace(self, setup=setup, past=(*self.past[-99:], self.setup))
 
     def of_model(self, model: ModelShape) -> Form:
         """With another model; what it cannot have is taken away."""
@@ -148,7 +133,9 @@ class Form:
 
     def undone(self) -> Form:
         """As it was before the last change."""
-        return replace(self, setup=self.past[-1], past=self.past[:-1]) if self.past else self
+        if self.past:
+            return replace(self, setup=self.past[-1], past=self.past[:-1])
+        return self
 
     def marked(self) -> Form:
         """With the present setup to compare with; without any where that is what it is compared
@@ -186,11 +173,9 @@ def _beyond(name: str, value: Any, direction: int) -> list[Any]:
         ahead = [step_ for step_ in ladder if (step_ > value if direction > 0 else step_ < value)]
         return ahead if direction > 0 else ahead[::-1]
     index = ladder.index(value) if value in ladder else 0
-    return (
-        [ladder[(index + direction * step) % len(ladder)] for step in range(1, len(ladder))]
-        if ladder
-        else []
-    )
+    if ladder:
+        return [ladder[(index + direction * step) % len(ladder)] for step in range(1, len(ladder))]
+    return []
 
 
 def _possible(setup: Setup) -> bool:

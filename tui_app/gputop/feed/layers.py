@@ -53,4 +53,6 @@ def _peak_flops(hello: Hello | None) -> float | None:
     if hello is None:
         return None
     gpu = find_gpu(str(hello.get("device_name") or ""))
-    return gpu.dense_flops.get(TABLE_KINDS.get(precision(hello), "")) if gpu else None
+    if gpu:
+        return gpu.dense_flops.get(TABLE_KINDS.get(precision(hello), ""))
+    return None

@@ -127,9 +127,9 @@ def _of_event(event: Instability, axis: str) -> Mark:
 
 
 def _label(one: Spike) -> str:
-    return (
-        "not a number" if one.axis == "loss" and not np.isfinite(one.value) else f"{one.value:.3g}"
-    )
+    if one.axis == "loss" and not np.isfinite(one.value):
+        return "not a number"
+    return f"{one.value:.3g}"
 
 
 def _trend(found: Numerics) -> tuple[str, str] | None:

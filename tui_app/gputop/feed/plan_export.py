@@ -14,11 +14,9 @@ from gputop.spreadsheet import cells
 def exported(planned: Planned, kind: str) -> str:
     """All rows of the answer, best first, as ``json`` or ``csv``; names carry their units."""
     rows = [{"strategy": choice.name, **choice.to_json()} for choice in planned.choices]
-    return (
-        _csv(rows)
-        if kind == "csv"
-        else json.dumps({**_question(planned), "strategies": rows}, indent=2) + "\n"
-    )
+    if kind == "csv":
+        return _csv(rows)
+    return json.dumps({**_question(planned), "strategies": rows}, indent=2) + "\n"
 
 
 def _question(planned: Planned) -> dict[str, Any]:

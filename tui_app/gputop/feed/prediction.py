@@ -34,11 +34,9 @@ class Prediction(NamedTuple):
     @property
     def off_pct(self) -> float | None:
         """Measured against predicted."""
-        return (
-            None
-            if self.measured_gib is None
-            else 100 * (self.measured_gib / self.allocated_gib - 1)
-        )
+        if self.measured_gib is None:
+            return None
+        return 100 * (self.measured_gib / self.allocated_gib - 1)
 
 
 class Predictor:
@@ -124,16 +122,13 @@ def _with_measured(record: RunRecord, found: Prediction | None) -> Prediction | 
     from gputop_analysis.view import RunView
     from gputop_analysis.vram.comparison import measured
 
-    measured_sizes = (
-        measured(RunView(record, window_steps=2000))
-        if found is not None and _on_gpu(record)
-        else None
-    )
-    return (
-        found._replace(measured_gib=measured_sizes.allocated / GIB)
-        if found is not None and measured_sizes is not None
-        else found
-    )
+    if found is not None and _on_gpu(record):
+        measured_sizes = measured(RunView(record, window_steps=2000))
+    else:
+        measured_sizes = None
+    if found is not None and measured_sizes is not None:
+        return found._replace(measured_gib=measured_sizes.allocated / GIB)
+    return found
 
 
 def _on_gpu(record: RunRecord) -> bool:

@@ -46,11 +46,9 @@ class RanksLoader:
     def __call__(self, record: RunRecord, snapshot: Snapshot) -> RanksPageData | Trouble:
         steps, words = window_of(record, snapshot)
         view = RunView(record, steps)
-        return (
-            _plain(rank_table(view), words)
-            if view.ranks
-            else Trouble("Ranks appear with their first step.")
-        )
+        if view.ranks:
+            return _plain(rank_table(view), words)
+        return Trouble("Ranks appear with their first step.")
 
 
 def _plain(table: RankTable, words: str) -> RanksPageData:

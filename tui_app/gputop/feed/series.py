@@ -63,9 +63,10 @@ def columns(
     view: RunView, rank: int | None, title: str, focus: tuple[str, ...], count: int = 160
 ) -> Columns | None:
     """Stacked phases of one rank, or the mean over (some of) all ranks; None without steps."""
-    ranks = (
-        [rank] if rank in view.per_rank else view.ranks[:: max(1, len(view.ranks) // RANKS_AT_MOST)]
-    )
+    if rank in view.per_rank:
+        ranks = [rank]
+    else:
+        ranks = view.ranks[:: max(1, len(view.ranks) // RANKS_AT_MOST)]
     tables = []
     for rank_ in ranks:
         series = view.per_rank[rank_]

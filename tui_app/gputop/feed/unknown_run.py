@@ -77,11 +77,9 @@ def _on_its_gpus(view: RunView, example: Ask) -> Ask:
         info.name for host in view.record.hosts.values() for info in host.state.gpus if info.ours
     ]
     try:
-        return (
-            replace(example, gpu=gpu(names[0]).name, gpus=max(view.world_size, 1))
-            if names
-            else example
-        )
+        if names:
+            return replace(example, gpu=gpu(names[0]).name, gpus=max(view.world_size, 1))
+        return example
     except LookupError:
         return example
 
@@ -94,11 +92,9 @@ def _of_size(count: int) -> ModelShape | None:
         return None
     apart = {model.name: abs(math.log(model.params / count)) for model in models() if model.params}
     name = min(apart, key=lambda model: apart[model])
-    return (
-        next(model for model in models() if model.name == name)
-        if apart[name] <= math.log(FURTHEST)
-        else None
-    )
+    if apart[name] <= math.log(FURTHEST):
+        return next(model for model in models() if model.name == name)
+    return None
 
 
 def _parameters(count: int) -> str:

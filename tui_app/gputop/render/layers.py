@@ -188,4 +188,8 @@ def _beside(row: Layer | Fold, other: dict[str, Layer]) -> str:
 
 
 def _style(name: str) -> str:
-    return name if name in ("forward", "backward") else "muted" if name in _WORDS else "text"
+    if name in ("forward", "backward"):
+        return name
+    if name in _WORDS:
+        return "muted"
+    return "text"

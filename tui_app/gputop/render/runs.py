@@ -109,7 +109,9 @@ def called(row: RunRow) -> str:
     if words and words[0].endswith(".py"):
         words[0] = Path(words[0]).name
     command = " ".join(words) or row.run.name
-    return f"[{row.run.given_name}] {command}" if row.run.given_name else command
+    if row.run.given_name:
+        return f"[{row.run.given_name}] {command}"
+    return command
 
 
 def verdict(row: RunRow, width: int) -> Row:
@@ -136,7 +138,9 @@ def _count(value: int) -> str:
 
 
 def _step_ms(row: RunRow) -> str:
-    return "…" if row.figures is None and row.run.steps else numbers.ms(_known_ms(row))
+    if row.figures is None and row.run.steps:
+        return "…"
+    return numbers.ms(_known_ms(row))
 
 
 def _known_ms(row: RunRow) -> float | None:

@@ -72,7 +72,9 @@ class CatalogScreen(Typed, Moving, Screen[None]):
     def copy_text(self) -> str:
         """The command that shows the same GPUs."""
         names = self.view.marked or ((self.table.chosen.spec.name,) if self.table.chosen else ())
-        return " ".join(["gputop catalog show", *(f'"{name}"' for name in names)]) if names else ""
+        if names:
+            return " ".join(["gputop catalog show", *(f'"{name}"' for name in names)])
+        return ""
 
     # ---- what is shown
 
@@ -189,7 +191,10 @@ class CatalogScreen(Typed, Moving, Screen[None]):
             )
             return
         setup = self._base.setup if self._base else first_setup()
-        source = f"from run {self._base.name}" if self._base else f"on the {chosen.spec.name}"
+        if self._base:
+            source = f"from run {self._base.name}"
+        else:
+            source = f"on the {chosen.spec.name}"
         self.post_message(ScreenAsked(EstimatorScreen(setup, source=source, gpu=chosen.spec.name)))
 
     def action_plot(self) -> None:

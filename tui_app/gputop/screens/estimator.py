@@ -406,7 +406,9 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
         widget.answer = replace(answer, working=self._working())
 
     def _working(self) -> str:
-        return f"{monotonic() - self._since:.0f} s: {self._tracing}" if self._tracing else ""
+        if self._tracing:
+            return f"{monotonic() - self._since:.0f} s: {self._tracing}"
+        return ""
 
     def _tick_trace(self) -> None:
         if self._tracing:

@@ -132,7 +132,9 @@ class MainScreen(Typed, Screen[None]):
 
     def focused_panel(self) -> Widget | None:
         """The panel that has the focus."""
-        return self.focused if self.focused is not None and self.focused.id in panel_ids() else None
+        if self.focused is not None and self.focused.id in panel_ids():
+            return self.focused
+        return None
 
     def show_panel(self, name: str) -> None:
         """Bring a panel to the screen and give it the focus."""

@@ -30,11 +30,10 @@ def matching(typed: str) -> list[tuple[str, str]]:
     for shape in catalog.models():
         name = f"{shape.name} {catalog.hf_id(shape)}".lower()
         if all(word in name for word in words):
-            size = (
-                f"{shape.params / 1e9:.1f} B"
-                if shape.params >= 1e9
-                else f"{shape.params / 1e6:.0f} M"
-            )
+            if shape.params >= 1e9:
+                size = f"{shape.params / 1e9:.1f} B"
+            else:
+                size = f"{shape.params / 1e6:.0f} M"
             matches.append((shape.name, f"{size:>8}  {shape.family}"))
     return matches
 

@@ -103,7 +103,9 @@ class RunsScreen(Typed, Moving, Screen[None]):
         if pair is not None:
             return " ".join(["gputop diff", *(shell_name(path) for path in pair)])
         chosen = self.table.chosen
-        return f"gputop open {shell_name(chosen.path)}" if chosen is not None else ""
+        if chosen is not None:
+            return f"gputop open {shell_name(chosen.path)}"
+        return ""
 
     # ---- reading
 

@@ -31,8 +31,12 @@ class Line(NamedTuple):
         """What it says now."""
         value = current.values[self.setting.key]
         if isinstance(value, tuple):
-            return "yes" if (self.entry in value) != self.is_left_out else "no"
-        return ("yes" if value else "no") if isinstance(value, bool) else value
+            if (self.entry in value) != self.is_left_out:
+                return "yes"
+            return "no"
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        return value
 
     @property
     def is_left_out(self) -> bool:
@@ -55,7 +59,12 @@ class Line(NamedTuple):
             return not value
         if isinstance(value, str):
             choices = self.setting.choices
-            here = choices.index(value) if value in choices else -1 if step > 0 else 0
+            if value in choices:
+                here = choices.index(value)
+            elif step > 0:
+                here = -1
+            else:
+                here = 0
             return choices[(here + step) % len(choices)]
         if self.entry in value:
             return tuple(entry for entry in value if entry != self.entry)

@@ -250,16 +250,16 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         self.query_one(PlanParts).show(table.planned, table.chosen, table.compared)
 
     def _title(self) -> None:
-        meaning = (
-            "✓ is the one to run; space marks, enter fixes this split"
-            if self._on_table
-            else self.form.entry.meaning
-        )
+        if self._on_table:
+            meaning = "✓ is the one to run; space marks, enter fixes this split"
+        else:
+            meaning = self.form.entry.meaning
         example = self._unknown is not None and self.ask.model == self._unknown.ask.model
         note = f" · {self._unknown.told}" if self._unknown and self._unknown.told else ""
-        notice = (
-            f"{self._unknown.text}; / chooses another{note}" if self._unknown and example else ""
-        )
+        if self._unknown and example:
+            notice = f"{self._unknown.text}; / chooses another{note}"
+        else:
+            notice = ""
         self.query_one(PlanTitle).set_class(example, "example")
         self.query_one(PlanTitle).show(self.ask, self._source, meaning, notice)
 
@@ -414,11 +414,10 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         planned = self.table.planned
         if kind is None or planned is None:
             return
-        text = (
-            self.app.export_screenshot(title="gputop plan")
-            if kind == "svg"
-            else exported(planned, kind)
-        )
+        if kind == "svg":
+            text = self.app.export_screenshot(title="gputop plan")
+        else:
+            text = exported(planned, kind)
         try:
             path = write_new(
                 Path.cwd(), f"gputop-plan-{planned.ask.model.name.rpartition('/')[2]}", kind, text

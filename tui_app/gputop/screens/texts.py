@@ -135,7 +135,9 @@ def notice_title(notice: Notice) -> str:
 
 def notice_text(notice: Notice) -> str:
     """What an agent sent on request, as text."""
-    return _profile(notice.body) if notice.kind == "profile" else _stacks(notice.body)
+    if notice.kind == "profile":
+        return _profile(notice.body)
+    return _stacks(notice.body)
 
 
 def _profile(body: Mapping[str, Any]) -> str:

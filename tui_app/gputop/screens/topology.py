@@ -90,7 +90,9 @@ class TopologyScreen(Typed, Moving, Screen[None]):
         chosen = self.servers.chosen
         if chosen is None:
             return ""
-        return "gputop topo" if chosen.name == feed.HERE else f"gputop topo --preset {chosen.name}"
+        if chosen.name == feed.HERE:
+            return "gputop topo"
+        return f"gputop topo --preset {chosen.name}"
 
     # ---- moving
 

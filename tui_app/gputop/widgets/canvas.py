@@ -122,11 +122,10 @@ class Canvas(Widget):
         if name.startswith("bold "):
             return self._make_style(name.removeprefix("bold ")) + Style(bold=True)
         front, _, back = name.partition("/")
-        style = (
-            self.rich_style + Style(color=roles.colour(self.app, front))
-            if front
-            else self.rich_style
-        )
+        if front:
+            style = self.rich_style + Style(color=roles.colour(self.app, front))
+        else:
+            style = self.rich_style
         if not back:
             return style
         cursor = self.mono and (back == "cursor" or back in REVERSED)

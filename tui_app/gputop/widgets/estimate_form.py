@@ -45,9 +45,17 @@ def _row(
     ground = "/cursor" if here and focused else ""
     label = LABEL if width >= 36 else 15
     room = width - label - 4
-    value = shorten_middle(shown(line), room) if typed is None else (typed + CURSOR)[-room:]
+    if typed is None:
+        value = shorten_middle(shown(line), room)
+    else:
+        value = (typed + CURSOR)[-room:]
     arrows = here and focused and typed is None and line.name != MODEL
-    style = "accent" if typed is not None else "bold text" if _is_set(line) else "text"
+    if typed is not None:
+        style = "accent"
+    elif _is_set(line):
+        style = "bold text"
+    else:
+        style = "text"
     row: Row = [
         ("▸" if here else "◆" if differs else " ", "accent" + ground),
         (" " + left(line.label, label), "muted" + ground),

@@ -125,7 +125,9 @@ def line(finding: Finding, width: int, chosen: bool = False) -> Row:
     room = width - row_width(start) - row_width(end) - 2
     start += [(shorten(finding.title, room), "text" + ground)]
     gap = width - row_width(start) - row_width(end)
-    return [*start, (" " * gap, "text" + ground), *end] if gap > 0 else spread(start, end, width)
+    if gap > 0:
+        return [*start, (" " * gap, "text" + ground), *end]
+    return spread(start, end, width)
 
 
 def cost(finding: Finding, width: int) -> Row:
@@ -175,7 +177,9 @@ class Findings(ScrollingPanel, drawn=("only_worst",)):
     def visible_items(self) -> int:
         width, height = self.inside(*self.size)
         count = self.item_count(self.snapshot) if self.snapshot else 0
-        return max(1, height // rows_each(count, width, height)) if count else max(1, height)
+        if count:
+            return max(1, height // rows_each(count, width, height))
+        return max(1, height)
 
     def note(self, snapshot: Snapshot) -> Row:
         if not snapshot.findings:
@@ -205,7 +209,9 @@ class Findings(ScrollingPanel, drawn=("only_worst",)):
             self.post_message(self.Chosen(self.shown(self.snapshot)[self.cursor]))
 
     def copy_text(self, snapshot: Snapshot) -> str:
-        return as_text(self.shown(snapshot)[self.cursor]) if snapshot.findings else ""
+        if snapshot.findings:
+            return as_text(self.shown(snapshot)[self.cursor])
+        return ""
 
 
 def as_text(finding: Finding) -> str:

@@ -83,13 +83,18 @@ def _fitting(headline: str, label: str, word: str, worth: list[str], width: int)
 def _label(snapshot: Snapshot, word: str) -> str:
     """The health; where it asks for attention, the name of what does."""
     serious = [finding for finding in snapshot.findings if finding.severity != "info"]
-    return serious[0].name.upper() if word == "attention" and serious else word
+    if word == "attention" and serious:
+        return serious[0].name.upper()
+    return word
 
 
 def _worth(snapshot: Snapshot) -> list[str]:
     """What the first finding's fix is worth, the longest way to say it first."""
     serious = [finding for finding in snapshot.findings if finding.severity != "info"]
-    win = win_of(snapshot.summary, serious[0]) if serious and not snapshot.problem else None
+    if serious and not snapshot.problem:
+        win = win_of(snapshot.summary, serious[0])
+    else:
+        win = None
     if win is None or win.factor < 1.005:
         return []
     factor = f"{win.factor:.2f}x"
@@ -101,7 +106,12 @@ def _worth(snapshot: Snapshot) -> list[str]:
 def steps_of(win: Win) -> str:
     """``21.0 → 16.0 ms a step``, in the unit that reads best."""
     scale, unit = (1000.0, "s") if win.before_ms >= 10_000 else (1.0, "ms")
-    digits = 2 if win.before_ms / scale < 10 else 1 if win.before_ms / scale < 1000 else 0
+    if win.before_ms / scale < 10:
+        digits = 2
+    elif win.before_ms / scale < 1000:
+        digits = 1
+    else:
+        digits = 0
     before, after = win.before_ms / scale, win.after_ms / scale
     return f"{before:,.{digits}f} → {after:,.{digits}f} {unit} a step"
 
@@ -186,7 +196,10 @@ def _shape(run: RunSummary) -> list[str]:
 def short_name(name: str) -> str:
     """``H100`` of ``NVIDIA H100 80GB HBM3``."""
     words = name.removeprefix("NVIDIA ").removeprefix("Tesla ").removeprefix("GeForce ").split()
-    words_shown = words[:2] if words and words[0] in ("RTX", "GTX", "Quadro") else words[:1]
+    if words and words[0] in ("RTX", "GTX", "Quadro"):
+        words_shown = words[:2]
+    else:
+        words_shown = words[:1]
     return " ".join(words_shown)
 
 
@@ -282,19 +295,15 @@ def _loss(snapshot: Snapshot) -> Row:
 
 
 def _rate(value: float, unit: str) -> Row:
-    return (
-        [("   ", ""), (right(numbers.rate(value), 5), "text"), (" " + unit, "muted")]
-        if value > 0
-        else []
-    )
+    if value > 0:
+        return [("   ", ""), (right(numbers.rate(value), 5), "text"), (" " + unit, "muted")]
+    return []
 
 
 def _scalar(name: str, value: float | None) -> Row:
-    return (
-        [("   ", ""), (name + " ", "muted"), (numbers.scalar(value).ljust(7), "text")]
-        if numbers.known(value)
-        else []
-    )
+    if numbers.known(value):
+        return [("   ", ""), (name + " ", "muted"), (numbers.scalar(value).ljust(7), "text")]
+    return []
 
 
 class Header(Canvas, drawn=("snapshot", "paused_steps")):

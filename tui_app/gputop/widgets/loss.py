@@ -41,7 +41,9 @@ class Loss(Panel):
 
     def note(self, snapshot: Snapshot) -> Row:
         values = loss_of(snapshot).values
-        return [("now ", "muted"), (numbers.scalar(values[-1]), "text")] if values else []
+        if values:
+            return [("now ", "muted"), (numbers.scalar(values[-1]), "text")]
+        return []
 
     def content(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
         return draw(loss_of(snapshot), width, height)

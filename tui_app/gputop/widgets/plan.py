@@ -85,9 +85,10 @@ def heights(items: Sequence[Want], rows: int) -> list[int]:
     stretchers = [i for i, item in enumerate(items) if item.stretch]
     total = sum(items[i].stretch for i in stretchers)
     for order, index in enumerate(stretchers):
-        share = (
-            rows_left * items[index].stretch // total if order < len(stretchers) - 1 else rows_left
-        )
+        if order < len(stretchers) - 1:
+            share = rows_left * items[index].stretch // total
+        else:
+            share = rows_left
         result[index] += share
         rows_left -= share
         total -= items[index].stretch

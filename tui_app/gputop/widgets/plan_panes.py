@@ -46,7 +46,9 @@ class PlanTitle(Canvas):
             spread(start, end, width),
             [(" " + shorten(meaning, width - 2), "muted")],
         ]
-        return [*lines, [(" ⚠ " + shorten(notice, width - 4), "medium")]] if notice else lines
+        if notice:
+            return [*lines, [(" ⚠ " + shorten(notice, width - 4), "medium")]]
+        return lines
 
 
 class PlanForm(Canvas, can_focus=True, drawn=("ask", "cursor", "typed")):
@@ -92,7 +94,9 @@ class PlanTable(Canvas, can_focus=True, drawn=("planned", "cursor", "marked")):
     def chosen(self) -> Choice | None:
         """The configuration at the cursor."""
         choices = self.planned.choices if self.planned else ()
-        return choices[min(self.cursor, len(choices) - 1)] if choices else None
+        if choices:
+            return choices[min(self.cursor, len(choices) - 1)]
+        return None
 
     @property
     def compared(self) -> list[Choice]:
@@ -111,17 +115,19 @@ class PlanTable(Canvas, can_focus=True, drawn=("planned", "cursor", "marked")):
             return
         at = min(self.cursor, len(self.planned.choices) - 1) if self.planned else 0
         remaining = tuple(index for index in self.marked if index != at)
-        self.marked = (
-            remaining if len(remaining) < len(self.marked) else (*remaining, at)[-MOST_MARKED:]
-        )
+        if len(remaining) < len(self.marked):
+            self.marked = remaining
+        else:
+            self.marked = (*remaining, at)[-MOST_MARKED:]
 
     def rows(self, width: int, height: int) -> list[Row]:
         inner, planned = width - 2, self.planned
         note: Row = []
         if planned is not None and planned.choices:
-            unknown = (
-                "" if planned.usd_per_gpu_hour is not None else "no rent known, ranked by time · "
-            )
+            if planned.usd_per_gpu_hour is not None:
+                unknown = ""
+            else:
+                unknown = "no rent known, ranked by time · "
             note = [(f"{unknown}{planned.fitting:,} of {planned.searched:,} fit", "muted")]
         head = title_row("", "Strategies", note, inner, self.has_focus)
         if planned is None:
@@ -166,7 +172,10 @@ class PlanParts(Canvas):
 
     def show(self, planned: Planned | None, chosen: Choice | None, marked: list[Choice]) -> None:
         """Other configurations."""
-        self._shown = None if planned is None or chosen is None else (planned, chosen, marked)
+        if planned is None or chosen is None:
+            self._shown = None
+        else:
+            self._shown = (planned, chosen, marked)
         self.redraw()
 
     def rows(self, width: int, height: int) -> list[Row]:

@@ -72,7 +72,12 @@ def _columns(plot: Columns, width: int, height: int, mono: bool) -> list[Row]:
     )
     result: list[Row] = []
     for y, row in enumerate(stacked_columns(parts, styles, letters, max(rows, 1), top, mono=mono)):
-        label = numbers.duration_ms(top) if y == 0 else "0" if y == rows - 1 and rows > 2 else ""
+        if y == 0:
+            label = numbers.duration_ms(top)
+        elif y == rows - 1 and rows > 2:
+            label = "0"
+        else:
+            label = ""
         result.append([(right(label, chart.AXIS - 1) + " ", "muted"), *row])
     return [*result, chart.axis_row((plot.first_step, plot.last_step), width)]
 
@@ -114,7 +119,11 @@ def _bars(plot: Bars, width: int, height: int) -> list[Row]:
 
 
 def _figure_style(style: str) -> str:
-    return style if style == "high" else "muted" if style in ("track", "muted") else "text"
+    if style == "high":
+        return style
+    if style in ("track", "muted"):
+        return "muted"
+    return "text"
 
 
 def _listing(plot: Listing, width: int, height: int) -> list[Row]:

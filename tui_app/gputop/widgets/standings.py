@@ -35,7 +35,9 @@ class Standing(NamedTuple):
     def slow_in(self) -> str:
         """``data +5.00``."""
         digits = numbers.digits_for(self.own_ms)
-        return f"{self.phase} +{numbers.ms_column(self.more_ms, digits)}" if self.phase else ""
+        if self.phase:
+            return f"{self.phase} +{numbers.ms_column(self.more_ms, digits)}"
+        return ""
 
 
 def standings(ranks: Sequence[RankSummary]) -> list[Standing]:

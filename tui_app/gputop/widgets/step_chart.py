@@ -243,5 +243,7 @@ def _time_axis(snapshot: Snapshot, cells: int, cell_s: float, filled: int) -> Ro
 
 def _ago(seconds: float) -> str:
     if seconds >= 90:
-        return f"−{seconds / 60:.0f} min" if seconds % 60 < 6 else f"−{seconds / 60:.1f} min"
+        if seconds % 60 < 6:
+            return f"−{seconds / 60:.0f} min"
+        return f"−{seconds / 60:.1f} min"
     return f"−{seconds:.0f} s" if seconds >= 10 else f"−{seconds:.1f} s"

@@ -103,7 +103,12 @@ def _useful(snapshot: Snapshot, width: int) -> Tile:
     if numbers.known(mfu):
         figure = [(numbers.percent(share), "bold text")]
         figure += [("   MFU ", "muted"), (numbers.percent(mfu), "bold text")]
-    style = "good" if share >= 0.8 else "medium" if share >= 0.5 else "high"
+    if share >= 0.8:
+        style = "good"
+    elif share >= 0.5:
+        style = "medium"
+    else:
+        style = "high"
     return Tile("Useful compute", figure, bar(share, width, style))
 
 
@@ -142,7 +147,9 @@ def _direction(values: Sequence[float]) -> Row:
     trend = mann_kendall(np.array([median(newer[start : start + size]) for start in starts]))
     if trend.p >= SURE_P:
         return []
-    return [("  ▼ falling", "good")] if trend.tau < 0 else [("  ▲ rising", "high")]
+    if trend.tau < 0:
+        return [("  ▼ falling", "good")]
+    return [("  ▲ rising", "high")]
 
 
 def _memory(snapshot: Snapshot, width: int) -> Tile:

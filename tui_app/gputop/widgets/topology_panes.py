@@ -39,7 +39,9 @@ class ServerList(Canvas, can_focus=True, drawn=("listed", "cursor")):
     @property
     def chosen(self) -> Server | None:
         """The server at the cursor."""
-        return self.listed[min(self.cursor, len(self.listed) - 1)] if self.listed else None
+        if self.listed:
+            return self.listed[min(self.cursor, len(self.listed) - 1)]
+        return None
 
     def move(self, step: int) -> None:
         """Move the cursor."""

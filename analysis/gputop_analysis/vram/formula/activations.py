@@ -206,7 +206,9 @@ def mlp_kept(d: Dims, kept: Habits, width: int) -> Number:
 
 def _mlp_width(d: Dims, moe: bool) -> int:
     shape = d.model
-    return (shape.moe_ffn or shape.ffn) * shape.top_k + shared_width(shape) if moe else shape.ffn
+    if moe:
+        return (shape.moe_ffn or shape.ffn) * shape.top_k + shared_width(shape)
+    return shape.ffn
 
 
 def experts_kept(d: Dims, kept: Habits) -> Number:
@@ -237,9 +239,10 @@ def adapters_kept(d: Dims, kept: Habits, moe: bool) -> tuple[Number, Number]:
     lora = d.setup.lora
     if lora is None:
         return 0, 0
-    bytes_per_value = (
-        BYTES[lora.dtype] if not (d.setup.autocast or kept.residual > d.compute) else d.compute
-    )
+    if not (d.setup.autocast or kept.residual > d.compute):
+        bytes_per_value = BYTES[lora.dtype]
+    else:
+        bytes_per_value = d.compute
     keeps_copy = bytes_per_value != d.compute or d.setup.autocast or lora.dropout > 0
     sides: list[Number] = [0, 0]
     shared: set[tuple[str, int]] = set()

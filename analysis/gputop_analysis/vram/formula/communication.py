@@ -33,11 +33,10 @@ def buckets(d: Dims, found: Iterable[Part], kept: Habits, phase: str) -> Number:
         if FILLED.get(sharding, phase) != phase:
             return 0.0
         total = sum((part.count for part in trained), 0.0)
-        bucket_values = (
-            DEEPSPEED_BUCKET + 0.0 * total
-            if sharding == "zero2"
-            else least(total, DEEPSPEED_BUCKET)
-        )
+        if sharding == "zero2":
+            bucket_values = DEEPSPEED_BUCKET + 0.0 * total
+        else:
+            bucket_values = least(total, DEEPSPEED_BUCKET)
         return bucket_values * min(kept.gradients, 4.0)
     if kept.passing_gradients and sharding in ("ddp", "zero1"):  # DDP around ZeRO-1 as well
         return sum((part.count * kept.passing_gradients for part in trained), 0.0) * true(

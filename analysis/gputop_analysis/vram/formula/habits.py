@@ -80,11 +80,17 @@ def habits(setup: Setup) -> Habits:
     megatron, deepspeed, nanotron = (
         setup.recipe == name for name in ("megatron", "deepspeed", "nanotron")
     )
-    master = (
-        4.0 if weights < 4 and (setup.master_weights or megatron or deepspeed or nanotron) else 0.0
-    )
+    if weights < 4 and (setup.master_weights or megatron or deepspeed or nanotron):
+        master = 4.0
+    else:
+        master = 0.0
     accumulated = nanotron or (megatron and setup.dtype != "fp16")
-    gradients = BYTES[setup.grad_dtype] if setup.grad_dtype else 4.0 if accumulated else weights
+    if setup.grad_dtype:
+        gradients = BYTES[setup.grad_dtype]
+    elif accumulated:
+        gradients = 4.0
+    else:
+        gradients = weights
     twice = (
         deepspeed
         and setup.dtype == "bf16"
@@ -93,7 +99,12 @@ def habits(setup: Setup) -> Habits:
     )
     sharded = setup.parallel.sharding in ("fsdp1", "fsdp2", "hsdp")
     casts = weights > compute and not sharded
-    residual = 4.0 if _raises_stream(setup) else weights if casts else compute
+    if _raises_stream(setup):
+        residual = 4.0
+    elif casts:
+        residual = weights
+    else:
+        residual = compute
     return Habits(
         weights=weights,
         gradients=gradients + weights * twice,
@@ -138,7 +149,9 @@ def _frozen_boundary(setup: Setup) -> float:
     frozen = setup.lora is not None or "language" in setup.freeze
     sharded = setup.parallel.sharding == "fsdp1" and setup.parallel.dp > 1
     outside = setup.recipe == "transformers" and release(setup.transformers) < INSIDE_UNITS
-    return 4.0 if frozen and sharded and outside and setup.checkpointing == "full" else 0.0
+    if frozen and sharded and outside and setup.checkpointing == "full":
+        return 4.0
+    return 0.0
 
 
 def _waits_whole(setup: Setup) -> bool:

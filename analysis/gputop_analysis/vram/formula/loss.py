@@ -116,7 +116,9 @@ def _of_entry(d: Dims) -> tuple[Number, Number]:
         return NANOTRON_LOSS
     if d.recipe == "torchtitan":
         parallel = LOSS_PARALLEL * true(d.tp > 1)
-        return (half, 2 * a) if d.setup.kernels else (half + 8 + parallel, FP32_COPIES + parallel)
+        if d.setup.kernels:
+            return (half, 2 * a)
+        return (half + 8 + parallel, FP32_COPIES + parallel)
     return 2 * a, 4 * a
 
 

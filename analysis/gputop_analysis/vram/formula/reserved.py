@@ -87,7 +87,12 @@ def reserved(d: Dims, blocks: Blocks, allocated: Number) -> tuple[Number, Number
         ), _whole(held_blocks)
     sharded = d.setup.parallel.sharding
     whole_logits = d.setup.loss == "plain"
-    share = RECORDED_STREAM if sharded == "fsdp1" else FRAGMENTS if whole_logits else WITHOUT_LOGITS
+    if sharded == "fsdp1":
+        share = RECORDED_STREAM
+    elif whole_logits:
+        share = FRAGMENTS
+    else:
+        share = WITHOUT_LOGITS
     after = blocks.rising + blocks.update
     activations = blocks.activations + blocks.work * (WORKED if whole_logits else 1)
     loss = blocks.loss * (VARIED if d.setup.lengths == "varied" else 1.0)

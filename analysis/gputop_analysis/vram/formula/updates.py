@@ -70,11 +70,9 @@ def dequantised(d: Dims) -> Number:
     """The largest quantised weight in the computation's type, as each product with it makes it
     anew.
     """
-    return (
-        d.compute * d.model.hidden * max(d.model.ffn, d.model.moe_ffn) / d.tp
-        if d.setup.quantized
-        else 0
-    )
+    if d.setup.quantized:
+        return d.compute * d.model.hidden * max(d.model.ffn, d.model.moe_ffn) / d.tp
+    return 0
 
 
 CUBLAS_WORKSPACE = 2 * 8_519_680
@@ -90,4 +88,6 @@ memory that Megatron-LM's own tests report between two steps, whatever the model
 
 def workspaces(d: Dims) -> int:
     """Bytes that are held all the time by libraries."""
-    return MEGATRON_WORKSPACE if d.recipe == "megatron" else CUBLAS_WORKSPACE
+    if d.recipe == "megatron":
+        return MEGATRON_WORKSPACE
+    return CUBLAS_WORKSPACE

@@ -61,7 +61,9 @@ def covers(setup: Setup) -> bool:
 def reserved(setup: Setup) -> int | None:
     """The peak of reserved bytes alone; None for a setup that no profile covers."""
     replay = replay_of(setup)
-    return None if replay is None else max(replay.reserved(), recorded(setup))
+    if replay is None:
+        return None
+    return max(replay.reserved(), recorded(setup))
 
 
 def _recorded(found: Peak, size: int, capacity: int | None) -> Peak:
@@ -81,7 +83,9 @@ def recorded(setup: Setup) -> int:
     ``formula/reserved.py``); 0 of others.
     """
     sharding = sharding_of(setup)
-    return formula.peak(setup).least if sharding is not None and sharding.flat else 0
+    if sharding is not None and sharding.flat:
+        return formula.peak(setup).least
+    return 0
 
 
 def least(setup: Setup) -> int:

@@ -65,7 +65,9 @@ def tokens_of(setup: Setup) -> int:
     shape = setup.model
     if shape.family == "vit":
         return shape.max_position + 1
-    return min(setup.seq, shape.max_position) if shape.family == "clip" else setup.seq
+    if shape.family == "clip":
+        return min(setup.seq, shape.max_position)
+    return setup.seq
 
 
 def _seen(shape: ModelShape) -> dict[str, int]:

@@ -57,13 +57,20 @@ def states(update: Update, embedding: bool) -> tuple[str, ...]:
     """What is kept for a parameter. That bitsandbytes keeps fp32 for less than 4096 values is left
     out.
     """
-    blocks = () if not update.eight_bit else (FP32,) if embedding else (BYTES, SCALES)
+    if not update.eight_bit:
+        blocks = ()
+    elif embedding:
+        blocks = (FP32,)
+    else:
+        blocks = (BYTES, SCALES)
     return update.states + update.eight_bit * blocks
 
 
 def temporaries(update: Update, width: int) -> tuple[str, ...]:
     """What is made for one parameter of ``width`` bytes a value after the other."""
-    return update.each_half if width < 4 and update.each_half else update.each
+    if width < 4 and update.each_half:
+        return update.each_half
+    return update.each
 
 
 def size(kind: str, parameter: int, width: int) -> int:

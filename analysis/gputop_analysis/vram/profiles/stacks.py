@@ -22,11 +22,9 @@ STACKS: dict[str, tuple[str, str]] = {
 
 def depths_of(shape: ModelShape) -> tuple[int, ...]:
     """Layers of each stack; a decoder is as deep as its encoder."""
-    return (
-        (shape.layers, shape.vision_layers or shape.layers)
-        if shape.family in STACKS
-        else (shape.layers,)
-    )
+    if shape.family in STACKS:
+        return (shape.layers, shape.vision_layers or shape.layers)
+    return (shape.layers,)
 
 
 def deepened(log: EventLog, family: str, depths: tuple[int, ...]) -> EventLog:
@@ -57,7 +55,10 @@ def _named(log: EventLog, stack: str) -> EventLog:
     pattern = re.compile(rf"((?:^|\.){re.escape(stack)}\.)\d+")
     numbers: dict[tuple[int, int], int] = {}
     for module, layer in set(zip(log.module, log.layer, strict=True)):
-        path = pattern.sub(rf"\g<1>{layer}", strings[module]) if layer >= 0 else strings[module]
+        if layer >= 0:
+            path = pattern.sub(rf"\g<1>{layer}", strings[module])
+        else:
+            path = strings[module]
         if path not in index_of:
             index_of[path] = len(strings)
             strings.append(path)

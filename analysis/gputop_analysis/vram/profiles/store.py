@@ -48,7 +48,9 @@ def index() -> dict[str, Any]:
 @cache
 def load(variant: str) -> Profile | None:
     """The profile of that name; None where there is none."""
-    return decode(json.loads(text(variant))) if variant in index()["profiles"] else None
+    if variant in index()["profiles"]:
+        return decode(json.loads(text(variant)))
+    return None
 
 
 def text(variant: str) -> str:

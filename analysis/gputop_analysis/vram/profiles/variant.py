@@ -91,7 +91,9 @@ def _is_mixed(setup: Setup) -> bool:
 def _on_one_gpu(setup: Setup) -> Setup:
     """What a rank computes: under mixed precision what 16-bit weights do."""
     single = setup.but(sharding="none", dp=1, replicas=1)
-    return single.but(weights="", autocast=True) if _is_mixed(setup) else single
+    if _is_mixed(setup):
+        return single.but(weights="", autocast=True)
+    return single
 
 
 def _beyond(setup: Setup) -> bool:
@@ -123,12 +125,16 @@ def _kernels(setup: Setup) -> str:
     """Fused ones, with that of the gated MLP's product or without."""
     if not setup.kernels:
         return ""
-    return "kernels" if setup.gated_kernel or not setup.model.gated_mlp else "kernels-but-gated"
+    if setup.gated_kernel or not setup.model.gated_mlp:
+        return "kernels"
+    return "kernels-but-gated"
 
 
 def _one_size(shape: ModelShape) -> bool:
     """Whether it sees nothing, or a pair of towers sees images of one known size."""
-    return shape.vision_image > 0 if shape.family == "clip" else not shape.vision_layers
+    if shape.family == "clip":
+        return shape.vision_image > 0
+    return not shape.vision_layers
 
 
 def _precision(setup: Setup) -> str | None:
@@ -141,7 +147,11 @@ def _precision(setup: Setup) -> str | None:
     if setup.dtype in HALVES and weights == setup.dtype:
         return "half-autocast" if setup.autocast else "half"
     if weights == "fp32":
-        return "single" if setup.dtype == "fp32" else "amp" if setup.dtype in HALVES else None
+        if setup.dtype == "fp32":
+            return "single"
+        if setup.dtype in HALVES:
+            return "amp"
+        return None
     return None
 
 
@@ -150,7 +160,9 @@ def _loss(setup: Setup) -> str:
     version = tuple(int(part) for part in setup.transformers.split(".")[:2] if part.isdigit())
     if setup.loss != "plain" or not version or version >= PADS_LABELS_SINCE:
         return setup.loss
-    return "plain-shifted" if version >= FLOATS_IN_LOSS_SINCE else "plain-float"
+    if version >= FLOATS_IN_LOSS_SINCE:
+        return "plain-shifted"
+    return "plain-float"
 
 
 def is_tied(shape: ModelShape) -> bool:
@@ -187,4 +199,6 @@ def _targets(setup: Setup) -> str:
     assert setup.lora is not None
     every = {linear.name for linear in linears(setup.model, moe=False)}
     wanted = set(setup.lora.targets)
-    return "all-linear" if not setup.model.experts and every <= wanted else "+".join(sorted(wanted))
+    if not setup.model.experts and every <= wanted:
+        return "all-linear"
+    return "+".join(sorted(wanted))
