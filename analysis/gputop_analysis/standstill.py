@@ -64,7 +64,9 @@ class Standstill:
     @property
     def dump(self) -> Event:
         """Stack dump of the rank that holds the others up."""
-        return self.dumps.get(self.rank, {}) if self.rank is not None else {}
+        if self.rank is not None:
+            return self.dumps.get(self.rank, {})
+        return {}
 
     @property
     def phase(self) -> str:
@@ -94,7 +96,10 @@ def standstill(view: RunView) -> Standstill | None:
     cause = cause_of(view)
     rank = cause.rank if cause is not None else None
     if rank is None:
-        rank = _holding_up(dumps, suspected) if departed is None else int(departed["rank"])
+        if departed is None:
+            rank = _holding_up(dumps, suspected)
+        else:
+            rank = int(departed["rank"])
     since = until - int(1e9 * float(suspected.get("silent_s") or 0))
     workers, workers_cpu = _workers(view, rank, since, until)
     thread = next((t for t in suspected.get("threads") or () if t.get("rank") == rank), {})

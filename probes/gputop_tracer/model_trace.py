@@ -136,7 +136,10 @@ class Job:
         self.model = factory.without_data(model)
         if self.setup.get("weights"):
             self.model.to(build.weights_dtype(self.setup))
-        self.make_batch = factory.batch_like(inputs) if inputs is not None else self._named_batch()
+        if inputs is not None:
+            self.make_batch = factory.batch_like(inputs)
+        else:
+            self.make_batch = self._named_batch()
         self.notes.append(_LOSS)
 
     def _named_batch(self) -> Callable[[], Any]:
@@ -157,7 +160,10 @@ class Job:
             if tensor_parallel.degree(self.setup) > 1:
                 tensor_parallel.split(self.model, self.setup, self.notes)
             if pipeline.stages(self.setup) > 1:
-                schedule = interleaved if interleaved.chunks(self.setup) > 1 else pipeline
+                if interleaved.chunks(self.setup) > 1:
+                    schedule = interleaved
+                else:
+                    schedule = pipeline
                 self.model = schedule.cut(self.model, self.setup, self.notes)
             parts.freeze(self.model, self.setup.get("freeze") or ())
             self.model = adapters.adapt(self.model, self.setup, self.tracker, self.notes)

@@ -264,7 +264,9 @@ def _queued_anyway_ns(
     """
     if np.count_nonzero(alone) >= ENOUGH_RECORDS:
         return counts * float(queued[alone].sum() / counts[alone].sum())
-    return np.minimum(queued, rows["cpu_ns"]) if is_crowded else np.zeros(len(rows))
+    if is_crowded:
+        return np.minimum(queued, rows["cpu_ns"])
+    return np.zeros(len(rows))
 
 
 def _comm_wait_ns(view: RunView, series: RankSeries) -> float:

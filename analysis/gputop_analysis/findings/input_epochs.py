@@ -32,9 +32,9 @@ MUCH = 0.10
     name="epoch-boundary stall",
     family="input",
     cause="input",
-    trigger="two epochs or more begin with pauses, the median over ten times the usual data "
-    "wait, together 2 % of the time and each 100 ms, or together 10 %, while workers end and start "
-    "anew",
+    trigger="two epochs or more begin with pauses, the median over ten times the usual data wait, "
+    f"together {percent(LEAST_SHARE)} of the time and each {LEAST_MS:g} ms, or together "
+    f"{percent(MUCH)}, while workers end and start anew",
     fix="persistent_workers=True",
     no_use="without workers; where the epoch's own work takes the time",
     reads="steps.data_ns of each epoch's first fetch, the workers' process ids",

@@ -81,7 +81,10 @@ def rank_growth(
         view.known[key] = None
         if _may_have_grown(rows[column], of_window):
             rows = picked(rows, (rows[column] > 0) & (rows["step"] >= AFTER_STEP))
-            least_s = MIN_SPAN_OF_CYCLES_S if view.hello(rank).get("create_graph") else MIN_SPAN_S
+            if view.hello(rank).get("create_graph"):
+                least_s = MIN_SPAN_OF_CYCLES_S
+            else:
+                least_s = MIN_SPAN_S
             view.known[key] = steady_growth(
                 rows["t_end_ns"],
                 rows[column],

@@ -57,7 +57,10 @@ def cpu_quota(view: RunView, spec: Spec) -> Finding | None:
         series.rows["wall_ns"][series.steady].sum() / 1e6 / series.n_steps[series.steady].sum()
     )
     share = quota.share
-    limit = f"{quota.limit:.2g} cores" if np.isfinite(quota.limit) else "an unknown limit"
+    if np.isfinite(quota.limit):
+        limit = f"{quota.limit:.2g} cores"
+    else:
+        limit = "an unknown limit"
     return spec.make(
         _severity(share.low),
         f"the CPU quota stops the run for {share.value * 100:.0f} % of the time",

@@ -112,4 +112,6 @@ def calibrated(without: str = "") -> frozenset[str]:
 
 def _scale(gpus: int) -> str:
     scale = next((count for count in SCALES if gpus <= count), None)
-    return f"up to {scale:,} GPUs" if scale else f"more than {SCALES[-1]:,} GPUs"
+    if scale:
+        return f"up to {scale:,} GPUs"
+    return f"more than {SCALES[-1]:,} GPUs"
