@@ -37,7 +37,9 @@ class Aligned:
     @property
     def bucket_steps(self) -> int:
         """Steps per bucket; 1 when nothing is folded."""
-        return int(self.edges[1] - self.edges[0]) if len(self.edges) > 1 else 1
+        if len(self.edges) > 1:
+            return int(self.edges[1] - self.edges[0])
+        return 1
 
     def __len__(self) -> int:
         return int(self.keep.sum())
@@ -49,7 +51,10 @@ class Aligned:
     def per_step(self, column: str) -> Array:
         """Buckets x ranks: mean per step of any summed column."""
         if column not in self.known:
-            self.known[column] = self._records(column) if self.offsets else self._per_step(column)
+            if self.offsets:
+                self.known[column] = self._records(column)
+            else:
+                self.known[column] = self._per_step(column)
         return self.known[column]
 
     def _records(self, column: str) -> Array:

@@ -58,7 +58,10 @@ def bottleneck(view: RunView, findings: list[Finding]) -> Bottleneck:
     largest = int(np.argmax(totals))
     share = 100 * totals[largest] / max(totals.sum(), 1e-9)
     waits = any(hidden_wait_ms(view, rank) > 0 for rank in view.ranks[:RANKS_READ])
-    without = " without the waiting in it" if kinds[largest] == "compute" and waits else ""
+    if kinds[largest] == "compute" and waits:
+        without = " without the waiting in it"
+    else:
+        without = ""
     description = _WORDS[kinds[largest]] + without
     why = f"{description} take {share:.0f} % of the time, and no check found anything that is worth a change"
     return Bottleneck(kinds[largest], confidence, why)

@@ -156,6 +156,10 @@ def budget(view: RunView) -> Budget:
     efficiencies = [
         rank_budget.efficiency for rank_budget in ranks if rank_budget.efficiency is not None
     ]
+    if efficiencies:
+        compute_anchor = efficiencies[0].source
+    else:
+        compute_anchor = "FLOPs or the device's peak are not known: measured compute"
     return Budget(
         steps=sum(rank_budget.steps for rank_budget in ranks),
         wall_ns=sum(rank_budget.wall_ns for rank_budget in ranks),
@@ -163,9 +167,7 @@ def budget(view: RunView) -> Budget:
         ranks=ranks,
         mfu=_mean([rank_budget.mfu for rank_budget in efficiencies]),
         hfu=_mean([rank_budget.hfu for rank_budget in efficiencies]),
-        compute_anchor=efficiencies[0].source
-        if efficiencies
-        else "FLOPs or the device's peak are not known: measured compute",
+        compute_anchor=compute_anchor,
         not_told_apart=HIDDEN if _collectives_hidden(view) else "",
     )
 

@@ -79,8 +79,13 @@ def find_culprit(
     if lead < threshold:
         return None
     error = level_error(waits_ms)
-    p = min(1.0, ranks * student_tail(lead / error.value, error.dof)) if error.value > 0 else 0.0
-    return Culprit(column, lead, threshold, p) if p <= significance else None
+    if error.value > 0:
+        p = min(1.0, ranks * student_tail(lead / error.value, error.dof))
+    else:
+        p = 0.0
+    if p <= significance:
+        return Culprit(column, lead, threshold, p)
+    return None
 
 
 def typical(means: Array) -> float:

@@ -62,7 +62,10 @@ def figures_named(report: Report, name: str) -> list[Figure]:
     near = difflib.get_close_matches(name, names, n=1) or difflib.get_close_matches(
         name.upper(), CATALOGUE, n=1
     )
-    hint = f"did you mean {near[0]}?" if near else "--explain without a name lists what there is"
+    if near:
+        hint = f"did you mean {near[0]}?"
+    else:
+        hint = "--explain without a name lists what there is"
     raise NotInReport(f"no finding and no figure {name!r} in this report: {hint}")
 
 

@@ -70,7 +70,10 @@ def efficiency(view: RunView, rank: int) -> Efficiency | None:
     if gpu is None or peak is None or unit is None:
         return None
     series = view.per_rank[rank]
-    units = series.n_steps if unit.unit == "steps" else series.rows[unit.unit].astype(np.float64)
+    if unit.unit == "steps":
+        units = series.n_steps
+    else:
+        units = series.rows[unit.unit].astype(np.float64)
     steady_s = float(series.rows["wall_ns"][series.steady].sum()) / 1e9
     steady_units, steps = (
         float(units[series.steady].sum()),

@@ -115,7 +115,9 @@ class Device:
         """
         values = self.rows[column]
         values = values[values >= 0]
-        return int(np.maximum(np.diff(values), 0).sum()) if len(values) > 1 else 0
+        if len(values) > 1:
+            return int(np.maximum(np.diff(values), 0).sum())
+        return 0
 
     @property
     def seconds(self) -> float:

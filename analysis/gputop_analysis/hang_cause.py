@@ -17,7 +17,7 @@ from gputop_analysis.call_order import Call, Deviation, deviation
 from gputop_analysis.text import rank_list
 
 BUSY_SHARE = 0.9
-"""Of a core, used by a thread that computes or spins."""
+"""Of a core, used by a thread or process that computes or spins."""
 MISMATCHES = (
     "skipped",
     "swallowed an exception",
@@ -416,7 +416,10 @@ def _waiting_words(others: list[int], ranks: Ranks, groups: Groups) -> str:
         call = ranks[rank].pending
         if call is not None:
             site = ranks[rank].places[0].site if ranks[rank].places else ""
-            group = groups[call.group].words if call.group in groups else f"group {call.group}"
+            if call.group in groups:
+                group = groups[call.group].words
+            else:
+                group = f"group {call.group}"
             words = f"{call.name} number {call.number} of {group}{_at(site)}"
             if call.peer is not None:
                 words = _call_words(call, groups)

@@ -63,7 +63,9 @@ class _Course:
     def open(self) -> Episode | None:
         """The episode that goes on."""
         newest = self.episodes[-1] if self.episodes else None
-        return None if newest is None or newest.over or newest.restarted else newest
+        if newest is None or newest.over or newest.restarted:
+            return None
+        return newest
 
     def take(self, event: Event) -> None:
         """Go on by one event."""

@@ -24,7 +24,8 @@ from gputop_probes.record.layout import PROCESS_RANK
 
 Event = dict[str, Any]
 
-_BEFORE_NS = 10**9
+BEFORE_NS = 10**9
+"""What happened so shortly before a silence may have begun it."""
 _ENOUGH_NS = 2 * 10**9
 OUT_OF_REACH = re.compile(
     r"(?i)connection (reset|closed|refused|aborted)|read error|broken pipe|peer|socket|timed? ?out"
@@ -45,8 +46,8 @@ def cause_of(view: RunView) -> Cause | None:
     if episode is not None and not episode.over:
         suspected = episode.suspected
         since = int(suspected["t_ns"])
-        first = since - int(1e9 * float(suspected.get("silent_s") or 0)) - _BEFORE_NS
-        standing = _standing(view, since - _BEFORE_NS, episode.stopped_ns, suspected, first)
+        first = since - int(1e9 * float(suspected.get("silent_s") or 0)) - BEFORE_NS
+        standing = _standing(view, since - BEFORE_NS, episode.stopped_ns, suspected, first)
         if episode.departed is not None:
             left = _first_to_leave(view, episode.departed, since)
             gone, left_ns = int(left.get("rank", -1)), int(left.get("t_ns", 0))
@@ -264,7 +265,7 @@ def _cpu_share(view: RunView, rank: int, since: int, until: int) -> float:
     if host is None:
         return 0.0
     rows = host.process.rows[-20_000:]
-    inside = (rows["t_ns"] >= since + 2 * _BEFORE_NS) & (rows["t_ns"] <= min(until, FOR_EVER - 1))
+    inside = (rows["t_ns"] >= since + 2 * BEFORE_NS) & (rows["t_ns"] <= min(until, FOR_EVER - 1))
     rows = rows[inside & (rows["kind"] == PROCESS_RANK) & (rows["rank"] == rank)]
     if len(rows) < 2 or rows["t_ns"][-1] - rows["t_ns"][0] < _ENOUGH_NS:
         return 0.0

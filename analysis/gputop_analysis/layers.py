@@ -198,7 +198,9 @@ def sort_key(sort: str) -> Any:
 
     def key(row: Layer | Fold) -> Any:
         members = row.members if isinstance(row, Fold) else (row,)
-        return members[0].path if sort == "name" else -sum(map(value, members))
+        if sort == "name":
+            return members[0].path
+        return -sum(map(value, members))
 
     return key
 

@@ -60,7 +60,10 @@ def level_change(values: Array) -> Change | None:
     low, high = np.quantile(
         values, (TRIM, 1 - TRIM)
     )  # a new level that lasts is among them, a few outliers are not
-    series = np.clip(values, low - (high - low), high + (high - low)) if high > low else values
+    if high > low:
+        series = np.clip(values, low - (high - low), high + (high - low))
+    else:
+        series = values
     index = _place(series)
     before, after = series[:index], series[index:]
     residuals = np.concatenate([before - before.mean(), after - after.mean()])

@@ -80,7 +80,9 @@ class OwnCost(NamedTuple):
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2f}" if abs(share) < 0.001 else f"{100 * share:.1f}"
+    if abs(share) < 0.001:
+        return f"{100 * share:.2f}"
+    return f"{100 * share:.1f}"
 
 
 GPUS_ADDED = "GPU figures added"

@@ -41,7 +41,9 @@ def run_usd_per_hour(record: RunRecord) -> float | None:
     names = [info.name for host in record.hosts.values() for info in host.state.gpus if info.ours]
     prices = [price_of(name) for name in names]
     known_usd = [price.usd_per_hour for price in prices if price is not None]
-    return sum(known_usd) if known_usd and len(known_usd) == len(prices) else None
+    if known_usd and len(known_usd) == len(prices):
+        return sum(known_usd)
+    return None
 
 
 @cache

@@ -45,4 +45,6 @@ def _went_on(record: RunRecord, one: Event) -> bool:
     until = min((t for t in restarts if t > at), default=None)
     ends = record.steps(rank)["t_end_ns"]
     later = ends[ends > at]
-    return bool((later < until).any()) if until is not None else len(later) > 0
+    if until is not None:
+        return bool((later < until).any())
+    return len(later) > 0

@@ -112,7 +112,10 @@ def rank_table(view: RunView) -> RankTable:
     phases = {name: _each(view, _phase_ms, name) for name in wire.PHASES}
     excess_phase, excess_ms = _excess(_steady_phases(view, waited, ranks), step_ms)
     culprit_ = find_culprit(waited.ms, _mean(step_ms)) if waited is not None else None
-    culprit = waited.ranks[culprit_.column] if waited is not None and culprit_ is not None else None
+    if waited is not None and culprit_ is not None:
+        culprit = waited.ranks[culprit_.column]
+    else:
+        culprit = None
     straggling = straggling_shares(view)
     exposed = [
         w * (1 - straggling.get(rank, 0.0))

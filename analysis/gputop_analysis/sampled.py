@@ -71,8 +71,14 @@ def own_cost(view: RunView) -> OwnCost | None:
         for event in costs
         if event.get("low_us") is not None and event.get("high_us") is not None
     ]
-    low = _mean([low for low, _ in intervals]) if len(intervals) == len(costs) else float("nan")
-    high = _mean([high for _, high in intervals]) if len(intervals) == len(costs) else float("nan")
+    if len(intervals) == len(costs):
+        low = _mean([low for low, _ in intervals])
+    else:
+        low = float("nan")
+    if len(intervals) == len(costs):
+        high = _mean([high for _, high in intervals])
+    else:
+        high = float("nan")
     return OwnCost(
         share,
         low,

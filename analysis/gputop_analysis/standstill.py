@@ -8,9 +8,9 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from gputop_analysis.hang_cause import MISMATCHES, Cause
+from gputop_analysis.hang_cause import BUSY_SHARE, MISMATCHES, Cause
 from gputop_analysis.hang_episodes import newest_episode
-from gputop_analysis.hang_facts import cause_of
+from gputop_analysis.hang_facts import BEFORE_NS, cause_of
 from gputop_analysis.view import RunView, once_per_view
 from gputop_probes.record.layout import PROCESS_RANK, PROCESS_WORKER
 
@@ -19,12 +19,9 @@ Event = dict[str, Any]
 
 Kind = Literal["collective", "loader", "storage", "busy"]
 
-BUSY_SHARE = 0.9
-"""Of a core, used by a process of which no step comes: it computes, or spins."""
 IDLE_SHARE = 0.02
 """Of a core: a process that uses less does nothing."""
 BUSY_GPU_PCT = 95.0
-_BEFORE_NS = 10**9
 _KIND_OF_CAUSE: dict[str, Kind] = {
     "endless loop": "busy",
     "storage": "storage",
@@ -67,7 +64,9 @@ class Standstill:
     @property
     def dump(self) -> Event:
         """Stack dump of the rank that holds the others up."""
-        return self.dumps.get(self.rank, {}) if self.rank is not None else {}
+        if self.rank is not None:
+            return self.dumps.get(self.rank, {})
+        return {}
 
     @property
     def phase(self) -> str:
@@ -92,12 +91,15 @@ def standstill(view: RunView) -> Standstill | None:
     if episode is None:
         return None
     suspected, until = episode.suspected, int(episode.suspected["t_ns"])
-    dumps = _dumps_between(view, until - _BEFORE_NS, episode.stopped_ns)
+    dumps = _dumps_between(view, until - BEFORE_NS, episode.stopped_ns)
     departed = _peer(view, episode.departed)
     cause = cause_of(view)
     rank = cause.rank if cause is not None else None
     if rank is None:
-        rank = _holding_up(dumps, suspected) if departed is None else int(departed["rank"])
+        if departed is None:
+            rank = _holding_up(dumps, suspected)
+        else:
+            rank = int(departed["rank"])
     since = until - int(1e9 * float(suspected.get("silent_s") or 0))
     workers, workers_cpu = _workers(view, rank, since, until)
     thread = next((t for t in suspected.get("threads") or () if t.get("rank") == rank), {})
@@ -195,7 +197,7 @@ def _samples(view: RunView, kind: int, rank: int | None, since: int, until: int)
     if host is None:
         return np.empty(0)
     rows = np.asarray(host.process.rows[-20_000:])
-    inside = (rows["t_ns"] >= since + _BEFORE_NS) & (rows["t_ns"] <= until + _BEFORE_NS)
+    inside = (rows["t_ns"] >= since + BEFORE_NS) & (rows["t_ns"] <= until + BEFORE_NS)
     return rows[inside & (rows["kind"] == kind) & (rows["rank"] == rank)]
 
 
@@ -230,7 +232,7 @@ def _gpu_util(view: RunView, since: int, until: int) -> float:
     for host in view.record.hosts.values():
         other_gpus = [info.index for info in host.state.gpus if not info.ours]
         rows = np.asarray(host.gpu.rows[-20_000:])
-        rows = rows[(rows["t_ns"] >= since + _BEFORE_NS) & (rows["t_ns"] <= until + _BEFORE_NS)]
+        rows = rows[(rows["t_ns"] >= since + BEFORE_NS) & (rows["t_ns"] <= until + BEFORE_NS)]
         used += rows["util_pct"][
             ~np.isin(rows["index"], other_gpus) & np.isfinite(rows["util_pct"])
         ].tolist()

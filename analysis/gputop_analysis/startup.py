@@ -167,7 +167,9 @@ def _spans(events: Iterable[Event], began_ns: int, until_ns: int) -> list[_Span]
 
 
 def _place(span: _Span) -> int:
-    return SPECIFIC.index(span.name) if span.name in SPECIFIC else len(SPECIFIC)
+    if span.name in SPECIFIC:
+        return SPECIFIC.index(span.name)
+    return len(SPECIFIC)
 
 
 def _add(parts: list[Part], part: Part) -> None:

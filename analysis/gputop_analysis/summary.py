@@ -193,7 +193,10 @@ def _phases(view: RunView, weights: Array) -> tuple[PhaseStats, ...]:
     for name in wire.PHASES:
         values = np.concatenate([s.phase_ms(name)[s.averaged] for s in series])
         total_ms = float(values @ weights)
-        p50, p95 = _two_quantiles(values[measured], weights[measured]) if total_ms else (0.0, 0.0)
+        if total_ms:
+            p50, p95 = _two_quantiles(values[measured], weights[measured])
+        else:
+            p50, p95 = (0.0, 0.0)
         stats.append(
             PhaseStats(
                 name, total_ms / steps, p50, p95, total_ms * 1e6 / wall_ns if wall_ns else 0.0

@@ -110,7 +110,10 @@ def trial_of(record: RunRecord) -> Trial:
     ]
     first = view.hello() or next(record.events("hello"), {})
     cut = first.get("dryrun") or {}
-    layers = (int(cut["layers"]), int(cut["of"])) if cut.get("layers") and cut.get("of") else None
+    if cut.get("layers") and cut.get("of"):
+        layers = (int(cut["layers"]), int(cut["of"]))
+    else:
+        layers = None
     return Trial(
         steps=min((steps_done(record, rank) for rank in view.ranks), default=0),
         world=max(view.world_size, int(first.get("world_size") or 0)),

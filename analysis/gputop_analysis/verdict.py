@@ -91,7 +91,10 @@ def _final(summary: RunSummary, serious: list[Finding]) -> str:
         serious = sorted(serious, key=lambda finding: not _ends_a_run(finding))
     if serious and serious[0].id == _EXIT:  # its title begins with the exit code
         return f"ended: {_steps(summary)}, {serious[0].title}"
-    how = "exit code unknown" if summary.exit_code is None else f"exit {summary.exit_code}"
+    if summary.exit_code is None:
+        how = "exit code unknown"
+    else:
+        how = f"exit {summary.exit_code}"
     if serious:
         text = _problem(serious)
     else:
@@ -102,7 +105,10 @@ def _final(summary: RunSummary, serious: list[Finding]) -> str:
 def _stopped(summary: RunSummary) -> str:
     """``stopped by you at step 383``; of a signal from outside also who sends one."""
     at = f" at step {summary.steps:,}" if summary.steps else " before the first step"
-    outside = " (a scheduler, `timeout` or `kill`)" if summary.ending.kind == "terminated" else ""
+    if summary.ending.kind == "terminated":
+        outside = " (a scheduler, `timeout` or `kill`)"
+    else:
+        outside = ""
     return f"{summary.ending.words}{at}{outside}"
 
 

@@ -141,7 +141,9 @@ class RunView:
 
     def _since(self, rows: Array) -> Array:
         rows = np.asarray(rows[-SAMPLES_AT_MOST:])
-        return picked(rows, rows["t_ns"] >= self.from_ns) if self.windowed else rows
+        if self.windowed:
+            return picked(rows, rows["t_ns"] >= self.from_ns)
+        return rows
 
     def _in_window(self, rows: Array, rank: int) -> Array:
         series = self.per_rank.get(rank)

@@ -43,7 +43,10 @@ def mean_wait_ms(view: RunView, rank: int) -> float:
     hidden, called = hidden_wait_ms(view, rank), view.per_rank[rank].mean_ms("comm_ns")
     if hidden == hidden or called:
         return float(np.nansum((hidden, called)))
-    waits_ = waits(view) if any(True for _ in view.events("flight_recorder", rank=rank)) else None
+    if any(True for _ in view.events("flight_recorder", rank=rank)):
+        waits_ = waits(view)
+    else:
+        waits_ = None
     if waits_ is None or rank not in waits_.ranks:
         return float("nan")
     return float(waits_.ms[:, waits_.ranks.index(rank)].mean())

@@ -137,4 +137,6 @@ def _git(cwd: str, *words: str) -> str | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+    if done.returncode == 0:
+        return done.stdout.decode(errors="replace")
+    return None

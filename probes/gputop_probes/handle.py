@@ -193,7 +193,10 @@ class RunHandle:
         """
         if self._exit_code is None and self._looking.acquire(blocking=False):
             try:
-                self._exit_code = self._hear() if self._report is not None else self._look()
+                if self._report is not None:
+                    self._exit_code = self._hear()
+                else:
+                    self._exit_code = self._look()
             finally:
                 self._looking.release()
 
@@ -244,7 +247,9 @@ class RunHandle:
             self._gone_since = None
             return None
         self._gone_since = self._gone_since or now_s
-        return _exit_code(status) if now_s - self._gone_since > _GRACE_S else None
+        if now_s - self._gone_since > _GRACE_S:
+            return _exit_code(status)
+        return None
 
     def _forget_recorder(self) -> None:
         assert self._report is not None

@@ -205,4 +205,6 @@ def _start_recorder(words: list[Any]) -> dict[str, Any]:
 def _clock_offset_ns() -> int:
     """Of an earlier run of this process, whose guest has taken it over; else a new one."""
     text = os.environ.get(wire.ENV_CLOCK_OFFSET, "")
-    return int(text) if text.isdigit() else time.time_ns() - time.monotonic_ns()
+    if text.isdigit():
+        return int(text)
+    return time.time_ns() - time.monotonic_ns()

@@ -91,7 +91,10 @@ def _raise_limits() -> dict[int, tuple[int, int]]:
     changed = {}
     for limit in _LIMITS:
         soft, hard = resource.getrlimit(limit)
-        wanted = _DESCRIPTORS if limit == resource.RLIMIT_NOFILE else resource.RLIM_INFINITY
+        if limit == resource.RLIMIT_NOFILE:
+            wanted = _DESCRIPTORS
+        else:
+            wanted = resource.RLIM_INFINITY
         if soft == resource.RLIM_INFINITY or 0 < wanted <= soft:
             continue
         if _set_limit(limit, wanted, hard):

@@ -162,7 +162,9 @@ def _token_kind(last: str, earlier: str, words: list[str]) -> str:
     if not _TOKEN_OF_TEXT.isdisjoint(words):
         return ""
     if last == "tokens":
-        return "secret" if earlier in _KEY_OF or earlier == "secrets" else ""
+        if earlier in _KEY_OF or earlier == "secrets":
+            return "secret"
+        return ""
     return "secret"
 
 
@@ -308,7 +310,10 @@ def _without_named(value: str) -> str:
     while match := _compiled(_NAMED).search(value, at):
         end = match.end()
         parts.append(value[at:end])
-        value_match = _compiled(_VALUE).match(value, end) if _kind(match["name"]) else None
+        if _kind(match["name"]):
+            value_match = _compiled(_VALUE).match(value, end)
+        else:
+            value_match = None
         if value_match is not None and (match["sign"] in ":=" or match["name"].startswith("-")):
             parts.append(_hidden(match["name"], value_match.group()))
             end = value_match.end()

@@ -32,7 +32,10 @@ class Escalation:
     def next_signal(self) -> int:
         """The signal for one more press."""
         now_s = time.monotonic()
-        self._presses = self._presses + 1 if now_s - self._last <= ESCALATION_WINDOW_S else 1
+        if now_s - self._last <= ESCALATION_WINDOW_S:
+            self._presses = self._presses + 1
+        else:
+            self._presses = 1
         self._last = now_s
         return self._ladder[min(self._presses, len(self._ladder)) - 1]
 

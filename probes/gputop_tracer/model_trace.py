@@ -33,6 +33,7 @@ from gputop_tracer.parallel import (
     zero,
     zero_stages,
 )
+from gputop_tracer.tracking.garbage import passed_over
 from gputop_tracer.tracking.tracker import LOSS_PHASES, Tracker
 from gputop_tracer.training import interleaved, optimizers, precision
 from gputop_tracer.training.interleaved import InterleavedLoop
@@ -136,7 +137,10 @@ class Job:
         self.model = factory.without_data(model)
         if self.setup.get("weights"):
             self.model.to(build.weights_dtype(self.setup))
-        self.make_batch = factory.batch_like(inputs) if inputs is not None else self._named_batch()
+        if inputs is not None:
+            self.make_batch = factory.batch_like(inputs)
+        else:
+            self.make_batch = self._named_batch()
         self.notes.append(_LOSS)
 
     def _named_batch(self) -> Callable[[], Any]:
@@ -157,7 +161,10 @@ class Job:
             if tensor_parallel.degree(self.setup) > 1:
                 tensor_parallel.split(self.model, self.setup, self.notes)
             if pipeline.stages(self.setup) > 1:
-                schedule = interleaved if interleaved.chunks(self.setup) > 1 else pipeline
+                if interleaved.chunks(self.setup) > 1:
+                    schedule = interleaved
+                else:
+                    schedule = pipeline
                 self.model = schedule.cut(self.model, self.setup, self.notes)
             parts.freeze(self.model, self.setup.get("freeze") or ())
             self.model = adapters.adapt(self.model, self.setup, self.tracker, self.notes)
@@ -262,7 +269,8 @@ def trace(
     else:
         job.of_transformers(source)
     job.prepare()
-    job.run(steps)
+    with passed_over():
+        job.run(steps)
     return job.tracker
 
 

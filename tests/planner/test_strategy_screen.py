@@ -9,7 +9,7 @@ from tui_support import START_NS, write_run
 
 from gputop.app.strategy import StrategyApp
 from gputop.feed.build import build
-from gputop.feed.planning import AUTO, ENTRIES, GPUS, PINS, Ask, solve
+from gputop.feed.planning import AUTO, ENTRIES, PINS, Ask, solve
 from gputop.feed.presets import apply
 from gputop.feed.run_base import RunBase, RunBaseLoader, base_of
 from gputop.feed.unknown_run import Unknown
@@ -21,6 +21,7 @@ from gputop.screens.pareto import ParetoDialog
 from gputop.screens.strategy import StrategyScreen
 from gputop.screens.whatif import WhatIfDialog, table
 from gputop_analysis.catalog import gpu, model
+from gputop_analysis.catalog.gpus import COMMON
 from gputop_analysis.parallelism.split import Split
 from gputop_analysis.planner.measured import MeasuredRun
 from gputop_analysis.vram.setup import Setup
@@ -58,7 +59,7 @@ def test_every_line_steps_up_and_down(ask):
         ask.given("gpus", 12).stepped("gpus", 1).gpus == 16
         and ask.given("gpus", 12).stepped("gpus", -1).gpus == 8
     )
-    assert all(gpu(name) for name in GPUS)
+    assert all(gpu(name) for name in COMMON)
 
 
 def test_a_question_that_has_no_answer_says_why(ask):

@@ -889,7 +889,9 @@ def target(action: Action) -> str:
         return f"focused.{action.id}"
     if action.screen == "main" and panel(action.id) is not None:
         return f"screen.panel('{action.id}')"
-    return f"app.{action.id}" if action.id in OF_THE_APP else f"screen.{action.id}"
+    if action.id in OF_THE_APP:
+        return f"app.{action.id}"
+    return f"screen.{action.id}"
 
 
 def applies(action: Action, mode: str, control: bool) -> bool:

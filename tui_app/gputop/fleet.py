@@ -39,7 +39,9 @@ class Group:
         """GPUs of a node; 0, as the vendor builds them, where so many are given that they are
         several servers.
         """
-        return self.per_node if self.nodes > 1 or self.per_node <= SERVER else 0
+        if self.nodes > 1 or self.per_node <= SERVER:
+            return self.per_node
+        return 0
 
     def __str__(self) -> str:
         return f"{self.per_node}x{self.gpu}" + (f" x {self.nodes} nodes" if self.nodes > 1 else "")

@@ -124,7 +124,10 @@ def _ranks_rows(request: Request) -> Want:
         side = math.ceil(math.sqrt(request.ranks))
         shown = max(math.ceil(side / 2), LISTED)
     rows = FRAME + shown + min(request.hosts, 2)
-    minimum = min(rows, 5 * request.height // 8) if request.height >= TALL else min(rows, 6)
+    if request.height >= TALL:
+        minimum = min(rows, 5 * request.height // 8)
+    else:
+        minimum = min(rows, 6)
     return Want(minimum, rows)
 
 

@@ -73,7 +73,10 @@ def plan(
     if unknown := set(pinned) - set(names):
         raise ValueError(f"nothing of a split is called {sorted(unknown)[0]!r}: {', '.join(names)}")
     name = catalog.gpu(gpu).name
-    rent = own_prices.usd_per_gpu_hour(name) if usd_per_gpu_hour is None else usd_per_gpu_hour
+    if usd_per_gpu_hour is None:
+        rent = own_prices.usd_per_gpu_hour(name)
+    else:
+        rent = usd_per_gpu_hour
     values: dict[str, Any] = {key: (value,) for key, value in pinned.items()}
     job = Job(
         shape_of(model), seq, global_batch, dtype, optimizer, trainable_share=trainable_share(lora)

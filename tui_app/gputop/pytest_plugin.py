@@ -114,7 +114,9 @@ def _named_inputs(module: Any, inputs: tuple[Any, ...]) -> Any:
         frame.f_code.co_name in ("_call_impl", "inner") and frame.f_locals.get("self") is module
     ):
         frame = frame.f_back
-    return dict(frame.f_locals.get("kwargs", {})) if frame is not None else {}
+    if frame is not None:
+        return dict(frame.f_locals.get("kwargs", {}))
+    return {}
 
 
 def _amount(mark: pytest.Mark, units: Mapping[str, float], example: str) -> float:

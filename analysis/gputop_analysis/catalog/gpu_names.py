@@ -246,7 +246,9 @@ def _singular(word: str, name: str, count: int) -> str:
     if f"{word[:-1]} super" in chips and count == 1:
         return word  # a 4080S is a SUPER
     plural = re.search(rf"\b{re.escape(word[:-1].upper())}s\b", name) is not None
-    return word[:-1] if word not in chips or (count > 1 and plural) else word
+    if word not in chips or (count > 1 and plural):
+        return word[:-1]
+    return word
 
 
 def _chip(name: str, words: list[str], memory: float) -> list[GpuSpec]:
@@ -267,7 +269,10 @@ def _chip(name: str, words: list[str], memory: float) -> list[GpuSpec]:
         numbered = [
             spec for spec in gpus() if set(re.findall(r"\b\d{4}\b", spec.chip)) & set(words)
         ]
-        named = list({spec.chip: spec for spec in _of_memory(numbered, memory)}) if numbered else []
+        if numbered:
+            named = list({spec.chip: spec for spec in _of_memory(numbered, memory)})
+        else:
+            named = []
     if len(named) != 1:
         raise _unknown(name, "")
     return [spec for spec in gpus() if spec.chip == named[0]]
@@ -276,7 +281,10 @@ def _chip(name: str, words: list[str], memory: float) -> list[GpuSpec]:
 def _unexplained(words: list[str], chip: list[GpuSpec]) -> list[str]:
     maker = _OF_MAKER.get(chip[0].vendor, frozenset())
     explained = {*chip[0].chip.split(), *_NEUTRAL, *_FORMS, *_EDITIONS, *maker}
-    architecture = "ada lovelace" if chip[0].architecture == "Ada" else chip[0].architecture.lower()
+    if chip[0].architecture == "Ada":
+        architecture = "ada lovelace"
+    else:
+        architecture = chip[0].architecture.lower()
     return [word for word in words if word not in explained and word not in architecture.split()]
 
 

@@ -14,6 +14,23 @@ USABLE_SHARE = 0.985
 """Of the memory on the data sheet, where ``usable_gib`` is not known: the rest is ECC, page tables
 and firmware.
 """
+COMMON = (
+    "T4",
+    "L4",
+    "A10",
+    "A10G",
+    "L40S",
+    "RTX 4090",
+    "RTX 5090",
+    "A100-40GB",
+    "A100-80GB",
+    "H100",
+    "H200",
+    "B200",
+    "GB200",
+    "MI300X",
+)
+"""GPUs that forms step through."""
 _DOUBTS = ("low confidence", "not confirmed", "unverified", "doubt", "conflict")
 _FLOPS = {
     "fp32": "fp32_tflops",

@@ -35,7 +35,9 @@ class Listed:
     @property
     def tflops_per_usd(self) -> float | None:
         """TFLOP/s for a dollar an hour."""
-        return self.tflops / self.usd_per_hour if self.usd_per_hour else None
+        if self.usd_per_hour:
+            return self.tflops / self.usd_per_hour
+        return None
 
     def to_json(self) -> dict[str, Any]:
         """The same with stable names and units."""

@@ -95,4 +95,6 @@ def _shape(name: str) -> ModelShape:
 
 
 def _count(text: str) -> int:
-    return int(float(text)) if text and not text.isdigit() else int(text or 0)
+    if text and not text.isdigit():
+        return int(float(text))
+    return int(text or 0)

@@ -11,14 +11,12 @@ import numpy as np
 
 from gputop_agent import wire
 from gputop_agent.contracts import Hello
-from gputop_analysis.diff.model import Caveat
+from gputop_analysis.diff.model import SAMPLES_DIFFER, Caveat
 from gputop_analysis.ending import ending
 from gputop_analysis.hang_episodes import newest_episode
 from gputop_analysis.summary import run_state, steps_done
 from gputop_analysis.text import counted
 from gputop_analysis.view import RunView
-
-_SAMPLES_DIFFER = 0.01
 
 
 def caveats(a: RunView, b: RunView) -> tuple[Caveat, ...]:
@@ -146,7 +144,7 @@ def _device(hello: Hello) -> str | None:
 def _batches(a: RunView, b: RunView) -> tuple[float | None, float | None]:
     """Samples a step of a rank; None where one did not count them, or both take as many."""
     x, y = _samples(a), _samples(b)
-    if not x or not y or abs(x / y - 1) <= _SAMPLES_DIFFER:
+    if not x or not y or abs(x / y - 1) <= SAMPLES_DIFFER:
         return None, None
     return round(x, 1), round(y, 1)
 

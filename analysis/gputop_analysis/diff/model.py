@@ -10,6 +10,8 @@ from typing import Any, Literal
 from gputop_analysis.model import Finding
 from gputop_analysis.stats import Interval
 
+SAMPLES_DIFFER = 0.01
+"""Relative difference of the samples in a step from which on two runs do other work."""
 Judgement = Literal[
     "regression", "slower", "faster", "no difference", "too few steps", "not comparable"
 ]

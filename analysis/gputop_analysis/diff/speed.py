@@ -10,7 +10,7 @@ import numpy as np
 
 from gputop_analysis.diff.blocks import COLUMNS, Blocks, blocks_of
 from gputop_analysis.diff.load import foreign_wait_ms
-from gputop_analysis.diff.model import Judgement, PhaseDiff, RankDiff, SpeedDiff
+from gputop_analysis.diff.model import SAMPLES_DIFFER, Judgement, PhaseDiff, RankDiff, SpeedDiff
 from gputop_analysis.stats import Interval
 from gputop_analysis.view import Array, RunView
 
@@ -19,7 +19,6 @@ BETWEEN_RUNS = 0.01
 where memory and threads were placed. It is added to what the runs show themselves: see
 ``Blocks.drift``.
 """
-_SAMPLES_DIFFER = 0.01
 _OWN = [i for i, name in enumerate(COLUMNS) if name not in ("wait", "comm")]
 _ALL = list(range(len(COLUMNS)))
 
@@ -152,7 +151,7 @@ def _by_sample(a: Blocks, b: Blocks) -> float | None:
     if not a.samples or not b.samples:
         return None
     ratio = a.samples / b.samples
-    if abs(ratio - 1) > _SAMPLES_DIFFER:
+    if abs(ratio - 1) > SAMPLES_DIFFER:
         return ratio
     return None
 

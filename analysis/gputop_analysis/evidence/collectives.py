@@ -82,13 +82,17 @@ def _call(entry: dict[str, Any]) -> Call | None:
         return None
     operation = str(entry.get("profiling_name") or "")[:80]
     peers = re.findall(r"\d{1,7}", operation.partition(" ")[2])
+    if is_message:
+        peer = int(peers[-1]) if peers else -1
+    else:
+        peer = None
     return Call(
         group=_group_of(entry),
         number=number,
         operation=operation,
         shapes=str(entry.get("input_sizes") or "")[:80],
         site=_line_of(entry.get("frames")),
-        peer=(int(peers[-1]) if peers else -1) if is_message else None,
+        peer=peer,
         done=bool(entry.get("retired")) or entry.get("state") == "completed",
         at_ns=at_ns,
     )
@@ -123,7 +127,10 @@ def _members(content: dict[str, Any]) -> dict[str, set[int]]:
     members: dict[str, set[int]] = {}
     for name, group in config.items() if isinstance(config, dict) else ():
         ranks = group.get("ranks") if isinstance(group, dict) else None
-        numbers = re.findall(r"\d{1,7}", ranks[:1_000_000]) if isinstance(ranks, str) else ranks
+        if isinstance(ranks, str):
+            numbers = re.findall(r"\d{1,7}", ranks[:1_000_000])
+        else:
+            numbers = ranks
         if isinstance(numbers, list):
             members[str(name)] = {int(member) for member in numbers if str(member).isdigit()}
     return members

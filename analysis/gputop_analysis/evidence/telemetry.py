@@ -117,7 +117,10 @@ def _stands_out(evidence: Evidence, samples: Samples) -> None:
         other_mhz = mean(value for gpu, value in mean_mhz.items() if gpu != slowest)
         if other_mhz > 0 and mean_mhz[slowest] < _SLOWER * other_mhz:
             evidence.cause = f"slow clock of {slowest}"
-            evidence.slowdown = other_mhz / mean_mhz[slowest] if mean_mhz[slowest] > 0 else None
+            if mean_mhz[slowest] > 0:
+                evidence.slowdown = other_mhz / mean_mhz[slowest]
+            else:
+                evidence.slowdown = None
             evidence.findings.append(
                 f"{slowest} runs at {mean_mhz[slowest]:,.0f} MHz, the others at {other_mhz:,.0f}"
             )

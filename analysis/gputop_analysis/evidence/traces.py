@@ -35,7 +35,10 @@ def judge_traces(paths: list[Path]) -> Evidence:
             rank += 1
         traces[rank] = trace
         devices_ += devices(trace, rank)
-    source = "torch.profiler trace" if len(paths) == 1 else "torch.profiler traces, one a rank"
+    if len(paths) == 1:
+        source = "torch.profiler trace"
+    else:
+        source = "torch.profiler traces, one a rank"
     evidence = Evidence(source, tuple(map(str, paths)), devices=devices_)
     _describe(evidence)
     if len(traces) > 1:

@@ -169,7 +169,10 @@ def offered(view: RunView, finding: Finding) -> Finding:
     if not able:
         why = f" (what is usual here needs {', '.join(missing)})" if missing else ""
         words = f"no setting is known that would win this back{why}"
-        severity = finding.severity if finding.recoverable_ms_per_step is None else "info"
+        if finding.recoverable_ms_per_step is None:
+            severity = finding.severity
+        else:
+            severity = "info"
         return replace(promising(finding, 0.0), options=(), fix=words, severity=severity)
     sure = [option.wins_ms for option in able if option.promises]
     if not sure:

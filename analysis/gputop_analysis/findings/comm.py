@@ -23,6 +23,7 @@ from gputop_analysis.findings.sites import top_site
 from gputop_analysis.findings.stages import pipeline_ranks
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import block_bootstrap
+from gputop_analysis.text import percent
 from gputop_analysis.view import RunView
 from gputop_analysis.waits import ARRIVALS, COLLECTIVES, waits
 
@@ -41,8 +42,8 @@ ENOUGH_ITERATIONS = 500
     name="exposed communication",
     family="ranks",
     cause="comm",
-    trigger="the smallest communication wait of any rank takes over 10 % of the step (lower "
-    "end of the 95 % interval) and 2 ms; high above 30 %",
+    trigger=f"the smallest communication wait of any rank takes over {percent(EXPOSED)} of the "
+    f"step (lower end of the 95 % interval) and 2 ms; high above {percent(MUCH_EXPOSED)}",
     fix="where the bytes take the time: overlap it (bucket_cap_mb, FSDP prefetch), send less "
     "(bf16 hook); where they do not: fewer ranks and threads than cores, fewer messages; "
     "in both: send less often (accumulation)",
@@ -352,11 +353,15 @@ def _exposed_each_ms(view: RunView) -> float | None:
         for rank in view.ranks
         if len(rows := view.comm(rank))
     ]
-    return min(each_ms) if len(each_ms) == len(view.ranks) and each_ms else None
+    if len(each_ms) == len(view.ranks) and each_ms:
+        return min(each_ms)
+    return None
 
 
 def _size(sent: int) -> str:
-    return f"{sent / 1e6:,.0f} MB" if sent >= 1e6 else f"{sent / 1e3:,.0f} kB"
+    if sent >= 1e6:
+        return f"{sent / 1e6:,.0f} MB"
+    return f"{sent / 1e3:,.0f} kB"
 
 
 def _sum_once(run: Facts, micro: int) -> str:

@@ -79,7 +79,8 @@ def slow_link(view: RunView, spec: Spec) -> Iterator[Finding]:
     name="idle GPUs",
     family="ranks",
     cause="comm",
-    trigger="a GPU that the run may use stays below 1 % for 5 minutes while others of the run work",
+    trigger=f"a GPU that the run may use stays below {IDLE_PCT:g} % for {IDLE_S / 60:g} minutes "
+    "while others of the run work",
     fix="torchrun --nproc-per-node with the number of GPUs",
     no_use="more ranks: without a process group",
     reads="gpu.util_pct of GPUs visible to the job",

@@ -125,7 +125,9 @@ def _called_at(view: RunView, odd: int | None) -> str | None:
             line = user_line(training_frames(event))
         if line:
             places.setdefault(rank, str(line))
-    return places.get(odd) if odd in places else next(iter(places.values()), None)
+    if odd in places:
+        return places.get(odd)
+    return next(iter(places.values()), None)
 
 
 def _entries(view: RunView, rank: int) -> dict[Key, Entry]:
@@ -156,7 +158,10 @@ def _differ(found: list[Entry]) -> bool:
     operations = {_operation(entry) for entry in found}
     if len(operations) > 1:
         return True
-    same_size = any(name in next(iter(operations)) for name in _SAME_SIZE) if operations else False
+    if operations:
+        same_size = any(name in next(iter(operations)) for name in _SAME_SIZE)
+    else:
+        same_size = False
     return same_size and len({int(entry.get("bytes") or 0) for entry in found}) > 1
 
 

@@ -10,6 +10,7 @@ from gputop_analysis.findings.pictures import device_columns
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.text import percent
 from gputop_analysis.view import RunView
 
 LOW_OCCUPANCY, FREE_MEMORY = 30.0, 0.40
@@ -27,7 +28,8 @@ def _everywhere(view: RunView) -> list[Samples]:
     name="batch too small",
     family="compute",
     cause="compute",
-    trigger="SM occupancy below 30 % and over 40 % of the memory free at the peak, on every GPU",
+    trigger=f"SM occupancy below {LOW_OCCUPANCY:g} % and over {percent(FREE_MEMORY)} of the "
+    "memory free at the peak, on every GPU",
     fix="a larger micro-batch, and fewer accumulation steps for the same global batch",
     no_use="without a GPU of the run; where the batch is limited by convergence",
     reads="gpu.sm_occupancy_pct (GPM counters, Hopper and later), memory_used_bytes",
@@ -107,7 +109,8 @@ def _micro_batches(view: RunView, rank: int) -> float:
     name="bound by memory bandwidth",
     family="compute",
     cause="compute",
-    trigger="device memory active above 70 % of the time and tensor cores below 20 %",
+    trigger=f"device memory active above {DRAM_BUSY:g} % of the time and tensor cores below "
+    f"{TENSOR_LOW:g} %",
     fix="torch.compile fuses element-wise work; flash attention; a fused optimizer and loss",
     no_use="without a GPU of the run; what is compiled or fused already is not named again",
     reads="gpu.dram_active_pct, tensor_active_pct (GPM counters, Hopper and later)",

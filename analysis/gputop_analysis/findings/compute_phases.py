@@ -135,6 +135,16 @@ def long_backward(view: RunView, spec: Spec) -> Finding | None:
         return None
     creates_graph = bool(view.hello(typical_rank.rank).get("create_graph"))
     extra_ms = max(0.0, typical_rank.backward_ms - USUAL * typical_rank.forward_ms)
+    if creates_graph:
+        fix = (
+            "take gradients of gradients (create_graph=True) every few steps only, as lazy R1 "
+            "regularisation does"
+        )
+    else:
+        fix = (
+            "look with torch.profiler at what the backward does: an embedding without "
+            "sparse=True, retain_graph, a custom autograd.Function"
+        )
     return spec.make(
         "medium" if creates_graph else "info",
         f"backward takes {typical_rank.ratio.value:.1f} times as long as forward",
@@ -143,11 +153,7 @@ def long_backward(view: RunView, spec: Spec) -> Finding | None:
         f"of the ratio {typical_rank.ratio.low:.1f} to {typical_rank.ratio.high:.1f}); twice is usual "
         "without activation checkpointing; "
         + ("create_graph=True was seen" if creates_graph else "create_graph=True was not seen"),
-        "take gradients of gradients (create_graph=True) every few steps only, as lazy R1 "
-        "regularisation does"
-        if creates_graph
-        else "look with torch.profiler at what the backward does: an embedding without "
-        "sparse=True, retain_graph, a custom autograd.Function",
+        fix,
         rank=everybody(view),
         confidence=0.8 if creates_graph else 0.5,
         recoverable_ms_per_step=extra_ms if creates_graph else None,

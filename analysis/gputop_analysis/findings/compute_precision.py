@@ -27,7 +27,8 @@ _FLOAT16 = "wrap forward and loss in torch.autocast('cuda', torch.float16), with
     name="tensor cores idle",
     family="compute",
     cause="compute",
-    trigger="multiprocessors active above 70 % of the time and tensor cores below 10 %",
+    trigger=f"multiprocessors active above {SM_BUSY:g} % of the time and tensor cores below "
+    f"{TENSOR_IDLE:g} %",
     fix="train under torch.autocast('cuda', torch.bfloat16)",
     explains=("CE02",),
     no_use="without a GPU of the run; autocast: where it is on",
@@ -53,6 +54,18 @@ def tensor_cores_idle(view: RunView, spec: Spec) -> Finding | None:
         return None
     hello, run = view.hello(gpu_samples.rank), Facts(view, gpu_samples.rank)
     amp = bool((hello.get("amp") or {}).get("autocast"))
+    if amp:
+        fix = (
+            "most time goes to work that is no matrix product: see CE05, and torch.profiler for the "
+            "largest kernels"
+        )
+    elif _capability(hello) >= AMPERE:
+        fix = (
+            "forward and loss in bfloat16: "
+            f"{phrase(run, 'autocast', device='cuda', dtype='bfloat16', short='bf16')}"
+        )
+    else:
+        fix = Option(_FLOAT16, assumes=False)
     return spec.make(
         "medium" if not amp and _all_float32(hello) else "info",
         f"tensor cores are active {tensor:.0f} % of the time while the GPU computes {busy:.0f} % "
@@ -60,13 +73,7 @@ def tensor_cores_idle(view: RunView, spec: Spec) -> Finding | None:
         f"GPU {gpu_samples.gpu}: SM active {busy:.0f} %, tensor cores {tensor:.0f} % over "
         f"{len(gpu_samples.rows)} samples; autocast {'on' if amp else 'off'}, parameters "
         f"{', '.join(_dtypes(hello)) or 'of a type not told'}",
-        "most time goes to work that is no matrix product: see CE05, and torch.profiler for the "
-        "largest kernels"
-        if amp
-        else "forward and loss in bfloat16: "
-        f"{phrase(run, 'autocast', device='cuda', dtype='bfloat16', short='bf16')}"
-        if _capability(hello) >= AMPERE
-        else Option(_FLOAT16, assumes=False),
+        fix,
         rank=everybody(view),
         gpu=gpu_samples.gpu if len(view.ranks) == 1 else None,
         confidence=0.8,

@@ -15,7 +15,7 @@ from gputop_analysis.findings.shares import everybody, on_device, run_queue_shar
 from gputop_analysis.findings.sites import named, top_site
 from gputop_analysis.level import Change, level_change
 from gputop_analysis.model import Finding, Input, Proof
-from gputop_analysis.text import longer
+from gputop_analysis.text import longer, percent
 from gputop_analysis.view import Array, RunView
 
 SLOWER_ON_CPU, SLOWER_BUSY = 0.5, 1.2
@@ -64,11 +64,11 @@ class Regression:
     name="step-time regression",
     family="compute",
     cause="compute",
-    trigger="a lasting change of level of the log step time (CUSUM, 6 standard errors in view "
-    "of its autocorrelation) by 15 % or more; on a CPU, where a busy neighbour costs "
-    "CPU time, by 120 %, or by 50 % in one phase alone; or one phase that climbs "
-    "steadily (Mann-Kendall, beside a line better than beside a step) by 15 "
-    "% of the step",
+    trigger="a lasting change of level of the log step time (CUSUM, 6 standard errors in view of "
+    "its autocorrelation) by 15 % or more; on a CPU, where a busy neighbour costs CPU time, by "
+    f"{percent(SLOWER_BUSY)}, or by {percent(SLOWER_ON_CPU)} in one phase alone; or one phase "
+    "that climbs steadily (Mann-Kendall, beside a line better than beside a step) by 15 % of the "
+    "step",
     fix="find what changed at that step: data, code path, clocks, another program",
     no_use="where the schedule asks for more work from that step on",
     reads="steps.wall_ns over the run, per token where tokens are counted",

@@ -24,7 +24,10 @@ class Samples:
     def mean(self, column: str) -> float | None:
         """Mean of what was measured; None for fewer than five samples."""
         values = self.rows[column]
-        valid = values[np.isfinite(values)] if values.dtype.kind == "f" else values[values >= 0]
+        if values.dtype.kind == "f":
+            valid = values[np.isfinite(values)]
+        else:
+            valid = values[values >= 0]
         return float(valid.mean()) if len(valid) >= ENOUGH_SAMPLES else None
 
     def free_memory_share(self) -> float | None:
@@ -64,7 +67,9 @@ def _samples(view: RunView, rank: int) -> Samples | None:
     first, last = np.searchsorted(rows["t_ns"], (ends[0], ends[-1]))
     rows = np.asarray(rows[max(first, last - 20_000) : last])
     rows = rows[rows["index"] == index]
-    return Samples(rank, index, rows) if len(rows) >= ENOUGH_SAMPLES else None
+    if len(rows) >= ENOUGH_SAMPLES:
+        return Samples(rank, index, rows)
+    return None
 
 
 def gpu_index(view: RunView, rank: int) -> int | None:

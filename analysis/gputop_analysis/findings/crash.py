@@ -294,8 +294,14 @@ def exit_decode(view: RunView, spec: Spec) -> Finding | None:
         title += f": {raised.what[:90]}"
     elif not stopped and not number:
         title += ", and no exception was seen"
+    if stopped:
+        severity = "info"
+    elif how.kind == "terminated":
+        severity = "high"
+    else:
+        severity = "critical"
     return spec.make(
-        "info" if stopped else "high" if how.kind == "terminated" else "critical",
+        severity,
         title + (f"; rank {rank} went first" if lost else ""),
         f"the command ended with exit code {code}"
         + (f" ({_signal_name(number)}, signal {number})" if number else "")

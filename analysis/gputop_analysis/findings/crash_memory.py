@@ -284,7 +284,9 @@ def _growth(view: RunView, rank: int | None) -> int:
     if series is None or len(series.rows) < 12:
         return 0
     peak = series.rows["peak_allocated_bytes"][series.attempt_start :]
-    return int(peak[-1] - peak[10]) if len(peak) > 11 and peak[10] > 0 else 0
+    if len(peak) > 11 and peak[10] > 0:
+        return int(peak[-1] - peak[10])
+    return 0
 
 
 def _foreign_bytes(view: RunView) -> int:

@@ -57,7 +57,10 @@ def environment_drift(view: RunView, spec: Spec) -> Finding | None:
     if diff is None or not drifted:
         return None
     changes = "; ".join(f"{c.name}: {c.a} -> {c.b}"[:120] for c in drifted)
-    count = "one setting differs" if len(drifted) == 1 else f"{len(drifted)} settings differ"
+    if len(drifted) == 1:
+        count = "one setting differs"
+    else:
+        count = f"{len(drifted)} settings differ"
     first = ", ".join(c.name for c in drifted[:NAMED])
     return spec.make(
         "medium" if diff.is_regression else "info",

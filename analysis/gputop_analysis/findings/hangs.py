@@ -8,9 +8,9 @@ from gputop_analysis.findings.hang_advice import advice_on
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import STACKS, UTILISATION
 from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.hang_cause import BUSY_SHARE
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.standstill import (
-    BUSY_SHARE,
     Event,
     Standstill,
     is_waiting,
@@ -227,7 +227,10 @@ def busy_without_a_step(view: RunView, spec: Spec) -> Finding | None:
         return None
     line = _line(still)
     on_gpu = not still.cpu_share > BUSY_SHARE and still.gpu_util_pct > 0
-    busy = f"{still.cpu_share:.2f} cores in use" if _sampled(still) else "its thread runs"
+    if _sampled(still):
+        busy = f"{still.cpu_share:.2f} cores in use"
+    else:
+        busy = "its thread runs"
     if on_gpu:
         busy = f"GPU {still.gpu_util_pct:.0f} % utilised"
     subject = f"rank {still.rank}" if still.rank is not None else "the run"
@@ -306,8 +309,14 @@ def _finding(
     parts.append("steps came again later" if found.over else "")
     parts.append(excuse)
     over = "hung" if found.over else "hang"
+    if excuse:
+        severity = "info"
+    elif found.over:
+        severity = "high"
+    else:
+        severity = "critical"
     return spec.make(
-        "info" if excuse else "high" if found.over else "critical",
+        severity,
         f"{'a long pause' if excuse else over}: {what}"[:140],
         "; ".join(part for part in parts if part),
         fix,

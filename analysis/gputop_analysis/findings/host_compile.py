@@ -175,7 +175,10 @@ def graph_breaks(view: RunView, spec: Spec) -> Finding | None:
         return None
     count, graphs = int(compiled["graph_breaks"]), int(compiled.get("graphs") or 0)
     places = [report for report in compiled.get("breaks") or () if report.get("site")]
-    first = f"{places[0]['site']} {places[0].get('function') or ''}".strip() if places else None
+    if places:
+        first = f"{places[0]['site']} {places[0].get('function') or ''}".strip()
+    else:
+        first = None
     bound = any(launch_bound(view, rank) for rank in view.ranks)
     return spec.make(
         "medium" if bound else "info",

@@ -69,8 +69,12 @@ def checkpoint_stall(view: RunView, spec: Spec) -> Finding | None:
     every = max(1, series.total_steps() // max(1, count))
     rarer, why = _better_interval(view, _cost_ms(saved), step_ms, every)
     won, run = 1 - every / rarer, Facts(view, saved.rank)
+    if is_share:
+        severity = "high" if saved.share.low > 0.20 else "medium"
+    else:
+        severity = "info"
     return spec.make(
-        ("high" if saved.share.low > 0.20 else "medium") if is_share else "info",
+        severity,
         f"checkpoints take {saved.share.value * 100:.1f} % of the time, the longest "
         f"{longest_ms:,.0f} ms",
         f"{counted(count, 'checkpoint')}, one every {every} steps or so: {saved.ms.value:.1f} ms "

@@ -15,6 +15,7 @@ from gputop_analysis.findings.sites import named, top_site
 from gputop_analysis.model import Finding, Input, Proof, Severity
 from gputop_analysis.series import RankSeries, picked
 from gputop_analysis.stats import MAD_TO_SIGMA
+from gputop_analysis.text import percent
 from gputop_analysis.view import Array, RunView
 
 SLOW_SIGMAS, SLOW_FACTOR, SLOW_MS = 8.0, 1.5, 2.0
@@ -58,9 +59,9 @@ class Rhythm:
     name="periodic stall",
     family="host",
     cause="host",
-    trigger="slow steps (8 robust standard deviations, 1.5 times and 2 ms above the median) "
-    "at equal distances: at least 5, 70 % of those expected, p < 0.001, together over "
-    "1 % of the time",
+    trigger=f"slow steps ({SLOW_SIGMAS:g} robust standard deviations, {SLOW_FACTOR:g} times and "
+    f"{SLOW_MS:g} ms above the median) at equal distances: at least {AT_LEAST}, "
+    f"{percent(REGULAR)} of those expected, p < {SURE:g}, together over 1 % of the time",
     fix="do what runs at that step less often or in the background",
     explains=("HO06",),
     no_use="where what runs at that step is needed as often",
@@ -79,7 +80,10 @@ def periodic_stall(view: RunView, spec: Spec) -> Finding | None:
     worst = _at_its_source(view)
     if worst is None or worst.phase in WAITING or worst.excess_ms <= 0.01 * worst.usual_ms:
         return None
-    site = top_site(view, worst.phase, rank=worst.rank) if worst.phase_part >= 0.5 else None
+    if worst.phase_part >= 0.5:
+        site = top_site(view, worst.phase, rank=worst.rank)
+    else:
+        site = None
     where = named(site, ": {}") or f", in {worst.phase}"
     return spec.make(
         _severity(worst, named=bool(named(site))),

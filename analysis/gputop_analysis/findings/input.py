@@ -326,7 +326,10 @@ def faster_batches(run: Facts, wait: Share) -> tuple[Option, ...]:
         wanted = workers_needed(view, wait)
     else:
         wanted = _more_than(view, wait, worker_count)
-    won = won_by_workers(view, wait, worker_count, wanted) if wanted > worker_count else 0.0
+    if wanted > worker_count:
+        won = won_by_workers(view, wait, worker_count, wanted)
+    else:
+        won = 0.0
     settings: dict[str, object] = {"num_workers": wanted, "prefetch_factor": 4}
     if not worker_count:
         settings = {"num_workers": wanted, "persistent_workers": True, "prefetch_factor": 4}
@@ -410,8 +413,14 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
     other_waits = [queue.value for r, queue in waits.items() if r != rank]
     run, scarce = Facts(view, rank), crowded(view, rank)
     used = usage(view, view.host_of(rank))
+    if wait.low <= 0.20 or not scarce:
+        severity = "info"
+    elif wait.low > 0.40:
+        severity = "high"
+    else:
+        severity = "medium"
     return spec.make(
-        "info" if wait.low <= 0.20 or not scarce else "high" if wait.low > 0.40 else "medium",
+        severity,
         f"{wait.value * 100:.0f} % of the time is spent waiting for a core",
         f"run-queue wait {wait.value * 100:.0f} % of {seconds:.0f} s (95 % interval "
         f"{wait.low * 100:.0f} to {wait.high * 100:.0f} %), {run.cores or 'unknown'} cores, "

@@ -7,16 +7,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from gputop_analysis.findings.advice import LOADER, Option
-from gputop_analysis.findings.memory_growth import Growth, per_step, rank_growth
+from gputop_analysis.findings.memory_growth import (
+    MIN_GROWTH_BYTES,
+    MIN_GROWTH_SHARE,
+    SOON_S,
+    Growth,
+    per_step,
+    rank_growth,
+)
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import spread, told
 from gputop_analysis.model import Finding, Input, Proof
-from gputop_analysis.text import duration
+from gputop_analysis.text import duration, percent
+from gputop_analysis.trend import SURE_P
 from gputop_analysis.view import RunView
 
-SOON_S = 3600.0
 MIN_TENSORS, MIN_TENSORS_SHARE, MIN_TENSORS_PER_STEP = 20, 0.2, 0.02
 """So many tensors must be alive more than at the first count, and so many more for each step, to
 say that they leak.
@@ -52,9 +59,9 @@ class Kept:
     family="memory",
     cause="memory",
     trigger="allocated GPU memory at the steps' ends (on a CPU resident memory, with more and "
-    "more tensors alive) rises by more than 50 MB and 5 %, steadily: Mann-Kendall p < "
-    "0.01 on minima of windows of time; or one more tensor with a graph stays alive with every "
-    "second step or more",
+    f"more tensors alive) rises by more than {MIN_GROWTH_BYTES >> 20} MB and "
+    f"{percent(MIN_GROWTH_SHARE)}, steadily: Mann-Kendall p < {SURE_P:g} on minima of windows of "
+    "time; or one more tensor with a graph stays alive with every second step or more",
     fix="keep numbers and not tensors: loss.item() or loss.detach()",
     explains=("ME01", "ME05"),
     no_use="where the memory is needed: then less must be kept, by what the option names first",
@@ -79,6 +86,16 @@ def leak(view: RunView, spec: Spec) -> Finding | None:
     kept_tensors, a_step = _kept(view, rank), per_step(view, growth)
     memory_name = "GPU memory" if growth.column == "allocated_bytes" else "memory"
     graphs = kept_tensors is not None and kept_tensors.graphs > 0.5 * kept_tensors.more
+    if graphs:
+        fix = (
+            "a loss or output is kept with the graph that made it: append loss.item() or "
+            "loss.detach() instead of loss"
+        )
+    else:
+        fix = (
+            "look for a list or dict of tensors that gets longer each step: keep loss.item() or "
+            "x.detach().cpu(), or clear it"
+        )
     return spec.make(
         "high" if graphs or growth.column == "allocated_bytes" else "medium",
         f"{memory_name} of rank {rank} leaks {a_step / 1e6:.2f} MB a step"
@@ -86,11 +103,7 @@ def leak(view: RunView, spec: Spec) -> Finding | None:
         f"{memory_name} rose from {growth.first_bytes / 1e6:,.0f} to {growth.last_bytes / 1e6:,.0f} MB in "
         f"{duration(growth.span_s)} (minima of windows, Mann-Kendall p = {growth.p:.2g})"
         + _tensors_told(kept_tensors),
-        "a loss or output is kept with the graph that made it: append loss.item() or "
-        "loss.detach() instead of loss"
-        if graphs
-        else "look for a list or dict of tensors that gets longer each step: keep loss.item() or "
-        "x.detach().cpu(), or clear it",
+        fix,
         rank=rank if len(growths) == 1 else everybody(view),
         confidence=1 - growth.p,
         proof=growth.proof(a_step, *_tensor_inputs(kept_tensors, rank)),
@@ -190,8 +203,9 @@ def _tensor_inputs(kept: Kept | None, rank: int) -> tuple[Input, ...]:
     name="host memory growth",
     family="memory",
     cause="memory",
-    trigger="resident memory rises by more than 50 MB and 5 %, steadily (Mann-Kendall p < "
-    "0.01 on minima of windows), and no file lies behind it",
+    trigger=f"resident memory rises by more than {MIN_GROWTH_BYTES >> 20} MB and "
+    f"{percent(MIN_GROWTH_SHARE)}, steadily (Mann-Kendall p < {SURE_P:g} on minima of windows), "
+    "and no file lies behind it",
     fix="do not keep tensors that hold a graph; arrays instead of lists of objects in datasets",
     no_use="where the memory is needed: then less must be kept, by what the option names first",
     reads="host.tree_pss_bytes, process.rss_bytes, host memory and its limit",

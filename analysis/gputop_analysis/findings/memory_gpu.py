@@ -17,7 +17,7 @@ from gputop_analysis.findings.advice import (
     Lever,
     Option,
 )
-from gputop_analysis.findings.memory_growth import per_step, rank_growth
+from gputop_analysis.findings.memory_growth import SOON_S, per_step, rank_growth
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import spread, told
@@ -27,7 +27,6 @@ from gputop_analysis.units import GIB
 from gputop_analysis.view import RunView
 
 NEARLY_FULL = 0.95
-SOON_S = 3600.0
 ENOUGH_STEPS = 100
 
 
@@ -186,7 +185,10 @@ def fragmentation(view: RunView, spec: Spec) -> Finding | None:
     for rank, card in cards(view).items():
         events = told(view, "allocator").get(rank)
         gap = (card.reserved - card.peak) / card.total
-        split = (events[-1].get("inactive_split_bytes") or 0) / card.total if events else 0.0
+        if events:
+            split = (events[-1].get("inactive_split_bytes") or 0) / card.total
+        else:
+            split = 0.0
         if gap <= FRAGMENTED or split <= SPLIT:
             continue
         retries = int(events[-1].get("retries") or 0) if events else 0
@@ -234,7 +236,8 @@ IMBALANCED, HALF = 1.2, 0.5
     name="GPU memory differs between ranks",
     family="memory",
     cause="memory",
-    trigger="the largest peak is more than 1.2 times the median rank's and above half of its card",
+    trigger=f"the largest peak is more than {IMBALANCED:g} times the median rank's and above half "
+    "of its card",
     fix="spread embeddings, stages or long samples evenly",
     no_use=(
         "another split: where every rank holds the whole model; by length: where "

@@ -12,6 +12,7 @@ import numpy as np
 from gputop_analysis.model import Input, Proof
 from gputop_analysis.series import picked
 from gputop_analysis.stats import mann_kendall, theil_sen
+from gputop_analysis.trend import SURE_P
 from gputop_analysis.view import Array, RunView
 
 WINDOWS, LEAST_WINDOWS, SAMPLES_PER_WINDOW = 8, 7, 3
@@ -20,7 +21,8 @@ MIN_SPAN_S, MIN_SPAN_OF_CYCLES_S = 2.0, 20.0
 collector.
 """
 MIN_GROWTH_BYTES, MIN_GROWTH_SHARE = 50 << 20, 0.05
-SURE_P = 0.01
+SOON_S = 3600.0
+"""Memory that is full within this time is a matter of now."""
 STILL_GROWING = 0.35
 """Part of the growth that must fall in the second half: caches and lazy buffers fill early and then
 stand still.
@@ -79,7 +81,10 @@ def rank_growth(
         view.known[key] = None
         if _may_have_grown(rows[column], of_window):
             rows = picked(rows, (rows[column] > 0) & (rows["step"] >= AFTER_STEP))
-            least_s = MIN_SPAN_OF_CYCLES_S if view.hello(rank).get("create_graph") else MIN_SPAN_S
+            if view.hello(rank).get("create_graph"):
+                least_s = MIN_SPAN_OF_CYCLES_S
+            else:
+                least_s = MIN_SPAN_S
             view.known[key] = steady_growth(
                 rows["t_end_ns"],
                 rows[column],

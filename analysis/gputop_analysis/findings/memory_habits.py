@@ -29,8 +29,9 @@ NEWEST = 12
     name="allocator churn",
     family="memory",
     cause="memory",
-    trigger="after step 50 the driver is asked for memory in more than 1 of 20 steps, or "
-    "empty_cache() is called in more than 1 of 50",
+    trigger=f"after step {STEADY_FROM_STEP} the driver is asked for memory in more than 1 of "
+    f"{1 / ALLOCS_PER_STEP:g} steps, or empty_cache() is called in more than 1 of "
+    f"{1 / FLUSHES_PER_STEP:g}",
     fix="no torch.cuda.empty_cache() in the loop; shapes that repeat",
     no_use="expandable segments: where they are on",
     reads="device allocations per step, calls of empty_cache",
@@ -56,22 +57,24 @@ def allocator_churn(view: RunView, spec: Spec) -> Finding | None:
     site = told(view, "allocator")[rank][-1].get("empty_cache_site") if flushed else None
     if flushed:
         value, threshold = (rate["flushes"], FLUSHES_PER_STEP)
+        title = f"empty_cache() is called {rate['flushes']:.2g} times a step, {rate['ms']:.1f} ms"
+        fix = (
+            f"remove torch.cuda.empty_cache() at {site}: the memory goes back to the driver and is "
+            "fetched again at once"
+        )
     else:
         value, threshold = (rate["allocs"], ALLOCS_PER_STEP)
-    return spec.make(
-        "medium",
-        f"empty_cache() is called {rate['flushes']:.2g} times a step, {rate['ms']:.1f} ms"
-        if flushed
-        else f"the driver is asked for memory {rate['allocs']:.2g} times a step",
-        f"{rate['allocs']:.3g} cudaMalloc a step, {rate['flushes']:.3g} empty_cache() a step "
-        f"taking {rate['ms']:.2f} ms, over {rate['steps']:,.0f} steps of rank {rank}",
-        f"remove torch.cuda.empty_cache() at {site}: the memory goes back to the driver and is "
-        "fetched again at once"
-        if flushed
-        else (
+        title = f"the driver is asked for memory {rate['allocs']:.2g} times a step"
+        fix = (
             "let shapes repeat (bucket or pad lengths)",
             Option("set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", needs=(NOT_EXPANDABLE,)),
-        ),
+        )
+    return spec.make(
+        "medium",
+        title,
+        f"{rate['allocs']:.3g} cudaMalloc a step, {rate['flushes']:.3g} empty_cache() a step "
+        f"taking {rate['ms']:.2f} ms, over {rate['steps']:,.0f} steps of rank {rank}",
+        fix,
         rank=rank if len(rates) == 1 else everybody(view),
         site=site,
         confidence=0.9,
@@ -125,8 +128,8 @@ FOREIGN_BYTES, FOREIGN_SHARE, MIN_SAMPLES = 256 << 20, 0.8, 5
     name="other processes on the GPU",
     family="memory",
     cause="memory",
-    trigger="processes outside the run hold more than 256 MB of a GPU that it uses, in 80 % "
-    "of the samples",
+    trigger=f"processes outside the run hold more than {FOREIGN_BYTES >> 20} MB of a GPU that it "
+    f"uses, in {percent(FOREIGN_SHARE)} of the samples",
     fix="end them, or choose another GPU by CUDA_VISIBLE_DEVICES",
     no_use="where the other program is yours to keep",
     reads="gpu.memory_foreign_bytes and the processes on the GPU",

@@ -79,7 +79,10 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
     finite = np.isfinite(series.rows["loss"])  # of the last step that a record stands for
     recovered = bool(len(finite)) and bool(finite[-1])
     row = _row_of(series.rows, step)
-    settings = [f"lr {row['lr']:.3g}"] if row is not None and np.isfinite(row["lr"]) else []
+    if row is not None and np.isfinite(row["lr"]):
+        settings = [f"lr {row['lr']:.3g}"]
+    else:
+        settings = []
     settings += (
         [f"loss scale {row['loss_scale']:.4g}"]
         if row is not None and np.isfinite(row["loss_scale"])
@@ -230,20 +233,26 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     row, at = _row_of(rows, int(steps[worst])), steps_named(int(firsts[worst]), int(steps[worst]))
     lr = f", lr {row['lr']:.3g}" if row is not None and np.isfinite(row["lr"]) else ""
     moved = spike_origin(view, int(steps[worst]))
+    if (certain or not alone) and not rewards and not moves and not wider and not small:
+        severity = "medium"
+    else:
+        severity = "info"
+    if level > 0:
+        title = f"loss jumps to {losses[worst]:.4g} at {at}, {losses[worst] / level:.1f} times its level"
+    else:
+        title = f"loss jumps to {losses[worst]:.4g} at {at} from {level:.4g}"
+    if wider:
+        fix = "nothing to mend: from there on the loss scatters as far again and again"
+    else:
+        fix = _after_a_jump(period, rewards, moves, bool(moved))
     return spec.make(
-        "medium"
-        if (certain or not alone) and not rewards and not moves and not wider and not small
-        else "info",
-        f"loss jumps to {losses[worst]:.4g} at {at}, {losses[worst] / level:.1f} times its level"
-        if level > 0
-        else f"loss jumps to {losses[worst]:.4g} at {at} from {level:.4g}",
+        severity,
+        title,
         f"loss {losses[worst]:.4g} at {at}{lr}; the {SPIKE_WINDOW} records before it have a "
         f"median of {level:.4g}, and it stands {sigmas:,.0f} robust standard deviations above; "
         f"{counted(len(spikes), 'such step')} in "
         f"{len(losses):,}{_together(view, int(steps[worst]))}{moved}",
-        "nothing to mend: from there on the loss scatters as far again and again"
-        if wider
-        else _after_a_jump(period, rewards, moves, bool(moved)),
+        fix,
         rank=everybody(view),
         proof=Proof(
             "(loss - median of the 100 records before it) / robust standard deviation of these",
@@ -304,7 +313,9 @@ RHYTHM = 4
 
 def _episodes(jumps: Array) -> int:
     """Separate jumps: those a few steps apart are one."""
-    return 1 + int(np.count_nonzero(np.diff(jumps) > RHYTHM)) if len(jumps) else 0
+    if len(jumps):
+        return 1 + int(np.count_nonzero(np.diff(jumps) > RHYTHM))
+    return 0
 
 
 def _rhythm(jumps: Array) -> int:

@@ -10,6 +10,7 @@ from gputop_analysis.findings.pictures import LOSS, RATE
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.text import percent
 from gputop_analysis.training_series import collect
 from gputop_analysis.trend import LossTrend, Runaway, loss_trend, runaway, thrown_out
 from gputop_analysis.view import Array, RunView
@@ -24,9 +25,9 @@ FIRST_LOSSES = 5
     name="divergence or plateau",
     family="numerics",
     cause="nan",
-    trigger="over 1000 steps or more the loss rises (Mann-Kendall p < 0.01 on medians of "
-    "blocks, by more than 5 % and 3 standard deviations of the blocks), or within "
-    "fewer it climbs to three times what the training began with, or stays above ten "
+    trigger="over 1000 steps or more the loss rises (Mann-Kendall p < 0.01 on medians of blocks, "
+    f"by more than {percent(RISE_SHARE)} and {RISE_NOISE:g} standard deviations of the blocks), "
+    "or within fewer it climbs to three times what the training began with, or stays above ten "
     "times the first step's, or it stands still with a learning rate above 0 (info)",
     fix="lower the learning rate, check labels, go on from a checkpoint before the rise",
     explains=("NU02", "NU03"),
@@ -68,18 +69,30 @@ def divergence(view: RunView, spec: Spec) -> Finding | None:
     span = f"steps {trend.first_step:,} to {trend.last_step:,}"
     far = rises and trend.last_loss > 2 * abs(trend.first_loss)
     lr_told = f", lr {lr:.3g}" if np.isfinite(lr) else ""
+    if not rises or networks_beside(view):
+        severity = "info"
+    elif far:
+        severity = "high"
+    else:
+        severity = "medium"
+    if rises:
+        fix = (
+            f"lower the learning rate and go on from a checkpoint before step {trend.first_step:,}; "
+            "look whether labels or data changed there"
+        )
+    else:
+        fix = (
+            "if more is to be learnt: another learning rate or schedule, and a look at labels and "
+            "data; else stop here"
+        )
     return spec.make(
-        "info" if not rises or networks_beside(view) else "high" if far else "medium",
+        severity,
         f"the loss {'rises' if rises else 'stands still'}: {trend.first_loss:.4g} to "
         f"{trend.last_loss:.4g} over {span}",
         f"medians of {trend.blocks} blocks over {span}{lr_told}: fitted change "
         f"{trend.change:+.3g}, Mann-Kendall p = {trend.p:.2g}, scatter of the blocks "
         f"{trend.noise:.2g}",
-        f"lower the learning rate and go on from a checkpoint before step {trend.first_step:,}; "
-        "look whether labels or data changed there"
-        if rises
-        else "if more is to be learnt: another learning rate or schedule, and a look at labels and "
-        "data; else stop here",
+        fix,
         rank=everybody(view),
         confidence=0.8 if rises else 0.6,
         proof=_trend_proof(trend, start, rises),
@@ -190,7 +203,10 @@ def _losses(view: RunView) -> tuple[Array, Array, Array]:
 def _may_rise(view: RunView) -> bool:
     """A look at the window's ends: while a run is live, only a rise is worth the statistics."""
     late, rows = view.device(view.ranks[0]), view.per_rank[view.ranks[0]].rows
-    losses = late["loss"] if len(late) and np.isfinite(late["loss"]).any() else rows["loss"]
+    if len(late) and np.isfinite(late["loss"]).any():
+        losses = late["loss"]
+    else:
+        losses = rows["loss"]
     losses = losses[np.isfinite(losses)]
     few = len(losses) // 4
     if not few:

@@ -59,17 +59,24 @@ def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
         since = _since(events)
         first, last_losses = _losses(view, rank)
         solved = abs(last_losses) <= SOLVED * abs(first)
-        loss = f"; loss {first:.4g} at first, {last_losses:.4g} now" if np.isfinite(first) else ""
+        if np.isfinite(first):
+            loss = f"; loss {first:.4g} at first, {last_losses:.4g} now"
+        else:
+            loss = ""
+        if solved:
+            fix = "the loss is as good as 0: stop here"
+        else:
+            fix = (
+                "look at the activations: units that are dead (a smaller learning rate, LeakyReLU "
+                "or GELU, another initialisation) or saturated; and for a detach(), an argmax or "
+                "a mask of zeros between model and loss"
+            )
         return spec.make(
             "info" if solved else "high",
             f"all gradients are zero since step {since} or before: nothing is learnt",
             f"{last['gradients_looked_at']:,} gradient values of up to eight parameters were all "
             f"zero at {last['alike']} looks in a row up to step {last['step']}, rank {rank}{loss}",
-            "the loss is as good as 0: stop here"
-            if solved
-            else "look at the activations: units that are dead (a smaller learning rate, LeakyReLU "
-            "or GELU, another initialisation) or saturated; and for a detach(), an argmax or "
-            "a mask of zeros between model and loss",
+            fix,
             rank=rank if len(view.ranks) > 1 else everybody(view),
             confidence=0.95,
             proof=Proof(

@@ -18,7 +18,7 @@ from gputop_analysis.findings.told import Event, told
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.series import picked
 from gputop_analysis.spikes import stand_outs, steps_named
-from gputop_analysis.text import counted
+from gputop_analysis.text import counted, percent
 from gputop_analysis.view import Array, RunView
 
 RECORDS = 600
@@ -60,9 +60,9 @@ def gradient_norms(view: RunView, from_step: int = 0) -> tuple[int, Array, Array
     name="gradient norm blow-up",
     family="numerics",
     cause="nan",
-    trigger="a gradient norm 8 robust standard deviations of its logarithm above the 100 "
-    "before it (medium from 12 and 5 times), or ten records in a "
-    "row that rise tenfold",
+    trigger="a gradient norm 8 robust standard deviations of its logarithm above the 100 before "
+    f"it (medium from {ALARM_SIGMAS:g} and {ALARM_FACTOR:g} times), or ten records in a row that "
+    "rise tenfold",
     fix="a lower learning rate or a longer warm-up; clip gradients",
     no_use="where the norm follows the loss's own scale",
     reads=(
@@ -166,9 +166,10 @@ SIZES_OF_GRADIENTS = {"exp_avg_sq", "exp_avg_sq_row", "square_avg", "sum", "exp_
     name="always clipped",
     family="numerics",
     cause="compute",
-    trigger="the gradient norm exceeds max_norm in more than 90 % of 500 steps after the "
-    "first 100; medium where the median norm is more than ten times max_norm, 300 times where "
-    "the optimizer divides by the size of the gradients",
+    trigger=f"the gradient norm exceeds max_norm in more than {percent(CLIPPED_SHARE)} of "
+    f"{CLIP_STEPS} steps after the first {EARLY_STEPS}; medium where the median norm is more than "
+    f"ten times max_norm, {FAR_ABOVE_ADAPTIVE:g} times where the optimizer divides by the size of "
+    "the gradients",
     fix="raise max_norm to about the usual norm, or lower the learning rate",
     no_use="where steps of equal length are what is wanted",
     reads="steps.grad_norm against max_norm over 500 steps",
@@ -261,16 +262,28 @@ def without_gradient(view: RunView, spec: Spec) -> Finding | None:
         )
         if share == 1 and foreign:
             continue  # it may have gradients of its own
+        if share == 1:
+            severity = "high"
+        elif share > MUCH_WITHOUT and not experts:
+            severity = "medium"
+        else:
+            severity = "info"
+        if share == 1:
+            fix = (
+                "give the optimizer the parameters of the model that the loss comes from: it has "
+                "others, such as a copy's"
+            )
+        else:
+            fix = (
+                "use them in the loss, or call requires_grad_(False) and leave them out of the "
+                "optimizer; look for a detach(), a torch.no_grad() or a branch that is not taken"
+            )
         return spec.make(
-            "high" if share == 1 else "medium" if share > MUCH_WITHOUT and not experts else "info",
+            severity,
             f"{100 * share:.1f} % of the parameters get no gradient: {', '.join(names[:2])}",
             f"{missing:,} of {total:,} values in the optimizer have grad None when it steps "
             f"({last['alike']} looks up to step {last['step']}, rank {rank}): {', '.join(names)}",
-            "give the optimizer the parameters of the model that the loss comes from: it has "
-            "others, such as a copy's"
-            if share == 1
-            else "use them in the loss, or call requires_grad_(False) and leave them out of the "
-            "optimizer; look for a detach(), a torch.no_grad() or a branch that is not taken",
+            fix,
             rank=rank if len(view.ranks) > 1 else everybody(view),
             proof=Proof(
                 "values without a gradient / values in the optimizer that want one",
@@ -490,8 +503,8 @@ STUCK_SHARE, LOOKS = 0.90, 3
     name="updates vanish in bf16",
     family="numerics",
     cause="compute",
-    trigger="in three looks in a row an update leaves more than 90 % of the sampled bf16 "
-    "values that have a gradient as they were: it is below half a unit in the last "
+    trigger=f"in three looks in a row an update leaves more than {percent(STUCK_SHARE)} of the "
+    "sampled bf16 values that have a gradient as they were: it is below half a unit in the last "
     "place, 2^-9 of the value",
     fix="weights in float32 with autocast, or an optimizer with stochastic rounding or "
     "float32 master weights",

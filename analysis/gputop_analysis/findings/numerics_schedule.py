@@ -74,20 +74,24 @@ def scaler_skips(view: RunView, spec: Spec) -> Finding | None:
         value, threshold, unit = (scale, 1.0, "")
     scale_text = f", loss scale now {scale:g}" if np.isfinite(scale) else ""
     origin = skipped_origin(view)
+    if share < 1:
+        fix = (
+            Option("use torch.bfloat16 and no scaler", needs=(BFLOAT16,), assumes=False),
+            "lower the learning rate",
+            Option("clip after scaler.unscale_(optimizer)", needs=(OWN_LOOP,), assumes=False),
+        )
+    else:
+        fix = (
+            f"find the infinite or NaN gradient: {WATCH} names the layer and the operation that "
+            "make it; nothing has been learnt since then"
+        )
     return spec.make(
         "high" if share > 0.25 or collapsed else "medium",
         f"GradScaler skips {100 * share:.0f} % of the updates{scale_text}",
         f"{worst.skipped:,} of {worst.steps:,} steps from step {worst.from_step} on of rank "
         f"{worst.rank} made no update, because a gradient was infinite or NaN{scale_text}"
         + (f"; {sentence(origin, len(view.ranks))}" if origin else ""),
-        (
-            Option("use torch.bfloat16 and no scaler", needs=(BFLOAT16,), assumes=False),
-            "lower the learning rate",
-            Option("clip after scaler.unscale_(optimizer)", needs=(OWN_LOOP,), assumes=False),
-        )
-        if share < 1
-        else f"find the infinite or NaN gradient: {WATCH} names the layer and the operation that "
-        "make it; nothing has been learnt since then",
+        fix,
         rank=worst.rank if len(view.ranks) == 1 else None,
         proof=Proof(
             "skipped updates / steps"
@@ -125,7 +129,9 @@ def _skips(view: RunView, rank: int) -> _Skips | None:
         updated[-1] if len(updated) else -1, series.attempt_start - 1
     )
     counted = _counted_skips(series, without)
-    return counted if counted is not None and counted.skipped >= IN_A_ROW else None
+    if counted is not None and counted.skipped >= IN_A_ROW:
+        return counted
+    return None
 
 
 def _counted_skips(series: RankSeries, mask: Array) -> _Skips | None:
@@ -182,7 +188,10 @@ def learning_rate_zero(view: RunView, spec: Spec) -> Finding | None:
         if gone is None or gone.steps < max(ZERO_STEPS, ZERO_SHARE * gone.last_step):
             continue
         since, value = gone.last_step - gone.steps + 1, "0" if gone.now == 0 else f"{gone.now:.2g}"
-        before = f"it was {gone.peak:.3g} at most" if gone.peak > 0 else "it was never above 0"
+        if gone.peak > 0:
+            before = f"it was {gone.peak:.3g} at most"
+        else:
+            before = "it was never above 0"
         return spec.make(
             "high",
             f"the learning rate is {'0' if gone.now == 0 else 'as good as 0'} since step {since}: "

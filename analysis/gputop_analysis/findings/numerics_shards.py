@@ -13,6 +13,7 @@ from gputop_analysis.findings.told import spread
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.series import picked
 from gputop_analysis.stats import mad_sigma
+from gputop_analysis.text import percent
 from gputop_analysis.view import Array, RunView
 
 LIVE_RECORDS, MAX_RECORDS = 300, 2000
@@ -36,7 +37,9 @@ class Losses(NamedTuple):
     @property
     def unit(self) -> str:
         """``steps`` or ``groups of 40 steps``."""
-        return "steps" if self.group == 1 else f"groups of {self.group} steps"
+        if self.group == 1:
+            return "steps"
+        return f"groups of {self.group} steps"
 
 
 @finding(
@@ -44,10 +47,10 @@ class Losses(NamedTuple):
     name="loss of one rank stands out",
     family="numerics",
     cause="nan",
-    trigger="one rank's loss lies 8 robust standard deviations and 20 % above the median of "
-    "three ranks or more, in 5 % of the steps (where a record stands for several: of "
-    "groups of steps, by their largest loss) and at least five, and "
-    "no other rank's does",
+    trigger=f"one rank's loss lies {OUTLIER_SIGMAS:g} robust standard deviations and "
+    f"{percent(MIN_RELATIVE)} above the median of three ranks or more, in "
+    f"{percent(REPEATED_SHARE)} of the steps (where a record stands for several: of groups of "
+    "steps, by their largest loss) and at least five, and no other rank's does",
     fix="look at that rank's shard; run the steps again on another GPU",
     explains=("NU02",),
     no_use="with one rank",

@@ -9,6 +9,7 @@ import numpy as np
 
 from gputop_analysis.findings.advice import Lever, Option
 from gputop_analysis.findings.facts import Facts
+from gputop_analysis.findings.input import QUEUED
 from gputop_analysis.findings.input_looks import surely
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import CPU_SHARE, STEP_TIME, phases
@@ -56,7 +57,10 @@ def cpu_quota(view: RunView, spec: Spec) -> Finding | None:
         series.rows["wall_ns"][series.steady].sum() / 1e6 / series.n_steps[series.steady].sum()
     )
     share = quota.share
-    limit = f"{quota.limit:.2g} cores" if np.isfinite(quota.limit) else "an unknown limit"
+    if np.isfinite(quota.limit):
+        limit = f"{quota.limit:.2g} cores"
+    else:
+        limit = "an unknown limit"
     return spec.make(
         _severity(share.low),
         f"the CPU quota stops the run for {share.value * 100:.0f} % of the time",
@@ -137,9 +141,6 @@ def between(rows: Array, begin_ns: int, end_ns: int) -> Array:
     """The samples from ``begin_ns`` up to ``end_ns``, wall-clock nanoseconds."""
     first, last = np.searchsorted(rows["t_ns"], [begin_ns, end_ns])
     return rows[int(first) : int(last)]
-
-
-QUEUED = 0.05
 
 
 @finding(

@@ -84,7 +84,10 @@ def _open_files(view: RunView, spec: Spec) -> list[Finding]:
     findings = []
     for rank, rows in view.rank_processes.items():
         limit = (view.hello(rank).get("limits") or {}).get("open_files")
-        ended_ns = int(view.per_rank[rank].rows["t_end_ns"][-1]) if rank in view.per_rank else 0
+        if rank in view.per_rank:
+            ended_ns = int(view.per_rank[rank].rows["t_end_ns"][-1])
+        else:
+            ended_ns = 0
         last = rows["open_files"][rows["t_ns"] <= ended_ns][
             -3:
         ]  # a process that ends closes its files

@@ -360,7 +360,10 @@ def _spread(
         lines[sample.path[-1] + inside] += sample.count
     most_common = lines.most_common(SHOWN)
     lines_text = "; ".join(f"{line} {100 * count / total:.0f} %" for line, count in most_common)
-    words = f"spread over {len(lines)} lines: {lines_text}" if len(lines) > 1 else lines_text
+    if len(lines) > 1:
+        words = f"spread over {len(lines)} lines: {lines_text}"
+    else:
+        words = lines_text
     return Site(None, most_common[0][1] / total, total, torch_share, "", trainers_share, words)
 
 

@@ -233,8 +233,8 @@ def low_clocks(view: RunView, spec: Spec) -> Iterator[Finding]:
     name="clock skew between ranks",
     family="thermal",
     cause="throttle",
-    trigger="the busy clock of the slow rank's GPU is under 97 % of the "
-    "ranks' median for over 60 s",
+    trigger=f"the busy clock of the slow rank's GPU is under {percent(CULPRIT_BELOW)} of the "
+    f"ranks' median for over {CULPRIT_S:g} s",
     fix="cool or swap that GPU",
     explains=_STRAGGLERS,
     no_use="where the machine is not yours to mend: whoever runs it must",
@@ -288,7 +288,7 @@ def clock_skew(view: RunView, spec: Spec) -> Finding | None:
     name="hot memory",
     family="thermal",
     cause="throttle",
-    trigger="GPU memory above 95 C for 60 s",
+    trigger=f"GPU memory above {HOT_MEMORY_C:g} C for {HOT_S:g} s",
     fix="airflow, or a lower power cap",
     no_use="where the machine is not yours to mend: whoever runs it must",
     reads="gpu.memory_temperature_c over 60 s",
@@ -346,7 +346,9 @@ def _lost_ms(view: RunView, device: Device, slower: float) -> float | None:
         for r in ranks
         if (rank_series := view.per_rank[r]).steady.any()
     ]
-    return slower * float(np.median(walls)) if walls and slower > 0 else None
+    if walls and slower > 0:
+        return slower * float(np.median(walls))
+    return None
 
 
 def _proof(

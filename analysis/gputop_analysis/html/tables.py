@@ -93,7 +93,10 @@ def startup_section(report: Report) -> str:
         colour = STARTUP.get(part.name, "muted")
         cells = (part.site or MISSING, duration(part.ns / 1e9))
         rows.append((colour, part.words, part.ns / total_ns, cells))
-    until = "to the end of the first step" if startup.done else "so far, without a first step"
+    if startup.done:
+        until = "to the end of the first step"
+    else:
+        until = "so far, without a first step"
     rank = "" if startup.rank is None else f" Rank {startup.rank}."
     note = f"{duration(startup.seconds)} from the command's start {until}.{rank}"
     return section("Until the first step", shares(("part", "line", "time"), rows), note)
@@ -159,7 +162,10 @@ def gpus(report: Report) -> str:
             )
         )
     head = ("gpu", "name", "host", "peak GiB", "total GiB", "util %", "power W", "limit W", "C")
-    note = f"{GPUS_ADDED} to the recording, not measured." if report.summary.gpus_added else ""
+    if report.summary.gpus_added:
+        note = f"{GPUS_ADDED} to the recording, not measured."
+    else:
+        note = ""
     if rows:
         return section("GPUs", table(head, rows, left=(0, 1, 2), sortable=True), note)
     return ""

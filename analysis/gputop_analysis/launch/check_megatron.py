@@ -95,11 +95,13 @@ def _split(found: Arguments, world: int | None) -> list[Problem]:
         sequence_parallel=found.has("--sequence-parallel"),
     )
     heads = found.number("--num-attention-heads", 0)
+    if found.has("--group-query-attention"):
+        kv_heads = found.number("--num-query-groups", 0)
+    else:
+        kv_heads = 0
     training = Training(
         heads=heads,
-        kv_heads=found.number("--num-query-groups", 0)
-        if found.has("--group-query-attention")
-        else 0,
+        kv_heads=kv_heads,
         layers=found.number("--num-layers", 0),
         experts=found.number("--num-experts", 0),
         seq=found.number("--seq-length", 0),

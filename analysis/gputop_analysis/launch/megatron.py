@@ -55,7 +55,10 @@ def parallel(strategy: Strategy) -> list[str]:
     if strategy.split.stage == 1:
         words += ["--use-distributed-optimizer", "--overlap-grad-reduce", "--overlap-param-gather"]
     elif strategy.split.stage >= 2:
-        strategy_name = "optim_grads" if strategy.split.stage == 2 else "optim_grads_params"
+        if strategy.split.stage == 2:
+            strategy_name = "optim_grads"
+        else:
+            strategy_name = "optim_grads_params"
         words += [
             "--use-megatron-fsdp",
             "--data-parallel-sharding-strategy",

@@ -194,15 +194,31 @@ def _shape(found: Arguments) -> ModelShape | None:
     usual = hidden * 8 // 3 // 64 * 64 if gated else 4 * hidden
     experts = found.number("--num-experts", 0)
     shared = found.number("--moe-shared-expert-intermediate-size", 0)
+    if experts:
+        family = "mixtral"
+    elif gated:
+        family = "llama"
+    else:
+        family = "gpt2"
+    if found.has("--group-query-attention"):
+        kv_heads = found.number("--num-query-groups", heads)
+    else:
+        kv_heads = heads
+    if experts:
+        moe_ffn = found.number("--moe-ffn-hidden-size", found.number("--ffn-hidden-size", usual))
+    else:
+        moe_ffn = 0
+    if found.has("--multi-latent-attention"):
+        mla_kv_rank = found.number("--kv-lora-rank", 32)
+    else:
+        mla_kv_rank = 0
     return ModelShape(
         name="the command's model",
-        family="mixtral" if experts else "llama" if gated else "gpt2",
+        family=family,
         hidden=hidden,
         layers=found.number("--num-layers"),
         heads=heads,
-        kv_heads=found.number("--num-query-groups", heads)
-        if found.has("--group-query-attention")
-        else heads,
+        kv_heads=kv_heads,
         head_dim=found.number("--kv-channels", 0),
         ffn=found.number("--ffn-hidden-size", usual),
         vocab=vocab,
@@ -211,15 +227,11 @@ def _shape(found: Arguments) -> ModelShape | None:
         max_position=found.number("--max-position-embeddings", 0),
         experts=experts,
         top_k=found.number("--moe-router-topk", 2) if experts else 0,
-        moe_ffn=found.number("--moe-ffn-hidden-size", found.number("--ffn-hidden-size", usual))
-        if experts
-        else 0,
+        moe_ffn=moe_ffn,
         shared_experts=1 if shared else 0,
         shared_ffn=shared,
         mla_q_rank=found.number("--q-lora-rank", 0),
-        mla_kv_rank=found.number("--kv-lora-rank", 32)
-        if found.has("--multi-latent-attention")
-        else 0,
+        mla_kv_rank=mla_kv_rank,
         mla_nope_dim=found.number("--qk-head-dim", 0),
         mla_rope_dim=found.number("--qk-pos-emb-head-dim", 0),
         mla_v_dim=found.number("--v-head-dim", 0),

@@ -109,7 +109,10 @@ def calibrate(parts: Sequence[Cost], measured_s: Sequence[float]) -> Calibration
     table = np.concatenate([_grouped(part)[:1] for part in parts])
     truth = np.asarray(measured_s, float)
     factors = _fit(table, truth)
-    errors = [_left_out(table, truth, i) for i in range(len(truth))] if len(truth) > 1 else []
+    if len(truth) > 1:
+        errors = [_left_out(table, truth, i) for i in range(len(truth))]
+    else:
+        errors = []
     before = np.log(truth / table.sum(axis=1)).tolist()
     if errors and np.mean(np.abs(errors)) >= np.mean(np.abs(before)):
         factors, errors = np.ones(len(GROUPS)), before

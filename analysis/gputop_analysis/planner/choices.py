@@ -200,7 +200,9 @@ def difference(first: Choice, second: Choice) -> str:
 def _heavier(first: Choice, second: Choice) -> str:
     """What the faster of two has more of."""
     copies = second.layout["replicas"] > 1 and first.layout["replicas"] == 1
-    return "with copies that take more memory" if copies else "a model split more"
+    if copies:
+        return "with copies that take more memory"
+    return "a model split more"
 
 
 def _called(part: str) -> str:
@@ -212,7 +214,9 @@ def _called(part: str) -> str:
 
 
 def _span(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1000:.0f} ms"
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1000:.0f} ms"
 
 
 def why(plan: Plan, first: Choice) -> str:

@@ -63,7 +63,10 @@ class Device:
     def matmul_share(self, dtype: str) -> float:
         """Share of that peak that large products reach, 0 to 1."""
         narrow = dtype in ("fp8", "fp4") and bool(self.spec.dense_flops.get(dtype))
-        share = self.efficiency.matmul_share_fp8 if narrow else self.efficiency.matmul_share
+        if narrow:
+            share = self.efficiency.matmul_share_fp8
+        else:
+            share = self.efficiency.matmul_share
         return min(share * self.power_factor, MOST_SHARE)
 
     @property
@@ -151,7 +154,9 @@ def network_kind(text: str) -> str:
         return "omni-path"
     if re.search(r"\befa\b", text):
         return "efa"
-    return "ethernet" if re.search(r"roce|ethernet|gbe|tcp", text) else "infiniband"
+    if re.search(r"roce|ethernet|gbe|tcp", text):
+        return "ethernet"
+    return "infiniband"
 
 
 def network_gbps(text: str) -> float:

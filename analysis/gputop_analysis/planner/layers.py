@@ -252,7 +252,10 @@ def _elementwise_bytes(job: Job, layouts: Layouts, tokens: Floats, moe: bool) ->
     activation_bytes = (8 + 14 * extra) * rows * model.hidden
     width, _ = attention_dims(model)
     rotary = 8 * extra * tokens * model.heads * width / layouts.tp
-    ffn = model.top_k * (model.moe_ffn or model.ffn) + model.shared_ffn if moe else model.ffn
+    if moe:
+        ffn = model.top_k * (model.moe_ffn or model.ffn) + model.shared_ffn
+    else:
+        ffn = model.ffn
     activation = (6 if model.gated_mlp else 4) * extra * tokens * ffn / layouts.tp
     return activation_bytes + rotary + activation + _permutation_bytes(job, layouts, tokens) * moe
 

@@ -17,6 +17,7 @@ from gputop_analysis.planner.hardware import Cluster, cluster
 from gputop_analysis.planner.job import Job, trainable_share
 from gputop_analysis.planner.layout import Layouts
 from gputop_analysis.planner.rows import Unreadable, read
+from gputop_analysis.series import ENOUGH_STEPS
 from gputop_analysis.split import split_of
 from gputop_analysis.view import RunView
 from gputop_analysis.vram.comparison import measured as measured_memory
@@ -27,8 +28,6 @@ COLUMNS = (
     "model, gpu_model, gpus, seq, global_batch, micro_batch, tp, pp, dp, and step_time_s "
     "or tokens_per_s_per_gpu"
 )
-ENOUGH_STEPS = 20
-"""Steady steps of all ranks together that make a measurement."""
 
 
 def from_csv(text: str, name: str = "runs.csv") -> Calibration:

@@ -63,7 +63,9 @@ def _split(shape: ModelShape, linear: Linear) -> str:
     family = traits(shape.family)
     if linear.name in (family.out, family.down, "o_proj"):
         return "inputs"
-    return "" if linear.name in ("q_a_proj", "kv_a_proj_with_mqa") else "outputs"
+    if linear.name in ("q_a_proj", "kv_a_proj_with_mqa"):
+        return ""
+    return "outputs"
 
 
 def attention_dims(shape: ModelShape) -> tuple[int, int]:

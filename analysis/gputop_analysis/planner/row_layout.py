@@ -102,7 +102,9 @@ def _replicas(row: Row, cluster: Cluster, ranks: int) -> int:
     shards = re.search(r"\bfsdp\s*=\s*(\d+)", text)
     if shards and not match:
         copies = ranks // int(shards[1])
-        return copies if copies and ranks % copies == 0 and _zero(row) == 3 else 1
+        if copies and ranks % copies == 0 and _zero(row) == 3:
+            return copies
+        return 1
     if not match and not re.search(r"hsdp|hybrid[ _-]?shard", text):
         return 1
     copies = int(match[1]) if match else cluster.gpus // cluster.gpus_per_node

@@ -102,7 +102,9 @@ def habits_of(row: Row, dtype: str) -> Habits:
 def _dispatcher(notes: str) -> str:
     if re.search(r"deepep|hybridep|\bflex\b", notes):
         return "deepep"
-    return "allgather" if re.search(r"dispatcher\W+all-?gather", notes) else ""
+    if re.search(r"dispatcher\W+all-?gather", notes):
+        return "allgather"
+    return ""
 
 
 def _graphs(notes: str) -> str:

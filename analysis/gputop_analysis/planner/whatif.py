@@ -53,7 +53,9 @@ class Change:
 
     @property
     def step_pct(self) -> float:
-        return 100 * (self.step_s / self.before_s - 1) if not self.rule else 0.0
+        if not self.rule:
+            return 100 * (self.step_s / self.before_s - 1)
+        return 0.0
 
     def to_json(self) -> dict[str, Any]:
         """Stable names with units."""

@@ -128,7 +128,10 @@ def _segments(
     for address, size in spans:
         inside = order[bisect_left(order, address) : bisect_left(order, address + size)]
         segment_at_end = at_end.get(address)
-        is_small = segment_at_end.small if segment_at_end else small.get(address, size <= 2 << 20)
+        if segment_at_end:
+            is_small = segment_at_end.small
+        else:
+            is_small = small.get(address, size <= 2 << 20)
         blocks_inside = _sized([blocks[at] for at in inside], address + size, is_small)
         segments.append(
             Segment(

@@ -172,7 +172,10 @@ def _ordinary(player: Player) -> dict[Op, Seconds]:
     middle = {}
     for op_kind, parts in kinds.items():
         values = np.stack(parts)
-        middle[op_kind] = np.median(values) if op_kind in COMMUNICATION else values.mean()
+        if op_kind in COMMUNICATION:
+            middle[op_kind] = np.median(values)
+        else:
+            middle[op_kind] = values.mean()
     return {
         op: np.full_like(durations, middle[op.kind]) for op, durations in player.durations.items()
     }

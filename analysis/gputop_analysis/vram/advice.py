@@ -46,7 +46,10 @@ def advised(estimate: Estimate, need: Need, gpu: str = "") -> Estimate:
         setup, need.reserved, by_profile=estimate.peak.tier != "formula" and has_profile(setup)
     )
     wanted = catalog.gpu(gpu) if gpu else smallest(setup, need)
-    largest_batch = None if wanted is None else _largest(estimate, need, reserved_of, wanted)
+    if wanted is None:
+        largest_batch = None
+    else:
+        largest_batch = _largest(estimate, need, reserved_of, wanted)
     change_list = list(changes(setup))
     saving = levers(
         need.reserved, change_list, [reserved_of(changed) for _, changed in change_list]

@@ -78,7 +78,10 @@ class Allocator:
         self.peak_allocated = self.peak_reserved = self.allocated_at_peak_reserved = 0
         self.retries = self.ooms = 0
         self._plain = conf.roundup_power2_divisions == DEFAULT.roundup_power2_divisions
-        self._oversize = NEVER if conf.max_split_size is None else conf.max_split_size // UNIT
+        if conf.max_split_size is None:
+            self._oversize = NEVER
+        else:
+            self._oversize = conf.max_split_size // UNIT
         self._large_least = 1 if conf.expandable_segments else SMALL + 1
         self._large_segment = conf.large_segment // UNIT
         self._collects = conf.memory_fraction is not None and conf.garbage_collection_threshold > 0
@@ -95,7 +98,10 @@ class Allocator:
         Raises:
             OutOfMemoryError: not within the capacity.
         """
-        size = ((nbytes + 511) >> 9 or 1) if self._plain else self.conf.round_size(nbytes) >> 9
+        if self._plain:
+            size = (nbytes + 511) >> 9 or 1
+        else:
+            size = self.conf.round_size(nbytes) >> 9
         small = size <= SMALL
         pool = self.pools.get((stream, small)) or self._pool(stream, small)
         at = self._best_fit(pool, size)

@@ -295,7 +295,10 @@ class _Deep:
         events = []
         for section_, two in zip(low, high, strict=True):
             of_middle = self.owner[abs(section_)] in (LOWER, UPPER) or -section_ in self.ahead
-            value, rises = self.line(section_, LOWER) if of_middle else self.line(two, UPPER)
+            if of_middle:
+                value, rises = self.line(section_, LOWER)
+            else:
+                value, rises = self.line(two, UPPER)
             start, step = value + depths[0] * rises, depths.step * rises
             if step:
                 places = range(start, start + step * len(depths), step)

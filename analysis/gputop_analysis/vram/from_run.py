@@ -84,6 +84,10 @@ def setup_of_hello(
     micro_batch, seq, images, image_size = sizes
     stored, computed = _dtypes_of(hello)
     model = _entry(hello, "model")
+    if hello.get("checkpointing") or model.get("gradient_checkpointing"):
+        checkpointing = "full"
+    else:
+        checkpointing = "none"
     setup = Setup(
         shape,
         seq=seq,
@@ -94,9 +98,7 @@ def setup_of_hello(
         quantized=_quantized(model),
         optimizer=_optimizer(_entry(hello, "optimizer")),
         attention=_attention(_entry(model, "config")),
-        checkpointing="full"
-        if hello.get("checkpointing") or model.get("gradient_checkpointing")
-        else "none",
+        checkpointing=checkpointing,
         lora=_lora(model),
         images=images,
         image_size=image_size,
@@ -250,11 +252,13 @@ def _parallel(setup: Setup, hello: Hello, world: int) -> Setup:
 def _fsdp(layout: Split, fsdp: Mapping[str, Any], degrees: Mapping[str, int]) -> Split:
     version = 2 if fsdp.get("version") == 2 else 1
     replicas = max(1, int(degrees.get("dp_replicate", degrees.get("replicate", 1))))
+    if replicas > 1 or "HYBRID" in str(fsdp.get("sharding")):
+        sharding = "hsdp"
+    else:
+        sharding = f"fsdp{version}"
     return replace(
         layout,
-        sharding="hsdp"
-        if replicas > 1 or "HYBRID" in str(fsdp.get("sharding"))
-        else f"fsdp{version}",
+        sharding=sharding,
         replicas=replicas,
         offload="all" if fsdp.get("cpu_offload") else "none",
         reshard_after_forward=bool(

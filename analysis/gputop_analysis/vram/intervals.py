@@ -51,7 +51,9 @@ def case(setup: Setup) -> str:
     is known why.
     """
     apart = setup.kernels and setup.loss == "plain"
-    return f"{kind(setup)}, loss kernel over whole logits" if apart else kind(setup)
+    if apart:
+        return f"{kind(setup)}, loss kernel over whole logits"
+    return kind(setup)
 
 
 def interval(setup: Setup, tier: str) -> tuple[float, float]:

@@ -34,7 +34,9 @@ SOURCES = (
 def nccl(setup: Setup) -> int:
     """Bytes of NCCL's buffers by the groups of ranks that this setup has."""
     groups = communicators(setup.parallel)
-    return min(NCCL_FIRST + NCCL_NEXT * (groups - 1), NCCL_MOST) if groups else 0
+    if groups:
+        return min(NCCL_FIRST + NCCL_NEXT * (groups - 1), NCCL_MOST)
+    return 0
 
 
 def communicators(parallel: Split) -> int:

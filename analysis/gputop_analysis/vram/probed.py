@@ -120,7 +120,10 @@ def record(found: Compared, setup: Setup) -> dict[str, Any] | None:
     pairs = [
         (row.estimated or 0, row.measured or 0) for row in always if row.difference_pct is not None
     ]
-    estimated, measured = (sum(side) for side in zip(*pairs, strict=True)) if pairs else (0, 0)
+    if pairs:
+        estimated, measured = (sum(side) for side in zip(*pairs, strict=True))
+    else:
+        estimated, measured = (0, 0)
     if not estimated:
         return None
     return common | {

@@ -44,4 +44,6 @@ def estimate(
     """
     check(setup)
     answer, need = sized(setup, solver_of(setup, tier, log), capacity)
-    return advised(answer, need, gpu) if advice and may_advise(setup) else answer
+    if advice and may_advise(setup):
+        return advised(answer, need, gpu)
+    return answer

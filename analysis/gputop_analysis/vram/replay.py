@@ -69,8 +69,14 @@ class Replay:
         taken = list(map(self._blocks.__getitem__, self._kinds.of))
         for storage, size in played_.whole.items():
             taken[storage] = UNIT * size
-        events = log.events[: log.events.index(played_.oom)] if played_.oom else log.events
-        allocated = _running(events, taken) if played_.whole or played_.oom else self._running()
+        if played_.oom:
+            events = log.events[: log.events.index(played_.oom)]
+        else:
+            events = log.events
+        if played_.whole or played_.oom:
+            allocated = _running(events, taken)
+        else:
+            allocated = self._running()
         then = allocated[events.index(played_.at_most)] if played_.at_most else 0
         reserved = UNIT * played_.reserved
         return Replayed(taken, events, allocated, reserved, then, played_.retries, played_.oom)

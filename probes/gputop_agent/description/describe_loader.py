@@ -45,7 +45,9 @@ def _start_method(loader):
     context = getattr(loader, "multiprocessing_context", None)
     if context is None or not getattr(loader, "num_workers", 0):
         return None
-    return context if isinstance(context, str) else getattr(context, "_name", None)
+    if isinstance(context, str):
+        return context
+    return getattr(context, "_name", None)
 
 
 def _dataset_name(dataset):

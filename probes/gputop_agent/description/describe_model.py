@@ -172,7 +172,10 @@ def describe_config(config):
     model_type = getattr(
         type(config), "model_type", None
     )  # an attribute of the class in transformers
-    description = {"model_type": model_type} if isinstance(model_type, str) and model_type else {}
+    if isinstance(model_type, str) and model_type:
+        description = {"model_type": model_type}
+    else:
+        description = {}
     for name, aliases in _CONFIG.items():
         value = next(
             (fields[alias] for alias in aliases if isinstance(fields.get(alias), (int, str))), None

@@ -73,7 +73,10 @@ def describe_amp(autocast, scaler):
     dtype; the scaler).
     """
     enabled = bool(autocast)
-    dtype = str(autocast).replace("torch.", "") if enabled and autocast is not True else None
+    if enabled and autocast is not True:
+        dtype = str(autocast).replace("torch.", "")
+    else:
+        dtype = None
     return {"autocast": enabled, "dtype": dtype, "grad_scaler": bool(scaler)}
 
 

@@ -43,12 +43,16 @@ def process_group_backend():
 def rank_and_world():
     """``(rank, world_size)`` of the default process group; None if there is none."""
     c10d = _c10d()
-    return (c10d.get_rank(), c10d.get_world_size()) if c10d is not None else None
+    if c10d is not None:
+        return (c10d.get_rank(), c10d.get_world_size())
+    return None
 
 
 def _c10d():
     module = sys.modules.get("torch.distributed.distributed_c10d")
-    return module if module is not None and module.is_initialized() else None
+    if module is not None and module.is_initialized():
+        return module
+    return None
 
 
 def _attempt(describe, subject):

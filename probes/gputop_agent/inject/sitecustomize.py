@@ -39,7 +39,10 @@ class GputopFinder(object):
     def _ask_others(self, name, path, target):
         for finder in list(sys.meta_path):
             find = getattr(finder, "find_spec", None)
-            spec = find(name, path, target) if find is not None and finder is not self else None
+            if find is not None and finder is not self:
+                spec = find(name, path, target)
+            else:
+                spec = None
             if spec is not None:
                 return spec
         return None

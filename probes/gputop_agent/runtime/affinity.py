@@ -17,7 +17,10 @@ def describe(properties):
 
     ``properties`` are torch's of the CUDA device, None without one. What is not known is None.
     """
-    allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else frozenset()
+    if hasattr(os, "sched_getaffinity"):
+        allowed = os.sched_getaffinity(0)
+    else:
+        allowed = frozenset()
     device = _device_cpus(properties)
     near = parse(device or "")
     _near.clear()

@@ -64,4 +64,6 @@ def read(path, size=4096):
 
 def _lowest():
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return HIGH if limit == resource.RLIM_INFINITY else min(HIGH, limit * 3 // 4)
+    if limit == resource.RLIM_INFINITY:
+        return HIGH
+    return min(HIGH, limit * 3 // 4)

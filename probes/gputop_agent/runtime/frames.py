@@ -156,7 +156,9 @@ def own_site():
     accelerate alone is no trainer here: its functions are called by a loop of the user's own.
     """
     inside = packages(sys._getframe(1))
-    return None if any(name in TRAINERS[1:] for name in inside) else caller_site()
+    if any(name in TRAINERS[1:] for name in inside):
+        return None
+    return caller_site()
 
 
 def _find_origin(filename):

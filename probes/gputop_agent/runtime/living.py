@@ -37,7 +37,9 @@ class Living:
     def get(self, thing):
         """What is known of it; None if nothing is."""
         reference, value = self._entries.get(id(thing), (None, None))
-        return value if reference is not None and reference() is thing else None
+        if reference is not None and reference() is thing:
+            return value
+        return None
 
     def items(self):
         """Each object that lives, and what is known of it."""

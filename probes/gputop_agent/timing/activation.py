@@ -168,7 +168,10 @@ def _book_first_step(fetch, now_ns, by_backward):
     began, ended, samples, tokens = fetch
     totals = clock.totals
     totals[DATA] += ended - began
-    grad_ns = Trail.grad[1] - Trail.grad[0] if Trail.grad and Trail.grad[0] >= ended else 0
+    if Trail.grad and Trail.grad[0] >= ended:
+        grad_ns = Trail.grad[1] - Trail.grad[0]
+    else:
+        grad_ns = 0
     open_step.grads = 1 if grad_ns else 0
     open_step.forwards = 1 if grad_ns or by_backward else 0
     totals[BACKWARD] += grad_ns

@@ -157,7 +157,9 @@ def batch_axis(shapes):
         return 0
     if len(first) > 1 and all(first[1] in (shape[0], *shape[1:2]) for shape in other_shapes):
         return 1  # time comes first: labels or a hidden state have the batch's size elsewhere
-    return 0 if any(shape[0] == first[0] for shape in other_shapes) else None
+    if any(shape[0] == first[0] for shape in other_shapes):
+        return 0
+    return None
 
 
 @modes.unseen

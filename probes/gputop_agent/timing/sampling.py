@@ -155,7 +155,9 @@ def find_pattern(log):
             ends = tuple(
                 entries[i + 1] == _STEP_ENDS for i in range(period) if entries[i] != _STEP_ENDS
             )
-            return (ids, ends) if sum(ends) == entries.count(_STEP_ENDS) else None
+            if sum(ends) == entries.count(_STEP_ENDS):
+                return (ids, ends)
+            return None
     return None
 
 

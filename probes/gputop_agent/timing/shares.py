@@ -100,7 +100,10 @@ class Shares:
         """
         steps = self.ordinary.steps + self.long.steps
         for i, column in enumerate(_COUNTED):
-            mean = (self.ordinary.counts[i] + self.long.counts[i]) / steps if steps else 0.0
+            if steps:
+                mean = (self.ordinary.counts[i] + self.long.counts[i]) / steps
+            else:
+                mean = 0.0
             wanted = n * mean + self._rest[i]
             booked = max(0, round(wanted))
             self._rest[i] = wanted - booked

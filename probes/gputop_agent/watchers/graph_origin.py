@@ -218,7 +218,9 @@ def _repeats(one):
     torch, inputs = session.torch, dict(one.inputs)
     with torch.no_grad():
         if one.name in _REPEATABLE and 0 in inputs:
-            return -1 if is_finite(getattr(torch, one.name)(inputs[0])) else 1
+            if is_finite(getattr(torch, one.name)(inputs[0])):
+                return -1
+            return 1
         if one.name == "div" and 1 in inputs:
             return 1 if (inputs[1] == 0).any().item() else -1
     return 0

@@ -135,7 +135,10 @@ def _note_wall(t_end_ns):
     if session.hooks_out or wall_ns > 1e15:
         return
     if watch.look is not None:
-        watch.cost_ns = max(watch.cost_ns, wall_ns - int(watch.step_ns)) if watch.step_ns else 0
+        if watch.step_ns:
+            watch.cost_ns = max(watch.cost_ns, wall_ns - int(watch.step_ns))
+        else:
+            watch.cost_ns = 0
     else:
         if not watch.step_ns:
             watch.step_ns = wall_ns

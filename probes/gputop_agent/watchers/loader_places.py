@@ -60,4 +60,6 @@ def _first_argument(frame):
     is the loader.
     """
     code = frame.f_code
-    return frame.f_locals.get(code.co_varnames[0]) if code.co_argcount else None
+    if code.co_argcount:
+        return frame.f_locals.get(code.co_varnames[0])
+    return None

@@ -326,7 +326,9 @@ def _operation(origin):
 
 def _numbers(tensor):
     extremes = graph_origin.extent(tensor)
-    return None if extremes is None else (extremes[0].item(), extremes[1].item())
+    if extremes is None:
+        return None
+    return (extremes[0].item(), extremes[1].item())
 
 
 def _value(tensor):
@@ -341,4 +343,6 @@ def _dtype(dtype):
 
 def _limit(dtype):
     """The largest finite value of a type."""
-    return session.torch.finfo(dtype).max if dtype.is_floating_point else None
+    if dtype.is_floating_point:
+        return session.torch.finfo(dtype).max
+    return None

@@ -309,7 +309,10 @@ def _explain_norm():
     layers = _layers_now()
     fields = numeric_origin.of_reduced(layers)
     if fields is not None:
-        fields["direction"] = "gone" if fields["bad_layers"] == fields["layers"] else "backward"
+        if fields["bad_layers"] == fields["layers"]:
+            fields["direction"] = "gone"
+        else:
+            fields["direction"] = "backward"
         _send(fields, session.step, batch_origin.current())
 
 

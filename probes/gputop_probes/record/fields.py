@@ -87,19 +87,25 @@ def flag(value: Any, tally: Tally) -> Any:
 
 def line(value: Any, tally: Tally) -> Any:
     """Text in one line."""
-    return plain_line(value[:MAX_TEXT]) if isinstance(value, str) else _drop(tally)
+    if isinstance(value, str):
+        return plain_line(value[:MAX_TEXT])
+    return _drop(tally)
 
 
 def text(value: Any, tally: Tally) -> Any:
     """Text of any number of lines."""
-    return plain_text(value[:MAX_TEXT]) if isinstance(value, str) else _drop(tally)
+    if isinstance(value, str):
+        return plain_text(value[:MAX_TEXT])
+    return _drop(tally)
 
 
 def scalar(value: Any, tally: Tally) -> Any:
     """A flag, a number or a line."""
     if isinstance(value, bool):
         return value
-    return line(value, tally) if isinstance(value, str) else real(value, tally)
+    if isinstance(value, str):
+        return line(value, tally)
+    return real(value, tally)
 
 
 def anything(value: Any, tally: Tally, depth: int = 0) -> Any:
@@ -143,7 +149,9 @@ def between(low: int, high: int) -> Check:
 
     def check(value: Any, tally: Tally) -> Any:
         number = integer(value, tally)
-        return number if number is DROP or low <= number <= high else _drop(tally)
+        if number is DROP or low <= number <= high:
+            return number
+        return _drop(tally)
 
     return check
 

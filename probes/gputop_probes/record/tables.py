@@ -70,7 +70,10 @@ class GrowingTable:
         count = os.fstat(descriptor).st_size // self.dtype.itemsize
         if count == self._looked_at:
             return
-        rows = _mapped(descriptor, self.dtype, count) if count else np.empty(0, self.dtype)
+        if count:
+            rows = _mapped(descriptor, self.dtype, count)
+        else:
+            rows = np.empty(0, self.dtype)
         clean = not self.damaged and count > self._looked_at
         before, self._looked_at = self._looked_at, count
         if clean and self._is_clean(rows, max(0, before - 1)):

@@ -173,7 +173,10 @@ class Intake:
         if not isinstance(wanted, int) or isinstance(wanted, bool) or not 0 <= wanted < _MAX_RANK:
             wanted = _rank_from_environment(peer.connection.pid)
         before = peer.rank
-        rank, is_new = (before, False) if before else self.ranks.claim(peer.connection.pid, wanted)
+        if before:
+            rank, is_new = (before, False)
+        else:
+            rank, is_new = self.ranks.claim(peer.connection.pid, wanted)
         peer.rank = rank
         if is_new:
             self.flush()

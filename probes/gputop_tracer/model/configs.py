@@ -57,7 +57,10 @@ def load_config(source: str) -> Any:
     try:
         return AutoConfig.from_pretrained(source, local_files_only=True)
     except Exception as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if str(error).strip():
+            first = str(error).strip().splitlines()[0]
+        else:
+            first = type(error).__name__
         raise UnknownModel(
             "no configuration of %s in the local cache: %s" % (source, first)
         ) from error

@@ -41,7 +41,9 @@ def task(config: Any) -> str:
         return "image"
     if getattr(config, "vision_config", None) is not None:
         return "image_text"
-    return "seq2seq" if getattr(config, "is_encoder_decoder", False) else "causal"
+    if getattr(config, "is_encoder_decoder", False):
+        return "seq2seq"
+    return "causal"
 
 
 def auto_class(config: Any) -> Any:

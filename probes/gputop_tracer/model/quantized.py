@@ -35,7 +35,10 @@ def quantize(model: nn.Module, kind: str, compute: torch.dtype, named: Named) ->
         if _widths(module) is None or _named(path, not_quantized):
             continue
         parent = model.get_submodule(path.rpartition(".")[0])
-        layer = Linear4bit(module, compute, named) if kind == "nf4" else Linear8bit(module, named)
+        if kind == "nf4":
+            layer = Linear4bit(module, compute, named)
+        else:
+            layer = Linear8bit(module, named)
         setattr(parent, path.rpartition(".")[2], layer)
         count += 1
     return count

@@ -165,7 +165,9 @@ def _autocast_says_cuda() -> Iterator[None]:
     asks_by_device = torch_version() >= (2, 4)
 
     def is_enabled(_device: str = "cuda") -> bool:
-        return enabled("cpu") if asks_by_device else torch.is_autocast_cpu_enabled()
+        if asks_by_device:
+            return enabled("cpu")
+        return torch.is_autocast_cpu_enabled()
 
     torch.is_autocast_enabled = is_enabled
     torch.get_autocast_gpu_dtype = torch.get_autocast_cpu_dtype

@@ -103,6 +103,9 @@ def inputs(
         found.pop("labels", None)
     if not begins:
         del found["input_ids"]
-        tokens = seq // int(parallel.get("tp") or 1) if parallel.get("sequence_parallel") else seq
+        if parallel.get("sequence_parallel"):
+            tokens = seq // int(parallel.get("tp") or 1)
+        else:
+            tokens = seq
         found["inputs_embeds"] = torch.empty(rows, tokens, hidden, dtype=dtype, requires_grad=True)
     return found

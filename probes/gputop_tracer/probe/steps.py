@@ -48,7 +48,10 @@ def main(arguments: List[str]) -> int:
         return NO_LIBRARY
     except Exception as error:  # one line: the caller shows it
         lines = str(error).strip().splitlines()
-        prefix = "" if isinstance(error, ValueError) and lines else type(error).__name__ + ": "
+        if isinstance(error, ValueError) and lines:
+            prefix = ""
+        else:
+            prefix = type(error).__name__ + ": "
         say("error: %s%s" % (prefix, lines[0] if lines else "no message"))
         return 1
     with open(options.out, "w", encoding="utf-8") as out:

@@ -105,7 +105,9 @@ class Connector:
         if len(address) < 3 or struct.unpack("=H", address[:2])[0] != socket.AF_UNIX:
             return _connect(theirs, address)
         if address[2] == 0:
-            return _connect(theirs, address) if self.abstract else errno.EPERM
+            if self.abstract:
+                return _connect(theirs, address)
+            return errno.EPERM
         name = os.fsdecode(address[2:].split(b"\0")[0])
         beneath = os.open("/proc/%d/cwd" % thread, os.O_PATH | os.O_CLOEXEC)
         try:

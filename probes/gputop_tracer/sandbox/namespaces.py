@@ -167,7 +167,10 @@ def _continue_in_child(beside: Callable[[], Any], first: bool = False) -> None:
         return
     beside()
     status = _wait(child, any_child=first)
-    code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+    if os.WIFSIGNALED(status):
+        code = 128 + os.WTERMSIG(status)
+    else:
+        code = os.WEXITSTATUS(status)
     if code > 128 and not first:
         number = code - 128
         with contextlib.suppress(OSError, ValueError):

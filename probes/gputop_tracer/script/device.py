@@ -103,7 +103,10 @@ class Devices(TorchFunctionMode):
             return special(func, args, kwargs)
         device = kwargs.get("device")
         if device is None:
-            device = _device.CURRENT_DEVICE if func in _device._device_constructors() else None
+            if func in _device._device_constructors():
+                device = _device.CURRENT_DEVICE
+            else:
+                device = None
             if device is None:
                 return func(*args, **kwargs)
         if is_gpu(device) or (torch.device(device).type == "cpu" and _from_library()):

@@ -65,5 +65,8 @@ def dtype_of(kind: Any) -> Any:
     """That of a type on the GPU, by its name or itself; None for all else."""
     if isinstance(kind, _OfGpu):
         return kind.dtype
-    module_name, _, name = kind.rpartition(".") if isinstance(kind, str) else ("", "", "")
+    if isinstance(kind, str):
+        module_name, _, name = kind.rpartition(".")
+    else:
+        module_name, _, name = ("", "", "")
     return _DTYPES.get(name) if module_name == "torch.cuda" else None

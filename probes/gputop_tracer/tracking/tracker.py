@@ -225,7 +225,10 @@ class Tracker(TorchDispatchMode):
         results = out if isinstance(out, (list, tuple)) else [out]
         for index, result in enumerate(results):
             source = sources[index] if index < len(sources) else None
-            source_id = self._ids.get(_data(source)) if isinstance(source, torch.Tensor) else None
+            if isinstance(source, torch.Tensor):
+                source_id = self._ids.get(_data(source))
+            else:
+                source_id = None
             self._layer_hint = source_id
             self.track(result)
         self._layer_hint = None

@@ -104,9 +104,15 @@ class Loop:
 
 def loss_of(outputs: Any) -> torch.Tensor:
     """The loss in what a model returned: by name, or a scalar, or the mean of the first tensor."""
-    loss = outputs.get("loss") if isinstance(outputs, dict) else getattr(outputs, "loss", None)
+    if isinstance(outputs, dict):
+        loss = outputs.get("loss")
+    else:
+        loss = getattr(outputs, "loss", None)
     if loss is None:
-        loss = outputs if isinstance(outputs, torch.Tensor) else next(iter(_values(outputs)))
+        if isinstance(outputs, torch.Tensor):
+            loss = outputs
+        else:
+            loss = next(iter(_values(outputs)))
     return loss if loss.dim() == 0 else loss.float().mean()
 
 

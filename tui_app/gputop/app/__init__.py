@@ -53,4 +53,6 @@ def run_app(source: Source) -> AppResult:
     app.surface_errors()
     if app.failure is not None:
         raise app.failure
-    return result if result is not None else AppResult("quit", app.still_running())
+    if result is not None:
+        return result
+    return AppResult("quit", app.still_running())

@@ -189,7 +189,9 @@ def theme_wanted() -> str:
 
     name = settings.load().text("theme")
     name = _OWN_NAMES.get(name, name)
-    return name if name in BUILTIN_THEMES or name in _OWN_NAMES.values() else ""
+    if name in BUILTIN_THEMES or name in _OWN_NAMES.values():
+        return name
+    return ""
 
 
 def setting_of(name: str) -> str:

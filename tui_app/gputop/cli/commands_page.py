@@ -110,7 +110,10 @@ def _value(action: argparse.Action) -> str:
 
 
 def _meaning(parser: Parser, action: argparse.Action) -> str:
-    text = (action.help or "") % {**vars(action), "prog": parser.prog} if action.help else ""
+    if action.help:
+        text = (action.help or "") % {**vars(action), "prog": parser.prog}
+    else:
+        text = ""
     return _cell(text)
 
 

@@ -61,7 +61,10 @@ def words_of(name: str) -> Words:
         for option in action.option_strings:
             if not option.startswith("--"):
                 continue
-            text = (action.help or "") % {**vars(action), "prog": name} if action.help else ""
+            if action.help:
+                text = (action.help or "") % {**vars(action), "prog": name}
+            else:
+                text = ""
             options[option] = " ".join(text.split())
             if action.nargs != 0:
                 valued.append(option)

@@ -37,7 +37,9 @@ def execute(words: list[str]) -> int:
             _print(check)
     if options.json:
         print(json.dumps({"checks": [check.as_dict() for check in checks]}, indent=2))
-    return ENVIRONMENT if any(check.status == "fail" for check in checks) else 0
+    if any(check.status == "fail" for check in checks):
+        return ENVIRONMENT
+    return 0
 
 
 def parser() -> Parser:
@@ -80,7 +82,10 @@ def _hardware(options: argparse.Namespace) -> Iterator[Check]:
 
 
 def _print(check: Check) -> None:
-    glyph = _GLYPHS[check.status] if "utf" in (sys.stdout.encoding or "").lower() else check.status
+    if "utf" in (sys.stdout.encoding or "").lower():
+        glyph = _GLYPHS[check.status]
+    else:
+        glyph = check.status
     print(f"{glyph} {check.name:<10} {check.detail}", flush=True)
     if check.fix:
         print(f"  {'':<10} -> {check.fix}", flush=True)

@@ -82,7 +82,10 @@ def verdict(
     if trial.critical is not None:
         return False, f"{trial.critical.title} ({trial.critical.id}): {trial.critical.fix}"
     ranks = f" on each of {trial.world} ranks" if trial.world > 1 else ""
-    ended = "" if trial.steps >= wanted or stopped else ", then the script ended by itself"
+    if trial.steps >= wanted or stopped:
+        ended = ""
+    else:
+        ended = ", then the script ended by itself"
     return True, f"{trial.steps} steps{ranks}{ended}: forward, backward and optimizer work" + (
         (f"; then stopped: {stopped}" if stopped else "")
         + (f"; but {trial.doubt}" if trial.doubt else "")

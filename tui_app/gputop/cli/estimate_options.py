@@ -144,7 +144,10 @@ def existing_file(text: str, or_else: str = "a model is named with --model") -> 
 def _help(option: Option) -> str:
     if option.choices:
         return f"{option.help}: {', '.join(choice for choice in option.choices if choice)}"
-    default = ",".join(option.default) if isinstance(option.default, tuple) else option.default
+    if isinstance(option.default, tuple):
+        default = ",".join(option.default)
+    else:
+        default = option.default
     if option.kind == "flag" or default == "":
         return option.help
     return f"{option.help} (default {default})"

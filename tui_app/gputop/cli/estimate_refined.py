@@ -57,7 +57,10 @@ def refined(quick: Estimate, setup: Setup, options: argparse.Namespace, limit: f
             progress=watch,
         )
     except (ValueError, LookupError, ImportError) as error:
-        why = f"it took over {limit:g} s; --tier trace waits" if watch.stopped else str(error)
+        if watch.stopped:
+            why = f"it took over {limit:g} s; --tier trace waits"
+        else:
+            why = str(error)
         _say(f"no trace: {why}")
         return replace(quick, notes=(*quick.notes, f"not refined by a trace: {why}"))
     finally:

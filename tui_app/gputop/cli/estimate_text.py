@@ -59,7 +59,10 @@ def _head(estimate: Estimate, width: int) -> list[Row]:
 def _fits(estimate: Estimate, width: int) -> list[Row]:
     sizes = vram_fits.sizes(estimate)
     first = next((size for size in sizes if size.fits), None)
-    word = f"fits from {first.memory_gb} GB on" if first else "fits no GPU of the catalog"
+    if first:
+        word = f"fits from {first.memory_gb} GB on"
+    else:
+        word = "fits no GPU of the catalog"
     end = ""
     if estimate.gpu and estimate.max_micro_batch is not None:
         end = (

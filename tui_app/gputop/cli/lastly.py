@@ -61,7 +61,10 @@ def run_without_us(command: list[str], why: str, output_to_stderr: bool = False)
     try:
         os.execvp(command[0], command)
     except (OSError, ValueError) as error:
-        problem = error if isinstance(error, OSError) else OSError(22, "Invalid argument")
+        if isinstance(error, OSError):
+            problem = error
+        else:
+            problem = OSError(22, "Invalid argument")
         refusal = start_error(command[0], problem)
     raise CliError(str(refusal), refusal.exit_code)
 

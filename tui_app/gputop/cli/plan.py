@@ -124,7 +124,10 @@ def probed(wanted: Wanted, python: str) -> Wanted:
         name = gpu(measured.gpu).name
     if name != gpu(wanted.gpu).name:
         raise CliError(f"the GPUs here are {name}, which says nothing of {wanted.gpu}")
-    links = f", all-reduce {measured.all_reduce_gbs:.0f} GB/s" if measured.all_reduce_gbs else ""
+    if measured.all_reduce_gbs:
+        links = f", all-reduce {measured.all_reduce_gbs:.0f} GB/s"
+    else:
+        links = ""
     print(
         f"gputop: measured on {name}: {measured.gemm_tflops:.0f} TFLOP/s in bf16, memory "
         f"{measured.memory_gbs:,.0f} GB/s{links}",

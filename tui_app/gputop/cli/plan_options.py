@@ -80,7 +80,10 @@ def add_job(parser: Parser) -> None:
 def add_split(parser: Parser) -> None:
     """The options that pin a part of the split."""
     for name in PINNED:
-        meaning = "only so many copies of FSDP (HSDP)" if name == "replicas" else "only this value"
+        if name == "replicas":
+            meaning = "only so many copies of FSDP (HSDP)"
+        else:
+            meaning = "only this value"
         parser.add_argument("--" + name.replace("_", "-"), type=int, metavar="N", help=meaning)
     parser.add_argument(
         "--zero", type=int, choices=(0, 1, 2, 3), help="only this ZeRO stage; 3 is FSDP"

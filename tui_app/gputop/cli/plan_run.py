@@ -33,7 +33,9 @@ def gpus_of(name: str) -> tuple[str, int] | None:
 
     run = measured_of(name)
     try:
-        return (gpu(run.gpu).name, run.setup.parallel.world) if run else None
+        if run:
+            return (gpu(run.gpu).name, run.setup.parallel.world)
+        return None
     except LookupError:
         return None
 

@@ -147,7 +147,10 @@ def _extras(
     if baseline is not None:
         colour = wants_colour() and options.format == "text"
         extras.append(baseline_extra(record, baseline, options.threshold, width, colour))
-    trace = trace_extra(options.trace, width) if options.trace else found_trace(record.path, width)
+    if options.trace:
+        trace = trace_extra(options.trace, width)
+    else:
+        trace = found_trace(record.path, width)
     return tuple(extras) if trace is None else (*extras, trace)
 
 

@@ -52,11 +52,13 @@ class CatalogView:
     def toggled(self, name: str) -> CatalogView:
         """With a mark set or taken away; the oldest goes where there are four."""
         remaining = tuple(name_ for name_ in self.marked if name_ != name)
+        if len(remaining) < len(self.marked):
+            marked = remaining
+        else:
+            marked = (*remaining, name)[-MOST_MARKED:]
         return replace(
             self,
-            marked=remaining
-            if len(remaining) < len(self.marked)
-            else (*remaining, name)[-MOST_MARKED:],
+            marked=marked,
         )
 
 

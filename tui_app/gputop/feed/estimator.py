@@ -84,7 +84,10 @@ class Estimator:
             self._traced[form.setup, form.gpu] = self._tracer(form.setup, form.gpu, progress)
         except Exception as error:
             result = self.answer(form)
-            tier = f"; the {result.estimate.peak.tier} tier answers" if result.estimate else ""
+            if result.estimate:
+                tier = f"; the {result.estimate.peak.tier} tier answers"
+            else:
+                tier = ""
             return Result(form, result.estimate, result.base, f"no trace: {_said(error)}{tier}")
         return self.answer(form)
 

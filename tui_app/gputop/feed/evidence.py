@@ -104,7 +104,9 @@ def curve(title: str, unit: str, column: str, scale: float, per_step: bool = Tru
             return shown / counts if per_step else shown
 
         line = series.line(view, _rank(view, found), title, values)
-        return Chart(title, unit, (line,), from_zero=True) if line.values else None
+        if line.values:
+            return Chart(title, unit, (line,), from_zero=True)
+        return None
 
     return picture
 
@@ -185,7 +187,10 @@ def rank_waits(view: RunView, found: Finding) -> Plot | None:
     for i in order.tolist():
         rank = waited.ranks[i]
         steady = view.per_rank[rank].steady
-        wall = float(np.median(view.per_rank[rank].wall_ms[steady])) if steady.any() else 0.0
+        if steady.any():
+            wall = float(np.median(view.per_rank[rank].wall_ms[steady]))
+        else:
+            wall = 0.0
         parts = ((max(wall - float(wait[i]), 0.0), "allocated"), (float(wait[i]), "track"))
         bars.append(Bar(f"rank {rank}", parts, rank == found.rank))
     legend = (("own", "allocated"), ("waits for the others", "track"))
@@ -250,7 +255,10 @@ def device(*fields: tuple[str, str, str]) -> Drawer:
             if found.host and name != found.host:
                 continue
             rows = np.asarray(host.gpu.rows[-20_000:])
-            gpus = [found.gpu] if found.gpu is not None else np.unique(rows["index"]).tolist()[:4]
+            if found.gpu is not None:
+                gpus = [found.gpu]
+            else:
+                gpus = np.unique(rows["index"]).tolist()[:4]
             styles = ("allocated", "good", "high", "medium")
             for index, style in zip(gpus, styles, strict=False):
                 lines += _samples(rows[rows["index"] == index], int(index), style, fields)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gputop_analysis.catalog.gpus import COMMON
 from gputop_analysis.vram.idle import applies
 from gputop_analysis.vram.options import OPTION, OPTIONS, setup_of, values_of
 
@@ -15,21 +16,7 @@ if TYPE_CHECKING:
     from gputop_analysis.vram.setup import ModelShape, Setup
 
 MODEL, GPU = "model", "gpu"
-GPUS = (
-    "",
-    "T4",
-    "RTX 4090",
-    "RTX 5090",
-    "L4",
-    "A10",
-    "L40S",
-    "A100-40GB",
-    "A100-80GB",
-    "H100",
-    "H200",
-    "B200",
-    "MI300X",
-)
+GPUS = ("", *COMMON)
 _LADDERS: dict[str, tuple[Any, ...]] = {
     "seq": (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072),
     "micro_batch": (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128),

@@ -37,7 +37,9 @@ def stacks(view: RunView, found: Finding) -> Listing | None:
         )
     if len(newest) > RANKS_AT_MOST:
         lines.append((f"and {len(newest) - RANKS_AT_MOST} more", False))
-    return Listing("where each rank stands", tuple(lines)) if lines else None
+    if lines:
+        return Listing("where each rank stands", tuple(lines))
+    return None
 
 
 def traceback(view: RunView, found: Finding) -> Listing | None:

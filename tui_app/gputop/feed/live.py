@@ -13,15 +13,13 @@ from gputop.feed.prediction import Prediction, Predictor
 from gputop.feed.refinement import beside_training
 from gputop.feed.snapshot import RecentSteps, Snapshot, first_snapshot
 from gputop.feed.useful import UsefulReader
-from gputop.feed.window import STEPS, window_of
+from gputop.feed.window import FINDINGS_PERIOD_S, STEPS, window_of
 
 if TYPE_CHECKING:
     from gputop_analysis.findings.live import LiveFindings
     from gputop_analysis.model import Finding
     from gputop_probes.record.reader import RunRecord
 
-FINDINGS_PERIOD_S = 2.0
-"""Findings change slowly and cost more than the rest: they are evaluated this often."""
 PREDICTION_PERIOD_S = 5.0
 """What is measured beside the predicted memory is looked at this often."""
 
@@ -95,7 +93,10 @@ class LiveFeed:
         elif not self._record.refresh() and self._last.ended:
             return self._with_page(self._record, self._last, moved=False)
         ended = all(host.state.state == "ended" for host in self._record.hosts.values())
-        findings = self._final(self._record) if ended else self._tick_findings(self._record)
+        if ended:
+            findings = self._final(self._record)
+        else:
+            findings = self._tick_findings(self._record)
         settled = ended or (self._findings is not None and self._findings.settled)
         snapshot = build(
             self._record,
@@ -116,7 +117,9 @@ class LiveFeed:
 
     def _with_page(self, record: RunRecord, snapshot: Snapshot, moved: bool) -> Snapshot:
         page = self.pages.read(record, snapshot, moved)
-        return snapshot if page is snapshot.page else snapshot._replace(page=page)
+        if page is snapshot.page:
+            return snapshot
+        return snapshot._replace(page=page)
 
     def _tick_findings(self, record: RunRecord) -> tuple[Finding, ...]:
         from gputop_analysis.findings.live import LiveFindings

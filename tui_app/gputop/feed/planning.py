@@ -7,6 +7,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gputop_analysis.catalog.gpus import COMMON
+from gputop_analysis.parallelism.split import RECOMPUTES
+
 if TYPE_CHECKING:
     from gputop_analysis.planner.calibrate import Calibration
     from gputop_analysis.planner.choices import Choice
@@ -19,20 +22,6 @@ FIRST_MODEL = "llama-3-8b"
 MODEL = "model"
 SHOWN = 400
 """Rows of the table at most."""
-GPUS = (
-    "T4",
-    "L4",
-    "A10G",
-    "L40S",
-    "RTX 4090",
-    "A100-40GB",
-    "A100-80GB",
-    "H100",
-    "H200",
-    "B200",
-    "GB200",
-    "MI300X",
-)
 _POWERS = tuple(2**n for n in range(13))
 _OPTIMIZERS = ("adamw", "adamw-8bit", "adafactor", "lion", "sgd", "muon")
 
@@ -60,7 +49,7 @@ ENTRIES = (
     Entry("global_batch", "global batch", "Job", _POWERS, "samples that an optimizer step sees"),
     Entry("dtype", "precision", "Job", ("bf16", "fp16", "fp8", "fp32"), "of the matrix products"),
     Entry("optimizer", "optimizer", "Job", _OPTIMIZERS, "its states take memory, its update time"),
-    Entry("gpu", "GPU", "GPUs", GPUS, "which chip; rents are the catalog's, or yours"),
+    Entry("gpu", "GPU", "GPUs", COMMON, "which chip; rents are the catalog's, or yours"),
     Entry("gpus", "GPUs", "GPUs", _POWERS, "how many in all"),
     Entry("objective", "rank by", "GPUs", ("throughput", "memory"), "the order of the table"),
     Entry("tp", "tensor", "Split", (AUTO, 1, 2, 4, 8, 16), "TP: each layer over so many GPUs"),
@@ -108,7 +97,7 @@ ENTRY = {entry.name: entry for entry in ENTRIES}
 PINS = tuple(entry.name for entry in ENTRIES if entry.group == "Split")
 _WORDS = {
     "zero": {0: "DDP", 1: "ZeRO-1", 2: "ZeRO-2", 3: "FSDP"},
-    "recompute": {0: "none", 1: "selective", 2: "full"},
+    "recompute": dict(enumerate(RECOMPUTES)),
 }
 
 

@@ -7,10 +7,9 @@ from typing import Any
 import numpy as np
 
 from gputop.feed.snapshot import RecentSteps
+from gputop.feed.window import HORIZON_NS
 from gputop_probes.record.reader import RunRecord, Table
 
-HORIZON_NS = 120 * 10**9
-"""How far back the charts look."""
 MAX_COLUMNS = 200
 MAX_RECORDS = 20_000
 """Records read a rank at most: bounds the work whatever the run."""

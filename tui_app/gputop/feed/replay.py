@@ -11,13 +11,12 @@ from gputop.feed.pages import PageReader
 from gputop.feed.prediction import Predictor
 from gputop.feed.snapshot import Position, RecentSteps, Snapshot, first_snapshot
 from gputop.feed.useful import UsefulReader
-from gputop.feed.window import STEPS, window_of
+from gputop.feed.window import FINDINGS_PERIOD_S, STEPS, window_of
 
 if TYPE_CHECKING:
     from gputop_analysis.model import Finding
     from gputop_probes.record.reader import RunRecord
 
-FINDINGS_PERIOD_S = 2.0
 SLOWEST, FASTEST = 0.25, 64.0
 SHOW_SPEED = 4.0
 SHOW_FROM = 0.4

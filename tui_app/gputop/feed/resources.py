@@ -36,7 +36,10 @@ def resources(record: RunRecord) -> Resources:
             np.interp(grid, *host_series[name]) for host_series in series if name in host_series
         ]
         if columns and np.isfinite(columns).any():
-            values = np.sum(columns, axis=0) if how == "sum" else np.mean(columns, axis=0)
+            if how == "sum":
+                values = np.sum(columns, axis=0)
+            else:
+                values = np.mean(columns, axis=0)
             tracks.append(Track(name, unit, tuple(values.tolist()), _top(name, hosts), style))
     seconds = (grid - start) / 1e9
     return Resources(tuple(seconds.tolist()), tuple(tracks))

@@ -81,5 +81,8 @@ def base_of(setup: Setup, run: MeasuredRun | None, name: str) -> RunBase:
     except (ValueError, LookupError):
         calibration = None
     allocated_bytes = run.allocated_bytes if run else 0.0
-    peak = float(memory.reserved_bytes(np.array(allocated_bytes))) / GIB if allocated_bytes else 0.0
+    if allocated_bytes:
+        peak = float(memory.reserved_bytes(np.array(allocated_bytes))) / GIB
+    else:
+        peak = 0.0
     return RunBase(ask, run.step_s if run else 0.0, setup, name, calibration, peak)

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from gputop.feed.snapshot import Timeline
+from gputop.feed.window import HORIZON_NS
 from gputop_agent.wire import PHASES
 from gputop_probes.record.reader import RunRecord, Table
 
-HORIZON_NS = 120 * 10**9
 BINS = 240
 """At most so many."""
 WIDTHS_NS = tuple(round(s * 1e9) for s in (0.05, 0.1, 0.25, 0.5))

@@ -36,7 +36,10 @@ def this_machine() -> Topology | None:
 
 def servers(machine: Topology | None) -> tuple[Server, ...]:
     """The machine first, where there is one."""
-    here = (Server(HERE, _catalogued(machine.gpu_model), machine),) if machine is not None else ()
+    if machine is not None:
+        here = (Server(HERE, _catalogued(machine.gpu_model), machine),)
+    else:
+        here = ()
     return here + _known()
 
 

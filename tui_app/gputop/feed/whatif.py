@@ -85,9 +85,14 @@ def _answer(title: str, now: str, subject: Subject, step_s: float, ask: Ask) -> 
     changes_ = changes(subject)
     step_s = step_s or next((change.before_s for change in changes_), 0.0)
     rent = usd_per_gpu_hour(subject.cluster.device.name)
-    cost = None if rent is None else rent / 3600 * ask.gpus * step_s / ask.job.tokens * 1e6
+    if rent is None:
+        cost = None
+    else:
+        cost = rent / 3600 * ask.gpus * step_s / ask.job.tokens * 1e6
     return WhatIf(title, now, changes_, cost)
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds:,.2f} s" if seconds >= 1 else f"{1e3 * seconds:,.0f} ms"
+    if seconds >= 1:
+        return f"{seconds:,.2f} s"
+    return f"{1e3 * seconds:,.0f} ms"

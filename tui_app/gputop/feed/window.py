@@ -11,6 +11,10 @@ if TYPE_CHECKING:
 
 STEPS = 1000
 """As far back as live findings look."""
+FINDINGS_PERIOD_S = 2.0
+"""Findings change slowly and cost more than the rest: they are evaluated this often."""
+HORIZON_NS = 120 * 10**9
+"""How far back charts of recent steps look."""
 ALL_RECORDS_AT_MOST = 200_000
 """A run that has ended is looked at as a whole unless it has more records than this."""
 

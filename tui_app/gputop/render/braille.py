@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+"""Dots of a cell by row and column, as bits above U+2800."""
 
 
 def line(values: Sequence[float], width: int, height: int, low: float, high: float) -> list[str]:
@@ -21,7 +22,7 @@ def line(values: Sequence[float], width: int, height: int, low: float, high: flo
         y = lowest_dot - round(share * lowest_dot)
         start, end = (y, y) if previous is None else (min(previous, y), max(previous, y))
         for dot in range(start, end + 1):
-            cells[dot // 4][x // 2] |= _BITS[dot % 4][x % 2]
+            cells[dot // 4][x // 2] |= BITS[dot % 4][x % 2]
         previous = y
     return ["".join(chr(0x2800 + bits) if bits else " " for bits in row) for row in cells]
 

@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from gputop.feed.plots import Chart, Line
 from gputop.render import numbers
 from gputop.render.bars import merged
+from gputop.render.braille import BITS
 from gputop.render.rows import Row, clip, left, right, say
 
 AXIS = 9
-_BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 LARGEST = 1e100
 _LOG_FROM = 40.0
 """Largest by smallest value from which on the scale is logarithmic, where all are positive."""
@@ -200,7 +200,7 @@ def _draw_line(
         y = lowest - round(scale.share(value) * lowest)
         for dot_x, dot_y in _between(before, (x, y)):
             key = dot_y // 4, dot_x // 2
-            bits[key] = bits.get(key, 0) | _BITS[dot_y % 4][dot_x % 2]
+            bits[key] = bits.get(key, 0) | BITS[dot_y % 4][dot_x % 2]
         before = x, y
     for (y, x), value in bits.items():
         grid[y][x] = (chr(0x2800 + value), line.style)

@@ -211,7 +211,10 @@ def _findings(diff: Diff, width: int) -> list[Row]:
 def _memory(diff: Diff) -> list[Row]:
     rows: list[Row] = []
     for peak in diff.memory:
-        change = f"{100 * (peak.b_gib / peak.a_gib - 1):+.1f} %" if peak.a_gib > 0 else numbers.NONE
+        if peak.a_gib > 0:
+            change = f"{100 * (peak.b_gib / peak.a_gib - 1):+.1f} %"
+        else:
+            change = numbers.NONE
         row: Row = [(left(peak.name, 16), "muted")]
         row += [(right(f"{peak.a_gib:.2f}", 8), "text"), (right(f"{peak.b_gib:.2f}", 8), "text")]
         rows.append([*row, (right(change, 10), "text")])

@@ -109,7 +109,9 @@ def called(row: RunRow) -> str:
     if words and words[0].endswith(".py"):
         words[0] = Path(words[0]).name
     command = " ".join(words) or row.run.name
-    return f"[{row.run.given_name}] {command}" if row.run.given_name else command
+    if row.run.given_name:
+        return f"[{row.run.given_name}] {command}"
+    return command
 
 
 def verdict(row: RunRow, width: int) -> Row:

@@ -191,7 +191,10 @@ class CatalogScreen(Typed, Moving, Screen[None]):
             )
             return
         setup = self._base.setup if self._base else first_setup()
-        source = f"from run {self._base.name}" if self._base else f"on the {chosen.spec.name}"
+        if self._base:
+            source = f"from run {self._base.name}"
+        else:
+            source = f"on the {chosen.spec.name}"
         self.post_message(ScreenAsked(EstimatorScreen(setup, source=source, gpu=chosen.spec.name)))
 
     def action_plot(self) -> None:

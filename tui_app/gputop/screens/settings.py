@@ -31,7 +31,9 @@ class Line(NamedTuple):
         """What it says now."""
         value = current.values[self.setting.key]
         if isinstance(value, tuple):
-            return "yes" if (self.entry in value) != self.is_left_out else "no"
+            if (self.entry in value) != self.is_left_out:
+                return "yes"
+            return "no"
         if isinstance(value, bool):
             return "yes" if value else "no"
         return value

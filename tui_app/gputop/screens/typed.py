@@ -31,7 +31,9 @@ class Typed(Base):
 
     def dismiss(self, result: Any = None) -> AwaitComplete:
         """Close this screen, once."""
-        return super().dismiss(result) if self._on_top else AwaitComplete.nothing()
+        if self._on_top:
+            return super().dismiss(result)
+        return AwaitComplete.nothing()
 
     @property
     def _on_top(self) -> bool:

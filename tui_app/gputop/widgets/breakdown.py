@@ -119,7 +119,10 @@ def table(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> li
         text = "".join(right(numbers.ms_column(v, digits), 9) for v in figures)
         text += right(numbers.percent(part.share), 7)
         letter = PARTS[part.name].letter if mono else "█"
-        name, style = (" its wait", "muted") if part.name == "wait" else (part.name, "text")
+        if part.name == "wait":
+            name, style = (" its wait", "muted")
+        else:
+            name, style = (part.name, "text")
         row: Row = [(letter + " ", part.name), (left(name, 10), style), (text, style)]
         rows.append([*row, ("  ", ""), *bar(part.share, width - 2 - 10 - len(text) - 2, part.name)])
     return rows

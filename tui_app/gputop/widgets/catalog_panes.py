@@ -50,7 +50,9 @@ class CatalogTable(Canvas, can_focus=True, drawn=("view", "cursor")):
     def chosen(self) -> Listed | None:
         """The GPU at the cursor."""
         entries = self.view.shown if self.view is not None else []
-        return entries[min(self.cursor, len(entries) - 1)] if entries else None
+        if entries:
+            return entries[min(self.cursor, len(entries) - 1)]
+        return None
 
     def move(self, step: int) -> None:
         """Move the cursor."""
@@ -59,7 +61,10 @@ class CatalogTable(Canvas, can_focus=True, drawn=("view", "cursor")):
 
     def follow(self, name: str) -> None:
         """Put the cursor on a GPU, or on the first where it is not shown."""
-        names = [row.spec.name for row in self.view.shown] if self.view is not None else []
+        if self.view is not None:
+            names = [row.spec.name for row in self.view.shown]
+        else:
+            names = []
         self.cursor = names.index(name) if name in names else 0
 
     def rows(self, width: int, height: int) -> list[Row]:

@@ -95,7 +95,10 @@ def _head(found: Estimate, answer: Answer, width: int) -> list[Row]:
         changes_ = ", ".join(
             f"{label} {before} → {after}" for label, before, after in changes[:_DIFFERENCES]
         )
-        more = f" and {len(changes) - _DIFFERENCES} more" if len(changes) > _DIFFERENCES else ""
+        if len(changes) > _DIFFERENCES:
+            more = f" and {len(changes) - _DIFFERENCES} more"
+        else:
+            more = ""
         rows.append(clip([("base: ", "muted"), (changes_ + more or "the same", "text")], width))
     return rows
 

@@ -45,7 +45,10 @@ def _row(
     ground = "/cursor" if here and focused else ""
     label = LABEL if width >= 36 else 15
     room = width - label - 4
-    value = shorten_middle(shown(line), room) if typed is None else (typed + CURSOR)[-room:]
+    if typed is None:
+        value = shorten_middle(shown(line), room)
+    else:
+        value = (typed + CURSOR)[-room:]
     arrows = here and focused and typed is None and line.name != MODEL
     if typed is not None:
         style = "accent"

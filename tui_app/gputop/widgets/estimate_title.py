@@ -31,7 +31,9 @@ def _size(form: Form) -> str:
         return ""
     if count < 1e6:
         return f"  {count / 1e3:.0f} K"
-    return f"  {count / 1e9:.2f} B" if count >= 1e9 else f"  {count / 1e6:.0f} M"
+    if count >= 1e9:
+        return f"  {count / 1e9:.2f} B"
+    return f"  {count / 1e6:.0f} M"
 
 
 def parameters(form: Form) -> int:

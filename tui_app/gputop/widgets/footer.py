@@ -49,8 +49,14 @@ def places(mode: str, control: bool, width: int, screen: str = "main") -> list[P
 
 
 def _item(action: Action, mode: str) -> Row:
-    label = action.label_in_replay if mode != "live" and action.label_in_replay else action.label
-    key = action.shown.split(" ")[-1] if action.group in ("Panels", "Screens") else action.shown
+    if mode != "live" and action.label_in_replay:
+        label = action.label_in_replay
+    else:
+        label = action.label
+    if action.group in ("Panels", "Screens"):
+        key = action.shown.split(" ")[-1]
+    else:
+        key = action.shown
     return [(key, "bold accent"), (f" {label}", "muted")]
 
 

@@ -89,13 +89,18 @@ def _fitting(headline: str, label: str, word: str, worth: list[str], width: int)
 def _label(snapshot: Snapshot, word: str) -> str:
     """The health; where it asks for attention, the name of what does."""
     serious = [finding for finding in snapshot.findings if finding.severity != "info"]
-    return serious[0].name.upper() if word == "attention" and serious else word
+    if word == "attention" and serious:
+        return serious[0].name.upper()
+    return word
 
 
 def _worth(snapshot: Snapshot) -> list[str]:
     """What the first finding's fix is worth, the longest way to say it first."""
     serious = [finding for finding in snapshot.findings if finding.severity != "info"]
-    win = win_of(snapshot.summary, serious[0]) if serious and not snapshot.problem else None
+    if serious and not snapshot.problem:
+        win = win_of(snapshot.summary, serious[0])
+    else:
+        win = None
     if win is None or win.factor < 1.005:
         return []
     factor = f"{win.factor:.2f}x"
@@ -197,7 +202,10 @@ def _shape(run: RunSummary) -> list[str]:
 def short_name(name: str) -> str:
     """``H100`` of ``NVIDIA H100 80GB HBM3``."""
     words = name.removeprefix("NVIDIA ").removeprefix("Tesla ").removeprefix("GeForce ").split()
-    words_shown = words[:2] if words and words[0] in ("RTX", "GTX", "Quadro") else words[:1]
+    if words and words[0] in ("RTX", "GTX", "Quadro"):
+        words_shown = words[:2]
+    else:
+        words_shown = words[:1]
     return " ".join(words_shown)
 
 

@@ -48,7 +48,10 @@ def draw(found: Resources, width: int, height: int, cursor: int | None = None) -
 
 
 def _track(track: Track, cells: int, height: int, cursor: int | None) -> list[Row]:
-    top = track.top if numbers.known(track.top) else numbers.nice_ceiling(_highest(track))
+    if numbers.known(track.top):
+        top = track.top
+    else:
+        top = numbers.nice_ceiling(_highest(track))
     chart = braille.area_rows(track.values, cells, height, top)
     index = len(track.values) - 1
     if cursor is not None:
@@ -158,7 +161,9 @@ class HistoryPanel(Panel, drawn=("cursor",)):
         if snapshot.prediction is None:
             return span
         text = predicted(snapshot.prediction, self.size.width)
-        return [*text, ("  ·  ", "muted"), *span] if self.size.width > 100 else span
+        if self.size.width > 100:
+            return [*text, ("  ·  ", "muted"), *span]
+        return span
 
     def content(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
         resources = snapshot.panels.get("history", Resources())

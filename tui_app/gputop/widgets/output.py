@@ -110,7 +110,9 @@ class Output(Described, ScrollView, can_focus=True):
 
     def _row_of(self, index: int) -> int:
         """The row in which a line begins."""
-        return index if not self.wrapped or not index else self._starts[index - 1]
+        if not self.wrapped or not index:
+            return index
+        return self._starts[index - 1]
 
     def action_wrap(self) -> None:
         """Long lines go on in the next row, or end at the edge again; the line on top stays."""
@@ -187,7 +189,10 @@ class Output(Described, ScrollView, can_focus=True):
     def _note(self) -> str:
         if not self.view.lines:
             return ""
-        how = "wrapped, " if self.wrapped else f"from column {self.aside + 1}, " * bool(self.aside)
+        if self.wrapped:
+            how = "wrapped, "
+        else:
+            how = f"from column {self.aside + 1}, " * bool(self.aside)
         if self.follow:
             return f"{how}{self.view.dropped + len(self.view.lines):,} lines{self._of_when()}"
         first = self._place(round(self.scroll_offset.y))[0]
@@ -200,7 +205,9 @@ class Output(Described, ScrollView, can_focus=True):
         position = self.snapshot.position if self.snapshot else None
         if self.snapshot is None or position is None or position.share >= 1:
             return ""
-        return ", the whole run's" if self.snapshot.output_lengths is None else ""
+        if self.snapshot.output_lengths is None:
+            return ", the whole run's"
+        return ""
 
     def _empty(self) -> str:
         note = self.snapshot.output_note if self.snapshot else ""
@@ -227,7 +234,10 @@ class Output(Described, ScrollView, can_focus=True):
             if len(self._cache) > _CACHE:
                 self._cache.clear()
             marked = bool(self.needle) and self.needle in resolve_text(raw).lower()
-            edge = Segment("▌", self._role("accent")) if marked else Segment(" ", self.rich_style)
+            if marked:
+                edge = Segment("▌", self._role("accent"))
+            else:
+                edge = Segment(" ", self.rich_style)
             strip = self._cache[key] = Strip(
                 [edge, *(Segment(t, self._style(look)) for t, look in resolve(raw))]
             )

@@ -94,7 +94,9 @@ class PlanTable(Canvas, can_focus=True, drawn=("planned", "cursor", "marked")):
     def chosen(self) -> Choice | None:
         """The configuration at the cursor."""
         choices = self.planned.choices if self.planned else ()
-        return choices[min(self.cursor, len(choices) - 1)] if choices else None
+        if choices:
+            return choices[min(self.cursor, len(choices) - 1)]
+        return None
 
     @property
     def compared(self) -> list[Choice]:
@@ -170,7 +172,10 @@ class PlanParts(Canvas):
 
     def show(self, planned: Planned | None, chosen: Choice | None, marked: list[Choice]) -> None:
         """Other configurations."""
-        self._shown = None if planned is None or chosen is None else (planned, chosen, marked)
+        if planned is None or chosen is None:
+            self._shown = None
+        else:
+            self._shown = (planned, chosen, marked)
         self.redraw()
 
     def rows(self, width: int, height: int) -> list[Row]:

@@ -273,7 +273,10 @@ def _gpu_memory(line: Line, cells: int) -> Row:
     if not numbers.known(allocated):
         parts = [(used, style, "━")]
     else:
-        reserved = rank.reserved_gib if rank and numbers.known(rank.reserved_gib) else allocated
+        if rank and numbers.known(rank.reserved_gib):
+            reserved = rank.reserved_gib
+        else:
+            reserved = allocated
         parts = [
             (allocated, style, "━"),
             (reserved - allocated, "reserved", "▓"),
@@ -362,7 +365,10 @@ def host_row(host: HostSummary, snapshot: Snapshot, width: int) -> Row:
     series = snapshot.history.of(f"cpu {host.host}")
     row += [("CPU ", "muted"), (braille.area(series, 10, 100.0), "meter")]
     row += [(right(_whole(host.cpu_pct), 4), "text"), (f" % of {host.cpu_count}", "muted")]
-    share = host.memory_used_gib / host.memory_total_gib if host.memory_total_gib else 0.0
+    if host.memory_total_gib:
+        share = host.memory_used_gib / host.memory_total_gib
+    else:
+        share = 0.0
     memory: Row = [("RAM ", "muted"), (numbers.gib(host.memory_used_gib), "text")]
     memory += [(f"/{host.memory_total_gib:,.0f} GiB ", "muted"), *bar(share, 10, fullness(share))]
     disk: Row = [("disk ", "muted"), (numbers.rate(host.disk_read_mb_s), "text")]
@@ -469,7 +475,9 @@ class Ranks(ScrollingPanel):
             return [(GPUS_ADDED + ", not measured", "accent")]
         if snapshot.summary.gpus and self.size.width >= 90:
             return [("━ allocated  ▓ reserved  ░ others'  ┃ peak", "muted")]
-        return [("w", "accent"), (" all ranks", "muted")] if many > 1 else []
+        if many > 1:
+            return [("w", "accent"), (" all ranks", "muted")]
+        return []
 
     def content(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:
         cursor = self.cursor if self.has_focus else None

@@ -150,7 +150,9 @@ def _direction(values: Sequence[float]) -> Row:
     trend = mann_kendall(np.array([median(newer[start : start + size]) for start in starts]))
     if trend.p >= SURE_P:
         return []
-    return [("  ▼ falling", "good")] if trend.tau < 0 else [("  ▲ rising", "high")]
+    if trend.tau < 0:
+        return [("  ▼ falling", "good")]
+    return [("  ▲ rising", "high")]
 
 
 def _memory(snapshot: Snapshot, width: int) -> Tile:

@@ -111,7 +111,10 @@ def moment_bytes(d: Dims, part: Part, kept: Habits) -> float:
     name = d.setup.optimizer
     if name in EIGHT_BIT:
         return EIGHT_BIT[name] * EIGHT_BIT_BYTES
-    bytes_per_value = weight_bytes(d, part, kept) if part.name == "adapters" else kept.states
+    if part.name == "adapters":
+        bytes_per_value = weight_bytes(d, part, kept)
+    else:
+        bytes_per_value = kept.states
     moments = MOMENTS.get(name, 0)
     if name == "muon" and part.name in ("embeddings", "head", "norms"):
         moments = 2  # AdamW's share: what is no hidden matrix (Jordan 2024)

@@ -88,4 +88,6 @@ memory that Megatron-LM's own tests report between two steps, whatever the model
 
 def workspaces(d: Dims) -> int:
     """Bytes that are held all the time by libraries."""
-    return MEGATRON_WORKSPACE if d.recipe == "megatron" else CUBLAS_WORKSPACE
+    if d.recipe == "megatron":
+        return MEGATRON_WORKSPACE
+    return CUBLAS_WORKSPACE

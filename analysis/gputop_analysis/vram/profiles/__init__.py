@@ -61,7 +61,9 @@ def covers(setup: Setup) -> bool:
 def reserved(setup: Setup) -> int | None:
     """The peak of reserved bytes alone; None for a setup that no profile covers."""
     replay = replay_of(setup)
-    return None if replay is None else max(replay.reserved(), recorded(setup))
+    if replay is None:
+        return None
+    return max(replay.reserved(), recorded(setup))
 
 
 def _recorded(found: Peak, size: int, capacity: int | None) -> Peak:

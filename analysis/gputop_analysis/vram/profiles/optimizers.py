@@ -68,7 +68,9 @@ def states(update: Update, embedding: bool) -> tuple[str, ...]:
 
 def temporaries(update: Update, width: int) -> tuple[str, ...]:
     """What is made for one parameter of ``width`` bytes a value after the other."""
-    return update.each_half if width < 4 and update.each_half else update.each
+    if width < 4 and update.each_half:
+        return update.each_half
+    return update.each
 
 
 def size(kind: str, parameter: int, width: int) -> int:

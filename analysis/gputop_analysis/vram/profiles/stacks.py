@@ -55,7 +55,10 @@ def _named(log: EventLog, stack: str) -> EventLog:
     pattern = re.compile(rf"((?:^|\.){re.escape(stack)}\.)\d+")
     numbers: dict[tuple[int, int], int] = {}
     for module, layer in set(zip(log.module, log.layer, strict=True)):
-        path = pattern.sub(rf"\g<1>{layer}", strings[module]) if layer >= 0 else strings[module]
+        if layer >= 0:
+            path = pattern.sub(rf"\g<1>{layer}", strings[module])
+        else:
+            path = strings[module]
         if path not in index_of:
             index_of[path] = len(strings)
             strings.append(path)

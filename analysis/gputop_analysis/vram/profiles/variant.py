@@ -91,7 +91,9 @@ def _is_mixed(setup: Setup) -> bool:
 def _on_one_gpu(setup: Setup) -> Setup:
     """What a rank computes: under mixed precision what 16-bit weights do."""
     single = setup.but(sharding="none", dp=1, replicas=1)
-    return single.but(weights="", autocast=True) if _is_mixed(setup) else single
+    if _is_mixed(setup):
+        return single.but(weights="", autocast=True)
+    return single
 
 
 def _beyond(setup: Setup) -> bool:
@@ -158,7 +160,9 @@ def _loss(setup: Setup) -> str:
     version = tuple(int(part) for part in setup.transformers.split(".")[:2] if part.isdigit())
     if setup.loss != "plain" or not version or version >= PADS_LABELS_SINCE:
         return setup.loss
-    return "plain-shifted" if version >= FLOATS_IN_LOSS_SINCE else "plain-float"
+    if version >= FLOATS_IN_LOSS_SINCE:
+        return "plain-shifted"
+    return "plain-float"
 
 
 def is_tied(shape: ModelShape) -> bool:
