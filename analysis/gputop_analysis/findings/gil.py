@@ -164,11 +164,9 @@ def _contention(view: RunView, rank: int) -> Contention | None:
     rows, counts = series.steady_rows, series.n_steps[series.steady]
     if not events or samples is None or on_device(view, rank):
         return None
-    if (
-        len(rows) < ENOUGH_RECORDS
-        or counts.sum() < ENOUGH_STEPS
-        or (rows["compute_cpu_ns"] < 0).any()
-    ):
+    measured = rows["compute_cpu_ns"] >= 0  # not of steps that were only counted
+    rows, counts = rows[measured], counts[measured]
+    if len(rows) < ENOUGH_RECORDS or counts.sum() < ENOUGH_STEPS:
         return None
     samples = samples[samples["run_wait_ns_total"] >= 0]
     contended, alone = within(rows, events), without(rows, events_)
