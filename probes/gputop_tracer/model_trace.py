@@ -97,7 +97,10 @@ class Job:
             losses.of_kernel(self.model, fused.cross_entropy)
             self.rotary = fused.rotary(self.model)
         loss_kind = setup.get("loss") or "plain"
-        if loss_kind != "plain" and not losses.fuse(self.model, loss_kind, self.tracker.operator):
+        compiled = bool(self.setup.get("compile"))
+        if loss_kind != "plain" and not losses.fuse(
+            self.model, loss_kind, self.tracker.operator, compiled
+        ):
             self.notes.append(
                 "%s has no head over a vocabulary that a %s loss could take"
                 % (config.model_type, loss_kind)

@@ -165,6 +165,8 @@ def _mend(fields: Dict[str, Any], shape: Dict[str, Any], known: Any) -> None:
     fields.update({name: value for name, value in rewrite.items() if value is not None})
     if shape.get("mla_kv_rank"):
         fields.pop("head_dim", None)
+    elif isinstance(getattr(type(known), "head_dim", None), property):
+        fields.pop("head_dim", None)  # Falcon's follows from the rest
     elif shape.get("head_dim") and not {"head_dim", "d_kv"} & set(fields):
         fields["head_dim"] = shape[
             "head_dim"

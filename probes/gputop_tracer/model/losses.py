@@ -8,6 +8,7 @@ from typing import Any, Callable, Optional, Tuple
 
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 _PADS_LABELS_SINCE = (4, 49)
 """Before pull request 35646 the logits were shifted and copied; since then the labels are padded
@@ -96,16 +97,16 @@ def of_kernel(model: Any, entropy: Entropy) -> None:
         model.loss_function = loss_class(entropy)
 
 
-def fuse(model: nn.Module, kind: str, named: Callable[[str], Any]) -> bool:
+def fuse(model: nn.Module, kind: str, named: Callable[[str], Any], compiled: bool = False) -> bool:
     """Replace head and loss of a causal model by a ``fused`` or ``chunked`` loss; False where there
     is no such head.
 
-    ``named`` is ``Tracker.operator``.
+    ``named`` is ``Tracker.operator``; ``compiled`` is of a chunked loss.
     """
     head = _head(model)
     if head is None:
         return False
-    loss = _Chunked(head) if kind == "chunked" else _Fused(head, named)
+    loss = _Chunked(head, compiled) if kind == "chunked" else _Fused(head, named)
     _Bypass(head, loss).into(model)
     return True
 
@@ -140,10 +141,14 @@ class _Bypass:
 
 
 class _Chunked:
-    """Logits and fp32 softmax piece by piece; all pieces are kept for the backward."""
+    """Logits and fp32 softmax piece by piece; all pieces are kept for the backward. Where it is
+    compiled, the softmax is not: the backward makes it again, as torch.compile's partitioner cuts
+    what is elementwise.
+    """
 
-    def __init__(self, head: nn.Linear) -> None:
+    def __init__(self, head: nn.Linear, compiled: bool) -> None:
         self.head = head
+        self.compiled = compiled
 
     def __call__(self, hidden: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         logits = [
@@ -152,8 +157,15 @@ class _Chunked:
         ]
         total = hidden.new_zeros((), dtype=torch.float32)
         for piece, target in zip(logits, labels.chunk(CHUNKS)):
-            total = total + nn.functional.cross_entropy(piece.float(), target, reduction="sum")
+            if self.compiled:
+                total = total + checkpoint(_summed, piece, target, use_reentrant=False)
+            else:
+                total = total + _summed(piece, target)
         return total / labels.numel()
+
+
+def _summed(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(logits.float(), labels, reduction="sum")
 
 
 class _Fused:
