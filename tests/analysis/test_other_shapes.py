@@ -147,6 +147,15 @@ def scattered(path, after):
     return found(build)["NU02"]
 
 
+def test_evaluations_are_counted_from_one_to_the_next(tmp_path):
+    """And not by what the run did before the first and after the last."""
+    build = Builder(tmp_path / "r")
+    build.hello()
+    for step in range(390):
+        build.step(forward=10.0, eval=80.0 if step >= 100 and step % 20 == 0 else 0.0)
+    assert "every 200 steps instead of every 20" in found(build)["HO08"].fix
+
+
 def test_a_jump_from_which_on_the_loss_scatters_more_is_no_event(tmp_path):
     assert scattered(tmp_path / "batch", after=0.02).severity == "medium"
     assert scattered(tmp_path / "rewards", after=0.5).severity == "info"
