@@ -1,4 +1,4 @@
-"""The designed sizes, the light theme, 16 colours and no colour, as pictures. ``pytest --running-update``
+"""The designed sizes, the light theme, 16 colours and no colour, as pictures. ``pytest --snapshot-update``
 re-makes them.
 """
 

@@ -16,6 +16,7 @@ from gputop_analysis.findings.origins import (
     WATCH,
     Event,
     advice,
+    beside_model,
     in_short,
     inputs,
     nan_origin,
@@ -127,6 +128,8 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
 def _against_a_bad_loss(run: Facts, origin: Event | None) -> tuple[str | Option, ...]:
     """What to do at the origin, and where that is no bad batch, what makes divergence rarer."""
     first = advice(origin)
+    if origin is not None and beside_model(origin):
+        return first
     if origin is not None and origin["direction"] == "input":
         return (*first, "leave out what torch.isfinite says no to, where the dataset is read")
     return (
