@@ -428,6 +428,13 @@ def test_one_of_several_optimizers_is_never_cleared(tmp_path):
     assert never.severity == "high" and "of Adam" in never.title
 
 
+def test_a_layer_that_was_replaced_after_the_optimizer_was_made(tmp_path):
+    fields = {"stray": 300, "stray_looks": 3, "graded": 1000, "without_gradient": 5000}
+    finding = found(looked_at(tmp_path, stray_names=["head.weight"], **fields))["NU08"]
+    assert finding.fix.startswith("make the optimizer after the model is complete")
+    assert "holds 5,000 values that get no gradient" in finding.evidence
+
+
 @pytest.mark.parametrize(
     ("stray", "stray_looks", "severity"), [(300, 3, "medium"), (300, 2, None), (5, 3, None)]
 )
