@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from gputop_analysis.findings.advice import Fix
 from gputop_analysis.findings.hang_advice import advice_on
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import STACKS, UTILISATION
@@ -142,23 +143,34 @@ def loader_hang(view: RunView, spec: Spec) -> Finding | None:
     else:
         doing = "the training process makes batches itself (num_workers=0)"
     where = loader.get("site") or _line(still)
+    if workers:
+        second = (
+            "start workers with multiprocessing_context='forkserver': a lock that a thread held at "
+            "the fork, of a logging handler or of the dataset, is never released"
+        )
+    else:
+        second = (
+            f"look at {_line(still) or 'the dataset'}: __getitem__ waits for a lock, a socket or a "
+            "queue"
+        )
     return _finding(
         view,
         spec,
         still,
         what=f"rank {still.rank} waits for a batch that does not come: {doing}",
         more=f"loader at {where}" if where else "",
-        fix="pass timeout=60 to the DataLoader, so that it raises and says which worker; "
-        + ("start workers with multiprocessing_context='forkserver': a lock held at "
-            "the fork is never released; threads, logging handlers and CUDA in a forked "
-            "worker do that" if workers
-           else f"look at {_line(still) or 'the dataset'}: __getitem__ waits for a lock, a socket "
-               "or a queue"),
-        inputs=(Input("busiest worker", _number(still.workers_cpu_share), "cores",
-                      "process.cpu_ns_total, kind worker"),),
+        fix=("pass timeout=60 to the DataLoader, so that it raises and says which worker", second),
+        inputs=(
+            Input(
+                "busiest worker",
+                _number(still.workers_cpu_share),
+                "cores",
+                "process.cpu_ns_total, kind worker",
+            ),
+        ),
         site=where,
         confidence=0.9 if workers else 0.7,
-    )  # fmt: skip
+    )
 
 
 @finding(
@@ -291,7 +303,7 @@ def _finding(
     *,
     what: str,
     more: str,
-    fix: str,
+    fix: Fix,
     inputs: tuple[Input, ...] = (),
     site: str | None = None,
     confidence: float = 0.9,

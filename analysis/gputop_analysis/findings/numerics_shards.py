@@ -92,9 +92,11 @@ def rank_loss_outlier(view: RunView, spec: Spec) -> Finding | None:
         f"{'steps' if same_steps.group == 1 else 'groups that end about step'} {named}: "
         f"{'loss' if same_steps.group == 1 else 'largest loss'} {np.median(same_steps.losses[at, worst]):.4g}, "
         f"median of {len(same_steps.ranks)} ranks {np.median(middle[at]):.4g}",
-        "look at that rank's shard (corrupt or other samples, labels); if its data is as the "
-        "others', run these steps again on another GPU: wrong results without "
-        "an error are possible",
+        (
+            f"look at the data of rank {rank} (corrupt or other samples, labels)",
+            "if its data is as the others', run these steps again on another GPU: wrong results "
+            "without an error are possible",
+        ),
         rank=rank,
         confidence=0.7,
         proof=_proof(same_steps, int(counts[worst]), enough, float(sigma), next_most),
