@@ -102,7 +102,7 @@ class RunSummary(NamedTuple):
     steps: int
     """Steps done by the slowest rank, over all of the run."""
     total_steps: int | None
-    """How many there will be, where it is known."""
+    """How many there will be, where the trainer or an option of the command says it."""
     steps_per_s: float
     samples_per_s: float
     tokens_per_s: float

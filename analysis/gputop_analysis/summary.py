@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gputop_agent import wire
+from gputop_analysis.command_steps import total_steps as command_total
 from gputop_analysis.ending import ending
 from gputop_analysis.hardware import gib, gpu_summaries, host_summaries
 from gputop_analysis.model import PhaseStats, RankSummary
@@ -51,7 +52,9 @@ def summarise(
         for rank_series in view.per_rank.values()
     ]
     walls, weights = _pooled(view)
+    steps = _of_all(view)((steps_done(record, rank) for rank in view.ranks), default=0)
     totals = [h["total_steps"] for h in view.hellos.values() if h.get("total_steps")]
+    total_steps = int(max(totals)) if totals else command_total(record.manifest.command, steps)
     return RunSummary(
         command=tuple(record.manifest.command),
         state=state,
@@ -60,8 +63,8 @@ def summarise(
         ended_ns=ended_ns,
         now_ns=now_ns,
         world_size=view.world_size,
-        steps=_of_all(view)((steps_done(record, rank) for rank in view.ranks), default=0),
-        total_steps=int(max(totals)) if totals else None,
+        steps=steps,
+        total_steps=total_steps,
         steps_per_s=_of_all(view)((r[0] for r in rates), default=0.0),
         samples_per_s=sum(r[1] for r in rates),
         tokens_per_s=sum(r[2] for r in rates),

@@ -116,7 +116,7 @@ F_NONFINITE = 128  # a loss of these steps was NaN or infinite
 F_FIRST = 256  # first step of the process: contains set-up
 F_AGENT = 512  # gputop did one-off work in it (agent_ns)
 F_MANUAL = 1024  # boundary given by gputop.step()
-F_GRAPH = 2048  # a CUDA graph was replayed
+# 2048 is free
 F_LOSS_EARLIER = 4096  # the loss is that of an earlier one of the n steps (older records)
 F_WINDOW = 8192  # the hooks were in for these steps only, and out before and after
 # steps were counted: phases, samples and tokens are estimates from windows; wall time is exact
@@ -143,7 +143,6 @@ DEVICE_FIELDS = (
 
 # ---- communication of one step, from DDP's own logging data or from collectives' arrival times
 COMM_DDP = 0
-COMM_FLIGHT_RECORDER = 1
 COMM_FIELDS = (
     ("t_end_ns", "q"),
     ("forward_ns", "q"),  # DDP's forward compute time
@@ -152,7 +151,7 @@ COMM_FIELDS = (
     ("overlap_ns", "q"),  # the part of it that ran beside backward compute
     ("wait_ns", "q"),  # exposed: backward_comm - overlap, or waiting for the last rank to arrive
     ("step", "I"),
-    ("source", "I"),  # COMM_DDP or COMM_FLIGHT_RECORDER
+    ("source", "I"),  # COMM_DDP: DDP's logging data
 )
 
 

@@ -33,6 +33,7 @@ from gputop_tracer.parallel import (
     zero,
     zero_stages,
 )
+from gputop_tracer.tracking.garbage import passed_over
 from gputop_tracer.tracking.tracker import LOSS_PHASES, Tracker
 from gputop_tracer.training import interleaved, optimizers, precision
 from gputop_tracer.training.interleaved import InterleavedLoop
@@ -268,7 +269,8 @@ def trace(
     else:
         job.of_transformers(source)
     job.prepare()
-    job.run(steps)
+    with passed_over():
+        job.run(steps)
     return job.tracker
 
 

@@ -45,6 +45,10 @@ for step, x in enumerate(fetch(1500 if kind in ("kept", "numbers") else 160)):
         net.eval()
         for y in fetch(5): net(y)
         net.train()
+    if kind == "listed" and step % 80 == 50:
+        net.eval()
+        print(sum(net(y).sum().item() for y in torch.randn(5, 4, 16)))
+        net.train()
     if kind in ("no_grad", "eval") and step % 80 == 50:
         net.eval()
         with torch.no_grad():
@@ -59,7 +63,12 @@ for step, x in enumerate(fetch(1500 if kind in ("kept", "numbers") else 160)):
             return loss
         opt.step(closure)
         continue
-    loss = net(x).square().mean()
+    pulled = 0.0
+    if kind == "pulled":
+        net.eval()
+        pulled = (net(x) - net(x + 0.1)).square().mean()
+        net.train()
+    loss = net(x).square().mean() + pulled
     if kind == "teacher": loss = loss + (net(x) - teacher(x)).square().mean()
     if kind == "numbers": kept.append(str(loss.item()))
     if kind == "between": opt.zero_grad()
@@ -82,6 +91,8 @@ KINDS = [
     "between",
     "zeros",
     "graphs",
+    "listed",
+    "pulled",
     "no_grad",
     "bf16",
     "clip",
@@ -204,7 +215,9 @@ def test_graphs_of_an_evaluation_are_counted(guests):
     graphs = hello(guests, "graphs")["graph_eval"]
     line = next(at for at, text in enumerate(SCRIPT.splitlines(), 1) if "for y in fetch(5)" in text)
     assert graphs["forwards"] == 10 and graphs["site"] == f"habits.py:{line}"
+    assert hello(guests, "listed")["graph_eval"]["forwards"] >= 5, "of a loop without a loader"
     assert "graph_eval" not in hello(guests, "no_grad")
+    assert "graph_eval" not in hello(guests, "pulled"), "two in eval mode, which a backward uses"
 
 
 def test_the_clip_limit_and_the_order_of_the_scheduler(guests):

@@ -361,6 +361,14 @@ def test_without_steps_alone_cpu_time_tells(tmp_path):
     assert gil.proof is not None and "cpu_ns" in gil.proof.inputs[0].source
 
 
+def test_steps_whose_cpu_time_is_not_known_hide_no_thread(tmp_path):
+    """Steps that are only counted have none."""
+    build = rivalled(tmp_path, alone=0)
+    for _ in range(10):
+        build.step(forward=10.0, backward=20.0, compute_cpu_ns=-1, cpu_ns=-1)
+    assert found(build)["HO04"].site == "log.py:5 spin"
+
+
 # ---- HO06
 
 

@@ -288,6 +288,11 @@ def test_a_pause_at_each_epoch(tmp_path):
     assert "persistent_workers=True" in only["IN05"].fix
 
 
+def test_short_epochs_add_up_short_pauses(tmp_path):
+    stall = found(epochs(tmp_path, 60.0, begin=range(24, 240, 24)))["IN05"]
+    assert stall.recoverable_ms_per_step == pytest.approx(60 / 24, rel=0.15)
+
+
 def test_one_quick_start_hides_no_stall(tmp_path):
     build = epochs(tmp_path, 900.0)
     looks(

@@ -69,6 +69,19 @@ def test_a_bad_sample_is_the_first_thing_to_look_at(tmp_path):
     assert "the batch is not finite" in nan.title and "sample 114 (b/114.npy)" in nan.evidence
 
 
+def test_a_value_that_meets_the_output_in_the_loss_is_not_laid_on_a_sample(tmp_path):
+    beside = {"direction": "input", "layer": "loss", "operation": "mul", "value": "NaN"}
+    nan = nan_run(tmp_path / "a", {**beside, "batch": {"number": 121, "samples": [7680]}})
+    assert "NaN goes into mul after the model" in nan.title
+    assert "beside the model's output" in nan.evidence
+    assert nan.fix.startswith("look at what goes into mul after the model")
+    assert "sample 7680" not in nan.fix and "where the dataset is read" not in nan.fix
+    read = nan_run(tmp_path / "b", {**beside, "batch": {"number": 121, "finite": True}})
+    assert "targets" not in read.fix
+    target = nan_run(tmp_path / "c", {**beside, "batch": {**BATCH, "finite": False}})
+    assert "the batch is not finite" in target.title and target.fix.startswith("look at b/114.npy")
+
+
 def test_what_cannot_be_told_is_said_and_how_to_learn_it(tmp_path):
     gone = nan_run(
         tmp_path / "a",

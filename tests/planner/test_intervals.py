@@ -49,6 +49,18 @@ def test_each_new_axis_widens_and_is_named():
     assert highs == sorted(set(highs))
 
 
+def test_a_new_network_widens_what_is_not_computed():
+    """Only the Playbook ran on EFA: with it left out that network is new."""
+    job, place = Job(model("llama-3-8b"), 4096, 64), cluster("H100", 16, network="efa")
+    found = intervals.axes(job, place, {"tp": 1, "pp": 1, "cp": 1, "dp": 16})
+    new = intervals.not_in(found, intervals.calibrated("ultrascale_playbook"))
+    assert "nodes over efa" in new
+    assert "nodes over efa" not in intervals.not_in(found, intervals.calibrated())
+    others = tuple(axis for axis in new if axis != "nodes over efa")
+    assert intervals.uncalibrated(0.0, new) == intervals.uncalibrated(0.0, others)
+    assert intervals.uncalibrated(0.3, new)[1] > intervals.uncalibrated(0.3, others)[1]
+
+
 @pytest.mark.parametrize("rest", [0.0, 0.5, 1.0])
 def test_what_is_not_computed_is_less_sure(rest):
     low, high = intervals.uncalibrated(rest)

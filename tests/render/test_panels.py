@@ -267,6 +267,13 @@ def test_the_loss_tile_says_since_when_there_is_no_number(four):
     assert ("NaN since 120", "bold critical") in tiles.draw(nan, 120)[1]
 
 
+def test_no_share_of_the_present_is_claimed_while_nothing_moves(four):
+    useful = four._replace(useful=(0.4, float("nan")))
+    hung = useful._replace(summary=useful.summary._replace(silent_s=40.0))
+    assert ("40 % while it moved", "muted") in tiles.draw(hung, 120)[1]
+    assert ("40 %", "bold text") in tiles.draw(useful, 120)[1]
+
+
 def test_the_band_ends_in_what_the_fix_is_worth(four):
     found = four._replace(findings=(a_finding(recoverable_ms_per_step=5.0),))
     found = found._replace(verdict=Verdict("attention", found.findings[0].title))
@@ -276,6 +283,16 @@ def test_the_band_ends_in_what_the_fix_is_worth(four):
     assert row_text(row).rstrip().endswith("Fix: 21.0 → 16.0 ms a step, 1.31x")
     assert row_text(header.band(found, 80)).rstrip().endswith("Fix: 1.31x")
     assert "data wait takes 34 % of each step, 4.2 ms" in row_text(header.band(found, 64))
+
+
+def test_the_count_of_other_findings_gives_way_to_what_the_fix_is_worth(four):
+    found = four._replace(findings=(a_finding(recoverable_ms_per_step=5.0),))
+    headline = found.findings[0].title
+    verdict = Verdict("attention", headline + " (+1 more)")
+    narrow = len(headline) + 11
+    row = row_text(header.band(found._replace(verdict=verdict), narrow))
+    assert row.split() == ["▲", *headline.split(), "1.31x"]
+    assert "(+1 more)" in row_text(header.band(found._replace(verdict=verdict), 120))
 
 
 def test_footer_shows_whole_keys_only():

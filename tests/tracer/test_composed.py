@@ -24,8 +24,8 @@ for name, setup in json.load(sys.stdin).items():
 
 
 def shallow(name):
-    """A model of the catalog, cut to four layers."""
-    return replace(model(name), layers=4, params=0)
+    """A model of the catalog, cut to two layers."""
+    return replace(model(name), layers=2, params=0)
 
 
 LLAMA = ModelShape("small", "llama", 1024, 4, 16, 8, 64, 2816, 32000, max_position=4096)

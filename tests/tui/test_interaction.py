@@ -127,6 +127,22 @@ async def test_two_ranks_at_two_places_are_both_shown_and_neither_is_called_odd(
         assert "2 places, no one in the minority" in text and "▲ rank" not in text
 
 
+async def test_of_two_ranks_the_one_that_the_hang_is_laid_on_is_marked(running):
+    hang = a_finding("critical", id="HC01", rank=0, title="rank 0 is stuck at train.py:9")
+    summary = running.summary._replace(silent_s=40.0)
+    async with started(running, FakeControl(), size=(120, 30)) as (app, pilot):
+        app.feed.next = running._replace(
+            notices=dumps(odd=1, count=2), findings=(hang,), summary=summary, sequence=5
+        )
+        await step(app, pilot)
+        await settle(app, pilot)
+        text = screen_text(app)
+        assert "No step for 0:40: Stacks of 2 ranks" in text
+        head = next(line for line in text.splitlines() if "▲ rank 0" in line)
+        assert head.index("▲ rank 0") < head.index("rank 1") and "▲ rank 1" not in text
+        assert "holds up the others" in text
+
+
 def test_many_groups_of_stacks_wrap_into_rows_of_columns():
     groups = stacks.groups_of([n for i in range(5) for n in dumps(odd=i, count=1)])
     assert len(groups) == 1 and stacks.odd_ones(groups) == []

@@ -124,30 +124,30 @@ def gil_contention(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
-def _proof(one: Contention) -> Proof:
+def _proof(contention: Contention) -> Proof:
     by_clock = "step time - median step time while no other thread is busy"
     by_cpu = (
         "time off the CPU in forward, backward and optimizer - waiting for a core that "
         "there is anyway"
     )
-    return one.lost.proof(
+    return contention.lost.proof(
         "time lost to the lock",
         0.05,
         "steps.wall_ns"
-        if one.alone_ms
+        if contention.alone_ms
         else "steps.compute_cpu_ns, cpu_ns, process.run_wait_ns_total",
-        f"recoverable = {one.part:.2f} (steps with a busy thread / all) x "
-        f"mean({by_clock if one.alone_ms else by_cpu})",
+        f"recoverable = {contention.part:.2f} (steps with a busy thread / all) x "
+        f"mean({by_clock if contention.alone_ms else by_cpu})",
         Input(
             "step time without a busy thread",
-            one.alone_ms or "not seen",
+            contention.alone_ms or "not seen",
             "ms",
             "steps.wall_ns, median",
         ),
-        Input("other Python threads", 100 * one.busy, "% of a core", "threads events"),
+        Input("other Python threads", 100 * contention.busy, "% of a core", "threads events"),
         Input(
             "voluntary switches per step",
-            one.switches,
+            contention.switches,
             "",
             "process.voluntary_switches_total, judged against 1",
         ),
@@ -164,11 +164,9 @@ def _contention(view: RunView, rank: int) -> Contention | None:
     rows, counts = series.steady_rows, series.n_steps[series.steady]
     if not events or samples is None or on_device(view, rank):
         return None
-    if (
-        len(rows) < ENOUGH_RECORDS
-        or counts.sum() < ENOUGH_STEPS
-        or (rows["compute_cpu_ns"] < 0).any()
-    ):
+    measured = rows["compute_cpu_ns"] >= 0  # not of steps that were only counted
+    rows, counts = rows[measured], counts[measured]
+    if len(rows) < ENOUGH_RECORDS or counts.sum() < ENOUGH_STEPS:
         return None
     samples = samples[samples["run_wait_ns_total"] >= 0]
     contended, alone = within(rows, events), without(rows, events_)

@@ -23,6 +23,8 @@ from gputop_analysis.view import RunView
 TIMES = 10.0
 """A pause is usually at least so many times the usual data wait of a step."""
 LEAST_MS, LEAST_SHARE = 100.0, 0.02
+MUCH = 0.10
+"""Of the time, in pauses of any length: short epochs."""
 
 
 @finding(
@@ -30,9 +32,9 @@ LEAST_MS, LEAST_SHARE = 100.0, 0.02
     name="epoch-boundary stall",
     family="input",
     cause="input",
-    trigger="two epochs or more begin with pauses, the median over ten times the usual data wait "
-    f"and {LEAST_MS:g} ms, together {percent(LEAST_SHARE)} of the time, while workers end and "
-    "start anew",
+    trigger="two epochs or more begin with pauses, the median over ten times the usual data wait, "
+    f"together {percent(LEAST_SHARE)} of the time and each {LEAST_MS:g} ms, or together "
+    f"{percent(MUCH)}, while workers end and start anew",
     fix="persistent_workers=True",
     no_use="without workers; where the epoch's own work takes the time",
     reads="steps.data_ns of each epoch's first fetch, the workers' process ids",
@@ -54,7 +56,7 @@ def epoch_boundary_stall(view: RunView, spec: Spec) -> Finding | None:
     steps, wall_ms = series.total_steps(), float(series.rows["wall_ns"].sum()) / 1e6
     share = float(stalls_ms.sum()) / wall_ms
     middle_ms = float(np.median(starts[1]))
-    long_enough = middle_ms > max(TIMES * usual_ms, LEAST_MS)
+    long_enough = middle_ms > TIMES * usual_ms and (middle_ms > LEAST_MS or share > MUCH)
     if loader.get("persistent_workers") or not long_enough or share < LEAST_SHARE:
         return None
     won = block_bootstrap(stalls_ms, np.full(len(stalls_ms), steps / len(stalls_ms)), block=1)
@@ -205,18 +207,18 @@ def started_anew(view: RunView) -> Looks | None:
 
 
 def _of_workers(
-    seen: Looks, loader: LoaderInUse, steps: int, data_ms: float
+    looks: Looks, loader: LoaderInUse, steps: int, data_ms: float
 ) -> tuple[float, float]:
     """Milliseconds of all starts, at least and at most: a first fetch also waits as any other
     would.
     """
-    other_steps = steps - seen.epochs
-    rest_ms = max(0.0, data_ms - seen.starts_ms - seen.firsts_ms)
+    other_steps = steps - looks.epochs
+    rest_ms = max(0.0, data_ms - looks.starts_ms - looks.firsts_ms)
     usual_ms = rest_ms / other_steps if other_steps > OTHERS * steps else 0.0
-    first_ms = max(0.0, seen.firsts_ms - seen.epochs * usual_ms)
+    first_ms = max(0.0, looks.firsts_ms - looks.epochs * usual_ms)
     if loader.get("persistent_workers"):
-        return seen.starts_ms, seen.starts_ms
-    return seen.starts_ms + 0.5 * first_ms, seen.starts_ms + first_ms
+        return looks.starts_ms, looks.starts_ms
+    return looks.starts_ms + 0.5 * first_ms, looks.starts_ms + first_ms
 
 
 def lines_of(loader: LoaderInUse) -> tuple[str, ...]:

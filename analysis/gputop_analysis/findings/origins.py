@@ -53,6 +53,9 @@ def in_short(event: Event) -> str:
         batch = event.get("batch") or {}
         if batch.get("finite") is False:
             return "the batch is not finite"
+        if beside_model(event):
+            value = event.get("value") or "NaN"
+            return f"{value} goes into {event.get('operation') or 'the loss'} after the model"
         return "its input is bad"
     if direction == "weights":
         return f"{_weight(event)} is not finite"
@@ -62,6 +65,18 @@ def in_short(event: Event) -> str:
     way = "backward of " if direction == "backward" else ""
     layer = event.get("layer") or event.get("class") or "the model"
     return f"{way}{operation} in {layer}" if operation else f"{way}{layer}"
+
+
+def beside_model(event: Event) -> bool:
+    """Whether it met the model's finite output in the loss: a target, or what the script computed
+    without a gradient.
+    """
+    return (
+        event["direction"] == "input"
+        and event.get("layer") == "loss"
+        and not event.get("class")
+        and (event.get("batch") or {}).get("finite") is not False
+    )
 
 
 def sentence(event: Event, ranks: int) -> str:
@@ -85,6 +100,9 @@ def _what(event: Event) -> str:
             "gradients were not finite after the sum over the ranks, though those that came back "
             f"through this rank's layers were; last in {_layer(event)}"
         )
+    if beside_model(event):
+        operation = event.get("operation") or "the loss"
+        return f"forward: {value} went into {operation} beside the model's output"
     if direction == "input":
         return f"forward: what goes into {_layer(event)} was {value} already"
     operation = event.get("operation")
@@ -171,6 +189,11 @@ def advice(event: Event | None) -> tuple[str, ...]:
     if event is None:
         return (f"{WATCH} names the layer, the operation and the batch",)
     batch = event.get("batch") or {}
+    if beside_model(event):
+        operation = event.get("operation") or "the loss"
+        value = f"look at what goes into {operation} after the model: "
+        targets = "" if batch.get("finite") else "the targets of that step's batch, or "
+        return (value + targets + "a value that the script computes without a gradient",)
     if event["direction"] == "input":
         named = batch.get("files") or [f"sample {sample}" for sample in batch.get("samples") or ()]
         return (f"look at {named[0]}" if named else "look at the batch of that step",)

@@ -27,9 +27,15 @@ NEW_CHIP_LOG_SD = 0.25
 """More for an architecture that they have not: what large products reach of the peak is between 0.48
 and 0.77 on those that they have (calib/devices.csv).
 """
+NEW_NETWORK_LOG_SD = 0.45
+"""More of all that the GPU does not compute, on a network between nodes that they have not: hops
+take 9 to 32 us on those that they have, and gathers 0.48 to 0.85 of the rated bandwidth
+(calib/networks.csv); the mean of half these ranges in logarithms.
+"""
 ENOUGH_RUNS = 20
 """Published runs that calibrate an axis."""
 _CHIPS = "chips like "
+_NETWORKS = "nodes over "
 ONE_RUN = (0.93, 1.11), (0.91, 1.12), (0.87, 1.25)
 """Truth over prediction, 10th and 90th percentile, once one run of the model on as many of the same
 GPUs has corrected it: a model whole on each GPU, split inside a node, split in a cluster. Each
@@ -48,8 +54,10 @@ def uncalibrated(rest: float, new: Collection[str] = ()) -> tuple[float, float]:
     Errors of compute, of the rest and of each axis are independent and add up as squares.
     """
     chips = sum(axis.startswith(_CHIPS) for axis in new)
-    variance = chips * NEW_CHIP_LOG_SD**2 + (len(new) - chips) * NEW_LOG_SD**2
-    sd = sqrt(COMPUTE_LOG_SD**2 + (REST_LOG_SD * rest) ** 2 + variance)
+    networks = sum(axis.startswith(_NETWORKS) for axis in new)
+    variance = chips * NEW_CHIP_LOG_SD**2 + (len(new) - chips - networks) * NEW_LOG_SD**2
+    rest_variance = REST_LOG_SD**2 + networks * NEW_NETWORK_LOG_SD**2
+    sd = sqrt(COMPUTE_LOG_SD**2 + rest**2 * rest_variance + variance)
     return exp(-Z_80 * sd), exp(Z_80 * sd)
 
 
@@ -80,6 +88,7 @@ def axes(job: Job, cluster: Cluster, layout: Mapping[str, int | bool]) -> tuple[
         job.framework or "no framework named",
         _scale(cluster.gpus),
     ]
+    names += [f"{_NETWORKS}{cluster.network}"] if cluster.gpus > cluster.gpus_per_node else []
     names += ["experts"] if job.model.experts else []
     names += ["context parallelism"] if layout["cp"] > 1 else []
     return tuple(names)

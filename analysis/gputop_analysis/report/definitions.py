@@ -145,7 +145,11 @@ DEFINITIONS: dict[str, Definition] = {
         "the last record of each attempt",
     ),
     "total_steps": Definition(
-        "steps", "steps that there will be, as the trainer says", "hello.total_steps", _HELLOS
+        "steps",
+        "steps that there will be, as the trainer says; else an option of the command such as "
+        "--max-steps",
+        "hello.total_steps, run.command",
+        _HELLOS,
     ),
     "step_time_p50_ms": Definition(
         "ms",

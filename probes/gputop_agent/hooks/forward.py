@@ -188,7 +188,7 @@ def before(slot, module, args, kwargs):
     if (
         graded and training and open_step.unsure
     ):  # before a boundary, or what is moved would cross it
-        open_step.belongs_to_training()
+        open_step.train(module)
     if not open_step.in_optimizer:
         if graded:
             events.compute_begins()
@@ -212,7 +212,7 @@ def before(slot, module, args, kwargs):
     else:  # only an eval-mode model without gradients certainly evaluates
         phase, soft = EVAL, (graded or training) and not session.torch.is_inference_mode_enabled()
         if graded:
-            open_step.note_graph(soft and not training)
+            open_step.note_graph(module, soft and not training)
     cpu_ns = thread_time_ns() if fold.probing else 0
     within = session.phase
     clock.enter(phase)

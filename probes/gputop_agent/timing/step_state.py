@@ -14,6 +14,8 @@ from gputop_agent.timing import clock
 from gputop_agent.timing.clock import SAMPLES, TOKENS, totals
 
 NAN = float("nan")
+EVALUATING = 3
+"""Forwards in eval mode, one after the other, that no training needs."""
 
 
 class StepState:
@@ -48,6 +50,7 @@ class StepState:
         self.look_due = 10  # the step after which it is asked whether one is to begin
         # -- evaluation forwards that built a graph, which no backward used
         self.graphed = 0  # since the last fetch; undecided
+        self.graphed_by = 0  # id of the network
         self.weight = 1.0  # steps that each measured one stands for
         self.graph_evals = 0
         self.graph_eval_ns = 0
@@ -78,12 +81,21 @@ class StepState:
         self.gap_phase = -1  # the phase around the last of them
         self.cut: Any = None  # where the step ends if it turns out that it has ended
 
-    def note_graph(self, may_evaluate):
+    def note_graph(self, module, may_evaluate):
         """A forward with gradients is booked as evaluation, for now: where, if it is one."""
         if may_evaluate:
             self.graphed += 1
+            self.graphed_by = id(module)
             if self.graph_eval_site is None:
                 self.graphed_at = frames.own_site()
+
+    def train(self, module):
+        """A training forward begins. Several forwards of the same network in eval mode just before
+        it, and no backward, were an evaluation without a loader.
+        """
+        if self.graphed >= EVALUATING and self.graphed_by == id(module) and module.training:
+            self._book_evaluation()
+        self.belongs_to_training()
 
     def belongs_to_training(self):
         """A training forward or a backward began: what was undecided was training."""
@@ -100,17 +112,21 @@ class StepState:
         evaluation.
         """
         if self.soft_eval_ns:
+            self._book_evaluation()
             self.evaluated = True
-            self.flags |= wire.F_EVAL
-            if self.graphed:
-                self.graph_evals += round(self.weight * self.graphed)
-                self.graph_eval_ns += round(self.weight * self.soft_eval_ns)
-                self.graph_eval_site = self.graph_eval_site or self.graphed_at
-                self.graphed = 0
         if self.evaluated:
             clock.move(self.data_ns, DATA, EVAL)
-            self.data_ns = self.samples = self.tokens = self.soft_eval_ns = 0
+            self.data_ns = self.samples = self.tokens = 0
             self.evaluated = self.unsure = False
+
+    def _book_evaluation(self):
+        """The undecided forwards were an evaluation."""
+        self.flags |= wire.F_EVAL
+        if self.graphed:
+            self.graph_evals += round(self.weight * self.graphed)
+            self.graph_eval_ns += round(self.weight * self.soft_eval_ns)
+            self.graph_eval_site = self.graph_eval_site or self.graphed_at
+        self.graphed = self.soft_eval_ns = 0
 
 
 open_step = StepState()

@@ -242,16 +242,38 @@ class GputopApp(InterruptedApp):
 
         from gputop.screens import texts
         from gputop.screens.dialog import TextDialog
-        from gputop.screens.stacks import StacksDialog
 
         if isinstance(self.screen, TextDialog) and notice.kind == "stack_dump":
             self.pop_screen()
         together = self._dumped_with(notice)
         if len(together) > 1:
-            self.push_screen(StacksDialog(together, self.size.width, self.theme_variables))
+            self.push_screen(self._stacks_of(together))
             return
         title, text = texts.notice_title(notice), texts.notice_text(notice)
         self.push_screen(TextDialog(title, Content(text), text))
+
+    def _stacks_of(self, notices: list[Notice]) -> Screen[None]:
+        """All of them side by side, with the rank that a critical finding names, and since when
+        the run stands.
+        """
+        from gputop.render import numbers
+        from gputop.screens.stacks import StacksDialog
+
+        snapshot = self._newest or self.main.snapshot
+        culprit, reason = None, ""
+        if snapshot is not None:
+            critical = [f for f in snapshot.findings if f.severity == "critical"]
+            silent_s = snapshot.summary.silent_s
+            if critical and silent_s:
+                culprit = critical[0].rank
+                reason = f"No step for {numbers.clock(silent_s)}: "
+        return StacksDialog(
+            notices,
+            self.size.width,
+            self.theme_variables,
+            culprit=culprit,
+            reason=reason,
+        )
 
     def _dumped_with(self, notice: Notice) -> list[Notice]:
         """The newest stack of each rank that came within seconds of this one."""

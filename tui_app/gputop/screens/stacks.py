@@ -35,29 +35,38 @@ class Group(NamedTuple):
         return sorted(notice.rank for notice in self.members if notice.rank is not None)
 
 
-def groups_of(notices: Sequence[Notice]) -> list[Group]:
-    """The newest stack of each rank's training thread, the fewest ranks first."""
+def groups_of(notices: Sequence[Notice], culprit: int | None = None) -> list[Group]:
+    """The newest stack of each rank's training thread, that of ``culprit`` first, then the fewest
+    ranks.
+    """
     newest = {notice.rank: notice for notice in notices if notice.kind == "stack_dump"}
     members: dict[tuple[str, ...], list[Notice]] = {}
     for notice in newest.values():
         members.setdefault(_frames(notice), []).append(notice)
     groups = [Group(frames, tuple(notices_)) for frames, notices_ in members.items()]
-    return sorted(groups, key=lambda group: len(group.members))
+    return sorted(groups, key=lambda group: (culprit not in group.ranks, len(group.members)))
 
 
-def odd_ones(groups: Sequence[Group]) -> list[Group]:
-    """Groups of fewer ranks than the largest one: they stand where the others do not."""
+def odd_ones(groups: Sequence[Group], culprit: int | None = None) -> list[Group]:
+    """The group of the rank that holds up the others, where a finding names it; else the groups of
+    fewer ranks than the largest one: they stand where the others do not.
+    """
+    named = [group for group in groups if culprit in group.ranks]
+    if named and len(groups) > 1:
+        return named
     most = max((len(group.members) for group in groups), default=0)
     return [group for group in groups if len(group.members) < most]
 
 
-def draw(groups: Sequence[Group], shown: Sequence[Group], width: int) -> list[Row]:
+def draw(
+    groups: Sequence[Group], shown: Sequence[Group], width: int, culprit: int | None = None
+) -> list[Row]:
     """The ``shown`` ones of all groups side by side in ``width`` columns."""
     if not shown:
         return []
     columns = max(min(len(shown), COLUMNS, (width + GAP) // (LEAST + GAP)), 1)
     cells = (width - GAP * (columns - 1)) // columns
-    odd, many = odd_ones(groups), sum(len(group.members) for group in groups)
+    odd, many = odd_ones(groups, culprit), sum(len(group.members) for group in groups)
     usual = set(groups[-1].frames) if odd else set()
     blocks = [_block(group, cells, group in odd, usual, many) for group in shown]
     rows: list[Row] = []
@@ -67,10 +76,10 @@ def draw(groups: Sequence[Group], shown: Sequence[Group], width: int) -> list[Ro
     return rows
 
 
-def text(notices: Sequence[Notice], width: int) -> str:
+def text(notices: Sequence[Notice], width: int, culprit: int | None = None) -> str:
     """The same without colours."""
-    groups = groups_of(notices)
-    return "\n".join(row_text(row).rstrip() for row in draw(groups, groups, width))
+    groups = groups_of(notices, culprit)
+    return "\n".join(row_text(row).rstrip() for row in draw(groups, groups, width, culprit))
 
 
 def _frames(notice: Notice) -> tuple[str, ...]:
@@ -130,25 +139,38 @@ class StacksDialog(TextDialog):
     DEFAULT_CSS = CSS.format(name="StacksDialog", width="96%")
     BINDINGS: ClassVar[list[BindingType]] = [Binding("w", "worst", show=False)]
 
-    def __init__(self, notices: Sequence[Notice], columns: int, colours: Mapping[str, str]):
-        """``columns``: of the terminal; ``colours``: the theme's variables."""
-        self.groups = groups_of(notices)
+    def __init__(
+        self,
+        notices: Sequence[Notice],
+        columns: int,
+        colours: Mapping[str, str],
+        *,
+        culprit: int | None = None,
+        reason: str = "",
+    ):
+        """``columns``: of the terminal; ``colours``: the theme's variables; ``culprit``: the rank
+        that a finding names; ``reason``: why the dialog opens, ahead of its title.
+        """
+        self.groups = groups_of(notices, culprit)
+        self.culprit = culprit
         self.only_odd = False
         self._width = columns * 96 // 100 - AROUND
         self._colours = colours
         many = sum(len(group.members) for group in self.groups)
-        super().__init__(
-            f"Stacks of {counted(many, 'rank')}", self._content(), text(notices, self._width)
-        )
+        title = f"{reason}Stacks of {counted(many, 'rank')}"
+        super().__init__(title, self._content(), text(notices, self._width, culprit))
 
     def on_mount(self) -> None:
         self._tell()
 
+    def _marked(self) -> list[Group]:
+        return odd_ones(self.groups, self.culprit)
+
     def _content(self) -> Content:
-        shown = odd_ones(self.groups) if self.only_odd else self.groups
+        shown = self._marked() if self.only_odd else self.groups
         lines = [
             Content.assemble(*((text, self._colour(style)) for text, style in row))
-            for row in draw(self.groups, shown, self._width)
+            for row in draw(self.groups, shown, self._width, self.culprit)
         ]
         return Content("\n").join(lines)
 
@@ -159,19 +181,21 @@ class StacksDialog(TextDialog):
 
     def _tell(self) -> None:
         """What is shown, at the foot of the frame."""
-        odd = odd_ones(self.groups)
+        odd = self._marked()
         hint = f"{len(self.groups)} places, no one in the minority"
         if len(self.groups) == 1:
             hint = "all of them at one place"
         if self.only_odd:
             hint = f"{len(odd)} of {len(self.groups)} places: the odd ones · w all"
+        elif odd and self.culprit is not None:
+            hint = "▲ holds up the others · w only that"
         elif odd:
             hint = "▲ stands elsewhere than the most · w only those"
         self.query_one(".box").border_subtitle = left(f"{hint} · y copy · esc back", 80).rstrip()
 
     def action_worst(self) -> None:
         """Leave out the ranks that stand where the most do, or show all again."""
-        if odd_ones(self.groups):
+        if self._marked():
             self.only_odd = not self.only_odd
             self.query_one(Static).update(self._content())
             self._tell()

@@ -18,6 +18,7 @@ from gputop_analysis.overview import GPUS_ADDED, RunSummary
 from gputop_analysis.text import counted
 from gputop_analysis.win import Win, win_of
 
+_MORE = re.compile(r" \(\+\d+ more\)$")
 _ENDED = re.compile(r"^ended: [\d,]+ steps?, ")
 BANDS = {"critical": "band-critical", "high": "band-high", "good": "band-good", "info": "band-info"}
 """Ground of the verdict by the style of its health."""
@@ -59,10 +60,13 @@ def band(snapshot: Snapshot, width: int) -> Row:
     ground = "/" + BANDS[mark.style]
     worth = _worth(snapshot)
     headline = snapshot.problem or _headline(snapshot, mark.word)
+    if worth and len(headline) + len(worth[-1]) + 6 > width:
+        headline = _MORE.sub("", headline)  # the list below counts them too
     label, end = _fitting(headline, _label(snapshot, mark.word), mark.word, worth, width)
     start: Row = [(f" {mark.glyph} {label}".rstrip(), f"bold on-band{ground}")]
-    room = width - row_width(start) - len(end) - 3 - 2 * bool(end)
-    start += [("  " + shorten(headline, room), "on-band" + ground)]
+    between = "  " if label else " "
+    room = width - row_width(start) - len(between) - len(end) - 1 - 2 * bool(end)
+    start += [(between + shorten(headline, room), "on-band" + ground)]
     gap = max(width - row_width(start) - len(end) - 1, 0)
     row: Row = [*start, (" " * gap, "on-band" + ground), (end + " ", f"bold on-band{ground}")]
     return clip(row, width)
@@ -75,7 +79,9 @@ def _fitting(headline: str, label: str, word: str, worth: list[str], width: int)
     short = label if label == word else ""
     tries = [(name, text) for name in (label, short) for text in worth]
     for tried in [*tries, (label, ""), (short, "")]:
-        if 6 + len(tried[0]) + len(headline) + len(tried[1]) + 2 * bool(tried[1]) <= width:
+        name, text = tried
+        edges = (6 if name else 4) + 2 * bool(text)
+        if edges + len(name) + len(headline) + len(text) <= width:
             return tried
     return short, worth[-1] if worth and width >= 60 else ""
 

@@ -99,6 +99,9 @@ def _useful(snapshot: Snapshot, width: int) -> Tile:
     share, mfu = snapshot.useful
     if not numbers.known(share):
         return Tile("Useful", [(numbers.NONE, "muted")], [])
+    if snapshot.summary.silent_s:
+        words = f"{numbers.percent(share)} while it moved"
+        return Tile("Useful compute", [(words, "muted")], bar(share, width, "muted"))
     figure: Row = [(numbers.percent(share), "bold text"), (" of the time", "muted")]
     if numbers.known(mfu):
         figure = [(numbers.percent(share), "bold text")]
