@@ -52,8 +52,10 @@ made, so there are no such figures yet; every error below is against measurement
 """
 REASONS = {
     "fms_acceleration": "What is allocated is within 2 % in most runs. Those far off: `gpt_bigcode` with 4-bit "
-    "weights, which took some 4 bytes more per token and entry of the vocabulary, as if its "
-    "logits were in fp32 and held; by formula, LoRA under FSDP1. The "
+    "weights, which fits if its logits come out in fp32 and stay until the backward pass is over "
+    "(4 and 8 bytes more per token and entry of the vocabulary, without and with foak's kernel); "
+    "in 16 bits, full training took one copy more too (2 bytes). Neither Transformers' source nor "
+    "foak's shows who holds them; by formula, LoRA under FSDP1. The "
     "driver's view: with a kernel for the loss over whole logits it is higher by about one "
     "fp32 copy of the logits, while what is allocated agrees, so a freed block was not used "
     "again; the kernel's source does not show why. On a full GPU it lies anywhere between "

@@ -147,6 +147,15 @@ def scattered(path, after):
     return found(build)["NU02"]
 
 
+def test_evaluations_are_counted_from_one_to_the_next(tmp_path):
+    """And not by what the run did before the first and after the last."""
+    build = Builder(tmp_path / "r")
+    build.hello()
+    for step in range(390):
+        build.step(forward=10.0, eval=80.0 if step >= 100 and step % 20 == 0 else 0.0)
+    assert "every 200 steps instead of every 20" in found(build)["HO08"].fix
+
+
 def test_a_jump_from_which_on_the_loss_scatters_more_is_no_event(tmp_path):
     assert scattered(tmp_path / "batch", after=0.02).severity == "medium"
     assert scattered(tmp_path / "rewards", after=0.5).severity == "info"
@@ -417,6 +426,13 @@ def test_one_of_several_optimizers_is_never_cleared(tmp_path):
     build = looked_at(tmp_path, kind="uncleared", times=1, looks=3, optimizer="Adam", backwards=2)
     never = found(build)["NU11"]
     assert never.severity == "high" and "of Adam" in never.title
+
+
+def test_a_layer_that_was_replaced_after_the_optimizer_was_made(tmp_path):
+    fields = {"stray": 300, "stray_looks": 3, "graded": 1000, "without_gradient": 5000}
+    finding = found(looked_at(tmp_path, stray_names=["head.weight"], **fields))["NU08"]
+    assert finding.fix.startswith("make the optimizer after the model is complete")
+    assert "holds 5,000 values that get no gradient" in finding.evidence
 
 
 @pytest.mark.parametrize(

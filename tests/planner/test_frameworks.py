@@ -57,6 +57,7 @@ def test_every_row_has_a_recipe_a_source_and_stages():
         ("NeMo 25.02", "nemo"),
         ("hf trainer + deepspeed", "deepspeed"),
         ("Megatron-DeepSpeed", "megatron-deepspeed"),
+        ("GPT-NeoX", "megatron-deepspeed"),
         ("torchtune", "fsdp"),
         ("LLaMA Factory 0.9", "fsdp"),
     ],

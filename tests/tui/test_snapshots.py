@@ -1,5 +1,5 @@
-"""The designed sizes, the light theme, 16 colours and no colour, as pictures. ``pytest --snapshot-update``
-re-makes them.
+"""The designed sizes, the light theme, 16 colours and no colour, as pictures.
+``pytest --snapshot-update`` re-makes them.
 """
 
 from __future__ import annotations
@@ -47,11 +47,7 @@ def test_overview(snap_compare, running, size):
 @pytest.mark.parametrize(
     "size", [(80, 24), (120, 40), (200, 50)], ids=["80x24", "120x40", "200x50"]
 )
-@pytest.mark.parametrize(
-    "keys",
-    [("f", "enter"), ("b",), ("n",), ("w",)],
-    ids=["evidence", "budget", "numerics", "ranks"],
-)
+@pytest.mark.parametrize("keys", PAGES.values(), ids=PAGES)
 def test_page(snap_compare, running, size, keys):
     assert snap_compare(still(running), terminal_size=size, run_before=after(*keys))
 
@@ -65,6 +61,11 @@ def test_no_colour(snap_compare, running, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     app = still(running, "ansi-dark")
     assert snap_compare(app, terminal_size=(120, 40), run_before=after())
+
+
+@pytest.mark.parametrize("page", ["evidence", "ranks"])
+def test_page_on_the_smallest_terminal(snap_compare, running, page):
+    assert snap_compare(still(running), terminal_size=(60, 20), run_before=after(*PAGES[page]))
 
 
 def test_light(snap_compare, running):

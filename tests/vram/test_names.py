@@ -98,6 +98,7 @@ FOUND_LATER = {
     "RTX 4080 SUPER": "GeForce RTX 4080 SUPER",
     "Quadro RTX 6000": "Quadro RTX 6000",
     "Tesla P100-PCIE-16GB": "P100-PCIe-16GB",
+    "Kaggle P100": "P100-PCIe-16GB",
     "NVIDIA A800 80GB PCIe": "A800-PCIe-80GB",
     "NVIDIA H20-3e": "H20-SXM-141GB",
     "RTX PRO 6000 Blackwell Max-Q Workstation Edition": "RTX PRO 6000 Blackwell Max-Q",

@@ -253,7 +253,8 @@ def without_gradient(view: RunView, spec: Spec) -> Finding | None:
         if not missing or not total or last.get("alike", 0) < ALIKE:
             continue
         names = [
-            name or "a parameter of no module" for name in last.get("without_gradient_names") or []
+            name or "a parameter of no module"
+            for name in last.get("without_gradient_names") or [""]
         ]
         experts = bool(((view.hello(rank).get("model") or {}).get("config") or {}).get("experts"))
         share, foreign = (
@@ -368,15 +369,15 @@ def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
         if last.get("stray_looks", 0) < ALIKE or stray <= MUCH_WITHOUT * graded:
             continue
         share, names = stray / graded, last.get("stray_names") or []
+        idle = last.get("without_gradient") or 0
         return spec.make(
             "medium",
             f"{100 * share:.0f} % of the gradients are for nobody: {', '.join(names[:2])}",
             f"{stray:,} of {graded:,} values that have a gradient are in no optimizer and did not "
             f"change ({last['stray_looks']} looks in a row up to step {last['step']}, rank {rank}): "
-            + ", ".join(names),
-            "call requires_grad_(False) on what shall stay as it is, such as a teacher or a network "
-            "that a loss looks through: the backward then leaves its weights out; or give it to an "
-            "optimizer",
+            + ", ".join(names)
+            + (f"; the optimizer holds {idle:,} values that get no gradient" if idle else ""),
+            _replaced_part(names) if idle else _not_frozen(),
             rank=rank if len(view.ranks) > 1 else everybody(view),
             confidence=0.85,
             proof=Proof(
@@ -393,6 +394,23 @@ def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
             ),
         )
     return None
+
+
+def _not_frozen() -> str:
+    return (
+        "call requires_grad_(False) on what shall stay as it is, such as a teacher or a network "
+        "that a loss looks through: the backward then leaves its weights out; or give it to an "
+        "optimizer"
+    )
+
+
+def _replaced_part(names: list[str]) -> str:
+    """A layer that was put in the place of another after the optimizer was given that one's."""
+    return (
+        f"make the optimizer after the model is complete, or give it {', '.join(names[:2])} by "
+        "add_param_group(): it holds parameters that the loss does not come from; if they shall "
+        "stay as they are, call requires_grad_(False) on them"
+    )
 
 
 def _comparable(hello: Hello) -> bool:
