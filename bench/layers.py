@@ -239,6 +239,11 @@ def own_times(events: Any) -> dict[str, float]:
     """Milliseconds of each layer without the layers within, forward and backward."""
     marks = [e for e in events if e.name.startswith("layer:")]
     nodes = [e for e in events if e.name.startswith("autograd::engine::evaluate_function")]
+    calls = [
+        e
+        for e in events
+        if e.scope == 1 and e.sequence_nr >= 0 and not e.name.startswith("autograd::")
+    ]
     forward_end = min((e.time_range.start for e in nodes), default=float("inf"))
     by_sequence: dict[int, str] = {}
     spans = [(e.time_range.start, e.time_range.end, e.name[6:]) for e in marks]
@@ -256,7 +261,7 @@ def own_times(events: Any) -> dict[str, float]:
             found[path] = found.get(path, 0.0) + (end - start - within) / 1e3
     for node in nodes:
         start, end = node.time_range.start, node.time_range.end
-        path = by_sequence.get(node.sequence_nr)
+        path = by_sequence.get(_sequence_number(node, calls))
         if path is None or "AccumulateGrad" in node.name:
             continue
         inner = [s for s in spans if start <= s[0] and s[1] <= end]
@@ -268,6 +273,17 @@ def own_times(events: Any) -> dict[str, float]:
             within = _within(start, end, spans)
             found[path] = found.get(path, 0.0) + (end - start - within) / 1e3
     return found
+
+
+def _sequence_number(node: Any, calls: list[Any]) -> int:
+    """Sequence number of a node of the backward; that of the call within it where the node has
+    none, as under a hook on its output (FSDP2).
+    """
+    if node.sequence_nr >= 0:
+        return node.sequence_nr
+    name = node.name.rpartition(" ")[2]
+    within = (e.sequence_nr for e in calls if e.name == name and _holds(node, *_range(e)))
+    return next(within, -1)
 
 
 def _range(event: Any) -> tuple[float, float]:

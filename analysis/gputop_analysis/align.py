@@ -85,12 +85,12 @@ def align(series: list[RankSeries]) -> Aligned | None:
     return _align_folded(series)
 
 
-def _is_unfolded(one: RankSeries) -> bool:
+def _is_unfolded(rank_series: RankSeries) -> bool:
     """Whether each record is one step and none is missing."""
-    rows = one.rows
+    rows = rank_series.rows
     if len(rows) < 2 or int(rows["step"][-1]) - int(rows["step"][0]) != len(rows) - 1:
         return False
-    return bool((rows["n_steps"] == 1).all()) and one.attempt_start == 0
+    return bool((rows["n_steps"] == 1).all()) and rank_series.attempt_start == 0
 
 
 def _align_unfolded(series: list[RankSeries]) -> Aligned | None:

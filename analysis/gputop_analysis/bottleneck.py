@@ -67,10 +67,10 @@ def bottleneck(view: RunView, findings: list[Finding]) -> Bottleneck:
     return Bottleneck(kinds[largest], confidence, why)
 
 
-def _of_finding(one: Finding) -> Bottleneck:
-    spec = CATALOGUE.get(one.id)
+def _of_finding(finding: Finding) -> Bottleneck:
+    spec = CATALOGUE.get(finding.id)
     kind_of_cause: BottleneckKind = _KIND_OF_CAUSE[spec.cause] if spec else "unknown"
-    return Bottleneck(kind_of_cause, one.confidence, one.title, one.fix, one)
+    return Bottleneck(kind_of_cause, finding.confidence, finding.title, finding.fix, finding)
 
 
 def _shares(view: RunView) -> tuple[list[BottleneckKind], Array, float] | None:

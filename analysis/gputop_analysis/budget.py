@@ -240,12 +240,12 @@ def _without_queueing(view: RunView, rank: int, split: Split) -> tuple[Split, in
     return replace(split, **remaining_ns), sum(times) - sum(remaining_ns.values())
 
 
-def _useful(split: Split, known: Efficiency | None) -> tuple[int, int]:
+def _useful(split: Split, efficiency: Efficiency | None) -> tuple[int, int]:
     """Useful compute and overhead; together all of the compute."""
     compute = split.forward + split.backward + split.optimizer
     useful = round(compute * (1 - split.skipped))
-    if known is not None:
-        useful = min(useful, round(1e9 * known.seconds_at_peak))
+    if efficiency is not None:
+        useful = min(useful, round(1e9 * efficiency.seconds_at_peak))
     return useful, compute - useful
 
 

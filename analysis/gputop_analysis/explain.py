@@ -91,34 +91,36 @@ def overview(report: Report, width: int) -> str:
     return "\n".join(lines)
 
 
-def figure_text(one: Figure, width: int) -> str:
+def figure_text(figure: Figure, width: int) -> str:
     """One figure for people."""
-    lines = [f"{one.name} = {_number(one.value)} {one.unit}".rstrip()]
-    lines += wrapped("means", one.definition, width, indent=2)
-    lines += wrapped("source", one.source, width, indent=2)
-    lines += wrapped("read", one.read, width, indent=2)
+    lines = [f"{figure.name} = {_number(figure.value)} {figure.unit}".rstrip()]
+    lines += wrapped("means", figure.definition, width, indent=2)
+    lines += wrapped("source", figure.source, width, indent=2)
+    lines += wrapped("read", figure.read, width, indent=2)
     return "\n".join(lines)
 
 
-def finding_text(report: Report, one: Finding, width: int) -> str:
+def finding_text(report: Report, finding: Finding, width: int) -> str:
     """One finding of the run with all that it rests on."""
-    where = f", rank {one.rank}" if one.rank is not None else ""
-    text = f"taken in by {one.absorbed_by}" if one.absorbed_by else one.severity
-    lines = [f"{one.id} {one.name}: {text}{where}, confidence {confidence(one.confidence)}"]
-    lines += wrapped("says", one.title, width, indent=2)
+    where = f", rank {finding.rank}" if finding.rank is not None else ""
+    text = f"taken in by {finding.absorbed_by}" if finding.absorbed_by else finding.severity
+    lines = [
+        f"{finding.id} {finding.name}: {text}{where}, confidence {confidence(finding.confidence)}"
+    ]
+    lines += wrapped("says", finding.title, width, indent=2)
     lines += (
-        _proof(one.proof, width)
-        if one.proof
-        else wrapped("evidence", one.evidence, width, indent=2)
+        _proof(finding.proof, width)
+        if finding.proof
+        else wrapped("evidence", finding.evidence, width, indent=2)
     )
-    if won := recoverable(one):
+    if won := recoverable(finding):
         lines += wrapped("wins back", won, width, indent=2)
-    lines += wrapped("fix", one.fix, width, indent=2)
-    if text := in_source(one.site, report.view.record.manifest.cwd):
+    lines += wrapped("fix", finding.fix, width, indent=2)
+    if text := in_source(finding.site, report.view.record.manifest.cwd):
         lines += wrapped("in source", text, width, indent=2)
-    lines += _small_print(one.id, width)
+    lines += _small_print(finding.id, width)
     for other in report.explained:
-        if other.id in one.absorbed and other.absorbed_by == one.id:
+        if other.id in finding.absorbed and other.absorbed_by == finding.id:
             lines += wrapped("covers", f"{other.id} {other.name}: {other.title}", width, indent=2)
     return "\n".join(lines)
 

@@ -233,26 +233,26 @@ def of_one_outside(rank: int, ranks: Ranks, groups: Groups) -> Cause:
     return Cause(doing, rank, words, site, _waiting_words(other_waiting, ranks, groups))
 
 
-def _doing(one: Standing, ranks: Ranks, others: list[int]) -> str:
-    if one.left:
-        return one.left
-    if one.state in ("T", "t"):
+def _doing(standing: Standing, ranks: Ranks, others: list[int]) -> str:
+    if standing.left:
+        return standing.left
+    if standing.state in ("T", "t"):
         return "stopped"
-    if one.handled and one.cpu_share < BUSY_SHARE:
+    if standing.handled and standing.cpu_share < BUSY_SHARE:
         return "handles an exception"
-    if one.state == "D" and one.phase in ("data", "checkpoint", "other", "eval"):
+    if standing.state == "D" and standing.phase in ("data", "checkpoint", "other", "eval"):
         return "storage"
-    if not one.answered:
+    if not standing.answered:
         return "no answer"
-    if one.phase == "data" and one.cpu_share < BUSY_SHARE:
+    if standing.phase == "data" and standing.cpu_share < BUSY_SHARE:
         return "loader"
-    if one.handled:
+    if standing.handled:
         return "handles an exception"
-    if one.cpu_share > BUSY_SHARE or one.state == "R":
+    if standing.cpu_share > BUSY_SHARE or standing.state == "R":
         return "endless loop"
-    if _loop_left(one, ranks, others):
+    if _loop_left(standing, ranks, others):
         return "ended early"
-    return _KIND_OF_CALL.get(one.system_call, "elsewhere")
+    return _KIND_OF_CALL.get(standing.system_call, "elsewhere")
 
 
 def _all_wait(waiting: Ranks, ranks: Ranks, groups: Groups) -> Cause:
@@ -339,16 +339,16 @@ def _token(call: Call | None) -> tuple[object, ...]:
     return (call.group, call.number, call.name, call.shapes, call.peer)
 
 
-def _against_others(one: Standing, others: list[Standing]) -> Deviation | None:
+def _against_others(standing: Standing, standings: list[Standing]) -> Deviation | None:
     """What the rank does where all others do something else, at the same number of a group."""
-    for other in others:
+    for other in standings:
         wanted = other.pending
         if wanted is None:
             continue
-        here = [c for c in one.calls if (c.group, c.number) == (wanted.group, wanted.number)]
-        call = here[-1] if here else one.pending
+        here = [c for c in standing.calls if (c.group, c.number) == (wanted.group, wanted.number)]
+        call = here[-1] if here else standing.pending
         if call is not None and (not here or not call.same_as(wanted)):
-            return Deviation(call, wanted, call.key in {c.key for c in one.calls[:-1]})
+            return Deviation(call, wanted, call.key in {c.key for c in standing.calls[:-1]})
     return None
 
 
@@ -431,10 +431,10 @@ def _waiting_words(others: list[int], ranks: Ranks, groups: Groups) -> str:
     )
 
 
-def _common(one: Standing, other: Standing) -> tuple[Place, Place] | None:
+def _common(standing: Standing, other: Standing) -> tuple[Place, Place] | None:
     """The deepest function that both are in by the same calls, as each is in it."""
     common = None
-    for place, theirs in zip(reversed(one.places), reversed(other.places), strict=False):
+    for place, theirs in zip(reversed(standing.places), reversed(other.places), strict=False):
         if (place.file, place.function) != (theirs.file, theirs.function):
             break
         common = place, theirs
@@ -443,10 +443,10 @@ def _common(one: Standing, other: Standing) -> tuple[Place, Place] | None:
     return common
 
 
-def _loop_left(one: Standing, ranks: Ranks, others: list[int]) -> str:
+def _loop_left(standing: Standing, ranks: Ranks, others: list[int]) -> str:
     """The loop that others are in and this rank has left behind, ``train.py:30``; else empty."""
     for other in others:
-        pair = _common(one, ranks[other])
+        pair = _common(standing, ranks[other])
         if pair is None:
             continue
         own_place, theirs = pair

@@ -267,10 +267,10 @@ def _own(
     return layers
 
 
-def _tree(found: list[Layer]) -> list[Layer]:
+def _tree(layers: list[Layer]) -> list[Layer]:
     by_path: dict[str, Layer] = {}
     roots = []
-    for layer in found:
+    for layer in layers:
         parent = _parent(by_path, layer.path)
         if layer.path in by_path:
             by_path[layer.path].children.append(layer)  # a wrapper has the name of what it wraps

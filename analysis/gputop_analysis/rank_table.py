@@ -235,10 +235,10 @@ def _critical_path(waited: Waits | None) -> Array:
     return np.asarray(waited.ranks)[waited.ms.argmin(axis=1)]
 
 
-def _pattern(waited: Waits | None, found: Culprit | None, step_ms: float) -> Pattern:
+def _pattern(waited: Waits | None, culprit: Culprit | None, step_ms: float) -> Pattern:
     if waited is None:
         return "unknown"
-    if found is not None:
+    if culprit is not None:
         return "persistent"
     lead = float((np.median(waited.ms, axis=1) - waited.ms.min(axis=1)).mean())
     slowest = step_ms - float(waited.ms.min(axis=1).mean())

@@ -112,8 +112,8 @@ def _stopped(summary: RunSummary) -> str:
     return f"{summary.ending.words}{at}{outside}"
 
 
-def _ends_a_run(one: Finding) -> bool:
-    return one.id in CATALOGUE and CATALOGUE[one.id].cause in _OWN_ENDS
+def _ends_a_run(finding: Finding) -> bool:
+    return finding.id in CATALOGUE and CATALOGUE[finding.id].cause in _OWN_ENDS
 
 
 def _blind(summary: RunSummary) -> str:

@@ -86,6 +86,17 @@ def list_runs() -> list[RunInfo]:
     return sorted(runs, key=lambda run: run.started_ns, reverse=True)
 
 
+def newest_runs(count: int) -> list[RunInfo]:
+    """The ``count`` newest runs, by when their manifests were written; the others are not read."""
+    written: list[tuple[float, Path]] = []
+    for path in _candidates():
+        with contextlib.suppress(OSError):
+            written.append(((path / "run.json").stat().st_mtime, path))
+    newest = [path for _, path in sorted(written, reverse=True)[:count]]
+    runs = [info for path in newest if (info := read_run(path)) is not None]
+    return sorted(runs, key=lambda run: run.started_ns, reverse=True)
+
+
 def read_run(path: Path) -> RunInfo | None:
     """What there is to say of one run; None if there is no record."""
     try:

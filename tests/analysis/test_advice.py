@@ -194,6 +194,16 @@ def test_a_promise_is_bounded_by_what_the_options_can_change(tmp_path):
     assert promised(Option("cudnn.benchmark")) == (0.0, (0.0, 0.0), "info")
 
 
+def test_what_is_wrong_and_not_slow_keeps_its_advice(tmp_path):
+    """On a CPU too, where its words mention a GPU; time can be won by nothing there."""
+    view = RunView(sick(tmp_path / "r", **KINDS[0]).open())
+    options = (Option("look at the data, or allow TF32"),)
+    wrong = CATALOGUE["NU10"].make("medium", "t", "e", options)
+    assert offered(view, wrong).fix == options[0].text
+    slow = CATALOGUE["CE02"].make("medium", "t", "e", options, recoverable_ms_per_step=5.0)
+    assert offered(view, slow).fix.startswith("no setting is known")
+
+
 def exposed(tmp_path, *, cores, parameters, threads=1, ranks=3, wait=8.0):
     build = Builder(tmp_path / "r", cpu_count=cores)
     for rank in range(ranks):

@@ -14,6 +14,7 @@ from recordings_support import recordings, write_snapshot
 
 from gputop.cli import main
 from gputop_analysis.evidence import EvidenceError, gather, is_evidence
+from gputop_analysis.evidence.sources import largest_kind
 from gputop_analysis.evidence.text import as_text
 from gputop_analysis.stragglers import judge, load
 from gputop_analysis.stragglers.timeline import COLUMNS
@@ -206,6 +207,24 @@ def test_nccl_inspector_names_rank_and_host(tmp_path):
     path.write_text("\n".join(lines) + "\n{broken")
     evidence = gather(path)
     assert (evidence.cause, evidence.rank, evidence.host) == ("slow rank", 2, "node2")
+
+
+def test_nccl_inspector_with_messages_alone_is_refused_in_words_that_name_what_is_missing(tmp_path):
+    message = {"p2p": "Send", "p2p_sn": 0, "p2p_peer": 1, "p2p_exec_time_us": 90}
+    metadata = {"inspector_output_format_version": "v4.3"}
+    line = {"header": {"id": "0x1", "rank": 0}, "metadata": metadata, "p2p_perf": message}
+    path = tmp_path / "inspector.log"
+    path.write_text(json.dumps(line))
+    with pytest.raises(EvidenceError, match=r"messages between two ranks only .*coll_perf"):
+        gather(path)
+
+
+def test_the_cause_of_a_peak_is_the_largest_kind_with_its_share():
+    shares = {"activations": 100, "optimizer": 250, "unknown": 150}
+    assert largest_kind(shares, "500 B") == "optimizer states hold 50 % of the peak of 500 B"
+    unknown = largest_kind({"activations": 1, "unknown": 3}, "4 B")
+    assert unknown == "blocks without a recorded stack hold 75 % of the peak of 4 B"
+    assert largest_kind({}, "0 B") == "nothing was allocated"
 
 
 def test_lines_of_nccl_inspector_after_a_marker_belong_to_it(tmp_path):

@@ -94,6 +94,7 @@ def test_workers_that_do_nothing(tmp_path):
     hang = found(silent(tmp_path, "data", workers=(0.0, 0.001), loader=2))
     assert list(hang) == ["HC02"]
     assert "2 of 2 workers live" in hang["HC02"].title
+    assert "timeout=60" in hang["HC02"].fix and "forkserver" in hang["HC02"].fix
     assert (hang["HC02"].rank, hang["HC02"].site, hang["HC02"].severity) == (
         0,
         "train.py:41",

@@ -419,6 +419,17 @@ def test_the_loss_of_one_rank_stands_out(tmp_path):
     bad = {(2, step): {"loss": 9.0} for step in range(100, 300, 5)}
     outlier = found(trained(tmp_path, ranks=4, bad=bad))["NU10"]
     assert outlier.rank == 2 and "stands out in 40 of" in outlier.title
+    assert outlier.fix == "look at the data of rank 2 (corrupt or other samples, labels)"
+
+
+def test_ranks_of_other_levels_make_no_jump_where_their_records_end_apart(tmp_path):
+    build, random = Builder(tmp_path / "r"), np.random.default_rng(0)
+    for rank, level in enumerate((0.4, 1.0)):
+        build.hello(rank, world_size=2)
+        for n in [1] * 40 + [3, 2] * 40 + ([2] * 8 if rank else [3, 3, 3, 3, 4]):
+            loss = level * (1 + 0.001 * random.standard_normal())
+            build.step(rank, n, forward=0.8, backward=1.2, loss=loss, loss_max=loss)
+    assert "NU02" not in found(build)
 
 
 def test_two_ranks_or_a_jump_on_all_of_them_name_no_rank(tmp_path):

@@ -147,6 +147,15 @@ def scattered(path, after):
     return found(build)["NU02"]
 
 
+def test_evaluations_are_counted_from_one_to_the_next(tmp_path):
+    """And not by what the run did before the first and after the last."""
+    build = Builder(tmp_path / "r")
+    build.hello()
+    for step in range(390):
+        build.step(forward=10.0, eval=80.0 if step >= 100 and step % 20 == 0 else 0.0)
+    assert "every 200 steps instead of every 20" in found(build)["HO08"].fix
+
+
 def test_a_jump_from_which_on_the_loss_scatters_more_is_no_event(tmp_path):
     assert scattered(tmp_path / "batch", after=0.02).severity == "medium"
     assert scattered(tmp_path / "rewards", after=0.5).severity == "info"
@@ -419,6 +428,13 @@ def test_one_of_several_optimizers_is_never_cleared(tmp_path):
     assert never.severity == "high" and "of Adam" in never.title
 
 
+def test_a_layer_that_was_replaced_after_the_optimizer_was_made(tmp_path):
+    fields = {"stray": 300, "stray_looks": 3, "graded": 1000, "without_gradient": 5000}
+    finding = found(looked_at(tmp_path, stray_names=["head.weight"], **fields))["NU08"]
+    assert finding.fix.startswith("make the optimizer after the model is complete")
+    assert "holds 5,000 values that get no gradient" in finding.evidence
+
+
 @pytest.mark.parametrize(
     ("stray", "stray_looks", "severity"), [(300, 3, "medium"), (300, 2, None), (5, 3, None)]
 )
@@ -427,6 +443,26 @@ def test_gradients_for_nobody(tmp_path, stray, stray_looks, severity):
     nobody = found(looked_at(tmp_path, stray_names=["Teacher.weight"], **fields)).get("NU08")
     assert (nobody.severity if nobody else None) == severity
     assert nobody is None or "30 % of the gradients are for nobody: Teacher.weight" in nobody.title
+
+
+def test_gradients_of_an_optimizer_that_has_not_stepped(tmp_path):
+    fields = {"stray": 300, "stray_looks": 3, "graded": 1000, "stray_names": ["critic.weight"]}
+    nobody = found(looked_at(tmp_path / "waits", stray_waiting=300, **fields))["NU08"]
+    assert "an optimizer has not stepped: 30 %" in nobody.title and "step()" in nobody.fix
+    teacher = found(looked_at(tmp_path / "few", stray_waiting=100, **fields))["NU08"]
+    assert "for nobody" in teacher.title
+
+
+@pytest.mark.parametrize(("times", "is_told"), [(2, True), (1, False)])
+def test_a_model_that_is_trained_in_eval_mode(tmp_path, times, is_told):
+    build = looked_at(
+        tmp_path,
+        eval_mode="Net",
+        eval_mode_parts=["Dropout"],
+        eval_mode_after=40,
+        eval_mode_looks=times,
+    )
+    assert ("NU14" in found(build)) == is_told
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import asynccontextmanager
 
 import pytest
@@ -16,6 +17,7 @@ from gputop.render.rows import row_text
 from gputop.screens.comparison import ComparisonScreen
 from gputop.screens.runs import RunsScreen
 from gputop_analysis.stats import Interval
+from gputop_probes.runs import newest_runs
 
 HOUR_NS = 3600 * 10**9
 FIX = ("python", "train.py", "--workers", "4")
@@ -162,6 +164,18 @@ async def test_a_live_run_is_not_left_for_another(running, folder):
         await press(app, pilot, "R", "home", "down", "enter")
         assert app.is_running
         assert "gputop open 20240102-fast" in list(app._notifications)[-1].message
+
+
+def test_of_many_runs_only_the_newest_are_read(tmp_path, monkeypatch):
+    monkeypatch.setenv("GPUTOP_RUNS_DIR", str(tmp_path))
+    for age_s in range(40):
+        manifest = tmp_path / f"run{age_s}" / "run.json"
+        manifest.parent.mkdir()
+        manifest.write_text("{}")
+        os.utime(manifest, (1e9 - age_s, 1e9 - age_s))
+    read = []
+    monkeypatch.setattr("gputop_probes.runs.read_run", lambda path: read.append(path.name))
+    assert newest_runs(3) == [] and read == ["run0", "run1", "run2"]
 
 
 async def test_the_palette_compares_with_another_run(running, folder):

@@ -65,6 +65,7 @@ def test_nothing_is_judged_by_added_figures_and_none_is_published(record, report
     reading = read(record, report.summary, report.findings, report.verdict)
     assert not [sample for sample in reading.samples if "gpu" in sample.labels]
     assert run_usd_per_hour(measured) is None and run_usd_per_hour(record) is not None
+    assert "of rent" not in as_text(report, 100) + as_html(report)
 
 
 def test_only_added_devices_are_left_out(record, tmp_path):

@@ -228,14 +228,14 @@ def _read(name: str, text: str) -> GpuMatch:
     return GpuMatch(spec, name, said.count, tuple(other for other in able if other is not spec))
 
 
-def _of_said_memory(able: list[GpuSpec], said: gpu_text.Facts) -> tuple[float, list[GpuSpec]]:
+def _of_said_memory(able: list[GpuSpec], facts: gpu_text.Facts) -> tuple[float, list[GpuSpec]]:
     """The memory of one GPU that a name says, and the parts that have it; what is said beside
     several may be the memory of all.
     """
-    if fitting := _of_memory(able, said.memory_gb):
-        return said.memory_gb, fitting
-    each = said.memory_gb / said.count
-    return each, _of_memory(able, each) if said.count > 1 else []
+    if fitting := _of_memory(able, facts.memory_gb):
+        return facts.memory_gb, fitting
+    each = facts.memory_gb / facts.count
+    return each, _of_memory(able, each) if facts.count > 1 else []
 
 
 def _singular(word: str, name: str, count: int) -> str:

@@ -84,13 +84,15 @@ def listed(extra: Iterable[Offer] = ()) -> list[Listed]:
     ]
 
 
-def _listed(spec: GpuSpec, found: list[Offer]) -> Listed:
-    steady = [offer for offer in found if not offer.marketplace] or found
+def _listed(spec: GpuSpec, offers: list[Offer]) -> Listed:
+    steady = [offer for offer in offers if not offer.marketplace] or offers
     rents = [
         offer.on_demand_usd_per_hour for offer in steady if offer.on_demand_usd_per_hour is not None
     ]
-    spots = [offer.spot_usd_per_hour for offer in found if offer.spot_usd_per_hour is not None]
-    return Listed(spec, median(rents) if rents else None, min(spots) if spots else None, len(found))
+    spots = [offer.spot_usd_per_hour for offer in offers if offer.spot_usd_per_hour is not None]
+    return Listed(
+        spec, median(rents) if rents else None, min(spots) if spots else None, len(offers)
+    )
 
 
 SORTS: dict[str, Callable[[Listed], float]] = {

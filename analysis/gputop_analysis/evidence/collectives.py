@@ -191,7 +191,7 @@ def judge_inspector(paths: list[Path]) -> Evidence:
         for line in unpacked(path).decode("utf-8", "replace").splitlines()[:_LINES_AT_MOST]:
             marker = _take(line, times, hosts, marker)
     if not times:
-        raise EvidenceError(f"{paths[0]} has no line of NCCL Inspector that can be read")
+        raise EvidenceError(_why_no_times(paths[0]))
     caused: dict[int, float] = {}
     total: dict[int, float] = {}
     for by_rank in times.values():
@@ -207,6 +207,16 @@ def judge_inspector(paths: list[Path]) -> Evidence:
         "what ran beside the collectives, and whether they were hidden behind it"
     )
     return evidence
+
+
+def _why_no_times(path: Path) -> str:
+    """Why a file of NCCL Inspector tells nothing, and how to mend it."""
+    if b'"p2p_perf"' in unpacked(path):
+        return (
+            f"{path} holds messages between two ranks only (p2p_perf): who waits for whom is "
+            "read from collectives (coll_perf); give the files of all ranks"
+        )
+    return f"{path} has no line of NCCL Inspector that can be read: one JSON object a line"
 
 
 def _take(

@@ -53,19 +53,24 @@ def _share(device: Device, name: str) -> float:
     return float(getattr(device, name)) / wall if wall > 0 else 0.0
 
 
-def _of_stages(found: WhatIf) -> Iterator[Fix]:
-    lost_s = found.step_s - found.ideal_s
+def _of_stages(what_if: WhatIf) -> Iterator[Fix]:
+    lost_s = what_if.step_s - what_if.ideal_s
     for share, text in (
-        (found.worker_share, f"mend or replace worker {found.rank}, and those beside it"),
-        (found.last_stage_share, "give the last stage fewer layers: the loss and the head are its"),
+        (what_if.worker_share, f"mend or replace worker {what_if.rank}, and those beside it"),
+        (
+            what_if.last_stage_share,
+            "give the last stage fewer layers: the loss and the head are its",
+        ),
     ):
-        named = found.rank is not None or not text.startswith("mend")
-        if named and share * lost_s >= _NOTABLE * found.step_s:
-            after_s = found.step_s - share * lost_s
-            worth = f"x{found.step_s / after_s:.2f} ({share * lost_s:.2f} s of {found.step_s:.2f})"
+        named = what_if.rank is not None or not text.startswith("mend")
+        if named and share * lost_s >= _NOTABLE * what_if.step_s:
+            after_s = what_if.step_s - share * lost_s
+            worth = (
+                f"x{what_if.step_s / after_s:.2f} ({share * lost_s:.2f} s of {what_if.step_s:.2f})"
+            )
             yield Fix(text, worth)
-    widest = max(found.bubbles, default=0.0)
-    if len(found.bubbles) > 1 and widest >= _BUBBLE:
+    widest = max(what_if.bubbles, default=0.0)
+    if len(what_if.bubbles) > 1 and widest >= _BUBBLE:
         yield Fix(
             "more micro-batches a step, or an interleaved or zero-bubble schedule",
             f"a part of the bubble, {widest:.0%} of the step at most",

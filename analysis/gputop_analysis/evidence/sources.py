@@ -22,6 +22,10 @@ from gputop_probes.record.files import is_regular, open_regular
 _HEAD = 65_536
 _FILES_AT_MOST = 4096
 _MANIFEST = "run.json"
+_KINDS_IN_WORDS = {
+    "optimizer": "optimizer states",
+    "unknown": "blocks without a recorded stack",
+}
 _RUN_PARTS = (_MANIFEST, "hosts", "steps")
 _NAMES = (".json", ".json.gz", ".pickle", ".pickle.gz", ".csv", ".csv.gz", ".log", ".jsonl", ".pkl")
 KINDS = (
@@ -155,12 +159,19 @@ def _snapshot(paths: list[Path]) -> Evidence:
     if memory.failed_bytes is not None:
         evidence.cause = f"out of memory: {size(memory.failed_bytes)} more were asked for"
     else:
-        largest_category = next(iter(memory.categories), "nothing")
-        evidence.cause = (
-            f"{largest_category} hold most of the peak of {size(memory.peak_allocated)}"
-        )
+        evidence.cause = largest_kind(memory.categories, size(memory.peak_allocated))
     evidence.unknown.append("how long steps took: a snapshot holds memory alone")
     return evidence
+
+
+def largest_kind(categories: dict[str, int], peak: str) -> str:
+    """What holds most of a peak, with its share of all that was allocated then."""
+    allocated_bytes = sum(categories.values())
+    if not allocated_bytes:
+        return "nothing was allocated"
+    kind = max(categories, key=lambda name: categories[name])
+    percent = 100 * categories[kind] / allocated_bytes
+    return f"{_KINDS_IN_WORDS.get(kind, kind)} hold {percent:.0f} % of the peak of {peak}"
 
 
 def _timeline(paths: list[Path]) -> Evidence:

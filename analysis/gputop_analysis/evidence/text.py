@@ -67,25 +67,25 @@ def _devices(evidence: Evidence, width: int, fancy: bool) -> Iterator[str]:
         yield f"  {'communication, all':<24}{device.communication_ms:>12,.2f} ms"
 
 
-def _heat_map(found: WhatIf) -> Iterator[str]:
+def _heat_map(what_if: WhatIf) -> Iterator[str]:
     """Slowdown of each worker, data-parallel ranks down and stages across."""
-    timeline = found.timeline
-    worst = max(found.by_worker.values(), default=1.0)
+    timeline = what_if.timeline
+    worst = max(what_if.by_worker.values(), default=1.0)
     yield "slowdown by worker (rows: data-parallel rank, columns: pipeline stage)"
     yield "       " + "".join(f"{stage:>9}" for stage in range(min(timeline.stages, 10)))
     for dp in range(min(timeline.dp, 64)):
         cells = ""
         for stage in range(min(timeline.stages, 10)):
-            slowdown = found.by_worker.get(timeline.ranks.get((dp, stage), -1), 1.0)
+            slowdown = what_if.by_worker.get(timeline.ranks.get((dp, stage), -1), 1.0)
             span = max(worst - 1.0, 0.05)
             level = min(len(_LEVELS) - 1, max(0, int((slowdown - 1.0) / span * (len(_LEVELS) - 1))))
             cells += f"  {_LEVELS[level]} {slowdown:5.2f}"
         yield f"  {dp:>4} {cells}"
 
 
-def _operations(found: WhatIf) -> Iterator[str]:
+def _operations(what_if: WhatIf) -> Iterator[str]:
     yield "slowdown by stage and by operation, each alone as it was and all else ordinary"
-    for stage, slowdown in list(found.by_stage.items())[:_SHOWN]:
+    for stage, slowdown in list(what_if.by_stage.items())[:_SHOWN]:
         yield f"  stage {stage:<26}{slowdown:>8.3f}"
-    for name, slowdown in list(found.by_operation.items())[:_SHOWN]:
+    for name, slowdown in list(what_if.by_operation.items())[:_SHOWN]:
         yield f"  {name:<32}{slowdown:>8.3f}"

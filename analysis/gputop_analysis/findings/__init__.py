@@ -42,6 +42,7 @@ from gputop_analysis.findings import (  # noqa: F401  (they register)
     numerics_course,
     numerics_dead,
     numerics_gradients,
+    numerics_mode,
     numerics_ranks,
     numerics_schedule,
     numerics_shards,
@@ -97,11 +98,11 @@ def judge_view(view: RunView) -> tuple[list[Finding], list[Finding]]:
     )
 
 
-def sorted_out(view: RunView, said: list[Finding]) -> tuple[list[Finding], list[Finding]]:
+def sorted_out(view: RunView, findings: list[Finding]) -> tuple[list[Finding], list[Finding]]:
     """``judge`` of what the checks said: the hours that each would win back, and which one explains
     which.
     """
-    with_hours = [_with_hours(finding, view) for finding in said]
+    with_hours = [_with_hours(finding, view) for finding in findings]
     settled_findings = settled(take_in(with_hours))
     keys = {finding.key for finding in settled_findings}
     taken = [
@@ -110,24 +111,24 @@ def sorted_out(view: RunView, said: list[Finding]) -> tuple[list[Finding], list[
     return ordered(settled_findings), ordered(taken)
 
 
-def _explained(one: Finding, left: list[Finding]) -> Finding:
-    cause = next((cause.id for cause in left if one.id in cause.absorbed), None)
-    return replace(one, severity="info", absorbed_by=cause)
+def _explained(finding: Finding, findings: list[Finding]) -> Finding:
+    cause = next((cause.id for cause in findings if finding.id in cause.absorbed), None)
+    return replace(finding, severity="info", absorbed_by=cause)
 
 
-def _with_hours(one: Finding, view: RunView) -> Finding:
+def _with_hours(finding: Finding, view: RunView) -> Finding:
     """Recoverable time over the steps that are left, where their number is known."""
     totals = [h["total_steps"] for h in view.hellos.values() if h.get("total_steps")]
-    if one.recoverable_ms_per_step is None or not totals:
-        return one
+    if finding.recoverable_ms_per_step is None or not totals:
+        return finding
     steps_left = max(totals) - min(
         (steps_done(view.record, rank) for rank in view.ranks), default=0
     )
     if steps_left <= 0:
-        return one
-    hours, rent = one.recoverable_ms_per_step * steps_left / 3.6e6, _usd_per_hour(view)
+        return finding
+    hours, rent = finding.recoverable_ms_per_step * steps_left / 3.6e6, _usd_per_hour(view)
     return replace(
-        one, recoverable_hours=hours, recoverable_usd=None if rent is None else hours * rent
+        finding, recoverable_hours=hours, recoverable_usd=None if rent is None else hours * rent
     )
 
 

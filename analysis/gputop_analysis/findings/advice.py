@@ -166,6 +166,9 @@ def offered(view: RunView, finding: Finding) -> Finding:
         option for option in finding.options if not lacking(option, run) and _worth(option, finding)
     ]
     able = [option for option in able if not option.last] or able
+    if not able and finding.recoverable_ms_per_step is None:
+        # It is wrong, not slow: what to look at stands, whatever else its words mention.
+        able = [option for option in finding.options if _needs_nothing_more(option, run)]
     if not able:
         why = f" (what is usual here needs {', '.join(missing)})" if missing else ""
         words = f"no setting is known that would win this back{why}"
@@ -181,6 +184,10 @@ def offered(view: RunView, finding: Finding) -> Finding:
         wins_ms = [won for won in sure if won is not None]
         finding_ = promising(finding, max(wins_ms) if len(wins_ms) == len(sure) else None)
     return replace(finding_, options=tuple(able), fix=as_text(able))
+
+
+def _needs_nothing_more(option: Option, run: Facts) -> bool:
+    return all(need.holds(run) for need in option.needs)
 
 
 def promising(finding: Finding, most_ms: float | None) -> Finding:

@@ -154,15 +154,15 @@ def _first_difference(entries: dict[int, dict[Key, Entry]]) -> Key | None:
     return min(wrong, key=lambda key: key[1]) if wrong else None
 
 
-def _differ(found: list[Entry]) -> bool:
-    operations = {_operation(entry) for entry in found}
+def _differ(entries: list[Entry]) -> bool:
+    operations = {_operation(entry) for entry in entries}
     if len(operations) > 1:
         return True
     if operations:
         same_size = any(name in next(iter(operations)) for name in _SAME_SIZE)
     else:
         same_size = False
-    return same_size and len({int(entry.get("bytes") or 0) for entry in found}) > 1
+    return same_size and len({int(entry.get("bytes") or 0) for entry in entries}) > 1
 
 
 def _operation(entry: Entry) -> str:

@@ -174,46 +174,46 @@ def _pace(rest: Array) -> tuple[Array, list[int]]:
     return np.maximum(medians / np.median(rest), 1e-3), [len(part) for part in parts]
 
 
-def told_climb(view: RunView, spec: Spec, found: Climb) -> Finding:
+def told_climb(view: RunView, spec: Spec, climb: Climb) -> Finding:
     """The finding: something piles up."""
-    rank, (before, after) = found.rank, found.walls_ms
-    site = top_site(view, found.phase, rank=rank)
+    rank, (before, after) = climb.rank, climb.walls_ms
+    site = top_site(view, climb.phase, rank=rank)
     at = named(site, " at {}")
-    lost = found.lost_ms
+    lost = climb.lost_ms
     return spec.make(
         "high" if after > 1.5 * before else "medium",
-        f"steps get slower and slower: {found.phase} takes {found.alone_ms:.1f} ms more than at "
+        f"steps get slower and slower: {climb.phase} takes {climb.alone_ms:.1f} ms more than at "
         "first" + (f", on rank {rank}" if len(view.ranks) > 1 else ""),
         f"{before:.1f} ms a step at first, {after:.1f} ms "
-        f"now; {found.phase} climbs steadily over steps "
-        f"{found.first_step:,} to "
-        f"{found.first_step + found.steps - 1:,}, by "
-        f"{found.alone_ms:.1f} ms beyond the rest of the "
-        f"step (Kendall's tau {found.ramp.tau:.2f})" + (f"; {site.words}" if site else ""),
-        f"look for what piles up in {found.phase}{at}: a hook that is registered at each step, a "
+        f"now; {climb.phase} climbs steadily over steps "
+        f"{climb.first_step:,} to "
+        f"{climb.first_step + climb.steps - 1:,}, by "
+        f"{climb.alone_ms:.1f} ms beyond the rest of the "
+        f"step (Kendall's tau {climb.ramp.tau:.2f})" + (f"; {site.words}" if site else ""),
+        f"look for what piles up in {climb.phase}{at}: a hook that is registered at each step, a "
         "list or history that is gone through again, a graph or cache that grows",
         rank=rank if len(view.ranks) > 1 else everybody(view),
         site=site.site if site else None,
         confidence=0.9,
         recoverable_ms_per_step=lost,
-        interval_ms_per_step=(max(0.0, lost - found.ramp.error), lost + found.ramp.error),
+        interval_ms_per_step=(max(0.0, lost - climb.ramp.error), lost + climb.ramp.error),
         proof=Proof(
-            f"growth of {found.phase} beyond the rest of the step / step time at first",
-            100 * found.alone_ms / before,
+            f"growth of {climb.phase} beyond the rest of the step / step time at first",
+            100 * climb.alone_ms / before,
             100 * SLOWER,
             "%",
             "line through medians of 24 stretches (Theil-Sen), which fits better than any one "
             "step; recoverable = half of the growth, its mean over the run",
             (
                 Input(
-                    f"{found.phase} at first",
-                    found.ramp.begin,
+                    f"{climb.phase} at first",
+                    climb.ramp.begin,
                     "ms",
-                    f"steps.{found.phase}_ns, rank {rank}",
+                    f"steps.{climb.phase}_ns, rank {rank}",
                 ),
-                Input(f"{found.phase} now", found.ramp.end, "ms", "the line's end"),
+                Input(f"{climb.phase} now", climb.ramp.end, "ms", "the line's end"),
                 Input("step time at first", before, "ms", "first tenth of the steps"),
-                Input("Mann-Kendall p", found.ramp.p, "", "medians of 24 stretches"),
+                Input("Mann-Kendall p", climb.ramp.p, "", "medians of 24 stretches"),
             ),
         ),
     )

@@ -135,31 +135,34 @@ def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
-def _least_on_cpu(found: Regression, more_ms: float) -> float:
-    if found.cpu_ms is None:
+def _least_on_cpu(regression: Regression, more_ms: float) -> float:
+    if regression.cpu_ms is None:
         return SLOWER_ON_CPU
-    return SLOWER_BUSY if found.cpu_ms > 0.5 * more_ms else SLOWER
+    return SLOWER_BUSY if regression.cpu_ms > 0.5 * more_ms else SLOWER
 
 
-def _queueing_grew(view: RunView, rank: int, found: Regression) -> float:
+def _queueing_grew(view: RunView, rank: int, regression: Regression) -> float:
     """Milliseconds a step that waiting for a core grew by; in proportion to the step where not
     sampled before.
     """
     ends = view.per_rank[rank].steady_ends_ns
-    after = run_queue_share(view, rank, found.since_ns, int(ends[-1]))
+    after = run_queue_share(view, rank, regression.since_ns, int(ends[-1]))
     if after is None:
         return 0.0
-    before = run_queue_share(view, rank, int(ends[0]), found.since_ns)
+    before = run_queue_share(view, rank, int(ends[0]), regression.since_ns)
     return max(
-        0.0, after * found.after_ms - (after if before is None else before) * found.before_ms
+        0.0,
+        after * regression.after_ms - (after if before is None else before) * regression.before_ms,
     )
 
 
-def _proof(found: Regression, rank: int, least: float, queued_ms: float) -> Proof:
-    read = f"steps.wall_ns / n_steps, rank {rank}, {found.records:,} records over the whole run"
+def _proof(regression: Regression, rank: int, least: float, queued_ms: float) -> Proof:
+    read = (
+        f"steps.wall_ns / n_steps, rank {rank}, {regression.records:,} records over the whole run"
+    )
     return Proof(
         "geometric mean of the step time after the change / before",
-        100 * (found.after_ms / found.before_ms - 1),
+        100 * (regression.after_ms / regression.before_ms - 1),
         100 * least,
         "% more",
         "recoverable = step time after - before - growth of waiting for a core, or growth of the "
@@ -167,19 +170,24 @@ def _proof(found: Regression, rank: int, least: float, queued_ms: float) -> Proo
         "CUSUM's extreme, its standard error is sqrt(variance x autocorrelation time x (1/n "
         "before + 1/n after)) of the log step time",
         (
-            Input("step time before", found.before_ms, "ms", read),
-            Input("step time after", found.after_ms, "ms", read),
+            Input("step time before", regression.before_ms, "ms", read),
+            Input("step time after", regression.after_ms, "ms", read),
             Input(
                 "growth of waiting for a core",
                 queued_ms,
                 "ms",
                 "process.run_wait_ns_total per step, after - before",
             ),
-            Input("change in standard errors", found.change.score, "", "judged against 6"),
-            Input(f"growth of {found.phase}", found.phase_ms, "ms", f"steps.{found.phase}_ns"),
+            Input("change in standard errors", regression.change.score, "", "judged against 6"),
+            Input(
+                f"growth of {regression.phase}",
+                regression.phase_ms,
+                "ms",
+                f"steps.{regression.phase}_ns",
+            ),
             Input(
                 "the same beyond the rest of the step",
-                found.phase_alone_ms,
+                regression.phase_alone_ms,
                 "ms",
                 "after - before x rest's factor",
             ),

@@ -124,30 +124,30 @@ def gil_contention(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
-def _proof(one: Contention) -> Proof:
+def _proof(contention: Contention) -> Proof:
     by_clock = "step time - median step time while no other thread is busy"
     by_cpu = (
         "time off the CPU in forward, backward and optimizer - waiting for a core that "
         "there is anyway"
     )
-    return one.lost.proof(
+    return contention.lost.proof(
         "time lost to the lock",
         0.05,
         "steps.wall_ns"
-        if one.alone_ms
+        if contention.alone_ms
         else "steps.compute_cpu_ns, cpu_ns, process.run_wait_ns_total",
-        f"recoverable = {one.part:.2f} (steps with a busy thread / all) x "
-        f"mean({by_clock if one.alone_ms else by_cpu})",
+        f"recoverable = {contention.part:.2f} (steps with a busy thread / all) x "
+        f"mean({by_clock if contention.alone_ms else by_cpu})",
         Input(
             "step time without a busy thread",
-            one.alone_ms or "not seen",
+            contention.alone_ms or "not seen",
             "ms",
             "steps.wall_ns, median",
         ),
-        Input("other Python threads", 100 * one.busy, "% of a core", "threads events"),
+        Input("other Python threads", 100 * contention.busy, "% of a core", "threads events"),
         Input(
             "voluntary switches per step",
-            one.switches,
+            contention.switches,
             "",
             "process.voluntary_switches_total, judged against 1",
         ),

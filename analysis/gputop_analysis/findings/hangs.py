@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from gputop_analysis.findings.advice import Fix
 from gputop_analysis.findings.hang_advice import advice_on
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import STACKS, UTILISATION
@@ -142,23 +143,34 @@ def loader_hang(view: RunView, spec: Spec) -> Finding | None:
     else:
         doing = "the training process makes batches itself (num_workers=0)"
     where = loader.get("site") or _line(still)
+    if workers:
+        second = (
+            "start workers with multiprocessing_context='forkserver': a lock that a thread held at "
+            "the fork, of a logging handler or of the dataset, is never released"
+        )
+    else:
+        second = (
+            f"look at {_line(still) or 'the dataset'}: __getitem__ waits for a lock, a socket or a "
+            "queue"
+        )
     return _finding(
         view,
         spec,
         still,
         what=f"rank {still.rank} waits for a batch that does not come: {doing}",
         more=f"loader at {where}" if where else "",
-        fix="pass timeout=60 to the DataLoader, so that it raises and says which worker; "
-        + ("start workers with multiprocessing_context='forkserver': a lock held at "
-            "the fork is never released; threads, logging handlers and CUDA in a forked "
-            "worker do that" if workers
-           else f"look at {_line(still) or 'the dataset'}: __getitem__ waits for a lock, a socket "
-               "or a queue"),
-        inputs=(Input("busiest worker", _number(still.workers_cpu_share), "cores",
-                      "process.cpu_ns_total, kind worker"),),
+        fix=("pass timeout=60 to the DataLoader, so that it raises and says which worker", second),
+        inputs=(
+            Input(
+                "busiest worker",
+                _number(still.workers_cpu_share),
+                "cores",
+                "process.cpu_ns_total, kind worker",
+            ),
+        ),
         site=where,
         confidence=0.9 if workers else 0.7,
-    )  # fmt: skip
+    )
 
 
 @finding(
@@ -268,18 +280,18 @@ _DEBUGGERS = (
 )
 
 
-def _excuse(view: RunView, found: Standstill) -> str:
+def _excuse(view: RunView, standstill: Standstill) -> str:
     """Why a silence is no hang; empty where it is one as far as can be known."""
-    frames, path = training_frames(found.dump), str(found.thread.get("path") or "")
+    frames, path = training_frames(standstill.dump), str(standstill.thread.get("path") or "")
     if any(frame.startswith(_DEBUGGERS) for frame in frames):
         return "a debugger holds the training"
-    if path.startswith(("/dev/pts/", "/dev/tty")) and found.thread.get("state") == "S":
+    if path.startswith(("/dev/pts/", "/dev/tty")) and standstill.thread.get("state") == "S":
         return "the training waits for somebody to type"
     ended_well = all(host.state.exit_code == 0 for host in view.record.hosts.values())
-    if ended_well and not found.over:
+    if ended_well and not standstill.over:
         return "the command ended well after it"
-    worked = found.cpu_share > COMPUTED and not is_waiting(found.dump)
-    if found.over and worked:
+    worked = standstill.cpu_share > COMPUTED and not is_waiting(standstill.dump)
+    if standstill.over and worked:
         return "the rank computed all the time and went on"
     return ""
 
@@ -287,31 +299,31 @@ def _excuse(view: RunView, found: Standstill) -> str:
 def _finding(
     view: RunView,
     spec: Spec,
-    found: Standstill,
+    standstill: Standstill,
     *,
     what: str,
     more: str,
-    fix: str,
+    fix: Fix,
     inputs: tuple[Input, ...] = (),
     site: str | None = None,
     confidence: float = 0.9,
 ) -> Finding:
-    line, dump, excuse = _line(found), found.dump, _excuse(view, found)
+    line, dump, excuse = _line(standstill), standstill.dump, _excuse(view, standstill)
     where = (
-        f"rank {found.rank} is in phase {dump.get('phase', '?')} of step "
+        f"rank {standstill.rank} is in phase {dump.get('phase', '?')} of step "
         f"{dump.get('step', '?')} at {line}"
     )
     parts = [
-        f"no step for {found.silent_s:.0f} s (limit {found.limit_s:.0f} s)",
+        f"no step for {standstill.silent_s:.0f} s (limit {standstill.limit_s:.0f} s)",
         where if line else "",
         more,
     ]
-    parts.append("steps came again later" if found.over else "")
+    parts.append("steps came again later" if standstill.over else "")
     parts.append(excuse)
-    over = "hung" if found.over else "hang"
+    over = "hung" if standstill.over else "hang"
     if excuse:
         severity = "info"
-    elif found.over:
+    elif standstill.over:
         severity = "high"
     else:
         severity = "critical"
@@ -320,23 +332,25 @@ def _finding(
         f"{'a long pause' if excuse else over}: {what}"[:140],
         "; ".join(part for part in parts if part),
         fix,
-        rank=found.rank,
+        rank=standstill.rank,
         site=site or line,
         confidence=confidence,
         proof=Proof(
             "time without a step on the ranks that stand still",
-            found.silent_s,
-            found.limit_s,
+            standstill.silent_s,
+            standstill.limit_s,
             "s",
             "limit = max(30 s or GPUTOP_HANG_S, 20 x median step); what the rank does there is "
             "read from its stack, its last collective and /proc",
             (
-                Input("ranks without a step", _ranks(found.suspected), "", "hang_suspected.ranks"),
-                Input("stacks", len(found.dumps), "ranks", "stack_dump events"),
-                Input("phase", found.phase or "not told", "", "stack_dump.phase"),
+                Input(
+                    "ranks without a step", _ranks(standstill.suspected), "", "hang_suspected.ranks"
+                ),
+                Input("stacks", len(standstill.dumps), "ranks", "stack_dump events"),
+                Input("phase", standstill.phase or "not told", "", "stack_dump.phase"),
                 Input(
                     "thread state",
-                    str(found.thread.get("state") or "not told"),
+                    str(standstill.thread.get("state") or "not told"),
                     "",
                     "/proc/PID/task/TID/stat",
                 ),
@@ -346,12 +360,12 @@ def _finding(
     )
 
 
-def _line(found: Standstill) -> str | None:
-    return user_line(training_frames(found.dump))
+def _line(standstill: Standstill) -> str | None:
+    return user_line(training_frames(standstill.dump))
 
 
-def _sampled(found: Standstill) -> bool:
-    return found.cpu_share == found.cpu_share
+def _sampled(standstill: Standstill) -> bool:
+    return standstill.cpu_share == standstill.cpu_share
 
 
 def _number(value: float) -> float | str:

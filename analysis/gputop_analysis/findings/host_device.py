@@ -82,10 +82,10 @@ def _process_cpu(view: RunView, rank: int) -> float:
     )
 
 
-def _busy(seen: Samples) -> tuple[float | None, str]:
+def _busy(samples: Samples) -> tuple[float | None, str]:
     """Part of the time in which the GPU computes: by its counters, else as the driver tells."""
     for column in ("sm_active_pct", "util_pct"):
-        value = seen.mean(column)
+        value = samples.mean(column)
         if value is not None:
             return value / 100, column
     return None, ""

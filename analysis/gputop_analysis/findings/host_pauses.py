@@ -19,7 +19,7 @@ from gputop_analysis.findings.shares import Share, most_of, only_on, whole_share
 from gputop_analysis.findings.sites import named, top_site, trainers_call
 from gputop_analysis.model import Finding, Input
 from gputop_analysis.text import counted, percent
-from gputop_analysis.view import RunView
+from gputop_analysis.view import Array, RunView
 
 RARER = 10
 OF_EACH_STEP = 2
@@ -185,8 +185,9 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
     if spent is None or not spent.surely_above(EVALUATING):
         return None
     series = view.per_rank[spent.rank]
-    count = max(1, int(np.count_nonzero(series.rows["eval_ns"])))
-    every = max(1, series.total_steps() // count)
+    evaluated_after = series.rows["step"][series.rows["eval_ns"] > 0]
+    count = max(1, len(evaluated_after))
+    every = _usual_distance(evaluated_after) or max(1, series.total_steps() // count)
     if every <= OF_EACH_STEP and Facts(view, spent.rank).acts:
         return None  # a policy that acts, or a target network that is asked
     site = top_site(view, "eval", rank=spent.rank)
@@ -213,3 +214,8 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
             Input("evaluations", count, "", "records with steps.eval_ns above 0"),
         ),
     )
+
+
+def _usual_distance(steps: Array) -> int:
+    """Median steps from one to the next; 0 for fewer than three."""
+    return int(np.median(np.diff(steps))) if len(steps) >= 3 else 0

@@ -132,22 +132,22 @@ def _ordinal(number: int) -> str:
     return "second" if number == 2 else f"{number}{ending}"
 
 
-def _proof(one: Rhythm) -> Proof:
-    read = f"steps.wall_max_ns, rank {one.rank}"
+def _proof(rhythm: Rhythm) -> Proof:
+    read = f"steps.wall_max_ns, rank {rhythm.rank}"
     return Proof(
-        f"chance of {one.count} slow steps in one rhythm",
-        one.p,
+        f"chance of {rhythm.count} slow steps in one rhythm",
+        rhythm.p,
         SURE,
         "",
         "p = number of rhythms tried x binomial tail of the slow steps that share a remainder of "
         "step / period; recoverable = mean(slow step - median step) / period, times the part of "
         "the expected ones that are slow",
         (
-            Input("period", one.period, "steps", read),
-            Input("slow steps in this rhythm", one.count, "", read),
-            Input("expected in the window", one.expected, "", "steps of the window / period"),
-            Input("median step", one.usual_ms, "ms", read),
-            Input("median of the slow steps", one.slow_ms, "ms", read),
+            Input("period", rhythm.period, "steps", read),
+            Input("slow steps in this rhythm", rhythm.count, "", read),
+            Input("expected in the window", rhythm.expected, "", "steps of the window / period"),
+            Input("median step", rhythm.usual_ms, "ms", read),
+            Input("median of the slow steps", rhythm.slow_ms, "ms", read),
         ),
     )
 

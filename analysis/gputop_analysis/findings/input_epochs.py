@@ -207,18 +207,18 @@ def started_anew(view: RunView) -> Looks | None:
 
 
 def _of_workers(
-    seen: Looks, loader: LoaderInUse, steps: int, data_ms: float
+    looks: Looks, loader: LoaderInUse, steps: int, data_ms: float
 ) -> tuple[float, float]:
     """Milliseconds of all starts, at least and at most: a first fetch also waits as any other
     would.
     """
-    other_steps = steps - seen.epochs
-    rest_ms = max(0.0, data_ms - seen.starts_ms - seen.firsts_ms)
+    other_steps = steps - looks.epochs
+    rest_ms = max(0.0, data_ms - looks.starts_ms - looks.firsts_ms)
     usual_ms = rest_ms / other_steps if other_steps > OTHERS * steps else 0.0
-    first_ms = max(0.0, seen.firsts_ms - seen.epochs * usual_ms)
+    first_ms = max(0.0, looks.firsts_ms - looks.epochs * usual_ms)
     if loader.get("persistent_workers"):
-        return seen.starts_ms, seen.starts_ms
-    return seen.starts_ms + 0.5 * first_ms, seen.starts_ms + first_ms
+        return looks.starts_ms, looks.starts_ms
+    return looks.starts_ms + 0.5 * first_ms, looks.starts_ms + first_ms
 
 
 def lines_of(loader: LoaderInUse) -> tuple[str, ...]:

@@ -95,10 +95,10 @@ def input_straggler(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
-def _differences(view: RunView, found: Straggler) -> list[str]:
+def _differences(view: RunView, straggler: Straggler) -> list[str]:
     """How the slow rank's loader and workers differ from the others'."""
-    other_ranks = [rank for rank in found.waits.ranks if rank != found.rank]
-    loader = view.hello(found.rank).get("dataloader") or {}
+    other_ranks = [rank for rank in straggler.waits.ranks if rank != straggler.rank]
+    loader = view.hello(straggler.rank).get("dataloader") or {}
     differences = []
     for name in ("num_workers", "batch_size", "dataset_length", "prefetch_factor", "pin_memory"):
         theirs = {_of_loader(view, rank, name) for rank in other_ranks}
@@ -106,8 +106,8 @@ def _differences(view: RunView, found: Straggler) -> list[str]:
             differences.append(f"{name}={loader.get(name)} and not {theirs.pop()}")
     crews_ = workers(view)
     crews = [crews_[rank] for rank in other_ranks if rank in crews_]
-    if found.rank in crews_ and crews:
-        differences += _of_workers(crews_[found.rank], crews)
+    if straggler.rank in crews_ and crews:
+        differences += _of_workers(crews_[straggler.rank], crews)
     return differences
 
 
@@ -115,18 +115,19 @@ def _of_loader(view: RunView, rank: int, name: str) -> Any:
     return (view.hello(rank).get("dataloader") or {}).get(name)
 
 
-def _of_workers(mine: Workers, others: list[Workers]) -> list[str]:
+def _of_workers(workers: Workers, others: list[Workers]) -> list[str]:
     cpu, disk = (
         float(np.median([getattr(crew, name) for crew in others])) for name in ("cpu", "disk")
     )
     differences = []
-    if abs(mine.cpu - cpu) > 0.3:
+    if abs(workers.cpu - cpu) > 0.3:
         differences.append(
-            f"its workers use {mine.cpu * 100:.0f} % of a core each, the others' {cpu * 100:.0f} %"
+            f"its workers use {workers.cpu * 100:.0f} % of a core each, "
+            f"the others' {cpu * 100:.0f} %"
         )
-    if mine.disk - disk > 0.2:
+    if workers.disk - disk > 0.2:
         differences.append(
-            f"its workers wait for storage in {mine.disk * 100:.0f} % of the samples, "
+            f"its workers wait for storage in {workers.disk * 100:.0f} % of the samples, "
             f"{disk * 100:.0f} % there"
         )
     return differences

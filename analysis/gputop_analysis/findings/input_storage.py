@@ -94,7 +94,7 @@ def storage_limited(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
-def _proof(seen: Looks, crew: Workers | None, pressure: float, wait: Share) -> Proof:
+def _proof(looks: Looks, crew: Workers | None, pressure: float, wait: Share) -> Proof:
     inputs = (
         Input(
             "I/O pressure",
@@ -116,9 +116,11 @@ def _proof(seen: Looks, crew: Workers | None, pressure: float, wait: Share) -> P
         ),
     )
     formula = f"recoverable = sum(data wait) / steps = {wait.mean_ms:.3f} ms per step"
-    if surely(seen.states["D"], seen.waiting) > WAITING_WORKERS:
+    if surely(looks.states["D"], looks.waiting) > WAITING_WORKERS:
         label = "at a waiting fetch whose worker waits for storage (state D)"
-        return seen.proof(label, seen.states["D"], seen.waiting, WAITING_WORKERS, formula, *inputs)
+        return looks.proof(
+            label, looks.states["D"], looks.waiting, WAITING_WORKERS, formula, *inputs
+        )
     return Proof(
         "median of the I/O pressure (some, 10 s)", pressure, PRESSURE_PCT, "%", formula, inputs
     )

@@ -9,15 +9,15 @@ from gputop_analysis.findings.advice import Option, as_text
 from gputop_analysis.model import SEVERITIES, Finding
 
 
-def settled(found: list[Finding]) -> list[Finding]:
+def settled(findings: list[Finding]) -> list[Finding]:
     """The findings without contradictions.
 
     Of two that move a lever up and down in the same place, the one that wins more a step is kept;
     it takes in the other, whose remaining options follow its own. An option that promises nothing
     yields to one that does.
     """
-    remaining = list(found)
-    for finding, other in combinations(found, 2):
+    remaining = list(findings)
+    for finding, other in combinations(findings, 2):
         if finding not in remaining or other not in remaining or not _same_place(finding, other):
             continue
         if not _opposed(finding, other):
@@ -29,9 +29,9 @@ def settled(found: list[Finding]) -> list[Finding]:
     return remaining
 
 
-def _same_place(one: Finding, other: Finding) -> bool:
-    ranks = one.rank is None or other.rank is None or one.rank == other.rank
-    hosts = one.host is None or other.host is None or one.host == other.host
+def _same_place(finding: Finding, other: Finding) -> bool:
+    ranks = finding.rank is None or other.rank is None or finding.rank == other.rank
+    hosts = finding.host is None or other.host is None or finding.host == other.host
     return ranks and hosts
 
 
@@ -39,9 +39,9 @@ def _pulls(finding: Finding) -> dict[str, int]:
     return {option.lever.name: option.lever.direction for option in finding.options if option.lever}
 
 
-def _opposed(one: Finding, other: Finding) -> set[str]:
+def _opposed(finding: Finding, other: Finding) -> set[str]:
     """Names of the levers that both move, in opposite directions."""
-    pulls, other_pulls = _pulls(one), _pulls(other)
+    pulls, other_pulls = _pulls(finding), _pulls(other)
     return {name for name in pulls if other_pulls.get(name, pulls[name]) != pulls[name]}
 
 
@@ -51,23 +51,23 @@ def _gain(finding: Finding) -> tuple[int, float]:
     return int(danger), finding.recoverable_ms_per_step or 0.0
 
 
-def _merged(kept: Finding, yields: Finding) -> Finding:
-    against = _opposed(kept, yields)
+def _merged(finding: Finding, yields: Finding) -> Finding:
+    against = _opposed(finding, yields)
     more = [
         option
         for option in yields.options
-        if _name(option) not in against and option not in kept.options
+        if _name(option) not in against and option not in finding.options
     ]
-    options = (*kept.options, *more)
-    severity = min(kept.severity, yields.severity, key=SEVERITIES.index)
+    options = (*finding.options, *more)
+    severity = min(finding.severity, yields.severity, key=SEVERITIES.index)
     return replace(
-        kept,
+        finding,
         severity=severity,
         options=options,
         fix=as_text(options),
-        evidence=f"{kept.evidence}; {yields.id} would ask for the opposite of "
+        evidence=f"{finding.evidence}; {yields.id} would ask for the opposite of "
         f"{' and '.join(sorted(against))}: {yields.title}",
-        absorbed=tuple(sorted({*kept.absorbed, yields.id, *yields.absorbed})),
+        absorbed=tuple(sorted({*finding.absorbed, yields.id, *yields.absorbed})),
     )
 
 

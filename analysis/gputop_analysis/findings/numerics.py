@@ -34,6 +34,8 @@ from gputop_analysis.training_series import collect
 from gputop_analysis.view import Array, RunView, once_per_view
 
 LIVE_STEPS = 600
+NEIGHBOURS = 5
+"""Records whose median is the level of a rank's loss between two of them."""
 SPIKE_WINDOW = 100
 BEGINNING, SMALL = 20, 0.1
 """First losses, and the part of them that a jump must reach to matter: later ones may be tiny."""
@@ -409,11 +411,26 @@ def mean_losses(view: RunView) -> tuple[Array, Array, Array]:
     ):
         return np.minimum.reduce(firsts[1:]), steps, np.mean(losses[1:], axis=0)
     every, position = np.unique(np.concatenate(lasts), return_inverse=True)
-    total = np.bincount(position, weights=np.concatenate(losses), minlength=len(every))
-    mean = total / np.maximum(np.bincount(position, minlength=len(every)), 1)
     first = every.copy()
     np.minimum.at(first, position, np.concatenate(firsts))
-    return first, every, mean
+    present = [(last, loss) for last, loss in zip(lasts, losses, strict=True) if len(last)]
+    if not present:
+        return first, every, np.zeros(0)
+    return first, every, np.mean([_at(every, last, loss) for last, loss in present], axis=0)
+
+
+def _at(steps: Array, own_steps: Array, losses: Array) -> Array:
+    """A rank's loss at all ``steps``: where it has no record of its own, its level there. Else the
+    mean would jump between the levels of the ranks that happen to have one.
+    """
+    order = np.argsort(own_steps, kind="stable")
+    own_steps, losses = own_steps[order], losses[order]
+    width = min(NEIGHBOURS, len(losses))
+    around = np.pad(losses, (width // 2, width - 1 - width // 2), mode="edge")
+    levels = np.median(np.lib.stride_tricks.sliding_window_view(around, width), axis=1)
+    filled = np.interp(steps, own_steps, levels)
+    filled[np.searchsorted(steps, own_steps)] = losses
+    return filled
 
 
 def largest_loss(rows: Array) -> Array:

@@ -236,7 +236,7 @@ MUCH_WITHOUT = 0.01
     "looks in a row, 20 steps or more apart; medium where they are more than 1 % of "
     "all, high where they are all of them; or the only optimizer lacks more than 1 % "
     "of what wants one; or at three looks in a row more than 1 % of what has one is in no "
-    "optimizer and does not change",
+    "optimizer that has stepped, and does not change",
     fix="use them in the loss, or set requires_grad=False and leave them out of the optimizer",
     explains=("NU07",),
     no_use="where the parameters are frozen for now on purpose",
@@ -253,7 +253,8 @@ def without_gradient(view: RunView, spec: Spec) -> Finding | None:
         if not missing or not total or last.get("alike", 0) < ALIKE:
             continue
         names = [
-            name or "a parameter of no module" for name in last.get("without_gradient_names") or []
+            name or "a parameter of no module"
+            for name in last.get("without_gradient_names") or [""]
         ]
         experts = bool(((view.hello(rank).get("model") or {}).get("config") or {}).get("experts"))
         share, foreign = (
@@ -359,8 +360,8 @@ def _gradients_beyond(view: RunView, rank: int, count: float) -> bool:
 
 
 def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
-    """Parameters that get gradients, lie in no optimizer, and stay as they are: a teacher that was
-    not frozen.
+    """Parameters that get gradients, lie in no optimizer that has stepped, and stay as they are: a
+    teacher that was not frozen, or an optimizer whose step is forgotten.
     """
     for rank, events in told(view, "checkup").items():
         last = events[-1]
@@ -368,31 +369,59 @@ def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
         if last.get("stray_looks", 0) < ALIKE or stray <= MUCH_WITHOUT * graded:
             continue
         share, names = stray / graded, last.get("stray_names") or []
+        idle = last.get("without_gradient") or 0
+        if last.get("stray_waiting", 0) > stray / 2:
+            title = f"an optimizer has not stepped: {100 * share:.0f} % of the gradients are unused"
+            place = "in an optimizer that has not stepped"
+            fix = (
+                "call step() of the optimizer that has them; where it begins later, "
+                "requires_grad_(False) until then spares their backward"
+            )
+        else:
+            title = f"{100 * share:.0f} % of the gradients are for nobody"
+            place = "in no optimizer"
+            fix = _replaced_part(names) if idle else _not_frozen()
         return spec.make(
             "medium",
-            f"{100 * share:.0f} % of the gradients are for nobody: {', '.join(names[:2])}",
-            f"{stray:,} of {graded:,} values that have a gradient are in no optimizer and did not "
+            f"{title}: {', '.join(names[:2])}",
+            f"{stray:,} of {graded:,} values that have a gradient are {place} and did not "
             f"change ({last['stray_looks']} looks in a row up to step {last['step']}, rank {rank}): "
-            + ", ".join(names),
-            "call requires_grad_(False) on what shall stay as it is, such as a teacher or a network "
-            "that a loss looks through: the backward then leaves its weights out; or give it to an "
-            "optimizer",
+            + ", ".join(names)
+            + (f"; the optimizer holds {idle:,} values that get no gradient" if idle else ""),
+            fix,
             rank=rank if len(view.ranks) > 1 else everybody(view),
             confidence=0.85,
             proof=Proof(
-                "values with a gradient and in no optimizer / values with a gradient",
+                f"values with a gradient and {place} / values with a gradient",
                 100 * share,
                 100 * MUCH_WITHOUT,
                 "%",
                 "unchanged: up to 64 values of eight of them, from look to look",
                 (
-                    Input("in no optimizer", stray, "values", f"checkup event, rank {rank}"),
+                    Input(place, stray, "values", f"checkup event, rank {rank}"),
                     Input("with a gradient", graded, "values", "the same"),
                     Input("looks in a row", last["stray_looks"], "", "the same"),
                 ),
             ),
         )
     return None
+
+
+def _not_frozen() -> str:
+    return (
+        "call requires_grad_(False) on what shall stay as it is, such as a teacher or a network "
+        "that a loss looks through: the backward then leaves its weights out; or give it to an "
+        "optimizer"
+    )
+
+
+def _replaced_part(names: list[str]) -> str:
+    """A layer that was put in the place of another after the optimizer was given that one's."""
+    return (
+        f"make the optimizer after the model is complete, or give it {', '.join(names[:2])} by "
+        "add_param_group(): it holds parameters that the loss does not come from; if they shall "
+        "stay as they are, call requires_grad_(False) on them"
+    )
 
 
 def _comparable(hello: Hello) -> bool:

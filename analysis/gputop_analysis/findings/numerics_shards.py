@@ -92,29 +92,31 @@ def rank_loss_outlier(view: RunView, spec: Spec) -> Finding | None:
         f"{'steps' if same_steps.group == 1 else 'groups that end about step'} {named}: "
         f"{'loss' if same_steps.group == 1 else 'largest loss'} {np.median(same_steps.losses[at, worst]):.4g}, "
         f"median of {len(same_steps.ranks)} ranks {np.median(middle[at]):.4g}",
-        "look at that rank's shard (corrupt or other samples, labels); if its data is as the "
-        "others', run these steps again on another GPU: wrong results without "
-        "an error are possible",
+        (
+            f"look at the data of rank {rank} (corrupt or other samples, labels)",
+            "if its data is as the others', run these steps again on another GPU: wrong results "
+            "without an error are possible",
+        ),
         rank=rank,
         confidence=0.7,
         proof=_proof(same_steps, int(counts[worst]), enough, float(sigma), next_most),
     )
 
 
-def _proof(seen: Losses, count: int, enough: float, sigma: float, next_most: int) -> Proof:
-    column = "steps.loss" if seen.group == 1 else "steps.loss_max"
+def _proof(losses: Losses, count: int, enough: float, sigma: float, next_most: int) -> Proof:
+    column = "steps.loss" if losses.group == 1 else "steps.loss_max"
     return Proof(
-        f"{seen.unit} in which the rank's loss lies 8 robust standard deviations and 20 % above "
+        f"{losses.unit} in which the rank's loss lies 8 robust standard deviations and 20 % above "
         "the ranks' median",
         count,
         float(enough),
-        seen.unit,
+        losses.unit,
         "standard deviation = median over ranks of 1.4826 x median absolute deviation of loss - "
         "median of the ranks",
         (
-            Input("standard deviation", sigma, "", f"{column} of {len(seen.ranks)} ranks"),
-            Input(f"{seen.unit} that all ranks have", len(seen.lasts), "", "steps.step"),
-            Input("next rank", next_most, seen.unit, "the rank with the next most"),
+            Input("standard deviation", sigma, "", f"{column} of {len(losses.ranks)} ranks"),
+            Input(f"{losses.unit} that all ranks have", len(losses.lasts), "", "steps.step"),
+            Input("next rank", next_most, losses.unit, "the rank with the next most"),
         ),
     )
 

@@ -58,9 +58,9 @@ def device_finding(
     )
 
 
-def _worst(found: list[Finding]) -> Finding:
+def _worst(findings: list[Finding]) -> Finding:
     worst = min(
-        found,
+        findings,
         key=lambda finding: (
             SEVERITIES.index(finding.severity),
             -(finding.recoverable_ms_per_step or 0.0),
@@ -68,7 +68,7 @@ def _worst(found: list[Finding]) -> Finding:
     )
     other_gpus = [
         f"GPU {finding.gpu}" + (f" of {finding.host}" if finding.host else "")
-        for finding in found
+        for finding in findings
         if finding is not worst
     ]
     if other_gpus:

@@ -8,14 +8,14 @@ from gputop_analysis.findings.registry import CATALOGUE, CAUSES
 from gputop_analysis.model import SEVERITIES, Finding
 
 
-def take_in(found: list[Finding]) -> list[Finding]:
+def take_in(findings: list[Finding]) -> list[Finding]:
     """Drop each finding that another one explains.
 
     The explaining one keeps its own estimate of the recoverable time, or takes over the effect's
     where it has none. Causes are looked at in the order hang > crash > NaN > throttle > straggler >
     input > comm > host > compute, so that what is taken in goes to the deepest cause.
     """
-    remaining = sorted(found, key=_precedence)
+    remaining = sorted(findings, key=_precedence)
     index = 0
     while index < len(remaining):
         taken = [
@@ -45,10 +45,10 @@ def explains(cause: Finding, effect: Finding) -> bool:
     return explained and (everywhere or cause.rank == effect.rank)
 
 
-def ordered(found: list[Finding]) -> list[Finding]:
+def ordered(findings: list[Finding]) -> list[Finding]:
     """By severity, then by recoverable time per step, then by cause."""
     return sorted(
-        found,
+        findings,
         key=lambda one: (
             SEVERITIES.index(one.severity),
             -(one.recoverable_ms_per_step or 0.0),
@@ -57,8 +57,8 @@ def ordered(found: list[Finding]) -> list[Finding]:
     )
 
 
-def _precedence(one: Finding) -> tuple[int, str]:
-    return CAUSES.index(CATALOGUE[one.id].cause), one.id
+def _precedence(finding: Finding) -> tuple[int, str]:
+    return CAUSES.index(CATALOGUE[finding.id].cause), finding.id
 
 
 def _with(cause: Finding, taken: list[Finding]) -> Finding:

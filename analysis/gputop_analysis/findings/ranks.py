@@ -167,27 +167,29 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
     )
 
 
-def _proof(found: Straggler, site: Site | None) -> Proof:
-    own_wait, theirs = found.wait_ms
-    rank, steps = found.rank, f"{len(found.waits.ms):,} steps or groups of steps"
+def _proof(straggler: Straggler, site: Site | None) -> Proof:
+    own_wait, theirs = straggler.wait_ms
+    rank, steps = straggler.rank, f"{len(straggler.waits.ms):,} steps or groups of steps"
     inputs = [
         Input(
             f"wait of rank {rank}",
             own_wait,
             "ms per step",
-            f"{found.waits.source}, mean over {steps}",
+            f"{straggler.waits.source}, mean over {steps}",
         ),
-        Input("wait of the median other rank", theirs, "ms per step", found.waits.source),
-        Input("step time", found.wall_ms, "ms", "steps.wall_ns, all ranks, common steady steps"),
+        Input("wait of the median other rank", theirs, "ms per step", straggler.waits.source),
+        Input(
+            "step time", straggler.wall_ms, "ms", "steps.wall_ns, all ranks, common steady steps"
+        ),
         Input(
             "p",
-            found.culprit.p,
+            straggler.culprit.p,
             "",
             f"chance of such a lead among alike ranks, at most {SIGNIFICANCE}",
         ),
         *(
-            Input(f"{phase} beyond the median rank", ms, "ms per step", _source(phase, found))
-            for phase, ms in found.excess_ms.items()
+            Input(f"{phase} beyond the median rank", ms, "ms per step", _source(phase, straggler))
+            for phase, ms in straggler.excess_ms.items()
         ),
     ]
     if site is not None and site.site is not None:
@@ -196,8 +198,8 @@ def _proof(found: Straggler, site: Site | None) -> Proof:
         )
     return Proof(
         "how much longer than the slow rank the typical other rank waits",
-        found.culprit.lead_ms,
-        found.culprit.threshold_ms,
+        straggler.culprit.lead_ms,
+        straggler.culprit.threshold_ms,
         "ms per step",
         f"threshold = max({MIN_EFFECT_MS:.0f} ms, {MIN_EFFECT_SHARE * 100:.0f} % of the step "
         "without waiting); p = Student's t of the lead over its standard error (AR(1) or batch "
@@ -208,8 +210,8 @@ def _proof(found: Straggler, site: Site | None) -> Proof:
     )
 
 
-def _source(phase: str, found: Straggler) -> str:
-    of_ddp = phase == "backward" and found.waits.backward_compute_ms is not None
+def _source(phase: str, straggler: Straggler) -> str:
+    of_ddp = phase == "backward" and straggler.waits.backward_compute_ms is not None
     return "comm.backward_compute_ns" if of_ddp else f"steps.{phase}_ns"
 
 

@@ -156,17 +156,17 @@ def _values(view: RunView, rank: int) -> float:
     return 0.0
 
 
-def _accounted_ms(view: RunView, found: Straggler, ratio: float) -> tuple[float, float]:
+def _accounted_ms(view: RunView, straggler: Straggler, ratio: float) -> tuple[float, float]:
     """Milliseconds that the rank computes longer for its larger batches, if time goes with work,
     and longer at all.
     """
     assert view.common is not None
     forward = view.common.per_step_ms("forward_ns").mean(axis=0)
-    backward = found.waits.backward_compute_ms
+    backward = straggler.waits.backward_compute_ms
     backward = (view.common.per_step_ms("backward_ns") if backward is None else backward).mean(
         axis=0
     )
-    column = found.culprit.column
-    longer = found.excess_ms["forward"] + max(0.0, found.excess_ms["backward"])
+    column = straggler.culprit.column
+    longer = straggler.excess_ms["forward"] + max(0.0, straggler.excess_ms["backward"])
     usual = float(np.median(np.delete(forward, column)) + np.median(np.delete(backward, column)))
     return (ratio - 1) * usual, longer

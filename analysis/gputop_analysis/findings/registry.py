@@ -173,11 +173,11 @@ def explained_ids(cause: Spec) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*cause.explains, *said_there)))
 
 
-def as_list(found: Result) -> list[Finding]:
+def as_list(result: Result) -> list[Finding]:
     """What a check returned, as a list."""
-    if found is None:
+    if result is None:
         return []
-    return [found] if isinstance(found, Finding) else list(found)
+    return [result] if isinstance(result, Finding) else list(result)
 
 
 def _broken(spec: Spec, error: Exception) -> Finding:

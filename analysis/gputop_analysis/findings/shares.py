@@ -303,13 +303,13 @@ def worst(shares: Iterable[Share | None]) -> Share | None:
     return max((s for s in shares if s is not None), key=lambda s: s.mean_ms, default=None)
 
 
-def only_on(found: Share, shares: Iterable[Share | None]) -> int | None:
+def only_on(share: Share, shares: Iterable[Share | None]) -> int | None:
     """The rank, where the others have less than half of it or there are no others; None where it is
     everybody's.
     """
-    other_shares = [s for s in shares if s is not None and s.rank != found.rank]
-    if all(s.mean_ms < 0.5 * found.mean_ms for s in other_shares):
-        return found.rank
+    other_shares = [s for s in shares if s is not None and s.rank != share.rank]
+    if all(s.mean_ms < 0.5 * share.mean_ms for s in other_shares):
+        return share.rank
     return None
 
 

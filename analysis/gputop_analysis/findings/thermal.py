@@ -328,10 +328,10 @@ def hot_memory(view: RunView, spec: Spec) -> Iterator[Finding]:
         )
 
 
-def _median_clock(found: list[Device]) -> float:
+def _median_clock(devices: list[Device]) -> float:
     """Median over devices of their busy SM clock; NaN for none."""
     clocks = [
-        clock for device in found if (clock := device.known("sm_clock_mhz", device.busy)) == clock
+        clock for device in devices if (clock := device.known("sm_clock_mhz", device.busy)) == clock
     ]
     return float(np.median(clocks)) if clocks else float("nan")
 

@@ -73,9 +73,9 @@ _LAYOUTS = (
 """Flags that make stages of different lengths."""
 
 
-def _split(found: Arguments, world: int | None) -> list[Problem]:
+def _split(arguments: Arguments, world: int | None) -> list[Problem]:
     tp, pp, cp = (
-        found.number(f"--{name}-parallel-size")
+        arguments.number(f"--{name}-parallel-size")
         for name in ("tensor-model", "pipeline-model", "context")
     )
     problems = []
@@ -88,27 +88,27 @@ def _split(found: Arguments, world: int | None) -> list[Problem]:
         dp=(world or tp * pp * cp) // (tp * pp * cp),
         tp=tp,
         pp=pp,
-        vpp=found.number("--num-virtual-stages-per-pipeline-rank"),
+        vpp=arguments.number("--num-virtual-stages-per-pipeline-rank"),
         cp=cp,
-        ep=found.number("--expert-model-parallel-size"),
-        etp=found.number("--expert-tensor-parallel-size", 0),
-        sequence_parallel=found.has("--sequence-parallel"),
+        ep=arguments.number("--expert-model-parallel-size"),
+        etp=arguments.number("--expert-tensor-parallel-size", 0),
+        sequence_parallel=arguments.has("--sequence-parallel"),
     )
-    heads = found.number("--num-attention-heads", 0)
-    if found.has("--group-query-attention"):
-        kv_heads = found.number("--num-query-groups", 0)
+    heads = arguments.number("--num-attention-heads", 0)
+    if arguments.has("--group-query-attention"):
+        kv_heads = arguments.number("--num-query-groups", 0)
     else:
         kv_heads = 0
     training = Training(
         heads=heads,
         kv_heads=kv_heads,
-        layers=found.number("--num-layers", 0),
-        experts=found.number("--num-experts", 0),
-        seq=found.number("--seq-length", 0),
-        uneven_stages=any(map(found.has, _LAYOUTS)),
-        global_batch=found.number("--global-batch-size", 0),
+        layers=arguments.number("--num-layers", 0),
+        experts=arguments.number("--num-experts", 0),
+        seq=arguments.number("--seq-length", 0),
+        uneven_stages=any(map(arguments.has, _LAYOUTS)),
+        global_batch=arguments.number("--global-batch-size", 0),
     )
-    step = StepOfSplit(split, found.number("--micro-batch-size"))
+    step = StepOfSplit(split, arguments.number("--micro-batch-size"))
     wrong = broken(training, step, (*SPLIT_RULES, *STEP_RULES))
     relevant = [
         (rule, why) for rule, why in wrong if world is not None or rule.name not in _NEEDS_WORLD
@@ -119,18 +119,27 @@ def _split(found: Arguments, world: int | None) -> list[Problem]:
     ]
 
 
-def _habits_of_split(found: Arguments) -> list[Problem]:
+def _habits_of_split(arguments: Arguments) -> list[Problem]:
     """What goes beyond the rules: sizes that Megatron-LM wants given, and flags that do nothing."""
     problems = []
-    heads, hidden = found.number("--num-attention-heads", 0), found.number("--hidden-size", 0)
-    if hidden and heads and not found.has("--kv-channels") and hidden % heads:
+    heads, hidden = (
+        arguments.number("--num-attention-heads", 0),
+        arguments.number("--hidden-size", 0),
+    )
+    if hidden and heads and not arguments.has("--kv-channels") and hidden % heads:
         problems.append(
             error("--hidden-size", f"{hidden} does not divide by {heads} heads: give --kv-channels")
         )
-    if found.has("--sequence-parallel") and found.number("--tensor-model-parallel-size") == 1:
+    if (
+        arguments.has("--sequence-parallel")
+        and arguments.number("--tensor-model-parallel-size") == 1
+    ):
         problems.append(warning("--sequence-parallel", "does nothing without tensor parallelism"))
-    pp, layers = found.number("--pipeline-model-parallel-size"), found.number("--num-layers", 0)
-    per = found.number("--num-layers-per-virtual-pipeline-stage", 0)
+    pp, layers = (
+        arguments.number("--pipeline-model-parallel-size"),
+        arguments.number("--num-layers", 0),
+    )
+    per = arguments.number("--num-layers-per-virtual-pipeline-stage", 0)
     if per and pp == 1:
         problems.append(
             error("--pipeline-model-parallel-size", "interleaved stages need pp above 1")
@@ -141,25 +150,25 @@ def _habits_of_split(found: Arguments) -> list[Problem]:
     return problems
 
 
-def _habits(found: Arguments) -> list[Problem]:
+def _habits(arguments: Arguments) -> list[Problem]:
     problems = []
-    if found.values.get("--recompute-granularity") == "selective" and found.has(
+    if arguments.values.get("--recompute-granularity") == "selective" and arguments.has(
         "--recompute-method"
     ):
         problems.append(error("--recompute-method", "selective recomputation takes no method"))
-    if found.values.get("--recompute-granularity") == "full" and not found.has(
+    if arguments.values.get("--recompute-granularity") == "full" and not arguments.has(
         "--recompute-method"
     ):
         problems.append(
             error("--recompute-method", "full recomputation needs one: uniform or block")
         )
-    sharded = found.has("--use-distributed-optimizer") or found.has("--use-megatron-fsdp")
-    if found.has("--overlap-param-gather") and not sharded:
+    sharded = arguments.has("--use-distributed-optimizer") or arguments.has("--use-megatron-fsdp")
+    if arguments.has("--overlap-param-gather") and not sharded:
         problems.append(error("--overlap-param-gather", "needs --use-distributed-optimizer"))
-    if found.has("--overlap-param-gather") and not found.has("--overlap-grad-reduce"):
+    if arguments.has("--overlap-param-gather") and not arguments.has("--overlap-grad-reduce"):
         problems.append(error("--overlap-param-gather", "needs --overlap-grad-reduce"))
-    if found.has("--tp-comm-overlap") and not found.has("--sequence-parallel"):
+    if arguments.has("--tp-comm-overlap") and not arguments.has("--sequence-parallel"):
         problems.append(error("--tp-comm-overlap", "needs --sequence-parallel"))
-    if found.has("--bf16") and found.has("--fp16"):
+    if arguments.has("--bf16") and arguments.has("--fp16"):
         problems.append(error("--bf16", "with --fp16: choose one"))
     return problems

@@ -185,85 +185,89 @@ def of_megatron(
     return _shape(megatron), options
 
 
-def _shape(found: Arguments) -> ModelShape | None:
-    vocab = found.number("--padded-vocab-size", 0) or found.number("--vocab-size", 0)
-    if not vocab or not all(found.number(flag, 0) for flag in _NEEDED):
+def _shape(arguments: Arguments) -> ModelShape | None:
+    vocab = arguments.number("--padded-vocab-size", 0) or arguments.number("--vocab-size", 0)
+    if not vocab or not all(arguments.number(flag, 0) for flag in _NEEDED):
         return None
-    hidden, heads = found.number("--hidden-size"), found.number("--num-attention-heads")
-    gated = found.has("--swiglu")
+    hidden, heads = arguments.number("--hidden-size"), arguments.number("--num-attention-heads")
+    gated = arguments.has("--swiglu")
     usual = hidden * 8 // 3 // 64 * 64 if gated else 4 * hidden
-    experts = found.number("--num-experts", 0)
-    shared = found.number("--moe-shared-expert-intermediate-size", 0)
+    experts = arguments.number("--num-experts", 0)
+    shared = arguments.number("--moe-shared-expert-intermediate-size", 0)
     if experts:
         family = "mixtral"
     elif gated:
         family = "llama"
     else:
         family = "gpt2"
-    if found.has("--group-query-attention"):
-        kv_heads = found.number("--num-query-groups", heads)
+    if arguments.has("--group-query-attention"):
+        kv_heads = arguments.number("--num-query-groups", heads)
     else:
         kv_heads = heads
     if experts:
-        moe_ffn = found.number("--moe-ffn-hidden-size", found.number("--ffn-hidden-size", usual))
+        moe_ffn = arguments.number(
+            "--moe-ffn-hidden-size", arguments.number("--ffn-hidden-size", usual)
+        )
     else:
         moe_ffn = 0
-    if found.has("--multi-latent-attention"):
-        mla_kv_rank = found.number("--kv-lora-rank", 32)
+    if arguments.has("--multi-latent-attention"):
+        mla_kv_rank = arguments.number("--kv-lora-rank", 32)
     else:
         mla_kv_rank = 0
     return ModelShape(
         name="the command's model",
         family=family,
         hidden=hidden,
-        layers=found.number("--num-layers"),
+        layers=arguments.number("--num-layers"),
         heads=heads,
         kv_heads=kv_heads,
-        head_dim=found.number("--kv-channels", 0),
-        ffn=found.number("--ffn-hidden-size", usual),
+        head_dim=arguments.number("--kv-channels", 0),
+        ffn=arguments.number("--ffn-hidden-size", usual),
         vocab=vocab,
         gated_mlp=gated,
-        tied_embeddings=not found.has("--untie-embeddings-and-output-weights"),
-        max_position=found.number("--max-position-embeddings", 0),
+        tied_embeddings=not arguments.has("--untie-embeddings-and-output-weights"),
+        max_position=arguments.number("--max-position-embeddings", 0),
         experts=experts,
-        top_k=found.number("--moe-router-topk", 2) if experts else 0,
+        top_k=arguments.number("--moe-router-topk", 2) if experts else 0,
         moe_ffn=moe_ffn,
         shared_experts=1 if shared else 0,
         shared_ffn=shared,
-        mla_q_rank=found.number("--q-lora-rank", 0),
+        mla_q_rank=arguments.number("--q-lora-rank", 0),
         mla_kv_rank=mla_kv_rank,
-        mla_nope_dim=found.number("--qk-head-dim", 0),
-        mla_rope_dim=found.number("--qk-pos-emb-head-dim", 0),
-        mla_v_dim=found.number("--v-head-dim", 0),
+        mla_nope_dim=arguments.number("--qk-head-dim", 0),
+        mla_rope_dim=arguments.number("--qk-pos-emb-head-dim", 0),
+        mla_v_dim=arguments.number("--v-head-dim", 0),
         source="the command's flags",
     )
 
 
-def _chunks(found: Arguments, pp: int) -> int:
-    if found.has("--num-virtual-stages-per-pipeline-rank"):
-        return found.number("--num-virtual-stages-per-pipeline-rank")
-    per = found.number("--num-layers-per-virtual-pipeline-stage", 0)
-    return max(1, found.number("--num-layers") // pp // per) if per else 1
+def _chunks(arguments: Arguments, pp: int) -> int:
+    if arguments.has("--num-virtual-stages-per-pipeline-rank"):
+        return arguments.number("--num-virtual-stages-per-pipeline-rank")
+    per = arguments.number("--num-layers-per-virtual-pipeline-stage", 0)
+    return max(1, arguments.number("--num-layers") // pp // per) if per else 1
 
 
-def _sharding(found: Arguments) -> str:
-    if found.has("--use-megatron-fsdp"):
+def _sharding(arguments: Arguments) -> str:
+    if arguments.has("--use-megatron-fsdp"):
         kinds = {
             "optim": "zero1",
             "optim_grads": "zero2",
             "optim_grads_params": "zero3",
             "no_shard": "ddp",
         }
-        return kinds.get(found.values.get("--data-parallel-sharding-strategy", "no_shard"), "ddp")
-    return "zero1" if found.has("--use-distributed-optimizer") else "ddp"
+        return kinds.get(
+            arguments.values.get("--data-parallel-sharding-strategy", "no_shard"), "ddp"
+        )
+    return "zero1" if arguments.has("--use-distributed-optimizer") else "ddp"
 
 
-def _dtype(found: Arguments) -> str:
-    if found.has("--fp8-format"):
+def _dtype(arguments: Arguments) -> str:
+    if arguments.has("--fp8-format"):
         return "fp8"
-    if found.has("--bf16"):
+    if arguments.has("--bf16"):
         return "bf16"
-    if found.has("--fp16"):
+    if arguments.has("--fp16"):
         return "fp16"
     return "fp32"
 

@@ -80,7 +80,7 @@ def _of_group(cases: list[Case]) -> list[Answer]:
     return answers
 
 
-def _joined(found: list[Layouts]) -> Layouts:
+def _joined(layouts: list[Layouts]) -> Layouts:
     return Layouts(
-        *(np.concatenate([getattr(part, f.name) for part in found]) for f in fields(Layouts))
+        *(np.concatenate([getattr(part, f.name) for part in layouts]) for f in fields(Layouts))
     )

@@ -143,7 +143,7 @@ def by_phases(parts: Cost, step_s: float, communication_s: float) -> Calibration
 
 
 def with_memory(
-    found: Calibration, estimated: Sequence[float], measured: Sequence[float]
+    calibration: Calibration, estimated: Sequence[float], measured: Sequence[float]
 ) -> Calibration:
     """With a factor on memory from runs whose peak of allocated bytes was estimated and measured;
     as it was without.
@@ -157,12 +157,12 @@ def with_memory(
         ratios = np.zeros(0)
     count = len(ratios)
     if not count:
-        return found
+        return calibration
     leave_one_out = [
         float(ratios[i] - (ratios.sum() - ratios[i]) / (count - 1 + MEMORY_PRIOR_ROWS)) for i in range(count)
     ] if count > 1 else []  # fmt: skip
     return replace(
-        found,
+        calibration,
         memory_factor=float(np.exp(ratios.sum() / (count + MEMORY_PRIOR_ROWS))),
         memory_rows=count,
         memory_leave_one_out=_mean_error(leave_one_out),

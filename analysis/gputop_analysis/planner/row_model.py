@@ -131,13 +131,13 @@ def _by_name(name: str) -> ModelShape | None:
     return None
 
 
-def _experts(row: Row, known: ModelShape | None) -> dict[str, Any]:
+def _experts(row: Row, model_shape: ModelShape | None) -> dict[str, Any]:
     """Of a mixture of experts; widths stand in the notes or are those of the catalog's model."""
     if not count(row, "n_experts"):
         return {}
     notes = row.get("notes", "")
     fields: dict[str, Any] = {"experts": count(row, "n_experts"), "top_k": count(row, "top_k") or 1}
-    base = known or ModelShape(name="")
+    base = model_shape or ModelShape(name="")
     fields["moe_ffn"] = (
         _in_notes(notes, r"moe_ffn (\d+)")
         or count(row, "moe_ffn")

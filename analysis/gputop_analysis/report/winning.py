@@ -49,7 +49,7 @@ def saving(report: Report, win: Win) -> str:
         steps, over = 1000, "saves {} in every 1,000 steps"
     hours = (win.before_ms - win.after_ms) * steps / 3.6e6
     amount = duration(3600 * hours)
-    rent = run_usd_per_hour(report.record)
+    rent = run_usd_per_hour(report.view.record)  # none of GPUs that were added
     if rent is not None and hours * rent >= 0.01:
         amount += f" and ${hours * rent:,.2f} of rent"
     return over.format(amount)

@@ -73,7 +73,7 @@ def _computations(timeline: Timeline, stage: int) -> list[Op]:
     return sorted(ops, key=lambda op: (timeline.starts[op][0, 0], op.number, op.kind))
 
 
-def _match(found: Graph, timeline: Timeline, kind: str, stage: int, ops: list[Op]) -> list[Op]:
+def _match(graph: Graph, timeline: Timeline, kind: str, stage: int, ops: list[Op]) -> list[Op]:
     """Tie sends and receives to their computations; those that move anything."""
     compute_kind = FORWARD if kind.startswith("forward") else BACKWARD
     receives = kind.endswith("recv")
@@ -96,11 +96,11 @@ def _match(found: Graph, timeline: Timeline, kind: str, stage: int, ops: list[Op
         if 0 <= peer < _chunks(timeline):
             moving.append(op)
         if not receives:
-            found.after(op, computation)
+            graph.after(op, computation)
             continue
-        found.after(computation, op)
+        graph.after(computation, op)
         if index - 1 in computations:
-            found.after(op, computations[index - 1])
+            graph.after(op, computations[index - 1])
     return moving
 
 
@@ -108,7 +108,7 @@ def _chunks(timeline: Timeline) -> int:
     return max(count for _, count in timeline.chunks.values()) + 1
 
 
-def _first_backward(found: Graph, timeline: Timeline, stage: int, computations: list[Op]) -> None:
+def _first_backward(graph: Graph, timeline: Timeline, stage: int, computations: list[Op]) -> None:
     """The first exchange of gradients is posted two computations before the first backward."""
     first = next((i for i, op in enumerate(computations) if op.kind == BACKWARD), 0)
     if first < 2:
@@ -116,19 +116,19 @@ def _first_backward(found: Graph, timeline: Timeline, stage: int, computations: 
     for pass_kind in ("backward-recv", "backward-send"):
         op = Op(pass_kind, 0, stage)
         if op in timeline.starts:
-            found.after(op, computations[first - 2])
+            graph.after(op, computations[first - 2])
 
 
-def _shards(found: Graph, timeline: Timeline, stage: int, computations: list[Op]) -> None:
+def _shards(graph: Graph, timeline: Timeline, stage: int, computations: list[Op]) -> None:
     """Parameters are gathered before a chunk's first forward, gradients reduced after its last
     backward.
     """
     gathers, reduces = timeline.of(GATHER, stage), timeline.of(REDUCE, stage)
     both = sorted(gathers + reduces, key=lambda op: (timeline.starts[op][0, 0], op.number, op.kind))
-    found.chain(both)
+    graph.chain(both)
     by_chunk = {timeline.chunks[op][0]: op for op in gathers}  # the last one of a chunk
     for chunk, gather in by_chunk.items():
-        _after_first(found, timeline, computations, chunk, gather)
+        _after_first(graph, timeline, computations, chunk, gather)
     if not timeline.of(SEPARATE, stage):
         return
     done: set[int] = set()
@@ -138,20 +138,20 @@ def _shards(found: Graph, timeline: Timeline, stage: int, computations: list[Op]
             o for o in computations if o.kind == BACKWARD and timeline.chunks[o][0] == chunk
         ]
         if own_operations and chunk not in done:
-            found.after(reduce, own_operations[-1])
+            graph.after(reduce, own_operations[-1])
             done.add(chunk)
 
 
 def _after_first(
-    found: Graph, timeline: Timeline, computations: list[Op], chunk: int, gather: Op
+    graph: Graph, timeline: Timeline, computations: list[Op], chunk: int, gather: Op
 ) -> None:
     for op in computations:
         if op.kind == FORWARD and timeline.chunks[op][0] == chunk:
-            found.after(op, gather)
+            graph.after(op, gather)
             return
 
 
-def _end_of_step(found: Graph, timeline: Timeline, stage: int, computations: list[Op]) -> None:
+def _end_of_step(graph: Graph, timeline: Timeline, stage: int, computations: list[Op]) -> None:
     """From the last computation to the optimizer."""
     if not computations:
         return
@@ -167,15 +167,15 @@ def _end_of_step(found: Graph, timeline: Timeline, stage: int, computations: lis
     elif timeline.dp > 1:
         chain += reduces
     chain += timeline.of(CLIP, stage) + timeline.of(OPTIMIZER, stage)
-    found.chain(chain)
+    graph.chain(chain)
     if chain:
-        found.after(chain[0], last)
+        graph.after(chain[0], last)
     after_collector = [op for op in chain if op.kind != COLLECTOR]
     if overlapping and reduces and after_collector:
-        found.after(after_collector[0], reduces[-1])
+        graph.after(after_collector[0], reduces[-1])
 
 
-def _groups(found: Graph, timeline: Timeline, valid: dict[tuple[str, int], list[Op]]) -> None:
+def _groups(graph: Graph, timeline: Timeline, valid: dict[tuple[str, int], list[Op]]) -> None:
     grouped: set[Op] = set()
     for (op_kind, stage), ops in valid.items():
         if op_kind.endswith("recv"):
@@ -183,16 +183,16 @@ def _groups(found: Graph, timeline: Timeline, valid: dict[tuple[str, int], list[
         peer_kind, step = PEERS[op_kind]
         other_operations = valid.get((peer_kind, (stage + step) % timeline.stages), [])
         for pair in zip(ops, other_operations, strict=False):
-            found.groups.append(pair)
+            graph.groups.append(pair)
             grouped.update(pair)
     ends = {0, timeline.stages - 1}
     embedding = tuple(op for stage in sorted(ends) for op in timeline.of(EMBEDDING, stage))
     clips = tuple(op for stage in range(timeline.stages) for op in timeline.of(CLIP, stage)[:1])
     for group in (embedding, clips):
         if group:
-            found.groups.append(group)
+            graph.groups.append(group)
             grouped.update(group)
     for op in timeline.starts:
         alone = op.kind in PEERS or (op.kind in SYNCHRONISED and timeline.dp > 1)
         if alone and op not in grouped:
-            found.groups.append((op,))
+            graph.groups.append((op,))

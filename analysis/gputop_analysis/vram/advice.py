@@ -159,10 +159,10 @@ def max_micro_batch(
     return low
 
 
-def _with_gpu(lever: Lever, known: tuple[Fit, ...]) -> Lever:
+def _with_gpu(lever: Lever, fits: tuple[Fit, ...]) -> Lever:
     """With the smallest GPU that the lever opens."""
     spec = smallest(lever.setup, Need(lever.reserved, lever.reserved))
-    before = next((fit for fit in known if fit.fits), None)
+    before = next((fit for fit in fits if fit.fits), None)
     if spec is None or (before is not None and spec.usable_bytes >= before.memory):
         return lever
     return lever._replace(gpu=spec.name, gpu_memory=spec.usable_bytes)

@@ -211,11 +211,11 @@ def _way(
     return Way(purpose, changes, gpu.name, gpus, estimated, way_verdict)
 
 
-def verdict(found: Estimate, capacity: int) -> str:
+def verdict(estimate: Estimate, capacity: int) -> str:
     """``yes``, ``tight`` or ``no`` on a GPU of so many bytes."""
-    if not found.runs_in_capacity:
+    if not estimate.runs_in_capacity:
         return NO
-    return YES if found.at_most <= capacity else TIGHT
+    return YES if estimate.at_most <= capacity else TIGHT
 
 
 def _more(setup: Setup, way: Way, gpu: GpuSpec, gpus: int) -> Way | None:

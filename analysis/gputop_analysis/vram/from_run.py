@@ -138,10 +138,10 @@ def shape_of_hello(hello: Hello) -> ModelShape | None:
     )
 
 
-def _is_same(known: ModelShape, shape: ModelShape) -> bool:
+def _is_same(model_shape: ModelShape, shape: ModelShape) -> bool:
     fields = ("hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "experts", "tied_embeddings")
-    return known.family == shape.family and all(
-        getattr(known, name) == getattr(shape, name) for name in fields
+    return model_shape.family == shape.family and all(
+        getattr(model_shape, name) == getattr(shape, name) for name in fields
     )
 
 

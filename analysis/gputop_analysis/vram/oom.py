@@ -132,7 +132,7 @@ def _held(memory: Event, allocated: float) -> dict[str, int]:
     )
 
 
-def nearest_lever(view: RunView, found: OutOfMemory) -> tuple[Lever, Estimate] | None:
+def nearest_lever(view: RunView, out_of_memory: OutOfMemory) -> tuple[Lever, Estimate] | None:
     """The change with the smallest saving that would have fitted, and the estimate it is a change
     of.
 
@@ -144,11 +144,11 @@ def nearest_lever(view: RunView, found: OutOfMemory) -> tuple[Lever, Estimate] |
     """
     from gputop_analysis.vram.from_run import setup_of
 
-    hello = view.record.hello(found.rank or 0) or {}
-    total = found.sizes.get("total") or float(hello.get("device_memory_bytes") or 0)
-    setup = setup_of(view, found.rank)
+    hello = view.record.hello(out_of_memory.rank or 0) or {}
+    total = out_of_memory.sizes.get("total") or float(hello.get("device_memory_bytes") or 0)
+    setup = setup_of(view, out_of_memory.rank)
     if setup is not None and total:
-        return _nearest(setup, found.demand, total)
+        return _nearest(setup, out_of_memory.demand, total)
     return None
 
 

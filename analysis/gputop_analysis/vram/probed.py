@@ -99,24 +99,24 @@ def compared(estimate: Estimate, log: EventLog | None, measured: Mapping[str, An
     )
 
 
-def record(found: Compared, setup: Setup) -> dict[str, Any] | None:
+def record(compared: Compared, setup: Setup) -> dict[str, Any] | None:
     """What is stored of it; None where nothing was both estimated and measured.
 
     A GPU's peak counts as a whole. Of a CPU only what lasts beyond a step counts (see ``LASTING``);
     of gradients it is known how much lives at the peak only where there are events.
     """
-    common = {"model": found.model, "kind": kind(setup), "tier": found.tier}
-    peak = found.row("peak allocated")
+    common = {"model": compared.model, "kind": kind(setup), "tier": compared.tier}
+    peak = compared.row("peak allocated")
     if peak.estimated and peak.measured:
-        reserved = found.row("peak reserved").measured or 0
+        reserved = compared.row("peak reserved").measured or 0
         return common | {
             "ratio": round(peak.measured / peak.estimated, 6),
             "estimated_allocated_gib": gib(peak.estimated),
             "measured_allocated_gib": gib(peak.measured),
             "measured_reserved_gib": gib(reserved),
-            "run": f"probe on {found.gpu or 'a GPU'}",
+            "run": f"probe on {compared.gpu or 'a GPU'}",
         }
-    always = [found.row(name) for name in LASTING if found.whole or name != "gradients"]
+    always = [compared.row(name) for name in LASTING if compared.whole or name != "gradients"]
     pairs = [
         (row.estimated or 0, row.measured or 0) for row in always if row.difference_pct is not None
     ]
@@ -131,5 +131,5 @@ def record(found: Compared, setup: Setup) -> dict[str, Any] | None:
         "ratio": round(measured / estimated, 6),
         "estimated_lasting_gib": gib(estimated),
         "measured_lasting_gib": gib(measured),
-        "run": f"probe on a {found.device.upper()}",
+        "run": f"probe on a {compared.device.upper()}",
     }

@@ -10,18 +10,18 @@ if TYPE_CHECKING:
     from gputop_analysis.workloads.rlhf import Iteration
 
 
-def servers_text(asked: Serving, gpu: str, gpus: int, found: list[Server], top: int) -> str:
+def servers_text(serving: Serving, gpu: str, gpus: int, servers: list[Server], top: int) -> str:
     """A table of servers."""
-    within_limits = sum(server.keeps_limits for server in found)
+    within_limits = sum(server.keeps_limits for server in servers)
     lines = [
-        f"{asked.model.name} on {gpus} x {gpu}: {asked.prompt} tokens in, {asked.output} out, "
-        f"{asked.dtype} weights",
+        f"{serving.model.name} on {gpus} x {gpu}: {serving.prompt} tokens in, {serving.output} out, "
+        f"{serving.dtype} weights",
         "a bound by memory and arithmetic: a server's own work comes on top, most of "
         "all at small batches",
         "",
         f"{'':<24} {'first':>9} {'token':>9} {'tokens/s':>10} {'KV GiB':>7} {'GiB':>6}   $/Mtok",
     ]
-    for server in found[: max(top, 1)]:
+    for server in servers[: max(top, 1)]:
         if server.usd_per_million_tokens is None:
             rent = "-"
         else:
@@ -33,16 +33,16 @@ def servers_text(asked: Serving, gpu: str, gpus: int, found: list[Server], top: 
         )
     lines += [
         "",
-        f"{len(found):,} fit, {within_limits:,} within the limits; token: mean under full load, with "
+        f"{len(servers):,} fit, {within_limits:,} within the limits; token: mean under full load, with "
         "others' prefills",
     ]
     return "\n".join(lines)
 
 
-def iterations_text(plan: Plan, found: list[Iteration], top: int) -> str:
+def iterations_text(plan: Plan, iterations: list[Iteration], top: int) -> str:
     """A table of PPO iterations."""
-    job, first = plan.job, found[0]
-    room = max(len(iteration.choice.name) for iteration in found[: max(top, 1)])
+    job, first = plan.job, iterations[0]
+    room = max(len(iteration.choice.name) for iteration in iterations[: max(top, 1)])
     lines = [
         f"{job.model.name} on {plan.cluster.gpus} x {plan.cluster.device.name}: "
         f"{job.global_batch} episodes of {job.seq} tokens an iteration, {', '.join(job.roles)} "
@@ -54,7 +54,7 @@ def iterations_text(plan: Plan, found: list[Iteration], top: int) -> str:
         f"{'':<{room}} {'iteration':>10} {'generate':>9} {'score':>8} {'update':>8} "
         f"{'at once':>8} {'GiB':>6}",
     ]
-    for iteration in found[: max(top, 1)]:
+    for iteration in iterations[: max(top, 1)]:
         lines.append(
             f"{iteration.choice.name:<{room}} {iteration.seconds:>8,.1f} s {iteration.generation_s:>7,.1f} s "
             f"{iteration.scoring_s:>6,.1f} s {iteration.updates_s:>6,.1f} s {iteration.at_once:>8,} "

@@ -280,17 +280,17 @@ def _report(run: str, baseline: str = "") -> Report:
     return Report(open_record(run, says_damage=False), baseline=earlier)
 
 
-def _cause(one: Finding, record: RunRecord) -> Answer:
-    site = place_of(one, record.manifest)
-    patch = patch_for(one, record.manifest)
+def _cause(finding: Finding, record: RunRecord) -> Answer:
+    site = place_of(finding, record.manifest)
+    patch = patch_for(finding, record.manifest)
     return {
-        "finding": one.id,
-        "cause": f"{one.name}: {one.title}",
+        "finding": finding.id,
+        "cause": f"{finding.name}: {finding.title}",
         "where": site.where,
         "where_is": site.how,
-        "rank": one.rank,
-        "wins_ms_per_step": _rounded(one.recoverable_ms_per_step),
-        "fix": one.fix,
+        "rank": finding.rank,
+        "wins_ms_per_step": _rounded(finding.recoverable_ms_per_step),
+        "fix": finding.fix,
         "patch": patch,
         "apply": f"git apply, in {record.manifest.cwd}" if patch else "",
     }

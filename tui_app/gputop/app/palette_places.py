@@ -54,9 +54,9 @@ def places(app: Opens, source: Source, snapshot: Snapshot | None) -> Iterator[Sy
         for rank in snapshot.summary.ranks[:MAX_RANKS]:
             words = f"Every figure of rank {rank.rank} on {rank.host}."
             yield SystemCommand(f"Rank {rank.rank}", words, partial(app.open_rank, rank.rank))
-    from gputop_probes.runs import list_runs
+    from gputop_probes.runs import newest_runs
 
-    for run in list_runs()[:MAX_RUNS]:
+    for run in newest_runs(MAX_RUNS):
         if run.path == source.run_dir:
             continue
         command = shorten(" ".join(run.command), 70)

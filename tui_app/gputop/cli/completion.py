@@ -144,10 +144,10 @@ complete -o default -F _gputop gputop
 """
 
 
-def zsh(known: list[Words]) -> str:
+def zsh(words: list[Words]) -> str:
     """A function for ``compdef``."""
     cases = []
-    for command in known:
+    for command in words:
         specs = [_zsh_option(command, option, text) for option, text in command.options]
         if command.parts:
             specs.append(f"'1:what:({' '.join(command.parts)})'")
@@ -158,7 +158,7 @@ def zsh(known: list[Words]) -> str:
         else:
             specs.append("'*:file:_files'")
         cases.append(f"    {command.name}) _arguments -S {' '.join(specs)} ;;")
-    commands = "\n".join(f"    {_quoted(f'{command.name}:{command.summary}')}" for command in known)
+    commands = "\n".join(f"    {_quoted(f'{command.name}:{command.summary}')}" for command in words)
     return f"""\
 #compdef gputop
 # gputop completion zsh
@@ -188,16 +188,16 @@ compdef _gputop gputop
 """
 
 
-def _zsh_option(one: Words, option: str, text: str) -> str:
+def _zsh_option(words: Words, option: str, text: str) -> str:
     plain = text.replace("[", "(").replace("]", ")").replace(":", " ")
     value = ""
-    if option in one.takes_value:
-        choices = one.choices.get(option)
+    if option in words.takes_value:
+        choices = words.choices.get(option)
         value = f":value:({' '.join(choices)})" if choices else ":value:_files"
     return _quoted(f"{option}[{plain}]{value}")
 
 
-def fish(known: list[Words]) -> str:
+def fish(words: list[Words]) -> str:
     """Lines of ``complete``."""
     lines = [
         "# gputop completion fish",
@@ -210,7 +210,7 @@ def fish(known: list[Words]) -> str:
         "end",
         "complete -c gputop -f",
     ]
-    for command in known:
+    for command in words:
         lines.append(
             f"complete -c gputop -n __fish_use_subcommand -a {command.name} -d {_quoted(command.summary)}"
         )

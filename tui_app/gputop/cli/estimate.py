@@ -288,10 +288,10 @@ def _first_setup(options: argparse.Namespace) -> Setup | None:
         return setup_of(model_of("llama-3-8b"), values)
 
 
-def _print(found: Estimate, as_json: bool) -> None:
+def _print(estimate: Estimate, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(found.to_json(), indent=2))
+        print(json.dumps(estimate.to_json(), indent=2))
         return
     from gputop.cli.estimate_text import show
 
-    show(found)
+    show(estimate)

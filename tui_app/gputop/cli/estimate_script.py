@@ -90,26 +90,27 @@ def _require_python(script: Path) -> None:
         raise CliError(f"{script} cannot be parsed: {error or type(error).__name__}") from None
 
 
-def _nothing(found: ScriptTrace, script: Path, only_read: bool) -> str:
+def _nothing(script_trace: ScriptTrace, script: Path, only_read: bool) -> str:
     """Why there is no estimate, and what would help."""
-    if found.syntax_error:
-        return f"{script} cannot be parsed: {found.syntax_error}"
+    if script_trace.syntax_error:
+        return f"{script} cannot be parsed: {script_trace.syntax_error}"
     if only_read:
         return (
             f"the source of {script} names no model: leave --no-execute out, or name the model "
             "with --model"
         )
     return (
-        f"nothing to estimate in {script}: {_tried(found)}; mend that, or name the model with "
-        "--model"
+        f"nothing to estimate in {script}: {_tried(script_trace)}; mend that, or name the model "
+        "with --model"
     )
 
 
-def _tried(found: ScriptTrace) -> str:
+def _tried(script_trace: ScriptTrace) -> str:
     """What came of each way, as parts of one sentence."""
     return (
         "; ".join(
-            _sentence(attempt.get("way", ""), attempt.get("outcome", "")) for attempt in found.tried
+            _sentence(attempt.get("way", ""), attempt.get("outcome", ""))
+            for attempt in script_trace.tried
         )
         or "only read"
     )
@@ -126,44 +127,53 @@ def _sentence(way: str, outcome: str) -> str:
 
 
 def _of_log(
-    found: ScriptTrace, script: Path, values: dict[str, Any], options: argparse.Namespace
+    script_trace: ScriptTrace, script: Path, values: dict[str, Any], options: argparse.Namespace
 ) -> Estimate:
     from gputop_analysis.vram.question import estimate
     from gputop_analysis.vram.recalibrated import recalibrated
 
-    assert found.log is not None
-    setup = setup_of_log(found, script, values)
+    assert script_trace.log is not None
+    setup = setup_of_log(script_trace, script, values)
     capacity = gpu_named(options.gpu).usable_bytes if options.gpu else None
-    answer = estimate(setup, "trace", capacity, log=found.log, gpu=options.gpu, advice=False)
+    answer = estimate(setup, "trace", capacity, log=script_trace.log, gpu=options.gpu, advice=False)
     if not options.no_calibration:
         answer = recalibrated(answer, _measured(script), options.gpu, advice=False)
-    notes = (f"{script.name}: {_HOW.get(found.how, found.how)}", *_unused(values), *answer.notes)
-    guessed = _guessed(found)
+    notes = (
+        f"{script.name}: {_HOW.get(script_trace.how, script_trace.how)}",
+        *_unused(values),
+        *answer.notes,
+    )
+    guessed = _guessed(script_trace)
     return replace(
         answer,
         guessed=guessed,
         notes=tuple(dict.fromkeys(notes)),
-        levers=_levers(answer, found.log),
+        levers=_levers(answer, script_trace.log),
     )
 
 
-def _guessed(found: ScriptTrace) -> tuple[str, ...]:
+def _guessed(script_trace: ScriptTrace) -> tuple[str, ...]:
     """What is not the script's own, and why it could not be."""
-    if found.how == "ran":
-        return found.guessed
+    if script_trace.how == "ran":
+        return script_trace.guessed
     failed = next(
-        (attempt.get("outcome", "") for attempt in found.tried if attempt.get("way") == "ran"), ""
+        (
+            attempt.get("outcome", "")
+            for attempt in script_trace.tried
+            if attempt.get("way") == "ran"
+        ),
+        "",
     )
-    return (*found.guessed, *([f"since {_sentence('ran', failed)}"] if failed else []))
+    return (*script_trace.guessed, *([f"since {_sentence('ran', failed)}"] if failed else []))
 
 
-def setup_of_log(found: ScriptTrace, script: Path, values: dict[str, Any]) -> Setup:
+def setup_of_log(script_trace: ScriptTrace, script: Path, values: dict[str, Any]) -> Setup:
     """What is known of the setup: enough for the context, NCCL and the allocator."""
     from gputop_analysis.parallelism.split import Split
     from gputop_analysis.vram.setup import ModelShape, Setup
 
-    assert found.log is not None
-    world = int(found.log.meta.get("world") or 1)
+    assert script_trace.log is not None
+    world = int(script_trace.log.meta.get("world") or 1)
     layout = Split(dp=world, sharding="ddp" if world > 1 else "none")
     setup = Setup(ModelShape(name=script.name, source=str(script)), parallel=layout)
     return setup.but(allocator=str(values.get("allocator", "")))
@@ -199,7 +209,7 @@ def _unused(values: dict[str, Any]) -> list[str]:
 
 
 def _of_source(
-    found: ScriptTrace,
+    script_trace: ScriptTrace,
     script: Path,
     values: dict[str, Any],
     options: argparse.Namespace,
@@ -210,13 +220,14 @@ def _of_source(
     from gputop_analysis.vram.options import OPTION
 
     values_ = {
-        ("quant" if name == "quantized" else name): value for name, value in found.options.items()
+        ("quant" if name == "quantized" else name): value
+        for name, value in script_trace.options.items()
     }
     values_ = {name: value for name, value in values_.items() if name in OPTION}
     if values_.get("quant") and not values_.get("lora_rank"):
         values_["lora_rank"] = 16
     trouble = ""
-    for name in found.pretrained:
+    for name in script_trace.pretrained:
         try:
             setup = _said_of(name, values_, values)
         except (LookupError, ValueError) as error:
@@ -243,12 +254,12 @@ def _of_source(
             )
         note = f"{script.name}: {how}, {name}; the {result.peak.tier} tier answers"
         unknown = (f"{label} {getattr(setup, field)}" for label, field in unsaid)
-        guessed = ("read from its source, not run", *unknown, *_guessed(found))
+        guessed = ("read from its source, not run", *unknown, *_guessed(script_trace))
         return replace(result, guessed=guessed, notes=(*result.notes, note, *assumed))
-    names = f"it names {', '.join(found.pretrained)}, which is not known here ({trouble})"
+    names = f"it names {', '.join(script_trace.pretrained)}, which is not known here ({trouble})"
     ran = [
         _sentence("ran", attempt.get("outcome", ""))
-        for attempt in found.tried
+        for attempt in script_trace.tried
         if attempt.get("way") == "ran"
     ]
     raise CliError(

@@ -130,32 +130,32 @@ def print_note(note: str) -> None:
     print(f"gputop: {note}", file=sys.stderr)
 
 
-def text(found: Answer, name: str, setup: Setup, gpu: GpuSpec, gpus: int) -> list[str]:
+def text(answer: Answer, name: str, setup: Setup, gpu: GpuSpec, gpus: int) -> list[str]:
     """The lines of the answer, the verdict first."""
     gib = gpu.usable_bytes / GIB
     lines = [
-        *_verdicts(found, name, gpu, gpus),
+        *_verdicts(answer, name, gpu, gpus),
         f"a GPU offers {gib:.1f} GiB; sequences of {setup.seq:,}, micro-batch {setup.micro_batch}",
         "",
     ]
-    for way in found.ways:
+    for way in answer.ways:
         lines += [*_row(way), *([] if way.verdict == "no" else [f"        {command(way, name)}"])]
-    if found.more:
+    if answer.more:
         lines += ["", "what it would take:"]
-        for way in found.more:
+        for way in answer.more:
             lines += [*_row(way, f"{way.gpus} x {way.gpu}: "), f"        {command(way, name)}"]
-    fitting = [*(way for way in found.ways if way.verdict != "no"), *found.more]
+    fitting = [*(way for way in answer.ways if way.verdict != "no"), *answer.more]
     if fitting and fitting[0].gpus > 1:
         lines += ["", "how fast, and other splits:", f"        {planned(fitting[0], name)}"]
     return lines
 
 
-def _verdicts(found: Answer, name: str, gpu: GpuSpec, gpus: int) -> list[str]:
+def _verdicts(answer: Answer, name: str, gpu: GpuSpec, gpus: int) -> list[str]:
     by_verdict = {
-        verdict: [way.purpose for way in found.ways if way.verdict == verdict]
+        verdict: [way.purpose for way in answer.ways if way.verdict == verdict]
         for verdict in ("yes", "tight", "no")
     }
-    first = found.verdict
+    first = answer.verdict
     order = [first, *(verdict for verdict in by_verdict if verdict != first)]
     parts = [
         f"{verdict_} for {' and '.join(by_verdict[verdict_])}"
@@ -193,13 +193,13 @@ def planned(way: Way, name: str) -> str:
     return shlex.join([*words, "--seq", str(setup.seq)])
 
 
-def as_data(found: Answer, name: str) -> dict[str, Any]:
+def as_data(answer: Answer, name: str) -> dict[str, Any]:
     """The answer under stable names; sizes in GiB."""
     return {
         "model": name,
-        "verdict": found.verdict,
-        "ways": [_data(way, name) for way in found.ways],
-        "more_gpus": [_data(way, name) for way in found.more],
+        "verdict": answer.verdict,
+        "ways": [_data(way, name) for way in answer.ways],
+        "more_gpus": [_data(way, name) for way in answer.more],
     }
 
 

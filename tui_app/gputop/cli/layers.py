@@ -112,20 +112,20 @@ def _watch_if_needed(run_dir: Path, record: RunRecord, timeout_s: float) -> None
         record.refresh()
 
 
-def _data(found: Layers) -> dict[str, Any]:
+def _data(layers: Layers) -> dict[str, Any]:
     return {
-        "rank": found.rank,
-        "steps": list(found.steps),
-        "clock": found.clock,
-        "forward_ms": found.forward_ms,
-        "backward_ms": found.backward_ms,
-        "outside_forward_ms": found.outside_forward_ms,
-        "outside_backward_ms": found.outside_backward_ms,
-        "layers": [_layer(found, layer) for layer in found.root.walk()],
+        "rank": layers.rank,
+        "steps": list(layers.steps),
+        "clock": layers.clock,
+        "forward_ms": layers.forward_ms,
+        "backward_ms": layers.backward_ms,
+        "outside_forward_ms": layers.outside_forward_ms,
+        "outside_backward_ms": layers.outside_backward_ms,
+        "layers": [_layer(layers, layer) for layer in layers.root.walk()],
     }
 
 
-def _layer(found: Layers, layer: Layer) -> dict[str, Any]:
+def _layer(layers: Layers, layer: Layer) -> dict[str, Any]:
     return {
         "path": layer.path,
         "class": layer.kind,
@@ -133,14 +133,14 @@ def _layer(found: Layers, layer: Layer) -> dict[str, Any]:
         "backward_ms": round(layer.backward_ms, 4),
         "own_forward_ms": round(layer.own_forward_ms, 4),
         "own_backward_ms": round(layer.own_backward_ms, 4),
-        "share": round(found.share(layer), 5),
+        "share": round(layers.share(layer), 5),
         "calls": layer.calls,
         "activation_bytes": layer.activation_bytes,
         "parameter_bytes": layer.parameter_bytes,
         "gradient_bytes": layer.gradient_bytes,
         "optimizer_bytes": layer.optimizer_bytes,
-        "flops": layer.flops if found.counted_flops else None,
-        "share_of_peak": found.of_peak(layer),
+        "flops": layer.flops if layers.counted_flops else None,
+        "share_of_peak": layers.of_peak(layer),
         "dtype": layer.dtype,
         "recomputed": layer.recomputed,
         "compiled": layer.compiled,

@@ -181,7 +181,7 @@ def _print_rules(as_json: bool) -> None:
         print(f"{rule.id:<{width}}  {rule.finding or '-':<4}  {rule.severity:<6}  {rule.why}")
 
 
-def _entry(one: Remark) -> dict[str, Any]:
+def _entry(remark: Remark) -> dict[str, Any]:
     names = (
         "rule",
         "finding",
@@ -195,4 +195,4 @@ def _entry(one: Remark) -> dict[str, Any]:
         "fix",
         "fixable",
     )
-    return {name: getattr(one, name) for name in names}
+    return {name: getattr(remark, name) for name in names}

@@ -57,15 +57,15 @@ def parser() -> Parser:
     return parser
 
 
-def _list(found: list[ModelShape]) -> None:
+def _list(model_shapes: list[ModelShape]) -> None:
     from gputop_analysis import catalog
 
-    width = max(len(shape.name) for shape in found)
+    width = max(len(shape.name) for shape in model_shapes)
     print(
         f"{'model':<{width}}  {'params':>8}  {'layers':>6} {'hidden':>6} {'heads':>9} "
         f"{'vocab':>7}  family"
     )
-    for shape in found:
+    for shape in model_shapes:
         heads = f"{shape.heads}/{shape.kv_heads or shape.heads}"
         print(
             f"{shape.name:<{width}}  {_count(catalog.total(shape)):>8}  {shape.layers:>6} "

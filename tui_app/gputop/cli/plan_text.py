@@ -112,13 +112,13 @@ def corrected(by: Calibration) -> str:
     return text
 
 
-def parts(one: Choice, width: int, colour: bool) -> list[str]:
+def parts(choice: Choice, width: int, colour: bool) -> list[str]:
     """The step as one bar, and what its letters mean."""
     from gputop_analysis.planner.choices import NAMES
 
     cells, bar, labels = width - 2, "", []
-    for name, seconds in one.parts_s.items():
-        count = round(cells * seconds / one.step_s)
+    for name, seconds in choice.parts_s.items():
+        count = round(cells * seconds / choice.step_s)
         if count:
             letter = NAMES[name][0].upper() if name != "bubble" else "."
             bar += painted(("█" if colour else letter) * count, _HUES[name], colour)
@@ -126,15 +126,15 @@ def parts(one: Choice, width: int, colour: bool) -> list[str]:
     return [bar, "  ".join(labels)]
 
 
-def table(found: list[Choice], width: int) -> list[str]:
+def table(choices: list[Choice], width: int) -> list[str]:
     """One line a configuration."""
-    room = max(len(choice.name) for choice in found)
-    rents = any(choice.usd_per_million_tokens is not None for choice in found)
+    room = max(len(choice.name) for choice in choices)
+    rents = any(choice.usd_per_million_tokens is not None for choice in choices)
     lines = [
         f"{'':<{room}} {'step':>8} {'tokens/s':>10} {'MFU':>5} {'GiB':>6} {'free':>6}"
         + ("   $/Mtok" if rents else "")
     ]
-    for choice in found:
+    for choice in choices:
         if choice.usd_per_million_tokens is None:
             rent = ""
         else:

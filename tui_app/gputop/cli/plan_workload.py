@@ -73,20 +73,20 @@ def chosen(options: argparse.Namespace, gpus: int) -> Workload | None:
     return workload
 
 
-def _fill(options: argparse.Namespace, one: Workload, gpus: int) -> dict[str, Any]:
+def _fill(options: argparse.Namespace, workload: Workload, gpus: int) -> dict[str, Any]:
     used = {}
-    for name, value in one.settings.items():
+    for name, value in workload.settings.items():
         value_ = getattr(options, name, None)
         used[name] = value if value_ is None or value_ is False else value_
-        if name == "global_batch" and value_ is None and one.name != "long-context":
+        if name == "global_batch" and value_ is None and workload.name != "long-context":
             used[name] = max(1, value // gpus) * gpus  # a share for each data-parallel rank
         setattr(options, name, used[name])
-    if one.name == "rlhf" and options.seq is None:
+    if workload.name == "rlhf" and options.seq is None:
         options.seq = options.prompt + options.output
     return used
 
 
-def _check(options: argparse.Namespace, one: Workload) -> None:
+def _check(options: argparse.Namespace, workload: Workload) -> None:
     from gputop.cli.named import model_of
 
     for name in ("prompt", "output"):
@@ -95,7 +95,7 @@ def _check(options: argparse.Namespace, one: Workload) -> None:
     model = model_of(options.model) if options.model else None
     if model is None:
         return
-    if one.name == "moe" and not model.experts:
+    if workload.name == "moe" and not model.experts:
         raise CliError(
             f"{model.name} has no experts: --workload moe is for models like mixtral-8x7b or "
             "deepseek-v3"
@@ -103,9 +103,9 @@ def _check(options: argparse.Namespace, one: Workload) -> None:
     longest = model.max_position
     if (
         longest
-        and one.name != "long-context"
+        and workload.name != "long-context"
         and (options.seq or 0) > longest
-        and "seq" in one.settings
+        and "seq" in workload.settings
     ):
         options.seq = longest
 

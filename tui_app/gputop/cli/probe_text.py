@@ -27,17 +27,17 @@ _OF_A_CPU = (
 )
 
 
-def print_table(found: Compared) -> None:
+def print_table(compared: Compared) -> None:
     """Estimated, measured and how far off; GiB, what is small in MiB with its unit."""
-    print(f"{found.model} on {found.gpu or 'CPU'}, against the {found.tier} tier\n")
+    print(f"{compared.model} on {compared.gpu or 'CPU'}, against the {compared.tier} tier\n")
     print(f"{'GiB':<22}{'estimated':>12}{'measured':>12}{'off':>10}")
-    for row in found.rows:
+    for row in compared.rows:
         off = f"{row.difference_pct:+.1f} %" if row.difference_pct is not None else "–"
         label = f"{row.what} kept" if row.what == "activations" else row.what
         print(f"{label:<22}{_gib(row.estimated):>12}{_gib(row.measured):>12}{off:>10}")
     print()
-    print((_CPU if found.device == "cpu" else _GPU) if found.stored else _NONE)
-    if found.device == "cpu":
+    print((_CPU if compared.device == "cpu" else _GPU) if compared.stored else _NONE)
+    if compared.device == "cpu":
         print(_OF_A_CPU)
 
 

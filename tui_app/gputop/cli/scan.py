@@ -108,7 +108,7 @@ def _known(names: list[str]) -> list[str]:
 
 
 def _row(
-    job: Job, wanted: Wanted, gpus: int, limits: Limits, known: Calibration | None
+    job: Job, wanted: Wanted, gpus: int, limits: Limits, calibration: Calibration | None
 ) -> dict[str, Any]:
     from gputop_analysis.planner.choices import choice
     from gputop_analysis.planner.questions import best
@@ -124,7 +124,7 @@ def _row(
         "reason": None,
     }
     try:
-        plan = best(job, wanted, gpus, limits=limits, calibration=known)
+        plan = best(job, wanted, gpus, limits=limits, calibration=calibration)
     except (ValueError, LookupError) as error:
         return row | {"reason": str(error)}
     chosen = choice(plan, plan.pick, wanted.usd_per_gpu_hour)

@@ -86,34 +86,34 @@ def _estimate(setup: Any, gpu: str) -> Estimate:
     return answer(setup, gpu=gpu, advice=False)
 
 
-def _total(found: Estimate) -> int:
-    return found.device_total
+def _total(estimate: Estimate) -> int:
+    return estimate.device_total
 
 
-def _judged(found: Estimate, gpu: str) -> tuple[list[Problem], dict[str, Any]]:
+def _judged(estimate: Estimate, gpu: str) -> tuple[list[Problem], dict[str, Any]]:
     from gputop_analysis.launch.problems import error, warning
 
     spec = gpu_named(gpu)
-    total, room = found.device_total / GIB, spec.usable_bytes / GIB
+    total, room = estimate.device_total / GIB, spec.usable_bytes / GIB
     data = {
         "gpu": spec.name,
         "device_total_gib": total,
         "usable_gib": room,
         "headroom_gib": room - total,
-        "fits": bool(found.runs_in_capacity),
-        "tier": found.peak.tier,
-        "model": found.setup.model.name,
-        "micro_batch": found.setup.micro_batch,
-        "seq": found.setup.seq,
+        "fits": bool(estimate.runs_in_capacity),
+        "tier": estimate.peak.tier,
+        "model": estimate.setup.model.name,
+        "micro_batch": estimate.setup.micro_batch,
+        "seq": estimate.setup.seq,
     }
     sizes = (
-        f"{total:.1f} of {room:.1f} GiB on {spec.name} ({found.setup.micro_batch} x "
-        f"{found.setup.seq} tokens)"
+        f"{total:.1f} of {room:.1f} GiB on {spec.name} ({estimate.setup.micro_batch} x "
+        f"{estimate.setup.seq} tokens)"
     )
     if not data["fits"]:
-        largest = max(found.peak.breakdown, key=lambda name: found.peak.breakdown[name]).replace(
-            "_", " "
-        )
+        largest = max(
+            estimate.peak.breakdown, key=lambda name: estimate.peak.breakdown[name]
+        ).replace("_", " ")
         return [error("memory", f"needs {sizes}: does not fit, most of it {largest}")], data
     if total > (1 - TIGHT) * room:
         return [

@@ -37,12 +37,12 @@ def table(changes: tuple[Change, ...], width: int, of: str) -> list[str]:
     return lines
 
 
-def _parts(one: Change) -> str:
+def _parts(change: Change) -> str:
     from gputop_analysis.planner.choices import NAMES
 
-    order = sorted(one.parts_s, key=lambda part: -abs(one.parts_s[part]))[:_NAMED]
+    order = sorted(change.parts_s, key=lambda part: -abs(change.parts_s[part]))[:_NAMED]
     if order:
         return "  " + ", ".join(
-            f"{NAMES[part]} {1000 * one.parts_s[part]:+,.0f} ms" for part in order
+            f"{NAMES[part]} {1000 * change.parts_s[part]:+,.0f} ms" for part in order
         )
     return ""

@@ -51,9 +51,9 @@ def by_worth(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     last.
     """
 
-    def place(one: Finding) -> tuple[int, float, int]:
-        group = {"critical": 0, "info": 2}.get(one.severity, 1)
-        return group, -(one.recoverable_ms_per_step or 0.0), SEVERITIES.index(one.severity)
+    def place(finding: Finding) -> tuple[int, float, int]:
+        group = {"critical": 0, "info": 2}.get(finding.severity, 1)
+        return group, -(finding.recoverable_ms_per_step or 0.0), SEVERITIES.index(finding.severity)
 
     return tuple(sorted(findings, key=place))
 

@@ -83,13 +83,13 @@ def drawer(picture: pictures.Picture) -> Drawer:
 def phases(*focus: str) -> Drawer:
     """The step, with these phases in colour."""
 
-    def picture(view: RunView, found: Finding) -> Plot | None:
-        if found.rank in view.per_rank and len(view.ranks) > 1:
-            subject = f" of rank {found.rank}"
+    def picture(view: RunView, finding: Finding) -> Plot | None:
+        if finding.rank in view.per_rank and len(view.ranks) > 1:
+            subject = f" of rank {finding.rank}"
         else:
             subject = ""
         return series.columns(
-            view, found.rank, f"{' and '.join(focus)} in each step{subject}", focus
+            view, finding.rank, f"{' and '.join(focus)} in each step{subject}", focus
         )
 
     return picture
@@ -98,12 +98,12 @@ def phases(*focus: str) -> Drawer:
 def curve(title: str, unit: str, column: str, scale: float, per_step: bool = True) -> Drawer:
     """One column of the step records."""
 
-    def picture(view: RunView, found: Finding) -> Plot | None:
+    def picture(view: RunView, finding: Finding) -> Plot | None:
         def values(rows, counts):
             shown = np.where(rows[column] >= 0, rows[column] / scale, np.nan)
             return shown / counts if per_step else shown
 
-        line = series.line(view, _rank(view, found), title, values)
+        line = series.line(view, _rank(view, finding), title, values)
         if line.values:
             return Chart(title, unit, (line,), from_zero=True)
         return None
@@ -111,7 +111,7 @@ def curve(title: str, unit: str, column: str, scale: float, per_step: bool = Tru
     return picture
 
 
-def cpu_share(view: RunView, found: Finding) -> Plot | None:
+def cpu_share(view: RunView, finding: Finding) -> Plot | None:
     """How much of its time the training thread really runs."""
 
     def values(rows, _counts):
@@ -119,7 +119,7 @@ def cpu_share(view: RunView, found: Finding) -> Plot | None:
             rows["cpu_ns"] >= 0, 100 * rows["cpu_ns"] / np.maximum(rows["wall_ns"], 1), np.nan
         )
 
-    line = series.line(view, _rank(view, found), "CPU time of the training thread", values)
+    line = series.line(view, _rank(view, finding), "CPU time of the training thread", values)
     if line.values:
         return Chart("training thread on a core", "% of the step", (line,), from_zero=True)
     return None
@@ -133,8 +133,8 @@ def reported(axis: str) -> Drawer:
     the scale.
     """
 
-    def picture(view: RunView, found: Finding) -> Plot | None:
-        data = numerics(view, _rank(view, found))
+    def picture(view: RunView, finding: Finding) -> Plot | None:
+        data = numerics(view, _rank(view, finding))
         return charts(data).get(axis) if data is not None else None
 
     return picture
@@ -143,11 +143,11 @@ def reported(axis: str) -> Drawer:
 # ---- memory
 
 
-def memory(view: RunView, found: Finding) -> Plot | None:
+def memory(view: RunView, finding: Finding) -> Plot | None:
     """What is allocated, or the resident set without a GPU, with the trend of its minima."""
-    rank = _rank(view, found)
+    rank = _rank(view, finding)
     rows = view.per_rank[rank].rows
-    if found.id != "ME05" and len(rows) and (rows["allocated_bytes"] > 0).any():
+    if finding.id != "ME05" and len(rows) and (rows["allocated_bytes"] > 0).any():
         names = [
             ("reserved", "reserved_bytes", "reserved"),
             ("peak", "peak_allocated_bytes", "meter"),
@@ -174,7 +174,7 @@ def _known(column):
 # ---- ranks
 
 
-def rank_waits(view: RunView, found: Finding) -> Plot | None:
+def rank_waits(view: RunView, finding: Finding) -> Plot | None:
     """Each rank's own time and its wait for the others: the rank that never waits is the one that
     holds up.
     """
@@ -192,21 +192,21 @@ def rank_waits(view: RunView, found: Finding) -> Plot | None:
         else:
             wall = 0.0
         parts = ((max(wall - float(wait[i]), 0.0), "allocated"), (float(wait[i]), "track"))
-        bars.append(Bar(f"rank {rank}", parts, rank == found.rank))
+        bars.append(Bar(f"rank {rank}", parts, rank == finding.rank))
     legend = (("own", "allocated"), ("waits for the others", "track"))
     return Bars(f"step of each rank, by {waited.source}", "ms", legend, tuple(bars))
 
 
-def slow_against_others(view: RunView, found: Finding) -> Plot | None:
+def slow_against_others(view: RunView, finding: Finding) -> Plot | None:
     """The slow rank's phases as the mean of its steps beside the median rank's."""
-    if found.rank not in view.per_rank or len(view.ranks) < 2:
+    if finding.rank not in view.per_rank or len(view.ranks) < 2:
         return None
     means = {r: _phase_means(view, r) for r in view.ranks[:: max(1, len(view.ranks) // 64)]}
-    means[found.rank] = _phase_means(view, found.rank)
-    other_ms = np.median([m for r, m in means.items() if r != found.rank], axis=0)
-    own_ms = means[found.rank]
+    means[finding.rank] = _phase_means(view, finding.rank)
+    other_ms = np.median([m for r, m in means.items() if r != finding.rank], axis=0)
+    own_ms = means[finding.rank]
     if (waited := waits(view)) is not None and waited.backward_compute_ms is not None:
-        own_ms, other_ms = _without_wait(own_ms, other_ms, waited, found.rank)
+        own_ms, other_ms = _without_wait(own_ms, other_ms, waited, finding.rank)
     bars: list[Bar] = []
     for i, name in enumerate(PHASES):
         if max(own_ms[i], other_ms[i]) > 0.01 * own_ms.sum():
@@ -217,11 +217,11 @@ def slow_against_others(view: RunView, found: Finding) -> Plot | None:
                 Bar(name, ((float(own_ms[i]), "high" if stands_out else "allocated"),), stands_out)
             )
             bars.append(Bar("", ((float(other_ms[i]), "muted"),)))
-    title = f"phases of rank {found.rank} against the others"
+    title = f"phases of rank {finding.rank} against the others"
     return Bars(
         title,
         "ms",
-        ((f"rank {found.rank}", "allocated"), ("median of the others", "muted")),
+        ((f"rank {finding.rank}", "allocated"), ("median of the others", "muted")),
         tuple(bars),
     )
 
@@ -249,14 +249,14 @@ def _phase_means(view: RunView, rank: int):
 def device(*fields: tuple[str, str, str]) -> Drawer:
     """Samples of one GPU over time: ``(column, name, unit)``, all of one unit."""
 
-    def picture(view: RunView, found: Finding) -> Plot | None:
+    def picture(view: RunView, finding: Finding) -> Plot | None:
         lines: list[Line] = []
         for name, host in view.record.hosts.items():
-            if found.host and name != found.host:
+            if finding.host and name != finding.host:
                 continue
             rows = np.asarray(host.gpu.rows[-20_000:])
-            if found.gpu is not None:
-                gpus = [found.gpu]
+            if finding.gpu is not None:
+                gpus = [finding.gpu]
             else:
                 gpus = np.unique(rows["index"]).tolist()[:4]
             styles = ("allocated", "good", "high", "medium")
@@ -281,8 +281,8 @@ def _samples(rows, index: int, style: str, fields: tuple[tuple[str, str, str], .
     return points
 
 
-def _rank(view: RunView, found: Finding) -> int:
-    return found.rank if found.rank in view.per_rank else view.ranks[0]
+def _rank(view: RunView, finding: Finding) -> int:
+    return finding.rank if finding.rank in view.per_rank else view.ranks[0]
 
 
 _NAMED: dict[str, Drawer] = {

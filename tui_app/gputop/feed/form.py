@@ -207,11 +207,11 @@ def shown(line: Line) -> str:
     return str(value) if value != "" else empty.get(line.name, "none")
 
 
-def differences(one: Setup, other: Setup) -> Iterator[tuple[str, str, str]]:
+def differences(setup: Setup, other: Setup) -> Iterator[tuple[str, str, str]]:
     """(label, value, other's value) of every option in which two setups differ, the model first."""
-    if one.model != other.model:
-        yield "model", one.model.name, other.model.name
-    values_, other_values = values_of(one), values_of(other)
+    if setup.model != other.model:
+        yield "model", setup.model.name, other.model.name
+    values_, other_values = values_of(setup), values_of(other)
     for option in OPTIONS:
         if values_[option.name] != other_values[option.name]:
             lines = (

@@ -14,7 +14,7 @@ OUTPUT_BYTES = 4096
 OUTPUT_LINES = 14
 
 
-def stacks(view: RunView, found: Finding) -> Listing | None:
+def stacks(view: RunView, finding: Finding) -> Listing | None:
     """One line a rank out of the stack dumps that a hang is judged by, else the newest; the
     finding's is marked.
     """
@@ -33,7 +33,7 @@ def stacks(view: RunView, found: Finding) -> Listing | None:
             f", in {collective.get('op')} #{collective.get('seq')}" if collective.get("op") else ""
         )
         lines.append(
-            (f"rank {rank:<4} {dump.get('phase', '?'):<10} {site}{waits_in}", rank == found.rank)
+            (f"rank {rank:<4} {dump.get('phase', '?'):<10} {site}{waits_in}", rank == finding.rank)
         )
     if len(newest) > RANKS_AT_MOST:
         lines.append((f"and {len(newest) - RANKS_AT_MOST} more", False))
@@ -42,12 +42,12 @@ def stacks(view: RunView, found: Finding) -> Listing | None:
     return None
 
 
-def traceback(view: RunView, found: Finding) -> Listing | None:
+def traceback(view: RunView, finding: Finding) -> Listing | None:
     """The first exception, of the finding's rank where it names one."""
     raised = [
         e
         for e in view.record.events("exception")
-        if found.rank is None or e.get("rank") == found.rank
+        if finding.rank is None or e.get("rank") == finding.rank
     ]
     if not raised:
         return None
@@ -62,7 +62,7 @@ def traceback(view: RunView, found: Finding) -> Listing | None:
     )
 
 
-def last_output(view: RunView, found: Finding) -> Listing | None:
+def last_output(view: RunView, finding: Finding) -> Listing | None:
     """The end of what the command wrote: the error that it gave itself."""
     from gputop.output.ansi import resolve_text
 

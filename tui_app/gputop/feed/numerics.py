@@ -68,9 +68,9 @@ class NumericsLoader:
         )
 
 
-def charts(found: Numerics) -> dict[str, Chart]:
+def charts(numerics: Numerics) -> dict[str, Chart]:
     """A chart for each quantity that was measured, by axis name."""
-    series = found.series
+    series = numerics.series
     lines = {
         "loss": (
             "loss",
@@ -88,7 +88,7 @@ def charts(found: Numerics) -> dict[str, Chart]:
         "loss_scale": ("loss scale", "", "compile", [("loss scale", series.loss_scale, "compile")]),
         "step_time": ("step time", "ms", "data", [("step time", series.step_time_max_ms, "data")]),
         "memory": (
-            f"memory {found.memory_of}",
+            f"memory {numerics.memory_of}",
             "GiB",
             "comm",
             [("memory", series.memory_gib, "comm")],
@@ -101,18 +101,18 @@ def charts(found: Numerics) -> dict[str, Chart]:
         )
         drawn = tuple(line for line in drawn if line.values)
         if drawn:
-            charts_[axis] = Chart(title, unit, drawn, _marks(found, axis))
+            charts_[axis] = Chart(title, unit, drawn, _marks(numerics, axis))
     return charts_
 
 
-def _marks(found: Numerics, axis: str) -> tuple[Mark, ...]:
+def _marks(numerics: Numerics, axis: str) -> tuple[Mark, ...]:
     """The instabilities on every axis, with a head where this axis jumps; then the largest jumps of
     this axis alone.
     """
-    apart = (found.series.step[-1] - found.series.first_step[0]) / MARKS_APART
-    marks = [_of_event(event, axis) for event in found.instabilities[-MARKS_AT_MOST:]]
+    apart = (numerics.series.step[-1] - numerics.series.first_step[0]) / MARKS_APART
+    marks = [_of_event(event, axis) for event in numerics.instabilities[-MARKS_AT_MOST:]]
     for spike in sorted(
-        (spike for spike in found.spikes if spike.axis == axis), key=lambda spike: -spike.sigmas
+        (spike for spike in numerics.spikes if spike.axis == axis), key=lambda spike: -spike.sigmas
     )[:MARKS_AT_MOST]:
         if all(abs(mark.step - spike.step) > apart for mark in marks):
             marks.append(Mark(spike.step, _label(spike), "high"))
@@ -126,16 +126,16 @@ def _of_event(event: Instability, axis: str) -> Mark:
     )
 
 
-def _label(one: Spike) -> str:
-    if one.axis == "loss" and not np.isfinite(one.value):
+def _label(spike: Spike) -> str:
+    if spike.axis == "loss" and not np.isfinite(spike.value):
         return "not a number"
-    return f"{one.value:.3g}"
+    return f"{spike.value:.3g}"
 
 
-def _trend(found: Numerics) -> tuple[str, str] | None:
-    if found.trend is None:
+def _trend(numerics: Numerics) -> tuple[str, str] | None:
+    if numerics.trend is None:
         return None
-    trend = found.trend
+    trend = numerics.trend
     words = (
         f"{trend.first_loss:.4g} → {trend.last_loss:.4g} over steps {trend.first_step:,} to "
         f"{trend.last_step:,}"

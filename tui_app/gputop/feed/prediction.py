@@ -118,17 +118,17 @@ def _prediction(estimated: Estimate) -> Prediction:
     )
 
 
-def _with_measured(record: RunRecord, found: Prediction | None) -> Prediction | None:
+def _with_measured(record: RunRecord, prediction: Prediction | None) -> Prediction | None:
     from gputop_analysis.view import RunView
     from gputop_analysis.vram.comparison import measured
 
-    if found is not None and _on_gpu(record):
+    if prediction is not None and _on_gpu(record):
         measured_sizes = measured(RunView(record, window_steps=2000))
     else:
         measured_sizes = None
-    if found is not None and measured_sizes is not None:
-        return found._replace(measured_gib=measured_sizes.allocated / GIB)
-    return found
+    if prediction is not None and measured_sizes is not None:
+        return prediction._replace(measured_gib=measured_sizes.allocated / GIB)
+    return prediction
 
 
 def _on_gpu(record: RunRecord) -> bool:

@@ -57,29 +57,33 @@ def apply(ask: Ask, name: str) -> Preset:
     return Preset(new, f"{workload.what}: {workload.source}")
 
 
-def _servers(ask: Ask, one: Workload) -> str:
+def _servers(ask: Ask, workload: Workload) -> str:
     from gputop.own_prices import usd_per_gpu_hour
     from gputop_analysis.planner.hardware import cluster
     from gputop_analysis.workloads.inference import Serving, servers
     from gputop_analysis.workloads.text import servers_text
 
-    limits = [one.settings.get(key, float("inf")) / 1e3 for key in ("first_token_ms", "token_ms")]
-    request = Serving(ask.model, one.settings["prompt"], one.settings["output"], ask.dtype, *limits)
+    limits = [
+        workload.settings.get(key, float("inf")) / 1e3 for key in ("first_token_ms", "token_ms")
+    ]
+    request = Serving(
+        ask.model, workload.settings["prompt"], workload.settings["output"], ask.dtype, *limits
+    )
     hardware = cluster(ask.gpu, ask.gpus)
     choices = servers(request, hardware, usd_per_gpu_hour(hardware.device.name))
     return servers_text(request, ask.gpu, ask.gpus, choices, SHOWN)
 
 
-def _iterations(ask: Ask, one: Workload) -> str:
+def _iterations(ask: Ask, workload: Workload) -> str:
     from gputop_analysis.planner.questions import Wanted, best
     from gputop_analysis.planner.space import Limits
     from gputop_analysis.workloads.rlhf import iterations
     from gputop_analysis.workloads.text import iterations_text
 
-    job = ask.job.but(roles=one.settings["roles"])
-    plan = best(job, Wanted(ask.gpu), ask.gpus, limits=Limits(pp=(one.settings["pp"],)))
+    job = ask.job.but(roles=workload.settings["roles"])
+    plan = best(job, Wanted(ask.gpu), ask.gpus, limits=Limits(pp=(workload.settings["pp"],)))
     return iterations_text(
-        plan, iterations(plan, one.settings["prompt"], one.settings["output"]), SHOWN
+        plan, iterations(plan, workload.settings["prompt"], workload.settings["output"]), SHOWN
     )
 
 

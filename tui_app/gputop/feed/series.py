@@ -92,18 +92,18 @@ def columns(
     )
 
 
-def trend_line(one: Line) -> Line | None:
+def trend_line(line: Line) -> Line | None:
     """The Theil-Sen line of the minima of eight windows: what a leak is judged by; None for too
     short a curve.
     """
     from gputop_analysis.stats import theil_sen
 
-    if len(one.values) < 24:
+    if len(line.values) < 24:
         return None
-    parts = np.array_split(np.arange(len(one.values)), 8)
-    x = np.array([np.mean([one.steps[i] for i in part]) for part in parts])
-    y = np.array([min(one.values[i] for i in part) for part in parts])
+    parts = np.array_split(np.arange(len(line.values)), 8)
+    x = np.array([np.mean([line.steps[i] for i in part]) for part in parts])
+    y = np.array([min(line.values[i] for i in part) for part in parts])
     slope = theil_sen(x, y)
     middle = float(np.median(y - slope * x))
-    ends = (one.steps[0], one.steps[-1])
+    ends = (line.steps[0], line.steps[-1])
     return Line("trend of the minima", ends, tuple(middle + slope * step for step in ends), "high")

@@ -26,7 +26,7 @@ _WORDS = ("type",)
 
 
 def table(
-    found: Layers,
+    layers: Layers,
     width: int,
     *,
     sort: str = "order",
@@ -39,11 +39,11 @@ def table(
     """A heading and a row a layer; ``beside``: the same layers of another rank, their time in a
     column; ``only``: these layers, by their paths.
     """
-    lines = _lines(found, sort, search, folded, depth)
+    lines = _lines(layers, sort, search, folded, depth)
     if only is not None:
         lines = [(0, layer) for layer in only]
     other = {layer.path: layer for layer in beside.root.walk()} if beside else {}
-    columns = _columns(width - (11 if beside else 0), found)
+    columns = _columns(width - (11 if beside else 0), layers)
     name_width = width - sum(cells for _, cells in columns) - (11 if beside else 0)
     heading: Row = [(left("layer", name_width), "muted")]
     if beside:
@@ -54,39 +54,39 @@ def table(
         cells: Row = [(_name(row, level, name_width), "text")]
         if beside:
             cells.append((right(_beside(row, other), 11), "text"))
-        values = _values(found, row)
+        values = _values(layers, row)
         cells += [(right(values[name], size), _style(name)) for name, size in columns]
         rows.append(clip(cells, width))
     return rows
 
 
-def summary(found: Layers, width: int) -> list[Row]:
+def summary(layers: Layers, width: int) -> list[Row]:
     """Sentences above the table: what was watched, and how its parts add up."""
-    count = len(found.steps)
-    steps = ", ".join(map(str, found.steps[-4:]))
-    clock = "the device's clock" if found.clock == "device" else "the host's clock"
-    text = f"rank {found.rank}, median of {count} watched steps (… {steps}), by {clock}"
+    count = len(layers.steps)
+    steps = ", ".join(map(str, layers.steps[-4:]))
+    clock = "the device's clock" if layers.clock == "device" else "the host's clock"
+    text = f"rank {layers.rank}, median of {count} watched steps (… {steps}), by {clock}"
     parts = (
-        f"forward {numbers.ms(found.root.forward_ms)} in layers"
-        f" + {numbers.ms(found.outside_forward_ms)} outside,"
-        f" backward {numbers.ms(found.root.backward_ms)}"
-        f" + {numbers.ms(found.outside_backward_ms)} outside"
+        f"forward {numbers.ms(layers.root.forward_ms)} in layers"
+        f" + {numbers.ms(layers.outside_forward_ms)} outside,"
+        f" backward {numbers.ms(layers.root.backward_ms)}"
+        f" + {numbers.ms(layers.outside_backward_ms)} outside"
     )
     rows: list[Row] = [
         [(shorten(text, width), "bold text")],
         [(shorten(parts, width), "muted")],
     ]
-    if any(layer.compiled for layer in found.root.walk()):
+    if any(layer.compiled for layer in layers.root.walk()):
         words = "what torch.compile has compiled is timed as one layer: its graph"
         rows.append([(shorten(words, width), "muted")])
     assert all(row_width(row) <= width for row in rows)
     return rows
 
 
-def standing_out(found: Layers) -> list[Layer]:
+def standing_out(layers: Layers) -> list[Layer]:
     """Layers that take far longer than their like, the slowest first."""
     slow: dict[str, Layer] = {}
-    for parent in found.root.walk():
+    for parent in layers.root.walk():
         for row in fold(parent.children):
             if isinstance(row, Fold):
                 slow |= {layer.path: layer for layer in row.outliers}
@@ -94,15 +94,15 @@ def standing_out(found: Layers) -> list[Layer]:
 
 
 def _lines(
-    found: Layers, sort: str, search: str, folded: bool, depth: int
+    layers: Layers, sort: str, search: str, folded: bool, depth: int
 ) -> list[tuple[int, Layer | Fold]]:
     if search:
-        hits = [layer for layer in found.root.walk() if _matches(layer, search)]
+        hits = [layer for layer in layers.root.walk() if _matches(layer, search)]
         if sort != "order":
             hits.sort(key=sort_key(sort))
         return [(0, layer) for layer in hits]
     lines: list[tuple[int, Layer | Fold]] = []
-    _add(lines, [found.root], 0, (sort, folded, depth))
+    _add(lines, [layers.root], 0, (sort, folded, depth))
     return lines
 
 
@@ -133,11 +133,11 @@ def _matches(layer: Layer, search: str) -> bool:
     return wanted in layer.path.lower() or wanted in layer.kind.lower()
 
 
-def _columns(width: int, found: Layers) -> list[tuple[str, int]]:
+def _columns(width: int, layers: Layers) -> list[tuple[str, int]]:
     columns = [
         (name, cells)
         for name, cells in _COLUMNS
-        if (name != "GFLOP" or found.counted_flops) and (name != "peak" or found.peak_flops)
+        if (name != "GFLOP" or layers.counted_flops) and (name != "peak" or layers.peak_flops)
     ]
     while columns and sum(cells for _, cells in columns) > width - _LEAST_NAME:
         columns.pop()
@@ -153,14 +153,14 @@ def _name(row: Layer | Fold, level: int, width: int) -> str:
     return left(shorten(f"{indent}{text}{marks}", width - 1), width)
 
 
-def _values(found: Layers, row: Layer | Fold) -> dict[str, str]:
+def _values(layers: Layers, row: Layer | Fold) -> dict[str, str]:
     members = row.members if isinstance(row, Fold) else (row,)
     flops = sum(layer.flops for layer in members)
-    peak = found.of_peak(members[0]) if isinstance(row, Layer) else None
+    peak = layers.of_peak(members[0]) if isinstance(row, Layer) else None
     return {
         "forward": numbers.ms(sum(layer.forward_ms for layer in members)),
         "backward": numbers.ms(sum(layer.backward_ms for layer in members)),
-        "share": numbers.percent(sum(map(found.share, members)), 1),
+        "share": numbers.percent(sum(map(layers.share, members)), 1),
         "calls": str(sum(layer.calls for layer in members)),
         "activation": _bytes(sum(layer.activation_bytes for layer in members)),
         "parameters": _bytes(sum(layer.parameter_bytes for layer in members)),

@@ -97,13 +97,13 @@ class CatalogPlot(Typed, ModalScreen[None]):
             plot.scatter(x, y, marker=marker, color=(red, green, blue))
 
 
-def letters(found: Sequence[Point], marked: Sequence[str]) -> list[tuple[str, Point]]:
+def letters(points: Sequence[Point], marked: Sequence[str]) -> list[tuple[str, Point]]:
     """What is named: the marked ones by the letters of their marks, and those that none beats by
     small ones.
     """
-    by_name = {point.name: point for point in found}
+    by_name = {point.name: point for point in points}
     named = [(MARKS[i], by_name[name]) for i, name in enumerate(marked) if name in by_name]
-    best = [point for point in front(found) if point.name not in marked]
+    best = [point for point in front(points) if point.name not in marked]
     return [*zip(ascii_lowercase, best, strict=False), *named]
 
 

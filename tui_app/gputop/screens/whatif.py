@@ -35,31 +35,33 @@ class WhatIfDialog(TextDialog):
         super().__init__(found.title, Content("\n").join(body), copy)
 
 
-def table(found: WhatIf, width: int) -> list[tuple[str, str]]:
+def table(what_if: WhatIf, width: int) -> list[tuple[str, str]]:
     """Lines of at most ``width`` columns with the role of their colour, the fastest first; those
     that fit no GPU and those that break a rule at the end.
     """
     name = min(NAME, width - FIGURES - 2)
-    cost = "$/Mtok" if found.usd_per_million_tokens is not None else "no rent"
+    cost = "$/Mtok" if what_if.usd_per_million_tokens is not None else "no rent"
     can = sorted(
-        (change for change in found.changes if not change.rule),
+        (change for change in what_if.changes if not change.rule),
         key=lambda change: (not change.fits, change.step_s),
     )
     rows = [(f"  {'each alone':<{name}}{'step':>10}{'':>8}{'GiB':>8}{'':>8}{cost:>10}", "muted")]
-    rows += [_row(change, found, name) for change in can]
+    rows += [_row(change, what_if, name) for change in can]
     if any(not change.fits for change in can):
         rows += [("", "muted"), ("✖ does not fit into the GPU's memory", "muted")]
     rows += [
-        (f"not {change.name}: {change.rule}", "muted") for change in found.changes if change.rule
+        (f"not {change.name}: {change.rule}", "muted") for change in what_if.changes if change.rule
     ]
     return rows
 
 
-def _row(one: Change, found: WhatIf, name: int) -> tuple[str, str]:
-    step = f"{one.step_s:.2f} s" if one.step_s >= 1 else f"{1e3 * one.step_s:.0f} ms"
-    rent = found.usd_per_million_tokens
-    cost = "" if rent is None else f"{rent * one.step_s / one.before_s:.3f}"
-    percent = round(one.step_pct, 1) + 0.0  # no minus before a zero
-    text = f"{'  ' if one.fits else '✖ '}{shorten(one.name, name - 1):<{name}}{step:>10}{percent:>+7.1f}%"
-    text += f"{one.device_total_gib:>8.1f}{one.device_total_gib - one.before_gib:>+8.1f}{cost:>10}"
-    return text, "muted" if not one.fits else "good" if one.step_pct < WON else "text"
+def _row(change: Change, what_if: WhatIf, name: int) -> tuple[str, str]:
+    step = f"{change.step_s:.2f} s" if change.step_s >= 1 else f"{1e3 * change.step_s:.0f} ms"
+    rent = what_if.usd_per_million_tokens
+    cost = "" if rent is None else f"{rent * change.step_s / change.before_s:.3f}"
+    percent = round(change.step_pct, 1) + 0.0  # no minus before a zero
+    mark = "  " if change.fits else "✖ "
+    text = f"{mark}{shorten(change.name, name - 1):<{name}}{step:>10}{percent:>+7.1f}%"
+    more_gib = change.device_total_gib - change.before_gib
+    text += f"{change.device_total_gib:>8.1f}{more_gib:>+8.1f}{cost:>10}"
+    return text, "muted" if not change.fits else "good" if change.step_pct < WON else "text"

@@ -82,16 +82,18 @@ def _wrapped(text: str, width: int) -> list[str]:
     return wrap("✖ " + text, width) if text else []
 
 
-def _head(found: Estimate, answer: Answer, width: int) -> list[Row]:
+def _head(estimate: Estimate, answer: Answer, width: int) -> list[Row]:
     end: Row = []
     if answer.base is not None:
-        change, style = vram.difference(found.device_total - answer.base.device_total)
+        change, style = vram.difference(estimate.device_total - answer.base.device_total)
         end = [(f"{change.strip()} GiB", style), (" against the base", "muted")]
-    rows = [spread(vram.headline(found), end, width), clip(vram.figures(found, width), width)]
-    if found.guessed:
-        rows.insert(0, clip([("guessed: ", "warning"), ("; ".join(found.guessed), "text")], width))
+    rows = [spread(vram.headline(estimate), end, width), clip(vram.figures(estimate, width), width)]
+    if estimate.guessed:
+        rows.insert(
+            0, clip([("guessed: ", "warning"), ("; ".join(estimate.guessed), "text")], width)
+        )
     if answer.base is not None:
-        changes = list(differences(answer.base.setup, found.setup))
+        changes = list(differences(answer.base.setup, estimate.setup))
         changes_ = ", ".join(
             f"{label} {before} → {after}" for label, before, after in changes[:_DIFFERENCES]
         )
@@ -117,24 +119,24 @@ def _bars(found: Estimate, base: Estimate | None, width: int, mono: bool) -> lis
     return rows
 
 
-def _memory(found: Estimate) -> int:
+def _memory(estimate: Estimate) -> int:
     """Of the GPU that was asked about, or the smallest that fits; 0: none."""
-    return next((fit.memory for fit in found.fits if fit.gpu == found.gpu), 0)
+    return next((fit.memory for fit in estimate.fits if fit.gpu == estimate.gpu), 0)
 
 
 def _made_of(
-    found: Estimate, width: int, height: int, mono: bool, against: dict[str, int] | None
+    estimate: Estimate, width: int, height: int, mono: bool, against: dict[str, int] | None
 ) -> list[Row]:
-    rows = vram.table(found, width, mono, against)
+    rows = vram.table(estimate, width, mono, against)
     room = height - len(rows)
-    peak = vram.peak_rows(found, width, min(max(room - 8, 1), TIMELINE))
+    peak = vram.peak_rows(estimate, width, min(max(room - 8, 1), TIMELINE))
     return [*rows, *([[]] if room > len(peak) else []), *peak[: max(1, room)]]
 
 
-def _where(found: Estimate, width: int, height: int, lever: int | None) -> list[Row]:
+def _where(estimate: Estimate, width: int, height: int, lever: int | None) -> list[Row]:
     """The fits and the levers share what room there is."""
-    sizes = vram_fits.sizes(found)
-    count = len(found.levers)
+    sizes = vram_fits.sizes(estimate)
+    count = len(estimate.levers)
     spare = height - 2 - (2 if height >= 12 else 0)
     for_levers = min(count, max(spare // 2, 4)) if count else 0
     for_fits = max(min(len(sizes), spare - for_levers, MOST_FITS), 2)
@@ -142,12 +144,12 @@ def _where(found: Estimate, width: int, height: int, lever: int | None) -> list[
     blank: list[Row] = [[]] if height >= 12 else []
     rows = [
         *blank,
-        title_row("", "Fits", _largest(found), width, False),
+        title_row("", "Fits", _largest(estimate), width, False),
         *vram_fits.rows(sizes, width, for_fits),
     ]
     if not count:
         return [*rows, *blank, *say("No lever of those gputop knows saves more.", width)]
-    chosen = vram.lever_rows(found, width, lever)
+    chosen = vram.lever_rows(estimate, width, lever)
     first = max(0, min((lever or 0) - for_levers + 1, count - for_levers))
     note: Row = (
         [("enter applies one", "muted")]
@@ -162,18 +164,18 @@ def _where(found: Estimate, width: int, height: int, lever: int | None) -> list[
     ]
 
 
-def _largest(found: Estimate) -> Row:
-    if not found.gpu or found.max_micro_batch is None:
+def _largest(estimate: Estimate) -> Row:
+    if not estimate.gpu or estimate.max_micro_batch is None:
         return []
     return [
         ("largest micro-batch ", "muted"),
-        (str(found.max_micro_batch), "bold text"),
-        (f" on {vram.short_gpu(found.gpu)}", "muted"),
+        (str(estimate.max_micro_batch), "bold text"),
+        (f" on {vram.short_gpu(estimate.gpu)}", "muted"),
     ]
 
 
-def _notes(found: Estimate, width: int) -> list[Row]:
-    return vram.notes(found, width)
+def _notes(estimate: Estimate, width: int) -> list[Row]:
+    return vram.notes(estimate, width)
 
 
 class EstimateAnswer(Canvas, can_focus=True, drawn=("answer", "cursor")):

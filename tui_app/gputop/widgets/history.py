@@ -26,13 +26,13 @@ TALL = 3
 """Rows of a track from which on an axis stands below."""
 
 
-def draw(found: Resources, width: int, height: int, cursor: int | None = None) -> list[Row]:
+def draw(resources: Resources, width: int, height: int, cursor: int | None = None) -> list[Row]:
     """Each track in equally many rows; ``cursor`` is a cell of the charts whose values
     are shown.
     """
-    if not found.tracks or height < 1:
+    if not resources.tracks or height < 1:
         return say("Known once the machine has been looked at twice.", width)
-    tracks = found.tracks[:height]
+    tracks = resources.tracks[:height]
     track_height = height // len(tracks)
     axis = track_height >= TALL
     track_height = (height - axis) // len(tracks)
@@ -43,7 +43,7 @@ def draw(found: Resources, width: int, height: int, cursor: int | None = None) -
     for track in tracks:
         rows += _track(track, cells, track_height, cursor)
     if axis:
-        rows.append(_axis(found, cells, cursor))
+        rows.append(_axis(resources, cells, cursor))
     return rows
 
 
@@ -92,12 +92,12 @@ def _highest(track: Track) -> float:
     return max([least, *(value for value in track.values if value == value)]) or 1.0
 
 
-def _axis(found: Resources, cells: int, cursor: int | None) -> Row:
-    first, last = numbers.clock(found.t_s[0]), numbers.clock(found.t_s[-1])
+def _axis(resources: Resources, cells: int, cursor: int | None) -> Row:
+    first, last = numbers.clock(resources.t_s[0]), numbers.clock(resources.t_s[-1])
     row: Row = [(" " * (LABEL + FIGURE), "")]
     if cursor is None or cells < 24:
         return [*row, (first + right(last, cells - len(first)), "muted")]
-    here = numbers.clock(found.t_s[-1] * cursor / max(cells - 1, 1))
+    here = numbers.clock(resources.t_s[-1] * cursor / max(cells - 1, 1))
     x = min(max(cursor - len(here) // 2, len(first) + 1), cells - len(last) - len(here) - 1)
     line = first.ljust(x) + here
     return [
@@ -108,35 +108,37 @@ def _axis(found: Resources, cells: int, cursor: int | None) -> Row:
     ]
 
 
-def predicted(found: Prediction, width: int) -> Row:
+def predicted(prediction: Prediction, width: int) -> Row:
     """``predicted 41.2, measured 41.0 (-0.5 %)``, peak allocated of one GPU; on a CPU what a GPU
     would need.
     """
-    by = f"{found.tier} tier" + (", calibrated" if found.calibrated else "")
-    off = found.off_pct
-    if off is None or found.measured_gib is None:
+    by = f"{prediction.tier} tier" + (", calibrated" if prediction.calibrated else "")
+    off = prediction.off_pct
+    if off is None or prediction.measured_gib is None:
         row: Row = [
             ("on a GPU ", "muted"),
-            (f"{numbers.gib(found.device_total_gib)} GiB", "text"),
-            (f" predicted, {by}{_before(found, found.quick_total_gib)}", "muted"),
+            (f"{numbers.gib(prediction.device_total_gib)} GiB", "text"),
+            (f" predicted, {by}{_before(prediction, prediction.quick_total_gib)}", "muted"),
         ]
         return clip(row, width)
     row = [
         ("predicted ", "muted"),
-        (numbers.gib(found.allocated_gib), "text"),
+        (numbers.gib(prediction.allocated_gib), "text"),
         (", measured ", "muted"),
     ]
     row += [
-        (numbers.gib(found.measured_gib), "text"),
+        (numbers.gib(prediction.measured_gib), "text"),
         (f" ({off:+.1f} %)", "muted" if abs(off) < 10 else "high"),
     ]
-    return clip([*row, (f", {by}{_before(found, found.quick_allocated_gib)}", "muted")], width)
+    return clip(
+        [*row, (f", {by}{_before(prediction, prediction.quick_allocated_gib)}", "muted")], width
+    )
 
 
-def _before(found: Prediction, quick_gib: float) -> str:
+def _before(prediction: Prediction, quick_gib: float) -> str:
     """What was predicted before the trace: ``; 25.4 by the formula tier``."""
-    if found.quick:
-        return f"; {numbers.gib(quick_gib)} by the {found.quick} tier"
+    if prediction.quick:
+        return f"; {numbers.gib(quick_gib)} by the {prediction.quick} tier"
     return ""
 
 

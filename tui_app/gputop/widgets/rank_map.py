@@ -39,7 +39,7 @@ def columns_of(count: int, width: int, height: int) -> int:
 
 
 def draw(
-    found: Sequence[Standing],
+    standings: Sequence[Standing],
     width: int,
     height: int,
     cursor: int | None = None,
@@ -47,15 +47,15 @@ def draw(
 ) -> list[Row]:
     """The map, and the worst ranks beside it where there is room."""
     room = width - SIDE - 3 if width >= SIDE + 27 else width
-    columns = columns_of(len(found), room, height)
+    columns = columns_of(len(standings), room, height)
     cells = min(max(room // columns, 1), 3)
     rows = [
-        _row(found, y, columns, cells=cells, cursor=cursor, mono=mono)
-        for y in range(min(height, math.ceil(math.ceil(len(found) / columns) / 2)))
+        _row(standings, y, columns, cells=cells, cursor=cursor, mono=mono)
+        for y in range(min(height, math.ceil(math.ceil(len(standings) / columns) / 2)))
     ]
     if room == width:
         return rows
-    listed = worst(found, width - columns * cells - 3, cursor, mono)[:height]
+    listed = worst(standings, width - columns * cells - 3, cursor, mono)[:height]
     return beside(rows, columns * cells, listed, gap=3)
 
 
@@ -67,52 +67,60 @@ def cells_of(count: int, width: int, height: int) -> tuple[int, int]:
 
 
 def _row(
-    found: Sequence[Standing], y: int, columns: int, *, cells: int, cursor: int | None, mono: bool
+    standings: Sequence[Standing],
+    y: int,
+    columns: int,
+    *,
+    cells: int,
+    cursor: int | None,
+    mono: bool,
 ) -> Row:
     """Two rows of ranks: the upper one is the foreground of upper half blocks."""
     row = []
     for x in range(columns):
         above, below = 2 * y * columns + x, (2 * y + 1) * columns + x
-        if above >= len(found):
+        if above >= len(standings):
             break
-        pair = [index for index in (above, below) if index < len(found)]
+        pair = [index for index in (above, below) if index < len(standings)]
         if mono:
-            slowest = max(found[index].ratio for index in pair)
+            slowest = max(standings[index].ratio for index in pair)
             glyph = "◆" if cursor in pair else heat(slowest)[1]
             row.append((glyph * cells, "text"))
             continue
-        styles = ["accent" if index == cursor else heat(found[index].ratio)[0] for index in pair]
+        styles = [
+            "accent" if index == cursor else heat(standings[index].ratio)[0] for index in pair
+        ]
         row.append(("▀" * cells, "/".join(styles)))
     return merged(row)
 
 
-def worst(found: Sequence[Standing], width: int, cursor: int | None, mono: bool) -> list[Row]:
+def worst(standings: Sequence[Standing], width: int, cursor: int | None, mono: bool) -> list[Row]:
     """The ranks with the most own work, the chosen one, and what the colours mean."""
     head = right("rank", 8) + right("own ms", 10) + right("of median", 11) + "  slow in"
     rows: list[Row] = [[(head, "muted")]]
-    slowest = sorted(found, key=lambda standing: -standing.ratio)[:WORST]
+    slowest = sorted(standings, key=lambda standing: -standing.ratio)[:WORST]
     rows += [_line(standing, chosen=False) for standing in slowest]
-    if cursor is not None and cursor < len(found):
+    if cursor is not None and cursor < len(standings):
         rows += [
             [],
             [("at the cursor, enter opens it", "muted")],
-            _line(found[cursor], chosen=True),
+            _line(standings[cursor], chosen=True),
         ]
     rows += [[], legend(mono)]
     return [clip(row, width) for row in rows]
 
 
-def _line(one: Standing, chosen: bool) -> Row:
+def _line(standing: Standing, chosen: bool) -> Row:
     ground = "/cursor" if chosen else ""
-    style = heat(one.ratio)[0]
-    slow = one.ratio >= 1.02
-    digits = numbers.digits_for(one.own_ms)
+    style = heat(standing.ratio)[0]
+    slow = standing.ratio >= 1.02
+    digits = numbers.digits_for(standing.own_ms)
     return [
         ("▲" if slow else " ", "high" + ground),
-        (right(str(one.rank.rank), 7), "text" + ground),
-        (right(numbers.ms_column(one.own_ms, digits), 10), "text" + ground),
-        (right(against_median(one.ratio), 11), (style if slow else "muted") + ground),
-        ("  " + left(one.slow_in, 16), ("high" if slow else "muted") + ground),
+        (right(str(standing.rank.rank), 7), "text" + ground),
+        (right(numbers.ms_column(standing.own_ms, digits), 10), "text" + ground),
+        (right(against_median(standing.ratio), 11), (style if slow else "muted") + ground),
+        ("  " + left(standing.slow_in, 16), ("high" if slow else "muted") + ground),
     ]
 
 

@@ -378,9 +378,10 @@ def host_row(host: HostSummary, snapshot: Snapshot, width: int) -> Row:
         (" out MB/s", "muted"),
     ]
     fields = [memory, disk]
-    if numbers.known(host.run_wait_share) and host.run_wait_share >= 0.005:
+    waits = numbers.known(host.run_wait_share) and host.run_wait_share >= 0.005
+    if waits and not snapshot.ended:  # of the last 10 s: findings tell the whole window's
         share_text = numbers.percent(host.run_wait_share)
-        fields.insert(0, [("waiting for a core ", "muted"), (share_text, "text")])
+        fields.insert(0, [("waiting for a core now ", "muted"), (share_text, "text")])
     resources = snapshot.panels.get("history", Resources())
     net = resources.newest("net")
     if numbers.known(net) and len(snapshot.summary.hosts) == 1:

@@ -53,7 +53,7 @@ def bitsandbytes(setup: Setup) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ActivationBytes:
     """Of one layer, one token of this rank."""
 
     outside: Number
@@ -73,70 +73,70 @@ class Kept:
         return self.outside + self.mlp
 
 
-def layer(d: Dims, kept: Habits, moe: bool) -> Kept:
+def layer(d: Dims, habits: Habits, moe: bool) -> ActivationBytes:
     """Of a layer without checkpointing."""
-    adapters, adapters_mlp = adapters_kept(d, kept, moe)
+    adapters, adapters_mlp = adapters_kept(d, habits, moe)
     width = _mlp_width(d, moe)
-    between = stream_kept(d, kept) / d.outer_tp
-    attention = (attention_kept(d, kept) + adapters) / d.tp
+    between = stream_kept(d, habits) / d.outer_tp
+    attention = (attention_kept(d, habits) + adapters) / d.tp
     a, hidden = d.compute, d.model.hidden
-    inside = experts_kept(d, kept) if moe else mlp_kept(d, kept, d.model.ffn)
+    inside = experts_kept(d, habits) if moe else mlp_kept(d, habits, d.model.ffn)
     gradients = a * width * ((3 if d.model.gated_mlp else 2) - trains_base(d)) / d.tp
     if moe and one_by_one(d):
         gradients = gradients / d.model.experts
-    return Kept(
+    return ActivationBytes(
         outside=between + attention,
         mlp=(inside + adapters_mlp) / d.tp,
-        entry=kept.residual
+        entry=habits.residual
         * hidden
         / d.outer_tp
-        * (not _copies_input(d, kept) and kept.boundary == kept.residual),
+        * (not _copies_input(d, habits) and habits.boundary == habits.residual),
         mlp_peak=(inside + adapters_mlp) / d.tp
         + gradients
-        + (2 * kept.residual + 2) * hidden / d.outer_tp,
-        norm_peak=(5 * 4 if kept.eager_norm and _rms(d) else 3 * kept.residual)
+        + (2 * habits.residual + 2) * hidden / d.outer_tp,
+        norm_peak=(5 * 4 if habits.eager_norm and _rms(d) else 3 * habits.residual)
         * hidden
         / d.outer_tp,
     )
 
 
-def boundary(d: Dims, kept: Habits) -> Number:
+def boundary(d: Dims, habits: Habits) -> Number:
     """What full checkpointing keeps of a layer: its input (Chen et al. 2016, section 4)."""
-    return kept.boundary * d.model.hidden / d.outer_tp
+    return habits.boundary * d.model.hidden / d.outer_tp
 
 
 def _rms(d: Dims) -> bool:
     return traits(d.model.family).norm == "rms"
 
 
-def _copies_input(d: Dims, kept: Habits) -> bool:
+def _copies_input(d: Dims, habits: Habits) -> bool:
     """Whether a norm keeps an fp32 copy of its input in place of the input itself."""
-    return kept.eager_norm and _rms(d) and kept.residual < 4
+    return habits.eager_norm and _rms(d) and habits.residual < 4
 
 
-def stream_kept(d: Dims, kept: Habits) -> Number:
+def stream_kept(d: Dims, habits: Habits) -> Number:
     """What lies between attention and MLP: the norms' inputs and outputs, and dropout masks of one
     byte.
     """
     family, hidden = traits(d.model.family), d.model.hidden
-    norm = norm_kept(d, kept, hidden)
+    norm = norm_kept(d, habits, hidden)
     dropout = d.setup.dropout > 0 or (d.model.family in DROPOUT and written_out(d))
-    input_bytes = kept.linear_input if kept.linear_input else d.compute
-    inputs = keeps_inputs(d) * input_bytes * hidden * (1 if not kept.casts_inputs else 2.5)
+    input_bytes = habits.linear_input if habits.linear_input else d.compute
+    inputs = keeps_inputs(d) * input_bytes * hidden * (1 if not habits.casts_inputs else 2.5)
     count = family.norms_per_layer
     return count * norm + 2 * inputs + 2 * hidden * dropout
 
 
-def norm_kept(d: Dims, kept: Habits, width: int) -> Number:
+def norm_kept(d: Dims, habits: Habits, width: int) -> Number:
     """Of one norm of that width, without its output. One kernel keeps its input; written out in
     PyTorch it keeps an fp32 copy, and the normalised values where their weight is trained.
     """
-    if not (kept.eager_norm and _rms(d)):
-        return kept.residual * width
-    return width * (4 + trains_base(d) * (4 if d.model.family in PLUS_ONE else kept.residual))
+    if not (habits.eager_norm and _rms(d)):
+        return habits.residual * width
+    return width * (4 + trains_base(d) * (4 if d.model.family in PLUS_ONE else habits.residual))
 
 
-def attention_kept(d: Dims, kept: Habits) -> Number:
+def attention_kept(d: Dims, habits: Habits) -> Number:
     """Queries, keys and values as the kernel takes them, its output, and for the eager one the
     scores of every head.
     """
@@ -149,10 +149,10 @@ def attention_kept(d: Dims, kept: Habits) -> Number:
     taken = query + 2 * query if repeated else query + key + value
     inside = a * (taken + _output(d) + (query + key) * _keeps_fused(d))
     if keeps_inputs(d):
-        inside += kept.linear_input * _output(d)  # an 8-bit copy beside what the kernel keeps
+        inside += habits.linear_input * _output(d)  # an 8-bit copy beside what the kernel keeps
     if traits(shape.family).qk_norm:
-        inside += norm_kept(d, kept, query) + norm_kept(d, kept, key)
-    return inside + shape.heads * (scores(d, kept) * d.seq if eager else LOG_SUM_EXP)
+        inside += norm_kept(d, habits, query) + norm_kept(d, habits, key)
+    return inside + shape.heads * (scores(d, habits) * d.seq if eager else LOG_SUM_EXP)
 
 
 def _keeps_fused(d: Dims) -> bool:
@@ -179,25 +179,25 @@ def _output(d: Dims) -> int:
     return d.model.heads * (d.model.mla_v_dim or head_width(d.model))
 
 
-def scores(d: Dims, kept: Habits) -> float:
+def scores(d: Dims, habits: Habits) -> float:
     """Of one attention score: the fp32 softmax and its copy in the computation's type
     (Transformers; GPT-2's and BERT's is not upcast); the softmax, a dropout mask and the masked
     softmax (Megatron-LM's 5 as²b).
     """
     older = d.model.family in SCORES_DROPOUT and written_out(d)
     all_scores = d.recipe == "megatron" or (
-        older and not kept.casts_inputs
+        older and not habits.casts_inputs
     )  # autocast runs a softmax in fp32
     softmax = d.compute if all_scores else 4.0 + d.compute * (d.compute < 4)
     dropped = d.setup.dropout > 0 or older
     return softmax + (d.compute + 1) * dropped + d.compute * capped(d)
 
 
-def mlp_kept(d: Dims, kept: Habits, width: int) -> Number:
+def mlp_kept(d: Dims, habits: Habits, width: int) -> Number:
     """Input and output of the activation; where it is gated, also the other half and the product of
     both.
     """
-    last = (kept.linear_input or d.compute) if keeps_inputs(d) else 0
+    last = (habits.linear_input or d.compute) if keeps_inputs(d) else 0
     last += (
         3 * d.compute * (d.model.family in EAGER_GELU and not d.model.gated_mlp and written_out(d))
     )
@@ -211,15 +211,15 @@ def _mlp_width(d: Dims, moe: bool) -> int:
     return shape.ffn
 
 
-def experts_kept(d: Dims, kept: Habits) -> Number:
+def experts_kept(d: Dims, habits: Habits) -> Number:
     """The experts that a token passes: their input, inside, and output (kept to be weighted); the
     router's fp32 scores.
     """
     shape = d.model
     routed = shape.top_k * (
-        2 * d.compute * shape.hidden + mlp_kept(d, kept, shape.moe_ffn or shape.ffn)
+        2 * d.compute * shape.hidden + mlp_kept(d, habits, shape.moe_ffn or shape.ffn)
     )
-    return routed + mlp_kept(d, kept, shared_width(shape)) + 4 * 2 * shape.experts
+    return routed + mlp_kept(d, habits, shared_width(shape)) + 4 * 2 * shape.experts
 
 
 def one_by_one(d: Dims) -> bool:
@@ -230,7 +230,7 @@ def one_by_one(d: Dims) -> bool:
     return d.recipe == "transformers" and older
 
 
-def adapters_kept(d: Dims, kept: Habits, moe: bool) -> tuple[Number, Number]:
+def adapters_kept(d: Dims, habits: Habits, moe: bool) -> tuple[Number, Number]:
     """What LoRA keeps in attention and in the MLP: each adapter's input and inner product.
 
     An adapter in another type than the computation has a copy of its input to itself, as it has
@@ -239,7 +239,7 @@ def adapters_kept(d: Dims, kept: Habits, moe: bool) -> tuple[Number, Number]:
     lora = d.setup.lora
     if lora is None:
         return 0, 0
-    if not (d.setup.autocast or kept.residual > d.compute):
+    if not (d.setup.autocast or habits.residual > d.compute):
         bytes_per_value = BYTES[lora.dtype]
     else:
         bytes_per_value = d.compute
@@ -295,7 +295,7 @@ def keeps_inputs(d: Dims) -> bool:
     return trains_base(d) or old
 
 
-def selective(d: Dims, layer: Kept, kept: Habits) -> Number:
+def selective(d: Dims, layer: ActivationBytes, habits: Habits) -> Number:
     """What selective checkpointing keeps of a layer.
 
     With an eager attention, all but its scores (Korthikanti et al. 2022, section 5). Else the
@@ -304,7 +304,7 @@ def selective(d: Dims, layer: Kept, kept: Habits) -> Number:
     first product of the MLP and its last.
     """
     if d.setup.attention == "eager":
-        return layer.whole - scores(d, kept) * d.model.heads * d.seq / d.tp
+        return layer.whole - scores(d, habits) * d.model.heads * d.seq / d.tp
     query, _, value = widths(d)
     products = query + value + _output(d) + _mlp_width(d, d.model.experts > 0)
-    return d.compute * (products / d.tp + d.model.hidden / d.outer_tp) + boundary(d, kept)
+    return d.compute * (products / d.tp + d.model.hidden / d.outer_tp) + boundary(d, habits)

@@ -22,13 +22,13 @@ each as it comes; the others hold it for good.
 """
 
 
-def buckets(d: Dims, found: Iterable[Part], kept: Habits, phase: str) -> Number:
+def buckets(d: Dims, parts: Iterable[Part], habits: Habits, phase: str) -> Number:
     """Of DDP (a copy of all gradients: ``gradient_as_bucket_view`` is off by default), and of
     DeepSpeed: one bucket, without overlap of communication, in the phases that its stage fills it
     in.
     """
     sharding = d.setup.parallel.sharding
-    trained = [part for part in found if part.trained]
+    trained = [part for part in parts if part.trained]
     if d.recipe == "deepspeed" and sharding in ("ddp", "zero1", "zero2", "zero3"):
         if FILLED.get(sharding, phase) != phase:
             return 0.0
@@ -37,24 +37,24 @@ def buckets(d: Dims, found: Iterable[Part], kept: Habits, phase: str) -> Number:
             bucket_values = DEEPSPEED_BUCKET + 0.0 * total
         else:
             bucket_values = least(total, DEEPSPEED_BUCKET)
-        return bucket_values * min(kept.gradients, 4.0)
-    if kept.passing_gradients and sharding in ("ddp", "zero1"):  # DDP around ZeRO-1 as well
-        return sum((part.count * kept.passing_gradients for part in trained), 0.0) * true(
+        return bucket_values * min(habits.gradients, 4.0)
+    if habits.passing_gradients and sharding in ("ddp", "zero1"):  # DDP around ZeRO-1 as well
+        return sum((part.count * habits.passing_gradients for part in trained), 0.0) * true(
             d.shards > 1
         )
-    if sharding == "ddp" and not kept.flat_gradients:
-        return sum((part.count * gradient_bytes(d, part, kept) for part in trained), 0.0)
+    if sharding == "ddp" and not habits.flat_gradients:
+        return sum((part.count * gradient_bytes(d, part, habits) for part in trained), 0.0)
     return 0.0
 
 
-def gathered(d: Dims, found: Iterable[Part], kept: Habits) -> Number:
+def gathered(d: Dims, parts: Iterable[Part], habits: Habits) -> Number:
     """Whole weights that a fully sharded rank holds while it computes: two layers (the next one is
     prefetched), and the embedding and head, which the outermost unit keeps (DeepSpeed lets an
     embedding go that is not the head as well); no more than the other ranks have.
     """
     if d.setup.parallel.stage < 3:
         return 0.0
-    sizes = {part.name: part.count * _gathered_bytes(d, part, kept) for part in found}
+    sizes = {part.name: part.count * _gathered_bytes(d, part, habits) for part in parts}
     if not d.setup.parallel.reshard_after_forward:
         return sum(sizes.values()) * (1 - 1 / d.shards)
     layers = at_work(d) * sum(sizes.get(name, 0) for name in LAYER)
@@ -63,39 +63,39 @@ def gathered(d: Dims, found: Iterable[Part], kept: Habits) -> Number:
     return least(gathered_values, sum(sizes.values()) * (1 - 1 / d.shards))
 
 
-def in_other_pools(d: Dims, found: Iterable[Part], kept: Habits, gradients: Number) -> Number:
+def in_other_pools(d: Dims, parts: Iterable[Part], habits: Habits, gradients: Number) -> Number:
     """What FSDP2 allocates on streams of its own, each with a pool of its own: the reduced
     gradients, and the buffers that gathered weights arrive in and are copied from
     (``foreach_reduce`` and ``foreach_all_gather`` in PyTorch's
     ``fsdp/_fully_shard/_fsdp_collectives.py``); of two layers, or of the embedding and the head.
     """
-    sizes = {part.name: part.count * _gathered_bytes(d, part, kept) for part in found}
+    sizes = {part.name: part.count * _gathered_bytes(d, part, habits) for part in parts}
     layers = at_work(d) * sum(sizes.get(name, 0) for name in LAYER)
     arriving = most(layers, sizes.get("embeddings", 0) + sizes.get("head", 0))
     return gradients + arriving * true(d.shards > 1)
 
 
-def layer_gradients(d: Dims, found: Iterable[Part], kept: Habits) -> Number:
+def layer_gradients(d: Dims, parts: Iterable[Part], habits: Habits) -> Number:
     """Whole gradients while a rank that keeps a share of them reduces them: one layer's reduced,
     one's computed; the computed one alone where whole gradients wait for a later micro-batch.
     """
     if d.setup.parallel.stage < 2:
         return 0.0
     sizes = {
-        part.name: part.count * gradient_bytes(d, part, kept)
-        for part in found
-        if has_gradient(part, kept)
+        part.name: part.count * gradient_bytes(d, part, habits)
+        for part in parts
+        if has_gradient(part, habits)
     }
-    layers = at_work(d) * (1 - true(d.accumulation > 1) * kept.waits_whole / 2)
+    layers = at_work(d) * (1 - true(d.accumulation > 1) * habits.waits_whole / 2)
     return layers * sum(sizes.get(name, 0) for name in LAYER) * (1 - 1 / d.shards)
 
 
-def whole_gradients(d: Dims, found: Iterable[Part], kept: Habits) -> Number:
+def whole_gradients(d: Dims, parts: Iterable[Part], habits: Habits) -> Number:
     """Gradients of all parts, unsharded, in the type of the computation."""
     sizes = (
-        part.count * min(gradient_bytes(d, part, kept), max(d.compute, 2.0))
-        for part in found
-        if has_gradient(part, kept)
+        part.count * min(gradient_bytes(d, part, habits), max(d.compute, 2.0))
+        for part in parts
+        if has_gradient(part, habits)
     )
     return sum(sizes, 0.0)
 
@@ -105,6 +105,6 @@ def at_work(d: Dims) -> Number:
     return least(2 / d.layers, 1)
 
 
-def _gathered_bytes(d: Dims, part: Part, kept: Habits) -> float:
-    stored = weight_bytes(d, part, kept)
+def _gathered_bytes(d: Dims, part: Part, habits: Habits) -> float:
+    stored = weight_bytes(d, part, habits)
     return min(stored, d.compute) if part.name != "adapters" else stored

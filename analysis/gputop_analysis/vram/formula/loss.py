@@ -59,7 +59,7 @@ class Loss:
     """In segments that the loss has to itself from one step to the next."""
 
 
-def loss(d: Dims, kept: Habits) -> Loss:
+def loss(d: Dims, habits: Habits) -> Loss:
     """Of logits and loss; nothing where the logits are never whole."""
     entries = d.model.vocab / d.tp
     if d.setup.loss == "fused":
@@ -134,8 +134,8 @@ def _as_they_are(d: Dims) -> tuple[Number, Number]:
     return 2 * a + 8, FP32_COPIES
 
 
-def final_norm(d: Dims, kept: Habits) -> Number:
+def final_norm(d: Dims, habits: Habits) -> Number:
     """The last norm of the model with its output, as the loss finds them."""
-    fp32 = 4 if kept.eager_norm and kept.residual < 4 else kept.residual
+    fp32 = 4 if habits.eager_norm and habits.residual < 4 else habits.residual
     trained = 2 * d.compute if trains_base(d) else 0
     return d.model.hidden * (fp32 + trained) / d.outer_tp

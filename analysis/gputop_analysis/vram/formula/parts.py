@@ -84,6 +84,6 @@ def _surplus(shape: ModelShape, counts: dict[str, int]) -> int:
     return surplus if 0 < surplus <= LARGEST_SURPLUS * shape.params else 0
 
 
-def total(found: Iterable[Part], trained: bool | None = None) -> Number:
+def total(parts: Iterable[Part], trained: bool | None = None) -> Number:
     """Parameters of all parts, or of those that are trained or not."""
-    return sum((part.count for part in found if trained is None or part.trained == trained), 0.0)
+    return sum((part.count for part in parts if trained is None or part.trained == trained), 0.0)

@@ -77,14 +77,14 @@ def _capped(setup: Setup) -> Peak:
     return replace(peak, least=least_, reserved=reserved, fragmentation=reserved - peak.allocated)
 
 
-def _crowded(found: Peak, capacity: int) -> Peak:
+def _crowded(peak: Peak, capacity: int) -> Peak:
     """On a GPU with less room than would be reserved the allocator gives its cache back, as long as
     that is enough.
     """
-    if capacity < found.least:
-        return replace(found, oom=found.operation)
-    capped = min(found.reserved, capacity)
-    return replace(found, reserved=capped, fragmentation=capped - found.allocated)
+    if capacity < peak.least:
+        return replace(peak, oom=peak.operation)
+    capped = min(peak.reserved, capacity)
+    return replace(peak, reserved=capped, fragmentation=capped - peak.allocated)
 
 
 def _peak(setup: Setup) -> Peak:

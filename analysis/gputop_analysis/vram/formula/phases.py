@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from gputop_analysis.vram.formula import activations, communication, vision
-from gputop_analysis.vram.formula.activations import Kept
+from gputop_analysis.vram.formula.activations import ActivationBytes
 from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.formula.elementwise import choose, least, most, true
 from gputop_analysis.vram.formula.habits import Habits, habits
@@ -114,7 +114,7 @@ def step(d: Dims) -> Step:
 
 
 def pools(
-    d: Dims, found: tuple[Part, ...], phases: dict[str, Bytes], kept: Habits, late: Number
+    d: Dims, parts: tuple[Part, ...], phases: dict[str, Bytes], habits: Habits, late: Number
 ) -> Number:
     """Most that the pools of all streams hold in the forward and backward pass, each at its own
     worst moment; ``late`` bytes of gradients there are after it.
@@ -122,7 +122,7 @@ def pools(
     if d.setup.parallel.sharding not in ("fsdp2", "hsdp"):
         return _highest(phases[name] for name in PASSES)
     own_pool = _highest({**phases[name], "gradients": 0} for name in PASSES)
-    return own_pool + communication.in_other_pools(d, found, kept, late)
+    return own_pool + communication.in_other_pools(d, parts, habits, late)
 
 
 def _highest(found: Iterable[Bytes]) -> Number:
@@ -130,7 +130,7 @@ def _highest(found: Iterable[Bytes]) -> Number:
 
 
 def gradients(
-    d: Dims, found: tuple[Part, ...], held: States, kept: Habits
+    d: Dims, parts: tuple[Part, ...], states: States, habits: Habits
 ) -> tuple[Number, Number, Number]:
     """Bytes of gradients before and at the end of the backward pass, and at the update.
 
@@ -139,14 +139,14 @@ def gradients(
     may wait whole, to be sharded in the last backward pass.
     """
     if d.setup.optimizer_in_backward:
-        one_gradient = held.gradients * communication.at_work(d)
+        one_gradient = states.gradients * communication.at_work(d)
         return 0 * one_gradient, one_gradient, one_gradient
     several = true(d.accumulation > 1)
-    if kept.waits_whole:
-        whole_values = communication.whole_gradients(d, found, kept) * several
-        return whole_values, most(whole_values, held.gradients), held.gradients
-    stays = 1 if kept.flat_gradients else several
-    return held.gradients * stays, held.gradients, held.gradients
+    if habits.waits_whole:
+        whole_values = communication.whole_gradients(d, parts, habits) * several
+        return whole_values, most(whole_values, states.gradients), states.gradients
+    stays = 1 if habits.flat_gradients else several
+    return states.gradients * stays, states.gradients, states.gradients
 
 
 def per_layer(d: Dims, function: Callable[[bool], Number]) -> Number:
@@ -170,12 +170,12 @@ def in_flight(d: Dims) -> Number:
     return choose(d.vpp > 1, interleaved, plain)
 
 
-def activations_of(d: Dims, kept: Habits) -> tuple[Number, Number, Number, Number]:
+def activations_of(d: Dims, habits: Habits) -> tuple[Number, Number, Number, Number]:
     """Bytes that all layers keep, that one does, that the backward pass of a layer needs besides,
     and that other micro-batches keep when one of them has come back to its first layer.
     """
-    all_layers = per_layer(d, lambda moe: _kept(d, activations.layer(d, kept, moe), kept))
-    work = per_layer(d, lambda moe: _work(d, activations.layer(d, kept, moe)))
+    all_layers = per_layer(d, lambda moe: _kept(d, activations.layer(d, habits, moe), habits))
+    work = per_layer(d, lambda moe: _work(d, activations.layer(d, habits, moe)))
     one_layer, flight = d.tokens * all_layers, in_flight(d)
     images = vision.kept(d)
     if d.setup.offload_activations:
@@ -188,24 +188,24 @@ def activations_of(d: Dims, kept: Habits) -> tuple[Number, Number, Number, Numbe
     )
 
 
-def reshard_hooks(d: Dims, kept: Habits) -> Number:
+def reshard_hooks(d: Dims, habits: Habits) -> Number:
     """Inputs of all layers but the one at work, and their gradients, which FSDP1 keeps for frozen
     units.
     """
     if d.model.experts:
         return 0.0 * d.tokens
-    return kept.frozen_boundary * d.tokens * d.model.hidden * (d.layers - 1)
+    return habits.frozen_boundary * d.tokens * d.model.hidden * (d.layers - 1)
 
 
-def _kept(d: Dims, layer: Kept, kept: Habits) -> Number:
+def _kept(d: Dims, layer: ActivationBytes, habits: Habits) -> Number:
     if d.setup.checkpointing == "full":
-        return activations.boundary(d, kept)
+        return activations.boundary(d, habits)
     if d.setup.checkpointing == "selective":
-        return activations.selective(d, layer, kept)
+        return activations.selective(d, layer, habits)
     return layer.whole
 
 
-def _work(d: Dims, layer: Kept) -> Number:
+def _work(d: Dims, layer: ActivationBytes) -> Number:
     """Of a layer whose backward pass runs, beyond what is kept: with checkpointing all of it is
     recomputed first.
     """
@@ -216,12 +216,12 @@ def _work(d: Dims, layer: Kept) -> Number:
     )
 
 
-def weight_casts(d: Dims, found: tuple[Part, ...], kept: Habits) -> Number:
+def weight_casts(d: Dims, parts: tuple[Part, ...], habits: Habits) -> Number:
     """16-bit copies of fp32 weights that autocast keeps: of the head, and of all linear layers or,
     with checkpointing, of one.
     """
-    if not kept.casts_weights:
+    if not habits.casts_weights:
         return 0.0
     share = 1 if d.setup.checkpointing == "none" else 1 / most(d.layers, 1)
-    linear = sum((part.count for part in found if part.linear), 0.0)
+    linear = sum((part.count for part in parts if part.linear), 0.0)
     return d.compute * (linear * share + d.model.vocab * d.model.hidden / d.tp * d.last)

@@ -46,24 +46,24 @@ class States:
     master: Number
 
 
-def states(d: Dims, found: tuple[Part, ...], kept: Habits) -> States:
+def states(d: Dims, parts: tuple[Part, ...], habits: Habits) -> States:
     """Of the actor and of the models that live beside it."""
     stage = d.setup.parallel.stage
-    trained = [part for part in found if part.trained]
+    trained = [part for part in parts if part.trained]
     copies = 1 + ("critic" in d.setup.roles)
     frozen = sum(role in d.setup.roles for role in ("reference", "reward"))
     weights = sum(
-        part.count * weight_bytes(d, part, kept) / over(d, part, stage >= 3) for part in found
+        part.count * weight_bytes(d, part, habits) / over(d, part, stage >= 3) for part in parts
     )
     gradients = sum(
-        part.count * gradient_bytes(d, part, kept) / over(d, part, stage >= 2)
-        for part in found
-        if has_gradient(part, kept)
+        part.count * gradient_bytes(d, part, habits) / over(d, part, stage >= 2)
+        for part in parts
+        if has_gradient(part, habits)
     )
     moments = sum(
-        part.count * moment_bytes(d, part, kept) / over(d, part, stage >= 1) for part in trained
+        part.count * moment_bytes(d, part, habits) / over(d, part, stage >= 1) for part in trained
     )
-    master = sum(part.count * kept.master / over(d, part, stage >= 1) for part in trained)
+    master = sum(part.count * habits.master / over(d, part, stage >= 1) for part in trained)
     offload = d.setup.parallel.offload
     here = 0 if offload in ("optimizer", "all") else 1
     return States(
@@ -74,11 +74,11 @@ def states(d: Dims, found: tuple[Part, ...], kept: Habits) -> States:
     )
 
 
-def has_gradient(part: Part, kept: Habits) -> bool:
+def has_gradient(part: Part, habits: Habits) -> bool:
     """Whether a gradient of a part is computed, though it may not be trained: what lies in a
     layer's unit beside adapters.
     """
-    return part.trained or (kept.mixed_units and part.name in ("layers", "norms", "experts"))
+    return part.trained or (habits.mixed_units and part.name in ("layers", "norms", "experts"))
 
 
 def over(d: Dims, part: Part, sharded: bool) -> Number:
@@ -88,23 +88,23 @@ def over(d: Dims, part: Part, sharded: bool) -> Number:
     return d.expert_shards if part.expert else d.shards
 
 
-def weight_bytes(d: Dims, part: Part, kept: Habits) -> float:
+def weight_bytes(d: Dims, part: Part, habits: Habits) -> float:
     """Of one parameter of a part as it is stored."""
     if part.name == "adapters":
         return BYTES[d.setup.lora.dtype] if d.setup.lora else 0.0
     if part.linear and d.setup.quantized:
         return NF4_BYTES if d.setup.quantized == "nf4" else 1.0
-    return kept.weights
+    return habits.weights
 
 
-def gradient_bytes(d: Dims, part: Part, kept: Habits) -> float:
+def gradient_bytes(d: Dims, part: Part, habits: Habits) -> float:
     """Of one parameter's gradient."""
     if part.name == "adapters":
-        return weight_bytes(d, part, kept)
-    return kept.gradients
+        return weight_bytes(d, part, habits)
+    return habits.gradients
 
 
-def moment_bytes(d: Dims, part: Part, kept: Habits) -> float:
+def moment_bytes(d: Dims, part: Part, habits: Habits) -> float:
     """Of one parameter's optimizer states together, as far as torch's allocator counts them (paged
     ones it does not).
     """
@@ -112,9 +112,9 @@ def moment_bytes(d: Dims, part: Part, kept: Habits) -> float:
     if name in EIGHT_BIT:
         return EIGHT_BIT[name] * EIGHT_BIT_BYTES
     if part.name == "adapters":
-        bytes_per_value = weight_bytes(d, part, kept)
+        bytes_per_value = weight_bytes(d, part, habits)
     else:
-        bytes_per_value = kept.states
+        bytes_per_value = habits.states
     moments = MOMENTS.get(name, 0)
     if name == "muon" and part.name in ("embeddings", "head", "norms"):
         moments = 2  # AdamW's share: what is no hidden matrix (Jordan 2024)

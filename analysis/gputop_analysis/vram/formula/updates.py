@@ -18,30 +18,30 @@ SUB_GROUP = 1e9
 """Parameters that DeepSpeed's stage 3 updates at a time (``sub_group_size``)."""
 
 
-def update_temporaries(d: Dims, found: tuple[Part, ...], kept: Habits) -> Number:
+def update_temporaries(d: Dims, parts: tuple[Part, ...], habits: Habits) -> Number:
     """torch's foreach AdamW makes one tensor as large as a moment for all parameters at once
     (``exp_avg_sq.sqrt()``, ``torch/optim/adamw.py``); others work on one parameter after the other.
     """
-    trained = [part for part in found if part.trained]
+    trained = [part for part in parts if part.trained]
     if d.setup.optimizer_in_backward:
         return 0.0
     sharded = d.setup.parallel.stage >= 1
-    if d.setup.optimizer == "adamw" and not kept.master and d.setup.parallel.offload == "none":
+    if d.setup.optimizer == "adamw" and not habits.master and d.setup.parallel.offload == "none":
         sizes = (
-            part.count * moment_bytes(d, part, kept) / 2 / over(d, part, sharded)
+            part.count * moment_bytes(d, part, habits) / 2 / over(d, part, sharded)
             for part in trained
         )
         return sum(sizes, 0.0)
     copies = LOOPS.get(d.setup.optimizer, 0)
     largest = [
-        _largest(d, part) * gradient_bytes(d, part, kept) / over(d, part, sharded)
+        _largest(d, part) * gradient_bytes(d, part, habits) / over(d, part, sharded)
         for part in trained
     ]
     loop = copies * most(*largest) if largest and copies else 0.0
-    return loop + _flat_copies(d, trained, kept)
+    return loop + _flat_copies(d, trained, habits)
 
 
-def _flat_copies(d: Dims, trained: list[Part], kept: Habits) -> Number:
+def _flat_copies(d: Dims, trained: list[Part], habits: Habits) -> Number:
     """DeepSpeed's copies of this rank's gradients, flat as they are and in fp32 (``step`` of
     ``stage_1_and_2.py``; in ``stage3.py`` of a sub-group at a time). Stage 1 lets the whole
     gradients go once it has its share of them.
@@ -49,14 +49,14 @@ def _flat_copies(d: Dims, trained: list[Part], kept: Habits) -> Number:
     stage = d.setup.parallel.stage
     if d.recipe != "deepspeed" or not stage or d.setup.parallel.offload != "none":
         return 0.0
-    if stage == 1 and kept.flat_gradients:  # the optimizer for bf16 updates in place
+    if stage == 1 and habits.flat_gradients:  # the optimizer for bf16 updates in place
         return 0.0
     share = sum((part.count / over(d, part, True) for part in trained), 0.0)
-    copies = (kept.gradients + 4) * (least(share, SUB_GROUP) if stage == 3 else share)
+    copies = (habits.gradients + 4) * (least(share, SUB_GROUP) if stage == 3 else share)
     if stage > 1:
         return copies
     total = sum((part.count for part in trained), 0.0)
-    return kept.gradients * share + most(0.0, copies - kept.gradients * total)
+    return habits.gradients * share + most(0.0, copies - habits.gradients * total)
 
 
 def _largest(d: Dims, part: Part) -> Number:

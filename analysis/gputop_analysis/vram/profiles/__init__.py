@@ -66,14 +66,14 @@ def reserved(setup: Setup) -> int | None:
     return max(replay.reserved(), recorded(setup))
 
 
-def _recorded(found: Peak, size: int, capacity: int | None) -> Peak:
+def _recorded(peak: Peak, size: int, capacity: int | None) -> Peak:
     """With the segments that recorded blocks keep; out of memory where there is no room for
     them.
     """
     if capacity is not None and capacity < size:
-        return replace(found, oom=found.oom or found.operation)
-    reserved_ = max(found.reserved, size)
-    return replace(found, reserved=reserved_, fragmentation=reserved_ - found.allocated)
+        return replace(peak, oom=peak.oom or peak.operation)
+    reserved_ = max(peak.reserved, size)
+    return replace(peak, reserved=reserved_, fragmentation=reserved_ - peak.allocated)
 
 
 @lru_cache(REMEMBERED)
