@@ -340,6 +340,30 @@ FIFTH = (
     Shape("more_rows", "fleet.py", ("CR15",), rank=1, twin=False),
 )
 """Of the kinds that users ask for help with, marks and all before the first of them was run."""
+SIXTH = (
+    Shape("warmup_by_integers", "trainerless.py", ("NU06",)),
+    Shape("root_of_nothing", "trainerless.py", ("NU01", "NU03"), also=("NU01", "NU03", "NU02")),
+    Shape("average_with_graph", "trainerless.py", GROWS, also=(*GROWS, "HO12", "CE11")),
+    Shape("stays_in_eval", "trainerless.py", ("NU14",)),
+    Shape("weights_printed", "trainerless.py", HOST, timed=True),
+    Shape("zeros_everywhere", "trainerless.py", ("NU13",), also=("NU08",)),
+    Shape("memory_of_lists", "actor_critic.py", HOST, timed=True),
+    Shape("critic_never_steps", "actor_critic.py", ("NU08", "NU11"), also=("NU08", "NU11")),
+    Shape("temperature_detached", "actor_critic.py", ("NU08",), twin=False),
+    Shape("target_copied", "actor_critic.py", HOST, timed=True),
+    Shape("returns_grow", "actor_critic.py", GROWS, also=(*GROWS, "HO12", "CE11")),
+    Shape("archive_opened", "archive.py", LOADER, also=LOADER),
+    Shape("network_disk", "archive.py", (*LOADER, "IN07"), also=(*LOADER, "IN07")),
+    Shape("workers_each_epoch", "archive.py", ("IN05", "IN15"), also=("IN05", "IN15", *LOADER)),
+    Shape("state_saved", "archive.py", ("HO07",), also=("HO15",)),
+    Shape("figures_summed", "replicas.py", ("CR06", "HO06"), rank=None, also=("CR06", "HO06")),
+    Shape("head_alone", "replicas.py", ("NU09",), rank=None),
+    Shape("same_seed_data", "replicas.py", ("IN12",), rank=None),
+    Shape("journal_of_one", "replicas.py", ("CR04", "HO06"), rank=1, also=("CR04", "HO06")),
+)
+"""Of a trainer of callbacks, actor and critic, an archive, and ranks with a head of their own; marks
+and all before the first of them was run.
+"""
 ENVIRONMENT: dict[str, dict[str, str]] = {
     "unused_flag": {"STEPS": "560"},
     "clean_unused_flag": {"STEPS": "560"},

@@ -501,7 +501,19 @@ class CheckupEvent(TypedDict, total=False):
     stray: Whole
     stray_names: list[Line]
     stray_looks: Whole
-    """Values that have gradients, are in no optimizer, and did not change for so many looks."""
+    """Values that have gradients, are in no optimizer that has stepped, and did not change for so
+    many looks.
+    """
+    stray_waiting: Whole
+    """Those of them that an optimizer has which has not stepped."""
+    eval_mode: Line
+    """Class of a module that is updated in eval mode, and was updated in training mode before."""
+    eval_mode_parts: list[Line]
+    """Classes in it that do something else in eval mode."""
+    eval_mode_after: Step
+    """The last look that saw it in training mode."""
+    eval_mode_looks: Whole
+    """So many looks in a row."""
     graded: Whole
     """Values of all parameters that have gradients."""
     bf16_pushed: Whole

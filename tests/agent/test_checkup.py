@@ -22,11 +22,12 @@ class Net(nn.Module):
     def __init__(self):
         super().__init__()
         self.body, self.unused = nn.Linear(16, 16), nn.Linear(16, 8)
+        self.drop = nn.Dropout(0.1)
     def forward(self, x): return self.body(x)
 net = Net()
 if kind == "bf16": net = net.to(torch.bfloat16)
 opt = torch.optim.AdamW(net.parameters(), 1e-6 if kind == "bf16" else 1e-3)
-several = kind in ("two", "turns")
+several = kind in ("two", "turns", "idle")
 if several:
     opt, head = torch.optim.AdamW(net.body.parameters()), torch.optim.SGD(net.unused.parameters(), 1e-3)
 teacher = nn.Linear(16, 16)
@@ -48,11 +49,11 @@ for step, x in enumerate(fetch(1500 if kind in ("kept", "numbers") else 160)):
         net.eval()
         print(sum(net(y).sum().item() for y in torch.randn(5, 4, 16)))
         net.train()
-    if kind == "no_grad" and step % 80 == 50:
+    if kind in ("no_grad", "eval") and step % 80 == 50:
         net.eval()
         with torch.no_grad():
             for y in fetch(5): net(y)
-        net.train()
+        if kind == "no_grad": net.train()
     if kind == "kept":  # the forward runs inside the update, as in Lightning
         def closure():
             opt.zero_grad()
@@ -79,7 +80,7 @@ for step, x in enumerate(fetch(1500 if kind in ("kept", "numbers") else 160)):
     if several:
         if kind == "turns": head.zero_grad()
         net.unused(x).square().mean().backward()
-        head.step()
+        if kind != "idle": head.step()
     if kind != "order": scheduler.step()
     if kind not in ("never", "between"): opt.zero_grad(set_to_none=kind != "zeros")
 """
@@ -102,6 +103,8 @@ KINDS = [
     "dead",
     "kept",
     "numbers",
+    "idle",
+    "eval",
 ]
 LONG = ("kept", "numbers")
 
@@ -134,15 +137,18 @@ def hello(guests, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_four_looks_and_every_step_counted(guests, kind):
     assert guests[kind].n_steps == (1500 if kind in LONG else 160)
-    assert [one["step"] // 20 for one in looks(guests, kind)[:4]] == [1, 2, 3, 5]
-    if kind not in ("dead", "teacher"):  # they become sure of what they suspect
+    if kind != "eval":  # where one is added
+        assert [one["step"] // 20 for one in looks(guests, kind)[:4]] == [1, 2, 3, 5]
+    if kind not in ("dead", "teacher", "idle", "eval"):  # they become sure of what they suspect
         assert [one["alike"] for one in looks(guests, kind)[:4]] == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_gradients_that_are_held_and_gradients_that_are_not_zero(guests, kind):
     last = looks(guests, kind)[-1]
-    assert (last.get("held_bytes", 0) > 0) == (kind in ("never", "between", "zeros"))
+    assert (last.get("held_bytes", 0) > 0) == (
+        kind in ("never", "between", "zeros", "idle")  # idle: the forward of the head comes first
+    )
     assert last.get("stale", False) == (kind == "never")
 
 
@@ -156,9 +162,24 @@ def test_gradients_that_no_optimizer_has_use_for(guests):
     last = looks(guests, "teacher")[-1]
     assert (last["stray"], last["stray_names"]) == (16 * 16 + 16, ["Linear.weight", "Linear.bias"])
     assert last["stray_looks"] == 3 and last["graded"] == 2 * last["stray"]
-    assert not any(
-        "stray" in look for kind in KINDS if kind != "teacher" for look in looks(guests, kind)
-    )
+    assert not last["stray_waiting"]
+    others = [kind for kind in KINDS if kind not in ("teacher", "idle")]
+    assert not any("stray" in look for kind in others for look in looks(guests, kind))
+
+
+def test_an_optimizer_that_never_steps(guests):
+    last = looks(guests, "idle")[-1]
+    assert set(last["stray_names"]) == {"unused.weight", "unused.bias"}
+    assert last["stray"] == last["stray_waiting"] == 16 * 8 + 8 and last["stray_looks"] == 3
+
+
+def test_a_model_that_is_left_in_eval_mode(guests):
+    told = [look for look in looks(guests, "eval") if "eval_mode" in look]
+    assert [(look["eval_mode_looks"], look["step"] // 20) for look in told[:2]] == [(1, 3), (2, 4)]
+    assert (told[0]["eval_mode"], told[0]["eval_mode_parts"]) == ("Net", ["Dropout"])
+    assert told[0]["eval_mode_after"] // 20 == 2
+    others = [kind for kind in KINDS if kind != "eval"]
+    assert not any("eval_mode" in look for kind in others for look in looks(guests, kind))
 
 
 def test_a_layer_whose_units_are_dead(guests):

@@ -445,6 +445,26 @@ def test_gradients_for_nobody(tmp_path, stray, stray_looks, severity):
     assert nobody is None or "30 % of the gradients are for nobody: Teacher.weight" in nobody.title
 
 
+def test_gradients_of_an_optimizer_that_has_not_stepped(tmp_path):
+    fields = {"stray": 300, "stray_looks": 3, "graded": 1000, "stray_names": ["critic.weight"]}
+    nobody = found(looked_at(tmp_path / "waits", stray_waiting=300, **fields))["NU08"]
+    assert "an optimizer has not stepped: 30 %" in nobody.title and "step()" in nobody.fix
+    teacher = found(looked_at(tmp_path / "few", stray_waiting=100, **fields))["NU08"]
+    assert "for nobody" in teacher.title
+
+
+@pytest.mark.parametrize(("times", "is_told"), [(2, True), (1, False)])
+def test_a_model_that_is_trained_in_eval_mode(tmp_path, times, is_told):
+    build = looked_at(
+        tmp_path,
+        eval_mode="Net",
+        eval_mode_parts=["Dropout"],
+        eval_mode_after=40,
+        eval_mode_looks=times,
+    )
+    assert ("NU14" in found(build)) == is_told
+
+
 @pytest.mark.parametrize(
     ("zero", "experts", "severity"), [(300, 0, "medium"), (5, 0, "info"), (300, 8, None)]
 )

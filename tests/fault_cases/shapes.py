@@ -44,6 +44,14 @@ CASES = (
         title="slower and slower",
     ),
     Case("NU06", "a learning rate that vanishes", SHAPES, {"FAULT": "lr_vanishes", "STEPS": 200}),
+    Case("NU14", "a model left in eval mode", SHAPES, {"FAULT": "left_in_eval"}),
+    Case(
+        "NU08",
+        "an optimizer that never steps",
+        SHAPES,
+        {"FAULT": "judge_never_steps"},
+        title="has not stepped",
+    ),
     Case("NU13", "units that are dead", SHAPES, {"FAULT": "dead_relus"}),
     Case(
         "NU13",

@@ -236,7 +236,7 @@ MUCH_WITHOUT = 0.01
     "looks in a row, 20 steps or more apart; medium where they are more than 1 % of "
     "all, high where they are all of them; or the only optimizer lacks more than 1 % "
     "of what wants one; or at three looks in a row more than 1 % of what has one is in no "
-    "optimizer and does not change",
+    "optimizer that has stepped, and does not change",
     fix="use them in the loss, or set requires_grad=False and leave them out of the optimizer",
     explains=("NU07",),
     no_use="where the parameters are frozen for now on purpose",
@@ -360,8 +360,8 @@ def _gradients_beyond(view: RunView, rank: int, count: float) -> bool:
 
 
 def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
-    """Parameters that get gradients, lie in no optimizer, and stay as they are: a teacher that was
-    not frozen.
+    """Parameters that get gradients, lie in no optimizer that has stepped, and stay as they are: a
+    teacher that was not frozen, or an optimizer whose step is forgotten.
     """
     for rank, events in told(view, "checkup").items():
         last = events[-1]
@@ -370,24 +370,35 @@ def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
             continue
         share, names = stray / graded, last.get("stray_names") or []
         idle = last.get("without_gradient") or 0
+        if last.get("stray_waiting", 0) > stray / 2:
+            title = f"an optimizer has not stepped: {100 * share:.0f} % of the gradients are unused"
+            place = "in an optimizer that has not stepped"
+            fix = (
+                "call step() of the optimizer that has them; where it begins later, "
+                "requires_grad_(False) until then spares their backward"
+            )
+        else:
+            title = f"{100 * share:.0f} % of the gradients are for nobody"
+            place = "in no optimizer"
+            fix = _replaced_part(names) if idle else _not_frozen()
         return spec.make(
             "medium",
-            f"{100 * share:.0f} % of the gradients are for nobody: {', '.join(names[:2])}",
-            f"{stray:,} of {graded:,} values that have a gradient are in no optimizer and did not "
+            f"{title}: {', '.join(names[:2])}",
+            f"{stray:,} of {graded:,} values that have a gradient are {place} and did not "
             f"change ({last['stray_looks']} looks in a row up to step {last['step']}, rank {rank}): "
             + ", ".join(names)
             + (f"; the optimizer holds {idle:,} values that get no gradient" if idle else ""),
-            _replaced_part(names) if idle else _not_frozen(),
+            fix,
             rank=rank if len(view.ranks) > 1 else everybody(view),
             confidence=0.85,
             proof=Proof(
-                "values with a gradient and in no optimizer / values with a gradient",
+                f"values with a gradient and {place} / values with a gradient",
                 100 * share,
                 100 * MUCH_WITHOUT,
                 "%",
                 "unchanged: up to 64 values of eight of them, from look to look",
                 (
-                    Input("in no optimizer", stray, "values", f"checkup event, rank {rank}"),
+                    Input(place, stray, "values", f"checkup event, rank {rank}"),
                     Input("with a gradient", graded, "values", "the same"),
                     Input("looks in a row", last["stray_looks"], "", "the same"),
                 ),

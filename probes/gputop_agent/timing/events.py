@@ -19,6 +19,7 @@ WAIT_STEPS = 12
 MAX_FRAMES, MAX_PLACES = 12, 64  # that name a place; of a step
 
 known_optimizers = {}  # id -> step in which it last stepped, or was found
+found_optimizers = {}  # id -> step in which it was found
 gone_optimizers = deque()  # weak references to those that were freed since the last look
 
 
@@ -99,7 +100,14 @@ def forget_optimizers():
         if session.optimizers.get(reference.key) is reference:
             del session.optimizers[reference.key]
             known_optimizers.pop(reference.key, None)
+            found_optimizers.pop(reference.key, None)
             open_step.stepped.discard(reference.key)
+
+
+def has_stepped(optimizer):
+    """Whether an optimizer has stepped after the step in which it was found."""
+    key = id(optimizer)
+    return known_optimizers.get(key, 0) > found_optimizers.get(key, -1)
 
 
 def all_stepped():
@@ -177,5 +185,6 @@ def _close_inferred():
 def reset():
     """In a forked child."""
     known_optimizers.clear()
+    found_optimizers.clear()
     gone_optimizers.clear()
     sentinel.__init__()

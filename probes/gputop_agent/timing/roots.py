@@ -73,6 +73,7 @@ def know(optimizer):
             optimizer, events.gone_optimizers.append
         )
         events.known_optimizers[id(optimizer)] = session.step
+        events.found_optimizers[id(optimizer)] = session.step
 
 
 def new_optimizer(optimizer):

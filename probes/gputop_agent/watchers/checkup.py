@@ -17,7 +17,7 @@ from gputop_agent.runtime import interrupts, late, transport
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import replicas, steps
 from gputop_agent.timing.step_state import open_step
-from gputop_agent.watchers import gradients, growth, uncleared
+from gputop_agent.watchers import gradients, growth, training_mode, uncleared
 
 FIRST_STEPS = (20, 40, 60, 100)
 PERIOD_STEPS, PERIOD_NS = 500, 5_000_000_000
@@ -51,6 +51,7 @@ class Checkup:
         self.lr_peak = 0.0  # the largest learning rate that a look has seen
         self.zeros = gradients.Zeros()
         self.strays = gradients.Strays()
+        self.mode = training_mode.TrainingMode()
 
 
 K = Checkup()
@@ -187,6 +188,7 @@ def _look_at_missing(optimizer):
         _look_at_gradients(parameters)
         if late.may_look():
             K.found.update(K.strays.look())
+        _look_at_mode(parameters)
     K.found["lr_max"] = max(
         (_number(group.get("lr")) for group in optimizer.param_groups), default=None
     )
@@ -200,6 +202,15 @@ def _look_at_missing(optimizer):
     if low and late.may_look():
         largest = max(low, key=lambda parameter: parameter.numel())
         K.weights = largest, largest.detach().reshape(-1)[:MAX_VALUES].clone()
+
+
+def _look_at_mode(parameters):
+    """Whether the model is in training mode; a first suspicion is soon looked at again."""
+    fields = K.mode.look(K.found["step"], parameters)
+    K.found.update(fields)
+    if 0 < fields.get("eval_mode_looks", 0) < training_mode.SURE_LOOKS:
+        K.next_step = min(K.next_step, K.found["step"] + training_mode.SOON_STEPS)
+        K.not_before_ns = 0
 
 
 def _note_missing(parameters, without):
@@ -292,6 +303,7 @@ def _send(found):
         learns,
         dead,
         partly,
+        found.get("eval_mode_looks", 0) >= training_mode.SURE_LOOKS,
     )
     K.alike = K.alike + 1 if gist == K.gist else 1
     if gist != K.gist or found["step"] <= FIRST_STEPS[-1] or K.alike == SURE_LOOKS:

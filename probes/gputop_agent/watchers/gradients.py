@@ -9,6 +9,7 @@ from typing import Any
 
 from gputop_agent.runtime import late
 from gputop_agent.runtime.session import session
+from gputop_agent.timing import events
 
 MAX_TENSORS = 1000
 MAX_VALUES = 4096  # of a gradient that is not suspected
@@ -123,7 +124,9 @@ def _without_tables(parameters):
 
 
 class Strays:
-    """Parameters that have gradients, lie in no optimizer, and stay as they are."""
+    """Parameters that have gradients, lie in no optimizer that has stepped, and stay as they
+    are.
+    """
 
     def __init__(self):
         self.looks = 0  # in a row that found some, none of them changed
@@ -132,13 +135,15 @@ class Strays:
 
     def look(self):
         """Fields of the event: values and names of them, and of all that have gradients."""
-        given = {
-            id(parameter)
-            for optimizer in (reference() for reference in session.optimizers.values())
-            if optimizer is not None
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        }
+        given, waiting = set(), set()
+        for optimizer in (reference() for reference in session.optimizers.values()):
+            if optimizer is not None:
+                ids = given if events.has_stepped(optimizer) else waiting
+                ids.update(
+                    id(parameter)
+                    for group in optimizer.param_groups
+                    for parameter in group["params"]
+                )
         graded = [
             (name, parameter)
             for name, _, parameter in in_roots(session.untrained)
@@ -156,6 +161,7 @@ class Strays:
             fields["stray"] = sum(parameter.numel() for _, parameter in strays)
             fields["stray_names"] = [name for name, _ in strays[:MAX_NAMES]]
             fields["stray_looks"] = self.looks
+            fields["stray_waiting"] = sum(one.numel() for _, one in strays if id(one) in waiting)
         return fields
 
     def _keep(self, parameters):

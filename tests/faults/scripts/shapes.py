@@ -173,6 +173,8 @@ def train_numbers():
     if FAULT == "dead_relus":
         nn.init.constant_(model[2].bias, -1e3)
         model[4].bias.requires_grad_(False)
+    if FAULT == "left_in_eval":
+        model.append(nn.Dropout(0.1))
     trained = copy.deepcopy(model) if FAULT == "wrong_parameters" else model
     if FAULT == "runs_away":
         model = trained = nn.Sequential(nn.Linear(20, 4), Pause())
@@ -192,6 +194,10 @@ def train_numbers():
         optimizer.step()
         if schedule:
             schedule.step()
+        if FAULT == "left_in_eval" and step == 50:
+            model.eval()
+            with torch.no_grad():
+                model(inputs)
 
 
 # --- host code: a loop of .item(), and a moving average that is needed
@@ -310,7 +316,8 @@ def train_in_turn():
         loss = F.softplus(-judge(real)).mean() + F.softplus(judge(made.detach())).mean()
         judges.zero_grad()
         loss.backward()
-        judges.step()
+        if FAULT != "judge_never_steps":
+            judges.step()
         makes.zero_grad()
         F.softplus(-judge(maker(torch.randn(32, 16)))).mean().backward()
         makes.step()
@@ -318,6 +325,7 @@ def train_in_turn():
 
 PROGRAMS = {
     "clean_in_turn": train_in_turn,
+    "judge_never_steps": train_in_turn,
     "loader_each_step": train_autoencoder,
     "workers_each_step": train_autoencoder,
     "loader_each_few_steps": train_autoencoder,

@@ -1,0 +1,63 @@
+"""A model that is updated in another mode than it should be."""
+
+from __future__ import annotations
+
+from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.pictures import LOSS
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import everybody
+from gputop_analysis.findings.told import told
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.view import RunView
+
+SURE_LOOKS = 2
+"""So many looks in a row must have found the same; they lie at least 20 steps apart."""
+
+
+@finding(
+    id="NU14",
+    name="trained in eval mode",
+    family="numerics",
+    cause="compute",
+    trigger="at two looks in a row, 20 steps or more apart, a model that was updated in training "
+    "mode before is updated in eval mode, all of it, and holds dropout or batch norm",
+    fix="model.train() after the evaluation",
+    no_use="where the last part of a training is meant to run in eval mode",
+    reads="the training flag of the modules just before an update, at the looks of NU08",
+    silent="a model that was in eval mode from the beginning; parts of it alone; no dropout and no "
+    "batch norm of torch's",
+    traps="batch norm frozen on purpose: the model as a whole is then in training mode",
+    seen_on=CPU,
+    pictures=(LOSS,),
+)
+def eval_mode(view: RunView, spec: Spec) -> Finding | None:
+    """An evaluation called eval() and nobody train(): no dropout, old statistics of batches."""
+    for rank, events in told(view, "checkup").items():
+        last = events[-1]
+        looks = last.get("eval_mode_looks", 0)
+        if looks < SURE_LOOKS:
+            continue
+        name, parts = last.get("eval_mode") or "the model", last.get("eval_mode_parts") or []
+        after = last.get("eval_mode_after", 0)
+        return spec.make(
+            "medium",
+            f"{name} is trained in eval mode since an evaluation: {', '.join(parts[:3])}",
+            f"{name} of rank {rank} was in training mode when it was updated in step {after}, and in "
+            f"eval mode at {looks} looks in a row up to step {last['step']}; what works otherwise "
+            f"in eval mode: {', '.join(parts)}",
+            "call model.train() after each evaluation, before the next batch",
+            rank=rank if len(view.ranks) > 1 else everybody(view),
+            confidence=0.9,
+            proof=Proof(
+                "looks in a row that found the model in eval mode at an update",
+                looks,
+                SURE_LOOKS,
+                "looks",
+                "20 steps or more apart; in training mode at an update before",
+                (
+                    Input("last in training mode", after, "step", f"checkup event, rank {rank}"),
+                    Input("last look", last["step"], "step", "the same"),
+                ),
+            ),
+        )
+    return None

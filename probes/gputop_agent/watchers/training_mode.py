@@ -1,0 +1,73 @@
+"""Whether a model that was trained in training mode is now updated in eval mode.
+
+Somebody called ``eval()`` for an evaluation, and ``train()`` was forgotten: dropout is off, and
+batch norm neither uses the statistics of the batch nor keeps any. A model that was in eval mode from
+the beginning may be meant so, and one whose parts alone are in eval mode is.
+"""
+
+import weakref
+
+from gputop_agent.runtime.session import session
+
+MAX_MODULES = 2000
+SURE_LOOKS = 2
+SOON_STEPS = 20  # a first suspicion is looked at again so soon
+
+
+class TrainingMode:
+    """What the looks have seen so far."""
+
+    def __init__(self):
+        self.trained = {}  # id of a root -> (weak reference, step of the last look in training)
+        self.looks = 0  # in a row that saw a root updated in eval mode
+
+    def look(self, step, parameters):
+        """Fields of the event, given the parameters of the optimizer that is about to step."""
+        updated = {id(parameter) for parameter in parameters if parameter.grad is not None}
+        fields = {}
+        for root in (reference() for reference in session.roots):
+            if root is None:
+                continue
+            if root.training:
+                self.trained[id(root)] = weakref.ref(root), step
+                continue
+            reference, last = self.trained.get(id(root), (None, 0))
+            if reference is not None and reference() is root and not fields:
+                parts = _parts(root, updated)
+                if parts:
+                    fields = {
+                        "eval_mode": type(root).__name__,
+                        "eval_mode_parts": parts,
+                        "eval_mode_after": last,
+                    }
+        self.looks = self.looks + 1 if fields else 0
+        if fields:
+            fields["eval_mode_looks"] = self.looks
+        return fields
+
+
+def _parts(root, updated):
+    """Classes of what eval mode changes in a root that is in eval mode as a whole and is updated.
+
+    Empty where one of its parts is in training mode: then somebody has chosen.
+    """
+    parts, is_updated = set(), False
+    for count, module in enumerate(root.modules()):
+        if count >= MAX_MODULES:
+            break
+        if module.training:
+            return []
+        is_updated = is_updated or any(
+            id(one) in updated for one in module.parameters(recurse=False)
+        )
+        if getattr(module, "track_running_stats", False) or _drops(module):
+            parts.add(type(module).__name__)
+    return sorted(parts) if is_updated else []
+
+
+def _drops(module):
+    """Whether it is one of torch's dropouts, or a recurrent or attention layer with one."""
+    rates = (module.__dict__.get("p"), module.__dict__.get("dropout"))
+    return type(module).__module__.startswith("torch.nn") and any(
+        isinstance(rate, float) and rate > 0 for rate in rates
+    )
