@@ -340,7 +340,7 @@ FIFTH = (
     Shape("more_rows", "fleet.py", ("CR15",), rank=1, twin=False),
 )
 """Of the kinds that users ask for help with, marks and all before the first of them was run."""
-SIXTH = (
+SEVENTH = (
     Shape("warmup_by_integers", "trainerless.py", ("NU06",)),
     Shape("root_of_nothing", "trainerless.py", ("NU01", "NU03"), also=("NU01", "NU03", "NU02")),
     Shape("average_with_graph", "trainerless.py", GROWS, also=(*GROWS, "HO12", "CE11")),
