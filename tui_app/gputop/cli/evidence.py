@@ -23,7 +23,7 @@ def evidence_at(name: str) -> Evidence | None:
     """
     path = Path(name)
     try:
-        if name == "last" or not path.exists():
+        if name == "last" or not path.exists() or (path / "run.json").is_file():
             return None
     except (OSError, ValueError):
         return None

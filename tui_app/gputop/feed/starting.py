@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gputop_analysis.startup import Event, come_furthest
-from gputop_probes.record.reader import RunRecord
+
+if TYPE_CHECKING:  # a panel needs the type below, and NumPy would delay the first frame
+    from gputop_probes.record.reader import RunRecord
 
 
 class Starting(NamedTuple):
