@@ -281,7 +281,7 @@ def without_gradient(view: RunView, spec: Spec) -> Finding | None:
             )
         return spec.make(
             severity,
-            f"{100 * share:.1f} % of the parameters get no gradient: {', '.join(names[:2])}",
+            f"{_part(missing, total)} no gradient: {', '.join(names[:2])}",
             f"{missing:,} of {total:,} values in the optimizer have grad None when it steps "
             f"({last['alike']} looks up to step {last['step']}, rank {rank}): {', '.join(names)}",
             fix,
@@ -405,6 +405,12 @@ def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
             ),
         )
     return None
+
+
+def _part(missing: int, total: int) -> str:
+    if 1000 * missing < total:  # "0.0 %" would say nothing
+        return f"{counted(missing, 'value')} of {total:,} in the optimizer {'gets' if missing == 1 else 'get'}"
+    return f"{100 * missing / total:.1f} % of the parameters get"
 
 
 def _not_frozen() -> str:
