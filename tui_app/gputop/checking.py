@@ -27,7 +27,8 @@ from gputop_probes.record.reader import RecordError, RunRecord
 SLICE_S = 0.5
 STEPS_A_SLICE = 8
 LONGEST_SLICE_S = 10.0
-ROUND_S = 8.0
+ROUND_S = 12.0
+"""Starting both commands takes some five seconds: shorter rounds are mostly starts."""
 PAIRS_A_ROUND = 8
 FEWEST_ROUNDS = 2
 _STEADY_ROWS = 5
@@ -227,9 +228,11 @@ def rounds(a: Side, b: Side, until_s: float) -> Iterator[np.ndarray]:
     Args:
         a: the baseline.
         b: what is judged.
-        until_s: monotonic time from which on no round is begun.
+        until_s: monotonic time; no round is begun that would last longer, were it as long as the
+            one before.
     """
     for count, order in enumerate(itertools.cycle(((a, b), (b, a))), 1):
+        began_s = time.monotonic()
         for side in order:
             side.start()
         starting = list(order)
@@ -237,7 +240,8 @@ def rounds(a: Side, b: Side, until_s: float) -> Iterator[np.ndarray]:
             time.sleep(0.05)
             starting = [side for side in starting if not side.is_ready()]
         yield _round(*order, a)
-        if time.monotonic() >= until_s and count >= FEWEST_ROUNDS:
+        took_s = time.monotonic() - began_s
+        if time.monotonic() + took_s > until_s and count >= FEWEST_ROUNDS:
             return
 
 

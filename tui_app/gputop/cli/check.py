@@ -112,7 +112,7 @@ def parser() -> Parser:
         type=_seconds,
         default=120.0,
         metavar="S",
-        help="begin no round after it (default 120)",
+        help="begin no round that would end after it (default 120)",
     )
     parser.add_argument(
         "--md", type=Path, metavar="FILE", help="write the Markdown, for a pull request"
@@ -181,19 +181,19 @@ def _measured(measured: Iterator[np.ndarray], threshold: float, limit_s: float) 
     from gputop.checking import FEWEST_ROUNDS
     from gputop_analysis.paired import ERROR, judge
 
-    began, spent = time.monotonic(), 0.0
-    ratios = np.zeros((0, 2))
-    judged = judge(ratios, 0, threshold)
+    began, spent, before = time.monotonic(), 0.0, 0.0
+    ratios, count = np.zeros((0, 2)), 0
+    judged = judge(ratios, count, threshold)
     for count, more in enumerate(measured, 1):
         ratios = np.concatenate([ratios, more])
         if count < FEWEST_ROUNDS:
             continue
-        share = min(1.0, (time.monotonic() - began) / limit_s)
-        judged = judge(ratios, count, threshold, ERROR * (share - spent))
-        spent = share
-        if judged.verdict != "undecided" or share == 1.0:
-            break
-    return judged
+        before, spent = spent, min(1.0, (time.monotonic() - began) / limit_s)
+        judged = judge(ratios, count, threshold, ERROR * (spent - before))
+        if judged.verdict != "undecided" or spent == 1.0:
+            return judged
+    # No round has room any more: the last look may spend what is left.
+    return judge(ratios, count, threshold, ERROR * (1 - before))
 
 
 def markdown(judged: Judged, threshold: float, baseline: Work, work: Work) -> str:
