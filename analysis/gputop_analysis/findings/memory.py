@@ -124,13 +124,20 @@ def _small_leak(view: RunView, spec: Spec) -> Finding | None:
             continue
         kind = f" (most: {last['graph_kind']})" if last.get("graph_kind") else ""
         source = f"tensors events, rank {rank}"
+        fix = "append loss.item() or loss.detach() instead of loss"
+        if view.hello(rank).get("create_graph"):
+            fix = (
+                "after backward(create_graph=True) each .grad and its tensor hold one another: "
+                "backward() without it, gradients by torch.autograd.grad, or .grad = None for "
+                "the inputs, too; else " + fix
+            )
         return spec.make(
             "medium",
             f"{more / steps:.1f} tensors a step are kept with the graphs that made them",
             f"{last['with_graph']:,} tensors with a graph are alive at step {last['step']}, "
             f"{first['with_graph']:,} were at step {first['step']}{kind}; the memory of a graph whose "
             "backward has run is small, but it is never given back",
-            "append loss.item() or loss.detach() instead of loss",
+            fix,
             rank=rank if len(view.ranks) > 1 else everybody(view),
             confidence=0.9,
             proof=Proof(

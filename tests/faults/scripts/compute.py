@@ -55,7 +55,7 @@ def gradients(model, inputs, loss):
         return loss.backward()
     (slope,) = torch.autograd.grad(loss, inputs, create_graph=True)
     penalty = ((slope.norm(2, dim=1) - 1) ** 2).mean()
-    return (loss + penalty).backward(create_graph=True)
+    return (loss + penalty).backward()
 
 
 def main():

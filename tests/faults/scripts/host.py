@@ -28,6 +28,8 @@ class Net(nn.Module):
     def __init__(self, layers, width):
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+        for layer in self.layers:  # what comes out of 120 layers is as large as what goes in
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
 
     def forward(self, x):
         x = torch.relu(self.layers[0](x))

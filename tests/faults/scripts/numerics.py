@@ -15,9 +15,10 @@ from torch import nn
 FAULT = os.environ.get("FAULT", "none")
 STEPS = int(os.environ.get("STEPS", "240"))
 WIDTH, BATCH = 64, 32
-PAUSE_S = (
-    0.021 if FAULT == "grad_spike" else 0.0
-)  # steps of which none are folded together: 100 values stand before it
+PAUSE_S = {"grad_spike": 0.021, "clipped": 0.002}.get(FAULT, 0.0)
+"""Slow enough that no steps are folded together where 100 values must stand before the spike, and
+that a norm is read often enough where clipping is judged.
+"""
 
 torch.set_num_threads(1)
 torch.manual_seed(0)
@@ -60,7 +61,8 @@ def main():
     lr = {"bf16": 1e-6, "clean_bf16": 1e-3}.get(FAULT, 1e-3)
     if FAULT in ("bf16", "clean_bf16"):
         model = model.to(torch.bfloat16)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=lr)
+    kind = torch.optim.SGD if FAULT == "clipped" else torch.optim.AdamW
+    optimizer = kind(model.parameters(), lr=lr)
     scaler = torch.amp.GradScaler(
         "cpu", enabled=FAULT in ("skips", "clean_schedule"), init_scale=2.0**10
     )
