@@ -194,6 +194,78 @@ def test_a_rank_that_never_came_is_named_from_dumps(tmp_path):
     assert any("rank 1 never came" in one for one in evidence.findings)
 
 
+def queued(rank, numbers, sizes=(64,), group="ep"):
+    """Calls of NCCL that wait on the device, as dumps of active entries alone have them."""
+    entries = [
+        {
+            "process_group": [group, "EXPERT_GROUP"],
+            "collective_seq_id": number,
+            "profiling_name": "nccl:all_to_all",
+            "input_sizes": [[size]],
+            "state": "scheduled",
+            "is_p2p": False,
+            "time_created_ns": 10 * number,
+        }
+        for number, size in zip(numbers, sizes * len(numbers), strict=False)
+    ]
+    config = {group: {"desc": "EXPERT_GROUP", "ranks": "[0, 1, 2, 3]"}}
+    return {"version": "2.9", "pg_config": config, "entries": entries}
+
+
+def test_calls_that_wait_on_the_device_are_not_where_a_program_stands(tmp_path):
+    """Rank 3 stopped at number 7, with its own calls pending; of other sizes than before, as
+    routing makes them. Rank 2 waits for it too, and in a group of its own nobody is missing.
+    """
+    for rank in range(4):
+        content = queued(rank, range(5, 8 if rank == 3 else 12), sizes=(64, 60 + rank))
+        content["entries"] += queued(rank, [40], group=f"alone {rank}")["entries"]
+        (tmp_path / f"_dump_{rank}").write_bytes(pickle.dumps(content))
+    evidence = gather(tmp_path)
+    assert (evidence.cause, evidence.rank) == ("a rank never came to a collective", 3)
+    assert evidence.findings[0].startswith("rank 3 never came to all_to_all number 8 of group ep")
+    assert "ranks 0-2 wait for it" in evidence.findings[0]
+
+
+def test_several_ranks_that_never_came_and_one_that_waits_for_them(tmp_path):
+    for rank, last in enumerate((12, 6, 12, 6)):
+        content = queued(rank, range(5, last))
+        (tmp_path / f"_dump_{rank}").write_bytes(pickle.dumps(content))
+    evidence = gather(tmp_path)
+    assert (evidence.rank, evidence.ranks) == (1, (1, 3))
+    assert "ranks never came to a collective, ranks 1, 3" in as_text(evidence, 100)
+
+
+def test_a_dump_alone_says_whose_are_missing(tmp_path):
+    (tmp_path / "_dump_2").write_bytes(pickle.dumps(queued(2, [5])))
+    evidence = gather(tmp_path / "_dump_2")
+    assert evidence.cause == "nothing stands out"
+    assert any("ranks 0-3 but 2" in sentence for sentence in evidence.unknown)
+    assert not any("all ranks" in sentence for sentence in evidence.findings)
+
+
+def test_dumps_of_the_first_versions(tmp_path):
+    """One number for collectives and messages; groups that each rank numbers itself."""
+    for rank in range(4):
+        mates = [0, 1] if rank < 2 else [2, 3]
+        last = 5 if rank == 3 else 7
+        entries = [
+            {
+                "pg_id": 1,
+                "seq_id": number,
+                "profiling_name": "nccl:all_reduce",
+                "state": "completed" if number < 5 else "started",
+                "time_created_ns": number,
+            }
+            for number in range(last)
+        ]
+        content = {"version": "1.4", "pg_config": {1: mates}, "entries": entries}
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(content))
+    (tmp_path / "nccl_trace_rank_0").rename(tmp_path / "nccl_trace_rank_0.pickle")
+    evidence = gather(tmp_path)
+    assert (evidence.rank, evidence.ranks) == (3, (3,))
+    assert "group 1 of ranks 2, 3" in evidence.findings[0]
+
+
 def test_nccl_inspector_names_rank_and_host(tmp_path):
     lines = []
     for number in range(4):

@@ -6,13 +6,9 @@ import os
 import zlib
 from pathlib import Path
 
-from gputop_analysis.evidence.collectives import (
-    dump_content,
-    is_inspector,
-    judge_dumps,
-    judge_inspector,
-)
+from gputop_analysis.evidence.dumps import dump_content, judge_dumps
 from gputop_analysis.evidence.fixes import fixes
+from gputop_analysis.evidence.inspector import is_inspector, judge_inspector
 from gputop_analysis.evidence.model import Evidence, EvidenceError
 from gputop_analysis.evidence.telemetry import is_log, judge_log
 from gputop_analysis.snapshots.load import SnapshotError, unpacked
