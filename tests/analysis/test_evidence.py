@@ -8,6 +8,7 @@ import io
 import json
 import pickle
 import random
+import tarfile
 
 import pytest
 from recordings_support import recordings, write_snapshot
@@ -437,6 +438,95 @@ def test_a_run_is_no_evidence(tmp_path):
     assert not is_evidence(tmp_path / "nothing")
 
 
+TABLE = (
+    "Sat Jan 31 14:36:05 2026\n"
+    "+-----------------------------------------+------------------------+----------------------+\n"
+    "| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |\n"
+    "|=========================================+========================+======================|\n"
+)
+
+
+def drawn_rows():
+    for sample in range(2):
+        yield TABLE
+        for gpu, used in enumerate((10 + sample, 20)):
+            yield f"|   {gpu}  NVIDIA A40                     On  |   00000000:{gpu}1:00.0 Off |  0 |\n"
+            power = "N/A /  N/A" if gpu else " 24W /  300W"
+            yield (
+                f"|  0%   27C    P0             {power} |    1835MiB /  46068MiB |     {used}%"
+                "      Default |\n"
+            )
+
+
+AMD = (
+    "device,Temperature (Sensor edge) (C),Average Graphics Package Power (W),GPU use (%),"
+    "VRAM Total Memory (B),VRAM Total Used Memory (B)\n"
+)
+OTHER_LOGS = {
+    "table": ("".join(drawn_rows()), "GPU 0: utilization 10 %", "memory 1,835 MiB"),
+    "dmon csv": (
+        "#gpu, pwr, gtemp, mtemp, sm, mem, mclk, pclk\n#Idx, W, C, C, %, %, MHz, MHz\n"
+        "0, 86, 33, -, 97, 27, 6250, 900\n0, 86, 33, -, 97, 27, 6250, 900\n",
+        "GPU 0: utilization 97 %",
+        "clock 900 MHz",
+    ),
+    "rocm-smi": (
+        2 * f"{AMD}card0,45.0,812.0,82,309237645312,2147483648\ncard1,44.0,798.0,79,1,1048576\n\n",
+        "GPU 0: utilization 82 %",
+        "memory 2,048 MiB",
+    ),
+    "amd-smi": (
+        "timestamp,gpu,gfx_activity,umc_activity,socket_power,gfx_0_clk,mem_0_clk,edge,hotspot,mem\n"
+        "1,0,95,80,1180,2100,2000,N/A,78,60\n2,0,93,80,1180,2100,2000,N/A,78,60\n",
+        "GPU 0: utilization 94 %",
+        "clock 2,100 MHz",
+    ),
+}
+
+
+@pytest.mark.parametrize("form", OTHER_LOGS)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_logs_of_other_forms_and_encodings(tmp_path, form, encoding):
+    text, *words = OTHER_LOGS[form]
+    path = tmp_path / "gpus.log"
+    path.write_bytes(text.encode(encoding))
+    told = gather(path).findings[0]
+    assert all(word in told for word in words), told
+
+
+def test_gpus_that_share_an_index_are_told_apart_and_a_row_cut_off_is_passed_over(tmp_path):
+    path = tmp_path / "gpus.csv"
+    rows = [f"t,{gpu}, 0, {70 + gpu}" for gpu in (0, 1, 0, 1)]
+    path.write_text("timestamp,gpu,index,power.draw\n" + "\n".join(rows) + "\n\0\0\0 0, 99\n")
+    told = gather(path).findings
+    assert [one.partition(" (")[0] for one in told] == ["GPU 0: power 70 W", "GPU 0 1: power 71 W"]
+
+
+def test_what_is_no_such_log_is_refused_with_the_way_out(tmp_path):
+    path = tmp_path / "gpus.csv"
+    path.write_text("0, Tesla V100, 99 %, 1024 MiB\n")
+    with pytest.raises(EvidenceError, match="without noheader"):
+        gather(path)
+    path.write_text("# gpu  pid  type  sm  mem  command\n    0  77  C  90  1  python\n")
+    with pytest.raises(EvidenceError, match="none of these"):
+        gather(path)
+    path.write_text("[04-03-2021 @ 13:32:39] >  Temp: 58C  Power: 1/250 W\n")
+    with pytest.raises(EvidenceError, match="none of these"):
+        gather(path)
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(__file__, "trace.json")
+    with pytest.raises(EvidenceError, match="unpack it"):
+        gather(path)
+
+
+def test_one_sample_says_nothing_of_the_time(tmp_path):
+    path = tmp_path / "gpus.csv"
+    path.write_text("index, utilization.gpu [%]\n0, 3 %\n")
+    evidence = gather(path)
+    assert evidence.cause == "nothing stands out"
+    assert any("one sample" in sentence for sentence in evidence.unknown)
+
+
 def one_of_each(folder):
     """A sound file of every kind, in memory."""
     snapshot = write_snapshot(folder / "s", {"segments": [], "device_traces": [[]]})
@@ -449,6 +539,8 @@ def one_of_each(folder):
     call = {"coll_perf": {"coll": "AllReduce", "coll_sn": 1, "coll_exec_time_us": 50}}
     yield "inspector.jsonl", (3 * (json.dumps(inspector | call) + "\n")).encode()
     for form, text in LOGS.items():
+        yield f"{form}.log", text.encode()
+    for form, (text, *_) in OTHER_LOGS.items():
         yield f"{form}.log", text.encode()
 
 
