@@ -475,6 +475,13 @@ OTHER_LOGS = {
         "GPU 0: utilization 82 %",
         "memory 2,048 MiB",
     ),
+    "rocm-smi lines": (
+        "===== ROCm System Management Interface =====\n"
+        "GPU[0]\t\t: Temperature (Sensor edge) (C): 45.0\nGPU[0]\t\t: GPU use (%): 82\n"
+        "GPU[0]\t\t: VRAM Total Used Memory (B): 2147483648\nGPU[1]\t\t: GPU use (%): 3\n",
+        "GPU 0: utilization 82 %",
+        "memory 2,048 MiB",
+    ),
     "amd-smi": (
         "timestamp,gpu,gfx_activity,umc_activity,socket_power,gfx_0_clk,mem_0_clk,edge,hotspot,mem\n"
         "1,0,95,80,1180,2100,2000,N/A,78,60\n2,0,93,80,1180,2100,2000,N/A,78,60\n",
@@ -517,6 +524,12 @@ def test_what_is_no_such_log_is_refused_with_the_way_out(tmp_path):
         archive.add(__file__, "trace.json")
     with pytest.raises(EvidenceError, match="unpack it"):
         gather(path)
+
+
+def test_a_counter_with_the_title_of_a_share_is_none(tmp_path):
+    path = tmp_path / "gpus.csv"
+    path.write_text("gpu,gfx_activity,socket_power\n0,87772295,152\n0,87772467,153\n")
+    assert gather(path).findings[0].startswith("GPU 0: power 152 W")
 
 
 def test_one_sample_says_nothing_of_the_time(tmp_path):

@@ -1,7 +1,7 @@
 """Readers of logs of GPUs: the values of each sample, by GPU and field.
 
 ``nvidia-smi`` as a table, ``--query-gpu ... --format=csv`` and ``dmon``; ``dcgmi dmon`` and what DCGM's
-exporter serves; ``rocm-smi --csv`` and ``amd-smi ... --csv``.
+exporter serves; ``rocm-smi``, also with ``--csv``, and ``amd-smi ... --csv``.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ _AMD_TITLES = {
     ),
     "memory": ("VRAM Total Used Memory (B)", "used_vram"),
 }
+_LIMITS = {"utilization": (0.0, 100.0), "temperature": (-100.0, 200.0)}
+"""What can be; a counter may have the title of a share."""
 _BYTES = "(B)"
 _MIB = 1 << 20
 _NAMES = ("index", "gpu", "device", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id")
@@ -68,6 +70,7 @@ _MODELS = ("name", "gpu_name")
 _ENTITY = re.compile(r"(?:^|\s)(GPU|GPU-I|GPU-CI|vGPU) (\d{1,6})(?=\s)")
 _EXPORTED = re.compile(r"(DCGM_FI_\w{1,60})\{([^}]{1,2000})\} +(\S{1,40})")
 _EXPORTED_GPU = re.compile(r"""(?:^|,)gpu="(\d{1,6})\"""")
+_AMD_LINE = re.compile(r"GPU\[(\d{1,4})\]\s{1,20}: ([^:]{1,80}): {1,10}(\S{1,40})")
 _TABLE_GPU = re.compile(r"\|\s{1,6}(\d{1,3})\s{1,4}\S[^|]{0,60}\|\s{1,6}[0-9A-Fa-f]{4,8}:")
 _TABLE_VALUES = re.compile(
     r"\|\s{0,4}(?:\d{1,3}%|N/A|ERR!)\s{1,8}(?P<temperature>\d{1,3}|\D{3,4})C?\s{1,8}P?\S{1,3}\s{1,14}"
@@ -127,6 +130,8 @@ def _form(text: str) -> str | None:
             return "query"
         if _TABLE_VALUES.search(line):
             found = "table"
+        elif (match := _AMD_LINE.match(line)) and _columns([match[2]], _AMD_TITLES):
+            found = "amd lines"
     return found
 
 
@@ -187,6 +192,17 @@ def _in_mib(header: list[str], row: list[str]) -> list[str]:
         if title.endswith(_BYTES) and cells[place].strip().isdigit():
             cells[place] = str(int(cells[place].strip()[:18]) / _MIB)
     return cells
+
+
+def _amd_lines(text: str) -> Samples:
+    """Lines such as ``GPU[0] : GPU use (%): 98``; each a sample of its own."""
+    samples: Samples = {}
+    for line in islice(io.StringIO(text), _ROWS_AT_MOST):
+        if match := _AMD_LINE.match(line):
+            columns = _columns([match[2]], _AMD_TITLES)
+            if columns:
+                _add(samples, f"GPU {match[1]}", columns, _in_mib([match[2]], [match[3]]))
+    return samples
 
 
 def _drawn(text: str) -> Samples:
@@ -270,7 +286,8 @@ def _add(samples: Samples, gpu: str, columns: dict[str, int], row: Sequence[str]
         column = columns.get(name, len(row))
         match = _NUMBER.match(row[column].strip()) if column < len(row) else None
         number = float(match[0]) if match else math.nan
-        values.append(number if math.isfinite(number) else math.nan)
+        least, most = _LIMITS.get(name, (-math.inf, math.inf))
+        values.append(number if math.isfinite(number) and least <= number <= most else math.nan)
 
 
 _READERS: dict[str, tuple[str, Callable[[str], Samples]]] = {
@@ -279,5 +296,6 @@ _READERS: dict[str, tuple[str, Callable[[str], Samples]]] = {
     "exporter": (_DCGM, _exported),
     "query": (_NVIDIA, _queried),
     "amd": (_AMD, _amd),
+    "amd lines": (_AMD, _amd_lines),
     "table": (_NVIDIA, _drawn),
 }
