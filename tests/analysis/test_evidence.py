@@ -19,6 +19,7 @@ from gputop_analysis.evidence.sources import largest_kind
 from gputop_analysis.evidence.text import as_text
 from gputop_analysis.stragglers import judge, load
 from gputop_analysis.stragglers.timeline import COLUMNS
+from gputop_analysis.text import share_words
 
 SLOWDOWNS = {"AR": ("slow worker", 0), "ST": ("long last stage", None)}
 
@@ -146,6 +147,51 @@ def test_the_rank_that_the_others_wait_for(tmp_path, slow):
     evidence = gather(tmp_path)
     assert (evidence.cause, evidence.rank) == ("slow rank", slow)
     assert evidence.slowdown > 1.05
+
+
+def test_recordings_of_one_rank_are_no_ranks(tmp_path):
+    """Two cycles of one process, as a schedule that repeats writes them, and one of another."""
+    for name, length in (("a_7.1623143089861", 5), ("a_7.1623143566756", 50), ("b_9.16231430", 7)):
+        events = [launch(1), kernel("ncclDevKernel_AllReduce_Sum", 0, 1000 * length, 1)]
+        path = tmp_path / f"{name}.pt.trace.json"
+        path.write_text(json.dumps({"traceEvents": events}))
+    evidence = gather(tmp_path)
+    assert [device.busy_ms for device in evidence.devices] == pytest.approx([50.0, 7.0])
+    assert any("a_7.1623143089861" in sentence for sentence in evidence.unknown)
+    assert any("numbered by their names" in sentence for sentence in evidence.unknown)
+    (tmp_path / "b_9.16231430.pt.trace.json").unlink()
+    assert gather(tmp_path).devices[0].rank is None
+
+
+def operator(name, start, length):
+    return {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": name,
+        "ts": start,
+        "dur": length,
+        "pid": 9,
+        "tid": 9,
+    }
+
+
+def test_a_trace_without_a_device_tells_what_its_thread_did(tmp_path):
+    call = kernel("xpuLaunchKernel", 0, 1, 5, "xpu_runtime")
+    events = [operator("aten::mm", 0, 600), operator("aten::add", 900, 100), call]
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    evidence = gather(path)
+    assert evidence.cause == "time outside of operators"
+    assert evidence.findings == [
+        "thread 9: operators for 70% of 1.0 ms, neither (Python, data, waiting) for 30%; of the "
+        "operators' own time: aten::mm 86%, aten::add 14%"
+    ]
+    assert any("launched 1 kernel:" in sentence for sentence in evidence.unknown)
+
+
+def test_a_share_that_is_not_quite_all_is_not_100_percent():
+    words = [share_words(share) for share in (0.0, 0.001, 0.38, 0.996, 0.9999, 1.0)]
+    assert words == ["0%", "under 1%", "38%", "99.6%", "over 99.9%", "100%"]
 
 
 def test_pipeline_bubbles_of_two_stages(tmp_path):
