@@ -340,10 +340,13 @@ def test_nccl_inspector_with_messages_alone_is_refused_in_words_that_name_what_i
 
 def test_the_cause_of_a_peak_is_the_largest_kind_with_its_share():
     shares = {"activations": 100, "optimizer": 250, "unknown": 150}
-    assert largest_kind(shares, "500 B") == "optimizer states hold 50 % of the peak of 500 B"
-    unknown = largest_kind({"activations": 1, "unknown": 3}, "4 B")
-    assert unknown == "blocks without a recorded stack hold 75 % of the peak of 4 B"
-    assert largest_kind({}, "0 B") == "nothing was allocated"
+    assert (
+        largest_kind(shares, "the peak of 500 B")
+        == "optimizer states hold 50 % of the peak of 500 B"
+    )
+    unknown = largest_kind({"activations": 1, "unknown": 3}, "the 4 B in use")
+    assert unknown == "blocks without a recorded stack hold 75 % of the 4 B in use"
+    assert largest_kind({}, "the peak of 0 B") == "nothing was allocated"
 
 
 def test_lines_of_nccl_inspector_after_a_marker_belong_to_it(tmp_path):

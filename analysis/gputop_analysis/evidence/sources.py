@@ -172,19 +172,21 @@ def _snapshot(paths: list[Path]) -> Evidence:
     if memory.failed_bytes is not None:
         evidence.cause = f"out of memory: {size(memory.failed_bytes)} more were asked for"
     else:
-        evidence.cause = largest_kind(memory.categories, size(memory.peak_allocated))
+        peak = size(memory.peak_allocated)
+        moment = f"the peak of {peak}" if memory.has_history else f"the {peak} in use"
+        evidence.cause = largest_kind(memory.categories, moment)
     evidence.unknown.append("how long steps took: a snapshot holds memory alone")
     return evidence
 
 
-def largest_kind(categories: dict[str, int], peak: str) -> str:
-    """What holds most of a peak, with its share of all that was allocated then."""
+def largest_kind(categories: dict[str, int], moment: str) -> str:
+    """What holds most at a moment, with its share of all that was allocated then."""
     allocated_bytes = sum(categories.values())
     if not allocated_bytes:
         return "nothing was allocated"
     kind = max(categories, key=lambda name: categories[name])
     percent = 100 * categories[kind] / allocated_bytes
-    return f"{_KINDS_IN_WORDS.get(kind, kind)} hold {percent:.0f} % of the peak of {peak}"
+    return f"{_KINDS_IN_WORDS.get(kind, kind)} hold {percent:.0f} % of {moment}"
 
 
 def _timeline(paths: list[Path]) -> Evidence:
