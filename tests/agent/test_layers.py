@@ -144,8 +144,8 @@ class Model(nn.Module):
 
 whole = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
 parts = Model()
-parts.inner.compile(backend="aot_eager", fullgraph=True)
-parts.broken.compile(backend="aot_eager")
+parts.inner.compile(backend="eager", fullgraph=True)
+parts.broken.compile(backend="eager")
 called = torch.compile(whole, backend="aot_eager", fullgraph=True)
 optimizer = torch.optim.SGD([*whole.parameters(), *parts.parameters()], 1e-3)
 for step in range(24):
