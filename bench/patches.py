@@ -6,7 +6,8 @@ mended script.
 For each fault of ``tests/fault_cases``: does one call of ``verdict`` name the cause (the fault's
 finding) and a file and line; is a patch offered, does ``git apply`` take it, and what share of the
 promised time a step does the mended script win: the mean step of the script as it was less that of
-the mended one, run in turns. With ``--folder`` runs are kept there and those of an earlier call are
+the mended one, run in turns, against what the finding promises in the same runs. Where it promises
+no time: is it gone. With ``--folder`` runs are kept there and those of an earlier call are
 used again, so that it can be done in pieces. ``--write`` puts the table into
 docs/neighbours/patches.md; one JSON line with the figures goes to stdout.
 """
@@ -35,8 +36,11 @@ from fault_cases import Case, cases, missing  # noqa: E402
 from faults_support import run  # noqa: E402
 
 from gputop.agents.answer import LIMIT_BYTES, fitted  # noqa: E402
-from gputop.agents.tools import verdict  # noqa: E402
+from gputop.agents.tools import explain_finding, verdict  # noqa: E402
 from gputop_agent import wire  # noqa: E402
+from gputop_analysis.findings import evaluate  # noqa: E402
+from gputop_analysis.findings.shares import run_queue  # noqa: E402
+from gputop_analysis.view import RunView  # noqa: E402
 from gputop_probes.record.reader import RecordError, RunRecord  # noqa: E402
 
 PAGE = ROOT / "docs" / "neighbours" / "patches.md"
@@ -44,6 +48,8 @@ ENOUGH = 0.8
 TURNS = 3
 """Runs of the mended script, and between them runs of it as it was."""
 LONGEST_S = 240
+OF_CORES = ("HO14", "IN04")
+"""Findings that promise what waits for a core take."""
 
 
 @dataclass
@@ -58,10 +64,14 @@ class Row:
     """Whether it is the cause, or stands beside it with its place."""
     where: str
     how: str
-    patch: bool
+    patch: bool = False
+    no_patch: str = ""
+    """Why none is offered."""
     applied: bool = False
     promised_ms: float = 0.0
     won_ms: float | None = None
+    gone: bool | None = None
+    """Whether the finding is not raised in the runs of the mended script; None: not run."""
     note: str = ""
 
     @property
@@ -70,6 +80,13 @@ class Row:
         if self.won_ms is None or not self.promised_ms:
             return None
         return self.won_ms / self.promised_ms
+
+    @property
+    def kept(self) -> bool | None:
+        """Whether the patch does what was promised; None where it was not run."""
+        if self.share is not None:
+            return self.share >= ENOUGH
+        return self.gone
 
 
 def main() -> None:
@@ -97,15 +114,20 @@ def asked(case: Case, folder: Path, mend: bool) -> Row:
     folder.mkdir(parents=True, exist_ok=True)
     record = recorded(case, folder)
     if record is None:
-        return Row(case.label, case.id, False, False, "", "", False, note="no record")
+        return Row(case.label, case.id, False, False, "", "", note="no record")
     text = fitted(verdict(str(record.path), baseline_of(case, folder)))
     assert len(text.encode()) <= LIMIT_BYTES
-    row = row_of(case, json.loads(text))
-    patch = json.loads(text).get("patch", "") if row.first else ""
+    answer = json.loads(text)
+    row = row_of(case, answer)
+    if not row.first and row.named:  # a busy machine's own finding stands before it
+        answer = json.loads(fitted(explain_finding(case.id, str(record.path))))
+    patch = answer.get("patch", "")
+    row.no_patch = answer.get("no_patch", "")
+    row.patch = bool(patch)
     if patch:
         row.applied = applied(folder, patch)
     if row.applied and mend:
-        row.won_ms = won_ms(case, folder)
+        compare(row, case, folder)
     return row
 
 
@@ -121,7 +143,6 @@ def row_of(case: Case, answer: dict) -> Row:
         named=first or bool(beside),
         where=where,
         how=answer.get("where_is", "") if first else f"beside {answer.get('finding')}",
-        patch=first and bool(answer.get("patch")),
         promised_ms=(answer.get("wins_ms_per_step") or 0.0) if first else 0.0,
     )
 
@@ -154,36 +175,70 @@ def baseline_of(case: Case, folder: Path) -> str:
     return str(place / "run")
 
 
-def won_ms(case: Case, folder: Path) -> float | None:
-    """Mean step of the script as it was less that of the mended one: the median difference of runs
-    that follow each other, in turns.
+def compare(row: Row, case: Case, folder: Path) -> None:
+    """Run the script as it was and the mended one in turns: what is won is the median difference of
+    mean steps between runs that follow each other, what was promised the median of the finding's
+    promises in the runs as it was; both without waits for a core, which other programs cause.
     """
     means: list[tuple[str, float]] = []
-    for turn in range(2 * TURNS - 1):
+    promised: list[float] = []
+    raised: list[bool] = []
+    for turn in range(2 * TURNS):
         name = "before" if turn % 2 else "after"
         place = folder / f"{name}-{turn // 2}"
         place.mkdir(exist_ok=True)
         if not (place / "scripts").exists():
             source = folder / ("scripts" if turn % 2 else "mended/scripts")
             shutil.copytree(source, place / "scripts")
-        if recorded(case, place) is None:
-            return None
-        means.append((name, mean_ms(place / "run")))
+        record = recorded(case, place)
+        if record is None:
+            row.note = f"{name}: no record"
+            return
+        share = own_share(record, case)
+        means.append((name, share * mean_ms(record)))
+        findings = [finding for finding in evaluate(record) if finding.id == case.id]
+        if name == "after":
+            raised.append(any(finding.severity in case.severity for finding in findings))
+        promised += [
+            share * (f.recoverable_ms_per_step or 0.0) for f in findings if name == "before"
+        ]
     signs = {"before": 1.0, "after": -1.0}
     pairs = itertools.pairwise(means)
-    return float(np.median([signs[a[0]] * a[1] + signs[b[0]] * b[1] for a, b in pairs]))
+    row.won_ms = float(np.median([signs[a[0]] * a[1] + signs[b[0]] * b[1] for a, b in pairs]))
+    row.promised_ms = float(np.median(promised)) if promised else row.promised_ms
+    row.gone = sum(raised) < len(raised) / 2
 
 
-def mean_ms(run_dir: Path) -> float:
+def own_share(record: RunRecord, case: Case) -> float:
+    """Part of the time that the slowest rank's training thread did not wait for a core; 1 where
+    such waits are what the finding is about.
+    """
+    view = RunView(record)
+    rank = slowest(record)
+    queue = run_queue(view, rank) if rank in view.per_rank else None
+    return 1.0 if case.id in OF_CORES or queue is None else 1.0 - queue.value
+
+
+def mean_ms(record: RunRecord) -> float:
     """Mean steady step of the slowest rank, in milliseconds."""
-    record = RunRecord.open(run_dir)
-    means = []
+    return means_of(record).get(slowest(record), float("nan"))
+
+
+def slowest(record: RunRecord) -> int:
+    """The rank with the longest steps."""
+    means = means_of(record)
+    return max(means, key=lambda rank: means[rank], default=0)
+
+
+def means_of(record: RunRecord) -> dict[int, float]:
+    """Mean steady step of each rank, in milliseconds."""
+    means = {}
     for rank in record.ranks():
         rows = record.steps(rank)
         rows = rows[(rows["flags"] & wire.F_UNSTEADY) == 0]
         if len(rows):
-            means.append(float(rows["wall_ns"].sum() / rows["n_steps"].sum()) / 1e6)
-    return max(means, default=float("nan"))
+            means[rank] = float(rows["wall_ns"].sum() / rows["n_steps"].sum()) / 1e6
+    return means
 
 
 def applied(folder: Path, patch: str) -> bool:
@@ -204,7 +259,7 @@ def applied(folder: Path, patch: str) -> bool:
 
 def judged(rows: list[Row]) -> dict[str, object]:
     """Counts, and the share of mended scripts that win enough."""
-    shares = [row.share for row in rows if row.share is not None]
+    compared = [row for row in rows if row.kept is not None]
     return {
         "faults": len(rows),
         "named_first": sum(row.first for row in rows),
@@ -212,8 +267,8 @@ def judged(rows: list[Row]) -> dict[str, object]:
         "with_a_line": sum(bool(row.where) for row in rows),
         "patches": sum(row.patch for row in rows),
         "applied": sum(row.applied for row in rows),
-        "compared": len(shares),
-        "won_enough": sum(share >= ENOUGH for share in shares),
+        "compared": len(compared),
+        "promise_kept": sum(bool(row.kept) for row in compared),
     }
 
 
@@ -227,9 +282,13 @@ def page(rows: list[Row], figures: dict[str, object]) -> str:
         "is the answer's cause; `beside it`: it is listed with its place beside another cause. On a "
         "machine that other programs keep busy",
         "that other cause is often IN04, which is then true. A patch that is offered goes through "
-        "`git apply`, and the script as it was",
-        f"and the mended one are run in turns, {2 * TURNS - 1} runs: the median difference of the mean "
-        "step counts.",
+        f"`git apply`, and the script as it was and the mended one are run in turns, {TURNS} times "
+        "each: what is won is the",
+        "median difference of the mean steps of runs that follow each other, what was promised the "
+        "median of the finding's promises in the",
+        "runs as it was, both without the time in which the training's thread waited for a core. "
+        "Where a finding promises no time, the question is whether it is raised in "
+        "the mended runs.",
         "",
         ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in figures.items()),
         "",
@@ -237,14 +296,25 @@ def page(rows: list[Row], figures: dict[str, object]) -> str:
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        patch = "no" if not row.patch else "taken" if row.applied else "**refused**"
-        won = "-" if row.won_ms is None else f"{row.won_ms:.1f}"
         named = "first" if row.first else "beside it" if row.named else "**no**"
-        lines.append(
-            f"| {row.label} | {named} | {row.where} | {row.how} | {patch} "
-            f"| {row.promised_ms:.1f} | {won} |"
-        )
+        promised = f"{row.promised_ms:.1f}" if row.promised_ms else "-"
+        cells = (row.label, named, row.where, row.how, _patch(row), promised, _won(row))
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
+
+
+def _patch(row: Row) -> str:
+    if not row.patch:
+        return f"no: {row.no_patch}" if row.no_patch else "no"
+    return "taken" if row.applied else "**refused**"
+
+
+def _won(row: Row) -> str:
+    if row.kept is None:
+        return "-"
+    if row.share is not None:
+        return f"{row.won_ms:.1f}, {100 * row.share:.0f} %"
+    return "the finding is gone" if row.gone else "**the finding is still there**"
 
 
 if __name__ == "__main__":

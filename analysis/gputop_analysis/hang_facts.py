@@ -19,14 +19,16 @@ from gputop_analysis.hang_episodes import FOR_EVER, newest_episode
 from gputop_analysis.last_output import last_outputs
 from gputop_analysis.raised import fatal
 from gputop_analysis.user_line import user_line
-from gputop_analysis.view import RunView, once_per_view
+from gputop_analysis.view import Array, RunView, once_per_view
 from gputop_probes.record.layout import PROCESS_RANK
 
 Event = dict[str, Any]
 
 BEFORE_NS = 10**9
 """What happened so shortly before a silence may have begun it."""
-_ENOUGH_NS = 2 * 10**9
+ENOUGH_NS = 2 * 10**9
+"""Between two samples that a share of a core is told from."""
+_WANTED = ("cpu_ns_total", "run_wait_ns_total")
 OUT_OF_REACH = re.compile(
     r"(?i)connection (reset|closed|refused|aborted)|read error|broken pipe|peer|socket|timed? ?out"
 )
@@ -260,15 +262,23 @@ def _handled(one: Event | None) -> str:
 
 
 def _cpu_share(view: RunView, rank: int, since: int, until: int) -> float:
-    """Of a core, used by a rank's process while it was silent; 0 where it was not sampled."""
+    """Of a core, wanted by a rank's process while it was silent; 0 where it was not sampled."""
     host = view.record.hosts.get(view.host_of(rank))
     if host is None:
         return 0.0
     rows = host.process.rows[-20_000:]
     inside = (rows["t_ns"] >= since + 2 * BEFORE_NS) & (rows["t_ns"] <= min(until, FOR_EVER - 1))
     rows = rows[inside & (rows["kind"] == PROCESS_RANK) & (rows["rank"] == rank)]
-    if len(rows) < 2 or rows["t_ns"][-1] - rows["t_ns"][0] < _ENOUGH_NS:
+    if len(rows) < 2 or rows["t_ns"][-1] - rows["t_ns"][0] < ENOUGH_NS:
         return 0.0
-    return float(rows["cpu_ns_total"][-1] - rows["cpu_ns_total"][0]) / float(
-        rows["t_ns"][-1] - rows["t_ns"][0]
-    )
+    return wanted_share(rows)
+
+
+def wanted_share(rows: Array) -> float:
+    """Of a core, used by one process or waited for by its training thread between two samples.
+
+    What spins among programs that take the cores from it gets a part of one and wants a whole one.
+    """
+    first, last = rows[0], rows[-1]
+    wanted_ns = sum(int(last[name]) - int(first[name]) for name in _WANTED)
+    return wanted_ns / float(last["t_ns"] - first["t_ns"])

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from gputop_analysis.hang_cause import BUSY_SHARE, MISMATCHES, Cause
 from gputop_analysis.hang_episodes import newest_episode
-from gputop_analysis.hang_facts import BEFORE_NS, cause_of
+from gputop_analysis.hang_facts import BEFORE_NS, ENOUGH_NS, cause_of, wanted_share
 from gputop_analysis.view import RunView, once_per_view
 from gputop_probes.record.layout import PROCESS_RANK, PROCESS_WORKER
 
@@ -43,7 +43,7 @@ class Standstill:
     """The rank that holds the others up; None where that is unclear."""
     kind: Kind
     cpu_share: float
-    """Of a core, used by the rank's process while it was silent; NaN: not sampled."""
+    """Of a core, used or waited for by the rank's process while it was silent; NaN: not sampled."""
     gpu_util_pct: float
     """Mean of the run's devices meanwhile; NaN: none, or not sampled."""
     workers: Array
@@ -201,19 +201,23 @@ def _samples(view: RunView, kind: int, rank: int | None, since: int, until: int)
     return rows[inside & (rows["kind"] == kind) & (rows["rank"] == rank)]
 
 
-def _share(rows: Array) -> float:
-    """Of a core, used by one process between its first and last sample; NaN for less than two
-    seconds.
-    """
-    if len(rows) < 2 or rows["t_ns"][-1] - rows["t_ns"][0] < 2 * 10**9:
-        return float("nan")
-    return float(rows["cpu_ns_total"][-1] - rows["cpu_ns_total"][0]) / float(
-        rows["t_ns"][-1] - rows["t_ns"][0]
-    )
-
-
 def _cpu_share(view: RunView, rank: int | None, since: int, until: int) -> float:
-    return _share(_samples(view, PROCESS_RANK, rank, since, until))
+    rows = _samples(view, PROCESS_RANK, rank, since, until)
+    return wanted_share(rows) if _long_enough(rows) else float("nan")
+
+
+def _long_enough(rows: Array) -> bool:
+    return len(rows) >= 2 and rows["t_ns"][-1] - rows["t_ns"][0] >= ENOUGH_NS
+
+
+def _used_share(rows: Array) -> float:
+    """Of a core, used by one process between its first and last sample; NaN where they are too
+    close.
+    """
+    if not _long_enough(rows):
+        return float("nan")
+    used_ns = rows["cpu_ns_total"][-1] - rows["cpu_ns_total"][0]
+    return float(used_ns) / float(rows["t_ns"][-1] - rows["t_ns"][0])
 
 
 def _workers(view: RunView, rank: int | None, since: int, until: int) -> tuple[Array, float]:
@@ -221,7 +225,7 @@ def _workers(view: RunView, rank: int | None, since: int, until: int) -> tuple[A
     if len(rows) == 0:
         return rows, float("nan")
     rows_by_pid = [rows[rows["pid"] == pid] for pid in np.unique(rows["pid"])]
-    shares = [share for rows_of_pid in rows_by_pid if (share := _share(rows_of_pid)) == share]
+    shares = [share for rows_of_pid in rows_by_pid if (share := _used_share(rows_of_pid)) == share]
     return np.array([rows_of_pid[-1] for rows_of_pid in rows_by_pid], rows.dtype), max(
         shares, default=float("nan")
     )

@@ -25,13 +25,14 @@ def silent(
     waiting=(),
     state="S",
     cpu=0.0,
+    queued=0.0,
     workers=(),
     gpu_util=None,
     loader=0,
     frames=STACK,
 ):
     """A run whose ranks stop after 40 steps; ``cpu`` and ``workers`` are the cores in use while it
-    is silent.
+    is silent, ``queued`` what the training thread waits for one.
     """
     build = Builder(tmp_path / "r")
     for rank in range(ranks):
@@ -44,6 +45,7 @@ def silent(
         at = stopped + tick * 500_000_000
         for rank in range(ranks):
             used = {"cpu_ns_total": int(cpu * tick * 5e8), "pid": 100 + rank, "rank": rank}
+            used["run_wait_ns_total"] = int(queued * tick * 5e8)
             build.sample("process", t_ns=at, kind=PROCESS_RANK, state=ord(state), **used)
         for number, share in enumerate(workers):
             used = {"cpu_ns_total": int(share * tick * 5e8), "pid": 200 + number, "rank": 0}
@@ -125,6 +127,13 @@ def test_busy_without_a_step(tmp_path):
     busy = found(silent(tmp_path / "b", gpu_util=100.0))
     assert list(busy) == ["HC08"]
     assert "GPU 100 % utilised" in busy["HC08"].evidence
+
+
+def test_a_loop_that_spins_among_other_programs_gets_half_a_core_and_wants_all_of_it(tmp_path):
+    spins = found(silent(tmp_path, "other", cpu=0.5, queued=0.48))
+    assert "HC01" not in spins
+    assert "0.98 cores in use or waited for" in spins["HC08"].evidence
+    assert "HC08" not in found(silent(tmp_path / "b", "other", cpu=0.5, queued=0.1))
 
 
 def test_ranks_that_spin_in_a_collective_are_not_busy(tmp_path):

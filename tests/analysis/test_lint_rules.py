@@ -145,6 +145,13 @@ class Trainer:
         "import torch\nwith torch.autograd.detect_anomaly():\n    train()",
         "import lightning as L\nL.Trainer(max_epochs=1, detect_anomaly=True)",
     ],
+    "profiler-all-run": [
+        TRAIN.replace("for epoch", "with torch.profiler.profile() as p:\n  for epoch")
+        .replace("\n    ", "\n        ")
+        .replace("BODY", "pass"),
+        "from torch.autograd import profiler\nwith profiler.profile():\n    fit()\n"
+        "def fit():\n    for x in y:\n        loss.backward()\n        optimizer.step()\n",
+    ],
     "data-parallel": [
         "import torch.nn as nn\nmodel = nn.DataParallel(net)",
         "from torch.nn import DataParallel\nDataParallel(n)",
@@ -317,6 +324,11 @@ HAS_NOT = {
         "import torch\nif args.debug: torch.autograd.set_detect_anomaly(True)",
         "import torch\ntorch.autograd.set_detect_anomaly(args.debug)",
         "import torch\ntorch.autograd.set_detect_anomaly(False)",
+    ],
+    "profiler-all-run": [
+        "import torch\nwith torch.profiler.profile(schedule=s) as p:\n    for x in y:\n"
+        "        loss.backward()\n        optimizer.step()\n",
+        "import torch\nwith torch.profiler.profile() as p:\n    model(x)\n",
     ],
     "data-parallel": [
         "from torch.nn.parallel import DistributedDataParallel as DataParallel\nDataParallel(net)"

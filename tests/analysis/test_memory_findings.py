@@ -106,6 +106,12 @@ def test_resident_memory_that_grows_with_tensors_is_a_leak(tmp_path):
     assert "250 tensors are alive, 100 were 150 steps before" in leak.evidence
 
 
+def test_the_step_that_is_closed_as_the_process_ends_has_lost_its_memory(tmp_path):
+    build = rss_run(tmp_path, lambda step: 300 + step * (step < 399))
+    counts(build, tensors=150)
+    assert "ME02" in found(build)
+
+
 def test_resident_memory_that_grows_without_tensors_is_growth(tmp_path):
     build = rss_run(tmp_path, lambda step: 300 + step)
     counts(build, tensors=3)

@@ -16,11 +16,13 @@ from gputop_analysis.findings.comm_advice import (
 from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.option import Option
 from gputop_analysis.findings.pictures import RANK_WAITS, phases
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody, run_queue
 from gputop_analysis.findings.sites import top_site
 from gputop_analysis.findings.stages import pipeline_ranks
+from gputop_analysis.mend import ByArguments
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import block_bootstrap
 from gputop_analysis.text import percent
@@ -196,6 +198,13 @@ def no_sync_missing(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
+_NO_SEARCH = ByArguments(
+    "torch.nn.parallel.DistributedDataParallel",
+    {"find_unused_parameters": False},
+    had={"find_unused_parameters": True},
+)
+
+
 @finding(
     id="CR08",
     name="find_unused_parameters needless",
@@ -225,8 +234,11 @@ def needless_search(view: RunView, spec: Spec) -> Finding | None:
         f"found 0 bytes of {ddp.get('parameter_tensors') or 'all'} tensors idle in the iterations "
         "that it sampled",
         (
-            phrase(Facts(view, view.ranks[0]), "unused")
-            + "; if a branch of the model is taken rarely, keep the search",
+            Option(
+                phrase(Facts(view, view.ranks[0]), "unused")
+                + "; if a branch of the model is taken rarely, keep the search",
+                mend=_NO_SEARCH,
+            ),
             "if the graph never changes, static_graph=True",
         ),
         rank=everybody(view),

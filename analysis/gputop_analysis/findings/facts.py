@@ -76,8 +76,8 @@ class Facts:
         return trainers[0] if trainers else ""
 
     def version(self, library: str) -> tuple[int, ...]:
-        """Of ``torch`` or a library that was imported, as numbers; empty where it is not known."""
-        version_ = self.hello.get("torch") if library == "torch" else None
+        """Of ``torch``, ``python`` or a library that was imported, as numbers; empty where it is not known."""
+        version_ = self.hello.get(library) if library in ("torch", "python") else None  # type: ignore[misc]
         version_ = version_ or (self.hello.get("libraries") or {}).get(library)
         return tuple(
             int(part) for part in re.findall(r"\d+", str(version_ or "").partition("+")[0])[:3]

@@ -217,8 +217,8 @@ def storage_hang(view: RunView, spec: Spec) -> Finding | None:
     name="busy without a step",
     family="crash",
     cause="hang",
-    trigger=f"{_SILENT}, while the process uses over {BUSY_SHARE:.1f} cores or its GPU is "
-    "over 95 % utilised",
+    trigger=f"{_SILENT}, while the process uses or waits for over {BUSY_SHARE:.1f} cores or its GPU "
+    "is over 95 % utilised",
     fix="look at the line: an endless loop, a spinning wait, a kernel that does not end",
     explains=("HC01", "HC09"),
     immediate=True,
@@ -240,7 +240,7 @@ def busy_without_a_step(view: RunView, spec: Spec) -> Finding | None:
     line = _line(still)
     on_gpu = not still.cpu_share > BUSY_SHARE and still.gpu_util_pct > 0
     if _sampled(still):
-        busy = f"{still.cpu_share:.2f} cores in use"
+        busy = f"{still.cpu_share:.2f} cores in use or waited for"
     else:
         busy = "its thread runs"
     if on_gpu:
@@ -261,7 +261,12 @@ def busy_without_a_step(view: RunView, spec: Spec) -> Finding | None:
         )
         + "; utilisation is not progress",
         inputs=(
-            Input("CPU", _number(still.cpu_share), "cores", "process.cpu_ns_total while silent"),
+            Input(
+                "CPU",
+                _number(still.cpu_share),
+                "cores",
+                "process.cpu_ns_total + run_wait_ns_total while silent",
+            ),
             Input("GPU utilisation", _number(still.gpu_util_pct), "%", "gpu.util_pct while silent"),
         ),
         confidence=0.8,

@@ -7,11 +7,13 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from gputop_analysis.findings.advice import Fix, Option
 from gputop_analysis.findings.host_device import launch_bound
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import STEP_TIME, phases
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import Share, everybody, only_on, share_of_all, worst
+from gputop_analysis.mend import ByArguments
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.text import percent
 from gputop_analysis.view import RunView
@@ -133,13 +135,14 @@ def _most_often(events: list[dict[str, Any]]) -> tuple[str, str, str]:
     return site, str(last.get("function") or "the model"), str(last.get("reason") or "not told")
 
 
-def _remedy(reason: str, function: str) -> str:
+def _remedy(reason: str, function: str) -> Fix:
     if "size mismatch" in reason or "stride mismatch" in reason:
         name = reason.partition("tensor ")[2].partition(" ")[0].strip("'") or "x"
         index = reason.partition("at index ")[2].partition(".")[0].strip() or "0"
-        return (
+        return Option(
             f"call torch._dynamo.mark_dynamic({name}, {index}) before {function}, or "
-            "torch.compile(..., dynamic=True), or pad the inputs to a few lengths"
+            "torch.compile(..., dynamic=True), or pad the inputs to a few lengths",
+            mend=ByArguments("torch.compile", {"dynamic": True}, had={"dynamic": False}),
         )
     if "grad_mode" in reason or "GLOBAL_STATE" in reason:
         return (

@@ -20,6 +20,7 @@ from gputop_analysis.findings.shares import (
     steady_share,
     typical,
 )
+from gputop_analysis.mend import ByArguments, ByRule
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.text import percent
 from gputop_analysis.view import RunView
@@ -59,7 +60,7 @@ def debug_aid_left_on(view: RunView, spec: Spec) -> Finding | None:
         f"left on in training: {', '.join(settings)}",
         "; ".join(setting.source for _, setting in settings.values())
         + "; each makes all steps slower",
-        "; ".join(fix for fix, _ in settings.values()),
+        [Option(fix, mend=_SWITCHES.get(name)) for name, (fix, _) in settings.items()],
         rank=everybody(view),
         site=_switched_on_at(view),
         proof=Proof(
@@ -71,6 +72,13 @@ def debug_aid_left_on(view: RunView, spec: Spec) -> Finding | None:
             tuple(setting for _, setting in settings.values()),
         ),
     )
+
+
+_SWITCHES = {
+    "anomaly mode": ByRule("anomaly-mode"),
+    "torch.profiler": ByRule("profiler-all-run"),
+}
+"""What takes them out of a script."""
 
 
 def _switched_on_at(view: RunView) -> str | None:
@@ -236,6 +244,7 @@ def unfused_optimizer(view: RunView, spec: Spec) -> Finding | None:
             )
             + (" instead of foreach=False" if asked_for else ""),
             needs=() if cuda or better != "fused=True" else (at_least("torch", 2, 4),),
+            mend=_fused(optimizer) if better == "fused=True" else None,
         ),
         rank=everybody(view),
         confidence=0.9 if asked_for else 0.8,
@@ -246,6 +255,15 @@ def unfused_optimizer(view: RunView, spec: Spec) -> Finding | None:
 
 
 _FOREACH = "foreach=True for the optimizer"
+
+
+def _fused(optimizer: Optimizer) -> ByArguments:
+    return ByArguments(
+        f"torch.optim.{optimizer.get('class')}",
+        {"fused": True},
+        drops=("foreach",),
+        had={"foreach": optimizer.get("foreach")},
+    )
 
 
 def _optimizer_proof(

@@ -37,6 +37,7 @@ from gputop_analysis.findings.shares import (
     typical,
     without_queueing,
 )
+from gputop_analysis.mend import DATA_LOADER, ByArguments
 from gputop_analysis.model import Finding, Input, Proof, Severity
 from gputop_analysis.text import counted, percent
 from gputop_analysis.view import RunView, once_per_view
@@ -307,6 +308,8 @@ def severity_of(wait: Share) -> Severity:
 
 
 CHEAPER = "make what the dataset and its transforms do for a batch cheaper, or store it prepared"
+FORKED_BEFORE = (3, 14)
+"""Versions of Python whose multiprocessing forks on Linux, if nothing else is asked for."""
 LEAST_WON = 0.1
 """Part of the data wait that more workers must be able to win to be asked for."""
 
@@ -338,17 +341,32 @@ def faster_batches(run: Facts, wait: Share) -> tuple[Option, ...]:
         words = f"raise num_workers from {worker_count} to {wanted}: {words}"
     else:
         words = f"set {words}"
-    return _if_won(words, won, wait), Option(
+    mend = _with_workers(run, worker_count, settings)
+    return _if_won(words, won, wait, mend), Option(
         _without_workers(run, worker_count), promises=False, last=True
     )
 
 
-def _if_won(words: str, won: float, wait: Share) -> Option:
+def _if_won(words: str, won: float, wait: Share, mend: ByArguments | None = None) -> Option:
     """More workers, offered where they win something."""
     worth = won > LEAST_WON * wait.mean_ms
     return Option(
-        words, needs=() if worth else (FREE_CORES,), wins_ms=won, lever=Lever("num_workers", 1)
+        words,
+        needs=() if worth else (FREE_CORES,),
+        wins_ms=won,
+        lever=Lever("num_workers", 1),
+        mend=mend,
     )
+
+
+def _with_workers(run: Facts, now: int, settings: dict[str, object]) -> ByArguments | None:
+    """The same as an edit: not where workers would each give all samples, or would not be forked
+    and so need a script that can be imported.
+    """
+    forked = now or run.version("python") < FORKED_BEFORE
+    if run.loader.get("iterable") or not forked or loader_site(run) is None:
+        return None
+    return ByArguments(DATA_LOADER, settings, had={"num_workers": now})
 
 
 def _more_than(view: RunView, wait: Share, now: int) -> int:

@@ -12,6 +12,7 @@ from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.pictures import phases
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import Share, device_share, everybody, on_device, typical
+from gputop_analysis.mend import DATA_LOADER, ByArguments
 from gputop_analysis.model import Finding, Input
 from gputop_analysis.text import percent
 from gputop_analysis.view import RunView
@@ -75,8 +76,11 @@ def pageable_copies(view: RunView, spec: Spec) -> Finding | None:
         f"copying pageable batches to the GPU takes {copies.share.value * 100:.0f} % of each step",
         f"{copies.ms.value:.2f} ms of {copies.wall_ms:.1f} ms a step, {copies.percent}, device "
         "clock; the batches are not in pinned memory",
-        loader_change(run, pin_memory=True)
-        + ("" if run.trainer else " and batch.to(device, non_blocking=True)"),
+        Option(
+            loader_change(run, pin_memory=True)
+            + ("" if run.trainer else " and batch.to(device, non_blocking=True)"),
+            mend=ByArguments(DATA_LOADER, {"pin_memory": True}, had={"pin_memory": False}),
+        ),
         rank=everybody(view),
         site=loader_site(run),
         confidence=0.9,

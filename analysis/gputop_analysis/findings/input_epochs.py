@@ -12,9 +12,11 @@ from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.input import data_wait
 from gputop_analysis.findings.input_looks import Looks, epoch_starts, looks, surely
 from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.option import Option
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.sites import samples_where
+from gputop_analysis.mend import DATA_LOADER, ByArguments, ByRule
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import block_bootstrap
 from gputop_analysis.text import counted, percent
@@ -70,8 +72,17 @@ def epoch_boundary_stall(view: RunView, spec: Spec) -> Finding | None:
         f"{steps / len(stalls_ms):,.0f} steps or so, {share * 100:.0f} % of the time; "
         "persistent_workers=False"
         + (f", started by {loader['start_method']}" if loader.get("start_method") else ""),
-        loader_change(Facts(view, rank), persistent_workers=True)
-        + (", or multiprocessing_context='fork'" if loader.get("start_method") == "spawn" else ""),
+        Option(
+            loader_change(Facts(view, rank), persistent_workers=True)
+            + (
+                ", or multiprocessing_context='fork'"
+                if loader.get("start_method") == "spawn"
+                else ""
+            ),
+            mend=ByArguments(
+                DATA_LOADER, {"persistent_workers": True}, had={"persistent_workers": False}
+            ),
+        ),
         rank=everybody(view),
         site=loader_site(Facts(view, rank)),
         recoverable_ms_per_step=won.value,
@@ -163,12 +174,15 @@ def loader_started_anew(view: RunView, spec: Spec) -> Finding | None:
         + (f" ({length:,})" if length and not workers else "")
         + f"; beginning takes {won:.1f} of "
         f"{wall_ms / steps:.1f} ms a step",
-        f"build the DataLoader {loader_place(run)} once, before the loop, and take all batches "
-        "from one iterator of it"
-        + (
-            ", with persistent_workers=True"
-            if workers and not loader.get("persistent_workers")
-            else ""
+        Option(
+            f"build the DataLoader {loader_place(run)} once, before the loop, and take all "
+            "batches from one iterator of it"
+            + (
+                ", with persistent_workers=True"
+                if workers and not loader.get("persistent_workers")
+                else ""
+            ),
+            mend=ByRule("loader-in-loop") if workers else None,
         ),
         rank=everybody(view),
         site=loader_site(run),

@@ -18,6 +18,7 @@ from gputop_analysis.findings.pictures import RANK_WAITS, SLOW_AGAINST_OTHERS
 from gputop_analysis.findings.ranks import Straggler, straggler
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.sites import named, top_site
+from gputop_analysis.mend import ByRule
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import Array, RunView
 
@@ -189,6 +190,7 @@ def same_data(view: RunView, spec: Spec) -> Finding | None:
                 f"{loader_change(run, sampler='DistributedSampler(dataset)')}, and "
                 "sampler.set_epoch(epoch) at the beginning of each epoch",
                 needs=(OWN_LOOP,),
+                mend=ByRule("no-distributed-sampler"),
             ),
             Option("Trainer(use_distributed_sampler=True)", needs=(LIGHTNING, MAP_STYLE)),
             Option(

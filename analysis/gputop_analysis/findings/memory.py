@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import spread, told
+from gputop_analysis.mend import ByRule
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.text import duration, percent
 from gputop_analysis.trend import SURE_P
@@ -89,10 +90,11 @@ def leak(view: RunView, spec: Spec) -> Finding | None:
     kept_tensors, a_step = _kept(view, rank), per_step(view, growth)
     memory_name = "GPU memory" if growth.column == "allocated_bytes" else "memory"
     graphs = kept_tensors is not None and kept_tensors.graphs > 0.5 * kept_tensors.more
+    fix: Option | str
     if graphs:
-        fix = (
-            "a loss or output is kept with the graph that made it: append loss.item() or "
-            "loss.detach() instead of loss"
+        fix = replace(
+            _LOSS_KEPT,
+            text=f"a loss or output is kept with the graph that made it: {_LOSS_KEPT.text}",
         )
     else:
         fix = (
@@ -113,6 +115,11 @@ def leak(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
+_LOSS_KEPT = Option(
+    "append loss.item() or loss.detach() instead of loss", mend=ByRule("loss-keeps-graph")
+)
+
+
 def _small_leak(view: RunView, spec: Spec) -> Finding | None:
     """One more tensor with a graph in each step: little memory, as the graph's buffers are freed."""
     for rank in spread(view.ranks):
@@ -127,12 +134,12 @@ def _small_leak(view: RunView, spec: Spec) -> Finding | None:
             continue
         kind = f" (most: {last['graph_kind']})" if last.get("graph_kind") else ""
         source = f"tensors events, rank {rank}"
-        fix = "append loss.item() or loss.detach() instead of loss"
+        fix = _LOSS_KEPT
         if view.hello(rank).get("create_graph"):
-            fix = (
+            fix = Option(
                 "after backward(create_graph=True) each .grad and its tensor hold one another: "
                 "backward() without it, gradients by torch.autograd.grad, or .grad = None for "
-                "the inputs, too; else " + fix
+                "the inputs, too; else " + _LOSS_KEPT.text
             )
         return spec.make(
             "medium",

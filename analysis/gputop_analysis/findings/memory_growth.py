@@ -77,7 +77,7 @@ def rank_growth(
     key = f"growth of {column} on {rank} by {of_window.__name__}"
     if key not in view.known:
         series = view.per_rank[rank]
-        rows = series.rows[series.attempt_start :]
+        rows = series.rows[series.attempt_start : -1]  # the last may be closed as the process ends
         view.known[key] = None
         if _may_have_grown(rows[column], of_window):
             rows = picked(rows, (rows[column] > 0) & (rows["step"] >= AFTER_STEP))

@@ -13,6 +13,7 @@ from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.sites import trainers_call
 from gputop_analysis.findings.told import Event, told
+from gputop_analysis.mend import ByRule
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.text import percent
 from gputop_analysis.units import GIB
@@ -58,9 +59,10 @@ def allocator_churn(view: RunView, spec: Spec) -> Finding | None:
     if flushed:
         value, threshold = (rate["flushes"], FLUSHES_PER_STEP)
         title = f"empty_cache() is called {rate['flushes']:.2g} times a step, {rate['ms']:.1f} ms"
-        fix = (
+        fix = Option(
             f"remove torch.cuda.empty_cache() at {site}: the memory goes back to the driver and is "
-            "fetched again at once"
+            "fetched again at once",
+            mend=ByRule("empty-cache"),
         )
     else:
         value, threshold = (rate["allocs"], ALLOCS_PER_STEP)
@@ -218,8 +220,11 @@ def gradients_kept(view: RunView, spec: Spec) -> Finding | None:
             f"when the forward after an update begins, {held_bytes / 1e6:,.0f} MB of gradients of rank "
             f"{rank} are still held, {100 * held_bytes / total_bytes:.0f} % of {total_bytes / 1e6:,.0f} MB "
             f"{'of the card' if card else 'resident memory'} ({events[-1]['alike']} looks)",
-            "call optimizer.zero_grad(set_to_none=True), torch's default, right after "
-            "optimizer.step()",
+            Option(
+                "call optimizer.zero_grad(set_to_none=True), torch's default, right after "
+                "optimizer.step()",
+                mend=ByRule("zero-grad-keeps-memory"),
+            ),
             rank=rank if len(view.ranks) > 1 else everybody(view),
             proof=Proof(
                 "gradients held when a forward begins / memory",
@@ -293,8 +298,11 @@ def graphs_in_evaluation(view: RunView, spec: Spec) -> Finding | None:
         f"{forwards:,} forwards of rank {rank} in eval mode kept their activations for a backward "
         f"that never came; they took {took_ms:,.0f} ms in all"
         + (f"; called at {site}" if site else ""),
-        "put the evaluation under `with torch.inference_mode():` (or torch.no_grad()): less "
-        "memory, and faster",
+        Option(
+            "put the evaluation under `with torch.inference_mode():` (or torch.no_grad()): less "
+            "memory, and faster",
+            mend=ByRule("eval-builds-graph"),
+        ),
         rank=rank if len(view.ranks) > 1 else everybody(view),
         site=site,
         proof=Proof(

@@ -11,10 +11,12 @@ from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.numerics_dead import ALIKE
+from gputop_analysis.findings.option import Option
 from gputop_analysis.findings.pictures import LOSS, NORM
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import Event, told
+from gputop_analysis.mend import ByRule
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.series import picked
 from gputop_analysis.spikes import stand_outs, steps_named
@@ -486,7 +488,9 @@ def never_cleared(view: RunView, spec: Spec) -> Finding | None:
             "gradients are never cleared: each step adds to those of all steps before",
             "gradients of the step before are not zero when the first backward after an update "
             f"begins ({last['alike']} looks up to step {last['step']}, rank {rank}){grown}",
-            "call optimizer.zero_grad() after optimizer.step()",
+            Option(
+                "call optimizer.zero_grad() after optimizer.step()", mend=ByRule("no-zero-grad")
+            ),
             rank=rank if len(view.ranks) > 1 else everybody(view),
             confidence=0.95,
             proof=Proof(

@@ -14,6 +14,7 @@ from gputop_analysis.findings.pictures import LOSS, RATE, SCALE
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import told
+from gputop_analysis.mend import ByRule
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.series import RankSeries
 from gputop_analysis.text import percent
@@ -273,7 +274,9 @@ def _misordered(view: RunView, spec: Spec) -> Finding | None:
                 "info",
                 "the scheduler steps before the optimizer: the first learning rate is skipped",
                 f"torch has warned of it in the process of rank {rank}",
-                "call scheduler.step() after optimizer.step()",
+                Option(
+                    "call scheduler.step() after optimizer.step()", mend=ByRule("scheduler-first")
+                ),
                 rank=everybody(view),
                 proof=Proof(
                     "torch's warning 'Detected call of `lr_scheduler.step()` before "

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gputop_analysis.findings.facts import Facts
+from gputop_analysis.mend import Mend
 
 
 class Need(NamedTuple):
@@ -48,3 +49,5 @@ class Option:
     """
     last: bool = False
     """Offered only where nothing else is: where what is asked for is a search."""
+    mend: Mend | None = None
+    """What in the script's text would do it, where that can be said for certain."""

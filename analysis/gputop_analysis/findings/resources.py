@@ -15,6 +15,7 @@ from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import CPU_SHARE, STEP_TIME, phases
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import run_queue
+from gputop_analysis.mend import ByArguments
 from gputop_analysis.model import Finding, Input, Proof, Severity
 from gputop_analysis.stats import Interval, block_bootstrap
 from gputop_analysis.text import percent
@@ -202,6 +203,7 @@ def _oversubscribed(
             f"set OMP_NUM_THREADS={wanted} (now {max(threads)}), or "
             f"torch.set_num_threads({wanted})",
             lever=Lever("torch threads", -1),
+            mend=ByArguments("torch.set_num_threads", {0: wanted}, had={0: max(threads)}),
         ),
         rank=rank if len(view.ranks) == 1 else None,
         host=view.host_of(rank) or None,

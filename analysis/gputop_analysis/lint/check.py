@@ -21,9 +21,11 @@ def lint(path: str, data: bytes) -> list[Remark]:
     return remarks_of(Source.parse(path, data))
 
 
-def remarks_of(source: Source) -> list[Remark]:
-    """All remarks on a parsed file."""
-    module = Module(source)
+def remarks_of(source: Source, seen_line: int = 0) -> list[Remark]:
+    """All remarks on a parsed file; a run may have seen what one of them is about, at
+    ``seen_line``.
+    """
+    module = Module(source, seen_line)
     remarks = [
         _remark(source, rule, hit) for rule in all_rules().values() for hit in rule.check(module)
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from gputop_analysis.lint.source import Edit, Source
+from gputop_analysis.lint.source import Edit, Source, apply
 
 Edits = tuple[Edit, ...]
 NONE: Edits = ()
@@ -74,6 +74,59 @@ def delete_statement(source: Source, statement: ast.stmt, siblings: list[ast.stm
     ):
         return NONE
     return (Edit(source.line_start(statement), end + len(remainder[0]) + 1, ""),)
+
+
+def move(
+    source: Source,
+    statement: ast.stmt,
+    siblings: list[ast.stmt],
+    *,
+    before: ast.stmt | None = None,
+    after: ast.stmt | None = None,
+    changed: Edits = NONE,
+) -> Edits:
+    """Take a statement out of its block and put it, with the edits inside it made, before or after
+    another one, with the indent of that one.
+    """
+    target = before or after
+    taken = delete_statement(source, statement, siblings)
+    if target is None or not taken or has_long_text(statement):
+        return NONE
+    indent, new_indent = source.indent(statement) or "", source.indent(target) or ""
+    begin = source.start(statement)
+    inside = [Edit(edit.start - begin, edit.end - begin, edit.new) for edit in changed]
+    first, *others = apply(source.segment(statement), inside).splitlines()
+    if not all(line.startswith(indent) for line in others):
+        return NONE
+    lines = [first, *(new_indent + line[len(indent) :] for line in others)]
+    put = insert_line(source, target, source.newline.join(lines), after=target is after)
+    return (*taken, *put) if put else NONE
+
+
+def unwrap(source: Source, statement: ast.With | ast.AsyncWith) -> Edits:
+    """Take a ``with`` away from around its block; nothing where a comment would be lost, or where
+    moving the lines would change a text.
+    """
+    indent, inner = source.indent(statement), source.indent(statement.body[0])
+    first = source.line_start(statement.body[0])
+    header = source.text[source.start(statement) : first]
+    if indent is None or inner is None or len(statement.items) > 1 or "#" in header:
+        return NONE
+    if has_long_text(statement):
+        return NONE
+    lines = source.text[first : source.end(statement)].splitlines(keepends=True)
+    if not all(line.startswith(inner) or not line.strip() for line in lines):
+        return NONE
+    moved = [indent + line[len(inner) :] if line.strip() else line for line in lines]
+    return (Edit(source.line_start(statement), source.end(statement), "".join(moved)),)
+
+
+def has_long_text(node: ast.AST) -> bool:
+    """Whether a string in it goes over several lines: their indent is part of it."""
+    return any(
+        isinstance(part, ast.Constant | ast.JoinedStr) and part.lineno != part.end_lineno
+        for part in ast.walk(node)
+    )
 
 
 def keyword(call: ast.Call, name: str) -> ast.keyword | None:

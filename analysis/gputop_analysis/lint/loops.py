@@ -52,6 +52,10 @@ class Loops:
         """All nodes of the loop's body and of the helpers that it calls."""
         yield from self._reached(loop.body, _DEPTH)
 
+    def train_within(self, body: list[ast.stmt]) -> bool:
+        """Whether these statements, or helpers that they call, have a training loop."""
+        return any(node in self.training for node in self._reached(body, _DEPTH))
+
     def epochs_over(self, name: str) -> bool:
         """Whether ``for ... in NAME`` stands inside another loop of its function."""
         for node in self.module.nodes:
@@ -131,13 +135,18 @@ class Loops:
         return names - self.module.imports.keys() - self.optimizers
 
     @cached_property
+    def models(self) -> set[str]:
+        """Names whose parameters are asked for: by an optimizer."""
+        return {
+            name
+            for node in self.module.nodes
+            if isinstance(node, ast.Attribute) and node.attr == "parameters"
+            if (name := dotted(node.value))
+        }
+
+    @cached_property
     def outputs(self) -> set[str]:
         """Names of what a model with an optimizer returns, where a loss is computed from them."""
-        methods = []
-        for n in self.module.nodes:
-            if isinstance(n, ast.Attribute) and n.attr == "parameters":
-                methods.append(n)
-        models = {dotted(method.value) for method in methods}
         sources = [value for loss in self.losses for value in self.module.values.get(loss, [])]
         inside = [node for source in [*sources, *self._backwards] for node in ast.walk(source)]
         used = set()
@@ -147,7 +156,7 @@ class Loops:
         names: set[str] = set()
         for name in used & self.module.values.keys():
             if any(
-                isinstance(v, ast.Call) and dotted(v.func) in models
+                isinstance(v, ast.Call) and dotted(v.func) in self.models
                 for v in self.module.values[name]
             ):
                 names.add(name)

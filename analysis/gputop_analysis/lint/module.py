@@ -31,10 +31,13 @@ _OTHER_DEVICES = ("xpu", "mps", "hpu", "npu")
 class Module:
     """One parsed file with answers about its names. A name that is bound twice means
     nothing to us.
+
+    At ``seen_line`` a run saw what a rule is about: conditions around that line held.
     """
 
-    def __init__(self, source: Source):
+    def __init__(self, source: Source, seen_line: int = 0):
         self.source = source
+        self.seen_line = seen_line
         self.tree = source.tree
         self.nodes = list(ast.walk(source.tree))
         self.parents = {child: node for node in self.nodes for child in ast.iter_child_nodes(node)}
@@ -161,6 +164,11 @@ class Module:
             node = self.parents[node]
             yield node
 
+    def is_seen(self, node: ast.AST) -> bool:
+        """Whether the node spans the line that a run named."""
+        first, last = getattr(node, "lineno", 0), getattr(node, "end_lineno", None) or 0
+        return bool(self.seen_line) and first <= self.seen_line <= last
+
     def function_of(self, node: ast.AST) -> Function | None:
         """The function that a node stands in."""
         return next((n for n in self.above(node) if isinstance(n, Function)), None)
@@ -169,6 +177,8 @@ class Module:
         """Whether it depends on anything but being reached: an if, a handler, a short circuit,
         inside its function.
         """
+        if self.is_seen(node):
+            return False
         for outer in self.above(node):
             if isinstance(outer, Function | ast.Lambda):
                 return False

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gputop_analysis.lint.edits import keyword
+from gputop_analysis.lint.edits import NONE, Edits, keyword
 from gputop_analysis.lint.loops import loops_of
 from gputop_analysis.lint.model import Hit, rule
-from gputop_analysis.lint.module import Module, constant
+from gputop_analysis.lint.module import Module, constant, dotted
+from gputop_analysis.lint.source import Edit
 
 _DDP = "torch.nn.parallel.DistributedDataParallel"
 _LOADER = "torch.utils.data.DataLoader"
@@ -77,9 +78,12 @@ def no_sampler(module: Module) -> Iterator[Hit]:
         "IterableDataset",
         "shard",
     )
-    if not module.is_ddp or module.mentions(*launchers) or module.uses_framework:
+    if not module.is_ddp or module.uses_framework:
         return
+    sharded = module.mentions(*launchers)
     for call in module.calls_of(_LOADER):
+        if sharded and not module.is_seen(call):
+            continue
         shuffled = keyword(call, "shuffle")
         names = set()
         for node in ast.walk(call):
@@ -98,7 +102,49 @@ def no_sampler(module: Module) -> Iterator[Hit]:
                 "sampler=DistributedSampler(dataset) in place of shuffle=True, "
                 "set_epoch(epoch) in each epoch"
             )
-            yield Hit(call, "DDP without DistributedSampler: no rank gets a part of its own", fix)
+            message = "DDP without DistributedSampler: no rank gets a part of its own"
+            yield Hit(call, message, fix, _sampler(module, call, shuffled))
+
+
+def _sampler(module: Module, call: ast.Call, shuffled: ast.keyword) -> Edits:
+    """``sampler=DistributedSampler(dataset)`` in place of ``shuffle=True``: where the process group
+    is there by then, and there is one epoch, so that no ``set_epoch`` is missing.
+    """
+    dataset = call.args[0] if call.args else None
+    spelt = _spelling_of_sampler(module)
+    if not isinstance(dataset, ast.Name | ast.Attribute) or not spelt:
+        return NONE
+    if not _has_group_before(module, call) or _is_iterated_again(module, call):
+        return NONE
+    source = module.source
+    text = f"sampler={spelt}({source.segment(dataset)})"
+    return (Edit(source.start(shuffled), source.end(shuffled), text),)
+
+
+def _spelling_of_sampler(module: Module) -> str:
+    """How the file can name the class without a new import."""
+    for name, meant in module.imports.items():
+        if meant in (_SAMPLER, "torch.utils.data.distributed.DistributedSampler"):
+            return name
+    return _SAMPLER if module.imports.get("torch") == "torch" else ""
+
+
+def _has_group_before(module: Module, call: ast.Call) -> bool:
+    """Whether the same function has made the process group, or wrapped the model, further up."""
+    function = module.function_of(call)
+    return any(
+        module.function_of(made) is function and made.lineno < call.lineno
+        for made in module.calls_of(_INIT, _DDP)
+    )
+
+
+def _is_iterated_again(module: Module, call: ast.Call) -> bool:
+    """Whether epochs go over the loader, or that is not to be seen."""
+    parent = module.parents.get(call)
+    if not isinstance(parent, ast.Assign) or len(parent.targets) != 1:
+        return True
+    name = dotted(parent.targets[0])
+    return name is None or loops_of(module).epochs_over(name)
 
 
 @rule("no-set-epoch", "IN12", "medium", "every epoch visits the samples in the same order")

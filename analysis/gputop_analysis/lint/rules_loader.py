@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gputop_analysis.lint.edits import NONE, Edits, add_keywords, keyword, set_keyword
+from gputop_analysis.lint.edits import NONE, Edits, add_keywords, keyword, move, set_keyword
 from gputop_analysis.lint.loops import Loop, loops_of
 from gputop_analysis.lint.model import Hit, rule
 from gputop_analysis.lint.module import Function, Module, constant, dotted
@@ -78,19 +78,31 @@ def _only_indexes(module: Module, call: ast.Call) -> bool:
     """A dataset of this file that only picks an item of something it holds: ``return self.x[i],
     self.y[i]``.
     """
-    classes = []
-    for n in module.nodes:
-        if isinstance(n, ast.ClassDef) and n.name == dotted(call.func):
-            classes.append(n)
+    definition = _class_of(module, call)
+    if definition is None:
+        return False
     methods = [
-        n
-        for definition in classes
-        for n in definition.body
-        if isinstance(n, ast.FunctionDef) and n.name == "__getitem__"
+        n for n in definition.body if isinstance(n, ast.FunctionDef) and n.name == "__getitem__"
     ]
     inside = [node for method in methods for node in ast.walk(method)]
     work = ast.Call | ast.For | ast.While | ast.ListComp | ast.GeneratorExp | ast.With | ast.Yield
     return len(methods) == 1 and not any(isinstance(node, work) for node in inside)
+
+
+def _class_of(module: Module, call: ast.Call) -> ast.ClassDef | None:
+    """The one class of this file that a call makes an object of."""
+    classes = [
+        node
+        for node in module.nodes
+        if isinstance(node, ast.ClassDef) and node.name == dotted(call.func)
+    ]
+    return classes[0] if len(classes) == 1 else None
+
+
+def dataset_class(module: Module, call: ast.Call) -> ast.ClassDef | None:
+    """The class of a DataLoader's dataset, where this file defines it."""
+    made = _made(module, _dataset(call))
+    return _class_of(module, made) if isinstance(made, ast.Call) else None
 
 
 def _gives_tensors(module: Module, call: ast.Call) -> bool:
@@ -111,12 +123,9 @@ def _is_map_style(module: Module, call: ast.Call) -> bool:
     name = module.resolve(constructors.func) or ""
     if name.startswith("torchvision.datasets."):
         return True
-    classes = []
-    for n in module.nodes:
-        if isinstance(n, ast.ClassDef) and n.name == dotted(constructors.func):
-            classes.append(n)
-    bases = [module.resolve(base) or "" for definition in classes for base in definition.bases]
-    return len(classes) == 1 and bool(bases) and all(base.startswith(_MAP_STYLE) for base in bases)
+    definition = _class_of(module, constructors)
+    bases = [module.resolve(base) or "" for base in definition.bases] if definition else []
+    return bool(bases) and all(base.startswith(_MAP_STYLE) for base in bases)
 
 
 @rule(
@@ -253,7 +262,26 @@ def made_in_a_loop(module: Module) -> Iterator[Hit]:
                 call,
                 "the same DataLoader is made anew in every turn of the loop",
                 "make it once, before the loop",
+                _before(module, call, loop),
             )
+
+
+def _before(module: Module, call: ast.Call, loop: Loop) -> Edits:
+    """``loader = DataLoader(...)`` moved out of the loop, where all that it takes is there before,
+    and nothing else binds its name; with workers that outlive an epoch.
+    """
+    statement, source = module.parents.get(call), module.source
+    if not isinstance(statement, ast.Assign) or statement not in loop.body:
+        return NONE
+    makes_more = any(isinstance(n, ast.Call) and n is not call for n in ast.walk(statement))
+    name = _assigned_to(module, call)
+    bindings = [n for n in module.nodes if isinstance(n, ast.Name) and n.id == name]
+    bound_once = sum(isinstance(n.ctx, ast.Store) for n in bindings) == 1
+    starts = keyword(call, "persistent_workers")
+    if makes_more or not bound_once or (starts and constant(starts.value) is object):
+        return NONE
+    outlives = set_keyword(source, call, "persistent_workers", "True")
+    return move(source, statement, loop.body, before=loop, changed=outlives)
 
 
 def _loop_around(module: Module, call: ast.Call) -> Loop | None:

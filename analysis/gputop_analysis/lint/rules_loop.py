@@ -101,27 +101,31 @@ def _plain_loss(node: ast.AST, loops: Loops) -> str | None:
 def keeps_graphs(module: Module) -> Iterator[Hit]:
     for loops, loop in _steps(module):
         for node in loops.anywhere(loop):
-            container = _kept(node, loops)
-            if container is None or _is_detached(container.id, loops) or _is_reset(node, loop):
+            value = _kept(node, loops)
+            if value is None or _is_reset(node, loop) or is_shielded(module, node):
                 continue
-            if container.id in loops.losses and not loops.trains_on(
-                container
-            ):  # an evaluation's loss of the same name
+            if isinstance(value, ast.Name) and not _is_graph(value, loops):
                 continue
-            if any(
-                is_shielded(module, value) for value in [node, *module.values.get(container.id, [])]
-            ):
-                continue
-            edit = _detach(module, container)
+            name = value.id if isinstance(value, ast.Name) else "the loss"
+            is_tensor = not isinstance(value, ast.Name) or value.id in loops.losses
             yield Hit(
-                container,
-                f"{container.id} is kept with its graph",
-                f"keep {container.id}.detach()",
-                edit,
+                value,
+                f"{name} is kept with its graph",
+                f"keep {name if isinstance(value, ast.Name) else 'it as loss'}.detach()",
+                _detach(module, value) if is_tensor else NONE,
             )
 
 
-def _kept(node: ast.AST, loops: Loops) -> ast.Name | None:
+def _is_graph(name: ast.Name, loops: Loops) -> bool:
+    """Whether a kept loss or output is one of the training, and never cut from its graph."""
+    if name.id in loops.losses and not loops.trains_on(name):
+        return False  # an evaluation's loss of the same name
+    values = loops.module.values.get(name.id, [])
+    shielded = any(is_shielded(loops.module, value) for value in values)
+    return not shielded and not _is_detached(name.id, loops)
+
+
+def _kept(node: ast.AST, loops: Loops) -> ast.Name | ast.Call | None:
     """``losses.append(loss)`` or ``total += loss``, where nobody calls backward on what
     keeps it.
     """
@@ -135,15 +139,25 @@ def _kept(node: ast.AST, loops: Loops) -> ast.Name | None:
         keeper, value = dotted(node.target), node.value
     else:
         return None
-    if (
-        not isinstance(value, ast.Name)
-        or value.id not in loops.losses | loops.outputs
-        or keeper is None
-    ):
+    if keeper is None or _feeds_backward(keeper, loops):
         return None
-    if _feeds_backward(keeper, loops):
-        return None
-    return value
+    if isinstance(value, ast.Name) and value.id in loops.losses | loops.outputs:
+        return value
+    if isinstance(value, ast.Call) and _is_loss_of_model(value, loops):
+        return value
+    return None
+
+
+def _is_loss_of_model(call: ast.Call, loops: Loops) -> bool:
+    """``F.mse_loss(model(x), y)`` of a model with an optimizer: a tensor with a graph."""
+    function = loops.module.resolve(call.func) or ""
+    if not function.startswith("torch.nn.functional."):
+        return False
+    return any(
+        isinstance(node, ast.Call) and dotted(node.func) in loops.models
+        for argument in call.args
+        for node in ast.walk(argument)
+    )
 
 
 def _feeds_backward(keeper: str, loops: Loops) -> bool:
@@ -184,8 +198,8 @@ def _is_reset(node: ast.AST, loop: Loop) -> bool:
     return False
 
 
-def _detach(module: Module, name: ast.Name) -> Edits:
-    end = module.source.end(name)
+def _detach(module: Module, value: ast.expr) -> Edits:
+    end = module.source.end(value)
     return (Edit(end, end, ".detach()"),)
 
 

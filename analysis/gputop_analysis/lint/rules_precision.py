@@ -5,7 +5,15 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gputop_analysis.lint.edits import NONE, Edits, add_keywords, keyword, prepend, remove_keyword
+from gputop_analysis.lint.edits import (
+    NONE,
+    Edits,
+    add_keywords,
+    keyword,
+    prepend,
+    remove_keyword,
+    unwrap,
+)
 from gputop_analysis.lint.loops import loops_of
 from gputop_analysis.lint.model import Hit, rule
 from gputop_analysis.lint.module import Module, constant
@@ -174,7 +182,8 @@ def anomaly_mode(module: Module) -> Iterator[Hit]:
             )
     for call in module.calls_of("torch.autograd.detect_anomaly"):
         if not module.is_conditional(call) and not call.args:
-            yield Hit(call, "anomaly mode is left on", "take the `with` out")
+            edits = _without_with(module, call)
+            yield Hit(call, "anomaly mode is left on", "take the `with` out", edits)
     for call in module.calls_of(*_TRAINERS):
         argument = keyword(call, "detect_anomaly")
         if argument and constant(argument.value) is True and not module.is_conditional(call):
@@ -184,4 +193,49 @@ def anomaly_mode(module: Module) -> Iterator[Hit]:
                 "the Trainer detects anomalies in every step",
                 "leave detect_anomaly out",
                 edits,
+            )
+
+
+def _without_with(module: Module, call: ast.Call) -> Edits:
+    """The block of a ``with`` without it, where the call is all that it manages and nobody asks for
+    what it gives.
+    """
+    item = module.parents.get(call)
+    statement = module.parents.get(item) if isinstance(item, ast.withitem) else None
+    if not isinstance(statement, ast.With):
+        return NONE
+    name = item.optional_vars  # type: ignore[union-attr]
+    if name is not None and not (isinstance(name, ast.Name) and _is_only_bound(module, name.id)):
+        return NONE
+    return unwrap(module.source, statement)
+
+
+def _is_only_bound(module: Module, name: str) -> bool:
+    """Whether a name is nowhere read."""
+    return not any(
+        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)
+        for node in module.nodes
+    )
+
+
+@rule(
+    "profiler-all-run",
+    "HO16",
+    "medium",
+    "each operation is noted, and all notes stay in memory until the end",
+)
+def profiles_everything(module: Module) -> Iterator[Hit]:
+    loops = loops_of(module)
+    for call in module.calls_of("torch.profiler.profile", "torch.autograd.profiler.profile"):
+        item = module.parents.get(call)
+        statement = module.parents.get(item) if isinstance(item, ast.withitem) else None
+        if not isinstance(statement, ast.With) or keyword(call, "schedule"):
+            continue
+        seen = module.is_seen(call)
+        if seen or (loops.train_within(statement.body) and not module.is_conditional(statement)):
+            yield Hit(
+                call,
+                "torch.profiler records the whole training",
+                "give it a torch.profiler.schedule(wait=100, warmup=2, active=5), or take it out",
+                _without_with(module, call) if seen else NONE,  # else it may be what is wanted
             )

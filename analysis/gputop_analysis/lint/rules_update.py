@@ -7,7 +7,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from gputop_analysis.lint.edits import NONE, Edits, insert_line, keyword, remove_keyword
+from gputop_analysis.lint.edits import NONE, Edits, insert_line, keyword, move, remove_keyword
 from gputop_analysis.lint.loops import Loop, Loops, loops_of
 from gputop_analysis.lint.model import Hit, rule
 from gputop_analysis.lint.module import Function, Module, constant, dotted
@@ -85,10 +85,10 @@ def scheduler_before_optimizer(module: Module) -> Iterator[Hit]:
     for node in module.nodes:
         for block in (getattr(node, "body", None), getattr(node, "orelse", None)):
             if isinstance(block, list):
-                yield from _out_of_order(block, loops)
+                yield from _out_of_order(module, block, loops)
 
 
-def _out_of_order(block: list[ast.stmt], loops: Loops) -> Iterator[Hit]:
+def _out_of_order(module: Module, block: list[ast.stmt], loops: Loops) -> Iterator[Hit]:
     calls = []
     for s in block:
         if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call):
@@ -102,11 +102,15 @@ def _out_of_order(block: list[ast.stmt], loops: Loops) -> Iterator[Hit]:
     ]
     updates = [index for index, (_, call) in enumerate(calls) if loops.is_optimizer_step(call)]
     if schedules and updates and max(schedules) < min(updates):
-        call = calls[schedules[0]][1]
+        schedule, call = calls[schedules[0]]
+        edits = NONE
+        if len(schedules) == 1:
+            edits = move(module.source, schedule, block, after=calls[updates[-1]][0])
         yield Hit(
             call,
             f"{_receiver(call)}.step() comes before the optimizer's step",
             "put it behind optimizer.step()",
+            edits,
         )
 
 
@@ -184,12 +188,13 @@ def evaluates_with_gradients(module: Module) -> Iterator[Hit]:
             function = module.function_of(node)
         if name is None or is_shielded(module, node):
             continue
-        if function is not None and (
-            _is_called_shielded(module, function) or not _is_called(module, function)
-        ):
-            continue
         loop = _loop_after(module, node, name)
-        if loop is not None and not is_shielded(module, loop):
+        if loop is None or is_shielded(module, loop):
+            continue
+        called = function is None or (
+            _is_called(module, function) and not _is_called_shielded(module, function)
+        )
+        if called or module.is_seen(loop):
             fix = "put it under `with torch.no_grad():`, or @torch.no_grad() on its function"
             yield Hit(
                 loop, f"{name} is evaluated with gradients on", fix, _decorate(module, function)

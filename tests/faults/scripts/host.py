@@ -101,8 +101,11 @@ def main():
     if not DYNAMO:
         import eager  # noqa: F401
     net, model = make_model()
-    options = {"foreach": {"foreach": False}, "clean_fused": {"fused": True}}.get(FAULT, {})
-    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, **options)
+    if FAULT == "foreach":
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, foreach=False)
+    else:
+        fused = True if FAULT == "clean_fused" else None
+        optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3, fused=fused)
     if FAULT == "anomaly":
         torch.autograd.set_detect_anomaly(True)
     if FAULT == "profiler":

@@ -22,8 +22,7 @@ torch.manual_seed(0)
 
 def evaluate(model, loader):
     model.eval()
-    with torch.set_grad_enabled(FAULT == "eval_graph"):
-        total = sum(nn.functional.mse_loss(model(x), x).item() for (x,) in loader)
+    total = sum(nn.functional.mse_loss(model(x), x).item() for (x,) in loader)
     model.train()
     return total
 
@@ -39,7 +38,10 @@ def main():
         loss = nn.functional.mse_loss(model(x), x)
         loss.backward()
         optimizer.step()
-        optimizer.zero_grad(set_to_none=FAULT != "zero_grad")
+        if FAULT == "zero_grad":
+            optimizer.zero_grad(set_to_none=False)
+        else:
+            optimizer.zero_grad()
         if FAULT == "graphs":
             losses.append(nn.functional.mse_loss(model(x), x))
         elif FAULT == "tensors":
@@ -48,8 +50,11 @@ def main():
             history.append([str(value) for value in range(step * 8000, (step + 1) * 8000)])
         if FAULT == "clean_cache" and step < 60:
             history.append(torch.ones(250_000))
-        if FAULT in ("eval_graph", "clean_cache") and step % 40 == 30:
+        if FAULT == "eval_graph" and step % 40 == 30:
             evaluate(model, held_out)
+        if FAULT == "clean_cache" and step % 40 == 30:
+            with torch.no_grad():
+                evaluate(model, held_out)
     print(
         json.dumps({"truth_ms_per_step": 0.0, "steps": STEPS, "kept": len(losses) + len(history)})
     )

@@ -89,11 +89,12 @@ def train(rank):
     dist.init_process_group(
         "gloo", init_method=f"file://{os.environ['RENDEZVOUS']}", rank=rank, world_size=WORLD
     )
-    model = DistributedDataParallel(
-        Net(),
-        find_unused_parameters=FAULT == "unused",
-        bucket_cap_mb=0.01 if FAULT == "small_buckets" else 25,
-    )
+    if FAULT == "unused":
+        model = DistributedDataParallel(Net(), find_unused_parameters=True)
+    elif FAULT == "small_buckets":
+        model = DistributedDataParallel(Net(), bucket_cap_mb=0.01)
+    else:
+        model = DistributedDataParallel(Net())
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     if FAULT in ("slow_link", "accumulate", "clean_no_sync"):
         model.register_comm_hook(None, slow_link)

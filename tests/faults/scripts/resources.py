@@ -15,7 +15,10 @@ from torch import nn
 FAULT = os.environ.get("FAULT", "none")
 STEPS = int(os.environ.get("STEPS", "150"))
 BUFFER_FLOATS = 12_000_000
-torch.set_num_threads(12 if FAULT == "threads" else 1)
+if FAULT == "threads":
+    torch.set_num_threads(12)
+else:
+    torch.set_num_threads(1)
 torch.manual_seed(0)
 
 

@@ -8,7 +8,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from gputop_analysis.lint import Remark, SourceError, diff, fixed, lint
+from gputop_analysis.lint import Remark, SourceError, lint
+from gputop_analysis.lint.mends import Patch, patch_of
 from gputop_analysis.model import Finding
 from gputop_probes.record.manifest import Manifest
 
@@ -60,33 +61,9 @@ def place_of(finding: Finding, manifest: Manifest) -> Place:
     return Place("", "the cause has no line")
 
 
-def patch_for(finding: Finding, manifest: Manifest) -> str:
-    """A patch for ``git apply`` in the directory where the run was started; empty where there is
-    none.
-    """
-    for path in _candidates(finding, manifest):
-        rules = frozenset(
-            remark.rule
-            for remark in _remarks(path)
-            if remark.finding == finding.id and remark.fixable
-        )
-        if not rules:
-            continue
-        data = path.read_bytes()
-        changed = fixed(str(path), data, rules)
-        name = os.path.relpath(path, manifest.cwd or ".")
-        if changed != data and not name.startswith(".."):
-            return diff(name, data, changed).decode("utf-8", "replace")
-    return ""
-
-
-def _candidates(finding: Finding, manifest: Manifest) -> list[Path]:
-    match = _SITE.match(finding.site or "")
-    paths = [Path(manifest.cwd, match[1])] if match else []
-    script = _script(manifest)
-    if script is not None and script not in paths:
-        paths.append(script)
-    return [path for path in paths if path.is_file()]
+def patch_for(finding: Finding, manifest: Manifest) -> Patch:
+    """A patch for ``git apply`` in the directory where the run was started, or why there is none."""
+    return patch_of(finding, manifest.cwd, _script(manifest), manifest.created_ns)
 
 
 def _script(manifest: Manifest) -> Path | None:

@@ -291,8 +291,9 @@ def _cause(finding: Finding, record: RunRecord) -> Answer:
         "rank": finding.rank,
         "wins_ms_per_step": _rounded(finding.recoverable_ms_per_step),
         "fix": finding.fix,
-        "patch": patch,
-        "apply": f"git apply, in {record.manifest.cwd}" if patch else "",
+        "patch": patch.text,
+        "no_patch": patch.reason,
+        "apply": f"git apply, in {record.manifest.cwd}" if patch.text else "",
     }
 
 

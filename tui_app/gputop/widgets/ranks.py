@@ -18,7 +18,7 @@ from gputop.widgets import rank_map
 from gputop.widgets.header import short_name
 from gputop.widgets.rank_map import against_median
 from gputop.widgets.scrolling import ScrollingPanel
-from gputop.widgets.standings import Standing, standings
+from gputop.widgets.standings import Standing, own_phases, standings
 from gputop_analysis.overview import GPUS_ADDED
 
 if TYPE_CHECKING:
@@ -393,35 +393,35 @@ def host_row(host: HostSummary, snapshot: Snapshot, width: int) -> Row:
 
 
 def phase_table(ranks: tuple[RankSummary, ...], width: int) -> list[Row]:
-    """Mean milliseconds a step of each phase and rank; what is well above the other ranks is
-    marked.
+    """Mean milliseconds a step of each rank's phases without waiting, and of its waiting; what is
+    well above the other ranks is marked.
     """
+    parts = [_phases_and_wait(standing) for standing in standings(ranks)]
+    names = [name for name in parts[0] if max(part[name] for part in parts) > 0]
     room = max((width - 7) // PHASE_CELLS, 1)
-    means = {
-        p: [rank.phases_mean_ms.get(p, 0.0) for rank in ranks] for p in ranks[0].phases_mean_ms
-    }
-    names = sorted((p for p in means if max(means[p]) > 0), key=lambda p: -max(means[p]))[:room]
-    names = [phase.name for phase in palette.PHASES if phase.name in names]
-    digits = numbers.digits_for(max(max(means[p]) for p in names)) if names else 2
-    typical = {name: median(means[name]) for name in names}
-    rows: list[Row] = [
-        [
-            (
-                left("rank", 7) + "".join(right(name, PHASE_CELLS) for name in names) + "  mean ms",
-                "muted",
-            )
-        ]
-    ]
-    for index, rank in enumerate(ranks):
+    longest = sorted(names, key=lambda name: -max(part[name] for part in parts))[:room]
+    names = [name for name in names if name in longest]
+    digits = numbers.digits_for(max(max(part.values()) for part in parts)) if names else 2
+    typical = {name: median(part[name] for part in parts) for name in names}
+    head = left("rank ms", 7) + "".join(right(name, PHASE_CELLS) for name in names)
+    rows: list[Row] = [[(head, "muted")]]
+    for rank, part in zip(ranks, parts, strict=True):
         row: Row = [(left(f"{rank.rank:>4}", 7), "text")]
         for name in names:
-            value = means[name][index]
-            above = value - typical[name]
-            slow = value > STANDS_OUT * typical[name] and above > 0.02 * rank.step_time_mean_ms
-            text = ("▲" if slow else "") + numbers.ms_column(value, digits)
+            above = part[name] - typical[name]
+            stands_out = part[name] > STANDS_OUT * typical[name]
+            slow = name != "wait" and stands_out and above > 0.02 * rank.step_time_mean_ms
+            text = ("▲" if slow else "") + numbers.ms_column(part[name], digits)
             row.append((right(text, PHASE_CELLS), "high" if slow else "text"))
         rows.append(row)
     return rows
+
+
+def _phases_and_wait(standing: Standing) -> dict[str, float]:
+    if not standing.wait_ms:
+        means = standing.rank.phases_mean_ms
+        return {phase.name: means.get(phase.name, 0.0) for phase in palette.PHASES}
+    return own_phases(standing.rank, standing.wait_ms) | {"wait": standing.wait_ms}
 
 
 def grid_row(recent: RecentSteps, rank: int, width: int, mono: bool = False) -> Row:

@@ -47,7 +47,7 @@ def standings(ranks: Sequence[RankSummary]) -> list[Standing]:
     waits = [rank.wait_mean_ms if numbers.known(rank.wait_mean_ms) else 0.0 for rank in ranks]
     own_ms = [rank.step_time_mean_ms - wait for rank, wait in zip(ranks, waits, strict=True)]
     middle = median(own_ms) or 1.0
-    parts = [_own_phases(rank, wait) for rank, wait in zip(ranks, waits, strict=True)]
+    parts = [own_phases(rank, wait) for rank, wait in zip(ranks, waits, strict=True)]
     typical = {name: median([part[name] for part in parts]) for name in parts[0]}
     result = []
     for rank, its_own, wait, part in zip(ranks, own_ms, waits, parts, strict=True):
@@ -59,7 +59,7 @@ def standings(ranks: Sequence[RankSummary]) -> list[Standing]:
     return result
 
 
-def _own_phases(rank: RankSummary, wait_ms: float) -> dict[str, float]:
+def own_phases(rank: RankSummary, wait_ms: float) -> dict[str, float]:
     """Its phases without the waiting in them: that in collectives, and the rest of it, which is in
     backward.
     """
