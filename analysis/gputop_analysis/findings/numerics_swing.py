@@ -16,7 +16,7 @@ from gputop_analysis.view import Array, RunView
 
 PERIODS, LONGEST, READINGS = 2, 4000, 400
 """Whole swings that must have been seen, the longest one in steps, and readings that are fitted."""
-ENOUGH_READINGS = 24
+ENOUGH_READINGS = 20
 CANDIDATES = 64
 """Periods that are fitted, of all that were looked at."""
 LOW = 0.05
