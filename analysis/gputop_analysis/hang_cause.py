@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from gputop_analysis.call_order import Call, Deviation, deviation
+from gputop_analysis.queued_calls import Calls, first_difference, holding_up, is_queued
 from gputop_analysis.text import rank_list
 
 BUSY_SHARE = 0.9
@@ -173,7 +174,32 @@ def judge(ranks: Ranks, groups: Groups) -> Cause | None:
     waiting = {
         rank: standing_ for rank, standing_ in ranks.items() if standing_.pending is not None
     }
-    return _all_wait(waiting, ranks, groups) if len(waiting) > 1 else None
+    if len(waiting) < 2:
+        return None
+    if is_queued(calls := {rank: standing_.calls for rank, standing_ in waiting.items()}):
+        return _all_queued(calls, ranks, groups)
+    return _all_wait(waiting, ranks, groups)
+
+
+def _all_queued(calls: Calls, ranks: Ranks, groups: Groups) -> Cause:
+    """Each has calls that wait on its device, and its program may be elsewhere: how far each has
+    come tells.
+    """
+    behind = holding_up(calls, {name: group.ranks for name, group in groups.items()})
+    if behind:
+        awaited = Counter({rank: len(waiting) for rank, waiting in behind.items()})
+        return of_one_outside(_worst(list(behind), ranks, awaited), ranks, groups)
+    difference = first_difference(calls)
+    if difference is None or len(difference.odd) != 1:
+        return _unclear({rank: ranks[rank] for rank in calls}, ranks, groups)
+    rank = difference.odd[0]
+    call = difference.calls[rank]
+    usual = next(other for key, other in difference.calls.items() if key != rank)
+    words = f"rank {rank} calls {_call_words(call, groups)} where the others call "
+    words += f"{_call_words(usual, groups)}"
+    kind = "other size" if difference.by_size else "other operation"
+    others = [other for other in calls if other != rank]
+    return Cause(kind, rank, words, call.site or None, _waiting_words(others, ranks, groups))
 
 
 def _last_numbers(ranks: Ranks) -> dict[tuple[str, int], int]:

@@ -8,6 +8,7 @@ import io
 import json
 import pickle
 import random
+import tarfile
 
 import pytest
 from recordings_support import recordings, write_snapshot
@@ -18,6 +19,7 @@ from gputop_analysis.evidence.sources import largest_kind
 from gputop_analysis.evidence.text import as_text
 from gputop_analysis.stragglers import judge, load
 from gputop_analysis.stragglers.timeline import COLUMNS
+from gputop_analysis.text import share_words
 
 SLOWDOWNS = {"AR": ("slow worker", 0), "ST": ("long last stage", None)}
 
@@ -147,6 +149,51 @@ def test_the_rank_that_the_others_wait_for(tmp_path, slow):
     assert evidence.slowdown > 1.05
 
 
+def test_recordings_of_one_rank_are_no_ranks(tmp_path):
+    """Two cycles of one process, as a schedule that repeats writes them, and one of another."""
+    for name, length in (("a_7.1623143089861", 5), ("a_7.1623143566756", 50), ("b_9.16231430", 7)):
+        events = [launch(1), kernel("ncclDevKernel_AllReduce_Sum", 0, 1000 * length, 1)]
+        path = tmp_path / f"{name}.pt.trace.json"
+        path.write_text(json.dumps({"traceEvents": events}))
+    evidence = gather(tmp_path)
+    assert [device.busy_ms for device in evidence.devices] == pytest.approx([50.0, 7.0])
+    assert any("a_7.1623143089861" in sentence for sentence in evidence.unknown)
+    assert any("numbered by their names" in sentence for sentence in evidence.unknown)
+    (tmp_path / "b_9.16231430.pt.trace.json").unlink()
+    assert gather(tmp_path).devices[0].rank is None
+
+
+def operator(name, start, length):
+    return {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": name,
+        "ts": start,
+        "dur": length,
+        "pid": 9,
+        "tid": 9,
+    }
+
+
+def test_a_trace_without_a_device_tells_what_its_thread_did(tmp_path):
+    call = kernel("xpuLaunchKernel", 0, 1, 5, "xpu_runtime")
+    events = [operator("aten::mm", 0, 600), operator("aten::add", 900, 100), call]
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    evidence = gather(path)
+    assert evidence.cause == "time outside of operators"
+    assert evidence.findings == [
+        "thread 9: operators for 70% of 1.0 ms, neither (Python, data, waiting) for 30%; of the "
+        "operators' own time: aten::mm 86%, aten::add 14%"
+    ]
+    assert any("launched 1 kernel:" in sentence for sentence in evidence.unknown)
+
+
+def test_a_share_that_is_not_quite_all_is_not_100_percent():
+    words = [share_words(share) for share in (0.0, 0.001, 0.38, 0.996, 0.9999, 1.0)]
+    assert words == ["0%", "under 1%", "38%", "99.6%", "over 99.9%", "100%"]
+
+
 def test_pipeline_bubbles_of_two_stages(tmp_path):
     """Stage 1 waits 2 of 10 ms for its first micro-batch, of which the last half a millisecond runs
     beside a kernel; stage 0 waits 4 for its gradients.
@@ -194,6 +241,78 @@ def test_a_rank_that_never_came_is_named_from_dumps(tmp_path):
     assert any("rank 1 never came" in one for one in evidence.findings)
 
 
+def queued(rank, numbers, sizes=(64,), group="ep"):
+    """Calls of NCCL that wait on the device, as dumps of active entries alone have them."""
+    entries = [
+        {
+            "process_group": [group, "EXPERT_GROUP"],
+            "collective_seq_id": number,
+            "profiling_name": "nccl:all_to_all",
+            "input_sizes": [[size]],
+            "state": "scheduled",
+            "is_p2p": False,
+            "time_created_ns": 10 * number,
+        }
+        for number, size in zip(numbers, sizes * len(numbers), strict=False)
+    ]
+    config = {group: {"desc": "EXPERT_GROUP", "ranks": "[0, 1, 2, 3]"}}
+    return {"version": "2.9", "pg_config": config, "entries": entries}
+
+
+def test_calls_that_wait_on_the_device_are_not_where_a_program_stands(tmp_path):
+    """Rank 3 stopped at number 7, with its own calls pending; of other sizes than before, as
+    routing makes them. Rank 2 waits for it too, and in a group of its own nobody is missing.
+    """
+    for rank in range(4):
+        content = queued(rank, range(5, 8 if rank == 3 else 12), sizes=(64, 60 + rank))
+        content["entries"] += queued(rank, [40], group=f"alone {rank}")["entries"]
+        (tmp_path / f"_dump_{rank}").write_bytes(pickle.dumps(content))
+    evidence = gather(tmp_path)
+    assert (evidence.cause, evidence.rank) == ("a rank never came to a collective", 3)
+    assert evidence.findings[0].startswith("rank 3 never came to all_to_all number 8 of group ep")
+    assert "ranks 0-2 wait for it" in evidence.findings[0]
+
+
+def test_several_ranks_that_never_came_and_one_that_waits_for_them(tmp_path):
+    for rank, last in enumerate((12, 6, 12, 6)):
+        content = queued(rank, range(5, last))
+        (tmp_path / f"_dump_{rank}").write_bytes(pickle.dumps(content))
+    evidence = gather(tmp_path)
+    assert (evidence.rank, evidence.ranks) == (1, (1, 3))
+    assert "ranks never came to a collective, ranks 1, 3" in as_text(evidence, 100)
+
+
+def test_a_dump_alone_says_whose_are_missing(tmp_path):
+    (tmp_path / "_dump_2").write_bytes(pickle.dumps(queued(2, [5])))
+    evidence = gather(tmp_path / "_dump_2")
+    assert evidence.cause == "nothing stands out"
+    assert any("ranks 0-3 but 2" in sentence for sentence in evidence.unknown)
+    assert not any("all ranks" in sentence for sentence in evidence.findings)
+
+
+def test_dumps_of_the_first_versions(tmp_path):
+    """One number for collectives and messages; groups that each rank numbers itself."""
+    for rank in range(4):
+        mates = [0, 1] if rank < 2 else [2, 3]
+        last = 5 if rank == 3 else 7
+        entries = [
+            {
+                "pg_id": 1,
+                "seq_id": number,
+                "profiling_name": "nccl:all_reduce",
+                "state": "completed" if number < 5 else "started",
+                "time_created_ns": number,
+            }
+            for number in range(last)
+        ]
+        content = {"version": "1.4", "pg_config": {1: mates}, "entries": entries}
+        (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(content))
+    (tmp_path / "nccl_trace_rank_0").rename(tmp_path / "nccl_trace_rank_0.pickle")
+    evidence = gather(tmp_path)
+    assert (evidence.rank, evidence.ranks) == (3, (3,))
+    assert "group 1 of ranks 2, 3" in evidence.findings[0]
+
+
 def test_nccl_inspector_names_rank_and_host(tmp_path):
     lines = []
     for number in range(4):
@@ -221,10 +340,13 @@ def test_nccl_inspector_with_messages_alone_is_refused_in_words_that_name_what_i
 
 def test_the_cause_of_a_peak_is_the_largest_kind_with_its_share():
     shares = {"activations": 100, "optimizer": 250, "unknown": 150}
-    assert largest_kind(shares, "500 B") == "optimizer states hold 50 % of the peak of 500 B"
-    unknown = largest_kind({"activations": 1, "unknown": 3}, "4 B")
-    assert unknown == "blocks without a recorded stack hold 75 % of the peak of 4 B"
-    assert largest_kind({}, "0 B") == "nothing was allocated"
+    assert (
+        largest_kind(shares, "the peak of 500 B")
+        == "optimizer states hold 50 % of the peak of 500 B"
+    )
+    unknown = largest_kind({"activations": 1, "unknown": 3}, "the 4 B in use")
+    assert unknown == "blocks without a recorded stack hold 75 % of the 4 B in use"
+    assert largest_kind({}, "the peak of 0 B") == "nothing was allocated"
 
 
 def test_lines_of_nccl_inspector_after_a_marker_belong_to_it(tmp_path):
@@ -365,6 +487,108 @@ def test_a_run_is_no_evidence(tmp_path):
     assert not is_evidence(tmp_path / "nothing")
 
 
+TABLE = (
+    "Sat Jan 31 14:36:05 2026\n"
+    "+-----------------------------------------+------------------------+----------------------+\n"
+    "| GPU  Name                 Persistence-M | Bus-Id          Disp.A | Volatile Uncorr. ECC |\n"
+    "|=========================================+========================+======================|\n"
+)
+
+
+def drawn_rows():
+    for sample in range(2):
+        yield TABLE
+        for gpu, used in enumerate((10 + sample, 20)):
+            yield f"|   {gpu}  NVIDIA A40                     On  |   00000000:{gpu}1:00.0 Off |  0 |\n"
+            power = "N/A /  N/A" if gpu else " 24W /  300W"
+            yield (
+                f"|  0%   27C    P0             {power} |    1835MiB /  46068MiB |     {used}%"
+                "      Default |\n"
+            )
+
+
+AMD = (
+    "device,Temperature (Sensor edge) (C),Average Graphics Package Power (W),GPU use (%),"
+    "VRAM Total Memory (B),VRAM Total Used Memory (B)\n"
+)
+OTHER_LOGS = {
+    "table": ("".join(drawn_rows()), "GPU 0: utilization 10 %", "memory 1,835 MiB"),
+    "dmon csv": (
+        "#gpu, pwr, gtemp, mtemp, sm, mem, mclk, pclk\n#Idx, W, C, C, %, %, MHz, MHz\n"
+        "0, 86, 33, -, 97, 27, 6250, 900\n0, 86, 33, -, 97, 27, 6250, 900\n",
+        "GPU 0: utilization 97 %",
+        "clock 900 MHz",
+    ),
+    "rocm-smi": (
+        2 * f"{AMD}card0,45.0,812.0,82,309237645312,2147483648\ncard1,44.0,798.0,79,1,1048576\n\n",
+        "GPU 0: utilization 82 %",
+        "memory 2,048 MiB",
+    ),
+    "rocm-smi lines": (
+        "===== ROCm System Management Interface =====\n"
+        "GPU[0]\t\t: Temperature (Sensor edge) (C): 45.0\nGPU[0]\t\t: GPU use (%): 82\n"
+        "GPU[0]\t\t: VRAM Total Used Memory (B): 2147483648\nGPU[1]\t\t: GPU use (%): 3\n",
+        "GPU 0: utilization 82 %",
+        "memory 2,048 MiB",
+    ),
+    "amd-smi": (
+        "timestamp,gpu,gfx_activity,umc_activity,socket_power,gfx_0_clk,mem_0_clk,edge,hotspot,mem\n"
+        "1,0,95,80,1180,2100,2000,N/A,78,60\n2,0,93,80,1180,2100,2000,N/A,78,60\n",
+        "GPU 0: utilization 94 %",
+        "clock 2,100 MHz",
+    ),
+}
+
+
+@pytest.mark.parametrize("form", OTHER_LOGS)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_logs_of_other_forms_and_encodings(tmp_path, form, encoding):
+    text, *words = OTHER_LOGS[form]
+    path = tmp_path / "gpus.log"
+    path.write_bytes(text.encode(encoding))
+    told = gather(path).findings[0]
+    assert all(word in told for word in words), told
+
+
+def test_gpus_that_share_an_index_are_told_apart_and_a_row_cut_off_is_passed_over(tmp_path):
+    path = tmp_path / "gpus.csv"
+    rows = [f"t,{gpu}, 0, {70 + gpu}" for gpu in (0, 1, 0, 1)]
+    path.write_text("timestamp,gpu,index,power.draw\n" + "\n".join(rows) + "\n\0\0\0 0, 99\n")
+    told = gather(path).findings
+    assert [one.partition(" (")[0] for one in told] == ["GPU 0: power 70 W", "GPU 0 1: power 71 W"]
+
+
+def test_what_is_no_such_log_is_refused_with_the_way_out(tmp_path):
+    path = tmp_path / "gpus.csv"
+    path.write_text("0, Tesla V100, 99 %, 1024 MiB\n")
+    with pytest.raises(EvidenceError, match="without noheader"):
+        gather(path)
+    path.write_text("# gpu  pid  type  sm  mem  command\n    0  77  C  90  1  python\n")
+    with pytest.raises(EvidenceError, match="none of these"):
+        gather(path)
+    path.write_text("[04-03-2021 @ 13:32:39] >  Temp: 58C  Power: 1/250 W\n")
+    with pytest.raises(EvidenceError, match="none of these"):
+        gather(path)
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(__file__, "trace.json")
+    with pytest.raises(EvidenceError, match="unpack it"):
+        gather(path)
+
+
+def test_a_counter_with_the_title_of_a_share_is_none(tmp_path):
+    path = tmp_path / "gpus.csv"
+    path.write_text("gpu,gfx_activity,socket_power\n0,87772295,152\n0,87772467,153\n")
+    assert gather(path).findings[0].startswith("GPU 0: power 152 W")
+
+
+def test_one_sample_says_nothing_of_the_time(tmp_path):
+    path = tmp_path / "gpus.csv"
+    path.write_text("index, utilization.gpu [%]\n0, 3 %\n")
+    evidence = gather(path)
+    assert evidence.cause == "nothing stands out"
+    assert any("one sample" in sentence for sentence in evidence.unknown)
+
+
 def one_of_each(folder):
     """A sound file of every kind, in memory."""
     snapshot = write_snapshot(folder / "s", {"segments": [], "device_traces": [[]]})
@@ -377,6 +601,8 @@ def one_of_each(folder):
     call = {"coll_perf": {"coll": "AllReduce", "coll_sn": 1, "coll_exec_time_us": 50}}
     yield "inspector.jsonl", (3 * (json.dumps(inspector | call) + "\n")).encode()
     for form, text in LOGS.items():
+        yield f"{form}.log", text.encode()
+    for form, (text, *_) in OTHER_LOGS.items():
         yield f"{form}.log", text.encode()
 
 

@@ -16,6 +16,7 @@ from gputop.cli import main
 from gputop_analysis.snapshots import SnapshotError, load
 from gputop_analysis.snapshots.analyse import analyse
 from gputop_analysis.snapshots.difference import changes
+from gputop_analysis.snapshots.frames import layer, site
 from gputop_analysis.snapshots.history import history
 from gputop_analysis.snapshots.play import play_as_recorded
 from gputop_analysis.snapshots.text import as_text
@@ -79,7 +80,30 @@ def test_holders_are_the_sums_of_torchs_own_reader(tmp_path):
     memory = analyse(load(write_snapshot(tmp_path / "end.pickle", content)))
     assert memory.peak_allocated == sum(sums) - sum(gaps) == 31719428
     assert memory.settings == ()
-    assert "no history" in as_text(memory, 100)
+    text = as_text(memory, 100)
+    assert "no history" in text and "allocated when it was taken 30.25 MiB" in text
+    assert "at the allocated peak" not in text
+
+
+def test_the_gpu_that_ran_out_is_the_one_that_is_judged(tmp_path):
+    """It holds less than another."""
+    held = [segment(1 << 30, 4 << 20, [(4 << 20, 4 << 20)]), segment(2 << 30, 64 << 20)]
+    held[1]["device"] = 1
+    ran_out = [event("alloc", 1 << 30, 2 << 20), event("oom", 0, 9 << 20)]
+    ran_out.insert(0, event("free_completed", 1 << 30, 2 << 20))
+    content = {"segments": [held[1], held[0]], "device_traces": [ran_out, []]}
+    snapshot = load(write_snapshot(tmp_path / "oom.pickle", content))
+    assert analyse(snapshot).device == 0
+    assert analyse(snapshot).failed_bytes == 9 << 20
+    assert analyse(snapshot, device=1).device == 1
+
+
+def test_a_stack_of_windows_names_the_users_line():
+    stack = [
+        frame("linear", "C:\\venv\\Lib\\site-packages\\torch\\nn\\modules\\linear.py", 3),
+        frame("forward", "D:\\work\\net.py", 7),
+    ]
+    assert (site(stack), layer(stack)) == ("net.py:7 forward", "net.py:7")
 
 
 def made_up(events, segments=()):

@@ -32,6 +32,8 @@ class Evidence:
     files: tuple[str, ...]
     cause: str = "nothing stands out"
     rank: int | None = None
+    ranks: tuple[int, ...] = ()
+    """All that the cause is told of, where there are several; ``rank`` is the first."""
     host: str | None = None
     slowdown: float | None = None
     """Factor against the same without the cause; None: not to be told."""

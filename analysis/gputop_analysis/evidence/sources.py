@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import os
+import re
 import zlib
 from pathlib import Path
 
-from gputop_analysis.evidence.collectives import (
-    dump_content,
-    is_inspector,
-    judge_dumps,
-    judge_inspector,
-)
+from gputop_analysis.evidence.dumps import dump_content, judge_dumps
 from gputop_analysis.evidence.fixes import fixes
+from gputop_analysis.evidence.inspector import is_inspector, judge_inspector
+from gputop_analysis.evidence.logs import HEAD, is_log, text_of, without_header
 from gputop_analysis.evidence.model import Evidence, EvidenceError
-from gputop_analysis.evidence.telemetry import is_log, judge_log
+from gputop_analysis.evidence.telemetry import judge_log
 from gputop_analysis.snapshots.load import SnapshotError, unpacked
 from gputop_analysis.traces.scan import TraceError
 from gputop_probes.record.files import is_regular, open_regular
 
 _HEAD = 65_536
+_TAR_AT = 257
+_ARRAY = re.compile(rb"\s*\[\s*(?:\{|\]|$)")
+"""A list of events, and no line such as ``[12:30] GPU 0``."""
 _FILES_AT_MOST = 4096
 _MANIFEST = "run.json"
 _KINDS_IN_WORDS = {
@@ -30,7 +31,7 @@ _RUN_PARTS = (_MANIFEST, "hosts", "steps")
 _NAMES = (".json", ".json.gz", ".pickle", ".pickle.gz", ".csv", ".csv.gz", ".log", ".jsonl", ".pkl")
 KINDS = (
     "a torch.profiler trace, an allocator snapshot, a flight-recorder dump, a file of NCCL "
-    "Inspector, a log of nvidia-smi or dcgmi, or a timeline of operations"
+    "Inspector, a log of nvidia-smi, dcgmi or rocm-smi, or a timeline of operations"
 )
 
 
@@ -85,7 +86,17 @@ def _judge(paths: list[Path]) -> Evidence:
     for source_kind, judge in _JUDGES.items():
         if source_kind in by_kind:
             return judge(by_kind[source_kind])
-    raise EvidenceError(f"{paths[0]} is none of these: {KINDS}")
+    raise EvidenceError(_why_none(paths[0]))
+
+
+def _why_none(path: Path) -> str:
+    """One line on a file of no known kind, and how to mend it where that is known."""
+    head = _head(path)
+    if head[_TAR_AT : _TAR_AT + 5] == b"ustar" or head.startswith(b"PK\x03\x04"):
+        return f"{path} is an archive: unpack it and name the file or folder in it"
+    if without_header(text_of(head)):
+        return f"{path} has no header: log with --format=csv, without noheader"
+    return f"{path} is none of these: {KINDS}"
 
 
 def _kind(path: Path, alone: bool) -> str:
@@ -100,13 +111,15 @@ def _kind(path: Path, alone: bool) -> str:
         if alone:
             raise
         return ""
+    if head[_TAR_AT : _TAR_AT + 5] == b"ustar":
+        return ""
     if b"optype" in head[:500] and b"start_ts" in head[:500]:
         return "timeline"
     if is_inspector(head):
         return "inspector"
-    if is_log(head[:2000].decode("utf-8", "replace")):
+    if is_log(text_of(head[: 2 * HEAD])):
         return "log"
-    if b'"traceEvents"' in head or b'"schemaVersion"' in head or head.lstrip()[:1] == b"[":
+    if b'"traceEvents"' in head or b'"schemaVersion"' in head or _ARRAY.match(head):
         return "trace"
     if head[:1] == b"\x80":
         if b"pg_config" in head or b"profiling_name" in head:
@@ -127,7 +140,7 @@ def _dumps(paths: list[Path]) -> Evidence:
 
 
 def _log(paths: list[Path]) -> Evidence:
-    return judge_log(str(paths[0]), unpacked(paths[0]).decode("utf-8", "replace"))
+    return judge_log(str(paths[0]), text_of(unpacked(paths[0])))
 
 
 def _head(path: Path) -> bytes:
@@ -159,19 +172,21 @@ def _snapshot(paths: list[Path]) -> Evidence:
     if memory.failed_bytes is not None:
         evidence.cause = f"out of memory: {size(memory.failed_bytes)} more were asked for"
     else:
-        evidence.cause = largest_kind(memory.categories, size(memory.peak_allocated))
+        peak = size(memory.peak_allocated)
+        moment = f"the peak of {peak}" if memory.has_history else f"the {peak} in use"
+        evidence.cause = largest_kind(memory.categories, moment)
     evidence.unknown.append("how long steps took: a snapshot holds memory alone")
     return evidence
 
 
-def largest_kind(categories: dict[str, int], peak: str) -> str:
-    """What holds most of a peak, with its share of all that was allocated then."""
+def largest_kind(categories: dict[str, int], moment: str) -> str:
+    """What holds most at a moment, with its share of all that was allocated then."""
     allocated_bytes = sum(categories.values())
     if not allocated_bytes:
         return "nothing was allocated"
     kind = max(categories, key=lambda name: categories[name])
     percent = 100 * categories[kind] / allocated_bytes
-    return f"{_KINDS_IN_WORDS.get(kind, kind)} hold {percent:.0f} % of the peak of {peak}"
+    return f"{_KINDS_IN_WORDS.get(kind, kind)} hold {percent:.0f} % of {moment}"
 
 
 def _timeline(paths: list[Path]) -> Evidence:

@@ -8,7 +8,7 @@ from gputop_analysis.evidence.model import Evidence
 from gputop_analysis.snapshots.text import as_text as memory_text
 from gputop_analysis.snapshots.text import wrapped
 from gputop_analysis.stragglers import WhatIf
-from gputop_analysis.text import bar
+from gputop_analysis.text import bar, rank_list
 
 _LEVELS = " .:-=+*#%@"
 _SHOWN = 8
@@ -40,7 +40,7 @@ def _verdict(evidence: Evidence) -> Iterator[str]:
     yield f"{evidence.kind}: {files}"
     verdict = evidence.cause
     if evidence.rank is not None:
-        verdict += f", rank {evidence.rank}"
+        verdict += f", {rank_list(evidence.ranks or (evidence.rank,))}"
     if evidence.host:
         verdict += f" on {evidence.host}"
     if evidence.slowdown is not None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
 from gputop_analysis.evidence.bubbles import bubbles
 from gputop_analysis.evidence.devices import Device, devices
 from gputop_analysis.evidence.model import Evidence
+from gputop_analysis.evidence.threads import describe_threads
 from gputop_analysis.evidence.waits import waits
+from gputop_analysis.text import share_words
 from gputop_analysis.traces.load import Trace, load
 from gputop_analysis.traces.summary import distributed_info
 
 _RANK = re.compile(r"rank[-_]?(\d{1,6})", re.IGNORECASE)
+_CYCLE = re.compile(r"\.\d{10,20}(?=\.pt\.trace\.json)")
+"""The moment in a name of ``tensorboard_trace_handler``: ``host_77.1623143089861.pt.trace.json``."""
 _NOTABLE = 0.1
 _CLEARLY = 2.0
 """How much more waiting a slow rank causes than the next."""
@@ -26,36 +31,67 @@ def judge_traces(paths: list[Path]) -> Evidence:
     Raises:
         TraceError: none can be read.
     """
-    traces: dict[int, Trace] = {}
-    devices_: list[Device] = []
-    for index, path in enumerate(paths):
-        trace = load(path)
-        rank = _rank(path, trace, index)
-        while rank in traces:
-            rank += 1
-        traces[rank] = trace
-        devices_ += devices(trace, rank)
-    if len(paths) == 1:
-        source = "torch.profiler trace"
-    else:
-        source = "torch.profiler traces, one a rank"
-    evidence = Evidence(source, tuple(map(str, paths)), devices=devices_)
+    traces = {path: load(path) for path in paths}
+    newest, passed_over = _newest(traces)
+    by_rank = _numbered(newest)
+    source = "torch.profiler trace" if len(newest) == 1 else "torch.profiler traces, one a rank"
+    evidence = Evidence(source, tuple(map(str, newest)))
+    for rank, trace in by_rank.items():
+        evidence.devices += devices(trace, rank)
     _describe(evidence)
-    if len(traces) > 1:
-        _compare(evidence, traces)
+    if not evidence.devices:
+        describe_threads(evidence, by_rank)
+    ranks = {rank: trace for rank, trace in by_rank.items() if rank is not None}
+    if len(ranks) > 1:
+        _compare(evidence, ranks)
     evidence.unknown.append("the host's own waits (data, disk, cores) beside what the trace marks")
-    for path, trace in zip(paths, traces.values(), strict=True):
+    evidence.unknown += passed_over
+    if len(newest) > 1 and any(_told_rank(*one) is None for one in newest.items()):
+        evidence.unknown.append(
+            "which rank is which: not all traces tell, and these are numbered by their names"
+        )
+    for path, trace in newest.items():
         if trace.torn:
             evidence.unknown.append(f"what {path.name} had after its end ({trace.torn})")
     return evidence
 
 
-def _rank(path: Path, trace: Trace, index: int) -> int:
-    told_rank = distributed_info(trace)[0]
-    if told_rank is not None and told_rank >= 0:
-        return told_rank
+def _newest(traces: dict[Path, Trace]) -> tuple[dict[Path, Trace], list[str]]:
+    """The last recording of each rank, and sentences on those that are passed over: a schedule that
+    repeats leaves several files a rank, which are no ranks of their own.
+    """
+    latest: dict[int | str, Path] = {}
+    passed_over = []
+    for path, trace in traces.items():
+        rank = _told_rank(path, trace)
+        key = _CYCLE.sub("", path.name) if rank is None else rank
+        if key in latest:
+            passed_over.append(
+                f"what {latest[key].name} shows: it is of the same rank as {path.name}, and earlier"
+            )
+        latest[key] = path
+    chosen = set(latest.values())
+    return {path: trace for path, trace in traces.items() if path in chosen}, passed_over
+
+
+def _numbered(traces: dict[Path, Trace]) -> dict[int | None, Trace]:
+    """Traces by rank; None for one alone that does not tell it."""
+    told = {path: _told_rank(path, trace) for path, trace in traces.items()}
+    if len(traces) == 1:
+        return {told[path]: trace for path, trace in traces.items()}
+    taken = {rank for rank in told.values() if rank is not None}
+    free = (number for number in itertools.count() if number not in taken)
+    numbers = {path: next(free) if rank is None else rank for path, rank in told.items()}
+    return {numbers[path]: traces[path] for path in sorted(traces, key=lambda one: numbers[one])}
+
+
+def _told_rank(path: Path, trace: Trace) -> int | None:
+    """The rank, as the trace or its name tells."""
+    rank = distributed_info(trace)[0]
+    if rank is not None and rank >= 0:
+        return rank
     named = _RANK.search(path.name)
-    return int(named[1]) if named else index
+    return int(named[1]) if named else None
 
 
 def _host(trace: Trace) -> str | None:
@@ -80,7 +116,7 @@ def _describe(evidence: Evidence) -> None:
             if share < _NOTABLE:
                 continue
             evidence.findings.append(
-                f"{_named(device)}: {name} for {share:.0%} of {wall:,.1f} ms ({loss:,.1f} ms)"
+                f"{_named(device)}: {name} for {share_words(share)} of {wall:,.1f} ms ({loss:,.1f} ms)"
             )
             if share > worst:
                 worst = share
@@ -91,8 +127,6 @@ def _describe(evidence: Evidence) -> None:
                 "which was launched before the recording: left out, the device "
                 "counts as idle there"
             )
-    if not evidence.devices:
-        evidence.unknown.append("what the GPU did: no device work is in it")
 
 
 def _named(device: Device) -> str:

@@ -84,6 +84,15 @@ class Memory:
     failed_bytes: int | None
     """What was asked for when memory ran out; None: it did not."""
     conf_known: bool
+    at_beginning: int = 0
+    """Bytes in use before the first recorded event."""
+
+    @property
+    def has_history(self) -> bool:
+        """Whether allocations were recorded; else the peaks are those of the moment it was
+        taken.
+        """
+        return bool(self.settings)
 
     @property
     def categories(self) -> dict[str, int]:
@@ -111,7 +120,8 @@ def analyse(snapshot: Snapshot, device: int | None = None, capacity: int | None 
 
     Args:
         snapshot: the file.
-        device: which GPU; None: the one with the most reserved.
+        device: which GPU; None: the one that ran out of memory, else the one with the most
+            reserved.
         capacity: its bytes, for what other settings would do; None: not known.
 
     Raises:
@@ -140,19 +150,23 @@ def analyse(snapshot: Snapshot, device: int | None = None, capacity: int | None 
         settings=other_settings(course, snapshot.conf, capacity),
         failed_bytes=failures[-1] if failures else None,
         conf_known=snapshot.conf_known,
+        at_beginning=course.allocated[0],
     )
 
 
 def _chosen(snapshot: Snapshot, device: int | None) -> DeviceSnapshot:
     if device is None:
-        return max(
-            snapshot.devices, key=lambda device_: sum(part.size for part in device_.segments)
-        )
+        return max(snapshot.devices, key=_weight)
     for device_ in snapshot.devices:
         if device_.device == device:
             return device_
     there = ", ".join(str(device_.device) for device_ in snapshot.devices)
     raise SnapshotError(f"{snapshot.path} has no GPU {device}, only {there}")
+
+
+def _weight(device: DeviceSnapshot) -> tuple[bool, int]:
+    ran_out = any(event.action == "oom" for event in device.events)
+    return ran_out, sum(part.size for part in device.segments)
 
 
 def _holders(blocks: Iterable[Held]) -> tuple[Holder, ...]:

@@ -106,7 +106,8 @@ def frames_of(raw: Any) -> Iterator[Frame]:
         if isinstance(level, dict):
             line = level.get("line")
             number = line if isinstance(line, int) else 0
-            yield Frame(_clean(level.get("filename")), number, _clean(level.get("name")))
+            file = _clean(level.get("filename")).replace("\\", "/")
+            yield Frame(file, number, _clean(level.get("name")))
 
 
 def _clean(value: Any) -> str:

@@ -81,19 +81,24 @@ def head(memory: Memory) -> Iterator[str]:
     if memory.others:
         other_devices = f"; also GPU {', '.join(map(str, memory.others))} (--device)"
     yield f"snapshot {memory.path}: GPU {memory.device}, {counted(memory.events, 'event')}{other_devices}"
-    peak = f"allocated peak {size(memory.peak_allocated)}"
-    if memory.moment:
-        peak += f" in {memory.moment}"
-    yield peak
+    what = "peak" if memory.has_history else "when it was taken"
+    allocated = f"allocated {what} {size(memory.peak_allocated)}"
+    if memory.moment and memory.has_history:
+        allocated += f" in {memory.moment}"
+    yield allocated
     idle = memory.peak_reserved - memory.fragmentation.used
     share = idle / memory.peak_reserved if memory.peak_reserved else 0.0
-    yield f"reserved peak  {size(memory.peak_reserved)}, of it {size(idle)} idle ({share:.1%})"
+    yield f"reserved {what}  {size(memory.peak_reserved)}, of it {size(idle)} idle ({share:.1%})"
     if memory.failed_bytes is not None:
         yield f"out of memory: {size(memory.failed_bytes)} were asked for and not to be had"
 
 
+def _moment(memory: Memory, words: str) -> str:
+    return words if memory.has_history else "when it was taken"
+
+
 def _course(memory: Memory, width: int, fancy: bool) -> Iterator[str]:
-    if len(memory.course) < 2:
+    if len(memory.course) < 2 or not memory.has_history:
         return
     room = max(20, width - 14)
     yield f"  allocated   {sparkline([point[0] for point in memory.course], room, fancy)}"
@@ -107,7 +112,7 @@ def _course(memory: Memory, width: int, fancy: bool) -> Iterator[str]:
 def _categories(memory: Memory, width: int, fancy: bool) -> Iterator[str]:
     if not memory.peak_allocated:
         return
-    yield "at the allocated peak, by kind"
+    yield f"{_moment(memory, 'at the allocated peak')}, by kind"
     room = max(6, min(40, width - 46))
     for name, count in memory.categories.items():
         share = count / memory.peak_allocated
@@ -140,7 +145,7 @@ def _layers(memory: Memory, width: int) -> Iterator[str]:
 def _fragmentation(memory: Memory, width: int) -> Iterator[str]:
     parts = memory.fragmentation
     yield (
-        f"at the reserved peak: {size(parts.used)} used, {size(parts.pinned)} idle beside blocks "
+        f"{_moment(memory, 'at the reserved peak')}: {size(parts.used)} used, {size(parts.pinned)} idle beside blocks "
         f"in use, {size(parts.cached)} in idle segments"
     )
     room = max(20, width - 40)
@@ -169,10 +174,11 @@ def _settings(memory: Memory) -> Iterator[str]:
 
 def remarks(memory: Memory) -> Iterator[str]:
     """What cannot be told, and how far the replay can be trusted."""
-    if not memory.settings:
+    if not memory.has_history:
         yield (
-            "no history was recorded: who held the peak and what other settings would do cannot "
-            "be told; torch.cuda.memory._record_memory_history() before the first step records it"
+            "no history was recorded: the figures are of the moment it was taken; the peak, who "
+            "held it and what other settings would do cannot be told; "
+            "torch.cuda.memory._record_memory_history() before the first step records it"
         )
     elif memory.first_difference is None:
         yield (
@@ -182,6 +188,11 @@ def remarks(memory: Memory) -> Iterator[str]:
         yield (
             f"the replay parts from the recording at event {memory.first_difference:,}: "
             "what other settings would do is a rough guess"
+        )
+    if memory.has_history and memory.at_beginning:
+        yield (
+            f"the history begins with {size(memory.at_beginning)} in use: a higher peak before it "
+            "would not be in the file"
         )
     if memory.settings and not memory.conf_known:
         yield "the file does not tell the allocator's settings: the defaults are assumed"

@@ -82,7 +82,7 @@ def _lane(trace: Trace, track: int) -> Lane:
             edges.append(part)
     start, end = min(int(p.min()) for p in edges), max(int(p.max()) for p in edges)
     return Lane(
-        name=trace.thread_names.get(trace.tracks[track]) or f"thread {trace.tracks[track][1]}",
+        name=_name(trace, track),
         kind="thread",
         wall_ms=(end - start) / NS_PER_MS,
         parts_ms=parts_of(layers, HOST, start, end),
@@ -91,6 +91,11 @@ def _lane(trace: Trace, track: int) -> Lane:
         hot=hottest(trace, ops.names, self_times(ops.starts, ops.ends)),
         steps=steps_of(layers, HOST, windows),
     )
+
+
+def _name(trace: Trace, track: int) -> str:
+    name = trace.thread_names.get(trace.tracks[track], "").removesuffix(" ()")
+    return name or f"thread {trace.tracks[track][1]}"
 
 
 def _of_process(trace: Trace, pid: object) -> npt.NDArray[np.bool_]:

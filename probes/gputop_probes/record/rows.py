@@ -205,6 +205,8 @@ def _leave_out_odd_counts(rows: Table, mask: Mask) -> None:
     steps = np.maximum(rows["n_steps"], 1)
     for name in ("samples", "tokens", "micro_batches", "optimizer_steps"):
         per_step = rows[name] / steps
+        if per_step.max() <= _PER_STEP_AT_MOST:  # so is it whatever is usual
+            continue
         usual = float(np.median(per_step[mask]))
         mask &= per_step <= max(usual, 1.0) * _PER_STEP_AT_MOST
 

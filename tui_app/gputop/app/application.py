@@ -50,6 +50,8 @@ if TYPE_CHECKING:
         | ComparisonScreen
     )
 
+LOOK_FOR_END_S = 0.5
+"""A command that was told to stop is waited for at this pace, however seldom snapshots come."""
 COLLECT_AFTER_S = 1.5
 TOGETHER_NS = 10 * 10**9
 """Stacks that come within this belong to one look at all ranks."""
@@ -124,6 +126,7 @@ class GputopApp(InterruptedApp):
                 self.notify(trouble, severity="warning")
             self._load_keymap()
             self.set_timer(COLLECT_AFTER_S, _collect_garbage)
+            self.set_interval(LOOK_FOR_END_S, self._leave_if_stopped)
             self.call_after_refresh(self.tick)
 
     def _to_terminal(self, sequence: str) -> None:

@@ -13,7 +13,7 @@ from gputop.feed.prediction import Prediction, Predictor
 from gputop.feed.refinement import beside_training
 from gputop.feed.snapshot import RecentSteps, Snapshot, first_snapshot
 from gputop.feed.useful import UsefulReader
-from gputop.feed.window import FINDINGS_PERIOD_S, STEPS, window_of
+from gputop.feed.window import FINDINGS_PERIOD_S, STEPS, steps_back, window_of
 
 if TYPE_CHECKING:
     from gputop_analysis.findings.live import LiveFindings
@@ -44,10 +44,9 @@ class Feed(Protocol):
 class LiveFeed:
     """Snapshots of a run directory as it is now."""
 
-    def __init__(self, run_dir: Path, clock: Clock | None = None, window_steps: int = STEPS):
+    def __init__(self, run_dir: Path, clock: Clock | None = None):
         self.run_dir = run_dir
         self.clock = clock or SystemClock()
-        self.window_steps = window_steps
         self.pages = PageReader(self.clock)
         self._record: RunRecord | None = None
         self._findings: LiveFindings | None = None
@@ -101,7 +100,7 @@ class LiveFeed:
         snapshot = build(
             self._record,
             findings,
-            window_steps=self.window_steps,
+            window_steps=steps_back(self._record),
             previous=self._recent,
             now_ns=self.clock.now_ns(),
             ended=ended,
@@ -144,4 +143,4 @@ class LiveFeed:
         from gputop.feed.window import short
         from gputop_analysis.findings import evaluate
 
-        return tuple(evaluate(record, None if short(record) else 10 * self.window_steps))
+        return tuple(evaluate(record, None if short(record) else 10 * STEPS))

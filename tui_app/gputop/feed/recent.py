@@ -32,17 +32,16 @@ def recent_steps(record: RunRecord, previous: RecentSteps | None = None) -> Rece
     per_column = _steps_per_column(last - first + 1, previous)
     start = max(first // per_column, last // per_column - MAX_COLUMNS + 1)
     columns = last // per_column - start + 1
-    walls: dict[int, tuple[float, ...]] = {}
-    for rank, tail in tails.items():
+    cells = np.empty((len(tails), columns))
+    for row, tail in zip(cells, tails.values(), strict=True):
         index = tail["step"].astype(np.int64) // per_column - start
-        tail, index = tail[index >= 0], index[index >= 0]
-        steps = np.bincount(index, tail["n_steps"], columns)
-        walls[rank] = _floats(_divide(np.bincount(index, tail["wall_ns"], columns), steps))
-    cells = np.array([v for row in walls.values() for v in row])
+        shown = int(np.searchsorted(index, 0))
+        steps = np.bincount(index[shown:], tail["n_steps"][shown:], columns)
+        row[:] = _divide(np.bincount(index[shown:], tail["wall_ns"][shown:], columns), steps)
     return RecentSteps(
         steps_per_column=per_column,
         first_step=start * per_column,
-        rank_wall_ms=walls,
+        rank_wall_ms=dict(zip(tails, map(tuple, cells.tolist()), strict=True)),
         median_ms=float(np.nanmedian(cells)),
     )
 
@@ -76,7 +75,3 @@ def _steps_per_column(steps: int, previous: RecentSteps | None) -> int:
 def _divide(sums_ns: Any, counts: Any) -> Any:
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(counts > 0, sums_ns / 1e6 / counts, np.nan)
-
-
-def _floats(values: Any) -> tuple[float, ...]:
-    return tuple(values.tolist())

@@ -11,7 +11,7 @@ from gputop.feed.pages import PageReader
 from gputop.feed.prediction import Predictor
 from gputop.feed.snapshot import Position, RecentSteps, Snapshot, first_snapshot
 from gputop.feed.useful import UsefulReader
-from gputop.feed.window import FINDINGS_PERIOD_S, STEPS, window_of
+from gputop.feed.window import FINDINGS_PERIOD_S, STEPS, steps_back, window_of
 
 if TYPE_CHECKING:
     from gputop_analysis.model import Finding
@@ -143,7 +143,7 @@ class ReplayFeed:
         snapshot = build(
             part,
             self._judge(part, position),
-            window_steps=STEPS,
+            window_steps=steps_back(part),
             previous=self._recent,
             now_ns=position.at_ns,
             ended=at_end,

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
 
 STEPS = 1000
 """As far back as live findings look."""
+RECORDS, LEAST_STEPS = 128_000, 100
+"""Of hundreds of ranks fewer steps are looked at, so that all of them have about so many records:
+else each look at 1024 ranks would take more than a second of CPU.
+"""
 FINDINGS_PERIOD_S = 2.0
 """Findings change slowly and cost more than the rest: they are evaluated this often."""
 HORIZON_NS = 120 * 10**9
@@ -24,8 +28,14 @@ def short(record: RunRecord) -> bool:
     return sum(len(record.steps(rank)) for rank in record.ranks()) <= ALL_RECORDS_AT_MOST
 
 
+def steps_back(record: RunRecord) -> int:
+    """Steps that screens look back while a run goes on."""
+    return min(STEPS, max(LEAST_STEPS, RECORDS // max(len(record.ranks()), 1)))
+
+
 def window_of(record: RunRecord, snapshot: Snapshot) -> tuple[int | None, str]:
     """Steps to look back, None for all of them, and the same in words."""
     if snapshot.ended and short(record):
         return None, "the whole run"
-    return STEPS, f"the last {STEPS:,} steps"
+    steps = steps_back(record)
+    return steps, f"the last {steps:,} steps"

@@ -45,7 +45,7 @@ def views(memory: Memory, before: Memory | None) -> list[View]:
 
 def course(memory: Memory, width: int, height: int) -> list[Row]:
     """Allocated and reserved GiB over the events, with a mark at each peak."""
-    if len(memory.course) < 2:
+    if len(memory.course) < 2 or not memory.has_history:
         return say("No history was recorded: what is shown is the moment of the snapshot.", width)
     steps = tuple(memory.events * at / (len(memory.course) - 1) for at in range(len(memory.course)))
     allocated = tuple(point[0] / GIB for point in memory.course)
@@ -89,7 +89,8 @@ def _fragmentation(memory: Memory, width: int) -> list[Row]:
         ("idle beside blocks in use", "", parts.pinned),
         ("idle segments", "", parts.cached),
     )
-    rows: list[Row] = [[("at the reserved peak", "muted")]]
+    moment = "at the reserved peak" if memory.has_history else "when it was taken"
+    rows: list[Row] = [[(moment, "muted")]]
     rows += _table(shares, parts.reserved, width)
     rows += [[], [("keeps its segments from being given back, and what is idle in them", "muted")]]
     culprits = (

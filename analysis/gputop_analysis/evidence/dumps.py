@@ -1,0 +1,299 @@
+"""Dumps of torch's flight recorder, pickle or JSON, of versions 1.4 (torch 2.3) to 2.10: which rank
+never came to a collective, and which one called another.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from gputop_analysis.call_order import Call
+from gputop_analysis.evidence.model import Evidence
+from gputop_analysis.hang_cause import MISMATCHES, Group, Standing, judge
+from gputop_analysis.queued_calls import Difference, first_difference, holding_up, is_queued
+from gputop_analysis.snapshots.load import unpacked
+from gputop_analysis.snapshots.values import UnpickleError, plain_values
+from gputop_analysis.text import rank_list
+
+_RANK = re.compile(r"(\d{1,6})(?:\.\w+)*$")
+_GROUPS_SHOWN = 12
+_DEFAULT = "default_pg"
+
+Calls = dict[int, tuple[Call, ...]]
+"""Of each rank that wrote a dump, in order of time."""
+Groups = dict[str, Group]
+
+
+def dump_content(path: Path) -> dict[str, Any] | None:
+    """The content of a dump, JSON or pickle; None where it is something else."""
+    data = unpacked(path)
+    try:
+        content = json.loads(data) if data[:1] == b"{" else plain_values(data)
+    except (ValueError, UnpickleError, RecursionError):
+        return None
+    if isinstance(content, dict) and isinstance(content.get("entries"), list):
+        return content
+    return None
+
+
+def judge_dumps(dumps: dict[Path, dict[str, Any]]) -> Evidence:
+    """Judge the dumps of one job."""
+    evidence = Evidence("flight-recorder dumps", tuple(map(str, dumps)))
+    calls: Calls = {}
+    groups: Groups = {}
+    for index, (path, content) in enumerate(dumps.items()):
+        rank = _rank_of(path, index)
+        config = _configured(content)
+        calls[rank] = _calls(content["entries"], config)
+        for name, group in config.items():
+            known = groups.get(name, group)
+            groups[name] = Group(group.description, known.ranks | group.ranks)
+    if is_queued(calls):
+        _judge_queued(evidence, calls, groups)
+    else:
+        _judge_waiting(evidence, calls, groups)
+    evidence.findings += _of_groups(calls, groups)
+    _say_what_is_unknown(evidence, calls, groups)
+    return evidence
+
+
+def _judge_queued(evidence: Evidence, calls: Calls, groups: Groups) -> None:
+    """Where a process goes on while its collectives wait: by how far each rank has come."""
+    members = {name: group.ranks for name, group in groups.items()}
+    difference = first_difference(calls)
+    if difference is not None and difference.odd:
+        evidence.cause = "other size" if difference.by_size else "other operation"
+        evidence.rank, evidence.ranks = difference.odd[0], difference.odd
+        evidence.findings.append(_difference_words(difference, groups))
+        return
+    if difference is not None:
+        evidence.cause = "different collectives"
+        evidence.findings.append(_difference_words(difference, groups))
+        return
+    roots = holding_up(calls, members)
+    if roots:
+        _name(evidence, tuple(roots))
+        evidence.findings += [
+            _root_words(rank, calls, awaiting, groups) for rank, awaiting in roots.items()
+        ]
+
+
+def _name(evidence: Evidence, ranks: tuple[int, ...]) -> None:
+    who = "a rank" if len(ranks) == 1 else "ranks"
+    evidence.cause = f"{who} never came to a collective"
+    evidence.rank, evidence.ranks = ranks[0], ranks
+
+
+def _difference_words(difference: Difference, groups: Groups) -> str:
+    """``at number 31 of the dp group, rank 2 calls broadcast and ranks 0, 1, 3 all_reduce``."""
+    by_call: dict[str, list[int]] = {}
+    for rank, call in difference.calls.items():
+        words = f"{call.name} of {call.shapes}" if difference.by_size else call.name
+        by_call.setdefault(words + _at(call), []).append(rank)
+    parts = sorted(by_call.items(), key=lambda item: len(item[1]))
+    first = next(iter(difference.calls.values()))
+    return f"at number {first.number} of {_label(first.group, groups)}: " + "; ".join(
+        f"{rank_list(ranks)} {'calls' if len(ranks) == 1 else 'call'} {words}"
+        for words, ranks in parts
+    )
+
+
+def _root_words(rank: int, calls: Calls, awaiting: list[tuple[int, Call]], groups: Groups) -> str:
+    waiting, call = {other for other, _ in awaiting}, min(awaiting, key=_number)[1]
+    words = (
+        f"rank {rank} never came to {call.name} number {call.number} of "
+        f"{_label(call.group, groups)}: {rank_list(waiting)} "
+        f"{'waits' if len(waiting) == 1 else 'wait'} for it"
+    )
+    last = max(calls[rank], key=lambda one: one.at_ns, default=None)
+    if last is None:
+        return words + "; it has called nothing that has not ended"
+    return words + (
+        f"; the last that it called is {last.name} number {last.number} of "
+        f"{_label(last.group, groups)}{_at(last)}"
+    )
+
+
+def _number(waiting: tuple[int, Call]) -> int:
+    return waiting[1].at_ns
+
+
+def _judge_waiting(evidence: Evidence, calls: Calls, groups: Groups) -> None:
+    """Where a process waits in each call: by the one that calls something else than before, or
+    than the others; else by who never came.
+    """
+    standings = {rank: Standing(calls=ones) for rank, ones in calls.items()}
+    cause = judge(standings, groups)
+    if cause is not None and cause.rank is not None and cause.kind in MISMATCHES:
+        evidence.cause, evidence.rank = cause.kind, cause.rank
+        evidence.findings.append(f"{cause.words}; {cause.waiting}")
+        return
+    behind = {rank for *_, absent in _pending(calls, groups) for rank in absent}
+    if behind:
+        _name(evidence, tuple(sorted(behind)))
+
+
+def _pending(
+    calls: Calls, groups: Groups
+) -> list[tuple[str, Call, tuple[int, ...], tuple[int, ...]]]:
+    """(group, newest collective that has not ended, ranks that called it, members with a dump that
+    never came to it).
+    """
+    found = []
+    for name in sorted({call.group for ones in calls.values() for call in ones}):
+        reached: dict[int, Call] = {}
+        for rank, ones in calls.items():
+            for call in ones:
+                if call.group == name and call.peer is None:
+                    newest = reached.get(rank, call)
+                    reached[rank] = call if call.number >= newest.number else newest
+        waiting = [call for call in reached.values() if not call.done]
+        if not waiting:
+            continue
+        newest = max(waiting, key=lambda call: call.number)
+        came = tuple(rank for rank, call in reached.items() if call.number >= newest.number)
+        members = groups[name].ranks & set(calls) if name in groups else frozenset(reached)
+        found.append((name, newest, came, tuple(sorted(members - set(came)))))
+    return found
+
+
+def _of_groups(calls: Calls, groups: Groups) -> list[str]:
+    """What each group waits in; those that lack a rank first."""
+    pending = _pending(calls, groups)
+    lacking = [
+        f"{_label(name, groups)}: {rank_list(came)} called {call.name} (number {call.number}), "
+        f"which has not ended; {rank_list(absent)} never came"
+        for name, call, came, absent in pending
+        if absent
+    ]
+    shown = lacking[:_GROUPS_SHOWN]
+    if len(lacking) > len(shown):
+        shown.append(f"and {len(lacking) - len(shown)} more groups lack a rank")
+    complete = [(name, call) for name, call, _, absent in pending if not absent]
+    if complete:
+        name, call = complete[0]
+        more = f" and {len(complete) - 1} more" if len(complete) > 1 else ""
+        shown.append(
+            f"{_label(name, groups)}{more}: each member that wrote a dump called the last "
+            f"collective ({call.name} number {call.number}), and it has not ended"
+        )
+    if not pending and any(calls.values()):
+        shown.append("every collective that these dumps hold has ended on the ranks that wrote one")
+    return shown
+
+
+def _say_what_is_unknown(evidence: Evidence, calls: Calls, groups: Groups) -> None:
+    if not any(calls.values()):
+        evidence.unknown.append(
+            "which collectives were called: the dumps hold none that is numbered"
+        )
+    absent = {rank for group in groups.values() for rank in group.ranks} - set(calls)
+    if absent:
+        evidence.unknown.append(f"what {rank_list(absent)} did: there is no dump of theirs here")
+    if any(call.peer is not None and not call.done for ones in calls.values() for call in ones):
+        evidence.unknown.append("whether messages between two ranks met: they are not matched")
+    evidence.unknown.append("why a rank did not come: its stack tells")
+
+
+def _calls(entries: list[Any], config: Groups) -> tuple[Call, ...]:
+    calls = [_call(entry, config) for entry in entries if isinstance(entry, dict)]
+    return tuple(sorted((call for call in calls if call), key=lambda call: call.at_ns))
+
+
+def _call(entry: dict[str, Any], config: Groups) -> Call | None:
+    """A call from an entry of a dump, with the innermost line that is not torch's own.
+
+    Until version 2.0 one number (``seq_id``) counts collectives and messages, and only the name
+    tells which it is.
+    """
+    operation = str(entry.get("profiling_name") or "")[:80]
+    peers = re.findall(r"\d{1,7}", operation.partition(" ")[2])
+    is_message = bool(entry.get("is_p2p", peers))
+    number = entry.get("p2p_seq_id" if is_message else "collective_seq_id", entry.get("seq_id"))
+    at_ns = entry.get("time_created_ns") or 0
+    if type(number) is not int or type(at_ns) is not int:
+        return None
+    peer = None
+    if is_message:
+        peer = int(peers[-1]) if peers else -1
+    return Call(
+        group=_group_of(entry, config),
+        number=number,
+        operation=operation,
+        shapes=str(entry.get("input_sizes") or "")[:80],
+        site=_line_of(entry.get("frames")),
+        peer=peer,
+        done=bool(entry.get("retired")) or entry.get("state") == "completed",
+        at_ns=at_ns,
+    )
+
+
+def _line_of(stack: Any) -> str:
+    for frame in stack if isinstance(stack, list) else ():
+        name = str(frame.get("filename") or "") if isinstance(frame, dict) else ""
+        if name and "/torch/" not in name:
+            return f"{name[-80:]}:{frame.get('line')} {str(frame.get('name'))[:40]}"
+    return ""
+
+
+def _at(call: Call) -> str:
+    return f" ({call.site.partition(' ')[0]})" if call.site else ""
+
+
+def _group_of(entry: dict[str, Any], config: Groups) -> str:
+    """The group's name, which is the same on all its ranks.
+
+    Until version 2.0 each rank numbers its groups itself; there the members tell them apart.
+    """
+    group = entry.get("process_group")
+    if isinstance(group, (list, tuple)) and group:
+        return str(group[0])[:80]
+    if group:
+        return str(group)[:80]
+    number = str(entry.get("pg_id", ""))[:80]
+    for name in config:
+        if name.partition(" ")[0] == number:
+            return name
+    return number
+
+
+def _label(name: str, groups: Groups) -> str:
+    """``the default group``, ``group 74 (EXPERT_MODEL_PARALLEL_GROUP)``."""
+    words = groups[name].description if name in groups else ""
+    if words == _DEFAULT:
+        return "the default group"
+    return f"group {name}" + (f" ({words})" if words else "")
+
+
+def _rank_of(path: Path, index: int) -> int:
+    name = path.name.removesuffix(".gz").removesuffix(".json").removesuffix(".pickle")
+    match = _RANK.search(name)
+    return int(match[1]) if match else index
+
+
+def _configured(content: dict[str, Any]) -> Groups:
+    """Groups by name, as one dump's configuration tells."""
+    config = content.get("pg_config")
+    groups: Groups = {}
+    for name, told in config.items() if isinstance(config, dict) else ():
+        if isinstance(told, dict):
+            key, description = str(name)[:80], str(told.get("desc") or "")[:80]
+            members = _members(told.get("ranks"))
+        else:  # version 1: the members alone
+            members, description = _members(told), ""
+            key = f"{name} of {rank_list(members)}"[:80]
+        if members:
+            groups[key] = Group(description, members)
+    return groups
+
+
+def _members(ranks: Any) -> frozenset[int]:
+    numbers: Iterable[Any] = ()
+    if isinstance(ranks, str):
+        numbers = re.findall(r"\d{1,7}", ranks[:1_000_000])
+    elif isinstance(ranks, list):
+        numbers = ranks
+    return frozenset(int(number) for number in numbers if str(number).isdigit())

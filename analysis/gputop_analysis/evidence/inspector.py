@@ -1,0 +1,109 @@
+"""Files of NCCL Inspector: which rank is slow in collectives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from gputop_analysis.evidence.model import Evidence, EvidenceError
+from gputop_analysis.snapshots.load import unpacked
+
+_LINES_AT_MOST = 2_000_000
+
+
+def is_inspector(head: bytes) -> bool:
+    """Whether the beginning of a file is of NCCL Inspector."""
+    marks = (b'"coll_perf"', b'"inspector_output_format_version"')
+    return head.lstrip().startswith(b"{") and any(mark in head for mark in marks)
+
+
+def judge_inspector(paths: list[Path]) -> Evidence:
+    """Whom the others wait for, by how long each rank was in the same collectives.
+
+    Raises:
+        EvidenceError: there is no line of NCCL Inspector in them.
+    """
+    evidence = Evidence("NCCL Inspector files", tuple(map(str, paths)))
+    times: dict[tuple[str, int], dict[int, float]] = {}
+    hosts: dict[int, str] = {}
+    for path in paths:
+        marker: dict[str, Any] = {}
+        for line in unpacked(path).decode("utf-8", "replace").splitlines()[:_LINES_AT_MOST]:
+            marker = _take(line, times, hosts, marker)
+    if not times:
+        raise EvidenceError(_why_no_times(paths[0]))
+    caused: dict[int, float] = {}
+    total: dict[int, float] = {}
+    for by_rank in times.values():
+        if len(by_rank) < 2:
+            continue
+        last = min(by_rank, key=lambda rank: by_rank[rank])
+        excess = sum(value - by_rank[last] for value in by_rank.values())
+        caused[last] = caused.get(last, 0.0) + excess / (len(by_rank) - 1)
+        for rank, value in by_rank.items():
+            total[rank] = total.get(rank, 0.0) + value
+    _conclude(evidence, caused, total, hosts)
+    evidence.unknown.append(
+        "what ran beside the collectives, and whether they were hidden behind it"
+    )
+    return evidence
+
+
+def _why_no_times(path: Path) -> str:
+    """Why a file of NCCL Inspector tells nothing, and how to mend it."""
+    if b'"p2p_perf"' in unpacked(path):
+        return (
+            f"{path} holds messages between two ranks only (p2p_perf): who waits for whom is "
+            "read from collectives (coll_perf); give the files of all ranks"
+        )
+    return f"{path} has no line of NCCL Inspector that can be read: one JSON object a line"
+
+
+def _take(
+    line: str,
+    times: dict[tuple[str, int], dict[int, float]],
+    hosts: dict[int, str],
+    marker: dict[str, Any],
+) -> dict[str, Any]:
+    """Take in a line. Returns the marker that the lines after it belong to.
+
+    Until 2025 each line says who wrote it; in later formats a marker (``dump_stats``) does for all
+    lines up to the next, so that a collective's line has no header.
+    """
+    try:
+        entry = json.loads(line)
+        if not isinstance(entry, dict):
+            return marker
+        entry_ = entry if "header" in entry else marker
+        if "coll_perf" not in entry:
+            return entry if "header" in entry else marker
+        header, call = entry_["header"], entry["coll_perf"]
+        rank, number = int(header["rank"]), int(call["coll_sn"])
+        taken = float(call["coll_exec_time_us"]) / 1e3
+        key = f"{header.get('id', '')} {call['coll']}", number
+        host = (entry_.get("metadata") or {}).get("hostname")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+        return marker
+    if 0 <= taken < 1e12:
+        times.setdefault(key, {})[rank] = taken
+        if isinstance(host, str):
+            hosts[rank] = host[:200]
+    return marker
+
+
+def _conclude(
+    evidence: Evidence, caused: dict[int, float], total: dict[int, float], hosts: dict[int, str]
+) -> None:
+    if not caused:
+        evidence.unknown.append("who waits for whom: no collective is there of several ranks")
+        return
+    for rank in sorted(total):
+        evidence.findings.append(
+            f"rank {rank}: {total[rank]:,.1f} ms in collectives; the others waited "
+            f"{caused.get(rank, 0.0):,.1f} ms each for it"
+        )
+    culprit = max(caused, key=lambda rank: caused[rank])
+    if caused[culprit] >= 0.5 * sum(caused.values()) and caused[culprit] > 0:
+        evidence.cause, evidence.rank = "slow rank", culprit
+        evidence.host = hosts.get(culprit)
