@@ -364,6 +364,27 @@ SEVENTH = (
 """Of a trainer of callbacks, actor and critic, an archive, and ranks with a head of their own; marks
 and all before the first of them was run.
 """
+EIGHTH = (
+    Shape("lru_of_features", "functional.py", GROWS, also=(*GROWS, "HO12")),
+    Shape("state_hashed", "functional.py", HOST, timed=True),
+    Shape("estimator_cuts", "quantised.py", ("NU13", "NU08"), also=("NU13", "NU08")),
+    Shape("backward_by_rows", "quantised.py", ("CE07", "HO06"), timed=True, twin=False),
+    Shape("cosine_swings", "quantised.py", ("NU06", "NU15")),
+    Shape("workers_repeat", "stream.py", ("IN12", "IN16")),
+    Shape("sampler_draws", "stream.py", (*LOADER, "HO06"), also=LOADER, timed=True),
+    Shape("mmap_copied", "stream.py", LOADER, also=LOADER, timed=True, twin=False),
+    Shape("smooth_keeps_graph", "wasserstein.py", GROWS, also=(*GROWS, "HO12", "CE11")),
+    Shape("forcing_by_item", "forced.py", ("HO06", "CE07"), timed=True),
+    Shape("state_never_cut", "forced.py", ("CE11", *GROWS), also=("CE11", *GROWS, "CE07")),
+    Shape("all_ignored", "ignored.py", ("NU01",), also=("NU03",)),
+    Shape("manual_never_zeroed", "ignored.py", ("NU11",), also=("NU02", "NU07"), twin=False),
+    Shape("one_writes", "crew.py", ("CR04", "HO06"), rank=1, also=("CR04", "HO06"), timed=True),
+    Shape("module_called", "crew.py", ("NU09",), rank=None, twin=False),
+    Shape("hook_on_one", "crew.py", ("CR01",), rank=1, twin=False, timed=True),
+)
+"""Functions of one's own, streams, penalties, recurrence, manual frameworks and ranks; marks and all
+before the first of them was run.
+"""
 ENVIRONMENT: dict[str, dict[str, str]] = {
     "unused_flag": {"STEPS": "560"},
     "clean_unused_flag": {"STEPS": "560"},

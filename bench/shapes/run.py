@@ -23,7 +23,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / name) for name in ("tests", "tui_app", "analysis", "probes")]
 
-from cases import ENVIRONMENT, FIFTH, FOURTH, SCRIPTS, SECOND, SEVENTH, SHAPES, THIRD, Shape  # noqa: E402
+from cases import (  # noqa: E402
+    EIGHTH,
+    ENVIRONMENT,
+    FIFTH,
+    FOURTH,
+    SCRIPTS,
+    SECOND,
+    SEVENTH,
+    SHAPES,
+    THIRD,
+    Shape,
+)
 from faults_support import SITE, Outcome, run  # noqa: E402
 
 from gputop_analysis.findings import evaluate  # noqa: E402
@@ -59,7 +70,7 @@ def _chosen(options: argparse.Namespace) -> list[tuple[Shape, str]]:
     if options.out and options.out.exists():
         done = {json.loads(line)["name"] for line in options.out.read_text().splitlines()}
     runs = []
-    for shape in (*SHAPES, *SECOND, *THIRD, *FOURTH, *FIFTH, *SEVENTH):
+    for shape in (*SHAPES, *SECOND, *THIRD, *FOURTH, *FIFTH, *SEVENTH, *EIGHTH):
         if not options.k or shape.name in options.k or shape.script in options.k:
             names = [shape.name] * (not options.clean) + [f"clean_{shape.name}"] * (
                 shape.twin and not options.faults

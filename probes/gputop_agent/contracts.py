@@ -428,6 +428,18 @@ class PaddingEvent(TypedDict, total=False):
     tokens: Whole
 
 
+class RepeatsEvent(TypedDict, total=False):
+    """Of the first 8 batches and of each 50th and the one after it, by a checksum of their first
+    tensor; with ``loader``.
+    """
+
+    batches: Whole
+    """Compared with the one right before them."""
+    same: Whole
+    changed: Whole
+    """Looks that saw another batch than the look before."""
+
+
 class Paging(TypedDict, total=False):
     """A period with over 2,000 page faults a second."""
 
@@ -555,7 +567,7 @@ class Replica(TypedDict, total=False):
 
 class Tensors(TypedDict, total=False):
     """Live tensors; each time memory has grown by 48 MB or doubled its growth, at most 6, and up to
-    3 times while there are more Python objects with each step.
+    3 times while there is more in Python's memory or on the C heap with each step.
     """
 
     step: Annotated[Step, NEEDED]
@@ -565,6 +577,12 @@ class Tensors(TypedDict, total=False):
     with_graph: Annotated[Whole, NEEDED]
     graph_kind: Line
     """What made most of them, and their shape."""
+    chain_nodes: Whole
+    """Of one tensor's graph that goes back to before the last count: nodes since then."""
+    chain_steps: Whole
+    """Steps since then."""
+    chain_kept_as: Line
+    """Name or key that this tensor is kept by."""
 
 
 class AllocatorEvent(TypedDict, total=False):
@@ -986,6 +1004,7 @@ EVENTS: dict[str, Any] = {
     "stacks": Stacks,
     "loader": LoaderLooks,
     "padding": PaddingEvent,
+    "repeats": RepeatsEvent,
     "paging": Paging,
     "placement": Placement,
     "compile": Compilation,

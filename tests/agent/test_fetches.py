@@ -128,3 +128,11 @@ def test_other_masks_say_nothing(mask):
 @pytest.mark.parametrize("cpus", ["", "0", "0-3", "0-3,8", "1,3,5-7"])
 def test_lists_of_cores(cpus):
     assert affinity.spell(affinity.parse(cpus)) == cpus
+
+
+def test_batches_that_are_the_same_as_the_one_before_are_counted():
+    batch.reset()
+    for index in range(102):
+        batch.count(torch.full((4, 2), float(index // 2)))
+    assert batch.take_repeats() == {"batches": 9, "same": 6, "changed": 5}
+    assert batch.take_repeats() is None

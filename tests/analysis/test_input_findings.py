@@ -541,3 +541,24 @@ def test_the_lower_end_of_a_counted_share(seen, of):
     low = surely(seen, of)
     assert 0.0 <= low <= (seen / of if of else 0.0)
     assert surely(10 * seen, 10 * of) >= low  # more looks, surer
+
+
+@pytest.mark.parametrize(
+    ("loader", "same", "changed", "is_told"),
+    [
+        ({"num_workers": 2, "iterable": True}, 5, 4, True),
+        ({"num_workers": 8, "iterable": True}, 9, 3, True),
+        ({"num_workers": 2, "iterable": False}, 5, 4, False),
+        ({"num_workers": 1, "iterable": True}, 5, 4, False),
+        ({"num_workers": 2, "iterable": True}, 9, 0, False),
+        ({"num_workers": 2, "iterable": True}, 3, 6, False),
+    ],
+    ids=["two", "eight", "map-style", "one", "constant", "different"],
+)
+def test_workers_that_repeat_each_other(tmp_path, loader, same, changed, is_told):
+    build = waiting(tmp_path, data=0.1, loader={"dataset": "Shards", **loader})
+    build.event("repeats", rank=0, batches=9, same=same, changed=changed)
+    told = found(build).get("IN16")
+    assert (told is not None) == is_told
+    if told is not None:
+        assert "Shards.__iter__" in told.fix

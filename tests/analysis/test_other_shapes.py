@@ -493,6 +493,20 @@ def test_graphs_that_are_kept_leak_although_memory_stands_still(tmp_path, graphs
 
 
 @pytest.mark.parametrize(
+    ("steps", "nodes", "is_told"), [(130, 390, True), (130, 40, False), (20, 60, False)]
+)
+def test_an_average_that_keeps_all_graphs_leaks(tmp_path, steps, nodes, is_told):
+    build = looked_at(tmp_path, steps=450, times=0)
+    counts = {"memory_bytes": 1 << 28, "anonymous_bytes": 1 << 28, "tensors": 90, "with_graph": 1}
+    build.event("tensors", rank=0, pid=1, step=150, **counts)
+    chain = {"chain_nodes": nodes, "chain_steps": steps, "chain_kept_as": "smooth"}
+    build.event("tensors", rank=0, pid=1, step=150 + steps, **counts, **chain)
+    told = found(build).get("ME02")
+    assert (told is not None) is is_told
+    assert told is None or told.title.startswith("smooth keeps the graphs")
+
+
+@pytest.mark.parametrize(
     ("cap", "buckets", "said"), [(1048, 10, True), (1048, 2, False), (25 << 20, 10, False)]
 )
 def test_buckets_that_are_too_small(tmp_path, cap, buckets, said):

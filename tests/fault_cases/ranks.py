@@ -55,6 +55,15 @@ CASES = (
         rank=None,
         title="expert 0",
     ),
+    Case(
+        "CR16",
+        "a bucket for each layer",
+        COMM,
+        {"FAULT": "small_buckets"},
+        rank=None,
+        title="where 1 would do",
+        also=("CR06",),
+    ),
 )
 
 CLEAN = (

@@ -3,6 +3,7 @@
 from fault_cases import Case, Clean
 
 SHAPES, RANKS = "shapes.py", "shapes_ranks.py"
+LOADER = ("IN01", "IN02", "IN03")
 
 CASES = (
     Case(
@@ -29,6 +30,16 @@ CASES = (
         title="every 4 steps",
     ),
     Case(
+        "IN16",
+        "workers that each go through all data",
+        SHAPES,
+        {"FAULT": "workers_repeat"},
+        site="shapes.py",
+        title="2 workers",
+        also=LOADER,
+        suite=False,
+    ),
+    Case(
         "NU04",
         "every update is skipped",
         SHAPES,
@@ -44,6 +55,14 @@ CASES = (
         title="slower and slower",
     ),
     Case("NU06", "a learning rate that vanishes", SHAPES, {"FAULT": "lr_vanishes", "STEPS": 200}),
+    Case(
+        "NU15",
+        "a cosine that goes back up",
+        SHAPES,
+        {"FAULT": "cosine_swings", "STEPS": 300},
+        title="every 40 steps",
+        suite=False,
+    ),
     Case("NU14", "a model left in eval mode", SHAPES, {"FAULT": "left_in_eval"}),
     Case(
         "NU08",

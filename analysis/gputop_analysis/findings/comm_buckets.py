@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
+from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import STRAGGLERS, Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.model import Finding, Input, Proof
@@ -26,6 +27,7 @@ MANY_BUCKETS = 8
     reads="ddp event: bucket_cap_bytes and the sizes of the buckets as rebuilt",
     silent="FSDP, DeepSpeed; before the buckets are rebuilt",
     traps="a model of a few kilobytes, which has one bucket",
+    seen_on=CPU,
     explained_by=STRAGGLERS,
 )
 def small_buckets(view: RunView, spec: Spec) -> Finding | None:

@@ -31,6 +31,8 @@ say that they leak.
 """
 MIN_GRAPH_STEPS, GRAPHS_A_STEP = 80, 0.5
 """Steps between two counts, and tensors with a graph that stay from each of them."""
+MIN_CHAIN_STEPS = 50
+"""That a tensor's graph goes back at least, to be kept and not of this step."""
 ANONYMOUS = 0.5
 """Part of a growth that must have no file behind it: pages of a mapped data set fill memory, but
 can be dropped.
@@ -62,7 +64,8 @@ class Kept:
     trigger="allocated GPU memory at the steps' ends (on a CPU resident memory, with more and "
     f"more tensors alive) rises by more than {MIN_GROWTH_BYTES >> 20} MB and "
     f"{percent(MIN_GROWTH_SHARE)}, steadily: Mann-Kendall p < {SURE_P:g} on minima of windows of "
-    "time; or one more tensor with a graph stays alive with every second step or more",
+    "time; or one more tensor with a graph stays alive with every second step or more; or a "
+    "tensor's graph goes back over all steps since the count before, 50 or more",
     fix="keep numbers and not tensors: loss.item() or loss.detach()",
     explains=("ME01", "ME05"),
     no_use="where the memory is needed: then less must be kept, by what the option names first",
@@ -82,7 +85,7 @@ def leak(view: RunView, spec: Spec) -> Finding | None:
     """The training keeps tensors that it should let go."""
     growths = {rank: grown for rank in spread(view.ranks) if (grown := _leak_of(view, rank))}
     if not growths:
-        return _small_leak(view, spec)
+        return _small_leak(view, spec) or _chained(view, spec)
     rank, growth = max(growths.items(), key=lambda item: item[1].bytes_per_s)
     kept_tensors, a_step = _kept(view, rank), per_step(view, growth)
     memory_name = "GPU memory" if growth.column == "allocated_bytes" else "memory"
@@ -158,6 +161,38 @@ def _small_leak(view: RunView, spec: Spec) -> Finding | None:
                     Input("last count", last["with_graph"], "", source),
                     Input("steps between", steps, "", source),
                 ),
+            ),
+        )
+    return None
+
+
+def _chained(view: RunView, spec: Spec) -> Finding | None:
+    """A sum or an average of tensors with graphs: one tensor, which keeps the graphs of all steps."""
+    for rank in spread(view.ranks):
+        counts = [count for count in told(view, "tensors").get(rank, []) if "chain_nodes" in count]
+        last = counts[-1] if counts else {}
+        nodes, steps = last.get("chain_nodes", 0), last.get("chain_steps", 0)
+        if steps < MIN_CHAIN_STEPS or nodes < steps:
+            continue
+        name = last.get("chain_kept_as") or ""
+        source = f"tensors event of step {last['step']}, rank {rank}"
+        return spec.make(
+            "medium",
+            f"{name or 'a tensor'} keeps the graphs of all steps that it was made from",
+            f"at step {last['step']} a tensor{f' kept as {name}' if name else ''} is alive whose "
+            f"graph goes back over {steps:,} steps and more, by {nodes:,} nodes: a sum or an average "
+            "of losses that were not detached; no backward needs them, and none is given back",
+            "add numbers and not tensors to it: loss.item() or loss.detach(); of a state that is "
+            "carried on keep state.detach()",
+            rank=rank if len(view.ranks) > 1 else everybody(view),
+            confidence=0.9,
+            proof=Proof(
+                "nodes of the graph since the count before / steps since then",
+                nodes / steps,
+                1.0,
+                "a step",
+                f"asked for where the heap grows with each step; {MIN_CHAIN_STEPS} steps at least",
+                (Input("nodes", nodes, "", source), Input("steps", steps, "", source)),
             ),
         )
     return None

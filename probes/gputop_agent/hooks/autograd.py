@@ -2,6 +2,7 @@
 ``torch.autograd.grad``.
 """
 
+import sys
 from time import monotonic_ns, thread_time_ns
 
 from gputop_agent import wire
@@ -109,13 +110,19 @@ def _look_after(args):
         roots.watch_leaf(args[0])
 
 
+def _of_torch_func():
+    """Whether torch.func asks for the gradients: it always makes a graph of them, and lets it go."""
+    frame = sys._getframe(3)  # of whoever calls autograd.grad
+    return frame.f_globals.get("__name__") == "torch._functorch.eager_transforms"
+
+
 def before_grad(args, kwargs):
     """``autograd.grad`` counts as backward; before training begins it only leaves a trace."""
     if not session.thread_ident and not activation.trains_by_hand(_parameter(args, kwargs)):
         return monotonic_ns()
     if open_step.in_backward:
         return None
-    if kwargs.get("create_graph"):
+    if kwargs.get("create_graph") and not _of_torch_func():
         session.create_graph_seen = True
     depth = len(clock.stack)
     if open_step.gap_phase >= 0:
@@ -164,9 +171,8 @@ def note_loss(loss):
     elif loss.numel() != 1:
         return
     elif loss.is_cpu:
-        if (
-            not bound.count_dispatch_modes()
-        ):  # reading a value is an operation that a user's mode would see
+        if not bound.count_dispatch_modes():
+            # reading a value is an operation that a user's mode would see
             value = loss.item()
             open_step.loss_sum += value
             open_step.loss_count += 1

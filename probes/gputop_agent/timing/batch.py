@@ -17,9 +17,8 @@ _TOKEN_NAMES = ("input_ids", "tokens", "token_ids", "decoder_input_ids")
 _TOKEN_DTYPES = ("torch.int64", "torch.int32")
 _CRC_BYTES = 4096
 _CRC_PERIOD = 50
-_CRC_FIRST = (
-    8  # the first batches are all fingerprinted, so that equal data on two ranks shows early
-)
+# the first batches are all fingerprinted, so that equal data on two ranks shows early
+_CRC_FIRST = 8
 _MASK_NAME = "attention_mask"
 _MASK_BYTES = 1 << 20  # so much of a mask is read at most
 
@@ -33,12 +32,13 @@ class BatchFacts:
     def __init__(self):
         self.count = 0
         self.crc = 0
-        self.description: "dict[str, Any] | None" = (
-            None  # {"shapes", "dtypes"} of the first batch seen, for the hello
-        )
+        # {"shapes", "dtypes"} of the first batch seen, for the hello
+        self.description: "dict[str, Any] | None" = None
         self.site: "str | None" = None  # the line of user code that fetched it
         self.inside: Any = ()  # packages between that line and the fetch
         self.padding = [0, 0, 0]  # masks looked at, their places, the places that hold a token
+        self.last: Any = (-1, 0)  # index and fingerprint of the batch that was looked at last
+        self.repeats = [0, 0, 0]  # batches right after one looked at, as it, and others than it
 
 
 facts = BatchFacts()
@@ -59,6 +59,9 @@ def count(batch):
     facts.count = index + 1
     if index % _CRC_PERIOD == 0 or index < _CRC_FIRST:
         _look_closely(batch)
+        _compare(index, facts.crc)
+    elif index % _CRC_PERIOD == 1:
+        _compare(index, _fingerprint_of(batch))
     plan = _plans.get(type(batch))
     if plan is not None:
         try:
@@ -101,6 +104,17 @@ def take_padding():
     padding, facts.padding = facts.padding, [0, 0, 0]
     if padding[0]:
         return dict(zip(("batches", "places", "tokens"), padding))
+    return None
+
+
+def take_repeats():
+    """``{"batches", "same", "changed"}``: batches that were compared with the one right before
+    them, those that were the same, and looks that saw another batch than the look before; None
+    where there were none.
+    """
+    repeats, facts.repeats = facts.repeats, [0, 0, 0]
+    if repeats[0]:
+        return dict(zip(("batches", "same", "changed"), repeats))
     return None
 
 
@@ -254,6 +268,30 @@ def _look_closely(batch):
                 return
     except Exception:  # what cannot be read is not described; the training goes on
         interrupts.pass_on()
+
+
+def _fingerprint_of(batch):
+    """That of the batch's first tensor on the CPU; 0 without one."""
+    try:
+        tensors = (tensor for _, tensor in _tensors(batch, (), 0))
+        return next((fingerprint(tensor) for tensor in tensors if str(tensor.device) == "cpu"), 0)
+    except Exception:  # what cannot be read is not compared; the training goes on
+        interrupts.pass_on()
+        return 0
+
+
+def _compare(index, crc):
+    """Count whether a batch is the same as the one right before it, and whether data change at
+    all.
+    """
+    last_index, last_crc = facts.last
+    facts.last = index, crc
+    if not crc or not last_crc:
+        return
+    facts.repeats[2] += crc != last_crc
+    if index == last_index + 1:
+        facts.repeats[0] += 1
+        facts.repeats[1] += crc == last_crc
 
 
 def fingerprint(tensor):

@@ -209,6 +209,9 @@ class Watch:
         padding = batch.take_padding()
         if padding:
             transport.send_event("padding", **padding)
+        repeats = batch.take_repeats()
+        if repeats:
+            transport.send_event("repeats", **repeats)
 
 
 def _epoch(step, end_ns, start_ns, first_ns):

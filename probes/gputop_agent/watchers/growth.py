@@ -4,9 +4,9 @@ the first time.
 A run that grows is counted in at most six times, each time after as much growth as all before, on
 the training thread, booked as ours.
 
-Graphs whose buffers are freed take little memory each. So Python's own blocks are asked for as well,
-which takes microseconds: where they grow by one a step or more, tensors are counted twice or three
-times, and not again where few of them hold a graph.
+Graphs whose buffers are freed take little memory each. So Python's own blocks and the C heap are
+asked for as well, at a few steps: where they grow with each step, tensors are counted twice or three
+times, and not again where few of them hold a graph and none holds one that goes back over steps.
 """
 
 import gc
@@ -14,19 +14,21 @@ import sys
 from collections import Counter
 from time import monotonic_ns
 
-from gputop_agent.runtime import transport
+from gputop_agent.runtime import heap, transport
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import memory
+from gputop_agent.watchers import graph_chain
 
 FIRST_STEP = 20  # before it, lazy buffers and optimizer state are made
 RISE_BYTES = 48 << 20
 MAX_LOOKS = 6
-MAX_LOOK_NS = (
-    100_000_000  # a pass that took longer is the last one, but one count alone would say nothing
-)
-# steps at which Python's blocks are asked for; more of them than at the first make a count
+# a pass that took longer is the last one, but one count alone would say nothing
+MAX_LOOK_NS = 100_000_000
+# steps at which Python's blocks and the heap are asked for; more than at the first make a count
 BLOCK_STEPS = (100, 150, 280, 500)
+BETWEEN_STEPS = 80
 BLOCKS_A_STEP, GRAPHS_A_STEP = 0.9, 0.5
+HEAP_BYTES_A_STEP = 600  # three nodes of a graph or so
 
 
 class Growth:
@@ -36,8 +38,11 @@ class Growth:
         self.base = -1
         self.next_bytes = -1
         self.looks = 0
-        self.blocks, self.first_step = -1, 0  # Python's, at the first step they were asked for
-        self.asked = 0  # times
+        # Python's blocks and bytes of the heap, at the first step they were asked for
+        self.blocks, self.heap_bytes, self.first_step = -1, 0, 0
+        self.asked, self.next_ask = 0, 0  # times, and the step of the next one at least
+        self.chain = graph_chain.Chain()
+        self.counted_step = 0
 
 
 G = Growth()
@@ -54,15 +59,22 @@ def due(step):
 
 
 def _may_keep_graphs(step):
-    """Whether there are more and more Python objects: asked at a few steps of a run."""
-    if G.asked >= len(BLOCK_STEPS) or step < BLOCK_STEPS[G.asked]:
+    """Whether there is more and more in Python's memory or on the heap: asked at a few steps of a
+    run.
+    """
+    if G.asked >= len(BLOCK_STEPS) or step < max(BLOCK_STEPS[G.asked], G.next_ask):
         return False
     blocks = sys.getallocatedblocks() if hasattr(sys, "getallocatedblocks") else 0
-    G.asked += 1
+    heap_bytes = heap.allocated_bytes()
+    G.asked, G.next_ask = G.asked + 1, step + BETWEEN_STEPS
     if G.asked == 1:
-        G.blocks, G.first_step = blocks, step
+        G.blocks, G.heap_bytes, G.first_step = blocks, heap_bytes, step
+        G.counted_step = step
+        G.chain.begin()
         return False
-    return blocks - G.blocks >= BLOCKS_A_STEP * (step - G.first_step)
+    steps = step - G.first_step
+    more_blocks = blocks - G.blocks >= BLOCKS_A_STEP * steps
+    return more_blocks or heap_bytes - G.heap_bytes >= HEAP_BYTES_A_STEP * steps
 
 
 def reset():
@@ -76,14 +88,24 @@ def count():
     G.looks += 1
     G.next_bytes = used + max(RISE_BYTES, used - G.base)
     kinds = (torch.Tensor, torch.nn.Parameter)
-    tensors, graphs = 0, Counter()
+    tensors, with_graph, graphs = 0, [], Counter()
     for item in gc.get_objects():
         if type(item) in kinds:
             tensors += 1
             if item.grad_fn is not None:
+                with_graph.append(item)
                 graphs[f"{type(item.grad_fn).__name__} {list(item.shape)}"] += 1
-    if sum(graphs.values()) < GRAPHS_A_STEP * session.step:
+    nodes, begin = G.chain.look(with_graph)
+    if len(with_graph) < GRAPHS_A_STEP * session.step and not nodes:
         G.asked = len(BLOCK_STEPS)
+    chain = {}
+    if begin is not None:
+        chain = {
+            "chain_nodes": nodes,
+            "chain_steps": session.step - G.counted_step,
+            "chain_kept_as": graph_chain.name_of(begin),
+        }
+    G.counted_step = session.step
     if monotonic_ns() - began > MAX_LOOK_NS:
         G.looks = MAX_LOOKS - 1 if G.looks == 1 else MAX_LOOKS
     transport.send_event(
@@ -92,6 +114,7 @@ def count():
         memory_bytes=used,
         anonymous_bytes=memory.anonymous_bytes(),
         tensors=tensors,
-        with_graph=sum(graphs.values()),
+        with_graph=len(with_graph),
         graph_kind=max(graphs, key=lambda kind: graphs[kind], default=""),
+        **chain,
     )

@@ -30,6 +30,7 @@ STEPS = {
 }.get(FAULT, 120)
 MICRO_BATCHES = 4 if FAULT in ("accumulate", "clean_no_sync") else 1
 WIDTH = {"accumulate": 256, "clean_no_sync": 256}.get(FAULT, 64)
+LAYERS = {"small_buckets": 10}.get(FAULT, 2)
 LINK_S = {"slow_link": 0.02, "clean_no_sync": 0.001}.get(FAULT, 0.015)
 PAUSE_S = {"unused": 0.001, "clean_no_sync": 0.02, "experts": 0.014, "clean_experts": 0.014}.get(
     FAULT, 0.004
@@ -39,7 +40,10 @@ PAUSE_S = {"unused": 0.001, "clean_no_sync": 0.02, "experts": 0.014, "clean_expe
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH))
+        hidden = [
+            layer for _ in range(LAYERS - 1) for layer in (nn.Linear(WIDTH, WIDTH), nn.ReLU())
+        ]
+        self.layers = nn.Sequential(*hidden, nn.Linear(WIDTH, WIDTH))
 
     def forward(self, x):
         time.sleep(PAUSE_S)
@@ -87,6 +91,8 @@ def train(rank):
     )
     if FAULT == "unused":
         model = DistributedDataParallel(Net(), find_unused_parameters=True)
+    elif FAULT == "small_buckets":
+        model = DistributedDataParallel(Net(), bucket_cap_mb=0.01)
     else:
         model = DistributedDataParallel(Net())
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)

@@ -16,7 +16,7 @@ if os.environ.get("FAULT") not in ("clean_compile_anomaly", "clean_compile_gc"):
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 FAULT = os.environ.get("FAULT", "none")
 STEPS = int(os.environ.get("STEPS", "150"))
@@ -52,6 +52,15 @@ class Pictures(Dataset):
         return self.pictures[index % 256]
 
 
+class Stream(IterableDataset):
+    """Pictures one after the other, all of them from each worker."""
+
+    def __iter__(self):
+        generator = torch.Generator().manual_seed(1)
+        while True:
+            yield torch.rand(1, 16, 16, generator=generator)
+
+
 def autoencoder():
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(),
@@ -76,6 +85,8 @@ def loaders():
         while True:
             loader = DataLoader(data, batch_size=32, shuffle=True, num_workers=1)
             yield from loader
+    if FAULT == "workers_repeat":
+        yield from DataLoader(Stream(), batch_size=32, num_workers=2)
     epoch = Pictures(32 * (steps // 3))
     while True:  # the loader is built anew each epoch, and epochs are long
         yield from DataLoader(epoch, batch_size=32, shuffle=True)
@@ -182,6 +193,8 @@ def train_numbers():
     optimizer = torch.optim.SGD(trained.parameters(), lr=lr)
     gamma = {"lr_vanishes": 0.7, "clean_lr_decays": 0.97}.get(FAULT)
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma) if gamma else None
+    if FAULT == "cosine_swings":
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=20)
     teacher = torch.randn(20, 4)
     for step in range(STEPS):
         inputs = torch.randn(64, 20)
@@ -329,6 +342,7 @@ PROGRAMS = {
     "loader_each_step": train_autoencoder,
     "workers_each_step": train_autoencoder,
     "loader_each_few_steps": train_autoencoder,
+    "workers_repeat": train_autoencoder,
     "clean_loader_each_epoch": train_autoencoder,
     "all_skipped": train_scaled,
     "clean_some_skipped": train_scaled,

@@ -1,0 +1,72 @@
+"""Whether a tensor that is alive has a graph that goes back over many steps: ``average = 0.9 *
+average + 0.1 * loss`` is one tensor at any time, and keeps the graph of each loss.
+
+Autograd numbers its nodes as they are made. From the tensors that hold a graph the oldest node that
+is known is always gone to next, so a chain over the steps is followed without the graphs that hang
+on it. What was made since the look before is known by its number.
+"""
+
+import gc
+import heapq
+from itertools import count
+
+from gputop_agent.runtime.session import session
+
+MAX_NODES = 20_000
+
+
+class Chain:
+    """What the next look goes back to."""
+
+    def __init__(self):
+        self.since = -1  # nodes made after the last look have this number and more
+
+    def begin(self):
+        """What is made from now on is of these steps. Older versions of torch do not tell."""
+        autograd = getattr(session.torch._C, "_autograd", None)
+        self.since = getattr(autograd, "_get_sequence_nr", lambda: -1)()
+
+    def look(self, tensors):
+        """Nodes made since the last look that the way back to an older one led through, and the
+        tensor at which it begins; ``(0, None)`` where none leads there.
+
+        ``tensors`` hold a graph each.
+        """
+        since = self.since
+        self.begin()
+        return _way_back(tensors, since) if since >= 0 else (0, None)
+
+
+def _way_back(tensors, since):
+    order = count()  # settles between equal numbers: nodes have no order
+    begins = [(_number(tensor.grad_fn), next(order), tensor.grad_fn, tensor) for tensor in tensors]
+    todo = [begin for begin in begins if begin[0] >= since]
+    heapq.heapify(todo)
+    seen = {node for _, _, node, _ in todo}
+    passed = {}  # id of a tensor -> nodes gone through from it
+    while todo and len(seen) < MAX_NODES:
+        number, _, node, tensor = heapq.heappop(todo)
+        if number < since:
+            return passed.get(id(tensor), 0), tensor
+        passed[id(tensor)] = passed.get(id(tensor), 0) + 1
+        for child, _ in node.next_functions:
+            if child is not None and child not in seen:
+                seen.add(child)
+                heapq.heappush(todo, (_number(child), next(order), child, tensor))
+    return 0, None
+
+
+def _number(node):
+    return node._sequence_nr()
+
+
+def name_of(tensor):
+    """The name or key that a tensor is kept by, in a module, an object or a dict; empty where it is
+    a local variable or in a list.
+    """
+    for holder in gc.get_referrers(tensor):
+        if type(holder) is dict:
+            for key, value in list(holder.items()):
+                if value is tensor and type(key) is str:
+                    return key
+    return ""

@@ -1,0 +1,67 @@
+"""A cosine schedule that goes back up, and schedules that look like it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from analysis_support import Builder
+
+from gputop_analysis.findings import evaluate
+from gputop_analysis.findings.numerics_swing import swing_of
+
+STEPS = np.arange(6000)
+
+
+def cosine(length):
+    return 1e-3 * (1 + np.cos(np.pi * STEPS / length)) / 2
+
+
+@pytest.mark.parametrize("length", [2, 25, 301, 1000])
+def test_the_period_of_a_swing(length):
+    swing = swing_of(STEPS, cosine(length))
+    assert swing is not None and swing.period == 2 * length
+
+
+def test_readings_that_lag_hide_no_swing():
+    rates = cosine(100)
+    rates[1::3] = rates[0:-1:3]  # a record repeats the reading before it
+    swing = swing_of(STEPS, rates)
+    assert swing is not None and swing.period == 200
+
+
+@pytest.mark.parametrize(
+    "rates",
+    [
+        cosine(6000),
+        np.tile(cosine(6000)[::30], 30),  # warm restarts
+        1e-3 * np.abs((STEPS % 200) / 100 - 1),
+        2e-4 + cosine(100),
+        1e-3 * 0.97**STEPS,
+        np.minimum(STEPS / 100, 1.0) * cosine(6000),
+        np.full(6000, 1e-3),
+        np.full(6000, np.nan),
+        np.random.default_rng(0).random(6000),
+    ],
+    ids=[
+        "once",
+        "restarts",
+        "triangle",
+        "floor",
+        "decay",
+        "warm-up",
+        "constant",
+        "unread",
+        "random",
+    ],
+)
+def test_other_schedules_do_not_swing(rates):
+    assert swing_of(STEPS, rates) is None
+
+
+def test_the_fix_names_the_length_that_was_given(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello()
+    for rate in cosine(25)[:200]:
+        build.step(forward=3.0, backward=6.0, lr=rate)
+    told = {one.id: one for one in evaluate(build.open())}["NU15"]
+    assert "T_max=25" in told.fix and told.severity == "medium"
