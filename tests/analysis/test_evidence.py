@@ -599,6 +599,9 @@ def test_what_is_no_such_log_is_refused_with_the_way_out(tmp_path):
     path.write_text("[04-03-2021 @ 13:32:39] >  Temp: 58C  Power: 1/250 W\n")
     with pytest.raises(EvidenceError, match="none of these"):
         gather(path)
+    path.write_text('{"schema": "1.0.3-chakra.0.0.4", "pid": 9, "nodes": []}')
+    with pytest.raises(EvidenceError, match="execution trace"):
+        gather(path)
     with tarfile.open(path, "w:gz") as archive:
         archive.add(__file__, "trace.json")
     with pytest.raises(EvidenceError, match="unpack it"):
