@@ -119,9 +119,8 @@ def rank_excess(view: RunView) -> tuple[list[int], Array, Array] | None:
     wait_table = waits(view)
     if wait_table is None or wait_table.backward_compute_ms is None:
         return None
-    count = min(
-        RANK_PARTS, len(common), len(wait_table.backward_compute_ms)
-    )  # DDP's timers are read at a few steps only
+    # DDP's timers are read at a few steps only
+    count = min(RANK_PARTS, len(common), len(wait_table.backward_compute_ms))
     parts = np.array_split(np.arange(len(common)), count)
     phases = []
     for name in ("data", "h2d", "forward", "optimizer", "other"):
