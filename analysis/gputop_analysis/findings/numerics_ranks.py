@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.sites import called_from
 from gputop_analysis.findings.told import told
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import RunView
@@ -53,15 +54,28 @@ def replicas_differ(view: RunView, spec: Spec) -> Finding | None:
         culprit = f"rank {alone}"
     else:
         culprit = f"ranks {', '.join(map(str, sorted(sums)[:8]))}"
+    passed_by = _is_never_called(view)
+    if passed_by:
+        fix = (
+            "call the DistributedDataParallel object, ddp(x), and not what it wraps: ddp.module(x) "
+            "or the model itself; only its own forward makes the backward sum the gradients"
+        )
+    else:
+        fix = (
+            "look for parameters that are changed on one rank (an in-place edit, a rank-dependent "
+            "branch, a gradient that bypasses DDP or no_sync without a last sync); to mend a run: "
+            "torch.distributed.broadcast(p.data, src=0) for every parameter"
+        )
     return spec.make(
         "high",
-        f"DDP replicas differ since update {unequal[0]}: {culprit}",
+        f"DDP replicas differ since update {unequal[0]}: "
+        + ("its forward is never called" if passed_by else culprit),
         f"after update {last:,} the ranks hold {len(kinds)} different sets of parameters; unequal "
-        f"in {len(unequal)} of {len(common)} looks, first at update {unequal[0]}",
-        "look for parameters that are changed on one rank (an in-place edit, a rank-dependent "
-        "branch, a gradient that bypasses DDP or no_sync without a last sync); to mend a run: "
-        "torch.distributed.broadcast(p.data, src=0) for every parameter",
-        rank=alone,
+        f"in {len(unequal)} of {len(common)} looks, first at update {unequal[0]}"
+        + ("; DDP has counted no iteration" if passed_by else ""),
+        fix,
+        rank=None if passed_by else alone,
+        site=called_from(view, "forward", view.ranks[0]) if passed_by else None,
         confidence=0.95,
         proof=Proof(
             "looks at which the ranks' checksums differ",
@@ -80,6 +94,14 @@ def replicas_differ(view: RunView, spec: Spec) -> Finding | None:
                 for rank, event in sorted(sums.items())[:8]
             ),
         ),
+    )
+
+
+def _is_never_called(view: RunView) -> bool:
+    """Whether DDP has counted no iteration on any rank: its gradients are never summed."""
+    progress = told(view, "ddp_progress")
+    return len(progress) == view.world_size and all(
+        events[-1].get("iterations") == 0 for events in progress.values()
     )
 
 
