@@ -515,6 +515,34 @@ def test_buckets_that_are_too_small(tmp_path, cap, buckets, said):
     assert ("CR16" in found(build)) is said
 
 
+@pytest.mark.parametrize(
+    ("fields", "changes", "is_told"),
+    [
+        ({}, 1, True),
+        ({"exchange": True}, 1, False),
+        ({}, 0, False),
+        ({"outside_values": None}, 1, False),
+    ],
+    ids=["a head", "parts of one model", "nothing learns there", "other sizes"],
+)
+def test_parameters_outside_of_ddp_part(tmp_path, fields, changes, is_told):
+    build = Builder(tmp_path / "r")
+    for rank in range(2):
+        build.hello(rank, world_size=2)
+        build.steps(60, rank, forward=6.0, backward=12.0)
+        sizes = {"outside_values": 400 + rank if fields.get("outside_values", 0) is None else 400}
+        for update in (10, 11, 50, 51):
+            outside = {
+                "outside": 1000 * rank + update * changes,
+                "outside_names": ["Linear.weight"],
+            }
+            outside.update({**fields, **sizes})
+            build.event("replica", rank=rank, update=update, group=2, parameters=update, **outside)
+    told = found(build).get("NU09")
+    assert (told is not None) is is_told
+    assert told is None or ("outside of DDP" in told.title and "Linear.weight" in told.title)
+
+
 def in_forward(path, code, deeper=("loop net.py:7 forward",), inside=""):
     """A run whose forward has 30 samples at ``code`` and ten that run a module."""
     build = Builder(path)
@@ -559,7 +587,9 @@ def test_replicas_part_where_ddp_is_never_called(tmp_path, iterations, is_passed
         build.steps(60, rank, forward=6.0, backward=12.0)
         build.event("ddp_progress", rank=rank, step=32, iterations=iterations)
         for update in (10, 11, 50, 51):
-            build.event("replica", rank=rank, update=update, group=2, parameters=100 * update + rank)
+            build.event(
+                "replica", rank=rank, update=update, group=2, parameters=100 * update + rank
+            )
     parted = found(build)["NU09"]
     assert ("ddp.module(x)" in parted.fix) is is_passed_by
 

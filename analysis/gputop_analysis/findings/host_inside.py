@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from gputop_analysis.findings.input_looks import surely
 from gputop_analysis.findings.note import CPU
@@ -14,7 +14,6 @@ from gputop_analysis.findings.shares import (
     on_device,
     some_ranks,
     steady_share,
-    typical,
 )
 from gputop_analysis.findings.sites import Site, reading_loops
 from gputop_analysis.model import Finding, Input
@@ -50,25 +49,41 @@ IN_LOOPS, LARGE = 0.1, 0.25
 def loops_in_model(view: RunView, spec: Spec) -> Finding | None:
     """A model's own code, or an autograd.Function, that goes through elements one by one."""
     for phase in ("forward", "backward"):
-        share = typical(steady_share(view, rank, phase) for rank in some_ranks(view))
-        if share is None or on_device(view, share.rank):
-            continue
-        site = reading_loops(view, phase, share.rank)
-        if site is None:
-            continue
-        least = _part(share, surely(round(site.share * site.samples), site.samples))
-        if least.surely_above(IN_LOOPS):
-            return _told(view, spec, phase, share, site)
+        loops = [seen for rank in some_ranks(view) if (seen := _loops(view, rank, phase))]
+        if loops:
+            worst = max(loops, key=lambda seen: seen.least.mean_ms)
+            return _told(view, spec, worst, len(loops) == 1)
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Loops:
+    """Such loops of one rank inside one phase."""
+
+    phase: str
+    whole: Share
+    """The phase."""
+    least: Share
+    """What surely is in the loops."""
+    site: Site
+
+
+def _loops(view: RunView, rank: int, phase: str) -> _Loops | None:
+    """None where they take too little, or were not seen often enough."""
+    whole = steady_share(view, rank, phase)
+    site = None if on_device(view, rank) else reading_loops(view, phase, rank)
+    if whole is None or site is None:
+        return None
+    least = _part(whole, surely(round(site.share * site.samples), site.samples))
+    return _Loops(phase, whole, least, site) if least.surely_above(IN_LOOPS) else None
 
 
 def _part(share: Share, part: float) -> Share:
     return replace(share, values_ms=share.values_ms * part)
 
 
-def _told(view: RunView, spec: Spec, phase: str, share: Share, site: Site) -> Finding:
-    loops = _part(share, site.share)
-    least = _part(share, surely(round(site.share * site.samples), site.samples))
+def _told(view: RunView, spec: Spec, seen: _Loops, only: bool) -> Finding:
+    phase, share, least, site = seen.phase, seen.whole, seen.least, seen.site
     return spec.make(
         "high" if least.surely_above(LARGE) else "medium",
         f"a Python loop over elements takes {100 * site.share:.0f} % of the {phase}: {site.site}",
@@ -78,11 +93,11 @@ def _told(view: RunView, spec: Spec, phase: str, share: Share, site: Site) -> Fi
         f"write what {site.site} does by operators on whole tensors (argmax, where, gather, "
         "index_select) instead of .item() or .tolist() of each row; or read all values out once, "
         "before the loop",
-        rank=everybody(view),
+        rank=share.rank if only else everybody(view),
         site=site.site,
         confidence=0.7,
         recoverable_ms_per_step=least.mean_ms,
-        interval_ms_per_step=(least.mean_ms, loops.mean_ms),
+        interval_ms_per_step=(least.mean_ms, site.share * share.mean_ms),
         proof=least.proof(
             f"time in such loops, of the {phase},",
             IN_LOOPS,

@@ -328,7 +328,8 @@ def called_from(view: RunView, phase: str, rank: int) -> str | None:
 def _backward_calls(view: RunView, rank: int) -> set[Path]:
     """Paths to the lines of the user's that call a backward."""
     samples = _samples(view, ("backward",), rank)
-    return {sample.path for sample in samples if sample.inside.startswith("torch/autograd/")}
+    inside = ("torch/autograd/", *TRAINERS)
+    return {sample.path for sample in samples if sample.inside.startswith(inside)}
 
 
 def reading_loops(view: RunView, phase: str, rank: int) -> Site | None:
