@@ -78,8 +78,8 @@ def _outside_of_ddp(view: RunView, spec: Spec, looks: Looks) -> Finding | None:
         f"({', '.join(names)}, ...): nothing sums their gradients, and they are unequal in "
         f"{len(unequal)} of {len(common)} looks, first at update {unequal[0]}",
         "wrap them in DistributedDataParallel, too, best as one module with the rest of the model; "
-        "or average their gradients before the step: torch.distributed.all_reduce(p.grad, "
-        "op=ReduceOp.AVG)",
+        "or sum their gradients before the step: torch.distributed.all_reduce(p.grad), and divide by "
+        "the number of ranks",
         rank=None,
         confidence=0.9,
         proof=Proof(
