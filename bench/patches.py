@@ -37,8 +37,8 @@ from faults_support import run  # noqa: E402
 
 from gputop.agents.answer import LIMIT_BYTES, fitted  # noqa: E402
 from gputop.agents.tools import explain_finding, verdict  # noqa: E402
-from gputop_agent import wire  # noqa: E402
 from gputop_analysis.findings import evaluate  # noqa: E402
+from gputop_analysis.findings.host_compile import SETTLED_STEPS  # noqa: E402
 from gputop_analysis.findings.shares import run_queue  # noqa: E402
 from gputop_analysis.view import RunView  # noqa: E402
 from gputop_probes.record.reader import RecordError, RunRecord  # noqa: E402
@@ -48,6 +48,8 @@ ENOUGH = 0.8
 TURNS = 3
 """Runs of the mended script, and between them runs of it as it was."""
 LONGEST_S = 240
+STARTED, STARTED_OF = 20, {"HO09": SETTLED_STEPS}
+"""Steps that are left out of means; more where a finding speaks of later ones only."""
 OF_CORES = ("HO14", "IN04")
 """Findings that promise what waits for a core take."""
 
@@ -195,7 +197,8 @@ def compare(row: Row, case: Case, folder: Path) -> None:
             row.note = f"{name}: no record"
             return
         share = own_share(record, case)
-        means.append((name, share * mean_ms(record)))
+        of_ranks = means_of(record, STARTED_OF.get(case.id, STARTED))
+        means.append((name, share * max(of_ranks.values(), default=float("nan"))))
         findings = [finding for finding in evaluate(record) if finding.id == case.id]
         if name == "after":
             raised.append(any(finding.severity in case.severity for finding in findings))
@@ -219,23 +222,20 @@ def own_share(record: RunRecord, case: Case) -> float:
     return 1.0 if case.id in OF_CORES or queue is None else 1.0 - queue.value
 
 
-def mean_ms(record: RunRecord) -> float:
-    """Mean steady step of the slowest rank, in milliseconds."""
-    return means_of(record).get(slowest(record), float("nan"))
-
-
 def slowest(record: RunRecord) -> int:
     """The rank with the longest steps."""
-    means = means_of(record)
+    means = means_of(record, STARTED)
     return max(means, key=lambda rank: means[rank], default=0)
 
 
-def means_of(record: RunRecord) -> dict[int, float]:
-    """Mean steady step of each rank, in milliseconds."""
+def means_of(record: RunRecord, started: int) -> dict[int, float]:
+    """Mean step of each rank after the start, with all that happens between steps, in
+    milliseconds.
+    """
     means = {}
     for rank in record.ranks():
         rows = record.steps(rank)
-        rows = rows[(rows["flags"] & wire.F_UNSTEADY) == 0]
+        rows = rows[rows["step"] > started]
         if len(rows):
             means[rank] = float(rows["wall_ns"].sum() / rows["n_steps"].sum()) / 1e6
     return means

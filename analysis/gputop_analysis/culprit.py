@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-SIGNIFICANCE = 0.01
+SIGNIFICANCE, LEAST_P = 0.01, 1e-12
+"""The tail of the approximation says nothing about chances below ``LEAST_P``."""
 MIN_EFFECT_MS, MIN_EFFECT_SHARE = 2.0, 0.03
 
 _UNCERTAIN_BELOW, _SHORT_BELOW = 30.0, 5.0
@@ -80,9 +81,9 @@ def find_culprit(
         return None
     error = level_error(waits_ms)
     if error.value > 0:
-        p = min(1.0, ranks * student_tail(lead / error.value, error.dof))
+        p = min(1.0, max(LEAST_P, ranks * student_tail(lead / error.value, error.dof)))
     else:
-        p = 0.0
+        p = LEAST_P
     if p <= significance:
         return Culprit(column, lead, threshold, p)
     return None

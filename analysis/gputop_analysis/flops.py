@@ -159,9 +159,8 @@ def _from_shape(view: RunView, rank: int) -> UnitFlops | None:
     hidden, layers = config.get("hidden_size"), config.get("layers")
     attention, has_vocabulary = 0.0, isinstance(config.get("vocab_size"), int)
     if isinstance(hidden, int) and isinstance(layers, int) and has_vocabulary:
-        if not config.get(
-            "tied_embeddings", True
-        ):  # the input's embedding is a look-up, no product
+        if not config.get("tied_embeddings", True):
+            # the input's embedding is a look-up, no product
             table = float(config["vocab_size"]) * hidden
             trainable -= table if trainable == weights else 0.0
             weights -= table

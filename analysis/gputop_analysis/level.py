@@ -57,9 +57,8 @@ def level_change(values: Array) -> Change | None:
     n = len(values)
     if n < 20:
         return None
-    low, high = np.quantile(
-        values, (TRIM, 1 - TRIM)
-    )  # a new level that lasts is among them, a few outliers are not
+    # a new level that lasts is among them, a few outliers are not
+    low, high = np.quantile(values, (TRIM, 1 - TRIM))
     if high > low:
         series = np.clip(values, low - (high - low), high + (high - low))
     else:
@@ -67,9 +66,8 @@ def level_change(values: Array) -> Change | None:
     index = _place(series)
     before, after = series[:index], series[index:]
     residuals = np.concatenate([before - before.mean(), after - after.mean()])
-    residuals[np.abs(residuals) < 1e-9 * max(1.0, float(np.abs(series).max()))] = (
-        0.0  # rounding has no autocorrelation
-    )
+    # rounding has no autocorrelation
+    residuals[np.abs(residuals) < 1e-9 * max(1.0, float(np.abs(series).max()))] = 0.0
     independent = float(
         np.sqrt(float(residuals @ residuals) / (n - 2) * (1 / index + 1 / (n - index)))
     )

@@ -204,9 +204,8 @@ def _excess(phases: dict[str, Array], step_ms: Array) -> tuple[tuple[str, ...], 
     table = np.stack([phases[name] for name in _OWN_PHASES])
     if table.shape[1] < 2:
         return ("",) * table.shape[1], np.zeros(table.shape[1])
-    usual = (
-        table[:, ::-1] if table.shape[1] == 2 else _median(table)
-    )  # the median of two would halve the difference
+    # the median of two would halve the difference
+    usual = table[:, ::-1] if table.shape[1] == 2 else _median(table)
     excess = np.nan_to_num(table - usual, nan=0.0)
     largest = excess.argmax(axis=0)
     by_ms = excess[largest, np.arange(excess.shape[1])]

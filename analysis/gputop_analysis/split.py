@@ -75,9 +75,8 @@ def apportion(total: int, weights: Sequence[float]) -> list[int]:
     """Whole numbers that add up to ``total`` exactly and are as close to ``weights`` as can be
     (largest remainder).
     """
-    shares = [
-        Fraction(weight) for weight in weights
-    ]  # floats cannot hold the nanoseconds of 104 days
+    # floats cannot hold the nanoseconds of 104 days
+    shares = [Fraction(weight) for weight in weights]
     total_share = sum(shares)
     if total_share <= 0:
         return [total, *[0] * (len(weights) - 1)]

@@ -203,9 +203,8 @@ def _from_arrivals(view: RunView, common: Aligned) -> Waits | None:
         np.searchsorted(ends, times[:, 0]), return_inverse=True, return_counts=True
     )
     sums = np.stack([np.bincount(step_of, weights=column) for column in waited.T], axis=1)
-    complete = counts >= np.median(
-        counts
-    )  # a dump of the newest collectives begins and ends within a step
+    # a dump of the newest collectives begins and ends within a step
+    complete = counts >= np.median(counts)
     if np.count_nonzero(complete) < 10:
         return None
     return Waits(sums[complete] / 1e6, common.ranks, ARRIVALS)

@@ -23,9 +23,8 @@ ENV_LAYERS = "GPUTOP_LAYERS"  # "1": single steps are watched layer by layer
 ENV_WATCH_NUMERICS = "GPUTOP_WATCH_NUMERICS"  # "1": each step is watched for NaN
 ENV_MEMORY_HISTORY = "GPUTOP_MEMORY_HISTORY"  # folder of snapshots: CUDA's allocator is recorded
 ENV_DRYRUN_STEPS = "GPUTOP_DRYRUN_STEPS"  # a number: the training ends after so many steps
-ENV_DRYRUN_LAYERS = (
-    "GPUTOP_DRYRUN_LAYERS"  # a number: models of transformers are cut to so many layers
-)
+# a number: models of transformers are cut to so many layers
+ENV_DRYRUN_LAYERS = "GPUTOP_DRYRUN_LAYERS"
 ENV_DEBUG = "GPUTOP_AGENT_DEBUG"  # a file path: the agent's own tracebacks are appended there
 
 # ---- messages: first byte of each datagram
@@ -108,9 +107,8 @@ F_CHECKPOINT = 2
 F_EVAL = 4
 F_SCALER_SKIP = 8  # GradScaler skipped the update
 F_OPT_IN_BACKWARD = 16
-F_NO_OPT_EVENT = (
-    32  # the boundary was inferred: no optimizer hook fired (compiled or hand-written update)
-)
+# the boundary was inferred: no optimizer hook fired (compiled or hand-written update)
+F_NO_OPT_EVENT = 32
 F_NO_FORWARD = 64  # no forward of a known root module was seen
 F_NONFINITE = 128  # a loss of these steps was NaN or infinite
 F_FIRST = 256  # first step of the process: contains set-up

@@ -427,9 +427,8 @@ def _punch_hole(descriptor, start, length):
     if sys.platform != "linux":
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.fallocate(
-        descriptor, 3, ctypes.c_long(start), ctypes.c_long(length)
-    ):  # 3: keep the size, punch a hole
+    if libc.fallocate(descriptor, 3, ctypes.c_long(start), ctypes.c_long(length)):
+        # 3: keep the size, punch a hole
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
 

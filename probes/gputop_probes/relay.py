@@ -80,9 +80,8 @@ def stop_ourselves(number: int = signal.SIGTSTP) -> None:
     before = signal.signal(number, signal.SIG_DFL)
     try:
         os.kill(os.getpid(), number)
-        mask = signal.pthread_sigmask(
-            signal.SIG_UNBLOCK, [number]
-        )  # delivered here, where it was held back
+        # delivered here, where it was held back
+        mask = signal.pthread_sigmask(signal.SIG_UNBLOCK, [number])
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     finally:
         signal.signal(number, before)

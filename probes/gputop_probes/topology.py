@@ -121,9 +121,8 @@ def _between(first: dict[str, Any], second: dict[str, Any], root: Path) -> str:
         (i for i, (a, b) in enumerate(zip(*paths, strict=False)) if a != b), min(map(len, paths))
     )
     ports = len(paths[0]) + len(paths[1]) - 2 * shared - 2
-    return (
-        "PHB" if shared <= 1 else "PIX" if ports <= 2 else "PXB"
-    )  # two ports: both hang below one switch
+    # two ports: both hang below one switch
+    return "PHB" if shared <= 1 else "PIX" if ports <= 2 else "PXB"
 
 
 def _pci_path(root: Path, bus: str) -> list[str]:

@@ -7,6 +7,7 @@ import base64
 import http.client
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -58,6 +59,15 @@ def status(address: str, path: str, **headers: str) -> tuple[int, str]:
     return response.status, response.getheader("Set-Cookie", "")
 
 
+def test_an_address_of_everywhere_needs_one_for_browsers(tmp_path, capsys):
+    from gputop.cli import main
+
+    shutil.unpack_archive(DEMO, tmp_path)
+    (manifest,) = tmp_path.rglob("run.json")
+    assert main(["serve", str(manifest.parent), "--host", "0.0.0.0", "--port", "0"]) == 2
+    assert capsys.readouterr().err.count("--url") == 1
+
+
 @pytest.mark.parametrize(
     "path", ["/", "/ws", "/static/js/textual.js", "/?token=wrong", "/?token=%C3%A9"]
 )
@@ -84,6 +94,37 @@ def test_the_token_becomes_a_cookie_and_other_hosts_and_pages_stay_out(address):
     assert status(address, "/ws", **upgrade)[0] == 403
     own = {**upgrade, "Cookie": cookie, "Origin": f"http://{parts.netloc}"}
     assert status(address, "/ws", **own)[0] == 101
+
+
+def test_a_viewer_without_control_is_told_that_nothing_is_written(address):
+    shown = asyncio.run(asyncio.wait_for(typed(address, "e"), 60))
+    assert "read-only: nothing is written" in shown
+
+
+async def typed(address: str, key: str) -> str:
+    """What the screen shows after a key, by the websocket that a browser would use."""
+    import aiohttp
+
+    parts = urlsplit(address)
+    origin = f"http://{parts.netloc}"
+    jar = aiohttp.CookieJar(unsafe=True)
+    async with aiohttp.ClientSession(origin, cookie_jar=jar) as session:
+        await (await session.get(f"/?{parts.query}")).read()
+        socket = session.ws_connect("/ws?width=120&height=40", headers={"Origin": origin})
+        async with socket as line:
+            shown = ""
+            while "read-only" not in shown:
+                shown += plain((await line.receive()).data)
+                if key and "Findings" in shown:
+                    await line.send_json(["stdin", key])
+                    key = ""
+    return shown
+
+
+def plain(data: bytes | str) -> str:
+    """Drawn text without colours and positions."""
+    text = data.decode(errors="replace") if isinstance(data, bytes) else data
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no Chromium here")

@@ -57,9 +57,8 @@ def trace_module(model: Any, inputs: Any, setup: Setup) -> EventLog:
     from gputop_analysis.vram.eventlog import ordered, parse
     from gputop_tracer import model_trace
 
-    logger = logging.getLogger(
-        "torch._subclasses.fake_tensor"
-    )  # it prints the traceback of what is told here in a line
+    # it prints the traceback of what is told here in a line
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
     was, logger.disabled = logger.disabled, True
     try:
         tracker = model_trace.trace(asdict(setup), made_by=model, inputs=inputs)

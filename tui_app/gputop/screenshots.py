@@ -11,6 +11,8 @@ from pathlib import Path
 
 from gputop.app.theme import DARK, LIGHT
 
+MOMENT = 0.8
+"""Share of the recording that has been played: the run goes on, and all panels are filled."""
 SHOTS: dict[str, tuple[tuple[int, int], tuple[str, ...], str]] = {
     "overview-300x80": ((300, 80), (), DARK),
     "overview-200x50": ((200, 50), (), DARK),
@@ -42,7 +44,7 @@ def make(run_dir: Path, folder: Path) -> list[Path]:
     paths = []
     for name, (size, keys, theme) in SHOTS.items():
         path = folder / f"{name}.svg"
-        path.write_text(svg(run_dir, size, keys=keys, theme=theme), encoding="utf-8")
+        path.write_text(svg(run_dir, size, keys=keys, theme=theme, at=MOMENT), encoding="utf-8")
         paths.append(path)
     return paths
 

@@ -8,8 +8,11 @@ cookie.
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import shlex
+import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -35,13 +38,16 @@ _HEADERS = {
 class WebServer(Server):
     """Serves one run to those who have the token."""
 
-    def __init__(self, run_dir: Path, token: str, host: str, *, port: int, url: str, control: bool):
+    def __init__(self, run_dir: Path, token: str, bound: socket.socket, *, url: str, control: bool):
+        host, port = bound.getsockname()[:2]
+        host = f"[{host}]" if ":" in host else host
         words = [sys.executable, "-m", "gputop.web_view", str(run_dir)]
         if control:
             words.append("--control")
         super().__init__(
             shlex.join(words), host=host, port=port, title="gputop", public_url=url or None
         )
+        self._bound = bound
         self._token = token
         self._cookie = f"gputop-{port}"
         self._host = urlsplit(self.public_url).netloc
@@ -56,7 +62,20 @@ class WebServer(Server):
         """Say nothing of each request."""
 
     async def on_startup(self, app: web.Application) -> None:
-        print(f"gputop: {self.address}", flush=True)
+        """Say nothing yet: nobody is listened to."""
+
+    def serve(self, debug: bool = False) -> None:
+        """Serve until SIGINT or SIGTERM; the address is printed once it answers."""
+        loop = asyncio.new_event_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, self.request_exit)
+        web.run_app(
+            self._make_app(),
+            sock=self._bound,
+            handle_signals=False,
+            loop=loop,
+            print=lambda *_: print(f"gputop: {self.address}", flush=True),
+        )
 
     async def _make_app(self) -> web.Application:
         app = await super()._make_app()

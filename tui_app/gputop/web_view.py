@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+
+from textual.actions import ActionParseResult
+from textual.dom import DOMNode
 
 from gputop.app.application import GputopApp
 from gputop.app.source import Source
 
 _NICE = 10
-_WRITING = frozenset(("export", "save"))
-"""Actions that write files where the server runs."""
+_WRITING = frozenset(("change", "export", "save"))
+"""Actions that write files where the server runs: of settings, pictures, plans."""
 
 
 class ViewerApp(GputopApp):
@@ -19,10 +23,24 @@ class ViewerApp(GputopApp):
 
     read_only = True
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        if self.read_only and action in _WRITING:
-            return False
-        return super().check_action(action, parameters)
+    async def run_action(
+        self,
+        action: str | ActionParseResult,
+        default_namespace: DOMNode | None = None,
+        namespaces: Mapping[str, DOMNode] | None = None,
+    ) -> bool:
+        """Every key, click and command of every screen comes through here."""
+        if self.read_only and _name(action) in _WRITING:
+            self.notify("read-only: nothing is written", severity="warning")
+            return True
+        return await super().run_action(action, default_namespace, namespaces)
+
+
+def _name(action: str | ActionParseResult) -> str:
+    """``save`` of ``screen.save`` and ``app.save(1)``."""
+    if isinstance(action, str):
+        return action.partition("(")[0].rpartition(".")[2]
+    return action[1]
 
 
 def source_of(run_dir: Path, control: bool) -> Source:

@@ -150,9 +150,8 @@ def _mend(counts: dict[str, int], family: str, text: Config) -> None:
             counts["ffn"],
             int(text.get("intermediate_size_mlp") or counts["ffn"]),
         )
-    if family == "vit" and (
-        patch := _first(text, ("patch_size",))
-    ):  # it sees nothing but its patches
+    if family == "vit" and (patch := _first(text, ("patch_size",))):
+        # it sees nothing but its patches
         counts["max_position"] = (_first(text, ("image_size",)) // patch) ** 2
     if family not in _MLA_FAMILIES and not counts["mla_nope_dim"]:
         counts.update(mla_q_rank=0, mla_kv_rank=0, mla_rope_dim=0, mla_v_dim=0)

@@ -292,9 +292,8 @@ def _of_kind(able: list[GpuSpec], words: list[str]) -> list[GpuSpec]:
     for word in words:
         if word in _EDITIONS:
             named = [spec for spec in able if word in spec.name.lower()]
-            able = named or (
-                [] if word == "nvl" else able
-            )  # "server" is said of any data center's card
+            # "server" is said of any data center's card
+            able = named or ([] if word == "nvl" else able)
         elif word == "hgx" and not any(spec.form_factor.startswith("SXM") for spec in able):
             continue
         else:

@@ -347,9 +347,8 @@ def _progress(view: RunView) -> tuple[Event | None, Event | None]:
         own_reports = [e for e in reports if e.get("rank") == reports[-1].get("rank")]
     else:
         own_reports = []
-    starts = [
-        i for i, e in enumerate(own_reports) if i and e["step"] <= own_reports[i - 1]["step"]
-    ]  # of later attempts
+    # of later attempts
+    starts = [i for i, e in enumerate(own_reports) if i and e["step"] <= own_reports[i - 1]["step"]]
     own_reports = own_reports[starts[-1] :] if starts else own_reports
     if len(own_reports) > 1:
         return (own_reports[0], own_reports[-1])

@@ -69,9 +69,8 @@ def climbing(view: RunView, rank: int) -> Climb | None:
     if after <= before:
         return None
     phases = {name: evenly.ms(f"{name}_ns") / work for name in CLIMBING}
-    of_shapes = unit == "step" and _shapes_vary(
-        view, rank
-    )  # longer samples are more work, which nothing counts
+    # longer samples are more work, which nothing counts
+    of_shapes = unit == "step" and _shapes_vary(view, rank)
     if _short_of_cores(view, rank):  # then only CPU time tells a climb from a machine that fills up
         phases_by_clock = {}
     else:

@@ -95,9 +95,8 @@ def math_attention(view: RunView, spec: Spec) -> Finding | None:
     if event is None or total <= 0:
         return None
     math = [row for row in table if "scaled_dot_product_attention_math" in str(row.get("op"))]
-    softmax = [
-        row for row in table if str(row.get("op")) == "aten::_softmax"
-    ]  # a loss uses _log_softmax
+    # a loss uses _log_softmax
+    softmax = [row for row in table if str(row.get("op")) == "aten::_softmax"]
     share = sum(float(row.get("device_ms") or 0) for row in (*math, *softmax)) / total
     if not math or share <= MATH_SHARE:
         return None

@@ -199,9 +199,8 @@ def _contention(view: RunView, rank: int) -> Contention | None:
     busy = float(np.mean([cores_used(event) for event in events]))
     alone_ms = _alone_ms(rows, counts, contended, alone)
     if alone_ms is not None:
-        contended = ~alone & within(
-            rows, events_
-        )  # less than a third of a core costs something too
+        # less than a third of a core costs something too
+        contended = ~alone & within(rows, events_)
         more_ms = (rows["wall_ns"] / 1e6 - alone_ms * counts)[contended]
         lost = Share(rank, more_ms, rows["wall_ns"][contended] / 1e6, counts[contended])
         if not lost.surely_above(0.0):

@@ -275,9 +275,8 @@ def unpacking_in_main(view: RunView, spec: Spec) -> Finding | None:
     if not enough or crew.cpu >= IDLE:
         return None
     queue, tensors = run_queue(view, wait.rank), _tensors(view, wait.rank)
-    starved = (
-        queue and queue.share.low > STARVED
-    )  # the worker that hands the batch over waits for a core (IN04)
+    # the worker that hands the batch over waits for a core (IN04)
+    starved = queue and queue.share.low > STARVED
     if tensors < MANY_TENSORS and (starved or per_batch_ms(view, wait) < HANDOVER_MS * tensors):
         return None
     part = loader_looks.unpacking / loader_looks.fetching

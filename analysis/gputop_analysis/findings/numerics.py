@@ -209,9 +209,8 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     """The mean loss over the ranks jumps up."""
     firsts, steps, losses = mean_losses(view)
     spikes, levels, all_sigmas = stand_outs(losses)
-    if (
-        view.live and len(losses) >= 2 * SPIKE_WINDOW
-    ):  # a window that moves on would judge its first steps anew
+    if view.live and len(losses) >= 2 * SPIKE_WINDOW:
+        # a window that moves on would judge its first steps anew
         recent = spikes >= SPIKE_WINDOW
         spikes, levels, all_sigmas = spikes[recent], levels[recent], all_sigmas[recent]
     if not len(spikes):

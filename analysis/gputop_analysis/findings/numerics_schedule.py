@@ -267,9 +267,8 @@ def _other_groups_learn(view: RunView, rank: int, series: RankSeries, begin: int
 def _misordered(view: RunView, spec: Spec) -> Finding | None:
     for rank, looks in told(view, "checkup").items():
         scaled = (view.hello(rank).get("amp") or {}).get("grad_scaler")
-        if (
-            any(look.get("scheduler_first") for look in looks) and not scaled
-        ):  # a skipped first step makes torch warn too
+        if any(look.get("scheduler_first") for look in looks) and not scaled:
+            # a skipped first step makes torch warn too
             return spec.make(
                 "info",
                 "the scheduler steps before the optimizer: the first learning rate is skipped",

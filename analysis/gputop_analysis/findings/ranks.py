@@ -156,7 +156,7 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
         f"rank {culprit.rank} is slow in {name}: the others wait {cost.value:.1f} ms a step",
         f"rank {culprit.rank}{host} waits {own_wait:.1f} ms a step for the others, they wait "
         f"{theirs:.1f} ms for it ({culprit.waits.source}, {len(culprit.waits.ms):,} steps or groups "
-        f"of steps, p = {culprit.culprit.p:.2g}); it takes longer than the median rank in "
+        f"of steps, p at most {culprit.culprit.p:.2g}); it takes longer than the median rank in "
         f"{culprit.causes or name}" + (f", {site.words}" if site else ""),
         advice.format(rank=culprit.rank, at=named(site, " ({})"), host=view.host_of(culprit.rank)),
         rank=culprit.rank,

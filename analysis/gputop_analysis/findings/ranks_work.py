@@ -73,7 +73,7 @@ def more_work(view: RunView, spec: Spec) -> Finding | None:
         f"rank {rank} has {work.ratio:.2f} times the {work.unit} of the median other rank "
         f"({work.mine:,.1f} for {work.others:,.1f} a step) and computes longer by as much: "
         f"{culprit.causes}; it waits {own_wait:.1f} ms a step for the others, they wait {theirs:.1f} ms "
-        f"for it ({culprit.waits.source}, p = {culprit.culprit.p:.2g})",
+        f"for it ({culprit.waits.source}, p at most {culprit.culprit.p:.2g})",
         "give all ranks batches of equal length: share the samples out by length over all ranks "
         f"(not the long ones to rank {rank}), pack sequences, or cut off what is longer than the "
         "others'",

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gputop_analysis.findings.advice import Lever, Option
+from gputop_analysis.findings.cores import BUSY_CORES, usage
 from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.input import QUEUED
 from gputop_analysis.findings.input_looks import surely
@@ -191,6 +192,8 @@ def _oversubscribed(
         / max(series.n_steps[series.steady].sum(), 1)
     )
     wanted = max(1, cores // ranks)
+    own = _own_part(view, rank)
+    lost_ms = wait.value * wall_ms * own
     return spec.make(
         _severity(wait.low),
         f"{sum(threads)} torch threads on {cores} cores: {wait.value * 100:.0f} % of the time "
@@ -208,15 +211,15 @@ def _oversubscribed(
         rank=rank if len(view.ranks) == 1 else None,
         host=view.host_of(rank) or None,
         confidence=0.9,
-        recoverable_ms_per_step=wait.value * wall_ms,
-        interval_ms_per_step=(wait.low * wall_ms, wait.high * wall_ms),
+        recoverable_ms_per_step=lost_ms,
+        interval_ms_per_step=(wait.low * wall_ms * own, wait.high * wall_ms * own),
         proof=Proof(
             "lower end of the 95 % bootstrap interval of run-queue wait / time",
             100 * wait.low,
             100 * QUEUED,
             "%",
-            f"recoverable = run-queue wait x step time = {wait.value * wall_ms:.3f} ms per step, "
-            "at least",
+            f"recoverable = run-queue wait x step time x the run's part of the cores in use = "
+            f"{lost_ms:.3f} ms per step",
             (
                 Input("torch threads", sum(threads), "", f"hello.threads.torch, {ranks} ranks"),
                 Input("cores", cores, "", "host.json cpu_count"),
@@ -226,9 +229,20 @@ def _oversubscribed(
                     "%",
                     f"process.run_wait_ns_total, rank {rank}",
                 ),
+                Input("the run's part of the cores in use", 100 * own, "%", "host, process"),
             ),
         ),
     )
+
+
+def _own_part(view: RunView, rank: int) -> float:
+    """Of the cores in use, what the run's own processes use: the rest of a wait for a core stays
+    when they want less. 1 where other programs use next to none.
+    """
+    used = usage(view, view.host_of(rank))
+    if used is None or used.foreign < BUSY_CORES:
+        return 1.0
+    return used.own / used.machine
 
 
 @finding(

@@ -88,9 +88,8 @@ def _open_files(view: RunView, spec: Spec) -> list[Finding]:
             ended_ns = int(view.per_rank[rank].rows["t_end_ns"][-1])
         else:
             ended_ns = 0
-        last = rows["open_files"][rows["t_ns"] <= ended_ns][
-            -3:
-        ]  # a process that ends closes its files
+        # a process that ends closes its files
+        last = rows["open_files"][rows["t_ns"] <= ended_ns][-3:]
         if not limit or len(last) < 3 or (last < 0).any():
             continue
         share = float(np.median(last)) / limit

@@ -36,9 +36,8 @@ def told(view: RunView, kind: str) -> dict[int, list[Event]]:
 
 
 def _read(view: RunView, kind: str) -> dict[int, list[Event]]:
-    known_events: _Known = vars(view.record).setdefault(
-        f"_told_{kind}", _Known()
-    )  # kept with what it was made from
+    # kept with what it was made from
+    known_events: _Known = vars(view.record).setdefault(f"_told_{kind}", _Known())
     for name, host in view.record.hosts.items():
         items = host.events.items
         for event in items[known_events.positions.get(name, 0) :]:

@@ -85,9 +85,8 @@ def of_accelerate(config: Mapping[str, Any]) -> dict[str, Any]:
         "dtype": precision if precision in ("bf16", "fp16", "fp8") else "fp32",
     }
     if options["dtype"] != "fp32":
-        options["weights"] = (
-            "fp32"  # accelerate computes in the other type and keeps the weights as they are
-        )
+        # accelerate computes in the other type and keeps the weights as they are
+        options["weights"] = "fp32"
     if distributed_type == "MEGATRON_LM":
         raise ValueError(
             "Megatron-LM under accelerate takes its sizes from the script: "

@@ -42,9 +42,8 @@ def config(strategy: Strategy) -> dict[str, dict[str, Any]]:
     """The TOML's sections."""
     sharded = strategy.split.stage == 3
     family = strategy.model.family if strategy.model else "llama"
-    accumulated = (
-        strategy.split.pp > 1
-    )  # a pipeline cuts the local batch; elsewhere the global batch says how often
+    # a pipeline cuts the local batch; elsewhere the global batch says how often
+    accumulated = strategy.split.pp > 1
     parallelism: dict[str, Any] = {
         "data_parallel_replicate_degree": strategy.split.replicas if sharded else strategy.split.dp,
         "data_parallel_shard_degree": strategy.split.dp // strategy.split.replicas

@@ -67,9 +67,8 @@ def check_command(words: Sequence[str], world: int | None = None) -> tuple[str, 
     """``(launcher, problems)`` of a command line: the launcher's flags, and Megatron-LM's where it
     starts that.
     """
-    words = [
-        word for word in words if not re.fullmatch(r"[A-Z_]+=\S*", word)
-    ]  # assignments before the command
+    # assignments before the command
+    words = [word for word in words if not re.fullmatch(r"[A-Z_]+=\S*", word)]
     at = next((i for i, word in enumerate(words) if _is_script(words, i)), len(words))
     launcher, launcher_words, launcher_rest = words[0] if words else "", words[:at], words[at:]
     program = "accelerate launch" if launcher == "accelerate" else launcher

@@ -37,9 +37,8 @@ def all_rules() -> dict[str, Rule]:
     from gputop_analysis.lint import rules_loader, rules_loop, rules_update  # isort: skip
     from gputop_analysis.lint import rules_distributed, rules_precision
 
-    assert all(
-        (rules_loader, rules_loop, rules_update, rules_precision, rules_distributed)
-    )  # they register themselves
+    # they register themselves
+    assert all((rules_loader, rules_loop, rules_update, rules_precision, rules_distributed))
     return RULES
 
 

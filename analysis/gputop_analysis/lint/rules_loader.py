@@ -24,9 +24,8 @@ def _loaders(module: Module) -> Iterator[ast.Call]:
         star = any(argument.arg is None for argument in call.keywords) or any(
             isinstance(a, ast.Starred) for a in call.args
         )
-        if (
-            not star and len(call.args) <= 2
-        ):  # further positions may be workers, and nobody writes them so
+        if not star and len(call.args) <= 2:
+            # further positions may be workers, and nobody writes them so
             yield call
 
 

@@ -280,9 +280,8 @@ def _data_parallel(
     gather = all_weights(collectives.all_gather, 2.0)
     backward = count * (layer.seconds - layer.forward)
     forward = count * layer.forward
-    scatters = np.where(
-        layouts.zero == 2, micro, 1.0
-    )  # a rank without room for whole gradients shares each batch's
+    # a rank without room for whole gradients shares each batch's
+    scatters = np.where(layouts.zero == 2, micro, 1.0)
     once = np.where(
         layouts.zero == 0,
         _exposed(reduce, backward, job),

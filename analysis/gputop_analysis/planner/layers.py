@@ -192,9 +192,8 @@ def _product(
         mean = (
             tokens * job.model.top_k * job.expert_imbalance / batch * layouts.expert_tp / layouts.tp
         )
-        rows = 8 * np.ceil(
-            mean / 8
-        )  # the mean of many counts, of which some are aligned and some are not
+        # the mean of many counts, of which some are aligned and some are not
+        rows = 8 * np.ceil(mean / 8)
         forward, data, weight = _three(
             job, device, rows, inputs=inputs, outputs=outputs, batch=batch
         )

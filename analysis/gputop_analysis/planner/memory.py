@@ -52,9 +52,8 @@ def sizes(job: Job, layouts: Layouts, factor: float = 1.0) -> Sizes:
     estimated memory.
     """
     sizes_ = np.zeros((3, len(layouts)))
-    apart = layouts.sequence_parallel | (
-        layouts.tp == 1
-    )  # nothing is split over one rank: one kind less to ask for
+    # nothing is split over one rank: one kind less to ask for
+    apart = layouts.sequence_parallel | (layouts.tp == 1)
     zeros = layouts.zero + ((layouts.zero == 3) & (layouts.pp > 1))  # of FSDP2 in a pipeline
     kinds = (zeros * len(RECOMPUTES) + layouts.recompute) * 2 + apart
     for setup_kind in np.unique(kinds).tolist():

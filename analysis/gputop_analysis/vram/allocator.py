@@ -249,9 +249,8 @@ class Allocator:
             raise OutOfMemoryError
         if self.reserved > self.peak_reserved:
             self.peak_reserved = self.reserved
-            if (
-                not small or not self.allocated_at_peak_reserved
-            ):  # a small segment adds next to nothing, at any time
+            if not small or not self.allocated_at_peak_reserved:
+                # a small segment adds next to nothing, at any time
                 self.allocated_at_peak_reserved = self.allocated + size
         return at
 

@@ -198,9 +198,8 @@ def setup_of(model: ModelShape, values: Mapping[str, Any], base: Setup | None = 
     if chosen["sharding"] == "none" and chosen["dp"] > 1:
         chosen["sharding"] = "ddp"
     if chosen["tp"] > 1 and chosen["ep"] > 1 and "sequence_parallel" not in map(plain_name, values):
-        chosen["sequence_parallel"] = (
-            True  # every framework that splits experts beside tensors needs it
-        )
+        # every framework that splits experts beside tensors needs it
+        chosen["sequence_parallel"] = True
     if chosen["lora_rank"]:
         lora = Lora(**{field: chosen[name] for name, field in _LORA.items()})
     else:

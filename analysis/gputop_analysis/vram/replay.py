@@ -117,9 +117,8 @@ def replay(log: EventLog, conf: AllocatorConf = DEFAULT, capacity: int | None = 
 
 def _running(events: list[int], sizes: list[int]) -> list[int]:
     """The sum of what lives after each event."""
-    signed = sizes + list(
-        map(neg, reversed(sizes[1:]))
-    )  # so that the index of a free event gives what it frees
+    # so that the index of a free event gives what it frees
+    signed = sizes + list(map(neg, reversed(sizes[1:])))
     return list(accumulate(map(signed.__getitem__, events)))
 
 

@@ -93,9 +93,8 @@ def _targets(setup: Setup) -> Iterator[str]:
 
 
 def _split(setup: Setup) -> Iterator[str]:
-    uneven = (
-        setup.recipe == "megatron"
-    )  # its options spread embedding and loss, and give the ends fewer layers
+    # its options spread embedding and loss, and give the ends fewer layers
+    uneven = setup.recipe == "megatron"
     training = Training.of(setup.model, seq=setup.seq, uneven_stages=uneven)
     yield from (why for _, why in broken(training, setup.parallel))
 

@@ -10,9 +10,8 @@ from time import monotonic_ns
 from gputop_agent.runtime import interrupts
 
 _TOP_KINDS = 20
-BUDGET_NS = (
-    15_000_000  # in the training thread the walk stops here and says so: 5,000 modules or more
-)
+# in the training thread the walk stops here and says so: 5,000 modules or more
+BUDGET_NS = 15_000_000
 PATIENT_NS = 2_000_000_000  # in the agent's thread, which then finishes it
 _MAX_ROOTS = 8
 
@@ -43,9 +42,8 @@ _CONFIG = {
     "model_type": ("model_type",),
     "name": ("_name_or_path",),
 }
-_CONFIG_WITHIN = (
-    8  # modules, the outermost first, in which a configuration is looked for (peft wraps two deep)
-)
+# modules, the outermost first, in which a configuration is looked for (peft wraps two deep)
+_CONFIG_WITHIN = 8
 
 
 def describe_model(roots, budget_ns=BUDGET_NS):
@@ -169,9 +167,8 @@ def describe_config(config):
     text = getattr(fields.get("text_config"), "__dict__", None)
     if isinstance(text, dict):
         fields = dict(fields, **{key: value for key, value in text.items() if key != "model_type"})
-    model_type = getattr(
-        type(config), "model_type", None
-    )  # an attribute of the class in transformers
+    # an attribute of the class in transformers
+    model_type = getattr(type(config), "model_type", None)
     if isinstance(model_type, str) and model_type:
         description = {"model_type": model_type}
     else:

@@ -171,9 +171,8 @@ def note_loss(loss):
     elif loss.numel() != 1:
         return
     elif loss.is_cpu:
-        if (
-            not bound.count_dispatch_modes()
-        ):  # reading a value is an operation that a user's mode would see
+        if not bound.count_dispatch_modes():
+            # reading a value is an operation that a user's mode would see
             value = loss.item()
             open_step.loss_sum += value
             open_step.loss_count += 1

@@ -185,9 +185,8 @@ def before(slot, module, args, kwargs):
     depth = len(clock.stack)
     graded = bound.is_grad_enabled()
     training = module.training or not slot.trained
-    if (
-        graded and training and open_step.unsure
-    ):  # before a boundary, or what is moved would cross it
+    if graded and training and open_step.unsure:
+        # before a boundary, or what is moved would cross it
         open_step.train(module)
     if not open_step.in_optimizer:
         if graded:

@@ -59,9 +59,8 @@ def start():
         _agent.wake,
         _agent.pid,
     )  # guarded: an exception in a bare thread would be printed
-    _thread.start_new_thread(
-        guard.safely, arguments
-    )  # one of threading's would be among the user's own
+    # one of threading's would be among the user's own
+    _thread.start_new_thread(guard.safely, arguments)
 
 
 def stop():

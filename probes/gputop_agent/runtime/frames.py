@@ -178,9 +178,8 @@ def _find_origin(filename):
             return LIBRARY
     if path.startswith(_STDLIB_DIRS):
         return STDLIB
-    torch_file = getattr(
-        sys.modules.get("torch"), "__file__", None
-    )  # a torch built from its sources
+    # a torch built from its sources
+    torch_file = getattr(sys.modules.get("torch"), "__file__", None)
     if torch_file and path.startswith(os.path.dirname(torch_file) + os.sep):
         return TORCH
     return USER

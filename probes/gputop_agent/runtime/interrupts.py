@@ -70,9 +70,8 @@ def is_users(error):
     if innermost is None or session.agent_ident == get_ident():
         return False
     if not _is_known_class(type(error)):
-        return (
-            not foreign_code
-        )  # neither ours nor torch's nor Python's own code could have raised it
+        # neither ours nor torch's nor Python's own code could have raised it
+        return not foreign_code
     is_bare = not error.args and not isinstance(error, _BARE)
     return is_bare and innermost.f_code.co_filename.startswith(AGENT_DIR)
 
@@ -90,9 +89,8 @@ def _was_raised_by_handler(error):
 def _has_interrupted(frame):
     """Whether the frame was called as a signal's handler is: with the frame that it interrupted."""
     interrupted = frame.f_back
-    if interrupted is None or frame.f_code.co_filename.startswith(
-        AGENT_DIR
-    ):  # ours may be given frames, too
+    if interrupted is None or frame.f_code.co_filename.startswith(AGENT_DIR):
+        # ours may be given frames, too
         return False
     for value in list(frame.f_locals.values()):
         if value is interrupted or (

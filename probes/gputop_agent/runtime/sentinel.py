@@ -28,9 +28,8 @@ class Sentinel:
         self.backwards = 0  # of the last step that ended by an update unseen
         self.guess: Any = None  # where the first step ended if the change seen there was an update
         self.believed = False  # such changes are updates
-        self.by_grads = (
-            False  # ``autograd.grad`` gives the gradients, so the parameter has none of its own
-        )
+        # ``autograd.grad`` gives the gradients, so the parameter has none of its own
+        self.by_grads = False
         self.bare = False  # a tensor of no module: an update may put another one in its place
 
     @modes.unseen

@@ -14,14 +14,12 @@ DATA, H2D, FORWARD, BACKWARD, OPTIMIZER, COMM, EVAL, CHECKPOINT, COMPILE, OTHER 
     len(wire.PHASES)
 )
 
-UNMEASURED = (
-    OTHER + 1
-)  # between two windows, see ``sampling``: whatever no hook that stays in measures
+# between two windows, see ``sampling``: whatever no hook that stays in measures
+UNMEASURED = OTHER + 1
 
 NOT_ACTIVE = 0  # thread_ident before the first backward or optimizer step
-SWITCHED_OFF = (
-    -1
-)  # thread_ident after three errors: no thread has it, so every hook passes straight through
+# thread_ident after three errors: no thread has it, so every hook passes straight through
+SWITCHED_OFF = -1
 
 
 class Session:
@@ -60,9 +58,8 @@ class Session:
     def reset(self):
         """Forget everything that belongs to one process."""
         self.pid = os.getpid()
-        self.lock = (
-            threading.RLock()
-        )  # re-entrant: a user's signal handler may train in the middle of our code
+        # re-entrant: a user's signal handler may train in the middle of our code
+        self.lock = threading.RLock()
         # -- the training thread
         self.thread_ident = NOT_ACTIVE
         self.native_tid = 0
@@ -92,9 +89,8 @@ class Session:
         self.autocast_looks = 0
         self.scaler_seen = False
         self.checkpointing_seen = False
-        self.soft_forwards = (
-            0  # without gradients, of a network in training mode: a policy, a target
-        )
+        # without gradients, of a network in training mode: a policy, a target
+        self.soft_forwards = 0
         self.forwards_for_gradients = 0
         self.compile_seen = False
         self.clip_max_norm: Any = None  # the limit that ``clip_grad_norm_`` was last called with

@@ -403,9 +403,8 @@ def close(wait_s=0.0):
     deadline = time.monotonic() + wait_s
     with session.lock:
         flush()
-        if (
-            _link.queue and not session.connected and connect()
-        ):  # the script has closed our number, or the recorder is new
+        if _link.queue and not session.connected and connect():
+            # the script has closed our number, or the recorder is new
             on_reconnect()
             _drain()
         while _link.queue and session.connected and time.monotonic() < deadline:

@@ -102,9 +102,8 @@ def _close_first_step(grad, parameter, end_ns):
     session.last_ns = end_ns
     open_step.belongs_to_training()
     steps.close(end_ns)
-    totals[session.phase] -= (
-        session.last_ns - end_ns
-    )  # the hello's time: what has been since then is booked once
+    # the hello's time: what has been since then is booked once
+    totals[session.phase] -= session.last_ns - end_ns
 
 
 def start(now_ns, by_backward=True):

@@ -17,9 +17,8 @@ _TOKEN_NAMES = ("input_ids", "tokens", "token_ids", "decoder_input_ids")
 _TOKEN_DTYPES = ("torch.int64", "torch.int32")
 _CRC_BYTES = 4096
 _CRC_PERIOD = 50
-_CRC_FIRST = (
-    8  # the first batches are all fingerprinted, so that equal data on two ranks shows early
-)
+# the first batches are all fingerprinted, so that equal data on two ranks shows early
+_CRC_FIRST = 8
 _MASK_NAME = "attention_mask"
 _MASK_BYTES = 1 << 20  # so much of a mask is read at most
 
@@ -33,9 +32,8 @@ class BatchFacts:
     def __init__(self):
         self.count = 0
         self.crc = 0
-        self.description: "dict[str, Any] | None" = (
-            None  # {"shapes", "dtypes"} of the first batch seen, for the hello
-        )
+        # {"shapes", "dtypes"} of the first batch seen, for the hello
+        self.description: "dict[str, Any] | None" = None
         self.site: "str | None" = None  # the line of user code that fetched it
         self.inside: Any = ()  # packages between that line and the fetch
         self.padding = [0, 0, 0]  # masks looked at, their places, the places that hold a token

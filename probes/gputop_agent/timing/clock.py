@@ -17,9 +17,8 @@ GC_NS, AGENT_NS, COMPUTE_CPU_NS, SAMPLES, TOKENS, MICRO_BATCHES, OPTIMIZER_STEPS
 )
 
 totals = [0] * (UNMEASURED + 8)
-floor = [0] * len(
-    totals
-)  # totals at the last end of a step, or where the present one may have ended
+# totals at the last end of a step, or where the present one may have ended
+floor = [0] * len(totals)
 stack = []  # phases to go back to
 MOST = 1 << 13
 """Collections that are kept for the next booking: each process has them, also one that never trains

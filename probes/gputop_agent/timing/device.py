@@ -21,9 +21,8 @@ from gputop_agent.runtime.session import session
 from gputop_agent.timing import memory
 
 _PERIOD_NS = 40_000_000  # about 30 us of work a sampled step: 0.075 %
-_NS_PER_MARK = (
-    6_000_000  # longer steps of many micro-batches have more marks: 6 us each stay under 0.1 %
-)
+# longer steps of many micro-batches have more marks: 6 us each stay under 0.1 %
+_NS_PER_MARK = 6_000_000
 _SCALAR_PERIOD_NS = 50_000_000
 _MAX_MARKS = 128
 _MAX_PENDING = 8

@@ -79,9 +79,8 @@ def process_ends():
     """Close the last step if it is complete."""
     if open_step.unsure:
         open_step.belongs_to_evaluation()
-    if (
-        open_step.pending
-    ):  # it ended with the last thing seen; what the script did after training is no part of it
+    if open_step.pending:
+        # it ended with the last thing seen; what the script did after training is no part of it
         steps.close(session.last_ns)
     elif open_step.backwards and not session.manual and sentinel.watching():
         if sentinel.was_freed():

@@ -142,9 +142,8 @@ def _counters():
 
 def _peak_since_last(allocated, counter):
     highest = max(_process.noted, allocated)
-    grew = (
-        counter != _process.last_counter
-    )  # up: a new peak; down: the user reset it, and it counts from there
+    # up: a new peak; down: the user reset it, and it counts from there
+    grew = counter != _process.last_counter
     _process.last_counter = counter
     _process.noted = 0
     return max(highest, counter) if grew else highest

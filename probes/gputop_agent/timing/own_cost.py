@@ -20,9 +20,8 @@ from gputop_agent.runtime.session import session
 MAX_PAIRS = 256
 MIN_PAIRS = 8  # fewer give no interval
 MIN_STEPS = 20
-ORDINARY = (
-    2  # a step's hooks take at most so many times the median, or the core was taken away meanwhile
-)
+# a step's hooks take at most so many times the median, or the core was taken away meanwhile
+ORDINARY = 2
 _EARLY_S, _LATE_S = 2.0, 10.0  # between two events
 _EARLY_EVENTS = 30
 

@@ -43,16 +43,14 @@ class Sampler:
     """The one object that knows whether hooks are in, and why."""
 
     def __init__(self):
-        self.log = deque(
-            maxlen=MAX_PERIOD * PERIODS
-        )  # ids of optimizers that stepped, and ``_STEP_ENDS``
+        # ids of optimizers that stepped, and ``_STEP_ENDS``
+        self.log = deque(maxlen=MAX_PERIOD * PERIODS)
         self.calm_since = 0  # the step after which all fits
         self.shares = Shares()
         self.base = list(totals)  # totals when the step began that is being measured
         self.hook_base = session.hook_ns  # when that step began
-        self.recent_ns = self.recent_steps = (
-            0  # of the steps since it was asked whether they are short
-        )
+        # of the steps since it was asked whether they are short
+        self.recent_ns = self.recent_steps = 0
         # -- the pattern: ids of optimizers, and whether a step ends with each
         self.ids: Any = ()
         self.ends: Any = ()
@@ -92,9 +90,8 @@ def on_closed(step, flags):
         if not self.window_left:
             self.calm_since = step + 1
     elif min(delta[: clock.N_PHASES]) >= 0:
-        if (
-            self.is_random
-        ):  # what the hooks took lies in "other"; steps without hooks have none of it
+        if self.is_random:
+            # what the hooks took lies in "other"; steps without hooks have none of it
             delta[OTHER] = max(0, delta[OTHER] - hook_ns)
             self.shares.add_step(delta)
         self.recent_ns += wall_ns

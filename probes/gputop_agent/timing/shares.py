@@ -78,9 +78,8 @@ class Shares:
         """
         limit = self.long_ns()
         long_walls = [wall for wall in walls if wall > limit]
-        elsewhere = (
-            sum(walls) - unmeasured_ns
-        )  # was measured, such as a checkpoint: that makes a step long
+        # was measured, such as a checkpoint: that makes a step long
+        elsewhere = sum(walls) - unmeasured_ns
         long_ns = min(unmeasured_ns, max(0, sum(long_walls) - max(0, elsewhere)))
         _divide(unmeasured_ns - long_ns, self.ordinary.weights())
         if not long_ns:

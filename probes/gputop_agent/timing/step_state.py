@@ -65,12 +65,10 @@ class StepState:
         self.backwards = 0
         self.grads = 0  # calls of autograd.grad
         self.forwards = 0
-        self.inputs: Any = (
-            None  # of the last forward with gradients, until a backward shows that it trains
-        )
-        self.counted_at: Any = (
-            None  # the place of the backward whose batches are counted, of several optimizers
-        )
+        # of the last forward with gradients, until a backward shows that it trains
+        self.inputs: Any = None
+        # the place of the backward whose batches are counted, of several optimizers
+        self.counted_at: Any = None
         self.places = set()  # of the loop, where forwards and backwards of this step began
         self.loss_sum = 0.0
         self.loss_count = 0

@@ -26,9 +26,8 @@ GIVE_UP_STEPS = 3  # a look that met no update for so long ends
 OTHERS = 4  # stage of a look that goes on for other optimizers only
 MAX_TENSORS, MAX_VALUES = 8, 4096  # gradients and values of each that are looked at
 SURE_LOOKS = 3  # looks in a row that found the same: worth an event of their own
-VANISHED = (
-    2.0**-24
-)  # of the largest learning rate: a million such steps are less than one of the largest
+# of the largest learning rate: a million such steps are less than one of the largest
+VANISHED = 2.0**-24
 _SCHEDULER_WARNING = "Detected call of `lr_scheduler.step()` before `optimizer.step()`"
 
 

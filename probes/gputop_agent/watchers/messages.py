@@ -15,9 +15,8 @@ from gputop_agent.runtime.session import session
 NEWEST = 128
 _DEPTH = 8
 
-_ring = deque(
-    maxlen=NEWEST
-)  # [time_ns, op, peer, group, tensor shape, site frame code, line, state or work]
+# [time_ns, op, peer, group, tensor shape, site frame code, line, state or work]
+_ring = deque(maxlen=NEWEST)
 
 
 def note(operation, peer, group, tensor, state):

@@ -43,9 +43,8 @@ def record(plan: Plan, report: int) -> None:
         _say(report, {"error": str(error), "exit_code": error.exit_code})
         return
     except OSError as error:
-        if (
-            plan.fate.pid() is not None
-        ):  # it was started all the same, and must not be started twice
+        if plan.fate.pid() is not None:
+            # it was started all the same, and must not be started twice
             os._exit(1)
         problem = f"cannot record in {plan.run.path}: {error}"
         _say(report, {"error": problem, "exit_code": 2, "impossible": True})

@@ -48,9 +48,8 @@ class HangWatch:
         over.
         """
         now_s = time.monotonic()
-        if (
-            now_s - self._last_check > _OWN_PAUSE_S
-        ):  # we were stopped ourselves: nothing can be said of that time
+        if now_s - self._last_check > _OWN_PAUSE_S:
+            # we were stopped ourselves: nothing can be said of that time
             self._forgive(now_s)
         self._last_check = now_s
         if self._silent:
@@ -81,9 +80,8 @@ class HangWatch:
         ):
             return False
         stat = procfs.stat(rank.pid)
-        if (
-            stat is not None and stat.state in "Tt"
-        ):  # stopped by somebody, or under a debugger: no hang
+        if stat is not None and stat.state in "Tt":
+            # stopped by somebody, or under a debugger: no hang
             rank.progress_s = now_s
             return False
         return stat is not None

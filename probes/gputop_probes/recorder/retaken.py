@@ -93,9 +93,8 @@ def _same(pid: int, number: int) -> int:
         OSError: the kernel does not let us.
     """
     path = f"/proc/{pid}/fd/{number}"
-    if stat.S_ISCHR(
-        os.stat(path).st_mode
-    ):  # opening a pseudo-terminal's master would make another one
+    if stat.S_ISCHR(os.stat(path).st_mode):
+        # opening a pseudo-terminal's master would make another one
         return _copied(pid, number)
     if stat.S_ISFIFO(os.stat(path).st_mode):
         mode = os.O_RDONLY | os.O_NONBLOCK

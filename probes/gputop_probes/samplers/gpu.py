@@ -163,9 +163,8 @@ class _Device:
             if process.pid not in run_pids:
                 foreign.append(process)
         self._ours_bytes = _sum_memory(ours)
-        hidden = any(
-            procfs.stat(process.pid) is None for process in foreign
-        )  # another pid namespace, as in a container
+        # another pid namespace, as in a container
+        hidden = any(procfs.stat(process.pid) is None for process in foreign)
         if hidden:
             self._foreign_bytes = -1
         else:

@@ -75,9 +75,8 @@ class Nvml:
 
 def _load() -> Any:
     try:
-        ctypes.CDLL(
-            "libnvidia-ml.so.1"
-        )  # 0.1 ms; importing pynvml for nothing would cost 25 ms and some MB
+        # 0.1 ms; importing pynvml for nothing would cost 25 ms and some MB
+        ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
         raise NvmlMissing("no NVIDIA driver here") from None
     try:

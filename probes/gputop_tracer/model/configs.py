@@ -107,9 +107,8 @@ def config_from_shape(shape: Dict[str, Any]) -> Any:
 
         values["vision_config"] = vision_fields(shape, vision)
     if model_type == "clip":
-        values["projection_dim"] = shape.get(
-            "hidden"
-        )  # as wide as the text in OpenAI's and OpenCLIP's models
+        # as wide as the text in OpenAI's and OpenCLIP's models
+        values["projection_dim"] = shape.get("hidden")
     return config_from_dict(values)
 
 
@@ -168,9 +167,8 @@ def _mend(fields: Dict[str, Any], shape: Dict[str, Any], known: Any) -> None:
     elif isinstance(getattr(type(known), "head_dim", None), property):
         fields.pop("head_dim", None)  # Falcon's follows from the rest
     elif shape.get("head_dim") and not {"head_dim", "d_kv"} & set(fields):
-        fields["head_dim"] = shape[
-            "head_dim"
-        ]  # read by the modules though the configuration does not name it
+        # read by the modules though the configuration does not name it
+        fields["head_dim"] = shape["head_dim"]
     if model_type in ("deepseek_v2", "deepseek_v3") and not shape.get("mla_q_rank"):
         fields["q_lora_rank"] = None
     if shape.get("attention_bias") is not None and _takes(known, "attention_bias"):
@@ -180,7 +178,6 @@ def _mend(fields: Dict[str, Any], shape: Dict[str, Any], known: Any) -> None:
     if model_type in ("mistral", "mixtral", "qwen2", "qwen3", "phi3"):
         fields["sliding_window"] = None
     if model_type == "gemma3_text":
-        fields["sliding_window"] = (
-            512 if shape.get("hidden", 0) <= 1152 else 1024
-        )  # the 270M and 1B, and the others
+        # the 270M and 1B, and the others
+        fields["sliding_window"] = 512 if shape.get("hidden", 0) <= 1152 else 1024
     fields.update({name: value for name, value in _ALWAYS.items() if _takes(known, name)})

@@ -26,9 +26,8 @@ def apply(model: nn.Module, named: Named, notes: List[str], gated_too: bool = Tr
     """
     norms = [module for module in model.modules() if type(module).__name__.endswith("RMSNorm")]
     gated = [module for module in model.modules() if gated_too and _is_gated(module)]
-    if (
-        not norms
-    ):  # the norms of GPT-2's kind have no kernel in Unsloth and fms-acceleration, the loss has
+    if not norms:
+        # the norms of GPT-2's kind have no kernel in Unsloth and fms-acceleration, the loss has
         notes.append(
             "no fused norms fit %s: its cross-entropy alone is a kernel's" % type(model).__name__
         )

@@ -269,9 +269,8 @@ def _fully_shard(model: nn.Module, setup: Setup, mesh: Any, of_experts: Any) -> 
     try:
         from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     except ImportError:
-        fsdp: Any = importlib.import_module(
-            "torch.distributed._composable.fsdp"
-        )  # torch 2.4 and 2.5
+        # torch 2.4 and 2.5
+        fsdp: Any = importlib.import_module("torch.distributed._composable.fsdp")
         MixedPrecisionPolicy, fully_shard = fsdp.MixedPrecisionPolicy, fsdp.fully_shard
 
     options: Dict[str, Any] = {

@@ -110,9 +110,8 @@ class Gathering:
             self._turn(self.tracker.places.place_of(parameter)[1])
             self._gather(parameter)
         first = inputs[0] if inputs and isinstance(inputs[0], torch.Tensor) else None
-        if (
-            first is not None and first.requires_grad
-        ):  # its gradient tells that frozen weights are done, too
+        if first is not None and first.requires_grad:
+            # its gradient tells that frozen weights are done, too
             first.register_hook(lambda _grad: self._let_go_all(parameters))
 
     def _after(self, module: nn.Module, _inputs: Any, out: Any) -> None:

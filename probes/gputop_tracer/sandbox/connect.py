@@ -94,9 +94,8 @@ class Connector:
             os.close(memory)
         theirs = _their_descriptor(_process_of(thread), number)
         try:
-            fcntl.ioctl(
-                listener, _IS_VALID, struct.pack("=Q", ticket)
-            )  # its number is nobody else's by now
+            # its number is nobody else's by now
+            fcntl.ioctl(listener, _IS_VALID, struct.pack("=Q", ticket))
             return self._connect_to(theirs, address, thread)
         finally:
             os.close(theirs)

@@ -38,9 +38,8 @@ def execute(words: list[str]) -> int:
         except CliError as error:
             if path in options.paths:
                 raise
-            print(
-                f"gputop: left out {error}", file=sys.stderr
-            )  # one of a directory's, perhaps a template
+            # one of a directory's, perhaps a template
+            print(f"gputop: left out {error}", file=sys.stderr)
             continue
         if options.fix or options.diff:
             remaining = _mend(path, data, chosen, options)

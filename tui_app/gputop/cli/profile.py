@@ -78,9 +78,8 @@ def _wait(run_dir: Path, asked_ns: int, ranks: int, timeout_s: float) -> list[di
     record, handle = RunRecord.open(run_dir), attach(run_dir)
     deadline = time.monotonic() + timeout_s
     while True:
-        ended = (
-            handle.wait(0) is not None
-        )  # asked before the record is read: what came last is then in it
+        # asked before the record is read: what came last is then in it
+        ended = handle.wait(0) is not None
         record.refresh()
         events = bursts.profiles(record, asked_ns)
         if len(events) >= ranks or (ended and events):

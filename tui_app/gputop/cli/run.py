@@ -271,9 +271,8 @@ def _watch_live(handle: RunHandle, options: argparse.Namespace) -> tuple[int, bo
                 file=sys.stderr,
             )
         return 128 + result.signal if result.signal else 0, True
-    if (
-        result.still_running and result.signal is None
-    ):  # stopped before there was a screen that showed its output
+    if result.still_running and result.signal is None:
+        # stopped before there was a screen that showed its output
         return _watch_headless(handle, options), False
     code = handle.wait(None)
     assert code is not None

@@ -10,6 +10,7 @@ from gputop.cli.errors import ENVIRONMENT, CliError
 from gputop.cli.parsing import Parser
 from gputop.cli.records import find_readable
 
+_EVERYWHERE = ("", "0.0.0.0", "::")
 _USAGE = "gputop serve [RUN] [--port N] [--control]"
 
 
@@ -25,12 +26,14 @@ def execute(words: list[str]) -> int:
         ) from None
     import secrets
 
-    port = _port(options.host, options.port)
+    if options.host in _EVERYWHERE and not options.url:
+        raise CliError(
+            f"--host {options.host} is no address that a browser can name: give --url http://NAME:PORT"
+        )
     server = WebServer(
         path,
         secrets.token_urlsafe(24),
-        host=options.host,
-        port=port,
+        _bound(options.host, options.port),
         url=(options.url or "").rstrip("/"),
         control=options.control,
     )
@@ -74,18 +77,19 @@ def _url(text: str) -> str:
     return text
 
 
-def _port(host: str, wanted: int) -> int:
-    """The port, where it is free; any free one for 0.
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket at the port, where that is free; at any free one for 0.
 
     Raises:
         CliError: it is taken, or the address is not of this machine.
     """
+    made = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, wanted))
-            return probe.getsockname()[1]
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((host, port))
     except OSError as error:
+        made.close()
         raise CliError(
-            f"cannot listen at {host}:{wanted} ({error.strerror}): give --port another, or 0"
+            f"cannot listen at {host}:{port} ({error.strerror}): give --port another, or 0"
         ) from None
+    return made

@@ -25,7 +25,7 @@ from gputop.render.rows import (
 from gputop.widgets import plots
 from gputop.widgets.findings import as_text
 from gputop_analysis.model import Finding, Input, Proof
-from gputop_analysis.report.words import covered
+from gputop_analysis.report.words import confidence, covered
 
 WIDE = 150
 CRASH = "HC"
@@ -103,7 +103,7 @@ def heading(finding: Finding, width: int) -> list[Row]:
 
 
 def _sure(finding: Finding) -> str:
-    return f"{finding.confidence * 100:.0f} % sure"
+    return f"{confidence(finding.confidence)} sure"
 
 
 def worth(finding: Finding, width: int) -> Row:

@@ -170,9 +170,8 @@ def _cell(
     if len(largest) == 1:
         eighths = max(1, round(covered * 8))
         return LOWER[eighths], styles[largest[0][1]]
-    if (
-        covered < 0.94
-    ):  # the top of the column: background must stay, so only the larger part is shown
+    if covered < 0.94:
+        # the top of the column: background must stay, so only the larger part is shown
         return LOWER[max(1, round(covered * 8))], styles[max(inside)[1]]
     (below, low_index), (above, high_index) = largest
     eighths = min(7, max(1, round(below / (below + above) * 8)))

@@ -27,9 +27,6 @@ class LaunchDialog(TextDialog):
         self.query_one(".box").border_subtitle = "y copy · s save · esc back"
 
     def action_save(self) -> None:
-        if getattr(self.app, "read_only", False):
-            self.notify("read-only: nothing is written", severity="warning")
-            return
         try:
             folder = save(self._files, Path.cwd(), f"gputop-{self._launcher}")
         except OSError as error:

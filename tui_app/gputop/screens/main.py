@@ -143,9 +143,8 @@ class MainScreen(Typed, Screen[None]):
         spec = panel(name)
         switched = name if spec is not None and spec.tab else None
         body.set(zoomed=zoomed, hidden=body.hidden - {name}, switched=switched)
-        self.set_focus(
-            self.panel(name), scroll_visible=False
-        )  # at once: the next key may already be there
+        # at once: the next key may already be there
+        self.set_focus(self.panel(name), scroll_visible=False)
 
     def action_panel(self, name: str) -> None:
         """Go to a panel."""

@@ -73,9 +73,8 @@ class Canvas(Widget):
 
     def render_line(self, y: int) -> Strip:
         width = self.size.width
-        if (
-            self._drawn_for != self.size
-        ):  # a new size is painted before its event comes: not an empty picture first
+        if self._drawn_for != self.size:
+            # a new size is painted before its event comes: not an empty picture first
             self._draw()
         row = self._drawn[y] if y < len(self._drawn) else []
         links = getattr(self.app, "links", None)

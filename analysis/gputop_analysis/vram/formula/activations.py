@@ -185,9 +185,8 @@ def scores(d: Dims, habits: Habits) -> float:
     softmax (Megatron-LM's 5 as²b).
     """
     older = d.model.family in SCORES_DROPOUT and written_out(d)
-    all_scores = d.recipe == "megatron" or (
-        older and not habits.casts_inputs
-    )  # autocast runs a softmax in fp32
+    # autocast runs a softmax in fp32
+    all_scores = d.recipe == "megatron" or (older and not habits.casts_inputs)
     softmax = d.compute if all_scores else 4.0 + d.compute * (d.compute < 4)
     dropped = d.setup.dropout > 0 or older
     return softmax + (d.compute + 1) * dropped + d.compute * capped(d)
