@@ -56,9 +56,7 @@ class Swing:
     ),
 )
 def rate_swings(view: RunView, spec: Spec) -> Finding | None:
-    """CosineAnnealingLR goes back up after T_max calls; often it counts epochs and is stepped once
-    a batch.
-    """
+    """CosineAnnealingLR goes back up after T_max calls; often it is stepped by batch, not epoch."""
     for rank in view.ranks[:1]:
         rows = view.record.steps(rank)
         rates = np.asarray(rows["lr"], np.float64)

@@ -13,15 +13,11 @@ PARTS = 160
 """Parts of the run in a chart over its steps."""
 RANK_PARTS = 60
 RANKS_AT_MOST = 96
-"""Limit of drawn ranks; beyond it those that do most work of their own are drawn: they hold the
-others up.
-"""
+"""Limit of drawn ranks; beyond it those of most own work are drawn: they hold others up."""
 
 
 def phases_over_steps(view: RunView) -> tuple[Array, dict[str, Array]] | None:
-    """Middle step of each part, and by phase the mean milliseconds a step over all ranks; None for
-    too few steps.
-    """
+    """Middle step of each part, and by phase the ranks' mean ms a step; None: too few steps."""
     series = [
         rank_series for rank_series in view.per_rank.values() if rank_series.after_set_up.sum()
     ]
