@@ -111,30 +111,69 @@ def test_each_layer_has_its_calls_bytes_and_operations(watched):
 COMPILED = """
 import torch
 from torch import nn
+from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+from torch._dynamo.utils import counters
 
 torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
-called = torch.compile(model, backend="aot_eager", fullgraph=True)
-optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(16, 16)
+
+    def forward(self, x):
+        return torch.relu(self.linear(x))
+
+
+class Broken(Block):
+    def forward(self, x):
+        x = self.linear(x)
+        torch._dynamo.graph_break()
+        return x.relu()
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.inner, self.broken = nn.Linear(8, 16), Block(), Broken()
+
+    def forward(self, x):
+        return self.broken(self.inner(self.first(x)))
+
+
+whole = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+parts = Model()
+parts.inner.compile(backend="eager", fullgraph=True)
+parts.broken.compile(backend="eager")
+called = torch.compile(whole, backend="aot_eager", fullgraph=True)
+optimizer = torch.optim.SGD([*whole.parameters(), *parts.parameters()], 1e-3)
 for step in range(24):
-    called(torch.randn(4, 8)).sum().backward()
+    batch = torch.randn(4, 8)
+    (called(batch).sum() + parts(batch).sum()).backward()
     optimizer.step()
     optimizer.zero_grad()
-from torch._dynamo.utils import counters
-print(dict(counters["stats"]), dict(counters["graph_break"]))
+for name in ("stats", "frames", "graph_break", "unimplemented", "recompiles"):
+    print(name, dict(counters[name]))
+for forward in (Block.forward, Broken.forward):
+    entries = _debug_get_cache_entry_list(forward.__code__)
+    print(forward.__qualname__, [len(str(one.guard_manager).splitlines()) for one in entries])
 """
 
 
 def test_compiled_graphs_are_the_same_and_timed_as_one_layer(tmp_path):
+    """Graphs, frames, recompilations and guards of a whole model, of parts and of a broken graph."""
     script = tmp_path / "train.py"
     script.write_text(COMPILED)
     found = run_script([str(script)], GPUTOP_LAYERS="1")
     assert found.exit_code == 0, found.stderr
     assert found.agent_errors == ""
-    assert found.stdout == run_plain([str(script)]).stdout
+    bare = run_plain([str(script)])
+    assert "'unique_graphs': 4" in bare.stdout and "Block.forward [" in bare.stdout, bare.stderr
+    assert found.stdout == bare.stdout
     look = [event for event in found.guest.of_type("layers") if "forward_us" in event][-1]
     (table,) = found.guest.of_type("layer_table")
     called = {row["path"] for row, calls in zip(table["rows"], look["calls"], strict=True) if calls}
-    assert called == {""}
+    assert called == {"OptimizedModule", "Model", "Model.first", "Model.inner", "Model.broken"}
     assert any(row.get("compiled") for row in table["rows"])
     assert json.dumps(look["recomputed"]) == "[]"

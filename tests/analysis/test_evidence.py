@@ -130,6 +130,7 @@ def test_parts_of_a_device_add_up_and_work_from_before_is_left_out(tmp_path):
         "idle_ms": pytest.approx(0.3),
     }
     assert any("0.9 ms of work" in one for one in evidence.unknown)
+    assert any("of 2 ranks 1 is here" in one for one in evidence.unknown)
 
 
 @pytest.mark.parametrize("slow", [0, 1])
@@ -239,6 +240,22 @@ def test_a_rank_that_never_came_is_named_from_dumps(tmp_path):
     evidence = gather(tmp_path)
     assert evidence.rank == 1
     assert any("rank 1 never came" in one for one in evidence.findings)
+
+
+def test_an_all_to_all_is_no_pipeline(tmp_path):
+    """NCCL runs SendRecv for it too; the host's calls tell, or the kernel's own arguments."""
+    for rank in (0, 1):
+        work = kernel("ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)", 0, 5000, 1)
+        events = [launch(1), work, operator("c10d::alltoall_base_", 0, 5)]
+        trace(tmp_path / f"rank-{rank}.json", events, rank)
+    assert not any("pipeline" in sentence for sentence in gather(tmp_path).findings)
+    for rank in (0, 1):
+        work["args"]["Collective name"] = "all_to_allv"
+        work["dur"] = 5000 + rank * 4000
+        trace(tmp_path / f"rank-{rank}.json", [launch(1), work], rank)
+    evidence = gather(tmp_path)
+    assert list(evidence.by_operation) == ["all_to_all"]
+    assert not any("pipeline" in sentence for sentence in evidence.findings)
 
 
 def queued(rank, numbers, sizes=(64,), group="ep"):

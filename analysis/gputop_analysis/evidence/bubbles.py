@@ -1,8 +1,13 @@
 """Pipeline bubbles in the traces of several ranks: the time in which a rank sends or receives and
 computes nothing. NCCL's kernel runs from the call on, so it contains the waiting for the neighbour.
+
+NCCL runs the same kernel for an all-to-all, as experts and sharded tables have it. Which it was the
+host's calls tell.
 """
 
 from __future__ import annotations
+
+import re
 
 import numpy as np
 
@@ -11,13 +16,25 @@ from gputop_analysis.traces.intervals import Intervals, union, without
 from gputop_analysis.traces.load import Spans, Trace
 
 _MESSAGES = frozenset(("send_recv", "send", "recv"))
+_SENT = re.compile(r"(?:nccl:|c10d::)(?:batch_)?i?(?:send|recv)", re.IGNORECASE)
+_EXCHANGED = re.compile(r"all_?to_?all", re.IGNORECASE)
 
 
 def bubbles(traces: dict[int, Trace]) -> dict[int, float]:
     """Share of its time by rank, 0 to 1; empty where fewer than two ranks send or receive."""
-    shares = {rank: _share(trace) for rank, trace in traces.items()}
+    shares = {rank: _share(trace) for rank, trace in traces.items() if not _only_exchanges(trace)}
     known_shares = {rank: share for rank, share in shares.items() if share is not None}
     return known_shares if len(known_shares) > 1 else {}
+
+
+def are_sure(traces: dict[int, Trace]) -> bool:
+    """Whether the host's calls say that messages were sent."""
+    return any(_SENT.match(name) for trace in traces.values() for name in trace.names)
+
+
+def _only_exchanges(trace: Trace) -> bool:
+    exchanged = any(_EXCHANGED.search(name) for name in trace.names)
+    return exchanged and not any(_SENT.match(name) for name in trace.names)
 
 
 def _share(trace: Trace) -> float | None:

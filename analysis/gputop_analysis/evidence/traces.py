@@ -6,7 +6,7 @@ import itertools
 import re
 from pathlib import Path
 
-from gputop_analysis.evidence.bubbles import bubbles
+from gputop_analysis.evidence.bubbles import are_sure, bubbles
 from gputop_analysis.evidence.devices import Device, devices
 from gputop_analysis.evidence.model import Evidence
 from gputop_analysis.evidence.threads import describe_threads
@@ -46,6 +46,12 @@ def judge_traces(paths: list[Path]) -> Evidence:
         _compare(evidence, ranks)
     evidence.unknown.append("the host's own waits (data, disk, cores) beside what the trace marks")
     evidence.unknown += passed_over
+    world = max((distributed_info(trace)[1] or 1 for trace in newest.values()), default=1)
+    if world > len(newest):
+        evidence.unknown.append(
+            f"what the other ranks did: of {world:,} ranks {len(newest):,} "
+            f"{'is' if len(newest) == 1 else 'are'} here"
+        )
     if len(newest) > 1 and any(_told_rank(*one) is None for one in newest.items()):
         evidence.unknown.append(
             "which rank is which: not all traces tell, and these are numbered by their names"
@@ -137,10 +143,13 @@ def _named(device: Device) -> str:
 
 def _compare(evidence: Evidence, traces: dict[int, Trace]) -> None:
     """Say how long each pipeline stage stands, and name the rank that the others wait for."""
+    what = "its pipeline bubble, with the transfers"
+    if not are_sure(traces):
+        what = "its pipeline bubble, or an all-to-all, which runs the same kernel"
     for rank, share in bubbles(traces).items():
         evidence.findings.append(
-            f"rank {rank} computes nothing for {share:.0%} of its time while it sends or receives: "
-            "its pipeline bubble, with the transfers"
+            f"rank {rank} computes nothing for {share_words(share)} of its time while it sends or "
+            f"receives: {what}"
         )
     split = waits(traces)
     if not split.collectives:

@@ -23,6 +23,7 @@ from gputop_analysis.lint.rules_loader import dataset_class
 from gputop_analysis.lint.source import Edit, Source, SourceError, apply
 from gputop_analysis.mend import DATA_LOADER, ByArguments, ByRule, Mend
 from gputop_analysis.model import Finding
+from gputop_probes.record.manifest import Manifest
 
 LARGEST_BYTES = 4 << 20
 """Of a script that is read."""
@@ -59,23 +60,16 @@ _CALLS = {
 }
 
 
-def patch_of(finding: Finding, cwd: str, script: Path | None, began_ns: int) -> Patch:
-    """The patch that mends a finding.
-
-    Args:
-        finding: as a run's report has it.
-        cwd: where the run was started: what names in the patch are relative to.
-        script: the Python file of the command; None where there is none.
-        began_ns: when the run began; a file that was changed since is not what the run ran.
-    """
+def patch_of(finding: Finding, manifest: Manifest) -> Patch:
+    """The patch that mends a finding of a run."""
     mend = next((option.mend for option in finding.options if option.mend is not None), None)
     if mend is None:
         return Patch("", "what mends this is a choice, or no edit of one line")
     reasons = []
-    for path, line in _places(finding, cwd, script):
-        name = os.path.relpath(path, cwd or ".")
+    for path, line in _places(finding, manifest):
+        name = os.path.relpath(path, manifest.cwd or ".")
         try:
-            data = _as_it_ran(path, name, began_ns)
+            data = _as_it_ran(path, name, manifest.created_ns)
             return Patch(_as_text(diff(name, data, mended(mend, name, data, line))))
         except OSError as error:
             reasons.append(f"{name}: {error.strerror or error}")
@@ -116,10 +110,19 @@ def mended(mend: Mend, name: str, data: bytes, line: int = 0) -> bytes:
     return changed
 
 
-def _places(finding: Finding, cwd: str, script: Path | None) -> list[tuple[Path, int]]:
+def script_of(manifest: Manifest) -> Path | None:
+    """The Python file of a run's command, where it can be read."""
+    for word in manifest.command:
+        path = Path(manifest.cwd, word)
+        if word.endswith(".py") and path.is_file() and path.stat().st_size < LARGEST_BYTES:
+            return path
+    return None
+
+
+def _places(finding: Finding, manifest: Manifest) -> list[tuple[Path, int]]:
     """The file and line that a finding names, then the script."""
-    match = _SITE.match(finding.site or "")
-    places = [(Path(cwd, match[1]), int(match[2]))] if match else []
+    match, script = _SITE.match(finding.site or ""), script_of(manifest)
+    places = [(Path(manifest.cwd, match[1]), int(match[2]))] if match else []
     if script is not None and script not in [path for path, _ in places]:
         places.append((script, 0))
     return places
@@ -132,9 +135,9 @@ def _as_it_ran(path: Path, name: str, began_ns: int) -> bytes:
         NoMend: it is not, or lies outside of where the run was started.
         OSError: it cannot be read.
     """
-    state = path.stat()
     if name.startswith(".."):
         raise NoMend(f"{path} lies outside of where the run was started")
+    state = path.stat()
     if state.st_mtime_ns > began_ns:
         raise NoMend(f"{name} was changed after the run began")
     if state.st_size > LARGEST_BYTES:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from gputop_analysis.findings.registry import CATALOGUE
-from gputop_analysis.model import Finding, RankSummary
+from gputop_analysis.model import Finding, PhaseStats, RankSummary
 from gputop_analysis.overview import RunSummary
 from gputop_analysis.own_work import OwnWork
 from gputop_analysis.rank_table import RankTable
+from gputop_analysis.step_parts import WAIT
 from gputop_analysis.text import MISSING, counted, duration, ms
 from gputop_probes.record.reader import RunRecord
 
@@ -54,7 +56,9 @@ def size(s: RunSummary) -> str:
 
 
 def speed(s: RunSummary) -> str:
-    """``10.9 steps/s, 350 samples/s, mean over the run``; standing: ``no step for 4 min 6 s``."""
+    """``10.9 steps/s, 350 samples/s, mean over the run``; ``no step for 4 min 6 s`` while it stands
+    still.
+    """
     if s.silent_s:
         return f"{s.doing or 'no step'} for {duration(s.silent_s)}"
     if not s.steps_per_s:
@@ -73,7 +77,9 @@ def speed(s: RunSummary) -> str:
 
 
 def output_notes(record: RunRecord) -> list[str]:
-    """Notes on output missing in the record; a line for each host with one."""
+    """Notes on the command's output that is missing in the record; a line for each host that has
+    one.
+    """
     return [host.state.output_note for host in record.hosts.values() if host.state.output_note]
 
 
@@ -85,11 +91,10 @@ def own_work(work: OwnWork | None) -> str:
     return f"its own set-up took {ms(work.set_up_ms)} ms, once{later}"
 
 
-def hidden_wait(s: RunSummary) -> str:
-    """``9.20 ms of backward is waiting for other ranks``; empty: none, or not told."""
-    wait = s.wait_in_backward_ms
-    if wait >= 0.005:
-        return f"{ms(wait)} ms of backward is waiting for other ranks"
+def wait_note(parts: Sequence[PhaseStats]) -> str:
+    """What the part ``wait`` is; empty where there is none."""
+    if any(part.name == WAIT for part in parts):
+        return "wait is for other ranks, inside backward, by DDP's timers"
     return ""
 
 
@@ -127,7 +132,9 @@ def figure(value: float) -> str:
 
 
 def measured(value: float, unit: str) -> str:
-    """A number with its unit: milliseconds in the digits that count, others in four."""
+    """A number with its unit: times in milliseconds with the digits that mean something, others
+    with four.
+    """
     if not unit.startswith("ms"):
         digits = figure(value)
     else:
@@ -147,14 +154,18 @@ def _singular(unit: str) -> str:
 
 
 def covered(finding: Finding) -> str:
-    """``exit code (HC09), host work (HO06)``: what this finding explains, or empty."""
+    """``exit code (HC09), host work (HO06)``: the findings that this one explains; empty
+    for none.
+    """
     return ", ".join(
         f"{CATALOGUE[id].name} ({id})" if id in CATALOGUE else id for id in finding.absorbed
     )
 
 
 def ranks_to_show(ranks: tuple[RankSummary, ...], at_most: int) -> tuple[list[RankSummary], str]:
-    """All ranks, or of too many those that wait least (and hold others up), with a note."""
+    """All ranks, or of too many those that wait least (they hold the others up), and a line that
+    says so.
+    """
     if len(ranks) <= at_most:
         return list(ranks), ""
     by_wait = sorted(

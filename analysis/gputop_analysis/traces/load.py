@@ -207,7 +207,7 @@ class _Builder:
         group = _group(args) or group
         collective = str(args.get("Collective name") or collective)
         size = max(size, known.message_bytes(args))
-        generic = known.collective(name) == name.split("(")[0]
+        generic = known.collective(name) in (name.split("(")[0], "send_recv")
         if collective and generic:
             name = f"{name.split('(')[0]} {collective}"
         return name, size, group

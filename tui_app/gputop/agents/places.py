@@ -1,4 +1,4 @@
-"""Where in the source a finding is to be mended, and the patch where there is a mechanical one."""
+"""Where in the source a finding is to be mended."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gputop_analysis.lint import Remark, SourceError, lint
-from gputop_analysis.lint.mends import Patch, patch_of
+from gputop_analysis.lint.mends import script_of
 from gputop_analysis.model import Finding
 from gputop_probes.record.manifest import Manifest
 
@@ -28,7 +28,6 @@ _CALLS: dict[str, tuple[str, ...]] = {
 }
 """Calls that a finding, or its family, is about; the first that the script has."""
 _STEP = ("backward", "step")
-_LARGEST_SOURCE = 4 << 20
 
 
 class Place(NamedTuple):
@@ -45,10 +44,12 @@ def place_of(finding: Finding, manifest: Manifest) -> Place:
     match = _SITE.match(finding.site or "")
     if match:
         return Place(f"{match[1]}:{match[2]}", f"measured: {finding.site}")
-    script = _script(manifest)
+    script = script_of(manifest)
     if script is None:
         return Place("", "the run's script cannot be read here")
     name = os.path.relpath(script, manifest.cwd or ".")
+    if name.startswith(".."):
+        name = str(script)
     for remark in _remarks(script):
         if remark.finding == finding.id:
             return Place(f"{name}:{remark.line}", f"read in the source: {remark.rule}")
@@ -59,20 +60,6 @@ def place_of(finding: Finding, manifest: Manifest) -> Place:
     if line:
         return Place(f"{name}:{line}", f"the training step, {call}(): the cause has no line")
     return Place("", "the cause has no line")
-
-
-def patch_for(finding: Finding, manifest: Manifest) -> Patch:
-    """A patch for ``git apply`` in the directory where the run was started, or why there is none."""
-    return patch_of(finding, manifest.cwd, _script(manifest), manifest.created_ns)
-
-
-def _script(manifest: Manifest) -> Path | None:
-    """The Python file of the command."""
-    for word in manifest.command:
-        path = Path(manifest.cwd, word)
-        if word.endswith(".py") and path.is_file() and path.stat().st_size < _LARGEST_SOURCE:
-            return path
-    return None
 
 
 def _remarks(path: Path) -> list[Remark]:

@@ -6,6 +6,7 @@ import functools
 from typing import Any
 
 from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.tools import Tool
 from mcp.types import ToolAnnotations
 
 from gputop import __version__
@@ -22,13 +23,27 @@ _INSTRUCTIONS = (
 
 def serve(allow_actions: bool) -> None:
     """Answer until stdin closes."""
-    server = MCPServer("gputop", instructions=_INSTRUCTIONS, version=__version__)
-    for tool in tools():
-        hints = ToolAnnotations(read_only_hint=not tool.acts, destructive_hint=False)
-        server.tool(tool.name, None, tool.description, hints, structured_output=False)(
-            _answering(tool, allow_actions)
-        )
+    offered = [_offered(tool, allow_actions) for tool in tools()]
+    server = MCPServer("gputop", instructions=_INSTRUCTIONS, version=__version__, tools=offered)
     server.run("stdio")
+
+
+def _offered(tool: AgentTool, allow_actions: bool) -> Tool:
+    """The tool as the SDK knows it. An argument that it does not have is an error: left out, the
+    answer would be about another run than the one that was meant.
+    """
+    made = Tool.from_function(
+        _answering(tool, allow_actions),
+        tool.name,
+        description=tool.description,
+        annotations=ToolAnnotations(read_only_hint=not tool.acts, destructive_hint=False),
+        structured_output=False,
+    )
+    arguments = made.fn_metadata.arg_model
+    arguments.model_config["extra"] = "forbid"
+    arguments.model_rebuild(force=True)
+    made.parameters["additionalProperties"] = False
+    return made
 
 
 def _answering(tool: AgentTool, allow_actions: bool) -> Any:

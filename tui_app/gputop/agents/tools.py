@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gputop.agents.answer import QUOTED
-from gputop.agents.places import patch_for, place_of
+from gputop.agents.places import place_of
 from gputop.cli.commands import COMMANDS, Command
 from gputop.cli.errors import CliError
 from gputop.cli.records import open_record
 from gputop_analysis.explain import NotInReport, explain, raised_as
+from gputop_analysis.lint.mends import patch_of
 from gputop_analysis.model import Finding
 from gputop_analysis.report import Report, finite
 from gputop_probes import redact
@@ -42,7 +43,7 @@ def runs(count: int = 5) -> Answer:
         }
         for run in list_runs()[: max(1, min(count, 20))]
     ]
-    return {"note": QUOTED, "runs": rows, "proof": "gputop runs"}
+    return {"count": len(rows), "runs": rows, "proof": "gputop runs"}
 
 
 def verdict(run: str = "last", baseline: str = "") -> Answer:
@@ -54,7 +55,6 @@ def verdict(run: str = "last", baseline: str = "") -> Answer:
     first = (serious or report.findings or [None])[0]
     summary = report.summary
     answer: Answer = {
-        "note": QUOTED,
         "run": report.record.path.name,
         "health": report.verdict.health,
         "headline": report.verdict.headline,
@@ -90,7 +90,8 @@ def findings(run: str = "last", baseline: str = "") -> Answer:
         for finding in report.findings
     ]
     name = report.record.path.name
-    return {"note": QUOTED, "run": name, "findings": listed, "proof": _proof(report.record)}
+    proof = _proof(report.record)
+    return {"run": name, "count": len(listed), "findings": listed, "proof": proof}
 
 
 def explain_finding(finding: str, run: str = "last") -> Answer:
@@ -102,7 +103,7 @@ def explain_finding(finding: str, run: str = "last") -> Answer:
         text = explain(report, finding, 100)
     except NotInReport as error:
         raise CliError(str(error.args[0])) from None
-    answer: Answer = {"note": QUOTED, "run": report.record.path.name}
+    answer: Answer = {"run": report.record.path.name}
     for finding_ in raised_as(report, finding.upper())[:1]:
         answer |= _cause(finding_, report.record)
     return answer | {"explained": text, "proof": _proof(report.record, finding)}
@@ -116,7 +117,6 @@ def evidence(finding: str, run: str = "last") -> Answer:
         raise CliError(f"{finding} was not raised in this run: `findings` lists those that were")
     finding_ = raised[0]
     answer: Answer = {
-        "note": QUOTED,
         "id": finding_.id,
         "title": finding_.title,
         "evidence": finding_.evidence,
@@ -150,7 +150,6 @@ def diff_runs(a: str, b: str, threshold_pct: float = 5.0) -> Answer:
     speed = data["speed"] or {}
     names = ("unit", "a_ms", "b_ms", "slower_pct", "interval_pct", "phase", "rank")
     return {
-        "note": QUOTED,
         "a": data["a"],
         "b": data["b"],
         "judgement": data["judgement"],
@@ -187,7 +186,8 @@ def lint_script(path: str) -> Answer:
         for remark in remarks
     ]
     patch = diff(path.lstrip("/"), data, changed).decode("utf-8", "replace")
-    return {"remarks": listed, "patch": patch, "proof": f"gputop lint --diff {path}"}
+    proof = f"gputop lint --diff {shlex.quote(path)}"
+    return {"count": len(listed), "remarks": listed, "patch": patch, "proof": proof}
 
 
 def estimate(model: str, gpu: str = "", seq: int = 0, micro_batch: int = 0) -> Answer:
@@ -282,7 +282,7 @@ def _report(run: str, baseline: str = "") -> Report:
 
 def _cause(finding: Finding, record: RunRecord) -> Answer:
     site = place_of(finding, record.manifest)
-    patch = patch_for(finding, record.manifest)
+    patch = patch_of(finding, record.manifest)
     return {
         "finding": finding.id,
         "cause": f"{finding.name}: {finding.title}",

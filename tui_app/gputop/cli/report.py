@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from gputop_probes.record.reader import RunRecord
 
 _USAGE = (
-    "gputop report [RUN] [--json | --md | --html FILE | --watch] [--baseline RUN] "
-    "[--trace FILE] [--explain [NAME]]"
+    "gputop report [RUN] [--json | --md | --html FILE | --watch | --patch [ID]] "
+    "[--baseline RUN] [--trace FILE] [--explain [NAME]]"
 )
 
 
@@ -43,6 +43,9 @@ def execute(words: list[str]) -> int:
         report = Report(record, extras=_extras(record, baseline, options), baseline=baseline)
     if options.baseline is not None:
         report.view.baseline = open_record(options.baseline)
+    if options.patch is not None:
+        print(_patch(report, options.patch.upper()), end="")
+        return 0
     if options.explain is not None:
         return _explain(report, options.explain, options.format == "json")
     return _print(report, options)
@@ -80,6 +83,14 @@ def parser() -> Parser:
     form.add_argument(
         "--watch", action="store_true", help="redraw it every second until the run ends or Ctrl-C"
     )
+    form.add_argument(
+        "--patch",
+        nargs="?",
+        const="",
+        metavar="ID",
+        help="print the patch that mends the finding, for `git apply` where the run was started; "
+        "without an ID: of the first finding that has one",
+    )
     parser.add_argument(
         "--baseline",
         metavar="RUN",
@@ -106,8 +117,8 @@ def parser() -> Parser:
 
 def _print_evidence(evidence: Evidence, options: argparse.Namespace) -> int:
     """A report on what another tool recorded, in the form asked for."""
-    for name in ("watch", "baseline", "trace", "explain"):
-        if getattr(options, name):
+    for name in ("watch", "baseline", "trace", "explain", "patch"):
+        if getattr(options, name) not in (None, False, ""):
             raise CliError(f"--{name} is for runs of gputop: {evidence.files[0]} is none")
     if options.html is not None:
         from gputop_analysis.evidence.html import as_html
@@ -116,6 +127,27 @@ def _print_evidence(evidence: Evidence, options: argparse.Namespace) -> int:
     else:
         print(rendered(evidence, options.format), end="")
     return 0
+
+
+def _patch(report: Report, id: str) -> str:
+    """The patch of a finding, or of the first that has one.
+
+    Raises:
+        CliError: there is none; it says why.
+    """
+    from gputop_analysis.explain import raised_as
+    from gputop_analysis.lint.mends import patch_of
+
+    findings = raised_as(report, id) if id else report.findings
+    if not findings:
+        raise CliError(
+            f"{id + ' was not' if id else 'nothing was'} raised in this run: nothing is to be mended"
+        )
+    patches = [(finding.id, patch_of(finding, report.record.manifest)) for finding in findings]
+    for _, patch in patches:
+        if patch.text:
+            return patch.text
+    raise CliError("; ".join(f"no patch for {name}: {patch.reason}" for name, patch in patches))
 
 
 def _watch(record: RunRecord, options: argparse.Namespace) -> int:

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from gputop.render import numbers
-from gputop.render.rows import Row, clip, left, right, row_width, shorten
+from gputop.render.rows import Row, clip, left, right, row_width, shorten, shorten_middle
 from gputop_analysis.layers import Fold, Layer, Layers, fold, sort_key
 from gputop_analysis.units import GIB
 
 DEEPEST = 12
 _COLUMNS = (
-    ("forward", 9),
+    ("forward", 8),
     ("backward", 9),
     ("share", 7),
     ("calls", 6),
-    ("activation", 11),
-    ("parameters", 11),
-    ("gradients", 10),
-    ("optimizer", 10),
+    ("activ.", 9),
+    ("params", 9),
+    ("grads", 9),
+    ("optim.", 9),
     ("GFLOP", 8),
     ("peak", 6),
     ("type", 10),
 )
 _LEAST_NAME = 24
+_STEPS_SHOWN = 4
 _WORDS = ("type",)
+
+Line = tuple[int, Layer | Fold, str]
+"""Level, what stands there, and a note on it."""
 
 
 def table(
@@ -41,7 +45,7 @@ def table(
     """
     lines = _lines(layers, sort, search, folded, depth)
     if only is not None:
-        lines = [(0, layer) for layer in only]
+        lines = [(0, layer, "") for layer in only]
     other = {layer.path: layer for layer in beside.root.walk()} if beside else {}
     columns = _columns(width - (11 if beside else 0), layers)
     name_width = width - sum(cells for _, cells in columns) - (11 if beside else 0)
@@ -50,8 +54,10 @@ def table(
         heading.append((right(f"rank {beside.rank}", 11), "muted"))
     heading += [(right(name, cells), "muted") for name, cells in columns]
     rows = [heading]
-    for level, row in lines:
-        cells: Row = [(_name(row, level, name_width), "text")]
+    by_path = bool(search) or only is not None
+    for level, row, note in lines:
+        name = _name(row, level, note, by_path)
+        cells: Row = [(left(shorten_middle(name, name_width - 1), name_width), "text")]
         if beside:
             cells.append((right(_beside(row, other), 11), "text"))
         values = _values(layers, row)
@@ -63,11 +69,12 @@ def table(
 def summary(layers: Layers, width: int) -> list[Row]:
     """Sentences above the table: what was watched, and how its parts add up."""
     count = len(layers.steps)
-    steps = ", ".join(map(str, layers.steps[-4:]))
+    steps = ", ".join(map(str, layers.steps[-_STEPS_SHOWN:]))
+    earlier = "… " if count > _STEPS_SHOWN else ""
     clock = "the device's clock" if layers.clock == "device" else "the host's clock"
-    text = f"rank {layers.rank}, median of {count} watched steps (… {steps}), by {clock}"
+    text = f"rank {layers.rank}, median of {count} watched steps ({earlier}{steps}), ms by {clock}"
     parts = (
-        f"forward {numbers.ms(layers.root.forward_ms)} in layers"
+        f"forward {numbers.ms(layers.root.forward_ms)} ms in layers"
         f" + {numbers.ms(layers.outside_forward_ms)} outside,"
         f" backward {numbers.ms(layers.root.backward_ms)}"
         f" + {numbers.ms(layers.outside_backward_ms)} outside"
@@ -93,21 +100,19 @@ def standing_out(layers: Layers) -> list[Layer]:
     return sorted(slow.values(), key=lambda layer: -layer.ms)
 
 
-def _lines(
-    layers: Layers, sort: str, search: str, folded: bool, depth: int
-) -> list[tuple[int, Layer | Fold]]:
+def _lines(layers: Layers, sort: str, search: str, folded: bool, depth: int) -> list[Line]:
     if search:
         hits = [layer for layer in layers.root.walk() if _matches(layer, search)]
         if sort != "order":
             hits.sort(key=sort_key(sort))
-        return [(0, layer) for layer in hits]
-    lines: list[tuple[int, Layer | Fold]] = []
+        return [(0, layer, "") for layer in hits]
+    lines: list[Line] = []
     _add(lines, [layers.root], 0, (sort, folded, depth))
     return lines
 
 
 def _add(
-    lines: list[tuple[int, Layer | Fold]],
+    lines: list[Line],
     layers: list[Layer],
     level: int,
     how: tuple[str, bool, int],
@@ -117,14 +122,15 @@ def _add(
     if sort != "order":
         rows = sorted(rows, key=sort_key(sort))
     for row in rows:
-        lines.append((level, row))
+        lines.append((level, row, ""))
         if level >= depth:
             continue
         if isinstance(row, Layer):
             _add(lines, row.children, level + 1, how)
         elif row.members[0].children:
+            note = " (stands out)" if row.outliers else f" (one of {len(row.members)})"
             for layer in row.outliers[:1] or row.members[:1]:
-                lines.append((level + 1, layer))
+                lines.append((level + 1, layer, note))
                 _add(lines, layer.children, level + 2, how)
 
 
@@ -144,13 +150,14 @@ def _columns(width: int, layers: Layers) -> list[tuple[str, int]]:
     return columns
 
 
-def _name(row: Layer | Fold, level: int, width: int) -> str:
+def _name(row: Layer | Fold, level: int, note: str, by_path: bool) -> str:
     indent = "  " * level
     if isinstance(row, Fold):
-        return left(shorten(indent + row.told(), width - 1), width)
+        return indent + row.told()
     marks = " (compiled)" * row.compiled + " (recomputed)" * row.recomputed
-    text = row.kind if row.name == row.kind else f"{row.name}  {row.kind}"
-    return left(shorten(f"{indent}{text}{marks}", width - 1), width)
+    name = row.path if by_path and row.path else row.name
+    text = row.kind if name == row.kind else f"{name}  {row.kind}"
+    return f"{indent}{text}{note}{marks}"
 
 
 def _values(layers: Layers, row: Layer | Fold) -> dict[str, str]:
@@ -162,10 +169,10 @@ def _values(layers: Layers, row: Layer | Fold) -> dict[str, str]:
         "backward": numbers.ms(sum(layer.backward_ms for layer in members)),
         "share": numbers.percent(sum(map(layers.share, members)), 1),
         "calls": str(sum(layer.calls for layer in members)),
-        "activation": _bytes(sum(layer.activation_bytes for layer in members)),
-        "parameters": _bytes(sum(layer.parameter_bytes for layer in members)),
-        "gradients": _bytes(sum(layer.gradient_bytes for layer in members)),
-        "optimizer": _bytes(sum(layer.optimizer_bytes for layer in members)),
+        "activ.": _bytes(sum(layer.activation_bytes for layer in members)),
+        "params": _bytes(sum(layer.parameter_bytes for layer in members)),
+        "grads": _bytes(sum(layer.gradient_bytes for layer in members)),
+        "optim.": _bytes(sum(layer.optimizer_bytes for layer in members)),
         "GFLOP": f"{flops / 1e9:.3g}" if flops else "–",
         "peak": numbers.percent(peak) if peak is not None else "–",
         "type": members[0].dtype or "–",
@@ -177,8 +184,13 @@ def _bytes(value: float) -> str:
         return "–"
     for unit, size in (("GiB", GIB), ("MiB", 2**20)):
         if value >= size:
-            return f"{value / size:.3g} {unit}"
-    return f"{value / 2**10:.3g} KiB"
+            return f"{_figures(value / size)} {unit}"
+    return f"{_figures(value / 2**10)} KiB"
+
+
+def _figures(value: float) -> str:
+    """Three figures, and never an exponent."""
+    return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 def _beside(row: Layer | Fold, other: dict[str, Layer]) -> str:

@@ -1,0 +1,41 @@
+"""The table of layers as a user reads it."""
+
+from gputop.render.layers import summary, table
+from gputop.render.rows import row_text
+from gputop_analysis.layers import Layer, Layers
+
+
+def layers_of_four_blocks() -> Layers:
+    blocks = []
+    for index in range(4):
+        blocks.append(Layer(f"blocks.{index}", "Block", forward_ms=9.0 if index == 2 else 1.0))
+        blocks[-1].children = [Layer(f"blocks.{index}.up", "Linear", optimizer_bytes=1008 << 10)]
+    root = Layer("", "Model", children=blocks)
+    return Layers(
+        rank=0,
+        root=root,
+        steps=(14, 16, 45),
+        forward_ms=12.0,
+        backward_ms=0.0,
+        outside_forward_ms=0.0,
+        outside_backward_ms=0.0,
+        hook_ms=0.0,
+        clock="host",
+        counted_flops=False,
+    )
+
+
+def test_steps_units_folds_and_bytes_are_written_out():
+    layers = layers_of_four_blocks()
+    head = row_text(summary(layers, 120)[0])
+    assert "3 watched steps (14, 16, 45), ms by the host's clock" in head
+    rows = [row_text(row) for row in table(layers, 120)]
+    assert "4 x Block, 1 ms each, 2 stands out: 9" in rows[2]
+    assert rows[3].strip().startswith("2  Block (stands out)")
+    assert "1008 KiB" in rows[4]
+    assert not any("e+" in row or "##" in row for row in rows)
+
+
+def test_a_search_tells_whole_paths():
+    rows = [row_text(row) for row in table(layers_of_four_blocks(), 80, search="up")]
+    assert [row.split()[0] for row in rows[1:]] == [f"blocks.{index}.up" for index in range(4)]
