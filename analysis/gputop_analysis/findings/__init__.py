@@ -25,6 +25,7 @@ from gputop_analysis.findings import (  # noqa: F401  (they register)
     host,
     host_compile,
     host_device,
+    host_inside,
     host_pauses,
     host_periodic,
     host_settings,

@@ -13,6 +13,7 @@ from gputop_analysis.findings.option import Option
 from gputop_analysis.findings.pictures import LOSS, NORM
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
+from gputop_analysis.findings.sites import called_from
 from gputop_analysis.findings.told import Event, told
 from gputop_analysis.mend import ByRule
 from gputop_analysis.model import Finding, Input, Proof
@@ -484,6 +485,7 @@ def never_cleared(view: RunView, spec: Spec) -> Finding | None:
                 "call optimizer.zero_grad() after optimizer.step()", mend=ByRule("no-zero-grad")
             ),
             rank=rank if len(view.ranks) > 1 else everybody(view),
+            site=called_from(view, "backward", rank),
             confidence=0.95,
             proof=Proof(
                 "looks in a row at which gradients were not zero before the "
@@ -510,6 +512,7 @@ def _one_never_cleared(view: RunView, spec: Spec) -> Finding | None:
             f"({last['looks']} looks in a row up to step {last['step']}, rank {rank})",
             "call zero_grad() of this optimizer, too, before the backward of its loss",
             rank=rank if len(view.ranks) > 1 else everybody(view),
+            site=called_from(view, "backward", rank),
             confidence=0.95,
             proof=Proof(
                 "looks in a row at which no backward between two updates began without gradients",

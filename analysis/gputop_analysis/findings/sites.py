@@ -59,6 +59,7 @@ _ABOUT_MODULES = re.compile(
 _TENSOR_CALL = re.compile(
     r"\b(?:torch|F|functional)\.(?:\w+\.)*(?!(?:tensor|as_tensor|from_numpy|save|load)\b)\w+\("
 )
+_MAKES_TENSOR = re.compile(r"\b(?:as_)?tensor\(")
 _LOOP = re.compile(r"\bfor\b")
 _MAKES_LOSS = re.compile(r"^\s*\w*loss\w*\s*\+?=[^=]")
 _OPERATORS = "torch/_C"
@@ -294,6 +295,61 @@ def trainers_call(view: RunView, rank: int | None) -> str | None:
         prefix = (*prefix, label)
         if not label.startswith(("(", LOOP)):
             line = label
+
+
+def called_from(view: RunView, phase: str, rank: int) -> str | None:
+    """The line of the training's own loop, the function that calls the backward, that surely most
+    samples of a phase come from.
+    """
+    loops = {_functions(path) for path in _backward_calls(view, rank)}
+    lines: Counter[str] = Counter()
+    for sample in _samples(view, (phase,), rank):
+        prefixes = (sample.path[:i] for i in range(len(sample.path), 0, -1))
+        calls = (path for path in prefixes if not path[-1].startswith(LOOP))
+        line = next((path[-1] for path in calls if _functions(path) in loops), "")
+        lines[line] += sample.count
+    line, count = lines.most_common(1)[0] if lines else ("", 0)
+    enough = count >= ENOUGH and surely(count, sum(lines.values())) > MOSTLY
+    return line or None if enough else None
+
+
+def _backward_calls(view: RunView, rank: int) -> set[Path]:
+    """Paths to the lines of the user's that call a backward."""
+    samples = _samples(view, ("backward",), rank)
+    inside = ("torch/autograd/", *TRAINERS)
+    return {sample.path for sample in samples if sample.inside.startswith(inside)}
+
+
+def reading_loops(view: RunView, phase: str, rank: int) -> Site | None:
+    """Python loops inside a phase that take values out of tensors, and what makes a tensor of them
+    again in the same function; None where they were seen less than five times.
+
+    Loops that run modules, and those of the training itself, are none.
+    """
+    samples = list(_samples(view, (phase,), rank))
+    elsewhere = _prefixes(view, rank, [other for other in TRAINING if other != phase])
+    of_modules = [sample.path for sample in samples if sample.inside.startswith(_MODULES)]
+    elsewhere |= {path[:i] for path in of_modules for i in range(1, len(path) + 1)}
+    loops = set()
+    for sample in samples:
+        prefixes = (sample.path[:i] for i in range(1, len(sample.path) + 1))
+        own = [path for path in prefixes if path[-1].startswith(LOOP) and path not in elsewhere]
+        if own and _READS_OUT.search(sample.code):
+            loops.add(own[0])
+    functions = {_functions((*loop, loop[-1].removeprefix(LOOP))) for loop in loops}
+    inside = [
+        sample
+        for sample in samples
+        if any(sample.path[: len(loop)] == loop for loop in loops)
+        or (_MAKES_TENSOR.search(sample.code) and _functions(sample.path) in functions)
+    ]
+    count, total = (sum(sample.count for sample in some) for some in (inside, samples))
+    if count < ENOUGH:
+        return None
+    lines: Counter[str] = Counter()
+    for sample in inside:
+        lines[sample.path[-1]] += sample.count
+    return Site(lines.most_common(1)[0][0], count / total, total)
 
 
 def line_with(view: RunView, words: str, rank: int) -> str | None:

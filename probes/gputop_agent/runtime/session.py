@@ -95,6 +95,7 @@ class Session:
         self.nested_update_seen = False  # an optimizer's step that calls a step
         self.engine_seen = False  # a trainer's engine or schedule gives the boundaries
         self.phases_named = False  # gputop.phase() was called
+        self.exchange_seen = False  # ranks gave each other tensors, as in tensor parallelism
         self.create_graph_seen = False  # a backward that can itself be differentiated
         self.debug: Any = {}  # aids for finding faults that are on, see ``debugging``
         self.total_steps: Any = None
