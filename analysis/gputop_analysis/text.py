@@ -25,7 +25,7 @@ SGR |= {
     "comm": "35",
     "eval": "36",
 }
-SGR |= {"checkpoint": "31", "compile": "95", "other": "90"}
+SGR |= {"wait": "91", "checkpoint": "31", "compile": "95", "other": "90"}
 MISSING = "–"
 """Stands for what was not measured, on every screen and in every report."""
 LABEL = 10

@@ -563,6 +563,13 @@ class Replica(TypedDict, total=False):
     parameters: Annotated[Scalar, NEEDED]
     """Checksum."""
     random: RandomState
+    outside: Scalar
+    """Checksum of what the optimizers update and no DDP module has."""
+    outside_values: Whole
+    outside_names: list[Line]
+    """The first of them."""
+    exchange: bool
+    """Ranks have given each other tensors, as tensor parallelism does."""
 
 
 class Tensors(TypedDict, total=False):

@@ -515,6 +515,85 @@ def test_buckets_that_are_too_small(tmp_path, cap, buckets, said):
     assert ("CR16" in found(build)) is said
 
 
+@pytest.mark.parametrize(
+    ("fields", "changes", "is_told"),
+    [
+        ({}, 1, True),
+        ({"exchange": True}, 1, False),
+        ({}, 0, False),
+        ({"outside_values": None}, 1, False),
+    ],
+    ids=["a head", "parts of one model", "nothing learns there", "other sizes"],
+)
+def test_parameters_outside_of_ddp_part(tmp_path, fields, changes, is_told):
+    build = Builder(tmp_path / "r")
+    for rank in range(2):
+        build.hello(rank, world_size=2)
+        build.steps(60, rank, forward=6.0, backward=12.0)
+        sizes = {"outside_values": 400 + rank if fields.get("outside_values", 0) is None else 400}
+        for update in (10, 11, 50, 51):
+            outside = {
+                "outside": 1000 * rank + update * changes,
+                "outside_names": ["Linear.weight"],
+            }
+            outside.update({**fields, **sizes})
+            build.event("replica", rank=rank, update=update, group=2, parameters=update, **outside)
+    told = found(build).get("NU09")
+    assert (told is not None) is is_told
+    assert told is None or ("outside of DDP" in told.title and "Linear.weight" in told.title)
+
+
+def in_forward(path, code, deeper=("loop net.py:7 forward",), inside=""):
+    """A run whose forward has 30 samples at ``code`` and ten that run a module."""
+    build = Builder(path)
+    build.hello(0)
+    build.steps(150, forward=6.0, backward=4.0)
+    begin = ["loop train.py:9 <module>", "train.py:11 <module>", "net.py:5 forward"]
+    module = {"site": "net.py:5", "function": "forward", "path": begin, "code": "self.out(x)"}
+    module.update(inside="torch/nn/modules/linear.py:1 forward", count=10)
+    line = {"site": "net.py:8", "function": "forward", "inside": inside, "code": code, "count": 30}
+    line["path"] = [*begin[:2], *deeper, "net.py:8 forward"]
+    update = dict(module, site="train.py:12", path=[begin[0], "train.py:12 <module>"])
+    update.update(inside="torch/autograd/graph.py:1 _engine_run_backward", code="loss.backward()")
+    for phase, samples in (("forward", [module, line]), ("backward", [update])):
+        build.event("stacks", rank=0, phase=phase, period_ms=50, total=40, samples=samples)
+    return found(build)
+
+
+def test_a_loop_in_the_model_that_takes_values_out(tmp_path):
+    loop = in_forward(tmp_path / "r", "words.append(row.argmax().item())")["HO17"]
+    assert loop.site == "net.py:8 forward" and loop.severity == "high"
+    assert 3.0 < (loop.recoverable_ms_per_step or 0) < 4.5, "at most 30 of 40 samples in 6 ms"
+
+
+@pytest.mark.parametrize(
+    ("code", "deeper", "inside"),
+    [
+        ("h = cell(x[:, i], h)", ("loop net.py:7 forward",), "torch/nn/modules/rnn.py:1 forward"),
+        ("h = h * gate + x[:, i]", ("loop net.py:7 forward",), ""),
+        ("sizes = counts.tolist()", (), ""),
+    ],
+    ids=["recurrence", "operators", "no loop"],
+)
+def test_loops_in_the_model_that_are_the_model(tmp_path, code, deeper, inside):
+    assert "HO17" not in in_forward(tmp_path / "r", code, deeper, inside)
+
+
+@pytest.mark.parametrize(("iterations", "is_passed_by"), [(0, True), (60, False)])
+def test_replicas_part_where_ddp_is_never_called(tmp_path, iterations, is_passed_by):
+    build = Builder(tmp_path / "r")
+    for rank in range(2):
+        build.hello(rank, world_size=2)
+        build.steps(60, rank, forward=6.0, backward=12.0)
+        build.event("ddp_progress", rank=rank, step=32, iterations=iterations)
+        for update in (10, 11, 50, 51):
+            build.event(
+                "replica", rank=rank, update=update, group=2, parameters=100 * update + rank
+            )
+    parted = found(build)["NU09"]
+    assert ("ddp.module(x)" in parted.fix) is is_passed_by
+
+
 @pytest.mark.parametrize(("loops", "severity"), [(2, "medium"), (1, None)])
 def test_operators_inside_two_loops_go_through_elements(tmp_path, loops, severity):
     build = Builder(tmp_path / "r")

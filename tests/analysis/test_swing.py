@@ -29,6 +29,14 @@ def test_readings_that_lag_hide_no_swing():
     assert swing is not None and swing.period == 200
 
 
+def test_few_readings_must_fit_exactly():
+    few = np.array([0, 1, 13, 27, 42, 56, 71, 85, 100, 114, 128, 129, 210, 261])
+    swing = swing_of(few, cosine(25)[few])
+    assert swing is not None and swing.period == 50
+    triangle = np.abs((few % 50) / 25 - 1)
+    assert swing_of(few, triangle) is None
+
+
 @pytest.mark.parametrize(
     "rates",
     [

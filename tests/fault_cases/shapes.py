@@ -103,6 +103,14 @@ CASES = (
         site="shapes.py",
     ),
     Case(
+        "HO17",
+        "a layer that goes row by row",
+        SHAPES,
+        {"FAULT": "by_rows", "STEPS": 1200},
+        site="ByRows|shapes.py",
+        suite=False,
+    ),
+    Case(
         "HC10",
         "a thread that dies",
         SHAPES,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from gputop.widgets import ranks as ranks_panel
 from gputop_agent import wire
 from gputop_analysis.html import as_html
 from gputop_analysis.report import Report, as_data, as_markdown, as_text
+from gputop_analysis.step_parts import parts_of
 from gputop_probes.record.layout import PROCESS_RANK
 
 SECOND = 10**9
@@ -213,7 +215,7 @@ def test_communication_is_one_amount_however_it_is_split(shown: Shown) -> None:
 
 def test_a_phase_has_one_share(shown: Shown) -> None:
     table = [row_text(row) for row in breakdown.table(shown.live, 64, 14)]
-    for phase in shown.report.summary.phases:
+    for phase in parts_of(shown.report.summary):
         if phase.share < 0.01:
             continue
         text, row = (
@@ -223,9 +225,9 @@ def test_a_phase_has_one_share(shown: Shown) -> None:
         marked = next(
             line for line in shown.markdown.splitlines() if line.startswith(f"| {phase.name} |")
         )
-        expect(
-            phase.mean_ms, figure(text, 0), figure(row, 0), shown.data["phases_mean_ms"][phase.name]
-        )
+        expect(phase.mean_ms, figure(text, 0), figure(row, 0))
+        if math.isfinite(phase.p50_ms):  # the JSON has the phases as measured, waiting in backward
+            expect(phase.mean_ms, shown.data["phases_mean_ms"][phase.name])
         assert f"{100 * phase.share:.1f} %" in text and f"{100 * phase.share:.1f} %" in marked
         assert f"{100 * phase.share:.0f} %" in row
         assert (

@@ -129,7 +129,9 @@ class Side:
         """
         if len(_steady(_rows(self.run_dir))) < _STEADY_ROWS:
             if not self.runs():
-                raise CheckError(f"{self.name}: it ended before its steps were steady")
+                raise CheckError(
+                    f"{self.name}: it ended before its steps were steady: give it more steps"
+                )
             if time.monotonic() > self._deadline:
                 raise CheckError(f"{self.name}: no steady steps within {_START_S:.0f} s")
             return False

@@ -1,6 +1,4 @@
-"""Gradients: too large, always clipped, missing, never cleared, or too small for the weights'
-precision.
-"""
+"""Gradients too large, always clipped, missing, never cleared, or too small to count."""
 
 from __future__ import annotations
 
@@ -15,6 +13,7 @@ from gputop_analysis.findings.option import Option
 from gputop_analysis.findings.pictures import LOSS, NORM
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
+from gputop_analysis.findings.sites import called_from
 from gputop_analysis.findings.told import Event, told
 from gputop_analysis.mend import ByRule
 from gputop_analysis.model import Finding, Input, Proof
@@ -30,9 +29,7 @@ GROWING_RECORDS, GROWN_FACTOR = 10, 10.0
 
 
 def gradient_norms(view: RunView, from_step: int = 0) -> tuple[int, Array, Array, Array]:
-    """Rank, first and last steps, and finite gradient norms of the first rank that has them; empty
-    without any.
-    """
+    """First rank with gradient norms, first and last steps, finite norms; or empty."""
     for rank, series in view.per_rank.items():
         late = view.device(rank)
         if len(late) and np.isfinite(late["grad_norm"]).any():
@@ -143,9 +140,7 @@ def gradient_blow_up(view: RunView, spec: Spec) -> Finding | None:
 
 
 def _growth_begin(norms: Array) -> int | None:
-    """Where the last records begin to rise one after another, if ten or more do, by a factor of
-    ten.
-    """
+    """Where the last ten or more records begin to rise one after another, by a factor of ten."""
     tail = norms[-200:]
     falls = np.flatnonzero(np.diff(tail) <= 0)
     begin = int(falls[-1]) + 1 if len(falls) else 0
@@ -433,9 +428,7 @@ def _replaced_part(names: list[str]) -> str:
 
 
 def _comparable(hello: Hello) -> bool:
-    """Whether model and optimizers count the same parameters: one whole model, optimizers of
-    torch's, no shards.
-    """
+    """Whether model and optimizers count the same parameters: a whole model, torch's optimizers."""
     model, optimizer, parallel = (
         hello.get(key) or {} for key in ("model", "optimizer", "parallel")
     )
@@ -492,6 +485,7 @@ def never_cleared(view: RunView, spec: Spec) -> Finding | None:
                 "call optimizer.zero_grad() after optimizer.step()", mend=ByRule("no-zero-grad")
             ),
             rank=rank if len(view.ranks) > 1 else everybody(view),
+            site=called_from(view, "backward", rank),
             confidence=0.95,
             proof=Proof(
                 "looks in a row at which gradients were not zero before the "
@@ -518,6 +512,7 @@ def _one_never_cleared(view: RunView, spec: Spec) -> Finding | None:
             f"({last['looks']} looks in a row up to step {last['step']}, rank {rank})",
             "call zero_grad() of this optimizer, too, before the backward of its loss",
             rank=rank if len(view.ranks) > 1 else everybody(view),
+            site=called_from(view, "backward", rank),
             confidence=0.95,
             proof=Proof(
                 "looks in a row at which no backward between two updates began without gradients",

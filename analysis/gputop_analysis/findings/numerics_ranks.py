@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.findings.told import told
+from gputop_analysis.findings.sites import called_from
+from gputop_analysis.findings.told import Event, told
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import RunView
 
 MIN_UNEQUAL = 2
+Looks = dict[int, list[Event]]
+"""Replica events by rank."""
 
 
 @finding(
@@ -17,7 +20,8 @@ MIN_UNEQUAL = 2
     family="numerics",
     cause="nan",
     trigger="checksums of the parameters differ between the ranks of a DDP group after two "
-    "updates or more, and after the last one looked at",
+    "updates or more, and after the last one looked at; or those of parameters that an optimizer "
+    "updates and no DDP module has, where the ranks exchange no tensors",
     fix="find what changes parameters on one rank only; broadcast them from rank 0",
     explains=("NU10",),
     no_use="where ranks hold different parameters on purpose",
@@ -32,15 +36,70 @@ def replicas_differ(view: RunView, spec: Spec) -> Finding | None:
     groups = {events[-1].get("group") for events in looks.values()}
     if len(looks) < 2 or len(looks) < view.world_size or groups != {view.world_size}:
         return None
-    if len({(events[-1]["update"], events[-1]["parameters"]) for events in looks.values()}) == 1:
-        return None
+    return _of_replicas(view, spec, looks) or _outside_of_ddp(view, spec, looks)
+
+
+def _parted(looks: Looks, name: str) -> tuple[dict[int, dict[int, float]], list[int], list[int]]:
+    """Checksums by rank and update, the updates that all ranks have, and those of them at which the
+    sums differ; none where they do not differ in the end.
+    """
     sums = {
-        rank: {event["update"]: event["parameters"] for event in events}
+        rank: {event["update"]: event[name] for event in events if name in event}
         for rank, events in looks.items()
     }
     common = sorted(set.intersection(*(set(event) for event in sums.values())))
     unequal = [update for update in common if len({event[update] for event in sums.values()}) > 1]
     if len(unequal) < MIN_UNEQUAL or common[-1] != unequal[-1] or _misaligned(sums, common):
+        return sums, common, []
+    return sums, common, unequal
+
+
+def _outside_of_ddp(view: RunView, spec: Spec, looks: Looks) -> Finding | None:
+    """Parameters that the optimizer has and that no DDP module sums the gradients of.
+
+    Where ranks exchange tensors, each may hold a part of one model; and what no update changes may
+    as well be different.
+    """
+    last_looks = [events[-1] for events in looks.values()]
+    if len({look.get("outside_values") for look in last_looks}) > 1 or any(
+        look.get("exchange") for look in last_looks
+    ):
+        return None
+    sums, common, unequal = _parted(looks, "outside")
+    changes = all(event[unequal[0]] != event[unequal[-1]] for event in sums.values() if unequal)
+    if not unequal or not changes:
+        return None
+    values = int(last_looks[0]["outside_values"])
+    names = [name or "a parameter of no module" for name in last_looks[0].get("outside_names", ())]
+    return spec.make(
+        "high",
+        f"parameters outside of DDP differ between the ranks: {', '.join(names[:2])}",
+        f"{values:,} values in the optimizer are in no DistributedDataParallel module "
+        f"({', '.join(names)}, ...): nothing sums their gradients, and they are unequal in "
+        f"{len(unequal)} of {len(common)} looks, first at update {unequal[0]}",
+        "wrap them in DistributedDataParallel, too, best as one module with the rest of the model; "
+        "or sum their gradients before the step: torch.distributed.all_reduce(p.grad), and divide by "
+        "the number of ranks",
+        rank=None,
+        confidence=0.9,
+        proof=Proof(
+            "looks at which the ranks' checksums of them differ",
+            len(unequal),
+            MIN_UNEQUAL - 1,
+            "looks",
+            "checksum of up to 32 parameters, 256 values of each, after the same update on each "
+            "rank; no exchange of tensors between ranks was seen",
+            (Input("values", values, "", f"replica event, update {unequal[-1]}"),),
+        ),
+    )
+
+
+def _of_replicas(view: RunView, spec: Spec, looks: Looks) -> Finding | None:
+    """Replicas of DDP itself."""
+    if len({(events[-1]["update"], events[-1]["parameters"]) for events in looks.values()}) == 1:
+        return None
+    sums, common, unequal = _parted(looks, "parameters")
+    if not unequal:
         return None
     last = unequal[-1]
     kinds: dict[int, list[int]] = {}
@@ -53,15 +112,28 @@ def replicas_differ(view: RunView, spec: Spec) -> Finding | None:
         culprit = f"rank {alone}"
     else:
         culprit = f"ranks {', '.join(map(str, sorted(sums)[:8]))}"
+    passed_by = _is_never_called(view)
+    if passed_by:
+        fix = (
+            "call the DistributedDataParallel object, ddp(x), and not what it wraps: ddp.module(x) "
+            "or the model itself; only its own forward makes the backward sum the gradients"
+        )
+    else:
+        fix = (
+            "look for parameters that are changed on one rank (an in-place edit, a rank-dependent "
+            "branch, a gradient that bypasses DDP or no_sync without a last sync); to mend a run: "
+            "torch.distributed.broadcast(p.data, src=0) for every parameter"
+        )
     return spec.make(
         "high",
-        f"DDP replicas differ since update {unequal[0]}: {culprit}",
+        f"DDP replicas differ since update {unequal[0]}: "
+        + ("its forward is never called" if passed_by else culprit),
         f"after update {last:,} the ranks hold {len(kinds)} different sets of parameters; unequal "
-        f"in {len(unequal)} of {len(common)} looks, first at update {unequal[0]}",
-        "look for parameters that are changed on one rank (an in-place edit, a rank-dependent "
-        "branch, a gradient that bypasses DDP or no_sync without a last sync); to mend a run: "
-        "torch.distributed.broadcast(p.data, src=0) for every parameter",
-        rank=alone,
+        f"in {len(unequal)} of {len(common)} looks, first at update {unequal[0]}"
+        + ("; DDP has counted no iteration" if passed_by else ""),
+        fix,
+        rank=None if passed_by else alone,
+        site=called_from(view, "forward", view.ranks[0]) if passed_by else None,
         confidence=0.95,
         proof=Proof(
             "looks at which the ranks' checksums differ",
@@ -83,7 +155,15 @@ def replicas_differ(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
-def _misaligned(sums: dict[int, dict[int, int]], common: list[int]) -> bool:
+def _is_never_called(view: RunView) -> bool:
+    """Whether DDP has counted no iteration on any rank: its gradients are never summed."""
+    progress = told(view, "ddp_progress")
+    return len(progress) == view.world_size and all(
+        events[-1].get("iterations") == 0 for events in progress.values()
+    )
+
+
+def _misaligned(sums: dict[int, dict[int, float]], common: list[int]) -> bool:
     """Whether two ranks only count their updates differently: one's is the other's a step later."""
     ranks = sorted(sums)
     first = sums[ranks[0]]

@@ -16,14 +16,14 @@ from gputop_analysis.view import Array, RunView
 
 PERIODS, LONGEST, READINGS = 2, 4000, 400
 """Whole swings that must have been seen, the longest one in steps, and readings that are fitted."""
-ENOUGH_READINGS = 20
+ENOUGH_READINGS, FEW_READINGS = 20, 12
 CANDIDATES = 64
 """Periods that are fitted, of all that were looked at."""
 LOW = 0.05
 """Of the largest rate: a swing that goes less far down is one of a cyclical schedule."""
-EXPLAINED, TRUSTED = 0.995, 0.9
-"""Part of the variance that a cosine must explain, over the readings that fit it best: some lag a
-few steps. A triangle's is 0.986.
+EXPLAINED, ALL_EXPLAINED, TRUSTED = 0.995, 0.9999, 0.9
+"""Part of the variance that a cosine must explain, of few readings nearly all, over the readings that
+fit it best: some lag a few steps. A triangle's is 0.986.
 """
 
 
@@ -56,9 +56,7 @@ class Swing:
     ),
 )
 def rate_swings(view: RunView, spec: Spec) -> Finding | None:
-    """CosineAnnealingLR goes back up after T_max calls; often it counts epochs and is stepped once
-    a batch.
-    """
+    """CosineAnnealingLR goes back up after T_max calls; often it is stepped by batch, not epoch."""
     for rank in view.ranks[:1]:
         rows = view.record.steps(rank)
         rates = np.asarray(rows["lr"], np.float64)
@@ -105,7 +103,7 @@ def swing_of(steps: Array, rates: Array) -> Swing | None:
     fresh = np.isfinite(rates)
     fresh[1:] &= rates[1:] != rates[:-1]
     steps, rates = steps[fresh], rates[fresh]
-    if len(rates) < ENOUGH_READINGS or rates.max() <= 0 or rates.min() > LOW * rates.max():
+    if len(rates) < FEW_READINGS or rates.max() <= 0 or rates.min() > LOW * rates.max():
         return None
     if _swings_at_least(rates) < PERIODS:
         return None
@@ -119,7 +117,8 @@ def swing_of(steps: Array, rates: Array) -> Swing | None:
     explained, period = max(
         (_explained(steps, rates, int(period)), int(period)) for period in likely
     )
-    return Swing(period, explained, len(rates)) if explained >= EXPLAINED else None
+    needed = EXPLAINED if len(rates) >= ENOUGH_READINGS else ALL_EXPLAINED
+    return Swing(period, explained, len(rates)) if explained >= needed else None
 
 
 def _swings_at_least(rates: Array) -> int:
@@ -139,9 +138,13 @@ def _explained(steps: Array, rates: Array, period: int) -> float:
     """Part of the variance that a cosine of ``period`` steps and any phase explains, 0 to 1."""
     angle = 2 * np.pi * steps / period
     waves = np.stack([np.ones(len(steps)), np.cos(angle), np.sin(angle)], axis=1)
-    keep = np.ones(len(steps), bool)
-    for _ in range(2):
-        factors = np.linalg.lstsq(waves[keep], rates[keep], rcond=None)[0]
-        off = np.abs(waves @ factors - rates)
-        keep = off <= np.quantile(off, TRUSTED)
+    off = _misfit(waves, rates, np.ones(len(steps), bool))
+    off = _misfit(waves, rates, off <= np.quantile(off, TRUSTED))
+    keep = off <= np.quantile(off, TRUSTED)
     return 1 - float(np.sum(off[keep] ** 2) / np.sum((rates[keep] - rates[keep].mean()) ** 2))
+
+
+def _misfit(waves: Array, rates: Array, keep: Array) -> Array:
+    """How far each rate is from the waves that fit the kept ones best."""
+    factors = np.linalg.lstsq(waves[keep], rates[keep], rcond=None)[0]
+    return np.abs(waves @ factors - rates)

@@ -23,16 +23,14 @@ from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import RANK_WAITS, SLOW_AGAINST_OTHERS
 from gputop_analysis.findings.registry import CATALOGUE, Spec, finding
 from gputop_analysis.findings.shares import on_device
-from gputop_analysis.findings.sites import Site, named, top_site
+from gputop_analysis.findings.sites import Site, named, reading_loops, top_site
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import Interval, block_bootstrap
 from gputop_analysis.view import RunView, once_per_view
 from gputop_analysis.waits import ARRIVALS, Waits, waits
 
 SECOND_CAUSE = 0.25
-"""A phase whose excess is a quarter of the largest one belongs to the cause: a slow device is slow
-in all of them.
-"""
+"""A phase with a quarter of the largest excess belongs: a slow device is slow in all."""
 
 CAUSE_OF_PHASE = {
     "backward": "CR01",
@@ -145,6 +143,8 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
     cost, name = culprit.cost_ms, _NAMES.get(culprit.phase, culprit.phase)
     if culprit.phase in ("other", "data", "forward"):
         site = top_site(view, culprit.phase, rank=culprit.rank)
+    elif culprit.phase == "backward":
+        site = reading_loops(view, culprit.phase, culprit.rank)
     else:
         site = None
     own_wait, theirs = culprit.wait_ms

@@ -21,15 +21,11 @@ TRAINERS = (
     "trl/",
     "deepspeed/",
 )
-"""Packages that own the loop: what they do between the phases is theirs, and no line of the user's
-can spare it.
-"""
+"""Packages that own the loop: what they do between phases, no line of the user's spares."""
 ENOUGH = 5
 """Fewer samples than this name no place."""
 MOSTLY = 0.5
-"""Of the samples a place must hold more, at the lower end of its interval, to be named as the
-place.
-"""
+"""Of the samples a place must hold more, at its interval's lower end, to be named."""
 NEARLY_ALL = 0.9
 MOSTLY_OF_TWO = 0.6
 """Of the samples two lines must hold more together, where neither holds most."""
@@ -63,6 +59,7 @@ _ABOUT_MODULES = re.compile(
 _TENSOR_CALL = re.compile(
     r"\b(?:torch|F|functional)\.(?:\w+\.)*(?!(?:tensor|as_tensor|from_numpy|save|load)\b)\w+\("
 )
+_MAKES_TENSOR = re.compile(r"\b(?:as_)?tensor\(")
 _LOOP = re.compile(r"\bfor\b")
 _MAKES_LOSS = re.compile(r"^\s*\w*loss\w*\s*\+?=[^=]")
 _OPERATORS = "torch/_C"
@@ -81,9 +78,7 @@ class Site:
     """Of the phase's samples, 0 to 1; of the most frequent line where none is sure."""
     samples: int
     torch_share: float = 0.0
-    """Of the phase's samples, those inside torch: a loss function or zero_grad, which are work and
-    no overhead.
-    """
+    """The phase's samples inside torch: a loss function or zero_grad, work and no overhead."""
     detail: str = ""
     """Library line that it was waiting in most often, if it was in one."""
     trainers_share: float = 0.0
@@ -153,9 +148,7 @@ class _Sample:
 
     @property
     def calls_tensors(self) -> bool:
-        """Whether a line calls torch's functions, such as a loss, and was seen between two of their
-        calls.
-        """
+        """Whether a line calls torch, as a loss does, and was seen between two such calls."""
         return bool(_TENSOR_CALL.search(self.code)) and not _LOOP.search(self.code)
 
     @property
@@ -210,9 +203,7 @@ def top_site(view: RunView, phase: str, rank: int | None = None, *, nested: int 
 
 
 def _in_loop(sample: _Sample, trained: set[Path]) -> _Sample:
-    """The sample at the line where its path leaves those of training; as it is where it
-    does not.
-    """
+    """The sample at the line where its path leaves those of training, or as it is."""
     functions = {_functions(path) for path in trained}
     prefixes = [sample.path[:i] for i in range(1, len(sample.path))]
     lines = [prefix for prefix in prefixes if not prefix[-1].startswith(LOOP)]
@@ -247,9 +238,7 @@ def _package(sample: _Sample) -> str:
 
 
 def _with_trainers(view: RunView, samples: list[_Sample], rank: int | None) -> list[_Sample]:
-    """The samples, with those marked that a trainer's call holds although another package is
-    innermost.
-    """
+    """The samples, those marked that a trainer's call holds with another package inside."""
     packages = _loop_owners(view, rank)
     calls = {
         sample.path
@@ -306,6 +295,61 @@ def trainers_call(view: RunView, rank: int | None) -> str | None:
         prefix = (*prefix, label)
         if not label.startswith(("(", LOOP)):
             line = label
+
+
+def called_from(view: RunView, phase: str, rank: int) -> str | None:
+    """The line of the training's own loop, the function that calls the backward, that surely most
+    samples of a phase come from.
+    """
+    loops = {_functions(path) for path in _backward_calls(view, rank)}
+    lines: Counter[str] = Counter()
+    for sample in _samples(view, (phase,), rank):
+        prefixes = (sample.path[:i] for i in range(len(sample.path), 0, -1))
+        calls = (path for path in prefixes if not path[-1].startswith(LOOP))
+        line = next((path[-1] for path in calls if _functions(path) in loops), "")
+        lines[line] += sample.count
+    line, count = lines.most_common(1)[0] if lines else ("", 0)
+    enough = count >= ENOUGH and surely(count, sum(lines.values())) > MOSTLY
+    return line or None if enough else None
+
+
+def _backward_calls(view: RunView, rank: int) -> set[Path]:
+    """Paths to the lines of the user's that call a backward."""
+    samples = _samples(view, ("backward",), rank)
+    inside = ("torch/autograd/", *TRAINERS)
+    return {sample.path for sample in samples if sample.inside.startswith(inside)}
+
+
+def reading_loops(view: RunView, phase: str, rank: int) -> Site | None:
+    """Python loops inside a phase that take values out of tensors, and what makes a tensor of them
+    again in the same function; None where they were seen less than five times.
+
+    Loops that run modules, and those of the training itself, are none.
+    """
+    samples = list(_samples(view, (phase,), rank))
+    elsewhere = _prefixes(view, rank, [other for other in TRAINING if other != phase])
+    of_modules = [sample.path for sample in samples if sample.inside.startswith(_MODULES)]
+    elsewhere |= {path[:i] for path in of_modules for i in range(1, len(path) + 1)}
+    loops = set()
+    for sample in samples:
+        prefixes = (sample.path[:i] for i in range(1, len(sample.path) + 1))
+        own = [path for path in prefixes if path[-1].startswith(LOOP) and path not in elsewhere]
+        if own and _READS_OUT.search(sample.code):
+            loops.add(own[0])
+    functions = {_functions((*loop, loop[-1].removeprefix(LOOP))) for loop in loops}
+    inside = [
+        sample
+        for sample in samples
+        if any(sample.path[: len(loop)] == loop for loop in loops)
+        or (_MAKES_TENSOR.search(sample.code) and _functions(sample.path) in functions)
+    ]
+    count, total = (sum(sample.count for sample in some) for some in (inside, samples))
+    if count < ENOUGH:
+        return None
+    lines: Counter[str] = Counter()
+    for sample in inside:
+        lines[sample.path[-1]] += sample.count
+    return Site(lines.most_common(1)[0][0], count / total, total)
 
 
 def line_with(view: RunView, words: str, rank: int) -> str | None:
@@ -428,9 +472,7 @@ def _in_modules(view: RunView, phases: Sequence[str], rank: int | None) -> list[
 
 
 def _lines(view: RunView, rank: int | None) -> Counter[Path]:
-    """By functions from the outermost one to it: in how many lines a function was seen while it
-    trained.
-    """
+    """By functions from the outermost one: in how many lines each was seen in training."""
     lines = (path for path in _prefixes(view, rank) if not path[-1].startswith(LOOP))
     return Counter(_functions(path) for path in lines)
 

@@ -1,6 +1,4 @@
-"""The sections that are charts: the step over the run, its distribution, memory and loss, the
-ranks.
-"""
+"""Sections of charts: the step over the run, its distribution, memory and loss, ranks."""
 
 from __future__ import annotations
 
@@ -13,7 +11,8 @@ from gputop_analysis.html.elements import section, shares
 from gputop_analysis.html.series import chart_top, phases_over_steps, rank_excess, step_times
 from gputop_analysis.report.build import Report
 from gputop_analysis.report.trends import trends
-from gputop_analysis.report.words import hidden_wait
+from gputop_analysis.report.words import wait_note
+from gputop_analysis.step_parts import parts_of
 from gputop_analysis.text import counted, ms
 
 _COLOURS = {
@@ -28,14 +27,15 @@ _COLOURS = {
 
 def phases(report: Report) -> str:
     """Section on the time of a step by phase: over the run, and in total."""
-    shown = sorted((p for p in report.summary.phases if p.share > 0), key=lambda p: -p.share)
+    shown = sorted((p for p in parts_of(report.summary) if p.share > 0), key=lambda p: -p.share)
     if not shown:
         return ""
     rows = [(p.name, p.name, p.share, (ms(p.mean_ms), ms(p.p50_ms), ms(p.p95_ms))) for p in shown]
     table = shares(("phase", "mean ms", "p50", "p95"), rows)
-    note = "Mean over all ranks. The phases add up to the wall time of a step exactly."
-    if wait_note := hidden_wait(report.summary):
-        note += f" {wait_note}."
+    note = "Mean over all ranks. The parts add up to the wall time of a step exactly"
+    if what_wait_is := wait_note(shown):
+        note += f"; {what_wait_is}"
+    note += "."
     drawn = phases_over_steps(report.view)
     if drawn is None:
         return section("Where the time goes", table, note)

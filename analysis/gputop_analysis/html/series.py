@@ -6,6 +6,7 @@ import numpy as np
 
 from gputop_agent import wire
 from gputop_analysis.stats import weighted_quantile
+from gputop_analysis.step_parts import WAIT
 from gputop_analysis.view import Array, RunView
 from gputop_analysis.waits import waits
 
@@ -19,8 +20,8 @@ others up.
 
 
 def phases_over_steps(view: RunView) -> tuple[Array, dict[str, Array]] | None:
-    """Middle step of each part, and by phase the mean milliseconds a step over all ranks; None for
-    too few steps.
+    """Middle step of each part, and by phase the mean milliseconds a step over all ranks, waiting
+    taken out of backward; None for too few steps.
     """
     series = [
         rank_series for rank_series in view.per_rank.values() if rank_series.after_set_up.sum()
@@ -44,8 +45,31 @@ def phases_over_steps(view: RunView) -> tuple[Array, dict[str, Array]] | None:
     if filled.sum() < 2:
         return None
     middles = ((edges[:-1] + edges[1:] - 1) / 2)[filled]
-    layers = {name: totals[i][filled] / counts[filled] for i, name in enumerate(wire.PHASES)}
+    layers = {}
+    for name, total in zip(wire.PHASES, totals, strict=True):
+        layers[name] = total[filled] / counts[filled]
+        if name == "backward":
+            layers[WAIT] = np.minimum(_waits_over_steps(view, edges)[filled], layers[name])
+            layers[name] = layers[name] - layers[WAIT]
     return middles, {name: values for name, values in layers.items() if values.any()}
+
+
+def _waits_over_steps(view: RunView, edges: Array) -> Array:
+    """Mean wait inside backward in each part, in ms a step: measured in the part, else the mean of
+    all; 0 where nothing is measured.
+    """
+    count = len(edges) - 1
+    sums_ms, records = np.zeros(count), np.zeros(count)
+    for rank in view.ranks:
+        rows = view.comm(rank)
+        at = np.searchsorted(edges, rows["step"], side="right") - 1
+        inside = (at >= 0) & (at < count)
+        sums_ms += np.bincount(at[inside], rows["wait_ns"][inside] / 1e6, count)
+        records += np.bincount(at[inside], minlength=count)
+    if not records.any():
+        return sums_ms
+    mean_ms = sums_ms.sum() / records.sum()
+    return np.where(records > 0, sums_ms / np.maximum(records, 1), mean_ms)
 
 
 def chart_top(layers: dict[str, Array]) -> tuple[float, bool]:

@@ -1,6 +1,4 @@
-"""The page's style sheet: one column of cards, charts that follow the reader's light or dark
-setting.
-"""
+"""The page's style sheet: one column of cards, charts in the reader's light or dark."""
 
 from __future__ import annotations
 
@@ -51,7 +49,7 @@ th{color:var(--muted);font-weight:500;text-align:right;padding:5px 10px;
  white-space:nowrap}
 td{text-align:right;padding:5px 10px;border-bottom:1px solid var(--rule);vertical-align:top}
 tr:last-child td{border-bottom:0}
-td:not(.l):not(:first-child){white-space:nowrap}
+td:not(.l):not(:first-child),td:has(.key){white-space:nowrap}
 th:first-child,td:first-child,.l{text-align:left}
 td:first-child,th:first-child{padding-left:0}
 .key{display:inline-block;width:10px;height:10px;border-radius:3px;margin-right:9px;

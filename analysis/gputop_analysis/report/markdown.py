@@ -17,7 +17,6 @@ from gputop_analysis.report.words import (
     covered,
     done,
     figure,
-    hidden_wait,
     measured,
     output_notes,
     own_work,
@@ -25,7 +24,9 @@ from gputop_analysis.report.words import (
     recoverable,
     size,
     speed,
+    wait_note,
 )
+from gputop_analysis.step_parts import parts_of
 from gputop_analysis.text import MISSING, duration, gib, ms
 from gputop_probes.record.plain import plain_text
 
@@ -130,7 +131,7 @@ def _finding(finding: Finding) -> Iterator[str]:
 
 
 def _phases(report: Report) -> Iterator[str]:
-    shown = sorted((p for p in report.summary.phases if p.share > 0), key=lambda p: -p.share)
+    shown = sorted((p for p in parts_of(report.summary) if p.share > 0), key=lambda p: -p.share)
     if shown:
         yield "## Where the time goes"
         yield ""
@@ -139,7 +140,7 @@ def _phases(report: Report) -> Iterator[str]:
             for p in shown
         )
         yield from _table(("phase", "mean ms", "p50", "p95", "share"), rows)
-        if note := hidden_wait(report.summary):
+        if note := wait_note(shown):
             yield from ("", f"{note}.")
 
 

@@ -1,6 +1,4 @@
-"""The report as text for a terminal or a pipe: verdict, header, phases, ranks, devices, findings,
-trends.
-"""
+"""The report as text: verdict, header, phases, ranks, devices, findings, trends."""
 
 from __future__ import annotations
 
@@ -23,14 +21,15 @@ from gputop_analysis.report.words import (
     covered,
     done,
     figure,
-    hidden_wait,
     output_notes,
     own_work,
     ranks_to_show,
     recoverable,
     size,
     speed,
+    wait_note,
 )
+from gputop_analysis.step_parts import parts_of
 from gputop_analysis.text import (
     LABEL,
     MISSING,
@@ -53,9 +52,7 @@ Section = Callable[[Report, int, bool], Iterator[str]]
 
 
 def as_text(report: Report, width: int = 80, colour: bool = False) -> str:
-    """The whole report, at most ``width`` columns wide (at least 40); plain ASCII without
-    ``colour``.
-    """
+    """The whole report in ``width`` columns (at least 40); plain ASCII without ``colour``."""
     width = max(40, width)
     sections: tuple[Section, ...] = (
         _verdict,
@@ -137,17 +134,17 @@ def _startup(report: Report, width: int) -> Iterator[str]:
 
 
 def _phases(report: Report, width: int, colour: bool) -> Iterator[str]:
-    shown = [phase for phase in report.summary.phases if phase.share > 0]
+    shown = [part for part in parts_of(report.summary) if part.share > 0]
     if not shown:
         return
     room = max(6, min(40, width - 52))
     yield painted(f"{'phase':<12}{'mean ms':>10}{'p50':>9}{'p95':>9}{'share':>8}", "bold", colour)
-    for phase in sorted(shown, key=lambda p: -p.share):
-        figures = f"{ms(phase.mean_ms):>10}{ms(phase.p50_ms):>9}{ms(phase.p95_ms):>9}"
-        figures += f"{phase.share * 100:>6.1f} %"
-        meter = bar(phase.share, room, colour).rstrip()
-        yield f"{phase.name:<12}{figures}  {painted(meter, phase.name, colour)}".rstrip()
-    if note := hidden_wait(report.summary):
+    for part in sorted(shown, key=lambda part: -part.share):
+        figures = f"{ms(part.mean_ms):>10}{ms(part.p50_ms):>9}{ms(part.p95_ms):>9}"
+        figures += f"{part.share * 100:>6.1f} %"
+        meter = bar(part.share, room, colour).rstrip()
+        yield f"{part.name:<12}{figures}  {painted(meter, part.name, colour)}".rstrip()
+    if note := wait_note(shown):
         yield note
     if report.summary.sampled is not None:
         yield from textwrap.wrap(report.summary.sampled.words, width)

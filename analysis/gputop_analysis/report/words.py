@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from gputop_analysis.findings.registry import CATALOGUE
-from gputop_analysis.model import Finding, RankSummary
+from gputop_analysis.model import Finding, PhaseStats, RankSummary
 from gputop_analysis.overview import RunSummary
 from gputop_analysis.own_work import OwnWork
 from gputop_analysis.rank_table import RankTable
+from gputop_analysis.step_parts import WAIT
 from gputop_analysis.text import MISSING, counted, duration, ms
 from gputop_probes.record.reader import RunRecord
 
@@ -89,13 +91,10 @@ def own_work(work: OwnWork | None) -> str:
     return f"its own set-up took {ms(work.set_up_ms)} ms, once{later}"
 
 
-def hidden_wait(s: RunSummary) -> str:
-    """``9.20 ms of backward is waiting for other ranks``; empty where nothing tells, or there is
-    none.
-    """
-    wait = s.wait_in_backward_ms
-    if wait >= 0.005:
-        return f"{ms(wait)} ms of backward is waiting for other ranks"
+def wait_note(parts: Sequence[PhaseStats]) -> str:
+    """What the part ``wait`` is; empty where there is none."""
+    if any(part.name == WAIT for part in parts):
+        return "wait is for other ranks, inside backward, by DDP's timers"
     return ""
 
 

@@ -42,9 +42,8 @@ class Decoder(nn.Module):
             for row in range(len(truth)):
                 odds = F.softmax(scores[row], 0).tolist()  # at: forcing_by_item
                 own = max(range(len(odds)), key=odds.__getitem__)  # at: forcing_by_item
-                words.append(
-                    truth[row].item() if random.random() < 0.75 else own
-                )  # at: forcing_by_item
+                seen = truth[row].item()  # at: forcing_by_item
+                words.append(seen if random.random() < 0.75 else own)
             return torch.tensor(words)
 
 

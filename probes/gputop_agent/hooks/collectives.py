@@ -27,6 +27,16 @@ NAMES = (
     "barrier",
     "monitored_barrier",
 )
+_EXCHANGES = (
+    "all_gather",
+    "all_gather_into_tensor",
+    "reduce_scatter",
+    "reduce_scatter_tensor",
+    "scatter",
+    "gather",
+    "all_to_all",
+    "all_to_all_single",
+)
 
 
 def install(torch):
@@ -40,7 +50,8 @@ def _wrap(module):
         original = getattr(module, name, None)
         if original is None:
             continue
-        _put_in(module, package, name, guard.around(original, before, after))
+        begin = before_exchange if name in _EXCHANGES else before
+        _put_in(module, package, name, guard.around(original, begin, after))
     for name, begin in _MESSAGES.items():
         original = getattr(module, name, None)
         if original is not None:
@@ -69,6 +80,14 @@ def before(args, kwargs):
     depth = len(clock.stack)
     clock.enter(COMM)
     return depth
+
+
+def before_exchange(args, kwargs):
+    """Begin the phase, and note that ranks may hold parts of one model: what one has goes to the
+    others.
+    """
+    session.exchange_seen = True
+    return before(args, kwargs)
 
 
 def after(token, args, result):

@@ -177,6 +177,19 @@ def train_ramp():
 # -----------------------------------------
 
 
+class ByRows(nn.Module):
+    """Halves what lies above the mean of its row, row by row."""
+
+    def forward(self, x):
+        with Clock():
+            factors = []
+            for row in x.detach():
+                values = row.tolist()
+                mean = sum(values) / len(values)
+                factors.append([0.5 if value > mean else 1.0 for value in values])
+            return x * torch.tensor(factors)
+
+
 def train_numbers():
     model = nn.Sequential(
         nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4), Pause()
@@ -184,6 +197,9 @@ def train_numbers():
     if FAULT == "dead_relus":
         nn.init.constant_(model[2].bias, -1e3)
         model[4].bias.requires_grad_(False)
+    if FAULT == "by_rows":
+        model.insert(2, ByRows())
+        del model[-1]
     if FAULT == "left_in_eval":
         model.append(nn.Dropout(0.1))
     trained = copy.deepcopy(model) if FAULT == "wrong_parameters" else model

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
+import shutil
 import signal
 import tempfile
 import time
@@ -41,8 +43,12 @@ def execute(words: list[str]) -> int:
         raise CliError("no command: say what to judge after --, as `-- python train.py`")
     from gputop.checking import CheckError, Side, Work, rounds
 
+    for path in (options.md, options.json):
+        _look_writable(path)
     work = Work(command, Path.cwd())
     baseline = _baseline(options.baseline, work)
+    for judged_or_base in (baseline, work):
+        _look_startable(judged_or_base)
     with (
         cli_errors(CheckError),
         tempfile.TemporaryDirectory(prefix="gputop-check-") as folder,
@@ -161,6 +167,29 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise CliError(f"cannot read {path}: {error}") from None
     return fields if isinstance(fields, dict) else {}
+
+
+def _look_startable(work: Work) -> None:
+    """Say before anything is measured that a command cannot be started.
+
+    Raises:
+        CliError: there is no such program where it would run.
+    """
+    program = work.words[0]
+    where = work.cwd / program if "/" in program else program
+    if shutil.which(where) is None:
+        quoted = "" if " " not in program else ": write its words one by one, without quotes around"
+        raise CliError(f"no program {program!r} in {work.cwd} or on PATH{quoted}")
+
+
+def _look_writable(path: Path | None) -> None:
+    """The same of a file that the result is to be written to.
+
+    Raises:
+        CliError: it cannot be written.
+    """
+    if path is not None and (path.is_dir() or not os.access(path.resolve().parent, os.W_OK)):
+        raise CliError(f"cannot write {path}: no file can be made there")
 
 
 def _write(path: Path, text: str) -> None:

@@ -193,8 +193,11 @@ def rank_waits(view: RunView, finding: Finding) -> Plot | None:
             wall = 0.0
         parts = ((max(wall - float(wait[i]), 0.0), "allocated"), (float(wait[i]), "track"))
         bars.append(Bar(f"rank {rank}", parts, rank == finding.rank))
+    shown = "each rank"
+    if len(bars) < len(waited.ranks):
+        shown = f"{len(bars)} of {len(waited.ranks):,} ranks, those that wait least"
     legend = (("own", "allocated"), ("waits for the others", "track"))
-    return Bars(f"step of each rank, by {waited.source}", "ms", legend, tuple(bars))
+    return Bars(f"median step of {shown}, by {waited.source}", "ms", legend, tuple(bars))
 
 
 def slow_against_others(view: RunView, finding: Finding) -> Plot | None:

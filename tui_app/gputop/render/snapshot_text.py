@@ -74,6 +74,7 @@ def csv_text(snapshot: Snapshot) -> str:
 def markdown(snapshot: Snapshot) -> str:
     """A report that reads well in an issue."""
     from gputop_analysis.report.markdown import code, plain
+    from gputop_analysis.step_parts import parts_of
 
     run = snapshot.summary
     command = code(" ".join(run.command))
@@ -91,10 +92,10 @@ def markdown(snapshot: Snapshot) -> str:
     if snapshot.recording:
         lines += ["", f"Recording: {plain(snapshot.recording)}"]
     lines += ["", "| phase | mean ms | p50 ms | p95 ms | share |", "|---|--:|--:|--:|--:|"]
-    for phase in run.phases:
-        if phase.share > 0:
-            figures = " | ".join(numbers.ms(v) for v in (phase.mean_ms, phase.p50_ms, phase.p95_ms))
-            lines.append(f"| {phase.name} | {figures} | {numbers.percent(phase.share)} |")
+    for part in parts_of(run):
+        if part.share > 0:
+            figures = " | ".join(numbers.ms(v) for v in (part.mean_ms, part.p50_ms, part.p95_ms))
+            lines.append(f"| {part.name} | {figures} | {numbers.percent(part.share)} |")
     if len(run.ranks) > 1:
         lines += ["", "| rank | host | step p50 ms | wait ms |", "|--:|---|--:|--:|"]
         lines += [

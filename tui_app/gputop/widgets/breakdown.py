@@ -4,8 +4,8 @@ phase.
 
 from __future__ import annotations
 
-import math
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gputop.feed.snapshot import Snapshot
 from gputop.feed.starting import Starting
@@ -15,43 +15,15 @@ from gputop.render.rows import Row, beside, left, right, say
 from gputop.widgets.panel import Panel
 from gputop.widgets.starting import checklist
 from gputop.widgets.step_chart import PARTS, chart
+from gputop_analysis.step_parts import parts_of
+
+if TYPE_CHECKING:
+    from gputop_analysis.model import PhaseStats
 
 CHART_MIN = 24
 CHART_ROWS = 5
 """Rows from which on a panel of middle width shows the chart alone: it has its names in it."""
 WITH_BOTH = 128
-
-
-class Part(NamedTuple):
-    """A phase, or the waiting inside one, over the window."""
-
-    name: str
-    mean_ms: float
-    p50_ms: float
-    p95_ms: float
-    share: float
-
-
-def parts_of(snapshot: Snapshot, taken_out: bool = True) -> list[Part]:
-    """The phases, and waiting for other ranks as a part of its own, ``taken_out`` of backward or
-    beside it.
-    """
-    run = snapshot.summary
-    wait = run.wait_in_backward_ms if numbers.known(run.wait_in_backward_ms) else 0.0
-    parts = []
-    for phase in run.phases:
-        mean, share = phase.mean_ms, phase.share
-        hidden = min(wait, mean) if phase.name == "backward" else 0.0
-        if hidden <= 0.01 * mean:
-            parts.append(Part(phase.name, mean, phase.p50_ms, phase.p95_ms, share))
-            continue
-        nan, part = math.nan, hidden / mean
-        if taken_out:
-            parts.append(Part(phase.name, mean - hidden, nan, nan, share * (1 - part)))
-        else:
-            parts.append(Part(phase.name, mean, phase.p50_ms, phase.p95_ms, share))
-        parts.append(Part("wait", hidden, nan, nan, share * part))
-    return parts
 
 
 def draw(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> list[Row]:
@@ -60,7 +32,7 @@ def draw(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> lis
     """
     if not snapshot.summary.phases or not snapshot.timeline.phases_ms:
         return _waiting(snapshot, width, height)
-    parts = parts_of(snapshot)
+    parts = parts_of(snapshot.summary)
     if height <= 2:
         looks = [PARTS[part.name] for part in parts]
         styles, letters = [look.style for look in looks], [look.letter for look in looks]
@@ -87,7 +59,7 @@ def _waiting(snapshot: Snapshot, width: int, height: int) -> list[Row]:
     return rows + checklist(start, snapshot.summary.now_ns, width, height - len(rows))
 
 
-def legend(parts: list[Part], width: int) -> list[Row]:
+def legend(parts: Sequence[PhaseStats], width: int) -> list[Row]:
     """One line that names the parts of the stacked bar, as many as fit."""
     row: Row = []
     used = 0
@@ -109,7 +81,7 @@ def table(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> li
     head = f"{'':2}{'phase':<10}" + "".join(right(name, 9) for name in names) + right("share", 7)
     rows: list[Row] = [[(head, "muted")]]
     digits = numbers.digits_for(max(phase.p95_ms for phase in snapshot.summary.phases))
-    shown = [p for p in parts_of(snapshot, taken_out=False) if p.mean_ms > 0 or p.share > 0]
+    shown = [p for p in parts_of(snapshot.summary) if p.mean_ms > 0 or p.share > 0]
     if len(shown) + 1 > height:
         keep = sorted(shown, key=lambda p: -p.share)[: height - 1]
         shown = [p for p in shown if p in keep]
@@ -119,11 +91,7 @@ def table(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> li
         text = "".join(right(numbers.ms_column(v, digits), 9) for v in figures)
         text += right(numbers.percent(part.share), 7)
         letter = PARTS[part.name].letter if mono else "█"
-        if part.name == "wait":
-            name, style = (" its wait", "muted")
-        else:
-            name, style = (part.name, "text")
-        row: Row = [(letter + " ", part.name), (left(name, 10), style), (text, style)]
+        row: Row = [(letter + " ", part.name), (left(part.name, 10) + text, "text")]
         rows.append([*row, ("  ", ""), *bar(part.share, width - 2 - 10 - len(text) - 2, part.name)])
     return rows
 

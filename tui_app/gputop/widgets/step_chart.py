@@ -14,6 +14,7 @@ from gputop.render import numbers
 from gputop.render.bars import stacked_columns
 from gputop.render.rows import Row, right
 from gputop_agent.wire import PHASES
+from gputop_analysis.step_parts import parts_of
 
 AXIS = 8
 TAG = 16
@@ -199,14 +200,7 @@ def _ground(means: dict[str, float], top: float, share: float) -> tuple[str, str
 
 def means_of(snapshot: Snapshot) -> dict[str, float]:
     """Milliseconds a step of each part over the window of the figures."""
-    run = snapshot.summary
-    means = {phase.name: phase.mean_ms for phase in run.phases}
-    wait = run.wait_in_backward_ms
-    if wait > 0:
-        inside = min(wait, means.get("backward", 0.0))
-        means["backward"] = means.get("backward", 0.0) - inside
-        means["wait"] = inside
-    return means
+    return {part.name: part.mean_ms for part in parts_of(snapshot.summary)}
 
 
 def _middle(means: dict[str, float], name: str) -> float:
