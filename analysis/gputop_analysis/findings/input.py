@@ -362,7 +362,7 @@ def _with_workers(run: Facts, now: int, settings: dict[str, object]) -> ByArgume
     forked = now or run.version("python") < FORKED_BEFORE
     if run.loader.get("iterable") or not forked or loader_site(run) is None:
         return None
-    return ByArguments(DATA_LOADER, settings, had={"num_workers": now})
+    return ByArguments(DATA_LOADER, {**settings}, had={"num_workers": now})
 
 
 def _more_than(view: RunView, wait: Share, now: int) -> int:
