@@ -113,6 +113,8 @@ def frames_of(raw: Any) -> Iterator[Frame]:
 def _clean(value: Any) -> str:
     """Text of one line that a terminal can show."""
     text = value[:400] if isinstance(value, str) else ""
+    if text.isprintable():
+        return text
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
