@@ -71,7 +71,8 @@ for step, x in enumerate(fetch(1500 if kind in ("kept", "numbers", "averaged") e
     loss = net(x).square().mean() + pulled
     if kind == "teacher": loss = loss + (net(x) - teacher(x)).square().mean()
     if kind == "numbers": kept.append(str(loss.item()))
-    if kind == "averaged": shown["loss"] = 0.9 * shown["loss"] + 0.1 * loss
+    if kind == "averaged":
+        shown["loss"] = 0.9 * shown["loss"] + 0.1 * loss
     if kind == "between": opt.zero_grad()
     scaler.scale(loss).backward()
     if kind == "clip": nn.utils.clip_grad_norm_(net.parameters(), max_norm=0.5)
@@ -205,6 +206,8 @@ def test_an_average_that_keeps_all_graphs_is_one_tensor(guests):
     count = guests["averaged"].of_type("tensors")[0]
     assert count["chain_nodes"] >= count["chain_steps"] >= 80
     assert count["chain_kept_as"] == "loss" and count["with_graph"] < 10
+    line = SCRIPT.split("\n").index('    if kind == "averaged":') + 2
+    assert count["chain_site"] == f"habits.py:{line}"
     assert "chain_nodes" not in guests["kept"].of_type("tensors")[-1]
 
 

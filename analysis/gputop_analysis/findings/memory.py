@@ -185,6 +185,7 @@ def _chained(view: RunView, spec: Spec) -> Finding | None:
             "add numbers and not tensors to it: loss.item() or loss.detach(); of a state that is "
             "carried on keep state.detach()",
             rank=rank if len(view.ranks) > 1 else everybody(view),
+            site=last.get("chain_site") or None,
             confidence=0.9,
             proof=Proof(
                 "nodes of the graph since the count before / steps since then",
