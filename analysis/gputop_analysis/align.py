@@ -1,6 +1,4 @@
-"""Ranks side by side: the same steps of several ranks, although each rank folds its records on its
-own.
-"""
+"""Ranks side by side: the same steps of several ranks, each of which folds records on its own."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ class Aligned:
     """Mask of the buckets that count."""
     series: tuple[RankSeries, ...]
     offsets: tuple[int, ...] = ()
-    """Where every record is one step: the record of each rank that holds the first step. Else
-    empty.
-    """
+    """If each record is one step: of each rank the record that holds the first step. Else empty."""
     known: dict[str, Array] = field(default_factory=dict)
     """Columns that were asked for."""
 
@@ -121,9 +117,7 @@ def _align_unfolded(series: list[RankSeries]) -> Aligned | None:
 
 
 def _after_quiet(full: Array) -> Array:
-    """What one rank's eval or checkpoint costs, the others wait for in their next step: that one
-    goes too.
-    """
+    """The next step goes too: in it others wait for one rank's eval or checkpoint."""
     keep = full.copy()
     keep[1:] &= full[:-1]
     return keep

@@ -1,6 +1,4 @@
-"""The class of a run's bottleneck: from its first finding, or from the phases where nothing is
-wrong.
-"""
+"""The class of a run's bottleneck: from its first finding, else from the phases."""
 
 from __future__ import annotations
 
@@ -43,9 +41,7 @@ RANKS_READ = 16
 
 
 def bottleneck(view: RunView, findings: list[Finding]) -> Bottleneck:
-    """Judge by the first finding above ``info``; without one, by the kind that takes most of the
-    step.
-    """
+    """Judge by the first finding above ``info``, else by the kind that takes most of the step."""
     serious = next((finding for finding in findings if finding.severity != "info"), None)
     if serious is not None:
         return _of_finding(serious)
@@ -74,9 +70,7 @@ def _of_finding(finding: Finding) -> Bottleneck:
 
 
 def _shares(view: RunView) -> tuple[list[BottleneckKind], Array, float] | None:
-    """Kinds, their time over the steps that the phases' table averages, and how often the largest
-    stays it.
-    """
+    """Kinds, their time over the steps of the phases' table, and how often the largest stays it."""
     ranks = view.ranks[:: max(1, len(view.ranks) // RANKS_READ)]
     parts = [part for rank in ranks if (part := _blocks(view, rank)) is not None]
     if not parts:
@@ -91,9 +85,7 @@ def _shares(view: RunView) -> tuple[list[BottleneckKind], Array, float] | None:
 
 
 def _blocks(view: RunView, rank: int) -> Array | None:
-    """Blocks of steps x kinds, milliseconds; what DDP hides in backward is moved to
-    communication.
-    """
+    """Steps' blocks x kinds, milliseconds; what DDP hides in backward is moved to communication."""
     series = view.per_rank[rank]
     rows, counts = series.averaged_rows, series.n_steps[series.averaged]
     if counts.sum() < ENOUGH_STEPS:

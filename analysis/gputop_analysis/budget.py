@@ -119,9 +119,7 @@ class RankBudget:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The same for the run: sums over the ranks, so that an idle rank counts as much as
-    it costs.
-    """
+    """The same of the run: sum over the ranks, so that an idle rank counts as much as it costs."""
 
     steps: int
     """Steps of all ranks together."""
@@ -173,9 +171,7 @@ def budget(view: RunView) -> Budget:
 
 
 def _collectives_hidden(view: RunView) -> bool:
-    """Whether collectives run inside forward and backward, and no timer takes their
-    time out of it.
-    """
+    """Whether collectives run inside forward and backward, and no timer takes them out of it."""
     parallel = view.hello().get("parallel") or {}
     inside = bool(parallel.get("fsdp") or parallel.get("deepspeed"))
     return inside and view.world_size > 1 and not any(len(view.comm(rank)) for rank in view.ranks)
@@ -207,9 +203,7 @@ def _rank_budget(view: RunView, rank: int, straggling: float) -> RankBudget:
 
 
 def _exposed(view: RunView, rank: int, split: Split) -> tuple[int, Split]:
-    """Nanoseconds of exposed waiting, and the split without them: what DDP reports lies inside
-    backward.
-    """
+    """Exposed waiting (ns), and the split without it: what DDP reports lies inside backward."""
     inside = 0
     if len(view.comm(rank)):
         inside = round(hidden_wait_ms(view, rank) * 1e6 * view.per_rank[rank].total_steps())

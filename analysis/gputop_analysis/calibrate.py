@@ -26,9 +26,7 @@ class Stability:
     reasons: tuple[str, ...]
     """Why not, one line each; empty when stable."""
     step_time_cv: float
-    """Coefficient of variation of block medians of the step time, the worst rank's; NaN before
-    there are enough.
-    """
+    """Coefficient of variation of block medians of step time, worst rank; NaN: too few."""
     steps: int
     """Steady steps of the rank with the fewest."""
 

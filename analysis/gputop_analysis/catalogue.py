@@ -1,6 +1,4 @@
-"""The catalogue of findings as text, Markdown and data: what ``gputop findings`` prints and
-docs/findings.md holds.
-"""
+"""The findings as text, Markdown and data: what ``gputop findings`` and docs/findings.md say."""
 
 from __future__ import annotations
 

@@ -21,9 +21,7 @@ SIGNIFICANCE, LEAST_P = 0.01, 1e-12
 MIN_EFFECT_MS, MIN_EFFECT_SHARE = 2.0, 0.03
 
 _UNCERTAIN_BELOW, _SHORT_BELOW = 30.0, 5.0
-"""Autocorrelation times seen, on all ranks together and by each, below which their estimate is
-given a margin.
-"""
+"""Autocorrelation times seen, on all ranks together and by each, for no margin on the estimate."""
 _MARGIN = 3.0
 """The largest margin, in standard errors of the autocorrelation."""
 _BIAS, _SECOND_ORDER_BIAS = 0.7, 90.0
@@ -122,9 +120,7 @@ def level_error(waits_ms: Array) -> LevelError:
 
 
 def student_tail(t: float, dof: float) -> float:
-    """P(T >= t) of Student's t with ``dof`` degrees of freedom, t >= 0 (approximation of Wallace
-    1959).
-    """
+    """P(T >= t) of Student's t with ``dof`` degrees of freedom, t >= 0 (after Wallace 1959)."""
     z = (8 * dof + 1) / (8 * dof + 3) * math.sqrt(dof * math.log1p(t * t / dof))
     return 0.5 * math.erfc(z / math.sqrt(2))
 
@@ -155,9 +151,7 @@ def _variance_of_mean(rho: float, steps: int) -> float:
 
 
 def _batch_variance(deviation: Array, tau: float) -> tuple[float, int]:
-    """Variance of a rank's mean from the means of batches of steps, and how many
-    batches there are.
-    """
+    """Variance of a rank's mean from the means of batches of steps, and the number of batches."""
     steps, ranks = deviation.shape
     batches = int(min(_BATCHES[1], max(_BATCHES[0], steps / (5 * tau)), steps // 2))
     length = steps // batches

@@ -28,9 +28,7 @@ class Energy:
 
 @once_per_view
 def energy(view: RunView) -> Energy | None:
-    """Power and energy per sample; None unless each GPU of the run has a counter that was read for
-    5 s or more.
-    """
+    """Power and energy per sample; None unless each GPU has a counter, read for 5 s or more."""
     span = _span(view)
     if span is None:
         return None

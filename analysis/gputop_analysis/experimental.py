@@ -18,9 +18,7 @@ TRACED = {
 
 
 def of_split(split: Split, layers: int = 0) -> list[str]:
-    """What of a split the planner's cost model was never held against, each in a sentence; empty
-    for most.
-    """
+    """A sentence for each part of a split that the planner was never held against."""
     chunks = split.pp * split.vpp
     cases = (
         (

@@ -41,9 +41,7 @@ COLUMNS = (
 
 
 def to_csv(record: RunRecord, rank: int | None = None) -> Iterator[str]:
-    """Header and one line per step record, of one rank or of all; what was not measured
-    is empty.
-    """
+    """Header and a line per step record, of one rank or of all; what was not measured is empty."""
     yield ",".join(COLUMNS)
     for some_rank in record.ranks() if rank is None else [rank]:
         rows = record.steps(some_rank)

@@ -59,9 +59,7 @@ class Efficiency:
 
 
 def efficiency(view: RunView, rank: int) -> Efficiency | None:
-    """MFU and HFU of a rank; None where its FLOPs or its device's peak are not known, or it has no
-    steady steps.
-    """
+    """MFU and HFU of a rank; None without its FLOPs, its device's peak, or steady steps."""
     hello = view.hello(rank)
     gpu = find_gpu(str(hello.get("device_name") or ""))
     dtype = precision(hello)
@@ -94,9 +92,7 @@ def efficiency(view: RunView, rank: int) -> Efficiency | None:
 
 
 def precision(hello: Hello) -> str:
-    """The type in which a rank multiplies matrices: ``float32``, ``tf32``, ``float16`` or
-    ``bfloat16``.
-    """
+    """The type of a rank's matrix products: ``float32``, ``tf32``, ``float16`` or ``bfloat16``."""
     if isinstance(hello.get("parallel"), dict):
         sharded = (hello.get("parallel") or {}).get("fsdp") or {}
     else:
@@ -114,9 +110,7 @@ def precision(hello: Hello) -> str:
 
 
 def unit_flops(view: RunView, rank: int) -> UnitFlops | None:
-    """FLOPs as torch counted them in one step (``--count-flops``), else from the model's shape,
-    else None.
-    """
+    """FLOPs as torch counted one step (``--count-flops``), else by the shape, else None."""
     return _counted(view, rank) or _from_shape(view, rank)
 
 
@@ -140,9 +134,7 @@ def _counted(view: RunView, rank: int) -> UnitFlops | None:
 
 
 def _from_shape(view: RunView, rank: int) -> UnitFlops | None:
-    """6 N per token, plus 12 L H Q T for attention where the configuration tells its shape (PaLM,
-    appendix B).
-    """
+    """6 N per token, plus 12 L H Q T for attention of a known shape (PaLM, appendix B)."""
     hello = view.hello(rank)
     model: Model = hello.get("model") or {}
     config = model.get("config") or {}
@@ -188,9 +180,7 @@ def _from_shape(view: RunView, rank: int) -> UnitFlops | None:
 
 
 def _is_spread(hello: Hello) -> bool:
-    """Whether the parameter count may be of a part of the model only, or a rank computes only a
-    part of it.
-    """
+    """Whether the parameter count, or what a rank computes, may be a part of the model."""
     parallel = hello.get("parallel") or {}
     if isinstance(parallel.get("mesh"), dict):
         names = (parallel.get("mesh") or {}).get("names") or ()

@@ -94,9 +94,7 @@ class Goodput:
 
 
 def goodput(record: RunRecord, now_ns: int | None = None) -> Goodput | None:
-    """The session so far; None before any rank has stepped, and where a clock was set
-    back in it.
-    """
+    """The session so far; None before any rank has stepped, or if a clock was set back."""
     ranks = record.ranks()
     if not ranks:
         return None
@@ -134,9 +132,7 @@ def goodput(record: RunRecord, now_ns: int | None = None) -> Goodput | None:
 
 
 def _queued_share(record: RunRecord, rank: int) -> float:
-    """Of the steps' time, spent waiting for a core: as in the efficiency budget, on a host's clock
-    only.
-    """
+    """Part of the steps spent waiting for a core, as in the budget; on a host's clock only."""
     view = RunView(record, ranks=[rank])
     queue = run_queue(view, rank) if split_of(view, rank).clock == "host" else None
     return queue.value if queue is not None else 0.0
@@ -160,9 +156,7 @@ def _attempt(rows: Array) -> tuple[int, int, int]:
 
 
 class RunningTime:
-    """A clock that stood while the run was stopped (Ctrl-Z), on which the rest of the time is
-    judged.
-    """
+    """A clock that stood while the run was stopped (Ctrl-Z), to judge the rest by."""
 
     def __init__(self, record: RunRecord):
         self._stops: list[Span] = []
@@ -176,9 +170,7 @@ class RunningTime:
 
 
 def _last_checkpoint(record: RunRecord, run: RunningTime, span: Span) -> int:
-    """When the last checkpoint inside ``span`` was done, by whatever rank; the span's begin without
-    one.
-    """
+    """End of the last checkpoint inside ``span``, of any rank; else the span's begin."""
     times = [run.at(int(e.get("t_ns", 0))) for e in record.events("checkpoint")]
     return max((t_ns for t_ns in times if span[0] <= t_ns <= span[1]), default=span[0])
 

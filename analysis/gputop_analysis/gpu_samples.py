@@ -110,9 +110,7 @@ class Device:
         return float(np.median(values)) if len(values) else float("nan")
 
     def grown(self, column: str) -> int:
-        """How much a counter grew over the window; 0 where it is not told. A counter that was reset
-        starts anew.
-        """
+        """Growth of a counter over the window; 0: not told. One that was reset starts anew."""
         values = self.rows[column]
         values = values[values >= 0]
         if len(values) > 1:

@@ -182,9 +182,7 @@ def judge(ranks: Ranks, groups: Groups) -> Cause | None:
 
 
 def _all_queued(calls: Calls, ranks: Ranks, groups: Groups) -> Cause:
-    """Each has calls that wait on its device, and its program may be elsewhere: how far each has
-    come tells.
-    """
+    """Each has calls on its device, its program may be elsewhere: how far it came tells."""
     behind = holding_up(calls, {name: group.ranks for name, group in groups.items()})
     if behind:
         awaited = Counter({rank: len(waiting) for rank, waiting in behind.items()})

@@ -35,15 +35,11 @@ class Episode:
 
     suspected: Event
     departed: Event | None
-    """The first rank that had left the run when it began to stand still: ``rank_lost`` or
-    ``goodbye``.
-    """
+    """The first rank gone when the run began to stand still: ``rank_lost`` or ``goodbye``."""
     over: bool = False
     """Steps came again."""
     stopped_ns: int = FOR_EVER
-    """From here on the stop speaks and not the hang: an interrupt, a rank that goes, the end of the
-    command.
-    """
+    """From here on the stop speaks, not the hang: an interrupt, a rank gone, the end."""
     restarted: bool = False
     """Another attempt began after it."""
 

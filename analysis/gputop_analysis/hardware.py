@@ -87,9 +87,7 @@ def _run_wait_share(host: HostFiles) -> float:
 
 
 def run_wait_share(rows: Array) -> float:
-    """Share of wall time that one process's training thread stood in the run queue; NaN for fewer
-    than two samples.
-    """
+    """Share of wall time of a training thread in the run queue; NaN below two samples."""
     if len(rows) < 2 or rows["t_ns"][-1] <= rows["t_ns"][0]:
         return float("nan")
     waited = rows["run_wait_ns_total"][-1] - rows["run_wait_ns_total"][0]

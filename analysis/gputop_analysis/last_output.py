@@ -13,9 +13,7 @@ TAIL_BYTES = 32_768
 
 
 def last_outputs(view: RunView) -> Iterator[str]:
-    """The last 32 KiB of each file of recorded output, errors first; empty where it cannot be
-    read.
-    """
+    """The last 32 KiB of each file of recorded output, errors first; empty: not readable."""
     for host in view.record.hosts.values():
         for name in ("stderr.log", "output.log"):
             yield _tail(host.path / name)

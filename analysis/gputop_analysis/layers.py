@@ -1,6 +1,4 @@
-"""Which layer takes time and memory: the tree of modules, from the steps that were watched layer by
-layer.
-"""
+"""Which layer takes time and memory: the tree of modules, from the steps watched."""
 
 from __future__ import annotations
 
@@ -93,9 +91,7 @@ class Layers:
         return layer.ms / self.ms if self.ms else 0.0
 
     def of_peak(self, layer: Layer) -> float | None:
-        """Part of the device's peak FLOP/s; None where either is unknown or the layer
-        took no time.
-        """
+        """Part of the device's peak FLOP/s; None where either is unknown or it took no time."""
         if not self.peak_flops or not layer.flops or not layer.ms:
             return None
         return layer.flops / (layer.ms / 1e3) / self.peak_flops

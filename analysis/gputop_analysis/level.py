@@ -1,6 +1,4 @@
-"""A lasting change of level in an autocorrelated, heavy-tailed series, or a steady climb without
-one.
-"""
+"""A lasting change of level in an autocorrelated, heavy-tailed series, or a climb."""
 
 from __future__ import annotations
 
@@ -131,9 +129,7 @@ class Ramp:
 
 
 def ramp(values: Array) -> Ramp | None:
-    """A climb that a line fits better than a step does; None where there is none, or too few
-    values.
-    """
+    """A climb that a line fits better than a step does; None without one, or for few values."""
     values = np.asarray(values, np.float64)
     if len(values) < 2 * RAMP_BLOCKS:
         return None

@@ -42,9 +42,7 @@ def live_ranks(record: RunRecord) -> list[int]:
 
 
 def _extremes(record: RunRecord, ranks: list[int]) -> list[int]:
-    """Places in ``ranks`` of the rank with the least wait, the most memory and the most of each
-    phase.
-    """
+    """Places in ``ranks`` of the least wait, the most memory and the most of each phase."""
     tails = [record.steps(rank)[-TAIL_RECORDS:] for rank in ranks]
     edges = np.concatenate([[0], np.cumsum([len(tail) for tail in tails])[:-1]])
     rows = _joined(tails)
@@ -69,7 +67,5 @@ def _waits(record: RunRecord, ranks: list[int]) -> Array:
 
 
 def _joined(tails: list[Array]) -> Array:
-    """One after the other; ``np.concatenate`` compares the columns of each pair of tables, which
-    takes far longer.
-    """
+    """Joined in order; ``np.concatenate`` compares columns pair by pair and takes far longer."""
     return np.frombuffer(b"".join(tail.tobytes() for tail in tails), tails[0].dtype)

@@ -1,6 +1,4 @@
-"""What in a script's text mends a finding, as far as that is certain: ``lint/mends.py`` makes the
-edit.
-"""
+"""What surely mends a finding in a script's text: ``lint/mends.py`` makes the edit."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ class ByArguments(NamedTuple):
     drops: tuple[str, ...] = ()
     """Keywords that are taken out."""
     had: Mapping[str | int, object] = MappingProxyType({})
-    """Values that the call must have, written out or by torch's default, to be the one that is
-    meant.
-    """
+    """Values that the call must have, written out or by torch's default, to be the one meant."""
 
 
 Mend = ByRule | ByArguments

@@ -1,6 +1,4 @@
-"""The results that analysis hands to the screens, reports and exports. Plain frozen data, units in
-the names.
-"""
+"""Results for screens, reports and exports. Plain frozen data, units in the names."""
 
 from __future__ import annotations
 
@@ -40,9 +38,7 @@ class Finding:
     confidence: float = 1.0
     """0 to 1."""
     recoverable_ms_per_step: float | None = None
-    """Wall time per step that the fix would win back; None where the question makes no sense (a
-    NaN, a crash).
-    """
+    """Wall time per step that the fix would win back; None where none can be (NaN, crash)."""
     interval_ms_per_step: tuple[float, float] | None = None
     """95 % interval of the same."""
     recoverable_hours: float | None = None
@@ -52,14 +48,10 @@ class Finding:
     absorbed: tuple[str, ...] = ()
     """Ids of the findings that this one explains."""
     absorbed_by: str | None = None
-    """Id of the finding that explains this one; its time is then the other one's, not
-    more of it.
-    """
+    """Id of the finding that explains this one, whose time this one's is a part of."""
     proof: Proof | None = None
     options: tuple[Option, ...] = ()
-    """The ways to mend it that ``fix`` is made of; those that cannot help in this run
-    are left out.
-    """
+    """The ways to mend it in ``fix``, without those that cannot help in this run."""
 
     @property
     def key(self) -> tuple[str, int | None, int | None, str | None]:
@@ -91,9 +83,7 @@ class RankSummary:
     step_time_mean_ms: float
     phases_mean_ms: dict[str, float]
     wait_mean_ms: float
-    """Waiting for other ranks per step (``waits.mean_wait_ms``); NaN where it cannot be
-    measured.
-    """
+    """Waiting for other ranks per step (``waits.mean_wait_ms``); NaN where not measured."""
     peak_allocated_gib: float
     peak_reserved_gib: float
     peak_rss_gib: float
@@ -108,9 +98,7 @@ class RankSummary:
     last_step_ns: int = 0
     alive: bool = True
     not_finite: str = ""
-    """``NaN`` or ``inf`` where the newest loss is that; empty where it is a number, or
-    not known.
-    """
+    """``NaN`` or ``inf`` where the newest loss is that; empty: a number, or not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +161,7 @@ class Bottleneck:
 
     kind: BottleneckKind
     confidence: float
-    """0 to 1: the finding's own; without a finding, how often this kind takes most of the step in
-    resampled blocks.
-    """
+    """0 to 1: the finding's own, else how often this kind leads in resampled blocks."""
     why: str
     """One sentence with the figures."""
     do_first: str | None = None

@@ -32,16 +32,12 @@ class Numerics:
     """Where the loss goes over the newest 1000 steps or more; None where it cannot be told."""
 
     def marks(self, axis: str) -> Array:
-        """Indices into the series at which ``axis`` (``loss``, ``grad_norm``, ...) is
-        to be marked.
-        """
+        """Indices into the series at which ``axis`` (``loss``, ``grad_norm``, ...) gets a mark."""
         return np.array([spike.index for spike in self.spikes if spike.axis == axis], np.int64)
 
 
 def numerics(view: RunView, rank: int | None = None, points: int = POINTS) -> Numerics | None:
-    """The numerics of a rank (the first one by default) over the view's window; None for a rank
-    without steps.
-    """
+    """Numerics of a rank (by default the first) over the window; None without steps."""
     rank = view.ranks[0] if rank is None and view.ranks else rank
     if rank not in view.per_rank or not len(view.per_rank[rank].rows):
         return None

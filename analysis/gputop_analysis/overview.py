@@ -18,34 +18,26 @@ Health = Literal[
 
 
 JUDGED_AFTER = 30
-"""Steps after which a run is judged: those of the warm-up and as many steady ones as a statistic
-needs.
-"""
+"""Steps after which a run is judged: the warm-up, and the steady ones a statistic needs."""
 
 
 class Ending(NamedTuple):
     """How a run ended."""
 
     kind: Literal["running", "finished", "stopped", "terminated", "failed", "lost", "unknown"]
-    """``stopped``: by its user; ``terminated``: by a signal from outside, as a
-    scheduler sends it.
-    """
+    """``stopped``: by its user; ``terminated``: by a signal from outside, as a scheduler's."""
     words: str
     """``stopped by you``, ``ended, exit 0``."""
 
 
 class Sampled(NamedTuple):
-    """Steps were only counted but for windows at random times: from how many the phases are
-    estimated.
-    """
+    """Steps were counted but for random windows: from how many phases are estimated."""
 
     measured: int
     """Steps whose phases were measured, of all ranks."""
     steps: int
     half_width: float
-    """Of the 95 % interval of a phase's share of the time where it is widest, 0 to 1; NaN where too
-    little is known.
-    """
+    """Of the widest 95 % interval of a phase's share of time, 0 to 1; NaN: too little known."""
 
     @property
     def words(self) -> str:
@@ -66,9 +58,7 @@ class OwnCost(NamedTuple):
     high: float
     cost_us: float
     method: str
-    """``windows``: what hooks in and hooks out differ by; ``clock``: the time inside the hooks,
-    which are always in.
-    """
+    """``windows``: hooks in against hooks out; ``clock``: the time inside hooks, always in."""
 
     @property
     def words(self) -> str:
@@ -117,13 +107,9 @@ class RunSummary(NamedTuple):
     """Processes that seem to train and that the agent is not in: which, and why."""
     ending: Ending = Ending("running", "running")
     wait_in_backward_ms: float = float("nan")
-    """Part of backward that is waiting for other ranks, mean of the ranks; NaN where no timer
-    tells.
-    """
+    """Part of backward spent waiting for other ranks, mean of ranks; NaN: no timer tells."""
     silent_s: float = 0.0
-    """Since the newest step of any rank, while the run goes on and that is longer than steps take;
-    else 0.
-    """
+    """Since any rank's newest step, while the run goes on and steps take less; else 0."""
     doing: str = ""
     """What the run does in that silence: ``evaluating``; empty: nothing that is known."""
     sampled: Sampled | None = None
@@ -133,9 +119,7 @@ class RunSummary(NamedTuple):
 
     @property
     def duration_s(self) -> float:
-        """From the command's start to its end or to now; 0 where the host's clock was set back
-        meanwhile.
-        """
+        """From the command's start to its end or now; 0: the host's clock was set back."""
         return max(0, (self.ended_ns or self.now_ns) - self.started_ns) / 1e9
 
     @property

@@ -1,6 +1,4 @@
-"""What gputop's own one-off work took of the training: reaching the recorder, finding the model, a
-few closer looks.
-"""
+"""What gputop's one-off work took of the training: reaching the recorder, closer looks."""
 
 from __future__ import annotations
 

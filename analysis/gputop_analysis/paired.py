@@ -16,9 +16,7 @@ import numpy as np
 from gputop_analysis.stats import Interval, autocorrelation_time
 
 BETWEEN_PROCESSES = 0.005
-"""Standard deviation between two processes of one program (where memory lies), added to what the
-slices show.
-"""
+"""Standard deviation between two processes of one program, on top of the slices' own."""
 ERROR = 0.01
 """Chance of a verdict that is wrong at the threshold itself, over all looks; each side."""
 _EXACT = 50

@@ -27,17 +27,13 @@ class Price:
 
 
 def price_of(name: str) -> Price | None:
-    """The price of a GPU by the name its driver gives it; None for one with fewer than three offers
-    in the table.
-    """
+    """The price of a GPU by the name its driver gives it; None below three offers."""
     gpu = find_gpu(name)
     return _prices().get(gpu.name) if gpu is not None else None
 
 
 def run_usd_per_hour(record: RunRecord) -> float | None:
-    """What an hour of this run's GPUs costs; None where one of them has no known price, or none is
-    used.
-    """
+    """Cost of an hour of this run's GPUs; None where one has no price, or none is used."""
     names = [info.name for host in record.hosts.values() for info in host.state.gpus if info.ours]
     prices = [price_of(name) for name in names]
     known_usd = [price.usd_per_hour for price in prices if price is not None]

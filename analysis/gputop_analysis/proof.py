@@ -21,9 +21,7 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """How a finding was reached, so that everyone can check it: what ``report
-    --explain`` prints.
-    """
+    """How a finding was reached, for all to check: what ``report --explain`` prints."""
 
     statistic: str
     """What was compared: ``lower end of the 95 % interval of data wait / step time``."""
@@ -32,7 +30,5 @@ class Proof:
     """The finding is raised where ``value`` lies beyond it."""
     unit: str
     formula: str
-    """How the recoverable time follows from the inputs; how the statistic does, where there is no
-    such time.
-    """
+    """How the recoverable time, or else the statistic, follows from the inputs."""
     inputs: tuple[Input, ...] = ()

@@ -14,9 +14,7 @@ _WENT_ON_STEPS = 2
 
 
 def fatal(record: RunRecord) -> list[Event]:
-    """Exceptions that ended a process, the earliest first; not those that a program only reports
-    and goes on after.
-    """
+    """Exceptions that ended a process, the earliest first, not those only reported."""
     raised = [event for event in _in_order(record) if not event.get("thread")]
     return [event for event in raised if not _went_on(record, event)]
 

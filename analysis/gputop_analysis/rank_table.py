@@ -24,9 +24,7 @@ Array = npt.NDArray[Any]
 Pattern = Literal["persistent", "rotating", "balanced", "unknown"]
 
 ROTATING_RATIO = 1.05
-"""Slowest rank of a step against the median one, from which ranks that take turns are called
-uneven.
-"""
+"""Slowest rank of a step against the median one, from which ranks taking turns are uneven."""
 
 MIN_EXCESS_SHARE = 0.01
 """Of the step: a smaller difference between ranks is not shown as one."""
@@ -51,41 +49,29 @@ class RankTable:
     compute_ms: Array
     """The same without waiting for other ranks; NaN where that is not measured."""
     wait_ms: Array
-    """Mean waiting for other ranks per step (``waits.mean_wait_ms``); NaN where nothing measures
-    it.
-    """
+    """Mean waiting for other ranks per step (``waits.mean_wait_ms``); NaN: not measured."""
     phases_ms: dict[str, Array]
     """By phase of ``wire.PHASES``; backward without its waiting where that is known."""
     excess_phase: tuple[str, ...]
-    """The phase in which a rank takes longest compared with the median rank; empty where it takes
-    no longer in any.
-    """
+    """The phase in which a rank most exceeds the median rank; empty: in none."""
     excess_ms: Array
     """By how much."""
     slowest_share: Array
-    """Share of the steps in which this rank was the one that set the step; NaN where
-    not measured.
-    """
+    """Share of the steps that this rank set; NaN where not measured."""
     comm_share: Array
     """Exposed communication and waiting / wall time, 0 to 1; NaN where not measured."""
     critical_path: Array
-    """Rank that set each step (or bucket of folded steps), oldest first; empty where
-    not measured.
-    """
+    """Rank that set each step (or bucket of folded steps), oldest first; empty: not measured."""
     culprit: int | None
     """The persistently slow rank."""
     cause: str
     """The phase in which the culprit takes longer; empty without one."""
     pattern: Pattern
-    """``persistent``: one rank is slow; ``rotating``: another one each time;
-    ``balanced``: neither.
-    """
+    """``persistent``: one rank is slow; ``rotating``: another each time; ``balanced``: neither."""
     load_imbalance: float
     """(largest compute / mean compute) - 1 over the ranks' means; NaN where not measured."""
     exposed_comm_ms: float
-    """Waiting that is left were no rank late, mean of the ranks: ``communication`` of the
-    efficiency budget.
-    """
+    """Waiting left were no rank late, mean of ranks: ``communication`` in the budget."""
     source: str
     """What measured the waiting; empty for nothing."""
 
@@ -93,9 +79,7 @@ class RankTable:
         return len(self.ranks)
 
     def by_wait(self) -> Array:
-        """Row numbers, the rank that waits least (and so holds up the others) first; not measured
-        last.
-        """
+        """Row numbers, the rank that waits least (and holds up others) first; unknown last."""
         return np.argsort(self.wait_ms, kind="stable")
 
     def by(self, column: str) -> Array:
@@ -162,9 +146,7 @@ def _phase_ms(view: RunView, rank: int, phase: str) -> float:
 
 
 def _steady_phases(view: RunView, waited: Waits | None, ranks: tuple[int, ...]) -> dict[str, Array]:
-    """Phases over the steady steps, for comparing ranks: evaluation on one rank alone makes it no
-    slow one.
-    """
+    """Phases over steady steps, to compare ranks: evaluating alone makes none slow."""
     sums, counts = np.zeros((len(ranks), len(wire.PHASES))), np.zeros(len(ranks))
     for row, rank in enumerate(ranks):
         series = view.per_rank[rank]

@@ -17,9 +17,7 @@ class RunTable(NamedTuple):
     columns: list[str]
     """Plain names; none of an empty table."""
     rows: Iterator[Row]
-    """Without what stands beyond the columns. A row that cannot be read, for a cell of more than
-    128 KiB, is empty.
-    """
+    """Without cells beyond the columns. An unreadable row (a cell above 128 KiB) is empty."""
 
 
 def read(lines: Iterable[str]) -> RunTable:

@@ -1,6 +1,4 @@
-"""What of a run was measured and what was estimated from windows, and what gputop itself cost a
-step.
-"""
+"""What was measured, what was estimated from windows, and gputop's own cost a step."""
 
 from __future__ import annotations
 
@@ -38,9 +36,7 @@ def sampled(view: RunView) -> Sampled | None:
 
 
 def _half_width(rows: np.ndarray) -> float:
-    """Of the 95 % interval of the widest phase's share of the time, 0 to 1; NaN for too few
-    windows.
-    """
+    """Of the 95 % interval of the widest phase's share of the time, 0 to 1; NaN: too few."""
     n = len(rows)
     if n < MIN_WINDOWS:
         return float("nan")
@@ -56,9 +52,7 @@ def _half_width(rows: np.ndarray) -> float:
 
 
 def own_cost(view: RunView) -> OwnCost | None:
-    """Share of a step that gputop itself took: the mean over the ranks of what each has
-    told last.
-    """
+    """Share of a step that gputop itself took: mean of what ranks told last."""
     newest = {event["rank"]: event for event in view.record.events("own_cost") if "rank" in event}
     costs = [
         event for event in newest.values() if event.get("step_us", 0) > 0 and "cost_us" in event

@@ -43,9 +43,7 @@ class RankSeries:
 
     @cached_property
     def attempt_start(self) -> int:
-        """Index of the first record of the last attempt: the step index of a restarted process
-        begins again.
-        """
+        """Index of the first record of the last attempt: a restarted process counts from 0."""
         back = np.flatnonzero(np.diff(self.steps) <= 0)
         return int(back[-1]) + 1 if len(back) else 0
 
@@ -88,9 +86,7 @@ class RankSeries:
 
     @cached_property
     def representative(self) -> Array:
-        """Mask of records by which phases are judged: where steps were sampled, the windows, else
-        all.
-        """
+        """Mask of records to judge phases by: windows where steps were sampled, else all."""
         in_window = (self.rows["flags"] & wire.F_WINDOW) != 0
         if in_window.sum() >= ENOUGH_STEPS:
             return in_window
@@ -98,9 +94,7 @@ class RankSeries:
 
     @cached_property
     def past_warm_up(self) -> Array:
-        """Mask of the last attempt's records past the warm-up, without set-up and gputop's own
-        one-off work.
-        """
+        """Mask of the last attempt past the warm-up, without set-up and gputop's own work."""
         mask = ((self.rows["flags"] & _NOT_THE_TRAININGS) == 0) & (
             self.steps - self.n_steps + 1 >= WARM_UP_STEPS
         )
@@ -154,9 +148,7 @@ class RankSeries:
 
 
 def picked(rows: Array, mask: Array) -> Array:
-    """``rows[mask]`` for a table: whole records, where that copies each field of them on its own
-    (600 us for 1000).
-    """
+    """``rows[mask]`` of whole records, where that copies each field alone (600 us for 1000)."""
     return rows.take(np.flatnonzero(mask))
 
 
@@ -187,9 +179,7 @@ def tail_seconds(
 
 
 def thinned(rows: Array) -> Array:
-    """All records, or evenly spread blocks of a file too long to read at once; first and last block
-    are kept.
-    """
+    """All records, or spread blocks of a file too long to read, with first and last block."""
     if len(rows) <= 2 * THIN_BLOCKS * THIN_BLOCK_RECORDS:
         return np.asarray(rows)
     rows_kept = np.empty(THIN_BLOCKS * THIN_BLOCK_RECORDS, rows.dtype)

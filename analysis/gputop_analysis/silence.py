@@ -34,9 +34,7 @@ def silence_s(view: RunView, now_ns: int) -> float:
 
 
 def doing_since(record: RunRecord, since_ns: int) -> str:
-    """What the newest stacks say that the training does: ``evaluating``; empty where none came or
-    it only waits.
-    """
+    """What the newest stacks say it does: ``evaluating``; empty: none, or it waits."""
     looks = [e for e in record.events("stacks", "stack_dump") if e.get("t_ns", 0) > since_ns]
     if not looks:
         return ""

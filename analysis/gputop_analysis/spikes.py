@@ -14,21 +14,15 @@ if TYPE_CHECKING:
     from gputop_analysis.training_series import Series
 
 WINDOW, STRIDE = 100, 10
-"""A point is compared with a window of so many points before it, which moves on by so many at a
-time.
-"""
+"""A point is compared with a window of so many before it, moved by so many at a time."""
 EARLY = ((30, 50), (50, 70), (70, 100))
-"""Before there are 100: points from the first to the second number are compared with all points
-before the first.
-"""
+"""Before there are 100: points between both numbers are compared with all before the first."""
 TOGETHER_STEPS = 5
 """Jumps no further apart than this many steps (or than neighbouring points) belong together."""
 NUMERIC = ("loss", "grad_norm", "loss_scale", "lr")
 """Quantities that can make an instability; step time and memory only go along with one."""
 LR_JUMP = 2.001
-"""More than twofold: the second step of a linear warm-up from nothing has twice the first one's
-rate.
-"""
+"""More than twofold: a linear warm-up's second step has twice the first one's rate."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +40,7 @@ class Spike:
     level: float
     """Median of the points before it."""
     sigmas: float
-    """How far above the level, in robust standard deviations; infinite for a loss that is no
-    number.
-    """
+    """How far above the level, in robust standard deviations; infinite for a loss not finite."""
     unit: str = ""
 
     def told(self) -> str:
@@ -105,9 +97,7 @@ def spikes_of(series: Series) -> tuple[Spike, ...]:
 
 
 def instabilities(spikes: tuple[Spike, ...]) -> tuple[Instability, ...]:
-    """Groups of jumps of at least two quantities, one of them numeric, each close to the one before
-    it.
-    """
+    """Groups of close jumps of at least two quantities, one of them numeric."""
     groups: list[list[Spike]] = []
     for spike in spikes:
         last = groups[-1][-1] if groups else None

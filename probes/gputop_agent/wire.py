@@ -68,27 +68,18 @@ STEP_FIELDS = (
     ("cpu_ns", "q"),  # CPU time of the training thread; -1: not measured
     ("compute_cpu_ns", "q"),  # the same inside forward and backward only; -1: not measured
     ("gc_ns", "q"),  # Python's garbage collector (lies inside the phases, not beside them)
-    (
-        "agent_ns",
-        "q",
-    ),  # gputop's own one-off work, such as finding the root modules (inside "other")
+    # gputop's own one-off work, such as finding the root modules (inside "other")
+    ("agent_ns", "q"),
     ("allocated_bytes", "q"),  # torch.cuda.memory_allocated at the step's end; -1: no CUDA
     ("reserved_bytes", "q"),
-    (
-        "peak_allocated_bytes",
-        "q",
-    ),  # peak of this step where it can be had without resetting the user's statistics
+    # peak of this step where it can be had without resetting the user's statistics
+    ("peak_allocated_bytes", "q"),
     ("rss_bytes", "q"),  # resident set of the process; -1: not measured
-    (
-        "loss",
-        "d",
-        # mean over micro-batches of the last step, see F_LOSS_EARLIER; NaN: not known (on CUDA: DEVICE)
-    ),
+    # mean over micro-batches of the last step, see F_LOSS_EARLIER; NaN: not known (on CUDA: DEVICE)
+    ("loss", "d"),
     ("loss_max", "d"),  # the largest loss of the n steps, so that folding hides no spike
-    (
-        "grad_norm",
-        "f",
-    ),  # what clip_grad_norm_ returned last (the largest, if it is 4 times that); NaN: not known
+    # what clip_grad_norm_ returned last (the largest, if it is 4 times that); NaN: not known
+    ("grad_norm", "f"),
     ("lr", "f"),
     ("loss_scale", "f"),
     ("step", "I"),  # index of the last step in this record, from 0, per process

@@ -198,7 +198,7 @@ def look_early():
     sampling.ASK_EVERY, sampling.PERIODS = 2, 2
     sampling.SHORT_NS = sampling.LONG_NS = 1_000_000_000
     sampling.BOOK_NS = 1_000_000
-    checkup.K.next_step = growth.FIRST_STEP = growth.RISE_BYTES = 0
+    checkup.current.next_step = growth.FIRST_STEP = growth.RISE_BYTES = 0
 
 
 def child(folder, name, fault):

@@ -190,6 +190,19 @@ def test_a_trace_without_a_device_tells_what_its_thread_did(tmp_path):
     assert any("launched 1 kernel:" in sentence for sentence in evidence.unknown)
 
 
+def test_a_slow_rank_is_named_without_a_device_too(tmp_path):
+    for rank in (0, 1):
+        length = 100 if rank == 1 else 900
+        events = [operator("aten::mm", 0, 1000 - length)]
+        events.append(operator("gloo:all_reduce", 1000 - length, length))
+        events[1]["cat"] = "user_annotation"
+        events.append(operator("aten::add", 1000, 10))
+        trace(tmp_path / f"rank-{rank}.json", events, rank)
+    evidence = gather(tmp_path)
+    assert (evidence.cause, evidence.rank) == ("slow rank", 1)
+    assert evidence.slowdown == pytest.approx(1010 / 210)
+
+
 def test_a_share_that_is_not_quite_all_is_not_100_percent():
     words = [share_words(share) for share in (0.0, 0.001, 0.38, 0.996, 0.9999, 1.0)]
     assert words == ["0%", "under 1%", "38%", "99.6%", "over 99.9%", "100%"]
@@ -585,6 +598,9 @@ def test_what_is_no_such_log_is_refused_with_the_way_out(tmp_path):
         gather(path)
     path.write_text("[04-03-2021 @ 13:32:39] >  Temp: 58C  Power: 1/250 W\n")
     with pytest.raises(EvidenceError, match="none of these"):
+        gather(path)
+    path.write_text('{"schema": "1.0.3-chakra.0.0.4", "pid": 9, "nodes": []}')
+    with pytest.raises(EvidenceError, match="execution trace"):
         gather(path)
     with tarfile.open(path, "w:gz") as archive:
         archive.add(__file__, "trace.json")

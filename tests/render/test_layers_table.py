@@ -1,5 +1,6 @@
 """The table of layers as a user reads it."""
 
+from gputop.pages.layers import LayersPage
 from gputop.render.layers import summary, table
 from gputop.render.rows import row_text
 from gputop_analysis.layers import Layer, Layers
@@ -39,3 +40,12 @@ def test_steps_units_folds_and_bytes_are_written_out():
 def test_a_search_tells_whole_paths():
     rows = [row_text(row) for row in table(layers_of_four_blocks(), 80, search="up")]
     assert [row.split()[0] for row in rows[1:]] == [f"blocks.{index}.up" for index in range(4)]
+
+
+def test_the_heading_stays_while_the_rows_scroll(monkeypatch):
+    page = LayersPage()
+    monkeypatch.setattr(page, "_below_title", lambda *_: [[(f"row {n}", "")] for n in range(30)])
+    page.kept, page.first = 2, 99
+    rows = [row_text(row).strip() for row in page.rows(60, 10)]
+    assert "rows 22–28 of 28" in rows[0]
+    assert rows[1:] == ["row 0", "row 1", *(f"row {number}" for number in range(23, 30))]

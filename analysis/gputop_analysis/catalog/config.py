@@ -1,6 +1,4 @@
-"""The shape of a model out of its Hugging Face ``config.json``, whatever its family calls the same
-things.
-"""
+"""The shape of a model out of its Hugging Face ``config.json``, in any family's words."""
 
 from __future__ import annotations
 

@@ -30,9 +30,7 @@ class Efficiency:
 
 
 def efficiency_of(spec: GpuSpec) -> Efficiency:
-    """The row of the GPU's architecture and form factor; of the architecture, or of all, where
-    there is none.
-    """
+    """The row of the GPU's architecture and form factor; else of the architecture, else of all."""
     return _row_of(spec.architecture, spec.form_factor)
 
 

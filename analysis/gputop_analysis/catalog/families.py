@@ -32,9 +32,7 @@ class Traits:
     """
     norms_per_layer: int = 2
     qk_norm: str = ""
-    """``head``: one weight of a head's width for queries and one for keys; ``all``:
-    over all heads.
-    """
+    """``head``: one weight of a head's width for queries, one for keys; ``all``: over all heads."""
     embedding_norm: bool = False
     final_norm: bool = True
     learned_positions: bool = False

@@ -18,9 +18,7 @@ from gputop_analysis.catalog.nearest import most_alike
 from gputop_analysis.data import table
 
 MEMORY_TOLERANCE = 0.07
-"""Share by which the memory in a name may differ from the data sheet: a B200 of 180 GB is sold as
-one of 192.
-"""
+"""Share by which a name's memory may differ from the data sheet: a B200 of 180 GB, sold as 192."""
 POWER_TOLERANCE = 0.02
 SUGGESTIONS = 5
 _REFUSED = {
@@ -107,9 +105,7 @@ _OF_MAKER = {
 """Words that are part of a name with one maker and say another part with the others."""
 _MAKERS = re.compile(r"^(?:nvidia|tesla|amd|instinct|geforce)[\s_-]+")
 _FORMS = {"sxm": "SXM", "hgx": "SXM", "pcie": "PCIe", "oam": "OAM"}
-"""Words for a form factor, and how it begins in the table; a board that is called HGX has SXM
-modules.
-"""
+"""Words for a form factor, and how it begins in the table; a board called HGX has SXM modules."""
 _EDITIONS = ("nvl", "server", "workstation")
 """Words that tell parts of one chip apart by their names in the table."""
 _SPELLINGS = (
@@ -323,9 +319,7 @@ def _of_memory(able: list[GpuSpec], memory: float) -> list[GpuSpec]:
 
 
 def _is_default(spec: GpuSpec, memory: float) -> bool:
-    """Whether an alias says that this is the part people mean by the chip, or by the chip and its
-    memory.
-    """
+    """Whether an alias makes this the part meant by the chip's name, or chip and memory."""
     meant = f"{spec.chip}{memory:g}gb" if memory else spec.chip
     return any(_letters(alias) == _letters(meant) for alias in spec.aliases) or (
         bool(memory) and any(_letters(alias) == _letters(spec.chip) for alias in spec.aliases)

@@ -1,6 +1,4 @@
-"""The GPUs of the packaged table: what they offer and how much of their memory a
-process can have.
-"""
+"""The GPUs of the packaged table: what they offer, and how much of their memory a process has."""
 
 from __future__ import annotations
 
@@ -11,9 +9,7 @@ from gputop_analysis.data import table
 from gputop_analysis.units import GIB
 
 USABLE_SHARE = 0.985
-"""Of the memory on the data sheet, where ``usable_gib`` is not known: the rest is ECC, page tables
-and firmware.
-"""
+"""Of the data sheet's memory, without ``usable_gib``: the rest is ECC, page tables and firmware."""
 COMMON = (
     "T4",
     "L4",
@@ -48,9 +44,7 @@ KERNELS_FROM = 5.0
 
 @dataclass(frozen=True, slots=True)
 class GpuSpec:
-    """One model of GPU, as one device of PyTorch: half a card where a card is two devices (MI250X,
-    K80).
-    """
+    """A GPU as one device of PyTorch: half a card where that is two devices (MI250X, K80)."""
 
     name: str
     chip: str
@@ -68,9 +62,7 @@ class GpuSpec:
     """
     bandwidth_gb_s: float
     dense_flops: dict[str, float]
-    """FLOP/s of matrix products by ``fp32``, ``tf32``, ``fp16``, ``bf16``, ``fp8``, ``fp4``,
-    without sparsity.
-    """
+    """Matrix FLOP/s: ``fp32``, ``tf32``, ``fp16``, ``bf16``, ``fp8``, ``fp4``, without sparsity."""
     power_w: float
     interconnect: str
     interconnect_gb_s: float
@@ -91,9 +83,7 @@ class GpuSpec:
     release_year: int
     aliases: tuple[str, ...]
     driver_names: tuple[str, ...]
-    """What drivers say where that would be read as another part, in lower case and without the
-    maker.
-    """
+    """Drivers' words that would be read as another part, in lower case and without the maker."""
     source: str
     cross_check: str = ""
     """What other sources say of the figures."""

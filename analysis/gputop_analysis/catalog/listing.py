@@ -1,6 +1,4 @@
-"""The catalog as a table that can be sorted and filtered: GPUs with their rent and what a dollar of
-it buys.
-"""
+"""The catalog, sorted and filtered: GPUs with their rent and what a dollar of it buys."""
 
 from __future__ import annotations
 

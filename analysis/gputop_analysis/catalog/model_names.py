@@ -252,9 +252,7 @@ def hf_ids() -> dict[str, str]:
 
 
 def nearest_models(name: str, count: int = SUGGESTIONS) -> tuple[str, ...]:
-    """Models of the kind of ``name``: of families written most alike, then of sizes
-    near its own.
-    """
+    """Models of the kind of ``name``: families written most alike, then of sizes near its own."""
     from difflib import SequenceMatcher  # slow to import, and only a mistake needs it
 
     family, size = _family_and_size(_unquantised(_last(_plain(name))))

@@ -42,9 +42,7 @@ class Linear:
 
 
 def is_moe(shape: ModelShape, layer: int) -> bool:
-    """Whether that layer routes tokens to experts (``moe_every`` counts from 1, as
-    Llama 4 does).
-    """
+    """Whether the layer routes tokens to experts (``moe_every`` counts from 1, as Llama 4 does)."""
     return (
         shape.experts > 0
         and layer >= shape.first_dense_layers

@@ -11,9 +11,7 @@ from functools import cache
 
 
 def read(name: str) -> bytes | None:
-    """A packaged file; None where there is none. ``importlib.resources`` takes longer to load than
-    a table.
-    """
+    """A packaged file, or None. ``importlib.resources`` takes longer to load than a table."""
     try:
         with open(os.path.join(os.path.dirname(__file__), name), "rb") as file:
             return file.read()

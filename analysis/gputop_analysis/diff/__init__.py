@@ -1,6 +1,4 @@
-"""Two runs compared: what changed, what got slower and by how much for sure, where their losses
-part.
-"""
+"""Two runs compared: what changed, what surely got slower, by how much, where losses part."""
 
 from __future__ import annotations
 

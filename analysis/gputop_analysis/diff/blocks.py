@@ -1,6 +1,4 @@
-"""A run's steps as blocks that can be drawn anew: the noise inside a run, its autocorrelation
-included.
-"""
+"""A run's steps as blocks to draw anew: the noise inside a run, with its autocorrelation."""
 
 from __future__ import annotations
 
@@ -65,9 +63,7 @@ class Blocks:
 
 
 def blocks_of(view: RunView) -> Blocks | None:
-    """The steps of the last attempt past the warm-up, evaluation and checkpoints included; None for
-    too few.
-    """
+    """Steps of the last attempt past the warm-up, with evaluation and checkpoints; or None."""
     masks = {rank: view.per_rank[rank].past_warm_up for rank in view.ranks}
     if not masks or any(
         s.n_steps[mask].sum() < ENOUGH_STEPS or mask.sum() < 10 for s, mask in _pairs(view, masks)
@@ -90,9 +86,7 @@ def _pairs(view: RunView, masks: dict[int, Array]):
 
 
 def _sums(view: RunView, series: RankSeries, mask: Array, edges: Array) -> tuple[Array, Array]:
-    """Blocks x ``COLUMNS`` and steps per block of one rank; a record belongs to the block of its
-    last step.
-    """
+    """Blocks x ``COLUMNS`` and steps per block of one rank; a record is of its last step's."""
     rows, counts, count = picked(series.rows, mask), series.n_steps[mask], len(edges) - 1
     block = np.searchsorted(edges, series.steps[mask], side="right") - 1
     inside = (block >= 0) & (block < count)

@@ -1,6 +1,4 @@
-"""Caveats, which stand before any speed: how two runs differ so that the faster one is no
-winner.
-"""
+"""Caveats, which precede any speed: how two runs differ so that the faster one is no winner."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ from gputop_analysis.view import RunView
 
 
 def caveats(a: RunView, b: RunView) -> tuple[Caveat, ...]:
-    """Differences between the runs, the gravest first: those that make their speeds incomparable,
-    then the others.
-    """
+    """Differences between the runs: first those that make speeds incomparable."""
     hello_a, hello_b = a.hello(), b.hello()
     found_caveats = [*_not_finite(a, b), *_ends(a, b), *_model(hello_a, hello_b)]
     found_caveats += _data(hello_a, hello_b)
@@ -170,9 +166,7 @@ def _precision(hello: Hello) -> str | None:
 def _values(
     subject: str, a: Any, *, b: Any, says: str, other: str, comparable: bool = True
 ) -> list[Caveat]:
-    """One caveat where both are known and differ. ``says`` has places for the run, B's value and a
-    plural.
-    """
+    """One caveat where both are known and differ. ``says`` takes the run, B's value, a plural."""
     if a is None or b is None or a == b:
         return []
     x, y = _number(b), _number(a)

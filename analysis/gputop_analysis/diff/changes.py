@@ -1,6 +1,4 @@
-"""Differences in the set-up of two runs: command, code, versions, hardware, model, optimizer,
-loader.
-"""
+"""Differences of two set-ups: command, code, versions, hardware, model, optimizer, loader."""
 
 from __future__ import annotations
 
@@ -66,17 +64,13 @@ _LAUNCHERS = (
     "MASTER_",
     "GPUTOP",
 )
-"""Beginnings of variables that a launcher sets for its ranks: the number of ranks stands in
-``world_size``.
-"""
+"""Beginnings of a launcher's variables for its ranks, whose number is ``world_size``."""
 _VARIABLES = ("env.", "context.environment.")
 _SKIPPED_ENDINGS = (".site", "_site")
 
 
 def changes(a: RunView, b: RunView) -> tuple[Change, ...]:
-    """Settings whose values differ, by group and name. What only one of the runs told is not
-    compared.
-    """
+    """Settings whose values differ, by group and name. What one run alone told is left out."""
     differences: list[Change] = []
     if a.record.manifest.command != b.record.manifest.command:
         differences.append(
@@ -103,9 +97,7 @@ def changes(a: RunView, b: RunView) -> tuple[Change, ...]:
 
 
 def _once(differences: list[Change]) -> list[Change]:
-    """Differences, without a variable of the launcher's environment that differs in the same way in
-    the ranks'.
-    """
+    """Differences without a launcher's variable that differs in the same way in the ranks'."""
     environment_changes = set()
     for change in differences:
         if change.name.startswith("env."):
@@ -122,9 +114,7 @@ def _once(differences: list[Change]) -> list[Change]:
 
 
 def _of(a: Any, b: Any, name: str, group: Any) -> Iterator[Change]:
-    """The leaves below ``name`` that both have and that differ; a variable that only one has is a
-    difference.
-    """
+    """The leaves below ``name`` that both have and that differ; a variable of one alone differs."""
     if name in _PASSING or name.endswith(_SKIPPED_ENDINGS) or _is_launchers(name):
         return
     if isinstance(a, dict) and isinstance(b, dict):

@@ -13,9 +13,7 @@ VISIBLE = 1e-3
 
 
 def compare_loss(a: RunView, b: RunView) -> LossDiff | None:
-    """Losses of the first rank that both runs have, step by step; None where no step's loss is
-    known in both.
-    """
+    """Losses of the first rank of both runs, step by step; None where no step has both."""
     for rank in sorted(set(a.ranks) & set(b.ranks)):
         (steps_a, loss_a), (steps_b, loss_b) = _losses(a, rank), _losses(b, rank)
         shared, i, j = np.intersect1d(steps_a, steps_b, assume_unique=True, return_indices=True)

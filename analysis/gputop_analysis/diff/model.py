@@ -1,6 +1,4 @@
-"""Result of comparing two runs. ``a`` is the earlier one, the baseline; ``b`` the one that is
-judged.
-"""
+"""Two runs compared. ``a`` is the earlier one, the baseline; ``b`` the one that is judged."""
 
 from __future__ import annotations
 
@@ -78,9 +76,7 @@ class RankDiff:
 
 @dataclass(frozen=True, slots=True)
 class SpeedDiff:
-    """Relative growth of the time of a step (or of a sample) from A to B, B / A - 1, with its 95 %
-    interval.
-    """
+    """Relative growth of a step's (or sample's) time, B / A - 1, with its 95 % interval."""
 
     unit: Literal["step", "sample"]
     """``sample`` where the runs take different numbers of samples a step."""
@@ -89,18 +85,14 @@ class SpeedDiff:
     slower: Interval
     """B / A - 1 with its 95 % interval, the noise between runs included."""
     phases: tuple[PhaseDiff, ...]
-    """Always per step of the rank, most grown first. They add up to the difference of the step
-    times.
-    """
+    """Per step of the rank, most grown first. They add up to the difference of the step times."""
     ranks: tuple[RankDiff, ...]
     culprit: int | None
-    """The rank whose own work grew while the others' did not; None where all did, or for one rank.
-    """
+    """The rank whose own work alone grew; None where all did, or for one rank."""
     phase: str | None
     """The phase that surely grew, and most; None where none surely did."""
     foreign_ms: tuple[float, float]
-    """Waiting per step of A and of B for cores that other programs held; taken off before judging.
-    """
+    """Wait per step of A and of B for cores that other programs held; taken off before judging."""
     steps: tuple[int, int]
     """Steps compared, of the rank with the fewest."""
 
@@ -132,9 +124,7 @@ class LossDiff:
     same_seed: bool | None
     """Whether both ranks said the same seed; None where one did not say."""
     equal_until: int | None = None
-    """The compared step before ``first_step``: where steps were folded, the losses part somewhere
-    between both.
-    """
+    """The compared step before ``first_step`` both known; the losses part between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,9 +161,7 @@ class Diff:
 
     @property
     def is_regression(self) -> bool:
-        """Whether the slowdown's interval lies above the threshold, or the loss is NaN in B and not
-        in A.
-        """
+        """Whether the slowdown surely exceeds the threshold, or the loss is NaN in B alone."""
         return self.judgement == "regression" or self.loss_broke
 
     @property

@@ -1,6 +1,4 @@
-"""Differences in the settings as people read them: the telling ones first, one change once, no
-launcher's noise.
-"""
+"""Differences in the settings for people: telling ones first, each once, no launcher's noise."""
 
 from __future__ import annotations
 

@@ -145,9 +145,7 @@ def _at(blocks: Blocks, rank: int | None) -> list[int]:
 
 
 def _by_sample(a: Blocks, b: Blocks) -> float | None:
-    """Samples a step of A over those of B, where they differ; None where they do not, or were not
-    counted.
-    """
+    """Samples a step of A over those of B; None where they agree, or were not counted."""
     if not a.samples or not b.samples:
         return None
     ratio = a.samples / b.samples

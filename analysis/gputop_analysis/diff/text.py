@@ -28,9 +28,7 @@ GROUPS = {"code": "code", "environment": "machine", "config": "config"}
 
 
 def diff_text(diff: Diff, width: int = 80, colour: bool = False) -> str:
-    """Text of the comparison, at most ``width`` columns wide (at least 60); plain ASCII without
-    ``colour``.
-    """
+    """Text of the comparison in ``width`` columns (at least 60); plain ASCII without ``colour``."""
     width = max(60, width)
     sections = (_verdict, _phases, _ranks, _findings, _memory, _loss, _changes)
     parts = [list(section(diff, width, colour)) for section in sections]
@@ -57,9 +55,7 @@ def style_of(diff: Diff) -> str:
 
 
 def figures(diff: Diff) -> list[tuple[str, str]]:
-    """What each run took, over how many steps, and what other programs took from it; each
-    with its label.
-    """
+    """What each run took, over how many steps, and what others took from it; labelled."""
     speed = diff.speed
     if speed is None:
         return []
@@ -81,9 +77,7 @@ def figures(diff: Diff) -> list[tuple[str, str]]:
 
 
 def headline(diff: Diff) -> str:
-    """First line: the caveats, then the judgement with the figure and the place. No winner is named
-    over a caveat.
-    """
+    """First line: caveats, else the judgement with figure and place: no winner over a caveat."""
     first = "; ".join(caveat.text for caveat in diff.caveats)
     if diff.judgement == "not comparable":
         head = ""

@@ -1,6 +1,4 @@
-"""What other tools recorded, judged as a run is: traces, snapshots, timelines, dumps of
-collectives, logs of GPUs.
-"""
+"""Other tools' recordings judged as a run is: traces, snapshots, timelines, collectives, logs."""
 
 from __future__ import annotations
 

@@ -25,9 +25,7 @@ _COPY_KERNEL = re.compile(r"MEMORY_COPY_|__amd_rocclr_copyBuffer")
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One device of one trace; milliseconds. Compute, exposed communication, copy and idle add up
-    to all of it.
-    """
+    """A device of a trace, ms. Compute, exposed communication, copy and idle add up to all."""
 
     name: str
     busy_ms: float

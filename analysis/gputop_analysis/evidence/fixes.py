@@ -16,9 +16,7 @@ _BUBBLE = 0.1
 
 
 def fixes(evidence: Evidence) -> list[Fix]:
-    """Of the device that loses most, of the slow rank, of the stages, of the memory; the largest of
-    each kind alone.
-    """
+    """Of the device that loses most, the slow rank, the stages, the memory: each kind's largest."""
     fixes_ = list(_of_devices(evidence.devices))
     if evidence.what_if is not None:
         fixes_ += _of_stages(evidence.what_if)

@@ -21,6 +21,8 @@ _HEAD = 65_536
 _TAR_AT = 257
 _ARRAY = re.compile(rb"\s*\[\s*(?:\{|\]|$)")
 """A list of events, and no line such as ``[12:30] GPU 0``."""
+_GRAPH = re.compile(rb'"schema"\s*:\s*"[\d.]+(?:-chakra[\d.]*)?"')
+"""The beginning of what ExecutionTraceObserver and Chakra write."""
 _FILES_AT_MOST = 4096
 _MANIFEST = "run.json"
 _KINDS_IN_WORDS = {
@@ -94,6 +96,11 @@ def _why_none(path: Path) -> str:
     head = _head(path)
     if head[_TAR_AT : _TAR_AT + 5] == b"ustar" or head.startswith(b"PK\x03\x04"):
         return f"{path} is an archive: unpack it and name the file or folder in it"
+    if _GRAPH.search(head[:2000]):
+        return (
+            f"{path} is an execution trace of operators, which has no times: give what "
+            "torch.profiler's export_chrome_trace writes"
+        )
     if without_header(text_of(head)):
         return f"{path} has no header: log with --format=csv, without noheader"
     return f"{path} is none of these: {KINDS}"
@@ -126,6 +133,8 @@ def _kind(path: Path, alone: bool) -> str:
             return "dump"
         return "snapshot"
     if head.lstrip()[:1] == b"{":
+        if _GRAPH.search(head[:2000]):
+            return ""
         if b'"entries"' in head or b'"pg_config"' in head:
             return "dump"
         return "trace" if alone else ""

@@ -15,12 +15,17 @@ _HOT_SHOWN = 3
 _NOTABLE = 0.1
 
 
-def describe_threads(evidence: Evidence, traces: Mapping[int | None, Trace]) -> None:
-    """Say how operators, collectives and what lies between share the time of each thread."""
+def describe_threads(evidence: Evidence, traces: Mapping[int | None, Trace]) -> float:
+    """Say how operators, collectives and what lies between share the time of each thread.
+
+    Returns the wall time of the longest, ms.
+    """
     worst = _NOTABLE
+    longest_ms = 0.0
     shown = 0
     for rank, trace in traces.items():
         for lane in thread_lanes(trace):
+            longest_ms = max(longest_ms, lane.wall_ms)
             if lane.wall_ms <= 0 or shown >= _LANES_SHOWN:
                 continue
             shown += 1
@@ -43,6 +48,7 @@ def describe_threads(evidence: Evidence, traces: Mapping[int | None, Trace]) -> 
             "ProfilerActivity.CUDA (or XPU), where the driver permits it"
         )
     evidence.unknown.append(unknown)
+    return longest_ms
 
 
 def _words(rank: int | None, lane: Lane) -> str:

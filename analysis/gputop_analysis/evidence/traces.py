@@ -39,11 +39,12 @@ def judge_traces(paths: list[Path]) -> Evidence:
     for rank, trace in by_rank.items():
         evidence.devices += devices(trace, rank)
     _describe(evidence)
+    wall_ms = max((device.busy_ms + device.idle_ms for device in evidence.devices), default=0.0)
     if not evidence.devices:
-        describe_threads(evidence, by_rank)
+        wall_ms = describe_threads(evidence, by_rank)
     ranks = {rank: trace for rank, trace in by_rank.items() if rank is not None}
     if len(ranks) > 1:
-        _compare(evidence, ranks)
+        _compare(evidence, ranks, wall_ms)
     evidence.unknown.append("the host's own waits (data, disk, cores) beside what the trace marks")
     evidence.unknown += passed_over
     world = max((distributed_info(trace)[1] or 1 for trace in newest.values()), default=1)
@@ -141,8 +142,14 @@ def _named(device: Device) -> str:
     return f"rank {device.rank}, {device.name}"
 
 
-def _compare(evidence: Evidence, traces: dict[int, Trace]) -> None:
-    """Say how long each pipeline stage stands, and name the rank that the others wait for."""
+def _compare(evidence: Evidence, traces: dict[int, Trace], wall: float) -> None:
+    """Say how long each pipeline stage stands, and name the rank that the others wait for.
+
+    Args:
+        evidence: what is judged.
+        traces: by rank.
+        wall: time of the longest device or thread, ms.
+    """
     what = "its pipeline bubble, with the transfers"
     if not are_sure(traces):
         what = "its pipeline bubble, or an all-to-all, which runs the same kernel"
@@ -155,7 +162,6 @@ def _compare(evidence: Evidence, traces: dict[int, Trace]) -> None:
     if not split.collectives:
         evidence.unknown.append("who waits for whom: no collective is on all ranks alike")
         return
-    wall = max((device.busy_ms + device.idle_ms for device in evidence.devices), default=0.0)
     for rank, waited in split.waited.items():
         evidence.findings.append(
             f"rank {rank} waited {waited:,.1f} ms in {split.collectives:,} collectives, and the "

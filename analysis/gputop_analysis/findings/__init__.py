@@ -86,9 +86,7 @@ def evaluate(
 def judge(
     record: RunRecord, window_steps: int | None = None, live: bool = False
 ) -> tuple[list[Finding], list[Finding]]:
-    """All findings as from ``evaluate``, and beside them those that were taken in, with
-    ``absorbed_by`` set.
-    """
+    """All findings as from ``evaluate``, and those that were taken in, with ``absorbed_by`` set."""
     return judge_view(
         RunView(record, window_steps, live=live, ranks=live_ranks(record) if live else None)
     )
@@ -102,9 +100,7 @@ def judge_view(view: RunView) -> tuple[list[Finding], list[Finding]]:
 
 
 def sorted_out(view: RunView, findings: list[Finding]) -> tuple[list[Finding], list[Finding]]:
-    """``judge`` of what the checks said: the hours that each would win back, and which one explains
-    which.
-    """
+    """``judge`` of what the checks said: the hours each would win back, and what explains what."""
     with_hours = [_with_hours(finding, view) for finding in findings]
     settled_findings = settled(take_in(with_hours))
     keys = {finding.key for finding in settled_findings}

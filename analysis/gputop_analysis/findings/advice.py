@@ -18,9 +18,7 @@ from gputop_analysis.model import Finding
 from gputop_analysis.view import RunView
 
 WORTH = 0.05
-"""Part of what a finding costs that an option must be able to win to be offered, where that is
-known.
-"""
+"""Part of what a finding costs that an option must win to be offered, where known."""
 
 
 def _has_loader(run: Facts) -> bool:
@@ -155,9 +153,7 @@ def lacking(option: Option, run: Facts) -> list[Need]:
 
 
 def offered(view: RunView, finding: Finding) -> Finding:
-    """The finding with the options that can win something in this run, and a promise that they can
-    keep.
-    """
+    """The finding with the options that can win something here, and a promise they keep."""
     run = facts(view, finding.rank)
     if run is None or not finding.options:
         return finding
@@ -191,9 +187,7 @@ def _needs_nothing_more(option: Option, run: Facts) -> bool:
 
 
 def promising(finding: Finding, most_ms: float | None) -> Finding:
-    """The finding with a promise of at most so many milliseconds a step; None leaves it
-    as it is.
-    """
+    """The finding with a promise of at most so many ms a step; None leaves it as it is."""
     promised = finding.recoverable_ms_per_step
     if most_ms is None or promised is None or promised <= most_ms:
         return finding

@@ -33,9 +33,7 @@ Event = dict[str, Any]
 
 EXPOSED, MUCH_EXPOSED = 0.10, 0.30
 SYNCHRONISED = 0.9
-"""Of the micro-batches, from which every one of them is synchronised: counts lag by a few
-iterations.
-"""
+"""Of the micro-batches, from which each is synchronised: counts lag by a few iterations."""
 ENOUGH_ITERATIONS = 500
 
 
@@ -339,9 +337,7 @@ def _core_wait(view: RunView) -> float:
 
 
 def _progress(view: RunView) -> tuple[Event | None, Event | None]:
-    """The second (the first lies in the warm-up) and the last report of synchronised iterations of
-    one rank.
-    """
+    """A rank's second (the first is warm-up) and last report of synchronised iterations."""
     reports = list(view.record.events("ddp_progress"))
     if reports:
         own_reports = [e for e in reports if e.get("rank") == reports[-1].get("rank")]
@@ -356,9 +352,7 @@ def _progress(view: RunView) -> tuple[Event | None, Event | None]:
 
 
 def _exposed_each_ms(view: RunView) -> float | None:
-    """Exposed communication of one synchronised iteration on the rank that waits least; medians, as
-    outliers wait.
-    """
+    """Exposed communication of one synchronised iteration , rank that waits least; medians."""
     each_ms = [
         float(np.median(rows["wait_ns"])) / 1e6
         for rank in view.ranks

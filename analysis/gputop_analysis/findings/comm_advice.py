@@ -1,6 +1,4 @@
-"""What can win back exposed communication: less volume, fewer messages, or fewer threads than cores
-wait.
-"""
+"""What can win back exposed communication: less volume, fewer messages, fewer waiting threads."""
 
 from __future__ import annotations
 
@@ -21,9 +19,7 @@ size. Gloo on one machine sums 0.3 to 1 GB/s on one core; between hosts it is wh
 Gbit/s carries; PCIe carries more.
 """
 BY_VOLUME = 0.25
-"""Part of the exposed time that the bytes must be able to explain for less of them to
-be advised.
-"""
+"""Part of the exposed time that the bytes must explain for less of them to be advised."""
 ACCUMULATED = 4
 """Micro-batches that are proposed between two sums."""
 RARER = 10
@@ -33,9 +29,7 @@ SMALL_BUCKETS = 4
 
 
 def bytes_a_sum(run: Facts) -> int | None:
-    """Bytes of gradients that are summed over the ranks at a time; None where they are
-    not known.
-    """
+    """Bytes of gradients that the ranks sum at a time; None where they are not known."""
     ddp = next(iter(run.view.record.events("ddp")), {})
     if buckets := ddp.get("bucket_bytes"):
         return int(sum(buckets))
@@ -45,9 +39,7 @@ def bytes_a_sum(run: Facts) -> int | None:
 
 
 def volume_ms(run: Facts) -> float | None:
-    """Longest time that the bytes of a sum explain, on a slow link; None where they are
-    not known.
-    """
+    """Longest time that the bytes of a sum explain, on a slow link; None: not known."""
     sent, ranks = bytes_a_sum(run), max(2, run.world)
     if sent is None:
         return None
@@ -58,9 +50,7 @@ def volume_ms(run: Facts) -> float | None:
 
 
 def comm_options(run: Facts, exposed_ms: float) -> list[Option]:
-    """Options for exposed communication of so many milliseconds a step, the one that mends its
-    cause first.
-    """
+    """Options for exposed communication of so many ms a step, what mends its cause first."""
     options = []
     if run.oversubscribed:
         threads = run.ranks_here * (run.threads or 1)
@@ -90,9 +80,7 @@ def called_options(site: Site | None, exposed_ms: float) -> list[Option]:
 
 
 def _fewer(run: Facts, threads: int) -> Option:
-    """More is ready to run than there are cores, so each sum waits for ranks that wait
-    for a core.
-    """
+    """More is ready to run than there are cores, so sums wait for ranks that wait for a core."""
     cores, ranks = run.cores, run.ranks_here
     threads_ = counted(run.threads or 1, "busy thread")
     why = f"{ranks} ranks with {threads_} each share {cores} cores, and a sum waits for the last"

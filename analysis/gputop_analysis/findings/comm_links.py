@@ -32,9 +32,7 @@ IDLE_S, IDLE_PCT = 300.0, 1.0
 )
 @per_device
 def slow_link(view: RunView, spec: Spec) -> Iterator[Finding]:
-    """One device sits behind a narrower link than its peers. Links fall back while idle: only busy
-    samples count.
-    """
+    """A device behind a narrower link than its peers. Idle links fall back: busy samples count."""
     links = [(device, speed) for device in devices(view) if (speed := _speed(device)) > 0]
     for device, speed in links:
         peers = [other for link, other in links if link is not device and link.name == device.name]

@@ -131,9 +131,7 @@ def _called_at(view: RunView, odd: int | None) -> str | None:
 
 
 def _entries(view: RunView, rank: int) -> dict[Key, Entry]:
-    """Collectives of one rank by group and number; empty where it did not send its
-    flight recorder.
-    """
+    """Collectives of one rank by group and number; empty without its flight recorder."""
     return {
         (str(entry.get("group")), int(entry.get("seq", -1))): entry
         for event in view.record.events("flight_recorder")
@@ -166,9 +164,7 @@ def _differ(entries: list[Entry]) -> bool:
 
 
 def _operation(entry: Entry) -> str:
-    """``gloo:all_reduce`` and ``nccl:all_reduce`` alike; the work of a coalesced call keeps its own
-    name.
-    """
+    """``gloo:all_reduce`` and ``nccl:all_reduce`` alike; coalesced calls keep their name."""
     return str(entry.get("op") or "").rpartition(":")[2].lower()
 
 

@@ -190,9 +190,7 @@ def _newest_logs(view: RunView) -> Iterator[dict[str, Any]]:
 
 
 def _expert_tokens(view: RunView) -> tuple[str, list[int], Array] | None:
-    """Name, numbers of the experts, and logged steps x experts; None where nothing of the kind was
-    logged.
-    """
+    """Name, numbers of the experts, and logged steps x experts; None where none were logged."""
     rows: list[dict[int, float]] = []
     name = ""
     for event in _newest_logs(view):

@@ -24,9 +24,7 @@ CLIMBING = tuple(
     name for name in wire.PHASES if name not in ("comm", "eval", "checkpoint", "compile")
 )
 COMPUTE, HOST = ("forward", "backward"), ("data", "h2d", "optimizer", "other")
-"""What the thread's CPU time is known of: a neighbour that takes the core away makes a step longer,
-but not this.
-"""
+"""Where the thread's CPU time is known: a neighbour on the core lengthens a step, but not this."""
 MOSTLY_KNOWN = 0.8
 SOME_REST = 0.15
 """Part of the step that the rest of it must take to tell how fast the machine is at the time."""
@@ -131,9 +129,7 @@ class Part(NamedTuple):
 def _parts(
     rows: Array, phases: dict[str, Array], walls_ms: Array
 ) -> Iterator[tuple[tuple[str, ...], Array, Array]]:
-    """Phases with their time and that of the whole step: by the clock, and by CPU time where that
-    is known.
-    """
+    """Phases with their time and the whole step's: by the clock, else by CPU time where known."""
     for name, ms in phases.items():
         yield (name,), ms, walls_ms
     counted = (rows["cpu_ns"] >= 0) & (rows["compute_cpu_ns"] >= 0)
@@ -165,9 +161,7 @@ def _alone(ms: Array, of_ms: Array) -> tuple[float, Ramp] | None:
 
 
 def _pace(rest: Array) -> tuple[Array, list[int]]:
-    """Medians of the rest of the step in each stretch over that of all, and the lengths of the
-    stretches.
-    """
+    """Median rest of the step in each stretch over that of all, and the stretches' lengths."""
     parts = np.array_split(rest, RAMP_BLOCKS)
     medians = np.array([np.median(part) if len(part) else np.nan for part in parts])
     return np.maximum(medians / np.median(rest), 1e-3), [len(part) for part in parts]

@@ -125,9 +125,7 @@ def _trial(view: RunView, rank: int) -> Trial | None:
 
 
 def _per_step(mine: Array, rows: Array, ends: Array, counted: Array) -> tuple[float, float] | None:
-    """Joules and seconds per step while one limit held; None where it did not hold for 30 s without
-    a change.
-    """
+    """Joules and seconds per step while one limit held; None where it held for less than 30 s."""
     if len(mine) < 2:
         return None
     first, last = int(mine["t_ns"][0]), int(mine["t_ns"][-1])

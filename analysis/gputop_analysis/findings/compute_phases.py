@@ -27,9 +27,7 @@ from gputop_analysis.view import RunView, once_per_view
 from gputop_analysis.waits import hidden_wait_ms, mean_wait_ms
 
 USUAL = 2.0
-"""A backward computes two products for each one of the forward; checkpointing repeats the forward
-as well.
-"""
+"""A backward has two products for each of the forward; checkpointing repeats the forward."""
 LEAST = 2.5
 """No finding asks for less, so that no interval is worked out below."""
 FREE_MEMORY = 0.35
@@ -60,9 +58,7 @@ class Passes:
 
 
 def passes(view: RunView, rank: int) -> Passes | None:
-    """None where too little was measured, or where a wait inside the backward cannot be told from
-    computing.
-    """
+    """None: too little measured, or a wait inside the backward not told from computing."""
     forward, backward = _forward(view, rank), steady_share(view, rank, "backward")
     if forward is None or backward is None or forward.mean_ms < 0.2:
         return None
@@ -79,9 +75,7 @@ def passes(view: RunView, rank: int) -> Passes | None:
 
 
 def _inside_backward_ms(view: RunView, rank: int) -> float:
-    """Waiting that is to be taken off the backward; none where collectives are called from Python.
-    NaN: not known.
-    """
+    """Waiting to take off the backward; none where Python calls collectives. NaN: not known."""
     hidden = hidden_wait_ms(view, rank)
     elsewhere = view.world_size == 1 or mean_wait_ms(view, rank) == mean_wait_ms(view, rank)
     return 0.0 if hidden != hidden and elsewhere else hidden
@@ -96,9 +90,7 @@ def _forward(view: RunView, rank: int) -> Share | None:
 
 @once_per_view
 def _typical(view: RunView) -> Passes | None:
-    """The rank whose forward is the lower median: for 1024 ranks as many intervals would take too
-    long.
-    """
+    """The rank whose forward is the lower median: 1024 intervals would take too long."""
     forward = typical(_forward(view, rank) for rank in some_ranks(view))
     return passes(view, forward.rank) if forward else None
 

@@ -15,9 +15,7 @@ from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import RunView
 
 AMPERE = 8.0
-"""Compute capability from which on tensor cores know TF32 and bfloat16 (CUDA C++ programming guide,
-appendix H).
-"""
+"""Compute capability of TF32 and bfloat16 (CUDA C++ programming guide, appendix H)."""
 SM_BUSY, TENSOR_IDLE = 70.0, 10.0
 _FLOAT16 = "wrap forward and loss in torch.autocast('cuda', torch.float16), with a GradScaler"
 
@@ -214,9 +212,7 @@ def float16_with_scaler(view: RunView, spec: Spec) -> Finding | None:
 
 
 def _typical(view: RunView) -> Samples | None:
-    """The device whose multiprocessors are active in the lower-median way; None unless every rank's
-    was sampled.
-    """
+    """The device of lower-median multiprocessor activity; None unless all were sampled."""
     all_samples = [gpu for rank in view.ranks if (gpu := samples(view, rank))]
     by_activity = sorted(
         (value, i)

@@ -24,9 +24,7 @@ without any queue: where most of the growth is CPU time, or that is not known, m
 that one phase grows by itself.
 """
 OTHERS = 0.2
-"""Part of the step that the other phases must take to tell by what factor a neighbour makes all of
-it slower.
-"""
+"""Part of the step that other phases must take to tell how far a neighbour slows all of it."""
 LOOK_AT = 8
 """Ranks that are compared with their own beginning."""
 WAITING = ("backward", "comm")
@@ -45,13 +43,9 @@ class Regression:
     phase_ms: float
     """By how much that phase grew."""
     phase_alone_ms: float
-    """By how much it grew beyond the factor by which the rest of the step did; 0 where there is
-    hardly any rest.
-    """
+    """By how much it grew beyond the factor by which the rest of the step did; 0 without one."""
     unit: str
-    """What the step time is counted per: ``step``, or ``tokens`` and ``samples`` where their number
-    changed.
-    """
+    """What the step time is counted per: ``step``, or ``tokens``, ``samples`` if those changed."""
     records: int
     cpu_ms: float | None
     """By how much the training thread's CPU time grew; None where it was not measured."""
@@ -142,9 +136,7 @@ def _least_on_cpu(regression: Regression, more_ms: float) -> float:
 
 
 def _queueing_grew(view: RunView, rank: int, regression: Regression) -> float:
-    """Milliseconds a step that waiting for a core grew by; in proportion to the step where not
-    sampled before.
-    """
+    """Growth of the wait for a core, ms a step; in proportion where not sampled before."""
     ends = view.per_rank[rank].steady_ends_ns
     after = run_queue_share(view, rank, regression.since_ns, int(ends[-1]))
     if after is None:
@@ -234,9 +226,7 @@ def regression(view: RunView, rank: int) -> Regression | None:
 
 
 def _beyond_the_rest(phase_ms: Array, walls_ms: Array, index: int) -> float:
-    """Growth of a phase beyond the factor by which the rest of the step grew: what no neighbour can
-    have done.
-    """
+    """A phase's growth beyond that of the rest of the step: what no neighbour can do."""
     rest_ms = walls_ms - phase_ms
     before, rest_before = float(np.median(phase_ms[:index])), float(np.median(rest_ms[:index]))
     if rest_before < OTHERS * (before + rest_before):

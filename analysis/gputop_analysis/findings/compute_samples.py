@@ -73,9 +73,7 @@ def _samples(view: RunView, rank: int) -> Samples | None:
 
 
 def gpu_index(view: RunView, rank: int) -> int | None:
-    """NVML's index of the device that a rank trains on: by its UUID, else as the only one that the
-    run uses.
-    """
+    """NVML's index of the device a rank trains on: by UUID, else the only one in use."""
     hello, host = view.hello(rank), view.record.hosts.get(view.host_of(rank))
     if host is None or not on_device(view, rank):
         return None

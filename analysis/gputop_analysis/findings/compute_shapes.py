@@ -1,6 +1,4 @@
-"""Compute efficiency: shapes of the input that change, and convolutions that could be tuned to one
-shape.
-"""
+"""Compute efficiency: changing input shapes, and convolutions that could be tuned."""
 
 from __future__ import annotations
 

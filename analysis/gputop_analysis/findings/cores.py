@@ -1,6 +1,4 @@
-"""Who uses the cores: the run's own processes, other programs; and how fast a loader can be on what
-is left.
-"""
+"""Who uses the cores: the run, other programs; and how fast a loader can be on the rest."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ from gputop_probes.record.layout import PROCESS_RANK, PROCESS_WORKER
 BUSY_CORES = 0.3
 """Cores that programs outside the run must use before waiting for a core is put down to them."""
 HANDOVER_MS = 1.0
-"""A worker process hands a batch over in 0.2 to 1 ms: data time below that is not won by more
-workers.
-"""
+"""A worker process hands a batch over in 0.2 to 1 ms: no more workers win that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +84,7 @@ def foreign_cores(view: RunView, host: str) -> float:
 
 
 def neighbours(view: RunView, host: str) -> list[tuple[str, float]]:
-    """Names of the programs outside the run that use most of the cores, with how many; the most
-    first.
-    """
+    """Programs outside the run that use most cores, with how many; the most first."""
     cores: dict[str, float] = {}
     looks = 0
     for event in view.events("neighbours"):
@@ -159,9 +153,7 @@ def _running(view: RunView, rank: int) -> float | None:
 
 
 UNDISTURBED = 0.95
-"""Part of the time in which a thread that is ready runs, from which nothing else seems to want its
-core.
-"""
+"""Part of the time that a ready thread runs, from which nothing else seems to want its core."""
 
 
 def work_ms(view: RunView, rank: int, wall_ms: float) -> float | None:

@@ -126,9 +126,7 @@ def _ended_first(spec: Spec, cause: Cause, raised: list[Event]) -> Finding:
 
 
 def _vanished(view: RunView, raised: list[Event]) -> Event | None:
-    """The loss of a rank that ended without an exception, where the others only say that they
-    cannot reach it.
-    """
+    """The loss of a rank without an exception, where others only say they cannot reach it."""
     lost, reason = _first_lost(view)
     if lost is None or not reason or lost in {event.get("rank") for event in raised}:
         return None
@@ -250,9 +248,7 @@ def _said(raised: Event) -> str:
 
 
 def _what(message: str) -> str:
-    """The telling line of an exception's message: the last one where a worker's traceback is quoted
-    in it.
-    """
+    """An exception's telling line: the last one where a worker's traceback is quoted."""
     lines = message.strip().splitlines()
     if lines:
         return lines[-1] if lines[0].startswith("Caught ") else lines[0]
@@ -368,9 +364,7 @@ def _said_goodbye(view: RunView) -> set[int | None]:
 
 
 def _first_lost(view: RunView) -> tuple[int | None, str]:
-    """The rank that vanished first without saying goodbye, and how; a single rank is the one meant
-    in any case.
-    """
+    """The rank that first vanished without goodbye, and how; a single rank is meant anyway."""
     said_goodbye = _said_goodbye(view)
     lost = sorted(view.record.events("rank_lost"), key=lambda e: e.get("t_ns", 0))
     lost = [e for e in lost if e.get("rank") not in said_goodbye]

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 Event = dict[str, Any]
 
 FRAGMENTED = 0.10
-"""Reserved but unallocated memory, of the card, from which fragmentation is the first thing to
-mend.
-"""
+"""Reserved but unallocated memory, of the card, from which fragmentation comes first."""
 _SHM_WORDS = (
     "unable to write to file </torch_",
     "unable to allocate shared memory",
@@ -242,9 +240,7 @@ def _snapshot(view: RunView) -> str:
 
 
 def out_of_memory_kills(view: RunView) -> int:
-    """Processes that the kernel killed for lack of memory during the run: of the job's cgroup, or
-    of the machine.
-    """
+    """Processes killed by the kernel for lack of memory: of the job's cgroup, or the machine."""
     kills = sum(int(e.get("oom_kills") or 0) for e in view.record.events("run_end"))
     in_group = 0
     for host in view.record.hosts.values():

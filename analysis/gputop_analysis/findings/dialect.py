@@ -1,6 +1,4 @@
-"""A change in the words of who owns the loop: an argument of a trainer, or a line of the user's
-own.
-"""
+"""A change in the words of the loop's owner: a trainer's argument, or a line of the user's."""
 
 from __future__ import annotations
 
@@ -84,18 +82,14 @@ def loader_place(run: Facts) -> str:
 
 
 def loader_site(run: Facts) -> str | None:
-    """The line where the DataLoader is built; None where that is not the user's, or was
-    not seen.
-    """
+    """The line where the DataLoader is built; None if not the user's, or not seen."""
     loader = run.loader
     foreign = run.trainer == "transformers" and "loop" not in loader
     return None if foreign else loader.get("site")
 
 
 def loader_change(run: Facts, **settings: object) -> str:
-    """Arguments of the DataLoader, and where they go; a trainer that builds it takes
-    them itself.
-    """
+    """Arguments of the DataLoader, and who takes them: a trainer that builds it itself."""
     if run.trainer == "transformers" and loader_site(run) is None:
         known_arguments = {name: value for name, value in settings.items() if name in _ARGUMENTS}
         arguments = ", ".join(

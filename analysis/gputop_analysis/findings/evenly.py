@@ -10,9 +10,7 @@ from gputop_analysis.view import Array
 
 SAME_WORK = 0.05
 RECORDS = 1500
-"""Evenly spread over the whole run, also on a live screen: what the run is compared with is its own
-beginning.
-"""
+"""Spread over the whole run, live too: it is compared with its own beginning."""
 
 
 def spread_rows(rows: Array) -> Array:
@@ -26,9 +24,7 @@ def spread_rows(rows: Array) -> Array:
 
 
 class Evenly:
-    """Records brought onto stretches of equally many steps: a fast step shares its record with more
-    others.
-    """
+    """Records on stretches of equally many steps: fast steps share a record with more."""
 
     def __init__(self, rows: Array):
         self._rows = rows
@@ -61,9 +57,7 @@ class Evenly:
 
 
 def work_of(evenly: Evenly, index: int) -> tuple[str, Array | float]:
-    """What the work of a step is measured by where it changed too: tokens, samples or
-    micro-batches, relative.
-    """
+    """Measure of a step's work where that changed too: tokens, samples, micro-batches; relative."""
     for name in ("tokens", "samples", "micro_batches"):
         per_step = evenly.per_step(name)
         if (per_step > 0).all():

@@ -1,6 +1,4 @@
-"""What a run is, as far as advice depends on it: device, ranks, who owns the loop,
-which versions.
-"""
+"""What a run is, as far as advice depends on it: device, ranks, the loop's owner, versions."""
 
 from __future__ import annotations
 
@@ -116,9 +114,7 @@ class Facts:
 
     @property
     def splits_model(self) -> bool:
-        """Whether ranks hold different parts of the model: pipeline stages, or a mesh of several
-        dimensions.
-        """
+        """Whether ranks hold parts of the model: pipeline stages, or a mesh of dimensions."""
         mesh = (self.parallel.get("mesh") or {}).get("shape", ())
         return bool(self.parallel.get("pipeline")) or sum(size > 1 for size in mesh) > 1
 

@@ -1,6 +1,4 @@
-"""The interpreter's lock: another Python thread of the training process keeps the training from
-running.
-"""
+"""The interpreter's lock: another Python thread of the training process holds up the training."""
 
 from __future__ import annotations
 
@@ -21,22 +19,16 @@ from gputop_analysis.view import Array, RunView
 BUSY = 0.3
 """Of a core, used by other Python threads: below it they cannot hold the lock for long."""
 COMPUTING = 0.8
-"""CPU time in forward and backward of a thread that nobody holds up; with a busy rival 0.05 to 0.4
-was measured.
-"""
+"""CPU share of a thread that nobody holds up; with a busy rival 0.05 to 0.4 was measured."""
 ENOUGH_ALONE = 5
 """Records of a time without a busy thread."""
 SAME_WORK = 0.05
 SWITCH_MS = 15.0
-"""A thread that wants the lock asks for it every 5 ms; longer pauses are waits for
-something else.
-"""
+"""A thread asks for the lock every 5 ms; longer pauses are waits for something else."""
 
 
 MANY_SWITCHES = 5.0
-"""Voluntary switches a step; a worker's queue costs 1 to 3, and a thread that nobody holds up has
-next to none.
-"""
+"""Voluntary switches a step of a thread that nobody holds up; a worker's queue costs 1 to 3."""
 
 
 @dataclass(frozen=True)
@@ -54,9 +46,7 @@ class Contention:
     name: str
     site: str | None
     alone_ms: float | None
-    """Step time while no other thread is busy; None where there were too few such steps, and CPU
-    time tells instead.
-    """
+    """Step time while no other thread is busy; None for too few steps: CPU time tells."""
 
 
 @finding(
@@ -87,9 +77,7 @@ class Contention:
     ),
 )
 def gil_contention(view: RunView, spec: Spec) -> Finding | None:
-    """Another Python thread of the training process holds the interpreter lock. Not judged where a
-    device computes.
-    """
+    """Another Python thread holds the interpreter's lock. Not judged where a device computes."""
     rivalled = {event.get("rank") for event in view.events("threads")}
     contentions = [
         contention
@@ -155,9 +143,7 @@ def _proof(contention: Contention) -> Proof:
 
 
 def _contention(view: RunView, rank: int) -> Contention | None:
-    """None where there is no busy Python thread, where the signals are missing, or where little is
-    lost.
-    """
+    """None where there is no busy Python thread, signals are missing, or little is lost."""
     series, samples = view.per_rank[rank], view.rank_processes.get(rank)
     events_ = list(view.events("threads", rank=rank))
     events = [event for event in events_ if cores_used(event) > BUSY]

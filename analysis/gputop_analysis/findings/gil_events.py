@@ -1,6 +1,4 @@
-"""When other Python threads of the training process were busy, as the guest's ``threads`` events
-tell.
-"""
+"""When other Python threads of the training were busy, by the guest's ``threads`` events tell."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ def within(rows: Array, events: list[dict[str, Any]]) -> Array:
 
 
 def without(rows: Array, events: list[dict[str, Any]]) -> Array:
-    """Mask of the records that ended while none was busy: not those that end after the last look at
-    the threads.
-    """
+    """Mask of records that ended while none was busy; none after the last look at threads."""
     longest_ns = max(float(e.get("period_ms") or 0) for e in events) * 1e6
     looked_at = rows["t_end_ns"] < max(
         max(e["t_ns"] for e in events), rows["t_end_ns"][-1] - 1.5 * longest_ns
@@ -38,9 +34,7 @@ def without(rows: Array, events: list[dict[str, Any]]) -> Array:
 
 
 def _busy_ns(event: dict[str, Any]) -> float:
-    """How long before an event its threads were busy: the time since the last look, or since they
-    began.
-    """
+    """How long its threads were busy before an event: since the last look, or their begin."""
     ages = [
         float(thread["age_s"]) * 1e9
         for thread in event.get("threads", ())
@@ -51,9 +45,7 @@ def _busy_ns(event: dict[str, Any]) -> float:
 
 
 def spent(samples: Array, column: str, rows: Array) -> Array:
-    """Growth of a counter of the training thread during each record, interpolated
-    between samples.
-    """
+    """Growth of a counter of the training thread in each record, interpolated between samples."""
     end, begin = rows["t_end_ns"], rows["t_end_ns"] - rows["wall_ns"]
     t0 = int(samples["t_ns"][0])
     at = [

@@ -31,9 +31,7 @@ from gputop_analysis.text import counted, percent
 from gputop_analysis.view import Array, RunView
 
 PAUSE, HABIT = 20, 3
-"""A step so many times as long as the median one is a pause; so many of them are a habit of the
-loop.
-"""
+"""A step so many times as long as the median one is a pause; so many are the loop's habit."""
 
 LARGE_PART = 0.35
 """Of a step: so much host code is worth a look although no line holds most of it."""
@@ -205,9 +203,7 @@ def _host_code(
 
 
 def _severity(other: Share, site: Site | None) -> Severity:
-    """Info for a trainer's own code, and for a little that no line holds most of: many small things
-    that are needed.
-    """
+    """Info for a trainer's code, and for little that no one line holds: many small needs."""
     if site is None:
         return "info"
     other = _users_own(other, site)
@@ -234,9 +230,7 @@ def _users_own(other: Share, site: Site) -> Share:
 
 
 def _between_phases(view: RunView, rank: int) -> Share | None:
-    """On the device's clock where one computes: the host's would count its waiting for the device
-    (loss.item()).
-    """
+    """On the device's clock where one computes: the host's counts its waits (loss.item())."""
     if on_device(view, rank):
         return device_share(view, rank, "other")
     queue = run_queue(view, rank)
@@ -253,9 +247,7 @@ def _between_phases(view: RunView, rank: int) -> Share | None:
 
 
 def _accidents(series: RankSeries) -> Array:
-    """Pauses that came once or twice, such as a hang that was over or a wait for a child: no step's
-    habit.
-    """
+    """Pauses that came once or twice, as a hang or a wait for a child: no step's habit."""
     step_ns = series.rows["wall_ns"] / series.n_steps
     if step_ns.max() <= PAUSE * step_ns.min():
         return np.zeros(len(step_ns), bool)
@@ -264,9 +256,7 @@ def _accidents(series: RankSeries) -> Array:
 
 
 def _users_own_ns(rows: Array) -> Array:
-    """Time between the phases without the agent's own work and without garbage collection, which
-    HO03 reports.
-    """
+    """Time between the phases without the agent's work and garbage collection (HO03)."""
     return np.maximum(rows["other_ns"] - rows["agent_ns"] - rows["gc_ns"], 0)
 
 
@@ -287,9 +277,7 @@ def _at_most_by_cpu_ns(rows: Array, waiting: float) -> Array:
 
 
 def _part_of_cpu(rows: Array, waiting: float) -> Array:
-    """Part of the CPU time that is used between the phases, or of the time where that is not
-    known.
-    """
+    """Part of the CPU time used between the phases, or of the time where that is not known."""
     elsewhere_ns = (rows["optimizer_ns"] + rows["data_ns"]) * (1 - waiting)
     used = np.maximum(rows["cpu_ns"] - np.maximum(rows["compute_cpu_ns"], 0) - elsewhere_ns, 0)
     return np.where(

@@ -1,6 +1,4 @@
-"""Host and Python: torch.compile that compiles again and again, or gives up in the middle of the
-model.
-"""
+"""Host and Python: torch.compile that compiles again and again, or gives up midway."""
 
 from __future__ import annotations
 

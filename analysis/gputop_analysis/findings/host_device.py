@@ -1,6 +1,4 @@
-"""Host and Python: the GPU waits because the CPU does not feed it kernels, or is made to wait for
-each result.
-"""
+"""Host and Python: the CPU does not feed the GPU kernels, or waits for each result."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ SYNCHRONISES = re.compile(
     r"\.item\(\)|\.cpu\(\)|\.numpy\(\)|\.tolist\(\)|\.nonzero\(|synchronize\(\)|\.to\([\"']cpu[\"']\)"
     r"|\b(float|int|bool|print|isnan|isfinite|isinf)\([^#]*\b(loss|grad|norm|acc)"
 )
-"""What in a line of source makes the CPU wait for the GPU; ``float``, ``print`` and the like only
-with a tensor.
-"""
+"""What in a source line makes the CPU wait for the GPU; ``float``, ``print``: with a tensor."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +36,7 @@ class Feeding:
     seen: Samples
     busy: float
     cpu: float
-    """CPU time per wall time: of the training thread, or of the whole process where
-    that is more.
-    """
+    """CPU time per wall time: of the training thread, or of the whole process if more."""
     wall_ms: float
     column: str
 
@@ -71,9 +65,7 @@ def launch_bound(view: RunView, rank: int) -> Feeding | None:
 
 
 def _process_cpu(view: RunView, rank: int) -> float:
-    """Cores that the rank's process used between its first and its last sample in the window; 0:
-    not known.
-    """
+    """Cores a rank's process used from its first to its last sample in the window; 0: unknown."""
     rows = view.rank_processes.get(rank)
     if rows is None or len(rows) < 3:
         return 0.0
@@ -179,9 +171,7 @@ class Synchronising:
 
 
 def synchronising(view: RunView, rank: int) -> Synchronising | None:
-    """The user's line with a synchronising call that is sampled most often; None if it is below
-    five samples.
-    """
+    """The user's synchronising line sampled most often; None below five samples."""
     counted: Counter[tuple[str, str, str]] = Counter()
     spent_ms: Counter[tuple[str, str, str]] = Counter()
     for event in view.events("stacks", rank=rank):
@@ -225,9 +215,7 @@ def synchronising(view: RunView, rank: int) -> Synchronising | None:
     pictures=(phases("forward", "backward"),),
 )
 def synchronisation(view: RunView, spec: Spec) -> Finding | None:
-    """The wait itself is the GPU's own work; what is lost is the idle time after it, until new
-    kernels arrive.
-    """
+    """The wait is the GPU's own work; what is lost is its idle time until new kernels arrive."""
     for rank in view.ranks:
         gpu_samples = samples(view, rank)
         wall = steady_share(view, rank, "other") if gpu_samples else None

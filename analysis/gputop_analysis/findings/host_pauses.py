@@ -1,6 +1,4 @@
-"""Host and Python: training stands still while a checkpoint is written or the model is
-evaluated.
-"""
+"""Host and Python: training stands still for a checkpoint or an evaluation."""
 
 from __future__ import annotations
 

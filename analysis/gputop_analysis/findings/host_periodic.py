@@ -29,9 +29,7 @@ AT_MOST_SLOW = 400
 LOOK_AT = 32
 """Ranks among which the one is looked for that the others wait for."""
 WAITING = ("data", "comm")
-"""Periodic waits for data have findings of their own; in a collective the cause lies on another
-rank.
-"""
+"""Periodic waits for data have other findings; in a collective the cause is on another rank."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +72,7 @@ class Rhythm:
     seen_on=CPU,
 )
 def periodic_stall(view: RunView, spec: Spec) -> Finding | None:
-    """Something runs every k steps: logging, a metric, an image that is drawn, a file that is
-    synced.
-    """
+    """Something runs every k steps: logging, a metric, an image drawn, a file synced."""
     worst = _at_its_source(view)
     if worst is None or worst.phase in WAITING or worst.excess_ms <= 0.01 * worst.usual_ms:
         return None
@@ -111,9 +107,7 @@ def _severity(worst: Rhythm, named: bool) -> Severity:
 
 
 def _at_its_source(view: RunView) -> Rhythm | None:
-    """The first rank's rhythm, for ranks go in step; where that only waits, the rhythm of the rank
-    it waits for.
-    """
+    """The first rank's rhythm, as ranks go in step; where it only waits, the awaited rank's."""
     first = rhythm(view.per_rank[view.ranks[0]]) if view.ranks else None
     if first is None or len(view.ranks) == 1 or first.phase not in (*WAITING, "backward"):
         return first
@@ -220,9 +214,7 @@ def _binomial_tail(n: int, probability: float, at_least: int) -> float:
 
 
 def _where(rows: Array, counts: Array, slow: Array) -> tuple[str, float]:
-    """The phase in which the slow records spend more than the others, and what part of all its time
-    that is.
-    """
+    """The phase in which slow records spend more than others, and what part of its time."""
     best, largest_excess, part = "other", 0.0, 0.0
     for name in wire.PHASES:
         total = rows[f"{name}_ns"].astype(np.float64)

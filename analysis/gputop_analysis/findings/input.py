@@ -54,9 +54,7 @@ WAITING_SOME = 0.05
 QUEUED = 0.05
 """Share of the time that the training thread waits for a core."""
 STARVED = 0.10
-"""Where even the training waits so much for a core, workers starve too: more of them would make it
-worse (IN04).
-"""
+"""Where the training waits so much for a core, workers starve too: more make it worse (IN04)."""
 
 MOST_OF_IT = 0.25
 """Of the step: so much waiting for data is more than workers that starve can make of it."""
@@ -286,9 +284,7 @@ def per_batch_ms(view: RunView, wait: Share) -> float:
 
 
 def workers_needed(view: RunView, wait: Share) -> int:
-    """Workers that make a batch as fast as the rest of a step takes, at most the cores that a rank
-    has.
-    """
+    """Workers to make a batch in the rest of a step's time, at most a rank's cores."""
     rest_ms = max(wait.wall_ms - wait.ms.value, 1e-3)
     wanted = max(2, math.ceil(1.25 * wait.ms.value / rest_ms))
     return min(wanted, _most_workers(Facts(view, wait.rank)))
@@ -366,7 +362,7 @@ def _with_workers(run: Facts, now: int, settings: dict[str, object]) -> ByArgume
     forked = now or run.version("python") < FORKED_BEFORE
     if run.loader.get("iterable") or not forked or loader_site(run) is None:
         return None
-    return ByArguments(DATA_LOADER, settings, had={"num_workers": now})
+    return ByArguments(DATA_LOADER, {**settings}, had={"num_workers": now})
 
 
 def _more_than(view: RunView, wait: Share, now: int) -> int:
@@ -488,9 +484,7 @@ def _who(view: RunView, used: Usage, host: str) -> str:
 
 
 def _less_demand(run: Facts, used: Usage | None) -> list[Option]:
-    """What takes the cores, the one that takes most of them first; what uses none is not asked to
-    use less.
-    """
+    """What takes the cores, the most first; what uses none is not asked to use less."""
     threads, ranks, cores = run.threads or 1, run.ranks_here, run.cores
     options: list[tuple[float, Option]] = []
     if cores and ranks > cores:

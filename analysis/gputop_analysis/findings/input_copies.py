@@ -1,6 +1,4 @@
-"""The way of the batches to the GPU: from memory that is not pinned, or on the step's critical
-path.
-"""
+"""The way of the batches to the GPU: from unpinned memory, or on the step's critical path."""
 
 from __future__ import annotations
 
@@ -24,16 +22,12 @@ NEAR_LINK = 0.5
 
 
 def copy_time(view: RunView) -> Share | None:
-    """Host-to-device copies of the batch on the typical rank, on the device's clock; None without
-    one.
-    """
+    """Host-to-device copies on the typical rank, on the device's clock; None without one."""
     return typical(device_share(view, rank, "h2d") for rank in view.ranks if on_device(view, rank))
 
 
 def _is_pinned(view: RunView, rank: int) -> bool | None:
-    """Whether batches lie in pinned memory: as seen on one, else as the loader says; None: not
-    known.
-    """
+    """Whether batches are pinned: as seen on one, else as the loader says; None: not known."""
     hello = view.hello(rank)
     pinned = (hello.get("batch") or {}).get("pinned")
     if pinned is not None:
@@ -60,9 +54,7 @@ PAGEABLE, PINNED = 0.03, 0.05
     pictures=(phases("h2d"),),
 )
 def pageable_copies(view: RunView, spec: Spec) -> Finding | None:
-    """The driver first copies each batch into memory that the GPU can read, and the host waits for
-    it.
-    """
+    """The driver first copies batches to where the GPU can read, and the host waits for it."""
     copies = copy_time(view)
     if (
         copies is None
@@ -168,9 +160,7 @@ def copy_on_critical_path(view: RunView, spec: Spec) -> Finding | None:
 
 
 def _link(view: RunView, rank: int) -> tuple[float, float, str] | None:
-    """Mean MB/s received by the rank's GPU, what its link carries, and the link in words; None
-    where not told.
-    """
+    """MB/s that the rank's GPU received, what its link carries, its words; or None."""
     host = view.record.hosts.get(view.host_of(rank))
     gpu = _gpu_index(view, rank)
     if host is None or gpu is None:

@@ -1,6 +1,4 @@
-"""What it takes to begin with a loader: a pause at each epoch, or a loader that is started anew
-every few steps.
-"""
+"""Beginning with a loader: a pause at each epoch, or a new start every few steps."""
 
 from __future__ import annotations
 
@@ -112,13 +110,9 @@ FEW_STEPS = 20
 STARTING = 0.10
 ENOUGH_STARTS = 5
 OTHERS = 0.2
-"""Part of the steps that must go on with an iterator, for what a fetch usually takes to
-be known.
-"""
+"""Part of the steps that must go on with an iterator for the usual fetch to be known."""
 _SHUFFLING = ("torch/utils/data/sampler.py", "torch/utils/data/dataloader.py")
-"""Where the training is while a loader without workers begins: its sampler makes an order of all
-samples.
-"""
+"""Place of the training while a loader without workers begins: its sampler makes an order."""
 
 
 @finding(
@@ -223,9 +217,7 @@ def started_anew(view: RunView) -> Looks | None:
 def _of_workers(
     looks: Looks, loader: LoaderInUse, steps: int, data_ms: float
 ) -> tuple[float, float]:
-    """Milliseconds of all starts, at least and at most: a first fetch also waits as any other
-    would.
-    """
+    """Starts, at least and at most, ms: a first fetch also waits as any other would."""
     other_steps = steps - looks.epochs
     rest_ms = max(0.0, data_ms - looks.starts_ms - looks.firsts_ms)
     usual_ms = rest_ms / other_steps if other_steps > OTHERS * steps else 0.0
@@ -236,17 +228,13 @@ def _of_workers(
 
 
 def lines_of(loader: LoaderInUse) -> tuple[str, ...]:
-    """``file:line`` where a loader is built, and where it is iterated over unless that is a
-    trainer's call.
-    """
+    """``file:line`` of a loader's building, and of its loop unless that is a trainer's."""
     names = ("site",) if loader.get("inside") else ("site", "loop")
     return tuple(str(loader[name]) for name in names if loader.get(name))
 
 
 def _building_ms(view: RunView, rank: int, loader: LoaderInUse) -> float:
-    """What the loader's line takes outside of fetches: building it, and ending the workers of one
-    that is dropped.
-    """
+    """What the loader's line takes outside fetches: building it, ending a dropped one's workers."""
     at_line, samples = samples_where(
         view, "other", rank, lambda one: one.get("site") in lines_of(loader)
     )

@@ -1,6 +1,4 @@
-"""What the agent saw of the loaders and what the samplers saw of their workers, summed up once a
-view.
-"""
+"""What the agent saw of loaders and samplers of workers, summed up once a view."""
 
 from __future__ import annotations
 
@@ -65,9 +63,7 @@ class Looks:
     def proof(
         self, what: str, seen: int, of: int, threshold: float, formula: str, *inputs: Input
     ) -> Proof:
-        """Of a finding raised where ``what`` was surely seen in more than ``threshold`` of the
-        looks.
-        """
+        """Of a finding: ``what`` was surely seen in more than ``threshold`` of the looks."""
         source = f"loader events, rank {self.rank}"
         return Proof(
             f"lower end of the 95 % Wilson interval of looks at the loader {what}",

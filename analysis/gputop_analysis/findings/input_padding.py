@@ -31,9 +31,7 @@ ENOUGH_BATCHES = 8
     seen_on=CPU,
 )
 def padding_waste(view: RunView, spec: Spec) -> Finding | None:
-    """Short samples are filled up to the longest of their batch, and the model computes on the
-    filling.
-    """
+    """Short samples are padded to their batch's longest, and the model computes on the filling."""
     batches = places = tokens = 0
     for event in view.events("padding"):
         batches += int(event.get("batches") or 0)

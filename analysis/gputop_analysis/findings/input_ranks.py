@@ -1,6 +1,4 @@
-"""Input seen across ranks: one rank that gets its batches late, and ranks that train on the same
-batches.
-"""
+"""Input seen across ranks: a rank that gets batches late, ranks on the same batches."""
 
 from __future__ import annotations
 
@@ -228,9 +226,7 @@ def _fingerprints(view: RunView, rank: int) -> Array:
 
 
 def _is_data_parallel(view: RunView) -> bool:
-    """DDP or FSDP over all ranks; with a mesh of several dimensions some ranks see the same data on
-    purpose.
-    """
+    """DDP or FSDP over all ranks; on larger meshes some see the same data on purpose."""
     for rank in view.ranks[:2]:
         parallel = view.hello(rank).get("parallel") or {}
         if not (parallel.get("ddp") or parallel.get("fsdp")) or _has_several_dimensions(

@@ -127,9 +127,7 @@ def _proof(looks: Looks, crew: Workers | None, pressure: float, wait: Share) -> 
 
 
 def _pressure_pct(view: RunView, rank: int) -> float:
-    """Median share of the time in which some process of the machine waited for I/O; 0 where it is
-    not told.
-    """
+    """Median share of time that a process of the machine waited for I/O; 0: not told."""
     host, series = view.record.hosts.get(view.host_of(rank)), view.per_rank[rank]
     if host is None or not series.steady.any():
         return 0.0

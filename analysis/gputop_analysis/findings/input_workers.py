@@ -1,6 +1,4 @@
-"""Why batches come late although worker processes make them: too few, one slow, or too much to
-unpack.
-"""
+"""Why batches of workers come late: too few, one slow, or too much to unpack."""
 
 from __future__ import annotations
 
@@ -34,13 +32,9 @@ _COMPUTING = (
     "computes (state R)"
 )
 SOMETIMES_EMPTY = 0.25
-"""Of the looks. Where the queue is empty more seldom than this, the training is what holds the
-batches up.
-"""
+"""Of the looks. With an empty queue more seldom than this, training holds batches up."""
 HANDOVER_MS = 5.0
-"""A tensor's way through two sockets to a worker that computes, at most: larger tensors would not
-help.
-"""
+"""A tensor's way over two sockets to a busy worker, at most: larger tensors would not help."""
 IDLE = 0.60
 """Below it a worker waits for something half of the time."""
 MOSTLY = 0.5
@@ -49,9 +43,7 @@ MANY_TENSORS = 8
 
 
 def _waiting(view: RunView, least_share: float) -> tuple[Share, Looks, LoaderInUse] | None:
-    """Data wait of the typical rank, the looks at its loader and its description, where it has
-    worker processes.
-    """
+    """The typical rank's data wait, looks at its loader and its description, with workers."""
     wait = data_wait(view)
     if (
         wait is None

@@ -26,17 +26,13 @@ from gputop_analysis.trend import SURE_P
 from gputop_analysis.view import RunView
 
 MIN_TENSORS, MIN_TENSORS_SHARE, MIN_TENSORS_PER_STEP = 20, 0.2, 0.02
-"""So many tensors must be alive more than at the first count, and so many more for each step, to
-say that they leak.
-"""
+"""For a leak, so many more tensors than at the first count, and so many more each step."""
 MIN_GRAPH_STEPS, GRAPHS_A_STEP = 80, 0.5
 """Steps between two counts, and tensors with a graph that stay from each of them."""
 MIN_CHAIN_STEPS = 50
 """That a tensor's graph goes back at least, to be kept and not of this step."""
 ANONYMOUS = 0.5
-"""Part of a growth that must have no file behind it: pages of a mapped data set fill memory, but
-can be dropped.
-"""
+"""Part of a growth with no file behind it: a mapped data set's pages can be dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,9 +302,7 @@ def host_memory_growth(view: RunView, spec: Spec) -> Finding | None:
 
 
 def _from_files(view: RunView, rank: int) -> bool:
-    """Whether the growth is mostly pages of files, such as a mapped data set; False where it was
-    not counted.
-    """
+    """Whether the growth is mostly file pages, as of a mapped data set; False: not counted."""
     counts = [
         event
         for event in told(view, "tensors").get(rank, [])
@@ -322,9 +316,7 @@ def _from_files(view: RunView, rank: int) -> bool:
 
 
 def _until_full(view: RunView, rank: int, growth: Growth, bytes_per_s: float) -> tuple[float, str]:
-    """Seconds until the container's limit or the host's memory is used up, and which of
-    them it is.
-    """
+    """Seconds until the container's limit or host's memory is used up, and which it is."""
     host = view.record.hosts.get(view.host_of(rank))
     if host is None or not len(host.host.rows):
         return float("nan"), ""

@@ -1,6 +1,4 @@
-"""Does memory grow steadily? One judgement for the resident set, the GPU's allocator
-and its peaks.
-"""
+"""Does memory grow steadily? One judgement for resident set, GPU allocator and peaks."""
 
 from __future__ import annotations
 
@@ -17,16 +15,12 @@ from gputop_analysis.view import Array, RunView
 
 WINDOWS, LEAST_WINDOWS, SAMPLES_PER_WINDOW = 8, 7, 3
 MIN_SPAN_S, MIN_SPAN_OF_CYCLES_S = 2.0, 20.0
-"""With create_graph=True parameters and gradients refer to each other, and wait for the garbage
-collector.
-"""
+"""With create_graph=True parameters and gradients form cycles for the garbage collector."""
 MIN_GROWTH_BYTES, MIN_GROWTH_SHARE = 50 << 20, 0.05
 SOON_S = 3600.0
 """Memory that is full within this time is a matter of now."""
 STILL_GROWING = 0.35
-"""Part of the growth that must fall in the second half: caches and lazy buffers fill early and then
-stand still.
-"""
+"""Part of the growth in the second half: caches and lazy buffers fill early, then stand."""
 AFTER_STEP = 10
 """Before it, buffers and the optimizer's state are made."""
 
@@ -97,9 +91,7 @@ def rank_growth(
 
 
 def _may_have_grown(sizes: Array, of_window: Callable[[Array], float]) -> bool:
-    """Whether the last quarter lies above the first by half of what makes a finding: most ranks are
-    done with this.
-    """
+    """Whether the last quarter exceeds the first by half a finding's growth: ends most ranks."""
     few = len(sizes) // 4
     if not few:
         return False
@@ -116,9 +108,7 @@ def steady_growth(
     of_window: Callable[[Array], float] = np.min,
     least_s: float = MIN_SPAN_S,
 ) -> Growth | None:
-    """Judge a series of memory readings; None where they do not rise steadily, or are too few or
-    too short to tell.
-    """
+    """Judge memory readings; None where they do not rise steadily, are too few or too short."""
     if len(t_ns) < WINDOWS * SAMPLES_PER_WINDOW:
         return None
     seconds = (t_ns - t_ns[0]) / 1e9
@@ -148,9 +138,7 @@ def steady_growth(
 
 
 def _midway(sizes: Array, of_window: Callable[[Array], float]) -> float:
-    """Around the middle reading: what fills step by step looks steady in time where the first steps
-    were slow.
-    """
+    """Around the middle reading: what fills by steps looks steady where first steps were slow."""
     half, middle = max(1, len(sizes) // (2 * WINDOWS)), len(sizes) // 2
     return float(of_window(sizes[middle - half : middle + half]))
 

@@ -40,9 +40,7 @@ NEWEST = 12
     traps="the first epoch, in which the pool still grows",
 )
 def allocator_churn(view: RunView, spec: Spec) -> Finding | None:
-    """cudaMalloc and cudaFree synchronise the device; in a steady loop the cache serves all
-    requests.
-    """
+    """cudaMalloc and cudaFree synchronise the device; in a steady loop the cache serves all."""
     rates = {
         rank: rates_
         for rank in view.ranks
@@ -205,9 +203,7 @@ HELD_SHARE, CARD_FULL = 0.05, 0.8
     seen_on=CPU,
 )
 def gradients_kept(view: RunView, spec: Spec) -> Finding | None:
-    """Gradients set to zero, or cleared only after the forward, take as much memory as the
-    parameters.
-    """
+    """Gradients zeroed, or cleared only after the forward, take as much as the parameters."""
     for rank, events in told(view, "checkup").items():
         held_bytes, total_bytes = _held(view, rank, events)
         if total_bytes <= 0 or held_bytes <= HELD_SHARE * total_bytes:
@@ -253,9 +249,7 @@ def gradients_kept(view: RunView, spec: Spec) -> Finding | None:
 
 
 def _held(view: RunView, rank: int, events: list[Event]) -> tuple[float, float]:
-    """Bytes of gradients held at a forward in the last three looks at least, and the memory to
-    compare them with.
-    """
+    """Bytes of gradients at a forward, at least, in three looks, and the memory to compare."""
     last = events[-1]
     if last.get("alike", 0) < 3 or last.get("stale") or not last.get("held_bytes"):
         return 0.0, 0.0

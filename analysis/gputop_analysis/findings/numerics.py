@@ -40,9 +40,7 @@ SPIKE_WINDOW = 100
 BEGINNING, SMALL = 20, 0.1
 """First losses, and the part of them that a jump must reach to matter: later ones may be tiny."""
 MIXED = 0.1
-"""A loss that is negative in more than this part of the steps, and positive too, is no measure of
-error.
-"""
+"""A loss of both signs, negative in more than this part of the steps, is no error."""
 JOINT_POINTS = 400
 SPIKE_K, CERTAIN_K, CERTAIN_RELATIVE = 8.0, 12.0, 0.5
 """Heavy-tailed losses pass k = 8 about once in 1000 steps; only beyond this is a single spike worth
@@ -142,9 +140,7 @@ def _against_a_bad_loss(run: Facts, origin: Event | None) -> tuple[str | Option,
 
 
 def _first_nonfinite(view: RunView, rank: int) -> tuple[int, int, str, int] | None:
-    """First step with a loss that is no number, the rank, what it was, and how many losses before
-    it were not read.
-    """
+    """First step with a bad loss, its rank, its value, and how many losses before were not read."""
     events = told(view, "nonfinite").get(rank)
     if events:
         first = min(events, key=lambda e: e.get("step", 0))
@@ -278,9 +274,7 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
 
 @once_per_view
 def networks_beside(view: RunView) -> bool:
-    """Whether most steps run a network without gradients too (a policy, a target, a teacher), or
-    learn rewards.
-    """
+    """Whether most steps also run a network without gradients (policy, target, teacher)."""
     if not view.ranks:
         return False
     if Facts(view, view.ranks[0]).acts or view.hello().get("network_beside"):
@@ -337,9 +331,7 @@ def _rhythm(jumps: Array) -> int:
 def _after_a_jump(
     period: int, rewards: bool, moves: bool, layer_is_known: bool
 ) -> tuple[str | Option, ...]:
-    """Where to look: at what the script does every so many steps, where the jumps come
-    in a rhythm.
-    """
+    """Where to look: at what the script does every so many steps, if jumps have a rhythm."""
     clip = Option("clip gradients", needs=(NOT_CLIPPED,))
     if moves:
         return (

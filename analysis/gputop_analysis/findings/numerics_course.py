@@ -42,9 +42,7 @@ FIRST_LOSSES = 5
     ),
 )
 def divergence(view: RunView, spec: Spec) -> Finding | None:
-    """The training makes things worse, or nothing at all. Two optimizers, as in a GAN, are not
-    judged.
-    """
+    """The training makes things worse, or none. Two optimizers, as in a GAN, are not judged."""
     if not view.ranks or (view.hello().get("optimizer") or {}).get("others"):
         return None
     losses = _losses(view) if not view.live or _may_rise(view) else None
@@ -182,18 +180,14 @@ def _thrown_out(view: RunView, spec: Spec, away: Runaway) -> Finding:
 
 
 def _first_losses(view: RunView, count: int = FIRST_LOSSES) -> float:
-    """The level that the training began with: median of the first ``count`` losses of
-    its record.
-    """
+    """The level of the training's begin: median of the first ``count`` losses of its record."""
     losses = view.record.steps(view.ranks[0])["loss"][:50]
     finite = losses[np.isfinite(losses)][:count]
     return float(np.median(finite)) if len(finite) else float("nan")
 
 
 def _losses(view: RunView) -> tuple[Array, Array, Array]:
-    """First steps, last steps and losses: the ranks' mean, or while a run is live, the first rank's
-    whole window.
-    """
+    """First steps, last steps, losses: the ranks' mean; live, the first rank's window."""
     if not view.live:
         return mean_losses(view)
     series = collect(view, view.ranks[0], LIVE_POINTS)

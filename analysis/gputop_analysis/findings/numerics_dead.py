@@ -49,9 +49,7 @@ SOLVED = 1e-3
     ),
 )
 def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
-    """The optimizer steps and changes nothing: dead units, a loss that does not depend on the
-    model.
-    """
+    """The optimizer steps and changes nothing: dead units, a loss apart from the model."""
     for rank, events in told(view, "checkup").items():
         last = events[-1]
         if last.get("gradients_not_zero") != 0 or last.get("alike", 0) < ALIKE:

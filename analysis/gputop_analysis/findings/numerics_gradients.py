@@ -1,6 +1,4 @@
-"""Gradients: too large, always clipped, missing, never cleared, or too small for the weights'
-precision.
-"""
+"""Gradients too large, always clipped, missing, never cleared, or too small to count."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ GROWING_RECORDS, GROWN_FACTOR = 10, 10.0
 
 
 def gradient_norms(view: RunView, from_step: int = 0) -> tuple[int, Array, Array, Array]:
-    """Rank, first and last steps, and finite gradient norms of the first rank that has them; empty
-    without any.
-    """
+    """First rank with gradient norms, first and last steps, finite norms; or empty."""
     for rank, series in view.per_rank.items():
         late = view.device(rank)
         if len(late) and np.isfinite(late["grad_norm"]).any():
@@ -144,9 +140,7 @@ def gradient_blow_up(view: RunView, spec: Spec) -> Finding | None:
 
 
 def _growth_begin(norms: Array) -> int | None:
-    """Where the last records begin to rise one after another, if ten or more do, by a factor of
-    ten.
-    """
+    """Where the last ten or more records begin to rise one after another, by a factor of ten."""
     tail = norms[-200:]
     falls = np.flatnonzero(np.diff(tail) <= 0)
     begin = int(falls[-1]) + 1 if len(falls) else 0
@@ -434,9 +428,7 @@ def _replaced_part(names: list[str]) -> str:
 
 
 def _comparable(hello: Hello) -> bool:
-    """Whether model and optimizers count the same parameters: one whole model, optimizers of
-    torch's, no shards.
-    """
+    """Whether model and optimizers count the same parameters: a whole model, torch's optimizers."""
     model, optimizer, parallel = (
         hello.get(key) or {} for key in ("model", "optimizer", "parallel")
     )

@@ -22,9 +22,7 @@ from gputop_analysis.view import Array, RunView
 
 AFTER_STEP, ENOUGH_STEPS, SKIP_SHARE = 200, 50, 0.05
 IN_A_ROW = 30
-"""No search for a scale takes so many skipped updates in a row: the default begins at 2^16 and
-halves at each.
-"""
+"""No search for a scale skips so many updates in a row: it begins at 2^16 and halves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,9 +153,7 @@ def _counted_skips(series: RankSeries, mask: Array) -> _Skips | None:
 
 ZERO_STEPS, ZERO_SHARE = 50, 0.02
 VANISHED = 2.0**-24
-"""Of the largest learning rate: a million steps of this size go less far than one of
-the largest.
-"""
+"""Of the largest learning rate: a million steps of this size are less than one of the largest."""
 PEAK_RECORDS = 1500
 """Evenly spread over the whole run, where its largest learning rate is looked for."""
 
@@ -220,9 +216,7 @@ def learning_rate_zero(view: RunView, spec: Spec) -> Finding | None:
 
 @dataclass(frozen=True, slots=True)
 class _Vanished:
-    """A learning rate that is nothing beside its largest: for how many steps, the last step, and
-    both rates.
-    """
+    """A rate that is nothing beside its largest: for how many steps, the last, both rates."""
 
     steps: int
     last_step: int

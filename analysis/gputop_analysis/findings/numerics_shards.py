@@ -189,9 +189,7 @@ def _largest_by_group(rows: Array, first: int, group: int, count: int) -> Array:
 
 
 def _newest(view: RunView, rank: int) -> Array:
-    """The newest records of the rank's last process that have a loss: the device's where it read it
-    there.
-    """
+    """Newest records with a loss of the rank's last process: the device's if it has them."""
     series, late = view.per_rank[rank], view.device(rank)
     if len(late) and np.isfinite(late["loss"]).any():
         rows = late

@@ -56,9 +56,7 @@ class Swing:
     ),
 )
 def rate_swings(view: RunView, spec: Spec) -> Finding | None:
-    """CosineAnnealingLR goes back up after T_max calls; often it counts epochs and is stepped once
-    a batch.
-    """
+    """CosineAnnealingLR goes back up after T_max calls; often it is stepped by batch, not epoch."""
     for rank in view.ranks[:1]:
         rows = view.record.steps(rank)
         rates = np.asarray(rows["lr"], np.float64)
@@ -140,9 +138,13 @@ def _explained(steps: Array, rates: Array, period: int) -> float:
     """Part of the variance that a cosine of ``period`` steps and any phase explains, 0 to 1."""
     angle = 2 * np.pi * steps / period
     waves = np.stack([np.ones(len(steps)), np.cos(angle), np.sin(angle)], axis=1)
-    keep = np.ones(len(steps), bool)
-    for _ in range(2):
-        factors = np.linalg.lstsq(waves[keep], rates[keep], rcond=None)[0]
-        off = np.abs(waves @ factors - rates)
-        keep = off <= np.quantile(off, TRUSTED)
+    off = _misfit(waves, rates, np.ones(len(steps), bool))
+    off = _misfit(waves, rates, off <= np.quantile(off, TRUSTED))
+    keep = off <= np.quantile(off, TRUSTED)
     return 1 - float(np.sum(off[keep] ** 2) / np.sum((rates[keep] - rates[keep].mean()) ** 2))
+
+
+def _misfit(waves: Array, rates: Array, keep: Array) -> Array:
+    """How far each rate is from the waves that fit the kept ones best."""
+    factors = np.linalg.lstsq(waves[keep], rates[keep], rcond=None)[0]
+    return np.abs(waves @ factors - rates)

@@ -1,6 +1,4 @@
-"""One way to mend a finding: its words, what the run must have for it, and the setting that it
-moves.
-"""
+"""One way to mend a finding: its words, what the run must have, the setting it moves."""
 
 from __future__ import annotations
 
@@ -21,9 +19,7 @@ class Need(NamedTuple):
 
 
 class Lever(NamedTuple):
-    """A setting that an option moves; two that move it in opposite directions contradict each
-    other.
-    """
+    """A setting that an option moves; two in opposite directions contradict each other."""
 
     name: str
     """``num_workers``, ``torch threads``, ``ranks``."""
@@ -44,9 +40,7 @@ class Option:
     promises: bool = True
     """Whether what it wins can be told beforehand; what only might help promises nothing."""
     assumes: bool = True
-    """Whether its words presuppose what they name; not where it asks for a thing that the run does
-    not have yet.
-    """
+    """Whether its words presuppose what they name, not where it asks for that thing."""
     last: bool = False
     """Offered only where nothing else is: where what is asked for is a search."""
     mend: Mend | None = None

@@ -10,9 +10,7 @@ from gputop_analysis.text import counted
 from gputop_analysis.view import RunView
 
 REACH_STEPS = 3
-"""A gradient that is not finite shows in the loss of the next step; on a GPU losses are not all
-read.
-"""
+"""A gradient not finite shows in the next step's loss; on a GPU not all losses are read."""
 SPIKE_STEPS = 2
 WATCH = "`gputop run --watch-numerics`"
 _SECOND_HAND = ("reduced", "gone")
@@ -229,9 +227,7 @@ def _by_operation(operation: str, event: Event) -> tuple[str, ...]:
 
 
 def spike_origin(view: RunView, step: int) -> str:
-    """The layer whose relative update had grown most before a loss jumped; empty where no rank said
-    so.
-    """
+    """The layer whose relative update grew most before a jump; empty where no rank said so."""
     near = [
         event
         for events in told(view, "spike_origin").values()

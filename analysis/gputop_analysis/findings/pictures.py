@@ -1,6 +1,4 @@
-"""The pictures that can show a finding, as data: a check names them, the app draws them
-(``gputop.feed.evidence``).
-"""
+"""A finding's pictures as data: a check names them, ``gputop.feed.evidence`` draws them."""
 
 from __future__ import annotations
 

@@ -31,9 +31,7 @@ from gputop_analysis.view import RunView, once_per_view
 from gputop_analysis.waits import ARRIVALS, Waits, waits
 
 SECOND_CAUSE = 0.25
-"""A phase whose excess is a quarter of the largest one belongs to the cause: a slow device is slow
-in all of them.
-"""
+"""A phase with a quarter of the largest excess belongs: a slow device is slow in all."""
 
 OWN_WORK = ("other", "data", "optimizer")
 """Phases without a wait for other ranks in them."""

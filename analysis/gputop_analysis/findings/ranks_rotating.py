@@ -159,9 +159,7 @@ def _unfolded(series: RankSeries, comm: Array) -> tuple[Array, Array, Array, Arr
 
 
 def _correlation(compute: Array, tokens: Array) -> float | None:
-    """How far a step's differences between ranks follow their tokens; None where all
-    have the same.
-    """
+    """How far a step's differences between ranks follow their tokens; None: all alike."""
     time, work = (x - x.mean(axis=1, keepdims=True) for x in (compute, tokens))
     scale = float(np.sqrt((time**2).sum() * (work**2).sum()))
     if scale > 0 and (work**2).sum() > 0:

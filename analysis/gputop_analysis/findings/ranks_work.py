@@ -120,9 +120,7 @@ class _Work(NamedTuple):
 
 
 def _work(view: RunView, rank: int) -> _Work | None:
-    """Counted by tokens, by samples, or by the values of the shapes that were seen, whichever
-    differs first.
-    """
+    """By tokens, by samples, or by the values of seen shapes, whichever differs first."""
     works: list[_Work] = []
     for unit in ("tokens", "samples"):
         means = {r: _per_step(view, r, unit) for r in view.ranks}
@@ -157,9 +155,7 @@ def _values(view: RunView, rank: int) -> float:
 
 
 def _accounted_ms(view: RunView, straggler: Straggler, ratio: float) -> tuple[float, float]:
-    """Milliseconds that the rank computes longer for its larger batches, if time goes with work,
-    and longer at all.
-    """
+    """How much longer a rank computes for larger batches, ms, if time goes with work."""
     assert view.common is not None
     forward = view.common.per_step_ms("forward_ns").mean(axis=0)
     backward = straggler.waits.backward_compute_ms

@@ -28,9 +28,7 @@ CAUSES: tuple[Cause, ...] = (
     "compute",
     "memory",
 )
-"""Causes by precedence: of two findings about the same time, the one whose cause comes first
-explains the other.
-"""
+"""Causes by precedence: of two findings on the same time, the earlier explains the other."""
 
 STRAGGLERS = ("CR01", "CR02", "CR03", "CR04", "CR15")
 """Findings about one slow rank; they explain what else that rank shows."""

@@ -1,6 +1,4 @@
-"""Reproducibility: what a seed does not fix, and random numbers alike on all ranks. Never more than
-info.
-"""
+"""Reproducibility: what a seed does not fix, and equal random numbers on all ranks. Only info."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ from gputop_analysis.view import RunView
     traps="a run that need not be reproduced",
 )
 def nondeterminism(view: RunView, spec: Spec) -> Finding | None:
-    """Two runs with the same seed will differ. Only worth knowing for who asked for
-    reproducibility.
-    """
+    """Two runs of one seed will differ. Only worth knowing where reproducibility was asked for."""
     if not view.ranks:
         return None
     hello = view.hello()
@@ -102,9 +98,7 @@ def _missing(flags: dict[str, Any], env: Mapping[str, Any], on_gpu: bool) -> lis
     seen_on=CPU,
 )
 def same_random_numbers(view: RunView, spec: Spec) -> Finding | None:
-    """All ranks drop the same units and augment alike: less variety than the number of samples
-    promises.
-    """
+    """All ranks drop the same units and augment alike: less variety than promised."""
     if view.ranks and on_device(view, view.ranks[0]):
         return None  # dropout draws from the GPU's generator, which is not looked at
     states = {

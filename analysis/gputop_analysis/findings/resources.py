@@ -45,9 +45,7 @@ THROTTLED = 0.02
     ),
 )
 def cpu_quota(view: RunView, spec: Spec) -> Finding | None:
-    """The container's CPU limit is used up before its period is over, and every process stands
-    still until then.
-    """
+    """The container's CPU limit is used up within its period: all stand still until its end."""
     throttled = [
         (throttling, rank) for rank in view.ranks[:1] if (throttling := _throttling(view, rank))
     ]

@@ -32,9 +32,7 @@ NEARLY_ALL_FILES = 0.80
     seen_on=CPU,
 )
 def running_out(view: RunView, spec: Spec) -> list[Finding]:
-    """Workers hand batches over in shared memory, one open file a tensor: when either runs out, the
-    training dies.
-    """
+    """Workers pass batches in shared memory, a file a tensor: without either, training dies."""
     hosts = [
         finding_ for host in view.record.hosts.values() if (finding_ := _shared_memory(spec, host))
     ]

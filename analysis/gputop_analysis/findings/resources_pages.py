@@ -21,9 +21,7 @@ WON_BACK, WON_BACK_AT_LEAST = 0.85, 0.75
 was kept has to do itself (0.78 to 1.0 was measured on a virtual machine with a buffer of 48 MB).
 """
 PLAUSIBLE_US = 4.0
-"""A fault costs 0.2 us on bare metal to 2 us in a virtual machine; time in the kernel beyond this
-has other reasons.
-"""
+"""A fault costs 0.2 us on bare metal, 2 us in a virtual machine; more has other reasons."""
 
 
 @finding(
@@ -41,9 +39,7 @@ has other reasons.
     seen_on=CPU,
 )
 def page_fault_storm(view: RunView, spec: Spec) -> Finding | None:
-    """Large buffers are allocated and given back each step, and the kernel maps and clears every
-    page anew.
-    """
+    """Large buffers come and go each step, and the kernel maps and clears their pages anew."""
     faults_by_rank = {
         rank: faults for rank in view.ranks if (faults := _faults_per_step(view, rank))
     }
@@ -101,9 +97,7 @@ def page_fault_storm(view: RunView, spec: Spec) -> Finding | None:
 
 
 def _cost_us(view: RunView, rank: int) -> Interval | None:
-    """Time in the kernel per page fault while there are many; None where it is not known or not
-    plausible.
-    """
+    """Kernel time per page fault while there are many; None: not known, not plausible."""
     events = list(view.events("paging", rank=rank))
     faults = np.array([float(event.get("faults") or 0) for event in events])
     system_us = np.array([1e3 * float(event.get("system_ms") or 0) for event in events])
@@ -120,9 +114,7 @@ class _Faults(NamedTuple):
 
 
 def _faults_per_step(view: RunView, rank: int) -> _Faults | None:
-    """Mean over the time from the warm-up's end to the last step; None where too little was
-    sampled.
-    """
+    """Mean from the warm-up's end to the last step; None where too little was sampled."""
     rows, series = view.rank_processes.get(rank), view.per_rank[rank]
     if rows is None or not series.steady.any():
         return None

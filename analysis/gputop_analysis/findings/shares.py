@@ -104,9 +104,7 @@ class Share:
 
 
 def steady_share(view: RunView, rank: int, phase: str) -> Share | None:
-    """A phase over the steady steps: on the device's clock where the run has one, else on the
-    host's.
-    """
+    """A phase over the steady steps: on the device's clock if there is one, else the host's."""
     return device_share(view, rank, phase) or share_over(
         view.per_rank[rank], view.per_rank[rank].steady, lambda rows: rows[f"{phase}_ns"]
     )
@@ -119,9 +117,7 @@ def whole_share(view: RunView, rank: int, nanoseconds: Callable[[Array], Array])
 
 
 def device_share(view: RunView, rank: int, phase: str) -> Share | None:
-    """A phase on the device's clock; None where fewer than 20 steps of the window were measured on
-    it.
-    """
+    """A phase on the device's clock; None where it measured fewer than 20 of the steps."""
     rows = view.device(rank)
     column = f"{phase}_ms"
     if len(rows) < ENOUGH_STEPS or column not in (rows.dtype.names or ()):
@@ -190,9 +186,7 @@ class Queue:
 
 
 def run_queue(view: RunView, rank: int) -> Queue | None:
-    """The training thread's wait for a core from the warm-up to the last step; None where too
-    little was sampled.
-    """
+    """Training thread's wait for a core, warm-up to last step; None: too few samples."""
     key = f"run queue of {rank}"
     if key not in view.known:
         view.known[key] = _run_queue(view, rank)
@@ -221,9 +215,7 @@ def run_queue_share(view: RunView, rank: int, from_ns: int, until_ns: int) -> fl
 
 
 def without_queueing(view: RunView, rank: int, ms: float) -> float:
-    """Of a time in which the thread works, what is left without its waiting for a core, which IN04
-    reports.
-    """
+    """Of a time of work, what is left without its waiting for a core, which IN04 reports."""
     queue = run_queue(view, rank)
     return ms * (1 - queue.value) if queue else ms
 
@@ -291,9 +283,7 @@ def on_device(view: RunView, rank: int) -> bool:
 
 
 def typical(shares: Iterable[Share | None]) -> Share | None:
-    """The lower-median rank's share: what holds for the run as a whole and not for one
-    slow rank.
-    """
+    """The lower-median rank's share: what holds for the run and not for one slow rank."""
     by_time = sorted((s for s in shares if s is not None), key=lambda s: s.mean_ms)
     return by_time[(len(by_time) - 1) // 2] if by_time else None
 
@@ -304,9 +294,7 @@ def worst(shares: Iterable[Share | None]) -> Share | None:
 
 
 def only_on(share: Share, shares: Iterable[Share | None]) -> int | None:
-    """The rank, where the others have less than half of it or there are no others; None where it is
-    everybody's.
-    """
+    """The rank, if it is alone or the others have less than half; None: everybody's."""
     other_shares = [s for s in shares if s is not None and s.rank != share.rank]
     if all(s.mean_ms < 0.5 * share.mean_ms for s in other_shares):
         return share.rank
@@ -335,9 +323,7 @@ def share_over(
 def share_of_all(
     series: RankSeries, mask: Array, nanoseconds: Callable[[Array], Array]
 ) -> Share | None:
-    """The same over all masked records, for what is measured in each: checkpoints, compilation, the
-    collector.
-    """
+    """The same over all masked records, for what each measures: checkpoints, compilation, GC."""
     counts = series.n_steps[mask]
     if len(counts) < ENOUGH_RECORDS or counts.sum() < ENOUGH_STEPS:
         return None

@@ -21,15 +21,11 @@ TRAINERS = (
     "trl/",
     "deepspeed/",
 )
-"""Packages that own the loop: what they do between the phases is theirs, and no line of the user's
-can spare it.
-"""
+"""Packages that own the loop: what they do between phases, no line of the user's spares."""
 ENOUGH = 5
 """Fewer samples than this name no place."""
 MOSTLY = 0.5
-"""Of the samples a place must hold more, at the lower end of its interval, to be named as the
-place.
-"""
+"""Of the samples a place must hold more, at its interval's lower end, to be named."""
 NEARLY_ALL = 0.9
 MOSTLY_OF_TWO = 0.6
 """Of the samples two lines must hold more together, where neither holds most."""
@@ -82,9 +78,7 @@ class Site:
     """Of the phase's samples, 0 to 1; of the most frequent line where none is sure."""
     samples: int
     torch_share: float = 0.0
-    """Of the phase's samples, those inside torch: a loss function or zero_grad, which are work and
-    no overhead.
-    """
+    """The phase's samples inside torch: a loss function or zero_grad, work and no overhead."""
     detail: str = ""
     """Library line that it was waiting in most often, if it was in one."""
     trainers_share: float = 0.0
@@ -154,9 +148,7 @@ class _Sample:
 
     @property
     def calls_tensors(self) -> bool:
-        """Whether a line calls torch's functions, such as a loss, and was seen between two of their
-        calls.
-        """
+        """Whether a line calls torch, as a loss does, and was seen between two such calls."""
         return bool(_TENSOR_CALL.search(self.code)) and not _LOOP.search(self.code)
 
     @property
@@ -211,9 +203,7 @@ def top_site(view: RunView, phase: str, rank: int | None = None, *, nested: int 
 
 
 def _in_loop(sample: _Sample, trained: set[Path]) -> _Sample:
-    """The sample at the line where its path leaves those of training; as it is where it
-    does not.
-    """
+    """The sample at the line where its path leaves those of training, or as it is."""
     functions = {_functions(path) for path in trained}
     prefixes = [sample.path[:i] for i in range(1, len(sample.path))]
     lines = [prefix for prefix in prefixes if not prefix[-1].startswith(LOOP)]
@@ -248,9 +238,7 @@ def _package(sample: _Sample) -> str:
 
 
 def _with_trainers(view: RunView, samples: list[_Sample], rank: int | None) -> list[_Sample]:
-    """The samples, with those marked that a trainer's call holds although another package is
-    innermost.
-    """
+    """The samples, those marked that a trainer's call holds with another package inside."""
     packages = _loop_owners(view, rank)
     calls = {
         sample.path
@@ -484,9 +472,7 @@ def _in_modules(view: RunView, phases: Sequence[str], rank: int | None) -> list[
 
 
 def _lines(view: RunView, rank: int | None) -> Counter[Path]:
-    """By functions from the outermost one to it: in how many lines a function was seen while it
-    trained.
-    """
+    """By functions from the outermost one: in how many lines each was seen in training."""
     lines = (path for path in _prefixes(view, rank) if not path[-1].startswith(LOOP))
     return Counter(_functions(path) for path in lines)
 

@@ -23,9 +23,7 @@ def chunks_of(view: RunView) -> int:
 
 
 def pipeline_ranks(view: RunView) -> int | None:
-    """Ranks of a pipeline: of torch's schedule, or the size of the device mesh's pipeline axis;
-    None without one.
-    """
+    """Ranks of a pipeline: by torch's schedule, or the mesh's pipeline axis; or None."""
     for hello in view.hellos.values():
         if ranks := _pipeline(hello).get("ranks"):
             return int(ranks) if ranks > 1 else None

@@ -337,9 +337,7 @@ def _median_clock(devices: list[Device]) -> float:
 
 
 def _lost_ms(view: RunView, device: Device, slower: float) -> float | None:
-    """Per step, by a clock that is lower by ``slower`` on average: 1 - f / f_ref of the step of
-    that device's rank.
-    """
+    """Per step, by a clock lower by ``slower`` on average: 1 - f / f_ref of the device's rank."""
     ranks = [device.rank] if device.rank is not None else view.ranks
     walls = [
         float(np.median(rank_series.wall_ms[rank_series.steady]))

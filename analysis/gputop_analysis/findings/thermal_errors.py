@@ -32,9 +32,7 @@ LOST_SAMPLES = 4
 )
 @per_device
 def ecc_errors(view: RunView, spec: Spec) -> Iterator[Finding]:
-    """Memory cells that fail. Deltas are counted: what was there before the run says
-    nothing of it.
-    """
+    """Memory cells that fail. Deltas are counted: those before the run say nothing."""
     for device in devices(view):
         lost, mended = device.grown("ecc_uncorrected_total"), device.grown("ecc_corrected_total")
         rate = _per_minute(mended, device)

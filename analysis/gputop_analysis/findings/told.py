@@ -1,6 +1,4 @@
-"""What ranks told in rare events, grouped by rank; over all of the run, because facts outlive a
-window.
-"""
+"""Ranks' rare events, by rank; over all of the run, because facts outlive a window."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ SPREAD_RANKS = 64
 
 @dataclass
 class _Known:
-    """Events of one type that were read so far: a live view asks every second, and
-    events are many.
-    """
+    """Events of a type read so far: a live view asks every second, and events are many."""
 
     positions: dict[str, int] = field(default_factory=dict)
     by_rank: dict[int, list[Event]] = field(default_factory=dict)

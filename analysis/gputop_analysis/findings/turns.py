@@ -1,6 +1,4 @@
-"""Which checks a live tick makes: those that say something new, half of the silent, a quarter of
-the settled ones.
-"""
+"""Checks of a live tick: those with news, half of the silent, a quarter of the settled."""
 
 from __future__ import annotations
 
@@ -11,9 +9,7 @@ from gputop_analysis.view import RunView
 SETTLED_AFTER = 10
 """Looks in a row with the same findings on the same ranks and lines; half as many with none."""
 EVERY = 4
-"""Ticks between two looks of a check that is settled. Its window of 1000 steps moves on by little
-in that time.
-"""
+"""Ticks between looks of a settled check: its window of 1000 steps moves little."""
 
 
 class Turns:
@@ -39,9 +35,7 @@ class Turns:
         return [finding for spec in CATALOGUE.values() for finding in self._said.get(spec.id, ())]
 
     def _due(self, spec: Spec, turn: int) -> bool:
-        """Neighbours in the catalogue share what they compute of a view, so they have their turn
-        together.
-        """
+        """Neighbours in the catalogue share computations on a view, so take turns together."""
         if spec.immediate:
             return True
         alike, silent = self._alike.get(spec.id, 0), not self._said.get(spec.id)

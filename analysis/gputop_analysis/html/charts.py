@@ -14,15 +14,11 @@ from gputop_analysis.view import Array
 
 WIDE, HALF = 1070, 520
 POINTS = 400
-"""Points of a line at most; a longer series is drawn by the smallest and largest value of each
-part.
-"""
+"""Points of a line at most; longer series are drawn by each part's extremes."""
 
 
 def stacked(steps: Array, layers: dict[str, Array], top: float, width: int = WIDE) -> str:
-    """Milliseconds a step by phase over the steps: ``layers`` by name, from the bottom; what is
-    over ``top`` is cut.
-    """
+    """ms a step by phase over the steps: ``layers`` by name, from the bottom, cut at ``top``."""
     plot = Plot(width, 250, x_from=float(steps[0]), x_to=float(steps[-1]), y_from=0.0, y_to=top)
     plot = plot.fitted("ms")
     below = np.zeros(len(steps))
@@ -150,9 +146,7 @@ def histogram(edges: Array, counts: Array, marks: dict[str, float]) -> str:
 
 
 def _named_line(plot: Plot, name: str, value: float, row: int) -> str:
-    """A dashed line, its name beside it; each name has a row of its own, so that they never
-    overlap.
-    """
+    """A dashed line and its name, which has a row of its own, so that they never overlap."""
     x = plot.x(value)
     rule = (
         f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{plot.top}" y2="{plot.height - plot.bottom}" '
@@ -187,9 +181,7 @@ def bar(parts: dict[str, tuple[str, float, str]]) -> str:
 
 
 def grid(ranks: list[int], values: Array, steps: Array) -> str:
-    """Ranks x parts of the run: how far each is above (warm) or below (cool) the median rank, -1 to
-    1.
-    """
+    """Ranks x parts of the run: each above (warm) or below (cool) the median rank, -1 to 1."""
     if len(ranks) <= 32:
         row = 16
     elif len(ranks) <= 96:

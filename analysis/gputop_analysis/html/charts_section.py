@@ -1,6 +1,4 @@
-"""The sections that are charts: the step over the run, its distribution, memory and loss, the
-ranks.
-"""
+"""Sections of charts: the step over the run, its distribution, memory and loss, ranks."""
 
 from __future__ import annotations
 

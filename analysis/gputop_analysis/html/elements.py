@@ -1,6 +1,4 @@
-"""Small pieces of the page. Every text that they are given is escaped here, unless it says
-``html``.
-"""
+"""Small pieces of the page. Every text is escaped here, unless it says ``html``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The page's style sheet: one column of cards, charts that follow the reader's light or dark
-setting.
-"""
+"""The page's style sheet: one column of cards, charts in the reader's light or dark."""
 
 from __future__ import annotations
 

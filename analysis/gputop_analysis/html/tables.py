@@ -1,6 +1,4 @@
-"""The sections that are tables: budget, ranks, devices, the run's settings, the sources of all
-figures.
-"""
+"""Sections of tables: budget, ranks, devices, settings, the sources of all figures."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Head of the page: the verdict with the one thing to do first, and the figures that everybody asks
-for.
-"""
+"""Head of the page: the verdict with what to do first, and the figures all ask for."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""From a strategy to what one types: commands and configuration files of the launchers, and their
-checks.
-"""
+"""From a strategy to what one types: launchers' commands and files, and their checks."""

@@ -1,6 +1,4 @@
-"""`accelerate launch` with its YAML. ``num_processes`` is the whole world; keys as accelerate 1.x
-writes them.
-"""
+"""`accelerate launch` with its YAML. ``num_processes``: the whole world; keys of accelerate 1.x."""
 
 from __future__ import annotations
 
@@ -119,9 +117,7 @@ def _mesh(strategy: Strategy) -> dict[str, Any]:
 
 
 def as_yaml(values: dict[str, Any], indent: int = 0) -> str:
-    """Numbers, words, booleans and one level of mappings below another: all that these
-    files hold.
-    """
+    """Numbers, words, booleans and one level of mappings below another, as in these files."""
     lines = []
     for key, value in values.items():
         head = " " * indent + f"{key}:"

@@ -1,6 +1,4 @@
-"""Rules of accelerate's YAML (`accelerate/commands/launch.py`, `parallelism_config.py`, in our
-words).
-"""
+"""Rules of accelerate's YAML (`accelerate/commands/launch.py`, `parallelism_config.py`)."""
 
 from __future__ import annotations
 

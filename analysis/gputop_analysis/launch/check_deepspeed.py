@@ -1,6 +1,4 @@
-"""Rules of DeepSpeed's JSON (its configuration reference and `deepspeed/runtime/config.py`, in our
-words).
-"""
+"""Rules of DeepSpeed's JSON (configuration reference, `deepspeed/runtime/config.py`)."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ _KEYS = (
 
 
 def check(config: dict[str, Any], ranks: int | None = None) -> list[Problem]:
-    """All broken rules. ``ranks`` are data-parallel ones; None leaves out what needs
-    their number.
-    """
+    """All broken rules. ``ranks`` are data-parallel ones; None: what needs them is left out."""
     zero = config.get("zero_optimization")
     zero = zero if isinstance(zero, dict) else {}
     return [

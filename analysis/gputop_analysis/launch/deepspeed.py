@@ -1,6 +1,4 @@
-"""The deepspeed launcher with its JSON. ``--num_gpus`` is per node; keys as in DeepSpeed's
-configuration reference.
-"""
+"""The deepspeed launcher and its JSON (configuration reference); ``--num_gpus``: per node."""
 
 from __future__ import annotations
 

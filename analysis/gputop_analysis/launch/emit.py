@@ -1,6 +1,4 @@
-"""The table of launchers: the command line, the strategy screen and their refusals are made from
-it.
-"""
+"""The table of launchers, for the command line, the strategy screen and their refusals."""
 
 from __future__ import annotations
 

@@ -35,9 +35,7 @@ def _all() -> dict[str, Any]:
 
 
 def wrong(program: str, words: Sequence[str]) -> list[str]:
-    """A sentence for each flag among ``words`` that the program does not have, or whose value it
-    does not take.
-    """
+    """A sentence for each flag in ``words`` that the program lacks or whose value it refuses."""
     known_flags, problems = flags(program), []
     for at, word in enumerate(words):
         if not word.startswith("--"):

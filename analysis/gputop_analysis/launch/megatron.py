@@ -1,6 +1,4 @@
-"""Megatron-LM's `pretrain_gpt.py` under torchrun: the arguments of a strategy and of a model's
-shape.
-"""
+"""Megatron-LM's `pretrain_gpt.py` under torchrun: arguments of a strategy and a shape."""
 
 from __future__ import annotations
 

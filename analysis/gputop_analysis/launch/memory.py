@@ -1,6 +1,4 @@
-"""What a configuration says of the training's memory: the estimator's options, read from a file or
-a command line.
-"""
+"""A configuration's words on memory: the estimator's options, from a file or command line."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ _NEEDED = ("--num-layers", "--hidden-size", "--num-attention-heads")
 
 
 def of_deepspeed(config: Mapping[str, Any], gpus: int | None) -> dict[str, Any]:
-    """Options of the estimator by name, from DeepSpeed's JSON; what it leaves to the script is
-    missing.
-    """
+    """Options of the estimator by name, from DeepSpeed's JSON; not what it leaves to the script."""
     zero = _section(config, "zero_optimization")
     tp = whole(_section(config, "tensor_parallel").get("autotp_size")) or 1
     dtype = next(
@@ -149,9 +145,7 @@ def _mesh(section: Mapping[str, Any], ranks: int) -> dict[str, Any]:
 def of_megatron(
     words: Sequence[str], world: int | None
 ) -> tuple[ModelShape | None, dict[str, Any]]:
-    """The architecture and the options, from Megatron-LM's flags; no shape where they do not tell
-    it all.
-    """
+    """Architecture and options, from Megatron-LM's flags; no shape where they tell a part."""
     megatron = read(words)
     tp, pp, cp = (
         megatron.number(f"--{name}-parallel-size")

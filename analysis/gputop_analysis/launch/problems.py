@@ -7,9 +7,7 @@ from typing import Any, NamedTuple
 
 
 class Problem(NamedTuple):
-    """One broken rule. An ``error`` would stop or spoil the training, a ``warning`` would cost
-    something.
-    """
+    """One broken rule. An ``error`` stops or spoils the training, a ``warning`` costs something."""
 
     severity: str
     where: str
@@ -40,9 +38,7 @@ def unknown_keys(found: Iterable[str], known: Iterable[str], prefix: str = "") -
 
 
 def whole(value: Any) -> int | None:
-    """A count as a file spells it; None for ``auto``, for nothing, and for what is no
-    whole number.
-    """
+    """A count as a file spells it; None for ``auto``, for nothing, for no whole number."""
     if isinstance(value, bool) or value is None:
         return None
     try:

@@ -1,6 +1,4 @@
-"""Words of a command as a shell takes them: variables stay variables, everything else is quoted
-where it must be.
-"""
+"""Words of a command as a shell takes them: variables stay, all else is quoted if it must be."""
 
 from __future__ import annotations
 

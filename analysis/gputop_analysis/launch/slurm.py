@@ -1,6 +1,4 @@
-"""An sbatch script around the command of another launcher: one task a node, which starts that
-node's ranks.
-"""
+"""An sbatch script around another launcher's command: a task a node starts its ranks."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ CPUS_PER_GPU = 8
 
 
 def wrap(launch: Launch, strategy: Strategy, exports: str = "", job: str = "train") -> Launch:
-    """The sbatch script for a command that is typed on each node; ``exports`` are lines that it
-    needs before.
-    """
+    """The sbatch script for a command typed on each node; ``exports``: lines before it."""
     words = ["$SLURM_PROCID" if word == "$MACHINE_RANK" else word for word in launch.command]
     body = folded(words, indent="  ").replace("'", "'\\''")
     text = _TEMPLATE.format(

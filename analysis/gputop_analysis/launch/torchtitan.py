@@ -1,6 +1,4 @@
-"""torchtitan: its TOML and the line that starts `torchtitan.train` (sections of
-torchtitan/config/job_config.py).
-"""
+"""torchtitan: its TOML (torchtitan/config/job_config.py) and the line to start it."""
 
 from __future__ import annotations
 

@@ -22,9 +22,7 @@ def lint(path: str, data: bytes) -> list[Remark]:
 
 
 def remarks_of(source: Source, seen_line: int = 0) -> list[Remark]:
-    """All remarks on a parsed file; a run may have seen what one of them is about, at
-    ``seen_line``.
-    """
+    """All remarks on a parsed file; at ``seen_line`` a run may have seen what one is about."""
     module = Module(source, seen_line)
     remarks = [
         _remark(source, rule, hit) for rule in all_rules().values() for hit in rule.check(module)
@@ -73,9 +71,7 @@ def rules_at(site: str | None, root: Path) -> list[Remark]:
 
 
 def in_source(site: str | None, root: str) -> str:
-    """The same in one sentence that says how to see the patch; empty where the source says nothing
-    there.
-    """
+    """The same in a sentence that tells how to see the patch; empty without a remark."""
     remarks = rules_at(site, Path(root))
     summary = "; ".join(f"{remark.rule}, {remark.message}" for remark in remarks)
     file = (site or "").rpartition(":")[0]

@@ -175,9 +175,7 @@ def _argument_end(source: Source, call: ast.Call, argument: ast.expr | ast.keywo
 
 
 def _opening(source: Source, call: ast.Call) -> int:
-    """Offset of the call's opening bracket: the first one behind the function that is not part of
-    it.
-    """
+    """Offset of the call's opening bracket: the first one behind the function."""
     at = source.end(call.func)
     while source.text[at] != "(":
         if source.text[at] == "#":

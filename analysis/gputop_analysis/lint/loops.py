@@ -1,6 +1,4 @@
-"""Finds the training loop: the innermost loop with a backward and an optimizer's step, helpers
-followed.
-"""
+"""Finds the training loop: the innermost with a backward and a step, helpers followed."""
 
 from __future__ import annotations
 

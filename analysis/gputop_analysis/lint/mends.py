@@ -253,8 +253,9 @@ def _keeps(node: ast.AST) -> bool:
     """Whether a statement writes to what outlives its function."""
     if isinstance(node, ast.Global | ast.Nonlocal):
         return True
-    stores = isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store)
-    return stores and (dotted(node) or dotted(node.value) or "").startswith("self")
+    if not isinstance(node, ast.Attribute | ast.Subscript) or not isinstance(node.ctx, ast.Store):
+        return False
+    return (dotted(node) or dotted(node.value) or "").startswith("self")
 
 
 def _may_be_fused(mend: ByArguments, module: Module, call: ast.Call) -> None:

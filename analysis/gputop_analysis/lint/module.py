@@ -59,9 +59,7 @@ class Module:
 
     @cached_property
     def imports(self) -> dict[str, str]:
-        """Names by what they import; those that are bound to something else as well are
-        left out.
-        """
+        """Names by what they import, but those bound to something else as well."""
         names: dict[str, set[str]] = {}
         for node in self.nodes:
             if isinstance(node, ast.Import):
@@ -104,9 +102,7 @@ class Module:
         return (call for call, name in self.calls if name in names)
 
     def mentions(self, *names: str) -> bool:
-        """Whether an identifier, an attribute, a keyword or a short string of that name stands
-        anywhere.
-        """
+        """Whether an identifier, attribute, keyword or short string of that name stands there."""
         return not self.words.isdisjoint(names)
 
     @cached_property
@@ -174,9 +170,7 @@ class Module:
         return next((n for n in self.above(node) if isinstance(n, Function)), None)
 
     def is_conditional(self, node: ast.AST) -> bool:
-        """Whether it depends on anything but being reached: an if, a handler, a short circuit,
-        inside its function.
-        """
+        """Whether it depends on more than being reached: an if, a handler, a short circuit."""
         if self.is_seen(node):
             return False
         for outer in self.above(node):

@@ -1,6 +1,4 @@
-"""Makes the mechanical edits: as new bytes, as a patch that ``git apply`` takes, or in the file
-itself.
-"""
+"""Makes the mechanical edits: as bytes, as a patch for ``git apply``, or in the file."""
 
 from __future__ import annotations
 

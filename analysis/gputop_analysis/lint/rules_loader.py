@@ -74,9 +74,7 @@ def _is_in_memory(module: Module, call: ast.Call) -> bool:
 
 
 def _only_indexes(module: Module, call: ast.Call) -> bool:
-    """A dataset of this file that only picks an item of something it holds: ``return self.x[i],
-    self.y[i]``.
-    """
+    """A dataset of this file that only picks what it holds: ``return self.x[i], self.y[i]``."""
     definition = _class_of(module, call)
     if definition is None:
         return False
@@ -113,9 +111,7 @@ def _gives_tensors(module: Module, call: ast.Call) -> bool:
 
 
 def _is_map_style(module: Module, call: ast.Call) -> bool:
-    """Whether the dataset is surely no IterableDataset, which workers would read several times
-    over.
-    """
+    """Whether the dataset is surely no IterableDataset, which each worker would read."""
     constructors = _made(module, _dataset(call))
     if not isinstance(constructors, ast.Call):
         return False
@@ -296,9 +292,7 @@ def _loop_around(module: Module, call: ast.Call) -> Loop | None:
 
 
 def _bound_in(loop: Loop) -> set[str]:
-    """Names that a turn may change: bound in the loop, or of an object one of whose methods is
-    called there.
-    """
+    """Names that a turn may change: bound in the loop, or objects with methods called there."""
     bound = set()
     for n in ast.walk(loop):
         if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load):

@@ -1,6 +1,4 @@
-"""Rules about what happens in every step of the training loop. What stands under a condition is
-passed over.
-"""
+"""Rules about each step of the training loop. What is under a condition is passed over."""
 
 from __future__ import annotations
 
@@ -126,9 +124,7 @@ def _is_graph(name: ast.Name, loops: Loops) -> bool:
 
 
 def _kept(node: ast.AST, loops: Loops) -> ast.Name | ast.Call | None:
-    """``losses.append(loss)`` or ``total += loss``, where nobody calls backward on what
-    keeps it.
-    """
+    """``losses.append(loss)`` or ``total += loss``, without a backward on what keeps it."""
     if (
         isinstance(node, ast.Call)
         and isinstance(node.func, ast.Attribute)

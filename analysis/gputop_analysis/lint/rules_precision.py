@@ -197,9 +197,7 @@ def anomaly_mode(module: Module) -> Iterator[Hit]:
 
 
 def _without_with(module: Module, call: ast.Call) -> Edits:
-    """The block of a ``with`` without it, where the call is all that it manages and nobody asks for
-    what it gives.
-    """
+    """The block of a ``with`` without it, where it manages the call alone and binds no name."""
     item = module.parents.get(call)
     statement = module.parents.get(item) if isinstance(item, ast.withitem) else None
     if not isinstance(statement, ast.With):

@@ -1,6 +1,4 @@
-"""Rules about the update: gradients, schedulers, the optimizer's own options, evaluation without
-gradients.
-"""
+"""Rules about the update: gradients, schedulers, optimizer's options, evaluation."""
 
 from __future__ import annotations
 
@@ -211,9 +209,7 @@ def _evaluated(node: ast.AST) -> str | None:
 
 
 def _loop_after(module: Module, statement: ast.AST, name: str) -> ast.stmt | None:
-    """The first loop (or comprehension) behind the statement in its block, if it calls the model
-    and trains nothing.
-    """
+    """The first loop or comprehension behind it in its block, if it calls the model untrained."""
     block = getattr(module.parents.get(statement), "body", [])
     if statement not in block:
         return None
@@ -238,9 +234,7 @@ def _loop_after(module: Module, statement: ast.AST, name: str) -> ast.stmt | Non
 
 
 def _comprehends(statement: ast.stmt, name: str) -> bool:
-    """Whether the statement calls the model in a comprehension: ``sum(model(x).loss for x in
-    batches)``.
-    """
+    """Whether it calls the model in a comprehension: ``sum(model(x).loss for x in batches)``."""
     return any(
         isinstance(inside, ast.Call) and dotted(inside.func) == name
         for node in ast.walk(statement)

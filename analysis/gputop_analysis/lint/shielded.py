@@ -15,9 +15,7 @@ NO_GRAD = (
 
 
 def is_shielded(module: Module, node: ast.AST) -> bool:
-    """Whether it stands under no_grad or inference_mode, or gradients are switched off somewhere by
-    a plain call.
-    """
+    """Whether it is under no_grad or inference_mode, or a plain call switches gradients off."""
     for outer in [node, *module.above(node)]:
         if isinstance(outer, ast.With | ast.AsyncWith):
             managers = [item.context_expr for item in outer.items]

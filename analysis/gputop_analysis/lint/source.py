@@ -1,6 +1,4 @@
-"""A Python file as text with exact offsets: what it was read from can be written back byte for
-byte.
-"""
+"""A Python file as text with exact offsets: it can be written back byte for byte."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ _NEWLINE = re.compile(r"\r\n|\r|\n")
 
 
 class SourceError(ValueError):
-    """The file is no Python source that this interpreter reads; the message is one line for the
-    user.
-    """
+    """The file is no Python source for this interpreter; the message is a line for the user."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +27,7 @@ class Edit:
 
 @dataclass(slots=True)
 class Source:
-    """One file. Offsets count characters of ``text``; nodes of ``tree`` count UTF-8 bytes of a
-    line.
-    """
+    """One file. Offsets are characters of ``text``; those of ``tree`` UTF-8 bytes of a line."""
 
     path: str
     text: str
@@ -77,9 +71,7 @@ class Source:
         return (codecs.BOM_UTF8 if self.bom else b"") + text.encode(self.encoding)
 
     def offset(self, line: int, column: int) -> int:
-        """Offset in characters of a position as ``ast`` gives it: line from 1, column in UTF-8
-        bytes.
-        """
+        """Characters before a position of ``ast``: line from 1, column in UTF-8 bytes."""
         start = self._line_starts[line - 1]
         part = self.text[start : start + column]
         if part.isascii():

@@ -1,3 +1,1 @@
-"""How a training is split over GPUs: one description and one rule book for estimate, plan, launch
-and validate.
-"""
+"""How a training is split over GPUs: one rule book for estimate, plan, launch, validate."""

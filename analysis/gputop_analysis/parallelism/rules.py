@@ -46,9 +46,7 @@ class Training:
 
 
 Holds = Callable[[Training, Any], Any]
-"""Whether a rule holds for a split (``Split``, or arrays with its names): a truth value, or an
-array of them.
-"""
+"""Whether a rule holds for a split (``Split``, or arrays of its names): a bool, or array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,9 +175,7 @@ STEP_RULES: tuple[Rule, ...] = (
 
 
 class StepOfSplit:
-    """A split with the micro-batch of its step, for ``STEP_RULES``; all other names are the
-    split's.
-    """
+    """A split and its micro-batch, for ``STEP_RULES``; all other names are the split's."""
 
     def __init__(self, split: Split, micro_batch: int) -> None:
         self.split = split

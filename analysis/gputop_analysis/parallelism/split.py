@@ -13,9 +13,7 @@ optimizer states, 2 gradients too, 3 parameters too.
 SHARDINGS = tuple(STAGE)
 OF_STAGE = ("ddp", "zero1", "zero2", "zero3")
 PER_PARAMETER = ("fsdp2", "hsdp")
-"""Kinds whose parameters are sharded one by one, so that gradients of several micro-batches may
-wait unsharded.
-"""
+"""Kinds that shard parameters one by one: gradients of micro-batches may wait unsharded."""
 RECOMPUTES = ("none", "selective", "full")
 """What the backward pass computes again: nothing; the attention core where its scores are in memory
 (Korthikanti et al. 2022, arXiv:2205.05198, section 5), else every second product and what is
@@ -26,9 +24,7 @@ OFFLOADS = ("none", "optimizer", "all")
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Degrees of parallelism; tp x pp x cp x dp is the world. ``dp`` counts all data-parallel
-    ranks.
-    """
+    """Degrees of parallelism; tp x pp x cp x dp is the world. ``dp``: all data-parallel ranks."""
 
     dp: int = 1
     tp: int = 1
@@ -46,13 +42,9 @@ class Split:
     replicas: int = 1
     """HSDP: groups of ranks that hold a whole copy."""
     zero_bubble: bool = False
-    """The backward in two, weight gradients where a stage would wait (Qi et al. 2023,
-    arXiv:2401.10241).
-    """
+    """Backward in two, weight gradients where a stage waits (Qi et al. 2023, arXiv:2401.10241)."""
     offload: str = "none"
-    """``none``, ``optimizer`` (its states and the update on the host) or ``all``
-    (parameters too).
-    """
+    """``none``, ``optimizer`` (states and update on the host) or ``all`` (parameters too)."""
     reshard_after_forward: bool = True
     pipeline_stage: int = 0
     """Which stage is asked about; 0 holds the most micro-batches in flight."""

@@ -17,9 +17,7 @@ from gputop_analysis.units import GIB
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One row's prediction; where a row leaves a choice open, of the fastest choice that fits (else
-    of the leanest).
-    """
+    """A row's prediction; of open choices, the fastest that fits, else the leanest."""
 
     case: Case
     parts: Cost

@@ -1,6 +1,4 @@
-"""Correcting predictions by measured runs: a factor on each of a few groups of parts, shrunk
-towards 1.
-"""
+"""Correcting predictions by measured runs: a factor on each group of parts, shrunk to 1."""
 
 from __future__ import annotations
 
@@ -21,9 +19,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
 }
 """Parts that err together: a GPU that is slower than thought, a slower host, slower links."""
 PRIOR_LOG_SD = {"compute": 0.08, "launch": 0.10, "communication": 0.15, "bubble": 0.08}
-"""How far a group's factor is from 1 before anything is measured, as a standard deviation of its
-logarithm.
-"""
+"""Standard deviation of the logarithm of a group's factor before anything is measured."""
 NOISE_LOG_SD = 0.08
 """What a prediction with the right factors still misses: of 0.12, 0.08, 0.05 and 0.03 the one with
 which a single run helped on other runs of its model, GPU and number of GPUs in every published
@@ -34,9 +30,7 @@ OUTLIER = 2.0
 SURE_LOG_SD = 0.03
 """No interval is narrower than this: runs differ by as much from one day to the next."""
 WORTH_A_PHASE = 0.03
-"""Of the step: less communication than this is not measured well enough to say anything of the
-links.
-"""
+"""Of the step: less communication than this says nothing of the links."""
 MEMORY_PRIOR_ROWS = 0.15
 """Formulas miss by a tenth or two where two runs of the same kind agree within a few percent."""
 _STEPS = 30
@@ -55,9 +49,7 @@ class Calibration:
     """
     rows: int = 0
     leave_one_out: float = float("nan")
-    """Mean absolute error of each measured run by a calibration on the others, as a share; nan
-    below two runs.
-    """
+    """Mean absolute error of each run by calibration on the others, 0 to 1; nan below two."""
     memory_factor: float = 1.0
     """On the estimated peak of allocated bytes."""
     memory_rows: int = 0
@@ -204,9 +196,7 @@ def _left_out(table: Floats, truth: Floats, index: int) -> float:
 
 
 def _interval(errors: list[float]) -> tuple[float, float] | None:
-    """80 % interval of a next run: Student's in the logarithm, no narrower than ``SURE_LOG_SD``,
-    wider for few runs.
-    """
+    """80 % interval of a next run: Student's in the logarithm, at least ``SURE_LOG_SD``."""
     if not errors:
         return None
     sd = max(float(np.sqrt(np.mean(np.square(errors)))), SURE_LOG_SD) * np.sqrt(1 + 1 / len(errors))

@@ -58,9 +58,7 @@ class Choice:
 
     @property
     def name(self) -> str:
-        """``TP2 PP8x5 DP4 ZeRO-1 mb1 rc:selective``: degrees, sharding, micro-batch, what is
-        recomputed.
-        """
+        """``TP2 PP8x5 DP4 ZeRO-1 mb1 rc:selective``: degrees, sharding, micro-batch, recompute."""
         x = self.layout
         words = [
             f"{label}{x[key]}"
@@ -118,9 +116,7 @@ def choice(plan: Plan, index: int, usd_per_gpu_hour: float | None = None) -> Cho
 def choices(
     plan: Plan, indices: Sequence[int] | Ints, usd_per_gpu_hour: float | None = None
 ) -> list[Choice]:
-    """The same of many; figures are taken out of the arrays together, as one by one they cost more
-    than the search.
-    """
+    """The same of many: taken out of the arrays one by one, figures cost more than the search."""
     at = np.asarray(indices, np.int64)
     seconds, mfus = plan.seconds[at].tolist(), plan.mfus[at].tolist()
     allocated = plan.allocated_bytes[at]

@@ -19,34 +19,26 @@ from gputop_analysis.planner.layout import Floats
 LAUNCH_S = 12e-6
 """Of one collective's kernel, without the hops."""
 LINK_HOP_S = 6e-6
-"""One hop over NVLink: A100's all-reduce of 8 ranks takes 79 us = launch + 14 hops of about 5 us
-(calib table).
-"""
+"""A hop over NVLink: A100's all-reduce of 8 ranks, 79 us = launch + 14 hops of 5 us."""
 
 MESSAGE_BYTES = 256e6
 """What one collective carries where a program reduces more, of networks on which each pays again: the
 size that calib/collectives.csv was measured with.
 """
 ALL_TO_ALL_SHARE = 0.89
-"""Rate of an all-to-all inside a node over that of an all-gather: B200, 537 and 606 GB/s
-(calib/collectives.csv).
-"""
+"""All-to-all over all-gather in a node: B200, 537 and 606 GB/s (calib/collectives.csv)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Ranks that communicate. ``stride`` is the distance between neighbours in the
-    order of ranks.
-    """
+    """Ranks that communicate. ``stride`` is the distance of neighbours in the order of ranks."""
 
     size: Floats
     in_node: Floats
     """How many of them share a node."""
     nodes: Floats
     bytes_per_s: Floats
-    """Of the slowest part of a ring, per rank, one way, with the other groups of the
-    node active.
-    """
+    """Of the slowest part of a ring, per rank, one way, the node's other groups active."""
     gather_bytes_per_s: Floats
     """The same of all-gather and reduce-scatter, which gain nothing from a reduction in the switch of
     a node; between nodes both have the rate of the NICs.
@@ -86,9 +78,7 @@ def _inside(cluster: Cluster) -> float:
 
 
 def _unswitched(cluster: Cluster, ranks: Floats) -> Floats:
-    """Without a switch a ring of few ranks uses few of the links: V100, 2 ranks 22.6, 4 85.8, 8 136
-    GB/s measured.
-    """
+    """Without a switch few ranks use few links: V100, 2 ranks 22.6, 4 85.8, 8 136 GB/s."""
     return cluster.link_bytes_per_s * np.clip((ranks - 1) / (GPUS_PER_NODE - 1), 1 / 6, 1)
 
 

@@ -89,9 +89,7 @@ def _nodes_of_a_token(job: Job, nodes: Floats) -> Floats:
 
 
 def pipeline(job: Job, cluster: Cluster, layouts: Layouts) -> Floats:
-    """Activations to the next stage; the ranks of a tensor-parallel group send a part each
-    (arXiv:2104.04473, 4.1).
-    """
+    """Activations to the next stage; each tensor-parallel rank sends a part (arXiv:2104.04473)."""
     stride = layouts.tp * layouts.cp * layouts.dp
     sync = job.habits.pipeline_sync_ms / 1e3
     stage_bytes = hidden_bytes(job, layouts)

@@ -16,17 +16,13 @@ from gputop_analysis.planner.layers import Piece
 from gputop_analysis.planner.layout import Floats, Layouts
 
 OVERLAP_SLOWDOWN = 0.13
-"""Compute beside communication runs 1.126 times slower (Hetu-Galvatron,
-calib/bandwidth_galvatron.csv).
-"""
+"""Compute beside communication is 1.126 times slower (calib/bandwidth_galvatron.csv)."""
 LEAST_BUCKET, BUCKET_PER_RANK = 40e6, 1e6
 """Parameters whose gradients travel together: so many, and more where many ranks would make their
 collectives latency-bound (Megatron-LM, ``megatron/core/distributed/distributed_data_parallel.py``).
 """
 INTERLEAVED_SHARE = 0.2
-"""Of a message between stages that is exposed at least where an interleaved schedule sends it
-beside another chunk.
-"""
+"""Least exposed part of a message that an interleaved schedule sends beside a chunk."""
 OPTIMIZER_BYTES = {
     "sgd": 14.0,
     "sgd-momentum": 22.0,
@@ -56,9 +52,7 @@ class Cost:
     launch: Floats
     """Time in which the GPU waits for the CPU to issue kernels."""
     input: Floats
-    """Time in which a step waits for data: never predicted, only carried over from a
-    measured run.
-    """
+    """A step's wait for data: never predicted, only carried over from a measured run."""
 
     @property
     def seconds(self) -> Floats:
@@ -179,9 +173,7 @@ def _mean_layer(job: Job, cluster: Cluster, layouts: Layouts) -> _Pass:
 
 
 def _busiest_layer(job: Job, cluster: Cluster, layouts: Layouts, mean: _Pass) -> _Pass:
-    """The mean layer of the slowest stage: where the dense layers come first, later stages have
-    experts alone.
-    """
+    """Mean layer of the slowest stage: with dense layers first, later stages have experts alone."""
     model = job.model
     if not (
         0 < model.first_dense_layers < model.layers and model.moe_every == 1 and moe_layers(model)
@@ -243,9 +235,7 @@ def _pass(job: Job, cluster: Cluster, layouts: Layouts, piece: Piece, moe: bool)
 
 
 def _behind(job: Job, communication_s: Floats, compute_s: Floats, ranks: Floats) -> Floats:
-    """What is left of tensor-parallel communication when it is split in ``ranks`` pieces and runs
-    beside products.
-    """
+    """What is left of tensor-parallel communication in ``ranks`` pieces beside products."""
     share = job.habits.hidden_tensor_share or 1 - 1 / ranks
     hidden = np.minimum(communication_s * share, compute_s * 0.7)
     return communication_s - hidden + OVERLAP_SLOWDOWN * hidden
@@ -310,9 +300,7 @@ def _exposed(communication_s: Floats, window: Floats, job: Job) -> Floats:
 
 
 def _hidden(communication_s: Floats, window: Floats) -> Floats:
-    """What is left of communication that runs beside ``window`` seconds of compute,
-    which it slows.
-    """
+    """What is left of communication beside ``window`` seconds of compute, which it slows."""
     hidden = np.minimum(communication_s, window)
     return communication_s - hidden + OVERLAP_SLOWDOWN * hidden
 
@@ -338,9 +326,7 @@ def _fully_sharded(
 
 
 def _between_replicas(job: Job, cluster: Cluster, layouts: Layouts, held: weights.Held) -> Floats:
-    """HSDP: what a rank keeps of the gradients, summed over the copies once a step
-    (arXiv:2304.11277, 3.2.2).
-    """
+    """HSDP: a rank's gradients, summed over the copies once a step (arXiv:2304.11277, 3.2.2)."""
     copies = collectives.group(cluster, layouts.replicas, layouts.tp * layouts.shards)
     own_bytes = 2.0 * (held.dense + held.experts) * job.trainable_share / layouts.shards
     return np.where(layouts.replicas > 1, collectives.all_reduce(cluster, copies, own_bytes), 0.0)

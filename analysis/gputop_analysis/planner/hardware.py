@@ -80,9 +80,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Equal nodes of equal GPUs. Rates in bytes/s, one direction, as large collectives
-    reach them.
-    """
+    """Equal nodes of equal GPUs. Rates in bytes/s, one direction, of large collectives."""
 
     device: Device
     gpus: int
@@ -146,9 +144,7 @@ def cluster(
 
 
 def network_kind(text: str) -> str:
-    """``infiniband``, ``ethernet`` (RoCE, TCP), ``efa`` or ``omni-path``; the first where nothing is
-    said.
-    """
+    """``infiniband``, ``ethernet`` (RoCE, TCP), ``efa`` or ``omni-path``; by default the first."""
     text = text.lower()
     if "omni" in text:
         return "omni-path"
@@ -160,9 +156,7 @@ def network_kind(text: str) -> str:
 
 
 def network_gbps(text: str) -> float:
-    """Gbit/s of a node from text like ``8x HDR IB``, ``4x Omni-Path 100G``, ``EFA 3200 Gbps``; 0
-    where it says none.
-    """
+    """Gbit/s of a node from ``8x HDR IB``, ``4x Omni-Path 100G``, ``EFA 3200 Gbps``; else 0."""
     rates = {"edr": 100, "hdr": 200, "ndr": 400, "xdr": 800}
     if match := re.search(r"(\d+)\s*x\s*(edr|hdr|ndr|xdr)", text.lower()):
         return int(match[1]) * rates[match[2]]
@@ -185,9 +179,7 @@ def gather_share(network: str) -> float:
 
 
 def hops_by_rank(network: str) -> bool:
-    """Whether a ring between nodes was seen to pay a hop for each rank and each message, not once
-    for each node.
-    """
+    """Whether a ring between nodes was seen to pay a hop for each rank, not for each node."""
     return _network(network)["hops"] == "ranks"
 
 

@@ -1,6 +1,4 @@
-"""How far the truth is from a prediction: by what the step is spent on, and by what was never
-calibrated.
-"""
+"""How far truth is from a prediction: by what the step is spent on and never calibrated."""
 
 from __future__ import annotations
 
@@ -107,9 +105,7 @@ def not_in(found: tuple[str, ...], known: Collection[str]) -> tuple[str, ...]:
 
 @cache
 def calibrated(without: str = "") -> frozenset[str]:
-    """Axes of enough published runs that predictions were compared with; ``without`` leaves a
-    source out.
-    """
+    """Axes of enough published runs to compare with; ``without`` leaves a source out."""
     counts = Counter(
         axis
         for row in table(RESIDUALS)

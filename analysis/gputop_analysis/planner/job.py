@@ -1,6 +1,4 @@
-"""What is trained, apart from how it is split: the model, its data, and the habits of the
-framework.
-"""
+"""What is trained, apart from how it is split: model, data, and the framework's habits."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ class Habits:
     host_us_per_kernel: float = 34.0
     """CPU time to issue one kernel from eager Python."""
     attention: str = "flash"
-    """``eager``: scores in memory; ``flash-1``, ``flash`` (FlashAttention-2), ``flash-3`` (or
-    cuDNN's).
-    """
+    """``eager``: scores in memory; ``flash-1``, ``flash`` (version 2), ``flash-3`` (or cuDNN's)."""
     overlap_gradients: bool = True
     """Gradient reduction runs behind the last micro-batch's backward."""
     overlap_tensor_parallel: bool = False
@@ -28,9 +24,7 @@ class Habits:
     pieces as there are ranks (Transformer Engine's user buffers).
     """
     overlap_expert_parallel: bool = False
-    """Tokens travel to their experts behind the compute of another micro-batch (DualPipe,
-    arXiv:2412.19437, 3.2.1).
-    """
+    """Tokens travel behind another micro-batch's compute (DualPipe, arXiv:2412.19437, 3.2.1)."""
     dispatcher: str = "alltoall"
     """How tokens travel to experts: ``alltoall`` (each copy by itself), ``deepep`` (once for each
     node, in 8 bits where the products are; DeepEP and HybridEP), ``allgather`` (all to all ranks).
@@ -40,13 +34,9 @@ class Habits:
     change), or ``full`` (whole iterations).
     """
     balanced_stages: bool = False
-    """Layers are spread over pipeline stages so that the head counts; otherwise every stage has as
-    many layers.
-    """
+    """Layers are spread over stages so that the head counts; else each stage has as many."""
     split_pipeline_messages: bool = True
-    """The ranks of a tensor-parallel group send a part each to the next stage (Megatron); else each
-    all (DeepSpeed).
-    """
+    """Tensor-parallel ranks send a part each to the next stage (Megatron), else all (DeepSpeed)."""
     pipeline_sync_ms: float = 0.2
     """Added to each message between stages: Megatron-LM synchronises the device after every pair of
     sends and receives, after which the CPU has to run ahead again.
@@ -57,9 +47,7 @@ class Habits:
     fused_elementwise: bool = True
     """Bias, dropout, activation and residual in single kernels."""
     fused_accumulation: bool = True
-    """A weight's gradient is added to the held one in the product's epilogue, as
-    Megatron-LM does.
-    """
+    """A weight gradient is added to the held one in the product's epilogue (Megatron-LM)."""
     fused_loss: bool = False
 
 
@@ -82,13 +70,9 @@ class Job:
     dtype: str = "bf16"
     optimizer: str = "adamw"
     trainable_share: float = 1.0
-    """Of the parameters; below 1 with adapters: frozen weights need no weight gradient and no
-    optimizer.
-    """
+    """Of the parameters; below 1 with adapters: frozen weights need no gradient and optimizer."""
     lora: Lora | None = None
-    """The adapters that are trained, for the memory; None beside a ``trainable_share`` below 1:
-    those by default.
-    """
+    """The trained adapters, for memory; None with a ``trainable_share`` below 1: the default's."""
     quantized: str = ""
     """Of the frozen weights under adapters: ``nf4``, ``int8``; empty: not quantised."""
     expert_imbalance: float = 1.1
@@ -110,9 +94,7 @@ class Job:
         return replace(self, framework=name, recipe=recipe, habits=habits)
 
     def but(self, **changes: Any) -> Job:
-        """The same with some fields changed; those of ``habits`` may be given by their
-        own names.
-        """
+        """The same with some fields changed; those of ``habits`` may be given by name."""
         inner = {
             key: changes.pop(key) for key in list(changes) if key in Habits.__dataclass_fields__
         }

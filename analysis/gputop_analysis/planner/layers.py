@@ -1,6 +1,4 @@
-"""Seconds of one transformer layer and of the head, for one micro-batch on one rank, communication
-apart.
-"""
+"""Seconds of a transformer layer and of the head for a micro-batch, communication apart."""
 
 from __future__ import annotations
 
@@ -15,13 +13,9 @@ from gputop_analysis.planner.layout import Floats, Layouts
 from gputop_analysis.planner.products import Product, attention_dims, products
 
 FORWARD_KERNELS = 24
-"""Of a dense layer in eager mode with the usual fusions: 4 products, attention, 2 norms, rotary,
-residuals, casts.
-"""
+"""Of a dense eager layer, fused as usual: 4 products, attention, 2 norms, rotary, residuals."""
 COLLECTIVE_KERNELS = 2
-"""More of them in a forward under tensor parallelism: the collectives and the copies
-before them.
-"""
+"""More of them in a forward under tensor parallelism: collectives and the copies before."""
 MOE_KERNELS = 30
 """More of them in a layer with experts: router, permutation, dispatch, combine."""
 GRAPH_KERNELS = 1
@@ -29,13 +23,9 @@ GRAPH_KERNELS = 1
 UNFUSED_KERNELS = 12
 """More of them without fused bias, dropout and activation."""
 BACKWARD_FLASH = 2.5
-"""Products of a flash-attention backward over a forward's: 5 for 2 (Dao 2023, arXiv:2307.08691,
-section 3.1).
-"""
+"""Products of a flash-attention backward over a forward's: 5 for 2 (arXiv:2307.08691, 3.1)."""
 BACKWARD_FLASH_SLOWDOWN = 1.18
-"""Of the backward's FLOP/s: A100 1.17 with 32 and 64 heads, B200 1.2 with 64 and 128 (SimuMax's
-attention tables).
-"""
+"""Of backward FLOP/s: A100 1.17 with 32 and 64 heads, B200 1.2 with 64 and 128 (SimuMax)."""
 WIDE_HEAD = 128
 WIDE_HEAD_SLOWDOWN, WIDE_HEAD_BACKWARD_SLOWDOWN = 1.1, 1.25
 """Of heads wider than that, of which fewer rows fit into a tile: latent attention's 192 over 128
@@ -60,9 +50,7 @@ cross-entropy moves 4 at 0.30 of B200's memory rate (the same file, ce_fusion).
 """
 LOW_PRECISION = ("fp8", "fp4")
 FP8_CAST_BYTES = 4.0
-"""For each value of an operand: bf16 read, and fp8 written as it is and transposed for the
-backward.
-"""
+"""For each value of an operand: bf16 read, fp8 written plain and transposed for the backward."""
 
 GROUPED_WEIGHT_SLOWDOWN = 1.25
 """Of the weight gradients of several experts in one kernel over single products of their size: A100
@@ -76,9 +64,7 @@ slower: B200, 154 rows 3.6 times, 308 rows 1.7 times slower than aligned ones of
 """
 
 VOCABULARY_MULTIPLE = 128
-"""What frameworks pad a rank's share of the vocabulary to (Megatron-LM,
-``--make-vocab-size-divisible-by``).
-"""
+"""A rank's vocabulary is padded to it (Megatron-LM, ``--make-vocab-size-divisible-by``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +130,7 @@ def head(job: Job, device: Device, layouts: Layouts) -> Piece:
 
 
 def attention(job: Job, device: Device, layouts: Layouts, tokens: Floats) -> tuple[Floats, Floats]:
-    """Forward and backward of the attention core: flash (causal half only), or with the scores in
-    memory.
-    """
+    """Forward and backward of the attention core: flash (causal half), or scores in memory."""
     width, value_width = attention_dims(job.model)
     heads = np.maximum(job.model.heads / layouts.tp, 1.0)
     dtype = attention_dtype(job)
@@ -174,9 +158,7 @@ def attention(job: Job, device: Device, layouts: Layouts, tokens: Floats) -> tup
 
 
 def attention_dtype(job: Job) -> str:
-    """What runs where fp8 recipes stay in 16 bits: attention and the head (Transformer Engine's
-    defaults).
-    """
+    """Where fp8 recipes stay in 16 bits: attention and head (Transformer Engine's defaults)."""
     return "bf16" if job.dtype in LOW_PRECISION else job.dtype
 
 

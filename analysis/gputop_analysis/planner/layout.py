@@ -1,6 +1,4 @@
-"""Ways to split one training over GPUs, as arrays: position i of every field is one
-configuration.
-"""
+"""Ways to split one training over GPUs, as arrays: position i of all fields is one."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ Ints = Floats = Bools = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
-    """N configurations. Degrees and sizes are counts of at least 1; the world is tp x
-    pp x cp x dp.
-    """
+    """N configurations. Degrees and sizes are at least 1; the world is tp x pp x cp x dp."""
 
     tp: Ints
     pp: Ints
@@ -35,26 +31,18 @@ class Layouts:
     dp: Ints
     micro_batch: Ints
     zero: Ints
-    """0: all-reduce of gradients; 1, 2: optimizer states (and gradients) sharded; 3: parameters too
-    (FSDP).
-    """
+    """0: all-reduce; 1, 2: optimizer states (and gradients) sharded; 3: parameters too (FSDP)."""
     recompute: Ints
     """Index into ``RECOMPUTES``."""
     replicas: Ints
-    """HSDP, with ``zero`` 3: whole copies, each sharded over dp x cp / replicas ranks; 1: over all
-    of them.
-    """
+    """HSDP, ``zero`` 3: copies, each sharded over dp x cp / replicas ranks; 1: over all."""
     sequence_parallel: Bools
     zero_bubble: Bools
-    """The backward in two, weight gradients where a stage would wait (ZB-H1; Qi et al. 2023,
-    arXiv:2401.10241).
-    """
+    """Backward in two, weight gradients where a stage waits (ZB-H1; arXiv:2401.10241)."""
 
     @classmethod
     def of(cls, **values: Any) -> Layouts:
-        """Lists or numbers by field name; what is left out is 1 (0 for zero, recompute and what is
-        on or off).
-        """
+        """Lists or numbers by field; others are 1 (0 for zero, recompute and what is on or off)."""
         switches = {"sequence_parallel", "zero_bubble"}
         off = {"zero", "recompute", *switches}
         filled = [values.get(f.name, 0 if f.name in off else 1) for f in fields(cls)]

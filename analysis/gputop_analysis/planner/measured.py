@@ -1,6 +1,4 @@
-"""Measured runs that correct the planner: benchmark rows of a CSV file, or a run that gputop
-recorded.
-"""
+"""Measured runs to correct the planner: benchmark rows of a CSV file, or a recorded run."""
 
 from __future__ import annotations
 

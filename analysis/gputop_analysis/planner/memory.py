@@ -48,9 +48,7 @@ def allocated_bytes(job: Job, layouts: Layouts) -> Floats:
 
 
 def sizes(job: Job, layouts: Layouts, factor: float = 1.0) -> Sizes:
-    """As ``gputop estimate`` has them by its formula; ``factor`` is measured over
-    estimated memory.
-    """
+    """As in ``gputop estimate``'s formula; ``factor`` is measured over estimated memory."""
     sizes_ = np.zeros((3, len(layouts)))
     # nothing is split over one rank: one kind less to ask for
     apart = layouts.sequence_parallel | (layouts.tp == 1)
@@ -67,9 +65,7 @@ def sizes(job: Job, layouts: Layouts, factor: float = 1.0) -> Sizes:
 
 
 def _nccl(layouts: Layouts) -> Floats:
-    """NCCL's buffers by the groups of more than one rank, as the estimate of one split
-    counts them.
-    """
+    """NCCL's buffers by the groups of more than one rank, as an estimate counts them."""
     names = ("dp", "tp", "pp", "cp", "ep", "replicas")
     groups = sum((getattr(layouts, name) > 1).astype(int) for name in names)
     buffers = np.minimum(NCCL_FIRST + NCCL_NEXT * (groups - 1), NCCL_MOST)
@@ -102,9 +98,7 @@ def _head(job: Job) -> float:
 
 
 def setup_of(job: Job, row: Mapping[str, int | bool]) -> Setup:
-    """The kinds of one configuration as ``gputop estimate`` has them, without its degrees and
-    counts.
-    """
+    """Kinds of a configuration as in ``gputop estimate``, without degrees and counts."""
     zero = int(row["zero"]) + (int(row["zero"]) == 3 and int(row["pp"]) > 1)
     apart = bool(row["sequence_parallel"]) or int(row["tp"]) == 1
     return _setup(job, zero, RECOMPUTES[int(row["recompute"])], sequence_parallel=apart)

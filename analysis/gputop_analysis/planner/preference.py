@@ -13,9 +13,7 @@ TIGHT_CHARGE = 0.15
 of those does not run, and an allocator that has to release and ask again slows the step.
 """
 NEAR = 0.08
-"""Predicted differences below this are not told apart: the median error of a step time
-(docs/planner_accuracy.md).
-"""
+"""Predictions closer than this are alike: a step time's median error (docs/planner_accuracy.md)."""
 
 
 def split(layouts: Layouts) -> Ints:

@@ -12,16 +12,12 @@ from gputop_analysis.vram.setup import ModelShape
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """``inputs`` by ``outputs`` weights of one layer; what tensor parallelism splits is
-    ``split``.
-    """
+    """``inputs`` by ``outputs`` weights of one layer; ``split`` is tensor parallelism's."""
 
     inputs: int
     outputs: int
     split: str
-    """``outputs`` (column parallel), ``inputs`` (row parallel), or empty: each rank computes all of
-    it.
-    """
+    """``outputs`` (column parallel), ``inputs`` (row parallel); empty: no split."""
     part: str
     copies: int = 1
 
@@ -38,9 +34,7 @@ class Product:
 
 
 def products(shape: ModelShape, moe: bool) -> tuple[Product, ...]:
-    """Of one layer; products of the same input (q, k, v; gate, up) are one, as fused kernels run
-    them.
-    """
+    """Of a layer; products of one input (q, k, v; gate, up) are one, as fused kernels run them."""
     products_: dict[tuple[str, int], Product] = {}
     alone: list[Product] = []
     for linear in linears(shape, moe):

@@ -17,9 +17,7 @@ MOST_GPUS = 4096
 
 
 class NothingFits(ValueError):
-    """No configuration fits; the message says what is missing, and the three nearest follow in
-    ``nearest``.
-    """
+    """No configuration fits; the message says what is missing, ``nearest`` has three."""
 
     def __init__(self, message: str, nearest: tuple[Choice, ...] = ()):
         super().__init__(message)
@@ -147,9 +145,7 @@ def within(
 
 
 def would_fit(job: Job, wanted: Wanted, gpus: int, limits: Limits | None = None) -> list[str]:
-    """The nearest changes with which something fits, each in words: more GPUs, a larger GPU, a
-    leaner training.
-    """
+    """The nearest changes that fit, in words: more GPUs, a larger GPU, a leaner training."""
     from gputop_analysis.catalog import gpu as spec_of
     from gputop_analysis.catalog import gpus as all_gpus
 

@@ -1,6 +1,4 @@
-"""The configurations that a benchmark row can mean: one where it says all, several where it leaves
-something open.
-"""
+"""Configurations that a benchmark row can mean: several where it leaves something open."""
 
 from __future__ import annotations
 
@@ -94,9 +92,7 @@ def _zero(row: Row) -> int:
 
 
 def _replicas(row: Row, cluster: Cluster, ranks: int) -> int:
-    """Copies of HSDP: as the row counts them, else one a node, which is what PyTorch takes without
-    a mesh.
-    """
+    """Copies of HSDP: by the row, else one a node, as PyTorch takes without a mesh."""
     text = f"{row.get('framework', '')} {row.get('notes', '')} {row.get('zero', '')}".lower()
     match = re.search(r"dp_replicate\D{1,10}(\d+)", text)
     shards = re.search(r"\bfsdp\s*=\s*(\d+)", text)

@@ -156,9 +156,7 @@ def _experts(row: Row, model_shape: ModelShape | None) -> dict[str, Any]:
 
 
 def _like_params(shape: ModelShape, published: float) -> ModelShape:
-    """Gated or not, tied or not: as the published parameter count has it; layers too where they are
-    missing.
-    """
+    """Gated, tied or not: by the published parameter count; layers too where missing."""
     gated = (True,) if "llama" in shape.name.lower() else (True, False)
     if shape.ffn == 4 * shape.hidden and "llama" not in shape.name.lower():
         gated = (False,)

@@ -1,6 +1,4 @@
-"""A row of published throughput (the columns of a benchmark CSV) as a question to the planner and
-its true answer.
-"""
+"""A row of published throughput (of a benchmark CSV) as a planner's job and its answer."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ class Case:
     job: Job
     cluster: Cluster
     layouts: Layouts
-    """Several where the row leaves something open: the planner takes the fastest that fits, as
-    tuners do.
-    """
+    """Several where the row leaves something open: the fastest that fits is taken, as tuners do."""
     step_s: float
     peak_gib: float
     ran: bool
@@ -42,9 +38,7 @@ class Case:
 
     @property
     def cell(self) -> tuple[str, ...]:
-        """Rows of a cell compete: the same model on as many of the same GPUs with the
-        same batch.
-        """
+        """Rows of a cell compete: one model on as many of the same GPUs with the same batch."""
         keys = ("model", "gpus", "global_batch", "seq", "gpu_model", "dtype")
         return tuple(self.row.get(key, "") for key in keys)
 

@@ -1,6 +1,4 @@
-"""The search: every configuration predicted, those that fit ranked, and what to say where none
-fits.
-"""
+"""The search: all configurations predicted, those that fit ranked, and words where none fits."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ from gputop_analysis.planner.pareto import front
 from gputop_analysis.planner.space import Limits, configurations, in_the_way
 
 OBJECTIVES = ("throughput", "cost", "time", "memory")
-"""Fastest step, cheapest million tokens, shortest training (the same order where the GPUs are
-given), most headroom.
-"""
+"""Fastest step, cheapest million tokens, shortest training, most headroom."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +37,7 @@ class Plan:
     tight: Bools
     """With less than ``memory.HEADROOM`` to spare."""
     order: Ints
-    """Indices of those that fit, best first, the tight ones charged for it; empty where
-    none fits.
-    """
+    """Indices of those that fit, best first, the tight ones charged for it; or empty."""
     calibration: Calibration
     objective: str = "throughput"
 
@@ -53,9 +47,7 @@ class Plan:
 
     @property
     def pareto(self) -> Ints:
-        """Indices of those that fit and that no other beats in both step time and memory, fastest
-        first.
-        """
+        """Indices of those that fit and none beats in both step time and memory, fastest first."""
         if len(self.order):
             indices = self.order[front(self.seconds[self.order], self.allocated_bytes[self.order])]
         else:
@@ -168,9 +160,7 @@ def training_hours(plan: Plan, index: int, tokens: float) -> float:
 def scaling(
     job: Job, cluster: Cluster, counts: tuple[int, ...], limits: Limits | None = None
 ) -> dict[int, float]:
-    """Best tokens/s per GPU by number of GPUs, for the same global batch; counts where nothing fits
-    are left out.
-    """
+    """Best tokens/s per GPU by number of GPUs, same global batch; only where something fits."""
     by_count = {}
     for gpus in counts:
         try:
@@ -183,9 +173,7 @@ def scaling(
 
 
 def model_flops(job: Job) -> float:
-    """Of one step: 6 N + 12 L h s a token, whole attention matrix as in the PaLM paper; 4 N for
-    frozen weights.
-    """
+    """Of a step: 6 N + 12 L h s a token, whole attention matrix (PaLM); 4 N if frozen."""
     counts = params(job.model)
     routed = counts["experts"] * (job.model.top_k / job.model.experts if job.model.experts else 0.0)
     active = (

@@ -26,9 +26,7 @@ class Limits:
     zero: tuple[int, ...] = (0, 1, 3)
     recompute: tuple[int, ...] = (0, 1, 2)
     replicas: tuple[int, ...] = ()
-    """Copies of HSDP; empty: as many as there are nodes, pairs, fours or eights of nodes, and one
-    (FSDP).
-    """
+    """Copies of HSDP; empty: one a node, pair, four or eight of nodes, and one (FSDP)."""
     zero_bubble: tuple[bool, ...] = (False,)
     """Tried where asked for: few launchers have such a schedule."""
     most_vpp: int = 8

@@ -22,9 +22,7 @@ class Held:
 
 
 def held(model: ModelShape, layouts: Layouts, stage_layers: Floats) -> Held:
-    """A stage of ``stage_layers`` layers with the embedding (stage 0) or the head; both where there
-    is one stage.
-    """
+    """A stage of ``stage_layers`` layers with embedding (stage 0) or head; one stage: both."""
     moes = moe_layers(model)
     dense_layer, moe_dense, experts = _per_layer(model)
     share = moes / max(model.layers, 1)
@@ -43,9 +41,7 @@ def total(model: ModelShape) -> int:
 
 
 def _per_layer(model: ModelShape) -> tuple[float, float, float]:
-    """Parameters of a dense layer, of an MoE layer without its routed experts, and of those
-    experts.
-    """
+    """Parameters of a dense layer, an MoE layer without routed experts, and those experts."""
     dense = float(sum(layer_params(model, False).values())) if model.ffn else 0.0
     if not any(is_moe(model, i) for i in range(model.layers)):
         return dense, 0.0, 0.0

@@ -1,6 +1,4 @@
-"""What one change would do to a configuration: the step, its parts and the memory, computed anew
-for this very one.
-"""
+"""What a change does to a configuration: step, parts and memory, computed anew for it."""
 
 from __future__ import annotations
 
@@ -96,9 +94,7 @@ class _Try:
 
 
 def what_if(plan: Plan, index: int) -> tuple[Change, ...]:
-    """Every optimisation that applies to the configuration at ``index``, each computed alone, by
-    kind.
-    """
+    """Every optimisation for the configuration at ``index``, each computed alone, by kind."""
     return changes(Subject(plan.job, plan.cluster, plan.layouts.row(index), plan.calibration))
 
 
@@ -137,9 +133,7 @@ class _Figures:
 
 
 def _figures(subject: Subject, tries: list[_Try]) -> list[_Figures]:
-    """Of each; those that train the same are predicted together, as a prediction takes as long for
-    ten as for one.
-    """
+    """Of each; the same trainings are predicted together: ten take as long as one."""
     figures: dict[int, _Figures] = {}
     for job in dict.fromkeys(attempt.job for attempt in tries):
         indices = [i for i, attempt in enumerate(tries) if attempt.job == job]

@@ -33,16 +33,12 @@ class Extra:
     """Plain text, wrapped to the width of the report."""
     html: str = ""
     exit_code: int = 0
-    """Exit code of the command where this section is a check that failed; 0: no check, or
-    passed.
-    """
+    """Exit code where this section is a check that failed; 0: no check, or passed."""
 
 
 @dataclass
 class Report:
-    """One run as it stands when the report is made. Parts are computed when they are asked for, and
-    only once.
-    """
+    """A run as it stands at the report. Parts are computed once, when asked for."""
 
     record: RunRecord
     extras: tuple[Extra, ...] = ()

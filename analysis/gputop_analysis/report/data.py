@@ -57,9 +57,7 @@ _FINDING = (
 
 
 def report_data(record: RunRecord) -> dict[str, Any]:
-    """Build the object that ``gputop report --json`` prints of a record: ``as_data`` of its
-    report.
-    """
+    """Build what ``gputop report --json`` prints of a record: ``as_data`` of its report."""
     return as_data(Report(record))
 
 

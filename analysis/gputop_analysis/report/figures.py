@@ -33,9 +33,7 @@ class Figure:
 
 
 def figures(report: Report) -> list[Figure]:
-    """All numbers of a report in the order of ``--json``, but those inside findings: a finding has
-    its own proof.
-    """
+    """All numbers of a report in the order of ``--json``, but findings', which have proofs."""
     numbers_read = []
     for name, value in numbers(as_data(report)):
         if (meaning := definition(name)) is not None:
@@ -53,9 +51,7 @@ def figures(report: Report) -> list[Figure]:
 
 
 def numbers(data: dict[str, Any]) -> Iterator[tuple[str, float | None]]:
-    """Names and values of the numbers in ``as_data``, but those of findings, spikes and the
-    machine's description.
-    """
+    """Names and values of the numbers in ``as_data``, without findings, spikes and machine."""
     for key, value in data.items():
         if key in ("ranks", "gpus"):
             for item in value:
@@ -66,9 +62,7 @@ def numbers(data: dict[str, Any]) -> Iterator[tuple[str, float | None]]:
 
 
 def definition(name: str) -> Definition | None:
-    """The definition of a dotted name: the number of a rank, a GPU or a part and the name of a
-    phase stand for any.
-    """
+    """The definition of a dotted name: a rank, GPU, part or phase stands for any."""
     parts = name.split(".")
     if parts[0] in ("ranks", "gpus"):
         parts[1] = "*"

@@ -1,6 +1,4 @@
-"""The report as text for a terminal or a pipe: verdict, header, phases, ranks, devices, findings,
-trends.
-"""
+"""The report as text: verdict, header, phases, ranks, devices, findings, trends."""
 
 from __future__ import annotations
 
@@ -54,9 +52,7 @@ Section = Callable[[Report, int, bool], Iterator[str]]
 
 
 def as_text(report: Report, width: int = 80, colour: bool = False) -> str:
-    """The whole report, at most ``width`` columns wide (at least 40); plain ASCII without
-    ``colour``.
-    """
+    """The whole report in ``width`` columns (at least 40); plain ASCII without ``colour``."""
     width = max(40, width)
     sections: tuple[Section, ...] = (
         _verdict,

@@ -23,18 +23,14 @@ class Trend(NamedTuple):
 
     @property
     def ends(self) -> tuple[float, float]:
-        """Medians of the first and of the last tenth of the known values: single steps say
-        little.
-        """
+        """Medians of the first and last tenth of the known values: single steps say little."""
         finite = self.values[np.isfinite(self.values)]
         tenth = max(1, len(finite) // 10)
         return float(np.median(finite[:tenth])), float(np.median(finite[-tenth:]))
 
 
 def trends(view: RunView) -> Iterator[Trend]:
-    """Step time, memory, loss, gradient norm, learning rate: those that have at least two
-    values.
-    """
+    """Step time, memory, loss, gradient norm, learning rate, with two values or more."""
     figures = numerics(view)
     if figures is None:
         return

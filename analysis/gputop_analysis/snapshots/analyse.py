@@ -1,6 +1,4 @@
-"""One GPU of a snapshot, judged: who holds the peak, what lies idle and because of whom, what else
-could be set.
-"""
+"""One GPU of a snapshot judged: who holds the peak, what idles because of whom, what to set."""
 
 from __future__ import annotations
 
@@ -39,9 +37,7 @@ class Culprit(NamedTuple):
 
 
 class Fragmentation(NamedTuple):
-    """The moment of the reserved peak; bytes. ``used``, ``pinned`` and ``cached`` add up to
-    ``reserved``.
-    """
+    """The reserved peak; bytes. ``used``, ``pinned`` and ``cached`` add up to ``reserved``."""
 
     reserved: int
     used: int
@@ -75,9 +71,7 @@ class Memory:
     moment: str
     """What ran at the peak, where the recording names it."""
     course: tuple[tuple[int, int], ...]
-    """(allocated, reserved) over the events, at most 200 points; each holds the highest of its
-    part.
-    """
+    """(allocated, reserved) over the events, at most 200 points, the highest of each part."""
     fragmentation: Fragmentation
     settings: tuple[Setting, ...]
     """As recorded first; empty without a history."""
@@ -89,9 +83,7 @@ class Memory:
 
     @property
     def has_history(self) -> bool:
-        """Whether allocations were recorded; else the peaks are those of the moment it was
-        taken.
-        """
+        """Whether allocations were recorded; else the peaks are those when it was taken."""
         return bool(self.settings)
 
     @property
@@ -192,9 +184,7 @@ def _sums(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
 
 
 def _moment(snapshot: Snapshot, device: DeviceSnapshot, peak: int) -> str:
-    """The innermost annotation that is open at the peak; else what the stack of the
-    request tells.
-    """
+    """The innermost annotation open at the peak, else what the request's stack tells."""
     if not peak:
         return ""
     event = device.events[peak - 1]

@@ -113,13 +113,13 @@ def frames_of(raw: Any) -> Iterator[Frame]:
 def _clean(value: Any) -> str:
     """Text of one line that a terminal can show."""
     text = value[:400] if isinstance(value, str) else ""
+    if text.isprintable():
+        return text
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def site(raw: Any) -> str:
-    """The line that asked: the innermost of the user's own, else of any Python, else the outermost
-    operator.
-    """
+    """The line that asked: the user's innermost, else any Python, else the outermost operator."""
     library = operator = kernel = ""
     in_backward = False
     for frame in frames_of(raw):
@@ -143,9 +143,7 @@ def site(raw: Any) -> str:
 
 
 def layer(raw: Any) -> str:
-    """The ``forward`` lines of the user's modules, from the outermost inward; empty outside of a
-    forward.
-    """
+    """The ``forward`` lines of the user's modules, outermost first; empty outside a forward."""
     lines = [
         f"{frame.file.rsplit('/', 1)[-1]}:{frame.line}"
         for frame in frames_of(raw)
@@ -155,9 +153,7 @@ def layer(raw: Any) -> str:
 
 
 def category(raw: Any) -> str:
-    """The kind of tensor, as far as its stack tells: by the deepest sign of what the program was
-    doing.
-    """
+    """The kind of tensor as its stack tells: by the deepest sign of what went on."""
     frames = list(frames_of(raw))
     if not frames:
         return UNKNOWN

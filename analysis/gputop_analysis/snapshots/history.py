@@ -16,9 +16,7 @@ from gputop_analysis.vram.blocks import UNIT
 GIVEN = ("segment_alloc", "segment_map")
 RETURNED = ("segment_free", "segment_unmap")
 FREED = ("free_requested", "free")
-"""The program gave the block up; a block that other streams still use is free only when
-``free_completed`` comes.
-"""
+"""The block was given up; one in use by other streams is free at ``free_completed``."""
 _DEFAULT_POOL = (0, 0)
 
 
@@ -30,9 +28,7 @@ class History:
     first_segments: tuple[Segment, ...]
     """Before the first event, with the blocks in use, by address."""
     allocated: tuple[int, ...]
-    """Bytes in use as they were asked for, after each event; with the state before it
-    at index 0.
-    """
+    """Bytes in use as they were asked for, after each event, the state before at index 0."""
     reserved: tuple[int, ...]
     """Bytes that the driver had given, in the same way."""
 
@@ -58,9 +54,7 @@ class History:
         return [live[address] for address in sorted(live)]
 
     def segments_at(self, index: int) -> list[tuple[int, int]]:
-        """(address, size) of what the driver had given after ``index`` events;
-        neighbours merged.
-        """
+        """(address, size) of the driver's memory after ``index`` events; neighbours merged."""
         spans = _Spans([(segment.address, segment.size) for segment in self.first_segments])
         for event in self.events[:index]:
             if event.action in GIVEN:
@@ -119,9 +113,7 @@ def _segments(
     small: dict[int, bool],
     streams: dict[int, int],
 ) -> list[Segment]:
-    """Spans of memory with the blocks in them, described as at the end where they are still there
-    then.
-    """
+    """Spans of memory and their blocks, described as at the end if they last till then."""
     at_end = {segment.address: segment for segment in device.segments}
     order = sorted(blocks)
     segments = []
@@ -167,9 +159,7 @@ def _sized(blocks: list[Held], end: int, small: bool) -> list[Held]:
 
 
 class _Spans:
-    """Ranges of addresses that do not overlap. Segments of their own stay apart; pages of one range
-    are merged.
-    """
+    """Ranges of addresses that do not overlap. Segments stay apart; a range's pages are merged."""
 
     def __init__(self, spans: list[tuple[int, int]]) -> None:
         self._sizes = dict(spans)

@@ -1,6 +1,4 @@
-"""A snapshot's file as checked values: the segments at its end, and what led there, for
-each GPU.
-"""
+"""A snapshot's file as checked values: its last segments and what led there, by GPU."""
 
 from __future__ import annotations
 

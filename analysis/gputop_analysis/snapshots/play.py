@@ -30,9 +30,7 @@ class Played(NamedTuple):
     peak_reserved: int | None
     """None: the requests do not fit."""
     first_difference: int | None = None
-    """Index of the first event after which the model had reserved something else than
-    was recorded.
-    """
+    """Index of the first event after which the model reserved other than was recorded."""
 
 
 def play_as_recorded(history: History, conf: AllocatorConf) -> Played:
@@ -55,9 +53,7 @@ def play_as_recorded(history: History, conf: AllocatorConf) -> Played:
 
 
 def _within_return(events: tuple[Event, ...], index: int) -> bool:
-    """Whether more pages are given back at once: the model takes the memory from all at
-    the first.
-    """
+    """Whether pages are given back at once: the model takes the memory from all at the first."""
     following = events[index + 1 : index + 2]
     return events[index].action == "segment_unmap" and any(
         event.action == "segment_unmap" for event in following

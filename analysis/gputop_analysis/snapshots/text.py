@@ -55,9 +55,7 @@ def difference_text(before: Memory, after: Memory, width: int) -> str:
 
 
 def wrapped(sentences: Iterable[str], width: int) -> list[str]:
-    """Sentences in lines of at most ``width`` columns; those after the first of each
-    are indented.
-    """
+    """Sentences in lines of at most ``width`` columns; each but its first indented."""
     return [
         line
         for sentence in sentences

@@ -20,9 +20,7 @@ _FLOAT = Struct(">d")
 
 
 class UnpickleError(ValueError):
-    """The bytes are no pickle of plain values; the message is what is wrong, without the file's
-    name.
-    """
+    """The bytes are no pickle of plain values; the message says what, without the file."""
 
 
 def plain_values(data: bytes) -> Any:

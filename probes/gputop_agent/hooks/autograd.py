@@ -12,7 +12,7 @@ from gputop_agent.runtime.sentinel import sentinel
 from gputop_agent.runtime.session import BACKWARD, FORWARD, H2D, OTHER, session
 from gputop_agent.timing import activation, batch, clock, device, events, roots, steps
 from gputop_agent.timing.clock import COMPUTE_CPU_NS, MICRO_BATCHES, SAMPLES, TOKENS, totals
-from gputop_agent.timing.step_state import open_step
+from gputop_agent.timing.step_state import NO_GAP, open_step
 from gputop_agent.timing.steps import fold
 from gputop_agent.watchers import checkup, layers, numerics
 
@@ -41,11 +41,11 @@ def before_backward(args, kwargs):
     if (len(args) > 3 and args[3]) or kwargs.get("create_graph"):
         session.create_graph_seen = True
     depth = len(clock.stack)
-    if open_step.gap_phase >= 0:
+    if open_step.gap_phase != NO_GAP:
         _book_loss()
     if not open_step.in_forward and not open_step.in_optimizer:
         _begin_outermost()
-    if open_step.look:
+    if open_step.check_stage:
         checkup.before_backward()
     sentinel.unseen += 1
     open_step.backwards += 1
@@ -125,7 +125,7 @@ def before_grad(args, kwargs):
     if kwargs.get("create_graph") and not _of_torch_func():
         session.create_graph_seen = True
     depth = len(clock.stack)
-    if open_step.gap_phase >= 0:
+    if open_step.gap_phase != NO_GAP:
         _book_loss()
     if not open_step.in_forward and not open_step.in_optimizer:
         _begin_outermost()
@@ -198,4 +198,4 @@ def _book_loss():
     gap_ns = totals[open_step.gap_phase] - open_step.gap_began
     if session.phase == open_step.gap_phase and gap_ns * LOSS_SHARE <= open_step.forward_ns:
         clock.move(gap_ns, open_step.gap_phase, FORWARD)
-    open_step.gap_phase, open_step.forward_ns = -1, 0
+    open_step.gap_phase, open_step.forward_ns = NO_GAP, 0

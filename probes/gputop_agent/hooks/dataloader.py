@@ -17,6 +17,7 @@ from gputop_agent.watchers import batch_origin, fetches, loader_places
 
 from . import optimizer
 
+BEFORE_TRAINING = -1  # in the place of the clock's depth
 _descriptions = living.Living()  # iterator -> description of its DataLoader
 
 
@@ -37,9 +38,11 @@ def install(torch):
 
 
 def before_fetch(args, kwargs):
-    """Begin the phase. Before training begins only the time is remembered."""
+    """Begin the phase. Returns the depth of the clock's stack, the phase's total (ns) and whether
+    gradients are on; before training begins, ``BEFORE_TRAINING`` and the time.
+    """
     if not session.thread_ident:
-        return -1, monotonic_ns(), session.torch.is_grad_enabled()
+        return BEFORE_TRAINING, monotonic_ns(), session.torch.is_grad_enabled()
     graded = session.torch.is_grad_enabled()
     if open_step.in_optimizer:
         optimizer.heal()
@@ -57,13 +60,13 @@ def before_fetch(args, kwargs):
 
 def after_fetch(token, args, result):
     """End the phase; whether the batch trains or evaluates shows later."""
-    depth, booked, graded = token
+    depth, began, graded = token
     samples, tokens = batch.count(result) if graded and result is not None else (0, 0)
-    if depth < 0:
+    if depth == BEFORE_TRAINING:
         if graded:
-            activation.fetch_ended(booked, samples, tokens, _descriptions.get(args[0]))
+            activation.fetch_ended(began, samples, tokens, _descriptions.get(args[0]))
         return
-    spent_ns = _book_fetch(depth, booked, graded)
+    spent_ns = _book_fetch(depth, began, graded)
     open_step.samples += samples
     open_step.tokens += tokens
     _look_at(args[0], result if graded else None, spent_ns)
@@ -78,9 +81,9 @@ def after_fetch(token, args, result):
 def before_iterator(args, kwargs):
     """Begin the phase. An epoch or an evaluation begins, which is to be measured."""
     sampling.measure_now()
-    token = before_fetch(args, kwargs)
-    if token[0] < 0 and token[2]:
-        startup.batch_asked(token[1])
+    token = depth, began, graded = before_fetch(args, kwargs)
+    if depth == BEFORE_TRAINING and graded:
+        startup.batch_asked(began)
     return token
 
 
@@ -88,20 +91,20 @@ def after_iterator(token, args, result):
     """End the phase; describe the loader now: ``for x in DataLoader(...)`` keeps the
     iterator only.
     """
-    depth, booked, graded = token
+    depth, began, graded = token
     if result is not None and result not in _descriptions:
         _descriptions.put(
             result, describe_loader.describe_loader(args[0], loader_places.of(args[0]))
         )
-    if depth >= 0:
+    if depth != BEFORE_TRAINING:
         open_step.iterator_id = 0  # a new iterator may lie where the last one lay
-        fetches.iterator_made(result, _book_fetch(depth, booked, graded))
+        fetches.iterator_made(result, _book_fetch(depth, began, graded))
 
 
-def _book_fetch(depth, booked, graded):
-    """End the phase and say whose time it was. Returns how long it took."""
+def _book_fetch(depth, total_before_ns, graded):
+    """End the phase and say whose time it was. Returns how long it took, in nanoseconds."""
     clock.unwind(depth)
-    spent_ns = clock.totals[DATA] - booked
+    spent_ns = clock.totals[DATA] - total_before_ns
     if graded:
         open_step.data_ns += spent_ns
         open_step.unsure = True

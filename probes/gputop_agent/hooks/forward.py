@@ -17,7 +17,7 @@ from gputop_agent.runtime.bound import bound
 from gputop_agent.runtime.session import EVAL, FORWARD, H2D, OTHER, session
 from gputop_agent.timing import clock, device, events, roots
 from gputop_agent.timing.clock import COMPUTE_CPU_NS, OPTIMIZER_STEPS, totals
-from gputop_agent.timing.step_state import open_step
+from gputop_agent.timing.step_state import FIRST_FORWARD, open_step
 from gputop_agent.timing.steps import fold
 from gputop_agent.watchers import checkup, layer_slots, layers
 
@@ -175,8 +175,10 @@ def _watch_pickling(torch):
 
 
 def before(slot, module, args, kwargs):
-    """Begin the phase. None for a forward inside another one or inside a backward
-    (recomputation).
+    """Begin the phase. Returns what ``after`` needs; None inside a forward or a backward.
+
+    That is the depth of the clock's stack, the phase, whether an evaluation may turn out to be
+    training, the phase's total (ns) and the thread's CPU time (ns; 0: not probed).
     """
     if open_step.in_forward or open_step.in_backward:
         return None
@@ -191,7 +193,7 @@ def before(slot, module, args, kwargs):
     if not open_step.in_optimizer:
         if graded:
             events.compute_begins()
-            if open_step.look == 1:
+            if open_step.check_stage == FIRST_FORWARD:
                 checkup.before_forward()
             if (
                 training
@@ -207,24 +209,25 @@ def before(slot, module, args, kwargs):
         _look_for_autocast()
     open_step.in_forward = True
     if graded and training:
-        phase, soft = FORWARD, False
+        phase, is_undecided = FORWARD, False
     else:  # only an eval-mode model without gradients certainly evaluates
-        phase, soft = EVAL, (graded or training) and not session.torch.is_inference_mode_enabled()
+        phase = EVAL
+        is_undecided = (graded or training) and not session.torch.is_inference_mode_enabled()
         if graded:
-            open_step.note_graph(module, soft and not training)
+            open_step.note_graph(module, is_undecided and not training)
     cpu_ns = thread_time_ns() if fold.probing else 0
-    within = session.phase
+    outer_phase = session.phase
     clock.enter(phase)
-    if phase == EVAL and not soft and within == OTHER:
+    if phase == EVAL and not is_undecided and outer_phase == OTHER:
         _book_evaluation()
     if layers.watch.look is not None:
         layers.root_called(module)
-    return depth, phase, soft, totals[phase], cpu_ns
+    return depth, phase, is_undecided, totals[phase], cpu_ns
 
 
 def after(slot, token):
     """End the phase and say what the time was."""
-    depth, phase, soft, booked, cpu_ns = token
+    depth, phase, is_undecided, total_before_ns, cpu_ns = token
     if layers.watch.look is not None:
         guard.safely(layers.watch.look.root_left)
     clock.unwind(depth)
@@ -236,20 +239,18 @@ def after(slot, token):
     if phase == FORWARD:
         open_step.forwards += 1
         session.forwards_for_gradients += 1
-        open_step.forward_ns += totals[FORWARD] - booked
+        open_step.forward_ns += totals[FORWARD] - total_before_ns
         open_step.gap_phase, open_step.gap_began = session.phase, totals[session.phase]
-    elif soft:
-        open_step.soft_eval_ns += totals[EVAL] - booked
+    elif is_undecided:
+        open_step.soft_eval_ns += totals[EVAL] - total_before_ns
         session.soft_forwards += 1
         open_step.unsure = True
     else:
         open_step.evaluated = open_step.unsure = True
         open_step.flags |= wire.F_EVAL
-        open_step.eval_began, open_step.eval_forward_ns, open_step.eval_seen = (
-            totals[OTHER],
-            totals[EVAL] - booked,
-            _seen(),
-        )
+        open_step.eval_began = totals[OTHER]
+        open_step.eval_forward_ns = totals[EVAL] - total_before_ns
+        open_step.eval_progress = _progress()
 
 
 def _book_evaluation():
@@ -257,11 +258,11 @@ def _book_evaluation():
     would.
     """
     gap_ns = totals[OTHER] - open_step.eval_began
-    if gap_ns <= open_step.eval_forward_ns and open_step.eval_seen == _seen():
+    if gap_ns <= open_step.eval_forward_ns and open_step.eval_progress == _progress():
         clock.move(gap_ns, OTHER, EVAL)
 
 
-def _seen():
+def _progress():
     """Differs where a step ended, or training went on, between two moments."""
     return (
         session.step,

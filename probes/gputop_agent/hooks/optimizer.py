@@ -79,7 +79,7 @@ def _begin(optimizer):
         if id(optimizer) not in session.optimizers or not roots.search.passes:
             if roots.new_optimizer(optimizer):
                 steps.book_agent_time(roots.discover)
-        if open_step.look:
+        if open_step.check_stage:
             checkup.before_update(optimizer)
         if layers.watch.look is not None:
             steps.book_agent_time(layers.watch.look.update_begins)
@@ -101,7 +101,7 @@ def _end(optimizer):
     elif not sampling.is_resuming():  # then the hooks came in while the optimizer stepped
         return
     open_step.in_optimizer = 0
-    if open_step.look:
+    if open_step.check_stage:
         checkup.after_update(optimizer)
     if numerics.watch.is_armed:
         numerics.after_update()

@@ -128,8 +128,8 @@ def vanish(error, where):
     interpreter keeps a traceback of its own meanwhile, so there the frames stay until the exception
     is printed.
     """
-    if session.phase_at_error[0] != id(error):  # else an inner wrapper has noted it
-        session.phase_at_error = id(error), where
+    if session.passed_error[0] != id(error):  # else an inner wrapper has noted it
+        session.passed_error = id(error), where
         if isinstance(error, RuntimeError) and session.failure[0] != session.step:
             session.failure = session.step, where, time_ns()
     try:

@@ -26,7 +26,8 @@ class Sentinel:
         self.longest = 0  # most backwards between two of them
         self.overdue = False
         self.backwards = 0  # of the last step that ended by an update unseen
-        self.guess: Any = None  # where the first step ended if the change seen there was an update
+        # the ``Cut`` at which the first step ended, if the change seen there was an update
+        self.guess: Any = None
         self.believed = False  # such changes are updates
         # ``autograd.grad`` gives the gradients, so the parameter has none of its own
         self.by_grads = False

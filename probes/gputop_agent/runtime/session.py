@@ -69,10 +69,8 @@ class Session:
         self.hooks_out = False  # steps are only counted, see ``sampling``
         # monotonic nanoseconds of the steps that were counted and not booked yet
         self.update_times: Any = []
-        self.phase_at_error: Any = (
-            0,
-            "",
-        )  # id of the exception that passed a wrapper last, name of what was wrapped
+        # id of the exception that passed a wrapper last, name of what was wrapped
+        self.passed_error: Any = (0, "")
         # step, name of what was wrapped and time_ns of the first RuntimeError that passed in it
         self.failure: Any = (-1, "", 0)
         self.last_ns = 0  # when the phase began or was last booked

@@ -20,14 +20,12 @@ totals = [0] * (UNMEASURED + 8)
 # totals at the last end of a step, or where the present one may have ended
 floor = [0] * len(totals)
 stack = []  # phases to go back to
-MOST = 1 << 13
+MAX_COLLECTIONS = 1 << 13
 """Collections that are kept for the next booking: each process has them, also one that never trains
 and books none.
 """
-collections_began, collections_ended = (
-    deque(maxlen=MOST),
-    deque(maxlen=MOST),
-)  # times of the garbage collector's
+# times of the garbage collector's
+collections_began, collections_ended = deque(maxlen=MAX_COLLECTIONS), deque(maxlen=MAX_COLLECTIONS)
 
 
 def enter(phase):
@@ -58,10 +56,10 @@ def book():
     return now_ns
 
 
-def book_until(now):
-    """Book the time until ``now``, which lies behind us, to the current phase."""
-    totals[session.phase] += now - session.last_ns
-    session.last_ns = now
+def book_until(end_ns):
+    """Book the time until ``end_ns``, which lies behind us, to the current phase."""
+    totals[session.phase] += end_ns - session.last_ns
+    session.last_ns = end_ns
 
 
 def switch(phase):

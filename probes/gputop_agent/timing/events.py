@@ -126,12 +126,12 @@ def place():
 
     Each pass is a step, whichever of several optimizers it uses. Empty where there is no such line.
     """
-    frames_, frame = [], sys._getframe(2)
-    while frame is not None and len(frames_) < MAX_FRAMES:
+    lines, frame = [], sys._getframe(2)
+    while frame is not None and len(lines) < MAX_FRAMES:
         if frames.origin(frame.f_code.co_filename) in (frames.USER, frames.LIBRARY):
-            frames_.append((frame.f_code, frame.f_lasti))
+            lines.append((frame.f_code, frame.f_lasti))
         frame = frame.f_back
-    return tuple(frames_)
+    return tuple(lines)
 
 
 def _update_inferred():
@@ -145,7 +145,7 @@ def _update_inferred():
     elif sentinel.guess is None:
         steps.cut_here()
         sentinel.guess, open_step.cut = open_step.cut, None
-    elif open_step.backwards > sentinel.guess[5]:
+    elif open_step.backwards > sentinel.guess.backwards:
         _believe()
         _close_inferred()
 
@@ -154,21 +154,13 @@ def _believe():
     """End the first step where the first change was seen; what came after is the next step's."""
     sentinel.believed = True
     guess, sentinel.guess = sentinel.guess, None
-    if guess is None or not open_step.backwards > guess[5]:
+    if guess is None or not open_step.backwards > guess.backwards:
         return
     later, open_step.cut = open_step.cut, guess
     open_step.flags |= wire.F_NO_OPT_EVENT
     steps.close_at_cut()
     if later is not None:
-        ended, upto, flags, loss_sum, loss_count, backwards = later
-        open_step.cut = (
-            ended,
-            upto,
-            flags,
-            loss_sum - guess[3],
-            loss_count - guess[4],
-            backwards - guess[5],
-        )
+        open_step.cut = later.since(guess)
 
 
 def _close_inferred():

@@ -55,7 +55,7 @@ class Reader:
 
 def _now():
     """Totals, end and number of the steps that were handed to the recorder."""
-    return fold.base, fold.began_ns, session.step - fold.n_steps
+    return fold.begin_totals, fold.began_ns, session.step - fold.n_steps
 
 
 def _memory(memory):

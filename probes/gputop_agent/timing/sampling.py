@@ -27,10 +27,8 @@ from gputop_agent.timing.step_state import open_step
 
 SHORT_NS, LONG_NS = 5_000_000, 7_000_000  # steps that begin, and end, being sampled
 BLOCK_NS = 100_000_000  # a window in each block of so long: then two lie at most twice that apart
-BOOK_NS, BOOK_EARLY_NS = (
-    50_000_000,
-    20_000_000,
-)  # counted steps wait so long; ranks are compared, they wait less
+# counted steps wait so long; ranks are compared, they wait less
+BOOK_NS, BOOK_EARLY_NS = 50_000_000, 20_000_000
 FIRST_STEP = 120  # looks at gradients are frequent before
 CALM_STEPS = 64  # that were measured since something did not fit
 ASK_EVERY = 16  # steps
@@ -79,24 +77,24 @@ sampler = Sampler()
 
 def on_closed(step, flags):
     """A step was closed by the hooks."""
-    self = sampler
-    self.log.append(_STEP_ENDS)
-    upto = steps.fold.upto
-    delta = [new - old for new, old in zip(upto, self.base)]
-    self.base = upto
-    hook_ns, self.hook_base = session.hook_ns - self.hook_base, session.hook_ns
+    state = sampler
+    state.log.append(_STEP_ENDS)
+    end_totals = steps.fold.end_totals
+    delta = [new - old for new, old in zip(end_totals, state.base)]
+    state.base = end_totals
+    hook_ns, state.hook_base = session.hook_ns - state.hook_base, session.hook_ns
     wall_ns = sum(delta[: clock.N_PHASES])
     if flags & wire.F_UNSTEADY:
-        if not self.window_left:
-            self.calm_since = step + 1
+        if not state.window_left:
+            state.calm_since = step + 1
     elif min(delta[: clock.N_PHASES]) >= 0:
-        if self.is_random:
+        if state.is_random:
             # what the hooks took lies in "other"; steps without hooks have none of it
             delta[OTHER] = max(0, delta[OTHER] - hook_ns)
-            self.shares.add_step(delta)
-        self.recent_ns += wall_ns
-        self.recent_steps += 1
-    if self.window_left:
+            state.shares.add_step(delta)
+        state.recent_ns += wall_ns
+        state.recent_steps += 1
+    if state.window_left:
         return
     own_cost.hooked_steps += 1
     own_cost.hook_walls.append(hook_ns)
@@ -107,23 +105,23 @@ def on_closed(step, flags):
 
 def _ask(step):
     """Begin with windows at the next update if the steps are short and plain."""
-    self = sampler
-    mean_ns = self.recent_ns / max(1, self.recent_steps)
-    is_short = self.recent_steps > 0 and mean_ns < SHORT_NS
-    self.recent_ns = self.recent_steps = 0
-    self.shares.window_ended()
-    if not is_short or step < max(FIRST_STEP, self.calm_since + CALM_STEPS) or not _allowed():
+    state = sampler
+    mean_ns = state.recent_ns / max(1, state.recent_steps)
+    is_short = state.recent_steps > 0 and mean_ns < SHORT_NS
+    state.recent_ns = state.recent_steps = 0
+    state.shares.window_ended()
+    if not is_short or step < max(FIRST_STEP, state.calm_since + CALM_STEPS) or not _allowed():
         return
-    pattern = find_pattern(tuple(self.log))
+    pattern = find_pattern(tuple(state.log))
     if pattern:
-        self.ids, self.ends = pattern
-        self.place, self.window_left = 0, 1
-        self.window_marks = []
+        state.ids, state.ends = pattern
+        state.place, state.window_left = 0, 1
+        state.window_marks = []
 
 
 def _allowed():
     """Whether updates alone tell where steps end, and nothing of ours wants to see each step."""
-    if not _is_plain() or open_step.look:
+    if not _is_plain() or open_step.check_stage:
         return False
     if open_step.flags & wire.F_OPT_IN_BACKWARD or modes.watching():
         return False
@@ -160,62 +158,62 @@ def find_pattern(log):
 
 def update_ended(key):
     """The optimizer with this id has stepped, and all hooks are in."""
-    self = sampler
-    self.log.append(key)
-    if not self.window_left and not self.resuming:
+    state = sampler
+    state.log.append(key)
+    if not state.window_left and not state.resuming:
         return
-    if key != self.ids[self.place]:
+    if key != state.ids[state.place]:
         return _give_up()
     if not _advance():
         return
     now_ns = clock.book()
-    if self.resuming:
+    if state.resuming:
         session.update_times.append(now_ns)
         _book(now_ns)
         _give_up()
         return
-    self.window_marks.append(now_ns)
-    if self.window_left > 1:
-        self.window_left -= 1
+    state.window_marks.append(now_ns)
+    if state.window_left > 1:
+        state.window_left -= 1
     else:
         _end_window(now_ns)
 
 
 def _advance():
     """Go on in the pattern. Returns whether a step has ended."""
-    self = sampler
-    ended = self.ends[self.place]
-    self.place = (self.place + 1) % len(self.ids)
+    state = sampler
+    ended = state.ends[state.place]
+    state.place = (state.place + 1) % len(state.ids)
     return ended
 
 
-def _end_window(now):
+def _end_window(now_ns):
     """The last step of the window has ended: take the hooks out."""
-    self = sampler
-    if not _allowed() or self.shares.ordinary.step_ns() > LONG_NS:
-        if not open_step.look or not _is_plain():  # a look ends with the next step
+    state = sampler
+    if not _allowed() or state.shares.ordinary.step_ns() > LONG_NS:
+        if not open_step.check_stage or not _is_plain():  # a look ends with the next step
             _give_up()
         return
     with session.lock:
-        steps.close(now)
+        steps.close(now_ns)
         steps.end_record()
-        self.window_left = 0
-        if steps.fold.mark:
-            own_cost.measured_steps += len(self.window_marks)
-            own_cost.wall_ns += now - self.began_ns
-        self.shares.window_ended()
-        if self.is_random:
+        state.window_left = 0
+        if steps.fold.window_flags:
+            own_cost.measured_steps += len(state.window_marks)
+            own_cost.wall_ns += now_ns - state.began_ns
+        state.shares.window_ended()
+        if state.is_random:
             _note_pair()
-        self.is_random, open_step.weight = True, 1.0
+        state.is_random, open_step.weight = True, 1.0
         _shut()
-    own_cost.switching_ns += monotonic_ns() - now
+    own_cost.switching_ns += monotonic_ns() - now_ns
 
 
 def _note_pair():
     """Remember the walls of the window that has ended, until those after it are known."""
-    self = sampler
-    if len(self.window_marks) > 1 and len(self.marks_before) > 2:
-        self.pending_pair = _walls(self.window_marks), _walls(self.marks_before)
+    state = sampler
+    if len(state.window_marks) > 1 and len(state.marks_before) > 2:
+        state.pending_pair = _walls(state.window_marks), _walls(state.marks_before)
 
 
 def _walls(times):
@@ -223,18 +221,18 @@ def _walls(times):
 
 
 def _shut():
-    self = sampler
+    state = sampler
     if session.cuda:
         device.pause()
-    self.began_ns = session.last_ns
+    state.began_ns = session.last_ns
     clock.rebase(UNMEASURED)
-    block = schedule.block_of(self.shares.ordinary.step_ns(), BLOCK_NS)
-    self.until_window = self.passed = (
+    block = schedule.block_of(state.shares.ordinary.step_ns(), BLOCK_NS)
+    state.until_window = state.passed = (
         schedule.window_after(schedule.seed(), session.step, block) - session.step
     )
     steps.fold.probing = False
-    steps.fold.mark = wire.F_ESTIMATED
-    self.updates = 0
+    steps.fold.window_flags = wire.F_ESTIMATED
+    state.updates = 0
     _plan_booking()
     for patch in session.removable:
         patch.take_out()
@@ -242,13 +240,13 @@ def _shut():
 
 
 def _plan_booking():
-    self = sampler
+    state = sampler
     early = session.world_size > 1
-    self.due_ns = session.last_ns + (BOOK_EARLY_NS if early else BOOK_NS)
-    self.book_at = self.until_window
-    if session.ddp and len(self.ids) == 1:
+    state.due_ns = session.last_ns + (BOOK_EARLY_NS if early else BOOK_NS)
+    state.book_at = state.until_window
+    if session.ddp and len(state.ids) == 1:
         done = totals[OPTIMIZER_STEPS]
-        self.book_at = min(self.book_at, replicas.next_update(done) - done)
+        state.book_at = min(state.book_at, replicas.next_update(done) - done)
 
 
 # ------------------------------------------------------------------ between two windows
@@ -258,15 +256,15 @@ def count(optimizer):
     """An optimizer has stepped between two windows: note when. The one thing done for most short
     steps.
     """
-    self = sampler
-    if id(optimizer) != self.ids[self.place]:
+    state = sampler
+    if id(optimizer) != state.ids[state.place]:
         return _out_of_turn()
-    self.updates += 1
+    state.updates += 1
     if not _advance():
         return
     now_ns = monotonic_ns()
     session.update_times.append(now_ns)
-    if now_ns >= self.due_ns or len(session.update_times) >= self.book_at or open_step.flags:
+    if now_ns >= state.due_ns or len(session.update_times) >= state.book_at or open_step.flags:
         _turn(now_ns)
 
 
@@ -281,50 +279,50 @@ def unbooked_updates():
     return sampler.updates
 
 
-def _turn(now):
+def _turn(now_ns):
     """Book what was counted; open the window if it is time."""
-    self = sampler
+    state = sampler
     with session.lock:
         if not session.hooks_out:  # the agent's thread has put them in meanwhile
             return
-        clock.book_until(now)
-        self.until_window -= len(session.update_times)
+        clock.book_until(now_ns)
+        state.until_window -= len(session.update_times)
         _complete_pair()
-        self.marks_before = [self.began_ns, *session.update_times][-9:]
-        _book(now)
+        state.marks_before = [state.began_ns, *session.update_times][-9:]
+        _book(now_ns)
         if session.cuda:
             device.read_back(session.step)
         for listener in session.boundary_listeners:
-            guard.safely(listener, session.step - 1, transport.unix_ns(now))
+            guard.safely(listener, session.step - 1, transport.unix_ns(now_ns))
         if not _is_plain():
             _resume()
             _give_up()
-        elif self.until_window <= 0:
-            _open(now)
+        elif state.until_window <= 0:
+            _open()
         else:
             _plan_booking()
-    own_cost.switching_ns += monotonic_ns() - now
+    own_cost.switching_ns += monotonic_ns() - now_ns
 
 
 def _complete_pair():
-    self = sampler
-    if self.pending_pair and len(session.update_times) > 2:
-        within, before = self.pending_pair
+    state = sampler
+    if state.pending_pair and len(session.update_times) > 2:
+        within, before = state.pending_pair
         own_cost.add_pair(within, before, _walls(session.update_times)[:8])
-        self.pending_pair = None
+        state.pending_pair = None
 
 
-def _book(now):
-    """Book the steps that were counted, up to ``now``; all time is booked. One with flags has a
+def _book(now_ns):
+    """Book the steps that were counted, up to ``now_ns``; all time is booked. One with flags has a
     record of its own.
     """
-    self = sampler
+    state = sampler
     times = session.update_times
     if not times:
         return
     own_cost.counted_steps += len(times)
-    own_cost.wall_ns += times[-1] - self.began_ns
-    steps.book_collections(now, session.step)
+    own_cost.wall_ns += times[-1] - state.began_ns
+    steps.book_collections(now_ns, session.step)
     if session.ddp:
         _tell_ddp(times)
     flags = open_step.flags
@@ -334,7 +332,7 @@ def _book(now):
     open_step.begin_step()
     open_step.unsure = False
     open_step.data_ns = open_step.samples = open_step.tokens = 0
-    _book_steps(times, flags, self.updates)
+    _book_steps(times, flags, state.updates)
     del session.update_times[:]
 
 
@@ -352,14 +350,14 @@ def _book_so_far():
 
 def _book_plain(times):
     """Book all steps but the last, which alone has time that was measured."""
-    self = sampler
-    plain_ns = times[-1] - self.began_ns
-    measured = [new - old for new, old in zip(totals, self.base)][: clock.N_PHASES]
+    state = sampler
+    plain_ns = times[-1] - state.began_ns
+    measured = [new - old for new, old in zip(totals, state.base)][: clock.N_PHASES]
     unmeasured_ns = totals[UNMEASURED] - plain_ns
     for phase, spent_ns in enumerate(measured):
         totals[phase] -= spent_ns
     totals[UNMEASURED] = plain_ns
-    _book_steps(times, 0, len(times) * len(self.ids) // sum(self.ends))
+    _book_steps(times, 0, len(times) * len(state.ids) // sum(state.ends))
     for phase, spent_ns in enumerate(measured):
         totals[phase] += spent_ns
     totals[UNMEASURED] = unmeasured_ns
@@ -367,22 +365,22 @@ def _book_plain(times):
 
 def _book_steps(times, flags, updates):
     """Book steps that ended at ``times``: theirs are the unmeasured time and so many updates."""
-    self = sampler
+    state = sampler
     n = len(times)
-    walls = list(map(sub, times, [self.began_ns, *times]))
+    walls = list(map(sub, times, [state.began_ns, *times]))
     unmeasured_ns, totals[UNMEASURED] = totals[UNMEASURED], 0
-    flags |= self.shares.divide(unmeasured_ns, walls)
-    self.shares.count(n)
+    flags |= state.shares.divide(unmeasured_ns, walls)
+    state.shares.count(n)
     totals[OPTIMIZER_STEPS] += updates
-    self.updates -= updates
+    state.updates -= updates
     is_fetching = session.step - open_step.last_fetch_step <= 2
     steps.close_counted(n, times[-1], max(walls), flags)
-    self.began_ns = times[-1]
+    state.began_ns = times[-1]
     if is_fetching:
         open_step.last_fetch_step = session.step - 1
-    for key in self.ids:
+    for key in state.ids:
         events.known_optimizers[key] = session.step
-    self.base = list(totals)
+    state.base = list(totals)
 
 
 def _tell_ddp(times):
@@ -391,31 +389,31 @@ def _tell_ddp(times):
     comm.on_steps_counted(session.step, [transport.unix_ns(ended_ns) for ended_ns in times])
 
 
-def _open(now):
+def _open():
     """Put the hooks in for a window."""
-    self = sampler
-    self.window_left = schedule.window_length(
-        schedule.block_of(self.shares.ordinary.step_ns(), BLOCK_NS)
+    state = sampler
+    state.window_left = schedule.window_length(
+        schedule.block_of(state.shares.ordinary.step_ns(), BLOCK_NS)
     )
-    _put_in()
-    steps.fold.mark = wire.F_WINDOW
-    self.window_marks = []
-    self.base, self.hook_base = list(totals), session.hook_ns
-    open_step.weight = (self.window_left + self.passed) / self.window_left
+    _measure()
+    steps.fold.window_flags = wire.F_WINDOW
+    state.window_marks = []
+    state.base, state.hook_base = list(totals), session.hook_ns
+    open_step.weight = (state.window_left + state.passed) / state.window_left
 
 
 def measure_now():
     """An epoch or an evaluation begins between two windows: measure this step, which is like no
     other.
     """
-    self = sampler
-    if not session.hooks_out or self.place or session.phase != UNMEASURED:
+    state = sampler
+    if not session.hooks_out or state.place or session.phase != UNMEASURED:
         return
     with session.lock:
         _book_so_far()
-        self.window_left, self.is_random, self.window_marks = 1, False, []
-        _put_in()
-        self.base, self.hook_base = list(totals), session.hook_ns
+        state.window_left, state.is_random, state.window_marks = 1, False, []
+        _measure()
+        state.base, state.hook_base = list(totals), session.hook_ns
 
 
 def _put_hooks_in():
@@ -425,11 +423,12 @@ def _put_hooks_in():
     session.hooks_out = False
 
 
-def _put_in():
+def _measure():
+    """Put the hooks in and book to phases again."""
     _put_hooks_in()
     _measure_again()
     steps.fold.probing = True
-    steps.fold.mark = 0
+    steps.fold.window_flags = 0
 
 
 # ------------------------------------------------------------------ what does not fit
@@ -449,21 +448,21 @@ def _out_of_turn():
 def _resume():
     """Put the hooks in, in the middle of a step."""
     if session.hooks_out:
-        _put_in()
+        _measure()
 
 
 def _give_up():
     """Measure each step again, until all has fitted for a while."""
-    self = sampler
-    self.window_left, self.resuming, self.is_random = 0, False, True
+    state = sampler
+    state.window_left, state.resuming, state.is_random = 0, False, True
     open_step.weight = 1.0
-    self.ids = self.ends = ()
-    self.calm_since = session.step
-    self.marks_before, self.pending_pair = (), None
-    self.log.clear()
-    self.recent_ns = self.recent_steps = 0
+    state.ids = state.ends = ()
+    state.calm_since = session.step
+    state.marks_before, state.pending_pair = (), None
+    state.log.clear()
+    state.recent_ns = state.recent_steps = 0
     steps.end_record()
-    steps.fold.mark = 0
+    steps.fold.window_flags = 0
     _measure_again()
 
 
@@ -483,15 +482,15 @@ def watch(now_ns):
     """From the agent's thread: put the hooks in where no update has come for long, as in an
     evaluation.
     """
-    self = sampler
+    state = sampler
     if not session.hooks_out:
         return
-    last_ns = session.update_times[-1] if session.update_times else self.began_ns
-    limit_ns = max(STALL_NS, STALL_STEPS * self.shares.ordinary.step_ns())
+    last_ns = session.update_times[-1] if session.update_times else state.began_ns
+    limit_ns = max(STALL_NS, STALL_STEPS * state.shares.ordinary.step_ns())
     if now_ns - last_ns > limit_ns and session.lock.acquire(False):
         try:
             if session.hooks_out:
-                self.resuming = True
+                state.resuming = True
                 _put_hooks_in()
         finally:
             session.lock.release()
@@ -511,24 +510,21 @@ def settle():
 
 def mend():
     """A hook was broken off: steps that were counted stay counted."""
-    self = sampler
+    state = sampler
     n = len(session.update_times)
     del session.update_times[:]
     totals[OTHER] += totals[UNMEASURED]
-    totals[OPTIMIZER_STEPS] += self.updates
-    totals[UNMEASURED] = self.updates = 0
+    totals[OPTIMIZER_STEPS] += state.updates
+    totals[UNMEASURED] = state.updates = 0
     if n:
-        steps.fold.upto, steps.fold.end_ns, steps.fold.last_step = (
-            totals[:],
-            session.last_ns,
-            session.step + n - 1,
-        )
+        steps.fold.end_totals, steps.fold.end_ns = totals[:], session.last_ns
+        steps.fold.last_step = session.step + n - 1
         steps.fold.n_steps += n
         session.step += n
     if session.hooks_out:
         _put_hooks_in()
-    self.__init__()
-    steps.fold.mark = 0
+    state.__init__()
+    steps.fold.window_flags = 0
 
 
 @session.after_fork

@@ -5,7 +5,7 @@ tells. A forward without gradients in train mode was an evaluation (a fetch foll
 training, such as a GAN's detached generator or a frozen teacher (a backward follows).
 """
 
-from typing import Any
+from typing import Any, List, NamedTuple
 
 from gputop_agent import wire
 from gputop_agent.runtime import frames
@@ -14,8 +14,31 @@ from gputop_agent.timing import clock
 from gputop_agent.timing.clock import SAMPLES, TOKENS, totals
 
 NAN = float("nan")
+NO_GAP = -1  # no forward has ended since the last backward
 EVALUATING = 3
 """Forwards in eval mode, one after the other, that no training needs."""
+
+# what a look at gradients and parameters waits for; the last: updates of the other optimizers only
+NO_CHECK, FIRST_FORWARD, FIRST_BACKWARD, UPDATE, OTHER_UPDATES = range(5)
+
+
+class Cut(NamedTuple):
+    """A moment at which a step may have ended, and what the step had by then."""
+
+    end_ns: int  # monotonic
+    totals: "List[int]"  # a copy of ``clock.totals``
+    flags: int
+    loss_sum: float
+    loss_count: int
+    backwards: int
+
+    def since(self, earlier):
+        """The same moment, for a step that began at the ``earlier`` cut."""
+        return self._replace(
+            loss_sum=self.loss_sum - earlier.loss_sum,
+            loss_count=self.loss_count - earlier.loss_count,
+            backwards=self.backwards - earlier.backwards,
+        )
 
 
 class StepState:
@@ -39,15 +62,15 @@ class StepState:
         # -- what runs between two forwards that evaluate
         self.eval_began = 0  # the total of "other" at the end of the last of them
         self.eval_forward_ns = 0
-        self.eval_seen: Any = None
+        self.eval_progress: Any = None  # of the training, at that moment
         # -- input
         self.last_fetch_step = -100
         self.iterator_id = 0  # of the DataLoader's iterator that was asked last
         self.loader: Any = None  # description of its DataLoader
         self.stepped = set()  # ids of the optimizers that stepped
-        # -- a rare look at gradients and parameters (checkup): its stage, 0 for none
-        self.look = 0
-        self.look_due = 10  # the step after which it is asked whether one is to begin
+        # -- a rare look at gradients and parameters (checkup)
+        self.check_stage = NO_CHECK
+        self.check_due = 10  # the step after which it is asked whether one is to begin
         # -- evaluation forwards that built a graph, which no backward used
         self.graphed = 0  # since the last fetch; undecided
         self.graphed_by = 0  # id of the network
@@ -76,8 +99,8 @@ class StepState:
         self.grad_norm = NAN
         self.stepped.clear()
         self.forward_ns = 0  # forwards with gradients since the last backward
-        self.gap_phase = -1  # the phase around the last of them
-        self.cut: Any = None  # where the step ends if it turns out that it has ended
+        self.gap_phase = NO_GAP  # the phase around the last of them
+        self.cut: Any = None  # a ``Cut``: where the step ends if it turns out that it has ended
 
     def note_graph(self, module, may_evaluate):
         """A forward with gradients is booked as evaluation, for now: where, if it is one."""

@@ -25,7 +25,7 @@ from gputop_agent.timing.clock import (
     TOKENS,
     totals,
 )
-from gputop_agent.timing.step_state import NAN, open_step
+from gputop_agent.timing.step_state import NAN, NO_GAP, Cut, open_step
 from gputop_agent.wire import F_NO_FORWARD, F_UNSTEADY
 
 FOLD_NS = 20_000_000
@@ -48,7 +48,7 @@ def _nothing(*_):
 on_closed = _nothing  # on_closed(step, flags): a step was closed by the hooks
 on_first_step = _nothing  # on_first_step(): say what this process is
 on_manual_start = _nothing  # on_manual_start(now_ns): gputop.step() is the first sign of a training
-on_look_due = _nothing  # on_look_due(step): a step at or after ``open_step.look_due`` has ended
+on_check_due = _nothing  # on_check_due(step): a step at or after ``open_step.check_due`` has ended
 on_mend = _nothing  # on_mend(): a hook was broken off
 
 
@@ -56,9 +56,9 @@ class Fold:
     """The steps that ended since the last record."""
 
     def __init__(self):
-        self.base = list(totals)  # totals when the last record ended
+        self.begin_totals = list(totals)  # when the last record ended
         self.began_ns = self.end_ns = session.last_ns
-        self.upto = self.base  # totals at the end of the last step
+        self.end_totals = self.begin_totals  # at the end of the last step
         self.n_steps = 0
         self.last_step = 0  # index of the last of them
         self.flags = 0
@@ -68,7 +68,7 @@ class Fold:
         self.cpu_base_ns = thread_time_ns()  # -1: not known
         self.cpu_upto_ns = -1
         self.probing = True
-        self.mark = 0  # flags of each record while windows are open and shut
+        self.window_flags = 0  # of each record: F_WINDOW, F_ESTIMATED or none
         self.memory: Any = (-1, -1, -1, -1)
         self.loss_step = -1  # the last one whose loss was read
         self.nonfinite_events = 0
@@ -84,17 +84,15 @@ def reset():
     fold.__init__()
 
 
-def close(now_ns, upto=None):
-    """End the step at ``now_ns``, up to which all time is booked; ``upto`` are the totals at that
-    moment.
-    """
+def close(now_ns, end_totals=None):
+    """End the step at ``now_ns``, up to which all time is booked in ``end_totals`` (or now)."""
     step = session.step
     flags = open_step.flags if open_step.forwards else open_step.flags | F_NO_FORWARD
     if not step:
         flags |= wire.F_FIRST
     paused_ns = book_collections(now_ns, step) if clock.collections_ended else 0
-    if upto:
-        upto[GC_NS] += paused_ns
+    if end_totals:
+        end_totals[GC_NS] += paused_ns
     loss = NAN
     if open_step.loss_count:
         loss = open_step.loss_sum / open_step.loss_count
@@ -103,18 +101,16 @@ def close(now_ns, upto=None):
             _report_nonfinite(step, loss, fold.loss_step)
         fold.loss_step = step
     with session.lock:
-        alone = flags & F_UNSTEADY
+        alone = flags & F_UNSTEADY  # a record of its own
         if alone and fold.n_steps:
             _emit()
         if now_ns - fold.end_ns > fold.wall_max_ns:
             fold.wall_max_ns = now_ns - fold.end_ns
-        fold.upto, fold.end_ns, fold.last_step = upto or totals[:], now_ns, step
-        clock.floor[:] = fold.upto
+        fold.end_totals, fold.end_ns, fold.last_step = end_totals or totals[:], now_ns, step
+        clock.floor[:] = fold.end_totals
         fold.n_steps += 1
-        open_step.pending, open_step.backwards = (
-            False,
-            0,
-        )  # counted: what interrupts the rest does not have it counted again
+        # counted: what interrupts the rest does not have it counted again
+        open_step.pending, open_step.backwards = False, 0
         fold.flags |= flags
         fold.loss, fold.grad_norm = loss, open_step.grad_norm
         if open_step.loss_count and not loss <= fold.loss_max:  # also where there is none yet
@@ -132,9 +128,9 @@ def close(now_ns, upto=None):
         totals[AGENT_NS] += fold.hello_ns
         open_step.flags |= wire.F_AGENT
     if session.ddp or session.cuda or session.step_listeners or session.boundary_listeners:
-        _tell(step, transport.unix_ns(now_ns), flags)
-    if step >= open_step.look_due:
-        look_closer(step)
+        _call_listeners(step, transport.unix_ns(now_ns), flags)
+    if step >= open_step.check_due:
+        guard.safely(on_check_due, step)
     session.step = step + 1
     on_closed(step, flags)
 
@@ -145,8 +141,8 @@ def close_counted(n, end_ns, wall_max_ns, flags):
     """
     with session.lock:
         fold.wall_max_ns = wall_max_ns
-        fold.upto, fold.end_ns, fold.last_step = totals[:], end_ns, session.step + n - 1
-        clock.floor[:] = fold.upto
+        fold.end_totals, fold.end_ns, fold.last_step = totals[:], end_ns, session.step + n - 1
+        clock.floor[:] = fold.end_totals
         fold.n_steps += n
         fold.flags |= flags
         fold.loss = fold.grad_norm = NAN
@@ -179,27 +175,24 @@ def close_at_cut():
     """End the step where ``open_step.cut`` says that it may have ended; what came after belongs to
     the next one.
     """
-    now_ns, upto, flags, loss_sum, loss_count, backwards = open_step.cut
-    later_flags = open_step.flags & ~flags
-    later = (
-        open_step.loss_sum - loss_sum,
-        open_step.loss_count - loss_count,
-        open_step.backwards - backwards,
-    )
+    cut: Cut = open_step.cut
+    later_flags = open_step.flags & ~cut.flags
+    later_loss_sum = open_step.loss_sum - cut.loss_sum
+    later_loss_count = open_step.loss_count - cut.loss_count
+    later_backwards = open_step.backwards - cut.backwards
     forwards, inputs = open_step.forwards, open_step.inputs
-    open_step.flags, open_step.loss_sum, open_step.loss_count = flags, loss_sum, loss_count
-    close(now_ns, upto)
-    open_step.flags, open_step.forwards, open_step.inputs = (
-        open_step.flags | later_flags,
-        forwards,
-        inputs,
-    )
-    open_step.loss_sum, open_step.loss_count, open_step.backwards = later
+    open_step.flags = cut.flags
+    open_step.loss_sum, open_step.loss_count = cut.loss_sum, cut.loss_count
+    close(cut.end_ns, cut.totals)
+    open_step.flags |= later_flags
+    open_step.forwards, open_step.inputs = forwards, inputs
+    open_step.loss_sum, open_step.loss_count = later_loss_sum, later_loss_count
+    open_step.backwards = later_backwards
 
 
 def cut_here():
     """Remember this moment as a possible end of the step."""
-    open_step.cut = (
+    open_step.cut = Cut(
         clock.book(),
         totals[:],
         open_step.flags,
@@ -207,7 +200,7 @@ def cut_here():
         open_step.loss_count,
         open_step.backwards,
     )
-    clock.floor[:] = open_step.cut[1]
+    clock.floor[:] = open_step.cut.totals
 
 
 def manual_step():
@@ -256,26 +249,23 @@ def say_hello():
     fold.hello_ns = clock.book() - before
 
 
-def look_closer(step):
-    """A step at or after ``open_step.look_due`` has ended: does a look at gradients begin?"""
-    guard.safely(on_look_due, step)
-
-
 def mend():
     """A hook was broken off: nothing is open any more, and the time up to now is booked."""
     open_step.in_forward = open_step.in_backward = False
-    open_step.in_optimizer, open_step.gap_phase, open_step.cut = 0, -1, None
+    open_step.in_optimizer, open_step.gap_phase, open_step.cut = 0, NO_GAP, None
     if fold.n_steps:
         session.step = max(session.step, fold.last_step + 1)
     on_mend()
     del clock.stack[:]
     session.phase = OTHER
     now_ns = monotonic_ns()
-    totals[OTHER] += now_ns - fold.began_ns - sum(totals[:N_PHASES]) + sum(fold.base[:N_PHASES])
+    totals[OTHER] += (
+        now_ns - fold.began_ns - sum(totals[:N_PHASES]) + sum(fold.begin_totals[:N_PHASES])
+    )
     session.last_ns = now_ns
 
 
-def _tell(step, t_end_ns, flags):
+def _call_listeners(step, t_end_ns, flags):
     comm.on_step_closed(step, t_end_ns)
     if session.cuda:
         device.on_step_closed(step, t_end_ns, flags)
@@ -292,10 +282,12 @@ def _emit():
             _look_for_cuda()
         fold.memory = memory.read()
     allocated, reserved, peak, rss = fold.memory
-    upto, base = fold.upto, fold.base
-    delta = [new - old for new, old in zip(upto, base)]
+    delta = [new - old for new, old in zip(fold.end_totals, fold.begin_totals)]
     if min(delta[:N_PHASES]) < 0:
         delta[:N_PHASES] = _levelled(delta[:N_PHASES])
+    grad_norm = fold.grad_norm
+    if fold.grad_norm_max > STANDS_OUT * grad_norm:
+        grad_norm = fold.grad_norm_max
     record = wire.STEP.pack(
         transport.unix_ns(fold.end_ns),
         fold.end_ns - fold.began_ns,
@@ -311,11 +303,7 @@ def _emit():
         rss,
         fold.loss,
         fold.loss_max,
-        _float32(
-            fold.grad_norm_max
-            if fold.grad_norm_max > STANDS_OUT * fold.grad_norm
-            else fold.grad_norm
-        ),
+        _float32(grad_norm),
         _float32(fold.lr),
         _float32(fold.loss_scale),
         fold.last_step & _UINT32,
@@ -324,12 +312,12 @@ def _emit():
         delta[TOKENS] & _UINT32,
         delta[MICRO_BATCHES] & _UINT32,
         delta[OPTIMIZER_STEPS] & _UINT32,
-        fold.flags | fold.mark,
+        fold.flags | fold.window_flags,
         session.dropped & _UINT32,
         batch.take_crc() & _UINT32,
     )
     fold.probing = fold.n_steps <= MAX_PROBED_STEPS
-    fold.base, fold.began_ns = upto, fold.end_ns
+    fold.begin_totals, fold.began_ns = fold.end_totals, fold.end_ns
     fold.n_steps = fold.flags = fold.wall_max_ns = 0
     fold.loss_max = fold.grad_norm_max = NAN
     transport.send_step(record, fold.end_ns)

@@ -15,7 +15,7 @@ from itertools import islice
 
 from gputop_agent.runtime import interrupts
 from gputop_agent.runtime.session import session
-from gputop_agent.timing.step_state import open_step
+from gputop_agent.timing.step_state import NO_GAP, open_step
 
 _MAX_KNOWN = 4096
 _HOST = frozenset(
@@ -42,7 +42,7 @@ def _in_loss():
     """Whether a forward with gradients has ended and its backward has not begun; always where no
     module was found.
     """
-    return open_step.gap_phase >= 0 or not session.roots
+    return open_step.gap_phase != NO_GAP or not session.roots
 
 
 def _label(node, names, in_loss):

@@ -16,14 +16,20 @@ from typing import Any
 from gputop_agent.runtime import interrupts, late, transport
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import replicas, steps
-from gputop_agent.timing.step_state import open_step
+from gputop_agent.timing.step_state import (
+    FIRST_BACKWARD,
+    FIRST_FORWARD,
+    NO_CHECK,
+    OTHER_UPDATES,
+    UPDATE,
+    open_step,
+)
 from gputop_agent.watchers import gradients, growth, training_mode, uncleared
 
 FIRST_STEPS = (20, 40, 60, 100)
 PERIOD_STEPS, PERIOD_NS = 500, 5_000_000_000
 EVERY_STEPS = 10  # whether a look is due is asked
 GIVE_UP_STEPS = 3  # a look that met no update for so long ends
-OTHERS = 4  # stage of a look that goes on for other optimizers only
 MAX_TENSORS, MAX_VALUES = 8, 4096  # gradients and values of each that are looked at
 SURE_LOOKS = 3  # looks in a row that found the same: worth an event of their own
 # of the largest learning rate: a million such steps are less than one of the largest
@@ -53,40 +59,40 @@ class Checkup:
         self.mode = training_mode.TrainingMode()
 
 
-K = Checkup()
+current = Checkup()
 
 
 @session.after_fork
 def reset():
     """In a forked child."""
-    K.__init__()
+    current.__init__()
     growth.reset()
     replicas.reset()
     uncleared.reset()
 
 
 def on_step_closed(step):
-    """A step at or after ``open_step.look_due`` has ended: begin a look, or give one up that met no
+    """A step at or after ``open_step.check_due`` has ended: begin a look, or give one up that met no
     update.
     """
-    open_step.look_due = step + EVERY_STEPS
+    open_step.check_due = step + EVERY_STEPS
     if session.ddp:
         replicas.begin()
-    if open_step.look:
-        if step >= K.began_step + GIVE_UP_STEPS:
+    if open_step.check_stage:
+        if step >= current.began_step + GIVE_UP_STEPS:
             uncleared.end()
-            if open_step.look < OTHERS:
+            if open_step.check_stage < OTHER_UPDATES:
                 _finish()
-            open_step.look = 0
+            open_step.check_stage = NO_CHECK
         return
-    K.count = growth.due(step)
-    if K.count or (step >= K.next_step and monotonic_ns() >= K.not_before_ns):
+    current.count = growth.due(step)
+    if current.count or (step >= current.next_step and monotonic_ns() >= current.not_before_ns):
         _begin(step)
 
 
 def _begin(step):
-    K.next_step = next((first for first in FIRST_STEPS if first > step), step + PERIOD_STEPS)
-    K.not_before_ns = monotonic_ns() + PERIOD_NS if step >= FIRST_STEPS[-1] else 0
+    current.next_step = next((first for first in FIRST_STEPS if first > step), step + PERIOD_STEPS)
+    current.not_before_ns = monotonic_ns() + PERIOD_NS if step >= FIRST_STEPS[-1] else 0
     optimizers = [
         optimizer
         for optimizer in (reference() for reference in session.optimizers.values())
@@ -95,9 +101,9 @@ def _begin(step):
     if optimizers and late.may_look():
         _send_unsent()
         optimizers.sort(key=_count_parameters, reverse=True)
-        K.optimizer = optimizers[0]
-        K.found, K.values, K.weights = {"step": step}, late.Late(), None
-        K.began_step, open_step.look = step, 1
+        current.optimizer = optimizers[0]
+        current.found, current.values, current.weights = {"step": step}, late.Late(), None
+        current.began_step, open_step.check_stage = step, FIRST_FORWARD
         uncleared.begin(optimizers)
 
 
@@ -114,7 +120,7 @@ def before_backward():
     """An outermost backward begins."""
     if uncleared.is_open():
         steps.book_agent_time(uncleared.before_backward)
-    elif open_step.look < 3 and not open_step.backwards:
+    elif open_step.check_stage < UPDATE and not open_step.backwards:
         steps.book_agent_time(_look_at_stale)
 
 
@@ -122,23 +128,23 @@ def before_update(optimizer):
     """The update begins."""
     if uncleared.is_open():
         steps.book_agent_time(uncleared.before_update, optimizer)
-    if optimizer is K.optimizer:
+    if optimizer is current.optimizer:
         steps.book_agent_time(_look_at_missing, optimizer)
-    elif open_step.look == OTHERS and not uncleared.is_open():
-        open_step.look = 0
+    elif open_step.check_stage == OTHER_UPDATES and not uncleared.is_open():
+        open_step.check_stage = NO_CHECK
 
 
 def after_update(optimizer):
     """The update is done."""
-    if optimizer is K.optimizer:
+    if optimizer is current.optimizer:
         steps.book_agent_time(_look_at_change)
         _finish()
 
 
 def _count():
     """Count the tensors if that is due; where the forward runs inside the update, at the update."""
-    if K.count:
-        K.count = False
+    if current.count:
+        current.count = False
         growth.count()
 
 
@@ -147,11 +153,11 @@ def _look_at_held():
     others.
     """
     _count()
-    if open_step.look == 1:
-        open_step.look = 2
+    if open_step.check_stage == FIRST_FORWARD:
+        open_step.check_stage = FIRST_BACKWARD
         parameters = _trainable()
-        K.found["parameter_bytes"] = sum(map(_bytes, parameters))
-        K.found["held_bytes"] = sum(
+        current.found["parameter_bytes"] = sum(map(_bytes, parameters))
+        current.found["held_bytes"] = sum(
             _bytes(parameter.grad) for parameter in parameters if parameter.grad is not None
         )
 
@@ -160,7 +166,7 @@ def _look_at_stale():
     """Gradients of the only optimizer that are not zero before the first backward after an update
     are added up over steps.
     """
-    open_step.look = 3
+    open_step.check_stage = UPDATE
     held = [
         parameter.grad.detach()
         for parameter in _trainable()
@@ -168,9 +174,9 @@ def _look_at_stale():
     ]
     held = held[:: max(1, len(held) // MAX_TENSORS)][:MAX_TENSORS]
     if not held:
-        K.found["stale"] = False
+        current.found["stale"] = False
     elif late.may_look():
-        K.values.put(
+        current.values.put(
             "stale", sum(gradient.reshape(-1)[:MAX_VALUES].count_nonzero() for gradient in held)
         )
 
@@ -186,9 +192,9 @@ def _look_at_missing(optimizer):
         _note_missing(parameters, without)
         _look_at_gradients(parameters)
         if late.may_look():
-            K.found.update(K.strays.look())
+            current.found.update(current.strays.look())
         _look_at_mode(parameters)
-    K.found["lr_max"] = max(
+    current.found["lr_max"] = max(
         (_number(group.get("lr")) for group in optimizer.param_groups), default=None
     )
     low = [
@@ -200,25 +206,25 @@ def _look_at_missing(optimizer):
     ]
     if low and late.may_look():
         largest = max(low, key=lambda parameter: parameter.numel())
-        K.weights = largest, largest.detach().reshape(-1)[:MAX_VALUES].clone()
+        current.weights = largest, largest.detach().reshape(-1)[:MAX_VALUES].clone()
 
 
 def _look_at_mode(parameters):
     """Whether the model is in training mode; a first suspicion is soon looked at again."""
-    fields = K.mode.look(K.found["step"], parameters)
-    K.found.update(fields)
+    fields = current.mode.look(current.found["step"], parameters)
+    current.found.update(fields)
     if 0 < fields.get("eval_mode_looks", 0) < training_mode.SURE_LOOKS:
-        K.next_step = min(K.next_step, K.found["step"] + training_mode.SOON_STEPS)
-        K.not_before_ns = 0
+        current.next_step = min(current.next_step, current.found["step"] + training_mode.SOON_STEPS)
+        current.not_before_ns = 0
 
 
 def _note_missing(parameters, without):
-    K.found["trainable"] = sum(parameter.numel() for parameter in parameters)
-    K.found["without_gradient"] = sum(parameter.numel() for parameter in without)
+    current.found["trainable"] = sum(parameter.numel() for parameter in parameters)
+    current.found["without_gradient"] = sum(parameter.numel() for parameter in without)
     if without:
-        K.found["without_gradient_names"] = gradients.names(without[: gradients.MAX_NAMES])
+        current.found["without_gradient_names"] = gradients.names(without[: gradients.MAX_NAMES])
     else:
-        K.found["without_gradient_names"] = []
+        current.found["without_gradient_names"] = []
 
 
 def _look_at_gradients(parameters):
@@ -240,47 +246,47 @@ def _look_at_gradients(parameters):
             for i in chosen
             if with_plain[i].grad.device == device
         ]
-        K.found["gradients_looked_at"] = sum(part.numel() for part in parts)
-        K.values.put("gradients_not_zero", sum(part.count_nonzero() for part in parts))
-        K.found.update(K.zeros.look(with_plain))
+        current.found["gradients_looked_at"] = sum(part.numel() for part in parts)
+        current.values.put("gradients_not_zero", sum(part.count_nonzero() for part in parts))
+        current.found.update(current.zeros.look(with_plain))
 
 
 def _look_at_change():
     """How many of the values that have a gradient did the update change?"""
     parameters = _trainable()
     if (
-        "trainable" not in K.found
+        "trainable" not in current.found
         and parameters
         and all(parameter_.grad is None for parameter_ in parameters)
     ):
         _note_missing(parameters, parameters)
-    if K.weights is not None and late.may_look():
-        parameter, before = K.weights
+    if current.weights is not None and late.may_look():
+        parameter, before = current.weights
         gradient = parameter.grad
         if gradient is not None and late.is_plain(gradient):
             wanted = gradient.detach().reshape(-1)[:MAX_VALUES] != 0
             stuck = (parameter.detach().reshape(-1)[:MAX_VALUES] == before) & wanted
-            K.values.put("bf16_pushed", wanted.sum())
-            K.values.put("bf16_stuck", stuck.sum())
+            current.values.put("bf16_pushed", wanted.sum())
+            current.values.put("bf16_stuck", stuck.sum())
 
 
 def _finish():
     """End the look, whatever it has seen."""
-    if not K.warned_looked:
-        K.warned_looked = True
-        K.found["scheduler_first"] = _scheduler_came_first()
-    K.unsent = K.found, K.values
-    K.optimizer = K.weights = None
-    open_step.look = OTHERS if uncleared.is_open() else 0
+    if not current.warned_looked:
+        current.warned_looked = True
+        current.found["scheduler_first"] = _scheduler_came_first()
+    current.unsent = current.found, current.values
+    current.optimizer = current.weights = None
+    open_step.check_stage = OTHER_UPDATES if uncleared.is_open() else NO_CHECK
     if not session.cuda:
         _send_unsent()
 
 
 def _send_unsent():
-    if K.unsent is not None:
-        findings, values = K.unsent
+    if current.unsent is not None:
+        findings, values = current.unsent
         numbers = values.read()
-        K.unsent = None
+        current.unsent = None
         if numbers is not None:
             if "stale" in numbers:
                 numbers["stale"] = numbers["stale"] > 0
@@ -291,8 +297,8 @@ def _send(found):
     pushed, lr = found.get("bf16_pushed"), found.get("lr_max")
     stuck = round(found["bf16_stuck"] / pushed, 1) if pushed else None
     holds_gradients, dead = found.get("held_bytes", 0) > 0, found.get("gradients_not_zero") == 0
-    K.lr_peak = max(K.lr_peak, lr or 0.0)
-    learns = lr is not None and lr > VANISHED * K.lr_peak
+    current.lr_peak = max(current.lr_peak, lr or 0.0)
+    learns = lr is not None and lr > VANISHED * current.lr_peak
     partly = "zero_gradient" in found, found.get("stray_looks", 0) >= SURE_LOOKS
     gist = (
         holds_gradients,
@@ -304,17 +310,17 @@ def _send(found):
         partly,
         found.get("eval_mode_looks", 0) >= training_mode.SURE_LOOKS,
     )
-    K.alike = K.alike + 1 if gist == K.gist else 1
-    if gist != K.gist or found["step"] <= FIRST_STEPS[-1] or K.alike == SURE_LOOKS:
-        K.gist = gist
-        transport.send_event("checkup", alike=K.alike, **found)
+    current.alike = current.alike + 1 if gist == current.gist else 1
+    if gist != current.gist or found["step"] <= FIRST_STEPS[-1] or current.alike == SURE_LOOKS:
+        current.gist = gist
+        transport.send_event("checkup", alike=current.alike, **found)
 
 
 def _trainable():
     """Parameters of the optimizer that want gradients."""
     return [
         parameter
-        for group in K.optimizer.param_groups
+        for group in current.optimizer.param_groups
         for parameter in group["params"]
         if parameter.requires_grad
     ]
@@ -348,4 +354,4 @@ def _scheduler_came_first():
     return False
 
 
-steps.on_look_due = on_step_closed
+steps.on_check_due = on_step_closed

@@ -182,7 +182,7 @@ def _quoted(message):
 
 def _phase(error, traceback):
     """The innermost phase that the exception passed through: by then the clock has left it."""
-    passed, name = session.phase_at_error
+    passed, name = session.passed_error
     if passed == id(error):
         return _PHASE_OF.get(name, "comm")
     phase = "other"

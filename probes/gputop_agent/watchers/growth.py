@@ -45,48 +45,50 @@ class Growth:
         self.counted_step = 0
 
 
-G = Growth()
+current = Growth()
 
 
 def due(step):
     """Whether memory has reached the next level. Called every few steps."""
     used = memory.last()
-    if step < FIRST_STEP or used <= 0 or G.looks >= MAX_LOOKS:
+    if step < FIRST_STEP or used <= 0 or current.looks >= MAX_LOOKS:
         return False
-    if G.base < 0:
-        G.base, G.next_bytes = used, used + RISE_BYTES
-    return used >= G.next_bytes or _may_keep_graphs(step)
+    if current.base < 0:
+        current.base, current.next_bytes = used, used + RISE_BYTES
+    return used >= current.next_bytes or _may_keep_graphs(step)
 
 
 def _may_keep_graphs(step):
     """Whether there is more and more in Python's memory or on the heap: asked at a few steps of a
     run.
     """
-    if G.asked >= len(BLOCK_STEPS) or step < max(BLOCK_STEPS[G.asked], G.next_ask):
+    if current.asked >= len(BLOCK_STEPS) or step < max(
+        BLOCK_STEPS[current.asked], current.next_ask
+    ):
         return False
     blocks = sys.getallocatedblocks() if hasattr(sys, "getallocatedblocks") else 0
     heap_bytes = heap.allocated_bytes()
-    G.asked, G.next_ask = G.asked + 1, step + BETWEEN_STEPS
-    if G.asked == 1:
-        G.blocks, G.heap_bytes, G.first_step = blocks, heap_bytes, step
-        G.counted_step = step
-        G.chain.begin()
+    current.asked, current.next_ask = current.asked + 1, step + BETWEEN_STEPS
+    if current.asked == 1:
+        current.blocks, current.heap_bytes, current.first_step = blocks, heap_bytes, step
+        current.counted_step = step
+        current.chain.begin()
         return False
-    steps = step - G.first_step
-    more_blocks = blocks - G.blocks >= BLOCKS_A_STEP * steps
-    return more_blocks or heap_bytes - G.heap_bytes >= HEAP_BYTES_A_STEP * steps
+    steps = step - current.first_step
+    more_blocks = blocks - current.blocks >= BLOCKS_A_STEP * steps
+    return more_blocks or heap_bytes - current.heap_bytes >= HEAP_BYTES_A_STEP * steps
 
 
 def reset():
     """In a forked child."""
-    G.__init__()
+    current.__init__()
 
 
 def count():
     """Count the tensors, and those among them that hold a graph; 20-40 ms for 300,000 objects."""
     began, used, torch = monotonic_ns(), memory.last(), session.torch
-    G.looks += 1
-    G.next_bytes = used + max(RISE_BYTES, used - G.base)
+    current.looks += 1
+    current.next_bytes = used + max(RISE_BYTES, used - current.base)
     kinds = (torch.Tensor, torch.nn.Parameter)
     tensors, with_graph, graphs = 0, [], Counter()
     for item in gc.get_objects():
@@ -95,21 +97,21 @@ def count():
             if item.grad_fn is not None:
                 with_graph.append(item)
                 graphs[f"{type(item.grad_fn).__name__} {list(item.shape)}"] += 1
-    nodes, begin = G.chain.look(with_graph)
+    nodes, begin = current.chain.look(with_graph)
     if len(with_graph) < GRAPHS_A_STEP * session.step and not nodes:
-        G.asked = len(BLOCK_STEPS)
+        current.asked = len(BLOCK_STEPS)
     chain = {}
     if begin is not None:
         name = graph_chain.name_of(begin)
         chain = {
             "chain_nodes": nodes,
-            "chain_steps": session.step - G.counted_step,
+            "chain_steps": session.step - current.counted_step,
             "chain_kept_as": name,
             "chain_site": graph_chain.place_of(name),
         }
-    G.counted_step = session.step
+    current.counted_step = session.step
     if monotonic_ns() - began > MAX_LOOK_NS:
-        G.looks = MAX_LOOKS - 1 if G.looks == 1 else MAX_LOOKS
+        current.looks = MAX_LOOKS - 1 if current.looks == 1 else MAX_LOOKS
     transport.send_event(
         "tensors",
         step=session.step,

@@ -85,63 +85,63 @@ class Uncleared:
         self.looks = {}  # id of an optimizer -> looks in a row that found its gradients uncleared
 
 
-U = Uncleared()
+current = Uncleared()
 
 
 @session.after_fork
 def reset():
     """In a forked child."""
-    U.__init__()
+    current.__init__()
 
 
 def begin(optimizers):
     """Look at these, where there are several."""
     _judge_unread()
-    U.open = {}
+    current.open = {}
     if len(optimizers) > 1:
-        U.open = {id(optimizer): Held(optimizer) for optimizer in optimizers[:MAX_OPTIMIZERS]}
+        current.open = {id(optimizer): Held(optimizer) for optimizer in optimizers[:MAX_OPTIMIZERS]}
 
 
 def is_open():
     """Whether an optimizer has not made its second update yet."""
-    return bool(U.open)
+    return bool(current.open)
 
 
 def end():
     """Leave what is unfinished."""
-    U.open = {}
+    current.open = {}
 
 
 def before_backward():
     """An outermost backward begins."""
     if late.may_look():
-        for held in U.open.values():
+        for held in current.open.values():
             held.backward_begins()
 
 
 def before_update(optimizer):
     """The update begins."""
-    held = U.open.get(id(optimizer))
+    held = current.open.get(id(optimizer))
     if held is None or not held.update_begins():
         return
-    del U.open[id(optimizer)]
+    del current.open[id(optimizer)]
     if held.parameters:
         held.clear = held.clear or not held.added_to()
         held.parameters, held.groups = [], ()
-        U.unread.append((session.step, held))
+        current.unread.append((session.step, held))
     if not session.cuda:
         _judge_unread()
 
 
 def _judge_unread():
-    unread, U.unread = U.unread, []
+    unread, current.unread = current.unread, []
     for step, held in unread:
         numbers = held.values.read()
         if numbers is None:
             continue
         left_over = not held.clear and min(numbers.values(), default=0) > 0
-        looks = U.looks.get(held.key, 0) + 1 if left_over else 0
-        U.looks[held.key] = looks
+        looks = current.looks.get(held.key, 0) + 1 if left_over else 0
+        current.looks[held.key] = looks
         if looks == SURE_LOOKS:
             transport.send_event(
                 "uncleared",

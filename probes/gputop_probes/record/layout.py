@@ -101,10 +101,8 @@ PROCESS_FIELDS: Fields = (
     ("t_ns", "q"),
     ("cpu_ns_total", "q"),  # user + system, all threads
     ("thread_cpu_ns_total", "q"),  # the training thread of a rank; -1 otherwise
-    (
-        "run_wait_ns_total",
-        "q",
-    ),  # the training thread waiting for a core (schedstat); main thread otherwise
+    # the training thread waiting for a core (schedstat); main thread otherwise
+    ("run_wait_ns_total", "q"),
     ("voluntary_switches_total", "q"),  # of the same thread
     ("involuntary_switches_total", "q"),
     ("minor_faults_total", "q"),

@@ -34,7 +34,9 @@ class LayersPage(Page):
         assert isinstance(page, LayersPageData)
         only = layers.standing_out(page.layers) if self.only_worst else None
         rows = layers.table(page.layers, width, sort=self.sort, folded=self.folded, only=only)
-        return [*layers.summary(page.layers, width), [], *rows]
+        head = [*layers.summary(page.layers, width), []]
+        self.kept = len(head) + 1  # the table's heading stays
+        return [*head, *rows]
 
     def step(self, by: int) -> None:
         """Go to the next rank that was watched."""

@@ -26,6 +26,8 @@ class Page(Canvas, can_focus=True, drawn=("snapshot",)):
     snapshot: reactive[Snapshot | None] = reactive(None, repaint=False)
     first = 0
     """Rows that are scrolled away."""
+    kept = 0
+    """Rows at the top of the content that stay, such as a table's heading."""
 
     def __init__(self, *, id: str | None = None):
         super().__init__(id=id)
@@ -61,18 +63,20 @@ class Page(Canvas, can_focus=True, drawn=("snapshot",)):
     def rows(self, width: int, height: int) -> list[Row]:
         inner = width - 2
         below = self._below_title(inner, height - 1)
-        self._count = len(below)
-        self.first = min(self.first, max(0, len(below) - (height - 1)))
-        shown = below[self.first : self.first + height - 1]
+        top, body = below[: self.kept], below[self.kept :]
+        self._count = len(body)
+        self.first = min(self.first, max(0, len(body) - self._rows_below(height)))
+        shown = body[self.first : self.first + self._rows_below(height)]
         note = self.note()
-        if len(shown) < len(below):
+        if len(shown) < len(body):
             note = [
                 *note,
-                (f"  ↑↓ rows {self.first + 1}–{self.first + len(shown)} of {len(below)}", "muted"),
+                (f"  ↑↓ rows {self.first + 1}–{self.first + len(shown)} of {len(body)}", "muted"),
             ]
         padded = []
         for row in (
             title_row(self.key, self.title, note=note, width=inner, focused=True),
+            *top,
             *shown,
         ):
             padded.append([(" ", ""), *row])
@@ -92,9 +96,14 @@ class Page(Canvas, can_focus=True, drawn=("snapshot",)):
 
     def turn(self, direction: int) -> None:
         """One screenful up or down."""
-        self.move(direction * max(1, self.size.height - 3))
+        self.move(direction * max(1, self._rows_below(self.size.height) - 2))
 
     def scroll_by(self, rows: int) -> None:
         """Scroll, as far as there is something."""
-        self.first = min(max(self.first + rows, 0), max(0, self._count - (self.size.height - 1)))
+        last = max(0, self._count - self._rows_below(self.size.height))
+        self.first = min(max(self.first + rows, 0), last)
         self.redraw()
+
+    def _rows_below(self, height: int) -> int:
+        """Rows for what is scrolled, below the title and what is kept."""
+        return max(1, height - 1 - self.kept)
