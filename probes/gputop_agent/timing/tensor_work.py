@@ -40,9 +40,11 @@ def label(frame):
 
 def _in_loss():
     """Whether a forward with gradients has ended and its backward has not begun; always where no
-    module was found.
+    module was found; and where gradients came from ``autograd.grad``, until an optimizer steps: what
+    is done with them is the script's own part of the update.
     """
-    return open_step.gap_phase != NO_GAP or not session.roots
+    by_hand = open_step.grads and not (open_step.backwards or open_step.pending)
+    return open_step.gap_phase != NO_GAP or not session.roots or bool(by_hand)
 
 
 def _label(node, names, in_loss):
