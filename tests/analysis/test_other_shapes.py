@@ -493,7 +493,8 @@ def test_graphs_that_are_kept_leak_although_memory_stands_still(tmp_path, graphs
 
 
 @pytest.mark.parametrize(
-    ("steps", "nodes", "is_told"), [(130, 390, True), (130, 40, False), (20, 60, False)]
+    ("steps", "nodes", "is_told"),
+    [(130, 390, True), (130, 30, True), (130, 4, False), (20, 60, False)],
 )
 def test_an_average_that_keeps_all_graphs_leaks(tmp_path, steps, nodes, is_told):
     build = looked_at(tmp_path, steps=450, times=0)
