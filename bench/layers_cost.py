@@ -45,7 +45,9 @@ def train(name: str) -> None:
 
     torch.set_num_threads(1)
     model, loss_of = build(name)
-    optimizer = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], 1e-4)
+    optimizer = torch.optim.AdamW(
+        [weight for weight in model.parameters() if weight.requires_grad], 1e-4
+    )
 
     def step() -> None:
         loss_of(model).backward()

@@ -34,9 +34,16 @@ class Difference(NamedTuple):
     """The operation is the same, and its sizes differ."""
 
 
+def each(calls: Calls) -> Iterator[tuple[int, Call]]:
+    """Each call with its rank."""
+    for rank, rank_calls in calls.items():
+        for call in rank_calls:
+            yield rank, call
+
+
 def is_queued(calls: Calls) -> bool:
     """Whether these are calls of a library that queues them on a device."""
-    backends = {call.operation.partition(":")[0] for ones in calls.values() for call in ones}
+    backends = {call.operation.partition(":")[0] for _, call in each(calls)}
     return not backends.isdisjoint(_QUEUED)
 
 
@@ -45,23 +52,21 @@ def holding_up(calls: Calls, members: Members) -> dict[int, list[tuple[int, Call
     reached = _reached(calls)
     awaited: dict[int, list[tuple[int, Call]]] = {}
     waiting: set[int] = set()
-    for rank, ones in calls.items():
-        for call in ones:
-            for absent in _absent(rank, call, members, reached):
-                if absent in calls:
-                    awaited.setdefault(absent, []).append((rank, call))
-                    waiting.add(rank)
+    for rank, call in each(calls):
+        for absent in _absent(rank, call, members, reached):
+            if absent in calls:
+                awaited.setdefault(absent, []).append((rank, call))
+                waiting.add(rank)
     return {rank: awaited[rank] for rank in sorted(awaited) if rank not in waiting}
 
 
 def _reached(calls: Calls) -> dict[tuple[str, int], int]:
     """The newest collective of each group on each rank, ended or not."""
     numbers: dict[tuple[str, int], int] = {}
-    for rank, ones in calls.items():
-        for call in ones:
-            if call.peer is None:
-                key = call.group, rank
-                numbers[key] = max(numbers.get(key, -1), call.number)
+    for rank, call in each(calls):
+        if call.peer is None:
+            key = call.group, rank
+            numbers[key] = max(numbers.get(key, -1), call.number)
     return numbers
 
 
@@ -79,14 +84,13 @@ def _absent(
 def first_difference(calls: Calls) -> Difference | None:
     """The earliest collective that has not ended and that ranks of one group call differently."""
     at_number: dict[tuple[str, int], dict[int, list[Call]]] = {}
-    for rank, ones in calls.items():
-        for call in ones:
-            if call.peer is None:
-                here = at_number.setdefault((call.group, call.number), {})
-                here.setdefault(rank, []).append(call)
+    for rank, call in each(calls):
+        if call.peer is None:
+            here = at_number.setdefault((call.group, call.number), {})
+            here.setdefault(rank, []).append(call)
     found = []
     for by_rank in at_number.values():
-        single = {rank: ones[0] for rank, ones in by_rank.items() if len(ones) == 1}
+        single = {rank: called[0] for rank, called in by_rank.items() if len(called) == 1}
         # several of one number are a coalesced group, whose calls the ring may have cut
         if len(single) == len(by_rank) > 1 and (difference := _difference(single)):
             found.append(difference)

@@ -72,9 +72,7 @@ def split_of(view: RunView, rank: int) -> Split:
 
 
 def apportion(total: int, weights: Sequence[float]) -> list[int]:
-    """Whole numbers that add up to ``total`` exactly and are as close to ``weights`` as can be
-    (largest remainder).
-    """
+    """Whole numbers that add up to ``total``, closest to ``weights`` (largest remainder)."""
     # floats cannot hold the nanoseconds of 104 days
     shares = [Fraction(weight) for weight in weights]
     total_share = sum(shares)

@@ -51,9 +51,7 @@ class Standstill:
     workers_cpu_share: float
     """Of a core, used by the busiest worker meanwhile; NaN: no workers."""
     thread: Event
-    """The training thread as ``/proc`` showed it: ``{pid, state, wchan, path, mount}``; empty: not
-    told.
-    """
+    """The training thread in ``/proc``: ``{pid, state, wchan, path, mount}``; empty: not told."""
     cause: Cause | None = None
     """Of several ranks, why they stand still."""
     departed: Event | None = None
@@ -145,9 +143,7 @@ def training_frames(dump: Event) -> list[str]:
 def _kind(
     dump: Event, thread: Event, cpu_share: float, gpu_util_pct: float, somebody_waits: bool
 ) -> Kind:
-    """A rank that waits in a collective may spin there, and so may its device: that is not being
-    busy.
-    """
+    """A rank that waits in a collective may spin there, and its device too: that is not busy."""
     phase = str(dump.get("phase") or "")
     if thread.get("state") == "D" and phase in ("data", "checkpoint", "other", "eval"):
         return "storage"
@@ -175,9 +171,7 @@ def _dumps_between(view: RunView, from_ns: int, until_ns: int) -> dict[int, Even
 
 
 def _holding_up(dumps: dict[int, Event], suspected: Event) -> int | None:
-    """The rank that is not in a collective while others are, or that has started the fewest; None
-    where unclear.
-    """
+    """The rank outside a collective while others are in it, or that started the fewest; or None."""
     outside = [rank for rank, dump in dumps.items() if not is_waiting(dump)]
     if len(outside) == 1:
         return outside[0]
@@ -211,9 +205,7 @@ def _long_enough(rows: Array) -> bool:
 
 
 def _used_share(rows: Array) -> float:
-    """Of a core, used by one process between its first and last sample; NaN where they are too
-    close.
-    """
+    """Of a core, used by a process from first to last sample; NaN where they are too close."""
     if not _long_enough(rows):
         return float("nan")
     used_ns = rows["cpu_ns_total"][-1] - rows["cpu_ns_total"][0]

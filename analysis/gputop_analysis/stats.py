@@ -15,9 +15,7 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 
 MAD_TO_SIGMA = 1.4826
-"""Median absolute deviation times this estimates the standard deviation of a normal
-distribution.
-"""
+"""Median absolute deviation times this estimates a normal distribution's standard deviation."""
 
 
 class Interval(NamedTuple):
@@ -29,9 +27,7 @@ class Interval(NamedTuple):
 
 
 class Trend(NamedTuple):
-    """Kendall's tau of a series against time, and how likely as strong a trend is by chance
-    (two-sided).
-    """
+    """Kendall's tau of a series against time, and the chance of as strong a trend (two-sided)."""
 
     tau: float
     p: float
@@ -93,9 +89,7 @@ def block_length(values: Array, at_least: int = 10, at_most: int = 50) -> int:
 
 
 def block_sums(values: Array, block: int) -> Array:
-    """Sums over consecutive blocks along the first axis; the last block may be shorter, none is
-    left out.
-    """
+    """Sums over consecutive blocks along the first axis; the last block may be shorter."""
     return np.add.reduceat(np.asarray(values, np.float64), np.arange(0, len(values), block), axis=0)
 
 
@@ -129,9 +123,7 @@ def block_bootstrap(
 
 
 def _middle_95(values: Array) -> tuple[float, float]:
-    """The 2.5 % and 97.5 % quantiles, between neighbours as ``np.quantile`` has them, at a tenth of
-    its cost.
-    """
+    """The 2.5 % and 97.5 % quantiles as by ``np.quantile``, at a tenth of its cost."""
     ordered = np.sort(values)
     places = np.array((0.025, 0.975)) * (len(ordered) - 1)
     low, high = np.interp(places, np.arange(len(ordered)), ordered)
@@ -140,9 +132,7 @@ def _middle_95(values: Array) -> tuple[float, float]:
 
 @lru_cache(maxsize=64)
 def _drawn(count: int, resamples: int, seed: int) -> Array:
-    """How often each of ``count`` blocks is drawn in each resample. A live view asks for the same
-    again and again.
-    """
+    """How often each of ``count`` blocks is drawn in each resample. A live view asks again."""
     picks = np.random.default_rng(seed).integers(0, count, (resamples, count))
     rows = np.repeat(np.arange(resamples), count)
     return (
@@ -169,9 +159,7 @@ def theil_sen(x: Array, y: Array, at_most: int = 300) -> float:
 
 
 def mann_kendall(values: Array) -> Trend:
-    """Monotonic trend (Mann 1945, Kendall 1975): normal approximation with tie and continuity
-    corrections.
-    """
+    """Monotonic trend (Mann 1945, Kendall 1975): normal, with tie and continuity corrections."""
     values = np.asarray(values, np.float64)
     n = len(values)
     if n < 4:

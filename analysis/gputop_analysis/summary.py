@@ -1,6 +1,4 @@
-"""The overview of a run: what the header, the breakdown and the memory panels show. Cheap enough
-for every refresh.
-"""
+"""The overview of a run for header, breakdown and memory. Cheap enough for every refresh."""
 
 from __future__ import annotations
 
@@ -93,9 +91,7 @@ def _unseen(event: dict[str, Any]) -> str:
 
 
 def run_state(record: RunRecord, now_ns: int) -> tuple[Any, int | None, int | None]:
-    """State, exit code and end of a run; ``lost`` when its recorder went silent without writing an
-    end.
-    """
+    """State, exit code and end of a run; ``lost`` when its recorder went without an end."""
     states = [host.state for host in record.hosts.values()]
     codes = [s.exit_code for s in states if s.exit_code is not None]
     exit_code = next((code for code in codes if code), codes[0] if codes else None)
@@ -122,17 +118,13 @@ def last_sign_ns(record: RunRecord) -> int:
 
 
 def _of_all(view: RunView) -> Callable[..., Any]:
-    """Ranks of one group have done what the last of them has; of trainings apart, as a child's, the
-    most counts.
-    """
+    """A group's ranks have done what its last has; of trainings apart, the most counts."""
     together = any(int(hello.get("world_size") or 0) > 1 for hello in view.hellos.values())
     return min if together or len(view.ranks) == 1 else max
 
 
 def steps_done(record: RunRecord, rank: int) -> int:
-    """Steps of a rank over all of the run, without reading all of it: the last step index of each
-    attempt.
-    """
+    """Steps of a rank over the run without reading all: the last step of each attempt."""
     rows = record.steps(rank)
     ends = sorted({i for i in record.rank_starts(rank) if 0 < i < len(rows)} | {len(rows)})
     return sum(int(rows["step"][end - 1]) + 1 for end in ends if end)
@@ -168,9 +160,7 @@ def _rates(series: RankSeries, running: bool) -> tuple[float, float, float]:
 
 
 def _pooled(view: RunView) -> tuple[Array, Array]:
-    """Step times of all ranks and how many steps each stands for, over the steps that means are
-    over.
-    """
+    """Step times of all ranks and how many steps each stands for, over the steps of means."""
     series = list(view.per_rank.values())
     if not series:
         return np.zeros(0), np.zeros(0)
@@ -254,9 +244,7 @@ def _rank_summary(view: RunView, rank: int) -> RankSummary:
 
 
 def _latest_scalars(rows: Array, device: Array) -> tuple[float, float]:
-    """Loss and grad norm: from the device clock's late records where there are any, else from the
-    steps.
-    """
+    """Loss and grad norm: of the device clock's late records if any, else of the steps."""
     loss, norm = _last_known(device["loss"]), _last_known(device["grad_norm"])
     return (
         loss if math.isfinite(loss) else _last_known(rows["loss"]),
@@ -265,9 +253,7 @@ def _latest_scalars(rows: Array, device: Array) -> tuple[float, float]:
 
 
 def _not_finite(rows: Array, device: Array) -> str:
-    """What the newest loss is where it is no number; of the device clock's late records before the
-    steps'.
-    """
+    """The newest loss where it is no number; the device clock's late records come first."""
     for table in (device, rows):
         tail = table[-100:]
         known_losses = np.flatnonzero(

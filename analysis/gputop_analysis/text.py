@@ -98,9 +98,7 @@ def duration(seconds: float) -> str:
 
 
 def longer(growth: float) -> str:
-    """Of a time that grew by ``growth`` (0.34 for a third): ``34 % longer``, from twice on ``23.9x
-    as long``.
-    """
+    """Of a time that grew by ``growth``, as 0.34: ``34 % longer``, or ``23.9x as long``."""
     if growth < 1:
         return f"{100 * growth:.0f} % longer"
     return f"{times(1 + growth)} as long"
@@ -156,9 +154,7 @@ def _run_words(first: int, last: int) -> str:
 
 
 def cut_middle(text: str, width: int) -> str:
-    """``text`` in at most ``width`` columns; what is too long loses its middle, as both ends tell
-    it apart.
-    """
+    """``text`` in at most ``width`` columns; too long a one loses its middle."""
     if len(text) <= width:
         return text
     head = (width - 3) // 2
@@ -166,9 +162,7 @@ def cut_middle(text: str, width: int) -> str:
 
 
 def plain_ascii(text: str) -> str:
-    """``text`` in ASCII: the sign for missing as a hyphen, everything else outside of it as a
-    question mark.
-    """
+    """``text`` in ASCII: the missing sign as a hyphen, all else outside as a question mark."""
     return text.replace(MISSING, "-").encode("ascii", "replace").decode()
 
 

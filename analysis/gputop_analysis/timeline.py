@@ -46,9 +46,7 @@ Event = dict[str, Any]
 
 
 def to_timeline(record: RunRecord) -> Iterator[str]:
-    """The lines of one JSON object: ``{"traceEvents": [...]}``; times are microseconds since the
-    run's start.
-    """
+    """Lines of a JSON object ``{"traceEvents": [...]}``; times: us since the run's start."""
     start_ns = _start_ns(record)
     about = {
         "run": record.path.name,

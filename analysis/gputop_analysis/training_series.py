@@ -1,6 +1,4 @@
-"""Loss, gradient norm, learning rate, loss scale, step time and memory of one rank on one axis of
-steps.
-"""
+"""Loss, gradient norm, rate, loss scale, step time and memory of a rank, on one axis."""
 
 from __future__ import annotations
 
@@ -13,9 +11,7 @@ from gputop_analysis.units import GIB
 from gputop_analysis.view import Array, RunView
 
 POINTS = 3000
-"""Points of a series at most: more than any screen has columns, few enough to judge in a
-millisecond.
-"""
+"""Points of a series at most: more than a screen's columns, judged in a millisecond."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +42,7 @@ class Series:
     step_time_ms: Array
     """Mean wall time of a step."""
     step_time_max_ms: Array
-    """The longest single step; NaN for points with compile, checkpoint, evaluation or set-up in
-    them.
-    """
+    """The longest single step; NaN for points with compile, checkpoint, evaluation, set-up."""
     memory_gib: Array
     """Largest memory; of what, ``Numerics.memory_of`` says."""
 
@@ -57,9 +51,7 @@ class Series:
 
 
 def collect(view: RunView, rank: int, points: int = POINTS) -> Series:
-    """The series of a rank's last attempt, thinned to ``points`` by joining records; extremes are
-    kept.
-    """
+    """The series of a rank's last attempt, joined to ``points`` records with their extremes."""
     rank_series = view.per_rank[rank]
     rows, counts, lasts = (
         rank_series.rows[rank_series.attempt_start :],
@@ -96,9 +88,7 @@ def collect(view: RunView, rank: int, points: int = POINTS) -> Series:
 def _with_late_values(
     view: RunView, rank: int, rows: Array, lasts: Array
 ) -> tuple[Array, Array, Array]:
-    """Loss, largest loss and gradient norm per record; those that a GPU tells later are put to
-    their steps.
-    """
+    """Loss, largest loss and gradient norm per record; a GPU's late ones at their steps."""
     loss = _finite(rows["loss"])
     if "loss_max" in (rows.dtype.names or ()):
         loss_max = np.fmax(loss, _finite(rows["loss_max"]))

@@ -22,9 +22,7 @@ BENDS = 3
 SURE_P = 0.01
 """Mann-Kendall's p below which a trend is one."""
 STILL_P, STILL_SHARE = 0.10, 0.01
-"""A loss stands still where p is above the first and the fitted change over the window below this
-share of it.
-"""
+"""A loss stands still where p is above the first and the fitted change below this share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +114,7 @@ AWAY = 3.0
 """Times what the training began with, from which a loss that climbs has run away."""
 AWAY_BLOCKS = (8, 24)
 THROWN = 10.0
-"""Times the first loss, below which no block of a training comes again that its first updates threw
-out.
-"""
+"""Times the first loss, above which a training stays that its first updates threw out."""
 AT_THE_TOP = 0.8
 """Part of the highest block's level that the last one still has."""
 

@@ -1,6 +1,4 @@
-"""What a few steps of a training showed: how long they took, what they held, and what
-stopped them.
-"""
+"""What a few steps of a training showed: their time, what they held, what stopped them."""
 
 from __future__ import annotations
 
@@ -83,14 +81,10 @@ class Trial:
     layers: tuple[int, int] | None
     """Layers that ran, and of how many; None where the model was not cut."""
     not_cut: int = 0
-    """Layers that were asked for where no model of transformers has more; 0: none were, or it was
-    cut.
-    """
+    """Layers asked for that no model of transformers has; 0: none were, or it was cut."""
     exit_code: int | None = None
     critical: Finding | None = None
-    """The worst that the record itself says of it, where that is critical and not how the command
-    ended.
-    """
+    """The worst the record says of it, if critical and not how the command ended."""
     doubt: str = ""
     """A loss that was no number and became one again."""
     setup: Setup | None = field(default=None, repr=False)

@@ -6,9 +6,7 @@ import sys
 
 
 def user_line(frames: list[str]) -> str | None:
-    """The innermost of a dump's ``file:line function`` frames that is neither torch's nor the
-    standard library's.
-    """
+    """The innermost ``file:line function`` of a dump that is not torch's or the library's."""
     for frame in frames:
         file = frame.partition(":")[0]
         is_library = file.startswith(("torch/", "<")) or (

@@ -57,9 +57,7 @@ class RunView:
 
     @cached_property
     def common(self) -> Aligned | None:
-        """Steady steps that all ranks have, side by side; None for fewer than two ranks or no such
-        steps.
-        """
+        """Steady steps that all ranks have, side by side; None below two ranks or steps."""
         if len(self.per_rank) > 1:
             return align(list(self.per_rank.values()))
         return None

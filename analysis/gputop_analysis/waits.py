@@ -53,9 +53,7 @@ def mean_wait_ms(view: RunView, rank: int) -> float:
 
 
 def hidden_wait_ms(view: RunView, rank: int) -> float:
-    """Mean exposed wait a step inside a rank's backward, by DDP's timers past the warm-up; NaN
-    where there are none.
-    """
+    """Mean exposed wait a step in a rank's backward by DDP's timers past warm-up; NaN: none."""
     rows = view.comm(rank)
     if not len(rows):
         return float("nan")
@@ -65,9 +63,7 @@ def hidden_wait_ms(view: RunView, rank: int) -> float:
 
 
 def straggling_shares(view: RunView) -> dict[int, float]:
-    """By rank, the part of its wait that goes beyond the wait of the rank that waits least in the
-    same step.
-    """
+    """By rank, its wait beyond that of the rank that waits least in the same step."""
     waits_ = waits(view)
     if waits_ is None:
         return {}
@@ -150,9 +146,7 @@ def _steady_rows(rows: Array, common: Aligned) -> Array:
 
 
 def _coarser_edges(common: Aligned, rows: list[Array]) -> Array:
-    """Edges wide enough that every rank, which samples steps of its own choice, usually has one in
-    each bucket.
-    """
+    """Edges so wide that each rank, of its own sampled steps, usually has one in a bucket."""
     gaps = (np.diff(r["step"].astype(np.int64)) for r in rows)
     gap = max(float(np.sort(gap)[int(0.9 * len(gap))]) for gap in gaps)
     size = common.bucket_steps if gap <= common.bucket_steps else int(2 * gap)

@@ -1,6 +1,4 @@
-"""What the driver's XID error numbers mean and what to do, after NVIDIA's documentation "XID
-Errors".
-"""
+"""The driver's XID error numbers and what to do, after NVIDIA's "XID Errors"."""
 
 from __future__ import annotations
 

@@ -48,9 +48,7 @@ def enter(name):
 
 
 def leave(token):
-    """End a named phase. A word that is no phase of gputop's counts as "other", with
-    its own total.
-    """
+    """End a named phase. A word that is none of gputop's counts as "other", with its own total."""
     name, phase, timed, began_ns = token
     if timed:
         clock.leave()
@@ -75,9 +73,7 @@ def _count(name, phase, elapsed_ns):
 
 
 def log(values):
-    """Send numbers of the script's own, at most ten times a second; what comes faster
-    is dropped.
-    """
+    """Send the script's own numbers, at most ten times a second; what comes faster is dropped."""
     now_ns = monotonic_ns()
     if now_ns - _named.last_log_ns < _LOG_PERIOD_NS:
         return
@@ -92,9 +88,7 @@ def log(values):
 
 
 def flush(now_s):
-    """Send the totals of named phases that changed; once a second at first, less often as the run
-    gets long.
-    """
+    """Send changed totals of named phases; once a second at first, less often later."""
     if not _unsent:
         return
     if _named.started_s is None:
@@ -112,9 +106,7 @@ def flush(now_s):
 
 
 def reader():
-    """Something whose ``values()`` are figures of the steps since its last call (``step_ms``,
-    ``data_ms`` ...).
-    """
+    """Its ``values()`` are figures of the steps since the last call (``step_ms`` ...)."""
     return recent.Reader()
 
 
@@ -127,9 +119,7 @@ def reset():
 
 
 def _number(name, value):
-    """A float, or None for what has no value on the host yet: a CUDA scalar is read late, without
-    waiting for it.
-    """
+    """A float, or None without a value on the host yet: a CUDA scalar is read late."""
     if getattr(value, "is_cuda", False):
         if threading.get_ident() == session.thread_ident:
             device.timer.late_scalar(device.LOG_PREFIX + name, value)

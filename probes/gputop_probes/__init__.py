@@ -1,3 +1,1 @@
-"""What is measured: launcher, recorder, samplers, run context and the run record. Never imports
-Textual.
-"""
+"""What is measured: launcher, recorder, samplers, context, record. Never imports Textual."""

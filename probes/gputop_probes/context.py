@@ -1,6 +1,4 @@
-"""The circumstances of a run: source, container, scheduler, machine, and the environment that
-matters. No secrets.
-"""
+"""The circumstances of a run: source, container, scheduler, machine, variables; no secrets."""
 
 from __future__ import annotations
 
@@ -32,9 +30,7 @@ _MAX_VALUE_CHARS = 500
 
 
 def collect(command: list[str], cwd: str, environment: dict[str, str]) -> dict[str, Any]:
-    """Everything that can be learnt without the training process. Parts that do not apply are left
-    out.
-    """
+    """All that can be learnt without the training process. What does not apply is left out."""
     parts = {
         "command": redact.command(command),
         "cwd": cwd,
@@ -54,9 +50,7 @@ def collect(command: list[str], cwd: str, environment: dict[str, str]) -> dict[s
 
 
 def matters(environment: dict[str, str]) -> dict[str, str]:
-    """The variables that change how a training runs, by an allow-list of names; never one that may
-    hold a secret.
-    """
+    """Variables that change how a training runs, by an allow-list; none that may hold a secret."""
     return {
         name: value[:_MAX_VALUE_CHARS]
         for name, value in sorted(environment.items())
@@ -81,9 +75,7 @@ def git(cwd: str) -> dict[str, Any]:
 
 
 def container(environment: dict[str, str]) -> str:
-    """``docker``, ``podman``, ``kubernetes``, ``apptainer`` or ``enroot``; empty on the bare
-    machine.
-    """
+    """``docker``, ``podman``, ``kubernetes``, ``apptainer`` or ``enroot``; else empty."""
     if "KUBERNETES_SERVICE_HOST" in environment:
         return "kubernetes"
     if "APPTAINER_CONTAINER" in environment or "SINGULARITY_CONTAINER" in environment:

@@ -11,9 +11,7 @@ closed_at_start: set[int] = set()
 
 
 def fill_closed() -> None:
-    """Open what we were started without, so that no file of ours gets the number of a standard
-    stream.
-    """
+    """Open what we were started without: no file of ours gets a standard stream's number."""
     for number in range(3):
         try:
             os.fstat(number)

@@ -42,9 +42,7 @@ class Fate:
         self._cells[_STATUS] = wait_status + 1
 
     def pid(self) -> int | None:
-        """The command's process, also of a recorder that died while it forked; None if there never
-        was one.
-        """
+        """The command's process, also of a recorder that died in its fork; None without one."""
         deadline = time.monotonic() + _FORK_WITHIN_S
         while self._cells[_FORKING] and not self._cells[_PID] and time.monotonic() < deadline:
             time.sleep(0.005)

@@ -1,6 +1,4 @@
-"""What the front process holds of a run: waits for the command, passes signals on, and outlives its
-recorder.
-"""
+"""The front's part of a run: waits for the command, passes signals on, outlives its recorder."""
 
 from __future__ import annotations
 
@@ -97,16 +95,12 @@ class RunHandle:
             self._sleep(min(seconds_left, _POLL_S))
 
     def show_output(self) -> None:
-        """Show the command's output on our own streams from now on, if it is not shown
-        there yet.
-        """
+        """Show the command's output on our streams from now on, if it is not shown there yet."""
         if self._output is not None:
             self._output.show()
 
     def pass_on_output(self) -> None:
-        """Wait until all that the command has written is on our own streams; at its end, before
-        words of ours.
-        """
+        """Wait until all the command's output is on our streams; at its end, before our words."""
         if self._output is not None:
             self._output.settle(passed_on=True)
 
@@ -161,9 +155,7 @@ class RunHandle:
             stop.kill_all(suspended, signal.SIGCONT)
 
     def _stop_with(self, number: int, by: str = "user", why: str = "") -> None:
-        """Tell the recorder first, so that it knows why the command ends; the signal itself needs
-        no recorder.
-        """
+        """Tell the recorder first why the command ends; the signal needs no recorder."""
         if not self._runs():
             return
         self.stopped_by_us = True
@@ -182,15 +174,11 @@ class RunHandle:
         )
 
     def _runs(self) -> bool:
-        """Whether the command can be signalled: safe in a signal handler, wherever it
-        came between.
-        """
+        """Whether the command can be signalled: safe in a signal handler, anywhere."""
         return self._exit_code is None and procfs.alive(self.pid, self._start_ticks)
 
     def _find_out(self) -> None:
-        """Look for the exit code, unless a signal or another thread came between while somebody
-        does.
-        """
+        """Look for the exit code, unless a signal or another thread came while somebody does."""
         if self._exit_code is None and self._looking.acquire(blocking=False):
             try:
                 if self._report is not None:
@@ -238,9 +226,7 @@ class RunHandle:
         return UNKNOWN_EXIT if code is None else code
 
     def _look_past_recorder(self) -> int | None:
-        """A recorder that is stopped, or hangs on a dead disk, must not keep us waiting for a
-        command that ended.
-        """
+        """A recorder stopped, or on a dead disk, must not make us wait for an ended command."""
         status = procfs.zombie_wait_status(self.pid)
         now_s = time.monotonic()
         if status is None:
@@ -265,9 +251,7 @@ class RunHandle:
                 pass
 
     def _look(self) -> int | None:
-        """Without our recorder: the command is our own child now, or another recorder's, or
-        nobody's.
-        """
+        """Without our recorder: the command is our child now, another recorder's or nobody's."""
         try:
             pid, status = os.waitpid(self.pid, os.WNOHANG) if self.ours else (0, 0)
         except ChildProcessError:

@@ -103,9 +103,7 @@ def finish(joined: Joined, exit_code: int) -> None:
 
 
 def _launcher() -> int | None:
-    """The parent, where it has started several ranks on this host; None for a process
-    of its own.
-    """
+    """The parent, if it started several ranks on this host; None for a process of its own."""
     parent = os.getppid()
     if parent > 1 and any(os.environ.get(name) for name in _SIBLINGS):
         return parent

@@ -21,9 +21,7 @@ HELD = (
     signal.SIGUSR1,
     signal.SIGUSR2,
 )
-"""Held back while a command is started: none may end us between the fork and the handlers that pass
-them on.
-"""
+"""Held back while a command starts: none may end us before handlers pass them on."""
 _SET_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
 """Ignored by Python for itself; a shell's child finds the default."""
 _LIMITS = tuple(
@@ -47,9 +45,7 @@ class Inherited(NamedTuple):
 
     mask: frozenset[int]
     ignored: tuple[int, ...]
-    """Of ``HELD`` and SIGCHLD, what was ignored: by ``nohup``, for a script's background job, or by
-    ``trap ''``.
-    """
+    """What of ``HELD`` and SIGCHLD was ignored: by ``nohup``, a background job, ``trap ''``."""
     limits: dict[int, tuple[int, int]]
     """Soft and hard, of those that were changed."""
     umask: int
@@ -77,9 +73,7 @@ class Inherited(NamedTuple):
 
 
 def hold() -> Inherited:
-    """Hold signals back, make room under the limits, and files for this user alone. Returns how it
-    was before.
-    """
+    """Hold signals back, raise limits, make files for this user alone. Returns the state before."""
     mask = frozenset(signal.pthread_sigmask(signal.SIG_BLOCK, HELD))
     ignored = tuple(n for n in (*HELD, signal.SIGCHLD) if signal.getsignal(n) == signal.SIG_IGN)
     if signal.SIGCHLD in ignored:  # nobody could learn how the command ended
@@ -103,9 +97,7 @@ def _raise_limits() -> dict[int, tuple[int, int]]:
 
 
 def _set_limit(kind: int, wanted: int, hard: int) -> bool:
-    """Raise a soft limit as far as the hard one, or beyond where we may. Returns whether it was
-    changed.
-    """
+    """Raise a soft limit to the hard one, or beyond if allowed. Returns whether it changed."""
     above = wanted if hard == resource.RLIM_INFINITY or 0 < wanted <= hard else hard
     for limits in ((wanted, max(wanted, hard, key=_size)), (above, hard)):
         try:

@@ -1,6 +1,4 @@
-"""What is typed on our terminal, passed on to the pseudo-terminal of a command; and who waits for
-it.
-"""
+"""What is typed on our terminal, passed on to a command's; and who waits for it."""
 
 from __future__ import annotations
 
@@ -175,9 +173,7 @@ def in_foreground() -> bool:
 
 
 def waits_for_input(console: Console) -> int | None:
-    """The process whose main thread waits in a read of the command's terminal; None if
-    nobody does.
-    """
+    """The process whose main thread waits in a read of the command's terminal, or None."""
     for pid in procfs.pids():
         try:
             if os.readlink(f"/proc/{pid}/fd/0") != console.path:

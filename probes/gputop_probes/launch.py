@@ -134,9 +134,7 @@ def adopt(run_dir: Path) -> bool:
     runs.require_living_command(run_dir, state)
 
     def record(report: int) -> None:
-        """In a fresh interpreter: the caller may have loaded far more than a recorder
-        should hold.
-        """
+        """In a fresh interpreter: the caller may have loaded more than a recorder should hold."""
         os.set_inheritable(report, True)
         root = str(Path(__file__).parents[1])
         os.execv(
@@ -157,9 +155,7 @@ def adopt(run_dir: Path) -> bool:
 
 
 def _recorded(host_dir: Path, state: dict[str, Any]) -> bool:
-    """Whether a recorder is at work. One that was killed a moment ago may still hold the lock while
-    it dies.
-    """
+    """Whether a recorder is at work. One just killed may still hold the lock."""
     from gputop_probes import client
 
     deadline = time.monotonic() + _ADOPT_WITHIN_S
@@ -194,9 +190,7 @@ def attach(run_dir: Path) -> RunHandle:
 
 
 def _fork(work: Callable[[int], None]) -> tuple[int, int]:
-    """Run ``work`` in a forked process that never comes back. Returns its pid and the reading end
-    of its report.
-    """
+    """Run ``work`` in a fork that never returns. Returns its pid and its report's reading end."""
     try:
         report, ours = os.pipe()
     except OSError as error:
@@ -245,9 +239,7 @@ def _greeting(report: int, fate: Fate | None) -> tuple[dict[str, Any], bytes]:
 
 
 def _greeting_of_orphan(fate: Fate | None) -> dict[str, Any]:
-    """Of the command of a recorder that ended without a word: it is our child now, if it came to
-    be.
-    """
+    """Of the command of a recorder that ended without a word: our child now, if ever."""
     pid = fate.pid() if fate is not None else None
     if pid is None:
         raise RecordingImpossible(

@@ -1,6 +1,4 @@
-"""Where records and sockets lie on this machine (XDG base directories, and safe places where those
-are missing).
-"""
+"""Places of records and sockets on this machine (XDG base directories, else safe ones)."""
 
 from __future__ import annotations
 
@@ -74,9 +72,7 @@ def _user_name() -> str:
 
 
 def fallback_roots() -> Iterator[Path]:
-    """Where records may lie that could not be made in the chosen place, best first; only what is
-    this user's alone.
-    """
+    """Other places for records than the chosen one, best first; only this user's own."""
     for folder in _temporary_folders():
         for folder_ in [_own_folder(folder), *_spare_folders(folder)]:
             if is_private(folder_):
@@ -95,9 +91,7 @@ def new_fallback_roots() -> Iterator[Path]:
 
 
 def _private_place(folder: str) -> Path | None:
-    """Our directory below ``folder``, made where it is not there yet; None where none
-    can be had.
-    """
+    """Our directory below ``folder``, made if missing; None where none can be had."""
     for path in (_own_folder(folder), _spare_folder(folder)):
         try:
             return private_directory(path)
@@ -115,9 +109,7 @@ def _temporary_folders() -> list[str]:
 
 
 def _runtime_folder() -> str:
-    """``$XDG_RUNTIME_DIR`` where it is this user's, as it must be; after ``sudo -E`` it is somebody
-    else's.
-    """
+    """``$XDG_RUNTIME_DIR`` if it is this user's; after ``sudo -E`` it is somebody else's."""
     folder = os.environ.get("XDG_RUNTIME_DIR", "")
     try:
         if os.path.isabs(folder) and os.stat(folder).st_uid == os.getuid():

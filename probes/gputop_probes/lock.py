@@ -1,6 +1,4 @@
-"""Who records a host's part of a run: a file lock tells it surely, where a process id could have
-been reused.
-"""
+"""Who records a host's part of a run: a file lock tells, as a process id could be reused."""
 
 from __future__ import annotations
 

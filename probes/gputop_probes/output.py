@@ -34,9 +34,7 @@ _RING_BYTES = 4 << 20
 _LEAST_RING_BYTES = 16 << 10
 _PIPE_BYTES = 1 << 20
 _START_WITHIN_S = 2.0
-"""How long a keeper may take to come up; the recorder gives the front, whose keeper can pass output
-on, so long too.
-"""
+"""How long a keeper may take to come up, and the front's, which can pass output on."""
 _STOPPED_S = 1.0
 _SPAWNS = 3
 """After so many keepers that did not come up, one is forked instead."""
@@ -51,9 +49,7 @@ _BLOCKED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal
 
 
 class Route(NamedTuple):
-    """One stream: where it is read, its log, and gputop's own stream that it goes on to
-    (-1: none).
-    """
+    """One stream: where it is read, its log, and gputop's stream that it goes on to (-1: none)."""
 
     source: int
     log: int
@@ -88,9 +84,7 @@ class Output:
         self._tending = _thread.allocate_lock()
 
     def hand_to_recorder(self) -> None:
-        """Hold on for the recorder, in the process that was forked for it: without the front's own
-        streams.
-        """
+        """Hold on for the recorder, in the process forked for it: without the front's streams."""
         for route in self.routes:
             if route.target >= 0:
                 os.close(route.target)
@@ -113,9 +107,7 @@ class Output:
         self._children.append(_fork(self._words({}), used) if pid is None else pid)
 
     def tend(self) -> None:
-        """See to it that a keeper is at work, and let go of what nobody reads any more. Cheap; call
-        it often.
-        """
+        """See that a keeper is at work, and let go of what nobody reads. Cheap; call it often."""
         if self._tending.acquire(blocking=False):
             try:
                 self._tend()
@@ -157,9 +149,7 @@ class Output:
         return True
 
     def show(self) -> None:
-        """Where no screen shows the log after all: write it on our stdout, and pass on what
-        follows.
-        """
+        """Where no screen shows the log: write it on our stdout, and pass on what follows."""
         if any(route.target >= 0 for route in self.routes):
             return
         deadline = time.monotonic() + _START_WITHIN_S
@@ -191,9 +181,7 @@ class Output:
         )
 
     def last_byte(self, target: int) -> int | None:
-        """The last byte that went to the place where our descriptor ``target`` leads; None before
-        the first.
-        """
+        """The last byte that went where our descriptor ``target`` leads; None before the first."""
         for number, route in enumerate(self.routes):
             if (
                 route.target >= 0
@@ -276,9 +264,7 @@ class Output:
         return procfs.alive(self._cells[keeper.HOLDERS + FRONT])
 
     def _keeper_at_work(self) -> bool:
-        """Whether a keeper has the lock. One of a process, so asking for it neither gives nor takes
-        one of ours.
-        """
+        """Whether a keeper has the lock: a process's, so asking neither gives nor takes ours."""
         try:
             fcntl.lockf(self._shared, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -304,9 +290,7 @@ class Output:
             self._stopped_since = None
 
     def _kill_keeper(self) -> None:
-        """End the keeper that has the lock; one that came up a moment ago has not said yet who it
-        is.
-        """
+        """End the keeper that has the lock; one just come up has not said yet who it is."""
         pid = self._cells[keeper.KEEPER_PID]
         if pid <= 0:  # to kill() 0 is our own process group, with the shell script that we run in
             return

@@ -81,9 +81,7 @@ class Log:
         self._retry_at = 0.0
 
     def append(self, data):
-        """Write at the end. Returns the number of bytes, 0 where it failed or is not yet tried
-        again.
-        """
+        """Write at the end. Returns the number of bytes, 0 where it failed or is not yet due."""
         if self.failing() and time.monotonic() < self._retry_at:
             return 0
         try:
@@ -145,9 +143,7 @@ class Log:
         self._cells[self._base + SHIFT] += len(raw)
 
     def _move_down(self, begin):
-        """Without holes in files, or where files may not grow: move the newest part to the
-        beginning.
-        """
+        """Without holes in files, or room to grow: move the newest part to the beginning."""
         end = self.end()
         head = f"[gputop: {begin:,} bytes of earlier output were given up here]\n".encode()
         if begin <= len(head):
@@ -207,9 +203,7 @@ class Stream:
         return self._size - (self[READ] - min(self[LOGGED], self[PASSED]))
 
     def readable(self):
-        """Whether to read: there is room, and no holder is just about to let go of the
-        other end.
-        """
+        """Whether to read: there is room, and no holder is about to let go of the other end."""
         if self[ENDED] or self.room() <= 0:
             return False
         if self[BROKEN] and self._broken_since is None:
@@ -250,9 +244,7 @@ class Stream:
         return count
 
     def is_echo(self):
-        """Whether a whole line came from the terminal: it was typed before the command
-        answered it.
-        """
+        """Whether a whole line came from the terminal, typed before the command answered."""
         if not self.beside or self[LOGGED] == self[READ]:
             return False
         return self._ring[(self[READ] - 1) % self._size] == 10
@@ -376,9 +368,7 @@ class Keeper:
         poller.poll(timeout)
 
     def _others_hold(self, stream):
-        """Whether the recorder or the front still has this reading end: then a writer would block,
-        not be told.
-        """
+        """Whether the recorder or the front has this reading end: then a writer would block."""
         return any(
             self._cells[HOLDERS + holder]
             and not stream[CLOSED + holder]

@@ -68,9 +68,7 @@ def stat(pid: int) -> Stat | None:
 
 
 def zombie_wait_status(pid: int) -> int | None:
-    """How a process ended that nobody has waited for yet; None if it is none, or the kernel hides
-    it.
-    """
+    """How a process ended that nobody waited for; None if it is none, or hidden."""
     head, _, tail = (read_bytes(f"/proc/{pid}/stat") or b"").rpartition(b")")
     fields = tail.split()
     if head and len(fields) > 49 and fields[0] == b"Z":
@@ -96,9 +94,7 @@ def _in_signal_set(pid: int, field: bytes, number: int) -> bool:
 
 
 def alive(pid: int, start_ticks: int | None = None) -> bool:
-    """Whether the process runs (a zombie does not); with ``start_ticks``, that very one and no
-    later namesake.
-    """
+    """Whether the process runs (a zombie does not); with ``start_ticks``, no later namesake."""
     stat_ = stat(pid)
     return (
         stat_ is not None
@@ -135,9 +131,7 @@ def pids() -> list[int]:
 
 
 def out_of_memory_kills() -> int:
-    """Processes that the kernel killed for lack of memory since this machine booted; -1 if it does
-    not count them.
-    """
+    """Processes that the kernel killed for lack of memory since boot; -1: not counted."""
     for line in (read_bytes("/proc/vmstat") or b"").splitlines():
         if line.startswith(b"oom_kill "):
             return int(line.split()[1])

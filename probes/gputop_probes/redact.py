@@ -12,9 +12,7 @@ from typing import Any
 
 HIDDEN = "[hidden]"
 _compiled = lru_cache(maxsize=None)(re.compile)
-"""Patterns are compiled when they are first needed: most commands need few, and nothing may delay a
-start.
-"""
+"""Patterns are compiled when first needed: commands need few, nothing may delay a start."""
 
 _PASSWORDS = frozenset(("password", "passwd", "passphrase", "passwort", "pwd"))
 _ALWAYS = frozenset(
@@ -52,9 +50,7 @@ padding per prefix prompt sep separator special start stop suffix target text th
 unk unknown vision video vocab word
 """
 _TOKEN_OF_TEXT = frozenset(_TOKEN_WORDS.split())
-"""Words before ``token`` that make it one of a language model: ``pad_token``,
-``max_new_tokens``.
-"""
+"""Words before ``token`` that make it a language model's: ``pad_token``, ``max_new_tokens``."""
 _PASS_OF = frozenset(
     ("admin", "basic", "db", "ftp", "http", "login", "mail", "my", "mysql")
     + ("pg", "proxy", "redis", "smtp", "ssh", "user")
@@ -67,9 +63,7 @@ _PATH = (
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether an option or variable so called holds a secret: ``--hf-token``, ``WANDB_API_KEY``;
-    not ``tokenizer``.
-    """
+    """Whether a name is a secret's: ``--hf-token``, ``WANDB_API_KEY``; not ``tokenizer``."""
     return _kind(name) != ""
 
 
@@ -102,9 +96,7 @@ def command(words: list[str]) -> list[str]:
 
 
 def text(value: str) -> str:
-    """Any text with the secrets in it replaced: known shapes, addresses, headers, and values under
-    a secret's name.
-    """
+    """Text without secrets: known shapes, addresses, headers, values under a secret's name."""
     if len(value) < _SHORTEST:
         return value
     lowered = value.lower()
@@ -117,9 +109,7 @@ def text(value: str) -> str:
 
 
 def anything(value: Any, name: str = "") -> Any:
-    """A JSON value with every text in it cleaned; lists of ``argv`` and ``command`` as command
-    lines.
-    """
+    """A JSON value with all text cleaned; lists of ``argv`` and ``command`` as command lines."""
     if isinstance(value, str):
         return named(name, value) if name else text(value)
     if isinstance(value, dict):
@@ -181,9 +171,7 @@ def _holds(name: str, value: str) -> bool:
 
 
 def _is_random(value: str) -> bool:
-    """Whether a word looks drawn by chance: long, of letters of both cases and digits, or long
-    hexadecimal.
-    """
+    """Whether a word looks random: long, letters of both cases and digits, or hexadecimal."""
     if re.fullmatch(r"[0-9a-f]{32,}", value):
         return True
     kinds = sum(bool(re.search(pattern, value)) for pattern in ("[a-z]", "[A-Z]", "[0-9]"))
@@ -291,9 +279,7 @@ _SHAPES: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (("wandb",), _LOGIN, rf"\1{HIDDEN}"),
     (tuple(_TOKEN_HINTS.split()), _AROUND + "(?:" + "|".join(_TOKENS) + ")", HIDDEN),
 )
-"""What a text must have in lower case before the pattern is tried (and compiled), the pattern, what
-takes its place.
-"""
+"""What a lower-case text must have for the pattern to be tried, pattern, replacement."""
 _NAMED = (
     r"(?<![\w.-])(?P<quote>[\"']?)(?P<name>[+~-]{0,2}[A-Za-z_][\w.-]{1,80})(?P=quote)"
     r"[ \t]{0,4}(?P<sign>[:=]|[ \t])[ \t]{0,4}"
@@ -302,9 +288,7 @@ _VALUE = r"\"[^\"\n]*\"|'[^'\n]*'|[^\s,;&}\]\)\"']+"
 
 
 def _without_named(value: str) -> str:
-    """The text with ``name=value``, ``"name": "value"`` and ``--name value`` hidden where the name
-    is a secret's.
-    """
+    """Text with ``name=value``, ``"name": "value"``, ``--name value`` of secrets hidden."""
     parts: list[str] = []
     at = 0
     while match := _compiled(_NAMED).search(value, at):
@@ -335,9 +319,7 @@ def _hidden(name: str, value: str) -> str:
 
 
 def _is_literal(value: str, kind: str) -> bool:
-    """Whether a bare word after a name can be a secret, and no word of a sentence or a piece of
-    code.
-    """
+    """Whether a bare word after a name can be a secret, and none of a sentence or of code."""
     if re.search(r"[()\[{<>]", value):
         return False
     return kind == "password" or (len(value) >= 6 and not value.isalpha())

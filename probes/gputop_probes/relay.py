@@ -67,9 +67,7 @@ class Relay:
         self._handle.interrupt()
 
     def _suspend(self, number: int, _frame: object) -> None:
-        """Ctrl-Z: the command's session is not the terminal's, so it is stopped and continued by
-        us.
-        """
+        """Ctrl-Z: the command's session is not the terminal's: we stop and continue it."""
         self._handle.suspend()
         stop_ourselves(number)
         self._handle.resume()

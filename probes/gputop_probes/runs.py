@@ -1,6 +1,4 @@
-"""Lists recorded runs and finds one by name. No NumPy, no pydantic: ``gputop runs`` answers at
-once.
-"""
+"""Lists runs and finds one by name. No NumPy, no pydantic: ``gputop runs`` answers at once."""
 
 from __future__ import annotations
 
@@ -43,9 +41,7 @@ class RunInfo(NamedTuple):
     started_ns: int
     ended_ns: int | None
     state: str
-    """``running``, ``ended``, ``lost`` (its recorder is gone without an end), or ``damaged``: it
-    cannot be read.
-    """
+    """``running``, ``ended``, ``lost`` (the recorder is gone), or ``damaged``: not readable."""
     exit_code: int | None
     steps: int
     """Of the slowest rank."""
@@ -68,9 +64,7 @@ def runs_dir() -> Path:
 
 
 def shell_name(run_dir: Path) -> str:
-    """What to type for this run: its name where that is enough, else its directory, quoted as a
-    shell needs it.
-    """
+    """What to type for this run: its name if that is enough, else its quoted directory."""
     import shlex
 
     if run_dir.parent == runs_dir():
@@ -79,9 +73,7 @@ def shell_name(run_dir: Path) -> str:
 
 
 def list_runs() -> list[RunInfo]:
-    """All runs of the runs directory and of its fallbacks, newest first; what is no record is left
-    out.
-    """
+    """All runs of the runs directory and its fallbacks, newest first; only records."""
     runs = [info for path in _candidates() if (info := read_run(path)) is not None]
     return sorted(runs, key=lambda run: run.started_ns, reverse=True)
 

@@ -1,6 +1,4 @@
-"""Ends the processes of a run, also those that a launcher put into sessions of their own (torchrun
-does).
-"""
+"""Ends the processes of a run, also those in sessions of their own (torchrun)."""
 
 from __future__ import annotations
 
@@ -56,9 +54,7 @@ def deliver(number: int, pgid: int, run_id: str, known: Iterable[int] = ()) -> N
 
 
 def processes(run_id: str, pgid: int, known: Iterable[int] = ()) -> list[int]:
-    """Living processes of a run: marked by its id, descended from such a one, in its group, or
-    known before.
-    """
+    """Living processes of a run: marked by its id, descended from one, in its group, or known."""
     stats = {
         pid: stat for pid in procfs.pids() if (stat := procfs.stat(pid)) and stat.state not in "ZX"
     }
@@ -96,9 +92,7 @@ def suspend(run_id: str, pgid: int, known: Iterable[int] = ()) -> list[int]:
 
 
 def terminate(run_id: str, pgid: int, known: Iterable[int] = (), grace_s: float = 3.0) -> list[int]:
-    """SIGTERM to what is left of a run, SIGKILL to what is left of that after ``grace_s``. Returns
-    who was left.
-    """
+    """SIGTERM to what is left of a run, SIGKILL after ``grace_s``. Returns who was left."""
     known = list(known)
     remaining = processes(run_id, pgid, known)
     _wait_for(remaining, _DYING_S)  # those that the last signal reached are on their way

@@ -69,9 +69,7 @@ def open_streams(host_dir: Path, spec: RunSpec, terminal: tuple[int, int] | None
 
 
 def separate_stderr(spec: RunSpec) -> bool:
-    """Whether stdout and stderr must be told apart: only where we pass them on, and to different
-    places.
-    """
+    """Whether stdout and stderr must be told apart: only where we pass them on separately."""
     if spec.separate_stderr is not None:
         return spec.separate_stderr
     if not spec.headless or spec.pty:
@@ -123,9 +121,7 @@ def _open(host_dir: Path, spec: RunSpec, size: tuple[int, int], opened: list[int
 
 
 def _target(spec: RunSpec, number: int) -> int:
-    """Where output goes on to, a descriptor of its own; -1 where it is not shown, or a screen shows
-    the log.
-    """
+    """Where output goes on to, an own descriptor; -1: not shown, or a screen shows the log."""
     if spec.output_to_stderr:
         number = 2
     if not spec.headless or spec.quiet or number in closed_at_start:
@@ -137,9 +133,7 @@ def _target(spec: RunSpec, number: int) -> int:
 
 
 def _stdin() -> int:
-    """The command's standard input: ours, unless a shell would stop a background command that reads
-    it.
-    """
+    """The command's standard input: ours, unless a shell would stop a background reader."""
     if 0 in closed_at_start:
         return -1
     if not (is_terminal(0) and _in_background()):

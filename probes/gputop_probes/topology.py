@@ -136,9 +136,7 @@ def _pci_path(root: Path, bus: str) -> list[str]:
 
 
 def network_cards(root: Path = Path("/sys")) -> list[dict[str, Any]]:
-    """InfiniBand and RoCE cards, else the physical network interfaces that are up; ``gbit`` 0 is
-    not told.
-    """
+    """InfiniBand and RoCE cards, else physical interfaces that are up; ``gbit`` 0: not told."""
     cards = [_infiniband(card) for card in sorted((root / "class/infiniband").glob("*"))]
     cards_found = [card for card in cards if card is not None]
     return cards_found or [

@@ -40,9 +40,7 @@ from gputop_tracer.training.interleaved import InterleavedLoop
 from gputop_tracer.training.steps import Loop
 
 SHALLOW = 4
-"""Repeated layers of a shallow trace, as `gputop_analysis.vram.deepen` takes it: a first, two
-alike, a last.
-"""
+"""Layers of a shallow trace for `gputop_analysis.vram.deepen`: a first, two alike, a last."""
 _LOSS = "the loss of a model that returns none is the mean of its output"
 _LOW = (torch.float16, torch.bfloat16)
 _KEEPS_NO_INPUTS = (0, 42)
@@ -347,9 +345,7 @@ def attention_of(setup: Dict[str, Any]) -> str:
 
 
 def autocast_dtype(setup: Dict[str, Any]) -> Optional[torch.dtype]:
-    """The type that autocast computes in: where it is asked for, or fp32 weights meet a lower
-    precision.
-    """
+    """Autocast's type: where it is asked for, or fp32 weights meet a lower precision."""
     compute = build.compute_dtype(setup)
     on = bool(setup.get("autocast")) or build.weights_dtype(setup) == torch.float32
     return compute if compute in _LOW and on else None

@@ -320,6 +320,19 @@ def test_a_dump_alone_says_whose_are_missing(tmp_path):
     assert not any("all ranks" in sentence for sentence in evidence.findings)
 
 
+def test_a_collective_that_all_called_and_ranks_in_a_circle(tmp_path):
+    for rank in range(4):
+        (tmp_path / f"_dump_{rank}").write_bytes(pickle.dumps(queued(rank, [5, 6])))
+    assert gather(tmp_path).cause == "a collective that all its ranks called has not ended"
+    for rank in range(4):
+        content = queued(rank, [5] if rank % 2 else [5, 6])
+        other = queued(rank, [9, 10] if rank % 2 else [9], group="other")
+        content["entries"] += other["entries"]
+        content["pg_config"] |= other["pg_config"]
+        (tmp_path / f"_dump_{rank}").write_bytes(pickle.dumps(content))
+    assert gather(tmp_path).cause == "ranks wait for each other"
+
+
 def test_dumps_of_the_first_versions(tmp_path):
     """One number for collectives and messages; groups that each rank numbers itself."""
     for rank in range(4):

@@ -242,3 +242,34 @@ def test_who_died_is_blamed_where_all_others_went_on_as_ever():
     failed = {rank: without_lines(standings[rank]) for rank in (1, 2)}
     cause = of_a_mismatch(failed, 0, (552, 4), played.groups)
     assert (cause.kind, cause.rank) == ("different collectives", 0)
+
+
+def queued_call(number, operation="nccl:all_reduce", shapes="8"):
+    return Call("0", number, operation, shapes, done=False, at_ns=number)
+
+
+def test_calls_queued_on_a_device_do_not_hide_where_a_program_stands():
+    """NCCL: every rank has calls that have not ended, and rank 1 sleeps."""
+    groups = {"0": Group("default_pg", frozenset(range(3)))}
+    calls = tuple(map(queued_call, range(5, 12)))
+    asleep = Standing(
+        calls=calls[:3], places=(Place("train.py:40", "main"),), system_call="sleep", answered=True
+    )
+    found = judge({0: Standing(calls=calls), 1: asleep, 2: Standing(calls=calls)}, groups)
+    assert (found.kind, found.rank, found.site) == ("sleeps", 1, "train.py:40 main")
+
+
+@pytest.mark.parametrize(
+    "odd, kind",
+    [
+        (queued_call(7, "nccl:broadcast"), "other operation"),
+        (queued_call(7, shapes="9"), "other size"),
+    ],
+)
+def test_a_queued_call_that_differs_from_that_of_the_others(odd, kind):
+    groups = {"0": Group("default_pg", frozenset(range(3)))}
+    ranks = {rank: Standing(calls=tuple(map(queued_call, (5, 6, 7)))) for rank in (0, 1)}
+    ranks[2] = Standing(calls=(queued_call(5), queued_call(6), odd))
+    found = judge(ranks, groups)
+    assert (found.kind, found.rank) == (kind, 2)
+    assert "where the others call" in found.words

@@ -68,8 +68,8 @@ MENDED = {
     ),
     "fused for nothing": (
         PLAIN,
-        "optimizer = torch.optim.AdamW([{'params': p}], lr=1e-3)",
-        "AdamW([{'params': p}], lr=1e-3, fused=True)",
+        "optimizer = torch.optim.AdamW([{'params': p}], 1e-3)",
+        "AdamW([{'params': p}], 1e-3, fused=True)",
     ),
     "threads": (
         THREADS,
@@ -151,7 +151,7 @@ MENDED = {
 REFUSED = {
     "computed": (WORKERS, "DataLoader(Rows(), num_workers=args.workers)", "computed elsewhere"),
     "options": (WORKERS, "DataLoader(Rows(), **options)", "computed elsewhere"),
-    "by position": (STAYS, "DataLoader(Rows(), 8, True)", "computed elsewhere"),
+    "by position": (STAYS, "DataLoader(Rows(), 8, True, None, None, 2)", "computed elsewhere"),
     "other than it ran": (MORE, "DataLoader(Rows(), num_workers=2)", "computed elsewhere"),
     "two that may be meant": (PLAIN, "torch.optim.AdamW(p)\ntorch.optim.AdamW(q)", "2 calls of "),
     "another optimizer": (PLAIN, "torch.optim.SGD(p, 1)", "no call of AdamW"),
@@ -313,6 +313,9 @@ def test_what_the_run_did_not_run_is_not_patched(tmp_path):
     assert "No such file" in reason(tmp_path)
     assert "is a choice" in reason(path.parent, replace(finding, options=(Option("sleep"),)))
     assert "cannot be read here" in reason(path.parent, replace(finding, site=None))
+    os.mkfifo(tmp_path / "run" / "pipe.py")
+    later = int(1e20)
+    assert "is no file" in reason(path.parent, replace(finding, site="pipe.py:1"), began=later)
     text = "# -*- coding: latin-1 -*-\n" + path.read_text() + "# \xe9\n"
     path.write_bytes(text.encode("latin-1"))
     os.utime(path, ns=(now, now))

@@ -2,6 +2,8 @@
 
 import pytest
 
+from gputop.cli import ELSEWHERE_CALLED, main
+from gputop.cli.commands import find
 from gputop.cli.errors import CliError
 from gputop.cli.parsing import Parser
 
@@ -21,3 +23,16 @@ def test_the_nearest_option_is_named(word, said):
     with pytest.raises(CliError) as told:
         parser.parse_args([word])
     assert said in str(told.value) and "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("word", "said"), [("explain", "gputop findings"), ("rnu", "gputop run"), ("qqqq", "--help")]
+)
+def test_a_command_that_other_tools_have_is_named_as_here(word, said, capsys):
+    assert main([word]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_words_of_other_commands_lead_to_commands_that_exist():
+    assert all(find(name) is not None for name in ELSEWHERE_CALLED.values())
+    assert not any(find(word) is not None for word in ELSEWHERE_CALLED)

@@ -38,9 +38,7 @@ class GputopTracker(GeneralTracker):
         return self.recording
 
     def follow(self, accelerator: Any) -> None:
-        """From now on the accelerator's other trackers get our values, with each log of
-        the script.
-        """
+        """The accelerator's other trackers get our values from now on, with each script's log."""
         trackers = [tracker for tracker in accelerator.trackers if tracker is not self]
         self._beside = trackers if accelerator.is_main_process else []
         self.recording.values()

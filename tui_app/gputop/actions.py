@@ -1,6 +1,4 @@
-"""The one table of actions: bindings, footer, help screen and command palette are all
-made from it.
-"""
+"""The one table of actions: bindings, footer, help and palette are made from it."""
 
 from __future__ import annotations
 
@@ -840,9 +838,7 @@ def in_panels() -> list[Action]:
 
 
 def in_footer(name: str, mode: str = "live") -> list[Action]:
-    """The actions of a screen's footer, the most important first; in a replay, those that move it
-    come early.
-    """
+    """Actions of a screen's footer, the most important first; a replay's moves come early."""
     here = on_screen(name)
     if name == "main":
         moves = ("pause", "seek_back") if mode != "live" else ()
@@ -876,9 +872,7 @@ SCREENS = {
 
 
 def by_screen() -> Iterator[tuple[str, list[Action]]]:
-    """Each screen's title with the actions that belong to it; what screens share stands at the main
-    one.
-    """
+    """Each screen's title and actions; what screens share stands at the main one."""
     for screen, title in SCREENS.items():
         yield title, [action for action in ACTIONS if action.screen == screen]
 
@@ -895,9 +889,7 @@ def target(action: Action) -> str:
 
 
 def applies(action: Action, mode: str, control: bool) -> bool:
-    """Whether an action has any effect: seeking only in a replay, profiling only where someone
-    listens.
-    """
+    """Whether an action has any effect: seeking in a replay, profiling where someone listens."""
     if action.scope == "control":
         return control
     return action.scope == "always" or (action.scope == "replay") == (mode != "live")

@@ -84,9 +84,7 @@ def answer(
     factory: str = "",
     log: EventLog | None = None,
 ) -> Estimate:
-    """The estimate of a setup, calibrated by what was measured here; ``log`` holds the events of a
-    trace of it.
-    """
+    """A setup's estimate, calibrated by what was measured here; ``log``: its trace's events."""
     from gputop.calibration import recall
     from gputop_analysis import catalog
     from gputop_analysis.vram.question import estimate

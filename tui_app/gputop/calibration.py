@@ -25,16 +25,12 @@ Record = dict[str, Any]
 
 
 def path() -> Path:
-    """``$XDG_STATE_HOME/gputop/calibration.jsonl``, below ``~/.local/state`` where that
-    is not set.
-    """
+    """``$XDG_STATE_HOME/gputop/calibration.jsonl``, else below ``~/.local/state``."""
     return xdg_directory("XDG_STATE_HOME", ".local", "state") / "calibration.jsonl"
 
 
 def recall(model: str | None = None) -> list[Record]:
-    """What is known, of one model or of all, oldest first; nothing where nothing can be read. Never
-    raises.
-    """
+    """What is known, of a model or all, oldest first; nothing if not readable. Never raises."""
     try:
         lines = path().read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):

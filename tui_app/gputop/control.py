@@ -1,6 +1,4 @@
-"""What the app may do to a run, its own or an attached one: stop it, profile it, ask for its
-stacks.
-"""
+"""What the app may do to a run, own or attached: stop, profile, ask for stacks."""
 
 from __future__ import annotations
 
@@ -33,9 +31,7 @@ class RunControl:
         return self._handle.wait(0)
 
     def waits_for_input(self) -> bool:
-        """Whether a process of the command waits for something to be typed that it can only get
-        from us.
-        """
+        """Whether a process of the command waits for what only we can type."""
         self._handle.tend_output()
         console = self._handle.console
         if console is None:

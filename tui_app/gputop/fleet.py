@@ -1,6 +1,4 @@
-"""`.gputop.toml`: the GPUs one has, those to look at, and what a training may cost. Found here or
-in a folder above.
-"""
+"""`.gputop.toml`, here or above: GPUs one has, those to look at, a training's cost limit."""
 
 from __future__ import annotations
 
@@ -36,9 +34,7 @@ class Group:
 
     @property
     def told_per_node(self) -> int:
-        """GPUs of a node; 0, as the vendor builds them, where so many are given that they are
-        several servers.
-        """
+        """GPUs of a node; 0, as the vendor builds them, where there are enough for several."""
         if self.nodes > 1 or self.per_node <= SERVER:
             return self.per_node
         return 0

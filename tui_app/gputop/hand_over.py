@@ -1,6 +1,4 @@
-"""Gives our terminal to the command for a while: its output is shown, and what is typed is its
-input.
-"""
+"""Gives our terminal to the command for a while: shows its output, passes on its input."""
 
 from __future__ import annotations
 

@@ -103,7 +103,5 @@ class GputopCallback(Callback):
 
 
 def short_name(action: str) -> str:
-    """``[Callback]EarlyStopping{'monitor': ...}.on_fit_start`` as
-    ``EarlyStopping.on_fit_start``.
-    """
+    """``[Callback]EarlyStopping{...}.on_fit_start`` as ``EarlyStopping.on_fit_start``."""
     return _SETTINGS.sub("", _KIND.sub("", action)).lstrip(".")

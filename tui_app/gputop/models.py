@@ -1,6 +1,4 @@
-"""What the user calls a model, as its architecture: a path, a name of the catalog, or the local
-Hugging Face cache.
-"""
+"""A model's name as its architecture: a path, the catalog, or the local Hugging Face cache."""
 
 from __future__ import annotations
 
@@ -46,9 +44,7 @@ def resolved(name: str) -> tuple[ModelShape, str]:
 
 
 def cached_config(name: str) -> Path | None:
-    """The newest ``config.json`` of a Hugging Face name in the local cache; None where there is
-    none.
-    """
+    """The newest ``config.json`` of a Hugging Face name in the local cache, or None."""
     home = os.environ.get("HF_HOME") or str(
         Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
     )

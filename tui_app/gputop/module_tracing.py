@@ -1,6 +1,4 @@
-"""The trace of an ``nn.Module`` that the caller has, in the caller's own process: it may exist
-nowhere else.
-"""
+"""The trace of the caller's ``nn.Module``, in its process: it may exist nowhere else."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""``%load_ext gputop``, and ``%%gputop`` above a cell that trains: a live panel, then
-the report.
-"""
+"""``%load_ext gputop``, and ``%%gputop`` above a training cell: a live panel, then the report."""
 
 from __future__ import annotations
 
@@ -70,9 +68,7 @@ def panel_text(figures: dict[str, float]) -> str:
 
 
 class _Panel:
-    """A display that a thread renews; the thread only asks for sums, so that the training keeps its
-    core.
-    """
+    """A display renewed by a thread, which only asks for sums: the training keeps its core."""
 
     def __init__(self, recording: Recording):
         from IPython.display import display
@@ -111,9 +107,7 @@ class _Text:
 
 
 def _executed(shell: Any, cell: str) -> Any:
-    """Run the cell in the notebook's namespace. Returns the value of its last line, if that is an
-    expression.
-    """
+    """Run the cell in the notebook's namespace. Returns its last line's value, if any."""
     source = shell.transform_cell(cell)
     file = shell.compile.cache(source, raw_code=cell)
     tree = ast.parse(source, file)
@@ -128,9 +122,7 @@ def _executed(shell: Any, cell: str) -> Any:
 
 
 def show_report(run_dir: Path) -> None:
-    """Display the report; it is made by a process of its own, so that the kernel loads nothing for
-    it.
-    """
+    """Display the report, made by its own process: the kernel loads nothing for it."""
     from IPython.display import display
 
     text = _gputop("report", str(run_dir), "--format", "text")

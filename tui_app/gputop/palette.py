@@ -47,9 +47,7 @@ PHASE: dict[str, PhaseStyle] = {phase.name: phase for phase in PHASES}
 
 
 class BudgetStyle(NamedTuple):
-    """How one line of the efficiency budget looks: a role, and a letter where there is
-    no colour.
-    """
+    """How one line of the efficiency budget looks: a role, and a letter without colour."""
 
     style: str
     letter: str

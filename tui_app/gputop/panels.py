@@ -26,9 +26,7 @@ class Want(NamedTuple):
 
 
 class Request(NamedTuple):
-    """All that the layout depends on. Only structure enters (how many ranks), never a number that
-    flickers.
-    """
+    """All that the layout depends on: only structure (how many ranks), no flickering number."""
 
     width: int
     height: int
@@ -37,16 +35,12 @@ class Request(NamedTuple):
     hosts: int = 1
     findings: int = 0
     begun: bool = True
-    """A step has ended. Until then there is nothing to break down, and the command's output has the
-    room.
-    """
+    """A step has ended. Until then nothing is to break down, and the output has the room."""
     hidden: frozenset[str] = frozenset()
     zoomed: str | None = None
     switched: str = "output"
     layout: str = ""
-    """``compact``, ``normal`` or ``wide`` where the whole screen decides it; empty: as the size
-    says.
-    """
+    """``compact``, ``normal`` or ``wide`` where the screen decides; empty: by size."""
 
 
 class PanelSpec(NamedTuple):
@@ -65,9 +59,7 @@ class PanelSpec(NamedTuple):
     """Where its class is, as ``module:Class``."""
     rows: Callable[[Request], Want]
     compact: tuple[int, int]
-    """Band from the top and place in it, on a small terminal; of panels with the same place one is
-    shown.
-    """
+    """Band from the top and place in it, on a small terminal; panels may share a place."""
     normal: tuple[int, int]
     """The same from 100x32 on."""
     wide: tuple[int, int]
@@ -77,9 +69,7 @@ class PanelSpec(NamedTuple):
     footer: int = 0
     """Place in the footer by importance, 1 first; 0: not in the footer."""
     reads: str = ""
-    """``module:function`` of a record, whose answer is ``Snapshot.panels[id]``; for what no other
-    panel shows.
-    """
+    """``module:function`` of a record for ``Snapshot.panels[id]``, which no other panel shows."""
 
     @property
     def number(self) -> str:

@@ -1,6 +1,4 @@
-"""Start a probe, a few real steps of a setup in the user's interpreter, and read what
-it measured.
-"""
+"""Start a probe, a few real steps in the user's interpreter, and read what it measured."""
 
 from __future__ import annotations
 

@@ -37,9 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Watch the test and judge what it trained; a test that fails by itself keeps its
-    own failure.
-    """
+    """Watch the test and judge what it trained; a test failing by itself keeps its failure."""
     memory, step = item.get_closest_marker("limit_vram"), item.get_closest_marker("limit_step")
     if memory is None and step is None:
         return (yield)

@@ -39,9 +39,7 @@ class Recording:
         return self.joined.run_dir if self.joined else None
 
     def values(self) -> dict[str, float]:
-        """``{"gputop/step_ms": ...}``: means over the steps since the last call; empty where none
-        ended.
-        """
+        """``{"gputop/step_ms": ...}``: means over the steps since the last call, or empty."""
         figures = self.figures()
         figures.pop("step", None)
         return {PREFIX + name: round(value, 6) for name, value in figures.items()}
@@ -68,9 +66,7 @@ class Recording:
         self._ask("timed", name, elapsed_ns)
 
     def finish(self, exit_code: int = 0) -> None:
-        """End a run that was begun here, although the process lives on; its record is
-        whole then.
-        """
+        """End a run that was begun here, though the process lives on; its record is whole."""
         joined, self.joined = self.joined, None
         if joined is None:
             return

@@ -130,9 +130,7 @@ def trace_script(
 
 
 def without_secrets(environment: dict[str, str]) -> dict[str, str]:
-    """The variables as a stranger's script may see them: what looks like a credential is there, but
-    says nothing.
-    """
+    """The variables for a stranger's script: what looks like a credential says nothing."""
     from gputop_probes.redact import HIDDEN, is_secret_name, is_secret_value
 
     return {
@@ -142,9 +140,7 @@ def without_secrets(environment: dict[str, str]) -> dict[str, str]:
 
 
 def known_configs(script: Path, arguments: Sequence[str] = ()) -> dict[str, dict[str, Any]]:
-    """Hugging Face configurations of the catalog's models that a source or its arguments name; none
-    is downloaded.
-    """
+    """Hugging Face configurations of catalog models in a source or arguments, undownloaded."""
     from gputop_analysis import catalog
 
     try:

@@ -1,6 +1,4 @@
-"""Cells of CSV files that a spreadsheet takes for text: a text that begins as a formula gets an
-apostrophe.
-"""
+"""CSV cells that a spreadsheet takes for text: a formula's begin gets an apostrophe."""
 
 from __future__ import annotations
 

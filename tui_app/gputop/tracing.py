@@ -169,9 +169,7 @@ def run(
 
 
 def _entry() -> Path:
-    """The file that starts a trace; run by its path, so that gputop need not be installed in the
-    user's environment.
-    """
+    """The file that starts a trace, by its path: the user's environment needs no gputop."""
     import gputop_tracer
 
     return Path(gputop_tracer.__file__).parent / "__main__.py"

@@ -8,12 +8,18 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gputop_analysis.call_order import Call
 from gputop_analysis.evidence.model import Evidence
 from gputop_analysis.hang_cause import MISMATCHES, Group, Standing, judge
-from gputop_analysis.queued_calls import Difference, first_difference, holding_up, is_queued
+from gputop_analysis.queued_calls import (
+    Difference,
+    each,
+    first_difference,
+    holding_up,
+    is_queued,
+)
 from gputop_analysis.snapshots.load import unpacked
 from gputop_analysis.snapshots.values import UnpickleError, plain_values
 from gputop_analysis.text import rank_list
@@ -21,6 +27,18 @@ from gputop_analysis.text import rank_list
 _RANK = re.compile(r"(\d{1,6})(?:\.\w+)*$")
 _GROUPS_SHOWN = 12
 _DEFAULT = "default_pg"
+
+
+class Pending(NamedTuple):
+    """A collective that has not ended."""
+
+    group: str
+    call: Call
+    came: tuple[int, ...]
+    """Ranks that called it."""
+    absent: tuple[int, ...]
+    """Members with a dump that never came to it."""
+
 
 Calls = dict[int, tuple[Call, ...]]
 """Of each rank that wrote a dump, in order of time."""
@@ -75,13 +93,24 @@ def _judge_queued(evidence: Evidence, calls: Calls, groups: Groups) -> None:
         return
     roots = holding_up(calls, members)
     if roots:
-        _name(evidence, tuple(roots))
+        _name_absent(evidence, tuple(roots))
         evidence.findings += [
             _root_words(rank, calls, awaiting, groups) for rank, awaiting in roots.items()
         ]
+        return
+    pending = _pending(calls, groups)
+    if any(wait.absent for wait in pending):
+        evidence.cause = "ranks wait for each other"
+    elif any(_is_complete(wait, calls, groups) for wait in pending):
+        evidence.cause = "a collective that all its ranks called has not ended"
 
 
-def _name(evidence: Evidence, ranks: tuple[int, ...]) -> None:
+def _is_complete(wait: Pending, calls: Calls, groups: Groups) -> bool:
+    """Whether every member wrote a dump, and called it."""
+    return wait.group in groups and groups[wait.group].ranks <= calls.keys() and not wait.absent
+
+
+def _name_absent(evidence: Evidence, ranks: tuple[int, ...]) -> None:
     who = "a rank" if len(ranks) == 1 else "ranks"
     evidence.cause = f"{who} never came to a collective"
     evidence.rank, evidence.ranks = ranks[0], ranks
@@ -102,13 +131,14 @@ def _difference_words(difference: Difference, groups: Groups) -> str:
 
 
 def _root_words(rank: int, calls: Calls, awaiting: list[tuple[int, Call]], groups: Groups) -> str:
-    waiting, call = {other for other, _ in awaiting}, min(awaiting, key=_number)[1]
+    waiting = {other for other, _ in awaiting}
+    call = min((call for _, call in awaiting), key=_began)
     words = (
         f"rank {rank} never came to {call.name} number {call.number} of "
         f"{_label(call.group, groups)}: {rank_list(waiting)} "
         f"{'waits' if len(waiting) == 1 else 'wait'} for it"
     )
-    last = max(calls[rank], key=lambda one: one.at_ns, default=None)
+    last = max(calls[rank], key=_began, default=None)
     if last is None:
         return words + "; it has called nothing that has not ended"
     return words + (
@@ -117,71 +147,74 @@ def _root_words(rank: int, calls: Calls, awaiting: list[tuple[int, Call]], group
     )
 
 
-def _number(waiting: tuple[int, Call]) -> int:
-    return waiting[1].at_ns
+def _began(call: Call) -> int:
+    return call.at_ns
 
 
 def _judge_waiting(evidence: Evidence, calls: Calls, groups: Groups) -> None:
     """Where a process waits in each call: by the one that calls something else than before, or
     than the others; else by who never came.
     """
-    standings = {rank: Standing(calls=ones) for rank, ones in calls.items()}
+    standings = {rank: Standing(calls=rank_calls) for rank, rank_calls in calls.items()}
     cause = judge(standings, groups)
     if cause is not None and cause.rank is not None and cause.kind in MISMATCHES:
         evidence.cause, evidence.rank = cause.kind, cause.rank
         evidence.findings.append(f"{cause.words}; {cause.waiting}")
         return
-    behind = {rank for *_, absent in _pending(calls, groups) for rank in absent}
+    behind = {rank for pending in _pending(calls, groups) for rank in pending.absent}
     if behind:
-        _name(evidence, tuple(sorted(behind)))
+        _name_absent(evidence, tuple(sorted(behind)))
 
 
-def _pending(
-    calls: Calls, groups: Groups
-) -> list[tuple[str, Call, tuple[int, ...], tuple[int, ...]]]:
-    """(group, newest collective that has not ended, ranks that called it, members with a dump that
-    never came to it).
-    """
+def _pending(calls: Calls, groups: Groups) -> list[Pending]:
+    """The newest collective of each group that has not ended."""
     found = []
-    for name in sorted({call.group for ones in calls.values() for call in ones}):
-        reached: dict[int, Call] = {}
-        for rank, ones in calls.items():
-            for call in ones:
-                if call.group == name and call.peer is None:
-                    newest = reached.get(rank, call)
-                    reached[rank] = call if call.number >= newest.number else newest
+    for name, reached in sorted(_newest(calls).items()):
         waiting = [call for call in reached.values() if not call.done]
         if not waiting:
             continue
         newest = max(waiting, key=lambda call: call.number)
         came = tuple(rank for rank, call in reached.items() if call.number >= newest.number)
         members = groups[name].ranks & set(calls) if name in groups else frozenset(reached)
-        found.append((name, newest, came, tuple(sorted(members - set(came)))))
+        found.append(Pending(name, newest, came, tuple(sorted(members - set(came)))))
     return found
+
+
+def _newest(calls: Calls) -> dict[str, dict[int, Call]]:
+    """The newest collective of each rank, by group."""
+    newest: dict[str, dict[int, Call]] = {}
+    for rank, call in each(calls):
+        if call.peer is None:
+            reached = newest.setdefault(call.group, {})
+            if rank not in reached or call.number >= reached[rank].number:
+                reached[rank] = call
+    return newest
 
 
 def _of_groups(calls: Calls, groups: Groups) -> list[str]:
     """What each group waits in; those that lack a rank first."""
     pending = _pending(calls, groups)
     lacking = [
-        f"{_label(name, groups)}: {rank_list(came)} called {call.name} (number {call.number}), "
-        f"which has not ended; {rank_list(absent)} never came"
-        for name, call, came, absent in pending
-        if absent
+        f"{_label(wait.group, groups)}: {rank_list(wait.came)} called {wait.call.name} (number "
+        f"{wait.call.number}), which has not ended; {rank_list(wait.absent)} never came"
+        for wait in pending
+        if wait.absent
     ]
     shown = lacking[:_GROUPS_SHOWN]
     if len(lacking) > len(shown):
         shown.append(f"and {len(lacking) - len(shown)} more groups lack a rank")
-    complete = [(name, call) for name, call, _, absent in pending if not absent]
+    complete = [wait for wait in pending if not wait.absent]
     if complete:
-        name, call = complete[0]
+        first = complete[0]
         more = f" and {len(complete) - 1} more" if len(complete) > 1 else ""
         shown.append(
-            f"{_label(name, groups)}{more}: each member that wrote a dump called the last "
-            f"collective ({call.name} number {call.number}), and it has not ended"
+            f"{_label(first.group, groups)}{more}: each member that wrote a dump called the last "
+            f"collective ({first.call.name} number {first.call.number}), and it has not ended"
         )
     if not pending and any(calls.values()):
-        shown.append("every collective that these dumps hold has ended on the ranks that wrote one")
+        shown.append(
+            "every collective that these dumps hold has ended on the ranks that wrote them"
+        )
     return shown
 
 
@@ -193,7 +226,7 @@ def _say_what_is_unknown(evidence: Evidence, calls: Calls, groups: Groups) -> No
     absent = {rank for group in groups.values() for rank in group.ranks} - set(calls)
     if absent:
         evidence.unknown.append(f"what {rank_list(absent)} did: there is no dump of theirs here")
-    if any(call.peer is not None and not call.done for ones in calls.values() for call in ones):
+    if any(call.peer is not None and not call.done for _, call in each(calls)):
         evidence.unknown.append("whether messages between two ranks met: they are not matched")
     evidence.unknown.append("why a rank did not come: its stack tells")
 

@@ -271,8 +271,8 @@ def _exported(text: str) -> Samples:
 
 def _columns(header: Sequence[str], titles: Titles = _TITLES) -> dict[str, int]:
     columns = {}
-    for name, ones in titles.items():
-        title = next((title for title in ones if title in header), None)
+    for name, preferred in titles.items():
+        title = next((title for title in preferred if title in header), None)
         if title is not None:
             columns[name] = header.index(title)
     return columns

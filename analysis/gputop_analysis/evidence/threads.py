@@ -58,5 +58,7 @@ def _words(rank: int | None, lane: Lane) -> str:
     if lane.communication_ms:
         words += f", collectives alone for {share_words(shares[COMM])}"
     words += f", neither (Python, data, waiting) for {share_words(shares[HOST])}"
-    hot = ", ".join(f"{one.name[:60]} {share_words(one.share)}" for one in lane.hot[:_HOT_SHOWN])
+    hot = ", ".join(
+        f"{operator.name[:60]} {share_words(operator.share)}" for operator in lane.hot[:_HOT_SHOWN]
+    )
     return f"{words}; of the operators' own time: {hot}" if hot else words

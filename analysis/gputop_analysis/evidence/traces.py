@@ -53,7 +53,7 @@ def judge_traces(paths: list[Path]) -> Evidence:
             f"what the other ranks did: of {world:,} ranks {len(newest):,} "
             f"{'is' if len(newest) == 1 else 'are'} here"
         )
-    if len(newest) > 1 and any(_told_rank(*one) is None for one in newest.items()):
+    if len(newest) > 1 and any(_told_rank(path, trace) is None for path, trace in newest.items()):
         evidence.unknown.append(
             "which rank is which: not all traces tell, and these are numbered by their names"
         )
@@ -89,7 +89,7 @@ def _numbered(traces: dict[Path, Trace]) -> dict[int | None, Trace]:
     taken = {rank for rank in told.values() if rank is not None}
     free = (number for number in itertools.count() if number not in taken)
     numbers = {path: next(free) if rank is None else rank for path, rank in told.items()}
-    return {numbers[path]: traces[path] for path in sorted(traces, key=lambda one: numbers[one])}
+    return {numbers[path]: traces[path] for path in sorted(traces, key=numbers.__getitem__)}
 
 
 def _told_rank(path: Path, trace: Trace) -> int | None:

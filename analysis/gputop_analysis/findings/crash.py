@@ -427,4 +427,4 @@ def _exit_advice(code: int, out_of_memory: bool, how: str, lost: str, of_many: b
             "Python ends so after an error that nothing caught, unless the script chose it: "
             f"{where}"
         )
-    return f"the script chose this code: {where}"
+    return f"the command chose this code: {where}"

@@ -14,9 +14,7 @@ PARTS = 160
 """Parts of the run in a chart over its steps."""
 RANK_PARTS = 60
 RANKS_AT_MOST = 96
-"""Limit of drawn ranks; beyond it those that do most work of their own are drawn: they hold the
-others up.
-"""
+"""Limit of drawn ranks; beyond it those of most own work are drawn: they hold others up."""
 
 
 def phases_over_steps(view: RunView) -> tuple[Array, dict[str, Array]] | None:

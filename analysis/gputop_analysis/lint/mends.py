@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -49,14 +50,14 @@ class Patch(NamedTuple):
 class _Call(NamedTuple):
     """What is known of a function of torch."""
 
-    positions: int = 1
-    """Most arguments by position that leave the others to keywords."""
+    positions: int = 99
+    """Most arguments by position that leave those that are changed to keywords."""
     defaults: Mapping[str | int, object] = MappingProxyType({})
 
 
 _CALLS = {
-    DATA_LOADER: _Call(2, {"num_workers": 0, "persistent_workers": False, "pin_memory": False}),
-    _DDP: _Call(1, {"find_unused_parameters": False}),
+    DATA_LOADER: _Call(5, {"num_workers": 0, "persistent_workers": False, "pin_memory": False}),
+    _DDP: _Call(5, {"find_unused_parameters": False}),
 }
 
 
@@ -138,6 +139,8 @@ def _as_it_ran(path: Path, name: str, began_ns: int) -> bytes:
     if name.startswith(".."):
         raise NoMend(f"{path} lies outside of where the run was started")
     state = path.stat()
+    if not stat.S_ISREG(state.st_mode):
+        raise NoMend(f"{name} is no file")
     if state.st_mtime_ns > began_ns:
         raise NoMend(f"{name} was changed after the run began")
     if state.st_size > LARGEST_BYTES:

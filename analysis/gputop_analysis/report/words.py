@@ -56,9 +56,7 @@ def size(s: RunSummary) -> str:
 
 
 def speed(s: RunSummary) -> str:
-    """``10.9 steps/s, 350 samples/s, mean over the run``; ``no step for 4 min 6 s`` while it stands
-    still.
-    """
+    """``10.9 steps/s, 350 samples/s, mean over the run``; standing: ``no step for 4 min 6 s``."""
     if s.silent_s:
         return f"{s.doing or 'no step'} for {duration(s.silent_s)}"
     if not s.steps_per_s:
@@ -77,9 +75,7 @@ def speed(s: RunSummary) -> str:
 
 
 def output_notes(record: RunRecord) -> list[str]:
-    """Notes on the command's output that is missing in the record; a line for each host that has
-    one.
-    """
+    """Notes on output missing in the record; a line for each host with one."""
     return [host.state.output_note for host in record.hosts.values() if host.state.output_note]
 
 
@@ -132,9 +128,7 @@ def figure(value: float) -> str:
 
 
 def measured(value: float, unit: str) -> str:
-    """A number with its unit: times in milliseconds with the digits that mean something, others
-    with four.
-    """
+    """A number with its unit: milliseconds in the digits that count, others in four."""
     if not unit.startswith("ms"):
         digits = figure(value)
     else:
@@ -154,18 +148,14 @@ def _singular(unit: str) -> str:
 
 
 def covered(finding: Finding) -> str:
-    """``exit code (HC09), host work (HO06)``: the findings that this one explains; empty
-    for none.
-    """
+    """``exit code (HC09), host work (HO06)``: what this finding explains, or empty."""
     return ", ".join(
         f"{CATALOGUE[id].name} ({id})" if id in CATALOGUE else id for id in finding.absorbed
     )
 
 
 def ranks_to_show(ranks: tuple[RankSummary, ...], at_most: int) -> tuple[list[RankSummary], str]:
-    """All ranks, or of too many those that wait least (they hold the others up), and a line that
-    says so.
-    """
+    """All ranks, or of too many those that wait least (and hold others up), with a note."""
     if len(ranks) <= at_most:
         return list(ranks), ""
     by_wait = sorted(

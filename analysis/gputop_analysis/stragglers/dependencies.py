@@ -120,9 +120,7 @@ def _first_backward(graph: Graph, timeline: Timeline, stage: int, computations: 
 
 
 def _shards(graph: Graph, timeline: Timeline, stage: int, computations: list[Op]) -> None:
-    """Parameters are gathered before a chunk's first forward, gradients reduced after its last
-    backward.
-    """
+    """Parameters are gathered before a chunk's first forward, gradients reduced after its end."""
     gathers, reduces = timeline.of(GATHER, stage), timeline.of(REDUCE, stage)
     both = sorted(gathers + reduces, key=lambda op: (timeline.starts[op][0, 0], op.number, op.kind))
     graph.chain(both)

@@ -10,9 +10,7 @@ from gputop_analysis.stragglers.dependencies import OPTIMIZER, SYNCHRONISED, Gra
 from gputop_analysis.stragglers.timeline import Op, Seconds, Timeline
 
 _CLOCK_S = 1e-2
-"""A transfer that ends longer than this before its last participant came is a fault of
-the clocks.
-"""
+"""A transfer that ends longer before its last participant came is a fault of the clocks."""
 
 
 class Player:

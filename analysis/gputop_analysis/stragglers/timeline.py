@@ -53,9 +53,7 @@ class Op(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Operations of a job; arrays are ``[dp rank, step]`` in seconds since the step's first
-    operation.
-    """
+    """A job's operations; arrays are ``[dp rank, step]``, seconds since the step's first one."""
 
     path: str
     starts: dict[Op, Seconds]
@@ -69,9 +67,7 @@ class Timeline:
     """Rank by (dp rank, stage)."""
 
     def of(self, kind: str, stage: int) -> list[Op]:
-        """Operations of a kind in a stage, by when they began in the first step of the first
-        worker.
-        """
+        """Operations of a kind in a stage, in the order of the first worker's first step."""
         operations = [op for op in self.starts if op.kind == kind and op.stage == stage]
         return sorted(operations, key=lambda op: (self.starts[op][0, 0], op.number))
 

@@ -163,9 +163,7 @@ def _cause(slowdown: float, worker_share: float, last_share: float, stages: int)
 
 
 def _ordinary(player: Player) -> dict[Op, Seconds]:
-    """Durations without stragglers: computations at their kind's mean, communication at
-    its median.
-    """
+    """Durations without stragglers: computations at the mean, communication at its median."""
     kinds: dict[str, list[Seconds]] = {}
     for op, seconds in player.durations.items():
         kinds.setdefault(op.kind, []).append(seconds)

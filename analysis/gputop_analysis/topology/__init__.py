@@ -1,3 +1,1 @@
-"""Links between the GPUs of a node: read from `nvidia-smi topo -m`, from a probe, or from a
-preset.
-"""
+"""Links between a node's GPUs: read from `nvidia-smi topo -m`, from a probe, or from a preset."""

@@ -15,9 +15,7 @@ CODES = {
     "NODE": "several host bridges of one NUMA node",
     "SYS": "the link between NUMA nodes",
 }
-"""Link codes as `nvidia-smi topo -m` prints them, nearest first; ``NV#`` are so many bonded
-NVLinks.
-"""
+"""Link codes as `nvidia-smi topo -m` prints them, nearest first; ``NV#``: so many NVLinks."""
 _OLD_CODES = {"SOC": "SYS"}
 """Drivers of 2017 and before."""
 _NVLINK = re.compile(r"^NV(\d+)$")
@@ -47,9 +45,7 @@ def nvlinks(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """One node. ``links[i][j]`` is the code between devices i and j, GPUs first, then network
-    cards.
-    """
+    """One node. ``links[i][j]`` : code between devices i and j, GPUs first, then network cards."""
 
     gpus: tuple[str, ...]
     nics: tuple[str, ...]
@@ -73,9 +69,7 @@ class Topology:
         return self.links[first][second]
 
     def islands(self) -> tuple[tuple[int, ...], ...]:
-        """GPUs that reach each other over NVLink, directly or through one another; largest
-        first.
-        """
+        """GPUs that reach each other over NVLink, directly or not; largest first."""
         groups: list[set[int]] = [{gpu} for gpu in range(len(self.gpus))]
         for first, second in combinations(range(len(self.gpus)), 2):
             if nvlinks(self.between(first, second)):
@@ -93,9 +87,7 @@ class Topology:
 
     @property
     def switched(self) -> bool:
-        """Whether every two GPUs have the same number of links: a switch, or a mesh that is as
-        good.
-        """
+        """Whether every two GPUs have the same number of links: a switch, or as good a mesh."""
         codes = {self.between(a, b) for a, b in combinations(range(len(self.gpus)), 2)}
         return len(codes) == 1 and nvlinks(next(iter(codes))) > 0
 

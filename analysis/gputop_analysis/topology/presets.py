@@ -326,9 +326,7 @@ _HYBRID_CUBE = (
     (0, 0, 1, 0, 1, 2, 0, 2),
     (0, 0, 0, 1, 2, 1, 2, 0),
 )
-"""NVLinks between the eight V100 of a DGX-1 and of AWS P3: a hybrid cube mesh, six links a GPU
-(DGX-1 white paper).
-"""
+"""NVLinks of the eight V100 of DGX-1 and AWS P3: a hybrid cube mesh (DGX-1 white paper)."""
 _MESHED = ("dgx-v100", "aws-p3.16xlarge", "aws-p3dn.24xlarge")
 
 
@@ -349,9 +347,7 @@ def find(name: str) -> Preset:
 
 
 def topology(preset: Preset) -> Topology:
-    """The preset as a matrix. Its NUMA nodes are two halves, as in all of these servers but the
-    GB200 tray.
-    """
+    """The preset as a matrix. Its NUMA nodes are two halves, but for the GB200 tray."""
     half = max(preset.gpus // 2, 1)
     nics = tuple(f"NIC{i}" for i in range(preset.nics))
     side = [gpu // half for gpu in range(preset.gpus)] + [

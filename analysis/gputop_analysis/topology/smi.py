@@ -79,9 +79,7 @@ def _cpus(cells: list[str]) -> str:
 
 
 def _numa(cells: list[str]) -> int | None:
-    """The field behind the CPU affinity; a blank one leaves the next column's ``N/A`` in
-    its place.
-    """
+    """The field behind the CPU affinity; a blank one has the next column's ``N/A`` in its place."""
     if len(cells) > 1 and cells[1].isdigit():
         return int(cells[1])
     return None

@@ -8,9 +8,7 @@ from gputop_analysis.topology.model import CODES, Topology, advice
 
 
 def as_text(topology: Topology, width: int = 80) -> str:
-    """The links of a node as `nvidia-smi topo -m` draws them, the codes that occur, and the
-    advice.
-    """
+    """A node's links as `nvidia-smi topo -m` draws them, codes that occur, and the advice."""
     head = f"{len(topology.gpus)} x {topology.gpu_model or 'GPU'}" + (
         f", NVLink domain of {topology.domain}" if topology.domain else ""
     )
@@ -39,9 +37,7 @@ def as_text(topology: Topology, width: int = 80) -> str:
 
 
 def matrix(topology: Topology, width: int) -> list[str]:
-    """One line a GPU. Cards are left out where they would not fit; NUMA nodes and CPUs stand
-    behind.
-    """
+    """One line a GPU. Cards that would not fit are left out; NUMA nodes and CPUs come last."""
     names = [*topology.gpus, *topology.nics]
     if 7 + 7 * len(names) <= width:
         shown = names

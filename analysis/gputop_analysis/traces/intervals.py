@@ -11,9 +11,7 @@ Times = npt.NDArray[np.int64]
 
 
 class Intervals(NamedTuple):
-    """A set of points in time as sorted intervals that neither touch nor overlap; ns, ``starts[n]``
-    and ``ends[n]``.
-    """
+    """Points in time as sorted intervals that do not touch; ns, ``starts[n]`` and ``ends[n]``."""
 
     starts: Times
     ends: Times

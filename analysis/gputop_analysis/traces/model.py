@@ -1,6 +1,4 @@
-"""Result of analysing a trace. Times in milliseconds; the parts of a window add up to it to the
-nanosecond.
-"""
+"""A trace analysed. Times in milliseconds; parts of a window add up to the nanosecond."""
 
 from __future__ import annotations
 
@@ -69,9 +67,7 @@ class Lane:
     """``device`` or ``thread``."""
     wall_ms: float
     parts_ms: dict[str, float]
-    """Exclusive: at each moment the first of compute, communication, copy that runs, else why
-    nothing does.
-    """
+    """Exclusive: the first of compute, communication, copy that runs, else why none does."""
     communication_ms: float
     """Any communication, exposed or not."""
     collectives: tuple[Collective, ...]
@@ -111,15 +107,11 @@ class TraceReport:
     calls: tuple[Call, ...]
     """Runtime calls that wait for the device (``cudaStreamSynchronize``) by time."""
     attention: dict[str, int] = field(default_factory=dict)
-    """Calls of ``scaled_dot_product_attention`` by implementation: math, flash, memory-efficient,
-    cuDNN.
-    """
+    """``scaled_dot_product_attention`` calls by kind: math, flash, memory-efficient, cuDNN."""
     rank: int | None = None
     world_size: int | None = None
 
     @property
     def math_attention(self) -> bool:
-        """Whether attention fell back to the math implementation, which keeps the whole score
-        matrix (CE06).
-        """
+        """Whether attention fell back to math, which keeps the whole score matrix (CE06)."""
         return self.attention.get("math", 0) > 0

@@ -27,9 +27,7 @@ KINDS = {
     "operator": OP,
     "user_annotation": MARK,
 }
-"""Categories in lower case, of Kineto up to torch 1.11 and of later ones; what is not named here is
-not read.
-"""
+"""Categories in lower case, of Kineto up to torch 1.11 and later; no others are read."""
 
 STEP = "ProfilerStep#"
 
@@ -80,9 +78,7 @@ ATTENTION = {
 
 @lru_cache(maxsize=4096)
 def is_comm_kernel(name: str) -> bool:
-    """Whether a device kernel moves data between ranks: NCCL of any version, RCCL, oneCCL,
-    symmetric memory.
-    """
+    """Whether a kernel moves data between ranks: NCCL, RCCL, oneCCL, symmetric memory."""
     return _COMM_KERNEL.search(name) is not None
 
 
@@ -107,9 +103,7 @@ def collective(name: str) -> str:
 
 
 def message_bytes(args: dict[str, object]) -> int:
-    """Bytes of a collective by its arguments: the larger of what goes in and what comes out; -1:
-    not given.
-    """
+    """Bytes of a collective by its arguments, the larger of in and out; -1: not given."""
     counts = []
     for key in ("In msg nelems", "Out msg nelems"):
         if isinstance(args.get(key), int):

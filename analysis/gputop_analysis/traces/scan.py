@@ -29,9 +29,7 @@ _gap = re.compile(r"[\s,]*").match
 
 
 class TraceError(ValueError):
-    """The file is no trace, or one without anything to analyse; the message is one line for the
-    user.
-    """
+    """The file is no trace, or has nothing to analyse; the message is a line for the user."""
 
 
 class _Torn(Exception):

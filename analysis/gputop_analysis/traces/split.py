@@ -95,9 +95,7 @@ def collectives(trace: Trace, spans: Spans, compute: Intervals) -> tuple[Collect
 
 
 def hottest(trace: Trace, names: npt.NDArray[np.int32], times: Times) -> tuple[Hot, ...]:
-    """The names with the most time, of ``names[k]`` that took ``times[k]`` ns; their share is of
-    all of it.
-    """
+    """The ``names[k]`` with the most of ``times[k]``, ns; their share is of all of it."""
     if not len(names):
         return ()
     counts = np.bincount(names, minlength=len(trace.names))

@@ -1,6 +1,4 @@
-"""Work of a training thread where the trace has no device: operators, collectives, and the time
-between.
-"""
+"""Work of a training thread in a trace without device: operators, collectives, the rest."""
 
 from __future__ import annotations
 
@@ -39,9 +37,7 @@ def host_operators(trace: Trace) -> tuple[Hot, ...]:
 
 
 def _training_tracks(trace: Trace) -> list[int]:
-    """Threads that ran backward or an optimizer's step, else the one with the most operators, else
-    marked steps.
-    """
+    """Threads with a backward or an update, else that of most operators, else marked steps."""
     backward = trace.ops.tracks[
         trace.rows_named(trace.ops, lambda name: name.startswith(_BACKWARD))
     ]

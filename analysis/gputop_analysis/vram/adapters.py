@@ -21,15 +21,11 @@ ROLES: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("down_proj", "dense_4h_to_h", "fc2", "fc_out", "lin2", "w2"), ("down",)),
     "c_proj": ("out", "down"),
 }
-"""Names of linear layers, and the roles that they have in other families: a script is run on
-several of these.
-"""
+"""Linear layers and their roles in other families: a script is run on several of them."""
 
 
 def adapters(shape: ModelShape, lora: Lora) -> int:
-    """Parameters of all LoRA adapters: ``rank x (inputs + outputs)`` a target (Hu et al. 2021,
-    section 4.1).
-    """
+    """Parameters of all LoRA adapters: ``rank x (inputs + outputs)`` a target (Hu et al. 2021)."""
     moe = moe_layers(shape)
     of_layer = {
         is_moe: _adapter(linears(shape, is_moe), lora)

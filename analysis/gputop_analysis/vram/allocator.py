@@ -49,9 +49,7 @@ class Stats(NamedTuple):
     requested: int
     reserved: int
     inactive_split: int
-    """Free, but part of a segment that is in use, so that it cannot be given back:
-    fragmentation.
-    """
+    """Free, but in a segment in use, so that it cannot be given back: fragmentation."""
     peak_allocated: int
     peak_reserved: int
     allocated_at_peak_reserved: int
@@ -88,9 +86,7 @@ class Allocator:
         self._searches = 0
         self._freed_at: dict[int, int] = {}
         self.next_address = 0
-        """Where the driver gives the next segment, in units; a replay sets it to what
-        was recorded.
-        """
+        """Where the driver gives the next segment, in units; set by a replay to the recorded."""
 
     def malloc(self, nbytes: int, stream: int = 0) -> Block:
         """A block of at least ``nbytes``.
@@ -130,9 +126,7 @@ class Allocator:
             self._freed_at[at] = self._searches
 
     def empty_cache(self) -> None:
-        """Give every segment that is wholly free back to the driver, as
-        ``torch.cuda.empty_cache()`` does.
-        """
+        """Give wholly free segments back to the driver, as ``torch.cuda.empty_cache()`` does."""
         for pool in self.pools.values():
             for at in pool.whole():
                 self._release(pool, at)
@@ -168,9 +162,7 @@ class Allocator:
         return pool
 
     def give_back(self, at: int, size: int) -> bool:
-        """Give one segment back to the driver, that at ``at`` or another of the size; whether one
-        was free.
-        """
+        """Give a segment back to the driver, at ``at`` or of its size; whether one was free."""
         for pool in self.pools.values():
             if pool.segments.get(at) == size == pool.sizes.get(at):
                 self._release(pool, at)
@@ -215,9 +207,7 @@ class Allocator:
         return pool
 
     def _best_fit(self, pool: FreeBlocks, size: int) -> int | None:
-        """Where the smallest free block that fits lies; an oversize one only serves requests nearly
-        as large.
-        """
+        """Where the smallest free block that fits lies; an oversize one serves near ones only."""
         self._searches += 1
         keys = pool.keys
         index = bisect_left(keys, size << SHIFT)
@@ -283,9 +273,7 @@ class Allocator:
         return size
 
     def _release_oversize(self, pool: FreeBlocks, size: int) -> bool:
-        """Give back oversize blocks of this pool, the smallest that is enough or from the largest
-        down.
-        """
+        """Give back oversize blocks of the pool, the smallest that is enough or largest first."""
         if self._oversize == NEVER:
             return False
         wanted = max(size, self._oversize)
@@ -299,9 +287,7 @@ class Allocator:
         return released >= wanted
 
     def _collect(self) -> None:
-        """Free cached large segments that were not used for longer than the mean, until enough is
-        free.
-        """
+        """Free cached large segments unused for longer than the mean, until enough is free."""
         excess = self.reserved - int(self.conf.garbage_collection_threshold * self.capacity)
         while excess > 0:
             ages = {
@@ -319,9 +305,7 @@ class Allocator:
 
 
 def _not_at_the_edge(pool: FreeBlocks, index: int) -> int:
-    """Best fit among expandable blocks, one that can still grow counting with all that it could
-    grow to.
-    """
+    """Best fit among expandable blocks, one that can grow counting with all of that."""
 
     def reach(key: int) -> int:
         size, at = key >> SHIFT, key & ADDRESS

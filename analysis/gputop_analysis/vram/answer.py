@@ -1,6 +1,4 @@
-"""What an estimate answers with, the same from every tier. Sizes are bytes here and GiB (2^30) in
-JSON.
-"""
+"""An estimate's answer, the same from every tier. Sizes are bytes, in JSON GiB (2^30)."""
 
 from __future__ import annotations
 
@@ -46,12 +44,8 @@ class Peak:
     fragmentation: int = 0
     """Reserved and not allocated when the reserved peak was reached."""
     least: int = 0
-    """Least reserved bytes with which the step still runs, where a tier without a replay can tell;
-    0: it cannot.
-    """
+    """Least reserved bytes with which the step runs, by a tier without replay; 0: not known."""
     retries: int = 0
     """How often everything cached was given back because the GPU was full; only with a capacity."""
     oom: str = ""
-    """The operation that ran out of memory, as ``phase: module: operator``; only with a
-    capacity.
-    """
+    """The operation that ran out of memory, as ``phase: module: operator``; with a capacity."""

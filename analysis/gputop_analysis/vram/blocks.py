@@ -12,9 +12,7 @@ from bisect import bisect_left, insort
 
 UNIT = 512
 SMALL = (1 << 20) // UNIT
-"""Requests up to this come from the small pool; a large block is split if more than this would be
-left.
-"""
+"""Requests up to this come from the small pool; a large block with more left is split."""
 SMALL_SEGMENT = (2 << 20) // UNIT
 ROUND_LARGE = (2 << 20) // UNIT
 MIN_LARGE = (10 << 20) // UNIT
@@ -33,13 +31,9 @@ class FreeBlocks:
         self.page = page
         """Expandable segments: how much memory is mapped at a time."""
         self.base = base
-        """Expandable segments: where the range of addresses begins, from which pages
-        are counted.
-        """
+        """Expandable segments: begin of the range from which pages are counted."""
         self.keys: list[int] = []
-        """``size << SHIFT | address``, sorted: the first of at least a size is the best fit, lowest
-        address first.
-        """
+        """``size << SHIFT | address``, sorted: the first of a size or more is the best fit."""
         self.sizes: dict[int, int] = {}
         """Size by address."""
         self.ends: dict[int, int] = {}
@@ -64,9 +58,7 @@ class FreeBlocks:
         return size
 
     def release(self, at: int, size: int) -> tuple[int, int]:
-        """Give a block back, merged with its free neighbours; where the free block is now and its
-        size.
-        """
+        """Give a block back, merged with its free neighbours; its place now and its size."""
         sizes, ends, keys = self.sizes, self.ends, self.keys
         end = at + size
         if end in sizes:
@@ -81,9 +73,7 @@ class FreeBlocks:
         return at, size
 
     def cut(self, at: int, size: int, wanted: int, least: int) -> int:
-        """Take a block of the free one at ``at``, which is split if ``least`` or more would be
-        left; the size taken.
-        """
+        """Take a block at ``at``, which is split if ``least`` or more is left; the size taken."""
         remainder = size - wanted
         if remainder < least:
             self.drop(at)

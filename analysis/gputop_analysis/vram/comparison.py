@@ -13,9 +13,7 @@ from gputop_analysis.vram.setup import Setup
 from gputop_analysis.vram.tiers import solve
 
 ENOUGH_STEPS = 2
-"""The second step is the first with everything in memory: the optimizer's states are made in the
-first.
-"""
+"""The second step is the first with all in memory: the optimizer's states are made in the first."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,7 @@ from typing import NamedTuple
 MIB = 1 << 20
 LARGE_SEGMENT = 20 * MIB
 _INTERVALS = 16
-"""Of ``roundup_power2_divisions``: from 1 MiB to 64 GiB by powers of two, the last for
-all above.
-"""
+"""Of ``roundup_power2_divisions``: from 1 MiB to 64 GiB by powers of two, the last for more."""
 _IGNORED = (
     "release_lock_on_cudamalloc",
     "release_lock_on_hipmalloc",
@@ -40,18 +38,14 @@ class AllocatorConf(NamedTuple):
     max_non_split_rounding: int = LARGE_SEGMENT
     """How much larger than the request an oversize block may be."""
     garbage_collection_threshold: float = 0.0
-    """Share of the allowed memory above which old cached segments are freed; needs
-    ``memory_fraction``.
-    """
+    """Share of allowed memory above which old segments are freed; needs ``memory_fraction``."""
     roundup_power2_divisions: tuple[int, ...] = (0,) * _INTERVALS
     large_segment: int = LARGE_SEGMENT
     memory_fraction: float | None = None
     """Share of the GPU's memory that the process may reserve; None: no limit was set."""
 
     def round_size(self, size: int) -> int:
-        """What a request takes: a multiple of 512, or the next of n parts between two powers of
-        two.
-        """
+        """What a request takes: a multiple of 512, or the next nth between powers of two."""
         if size < 512:
             return 512
         floor = size.bit_length() - 1
@@ -164,9 +158,7 @@ def _backend(conf: AllocatorConf, name: str, value: str) -> AllocatorConf:
 
 
 def _divisions(conf: AllocatorConf, name: str, value: str) -> AllocatorConf:
-    """One number for all sizes, or ``[256:1,512:2,1024:4,>:8]`` with the lower ends of intervals in
-    MiB.
-    """
+    """One number for all sizes, or ``[256:1,512:2,1024:4,>:8]`` by lower ends of intervals, MiB."""
     if not value.startswith("["):
         return conf._replace(roundup_power2_divisions=(_power(name, value),) * _INTERVALS)
     divisions = [0] * _INTERVALS

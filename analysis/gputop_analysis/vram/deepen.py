@@ -40,9 +40,7 @@ _COPIED = ("bytes", "stream", "category", "operator", "module")
 
 
 class Section(NamedTuple):
-    """Events ``start`` to ``end`` of the trace, the work of the traced layer ``layer`` (-1: of
-    none).
-    """
+    """Events ``start`` to ``end`` of the trace, work of the traced ``layer`` (-1: none)."""
 
     start: int
     end: int
@@ -204,9 +202,7 @@ def _ahead(log: EventLog, sections: list[Section], owner: list[int]) -> dict[int
 
 
 def _twins(log: EventLog, owner: list[int]) -> list[int]:
-    """For each storage of the lower middle layer its counterpart in the upper one; itself for all
-    others.
-    """
+    """The upper middle layer's storage for each of the lower one's; itself for all others."""
     twins: dict[int, list[tuple[int, int]]] = {LOWER: [], UPPER: []}
     for phase, (start, end, _, _) in enumerate(spans(log, len(log.events))):
         for event in log.events[start:end]:
@@ -235,9 +231,7 @@ class _Deep:
     ) -> None:
         self.log, self.owner, self.twin, self.ahead, self.layers = log, owner, twin, ahead, layers
         self.at = [0] * len(twin)
-        """The number of each storage; of one that middle layers make, what it would be
-        at depth 0.
-        """
+        """The number of each storage; of a middle layer's, what it would be at depth 0."""
         self.by = [0] * len(twin)
         """How much that rises from layer to layer."""
         self.events: list[int] = []
@@ -318,9 +312,7 @@ class _Deep:
             self.layer += [depth if is_layer else -1 for is_layer in of_layer]
 
     def line(self, event: int, at_work: int) -> tuple[int, int]:
-        """An event in the section of a layer: what it would be at depth 0, and how much it rises
-        with the depth.
-        """
+        """A layer's event: what it would be at depth 0, and how much it rises with depth."""
         storage, sign = abs(event), 1 if event > 0 else -1
         made_by, twin = self.owner[storage], self.twin[storage]
         offset = made_by - at_work if made_by in (LOWER, UPPER) else 0

@@ -36,9 +36,7 @@ class Estimate:
     uncalibrated: tuple[str, ...] = ()
     """What of the setup no measured run had; it makes ``interval_pct`` wider."""
     most_reserved: int = 0
-    """Reserved bytes by what the setup leaves open, where that is more than the estimate; 0: no
-    more.
-    """
+    """Reserved bytes by what the setup leaves open, if more than the estimate; 0: no more."""
     levers: tuple[Lever, ...] = ()
     gpu: str = ""
     """The GPU that ``max_micro_batch`` is for: the one asked about, or the smallest that fits."""
@@ -97,9 +95,7 @@ class Estimate:
 
 
 def gib(size: float) -> float:
-    """Bytes in GiB, not rounded: a power of two divides exactly, so that parts still add up to the
-    byte.
-    """
+    """Bytes in GiB, exact as 2^30 is a power of two: parts still add up to the byte."""
     return size / GIB
 
 

@@ -11,9 +11,7 @@ from gputop_analysis.vram.blocks import FreeBlocks
 
 
 def grow(pool: FreeBlocks, size: int, room: int) -> tuple[int | None, int]:
-    """A free block of at least ``size`` by mapping pages; where it is (None: no room) and how much
-    was mapped.
-    """
+    """Map pages for a free block of ``size``; where it is (None: no room), how much was mapped."""
     at = _candidate(pool, size)
     mapped = 0
     while (have := pool.sizes.get(at, 0)) < size:
@@ -67,9 +65,7 @@ def unmap_free(pool: FreeBlocks) -> int:
 
 
 def _candidate(pool: FreeBlocks, size: int) -> int:
-    """The lowest hole, or the free block before it, from which holes and free blocks reach over
-    ``size``.
-    """
+    """The lowest hole, or free block before it, whence holes and free blocks span ``size``."""
     for hole in sorted(pool.unmapped):
         start = at = pool.ends.get(hole, hole)
         while at - start < size:

@@ -55,9 +55,7 @@ class Fit(NamedTuple):
     """As the driver shows it."""
     fits: bool
     headroom: int
-    """Left beside the device total; below 0 where it is short of it, or runs only by giving its
-    cache back.
-    """
+    """Left beside the device total; below 0 where short, or run only by freeing the cache."""
 
 
 def overhead(setup: Setup) -> int:
@@ -66,9 +64,7 @@ def overhead(setup: Setup) -> int:
 
 
 def rooms(setup: Setup) -> list[list[int]]:
-    """Bytes that segments may take on each GPU that it can run on, the least first; in groups that
-    are ``NEAR``.
-    """
+    """Bytes for segments on each GPU that can run it, least first; in groups of ``NEAR``."""
     besides = overhead(setup)
     rooms_: list[list[int]] = []
     for room in sorted({spec.usable_bytes - besides for spec in _gpus(setup)}):
@@ -105,9 +101,7 @@ def _settle(need: Need, upwards: list[list[int]]) -> None:
 
 
 def smallest(setup: Setup, need: Need) -> catalog.GpuSpec | None:
-    """The GPU with the least memory on which it fits, of those whose figures are sure; None: on
-    none.
-    """
+    """The GPU of least memory on which it fits, of those with sure figures; None: on none."""
     besides = overhead(setup)
     sure = (spec for spec in _gpus(setup) if not spec.doubtful)
     able = (spec for spec in sure if need.within(spec.usable_bytes - besides))

@@ -19,9 +19,7 @@ PURPOSES = ("full fine-tuning", "LoRA", "QLoRA")
 COUNTS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """GPUs that are tried where those at hand are too few."""
 STATE_BYTES, WEIGHT_BYTES = 16, 2
-"""On the host for each trained parameter (fp32 weight, gradient and two moments), and for each
-parameter.
-"""
+"""Host bytes a trained parameter (fp32 weight, gradient, two moments), and a parameter."""
 _SHARDED = ("fsdp1", "fsdp2", "hsdp", "zero1", "zero2", "zero3")
 
 
@@ -37,9 +35,7 @@ class Way:
     gpus: int
     estimate: Estimate
     verdict: str
-    """``yes`` where even the safe end has room, ``tight`` where the estimate has or the host has to
-    help, ``no``.
-    """
+    """``yes``: the safe end has room; ``tight``: the estimate has, or the host helps; ``no``."""
 
     @property
     def host_bytes(self) -> int:

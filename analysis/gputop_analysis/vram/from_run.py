@@ -1,6 +1,4 @@
-"""The setup of a run as its ranks described themselves, so that an estimate starts from what is
-being trained.
-"""
+"""The setup of a run by its ranks' words, to start an estimate from what is trained."""
 
 from __future__ import annotations
 
@@ -30,9 +28,7 @@ _CONFIG = {
     "experts_per_token": "num_experts_per_tok",
     "tied_embeddings": "tie_word_embeddings",
 }
-"""Key of the hello's ``model.config`` and the key of a Hugging Face configuration that it came
-from.
-"""
+"""Key of the hello's ``model.config`` and that of its Hugging Face configuration."""
 _NEEDED = ("hidden_size", "layers", "heads", "vocab_size")
 _OPTIMIZERS = {
     "adamw": "adamw",
@@ -111,9 +107,7 @@ def setup_of_hello(
 
 
 def shape_of_hello(hello: Hello) -> ModelShape | None:
-    """The architecture, under the catalog's name where the catalog has one of these sizes; None if
-    it is not known.
-    """
+    """The architecture, under the catalog's name if it has one of these sizes; else None."""
     model = _entry(hello, "model")
     config = _entry(model, "config")
     if not all(config.get(name) for name in _NEEDED):
@@ -146,9 +140,7 @@ def _is_same(model_shape: ModelShape, shape: ModelShape) -> bool:
 
 
 def _batch_sizes(hello: Hello) -> tuple[int, int, int, int] | None:
-    """Micro-batch, sequence length, images of a sequence and their edge; None where the batches
-    have no sequence.
-    """
+    """Micro-batch, sequence length, images of a sequence, their edge; None: no sequence."""
     shapes: Mapping[str, list[int]] = _entry(_entry(hello, "batch"), "shapes")
     tokens = next(
         (s for key, s in shapes.items() if key.rpartition(".")[2] in _TOKENS and len(s) == 2), None

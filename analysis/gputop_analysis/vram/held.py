@@ -1,6 +1,4 @@
-"""What a log's storages hold of each category, as their tensors count it: without the allocator's
-rounding.
-"""
+"""What a log's storages hold by category, without the allocator's rounding."""
 
 from __future__ import annotations
 
@@ -12,9 +10,7 @@ KEPT = "activations"
 
 
 def most(log: EventLog) -> dict[str, int]:
-    """Bytes of ``LASTING``, the most that lived at one time, and of ``KEPT``, what the last forward
-    left alive.
-    """
+    """Bytes of ``LASTING`` at their most, and of ``KEPT``, what the last forward left alive."""
     live = dict.fromkeys(log.strings, 0)
     by_category: dict[str, int] = dict.fromkeys(LASTING, 0)
     begins, ends = (_last(log, phase) for phase in ("forward", "backward"))
@@ -37,7 +33,5 @@ def _last(log: EventLog, phase: str) -> int:
 
 
 def _passing(live: dict[str, int]) -> int:
-    """Of a step's own; what a library keeps for good, such as cuBLAS's workspace, is there before
-    it, too.
-    """
+    """Of a step's own; what a library keeps for good, as cuBLAS's workspace, is no part."""
     return sum(size for name, size in live.items() if name not in (*LASTING, "master_weights"))

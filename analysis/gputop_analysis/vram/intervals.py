@@ -23,9 +23,7 @@ ENOUGH = 5
 SURE = 19
 """Runs whose least and greatest hold nine of ten of all others on average, (n - 1) / (n + 1)."""
 LEAST = 3.0
-"""Percent to either side at the least where fewer runs speak, which often are of one source and
-alike.
-"""
+"""Least percent to either side where fewer runs speak, often alike and of one source."""
 UNKNOWN = (-30.0, 30.0)
 """Where a tier was never compared: what other estimators are off by."""
 
@@ -47,9 +45,7 @@ def kind(setup: Setup) -> str:
 
 
 def case(setup: Setup) -> str:
-    """The kind, apart where a kernel computes the loss over whole logits: these runs need more than
-    is known why.
-    """
+    """The kind, apart where a kernel's loss is over whole logits: these need more, unexplained."""
     apart = setup.kernels and setup.loss == "plain"
     if apart:
         return f"{kind(setup)}, loss kernel over whole logits"

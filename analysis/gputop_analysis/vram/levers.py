@@ -1,6 +1,4 @@
-"""What to change to need less: each change that applies to a setup, to be estimated again by the
-same tier.
-"""
+"""What to change to need less: each change for a setup, estimated by the same tier."""
 
 from __future__ import annotations
 
@@ -37,9 +35,7 @@ class Lever(NamedTuple):
 
 
 def changes(setup: Setup) -> Iterator[tuple[str, Setup]]:
-    """(name, changed setup) of every change that applies and leaves something that can
-    be trained.
-    """
+    """(name, changed setup) of every change that applies and leaves something to train."""
     for group_changes in (_activations, _states, _adapters, _sharding, _allocator):
         for name, changed in group_changes(setup):
             if _possible(changed):

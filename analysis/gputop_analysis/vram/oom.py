@@ -1,6 +1,4 @@
-"""An out-of-memory error explained: the layer that asked, what held the memory, the nearest change
-that would fit.
-"""
+"""Out of memory, explained: the layer that asked, what held it, the nearest change that fits."""
 
 from __future__ import annotations
 
@@ -59,9 +57,7 @@ class OutOfMemory:
     step: int | None
     phase: str
     layer: str
-    """Path of the innermost module whose forward was going on; empty in the autograd engine and the
-    optimizer.
-    """
+    """Path of the innermost module in its forward; empty in backward and the optimizer."""
     layer_class: str
     sizes: dict[str, float] = field(default_factory=dict)
     """``asked``, ``total``, ``free``, ``allocated``, ``idle``, as far as the message says them."""
@@ -88,9 +84,7 @@ class OutOfMemory:
 
 
 def sizes(message: str) -> dict[str, float]:
-    """Bytes by name, as PyTorch's message of an out-of-memory error says them
-    (c10/cuda/CUDACachingAllocator.cpp).
-    """
+    """Bytes by name in PyTorch's out-of-memory message (c10/cuda/CUDACachingAllocator.cpp)."""
     sizes_ = {}
     for name, pattern in _PATTERNS.items():
         match = re.search(pattern, message)
@@ -119,9 +113,7 @@ def explain(event: Event) -> OutOfMemory:
 
 
 def _held(memory: Event, allocated: float) -> dict[str, int]:
-    """By holder, the largest first; what is allocated beyond what was counted is activations and
-    temporaries.
-    """
+    """By holder, the largest first; the uncounted rest is activations and temporaries."""
     held_bytes = {name: int(memory.get(key) or 0) for name, key in _HELD.items()}
     if allocated:
         held_bytes[REST] = max(0, round(allocated) - sum(held_bytes.values()))

@@ -1,6 +1,4 @@
-"""The options of an estimate by plain names: one table for the command line, the API, CSV columns
-and the form.
-"""
+"""An estimate's options by name: one table for command line, API, CSV columns, form."""
 
 from __future__ import annotations
 

@@ -12,9 +12,7 @@ from gputop_analysis.units import GIB
 from gputop_analysis.vram.setup import Setup
 
 CONTEXT = round(0.6 * GIB)
-"""CUDA context with lazily loaded kernels, cuBLAS and cuDNN handles: 0.5 to 0.9 GiB from A100 to
-H100.
-"""
+"""CUDA context with lazy kernels, cuBLAS and cuDNN handles: 0.5 to 0.9 GiB from A100 to H100."""
 NCCL_FIRST = round(1.75 * GIB)
 """The first communicator with the buffers of its channels. In fms-acceleration's reference runs
 (A100, PyTorch 2.4) the driver's view was at least 0.9 GiB above what was allocated on one GPU, and

@@ -1,6 +1,4 @@
-"""What a few real steps measured beside the estimate, by category, and what of it later estimates
-start from.
-"""
+"""A few real steps beside the estimate, by category, and what later estimates take."""
 
 from __future__ import annotations
 

@@ -48,9 +48,7 @@ class _Pool(NamedTuple):
     """The free blocks of one stream, small or large."""
 
     bins: dict[int, list[int]]
-    """Spots by size, the lowest address first; those of the sizes that are asked for stay when they
-    are empty.
-    """
+    """Spots by size, lowest address first; those of asked-for sizes stay when empty."""
     sizes: list[int]
     """The keys of ``bins``, sorted."""
 

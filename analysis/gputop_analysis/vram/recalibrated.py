@@ -1,6 +1,4 @@
-"""A calibrated estimate with all that follows from its peak: fits, levers and the largest
-micro-batch agree with it.
-"""
+"""A calibrated estimate and what follows from its peak: fits, levers, largest micro-batch."""
 
 from __future__ import annotations
 

@@ -82,9 +82,7 @@ class Replay:
         return Replayed(taken, events, allocated, reserved, then, played_.retries, played_.oom)
 
     def least(self) -> int:
-        """Bytes allocated at the peak if each block is as large as was asked for: no less is
-        reserved.
-        """
+        """Bytes allocated at the peak with blocks as large as asked for: no less is reserved."""
         return max(self._running(), default=0)
 
     def reserved(self) -> int:
@@ -193,9 +191,7 @@ def summary(log: EventLog, played: Replayed, tier: str) -> Peak:
 
 
 def operation(log: EventLog, at: int) -> str:
-    """The operation of an event, as ``phase: module: operator``, without those that are
-    not known.
-    """
+    """The operation of an event, as ``phase: module: operator``, where known."""
     storage = abs(log.events[at])
     phase = next((name for start, name, _ in reversed(log.marks) if start <= at), "")
     module, layer = log.strings[log.module[storage]], log.layer[storage]

@@ -37,9 +37,7 @@ STEP = 0.025
 ``sqrt(n)`` times as much.
 """
 APART = frozenset(("recipe nanotron", "model parallelism"))
-"""Runs that need far more for a reason not found, nanotron's pipelines: they speak for their own
-kind alone.
-"""
+"""Runs that need far more, nobody knows why (nanotron's pipelines): apart from others."""
 SCALES = ((8, "one node"), (64, "some nodes"))
 
 Residuals = Mapping[str, Mapping[str, Sequence[float]]]

@@ -1,6 +1,4 @@
-"""What a memory estimate is asked about: a model and how it is trained. One description for all
-tiers.
-"""
+"""The subject of a memory estimate: a model and how it is trained, for all tiers."""
 
 from __future__ import annotations
 
@@ -29,21 +27,15 @@ OPTIMIZERS = (
 """``adamw`` is torch's default on CUDA (foreach); ``none`` trains nothing."""
 ATTENTIONS = ("eager", "sdpa", "flash")
 LOSSES = ("plain", "fused", "chunked")
-"""``fused``: logits are never whole in memory (Liger, cut cross-entropy); ``chunked``: the loss
-goes piece by piece.
-"""
+"""``fused``: logits are never whole (Liger, cut cross-entropy); ``chunked``: in pieces."""
 LENGTHS = ("", "fixed", "varied")
 RECIPES = ("transformers", "torchtitan", "megatron", "deepspeed", "nanotron", "plain")
-"""Whose habits a run has where the options leave them open: dtype of the gradients, master weights,
-buffers.
-"""
+"""Whose habits a run has where options are open: gradients' dtype, master weights, buffers."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelShape:
-    """The architecture, in the terms of a Hugging Face configuration. Counts, no units; 0 where
-    there is none.
-    """
+    """The architecture in a Hugging Face configuration's terms. Counts; 0 where there is none."""
 
     name: str
     family: str = "llama"
@@ -89,9 +81,7 @@ class ModelShape:
 
 @dataclass(frozen=True, slots=True)
 class Lora:
-    """A LoRA adapter (Hu et al. 2021); ``targets`` as in peft, ``all-linear`` for every linear
-    layer but the head.
-    """
+    """A LoRA adapter (Hu et al. 2021); ``targets`` as in peft, ``all-linear``: not the head."""
 
     rank: int = 16
     targets: tuple[str, ...] = ("q_proj", "v_proj")
@@ -110,13 +100,9 @@ class Setup:
     dtype: str = "bf16"
     """Of the computation."""
     weights: str = ""
-    """Of the stored weights; empty: the same as ``dtype``. ``fp32`` with a ``dtype`` of bf16 is
-    autocast (AMP).
-    """
+    """Of stored weights; empty: as ``dtype``. ``fp32`` with a ``dtype`` of bf16: autocast."""
     quantized: str = ""
-    """Of the frozen base weights under LoRA: ``int8``, ``nf4`` (double quantised); empty: not
-    quantised.
-    """
+    """Of the frozen base weights under LoRA: ``int8``, ``nf4`` (double quantised) or empty."""
     grad_dtype: str = ""
     """Of the gradients that are kept; empty: as the weights."""
     master_weights: bool = False
@@ -131,9 +117,7 @@ class Setup:
     images: int = 0
     image_size: int = 336
     roles: tuple[str, ...] = ()
-    """RLHF: which models live on this GPU besides the actor: ``critic``, ``reference``,
-    ``reward``.
-    """
+    """RLHF: models on this GPU besides the actor: ``critic``, ``reference``, ``reward``."""
     kernels: bool = False
     """Fused kernels for norms, rotary embedding and a cross-entropy that works in place on whole
     logits (Liger without its linear loss, Unsloth, foak).
@@ -153,9 +137,7 @@ class Setup:
     parallel: Split = field(default_factory=Split)
     recipe: str = "transformers"
     transformers: str = ""
-    """Version of transformers whose habits the run has, as ``4.48.1``; empty: the one at hand, or
-    the newest.
-    """
+    """Version of transformers of the run, as ``4.48.1``; empty: the one at hand, or newest."""
     bitsandbytes: str = ""
     """Release of bitsandbytes with quantised weights, as ``0.41``; empty: a recent one."""
     modules_to_save: tuple[str, ...] = ()
@@ -168,9 +150,7 @@ class Setup:
     """``PYTORCH_CUDA_ALLOC_CONF`` of the run."""
 
     def but(self, **changes: Any) -> Setup:
-        """The same with some fields changed; those of ``parallel`` may be given by
-        their own names.
-        """
+        """The same with some fields changed; those of ``parallel`` may be given by name."""
         inner = {
             key: changes.pop(key) for key in list(changes) if key in Split.__dataclass_fields__
         }

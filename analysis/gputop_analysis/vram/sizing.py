@@ -1,6 +1,4 @@
-"""What a peak comes to on GPUs: the device total, where it fits, and whether a given GPU has room
-for it.
-"""
+"""A peak on GPUs: the device total, where it fits, whether a given GPU has room."""
 
 from __future__ import annotations
 
@@ -86,9 +84,7 @@ def _runs_in(setup: Setup, peak: Peak, solver: Solver) -> Callable[[int], bool]:
 
 
 def _crowded(solver: Solver, free: Peak, room: int) -> Peak:
-    """The peak on a GPU with less room than would be reserved: what it comes to, or where it runs
-    out of memory.
-    """
+    """The peak on a GPU with less room than would be reserved, or where it runs out."""
     if room >= free.reserved:
         return free
     tight = solver(room)

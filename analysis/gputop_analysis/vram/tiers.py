@@ -1,6 +1,4 @@
-"""Which tier answers a setup: a trace that was made, else the event profile that covers it, else
-the formula.
-"""
+"""The tier for a setup: a trace that was made, else its event profile, else the formula."""
 
 from __future__ import annotations
 
@@ -74,9 +72,7 @@ def solve(setup: Setup, tier: str | None = None) -> Peak:
 
 
 def two_stacks(setup: Setup) -> bool:
-    """Whether the model has an encoder and a decoder, whose layers differ: a formula counts one
-    stack.
-    """
+    """Whether the model has encoder and decoder, whose layers differ: formulas count one."""
     return traits(setup.model.family).encoder_decoder
 
 

@@ -1,6 +1,4 @@
-"""The course of a step: allocated bytes over its events, the highest of each phase, what each layer
-holds.
-"""
+"""A step's course: allocated bytes over events, the highest by phase, what layers hold."""
 
 from __future__ import annotations
 
@@ -22,9 +20,7 @@ def by_phase(log: EventLog, allocated: _Bytes) -> dict[str, int]:
 
 
 def last_step(log: EventLog, allocated: _Bytes) -> tuple[tuple[float, int], ...]:
-    """(share of the last step's events, allocated bytes), each point the highest of its part of the
-    step.
-    """
+    """(share of the last step's events, allocated bytes), each the highest of its part."""
     step = max((number for _, phase, number in log.marks if phase != "init"), default=0)
     own_spans = [
         span for span in spans(log, len(allocated)) if span[2] != "init" and span[3] == step

@@ -1,3 +1,1 @@
-"""Workloads besides plain training: presets of plain settings, RLHF's iteration, and serving a
-model.
-"""
+"""Workloads besides plain training: presets of settings, RLHF's iteration, serving."""

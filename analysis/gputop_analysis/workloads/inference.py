@@ -1,6 +1,4 @@
-"""Choice of the tensor-parallel group and batch to serve a model with: for throughput, or for
-answers that stream.
-"""
+"""Choice of tensor-parallel group and batch to serve a model: throughput, or streaming."""
 
 from __future__ import annotations
 
@@ -134,9 +132,7 @@ def servers(
 
 
 def memory_bytes(request: Serving, tp: Floats, batch: Floats) -> tuple[Floats, Floats, Floats]:
-    """Bytes of one GPU, each as an array over the grid: in all, of the weights, of the cache of
-    whole sequences.
-    """
+    """Bytes of a GPU, arrays over the grid: in all, of weights, of whole sequences' cache."""
     weights = serving.weight_bytes(request.model, request.dtype, tp)
     cache = (
         batch * (request.prompt + request.output) * serving.kv_bytes_per_token(request.model, tp)

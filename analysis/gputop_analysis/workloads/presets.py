@@ -1,6 +1,4 @@
-"""Workloads by name: each is a set of plain settings of the planner and the estimator, and no speed
-of its own.
-"""
+"""Workloads by name: each a set of settings of planner and estimator, no speed of its own."""
 
 from __future__ import annotations
 

@@ -93,9 +93,7 @@ def iterations(
 
 
 def _at_once(plan: Plan, layouts: Layouts) -> Floats:
-    """Answers of whole length whose cache fits beside the states of all models; weights are
-    gathered under ZeRO-3.
-    """
+    """Whole-length answers whose cache fits beside all models' states; ZeRO-3 gathers weights."""
     job = plan.job
     small = Layouts.of(
         **{name: getattr(layouts, name) for name in ("tp", "pp", "cp", "ep", "dp", "zero")},

@@ -23,20 +23,14 @@ from gputop_analysis.vram.setup import ModelShape
 KV_BYTES = 2.0
 """The cache stays in 16 bits, whatever type the weights have."""
 ONE_SHOT_BYTES = 256 * 1024
-"""Up to here servers sum over NVLink in one exchange, each rank reading all (vLLM,
-csrc/custom_all_reduce.cuh).
-"""
+"""Up to here servers sum over NVLink in one exchange (vLLM, csrc/custom_all_reduce.cuh)."""
 PREFILL_TOKENS = 8192
-"""Tokens of one forward pass at most; longer prefills go in pieces (vLLM's
-``max_num_batched_tokens``).
-"""
+"""Tokens of one forward pass at most; longer prefills go in pieces (``max_num_batched_tokens``)."""
 _WEIGHT_BYTES = {"fp8": 1.0, "bf16": 2.0, "fp16": 2.0, "fp32": 4.0}
 
 
 def kv_bytes_per_token(model: ModelShape, tp: Floats) -> Floats:
-    """Cache of one token on one GPU; heads that do not divide are replicated, MLA's latent is on
-    every GPU.
-    """
+    """Cache of one token on one GPU; undivided heads are replicated, MLA's latent is on each."""
     if model.mla_kv_rank:
         return KV_BYTES * model.layers * (model.mla_kv_rank + model.mla_rope_dim) + 0.0 * tp
     width, value_width = attention_dims(model)
@@ -54,9 +48,7 @@ def weight_bytes(model: ModelShape, dtype: str, tp: Floats) -> Floats:
 
 
 def work_bytes(model: ModelShape, tokens: Floats, tp: Floats) -> Floats:
-    """Buffers of one forward pass: input and output of the widest product, and two hidden
-    states.
-    """
+    """Buffers of one forward pass: the widest product's in and output, two hidden states."""
     return (
         2.0
         * tokens
@@ -67,9 +59,7 @@ def work_bytes(model: ModelShape, tokens: Floats, tp: Floats) -> Floats:
 def prefill_seconds(
     model: ModelShape, cluster: Cluster, dtype: str, tp: Floats, prompts: Floats, *, prompt: int
 ) -> Floats:
-    """Seconds from the prompts of a batch to their first tokens: one forward pass, the head for the
-    last token only.
-    """
+    """Seconds from a batch's prompts to first tokens: one forward, the head for the last."""
     layouts = Layouts.of(tp=tp, micro_batch=prompts)
     job = Job(model, prompt, int(np.max(prompts)), dtype)
     moes = moe_layers(model)

@@ -5,9 +5,7 @@ from gputop_agent.runtime import interrupts, modes
 
 @modes.unseen
 def describe_loader(loader, site=None):
-    """The ``dataloader`` entry; ``site`` is the line of user code that builds it. None without a
-    loader.
-    """
+    """The ``dataloader`` entry; ``site``: the user's line that builds it. None without a loader."""
     if loader is None:
         return None
     batch_sampler = getattr(loader, "batch_sampler", None)

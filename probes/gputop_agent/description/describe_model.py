@@ -47,9 +47,7 @@ _CONFIG_WITHIN = 8
 
 
 def describe_model(roots, budget_ns=BUDGET_NS):
-    """The ``model`` entry of the hello for the outermost modules that are trained; None without
-    any.
-    """
+    """The ``model`` entry of the hello for the outermost trained modules; None without any."""
     if not roots:
         return None
     main = max(
@@ -68,9 +66,7 @@ def describe_model(roots, budget_ns=BUDGET_NS):
 
 
 def describe_lora(root):
-    """``{"rank", "targets", "dtype", "dropout"}`` of peft's adapters below a module; None where
-    none can be read.
-    """
+    """``{"rank", "targets", "dtype", "dropout"}`` of peft's adapters below a module; else None."""
     ranks, targets, dtypes, dropouts = set(), set(), set(), set()
     for module in modules_of(root):
         for name, child in _children(module).items():
@@ -158,9 +154,7 @@ def first_parameter(roots):
 
 
 def describe_config(config):
-    """Sizes out of a model's ``config`` object (or a nested ``text_config``); None if it has none
-    of them.
-    """
+    """Sizes out of a model's ``config`` object (or a nested ``text_config``); else None."""
     fields = getattr(config, "__dict__", None)
     if not isinstance(fields, dict):
         return None

@@ -18,9 +18,7 @@ _FLAGS = (
 
 
 def describe_optimizer(optimizers):
-    """The ``optimizer`` entry of the hello: the first live optimizer in full, the others by class;
-    None without any.
-    """
+    """The ``optimizer`` entry: the first live optimizer in full, the others by class; or None."""
     if not optimizers:
         return None
     main = unwrap(optimizers[0])

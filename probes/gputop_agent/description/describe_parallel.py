@@ -56,9 +56,7 @@ def _c10d():
 
 
 def _attempt(describe, subject):
-    """``describe(subject)``; True where the library's inside has changed and only its use is
-    certain.
-    """
+    """``describe(subject)``; True where the library has changed and only its use is sure."""
     try:
         return describe(subject)
     except Exception:

@@ -1,6 +1,4 @@
-"""What surrounds the training: interpreter, launcher, device, backend flags, the environment
-variables that matter.
-"""
+"""Surroundings of the training: interpreter, launcher, device, backend flags, variables."""
 
 import os
 import platform
@@ -58,9 +56,7 @@ def describe_interpreter(torch):
 
 
 def describe_limits():
-    """What the operating system allows this process: how many files it may have open (None: no
-    limit, not known).
-    """
+    """What the system allows this process: how many open files (None: no limit, unknown)."""
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0] if resource else -1
     return {"open_files": soft if 0 < soft < 1 << 40 else None}
 
@@ -105,9 +101,7 @@ def describe_device(torch, parameter, cuda):
 
 
 def describe_launcher(environ):
-    """``torchrun``, ``accelerate``, ``deepspeed``, ``srun``, ``mpirun`` or ``none``, from what each
-    leaves behind.
-    """
+    """``torchrun``, ``accelerate``, ``deepspeed``, ``srun``, ``mpirun`` or ``none``."""
     if any(name.startswith("ACCELERATE_") for name in environ):
         return "accelerate"
     if "TORCHELASTIC_RUN_ID" in environ:
@@ -122,9 +116,7 @@ def describe_launcher(environ):
 
 
 def describe_environment(environ):
-    """The variables that change how a training runs, from a list of names; never anything that
-    sounds like a secret.
-    """
+    """Variables that change how a training runs, by a list of names; never a secret."""
     return {
         name: value[:_MAX_VALUE]
         for name, value in sorted(environ.items())

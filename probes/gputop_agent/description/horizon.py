@@ -1,6 +1,4 @@
-"""How many steps the run will have, where a trainer knows it: Hugging Face's Trainer or
-Lightning.
-"""
+"""The run's number of steps, where a trainer knows it: Hugging Face's Trainer or Lightning."""
 
 import math
 import sys
@@ -12,9 +10,7 @@ _LIGHTNING_PARTS = ("lightning/pytorch/", "pytorch_lightning/")
 
 
 def total_steps():
-    """Optimizer steps of the whole run, read from the trainer on the calling thread's stack; None
-    if there is none.
-    """
+    """Optimizer steps of the whole run, of the trainer on the calling thread's stack; or None."""
     for frame in frames.stack(sys._getframe(1), 128):
         name = frames.short_name(frame.f_code.co_filename)
         if name.endswith(_HF_FILE):

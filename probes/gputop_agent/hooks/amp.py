@@ -37,9 +37,7 @@ def after_scale(token, args, result):
 
 
 def before_update(args, kwargs):
-    """Begin the phase. None for a scaler that is switched off: it has no scale, and only calls the
-    optimizer.
-    """
+    """Begin the phase. None for a scaler switched off: it only calls the optimizer."""
     if not _is_enabled(args):
         return None
     depth = len(clock.stack)

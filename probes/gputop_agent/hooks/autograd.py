@@ -1,6 +1,4 @@
-"""Backward passes: ``torch.autograd.backward`` (under ``Tensor.backward``) and
-``torch.autograd.grad``.
-"""
+"""Backward: ``torch.autograd.backward`` (in ``Tensor.backward``) and ``torch.autograd.grad``."""
 
 import sys
 from time import monotonic_ns, thread_time_ns
@@ -152,9 +150,7 @@ def after_grad(token, args, result):
 
 
 def _parameter(args, kwargs):
-    """The first parameter that gradients are asked for; None without any, or where looking would
-    use them up.
-    """
+    """The first parameter asked for gradients; None without any, or if looking uses them up."""
     inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
     values = inputs if isinstance(inputs, (list, tuple)) else (inputs,)
     return next((value for value in values if isinstance(value, session.torch.nn.Parameter)), None)
@@ -162,9 +158,7 @@ def _parameter(args, kwargs):
 
 @modes.unseen
 def note_loss(loss):
-    """Read a loss that lies in the CPU's memory, or have the device's clock fetch it without
-    waiting.
-    """
+    """Read a loss in the CPU's memory, or have the device's clock fetch it without waiting."""
     if type(loss) is not bound.tensor_type:
         if isinstance(loss, (tuple, list)) and loss:
             note_loss(loss[0])
@@ -191,9 +185,7 @@ def _begin_outermost():
 
 
 def _book_loss():
-    """What ran between a forward's end and its backward is the loss, if it took no longer than a
-    loss would.
-    """
+    """Book what ran between a forward's end and its backward as loss, if short enough."""
     clock.book()
     gap_ns = totals[open_step.gap_phase] - open_step.gap_began
     if session.phase == open_step.gap_phase and gap_ns * LOSS_SHARE <= open_step.forward_ns:

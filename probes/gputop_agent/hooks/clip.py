@@ -43,9 +43,7 @@ def after_value(token, args, result):
 
 @modes.unseen
 def after_norm(token, args, result):
-    """End the phase; keep the norm if it can be read without waiting for a device or
-    another rank.
-    """
+    """End the phase; keep the norm if it can be read without waiting."""
     clock.unwind(token)
     if not late.may_look():
         return

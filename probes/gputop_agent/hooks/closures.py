@@ -1,6 +1,4 @@
-"""A closure that an optimizer calls: what it does beside forward and backward is the user's code,
-not the update.
-"""
+"""An optimizer's closure: beside forward and backward it is user code, not the update."""
 
 from functools import partial
 from types import FunctionType, MethodType

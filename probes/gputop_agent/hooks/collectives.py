@@ -1,6 +1,4 @@
-"""Collectives that the script itself calls and waits for. What DDP does inside a backward is DDP's
-to tell.
-"""
+"""Collectives that the script calls and waits for. DDP itself tells what a backward has."""
 
 import sys
 

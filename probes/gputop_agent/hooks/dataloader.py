@@ -1,6 +1,4 @@
-"""Fetches: ``next()`` on a DataLoader's iterator, and the making of that iterator (which starts the
-workers).
-"""
+"""Fetches: ``next()`` on a DataLoader's iterator, and its making (which starts workers)."""
 
 import os
 import sys
@@ -88,9 +86,7 @@ def before_iterator(args, kwargs):
 
 
 def after_iterator(token, args, result):
-    """End the phase; describe the loader now: ``for x in DataLoader(...)`` keeps the
-    iterator only.
-    """
+    """End the phase; describe the loader: ``for x in DataLoader(...)`` keeps the iterator only."""
     depth, began, graded = token
     if result is not None and result not in _descriptions:
         _descriptions.put(

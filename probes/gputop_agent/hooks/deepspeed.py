@@ -1,6 +1,4 @@
-"""DeepSpeed's engine steps its own optimizers: its ``step`` is the update, at an accumulation
-boundary.
-"""
+"""DeepSpeed's engine steps its own optimizers: its ``step`` is the update, at a boundary."""
 
 from gputop_agent.runtime import finder, guard
 from gputop_agent.runtime.sentinel import sentinel

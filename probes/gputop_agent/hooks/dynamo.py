@@ -38,9 +38,7 @@ def install(torch):
 
 
 def skip_agent(module):
-    """Put every code object of the guest on dynamo's skip list; it does not reach into callees by
-    itself.
-    """
+    """Put every code object of the guest on dynamo's skip list; it skips no callees by itself."""
     skip_code = module.skip_code
     prefix = __name__.split(".")[0]
     for name, part in list(sys.modules.items()):
@@ -129,9 +127,7 @@ def _end():
 
 
 def describe():
-    """The ``compile`` entry of the hello: ``used``, and what dynamo has counted; from either
-    thread.
-    """
+    """The ``compile`` entry of the hello: ``used``, and dynamo's counts; from either thread."""
     if not session.compile_seen:
         return {"used": False}
     utils = sys.modules["torch._dynamo.utils"]
@@ -157,9 +153,7 @@ def _compiled_again(utils):
 
 
 def _last_recompile(utils):
-    """Of the frame that was compiled again last: its function and line, and the guard that had
-    failed.
-    """
+    """Of the frame last compiled again: its function and line, and the guard that failed."""
     recompilations = _compiled_again(utils)
     if not recompilations:
         return {}
@@ -169,9 +163,7 @@ def _last_recompile(utils):
 
 
 def _breaks(utils):
-    """``[{"site", "function", "reason"}]`` of the places where a graph ends early, the
-    first ones.
-    """
+    """``[{"site", "function", "reason"}]`` of the first places where a graph ends early."""
     places = {}
     for reason in list(getattr(utils, "graph_break_reasons", ()))[:_MAX_REASONS]:
         if reason.graph_break and reason.user_stack:

@@ -1,6 +1,4 @@
-"""Calls of ``torch.cuda.empty_cache``: each gives memory back to the driver, which has to be asked
-for it again.
-"""
+"""``torch.cuda.empty_cache``: gives memory back to the driver, to be asked for again."""
 
 from time import monotonic_ns
 

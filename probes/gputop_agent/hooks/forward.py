@@ -37,9 +37,7 @@ def install(torch):
 
 
 class CallSlot:
-    """What stands in a module's call slot. Holds the module weakly, or deleting a model would not
-    free its memory.
-    """
+    """What is in a module's call slot. Holds the module weakly: a deleted model is freed."""
 
     __slots__ = ("inner", "module", "trained")
 
@@ -254,9 +252,7 @@ def after(slot, token):
 
 
 def _book_evaluation():
-    """What ran between two forwards that evaluate is evaluation, if it took no longer than a metric
-    would.
-    """
+    """Book what ran between two evaluating forwards as evaluation, if short as a metric."""
     gap_ns = totals[OTHER] - open_step.eval_began
     if gap_ns <= open_step.eval_forward_ns and open_step.eval_progress == _progress():
         clock.move(gap_ns, OTHER, EVAL)

@@ -156,9 +156,7 @@ def _note_unusual_lr(lr):
 
 
 def heal():
-    """Torch runs no post hook when a step raises: leave the optimizer if none of its frames is on
-    the stack.
-    """
+    """Leave an optimizer without a frame on the stack: a step that raises has no post hook."""
     frame = sys._getframe(1)
     while frame is not None:
         if frames.is_optimizer_step(frame):

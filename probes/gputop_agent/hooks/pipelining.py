@@ -1,6 +1,4 @@
-"""torch.distributed.pipelining: how a step is cut into micro-batches, and the time a stage waits
-for its neighbours.
-"""
+"""torch.distributed.pipelining: a step's micro-batches, and a stage's waits for neighbours."""
 
 from gputop_agent.runtime import finder, guard
 from gputop_agent.runtime.session import COMM, session

@@ -22,9 +22,7 @@ class GputopFinder(object):
         self.awake_ns = 0  # when the interpreter had come to us
 
     def find_spec(self, name, path=None, target=None):
-        """Let the other finders find it, and watch the loader's instance while it executes the
-        module.
-        """
+        """Let the other finders find it, and watch the loader while it executes the module."""
         if name not in self.targets or name in self.searching:
             return None
         self.searching.add(name)
@@ -76,9 +74,7 @@ class GputopFinder(object):
 
 
 def _hide(function):
-    """Take the function for one of importlib's, whose frames Python leaves out of the traceback of
-    a failed import.
-    """
+    """Pass for a function of importlib's, whose frames Python leaves out of tracebacks."""
     if hasattr(function.__code__, "replace"):
         function.__code__ = function.__code__.replace(co_filename="<frozen importlib._bootstrap>")
 
@@ -88,9 +84,7 @@ for _name in ("find_spec", "_ask_others", "_watch"):
 
 
 def _load_agent(torch):
-    """Load the package from its own directory: nothing of gputop's surroundings comes onto the
-    user's path.
-    """
+    """Load the package from its directory: nothing beside it comes onto the user's path."""
     import importlib.util
 
     folder = os.environ["GPUTOP_AGENT_DIR"]

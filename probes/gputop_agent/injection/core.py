@@ -46,9 +46,7 @@ HOOKS = (
 
 
 def install(torch, import_finder):
-    """Put every hook in place. A hook that does not fit this version of torch is left out; the
-    others work.
-    """
+    """Put every hook in place. One that does not fit this torch is left out; others work."""
     session.torch = torch
     finder.use(import_finder)
     guard.safely(milestones.imported, import_finder)

@@ -19,9 +19,7 @@ _MAX_LINES = 100_000  # of the user's files that are searched for the line that 
 
 
 class Watch:
-    """How often the agent's thread found each aid switched on; ``session.debug`` gets the parts of
-    the time so far.
-    """
+    """How often the agent's thread found each aid on; ``session.debug`` gets parts of time."""
 
     def __init__(self):
         self.looks = 0

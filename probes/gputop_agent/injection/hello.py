@@ -38,9 +38,7 @@ _updates = _Updates()
 
 
 def on_first_step():
-    """Describe the run, send the hello, start the agent's thread. On the training thread, after its
-    first step.
-    """
+    """Describe the run, say hello, start the agent's thread. On the training thread."""
     session.debug.update(_attempt(debugging.describe_tracers))
     fields = describe()
     _sent.clear()
@@ -63,9 +61,7 @@ def send_again():
 
 
 def describe():
-    """Every field of the hello. What cannot be described is left out; the rest is told all the
-    same.
-    """
+    """Every field of the hello. What cannot be described is left out, the rest told."""
     torch = session.torch or sys.modules["torch"]
     session.cuda = session.cuda or torch.cuda.is_initialized()
     roots = _alive(session.roots)
@@ -117,9 +113,7 @@ def _send_news(fields):
 
 
 def send_last():
-    """At the end: what was counted since the last look, and what a short run has had no second to
-    tell.
-    """
+    """At the end: what was counted since the last look, and what a short run did not tell."""
     if session.hello_sent:
         _send_news(_attempt(_late_fields))
 
@@ -136,9 +130,7 @@ def _graph_eval():
 
 
 def _is_news(name, value):
-    """Whether it says anything new; a learning rate moves by nature, and each step
-    record has it.
-    """
+    """Whether it says anything new; a learning rate moves, and each step record has it."""
     if name == "optimizer":
         return _without_lr(_sent.get(name)) != _without_lr(value)
     return _sent.get(name) != value
@@ -195,9 +187,7 @@ def _compile():
 
 
 def _loader():
-    """The description of the DataLoader that feeds training: the one of the first fetch that is not
-    for evaluation.
-    """
+    """The DataLoader that feeds training: that of the first fetch not for evaluation."""
     if "dataloader" not in _sent and not open_step.evaluated:
         return open_step.loader
     return None

@@ -49,9 +49,7 @@ def load():
 
 
 def leave():
-    """Say goodbye to the recorder; what trains from now on is not looked at until the next
-    ``load``.
-    """
+    """Say goodbye to the recorder; nothing is looked at until the next ``load``."""
     if session.thread_ident == SWITCHED_OFF:  # after errors: the originals are back for good
         return
     process.at_exit()

@@ -22,9 +22,7 @@ def install():
 
 
 def after_fork():
-    """In the child: a DataLoader worker or a forked rank. Start from zero, silent until
-    it trains.
-    """
+    """In the child: a worker or a forked rank. Start from zero, silent until it trains."""
     if session.thread_ident < 0:
         return
     begin_anew()

@@ -153,9 +153,7 @@ class Loop:
         return next(period for until, period in RATES if age < until)
 
     def jittered(self, seconds):
-        """``seconds`` +- 20 %, so that samples do not fall into step with the loop; no user's
-        generator is touched.
-        """
+        """``seconds`` +- 20 %, out of step with the loop; no user's generator is touched."""
         return seconds * (0.8 + 0.4 * self.random())
 
     def random(self):

@@ -1,6 +1,4 @@
-"""Which cores the training thread may use and does use, against those that its GPU is
-attached to.
-"""
+"""Cores that the training thread may use and does use, against those near its GPU."""
 
 import os
 

@@ -18,9 +18,7 @@ _MODULE_FILE = os.path.join("torch", "nn", "modules", "module.py")
 
 
 def phase(frame=None):
-    """Index into ``wire.PHASES``; between two windows by where the thread's innermost ``frame``
-    stands.
-    """
+    """Index into ``wire.PHASES``; between windows by where the innermost ``frame`` stands."""
     phase = session.phase
     if phase != UNMEASURED:
         return phase

@@ -37,9 +37,7 @@ def close(number, was):
 
 
 def raised(number):
-    """Move a descriptor of ours to a high number, closed on exec. Returns it, or ``number`` where
-    none is free.
-    """
+    """Move our descriptor to a high number, closed on exec. Returns it, else ``number``."""
     if fcntl is None:
         return number
     was = identity(number)

@@ -1,6 +1,4 @@
-"""Calls us back after a module was imported, through the finder that ``inject/sitecustomize.py``
-put in place.
-"""
+"""Calls us back after an import, by the finder that ``inject/sitecustomize.py`` put in place."""
 
 import sys
 from typing import Any

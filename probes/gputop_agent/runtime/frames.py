@@ -35,9 +35,7 @@ def origin(filename):
 
 
 def site(frame):
-    """``"train.py:118"``: the file relative to the working directory (or to its package), and the
-    current line.
-    """
+    """``"train.py:118"``: file relative to the working directory (or package), current line."""
     file, line = frame.f_code.co_filename, frame.f_lineno or 0
     site_ = "%s:%d" % (short_name(file), line)
     if site_ not in _places:
@@ -48,9 +46,7 @@ def site(frame):
 
 
 def source(site):
-    """The text of the line that a site names, as it is on the disk now; empty if it
-    cannot be read.
-    """
+    """The text of the line that a site names, as on the disk now; empty: not readable."""
     file, line = _places.get(site, ("", 0))
     if origin(file) == USER:
         return linecache.getline(file, line).strip()[:_MAX_SOURCE_CHARS]
@@ -68,9 +64,7 @@ def label(frame):
 
 
 def short_name(filename):
-    """A file name as the user would say it: relative to the working directory or to site-packages,
-    else its base.
-    """
+    """A file name for users: relative to the working directory or site-packages, or its base."""
     name = _names.get(filename)
     if name is None:
         if len(_names) >= _MAX_KNOWN:
@@ -108,9 +102,7 @@ def is_optimizer_step(frame):
 
 
 def is_user(frame):
-    """Whether the frame runs code that the user wrote: no package, no torch, no
-    standard library.
-    """
+    """Whether the frame runs the user's code: no package, no torch, no standard library."""
     return origin(frame.f_code.co_filename) == USER
 
 
@@ -135,9 +127,7 @@ TRAINERS = (
 
 
 def packages(frame):
-    """Top-level packages between a frame and the innermost line of user code, the inner
-    ones first.
-    """
+    """Top-level packages between a frame and the innermost line of the user's, inner first."""
     packages_ = []
     for frame_ in stack(frame):
         where = origin(frame_.f_code.co_filename)

@@ -27,9 +27,7 @@ report = _nothing  # report(type, **fields): send an event
 
 
 def failed(where):
-    """Call in an ``except`` block: count the error and at the third give up. Raises only what is
-    the user's.
-    """
+    """Count an error in its ``except`` block, give up at the third. Raises only the user's."""
     interrupts.pass_on()
     try:
         session.errors += 1
@@ -170,9 +168,7 @@ def hide(function):
 
 
 class Patch:
-    """An attribute of a class or a module that is ours, unless somebody has patched on
-    top of it.
-    """
+    """An attribute of a class or module that is ours, unless somebody has patched on top of it."""
 
     def __init__(self, owner, name, replacement):
         self.owner, self.name, self.replacement = owner, name, replacement

@@ -39,9 +39,7 @@ mend_step = _nothing  # mend_step(): end what a broken-off hook has left half do
 
 
 def pass_on():
-    """In an ``except`` block: raise the exception again if it is the user's. State is
-    mended first.
-    """
+    """In an ``except`` block: raise the exception again if it is the user's, state mended."""
     error = sys.exc_info()[1]
     if error is None:
         return
@@ -127,9 +125,7 @@ def _is_known_class(kind):
 
 
 def _mend():
-    """End what the interruption has left half done, so that the next hook finds nothing open and
-    all time booked.
-    """
+    """End what the interruption left half done: the next hook finds nothing open, all booked."""
     if session.thread_ident == SWITCHED_OFF:
         return
     for _ in range(2):

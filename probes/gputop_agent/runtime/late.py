@@ -1,6 +1,4 @@
-"""Single values that a tensor operation of ours gave: read at once on the CPU, later and without
-waiting on a GPU.
-"""
+"""Single values of our tensor operations: read at once on the CPU, later on a GPU."""
 
 from gputop_agent.runtime.session import session
 
@@ -34,9 +32,7 @@ class Late:
 
 
 def may_look():
-    """Whether operations of ours on the user's tensors go unnoticed: no mode of the user's, no
-    stream capture.
-    """
+    """Whether our operations on the user's tensors go unnoticed: no mode, no stream capture."""
     torch = session.torch
     modes = getattr(torch._C, "_len_torch_dispatch_stack", None)
     if modes is None or modes():
@@ -45,9 +41,7 @@ def may_look():
 
 
 def is_plain(tensor):
-    """A tensor or parameter of torch's own, with its values in reach: no subclass, no sparse or
-    meta tensor.
-    """
+    """A tensor or parameter of torch's with values in reach: no subclass, sparse or meta."""
     torch = session.torch
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
     return plain and (tensor.is_cpu or tensor.is_cuda) and tensor.is_contiguous()

@@ -49,9 +49,7 @@ def await_moment(random, shared=False):
 
 
 def restore():
-    """Give the user's interval back, if it is the short one still. A forked child and the end of a
-    process do too.
-    """
+    """Give the user's interval back, if still the short one; also at a fork and at the end."""
     usual_s, _interval.usual_s = _interval.usual_s, None
     if usual_s is not None and abs(sys.getswitchinterval() - FINE_S) < 5e-7:
         sys.setswitchinterval(usual_s)

@@ -1,6 +1,4 @@
-"""Modes of the user's (``TorchFunctionMode``) see each attribute of a tensor that is asked for, but
-not by us.
-"""
+"""The user's modes (``TorchFunctionMode``) see each attribute asked for, but not by us."""
 
 import sys
 from functools import wraps

@@ -1,6 +1,4 @@
-"""Page faults of this process and the time that it spends in the kernel, which is what
-they cost.
-"""
+"""Page faults of this process and its time in the kernel, which is what they cost."""
 
 from time import monotonic
 
@@ -16,9 +14,7 @@ _MIN_INTERVAL_S, _MAX_INTERVAL_S = 1.0, 30.0
 
 
 class Watch:
-    """Reads the process's own counters (1 us a look); one ``paging`` event for each period with
-    many faults.
-    """
+    """Reads the process's counters (1 us a look); a ``paging`` event a period of many faults."""
 
     def __init__(self):
         self._started = self._looked = monotonic()

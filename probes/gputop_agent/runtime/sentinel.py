@@ -14,9 +14,7 @@ MIN_UNSEEN = 4
 
 
 class Sentinel:
-    """The parameter, and whether it has to be looked at: no optimizer event ever, or none for
-    suspiciously long.
-    """
+    """The parameter, and whether to look at it: no optimizer event ever, or not for long."""
 
     def __init__(self):
         self.reference: Any = None
@@ -44,9 +42,7 @@ class Sentinel:
                 return
 
     def follow(self, parameter):
-        """Updates are made by hand of what ``autograd.grad`` returns: from now on by the version
-        alone.
-        """
+        """Updates are made by hand of ``autograd.grad``'s results: from now on by the version."""
         self.reference, self.version, self.by_grads = (
             weakref.ref(parameter),
             parameter._version,
@@ -76,9 +72,7 @@ class Sentinel:
 
     @modes.unseen
     def was_updated(self):
-        """Whether the parameter changed, or lost its gradient, since the last time that it was
-        asked or had.
-        """
+        """Whether the parameter changed, or lost its gradient, since the last question."""
         parameter = self.reference()
         if parameter is None:
             self.reference = None

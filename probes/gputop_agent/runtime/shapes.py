@@ -21,9 +21,7 @@ window = Window()
 
 
 def note(index, shape):
-    """Count the shape of batch number ``index``. Called for the first ``WINDOW`` batches of each
-    ``PERIOD``.
-    """
+    """Count the shape of batch ``index``. For the first ``WINDOW`` batches of each ``PERIOD``."""
     window.seen.add(shape)
     window.counted += 1
     if index % PERIOD == WINDOW - 1:

@@ -61,9 +61,7 @@ _OFFSET_NS = _offset_ns()
 
 
 def unix_ns(mono_ns):
-    """Nanoseconds since the epoch of a ``time.monotonic_ns()`` reading, on the clock all ranks of
-    the host share.
-    """
+    """Nanoseconds since the epoch of a ``time.monotonic_ns()``, on the host's one clock."""
     return mono_ns + _OFFSET_NS
 
 
@@ -154,9 +152,7 @@ def _kind(stream):
 
 
 def reach_again():
-    """At the end: one more attempt for a process so short that a busy recorder had no time for the
-    first.
-    """
+    """At the end: another attempt for a process so short that a busy recorder missed it."""
     if _link.socket is None and connect():
         on_reconnect()
 
@@ -189,9 +185,7 @@ def _disconnect():
 
 
 def send_step(record, now_ns):
-    """Add one packed ``wire.STEP`` to the batch; sends the batch when it is 50 ms old. Call under
-    ``session.lock``.
-    """
+    """Add a packed ``wire.STEP`` to the batch, sent when 50 ms old. Call under ``session.lock``."""
     link = _link
     if not link.batch:
         link.batch_since_ns = now_ns
@@ -354,9 +348,7 @@ def _send(message, sent):
 
 
 def poll_command():
-    """One command of the recorder as a dict, or None. Never blocks; for the agent's own thread
-    only.
-    """
+    """One command of the recorder as a dict, or None. Never blocks; for the agent's thread."""
     link = _link
     with session.lock:
         if not _is_ours(link):
@@ -397,9 +389,7 @@ def _next_frame(data):
 
 
 def close(wait_s=0.0):
-    """At the end of the process: send all that waits, trying for ``wait_s`` seconds, and let go of
-    the socket.
-    """
+    """At the process's end: send all that waits, for ``wait_s`` seconds, and close the socket."""
     deadline = time.monotonic() + wait_s
     with session.lock:
         flush()

@@ -32,9 +32,7 @@ IDLE_NS = 2_000_000_000
 
 
 class Trail:
-    """What happened before we knew that this process trains: the last fetch and the last
-    ``autograd.grad``.
-    """
+    """What came before we knew that this process trains: last fetch and ``autograd.grad``."""
 
     thread_ident = 0
     fetch: Any = None  # (began_ns, ended_ns, samples, tokens)
@@ -46,9 +44,7 @@ class Trail:
 
 
 def before_training():
-    """Whether this process has not begun to train: then fetches and ``autograd.grad`` only leave a
-    trail.
-    """
+    """Whether training has not begun: then fetches and ``autograd.grad`` only leave a trail."""
     return session.thread_ident == NOT_ACTIVE
 
 
@@ -71,9 +67,7 @@ def grad_ended(began_ns):
 
 @modes.unseen
 def trains_by_hand(parameter):
-    """``autograd.grad`` begins before training, about ``parameter`` (or None): has an update of it
-    been seen now?
-    """
+    """Whether an update of ``parameter`` (or None) is seen; ``autograd.grad`` begins"""
     Trail.asked = parameter
     if parameter is None or Trail.by_hand is None or Trail.thread_ident not in (0, get_ident()):
         return False
@@ -107,9 +101,7 @@ def _close_first_step(grad, parameter, end_ns):
 
 
 def start(now_ns, by_backward=True):
-    """Make this thread the training thread. Its first step began with the fetch that led here, if
-    there was one.
-    """
+    """Make this the training thread. Its first step began with the fetch that led here, if any."""
     fetched = Trail.fetch if Trail.thread_ident == get_ident() and by_backward else None
     guard.safely(startup.first_backward, fetched[1] if fetched else 0, now_ns)
     session.native_tid = _native_tid()
@@ -129,9 +121,7 @@ def start(now_ns, by_backward=True):
 
 
 def adopt(by_backward=True):
-    """A backward or an optimizer step on a thread that is not the training thread: should it become
-    that?
-    """
+    """Whether a thread with a backward or an optimizer step becomes the training thread"""
     now_ns = monotonic_ns()
     if session.thread_ident == NOT_ACTIVE:
         start(now_ns, by_backward)

@@ -1,6 +1,4 @@
-"""How large a batch is: samples, tokens, shapes and a fingerprint. Runs no user code and copies
-nothing.
-"""
+"""Size of a batch: samples, tokens, shapes, fingerprint. Runs no user code, copies nothing."""
 
 import ctypes
 import sys
@@ -126,9 +124,7 @@ def reset():
 
 
 def describe(batch):
-    """``{"shapes": {name: [sizes]}, "dtypes": {name: "int64"}}`` of the first 16 tensors of a
-    batch.
-    """
+    """``{"shapes": {name: [sizes]}, "dtypes": {name: "int64"}}`` of a batch's first 16 tensors."""
     shapes, dtypes = {}, {}
     for path, tensor in list(_tensors(batch, (), 0))[:16]:
         name = ".".join(str(key) for _, key in path) or "0"
@@ -161,9 +157,7 @@ def _make_plan(batch):
 
 
 def batch_axis(shapes):
-    """The dimension of the first tensor that counts samples, by what the others agree with; None:
-    they do not tell.
-    """
+    """The first tensor's dimension of samples, by the others; None: they do not tell."""
     if not shapes:
         return 0
     first, other_shapes = shapes[0], shapes[1:]
@@ -178,9 +172,7 @@ def batch_axis(shapes):
 
 @modes.unseen
 def count_inputs(args, kwargs):
-    """``(samples, tokens)`` of what a forward was given; no samples where its tensors do not agree
-    on them.
-    """
+    """``(samples, tokens)`` of a forward's inputs; no samples where its tensors disagree."""
     if len(args) > 1:
         shapes = _shapes(list(args))
         axis = batch_axis(shapes)
@@ -194,9 +186,7 @@ def _shapes(value):
 
 
 def _tensors(value, path, depth):
-    """Yield ``(path, tensor)`` for the tensors with at least one dimension, in the batch's own
-    order.
-    """
+    """Yield ``(path, tensor)`` for tensors of one dimension or more, in the batch's own order."""
     if _is_tensor(value):
         if len(value.shape):
             yield path, value
@@ -281,9 +271,7 @@ def _fingerprint_of(batch):
 
 
 def _compare(index, crc):
-    """Count whether a batch is the same as the one right before it, and whether data change at
-    all.
-    """
+    """Count whether a batch is the same as the one before, and whether data change at all."""
     last_index, last_crc = facts.last
     facts.last = index, crc
     if not crc or not last_crc:
@@ -301,9 +289,7 @@ def fingerprint(tensor):
 
 
 def _count_padding(mask):
-    """Add a mask's places and tokens. Its values are small whole numbers, so a place is empty where
-    its bytes are.
-    """
+    """Add a mask's places and tokens. Of small whole numbers: empty where bytes are 0."""
     if (
         len(mask.shape) != 2
         or str(mask.device) != "cpu"
@@ -323,9 +309,7 @@ def _count_padding(mask):
 
 
 def _content(tensor, at_most):
-    """The first ``at_most`` bytes of a plain, contiguous CPU tensor, where they lie; None for any
-    other.
-    """
+    """The first ``at_most`` bytes of a plain, contiguous CPU tensor, in place; else None."""
     if type(tensor).__module__ != "torch" or type(tensor).__name__ != "Tensor":
         return None
     if str(tensor.layout) != "torch.strided" or not tensor.is_contiguous():

@@ -21,9 +21,7 @@ totals = [0] * (UNMEASURED + 8)
 floor = [0] * len(totals)
 stack = []  # phases to go back to
 MAX_COLLECTIONS = 1 << 13
-"""Collections that are kept for the next booking: each process has them, also one that never trains
-and books none.
-"""
+"""Collections kept for the next booking: a process that never trains books none."""
 # times of the garbage collector's
 collections_began, collections_ended = deque(maxlen=MAX_COLLECTIONS), deque(maxlen=MAX_COLLECTIONS)
 
@@ -80,9 +78,7 @@ def unwind(depth):
 
 
 def move(nanoseconds, source, target):
-    """Give time that was booked to ``source`` in this step to ``target``: no more than this step
-    has of it.
-    """
+    """Give time booked to ``source`` in this step to ``target``: no more than the step has."""
     nanoseconds = max(0, min(nanoseconds, totals[source] - floor[source]))
     totals[source] -= nanoseconds
     totals[target] += nanoseconds

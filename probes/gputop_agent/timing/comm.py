@@ -37,18 +37,14 @@ _sampling = _Sampling()
 
 
 def on_step_closed(step, t_end_ns):
-    """Remember when the step ended; now and then read what DDP has measured. Costs nothing without
-    DDP.
-    """
+    """Remember when the step ended; at times read what DDP has measured. Free without DDP."""
     if not session.ddp:
         return
     on_steps_counted(step, (t_end_ns,))
 
 
 def on_steps_counted(first, t_ends_ns):
-    """Remember when steps ended, the first of which has the index ``first``; read if it was time at
-    one of them.
-    """
+    """Remember when steps from index ``first`` ended; read if it was time at one of them."""
     steps = range(first, first + len(t_ends_ns))
     _steps.extend(zip(steps, t_ends_ns))
     if not any(step % _sampling.stride == 0 for step in steps):
@@ -69,9 +65,7 @@ def reset():
 
 
 def stride(step_ns):
-    """The smallest power of two of steps that takes 50 ms; ranks that disagree by one power still
-    share every other.
-    """
+    """The least power of two of steps to take 50 ms; ranks one power apart share every other."""
     steps = 1
     while steps * step_ns < _PERIOD_NS and steps < _MAX_STRIDE:
         steps *= 2
@@ -131,9 +125,7 @@ class Watch:
         self.report_at = _FIRST_REPORT
 
     def read(self, root, rate):
-        """Send the newest measurement, if there is one that was not sent yet; on CPU measure every
-        ``rate``-th.
-        """
+        """Send the newest measurement, if not sent yet; on CPU measure every ``rate``-th."""
         if self.on_cpu and rate != self.rate:
             root._set_ddp_runtime_logging_sample_rate(rate)
             self.rate = rate
@@ -168,18 +160,14 @@ class Watch:
         )
 
     def _announce(self, root, data):
-        """Say what DDP's settings are: once at the start, once more when the buckets have been
-        rebuilt.
-        """
+        """Say what DDP's settings are: at the start, and once the buckets have been rebuilt."""
         stage = 2 if data.get("has_rebuilt_buckets") else 1
         if self.announced < stage:
             self.announced = stage
             transport.send_event("ddp", **describe_ddp(root))
 
     def _report(self, data):
-        """Say at 16, 32, 64, ... steps how many iterations were synchronised and whether parameters
-        lay idle.
-        """
+        """Say at 16, 32, ... steps how many iterations synchronised, and if parameters lay idle."""
         step = _steps[-1][0]
         if step >= self.report_at:
             while self.report_at <= step:
@@ -193,9 +181,7 @@ class Watch:
 
 
 def step_at(steps, t_ns):
-    """The ``(step, t_end_ns)`` during which ``t_ns`` lies: the first that ended after it, else the
-    last one.
-    """
+    """The ``(step, t_end_ns)`` in which ``t_ns`` lies: the first that ended after, or the last."""
     step = steps[-1]
     for entry in reversed(steps):
         if entry[1] < t_ns:

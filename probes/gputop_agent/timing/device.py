@@ -73,9 +73,7 @@ on_nonfinite = _nothing  # on_nonfinite(step): a loss on the device was not fini
 
 
 def activate(torch, device_index):
-    """Start the device clock; the caller knows that CUDA is initialised and that the model lives
-    there.
-    """
+    """Start the device clock; CUDA is initialised, by the caller, and holds the model."""
     if timer.clock is not None:
         return
     memory.activate(torch, device_index)
@@ -134,9 +132,7 @@ class Sample:
         return all(event.query() for event in reversed(self.events()))
 
     def parts_ms(self):
-        """Milliseconds by phase; they add up to the step's device time. None if the step was not
-        timed.
-        """
+        """Milliseconds by phase, the sum is the step's device time. None: not timed."""
         if len(self.marks) < 2:
             return None
         parts: "dict[str, float]" = dict.fromkeys(_PARTS, 0.0)
@@ -161,9 +157,7 @@ class DeviceClock:
     """Pool of events, the step being recorded, and the steps that wait to be read."""
 
     def __init__(self, new_event, capturing, slots, note_memory=lambda: None):
-        """Events, the capture test and the pinned one-element tensors are handed in, so that tests
-        need no GPU.
-        """
+        """Events, capture test and pinned one-element tensors are handed in: tests need no GPU."""
         self._new_event = new_event
         self._capturing = capturing
         self._free_events = []

@@ -1,6 +1,4 @@
-"""What the beginning of a fetch, a forward or a backward means for the step being timed. All
-outside any of them.
-"""
+"""What the beginning of an outermost fetch, forward or backward means for the step."""
 
 import sys
 from collections import deque
@@ -39,9 +37,7 @@ def fetch_begins():
 
 
 def compute_begins():
-    """A forward with gradients or a backward begins: the step is over if all its optimizers have
-    stepped.
-    """
+    """A forward with gradients or a backward begins: the step is over if all have stepped."""
     if session.manual:
         return
     here = place() if len(known_optimizers) != 1 else ()  # none is known at the first backward

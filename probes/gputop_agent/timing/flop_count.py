@@ -39,9 +39,7 @@ def request_if_wanted():
 
 
 def on_step_closed(step, *_):
-    """Called by the training thread at each boundary: starts the counter, or takes its figure and
-    stops it.
-    """
+    """On the training thread at each boundary: start the counter, or take its figure and stop."""
     try:
         if Request.counter is not None:
             _take(step)
@@ -68,9 +66,7 @@ def _begin():
 
 
 def _take(step):
-    """The step that was counted has ended; where the counter is not the innermost mode, wait until
-    it is again.
-    """
+    """The counted step has ended; wait until the counter is the innermost mode again."""
     modes, counter = sys.modules["torch.utils._python_dispatch"], Request.counter
     if modes._get_current_dispatch_mode() is not counter:
         Request.before = None  # this step's figure would be of several

@@ -50,9 +50,7 @@ emptied = Emptied()
 
 
 def read():
-    """``(allocated, reserved, peak, rss)`` in bytes; -1 for what cannot be measured. Never
-    initialises CUDA.
-    """
+    """``(allocated, reserved, peak, rss)`` in bytes; -1: not measured. Never initialises CUDA."""
     if _process.cuda_stats is None:
         _process.used = rss()
         return -1, -1, -1, _process.used
@@ -62,16 +60,12 @@ def read():
 
 
 def last():
-    """What was in use when ``read`` was called last: allocated bytes on CUDA, else the resident
-    set; -1: not known.
-    """
+    """In use at the last ``read``: allocated bytes on CUDA, else resident set; -1: unknown."""
     return _process.used
 
 
 def send_if_due(now_s):
-    """From the agent's thread: one ``allocator`` event every 2 s at first, every 30 s later. Calls
-    no CUDA.
-    """
+    """From the agent's thread: an ``allocator`` event in 2 s at first, later in 30 s. No CUDA."""
     stats = _process.stats
     if stats is None or now_s < _process.next_send_s:
         return
@@ -106,9 +100,7 @@ def note():
 
 
 def activate(torch, device):
-    """Read the allocator of CUDA device ``device`` from now on. The caller knows that CUDA is
-    initialised.
-    """
+    """Read the allocator of CUDA device ``device`` from now on. CUDA is initialised."""
     _process.device = device
     _process.cuda_stats = torch._C._cuda_memoryStats
     _process.last_counter = -1
@@ -150,9 +142,7 @@ def _peak_since_last(allocated, counter):
 
 
 def anonymous_bytes():
-    """The part of the resident set that no file lies behind: mapped data sets are not in it; -1:
-    not known.
-    """
+    """The resident set without files: mapped data sets are not in it; -1: not known."""
     resident, shared = _statm()
     return resident - shared if resident >= 0 else -1
 

@@ -92,9 +92,7 @@ def _fields(method, cost_ns, interval, step_ns):
 
 
 def median_ci95(values):
-    """``(low, median, high)``: the order statistics that hold the true median with 95 % (binomial,
-    as a normal).
-    """
+    """``(low, median, high)``: order statistics around the true median with 95 % (binomial)."""
     ordered = sorted(values)
     last, half = len(ordered) - 1, 0.98 * len(ordered) ** 0.5
     low = max(0, int(last / 2 - half))

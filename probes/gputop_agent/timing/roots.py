@@ -1,6 +1,4 @@
-"""Finds the outermost modules and the optimizers of a process that trains, by one pass over its
-live objects.
-"""
+"""Finds a training process's outermost modules and optimizers in a pass over its objects."""
 
 import gc
 import sys
@@ -77,9 +75,7 @@ def know(optimizer):
 
 
 def new_optimizer(optimizer):
-    """An optimizer stepped that was not there before: look again if it trains parameters of no
-    known root.
-    """
+    """A new optimizer stepped: look again if it trains parameters of no known root."""
     know(optimizer)
     strange = any(id(parameter) not in owned for parameter in _parameters_of(optimizer))
     return strange and search.passes < MAX_PASSES
@@ -104,9 +100,7 @@ def look_again():
 
 @modes.unseen
 def watch_leaf(loss):
-    """Tensors without modules and optimizers are trained: tell updates from the leaf nearest to the
-    loss.
-    """
+    """Tensors are trained without modules and optimizers: tell updates from the last leaf."""
     todo = [getattr(loss, "grad_fn", None)]
     for node in todo:
         if len(todo) > MAX_NODES:
@@ -184,9 +178,7 @@ def _is_loss(module):
 
 
 def _hook_with_wrapped(module, trained):
-    """Hook a root and what it wraps: evaluation often calls the model inside DDP or torch.compile's
-    wrapper.
-    """
+    """Hook a root and what it wraps: evaluation often calls what DDP or torch.compile wraps."""
     for _ in range(MAX_DEPTH):
         hook_module(module, trained)
         inner = [module.__dict__["_modules"].get(name) for name in WRAPPED_AS]

@@ -253,9 +253,7 @@ def _plan_booking():
 
 
 def count(optimizer):
-    """An optimizer has stepped between two windows: note when. The one thing done for most short
-    steps.
-    """
+    """An optimizer has stepped between windows: note when. All there is for most short steps."""
     state = sampler
     if id(optimizer) != state.ids[state.place]:
         return _out_of_turn()
@@ -337,9 +335,7 @@ def _book(now_ns):
 
 
 def _book_so_far():
-    """Book what was counted up to now: the last step ends where the clock or the update is,
-    whichever is later.
-    """
+    """Book what was counted: the last step ends with the clock or the update, the later."""
     times = session.update_times
     if times and session.last_ns < times[-1]:
         clock.book_until(times[-1])
@@ -403,9 +399,7 @@ def _open():
 
 
 def measure_now():
-    """An epoch or an evaluation begins between two windows: measure this step, which is like no
-    other.
-    """
+    """An epoch or an evaluation begins between windows: measure this step, like no other."""
     state = sampler
     if not session.hooks_out or state.place or session.phase != UNMEASURED:
         return
@@ -479,9 +473,7 @@ def is_resuming():
 
 
 def watch(now_ns):
-    """From the agent's thread: put the hooks in where no update has come for long, as in an
-    evaluation.
-    """
+    """From the agent's thread: put the hooks in where no update came for long."""
     state = sampler
     if not session.hooks_out:
         return
@@ -497,9 +489,7 @@ def watch(now_ns):
 
 
 def settle():
-    """Book what was counted and put the hooks in; the process ends, or the script says where its
-    steps do.
-    """
+    """Book what was counted and put the hooks in: the process ends, or the script says steps."""
     if not (session.hooks_out or sampler.resuming):
         return
     with session.lock:

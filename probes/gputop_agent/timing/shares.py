@@ -44,9 +44,7 @@ class Sums:
         return sum(self.phases) / self.steps if self.steps else 0.0
 
     def weights(self):
-        """By what a time is divided; the hooks of checkpoints and of the compiler have measured
-        theirs.
-        """
+        """What divides a time; the hooks of checkpoints and the compiler have measured theirs."""
         return [0.0 if i in _ALWAYS_MEASURED else value for i, value in enumerate(self.phases)]
 
 
@@ -73,9 +71,7 @@ class Shares:
             self.long.forget()
 
     def divide(self, unmeasured_ns, walls):
-        """Book the unmeasured time of steps that took ``walls`` nanoseconds. Returns flags of what
-        was found out.
-        """
+        """Book the unmeasured time of steps that took ``walls`` (ns). Returns flags of findings."""
         limit = self.long_ns()
         long_walls = [wall for wall in walls if wall > limit]
         # was measured, such as a checkpoint: that makes a step long
@@ -94,9 +90,7 @@ class Shares:
         return 0
 
     def count(self, n):
-        """Book the samples, tokens and micro-batches of ``n`` steps: as many a step as in those
-        measured.
-        """
+        """Book the samples, tokens and micro-batches of ``n`` steps, as measured."""
         steps = self.ordinary.steps + self.long.steps
         for i, column in enumerate(_COUNTED):
             if steps:
@@ -110,9 +104,7 @@ class Shares:
 
 
 def _divide(nanoseconds, weights):
-    """Add whole nanoseconds to the phases in proportion to their weights; what is left over goes to
-    the heaviest.
-    """
+    """Add whole nanoseconds to phases in proportion to weights, the rest to the heaviest."""
     total, remaining = sum(weights), nanoseconds
     if total > 0:
         for phase, weight in enumerate(weights):

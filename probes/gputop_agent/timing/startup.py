@@ -198,9 +198,7 @@ def _in_worker():
 
 
 def _age_ns(now_ns):
-    """Nanoseconds from the process's start, which ``/proc`` knows to 10 ms, to a moment of the
-    monotonic clock.
-    """
+    """Nanoseconds from the process's start (``/proc``, to 10 ms) to a monotonic moment."""
     try:
         after_name = descriptors.read("/proc/self/stat").rpartition(b")")[2].split()
         started_ns = int(after_name[19]) * 10**9 // os.sysconf("SC_CLK_TCK")

@@ -129,9 +129,7 @@ class StepState:
         self.evaluated = self.unsure = False
 
     def belongs_to_evaluation(self):
-        """The next batch is fetched (or the step ends) and no backward came: what was undecided was
-        evaluation.
-        """
+        """The next fetch (or the step's end) came without a backward: that was evaluation."""
         if self.soft_eval_ns:
             self._book_evaluation()
             self.evaluated = True

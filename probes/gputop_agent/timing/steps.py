@@ -136,9 +136,7 @@ def close(now_ns, end_totals=None):
 
 
 def close_counted(n, end_ns, wall_max_ns, flags):
-    """``n`` steps have ended that were counted only, the last at ``end_ns``; all time is booked.
-    Ends a record.
-    """
+    """Book ``n`` counted steps, the last ended at ``end_ns``, and end a record; time is booked."""
     with session.lock:
         fold.wall_max_ns = wall_max_ns
         fold.end_totals, fold.end_ns, fold.last_step = totals[:], end_ns, session.step + n - 1
@@ -159,9 +157,7 @@ def end_record():
 
 
 def book_collections(until_ns, step):
-    """Count the garbage collector's pauses that ended by then; long ones are told of. Returns
-    nanoseconds.
-    """
+    """Count the garbage collector's pauses until then; tell of long ones. Returns nanoseconds."""
     spent_ns = 0
     for pause_ns in clock.collected(until_ns):
         spent_ns += pause_ns
@@ -172,9 +168,7 @@ def book_collections(until_ns, step):
 
 
 def close_at_cut():
-    """End the step where ``open_step.cut`` says that it may have ended; what came after belongs to
-    the next one.
-    """
+    """End the step at ``open_step.cut``; what came after belongs to the next one."""
     cut: Cut = open_step.cut
     later_flags = open_step.flags & ~cut.flags
     later_loss_sum = open_step.loss_sum - cut.loss_sum
@@ -218,9 +212,7 @@ def manual_step():
 
 
 def flush_stale(now_ns):
-    """From the agent's thread: send finished steps that wait because the training thread is busy
-    with a long one.
-    """
+    """From the agent's thread: send finished steps that wait while a long one goes on."""
     if fold.n_steps and now_ns - fold.end_ns >= STALE_NS and session.lock.acquire(False):
         try:
             if fold.n_steps:
@@ -230,9 +222,7 @@ def flush_stale(now_ns):
 
 
 def book_agent_time(function, *args):
-    """Run rare work of ours in the training thread, as "other", and say so in the step if it took
-    notable time.
-    """
+    """Run rare work of ours on the training thread as "other", with a flag if it took long."""
     before = clock.enter(OTHER)
     guard.safely(modes.unseen(function), *args)
     spent_ns = clock.leave() - before
@@ -336,9 +326,7 @@ def _levelled(phases):
 
 
 def _cpu_ns(by_training_thread):
-    """CPU time of the fold; -1 where only the other thread is there to ask and no step's end was
-    probed.
-    """
+    """CPU time of the fold; -1 where the other thread asks and no step's end was probed."""
     if not fold.probing:
         fold.cpu_upto_ns = thread_time_ns() if by_training_thread else -1
     is_known = fold.cpu_base_ns >= 0 and fold.cpu_upto_ns >= 0

@@ -39,9 +39,10 @@ def label(frame):
 
 
 def _in_loss():
-    """Whether a forward with gradients has ended and its backward has not begun; always where no
-    module was found; and where gradients came from ``autograd.grad``, until an optimizer steps: what
-    is done with them is the script's own part of the update.
+    """Whether a forward with gradients has ended before its backward; True without modules.
+
+    And where gradients came from ``autograd.grad``, until an optimizer steps: what is done with
+    them is the script's own part of the update.
     """
     by_hand = open_step.grads and not (open_step.backwards or open_step.pending)
     return open_step.gap_phase != NO_GAP or not session.roots or bool(by_hand)
@@ -60,9 +61,7 @@ def _label(node, names, in_loss):
 
 
 def _node(code, instruction):
-    """The expression or statement that the instruction belongs to; None where its text cannot be
-    had.
-    """
+    """The expression or statement of the instruction; None where its text cannot be had."""
     if not hasattr(code, "co_positions") or instruction < 0:
         return None
     position = next(islice(code.co_positions(), instruction // 2, None), ())
@@ -106,9 +105,7 @@ def _is_torchs(thing):
 
 
 def _is_tensor_method(name):
-    """Of a method whose owner is not known: only tensors have it, or arrays, through which no loss
-    flows.
-    """
+    """Of a method of an unknown owner: only tensors have it, or arrays, without a loss."""
     return (
         name not in _HOST
         and hasattr(session.torch.Tensor, name)

@@ -94,9 +94,7 @@ def current():
 
 
 def describe(found_at):
-    """``{"number", "samples", "rows", "files", "finite"}`` of what was ``current``; what is not
-    known is left out.
-    """
+    """``{"number", "samples", "rows", "files", "finite"}`` of what was ``current``, as known."""
     batch_: "dict[str, Any]" = {}
     iterator, number, batch = found_at
     rows = None

@@ -131,9 +131,7 @@ class Burst:
         self._mark_step(step)
 
     def _mark_step(self, step):
-        """The annotation that torch.profiler's own ``step()`` would leave; readers of the trace go
-        by it.
-        """
+        """The annotation of torch.profiler's own ``step()``; readers of the trace go by it."""
         self._mark = sys.modules["torch"].profiler.record_function("ProfilerStep#%d" % step)
         self._mark.__enter__()
 
@@ -172,9 +170,7 @@ class Burst:
             self._end()
 
     def _write_trace(self):
-        """The chrome trace under its own name only when it is whole. Returns its path, None without
-        a directory.
-        """
+        """The chrome trace, named when it is whole. Returns its path, None without a directory."""
         if not self._trace_dir:
             return None
         os.makedirs(self._trace_dir, exist_ok=True)
@@ -225,9 +221,7 @@ class _QuietKineto:
 
 
 def table(averages):
-    """``[{op, calls, cpu_ms, device_ms}]``: self times over all profiled steps, the most expensive
-    first.
-    """
+    """``[{op, calls, cpu_ms, device_ms}]``: self times over profiled steps, largest first."""
     rows = [
         {
             "op": str(row.key)[:120],

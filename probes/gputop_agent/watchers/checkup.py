@@ -149,9 +149,7 @@ def _count():
 
 
 def _look_at_held():
-    """Gradients that are held at a forward were not freed; zeroed ones take as much memory as
-    others.
-    """
+    """Gradients held at a forward were not freed; zeroed ones take as much memory as others."""
     _count()
     if open_step.check_stage == FIRST_FORWARD:
         open_step.check_stage = FIRST_BACKWARD
@@ -182,9 +180,7 @@ def _look_at_stale():
 
 
 def _look_at_missing(optimizer):
-    """Parameters without a gradient take no part in the update. Keep some values to
-    compare with.
-    """
+    """Parameters without gradient take no part in the update. Keep some values to compare with."""
     _count()
     parameters = _trainable()
     without = [parameter for parameter in parameters if parameter.grad is None]
@@ -228,9 +224,7 @@ def _note_missing(parameters, without):
 
 
 def _look_at_gradients(parameters):
-    """How many of the values that are looked at are not zero: of tensors from the first to the
-    last.
-    """
+    """How many of the values looked at are not zero: of tensors from first to last."""
     with_plain = [
         parameter
         for parameter in parameters
@@ -341,9 +335,7 @@ def _number(lr):
 
 
 def _scheduler_came_first():
-    """Whether torch has warned of it; Python keeps given warnings in the module whose line caused
-    them.
-    """
+    """Whether torch has warned of it; Python keeps warnings in the module that caused them."""
     for module in list(sys.modules.values()):
         registry = getattr(module, "__dict__", {}).get("__warningregistry__")
         if registry and any(

@@ -35,9 +35,7 @@ def steps_wanted():
 
 
 def wants(error):
-    """Whether an exception is told though the process has not trained yet: in a trial the first
-    step may not come.
-    """
+    """Whether an exception is told before training: in a trial the first step may not come."""
     return (
         bool(steps_wanted())
         and type(error).__name__ not in _SECOND_HAND
@@ -80,9 +78,7 @@ def _end_when_done(step, *_):
 
 
 def _cut_models(module):
-    """Every model of transformers is made from a configuration that its base class is
-    given first.
-    """
+    """Every model of transformers is made from a configuration that its base class gets first."""
     model_class: Any = module.PreTrainedModel
     original = model_class.__init__
 

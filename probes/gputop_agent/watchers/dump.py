@@ -1,6 +1,4 @@
-"""Stacks of all threads and the last collective of this rank, sent by the agent's thread while the
-others may hang.
-"""
+"""Stacks of all threads and the last collective, by the agent's thread while others hang."""
 
 import sys
 import threading

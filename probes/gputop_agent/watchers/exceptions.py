@@ -1,6 +1,4 @@
-"""An exception that ends the process or a thread: one event, and the printed traceback is the one
-without us.
-"""
+"""An exception that ends a process or thread: an event, and a traceback without us."""
 
 import os
 import re
@@ -170,9 +168,7 @@ def _frames(traceback):
 
 
 def _quoted(message):
-    """The frames in a DataLoader worker, where the exception was raised in one: torch hands them on
-    as text.
-    """
+    """The frames in a DataLoader worker that raised: torch hands them on as text."""
     if not message.startswith("Caught "):
         return []
     return [

@@ -54,9 +54,7 @@ _sums = {}  # key -> [epochs, end_ns + start_ns, first_ns] since the last event
 
 
 def watch(iterator, loader):
-    """From now on the training fetches from ``iterator``; ``loader`` describes its DataLoader, None
-    for evaluation.
-    """
+    """Training fetches from ``iterator`` now; ``loader`` describes it, None for evaluation."""
     _watched.clear()
     parts = vars(iterator)
     key = tuple(loader.get(name) for name in _KEY) if loader is not None else None
@@ -82,9 +80,7 @@ def iterator_exhausted(iterator, spent_ns):
 
 
 def first_fetch(iterator, spent_ns):
-    """The training changed over to ``iterator``: note the beginning of an epoch if it has just been
-    made.
-    """
+    """Training changed over to ``iterator``: note an epoch's begin if it is new."""
     creation, start_ns = _current.made
     key = _current.training[1]
     if creation == id(iterator) and key is not None:
@@ -123,9 +119,7 @@ class Counts:
 
 
 class Watch:
-    """Looks once a tick; sends a ``loader`` event a loader, every 2 s at first and less often as
-    the run gets long.
-    """
+    """Looks once a tick; sends a ``loader`` event a loader, every 2 s, later less often."""
 
     def __init__(self):
         self._counts = {}
@@ -228,9 +222,7 @@ def _count(counts, key):
 
 
 def _state(pid):
-    """``R``: it computes, or would if it had a core; ``D``: it waits for storage; ``S``: for
-    anything else.
-    """
+    """``R``: it computes, or would with a core; ``D``: storage; ``S``: for anything else."""
     try:
         return descriptors.read("/proc/%d/stat" % pid, 512).rpartition(b")")[2].split()[0].decode()
     except (OSError, IndexError, TypeError):
@@ -251,9 +243,7 @@ def _ready(parts):
 
 
 def _is_unpacking(frame):
-    """Whether the stack is inside a queue's ``get`` but neither polls nor receives: it unpickles
-    what has come.
-    """
+    """Whether the stack is in a queue's ``get`` but neither polls nor receives: it unpickles."""
     inner = None
     for frame_ in frames.stack(frame, 24):
         name = frame_.f_code.co_filename

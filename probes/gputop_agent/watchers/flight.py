@@ -124,9 +124,7 @@ def compact(entry):
 
 
 def _site(stack):
-    """The innermost line of the user's that called, ``train.py:40 step``; empty where none is
-    known.
-    """
+    """The user's innermost line that called, ``train.py:40 step``; empty where none is known."""
     for wanted in (frames.USER, frames.LIBRARY):
         for frame in stack:
             if frames.origin(frame["filename"]) == wanted:

@@ -44,9 +44,7 @@ def in_roots(untrained=()):
 
 
 def names(parameters):
-    """Names of parameters in the modules that are trained; None for one that lies in
-    none of them.
-    """
+    """Names of parameters in the trained modules; None for one in none of them."""
     wanted = {id(parameter): None for parameter in parameters}
     for name, _, parameter in in_roots():
         if id(parameter) in wanted:
@@ -124,9 +122,7 @@ def _without_tables(parameters):
 
 
 class Strays:
-    """Parameters that have gradients, lie in no optimizer that has stepped, and stay as they
-    are.
-    """
+    """Parameters that have gradients, lie in no optimizer x stepped, and stay as they are."""
 
     def __init__(self):
         self.looks = 0  # in a row that found some, none of them changed

@@ -37,9 +37,7 @@ class GraphLayers:
         return None
 
     def of(self, found):
-        """``(layer, (layer before, layer after))`` of a node; the pair is None where the layer is
-        sure.
-        """
+        """``(layer, (layer before, layer after))`` of a node; the pair is None for a sure layer."""
         if found.name == "compiled_function":
             return self._compiled(found), None
         for number, owner in self.placed:

@@ -80,9 +80,7 @@ class Node:
 
 
 class Graph:
-    """The nodes below a loss. ``nodes`` by torch's node; with a range, the others are looked
-    through.
-    """
+    """Nodes below a loss. ``nodes`` by torch's node; with a range, others are looked through."""
 
     def __init__(self, loss, reads_tensors=True):
         self.nodes = {}
@@ -180,9 +178,7 @@ class Graph:
         return self._likeliest(first)
 
     def _likeliest(self, found):
-        """Of a node and those before it of which nothing is known, the one that most likely did
-        it.
-        """
+        """Of a node and those before it with nothing known, the one that most likely did it."""
         region, todo, visited = [], [found], set()
         while todo:
             node = todo.pop()

@@ -59,9 +59,7 @@ def due(step):
 
 
 def _may_keep_graphs(step):
-    """Whether there is more and more in Python's memory or on the heap: asked at a few steps of a
-    run.
-    """
+    """Whether more and more is in Python's memory or on the heap, at a few steps of a run."""
     if current.asked >= len(BLOCK_STEPS) or step < max(
         BLOCK_STEPS[current.asked], current.next_ask
     ):

@@ -19,9 +19,7 @@ MAX_NODES = 100_000
 
 
 class LayerClock:
-    """The times of one step. ``self_ns[way][layer]``, nanoseconds; the last entry is what lies
-    outside of modules.
-    """
+    """Times of a step: ``self_ns[way][layer]`` (ns); the last entry lies outside modules."""
 
     def __init__(self, count, owners, uses_device=False):
         self.self_ns = [[0] * (count + 1), [0] * (count + 1)]

@@ -1,6 +1,4 @@
-"""Bytes of each layer: parameters, gradients and optimizer state of its own, and what its calls
-give.
-"""
+"""Bytes of each layer: own parameters, gradients, optimizer state, and its results."""
 
 import weakref
 from typing import Any
@@ -14,9 +12,7 @@ _COMPILED = "OptimizedModule"
 
 
 def table(layers):
-    """``[{"path", "class", "parameter_bytes", "dtype", "trainable", "compiled"}]``, a
-    row a layer.
-    """
+    """``[{"path", "class", "parameter_bytes", "dtype", "trainable", "compiled"}]``, by layer."""
     rows = []
     for index, module in layers.living():
         own_parameters = [
@@ -53,9 +49,7 @@ def _parameters(module):
 
 
 def local_bytes(tensor):
-    """Bytes of a tensor on this rank; of a sharded one its shard. Asks nothing of what is not there
-    yet.
-    """
+    """Bytes of a tensor on this rank, or its shard. Asks nothing of what is not there yet."""
     try:
         tensor = getattr(tensor, "_local_tensor", tensor)
         return tensor.numel() * tensor.element_size()
@@ -140,9 +134,7 @@ def _placed(value):
 
 
 def tensors_in(result, depth=0):
-    """Tensors in what a module takes or gives: alone, or in tuples, lists, dicts and objects of
-    fields.
-    """
+    """Tensors in what a module takes or gives: alone, in tuples, lists, dicts and objects."""
     if _is_tensor(result):
         yield result
         return

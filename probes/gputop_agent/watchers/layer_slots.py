@@ -66,9 +66,7 @@ guard.hide(LayerSlot.__call__)
 
 
 def may_observe():
-    """Whether a call belongs to the training: its own thread, or the engine's while it recomputes;
-    never a trace.
-    """
+    """Whether a call is the training's: own thread, or the engine's recomputing; no trace."""
     if bound.compiling_flags["_is_compiling_flag"]:
         return False
     return get_ident() == session.thread_ident or open_step.in_backward

@@ -228,9 +228,7 @@ def _send_times(step, look, self_ns):
 
 
 def _send(step, **columns):
-    """One event, or several where the layers are many: ``first`` is the row that its columns begin
-    with.
-    """
+    """One event, or several of many layers: ``first`` is the row of its columns' begin."""
     lists = {name: value for name, value in columns.items() if isinstance(value, list)}
     scalars = {name: value for name, value in columns.items() if name not in lists}
     recomputed = lists.pop("recomputed", None)

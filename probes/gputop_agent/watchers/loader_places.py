@@ -56,9 +56,7 @@ def _of_same_data(loader):
 
 
 def _first_argument(frame):
-    """Of the function that a frame runs: a constructor's, or of what a package has put around one,
-    is the loader.
-    """
+    """The loader of a frame: a constructor's, or of what a package has put around one."""
     code = frame.f_code
     if code.co_argcount:
         return frame.f_locals.get(code.co_varnames[0])

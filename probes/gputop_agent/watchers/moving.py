@@ -40,9 +40,7 @@ class Watch:
         self._compiles_since = 0.0
 
     def look_if_due(self, now):
-        """Send a ``moving`` event if no step has ended since the last look, but something else has
-        moved.
-        """
+        """Send a ``moving`` event if no step ended since the last look, but something moved."""
         if now - self._looked < PERIOD_S:
             return
         frame = sys._current_frames().get(session.thread_ident)

@@ -79,9 +79,7 @@ def of_forward(watched, loss=None):
 
 
 def _first_bad_call(calls):
-    """The first call whose results are not finite although its inputs are, and whose results made
-    others so.
-    """
+    """The first call of finite inputs and other results, which made others so."""
     bad = [
         call
         for call in calls
@@ -135,9 +133,7 @@ def _outside(watched, graph):
 
 
 def of_backward(watched, loss=None):
-    """The origin of gradients that are not finite; None where all that were seen are. Extents are
-    numbers.
-    """
+    """The origin of gradients not finite; None where all seen are. Extents are numbers."""
     first = next((point for point, extent in watched.backward if is_bad(extent)), None)
     if first is None:
         return None
@@ -215,9 +211,7 @@ def _weight(numbers, call, point):
 
 
 def of_reduced(layers):
-    """Gradients are not finite although those that came back on this rank were: None where they
-    are.
-    """
+    """Gradients are not finite although those of this rank were: None where they are."""
     bad, good = bad_gradients(layers)
     if not bad:
         return None

@@ -25,9 +25,7 @@ def is_one(error):
 
 
 def introduce():
-    """A process whose first step had no room has not said who it is: find what it trains, and say
-    hello.
-    """
+    """A process whose first step had no room: find what it trains, and say hello."""
     if activation.before_training():
         activation.start(monotonic_ns(), by_backward=False)
         guard.safely(roots.discover)
@@ -47,9 +45,7 @@ def describe(traceback):
 
 
 def held():
-    """Bytes by what they are held for, of this process: parameters, gradients, states, and what the
-    allocator says.
-    """
+    """This process's bytes by purpose: parameters, gradients, states, the allocator's words."""
     roots = [root for root in (reference() for reference in session.roots) if root is not None]
     optimizers = [
         optimizer_
@@ -93,9 +89,7 @@ def _state_bytes(optimizer, seen):
 
 
 def _size(tensor, seen):
-    """Bytes on the device that the run trains on; 0 for what was counted, is no tensor or lies
-    elsewhere.
-    """
+    """Bytes on the run's device; 0 for what was counted, is no tensor or lies elsewhere."""
     tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor, this rank's part
     if (
         not hasattr(tensor, "element_size")
@@ -108,9 +102,7 @@ def _size(tensor, seen):
 
 
 def _module(traceback):
-    """The innermost module whose forward was going on; nothing where the error came from the
-    autograd engine.
-    """
+    """The innermost module in its forward; nothing for an error of the autograd engine."""
     inner = None
     while traceback is not None:
         if traceback.tb_frame.f_code.co_name in _CALLS:

@@ -19,9 +19,7 @@ _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
 def of_training():
-    """``[{site, function, code, blocks}]`` of the user's frames of the training thread, innermost
-    first.
-    """
+    """``[{site, function, code, blocks}]`` of the user's training frames, innermost first."""
     innermost = sys._current_frames().get(session.thread_ident)
     user_frames = [frame for frame in frames.stack(innermost, 128) if frames.is_user(frame)]
     return [_place(frame) for frame in user_frames[:_MOST_FRAMES]]

@@ -53,9 +53,7 @@ class Watch:
             self.look(now_s)
 
     def look(self, now_s):
-        """Read the CPU times; send one ``threads`` event if a thread used a fifth of a core since
-        the last look.
-        """
+        """Read CPU times; send a ``threads`` event if a thread used a fifth of a core meanwhile."""
         if now_s - self._looked < _MIN_INTERVAL_S:
             return
         threads = _others()
@@ -83,9 +81,7 @@ class Watch:
 
 
 def _others():
-    """Python threads beside the training's and our own; takes no lock that the training
-    could hold.
-    """
+    """Python threads beside the training's and our own; takes no lock of the training's."""
     every = list(getattr(threading, "_active", {}).items())[:_MAX_THREADS]
     other_threads = [
         thread

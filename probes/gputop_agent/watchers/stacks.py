@@ -1,6 +1,4 @@
-"""Names the code behind a phase: samples the training thread's stack and counts the lines it was
-seen in.
-"""
+"""Names the code behind a phase: samples the training thread's stack, counts its lines."""
 
 import os
 import sys
@@ -63,9 +61,7 @@ class Sampler:
                     session.checkpointing_seen = _in_checkpoint(stack)
 
     def _step_ended(self):
-        """Count the looks of the step that was open; those of one that never ends, a hang, name no
-        cost of steps.
-        """
+        """Count the looks of the open step; those of a hang, which never ends, name no cost."""
         self._open_step = session.step
         looks, self._open = self._open, {}
         for phase, places in looks.items():
@@ -74,9 +70,7 @@ class Sampler:
                     _add(self._counts, phase, location, name, count)
 
     def flush_if_due(self):
-        """Send one ``stacks`` event a phase, every 2 s at first and less often as the run gets
-        long.
-        """
+        """Send one ``stacks`` event a phase, every 2 s at first, later less often."""
         now_s = monotonic()
         interval = min(_MAX_INTERVAL_S, max(_MIN_INTERVAL_S, (now_s - self._started) / 60))
         if now_s - self._flushed >= interval and self._counts:
@@ -99,9 +93,7 @@ class Sampler:
             )
 
     def _end_window(self):
-        """Mean milliseconds between two looks since the last flush; above a tick where the GIL is
-        held.
-        """
+        """Mean ms between two looks since the last flush; above a tick where the GIL is held."""
         now_s = monotonic()
         elapsed_ms = (now_s - self._flushed) * 1e3
         ticks = self._ticks - self._ticks_at_flush
@@ -125,9 +117,7 @@ def _add(counts, phase, place, inside, count):
 
 
 def _most(places):
-    """Entries of the event, the most seen first; of many places the rarer ones are counted at their
-    callers' lines.
-    """
+    """Entries of the event, most seen first; of many the rarer count at their callers' lines."""
     samples = sorted(
         (_sample(location, inside) for location, inside in places.items()),
         key=lambda s: -s["count"],
@@ -225,9 +215,7 @@ def _in_checkpoint(stack):
 
 
 def _on_behalf_of(found):
-    """The standard library's frame that calls torch: a deepcopy is host code, however much of it
-    copies tensors.
-    """
+    """The standard library's frame that calls torch: a deepcopy of tensors is host code."""
     for frame in reversed(found):
         name = frame.f_code.co_filename
         if frames.origin(name) == frames.STDLIB and os.path.basename(name) not in _TRANSPARENT:

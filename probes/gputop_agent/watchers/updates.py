@@ -42,9 +42,7 @@ class Updates:
                     self._before.append((owner, values, values.clone()))
 
     def after(self):
-        """The update is done. Where the weights lie on a GPU, the numbers are read with the next
-        one.
-        """
+        """The update is done. Where the weights are on a GPU, numbers are read with the next."""
         torch, sizes_before = session.torch, self._before
         self._before = []
         if not sizes_before or not late.may_look():

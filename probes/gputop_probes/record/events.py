@@ -1,6 +1,4 @@
-"""Follows the event files of a record: JSON lines, each checked once against the schema, in bounded
-memory.
-"""
+"""Follows a record's event files: JSON lines, each checked once by the schema."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ LINE_BYTES = 4 << 20
 READ_BYTES = 512 << 20
 """Of one file; what lies beyond is counted as not read."""
 KEPT_OF_A_TYPE = 50_000
-"""Events of one type that are kept; of those that come later every other one, then every fourth ...
-takes a place.
-"""
+"""Events of a type that are kept; later ones replace: every other, then every fourth ...."""
 KEPT_BYTES = 64 << 20
 """Text of the events of one file that are kept; beyond it only what is rare."""
 RARE = 100
@@ -33,9 +29,7 @@ _KIND = re.compile(rb'"type": ?"(\w{1,40})"')
 
 
 class GrowingLines:
-    """A JSON-lines file, read incrementally; a torn last line waits for its rest, a broken one is
-    skipped.
-    """
+    """A JSON-lines file, read as it grows; a torn last line waits, a broken one is skipped."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -56,9 +50,7 @@ class GrowingLines:
         self._kept_bytes = 0
 
     def refresh(self) -> bool:
-        """Parse the lines that were completed since the last call. Returns whether
-        there were any.
-        """
+        """Parse lines completed since the last call. Returns whether there were any."""
         before = len(self.items)
         self.problem = files.look_into(self.path, self._read) or self.problem
         return len(self.items) > before
@@ -131,9 +123,7 @@ class GrowingLines:
                 self.wrong_fields.append(named)
 
     def _has_room(self, kind: str, size: int) -> bool:
-        """Count an event of that type, and say whether it may stay: ever fewer of a type that there
-        are many of.
-        """
+        """Count an event of that type, and say whether it stays: ever fewer of a frequent type."""
         count = self._kept[kind] = self._kept[kind] + 1
         if self._kept_bytes + size > KEPT_BYTES:
             return count <= RARE

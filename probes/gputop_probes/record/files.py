@@ -135,9 +135,7 @@ def exists(path: Path) -> bool:
 
 
 def rank_files(folder: Path) -> Iterator[tuple[int, Path]]:
-    """The files of ranks in ``steps``, ``device`` or ``comm``, by rank; what is called otherwise is
-    left out.
-    """
+    """Files of ranks in ``steps``, ``device`` or ``comm``, by rank; no other names."""
     named = ((_RANK_FILE.fullmatch(name), name) for name in _names(folder))
     ranks = ((int(match.group(1)), name) for match, name in named if match)
     for rank, name in sorted((rank, name) for rank, name in ranks if rank <= MAX_RANK):

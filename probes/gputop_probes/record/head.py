@@ -1,6 +1,4 @@
-"""A first look at ``run.json``: is it a record, and one that we can read? Standard library only, so
-it is quick.
-"""
+"""A first, quick look at ``run.json``: whether it is a record, and one that we can read."""
 
 from __future__ import annotations
 
@@ -12,9 +10,7 @@ from gputop_probes.record.plain import plain_line
 
 
 class RecordError(ValueError):
-    """A record that cannot be read; the message is one line for the user and says how
-    to mend it.
-    """
+    """A record that cannot be read; the message is a line for the user, says how to mend it."""
 
     def __init__(self, message: str):
         super().__init__(plain_line(message))

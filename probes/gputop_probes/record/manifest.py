@@ -28,9 +28,7 @@ class Manifest(BaseModel):
         }
     )
     recording: str | None = None
-    """A sentence that says where this record was made, for bundled recordings; None for the user's
-    own runs.
-    """
+    """Where this record was made, in a sentence, for bundled recordings; None for own runs."""
 
 
 class GpuInfo(BaseModel):
@@ -60,9 +58,7 @@ class HostState(BaseModel):
 
     host: str
     state: Literal["starting", "running", "ended", "lost"] = "starting"
-    """``lost`` is never written: the reader says so when the recorder's process is gone without an
-    end.
-    """
+    """``lost`` is never written: the reader says so when the recorder is gone without an end."""
     recorder_pid: int = -1
     command_pid: int = -1
     command_pgid: int = -1
@@ -70,9 +66,7 @@ class HostState(BaseModel):
     started_ns: int = 0
     ended_ns: int | None = None
     exit_code: int | None = None
-    """The command's exit code; 128+n after signal n; None while it runs or when nobody could learn
-    it.
-    """
+    """The command's exit code; 128+n after signal n; None while it runs or when not learnt."""
     signal: int | None = None
     clock_offset_ns: int = 0
     boot_id: str = ""
@@ -85,9 +79,7 @@ class HostState(BaseModel):
     output_note: str = ""
     """What of the command's output is not in ``output.log``, in words; empty when all of it is."""
     output_losses: dict[str, int] = Field(default_factory=dict)
-    """Bytes: ``missing`` and ``given_up`` are not in the log, ``not_passed_on`` not on gputop's own
-    streams.
-    """
+    """Bytes: ``missing``, ``given_up``: not in the log; ``not_passed_on``: not on our streams."""
     context: dict[str, Any] = Field(default_factory=dict)
     """Run context: git, container, scheduler, environment that matters."""
     dropped_records: int = 0

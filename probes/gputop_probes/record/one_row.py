@@ -12,9 +12,7 @@ LONGEST_NS = 400 * 86_400 * 10**9
 
 
 def row_is_sound(values: dict[str, Any]) -> bool:
-    """Whether the phases of a step are times and add up to its wall time, and its counts and its
-    end can be true.
-    """
+    """Whether a step's phases are times that add up to its wall, its counts and end possible."""
     parts = [values[f"{name}_ns"] for name in wire.PHASES]
     if any(not 0 <= part <= LONGEST_NS for part in parts) or sum(parts) != values["wall_ns"]:
         return False

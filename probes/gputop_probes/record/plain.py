@@ -1,6 +1,4 @@
-"""Text that others wrote, made fit to be shown: what a terminal would obey is spelt out. Standard
-library only.
-"""
+"""Others' text made fit to be shown: what a terminal would obey is spelt out."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Makes files and folders that only their owner can read, whatever the umask: a record tells much
-of a run.
-"""
+"""Makes files and folders that only their owner can read: a record tells much of a run."""
 
 from __future__ import annotations
 

@@ -32,9 +32,7 @@ def numpy_dtype(fields: list[tuple[str, str]]) -> np.dtype[Any]:
 
 
 _APART_NS = 3600 * 10**9
-"""Between a host's start or end and the sample beside it, at most; the recorder samples each
-second.
-"""
+"""At most between a host's start or end and its sample; the recorder samples each second."""
 
 
 @dataclass
@@ -118,9 +116,7 @@ class HostFiles:
 
 @dataclass
 class RunRecord:
-    """An opened run. Call ``refresh`` to see what was appended; arrays handed out before stay
-    valid.
-    """
+    """An opened run. ``refresh`` sees what was appended; arrays handed out before stay valid."""
 
     path: Path
     manifest: Manifest
@@ -185,9 +181,7 @@ class RunRecord:
         return self._rows("comm", rank)
 
     def events(self, *types: str) -> Iterator[dict[str, Any]]:
-        """Events of all hosts, host by host in the order written; only the given types if any are
-        given.
-        """
+        """Events of all hosts, host by host as written; only of the given types if any."""
         for host in self.hosts.values():
             yield from host.events.of(types) if types else host.events.items
 
@@ -225,9 +219,7 @@ class RunRecord:
         return hello_.copy() if hello_ is not None else None
 
     def _merge_hellos(self, host: HostFiles) -> None:
-        """Take in what a host's ranks said since the last call: a live view asks often, and events
-        are many.
-        """
+        """Take in what a host's ranks said since the last call: a live view asks often."""
         items = host.events.items
         for event in items[self._hellos_read.get(host.name, 0) :]:
             rank = event.get("rank")
@@ -311,7 +303,5 @@ def _problem_of(columns: list[tuple[str, str]], fields: layout.Fields) -> str:
 
 
 def steady(steps: Table) -> npt.NDArray[np.bool_]:
-    """Mask of the step records that steady-state statistics may use: no compile, checkpoint, eval,
-    set-up.
-    """
+    """Mask of step records for steady-state statistics: no compile, checkpoint, eval, set-up."""
     return (steps["flags"] & wire.F_UNSTEADY) == 0

@@ -1,6 +1,4 @@
-"""What the recorder itself writes into ``events.jsonl``; what guests send is in
-``gputop_agent/contracts.py``.
-"""
+"""What the recorder writes into ``events.jsonl``; guests: ``gputop_agent/contracts.py``."""
 
 from typing import Annotated, Any, TypedDict
 
@@ -134,9 +132,7 @@ class Suspended(TypedDict, total=False):
 
 
 class Resumed(TypedDict, total=False):
-    """They go on. The recorder takes the time out of STEP and COMM records, goodput out of the
-    session.
-    """
+    """They go on; it is taken out of STEP and COMM records, goodput out of the session."""
 
     stopped_ms: Amount
 

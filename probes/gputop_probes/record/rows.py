@@ -34,9 +34,7 @@ _PER_STEP_AT_MOST = 4096
 _APART_NS = 60 * 10**9
 """Between steps that follow each other without a gap in their index."""
 _SHORTEST_NS = 1000
-"""No step is shorter: where more are missing than the time between two rows allows, an index is
-wrong.
-"""
+"""No step is shorter: where more are missing between rows than fit, an index is wrong."""
 _DURATION = (0, LONGEST_NS)
 _MS = (0, 1e12)
 
@@ -158,9 +156,7 @@ def _plausible(table: str, rows: Table) -> Mask:
 
 
 def _blocks(dtype: np.dtype[Any]) -> list[tuple[int, list[str], str]]:
-    """Columns of one type that lie side by side: offset, names, type. They are looked at as one
-    matrix.
-    """
+    """Columns of a type side by side: offset, names, type. Looked at as one matrix."""
     blocks: list[tuple[int, list[str], str]] = []
     end = -1
     for name in dtype.names or ():
@@ -235,9 +231,7 @@ def _in_order(table: str, rows: Table) -> Mask:
 
 
 def _each_in_time(table: str, rows: Table) -> Mask:
-    """Rows of each device or process in the order of their times; where they are not, the most that
-    are.
-    """
+    """Rows of each device or process in the order of times; else the most that are."""
     time = rows["t_end_ns" if table in ("device", "comm") else "t_ns"]
     mask = np.ones(len(rows), bool)
     if not (np.diff(time) < 0).any():
@@ -251,9 +245,7 @@ def _each_in_time(table: str, rows: Table) -> Mask:
 
 
 def _judge_ends(time: Table, step: Table, before: Table, wall: Table, mask: Mask) -> None:
-    """Clear the first and the last row where only it disagrees with its neighbour, so that no chain
-    shows it.
-    """
+    """Clear the first and last row where only it disagrees with its neighbour."""
     places = np.flatnonzero(mask)
     if len(places) < 2:
         return
@@ -270,9 +262,7 @@ def _judge_ends(time: Table, step: Table, before: Table, wall: Table, mask: Mask
 
 
 def _longest_growing(values: Table) -> Mask:
-    """Mask of a longest subsequence that never falls (patience sorting): the fewest rows are called
-    damaged.
-    """
+    """Mask of a longest rising subsequence (patience sorting): fewest rows are damaged."""
     tops: list[int] = []
     top_places: list[int] = []
     previous = np.full(len(values), -1, np.int64)

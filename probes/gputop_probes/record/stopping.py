@@ -1,6 +1,4 @@
-"""Who stopped a run, if anybody did. Standard library only, so that ``gputop runs`` answers at
-once.
-"""
+"""Who stopped a run, if anybody. Standard library only: ``gputop runs`` answers at once."""
 
 from __future__ import annotations
 

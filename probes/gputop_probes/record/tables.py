@@ -1,6 +1,4 @@
-"""Fixed-width files of a record as NumPy arrays: mapped, followed while they grow, without damaged
-rows.
-"""
+"""A record's fixed-width files as NumPy arrays: mapped, followed, without damaged rows."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ WHOLE_AT_MOST = 131_072
 """
 KEPT_AT_MOST = 524_288
 THIN_BLOCKS, THIN_BLOCK_RECORDS = 64, 512
-"""A longer file is read in so many evenly spread blocks of consecutive records, so that blocks stay
-blocks.
-"""
+"""A longer file is read in so many evenly spread blocks of consecutive records."""
 
 
 def blocks(count: int) -> Iterator[slice]:
@@ -59,9 +55,7 @@ class GrowingTable:
         return self._looked_at != before
 
     def index_of(self, written: int) -> int:
-        """Where the row that was written as number ``written`` lies among ``rows``, or
-        would lie.
-        """
+        """Where the row written as number ``written`` lies among ``rows``, or would lie."""
         if self._places is None:
             return written
         return int(np.searchsorted(self._places, written))

@@ -1,6 +1,4 @@
-"""Appends to a run record. Standard library only, and it never raises on a full disk: it counts
-what was lost.
-"""
+"""Appends to a run record. Standard library only; counts what a full disk lost."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Reasons why a thread does not move, as ``/proc`` tells: its state, the kernel function, the file
-it reads.
-"""
+"""Why a thread does not move, as ``/proc`` tells: state, kernel function, file it reads."""
 
 from __future__ import annotations
 
@@ -47,9 +45,7 @@ def describe(pid: int, tid: int) -> dict[str, Any]:
 
 
 def _system_call(task: str) -> tuple[int, int]:
-    """Number and first argument of the call that a thread is in; -1 where it is in none, or not
-    ours to look at.
-    """
+    """Number and first argument of the call that a thread is in; -1: none, or not ours."""
     words = (procfs.read_bytes(f"{task}/syscall") or b"").split()
     if os.uname().machine != "x86_64":
         return -1, 0

@@ -43,9 +43,7 @@ class Command:
         self._fate = fate
 
     def poll(self) -> bool:
-        """Whether the command has ended; ``wait_status`` then tells how, or is None if nobody could
-        learn it.
-        """
+        """Whether the command has ended; ``wait_status`` then tells how, or None: not learnt."""
         if not self.ended:
             if self._child:
                 self.ended = self._poll_child()

@@ -1,6 +1,4 @@
-"""Duties of the recorder besides reading: installed after the command runs, so that none of it
-delays the start.
-"""
+"""The recorder's duties besides reading: set up after the command's start."""
 
 from __future__ import annotations
 

@@ -44,9 +44,7 @@ def child_environment(
 
 
 def _with_inject_dir(path: str) -> str:
-    """``PYTHONPATH`` with the guest in front. An empty part would mean the working directory, so
-    none is added.
-    """
+    """``PYTHONPATH`` with the guest in front, without empty parts (the working directory)."""
     inject = str(AGENT_DIR / "inject")
     parts = []
     if path:

@@ -44,9 +44,7 @@ class HangWatch:
         self._last_check = time.monotonic()
 
     def check(self) -> None:
-        """Compare every rank's silence with its limit; say once when a hang begins and when it is
-        over.
-        """
+        """Compare ranks' silence with their limits; say once when a hang begins and is over."""
         now_s = time.monotonic()
         if now_s - self._last_check > _OWN_PAUSE_S:
             # we were stopped ourselves: nothing can be said of that time
@@ -67,9 +65,7 @@ class HangWatch:
         return max(self._limit_s, _MEDIANS * rank.median_step_s())
 
     def _one_works(self, now_s: float) -> bool:
-        """Whether a rank evaluates, saves or compiles: others may wait for it in a collective as
-        long as it does.
-        """
+        """Whether a rank evaluates, saves or compiles: others may wait for it meanwhile."""
         return any(now_s - rank.moved_s < _MOVES_EVERY_S for rank in self._ranks.connected())
 
     def _stands_still(self, rank: Rank, now_s: float) -> bool:

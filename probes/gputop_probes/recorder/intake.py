@@ -35,9 +35,7 @@ _PROGRESS = frozenset(
         "ddp_progress",
     )
 )
-"""Events that only come while the training moves. The guest's own thread sends others also when it
-stands still.
-"""
+"""Events that only come while the training moves; the guest's thread sends others too."""
 _HELD_BEFORE_HELLO = 64
 _PATIENCE_TICKS = 40
 _MAX_RANK = 1_000_000
@@ -200,9 +198,7 @@ class Intake:
             return 0
 
     def _look_after(self, peer: Peer) -> None:
-        """Peers that never say hello get a rank after two seconds; those that are gone are
-        let go.
-        """
+        """Peers that never say hello get a rank after two seconds; those gone are let go."""
         if peer.held and peer.rank is None:
             peer.ticks_waited += 1
             if peer.ticks_waited > _PATIENCE_TICKS or peer.connection.closed:

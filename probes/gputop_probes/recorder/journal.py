@@ -1,6 +1,4 @@
-"""Journal of what the recorder itself puts into the record: events with its clock, and
-``host.json``.
-"""
+"""What the recorder itself puts into the record: events with its clock, ``host.json``."""
 
 from __future__ import annotations
 
@@ -67,9 +65,7 @@ class Journal:
 
 
 def first_state(host: str, run_id: str, clock_offset_ns: int) -> dict[str, Any]:
-    """``host.json`` before the command is started (fields of ``manifest.HostState`` and a few
-    more).
-    """
+    """``host.json`` before the command starts (fields of ``manifest.HostState`` and a few more)."""
     return {
         "host": host,
         "run_id": run_id,

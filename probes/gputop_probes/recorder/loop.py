@@ -61,9 +61,7 @@ class Recorder:
         self._killed_before = procfs.out_of_memory_kills()
 
     def run(self) -> bool:
-        """Record until the command ends or a signal says to leave. Returns whether the command has
-        ended.
-        """
+        """Record until the command ends or a signal says to leave. Returns whether it ended."""
         self._watch(self.leave_request, self.leave_request.clear)
         self._watch(self.server.listener, self._accept)
         if self.command.pidfd is not None:

@@ -1,6 +1,4 @@
-"""The recorder's part in the command's output: a keeper is always at work, and what is lost is
-told.
-"""
+"""The recorder's part in the output: a keeper is always at work, and what is lost is told."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Answers clients on the recorder's socket: the app, ``gputop attach``, and the front that passes a
-Ctrl-C on.
-"""
+"""Answers clients on the recorder's socket: app, ``gputop attach``, front with a Ctrl-C."""
 
 from __future__ import annotations
 

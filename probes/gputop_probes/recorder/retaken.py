@@ -39,9 +39,7 @@ def find_output(host_dir: Path, state: dict[str, Any], command_pid: int) -> Outp
 
 
 def _find_keeper(identity: list[int]) -> tuple[int, list[str]] | None:
-    """A living keeper of the shared memory with this device and inode: its process id and its
-    arguments.
-    """
+    """A living keeper of the shared memory of this device and inode: pid and arguments."""
     for pid in procfs.pids():
         words = procfs.command_line(pid)
         arguments = words[output.KEEPER_ARGUMENTS :]

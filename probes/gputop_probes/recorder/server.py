@@ -21,9 +21,7 @@ _view = memoryview(_buffer)
 
 
 def use_stream() -> bool:
-    """Whether messages travel on a STREAM socket with length prefixes: no SEQPACKET here, or asked
-    for.
-    """
+    """Whether messages travel on a STREAM socket with lengths: no SEQPACKET, or asked for."""
     return sys.platform == "darwin" or os.environ.get(wire.ENV_TRANSPORT) == "stream"
 
 
@@ -39,9 +37,7 @@ class Connection:
         self._rest = b""
 
     def messages(self) -> Iterator[bytes]:
-        """Messages that have arrived, whole ones only. Sets ``closed`` at the end of the
-        connection.
-        """
+        """Whole messages that have arrived. Sets ``closed`` at the end of the connection."""
         while not self.closed:
             try:
                 count = self._socket.recv_into(_buffer)

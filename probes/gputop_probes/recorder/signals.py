@@ -1,6 +1,4 @@
-"""SIGTERM, SIGHUP and SIGINT ask the recorder to bring its record to an end; the training is not
-told.
-"""
+"""SIGTERM, SIGHUP and SIGINT ask the recorder to end its record; the training is not told."""
 
 from __future__ import annotations
 
@@ -11,16 +9,12 @@ import time
 from gputop_probes.inherited import HELD
 
 LINGER_S = 2.0
-"""Seconds that the recorder then waits for the command to end too: schedulers signal both
-at once.
-"""
+"""Seconds the recorder then waits for the command to end too: schedulers signal both at once."""
 _LEAVE = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
 def drop_pending() -> None:
-    """Forget what was meant for the front, whose group this process was in until now. Signals stay
-    held back.
-    """
+    """Forget what was meant for the front, whose group this process left. Signals stay held."""
     for number in HELD:
         signal.signal(number, signal.SIG_IGN)
         signal.signal(number, signal.SIG_DFL)

@@ -1,6 +1,4 @@
-"""Processes of the run that seem to train and never said hello: names them and the likely
-reason.
-"""
+"""Processes that seem to train and never said hello: names them and the likely reason."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ from gputop_probes.samplers.tree import ProcessTree
 
 _FIRST_LOOK_S = 10.0
 _BUSY = (0.5, 30.0)
-"""Share of a core, and for how many seconds: what counts as training when nothing else speaks for
-it.
-"""
+"""Share of a core, and for how many seconds: counts as training without other signs."""
 _BUSY_WITH_REASON = (0.2, 5.0)
 """The same where it is plain why the guest is not there."""
 _INJECT_DIR = str(Path(gputop_agent.__file__).parent / "inject")
@@ -68,9 +64,7 @@ class StrangerWatch:
                 self._judge(pid, certain)
 
     def finish(self) -> None:
-        """The run is over: where no rank ever was, tell of the processes that could have been one,
-        however short.
-        """
+        """The run is over: without any rank, tell of processes that could have been one."""
         if not self._known():
             for pid, reason in self._silent.items():
                 self._tell(pid, reason)
@@ -128,9 +122,7 @@ def why_silent(command_line: list[str], environment: dict[str, str] | None) -> s
 
 
 def _isolating_flag(command_line: list[str]) -> str:
-    """The first interpreter option among ``-E``, ``-I`` and ``-S``; options after the script are
-    the script's.
-    """
+    """The first of the options ``-E``, ``-I`` and ``-S``; those after a script are its own."""
     words = iter(command_line[1:])
     for word in words:
         if not word.startswith("-") or word in ("-", "-c", "-m"):

@@ -1,6 +1,4 @@
-"""Asks ranks for their flight recorders now and then, where nothing cheaper tells who waits for
-whom.
-"""
+"""Asks ranks for flight recorders at times, where nothing cheaper tells who waits."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ _STEPS_BEFORE_ASKING = 20
 
 
 class SkewWatch:
-    """DDP tells its waits by itself (COMM records). FSDP, DeepSpeed and bare collectives have to be
-    asked.
-    """
+    """DDP tells its waits (COMM records). FSDP, DeepSpeed and bare collectives are asked."""
 
     def __init__(self, ranks: RankTable, send: Callable[[dict[str, Any]], int]):
         self._ranks = ranks
@@ -31,9 +27,7 @@ class SkewWatch:
         self._next = time.monotonic() + _FIRST_S
 
     def check(self) -> None:
-        """Send ``flight_recorder`` if it is due: four times in the first seconds of training, then
-        once a minute.
-        """
+        """Send ``flight_recorder`` if due: four times in the first seconds, then once a minute."""
         now_s = time.monotonic()
         if now_s < self._next:
             return

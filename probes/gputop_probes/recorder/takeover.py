@@ -62,9 +62,7 @@ def take_over(run_dir: Path, host: str) -> Recorder:
 
 
 def mend(run_dir: Path, host_dir: Path) -> None:
-    """Cut torn last records and lines, so that what is appended next lies where readers
-    expect it.
-    """
+    """Cut torn last records and lines, so that what comes next lies where readers expect it."""
     sizes = {}
     for name, fields in layout.TABLES.items():
         sizes[name] = sum(_WIDTH[code] for _, code in fields)

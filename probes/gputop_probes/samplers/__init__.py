@@ -1,3 +1,1 @@
-"""Samplers of what runs beside the steps: processes, host, GPUs. Each packs records; only the
-recorder writes.
-"""
+"""Samplers of what runs beside steps: processes, host, GPUs. Only the recorder writes."""

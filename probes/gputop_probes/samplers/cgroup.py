@@ -13,9 +13,7 @@ _NO_LIMIT_BYTES = 1 << 60
 
 
 class Limits(NamedTuple):
-    """Limits of the group and what they have cost so far; -1 or NaN where the kernel does not tell
-    or sets no limit.
-    """
+    """Limits of the group and their cost so far; -1 or NaN: no limit, or not told."""
 
     memory_bytes: int
     memory_max_bytes: int
@@ -25,9 +23,7 @@ class Limits(NamedTuple):
 
 
 class Cgroup:
-    """The group of one process; where it was made from several nested groups, the tightest limit
-    counts.
-    """
+    """The group of one process; of several nested groups the tightest limit counts."""
 
     def __init__(self, pid: int, root: Path = Path("/sys/fs/cgroup")):
         paths = _group_paths(pid)
@@ -96,9 +92,7 @@ def _group_paths(pid: int) -> dict[str, str]:
 
 
 def _chain(mount: Path, path: str) -> list[Path]:
-    """A group's directory and those above it. Inside a container the path may only exist outside:
-    take the mount.
-    """
+    """A group's directory and those above; the mount where a container does not have it."""
     if not mount.is_dir():
         return []
     own_group = mount / path.lstrip("/")

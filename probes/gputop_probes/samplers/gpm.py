@@ -1,6 +1,4 @@
-"""GPM: activity of the SMs, tensor cores, memory and links between two samples. Hopper and
-later.
-"""
+"""GPM: activity of the SMs, tensor cores, memory and links between samples. Hopper and later."""
 
 from __future__ import annotations
 

@@ -20,9 +20,7 @@ _XID = 8  # nvmlEventTypeXidCriticalError
 
 
 class GpuSampler:
-    """All devices of this machine that the run may use; narrowed to those that it does use once
-    that is known.
-    """
+    """This machine's devices that the run may use; once known, those that it does use."""
 
     def __init__(self, inbox: Inbox, run_pids: Callable[[], list[int]], now_ns: Callable[[], int]):
         self.give_up: Callable[[], None] = lambda: None

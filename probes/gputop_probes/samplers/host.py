@@ -103,9 +103,7 @@ def _memory() -> tuple[int, int, int]:
 
 
 def _pressure(resource: str) -> float:
-    """Share of time in which some task waited for the resource, over 10 s; NaN without pressure
-    information.
-    """
+    """Share of time in which some task waited for the resource, over 10 s; NaN: not told."""
     raw = procfs.read_bytes(f"/proc/pressure/{resource}") or b""
     start = raw.find(b"some avg10=")
     if start >= 0:

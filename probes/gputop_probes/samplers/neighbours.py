@@ -1,6 +1,4 @@
-"""Programs outside the run that use the cores: named now and then, so that advice can say whom to
-look at.
-"""
+"""Programs outside the run that use the cores, named for advice to say whom to look at."""
 
 from __future__ import annotations
 
@@ -33,9 +31,7 @@ class NeighbourWatch:
         self._ours = gputops_own()
 
     def check(self) -> None:
-        """Send a ``neighbours`` event if programs outside the run used a core noticeably since the
-        last look.
-        """
+        """Send a ``neighbours`` event if programs outside the run used a core meanwhile."""
         now_s = time.monotonic()
         if now_s < self._due_s:
             return
@@ -62,9 +58,7 @@ class NeighbourWatch:
             self._emit("neighbours", {"host": self._host, "processes": neighbours})
 
     def _look(self) -> dict[tuple[int, int], str]:
-        """Note the CPU time of all processes that are neither the run's nor gputop's; returns their
-        names.
-        """
+        """Note CPU times of processes neither the run's nor gputop's; returns their names."""
         names, self._ticks = {}, {}
         for pid in procfs.pids():
             if pid in self._tree.members:

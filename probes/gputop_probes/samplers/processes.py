@@ -1,6 +1,4 @@
-"""One PROCESS record a process of the run and tick: CPU, waiting for a core, memory,
-faults, I/O.
-"""
+"""One PROCESS record a process of the run and tick: CPU, wait for a core, memory, faults, I/O."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ from gputop_probes.samplers.tree import ProcessTree
 _PSS_PERIOD_S = 10.0
 _PSS_PERIOD_MAX_S = 120.0
 _PSS_COST_SHARE = 0.001
-"""``smaps_rollup`` holds the process's memory map locked while it is read: at most this share of
-the time.
-"""
+"""``smaps_rollup`` locks the process's memory map while read: at most this share of time."""
 _HELPERS = ("resource_tracker", "compile_worker", "torch._inductor", "semaphore_tracker")
 
 RankPids = dict[int, tuple[int, int]]
@@ -80,9 +76,7 @@ class ProcessSampler:
         return layout.PROCESS_OTHER, -1
 
     def _read_pss(self, kinds: dict[int, tuple[int, int]]) -> dict[int, int]:
-        """Proportional set sizes of ranks and workers, at times; seldom where reading them takes
-        long.
-        """
+        """Proportional set sizes of ranks and workers; seldom where reading them takes long."""
         started = time.monotonic()
         if started < self._pss_due:
             return {}
@@ -145,9 +139,7 @@ class ProcessSampler:
 
 
 def _schedstat(pid: int, tid: int) -> tuple[int, int]:
-    """Nanoseconds that a thread ran and that it waited for a core; -1 where the kernel does not
-    tell.
-    """
+    """Nanoseconds that a thread ran and waited for a core; -1 where the kernel does not tell."""
     parts = (procfs.read_bytes(f"/proc/{pid}/task/{tid}/schedstat") or b"").split()
     if len(parts) >= 2:
         return (int(parts[0]), int(parts[1]))

@@ -1,6 +1,4 @@
-"""The thread that samples processes twice a second (ranks) and once a second (all), and the host
-once a second.
-"""
+"""The thread that samples ranks twice a second, all processes and the host once."""
 
 from __future__ import annotations
 
@@ -67,9 +65,7 @@ class SystemSampler:
         return list(self.tree.members)
 
     def _reap_adopted(self) -> None:
-        """Processes of the run whose parent died became our children: take their exit status, or
-        they stay zombies.
-        """
+        """Reap processes of the run whose parent died: our children now, else zombies."""
         self._seen |= self.tree.members.keys()
         for pid in list(self._seen - self.tree.members.keys()):
             stat = procfs.stat(pid)

@@ -73,9 +73,7 @@ def targets_in(model: nn.Module, asked: List[str]) -> List[str]:
 
 
 def add_lora(model: nn.Module, lora: Dict[str, Any]) -> nn.Module:
-    """The model with adapters on the layers that ``lora`` names, the rest frozen; on the meta
-    device.
-    """
+    """The model with adapters on the layers of ``lora``, the rest frozen; on the meta device."""
     from peft import LoraConfig, get_peft_model
 
     targets = list(lora["targets"])

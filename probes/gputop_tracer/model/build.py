@@ -1,6 +1,4 @@
-"""The model that a setup asks for: built on the meta device, then given fake storages on the device
-of the trace.
-"""
+"""A setup's model: built on the meta device, then given fake storages on the trace's."""
 
 from __future__ import annotations
 
@@ -21,9 +19,7 @@ DTYPES = {
     "fp16": torch.float16,
     "fp8": torch.bfloat16,
 }
-"""Of the weights; training in fp8 keeps them in bf16 (Transformer Engine, torchao) and casts for
-the matmuls.
-"""
+"""Of the weights; fp8 keeps them in bf16 (Transformer Engine, torchao), casts for matmuls."""
 
 
 def compute_dtype(setup: Setup) -> torch.dtype:
@@ -114,9 +110,7 @@ def _first_that_works(make: Any, config: Any, attention: str, dtype: torch.dtype
 
 
 def materialize(model: nn.Module) -> nn.Module:
-    """Replace parameters and buffers on the meta device by fake ones of the present mode; ties stay
-    ties.
-    """
+    """Replace meta parameters and buffers by fake ones of the present mode; ties stay."""
     by_id: Dict[int, torch.Tensor] = {}
     keep_alive: List[torch.Tensor] = []
     for module in model.modules():

@@ -1,6 +1,4 @@
-"""Activation checkpointing as it is commonly done: whole layers, or chosen operations kept
-(selective).
-"""
+"""Activation checkpointing as is common: whole layers, or chosen operations (selective)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A Hugging Face configuration for what is asked: from a file, a name in the local cache, or the
-shape of a model.
-"""
+"""A Hugging Face configuration: from a file, a name in the local cache, or a shape."""
 
 from __future__ import annotations
 
@@ -31,9 +29,7 @@ _FIELDS = {
     "mla_rope_dim": ("qk_rope_head_dim",),
     "mla_v_dim": ("v_head_dim",),
 }
-"""What a shape calls it, and what configurations call it; the first name that a configuration knows
-is taken.
-"""
+"""A shape's name of it, and configurations' names, the first known of which is taken."""
 _ALIASES = {"kimi_k2": "deepseek_v3", "smolvlm": "idefics3", "pixtral": "llava"}
 _ALWAYS = {"use_cache": False}
 

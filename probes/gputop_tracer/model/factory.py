@@ -80,9 +80,7 @@ def without_data(model: nn.Module) -> nn.Module:
 
 
 def batch_like(inputs: Any) -> Callable[[], Tuple[tuple, Dict[str, Any]]]:
-    """Gives what one call takes, as these inputs: a tensor, a tuple of arguments or a dict of named
-    ones.
-    """
+    """Gives a call's inputs: a tensor, a tuple of arguments or a dict of named ones."""
 
     def make() -> Tuple[tuple, Dict[str, Any]]:
         return _arguments(tree_map(_empty, inputs))

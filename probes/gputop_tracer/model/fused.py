@@ -21,9 +21,7 @@ MULTIPROCESSORS = 132
 
 
 def apply(model: nn.Module, named: Named, notes: List[str], gated_too: bool = True) -> None:
-    """Put the kernels into a model on the meta device; ``gated_too``: one for the products of gated
-    MLPs.
-    """
+    """Put the kernels into a meta model; ``gated_too``: one for the products of gated MLPs."""
     norms = [module for module in model.modules() if type(module).__name__.endswith("RMSNorm")]
     gated = [module for module in model.modules() if gated_too and _is_gated(module)]
     if not norms:
@@ -140,9 +138,7 @@ def _rotate(
 
 
 class _Rotary(torch.autograd.Function):
-    """``LigerRopeFunction``: in place where tokens come before heads in memory, as after a
-    projection.
-    """
+    """``LigerRopeFunction``: in place if tokens come before heads, as after a projection."""
 
     @staticmethod
     def forward(
@@ -161,9 +157,7 @@ def _in_place(value: torch.Tensor) -> torch.Tensor:
 
 
 class _CrossEntropy(torch.autograd.Function):
-    """``LigerCrossEntropyFunction``: the gradient is made in the forward, in the logits' own
-    memory.
-    """
+    """``LigerCrossEntropyFunction``: makes the gradient in the forward, in the logits' memory."""
 
     @staticmethod
     def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

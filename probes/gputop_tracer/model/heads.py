@@ -47,9 +47,7 @@ def task(config: Any) -> str:
 
 
 def auto_class(config: Any) -> Any:
-    """The auto class of transformers that builds a configuration with the head that it is trained
-    with.
-    """
+    """The auto class of transformers that builds a configuration with its training head."""
     import transformers
 
     names = {
@@ -96,9 +94,7 @@ def experts_in_one_product(config: Any) -> None:
 
 
 def batch(config: Any, setup: Dict[str, Any]) -> Dict[str, Any]:
-    """What the model is called with: fake token ids, labels and pixels of the shapes that the setup
-    asks for.
-    """
+    """The model's inputs: fake token ids, labels and pixels of the setup's shapes."""
     parallel = setup.get("parallel") or {}
     rows, seq = (
         int(setup.get("micro_batch") or 1),

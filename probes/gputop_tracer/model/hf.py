@@ -13,15 +13,11 @@ from gputop_tracer.operators.kernels import flash_attention
 from .losses import version
 
 FLASH = "gputop_fa2"
-"""FlashAttention as a kind of attention of transformers; a name with `flash` in it would ask for
-the real package.
-"""
+"""FlashAttention for transformers; a name with `flash` would ask for the real package."""
 
 _ALL_HEADS_BEFORE = (4, 48)
 _ALL_HEADS = ("mistral", "mixtral", "phi3", "qwen2", "qwen2_moe", "qwen2_vl", "starcoder2")
-"""Families whose ``FlashAttention2`` modules repeated keys and values for all heads, before
-transformers 4.48.
-"""
+"""Families whose ``FlashAttention2`` repeated keys and values before transformers 4.48."""
 
 
 @contextmanager

@@ -1,6 +1,4 @@
-"""Losses of language models: older versions of transformers, chunks, and one fused with
-the head.
-"""
+"""Losses of language models: older versions of transformers, chunks, one fused with the head."""
 
 from __future__ import annotations
 
@@ -11,15 +9,11 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 _PADS_LABELS_SINCE = (4, 49)
-"""Before pull request 35646 the logits were shifted and copied; since then the labels are padded
-instead.
-"""
+"""Before pull request 35646 the logits were shifted and copied; since then labels are padded."""
 _FLOATS_IN_LOSS_SINCE = (4, 46)
 """Before, the model itself turned its logits to fp32 and returned those."""
 _IN_16_BITS = ("bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "mpt", "opt", "stablelm")
-"""Families that left their logits as they were, as of transformers 4.45 and 4.48
-(``modeling_FAMILY.py``).
-"""
+"""Families that left logits as they were in transformers 4.45, 4.48 (``modeling_FAMILY.py``)."""
 Entropy = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Of logits (rows, vocabulary) and labels (rows)."""
 CHUNKS = 8
@@ -37,9 +31,7 @@ def version(text: str) -> Tuple[int, ...]:
 
 
 def behave_like(model: nn.Module, transformers: str) -> bool:
-    """Compute the causal loss as that older version of transformers does; False where nothing is to
-    change.
-    """
+    """Compute the causal loss as that older transformers does; False: nothing to change."""
     release = version(transformers)
     if not release or release >= _PADS_LABELS_SINCE or not hasattr(type(model), "loss_function"):
         return False
@@ -169,9 +161,7 @@ def _summed(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 
 class _Fused:
-    """Liger's fused linear cross-entropy: gradients in the forward, logits of one chunk
-    at a time.
-    """
+    """Liger's fused linear cross-entropy: gradients in the forward, logits a chunk at a time."""
 
     def __init__(self, head: nn.Linear, named: Callable[[str], Any]) -> None:
         self.head = head
@@ -183,9 +173,7 @@ class _Fused:
 
 
 class _FusedFunction(torch.autograd.Function):
-    """Allocations of ``fused_linear_cross_entropy_forward`` in
-    ``liger_kernel/ops/fused_linear_cross_entropy.py``.
-    """
+    """Allocations of ``fused_linear_cross_entropy_forward`` in ``liger_kernel/ops``."""
 
     @staticmethod
     def forward(

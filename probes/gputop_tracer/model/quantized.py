@@ -123,9 +123,7 @@ class Linear8bit(nn.Module):
 
 
 class _Matmul8bit(torch.autograd.Function):
-    """``MatMul8bitLt``: input in int8 and product in int32 are temporary; the backward makes the
-    whole weight.
-    """
+    """``MatMul8bitLt``: int8 input and int32 product are temporary; backward makes the weight."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, layer: Linear8bit) -> torch.Tensor:

@@ -45,9 +45,7 @@ def vision_fields(shape: Dict[str, Any], known: Any) -> Dict[str, Any]:
 
 
 def inputs(config: Any, setup: Dict[str, Any]) -> Dict[str, torch.Tensor]:
-    """Token ids with the places of the images, and the images; real tensors, since models look at
-    their values.
-    """
+    """Token ids with places of images, and images; real, since models look at their values."""
     rows, seq = int(setup.get("micro_batch") or 1), int(setup.get("seq") or 2048)
     count = int(setup.get("images") or 0)
     ids = torch.ones((rows, seq), dtype=torch.long)
@@ -105,9 +103,7 @@ def _grid(config: Any, rows: int, count: int, size: int) -> Tuple[int, Dict[str,
 
 
 def _crossed(config: Any, rows: int, count: int, _size: int) -> Tuple[int, Dict[str, torch.Tensor]]:
-    """Mllama: tiles that the text attends to in layers of their own, without places in the
-    sequence.
-    """
+    """Mllama: tiles that the text attends to in own layers, without places in the sequence."""
     edge, _ = _edge(config)
     tiles = int(config.vision_config.max_num_tiles)
     ratios = torch.ones((rows, count), dtype=torch.long)

@@ -40,9 +40,7 @@ _LOW = (torch.float16, torch.bfloat16)
 
 
 def force_cuda_lists(library: Any) -> None:
-    """Register CUDA's choices for autocast on the CPU in ``library``, a ``torch.library.Library``
-    over ``aten``.
-    """
+    """Register CUDA's autocast choices on the CPU in ``library``, a ``Library`` over ``aten``."""
     for name in _IN_FP32:
         library.impl(name, _cast_to_fp32(_operator(name)), "AutocastCPU")
     for name in _WITH_DTYPE:

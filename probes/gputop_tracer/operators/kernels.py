@@ -23,9 +23,7 @@ _FUSED_RMS_NORM_SINCE = (2, 9)
 
 @contextmanager
 def as_on_cuda() -> Iterator[None]:
-    """Tensors on the CPU go the way of CUDA. For fake tensors: the kernels chosen have
-    no CPU code.
-    """
+    """Tensors on the CPU go the way of CUDA. For fake tensors: chosen kernels have no CPU code."""
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -158,9 +156,7 @@ class FusedRmsNorm(torch.autograd.Function):
 
 @contextmanager
 def _autocast_says_cuda() -> Iterator[None]:
-    """Code that asks whether CUDA is autocast, as peft does, hears of the autocast that
-    is on here.
-    """
+    """Code that asks whether CUDA is autocast, as peft's, hears of the autocast on here."""
     enabled, dtype = torch.is_autocast_enabled, torch.get_autocast_gpu_dtype
     asks_by_device = torch_version() >= (2, 4)
 

@@ -26,9 +26,7 @@ _INDEXED = {_aten.index.Tensor}
 
 
 class Knowing(TorchDispatchMode):
-    """Enter it between the ``FakeTensorMode`` and the tracker; ``wanted`` says when
-    values matter.
-    """
+    """Enter it between the ``FakeTensorMode`` and the tracker; ``wanted``: when values matter."""
 
     def __init__(self, wanted: Callable[[], bool]) -> None:
         super().__init__()

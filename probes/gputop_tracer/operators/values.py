@@ -42,9 +42,7 @@ def remember(fake: Any, values: torch.Tensor) -> None:
 
 
 def known_arguments(args: Any, kwargs: Any) -> Any:
-    """(args, kwargs) with the true values in place of fake tensors, or None where one
-    is not known.
-    """
+    """(args, kwargs) with true values in place of fake tensors, or None where one is unknown."""
     if any(known(leaf) is None for leaf in leaves((args, kwargs))):
         return None
     return tree_map(
@@ -53,9 +51,7 @@ def known_arguments(args: Any, kwargs: Any) -> Any:
 
 
 def carry(func: Any, args: Any, kwargs: Any, out: Any) -> None:
-    """Compute the operation on the known values as well; forget those that an unknown tensor is
-    written into.
-    """
+    """Compute the operation on known values too; forget those an unknown one is written into."""
     values = None if _RANDOM in func.tags else known_arguments(args, kwargs)
     if values is not None:
         try:
@@ -77,9 +73,7 @@ def carry(func: Any, args: Any, kwargs: Any, out: Any) -> None:
 
 
 def judge(func: Any, args: Any, out: Any) -> None:
-    """Give the result of a comparison, or of what combines such, the truth that it has for values
-    of one.
-    """
+    """Give a comparison's result, or a combination's, the truth that it has for ones."""
     if (
         not isinstance(out, FakeTensor)
         or out.dtype != torch.bool
@@ -131,9 +125,7 @@ def true_rows(mask: torch.Tensor) -> int:
 
 
 def without_masks(indices: Any, make: Any) -> List[Any]:
-    """The indices of ``x[...]`` with each boolean mask replaced by as many integers as it lets
-    through.
-    """
+    """Indices of ``x[...]`` with masks replaced by as many integers as they let through."""
     out: List[Any] = []
     for index in indices:
         if index is None or index.dtype not in (torch.bool, torch.uint8):
@@ -145,9 +137,7 @@ def without_masks(indices: Any, make: Any) -> List[Any]:
 
 
 def packed_lengths(lengths: torch.Tensor, longest: int) -> torch.Tensor:
-    """How many sequences of a packed batch are at least 1, 2, ... tokens long; all, where lengths
-    are not known.
-    """
+    """How many sequences of a packed batch are 1, 2, ... tokens or longer; all if unknown."""
     values = known(lengths)
     if values is None:
         return torch.full((longest,), lengths.numel(), dtype=torch.long)

@@ -1,3 +1,1 @@
-"""The share of one rank: wrappers of torch, ZeRO, tensor and expert parallelism, a pipeline's
-stage.
-"""
+"""One rank's share: wrappers of torch, ZeRO, tensor and expert parallelism, a stage."""

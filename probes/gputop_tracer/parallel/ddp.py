@@ -86,9 +86,7 @@ class _Reducer:
 
 
 class BucketedLayers(nn.Module):
-    """The same for a model of which some layers stand for all: no bucket reaches over the end of a
-    layer.
-    """
+    """The same where some layers stand for all: no bucket reaches over a layer's end."""
 
     def __init__(self, module: nn.Module, place_of: Callable[[Any], Any]) -> None:
         super().__init__()

@@ -72,9 +72,7 @@ def experts_of(model: nn.Module) -> List[nn.Module]:
 
 
 def by_mesh(parameters: List[Any]) -> List[List[Any]]:
-    """Parameters that are sharded over the same ranks: only those can be clipped and updated in one
-    list.
-    """
+    """Parameters sharded over the same ranks: only those can be clipped and updated as one."""
     groups: Dict[int, List[Any]] = {}
     for parameter in parameters:
         groups.setdefault(id(getattr(parameter, "device_mesh", None)), []).append(parameter)

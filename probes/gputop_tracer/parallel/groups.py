@@ -1,6 +1,4 @@
-"""Process groups that talk to nobody, and the streams that the wrappers of torch put
-their work on.
-"""
+"""Process groups that talk to nobody, and the streams that torch's wrappers put work on."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ def start(world: int) -> None:
 
 
 def current_stream() -> int:
-    """A small number for the stream that is current on the fake tensors' device; 0 is the default
-    one.
-    """
+    """A small number for the current stream on the fake tensors' device; 0 is the default one."""
     ask = getattr(getattr(torch, "cpu", None), "current_stream", None)
     if ask is None:
         return 0
@@ -35,9 +31,7 @@ def current_stream() -> int:
 
 
 def keep_shapes_aside(tracker: Any) -> None:
-    """DTensor finds the shape of a result by running the operation on fake tensors of the whole;
-    that is no memory.
-    """
+    """DTensor finds shapes by running operations on fake tensors of the whole: no memory."""
     first, _TRACKER["now"] = not _TRACKER, tracker
     try:
         from torch.distributed.tensor._sharding_prop import ShardingPropagator as Propagator

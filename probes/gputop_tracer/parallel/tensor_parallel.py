@@ -103,9 +103,7 @@ def _cut(module: Any, dim: int, ways: int) -> None:
 
 
 def _ends(model: Any, setup: Setup, ways: int, sequence: bool) -> None:
-    """Embedding and head: split by the vocabulary, or the head alone with its result gathered
-    (transformers).
-    """
+    """Embedding and head: split by vocabulary, or the head alone, gathered (transformers)."""
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     tied = embedding.weight is head.weight
     by_vocabulary = setup.get("recipe") in _VOCABULARY_SPLIT
@@ -125,9 +123,7 @@ def _ends(model: Any, setup: Setup, ways: int, sequence: bool) -> None:
 
 
 class _Entering:
-    """Before a split region: its first input is whole on each rank; the gradient is summed over the
-    ranks.
-    """
+    """Before a split region: its first input is whole on each rank, its gradient summed."""
 
     def __init__(self, ways: int, sequence: bool) -> None:
         self.ways, self.sequence = ways, sequence
@@ -144,9 +140,7 @@ class _Entering:
 
 
 class _Leaving:
-    """After a split region: the sum over the ranks, in place, or of this rank's part of the
-    sequence.
-    """
+    """After a split region: the sum over ranks, in place, or of this rank's sequence part."""
 
     def __init__(self, ways: int, sequence: bool) -> None:
         self.ways, self.sequence = ways, sequence

@@ -1,6 +1,4 @@
-"""Data-parallel wrappers around a model: which one a setup asks for, and the memory that it takes
-on rank 0.
-"""
+"""Data-parallel wrappers around a model: a setup's, and the memory it takes on rank 0."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ Setup = Dict[str, Any]
 def place(
     model: nn.Module, setup: Setup, tracker: Tracker, head: Any, notes: List[str]
 ) -> nn.Module:
-    """Give the model storages as its data parallelism has them, make it known to the tracker, and
-    wrap it.
-    """
+    """Give the model its data parallelism's storages, tell the tracker of it, and wrap it."""
     sharding, world = sharding_of(setup)
     refuse(setup)
     if int((setup.get("parallel") or {}).get("cp") or 1) > 1:
@@ -77,9 +73,7 @@ def sharding_of(setup: Setup) -> Any:
 def attach_sharded(
     tracker: Tracker, model: nn.Module, head: Any, shard: Callable[[], nn.Module]
 ) -> nn.Module:
-    """Materialise on the host, shard onto the device, and know the shards by the paths of the
-    unwrapped model.
-    """
+    """Materialise on the host, shard onto the device, name shards by unwrapped paths."""
     with tracker.on_host():
         build.materialize(model)
     layers = repeated_layers(model)
@@ -103,9 +97,7 @@ def attach_sharded(
 
 
 def _know_flat(tracker: Tracker, unit: Any, path: str) -> None:
-    """The flat parameter of a unit of FSDP1, and its gradient, which is set when the backward is
-    over.
-    """
+    """An FSDP1 unit's flat parameter, and its gradient, which is set after the backward."""
     handle = unit._handle
     if handle is None:
         return
@@ -202,9 +194,7 @@ def _not_reduced(model: Any) -> Iterator[None]:
 
 
 def _wrap_policy(kinds: Any, adapted: bool) -> Any:
-    """Each repeated layer is a unit; with adapters each of those too, as ``fsdp_auto_wrap_policy``
-    of peft has it.
-    """
+    """Each repeated layer is a unit, as is each adapter (peft's ``fsdp_auto_wrap_policy``)."""
     from torch.distributed.fsdp.wrap import (
         _or_policy,
         lambda_auto_wrap_policy,

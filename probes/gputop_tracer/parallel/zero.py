@@ -51,9 +51,7 @@ class Shared(NamedTuple):
 
 
 class Partition:
-    """The optimizer over this rank's part of a flat fp32 copy of the weights, one piece after the
-    other.
-    """
+    """The optimizer over this rank's part of a flat fp32 copy of the weights, piece by piece."""
 
     def __init__(
         self, shared: Shared, make: Callable[[List[Any]], Any], piece: int, largest: int
@@ -124,9 +122,7 @@ class Stage1:
 
 
 class Stage2:
-    """Each gradient goes into a bucket as soon as it is there; a full bucket is reduced, this rank
-    keeps its share.
-    """
+    """Each gradient goes into a bucket at once; a full one is reduced to this rank's share."""
 
     def __init__(self, shared: Shared, part: Partition) -> None:
         self.shared, self.part = shared, part
@@ -168,9 +164,7 @@ class Stage2:
             self._reduce(BUCKET)
 
     def _full(self, layer: int) -> bool:
-        """Between the layers that a traced one stands for the bucket is full somewhere: so it is
-        after each of them.
-        """
+        """Between the layers that a traced one stands for, buckets fill: so do they after each."""
         if self.shared.values <= BUCKET or (layer >= 0 and self._left[layer]):
             return False
         return self._waiting > BUCKET or 0 <= layer < self._top

@@ -25,9 +25,7 @@ PREFETCH = 50_000_000
 PERSISTENT = 100_000
 """Smaller weights stay whole: ``stage3_param_persistence_threshold``."""
 REUSE = 1_000_000_000
-"""A weight that is used again within so many values is not let go:
-``stage3_max_reuse_distance``.
-"""
+"""A weight used again within so many values is not let go: ``stage3_max_reuse_distance``."""
 SUB_GROUP = 1_000_000_000
 """Values that are updated at a time: ``sub_group_size``."""
 _SIDE_STREAM = 1
@@ -69,9 +67,7 @@ class Gathering:
         """What stands for the weights that are whole now, by parameter."""
         self.shares: List[torch.Tensor] = []
         self.ahead: List[torch.Tensor] = []
-        """What is gathered before its use, and what is kept over the turn from forward
-        to backward.
-        """
+        """What is gathered before its use, and kept over the turn from forward to backward."""
         self.late = False
         """Whether the last layer has begun its forward."""
         self.values = 0
@@ -130,9 +126,7 @@ class Gathering:
             first.register_hook(lambda _grad: self._before(module, ()))
 
     def _turn(self, layer: int) -> None:
-        """What is within reach of its next use stays; it goes when the backward has passed the last
-        layer.
-        """
+        """What is near its next use stays; it goes once the backward has passed the last layer."""
         backward = self.tracker.phase == "backward"
         if layer == self.top and not backward and not self.late:
             self.late = True
@@ -155,9 +149,7 @@ class Gathering:
             )
 
     def _kept(self) -> bool:
-        """Whether what is kept over the turn stands for the weights of the last layer and the head
-        as well.
-        """
+        """Whether what is kept over the turn stands for last layer and head as well."""
         return len(self.ahead) > 1
 
     def _let_go(self, parameter: Any) -> None:

@@ -1,6 +1,4 @@
-"""A model by ``module:callable`` with real values on a real device, and batches that it can be
-called with.
-"""
+"""A model by ``module:callable`` with real values on a real device, and its batches."""
 
 from __future__ import annotations
 
@@ -51,9 +49,7 @@ def batches(
 
 
 def _filled(tensor: torch.Tensor) -> torch.Tensor:
-    """Class and token 0 are in any model; the memory that a step takes does not depend on the
-    values.
-    """
+    """Class and token 0 are in any model; a step's memory does not depend on values."""
     if tensor.is_floating_point():
         return torch.randn_like(tensor)
     return torch.zeros_like(tensor)

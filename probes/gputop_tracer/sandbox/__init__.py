@@ -1,3 +1,1 @@
-"""What a user's script may touch while it is traced, enforced by the kernel. Nothing here knows of
-torch.
-"""
+"""What a user's script may touch while traced, by the kernel. Nothing here knows of torch."""

@@ -50,9 +50,7 @@ class Connector:
         self._theirs.close()
 
     def answer(self) -> None:
-        """Answer in a thread of its own for as long as there are questions; to be called outside of
-        the sandbox.
-        """
+        """Answer in an own thread while there are questions; to be called outside the sandbox."""
         self._theirs.close()
         threading.Thread(target=self._serve, daemon=True).start()
 

@@ -114,9 +114,7 @@ def _close_descriptors() -> None:
 
 
 def _refuse_connections(own_network: bool) -> None:
-    """Say it in words. In a network of its own a script may talk to itself, as ranks of
-    a group do.
-    """
+    """Say it in words. In its own network a script may talk to itself, as ranks of a group do."""
     original, find, make = socket.socket.connect, socket.getaddrinfo, socket.create_connection
     off = "the network is off while gputop traces a script"
 

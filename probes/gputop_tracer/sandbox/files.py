@@ -1,6 +1,4 @@
-"""Python's functions for files, replaced for a script: they read and write where its
-overlay says.
-"""
+"""Python's functions for files, replaced for a script: they read and write in its overlay."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The kernel's lock on writes (Landlock, Linux 5.13): for the script and for whatever it starts, C
-code included.
-"""
+"""The kernel's lock on writes (Landlock, Linux 5.13), for the script and what it starts."""
 
 from __future__ import annotations
 
@@ -77,9 +75,7 @@ def _allow(libc: Any, rules: int, place: str, writes: int) -> None:
 
 
 def _writes(version: int) -> int:
-    """Bits of ``linux/landlock.h``: write, remove, make; later rename across folders, truncate,
-    device controls.
-    """
+    """Bits of ``linux/landlock.h``: write, remove, make; later rename, truncate, ioctl."""
     since = {13: 2, 14: TRUNCATES, 15: 5}
     bits = [1, *range(4, 13), *(bit for bit, first in since.items() if version >= first)]
     return sum(1 << bit for bit in bits)

@@ -39,9 +39,7 @@ class Space(NamedTuple):
 
     network: bool = False
     files: bool = False
-    """All files but those of its folder are read-only, and it has devices and ``/dev/shm`` of its
-    own.
-    """
+    """All files but its folder's are read-only, and it has own devices and ``/dev/shm``."""
     processes: bool = False
     memory: bool = False
 

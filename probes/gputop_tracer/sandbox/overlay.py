@@ -15,9 +15,7 @@ import stat
 from typing import Any, Optional, Set
 
 _MOST_LINKS = 5000
-"""Of one folder that is written into; what a larger one has beyond is found by its absolute name
-alone.
-"""
+"""Of one folder written into; what a larger one has beyond has its absolute name alone."""
 _MOST_COPIED = 64 << 20
 _ANYWHERE = ("/dev/", "/proc/", "/sys/")
 _open, _stat, _lstat, _scandir, _mkdir, _unlink = (
@@ -122,9 +120,7 @@ class Overlay:
         return location is None or self._is_made(location)
 
     def _full(self, name: str) -> str:
-        """The absolute name; one that leads out of the script's folder (``../data``) does so from
-        the user's.
-        """
+        """The absolute name; one out of the script's folder (``../data``) leads from the user's."""
         full = os.path.abspath(name)
         if os.path.isabs(name) or _is_beneath(full, self.folder):
             return full

@@ -1,6 +1,4 @@
-"""The folder in which a script wrote what it liked: read and removed without following where its
-links lead.
-"""
+"""The folder a script wrote into: read and removed without following its links."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ _MOST_JSON = 16 << 20
 
 @contextlib.contextmanager
 def scratch() -> Iterator[str]:
-    """A new folder, gone afterwards. ``tempfile.TemporaryDirectory`` changes the modes of what
-    links point at.
-    """
+    """A folder, gone afterwards. ``TemporaryDirectory`` changes the modes of links' targets."""
     folder = tempfile.mkdtemp(prefix="gputop-trace-")
     try:
         yield folder

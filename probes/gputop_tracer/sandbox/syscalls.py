@@ -1,6 +1,4 @@
-"""Numbers of the system calls that a script's filter names, on the two machines it is
-written for.
-"""
+"""Numbers of the system calls in a script's filter, on the two machines it is written for."""
 
 from __future__ import annotations
 
@@ -43,9 +41,7 @@ _MACHINES = {"x86_64": (1, 0xC000003E), "aarch64": (2, 0xC00000B7)}
 
 
 def machine() -> str:
-    """The name of this machine where its numbers are known, else empty; a 32-bit Python
-    has others.
-    """
+    """This machine's name where its numbers are known, else empty; a 32-bit Python has others."""
     name = os.uname().machine
     return name if name in _MACHINES and _is_64_bit() else ""
 

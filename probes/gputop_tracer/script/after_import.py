@@ -9,9 +9,7 @@ from typing import Any, Callable, Dict
 
 
 def after_import(wanted: Dict[str, Callable[[Any], Any]]) -> None:
-    """Call each function with the module of its name, once: now if it is there, else when it is
-    imported.
-    """
+    """Call each function once with the module of its name: now, or when it is imported."""
     there = [name for name in wanted if name in sys.modules]
     sys.meta_path.insert(
         0, _AfterImport({name: action for name, action in wanted.items() if name not in there})

@@ -1,6 +1,4 @@
-"""``torch.cuda`` as on a machine with GPUs: what scripts and libraries ask of it is answered,
-nothing is started.
-"""
+"""``torch.cuda`` as on a machine with GPUs: it answers scripts, and starts nothing."""
 
 from __future__ import annotations
 
@@ -151,9 +149,7 @@ def _on_stream(stream: Any) -> Any:
 
 
 def pretend(devices: int) -> None:
-    """Replace the functions of ``torch.cuda``, and what of ``torch.accelerator`` there is, for this
-    process.
-    """
+    """Replace functions of ``torch.cuda`` and ``torch.accelerator``, if any, in this process."""
     cuda = torch.cuda
     places = [cuda] + [
         getattr(cuda, name)

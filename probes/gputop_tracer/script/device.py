@@ -1,6 +1,4 @@
-"""The script's words about devices: ``cuda`` in any call of torch means the GPU's mark on a fake
-tensor.
-"""
+"""Devices in the script's words: ``cuda`` in a call of torch marks a fake tensor."""
 
 # torch is patched from outside here, in places that its type hints do not know.
 # pyright: reportAttributeAccessIssue=false
@@ -38,9 +36,7 @@ def is_gpu(device: Any) -> bool:
 
 
 def accept_indices() -> None:
-    """A bare index is a GPU for ``torch.device`` and ``Module.to`` too, which ask for a driver
-    then.
-    """
+    """A bare index is a GPU for ``torch.device`` and ``Module.to`` too, which want a driver."""
     true, parse = torch.device, torch._C._nn._parse_to
 
     class OrIndex(type):
@@ -183,9 +179,7 @@ def _target(rest: Any, kwargs: Any) -> Any:
 
 
 def _from_library() -> bool:
-    """Whether the call of torch comes from a library of its own that places tensors by
-    their mesh.
-    """
+    """Whether the call of torch comes from its own library that places tensors by mesh."""
     frame = sys._getframe(2)
     while frame is not None and frame.f_globals.get("__name__") == __name__:
         frame = frame.f_back

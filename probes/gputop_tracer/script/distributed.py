@@ -1,6 +1,4 @@
-"""``torch.distributed`` for one traced rank of a script: groups that talk to nobody, of the size
-asked for.
-"""
+"""``torch.distributed`` of a traced rank: groups of the size asked for, talking to nobody."""
 
 # torch is patched from outside here, in places that its type hints do not know.
 # pyright: reportAttributeAccessIssue=false, reportIndexIssue=false, reportCallIssue=false

@@ -1,6 +1,4 @@
-"""Passes that evaluate: the third of the same shapes is answered with tensors like those of the
-second.
-"""
+"""Passes that evaluate: the third of a shape is answered with tensors like the second's."""
 
 from __future__ import annotations
 
@@ -11,16 +9,12 @@ from torch import nn
 from torch.utils import _pytree
 
 _ENOUGH = 2
-"""Passes that run: the second finds the allocator as the first left it, and the others find it like
-the second.
-"""
+"""Passes that run: the second finds the allocator as the first left it, as others do."""
 _PLAIN = (int, float, bool, str, bytes, type(None))
 
 
 class Evaluations:
-    """A script may evaluate some hundred batches before its first step, and each takes as long as a
-    training pass.
-    """
+    """A script may evaluate hundreds of batches first, each as long as a training pass."""
 
     def __init__(self) -> None:
         self.answered = 0
@@ -30,9 +24,7 @@ class Evaluations:
     def call(
         self, original: Callable[..., Any], module: nn.Module, arguments: Any, options: Any
     ) -> Any:
-        """What the module returns for these inputs, of an evaluation that is known by now without
-        running it.
-        """
+        """What the module returns for these inputs, by a known evaluation without running."""
         if module.training or torch.is_grad_enabled():
             key = None
         else:
@@ -57,9 +49,7 @@ class Evaluations:
 
 
 def _key(module: nn.Module, inputs: Any) -> Optional[Hashable]:
-    """The module and the kinds of its inputs; None where there is something in them that cannot be
-    compared.
-    """
+    """The module and kinds of its inputs; None where one cannot be compared."""
     values, structure = _pytree.tree_flatten(inputs)
     if not all(isinstance(value, (torch.Tensor, *_PLAIN)) for value in values):
         return None

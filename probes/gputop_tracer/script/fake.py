@@ -21,13 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gputop_tracer.operators import values
 
 HOST_REAL_BYTES = 256 << 20
-"""A larger tensor made on the host is fake, so that a made-up data set does not fill this machine's
-memory.
-"""
+"""A larger host tensor is fake: a made-up data set must not fill this machine's memory."""
 _TRUTHFUL = ("torch.distributed", "torch._", "torch.fx", "torch.utils._")
-"""Modules that see the true device of a fake tensor, ``cpu``; all others see ``cuda:0`` for one on
-the GPU.
-"""
+"""Modules that see a fake tensor's true device, ``cpu``; others ``cuda:0`` for the GPU's."""
 CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
 _aten = torch.ops.aten
 _FAKE = getattr(getattr(torch._C, "_TorchDispatchModeKey", None), "FAKE", None)
@@ -39,9 +35,7 @@ def on_gpu(tensor: Any) -> bool:
 
 
 class Fakes(TorchDispatchMode):
-    """Makes fake tensors and runs the operations on them. Enter it below the tracker of
-    storages.
-    """
+    """Makes fake tensors and runs operations on them. Enter it below the tracker of storages."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,9 +48,7 @@ class Fakes(TorchDispatchMode):
 
     @contextlib.contextmanager
     def placing(self, gpu: bool) -> Iterator[None]:
-        """What operations return in here is on the GPU, or on the host, whatever their
-        inputs are.
-        """
+        """Operations' results in here are on the GPU, or the host, whatever their inputs are."""
         before, self._place = self._place, gpu
         try:
             yield
@@ -64,9 +56,7 @@ class Fakes(TorchDispatchMode):
             self._place = before
 
     def to_gpu(self, tensor: torch.Tensor, dtype: Optional[torch.dtype] = None) -> torch.Tensor:
-        """As ``tensor.to("cuda", dtype)``; a parameter moves there itself, as
-        ``Module.to`` has it.
-        """
+        """As ``tensor.to("cuda", dtype)``; a parameter moves itself, as by ``Module.to``."""
         if not isinstance(tensor, FakeTensor):
             return self.from_real(tensor, dtype, gpu=True)
         if on_gpu(tensor) or not isinstance(tensor, torch.nn.Parameter):
@@ -151,9 +141,7 @@ class Fakes(TorchDispatchMode):
             return out
 
     def _shaped_by_values(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """An output whose shape depends on values: the known ones, or those of a mask that lets
-        everything through.
-        """
+        """An output with a shape by values: known ones, or of a mask that lets all through."""
         if func is _aten.index.Tensor:
             return self._run(func, (args[0], values.without_masks(args[1], self._integers)), kwargs)
         if func is _aten.nonzero.default:
@@ -175,9 +163,7 @@ class Fakes(TorchDispatchMode):
         )
 
     def _packed(self, batch: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
-        """What recurrent layers take: the tokens of all sequences, and on the host how many there
-        are at each place.
-        """
+        """What recurrent layers take: all sequences' tokens, and on the host how many a place."""
         counts = values.packed_lengths(lengths, batch.shape[1 if batch_first else 0])
         tokens = int(counts.sum())
         with self.mode:

@@ -1,6 +1,4 @@
-"""What the source of a training script says without being run: which models it names, and how it
-trains them.
-"""
+"""What a training script's source says unrun: the models it names, how it trains them."""
 
 from __future__ import annotations
 
@@ -96,9 +94,7 @@ def read(path: str) -> Dict[str, Any]:
 
 
 def module_classes(tree: ast.AST) -> List[str]:
-    """Classes of the source that derive from a module of torch or Lightning, directly or through
-    another of them.
-    """
+    """Classes of the source derived from a module of torch or Lightning, directly or not."""
     classes: List[str] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
@@ -109,9 +105,7 @@ def module_classes(tree: ast.AST) -> List[str]:
 
 
 def _constants(tree: ast.AST) -> Dict[str, Any]:
-    """Names that are given a constant once, and defaults of ``add_argument("--name",
-    default=...)``.
-    """
+    """Names given a constant once, and defaults of ``add_argument("--name", default=...)``."""
     values: Dict[str, Any] = {}
     for node in ast.walk(tree):
         if (
@@ -186,9 +180,7 @@ def _options(calls: List[ast.Call], constants: Dict[str, Any]) -> Dict[str, Any]
 
 
 def _adapts(name: str) -> bool:
-    """Whether the argument ``r`` of a call is the rank of adapters; ``get_peft_model`` is
-    Unsloth's.
-    """
+    """Whether a call's argument ``r`` is the rank of adapters; ``get_peft_model``: Unsloth's."""
     return "Lora" in name or "LoRA" in name or name == "get_peft_model"
 
 

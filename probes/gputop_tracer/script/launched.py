@@ -14,9 +14,7 @@ def variables(world: int) -> Dict[str, str]:
 
 
 def demanded(problem: Optional[BaseException]) -> str:
-    """The variable of a launcher for lack of which a script failed; empty: it failed for another
-    reason.
-    """
+    """The launcher's variable for lack of which a script failed; empty: another reason."""
     while problem is not None:
         if isinstance(problem, KeyError) and problem.args and problem.args[0] in variables(1):
             return str(problem.args[0])

@@ -1,6 +1,4 @@
-"""Libraries that a script may use, made to work without data workers, weights to download, or other
-ranks.
-"""
+"""Libraries of a script, made to work without data workers, downloads, or other ranks."""
 
 from __future__ import annotations
 
@@ -80,9 +78,7 @@ def _load_data_here() -> None:
 
 
 def _map_where_it_lies(pyarrow: Any) -> None:
-    """Arrow opens files past Python, which alone knows where those lie that the script
-    has written.
-    """
+    """Arrow opens files past Python, which alone knows where the script's own files lie."""
     original = pyarrow.memory_map
 
     def memory_map(path: Any, *arguments: Any, **options: Any) -> Any:
@@ -168,9 +164,7 @@ def _from_configuration(module: Any, fakes: Fakes, note: Note) -> None:
 
 
 def _loads_as_stored() -> bool:
-    """Whether weights keep the dtype of their checkpoint unless told otherwise: since transformers
-    5.
-    """
+    """Whether weights keep their checkpoint's dtype unless told otherwise: since transformers 5."""
     import transformers
 
     return int(transformers.__version__.partition(".")[0]) >= 5
@@ -218,9 +212,7 @@ def _as_config(given: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _plain_trainer(module: Any) -> None:
-    """Lightning's trainer without its check that runs validation first, and with a logger that
-    writes nothing.
-    """
+    """Lightning's trainer without validation first, and with a logger that writes nothing."""
     original, library = module.Trainer.__init__, module.__name__.partition(".trainer")[0]
 
     def init(self: Any, *arguments: Any, **options: Any) -> None:

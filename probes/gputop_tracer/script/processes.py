@@ -1,6 +1,4 @@
-"""Processes that a script starts to train in: the first of them runs here, since fake tensors do
-not travel.
-"""
+"""Processes a script trains in: the first runs here, since fake tensors do not travel."""
 
 from __future__ import annotations
 
@@ -57,9 +55,7 @@ def _spawn(function: Any, args: Any = (), nprocs: int = 1, *_rest: Any, **_optio
 
 
 def trains(function: Any) -> bool:
-    """Whether the code of a function, or of those of its file that it names, does what training
-    does.
-    """
+    """Whether a function's code, or that it names in its file, does what training does."""
     return any(_TRAINS & set(code.co_names) for code in _codes(function, set()))
 
 

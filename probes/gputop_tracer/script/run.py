@@ -1,6 +1,4 @@
-"""One way of tracing a script, inside the process that does it: set the stage, run, write the log,
-leave at once.
-"""
+"""One way of tracing a script, in its process: set the stage, run, write the log, leave."""
 
 from __future__ import annotations
 
@@ -148,9 +146,7 @@ class Run:
         fallback_modules.train(self.path, self.steps.note)
 
     def finish(self, how: str) -> NoReturn:
-        """Write the log and leave; nothing of the script runs any more, not even its
-        ``finally``.
-        """
+        """Write the log and leave; nothing of the script runs on, not even its ``finally``."""
         from gputop_tracer.model_trace import versions
 
         self.tracker.meta = {
@@ -220,9 +216,7 @@ def _why_it_failed(problem: BaseException) -> str:
 
 
 def _package_of(path: str) -> str:
-    """The package of a script that is meant for ``python -m``, imported; empty where it
-    is in none.
-    """
+    """The package of a script for ``python -m``, imported; empty where it is in none."""
     names: List[str] = []
     folder = os.path.dirname(path)
     while os.path.exists(os.path.join(folder, "__init__.py")):
@@ -242,9 +236,7 @@ def _one_line(problem: BaseException) -> str:
 
 
 def _own_traceback(problem: BaseException, path: str) -> str:
-    """The traceback of the script's own error, without our frames and those of torch's fake
-    tensors.
-    """
+    """The script's own traceback, without our frames and those of torch's fake tensors."""
     report = traceback.TracebackException(type(problem), problem, problem.__traceback__)
     ours = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
     inside = [at for at, frame in enumerate(report.stack) if frame.name == "__torch_dispatch__"]

@@ -1,6 +1,4 @@
-"""Which phase of which step a script is in, told from outside: by its module calls, backwards and
-optimizer steps.
-"""
+"""A script's phase and step, told from outside: by module calls, backwards and updates."""
 
 # torch is patched from outside here, in places that its type hints do not know.
 # pyright: reportAttributeAccessIssue=false, reportIndexIssue=false, reportCallIssue=false
@@ -58,17 +56,13 @@ class Steps:
         self._watch_clipping()
 
     def enough(self) -> bool:
-        """Whether what was seen is an answer: a whole step, or the passes of a script that updates
-        by hand.
-        """
+        """Whether this is an answer: a whole step, or passes of a script that updates by hand."""
         if not self.done and self.backwards > 1:
             self.note("The script steps no optimizer of torch: all that it ran was traced.")
         return self.done > 0 or self.backwards > 1
 
     def note(self, sentence: str, guess: str = "") -> None:
-        """Say what was done; ``guess`` names, in few words, what of the answer is not the script's
-        own.
-        """
+        """Say what was done; ``guess`` names in few words what is not the script's own."""
         if sentence not in self.notes:
             self.notes.append(sentence)
         if guess and guess not in self.guesses:
@@ -219,9 +213,7 @@ class Steps:
         self._count(optimizer)
 
     def _count(self, optimizer: Any) -> None:
-        """A step is whole when each optimizer that the script made has stepped, or the others seem
-        to be unused.
-        """
+        """A step is whole when each of the script's optimizers has stepped or seems unused."""
         self._stepped[id(optimizer)] = self._stepped.get(id(optimizer), 0) + 1
         if len(self._stepped) < len(self._optimizers) and max(self._stepped.values()) < _PATIENCE:
             return

@@ -1,6 +1,4 @@
-"""The old types of tensors on a GPU, as ``torch.cuda.FloatTensor``, which exist without a driver
-but make nothing.
-"""
+"""Old GPU tensor types, as ``torch.cuda.FloatTensor``, which make nothing undriven."""
 
 # torch is patched from outside here, in places that its type hints do not know.
 # pyright: reportAttributeAccessIssue=false

@@ -1,6 +1,4 @@
-"""A stand-in for a tokenizer whose files are not here: four characters a token, and the model's
-size of vocabulary.
-"""
+"""A stand-in for a tokenizer without files: four characters a token, the model's vocabulary."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ _CHAT = "{% for message in messages %}{{ message['role'] }}: {{ message['content
 
 
 def stand_in(kind: Any, note: Callable[..., Any]) -> None:
-    """Let ``from_pretrained`` of a class of tokenizers answer where there are no files but a
-    configuration is known.
-    """
+    """Let a tokenizer's ``from_pretrained`` answer without files if a configuration is known."""
     original = kind.from_pretrained.__func__
 
     def from_pretrained(cls: Any, name: Any, *arguments: Any, **options: Any) -> Any:

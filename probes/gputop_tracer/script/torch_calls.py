@@ -1,6 +1,4 @@
-"""What of torch itself is replaced for a script on fake tensors: construction, copies, autocast,
-compilation.
-"""
+"""What of torch is replaced for fake tensors: construction, copies, autocast, compilation."""
 
 # torch is patched from outside here, in places that its type hints do not know.
 # pyright: reportAttributeAccessIssue=false, reportIndexIssue=false, reportCallIssue=false
@@ -23,9 +21,7 @@ _PLAIN_OVERRIDE = getattr(torch._C, "_disabled_torch_function_impl", None)
 
 
 def replace(fakes: Fakes, notes: Any) -> None:
-    """All of it, for this process; ``notes`` is called with a sentence for what the user should
-    know.
-    """
+    """All of it, for this process; ``notes`` gets sentences for what the user should know."""
     tensor_types.replace()
     _see_through_functions()
     _fake_parameters(fakes)
@@ -81,9 +77,7 @@ def _see_through_functions() -> None:
 
 
 def _fake_parameters(fakes: Fakes) -> None:
-    """A parameter is fake from birth: what it was made from is freed before anything is written
-    there.
-    """
+    """A parameter is fake from birth: what it was made from is freed before it is written."""
     original = nn.Parameter.__new__
 
     def new(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
@@ -165,9 +159,7 @@ def _printing_and_copying() -> None:
 
 
 def _autocast_on_gpu() -> None:
-    """Autocast for ``cuda`` works on the true device of the fake tensors, by CUDA's lists
-    (``kernels.as_on_cuda``).
-    """
+    """Autocast for ``cuda`` works on fake tensors' device by CUDA's lists (``as_on_cuda``)."""
     autocast = torch.amp.autocast_mode.autocast
     original = autocast.__init__
 

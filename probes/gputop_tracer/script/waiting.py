@@ -1,6 +1,4 @@
-"""Meanwhile: where a script is that has made no step yet, told every few seconds; and whether it
-waits for an input.
-"""
+"""Where a script without a step is, every few seconds, and whether it waits for input."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ _READS = ("read", "readline", "readlines", "readinto", "buffer", "__iter__")
 
 
 class Waiting:
-    """Tells on stderr what a thread is at, until ``over`` says that there is an answer or the time
-    is up.
-    """
+    """Tells on stderr what a thread is at, until ``over`` says answered or out of time."""
 
     def __init__(
         self, path: str, limit_s: float, over: Callable[[], bool], give_up: Callable[[str], Any]

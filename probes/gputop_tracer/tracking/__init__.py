@@ -1,3 +1,1 @@
-"""The event log: every storage that lives while the tracker is on, and where in the model it
-belongs.
-"""
+"""The event log: storages that live while the tracker is on, and where they belong."""

@@ -1,6 +1,4 @@
-"""The event log of a trace, in the format that the replay reads: storages, signed events, marks,
-strings.
-"""
+"""A trace's event log, in the replay's format: storages, signed events, marks, strings."""
 
 from __future__ import annotations
 
@@ -12,9 +10,7 @@ FORMAT = 1
 
 
 class LogWriter:
-    """Collects storages and events; storage ``i`` is allocated by the event ``i`` and freed by
-    ``-i``.
-    """
+    """Collects storages and events; storage ``i`` is allocated by event ``i``, freed by ``-i``."""
 
     def __init__(self) -> None:
         self.storages: List[List[int]] = []

@@ -34,9 +34,7 @@ _next_number: Callable[[], int] = getattr(
 
 
 def repeated_layers(model: nn.Module) -> Dict[str, int]:
-    """Path of each repeated layer, with its index: of the list of like modules that holds the most
-    parameters.
-    """
+    """Paths of repeated layers and indices: of the list of like modules of most parameters."""
     best: Dict[str, int] = {}
     largest = 0
     for path, module in model.named_modules():
@@ -68,13 +66,9 @@ class Places:
         self.outside = NOWHERE
         """Where an operation of a forward belongs while no module runs."""
         self.heads: Set[str] = set()
-        """Paths of the modules that make the logits: what their caller does after them
-        is the loss.
-        """
+        """Paths of modules that make logits: what their caller does after them is the loss."""
         self.left_outermost: Callable[[], Any] = _nothing
-        """Called when a module was left and none runs any more: the end of a forward, or of a
-        recomputation.
-        """
+        """Called when the outermost module was left: the end of a forward or recomputation."""
         self.entered: Callable[[str, bool], Any] = lambda path, outermost: None
 
     def add(self, model: nn.Module, layers: Dict[str, int], prefix: str = "") -> None:

@@ -1,6 +1,4 @@
-"""What a CUDA kernel allocates besides its results, by operator: freed again when the kernel was
-launched.
-"""
+"""What CUDA kernels allocate besides results, by operator: freed after the launch."""
 
 from __future__ import annotations
 
@@ -8,9 +6,7 @@ from typing import Any, Callable, Dict, List
 
 FP32 = 4
 CUBLAS_WORKSPACE = 8_519_680
-"""Bytes that cuBLAS keeps for each handle: ``:4096:2:16:8``, the default of ``CUDABlas.cpp`` before
-Hopper.
-"""
+"""Bytes that cuBLAS keeps a handle: ``:4096:2:16:8``, before Hopper (``CUDABlas.cpp``)."""
 MATMULS = frozenset(("mm", "addmm", "bmm", "baddbmm"))
 
 
@@ -21,9 +17,7 @@ def temporaries(operator: str, args: Any) -> List[int]:
 
 
 def _flash_backward(args: Any) -> List[int]:
-    """``mha_bwd`` of FlashAttention 2: dq in fp32, one fp32 value a row; dk, dv of all heads under
-    grouped queries.
-    """
+    """``mha_bwd`` of FlashAttention 2: fp32 dq, an fp32 value a row; dk, dv of all heads."""
     query, key = args[1], args[2]
     batch, heads, tokens, width = query.shape
     tokens, width = _up(tokens, 128), _up(width, 32 if width <= 128 else 64)
@@ -34,9 +28,7 @@ def _flash_backward(args: Any) -> List[int]:
 
 
 def _efficient_backward(args: Any) -> List[int]:
-    """``_efficient_attention_backward``: one fp32 value a row, and dq in fp32 for inputs in half
-    precision.
-    """
+    """``_efficient_attention_backward``: an fp32 value a row, fp32 dq for half inputs."""
     query = args[1]
     batch, heads, tokens, width = query.shape
     sizes = [batch * heads * tokens * FP32]
@@ -46,9 +38,7 @@ def _efficient_backward(args: Any) -> List[int]:
 
 
 def _embedding_backward(args: Any) -> List[int]:
-    """``embedding_dense_backward_cuda`` sorts over 3072 indices: two copies of them and of their
-    places.
-    """
+    """``embedding_dense_backward_cuda`` sorts above 3072 indices: two copies of both."""
     count = args[1].numel()
     return 4 * [count * 8] if count > 3072 else []
 

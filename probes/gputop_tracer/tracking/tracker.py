@@ -1,6 +1,4 @@
-"""Writes down the lifetime of every storage that is made while it is on, below autograd and above
-the fake tensors.
-"""
+"""Notes lifetimes of storages made while it is on, below autograd, above fake tensors."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ from .place import LOSS, NOWHERE, Places, layer_of, repeated_layers
 from .signatures import CUBLAS_WORKSPACE, MATMULS, temporaries
 
 LOSS_PHASES = ("forward", "loss", "backward")
-"""In which a storage may belong to the loss; in the others to the layer of what it is computed
-from.
-"""
+"""In which a storage may belong to the loss; in others to the layer of its inputs."""
 _ITEM = torch.ops.aten._local_scalar_dense.default
 _RESIZES = {torch.ops.aten.resize_.default}
 
@@ -68,9 +64,7 @@ class Tracker(TorchDispatchMode):
         return super().__exit__(*error)
 
     def attach(self, model: nn.Module, head: Optional[nn.Module] = None, prefix: str = "") -> None:
-        """Know a model's modules; its parameters and buffers are weights, their gradients
-        gradients.
-        """
+        """Know a model's modules; parameters and buffers are weights, their gradients gradients."""
         layers = repeated_layers(model)
         self.layers = {**self.layers, **layers}
         self.places.add(model, layers, prefix)
@@ -96,9 +90,7 @@ class Tracker(TorchDispatchMode):
         self.log.mark(phase, self.step)
 
     def tag(self, tensor: torch.Tensor, category: str, place: str = "") -> None:
-        """The storage of ``tensor`` is held for ``category``; one that is not known yet is
-        allocated now.
-        """
+        """The storage of ``tensor`` is held for ``category``; an unknown one is allocated now."""
         for part in _parts(tensor):
             storage = part.untyped_storage()
             storage_id = self._ids.get(storage._cdata)
@@ -117,9 +109,7 @@ class Tracker(TorchDispatchMode):
 
     @contextmanager
     def operator(self, name: str) -> Iterator[None]:
-        """What is allocated here is the work of the one operator ``name``, as with a
-        fused kernel.
-        """
+        """What is allocated here is the work of operator ``name``, as with a fused kernel."""
         outer, self._operator = self._operator, name
         try:
             yield
@@ -136,9 +126,7 @@ class Tracker(TorchDispatchMode):
             self._exempt -= 1
 
     def leave_out(self, tensor: torch.Tensor) -> None:
-        """The storage of ``tensor`` is not counted, nor is a view of it: other storages stand for
-        it.
-        """
+        """The storage of ``tensor`` is not counted, nor a view: other storages stand for it."""
         for part in _parts(tensor):
             self._ids[_data(part)] = 0
 
@@ -213,9 +201,7 @@ class Tracker(TorchDispatchMode):
     _layer_hint: Optional[int] = None
 
     def _track_aligned(self, out: Any, args: Any) -> None:
-        """In an update the ``i``-th result of an operation over lists belongs to the layer of the
-        ``i``-th input.
-        """
+        """In an update a list operation's ``i``-th result belongs to the ``i``-th input's layer."""
         if self._exempt:
             return
         if args and isinstance(args[0], (list, tuple)):
@@ -279,9 +265,7 @@ class Tracker(TorchDispatchMode):
             self._begin("forward")
 
     def _settle_fresh(self) -> None:
-        """What a forward or a recomputation made and still holds at its end is kept for the
-        backward.
-        """
+        """What a forward or recomputation made and holds at its end is kept for the backward."""
         for storage_id in self._fresh:
             self.log.retag(storage_id, "activations")
         self._fresh.clear()
@@ -311,9 +295,7 @@ class Tracker(TorchDispatchMode):
             self._freed(storage._cdata)
 
     def _hook_resize(self) -> None:
-        """``storage.resize_`` is no dispatched operation, and FSDP frees its unsharded parameters
-        by it.
-        """
+        """``storage.resize_`` is not dispatched, and FSDP frees unsharded parameters by it."""
         original = self._resize
 
         def resize_(storage: Any, size: int) -> Any:

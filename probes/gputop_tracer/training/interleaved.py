@@ -37,9 +37,7 @@ def warm_up(stages: int, stage: int, of: int, micro_batches: int) -> int:
 
 
 def schedule(stages: int, stage: int, of: int, micro_batches: int) -> Iterator[Turn]:
-    """The turns of one rank in one step; micro-batches go in groups of ``stages`` through one chunk
-    after the other.
-    """
+    """A rank's turns in a step; micro-batches go in groups of ``stages`` through the chunks."""
     first = warm_up(stages, stage, of, micro_batches)
     total = micro_batches * of
     for turn in range(total + first):
@@ -89,9 +87,7 @@ def cut(model: Any, setup: Setup, notes: List[str]) -> Chunked:
 
 
 class Chunked(nn.Module):
-    """The layers of a stage in chunks; the last chunk of the last stage ends in norm, head and
-    loss.
-    """
+    """The layers of a stage in chunks; the last stage's last chunk ends in norm, head, loss."""
 
     def __init__(self, model: Any, base: Any, norm: str, of: int, is_last: bool) -> None:
         super().__init__()
@@ -132,9 +128,7 @@ def _with(module: nn.Module, children: Dict[str, nn.Module]) -> Any:
 
 
 class InterleavedLoop(Loop):
-    """Steps of one rank in the turns of its schedule; the first step only makes the optimizer's
-    states.
-    """
+    """A rank's steps in the turns of its schedule; the first only makes optimizer states."""
 
     def __init__(self, setup: Setup, *given: Any) -> None:
         super().__init__(*given)

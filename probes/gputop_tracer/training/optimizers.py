@@ -31,17 +31,13 @@ def make(name: str, parameters: Parameters, model: Any = None) -> Any:
 
 
 def load(name: str) -> None:
-    """Import what an optimizer needs while nothing is tracked yet: modules make tensors of their
-    own.
-    """
+    """Import what an optimizer needs before tracking: modules make tensors of their own."""
     if name == "adafactor":
         importlib.import_module("transformers.optimization")
 
 
 def of_recipe(setup: Dict[str, Any]) -> str:
-    """The name of a setup's optimizer; AdamW of DeepSpeed is a fused kernel of its own
-    (``FusedAdam``).
-    """
+    """The name of a setup's optimizer; DeepSpeed's AdamW is its fused kernel (``FusedAdam``)."""
     name = setup.get("optimizer") or "adamw"
     if name == "adamw" and setup.get("recipe") == "deepspeed":
         return "adamw-fused"
@@ -82,9 +78,7 @@ def _fused(count: int, eight_bit: bool = False) -> Callable[..., Any]:
 
 
 def _eight_bit(count: int) -> Callable[..., Any]:
-    """The Trainer of transformers leaves the states of embeddings in fp32
-    (``GlobalOptimManager``).
-    """
+    """The Trainer of transformers leaves embeddings' states in fp32 (``GlobalOptimManager``)."""
 
     def make(parameters: Parameters, model: Any) -> Any:
         embedding_ids = _embeddings(model)

@@ -70,9 +70,7 @@ def _adder(master: torch.Tensor) -> Any:
 
 
 class InBackward:
-    """Each parameter is updated by an optimizer of its own as soon as its gradient is there, which
-    is then freed.
-    """
+    """Each parameter has an own optimizer, run as soon as its gradient is there, then freed."""
 
     def __init__(self, tracker: Tracker, weights: List[Any], make: Any) -> None:
         self.tracker = tracker

@@ -1,6 +1,4 @@
-"""Optimizers that torch does not have, with the memory of their public implementations: states and
-temporaries.
-"""
+"""Optimizers not in torch, with their public implementations' states and temporaries."""
 
 from __future__ import annotations
 
@@ -40,9 +38,7 @@ class HandWritten(torch.optim.Optimizer):
 
 
 def fused_states(count: int, eight_bit: bool) -> Callable[[torch.Tensor], State]:
-    """``count`` states of bitsandbytes, in fp32 or in blocks of 8 bits; its update is
-    one kernel.
-    """
+    """``count`` states of bitsandbytes, in fp32 or blocks of 8 bits; the update is one kernel."""
 
     def begin(parameter: torch.Tensor) -> State:
         state = {}
@@ -63,9 +59,7 @@ def in_place(_parameter: torch.Tensor, _state: State) -> None:
 
 
 def came_begin(parameter: torch.Tensor) -> State:
-    """CAME (Luo et al. 2023), as ``came_pytorch``: a momentum, and row and column means of two
-    second moments.
-    """
+    """CAME (Luo et al. 2023; ``came_pytorch``): momentum, row and column means of two moments."""
     state = {"exp_avg": torch.zeros_like(parameter)}
     if parameter.dim() < 2:
         return {**state, "exp_avg_sq": torch.zeros_like(parameter)}

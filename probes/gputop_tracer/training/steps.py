@@ -1,6 +1,4 @@
-"""The training steps of a trace: forward, loss, backward, clip, update, as the Trainer of
-transformers does them.
-"""
+"""A trace's training steps: forward, loss, backward, clip, update, as transformers' Trainer."""
 
 from __future__ import annotations
 
@@ -43,9 +41,7 @@ class Loop:
             self._update(step)
 
     def _micro_batches(self, step: int) -> None:
-        """One forward, one backward; of a pipeline those after the first steady turn
-        are like it.
-        """
+        """One forward, one backward; of a pipeline those after the first steady turn are alike."""
         if self.in_flight == 1:
             count = self.accumulation
         else:

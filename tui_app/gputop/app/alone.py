@@ -10,9 +10,7 @@ from gputop.messages import ScreenAsked
 
 
 class AloneApp(LeavingApp[None]):
-    """One screen, and those that it asks for above it; each has a ``NAME`` and gives a
-    ``copy_text``.
-    """
+    """One screen, and those it asks for above it; each has ``NAME`` and ``copy_text``."""
 
     TITLE = "gputop"
     CSS = "Toast { background: $surface; }"

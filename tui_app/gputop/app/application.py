@@ -256,9 +256,7 @@ class GputopApp(InterruptedApp):
         self.push_screen(TextDialog(title, Content(text), text))
 
     def _stacks_of(self, notices: list[Notice]) -> Screen[None]:
-        """All of them side by side, with the rank that a critical finding names, and since when
-        the run stands.
-        """
+        """All side by side, with the rank of a critical finding, and since when the run stands."""
         from gputop.render import numbers
         from gputop.screens.stacks import StacksDialog
 
@@ -626,9 +624,7 @@ def _folder(run_dir: Path) -> str:
 
 
 def _collect_garbage() -> None:
-    """Start collecting after the start; what is there by now stays, and is never looked through
-    again.
-    """
+    """Start collecting after the start; what is there stays, and is never looked through."""
     gc.freeze()
     gc.enable()
 

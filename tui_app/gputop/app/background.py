@@ -1,6 +1,4 @@
-"""The terminal's own background, asked with OSC 11 while the app is being imported, so that it
-costs no time.
-"""
+"""The terminal's background, asked with OSC 11 while the app is imported, at no cost."""
 
 from __future__ import annotations
 
@@ -14,9 +12,7 @@ import time
 from gputop import settings
 
 _QUESTION = b"\x1b]11;?\x1b\\\x1b[c"
-"""The colour, then the terminal's kind: that is answered by all of them, in order, so nobody waits
-for a colour.
-"""
+"""The colour, then the terminal's kind, which all answer, so nobody waits for a colour."""
 _COLOUR = re.compile(rb"\x1b\]11;rgba?:([0-9a-fA-F]+)/([0-9a-fA-F]+)/([0-9a-fA-F]+)")
 _END = re.compile(rb"\x1b\[\?[\d;]*c")
 _ANSWERS = re.compile(rb"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b\[\?[\d;]*c")

@@ -1,6 +1,4 @@
-"""Textual's command palette, without its crash on a page key that comes before its list has been
-laid out.
-"""
+"""Textual's command palette, without its crash on a page key before its list's layout."""
 
 from __future__ import annotations
 

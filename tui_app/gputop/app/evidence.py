@@ -1,6 +1,4 @@
-"""What another tool recorded, on a screen of its own: what ``gputop open PATH`` shows where PATH is
-no run.
-"""
+"""Another tool's recording on a screen: ``gputop open PATH`` where PATH is no run."""
 
 from __future__ import annotations
 

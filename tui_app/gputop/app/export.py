@@ -1,6 +1,4 @@
-"""The screen as a picture, without a terminal: for ``gputop export --format svg`` and the
-screenshots.
-"""
+"""The screen as a picture, for ``gputop export --format svg`` and the screenshots."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A terminal that vanishes without a SIGHUP, for gputop is in a session of its own or the signal is
-ignored.
-"""
+"""A terminal that vanishes without SIGHUP: gputop has its own session, or ignores it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""An app that a signal, Ctrl-Z or an error of its own takes off the screen: the terminal is
-restored each time.
-"""
+"""An app taken off the screen by a signal, Ctrl-Z or error: the terminal is restored."""
 
 from __future__ import annotations
 
@@ -28,9 +26,7 @@ _CHANGED = (*_LEAVE, signal.SIGINT, signal.SIGTSTP, signal.SIGCONT, signal.SIGWI
 
 
 class InterruptedApp(LeavingApp[AppResult]):
-    """Signals are passed on to the command by the handlers that were there before; then the screen
-    is left.
-    """
+    """Signals go on to the command by the handlers from before; then the screen is left."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+z", "suspend_process", show=False, priority=True)
@@ -73,9 +69,7 @@ class InterruptedApp(LeavingApp[AppResult]):
         )
 
     def _leaving(self, loop: asyncio.AbstractEventLoop, before: Any) -> Any:
-        """A handler that lets the one before act first, which passes the signal on, and then
-        leaves.
-        """
+        """A handler that lets the one before pass the signal on, and then leaves."""
 
         def handle(number: int, frame: Any) -> None:
             if callable(before):
@@ -101,9 +95,7 @@ class InterruptedApp(LeavingApp[AppResult]):
     # ---- Ctrl-Z
 
     def action_suspend_process(self) -> None:
-        """Give the terminal back and stop, the command with us; ``fg`` brings both back, ``bg`` the
-        command.
-        """
+        """Give the terminal back and stop, command too; ``fg`` brings both back, ``bg`` it."""
         control = self.source.control
         if control is not None:
             control.suspend()
@@ -119,9 +111,7 @@ class InterruptedApp(LeavingApp[AppResult]):
     # ---- errors of our own
 
     def _handle_exception(self, error: Exception) -> None:
-        """Textual would print fifty lines and end: the details go beside the record, the caller
-        says one line.
-        """
+        """Textual would print fifty lines: they go beside the record, the caller says one."""
         self.failure = self.failure or error
         if self.is_headless:  # a test
             super()._handle_exception(error)

@@ -1,6 +1,4 @@
-"""The user's own keys: ``keys.json`` in the configuration folder, ``{"zoom": "x", "quit":
-"ctrl+q"}`` by action id.
-"""
+"""The user's keys: ``keys.json`` in the configuration folder, as ``{"quit": "ctrl+q"}``."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What every app of ours does: no colour where none is wanted, and no screen opened by a key typed
-ahead.
-"""
+"""What our apps do: no colour where none is wanted, no screen by a key typed ahead."""
 
 from __future__ import annotations
 
@@ -19,14 +17,10 @@ Result = TypeVar("Result")
 
 
 class LeavingApp(App[Result]):
-    """Between ``exit`` and the end, screens are being taken down: a key must not open another one
-    there.
-    """
+    """Between ``exit`` and the end, screens are taken down: a key must not open another."""
 
     ascii_only = False
-    """Whether nothing but ASCII may be written; phases are letters then, as they are without
-    colour.
-    """
+    """Whether nothing but ASCII may be written; phases are letters then, as without colour."""
 
     typed_early = b""
     """Keys that came before the app could read them."""

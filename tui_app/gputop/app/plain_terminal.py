@@ -1,6 +1,4 @@
-"""Terminals and locales that have no more than ASCII: every glyph that is drawn is replaced on its
-way out.
-"""
+"""Terminals and locales of ASCII only: every glyph drawn is replaced on its way out."""
 
 from __future__ import annotations
 
@@ -64,9 +62,7 @@ def needed() -> bool:
 
 
 def plain(text: str) -> str:
-    """The text in ASCII and in as many cells: shapes by what they look like, other letters as
-    ``?``.
-    """
+    """The text in ASCII, as many cells: shapes by their looks, other letters as ``?``."""
     if text.isascii():
         return text
     return "".join(char if char < "\x80" else _plain_char(char) for char in text)

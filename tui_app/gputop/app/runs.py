@@ -30,9 +30,7 @@ class RunsApp(AloneApp):
 
 
 def run_runs(at: Path | None = None) -> Path | None:
-    """Show the runs, the cursor on ``at``. Returns the run that the user opened, None where the user
-    left.
-    """
+    """Show the runs, the cursor on ``at``. Returns the run the user opened, None if left."""
     app = RunsApp(at)
     app.run_here()
     return app.picked

@@ -30,9 +30,7 @@ class Control(Protocol):
         ...
 
     def hand_over(self) -> None:
-        """Give the terminal, which shows no screen now, to the command until the user
-        comes back.
-        """
+        """Give the terminal, without a screen now, to the command until the user comes back."""
         ...
 
     def stopping(self) -> bool:
@@ -70,9 +68,7 @@ class AppResult(NamedTuple):
     """How the app was left."""
 
     action: Literal["quit", "detached", "stopped"]
-    """``quit``: nothing was running; ``detached``: the command was left running; ``stopped``: it
-    was asked to end.
-    """
+    """``quit``: nothing ran; ``detached``: the command runs on; ``stopped``: asked to end."""
     still_running: bool = False
     signal: int | None = None
     """The signal that ended the app, if one did."""

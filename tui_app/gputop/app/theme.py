@@ -169,9 +169,7 @@ def colourless() -> bool:
 
 
 def preferred() -> str:
-    """The theme to start with: without colour the terminal's own, else light where the terminal
-    says it is.
-    """
+    """The first theme: without colour the terminal's own, else light where it says so."""
     if colourless():
         return "ansi-dark"
     if chosen := theme_wanted():
@@ -216,9 +214,7 @@ def for_terminal(light: bool | None) -> str:
 
 
 def few_colours() -> bool:
-    """Whether the terminal has 16 colours: then its own are used, which it keeps apart, not the
-    nearest to ours.
-    """
+    """Whether the terminal has 16 colours: then its own are used, which it keeps apart."""
     if os.environ.get("COLORTERM", "").strip().lower() in ("truecolor", "24bit"):
         return False
     term = os.environ.get("TERM", "")

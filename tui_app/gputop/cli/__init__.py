@@ -60,11 +60,29 @@ def _dispatch(words: list[str]) -> int:
     return command.load()(words[1:])
 
 
+ELSEWHERE_CALLED = {
+    "explain": "findings",
+    "list": "runs",
+    "ls": "runs",
+    "show": "open",
+    "view": "open",
+    "compare": "diff",
+    "summary": "report",
+    "stats": "status",
+    "watch": "attach",
+    "monitor": "attach",
+    "gpus": "catalog",
+    "vram": "estimate",
+}
+"""Words that people type, by the command that does it."""
+
+
 def _unknown(word: str) -> str:
     import difflib
     import shutil
 
     near = difflib.get_close_matches(word, [c.name for c in COMMANDS], n=1)
+    near = [ELSEWHERE_CALLED[word]] if word in ELSEWHERE_CALLED else near
     if near:
         return f"no command {word!r}: did you mean `gputop {near[0]}`?"
     if shutil.which(word) or os.path.exists(word):

@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import IO
 
 WAIT_S = 15.0
-"""How long the end of a run waits for the last figures to be taken; ``GPUTOP_PUBLISH_WAIT_S`` is
-another time.
-"""
+"""How long a run's end waits for the last figures, or else ``GPUTOP_PUBLISH_WAIT_S``."""
 _LINES = 10
 
 

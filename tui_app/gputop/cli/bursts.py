@@ -1,6 +1,4 @@
-"""Profiles of a few steps of a running training: asked for at once, or once the run is steady;
-waited for, printed.
-"""
+"""Profiles of a few steps of a running training: asked for, waited for, printed."""
 
 from __future__ import annotations
 
@@ -52,9 +50,7 @@ def profiles(record: RunRecord, since_ns: int = 0) -> list[dict[str, Any]]:
 
 
 def is_steady(record: RunRecord) -> bool:
-    """Whether every rank has made ten steps in a row without compile, checkpoint, evaluation or
-    set-up.
-    """
+    """Whether each rank has made ten steps in a row without compile, checkpoint, eval, set-up."""
     from gputop_probes.record.reader import steady
 
     ranks = record.ranks()
@@ -70,9 +66,7 @@ def _last_in_a_row(record: RunRecord, rank: int, steady: Any) -> int:
 
 
 class WhenSteady:
-    """Takes one profile as soon as the run is steady, from a thread of the front: no screen knows
-    of it.
-    """
+    """Takes a profile once the run is steady, from a thread of the front: no screen knows."""
 
     def __init__(self, run_dir: Path, steps: int):
         self._run_dir, self._steps = run_dir, steps

@@ -1,6 +1,4 @@
-"""What came of ``gputop run --calibrate``: the figures that stand for the rest of a run, or why
-they do not.
-"""
+"""The outcome of ``gputop run --calibrate``: figures for the rest of a run, or why not."""
 
 from __future__ import annotations
 

@@ -24,9 +24,7 @@ _USAGE = (
 
 
 def execute(words: list[str]) -> int:
-    """One of the four things that can be asked of the catalog; without words in a terminal, the
-    screen.
-    """
+    """One of four questions to the catalog; without words in a terminal, the screen."""
     if not words and has_terminal():
         from gputop.app.catalog import run_catalog
 

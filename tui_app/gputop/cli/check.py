@@ -251,9 +251,7 @@ def _between(change: Interval) -> str:
 
 
 def as_data(judged: Judged, threshold: float, baseline: Work) -> dict[str, Any]:
-    """The same as plain values; ``command`` and ``cwd`` are the baseline's, so that the file is
-    one.
-    """
+    """The same as plain values; ``command`` and ``cwd`` are the baseline's: the file is one."""
     change = judged.change
     return {
         "verdict": judged.verdict,

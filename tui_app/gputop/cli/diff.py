@@ -14,9 +14,7 @@ _USAGE = "gputop diff A B [--threshold 5%] [--json | --html FILE]"
 
 
 def execute(words: list[str]) -> int:
-    """Print the comparison. Returns 1 where B is surely slower by more than the threshold, or its
-    loss became NaN.
-    """
+    """Print the comparison. Returns 1 where B is surely too slow, or its loss became NaN."""
     options = parser().parse_args(words)
     a, b = open_record(options.a), open_record(options.b)
     for name, record in ((options.a, a), (options.b, b)):

@@ -17,9 +17,7 @@ _GLYPHS = {"ok": "✓", "note": "·", "warn": "!", "fail": "✗"}
 
 
 def execute(words: list[str]) -> int:
-    """Run every check, print a line each; 3 when something that gputop cannot do without is
-    missing.
-    """
+    """Run every check, print a line each; 3 when something indispensable is missing."""
     options = parser().parse_args(words)
     if options.nodes is not None and not options.hardware:
         raise CliError("--nodes belongs to --hardware")

@@ -1,6 +1,4 @@
-"""``gputop dryrun -- COMMAND``: a few real steps of a training, to see what fails and what it takes
-before it costs.
-"""
+"""``gputop dryrun -- COMMAND``: a few real steps, to see what fails and what it takes."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What a trial showed, under stable names: whether it works, its time and memory, beside the
-estimate and the plan.
-"""
+"""A trial's result under stable names: whether it works, time, memory, estimate, plan."""
 
 from __future__ import annotations
 
@@ -167,9 +165,7 @@ def _estimate(trial: Trial, gpu: str) -> dict[str, Any] | None:
 
 
 def _plan(trial: Trial, gpu: str, on_gpu: str) -> dict[str, Any] | None:
-    """The step that the planner predicts for this very split, and how far it is off where it was
-    measured.
-    """
+    """The step that the planner predicts for this split, and how far it is off if measured."""
     from gputop_analysis.planner.choices import PARTS
     from gputop_analysis.planner.hardware import cluster
     from gputop_analysis.planner.measured import predicted
@@ -195,9 +191,7 @@ def _plan(trial: Trial, gpu: str, on_gpu: str) -> dict[str, Any] | None:
 
 
 def _known(device: str) -> str:
-    """The catalog's name of the device that it ran on; empty for a CPU and for what the catalog
-    does not have.
-    """
+    """The catalog's name of the device it ran on; empty for a CPU and unknown ones."""
     from gputop_analysis.catalog import find_gpu
 
     spec = find_gpu(device) if device else None
@@ -205,9 +199,7 @@ def _known(device: str) -> str:
 
 
 def _store(record: RunRecord) -> str:
-    """Keep what it measured for later estimates; says so, or why not. Empty where there is nothing
-    to keep.
-    """
+    """Keep its measurements for later estimates; says so, or why not; empty without any."""
     from gputop.feed.prediction import remember_run
 
     try:
@@ -217,9 +209,7 @@ def _store(record: RunRecord) -> str:
 
 
 def _corrects(record: RunRecord) -> bool:
-    """Whether it is long enough, and on a GPU of the catalog, for ``gputop plan --run`` to start
-    from.
-    """
+    """Whether it is long enough, on a GPU of the catalog, for ``gputop plan --run``."""
     from gputop_analysis.planner.measured import from_run, measured_run
     from gputop_analysis.view import RunView
 

@@ -1,6 +1,4 @@
-"""A trial for people: whether it works, then time, memory and what the estimate and the plan had
-said.
-"""
+"""A trial for people: whether it works, time, memory, what estimate and plan had said."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""When a trial is ended from outside: it takes too long, or does not leave by itself after its
-steps.
-"""
+"""When a trial is ended from outside: it takes too long, or stays after its steps."""
 
 from __future__ import annotations
 
@@ -19,9 +17,7 @@ _AGAIN_S = 2.5
 
 
 class Limit:
-    """Ends the command of a trial in time; ``why`` says so, and is empty where it ended
-    by itself.
-    """
+    """Ends the command of a trial in time; ``why`` says so, empty where it ended by itself."""
 
     def __init__(self, handle: RunHandle, steps: int, timeout_s: float):
         self.why = ""

@@ -1,6 +1,4 @@
-"""``gputop estimate --csv FILE``: one estimate a row, as CSV or JSON lines; a bad row says why, and
-it goes on.
-"""
+"""``gputop estimate --csv FILE``: an estimate a row, CSV or JSON lines; a bad row says why."""
 
 from __future__ import annotations
 

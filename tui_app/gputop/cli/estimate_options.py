@@ -1,6 +1,4 @@
-"""The flags of ``gputop estimate`` and ``gputop probe``: the table of options, and what stands in
-for several.
-"""
+"""Flags of ``gputop estimate`` and ``gputop probe``: the options, and aliases of several."""
 
 from __future__ import annotations
 
@@ -52,9 +50,7 @@ def add_options(parser: Parser) -> None:
 
 
 def given(options: argparse.Namespace) -> dict[str, Any]:
-    """The options that the user gave, by plain names; short ones spelled out, what was said at
-    length wins.
-    """
+    """The options given, by plain names; short ones spelled out, what is at length wins."""
     values: dict[str, Any] = {}
     _one_sharding(options)
     if options.zero is not None:

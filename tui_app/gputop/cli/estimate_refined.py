@@ -31,9 +31,7 @@ def seconds(options: argparse.Namespace) -> float:
 
 
 def refined(quick: Estimate, setup: Setup, options: argparse.Namespace, limit: float) -> Estimate:
-    """The traced estimate with the quick one named beside it; the quick one where the trace fails or
-    takes longer.
-    """
+    """The traced estimate beside the quick one; the quick one if the trace fails or is slow."""
     from gputop.api import answer
     from gputop.render.vram import gib
     from gputop.tracing import Watch

@@ -1,6 +1,4 @@
-"""An estimate as text for a terminal: plain where it goes into a file, in colour where somebody
-reads it.
-"""
+"""An estimate as text for a terminal: plain into a file, in colour for a reader."""
 
 from __future__ import annotations
 

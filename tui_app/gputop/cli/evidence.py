@@ -1,6 +1,4 @@
-"""What ``open``, ``report`` and ``why`` do with a path that is no run: a file or folder that
-another tool recorded.
-"""
+"""What ``open``, ``report`` and ``why`` do with a path that is no run: another tool's recording."""
 
 from __future__ import annotations
 

@@ -108,9 +108,7 @@ def _keyboard(handle: RunHandle) -> AbstractContextManager[object]:
 
 
 class _StopRule:
-    """``--calibrate``: stop when step time, memory and utilisation are stable, or when the time is
-    over.
-    """
+    """``--calibrate``: stop when step time, memory and utilisation are stable, or time is up."""
 
     def __init__(self, handle: RunHandle, timeout_s: float | None):
         self._handle = handle

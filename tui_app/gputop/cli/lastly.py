@@ -1,6 +1,4 @@
-"""What must not go wrong at the two ends of a run: the command's exit code is kept, and the command
-starts.
-"""
+"""What must not go wrong at a run's two ends: the command starts, its exit code is kept."""
 
 from __future__ import annotations
 

@@ -21,9 +21,7 @@ _SORTS = ("order", "time", "forward", "backward", "activation", "parameters", "f
 
 
 def execute(words: list[str]) -> int:
-    """Print the tree; where no step was watched yet and the run is going on, have some watched
-    first.
-    """
+    """Print the tree; while the run goes on with no step watched yet, have some watched."""
     from gputop.cli.printing import report_width
     from gputop.render.layers import summary, table
     from gputop.render.rows import row_text

@@ -22,9 +22,7 @@ _USAGE = "gputop lint FILE|DIRECTORY ... [--diff | --fix] [--rule ID] [--json]"
 
 
 def execute(words: list[str]) -> int:
-    """Print the remarks; 0 where none is above info, 1 where one is. Nothing of the
-    script is run.
-    """
+    """Print the remarks; 0 where none is above info, else 1. Nothing is run."""
     options = parser().parse_args(words)
     if options.rules:
         _print_rules(options.json)
@@ -85,9 +83,7 @@ def _chosen(names: list[str] | None) -> frozenset[str] | None:
 
 
 def _files(paths: list[Path]) -> Iterator[Path]:
-    """The files that are meant; in directories every ``.py``, hidden and foreign directories left
-    out.
-    """
+    """The files meant; in directories every ``.py``, without hidden and foreign ones."""
     if not paths:
         raise CliError("no file: say what to read, for example `gputop lint train.py`")
     for path in paths:

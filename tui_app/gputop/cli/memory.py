@@ -1,6 +1,4 @@
-"""``gputop memory SNAPSHOT|RUN``: who holds the peak, what lies idle, what other allocator settings
-would reserve.
-"""
+"""``gputop memory SNAPSHOT|RUN``: who holds the peak, what idles, what other settings reserve."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What the catalog calls by a name that the user gave; what the name leaves open is
-told on stderr.
-"""
+"""The catalog's entry of a name that the user gave; what it leaves open goes to stderr."""
 
 from __future__ import annotations
 

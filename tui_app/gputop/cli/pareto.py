@@ -1,6 +1,4 @@
-"""``gputop pareto``: the splits that no other beats in both step time and memory; or the best by
-number of GPUs.
-"""
+"""``gputop pareto``: splits none beats in both step time and memory; or best by GPUs."""
 
 from __future__ import annotations
 
@@ -69,9 +67,7 @@ def parser() -> Parser:
 
 
 def _scaling(job: Any, wanted: Any, most: int, *, limits: Any, known: Any, as_json: bool) -> int:
-    """One line a number of GPUs; efficiency is tokens/s a GPU over that of the smallest number that
-    fits.
-    """
+    """One line a number of GPUs; efficiency: tokens/s a GPU over that of the fewest that fit."""
     from gputop_analysis.planner.choices import choice
     from gputop_analysis.planner.hardware import cluster
     from gputop_analysis.planner.questions import best, counts_up_to

@@ -70,9 +70,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _broken(usage: str) -> str:
-    """Lines of a usage no wider than the terminal; what goes over is indented below the first
-    option.
-    """
+    """Lines of a usage no wider than the terminal; the rest is indented below the first option."""
     import re
     import shutil
     import textwrap

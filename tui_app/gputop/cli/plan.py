@@ -178,6 +178,7 @@ def parser() -> Parser:
     """Options of the command."""
     about = "How to split a training over GPUs, how fast that is, and what it costs."
     parser = Parser("plan", about, _USAGE, epilog=LEGEND)
+    parser.elsewhere = "a model is named with --model"
     add_job(parser)
     add_gpus(parser)
     add_split(parser)

@@ -1,6 +1,4 @@
-"""What `plan`, `scan`, `pareto` and `launch` have in common: the job, the GPUs, what is pinned, and
-the rents.
-"""
+"""What `plan`, `scan`, `pareto` and `launch` share: job, GPUs, what is pinned, rents."""
 
 from __future__ import annotations
 
@@ -29,13 +27,9 @@ if TYPE_CHECKING:
 PINNED = ("tp", "pp", "vpp", "cp", "ep", "replicas", "micro_batch")
 SCHEDULES = {"1f1b": (False,), "zero-bubble": (True,), "any": (False, True)}
 TOKENS_A_STEP = 2**20
-"""Where no batch is given: about a million tokens a step; published pre-training runs of 1B to 70B
-use 0.5 to 4 M.
-"""
+"""Default batch: a million tokens a step; published runs of 1B to 70B use 0.5 to 4 M."""
 TOKENS_OF_ADAPTERS = 2**15
-"""The same of adapters: the recipes of PEFT and torchtune take 16 to 128 samples of some hundred
-tokens to 2,048.
-"""
+"""The same of adapters: PEFT and torchtune take 16 to 128 samples of 100 to 2,048 tokens."""
 DEFAULT_SEQ = OPTION["seq"].default
 """As ``gputop estimate`` has it."""
 DTYPES = ("bf16", "fp16", "fp8", "fp4", "fp32")

@@ -91,9 +91,7 @@ def said_now(name: str, plan: Plan) -> str:
 
 
 def changes_of_run(name: str) -> tuple[Change, ...]:
-    """What each change would do to the run as it is; none where it was not measured on a GPU of the
-    catalog.
-    """
+    """What each change would do to the run as it is; none if not measured on a known GPU."""
     from gputop.feed.run_base import base_of
     from gputop.feed.whatif import of_run
 

@@ -1,6 +1,4 @@
-"""A plan for a terminal: the pick and why, the step in parts, the next ones and what they would
-cost more.
-"""
+"""A plan for a terminal: the pick and why, the step's parts, the next ones and their cost."""
 
 from __future__ import annotations
 
@@ -95,9 +93,7 @@ def _pasted(command: str, width: int) -> list[str]:
 
 
 def corrected(by: Calibration) -> str:
-    """By how many measured runs, and how well such a correction predicts a run that it has not
-    seen; empty by none.
-    """
+    """By how many measured runs, and how well that predicts an unseen one; empty by none."""
     if not by.rows:
         return ""
     text = f"corrected by {counted(by.rows, 'measured run')}"

@@ -1,6 +1,4 @@
-"""``gputop plan --workload``: a preset's settings where the user gave none; the answers that are no
-training plan.
-"""
+"""``gputop plan --workload``: a preset's settings as defaults; answers that are no plan."""
 
 from __future__ import annotations
 

@@ -54,9 +54,7 @@ def show(
     as_json: bool,
     known_as: str = "",
 ) -> None:
-    """Print what was measured beside what was estimated, and keep the difference, under a name of
-    its own if given.
-    """
+    """Print measured beside estimated, and keep the difference, under a name if given."""
     from gputop_analysis.vram.probed import compared, record
 
     comparison = compared(estimate, log, measured)

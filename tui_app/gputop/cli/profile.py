@@ -18,9 +18,7 @@ _POLL_S = 0.1
 
 
 def execute(words: list[str]) -> int:
-    """Ask for the profile, wait for every rank, print the analysis; the trace stays in the run's
-    directory.
-    """
+    """Ask for the profile, wait for all ranks, print the analysis; the trace stays in the run."""
     options = parser().parse_args(words)
     if not 1 <= options.n <= 100:
         raise CliError(f"-n {options.n}: between 1 and 100 steps can be profiled at a time")

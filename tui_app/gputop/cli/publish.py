@@ -1,6 +1,4 @@
-"""``gputop publish RUN``: a run's figures for Prometheus, OpenTelemetry, W&B, MLflow, TensorBoard,
-Trackio.
-"""
+"""``gputop publish RUN``: figures for Prometheus, OTLP, W&B, MLflow, TensorBoard, Trackio."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ _NICE = 10
 
 
 def execute(words: list[str]) -> int:
-    """Publish a run until it is over; at once, where it is already. Returns 1 where a publisher
-    failed.
-    """
+    """Publish a run until it is over, or at once. Returns 1 where a publisher failed."""
     options = parser().parse_args(words)
     requests = _asked(options)
     record = open_record(options.run)

@@ -1,6 +1,4 @@
-"""``gputop report RUN``: what a run shows, for people, for the web, as data; and where each number
-comes from.
-"""
+"""``gputop report RUN``: a run for people, for the web, as data; its numbers' sources."""
 
 from __future__ import annotations
 

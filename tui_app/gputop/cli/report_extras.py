@@ -62,9 +62,7 @@ def trace_extra(path: Path, width: int) -> Extra:
 
 
 def found_trace(run_dir: Path, width: int) -> Extra | None:
-    """The analysis of the newest trace in the run's directory; None where there is none that can be
-    read.
-    """
+    """The analysis of the newest readable trace in the run's directory; or None."""
     from gputop_analysis.traces import find_traces
 
     traces = sorted(find_traces(run_dir), key=lambda path: path.stat().st_mtime)

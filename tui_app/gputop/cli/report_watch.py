@@ -1,6 +1,4 @@
-"""``gputop report --watch``: the report again and again, in place on a terminal, on change in a
-pipe.
-"""
+"""``gputop report --watch``: the report again, in place on a terminal, on change in a pipe."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ if TYPE_CHECKING:
 
 EVERY_S = 1.0
 REST = 4.0
-"""A report that takes t seconds is made anew after this many t at the earliest: watching stays
-cheap on long runs.
-"""
+"""A report that takes t seconds is made anew after this many t: long runs stay cheap."""
 _HIDE, _SHOW, _CLEAR = "\x1b[?25l", "\x1b[?25h", "\x1b[J"
 
 
@@ -71,9 +67,7 @@ def _cut(lines: list[str], rows: int) -> list[str]:
 
 
 def _on_change(record: RunRecord, width: Callable[[], int]) -> None:
-    """A block when the state, the verdict's kind or the findings change; the figures alone move
-    every second.
-    """
+    """A block when state, verdict or findings change; figures alone move every second."""
     from gputop_analysis.report import as_text
 
     shown = None

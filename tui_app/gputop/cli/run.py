@@ -203,9 +203,7 @@ def _start(command: list[str], options: argparse.Namespace, live: bool) -> RunHa
 
 
 def _load_for_the_screen() -> None:
-    """Of what the screen and the handle import, as much as the recorder takes to start
-    the command.
-    """
+    """Imports of screen and handle while the recorder takes its time to start the command."""
     import asyncio  # noqa: F401
     import ctypes  # noqa: F401
 
@@ -315,9 +313,7 @@ def _say_calibrated(record: RunRecord, options: argparse.Namespace) -> None:
 
 
 def _print_end(handle: RunHandle, options: argparse.Namespace, burst: WhenSteady | None) -> None:
-    """The summary on stderr, the report on stdout; a failure here must not hide the command's exit
-    code.
-    """
+    """Summary on stderr, report on stdout; a failure must not hide the command's exit code."""
     try:
         from gputop.cli.summary import print_report_json, print_summary
 

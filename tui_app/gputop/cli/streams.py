@@ -1,6 +1,4 @@
-"""The one exit of all text that commands print: what others wrote is shown there, never obeyed by
-the terminal.
-"""
+"""The one exit of printed text: what others wrote is shown, never obeyed by the terminal."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What stands on the normal screen after a run: the verdict, the first findings, the way back to
-the record.
-"""
+"""Words on the normal screen after a run: verdict, first findings, way to the record."""
 
 from __future__ import annotations
 

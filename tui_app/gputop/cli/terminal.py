@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from gputop.app import AppResult, Source
 
 _DRAWING_BYTES = 2 << 30
-"""Address space that the screen's libraries may ask for; with less they abort, and the terminal
-with them.
-"""
+"""Address space that the screen's libraries ask for; with less they and the terminal die."""
 
 
 def has_terminal() -> bool:

@@ -1,6 +1,4 @@
-"""``gputop topo``: how the GPUs and network cards hang together: here, in a text, or in a server to
-rent.
-"""
+"""``gputop topo``: how GPUs and network cards hang together: here, in a text, or rented."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""``gputop validate``: a DeepSpeed or accelerate file, or a launch command, against its rules and a
-GPU's memory.
-"""
+"""``gputop validate``: a configuration or launch command against rules and memory."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Whether a configuration's training fits on a GPU: what the file or the command says, and what the
-user adds.
-"""
+"""Whether a configuration fits on a GPU: by the file or command, and the user's additions."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""``gputop why PATH``: the one cause that matters most, of a run or of a file that another tool
-recorded.
-"""
+"""``gputop why PATH``: the cause that matters most, of a run or another tool's file."""
 
 from __future__ import annotations
 

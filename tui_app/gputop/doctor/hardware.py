@@ -1,6 +1,4 @@
-"""``gputop doctor --hardware``: is a device, host or link slower than its peers, or than its
-catalog says.
-"""
+"""``gputop doctor --hardware``: devices, hosts, links slower than peers or catalog."""
 
 from __future__ import annotations
 
@@ -230,9 +228,7 @@ def _judged(ranks: list[Place], python: str, where: str, names: list[str]) -> It
 
 
 def _probe(place: Place, python: str, words: list[str]) -> subprocess.CompletedProcess[str] | str:
-    """Run the probe there, from its text: nothing is installed. Returns why not where it cannot be
-    started.
-    """
+    """Run the probe there from its text, nothing installed. Returns why it did not start, if so."""
     command = [python, "-", *words]
     if place.start:
         command = [*place.start, shlex.join(command)]

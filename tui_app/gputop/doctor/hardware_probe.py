@@ -115,9 +115,7 @@ def measure_gpu_links(rank, world, where):
 
 
 def measure_links(rank, world, where):
-    """All-reduce of all ranks, then sends between each pair, in GB/s; the first rank's
-    are printed.
-    """
+    """All-reduce of all ranks, then sends between pairs, in GB/s; the first rank's are printed."""
     import datetime as dt
 
     import torch

@@ -47,9 +47,7 @@ def devices(record: RunRecord) -> dict[int, tuple[str, int]]:
 
 
 def by_worth(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
-    """What stops the run first, then by what the fix would win back, what is merely worth knowing
-    last.
-    """
+    """What stops the run first, then by what the fix wins back, what is worth knowing last."""
 
     def place(finding: Finding) -> tuple[int, float, int]:
         group = {"critical": 0, "info": 2}.get(finding.severity, 1)

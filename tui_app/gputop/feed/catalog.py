@@ -1,6 +1,4 @@
-"""What the catalog screen shows, as plain data: an order, a filter, marks; and the facts of a GPU
-in words.
-"""
+"""The catalog screen as plain data: order, filter, marks; and a GPU's facts in words."""
 
 from __future__ import annotations
 
@@ -26,9 +24,7 @@ class CatalogView:
     sort: str = ""
     words: str = ""
     marked: tuple[str, ...] = ()
-    """Names, in the order in which they were marked; a filter or another order does not change
-    them.
-    """
+    """Names in the order of their marking; a filter or another order does not change them."""
 
     @property
     def shown(self) -> list[Listed]:

@@ -11,9 +11,7 @@ POINTS = 400
 
 
 def loss_curve(record: RunRecord) -> Curve:
-    """Loss of the lowest rank that knows one: from the device clock's late records, else from the
-    steps.
-    """
+    """Loss of the lowest rank that knows one: of the device clock's late records, or steps."""
     for rank in record.ranks():
         for rows in (record.device(rank), record.steps(rank)):
             curve = _thin(rows)
@@ -23,9 +21,7 @@ def loss_curve(record: RunRecord) -> Curve:
 
 
 def _thin(rows: Table) -> Curve:
-    """At most ``POINTS`` finite values at even distances; only those are read from the
-    mapped file.
-    """
+    """At most ``POINTS`` finite values at even distances, read alone from the mapped file."""
     if not len(rows):
         return Curve()
     index = np.unique(np.linspace(0, len(rows) - 1, POINTS).astype(np.int64))

@@ -1,6 +1,4 @@
-"""A record as it was at a moment: the same type as a whole one, so that the same analysis runs over
-it.
-"""
+"""A record as it was at a moment, of a whole one's type: the same analysis runs over it."""
 
 from __future__ import annotations
 
@@ -41,9 +39,7 @@ class _FixedLines(GrowingLines):
 
 
 def cut(record: RunRecord, at_ns: int) -> RunRecord:
-    """``record`` with nothing in it that was written after ``at_ns``. Rows are views: nothing is
-    copied.
-    """
+    """``record`` without what was written after ``at_ns``. Rows are views: nothing is copied."""
     hosts = {name: _cut_host(host, at_ns) for name, host in record.hosts.items()}
     tables = {
         key: _cut_table(table, "t_end_ns", at_ns) for key, table in record._rank_tables.items()
@@ -72,9 +68,7 @@ def _cut_table(table: GrowingTable, column: str, at_ns: int) -> GrowingTable:
 
 
 def _count_until(rows: Table, column: str, at_ns: int) -> int:
-    """Rows up to ``at_ns``, by bisection over the mapped file; NumPy's own would copy the whole
-    column first.
-    """
+    """Rows up to ``at_ns``, by bisection over the mapped file; NumPy's would copy the column."""
     return bisect_right(rows[column], at_ns) if len(rows) else 0
 
 

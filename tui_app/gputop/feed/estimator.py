@@ -1,6 +1,4 @@
-"""Computes what the estimator screen shows, in a worker thread; and reads what the live run itself
-trains.
-"""
+"""Computes the estimator screen's contents in a worker thread; reads what a live run trains."""
 
 from __future__ import annotations
 
@@ -69,9 +67,7 @@ class Estimator:
         self._known: dict[tuple[Setup, str], Estimate] = {}
 
     def answer(self, form: Form) -> Result:
-        """By a trace where this setup was traced, else by the profile or the formula tier. Never
-        raises.
-        """
+        """By a trace if this setup was traced, else by profile or formula. Never raises."""
         base = self._of(form.base, form.gpu)[0] if form.base is not None else None
         estimated, problem = self._of(form.setup, form.gpu)
         is_traced = (form.setup, form.gpu) in self._traced

@@ -129,9 +129,7 @@ def cpu_share(view: RunView, finding: Finding) -> Plot | None:
 
 
 def reported(axis: str) -> Drawer:
-    """What the training itself said, with its jumps marked: the loss, the norm, the learning rate,
-    the scale.
-    """
+    """The training's own words, jumps marked: loss, norm, learning rate, scale."""
 
     def picture(view: RunView, finding: Finding) -> Plot | None:
         data = numerics(view, _rank(view, finding))
@@ -175,9 +173,7 @@ def _known(column):
 
 
 def rank_waits(view: RunView, finding: Finding) -> Plot | None:
-    """Each rank's own time and its wait for the others: the rank that never waits is the one that
-    holds up.
-    """
+    """Each rank's own time and its wait: the rank that never waits is the one that holds up."""
     waited = waits(view)
     if waited is None:
         return None

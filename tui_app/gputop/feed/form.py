@@ -1,6 +1,4 @@
-"""The estimator's form as plain data: which lines it has, what an arrow key makes of a value, what
-goes with what.
-"""
+"""The estimator's form as plain data: lines, what an arrow key does, what goes with what."""
 
 from __future__ import annotations
 
@@ -85,9 +83,7 @@ class Form:
         return lines_
 
     def stepped(self, name: str, direction: int) -> Form:
-        """With the next value of a line that can be trained, or the one before; the same where
-        there is none.
-        """
+        """With a line's next trainable value, or the one before; the same where there is none."""
         if name == MODEL:
             return self
         if name == GPU:
@@ -138,9 +134,7 @@ class Form:
         return self
 
     def marked(self) -> Form:
-        """With the present setup to compare with; without any where that is what it is compared
-        with already.
-        """
+        """With the present setup to compare with; without one where it is compared with that."""
         return replace(self, base=None if self.base == self.setup else self.setup)
 
 
@@ -223,9 +217,7 @@ def differences(setup: Setup, other: Setup) -> Iterator[tuple[str, str, str]]:
 
 
 def command(form: Form, run: str = "", trained: Setup | None = None) -> str:
-    """The command line that asks the same; of a run's own model it names the run, and what differs
-    from it.
-    """
+    """The command line that asks the same; of a run's model the run, and what differs."""
     import shlex
 
     start = ["--model", form.setup.model.name]

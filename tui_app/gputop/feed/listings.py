@@ -15,9 +15,7 @@ OUTPUT_LINES = 14
 
 
 def stacks(view: RunView, finding: Finding) -> Listing | None:
-    """One line a rank out of the stack dumps that a hang is judged by, else the newest; the
-    finding's is marked.
-    """
+    """A line a rank of the stack dumps that judge a hang, else the newest; the finding's marked."""
     hang = standstill(view)
     newest = {
         int(e["rank"]): e for e in view.record.events("stack_dump") if e.get("rank") is not None

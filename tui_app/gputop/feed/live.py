@@ -1,6 +1,4 @@
-"""Follows a record that grows, one snapshot a call. Runs in a worker thread; a call never overlaps
-another.
-"""
+"""Follows a growing record, a snapshot a call. In a worker thread; calls never overlap."""
 
 from __future__ import annotations
 
@@ -35,9 +33,7 @@ class Feed(Protocol):
         ...
 
     def take(self) -> Snapshot:
-        """The state now; blocking, for a worker thread. Never raises for a record that cannot be
-        read.
-        """
+        """The state now; blocks, for a worker thread. Never raises for an unreadable record."""
         ...
 
 

@@ -17,9 +17,7 @@ from gputop_probes.record.reader import RunRecord
 MARKS_AT_MOST = 12
 """A chart: more could not be told apart."""
 MARKS_APART = 60
-"""Marks lie at least this part of the axis from each other; of two that are closer the larger one
-stays.
-"""
+"""Marks lie at least this part of the axis apart; of two closer ones the larger stays."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +104,7 @@ def charts(numerics: Numerics) -> dict[str, Chart]:
 
 
 def _marks(numerics: Numerics, axis: str) -> tuple[Mark, ...]:
-    """The instabilities on every axis, with a head where this axis jumps; then the largest jumps of
-    this axis alone.
-    """
+    """Instabilities on every axis, with a head where this one jumps; then its largest jumps."""
     apart = (numerics.series.step[-1] - numerics.series.first_step[0]) / MARKS_APART
     marks = [_of_event(event, axis) for event in numerics.instabilities[-MARKS_AT_MOST:]]
     for spike in sorted(

@@ -36,9 +36,7 @@ def _question(planned: Planned) -> dict[str, Any]:
 
 
 def _csv(rows: list[dict[str, Any]]) -> str:
-    """One line a strategy; the ends of the interval and the parts of the step are columns of their
-    own.
-    """
+    """One line a strategy; the interval's ends and the step's parts are own columns."""
     flat = []
     for row in rows:
         low, high = row.pop("step_time_interval_s")

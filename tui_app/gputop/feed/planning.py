@@ -1,6 +1,4 @@
-"""What the strategy screen asks and is answered: a job on GPUs as plain data, and its plan, made in
-a worker thread.
-"""
+"""The strategy screen's question and answer: a job as plain data, its plan by a worker."""
 
 from __future__ import annotations
 
@@ -189,15 +187,11 @@ class Planned:
     problem: str = ""
     pareto: tuple[Choice, ...] = field(default=(), repr=False)
     pick: Choice | None = field(default=None, repr=False)
-    """The one to run: as fast as the first within what predictions err, with the model
-    split least.
-    """
+    """The one to run: as fast as the first within the error, with the model split least."""
 
 
 def first_ask() -> Ask:
-    """What is shown before anything is chosen: the GPUs of `.gputop.toml`, else 16 of a common
-    kind.
-    """
+    """What is shown before anything is chosen: `.gputop.toml`'s GPUs, else 16 of a common kind."""
     from gputop.fleet import FleetError, load
     from gputop_analysis.catalog import model
 

@@ -1,6 +1,4 @@
-"""What a chart shows, as plain values: made from a record in a worker thread, drawn by any screen
-of any size.
-"""
+"""A chart as plain values: made from a record in a worker thread, drawn at any size."""
 
 from __future__ import annotations
 
@@ -10,9 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One curve. Several values may lie at nearly one step: a spike between two points of the chart
-    stays visible.
-    """
+    """One curve. Values may share nearly one step: a spike between two points stays visible."""
 
     name: str
     steps: tuple[float, ...]
@@ -47,9 +43,7 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Stacked columns of the ten phases, of which those in ``focus`` are in colour and the others
-    are not.
-    """
+    """Stacked columns of the ten phases, of which those in ``focus`` are in colour."""
 
     title: str
     first_step: int
@@ -82,9 +76,7 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Lines of text: a traceback, where each rank stands. ``lines`` are ``(text, whether it matters
-    most)``.
-    """
+    """Lines of text: a traceback, ranks' places. ``lines``: ``(text, whether it matters most)``."""
 
     title: str
     lines: tuple[tuple[str, bool], ...]

@@ -1,6 +1,4 @@
-"""Workload presets on the strategy screen: another question, or an answer that is no table of
-splits.
-"""
+"""Workload presets on the strategy screen: another question, or no table of splits."""
 
 from __future__ import annotations
 
@@ -16,9 +14,7 @@ SHOWN = 12
 
 
 class Preset(NamedTuple):
-    """What a preset gives: the question that it asks from now on, and for servers and PPO a table
-    in words.
-    """
+    """A preset's outcome: the question from now on, and for servers and PPO a table in words."""
 
     ask: Ask
     said: str

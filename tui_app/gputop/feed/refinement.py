@@ -1,6 +1,4 @@
-"""The trace that refines a quick estimate while somebody looks at it: when one is made, and one
-beside a training.
-"""
+"""The trace that refines a quick estimate on screen: when it is made, beside a training too."""
 
 from __future__ import annotations
 

@@ -24,9 +24,7 @@ SHOW_FROM = 0.4
 
 
 class ReplayFeed:
-    """Snapshots of a finished run. The screen calls ``seek`` and its like; a worker thread calls
-    ``take``.
-    """
+    """Snapshots of a finished run. The screen calls ``seek`` ..., a worker thread ``take``."""
 
     def __init__(self, run_dir: Path, clock: Clock | None = None, play: bool = False):
         """

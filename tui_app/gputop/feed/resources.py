@@ -19,9 +19,7 @@ Series = dict[str, tuple[Any, Any]]
 
 
 def resources(record: RunRecord) -> Resources:
-    """Tracks of the GPUs, then of the hosts: means of shares and levels, sums of power
-    and rates.
-    """
+    """Tracks of the GPUs, then of the hosts: means of shares, levels, sums of power and rates."""
     hosts = [host for host in record.hosts.values() if len(host.host.rows) > 1][:MAX_HOSTS]
     if not hosts:
         return Resources()
@@ -58,9 +56,7 @@ _TRACKS = (
 
 
 def _top(name: str, hosts: list[HostFiles]) -> float:
-    """Upper end of a scale that is known: percent, or what a host or a GPU has; NaN where it is
-    not.
-    """
+    """Upper end of a known scale: percent, or what a host or a GPU has; NaN: unknown."""
     if name in ("GPU", "CPU"):
         return 100.0
     if name == "RAM":
@@ -111,9 +107,7 @@ def _rate(rows: Any, times: Any, name: str) -> Any:
 
 
 def _gpu_series(host: HostFiles) -> Series:
-    """Mean utilisation, fullest memory, summed power and the hottest device at ticks
-    picked evenly.
-    """
+    """Mean utilisation, fullest memory, summed power, hottest device at ticks picked evenly."""
     rows = host.gpu.rows
     devices = len(host.state.gpus) or 1
     if len(rows) < 2 * devices:

@@ -1,6 +1,4 @@
-"""A live run as the base line of the planner's question: what it trains, and how long its step
-takes.
-"""
+"""A live run as base line of the planner's question: what it trains, its step time."""
 
 from __future__ import annotations
 
@@ -42,9 +40,7 @@ class RunBase:
 
 @dataclass(frozen=True)
 class RunBaseLoader:
-    """Reads the base line out of the live run's record; ``example`` is what is asked where its
-    model is not known.
-    """
+    """Reads the base line from the live run's record; ``example``: asked for unknown models."""
 
     example: Ask | None = None
 

@@ -1,6 +1,4 @@
-"""What the screen of runs shows, as plain data: the runs, a filter, marks, and what is read of each
-run's record.
-"""
+"""The screen of runs as plain data: the runs, a filter, marks, what is read of each."""
 
 from __future__ import annotations
 

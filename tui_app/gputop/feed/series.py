@@ -19,9 +19,7 @@ RANKS_AT_MOST = 16
 def extremes(
     steps: Array, values: Array, bins: int = BINS
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """The smallest and the largest value of each bin, in the order in which they come, and the
-    newest value.
-    """
+    """Each bin's smallest and largest value in the order they come, and the newest value."""
     keep = np.isfinite(values)
     steps, values = steps[keep].astype(float), values[keep].astype(float)
     if len(values) <= 2 * bins:
@@ -43,9 +41,7 @@ def line(
     values: Callable[[Array, Array], Array],
     style: str = "allocated",
 ) -> Line:
-    """A value per step of one rank's last attempt; ``values`` gets the rows and the steps that each
-    stands for.
-    """
+    """A value a step of a rank's last attempt; ``values`` gets the rows and their steps."""
     series = view.per_rank[rank]
     rows, counts = series.rows[series.attempt_start :], series.n_steps[series.attempt_start :]
     rows, counts = rows[_usable(rows)], counts[_usable(rows)]
@@ -93,9 +89,7 @@ def columns(
 
 
 def trend_line(line: Line) -> Line | None:
-    """The Theil-Sen line of the minima of eight windows: what a leak is judged by; None for too
-    short a curve.
-    """
+    """The Theil-Sen line of eight windows' minima, which judges a leak; None: too short."""
     from gputop_analysis.stats import theil_sen
 
     if len(line.values) < 24:

@@ -1,6 +1,4 @@
-"""What the screen may know, frozen at one moment. Plain values only: widgets need neither NumPy nor
-the record.
-"""
+"""The screen's knowledge at one moment. Plain values: widgets need no NumPy and record."""
 
 from __future__ import annotations
 
@@ -33,9 +31,7 @@ class RecentSteps(NamedTuple):
 
 
 class Timeline(NamedTuple):
-    """The last minutes in bins of equally many seconds, the newest last; NaN where no step was
-    under way.
-    """
+    """The last minutes in bins of equal length, newest last; NaN: no step was under way."""
 
     bin_s: float = 1.0
     phases_ms: tuple[tuple[float, ...], ...] = ()
@@ -58,9 +54,7 @@ class Timeline(NamedTuple):
 
 
 class Useful(NamedTuple):
-    """How much of the time is useful compute, and of the device's peak; NaN where it is
-    not known.
-    """
+    """How much of the time is useful compute, and of the device's peak; NaN: unknown."""
 
     share: float = float("nan")
     mfu: float = float("nan")
@@ -127,9 +121,7 @@ class Position(NamedTuple):
 
 
 class Notice(NamedTuple):
-    """Something that an agent sent on request, or that nobody can miss: a stack dump, a profile, an
-    exception.
-    """
+    """What an agent sent on request, or nobody can miss: a stack dump, profile, exception."""
 
     t_ns: int
     kind: str
@@ -157,9 +149,7 @@ class Snapshot(NamedTuple):
     gpu_note: str = ""
     output_note: str = ""
     output_lengths: Mapping[str, int] | None = None
-    """Bytes of each log, by its path within the record, that had been written at this moment; None:
-    all of them.
-    """
+    """Bytes of each log, by path within the record, written at this moment; None: all."""
     damage: str = ""
     """What of the record was left out because it cannot be true; empty where nothing was."""
     position: Position | None = None
@@ -174,9 +164,7 @@ class Snapshot(NamedTuple):
     prediction: Prediction | None = None
     """What was estimated for this run; None while it is not known what is trained."""
     page: object | None = None
-    """What the screen above the main one asked for (``feed.pages``); None while none is open or
-    nothing is read yet.
-    """
+    """What the screen above the main one asked for (``feed.pages``); None: none, or unread."""
 
     @property
     def ended(self) -> bool:

@@ -71,9 +71,7 @@ def _tail(steps: Table) -> Table:
 
 
 def _binned(rows: Table, edges: Any) -> tuple[Any, Any]:
-    """Steps and nanoseconds of each phase in each bin; a step counts in a bin as far as it lies in
-    it.
-    """
+    """Steps and nanoseconds by phase and bin; a step counts in a bin as far as it lies there."""
     ends = rows["t_end_ns"].astype(np.float64)
     starts = np.maximum(ends - rows["wall_ns"], np.concatenate([[-np.inf], ends[:-1]]))
     knots = np.stack([starts, ends], axis=1).ravel()
@@ -88,9 +86,7 @@ def _binned(rows: Table, edges: Any) -> tuple[Any, Any]:
 
 
 def _waits(record: RunRecord, ranks: list[int], edges: Any) -> Any:
-    """Exposed wait inside backward a step and bin, in ms: measured in the bin, else the mean of
-    those measured.
-    """
+    """Exposed wait inside backward a step and bin, ms: measured there, else the mean."""
     count = len(edges) - 1
     sums, records = np.zeros(count), np.zeros(count)
     for rank in ranks:

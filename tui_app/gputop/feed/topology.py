@@ -1,6 +1,4 @@
-"""What the topology screen lists: this machine where it has GPUs, and the servers that
-are known.
-"""
+"""What the topology screen lists: this machine if it has GPUs, and known servers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A run whose model tells no architecture, as a question to the planner: what it does tell, on a
-model of its size.
-"""
+"""A run without a known architecture as a planner's question: what it tells, at its size."""
 
 from __future__ import annotations
 
@@ -15,16 +13,12 @@ if TYPE_CHECKING:
     from gputop_analysis.vram.setup import ModelShape
 
 FURTHEST = 2.0
-"""Parameters of the catalog's model over the run's, or the other way round, at which it still
-stands for it.
-"""
+"""Ratio of parameters up to which the catalog's model stands for the run's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A live run that does not tell its model's architecture: what else is known of it, with
-    another model.
-    """
+    """A live run of unknown architecture: what else is known of it, with another model."""
 
     ask: Ask
     text: str
@@ -59,9 +53,7 @@ def unknown(view: RunView, example: Ask) -> Unknown:
 
 
 def _has_tokens(view: RunView) -> bool:
-    """Whole numbers in its batches are ids; other values are features, of which a matrix is no
-    sequence.
-    """
+    """Whole numbers in its batches are ids; other values features, whose matrix is no sequence."""
     kinds = ((view.hello() or {}).get("batch") or {}).get("dtypes") or {}
     return any("int" in str(dtype) for dtype in kinds.values())
 

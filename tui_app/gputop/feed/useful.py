@@ -1,6 +1,4 @@
-"""How much of the time is useful compute: the budget's first line, read as often as its cost
-allows.
-"""
+"""How much of the time is useful compute: the budget's first line, read as its cost allows."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What single changes would do to a configuration: of a live run as it is, or of a line of the
-strategy table.
-"""
+"""What single changes would do to a configuration: a live run's, or a strategy's."""
 
 from __future__ import annotations
 

@@ -1,3 +1,1 @@
-"""The command's output as a terminal would show it: bars move, colours stay, and only what is drawn
-is parsed.
-"""
+"""The output as a terminal shows it: bars move, colours stay, only what is drawn is parsed."""

@@ -23,17 +23,13 @@ _CONTROL = dict.fromkeys(
     )
     + (0xFEFF, *range(0xFFF9, 0xFFFC), *range(0xD800, 0xE000), *range(0xE0000, 0xE0080))
 )
-"""Characters that a terminal would obey, or that would hide or turn round others; joiners of emoji
-among them.
-"""
+"""Characters that a terminal would obey, or that hide or turn others; emoji joiners too."""
 _NAMES = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
 MAX_COLUMNS = 4_000
 
 
 class Look(NamedTuple):
-    """Colour and weight of a run of cells; colours are names that Rich understands, None for the
-    default.
-    """
+    """Colour and weight of a run of cells; colours are Rich's names, None: the default."""
 
     front: str | None = None
     back: str | None = None

@@ -13,9 +13,7 @@ _FILES = ("stderr.log", "output.log")
 
 
 def last_words(host_dir: Path) -> list[str]:
-    """The last lines of what a host's command wrote, without control characters; empty where
-    nothing is to be read.
-    """
+    """Last lines of a host's command, without control characters; empty where unreadable."""
     for name in _FILES:
         lines = _tail(host_dir / name)
         if lines:

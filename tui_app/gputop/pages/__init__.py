@@ -1,3 +1,1 @@
-"""Contents of the screens above the main one, one a file: a pure ``draw`` and a small widget class
-around it.
-"""
+"""Contents of screens above the main one, one a file: a pure ``draw`` in a small widget."""

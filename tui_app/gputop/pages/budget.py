@@ -1,6 +1,4 @@
-"""Budget of the wall time: one bar for all of it, a waterfall of its lines, and what the chosen
-line means.
-"""
+"""Budget of the wall time: a bar for all of it, a waterfall of its lines, a line's meaning."""
 
 from __future__ import annotations
 
@@ -71,9 +69,7 @@ def headline(page: BudgetPageData, width: int) -> Row:
 
 
 def session(page: BudgetPageData, width: int) -> Row:
-    """Rows on the session: share of its time in steps that count, where the rest went, and the
-    power it draws.
-    """
+    """Rows on the session: share of time in steps that count, the rest's ways, power."""
     row: Row = []
     if (goodput := page.goodput) is not None:
         span = numbers.span(goodput.session_ns / 1e9)
@@ -105,9 +101,7 @@ def session(page: BudgetPageData, width: int) -> Row:
 
 
 def waterfall(budget: Budget, width: int, chosen: int, mono: bool = False) -> list[Row]:
-    """One line each: name, milliseconds, share, and a bar that begins where the line above
-    ended.
-    """
+    """One line each: name, milliseconds, share, and a bar from the end of the line above."""
     cells = width - NAME - FIGURES
     total = budget.wall_ns / 1e6 / max(budget.steps, 1)
     digits = numbers.digits_for(total)

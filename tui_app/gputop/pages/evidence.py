@@ -1,6 +1,4 @@
-"""Behind one finding: the picture that shows it, the statistic against its threshold, the inputs,
-the fix.
-"""
+"""Behind a finding: its picture, the statistic against its threshold, inputs, fix."""
 
 from __future__ import annotations
 
@@ -29,16 +27,12 @@ from gputop_analysis.report.words import confidence, covered
 
 WIDE = 150
 CRASH = "HC"
-"""Findings on what ended a run: here words say more than a picture of the time before, and come
-first.
-"""
+"""Findings on what ended a run: words say more than a picture of before, and come first."""
 PLOT_LEAST, PLOT_MOST = 7, 18
 
 
 def draw(evidence: Evidence, width: int, height: int, mono: bool = False) -> list[Row]:
-    """All rows of the page: below each other, or the pictures beside the words where there
-    is room.
-    """
+    """All rows of the page: stacked, or pictures beside the words where there is room."""
     finding = evidence.finding
     head = heading(finding, width)
     if width >= WIDE and evidence.plots:
@@ -107,9 +101,7 @@ def _sure(finding: Finding) -> str:
 
 
 def worth(finding: Finding, width: int) -> Row:
-    """Gain of the fix: a step, over the rest of the run, in money; its interval where there is
-    room.
-    """
+    """Gain of the fix: a step, over the rest of the run, in money; with room its interval."""
     if finding.recoverable_ms_per_step is None:
         return []
     row: Row = [

@@ -1,6 +1,4 @@
-"""Loss, gradient norm, learning rate, step time and memory below each other, on one axis of
-steps.
-"""
+"""Loss, gradient norm, learning rate, step time and memory, stacked on one axis of steps."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Page, the content of a screen above the main one: rows made for the width, scrolled where they
-are more than fit.
-"""
+"""Page, the content of a screen above the main one: rows for the width, scrolled."""
 
 from __future__ import annotations
 
@@ -15,9 +13,7 @@ from gputop.widgets.panel import title_row
 
 
 class Page(Canvas, can_focus=True, drawn=("snapshot",)):
-    """A title line and a content. Subclasses say what they read (``loader``) and draw it
-    (``content``).
-    """
+    """A title line and a content. Subclasses read by ``loader`` and draw by ``content``."""
 
     key = ""
     title = ""

@@ -1,6 +1,4 @@
-"""All ranks of a run, up to thousands: one line each, sorted by what one likes, the chosen one in
-detail.
-"""
+"""All ranks of a run, up to thousands: a line each, sorted, the chosen one in detail."""
 
 from __future__ import annotations
 
@@ -39,9 +37,7 @@ def order(page: RanksPageData, sort: str, reverse: bool) -> list[int]:
 
 
 def standing_out(page: RanksPageData) -> list[int]:
-    """Row numbers of the rank that holds up the others and of those that are slow in a phase, the
-    worst first.
-    """
+    """Row numbers of the rank that holds up others and of those slow in a phase, worst first."""
     odd = [
         index
         for index in range(len(page))
@@ -102,9 +98,7 @@ def table(
     mono: bool = False,
     arrow: str = "▴",
 ) -> list[Row]:
-    """A heading, then the given rows; only these are ever drawn. ``arrow`` marks the column sorted
-    by.
-    """
+    """A heading, then the given rows; no others are drawn. ``arrow``: the column sorted by."""
     with_host = width >= HOST_FROM and len(set(page.hosts)) > 1
     slowest = max((v for v in page.columns["step"] if v == v), default=1.0)
     digits = numbers.digits_for(slowest)
@@ -220,9 +214,7 @@ def _known_ms(value: float) -> float:
 
 
 def path_row(page: RanksPageData, width: int) -> Row:
-    """The rank that set each of the newest steps; of more than ten ranks only whether it was the
-    slow one.
-    """
+    """The rank that set each of the newest steps; above ten ranks whether it was the slow one."""
     shown = page.path[-max(width - 23, 1) :]
     few = len(page) <= 10
     cells: Row = []
@@ -351,9 +343,7 @@ class RanksPage(Page):
         self.move(direction * self._room)
 
     def turn_worst(self) -> bool:
-        """Leave out what is normal and go to the worst, or show all again. Returns whether anything
-        stands out.
-        """
+        """Leave out what is normal and go to the worst, or show all. Returns whether any is out."""
         page = self.page
         worst = standing_out(page) if isinstance(page, RanksPageData) else []
         self.only_worst = bool(worst) and not self.only_worst

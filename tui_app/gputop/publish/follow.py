@@ -1,6 +1,4 @@
-"""Reads a run again and again and hands each reading to publishers, none of which can hold up
-another.
-"""
+"""Reads a run repeatedly and hands readings to publishers, none of which holds up another."""
 
 from __future__ import annotations
 
@@ -95,9 +93,7 @@ def _over(summary: RunSummary) -> bool:
 
 
 class Line:
-    """One publisher in a thread of its own. It is opened there, so that a dead server delays
-    nobody.
-    """
+    """One publisher in a thread of its own. It opens there: a dead server delays nobody."""
 
     def __init__(self, asked: Asked, run: str, say: Callable[[str], None]):
         self._asked, self._run, self._say = asked, run, say

@@ -58,9 +58,7 @@ class WandB:
 
 
 def _mode() -> Any:
-    """What the user's environment says; offline where nobody is logged in, as nobody
-    can be asked.
-    """
+    """What the user's environment says; offline where nobody is logged in to be asked."""
     if mode := os.environ.get("WANDB_MODE"):
         return mode
     return "online" if wandb.api.api_key else "offline"

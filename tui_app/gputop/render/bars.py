@@ -12,9 +12,7 @@ SPARK = "▁▂▃▄▅▆▇█"
 
 
 def bar(share: float, width: int, style: str) -> Row:
-    """A heavy line of ``share`` (0..1) of ``width`` cells, to half a cell, on a light one: readable
-    without colour.
-    """
+    """A heavy line of ``share`` (0..1) of ``width`` cells, to half a cell, on a light one."""
     if share == share:
         share = min(max(share, 0.0), 1.0)
     else:
@@ -31,9 +29,7 @@ def bar(share: float, width: int, style: str) -> Row:
 def layered_bar(
     parts: Sequence[tuple[float, str, str]], mark: float, total: float, width: int
 ) -> Row:
-    """``(value, style, glyph)`` parts in a row on a light line of ``total``, an upright mark at
-    ``mark``.
-    """
+    """``(value, style, glyph)`` parts on a light line of ``total``, an upright at ``mark``."""
     if width < 3 or not total > 0:
         return [(" " * max(width, 0), "")]
     cells = [("─", "track")] * width
@@ -86,9 +82,7 @@ def stacked_bar(
 
 
 def spark(values: Sequence[float], width: int, top: float, style: str) -> Row:
-    """The last ``width`` values as one row of block characters, scaled to 0..``top``; a gap where
-    not measured.
-    """
+    """The last ``width`` values as a row of blocks, scaled to 0..``top``; a gap: not measured."""
     shown = list(values[-width:])
     text = "".join(_spark_char(v, top) for v in shown)
     if len(shown) < width:
@@ -136,9 +130,7 @@ def _column(
     top: float,
     mono: bool,
 ) -> tuple[tuple[str, str], ...]:
-    """Cells of one column, top row first. Remembered: from one picture to the next most columns
-    stay.
-    """
+    """Cells of a column, top row first. Remembered, as most columns stay between pictures."""
     units = [0.0]
     for value in values:
         units.append(units[-1] + max(value, 0.0) / top * height)

@@ -9,9 +9,7 @@ BITS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 
 def line(values: Sequence[float], width: int, height: int, low: float, high: float) -> list[str]:
-    """``values`` spread over ``width`` x ``height`` cells, ``high`` at the upper edge, ``low`` at
-    the lower.
-    """
+    """``values`` over ``width`` x ``height`` cells, ``high`` at the upper edge, ``low`` below."""
     cells = [[0] * width for _ in range(height)]
     span = (high - low) or 1.0
     lowest_dot, columns = 4 * height - 1, 2 * width
@@ -28,9 +26,7 @@ def line(values: Sequence[float], width: int, height: int, low: float, high: flo
 
 
 def _sample(values: Sequence[float], x: int, columns: int) -> float:
-    """Mean of the values in dot column ``x``, or the nearest one where there are fewer values than
-    columns.
-    """
+    """Mean of the values in dot column ``x``, or the nearest of fewer values than columns."""
     first = x * len(values) // columns
     last = max((x + 1) * len(values) // columns, first + 1)
     part = values[first:last]
@@ -42,9 +38,7 @@ _FILLED = ((0x00, 0x40, 0x44, 0x46, 0x47), (0x00, 0x80, 0xA0, 0xB0, 0xB8))
 
 
 def area(values: Sequence[float], width: int, top: float) -> str:
-    """The newest values as one row of filled dots on a scale of 0 to ``top``, right-aligned; NaN
-    leaves a gap.
-    """
+    """The newest values as a row of dots from 0 to ``top``, right-aligned; NaN leaves a gap."""
     columns = 2 * width
     if len(values) > columns:
         values = [_known_mean(values, x, columns) for x in range(columns)]
@@ -72,9 +66,7 @@ def _dots(value: float, top: float) -> int:
 
 
 def area_rows(values: Sequence[float], width: int, height: int, top: float) -> list[str]:
-    """Values spread over ``width`` cells as an area of ``height`` rows on a scale of 0 to ``top``;
-    NaN: a gap.
-    """
+    """Values over ``width`` cells as an area of ``height`` rows from 0 to ``top``; NaN: a gap."""
     columns = 2 * width
     rows = [[0] * width for _ in range(height)]
     for x in range(columns):

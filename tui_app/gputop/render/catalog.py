@@ -121,9 +121,7 @@ def names(rows: Sequence[Listed], width: int) -> Row:
 
 
 def compared(rows: Sequence[Listed], width: int) -> list[Row]:
-    """The facts, one column a GPU, what is long in several lines; what all have in common
-    is muted.
-    """
+    """The facts, one column a GPU, long ones in several lines; common ones are muted."""
     texts = [facts(row) for row in rows]
     room = (width - LABEL) // len(rows)
     drawn: list[Row] = []

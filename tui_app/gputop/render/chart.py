@@ -1,6 +1,4 @@
-"""Curves over steps in braille dots, with the range at the left, the steps below, a limit and
-marks.
-"""
+"""Curves over steps in braille dots, the range at the left, steps below, limit, marks."""
 
 from __future__ import annotations
 
@@ -47,9 +45,7 @@ def finite(values: Sequence[float]) -> list[float]:
 
 
 def scale_of(chart: Chart) -> Scale | None:
-    """Range from the smallest to the largest value, the limit included where it is near; None
-    without any value.
-    """
+    """Range of smallest to largest value, a near limit included; None without any value."""
     values = sorted(v for line in chart.lines for v in finite(line.values))
     if not values:
         return None

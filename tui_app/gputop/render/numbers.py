@@ -1,6 +1,4 @@
-"""Numbers as text. Widths are stable: a value that grows by a digit does not move what stands
-beside it.
-"""
+"""Numbers as text of stable width: one that grows by a digit moves nothing beside it."""
 
 from __future__ import annotations
 
@@ -18,9 +16,7 @@ def known(value: float | None) -> bool:
 
 
 def ms(value: float | None) -> str:
-    """Milliseconds with three or four significant digits and no unit: ``0.153``, ``12.41``,
-    ``1,204``.
-    """
+    """Milliseconds in three or four digits, without unit: ``0.153``, ``12.41``, ``1,204``."""
     if value is None or math.isnan(value):
         return NONE
     for limit, digits in ((1, 3), (100, 2), (1000, 1)):
@@ -32,9 +28,7 @@ def ms(value: float | None) -> str:
 
 
 def digits_for(largest_ms: float) -> int:
-    """Decimals that suit a column whose largest value is ``largest_ms``, so that its points stand
-    below each other.
-    """
+    """Decimals of a column with the largest value ``largest_ms``, so that points align."""
     if largest_ms < 1:
         return 3
     if largest_ms < 200:
@@ -152,9 +146,7 @@ def scalar_in(value: float, cells: int) -> str:
 
 
 def scalar(value: float | None, digits: int = 4) -> str:
-    """A loss, a norm or a learning rate: four significant digits, exponent where it is small or
-    large.
-    """
+    """A loss, a norm or a learning rate: four digits, an exponent where small or large."""
     if value is None or math.isnan(value):
         return NONE
     if math.isinf(value):
@@ -172,9 +164,7 @@ def scalar(value: float | None, digits: int = 4) -> str:
 
 
 def nice_ceiling(value: float) -> float:
-    """The next of 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8 x 10^n that is not below ``value``: axes that
-    stay put.
-    """
+    """The next of 1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8 x 10^n from ``value``: axes stay put."""
     if not value > 0 or math.isinf(value):
         return 1.0
     base = 10.0 ** math.floor(math.log10(value))

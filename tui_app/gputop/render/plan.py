@@ -32,8 +32,7 @@ PICK = "✓"
 """Before the strategy to run."""
 WIDTHS = {"step": 8, "tokens/s": 11, "MFU": 6, "free GiB": 9, "$/Mtok": 8, "of now": 8}
 NAME, WIDEST_NAME = 26, 44
-"""Columns that a strategy's name should have, and more than which would part it from its figures.
-"""
+"""Columns a strategy's name should have, and more than which would part it from its figures."""
 
 
 def form(ask: Ask, cursor: int, width: int, focused: bool, typed: str | None = None) -> list[Row]:
@@ -167,9 +166,7 @@ def line(
 
 
 def bars(shown: Sequence[Choice], width: int, mono: bool = False) -> list[Row]:
-    """The steps of one to four configurations as stacked bars of one scale, then what the colours
-    mean.
-    """
+    """The steps of one to four configurations as stacked bars of one scale, then a legend."""
     longest = max(choice.step_s for choice in shown)
     rows: list[Row] = []
     for index, choice in enumerate(shown):

@@ -90,9 +90,7 @@ def left(text: str, width: int) -> str:
 
 
 def right(text: str, width: int) -> str:
-    """Right-aligned in exactly ``width`` cells; a number that does not fit shows as ``#``, never as
-    a wrong number.
-    """
+    """Right-aligned in ``width`` cells; a number that does not fit is ``#``, never wrong."""
     cells = text_width(text)
     if cells > width:
         return "#" * width
@@ -121,9 +119,7 @@ def fill(row: Row, width: int) -> Row:
 
 
 def spread(start: Row, end: Row, width: int) -> Row:
-    """``start`` at the left edge and ``end`` at the right one; ``end`` gives way where both do not
-    fit.
-    """
+    """``start`` at the left edge, ``end`` at the right; ``end`` gives way if both do not fit."""
     gap = width - row_width(start) - row_width(end)
     if gap < 1:
         return fill(start, width)
@@ -155,9 +151,7 @@ def wrap(text: str, width: int) -> list[str]:
 
 
 def say(text: str, width: int) -> list[Row]:
-    """A sentence in muted colour, wrapped at words: what a panel says when it has nothing
-    to draw.
-    """
+    """A sentence in muted colour, wrapped at words: a panel's words with nothing to draw."""
     return [[(line, "muted")] for line in wrap(text, width)]
 
 

@@ -100,9 +100,7 @@ def _line(row: RunRow, width: int, mark: str, now_ns: int) -> Row:
 
 
 def called(row: RunRow) -> str:
-    """The command without its interpreter, the given name before it; a directory's name where no
-    command is known.
-    """
+    """The command without its interpreter, after a given name; else the directory's name."""
     words = list(row.run.command)
     if len(words) > 1 and Path(words[0]).name.startswith("python"):
         words = words[1:]

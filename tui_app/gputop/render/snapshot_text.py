@@ -18,9 +18,7 @@ from gputop_probes.record.plain import plain_line
 
 
 def finite(value: Any) -> Any:
-    """The same value for JSON: records as objects by the names of their fields, every NaN and
-    infinity as None.
-    """
+    """The same value for JSON: records as objects by field, NaN and infinity as None."""
     if is_dataclass(value) and not isinstance(value, type):
         return finite(asdict(value))
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
@@ -47,9 +45,7 @@ def json_text(snapshot: Snapshot) -> str:
 
 
 def csv_text(snapshot: Snapshot) -> str:
-    """One line a rank: step time, waiting and the mean of each phase, milliseconds;
-    memory in GiB.
-    """
+    """One line a rank: step time, waiting and the mean of each phase, ms; memory in GiB."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     head = ["rank", "host", "steps", "step_time_p50_ms", "step_time_p95_ms", "wait_mean_ms"]

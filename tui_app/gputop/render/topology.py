@@ -10,9 +10,7 @@ from gputop_analysis.topology.model import CODES, Topology
 from gputop_analysis.topology.text import as_text
 
 STYLES = {"PIX": "text", "PXB": "text", "PHB": "medium", "NODE": "medium", "SYS": "high"}
-"""NVLink is good; what crosses the CPU or the link between CPUs is not. The codes say it too,
-without colour.
-"""
+"""NVLink is good; what crosses the CPU or CPUs' link is not. Codes say it without colour."""
 _CODE = re.compile(rf"(\bNV(?:\d+|#)|\b(?:{'|'.join(code for code in CODES if code != 'X')})\b)")
 
 

@@ -24,9 +24,7 @@ def gib(size: float) -> str:
 
 
 def parts(estimate: Estimate) -> dict[str, int]:
-    """Bytes of the device total by ``palette.MEMORY``: the breakdown at the peak, what is cached,
-    the context.
-    """
+    """Bytes of the device total by ``palette.MEMORY``: the peak's parts, cache, context."""
     sizes = {}
     for name, size in estimate.peak.breakdown.items():
         if size:
@@ -159,9 +157,7 @@ def total_bar(estimate: Estimate, width: int, mono: bool = False, scale_bytes: i
 def table(
     estimate: Estimate, width: int, mono: bool = False, against: Mapping[str, int] | None = None
 ) -> list[Row]:
-    """One line a category: GiB, share of the device total and a bar; the difference to ``against``
-    where given.
-    """
+    """A line a category: GiB, share of the total, a bar; the difference to any ``against``."""
     sizes = parts(estimate)
     names = [name for name in palette.MEMORY if name in sizes or (against and against.get(name))]
     total = max(estimate.device_total, 1)

@@ -91,17 +91,13 @@ def sizes(estimate: Estimate) -> list[Size]:
 
 
 def rows(sizes_shown: list[Size], width: int, limit: int = 99) -> list[Row]:
-    """Mark, size, names and headroom; where there are more than ``limit``, those next to
-    the border.
-    """
+    """Mark, size, names and headroom; above ``limit``, those next to the border."""
     shown = nearest(sizes_shown, limit)
     return [_row(size, width) for size in shown]
 
 
 def nearest(candidates: list[Size], limit: int) -> list[Size]:
-    """The sizes around the smallest that fits: what is far too small or much too large says
-    little.
-    """
+    """The sizes around the smallest that fits: the far too small or much too large say little."""
     border = next((index for index, size in enumerate(candidates) if size.fits), len(candidates))
     candidates = candidates[: border + max(limit // 2 + 1, 3)]
     if len(candidates) <= limit:

@@ -1,6 +1,4 @@
-"""The catalog screen: GPUs in a table, what is known of some of them below, and the way to
-estimator and planner.
-"""
+"""The catalog screen: GPUs in a table, facts of some below, the way to estimator, planner."""
 
 from __future__ import annotations
 
@@ -62,9 +60,7 @@ class CatalogScreen(Typed, Moving, Screen[None]):
     # ---- what the app asks of a screen above the main one
 
     def receive(self, snapshot: Snapshot, missed_steps: int | None) -> None:
-        """The live run's job, which is what goes to the estimator and the planner with a GPU from
-        here.
-        """
+        """The live run's job, which goes to estimator and planner with a GPU from here."""
         if isinstance(snapshot.page, RunBase) and self._base is None:
             self._base = snapshot.page
             self._tell()

@@ -98,9 +98,7 @@ class CatalogPlot(Typed, ModalScreen[None]):
 
 
 def letters(points: Sequence[Point], marked: Sequence[str]) -> list[tuple[str, Point]]:
-    """What is named: the marked ones by the letters of their marks, and those that none beats by
-    small ones.
-    """
+    """What is named: marked ones by their marks' letters, those that none beats by small ones."""
     by_name = {point.name: point for point in points}
     named = [(MARKS[i], by_name[name]) for i, name in enumerate(marked) if name in by_name]
     best = [point for point in front(points) if point.name not in marked]

@@ -1,6 +1,4 @@
-"""The estimator: a form on the left, its answer on the right; every change is estimated again at
-once.
-"""
+"""The estimator: form on the left, answer on the right; changes are estimated at once."""
 
 from __future__ import annotations
 
@@ -245,9 +243,7 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
             self._step(1)
 
     def on_key(self, event: Key) -> None:
-        """Figures begin to be typed into the line at the cursor; while typing, letters go there
-        too.
-        """
+        """Type figures into the line at the cursor; while typing, letters go there too."""
         widget, line = self._form_widget, self._form_widget.line
         if (
             line is None

@@ -12,9 +12,7 @@ from gputop.screens.dialog import TextDialog
 
 
 class LaunchDialog(TextDialog):
-    """``files`` by name, with what is to be typed among them; ``s`` writes them into a folder of
-    their own.
-    """
+    """``files`` by name, what is to be typed among them; ``s`` writes them into a folder."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("s", "save", show=False)]
 

@@ -1,6 +1,4 @@
-"""The one main screen: header, panels, footer. It owns the view (focus, zoom, hidden, paused), not
-the data.
-"""
+"""The main screen: header, panels, footer. Owns the view (focus, zoom, hidden, paused)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Search a model: what is typed filters the catalog; a path or any Hugging Face name in the local
-cache works too.
-"""
+"""Search a model: typing filters the catalog; a path or a cached Hugging Face name works."""
 
 from __future__ import annotations
 
@@ -20,9 +18,7 @@ ROWS = 14
 
 
 def matching(typed: str) -> list[tuple[str, str]]:
-    """(name, description) of the models whose name holds all words that were typed, in the
-    catalog's order.
-    """
+    """(name, description) of models whose name has all typed words, in the catalog's order."""
     from gputop_analysis import catalog
 
     words = typed.lower().replace("/", " ").split()

@@ -46,9 +46,7 @@ class FiguresRead(Message):
 
 
 class RunsScreen(Typed, Moving, Screen[None]):
-    """The directory is listed at once; worker threads read the records of what is in sight, one
-    after the other.
-    """
+    """The directory is listed at once; worker threads read the records in sight in turn."""
 
     NAME = "runs"
     BINDINGS = bindings(NAME)

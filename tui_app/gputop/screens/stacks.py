@@ -36,9 +36,7 @@ class Group(NamedTuple):
 
 
 def groups_of(notices: Sequence[Notice], culprit: int | None = None) -> list[Group]:
-    """The newest stack of each rank's training thread, that of ``culprit`` first, then the fewest
-    ranks.
-    """
+    """The newest training stack of each rank, that of ``culprit`` first, then fewest ranks."""
     newest = {notice.rank: notice for notice in notices if notice.kind == "stack_dump"}
     members: dict[tuple[str, ...], list[Notice]] = {}
     for notice in newest.values():
@@ -83,9 +81,7 @@ def text(notices: Sequence[Notice], width: int, culprit: int | None = None) -> s
 
 
 def _frames(notice: Notice) -> tuple[str, ...]:
-    """Frames of the training thread, the innermost first; of the first thread where
-    none is marked.
-    """
+    """Frames of the training thread, the innermost first; else of the first thread."""
     threads: list[dict[str, Any]] = list(notice.body.get("threads") or [])  # type: ignore[call-overload]
     training = [thread for thread in threads if thread.get("training")] or threads[:1]
     return tuple(str(frame) for thread in training for frame in thread.get("frames") or [])

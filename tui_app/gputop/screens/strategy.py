@@ -1,6 +1,4 @@
-"""The strategy screen: a question on the left, the ranked splits on the right, where their time
-goes below.
-"""
+"""The strategy screen: a question on the left, ranked splits on the right, times below."""
 
 from __future__ import annotations
 
@@ -69,9 +67,7 @@ class ChangesFound(Message):
 
 
 class Solved(Message):
-    """A question has been answered: the one on the screen as it began, or (``ahead``) what a key
-    would ask next.
-    """
+    """A question was answered: the screen's, or (``ahead``) what a key would ask next."""
 
     def __init__(self, planned: Planned, base: RunBase | None, ahead: bool):
         super().__init__()
@@ -311,9 +307,7 @@ class StrategyScreen(Typed, Moving, Screen[None]):
             self._step(1)
 
     def on_key(self, event: Key) -> None:
-        """Figures begin to be typed into the line at the cursor; while typing, letters go there
-        too.
-        """
+        """Type figures into the line at the cursor; while typing, letters go there too."""
         form = self.form
         if self._on_table or form.entry.name not in _TYPED:
             return
@@ -442,9 +436,7 @@ class StrategyScreen(Typed, Moving, Screen[None]):
             )
 
     def _tell(self, ask: Callable[..., WhatIf], *about: object) -> None:
-        """The dialog comes with its answer: what it would say before is drawn slower than this
-        takes.
-        """
+        """The dialog comes with its answer: its words before would take longer than this."""
         self.run_worker(
             partial(self._changes, partial(ask, *about)),
             thread=True,

@@ -1,6 +1,4 @@
-"""What the reading dialogs say: help, a finding, stacks, a profile. Pure; colours come from the
-theme's variables.
-"""
+"""Texts of the reading dialogs: help, a finding, stacks, a profile. Pure."""
 
 from __future__ import annotations
 

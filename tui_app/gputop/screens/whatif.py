@@ -23,9 +23,7 @@ BORDER = 8
 
 
 class WhatIfDialog(TextDialog):
-    """All changes of one configuration; ``columns`` are the terminal's, ``colours`` the theme's
-    variables.
-    """
+    """All changes of a configuration; ``columns``: the terminal's, ``colours``: the theme's."""
 
     def __init__(self, found: WhatIf, columns: int, colours: Mapping[str, str]):
         rows = table(found, min(columns * 96 // 100, 100) - BORDER)

@@ -99,7 +99,5 @@ class Body(Container):
         self._arrange_anew()
 
     def _arrange_anew(self) -> None:
-        """Textual forgets a cached arrangement only when a child asks for a layout, so a child
-        asks.
-        """
+        """Textual forgets an arrangement only when a child asks for a layout, so a child asks."""
         self.children[0].refresh(layout=True)

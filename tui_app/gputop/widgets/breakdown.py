@@ -1,6 +1,4 @@
-"""Where a step's time goes: stacked over the last minutes with its names inside, and one line a
-phase.
-"""
+"""Where a step's time goes: stacked over the last minutes with names inside, a line a phase."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ WITH_BOTH = 128
 
 
 def draw(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> list[Row]:
-    """The chart with the table beside it where both fit, else one of them; with very little, one
-    stacked bar.
-    """
+    """The chart with the table beside it, or one of them; with very little room a bar."""
     if not snapshot.summary.phases or not snapshot.timeline.phases_ms:
         return _waiting(snapshot, width, height)
     parts = parts_of(snapshot.summary)
@@ -73,9 +69,7 @@ def legend(parts: Sequence[PhaseStats], width: int) -> list[Row]:
 
 
 def table(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> list[Row]:
-    """Phase, mean, p50, p95, share and a bar. Phases that take no time are left out, the order
-    never changes.
-    """
+    """Phase, mean, p50, p95, share and a bar, without empty phases, in a fixed order."""
     wide = width >= 54
     names = (["mean ms"] if wide else []) + ["p50 ms", "p95 ms"]
     head = f"{'':2}{'phase':<10}" + "".join(right(name, 9) for name in names) + right("share", 7)

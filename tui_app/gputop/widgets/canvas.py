@@ -49,9 +49,7 @@ class Canvas(Widget):
 
     @property
     def mono(self) -> bool:
-        """Whether the terminal shows no colour or no blocks, so that letters have to tell the
-        phases apart.
-        """
+        """Whether the terminal lacks colour or blocks, so that letters tell phases apart."""
         return self.app.no_color or getattr(self.app, "ascii_only", False)
 
     def redraw(self) -> None:

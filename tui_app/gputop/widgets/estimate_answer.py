@@ -1,6 +1,4 @@
-"""The estimator's answer: the total as a bar, what it is made of, where it fits, what would make it
-less.
-"""
+"""The estimator's answer: the total as a bar, its parts, where it fits, what lessens it."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ TIMELINE = 6
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is shown: an estimate, the one it is compared with, and what stands in the way of a
-    newer one.
-    """
+    """What is shown: an estimate, the one compared with, what keeps a newer one away."""
 
     estimate: Estimate | None = None
     base: Estimate | None = None

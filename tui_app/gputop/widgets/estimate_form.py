@@ -15,9 +15,7 @@ CURSOR = "▏"
 
 
 def draw(form: Form, width: int, cursor: int, focused: bool, typed: str | None = None) -> list[Row]:
-    """Every line, a heading before each group; ``typed`` is what is being written into the line at
-    the cursor.
-    """
+    """Every line, a heading before each group; ``typed`` goes into the line at the cursor."""
     rows: list[Row] = []
     base = values_of(form.base) if form.base is not None else None
     group = ""

@@ -30,9 +30,7 @@ ONE_LINE_FROM = 96
 def draw(
     snapshot: Snapshot, width: int, height: int, first: int = 0, cursor: int | None = None
 ) -> list[Row]:
-    """The findings as ranked by the analysis, ``first`` of them scrolled away, the one at
-    ``cursor`` marked.
-    """
+    """The findings as ranked, ``first`` of them scrolled away, that at ``cursor`` marked."""
     if not snapshot.findings:
         return say(_nothing(snapshot), width)
     rows_per_finding = rows_each(len(snapshot.findings), width, height)
@@ -48,9 +46,7 @@ def draw(
 
 
 def rows_each(count: int, width: int, height: int) -> int:
-    """Rows of one finding: one where it is wide or there is no room, else title and worth, else the
-    fix too.
-    """
+    """Rows of a finding: one if wide or without room, else title and worth, else the fix too."""
     if height < 2 * min(count, 2) or (width >= ONE_LINE_FROM and height < 4 * count):
         return 1
     return max(2, min(height // count, 6))
@@ -59,9 +55,7 @@ def rows_each(count: int, width: int, height: int) -> int:
 def block(
     finding: Finding, win: Win | None, width: int, rows: int, chosen: bool = False
 ) -> list[Row]:
-    """A finding in ``rows`` rows: its title, over two where there is room, what it wins, and the
-    fix.
-    """
+    """A finding in ``rows`` rows: its title, over two with room, what it wins, the fix."""
     mark, ground = palette.SEVERITY[finding.severity], "/cursor" if chosen else ""
     start: Row = [(f"{mark.glyph} ", f"bold {mark.style}{ground}")]
     start += [(left(finding.id, 6), mark.style + ground)]
@@ -131,9 +125,7 @@ def line(finding: Finding, width: int, chosen: bool = False) -> Row:
 
 
 def cost(finding: Finding, width: int) -> Row:
-    """Recoverable time in fixed columns: milliseconds a step; hours over the rest and their rent
-    where known.
-    """
+    """Recoverable time in fixed columns: ms a step; hours over the rest and known rent."""
     if finding.recoverable_ms_per_step is None:
         return []
     row: Row = [

@@ -1,6 +1,4 @@
-"""The first lines: the verdict as a band, the command with its progress, and the pace where no
-tiles show it.
-"""
+"""The first lines: the verdict as a band, command and progress, the pace without tiles."""
 
 from __future__ import annotations
 
@@ -53,9 +51,7 @@ def draw_above_tiles(snapshot: Snapshot, width: int, paused_steps: int | None = 
 
 
 def band(snapshot: Snapshot, width: int) -> Row:
-    """The verdict over the full width in the tint of its severity; it ends in what the fix is
-    worth.
-    """
+    """The verdict over the full width in its severity's tint; it ends in the fix's worth."""
     mark = palette.HEALTH[snapshot.verdict.health]
     ground = "/" + BANDS[mark.style]
     worth = _worth(snapshot)
@@ -73,9 +69,7 @@ def band(snapshot: Snapshot, width: int) -> Row:
 
 
 def _fitting(headline: str, label: str, word: str, worth: list[str], width: int) -> tuple[str, str]:
-    """The fullest label and worth beside the whole headline; a name gives way, a health
-    never does.
-    """
+    """The fullest label and worth beside the whole headline; names give way, health never."""
     short = label if label == word else ""
     tries = [(name, text) for name in (label, short) for text in worth]
     for tried in [*tries, (label, ""), (short, "")]:
@@ -123,9 +117,7 @@ def steps_of(win: Win) -> str:
 
 
 def _headline(snapshot: Snapshot, word: str) -> str:
-    """The verdict without what stands beside it anyway: the health, the exit code, the short name
-    of the finding.
-    """
+    """The verdict without what stands beside it: health, exit code, the finding's short name."""
     headline = snapshot.verdict.headline
     if (
         snapshot.summary.state == "ended"
@@ -242,9 +234,7 @@ def _progress(snapshot: Snapshot, width: int) -> Row:
 
 
 def _figures(snapshot: Snapshot) -> list[tuple[int, Row]]:
-    """Further figures in the order shown, each with its rank of importance: 1 goes last when there
-    is no room.
-    """
+    """Further figures as shown, each with its importance: 1 goes last without room."""
     run = snapshot.summary
     first = run.ranks[0] if run.ranks else None
     mean = " mean" if snapshot.ended else ""
@@ -274,9 +264,7 @@ def _standing_still(snapshot: Snapshot) -> Row:
 
 
 def standing_still(snapshot: Snapshot) -> tuple[str, str]:
-    """For how long no step has come, in place of rates that were true before; what is done, where
-    that is known.
-    """
+    """For how long no step has come, in place of former rates; what is done, if known."""
     run = snapshot.summary
     if not run.silent_s:
         return "", ""

@@ -1,6 +1,4 @@
-"""Memory, GPUs and host over the run: tracks below each other on one time axis, with one cursor
-through all.
-"""
+"""Memory, GPUs and host over the run: tracks on one time axis, one cursor through all."""
 
 from __future__ import annotations
 
@@ -27,9 +25,7 @@ TALL = 3
 
 
 def draw(resources: Resources, width: int, height: int, cursor: int | None = None) -> list[Row]:
-    """Each track in equally many rows; ``cursor`` is a cell of the charts whose values
-    are shown.
-    """
+    """Tracks in equally many rows; ``cursor`` is a cell of the charts whose values are shown."""
     if not resources.tracks or height < 1:
         return say("Known once the machine has been looked at twice.", width)
     tracks = resources.tracks[:height]
@@ -109,9 +105,7 @@ def _axis(resources: Resources, cells: int, cursor: int | None) -> Row:
 
 
 def predicted(prediction: Prediction, width: int) -> Row:
-    """``predicted 41.2, measured 41.0 (-0.5 %)``, peak allocated of one GPU; on a CPU what a GPU
-    would need.
-    """
+    """``predicted 41.2, measured 41.0 (-0.5 %)``, a GPU's peak allocated; on a CPU a GPU's need."""
     by = f"{prediction.tier} tier" + (", calibrated" if prediction.calibrated else "")
     off = prediction.off_pct
     if off is None or prediction.measured_gib is None:
@@ -147,9 +141,7 @@ class HistoryPanel(Panel, drawn=("cursor",)):
 
     BINDINGS: ClassVar[list[BindingType]] = [*of_panel("history")]
     cursor: reactive[int | None] = reactive(None, repaint=False)
-    """Cell of the charts under the pointer, or where the keys moved it; None: the newest values are
-    shown.
-    """
+    """Cell of the charts under the pointer or the keys' cursor; None: the newest values."""
 
     def note(self, snapshot: Snapshot) -> Row:
         resources = snapshot.panels.get("history", Resources())

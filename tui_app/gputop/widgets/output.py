@@ -1,6 +1,4 @@
-"""The command's output. Only lines on the screen are parsed, so thousands of lines a second cost
-little.
-"""
+"""The command's output. Only lines on the screen are parsed: thousands a second cost little."""
 
 from __future__ import annotations
 
@@ -33,9 +31,7 @@ SIDEWAYS = 20
 
 
 class Output(Described, ScrollView, can_focus=True):
-    """Panel 6: a title line, then lines of the output, the newest at the bottom unless the user
-    scrolled away.
-    """
+    """Panel 6: a title, then lines of the output, newest at the bottom unless scrolled away."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*of_panel("output")]
     DEFAULT_CSS = "Output { scrollbar-size: 0 0; overflow: hidden auto; }"
@@ -199,9 +195,7 @@ class Output(Described, ScrollView, can_focus=True):
         return f"{how}line {self.view.dropped + first + 1:,}, end: follow again"
 
     def _of_when(self) -> str:
-        """Older records do not say when a line came: a replay of one shows all of them
-        throughout.
-        """
+        """Older records do not say when a line came: their replay shows all throughout."""
         position = self.snapshot.position if self.snapshot else None
         if self.snapshot is None or position is None or position.share >= 1:
             return ""
@@ -278,9 +272,7 @@ class Output(Described, ScrollView, can_focus=True):
         self.move(direction * max(1, self.size.height - 2))
 
     def find(self, needle: str, backwards: bool = True) -> bool:
-        """Mark lines that hold ``needle`` and go to the next one above. Returns whether there is
-        any.
-        """
+        """Mark lines with ``needle`` and go to the next one above. Returns whether there is any."""
         self.needle = needle.lower()
         self._cache.clear()
         self.refresh()

@@ -67,9 +67,7 @@ def wants(request: Request) -> dict[str, Want]:
 
 
 def heights(items: Sequence[Want], rows: int) -> list[int]:
-    """Rows for each item: its least, then towards enough in turn, then what is left to those that
-    stretch.
-    """
+    """Rows of each item: its least, then towards enough in turn, the rest to those that stretch."""
     result = [item.least for item in items]
     while sum(result) > rows and any(h > 1 for h in result):
         result[max(range(len(result)), key=lambda i: result[i])] -= 1
@@ -133,9 +131,7 @@ def _together(items: Sequence[Want]) -> Want:
 
 
 def _bands(request: Request, places: dict[str, tuple[int, int]]) -> list[list[str]]:
-    """Panels by band and place; where several have one place, the one that was switched to, else
-    the first.
-    """
+    """Panels by band and place; of several at one place that switched to, else the first."""
     shown: dict[tuple[int, int], str] = {}
     for id, position in places.items():
         if position not in shown or id == request.switched:

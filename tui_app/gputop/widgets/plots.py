@@ -55,9 +55,7 @@ def _phase_note(plot: Columns) -> Row:
 
 
 def _columns(plot: Columns, width: int, height: int, mono: bool) -> list[Row]:
-    """What is in focus lies at the bottom, where its height can be compared; the rest is one grey
-    part upon it.
-    """
+    """What is in focus lies at the bottom, to compare heights; the rest is grey upon it."""
     order = [i for i, phase in enumerate(palette.PHASES) if phase.name in plot.focus]
     cells, rows = width - chart.AXIS, height - 1
     spread = _resampled(plot.phases_ms, cells)

@@ -40,9 +40,7 @@ class Line(NamedTuple):
 
 
 class Column(NamedTuple):
-    """One column: ``place`` is its importance, 0 stays longest; ``stretch`` its weight where
-    there is more room.
-    """
+    """A column: ``place`` is its importance, 0 stays longest; ``stretch`` its weight for room."""
 
     head: str
     cells: int
@@ -106,9 +104,7 @@ def lines_of(snapshot: Snapshot) -> list[Line]:
 
 
 def fitting(columns: list[Column], width: int) -> list[Column]:
-    """The columns that fit, the least important left out first; what is left over goes to those
-    that stretch.
-    """
+    """The columns that fit, the least important out first; the rest goes to those that stretch."""
     columns = list(columns)
 
     def used() -> int:
@@ -186,9 +182,7 @@ def _row(line: Line, columns: list[Column], chosen: bool) -> Row:
 
 
 def _mark(rank: RankSummary, severity: str | None, ended: bool) -> tuple[str, str]:
-    """Glyph and style: the worst finding about the rank, or that it is gone while the
-    run goes on.
-    """
+    """Glyph and style: the rank's worst finding, or that it is gone while the run goes on."""
     if severity:
         return palette.SEVERITY[severity].glyph, severity
     return (" ", "text") if rank.alive or ended else ("○", "muted")
@@ -317,9 +311,7 @@ def _phases(line: Line, cells: int, mono: bool) -> Row:
 
 
 def _split(line: Line, slowest_ms: float, cells: int) -> Row:
-    """Own time as a heavy line, waiting for others as a dashed one, on the scale of the slowest
-    step.
-    """
+    """Own time as a heavy line, waiting for others dashed, on the slowest step's scale."""
     standing = line.standing
     if standing is None:
         return []
@@ -357,9 +349,7 @@ def _whole(value: float) -> str:
 
 
 def host_row(host: HostSummary, snapshot: Snapshot, width: int) -> Row:
-    """CPU, memory, disk and network of one host; a figure that does not fit is left
-    out, never cut.
-    """
+    """CPU, memory, disk and network of one host; one that does not fit is left out, never cut."""
     name = host.host if len(snapshot.summary.hosts) > 1 else "host"
     row: Row = [(left(shorten(name, 8), 8), "muted")]
     series = snapshot.history.of(f"cpu {host.host}")
@@ -515,9 +505,7 @@ class Ranks(ScrollingPanel):
             self.choose()
 
     def _slower(self, above: int, below: int, ranks: tuple[RankSummary, ...]) -> int:
-        """Of the two ranks of a cell the one with more work of its own, which a click
-        there means.
-        """
+        """Of a cell's two ranks the one with more work of its own, which a click there means."""
         if below >= len(ranks):
             return above
         ranked = standings(ranks)

@@ -1,6 +1,4 @@
-"""Ranks against each other by their own work: step time less waiting, which is all that can differ
-in step.
-"""
+"""Ranks compared by their own work: step time less waiting, which alone can differ."""
 
 from __future__ import annotations
 
@@ -60,9 +58,7 @@ def standings(ranks: Sequence[RankSummary]) -> list[Standing]:
 
 
 def own_phases(rank: RankSummary, wait_ms: float) -> dict[str, float]:
-    """Its phases without the waiting in them: that in collectives, and the rest of it, which is in
-    backward.
-    """
+    """Its phases without waiting: that in collectives, and the rest, in backward."""
     phases = {phase.name: rank.phases_mean_ms.get(phase.name, 0.0) for phase in palette.PHASES}
     hidden = max(wait_ms - phases.pop("comm"), 0.0)
     phases["backward"] -= min(hidden, phases["backward"])

@@ -16,9 +16,7 @@ _BEHIND, _UNDER_WAY = "✓", "○"
 
 
 def checklist(start: Starting, now_ns: int, width: int, height: int) -> list[Row]:
-    """The milestones so far, one a row, the newest last; of more than fit the first are left
-    out.
-    """
+    """Milestones so far, one a row, the newest last; of more than fit the first are left out."""
     until_ns = max(now_ns, start.began_ns + 1)
     if not start.events:
         since = duration((until_ns - start.began_ns) / 1e9)

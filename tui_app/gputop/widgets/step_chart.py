@@ -1,6 +1,4 @@
-"""The stacked chart of a step over time: newest at the right edge, names inside, a gap where the
-run stood.
-"""
+"""The stacked chart of a step over time: newest at the right, names inside, gaps of stands."""
 
 from __future__ import annotations
 
@@ -47,9 +45,7 @@ Columns = list[tuple[float, ...]]
 
 
 def parted(line: Timeline) -> Columns:
-    """Milliseconds of each part in each bin: waiting is taken out of backward, what is more than it
-    out of other.
-    """
+    """Milliseconds by part and bin: waiting is taken out of backward, the excess out of other."""
     backward, other = PHASES.index("backward"), PHASES.index("other")
     after = backward + 1
     columns: Columns = []
@@ -169,9 +165,7 @@ def _percentile(ordered: Sequence[tuple[float, float]], share: float) -> float:
 
 
 def _tagged(snapshot: Snapshot, rows: list[Row], top: float) -> list[Row]:
-    """The names of the parts at the right end of the area, each as near to its part as the others
-    let it.
-    """
+    """Names of the parts at the area's right end, each as near to its part as others let it."""
     means = means_of(snapshot)
     total = sum(means.values())
     named = [name for name in PARTS if means.get(name, 0.0) > LEAST_SHARE * total]

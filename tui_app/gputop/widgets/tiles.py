@@ -1,6 +1,4 @@
-"""Tiles below the header: step, speed, useful share, loss and peak memory, each a figure with its
-trend.
-"""
+"""Tiles below the header: step, speed, useful share, loss, peak memory, with trends."""
 
 from __future__ import annotations
 
@@ -25,9 +23,7 @@ HEIGHT = 4
 TREND_S = 60.0
 """How far back the trends of step and speed look."""
 TREND_BLOCKS, SURE_P = 12, 0.01
-"""Blocks of the loss's newer half whose medians are judged, and Mann-Kendall's p below which they
-fall or rise.
-"""
+"""Blocks of the loss's newer half, of judged medians, and Mann-Kendall's p of a trend."""
 FULL = 0.95
 """Share of a GPU's memory from which on its peak is critical."""
 

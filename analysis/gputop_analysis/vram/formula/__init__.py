@@ -1,6 +1,4 @@
-"""The formula tier: memory from the dimensions of a transformer, without torch and
-without a trace.
-"""
+"""The formula tier: memory by a transformer's dimensions, without torch and trace."""
 
 from __future__ import annotations
 

@@ -21,9 +21,7 @@ from gputop_analysis.vram.formula.releases import release
 from gputop_analysis.vram.setup import Setup
 
 EAGER_GELU = ("gpt2", "gpt_neo", "gptj", "phi")
-"""Families whose activation is ``gelu_new``, written out in operations that keep three more tensors
-of its width.
-"""
+"""Families with ``gelu_new`` written out in operations that keep three more tensors."""
 SOFTCAP = ("gemma2",)
 """Families that squeeze attention scores by ``tanh``, which SDPA cannot, and logits as well."""
 PLUS_ONE = ("gemma", "gemma2", "gemma3", "gemma3_text")
@@ -31,9 +29,7 @@ PLUS_ONE = ("gemma", "gemma2", "gemma3", "gemma3_text")
 DROPOUT = ("gpt2", "opt", "bert", "roberta", "xlm-roberta", "distilbert")
 """Families that train with dropout by default."""
 SCORES_DROPOUT = ("gpt2", "bert", "roberta", "xlm-roberta", "distilbert")
-"""Those that drop attention scores by default, too, and whose softmax stays in the computation's
-type.
-"""
+"""Those that also drop attention scores by default, with softmax in the computation's type."""
 ALIBI = ("bloom", "mpt")
 """Families that add a slope to attention scores in place of any position of queries and keys."""
 KEEPS_NO_INPUTS = 42
@@ -60,9 +56,7 @@ class ActivationBytes:
     """All but the MLP."""
     mlp: Number
     entry: Number
-    """The layer's input, where it is one of the tensors that are kept: with checkpointing it is
-    there already.
-    """
+    """The layer's input, where it is among those kept: with checkpointing it is there."""
     mlp_peak: Number
     """Most that the MLP holds in its backward pass, instead of ``mlp``."""
     norm_peak: Number
@@ -115,9 +109,7 @@ def _copies_input(d: Dims, habits: Habits) -> bool:
 
 
 def stream_kept(d: Dims, habits: Habits) -> Number:
-    """What lies between attention and MLP: the norms' inputs and outputs, and dropout masks of one
-    byte.
-    """
+    """What lies between attention and MLP: norms' inputs and outputs, dropout masks of a byte."""
     family, hidden = traits(d.model.family), d.model.hidden
     norm = norm_kept(d, habits, hidden)
     dropout = d.setup.dropout > 0 or (d.model.family in DROPOUT and written_out(d))
@@ -137,9 +129,7 @@ def norm_kept(d: Dims, habits: Habits, width: int) -> Number:
 
 
 def attention_kept(d: Dims, habits: Habits) -> Number:
-    """Queries, keys and values as the kernel takes them, its output, and for the eager one the
-    scores of every head.
-    """
+    """Queries, keys, values and output of the kernel, and for the eager one all heads' scores."""
     shape, a = d.model, d.compute
     query, key, value = widths(d)
     eager = d.setup.attention == "eager" or (
@@ -193,9 +183,7 @@ def scores(d: Dims, habits: Habits) -> float:
 
 
 def mlp_kept(d: Dims, habits: Habits, width: int) -> Number:
-    """Input and output of the activation; where it is gated, also the other half and the product of
-    both.
-    """
+    """Input and output of the activation; if gated, the other half and the product too."""
     last = (habits.linear_input or d.compute) if keeps_inputs(d) else 0
     last += (
         3 * d.compute * (d.model.family in EAGER_GELU and not d.model.gated_mlp and written_out(d))
@@ -287,9 +275,7 @@ def trains_base(d: Dims) -> bool:
 
 
 def keeps_inputs(d: Dims) -> bool:
-    """Whether linear layers keep their inputs: for their weights' gradients, or since an old
-    bitsandbytes does.
-    """
+    """Whether linear layers keep inputs: for weights' gradients, or by old bitsandbytes."""
     old = bool(d.setup.quantized) and 0 < bitsandbytes(d.setup) < KEEPS_NO_INPUTS
     return trains_base(d) or old
 

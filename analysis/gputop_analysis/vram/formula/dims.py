@@ -73,9 +73,7 @@ class Dims:
 
     @property
     def shards(self) -> Number:
-        """Ranks that share what the sharding splits: data and context parallel ones, without HSDP's
-        replicas.
-        """
+        """Ranks that share what sharding splits: data and context parallel, no HSDP replicas."""
         return self.dp * self.cp / self.replicas
 
     @property
@@ -114,16 +112,12 @@ class Dims:
 
     @property
     def outer_tp(self) -> Number:
-        """By how much tensor parallelism splits what lies between its regions (norms, dropout,
-        residuals).
-        """
+        """Ways that tensor parallelism splits between its regions (norms, dropout, residuals)."""
         return self.tp if self.sequence_parallel else 1
 
 
 def dims(setup: Setup, **arrays: Number) -> Dims:
-    """The dims of a setup, with any of ``COUNTS`` and ``DEGREES`` (and ``stage_layers``) replaced
-    by what is given.
-    """
+    """A setup's dims, with ``COUNTS``, ``DEGREES`` and ``stage_layers`` replaced as given."""
     sizes = {name: arrays.pop(name, getattr(setup, name)) for name in COUNTS}
     sizes |= {name: arrays.pop(name, getattr(setup.parallel, name)) for name in DEGREES}
     sizes["stage_layers"] = arrays.pop("stage_layers", 0)

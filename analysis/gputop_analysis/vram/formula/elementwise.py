@@ -1,6 +1,4 @@
-"""NumPy's elementwise functions, on plain numbers without NumPy: to load it takes longer than an
-estimate.
-"""
+"""NumPy's elementwise functions on plain numbers: loading it takes longer than this."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What a setup leaves open, as the trainer that runs it decides: dtypes of what is kept, and for
-how long.
-"""
+"""What a setup leaves open and its trainer decides: dtypes of what is kept, how long."""
 
 from __future__ import annotations
 
@@ -12,9 +10,7 @@ from gputop_analysis.vram.formula.releases import release
 from gputop_analysis.vram.setup import Setup
 
 BF16_OPTIMIZER = ("none", "ddp", "zero1")
-"""Shardings with which DeepSpeed takes its optimizer for bf16 where gradients are accumulated in
-fp32.
-"""
+"""Shardings for which DeepSpeed's bf16 optimizer accumulates gradients in fp32."""
 INSIDE_UNITS = (4, 52)
 """Transformers from which on a layer recomputes itself, inside of what FSDP1 wraps around it."""
 
@@ -30,9 +26,7 @@ class Habits:
     master: float
     """0: no fp32 copy of the weights."""
     residual: float
-    """Of the stream between the layers, which linear layers do not cast: fp32 under autocast with
-    fp32 weights.
-    """
+    """Of the stream between layers, which none casts: fp32 under autocast and fp32 weights."""
     boundary: float
     """Of a layer's input as checkpointing keeps it."""
     casts_weights: bool
@@ -48,13 +42,9 @@ class Habits:
     (nanotron's ``optim/gradient_accumulator.py``).
     """
     linear_input: float
-    """Of a linear layer's input in 8 bits, as Transformer Engine keeps it under fp8; 0:
-    as it is.
-    """
+    """Of a linear layer's input in 8 bits, as Transformer Engine's under fp8; 0: as it is."""
     frozen_boundary: float
-    """Of a checkpointed layer's input with its gradient, where both stay until the end of the
-    backward pass.
-    """
+    """Of a checkpointed layer's input with its gradient, if both stay until the backward's end."""
     waits_whole: bool
     """Under FSDP, gradients of several micro-batches wait unsharded until the last of them."""
     mixed_units: bool

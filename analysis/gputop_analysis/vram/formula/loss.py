@@ -25,9 +25,7 @@ time as make their logits no larger than the hidden states (in both types), and 
 of all rows in the forward pass.
 """
 FP32_COPIES = 12.0
-"""Of an entry of the vocabulary: the log softmax, the gradient of the likelihood, and that of the
-log softmax.
-"""
+"""Of a vocabulary entry: log softmax, the likelihood's gradient, the log softmax's."""
 LOSS_PARALLEL = 4.0
 """The same, where the vocabulary is spread over ranks: one more fp32 copy, of the exponentials
 (``_log_softmax`` and ``_nll_loss_and_log_softmax_backward`` in PyTorch's

@@ -78,9 +78,7 @@ def _capped(setup: Setup) -> Peak:
 
 
 def _crowded(peak: Peak, capacity: int) -> Peak:
-    """On a GPU with less room than would be reserved the allocator gives its cache back, as long as
-    that is enough.
-    """
+    """On a GPU with less room the allocator gives its cache back, while that is enough."""
     if capacity < peak.least:
         return replace(peak, oom=peak.operation)
     capped = min(peak.reserved, capacity)
@@ -148,9 +146,7 @@ def peak_bytes(setup: Setup, **arrays: Number) -> Number:
 
 
 def peak_sizes(setup: Setup, **arrays: Number) -> tuple[Number, Number, Number]:
-    """Allocated and reserved bytes, and the least reserved bytes with which the step still runs; as
-    ``peak_bytes``.
-    """
+    """Allocated and reserved bytes, and the least that still runs; as ``peak_bytes``."""
     d = dims(setup, **arrays)
     phases = step(d)
     allocated = most(*(sum(by.values()) for by in phases.phases.values()))

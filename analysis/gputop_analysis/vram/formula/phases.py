@@ -189,9 +189,7 @@ def activations_of(d: Dims, habits: Habits) -> tuple[Number, Number, Number, Num
 
 
 def reshard_hooks(d: Dims, habits: Habits) -> Number:
-    """Inputs of all layers but the one at work, and their gradients, which FSDP1 keeps for frozen
-    units.
-    """
+    """Inputs of all idle layers, and their gradients, which FSDP1 keeps for frozen units."""
     if d.model.experts:
         return 0.0 * d.tokens
     return habits.frozen_boundary * d.tokens * d.model.hidden * (d.layers - 1)
@@ -206,9 +204,7 @@ def _kept(d: Dims, layer: ActivationBytes, habits: Habits) -> Number:
 
 
 def _work(d: Dims, layer: ActivationBytes) -> Number:
-    """Of a layer whose backward pass runs, beyond what is kept: with checkpointing all of it is
-    recomputed first.
-    """
+    """Of a layer in its backward, beyond what is kept: with checkpointing all of it."""
     if d.setup.checkpointing == "none":
         return most(layer.mlp_peak - layer.mlp, layer.norm_peak)
     return most(

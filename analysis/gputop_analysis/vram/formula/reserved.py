@@ -22,13 +22,9 @@ WITHOUT_LOGITS = 0.15
 to 0.24 in replays of LoRA and QLoRA of five models with a fused loss.
 """
 RECORDED_STREAM = 0.05
-"""The same under FSDP1, whose gathered weights are freed when another stream is done with them
-(``record_stream``).
-"""
+"""The same under FSDP1, whose gathered weights wait for another stream (``record_stream``)."""
 RECORDED_FULL = 0.2
-"""The same where memory is short: FSDP1 runs of fms-acceleration that went out of memory, and those
-that did not.
-"""
+"""The same where memory is short: fms-acceleration's FSDP1 runs out of memory, and not."""
 SHARED = 0.35
 """How much of gradients and update finds room in freed activations and logits, by how much of these
 there is; under FSDP, in flat blocks or pools of their own, nothing.
@@ -36,9 +32,7 @@ there is; under FSDP, in flat blocks or pools of their own, nothing.
 EXPANDABLE = 0.02
 """Of activations with ``expandable_segments``, which grow and shrink by pages."""
 WORKED = 0.7
-"""Of what the backward pass of a layer needs for a while, what finds no room in the freed blocks of
-the loss.
-"""
+"""Of a layer's passing needs in backward, what finds no room in the loss's freed blocks."""
 VARIED = 3.0
 """How much more the segments of the loss come to where each batch has a length of its own: a block
 of one length is cut for another's, and the next longest finds none whole. Replays of 20 steps over
@@ -70,9 +64,7 @@ class Blocks:
     passes: Number
     """Most that is allocated in the forward and backward pass."""
     pools: Number
-    """The same of each stream's own pool at its own worst moment: no other stream uses what is free
-    in it.
-    """
+    """The same of each stream's pool at its worst: no other stream uses what it has free."""
 
 
 def reserved(d: Dims, blocks: Blocks, allocated: Number) -> tuple[Number, Number]:

@@ -67,9 +67,7 @@ def _largest(d: Dims, part: Part) -> Number:
 
 
 def dequantised(d: Dims) -> Number:
-    """The largest quantised weight in the computation's type, as each product with it makes it
-    anew.
-    """
+    """The largest quantised weight in the computation's type, made anew for each product."""
     if d.setup.quantized:
         return d.compute * d.model.hidden * max(d.model.ffn, d.model.moe_ffn) / d.tp
     return 0

@@ -1,6 +1,4 @@
-"""The vision tower of a model that sees: a plain transformer encoder over patches (Dosovitskiy et
-al. 2021).
-"""
+"""The vision tower: a transformer encoder over patches (Dosovitskiy et al. 2021)."""
 
 from __future__ import annotations
 

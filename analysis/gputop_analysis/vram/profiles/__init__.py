@@ -67,9 +67,7 @@ def reserved(setup: Setup) -> int | None:
 
 
 def _recorded(peak: Peak, size: int, capacity: int | None) -> Peak:
-    """With the segments that recorded blocks keep; out of memory where there is no room for
-    them.
-    """
+    """With the segments that recorded blocks keep; out of memory without room."""
     if capacity is not None and capacity < size:
         return replace(peak, oom=peak.oom or peak.operation)
     reserved_ = max(peak.reserved, size)
@@ -102,9 +100,7 @@ def replay_of(setup: Setup) -> Replay | None:
 
 
 def events(setup: Setup) -> EventLog | None:
-    """The memory events of training steps of a setup, all layers; None for one that no profile
-    covers.
-    """
+    """Memory events of a setup's training steps, all layers; None if no profile covers it."""
     name = variant(setup)
     if name is None or setup.optimizer not in UPDATES or min(depths_of(setup.model)) < TRACED:
         return None
@@ -142,9 +138,7 @@ def _course(
 
 @lru_cache(PLAYED)
 def _deepened(name: str, family: str, depths: tuple[int, ...]) -> EventLog:
-    """The pass over a micro-batch with all layers of a model; other optimizers ask for the same
-    again.
-    """
+    """The pass over a micro-batch with all layers; other optimizers ask for it again."""
     course = store.load(name)
     assert course is not None, name
     return deepened(course.log, family, depths)

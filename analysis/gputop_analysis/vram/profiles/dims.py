@@ -59,9 +59,7 @@ def dims(setup: Setup) -> dict[str, int]:
 
 
 def tokens_of(setup: Setup) -> int:
-    """Of a sequence: patches and one more where a model sees nothing else, no more than a text
-    tower has places for.
-    """
+    """Of a sequence: patches and one where a model only sees, at most a text tower's places."""
     shape = setup.model
     if shape.family == "vit":
         return shape.max_position + 1
@@ -105,9 +103,7 @@ def _loss_rows(setup: Setup) -> dict[str, int]:
 
 
 def _head_blocks(width: int) -> int:
-    """``round_multiple(head_size, head_size <= 128 ? 32 : 64)`` of FlashAttention's
-    ``flash_api.cpp``.
-    """
+    """``round_multiple(head_size, head_size <= 128 ? 32 : 64)`` (FlashAttention, flash_api.cpp)."""
     return _up(width, 32 if width <= 128 else 64)
 
 

@@ -1,6 +1,4 @@
-"""What an optimizer keeps for the parameters it trains, and what its update makes and
-frees again.
-"""
+"""What an optimizer keeps for parameters it trains, and what its update makes and frees."""
 
 from __future__ import annotations
 
@@ -17,9 +15,7 @@ class Update(NamedTuple):
 
     states: tuple[str, ...] = ()
     eight_bit: int = 0
-    """States of bitsandbytes in blocks of 8 bits; those of embeddings stay in fp32, as the Trainer
-    asks for.
-    """
+    """States of bitsandbytes in 8-bit blocks; embeddings' stay fp32, as the Trainer asks."""
     together: int = 0
     """Temporaries as large as all parameters at once (foreach)."""
     each: tuple[str, ...] = ()
@@ -48,15 +44,11 @@ UPDATES = {
     "adafactor": Update(each=(SAME, SAME), each_half=(FP32, FP32, FP32, FP32)),
     "none": Update(),
 }
-"""Those whose memory follows from the number of values; the rest (Muon, CAME) need the shapes of
-matrices.
-"""
+"""Those whose memory follows from counts; the rest (Muon, CAME) need matrices' shapes."""
 
 
 def states(update: Update, embedding: bool) -> tuple[str, ...]:
-    """What is kept for a parameter. That bitsandbytes keeps fp32 for less than 4096 values is left
-    out.
-    """
+    """What is kept for a parameter, without bitsandbytes' fp32 for less than 4096 values."""
     if not update.eight_bit:
         blocks = ()
     elif embedding:

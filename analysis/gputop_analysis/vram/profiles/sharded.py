@@ -149,9 +149,7 @@ class _Rank:
         self._free(self.boundaries)
 
     def _units(self, rows: list[int]) -> list[list[int]]:
-        """Rows that share a tensor: under FSDP1 all of a layer but adapters, which are units of
-        their own.
-        """
+        """Rows that share a tensor: under FSDP1 a layer without its adapters, own units."""
         if not self.sharding.flat:
             return [[row] for row in rows]
         adapters = [row for row in rows if "lora" in self.source.strings[self.source.module[row]]]

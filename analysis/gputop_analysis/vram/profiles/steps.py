@@ -28,20 +28,14 @@ class Course(NamedTuple):
     """The log of training steps without sizes."""
 
     log: EventLog
-    """``bytes`` is what the storage, or the parameter that it was made for, has there in the
-    profile.
-    """
+    """``bytes`` is what the storage, or the parameter it was made for, has in the profile."""
     kind: list[int]
     """Of each storage, an index of ``made``."""
     made: list[tuple[int, str, int]]
-    """Of each kind: what ``bytes`` says, how large it is for a parameter of that size, and the
-    stream.
-    """
+    """By kind: what ``bytes`` says, its size for a parameter of that size, and the stream."""
 
     def sized(self, sizes: list[int], width: int) -> EventLog:
-        """With the sizes of the profile's terms put in; ``width``: bytes of a value of the trained
-        parameters.
-        """
+        """With the sizes of the profile's terms; ``width``: bytes of a trained value."""
         storage_sizes = [size(how, sizes[term], width) for term, how, _ in self.made]
         kinds = Kinds(self.kind, storage_sizes, [stream for _, _, stream in self.made])
         column = list(map(storage_sizes.__getitem__, self.kind))
@@ -59,9 +53,7 @@ class Training(NamedTuple):
     accumulate: bool = False
     """More than one micro-batch in a step."""
     ddp: bool = False
-    """Gradients are copied into the buckets of DistributedDataParallel (``reducer.cpp``), which
-    stay.
-    """
+    """Gradients are copied into the buckets of DistributedDataParallel (``reducer.cpp``)."""
     tied: bool = False
     """The head's weights are those of the embedding, and called by the head's name."""
 
@@ -113,9 +105,7 @@ def _starts(log: EventLog, phases: tuple[str, ...] | None) -> int:
 
 
 def _for_good(log: EventLog, first: int) -> list[int]:
-    """Where the storages are made that no step frees, upwards; ``first``: where the weights are all
-    there.
-    """
+    """Where storages for good are made, upwards; ``first``: where all weights are there."""
     events = set(log.events[first:])  # a layer's storages come and go
     rows_kept = [
         row
@@ -126,9 +116,7 @@ def _for_good(log: EventLog, first: int) -> list[int]:
 
 
 def _gradients(log: EventLog) -> list[int]:
-    """Storages of the gradients, in the order of the parameters: a backward pass makes the last one
-    first.
-    """
+    """Storages of the gradients, in the parameters' order: a backward makes the last first."""
     if "gradients" not in log.strings:
         return []
     wanted = log.strings.index("gradients")
@@ -142,26 +130,20 @@ def _embeddings(log: EventLog, storages: list[int], tied: bool) -> list[bool]:
 
 
 class _Made:
-    """A log that is put together from pieces of another one, whose storages are numbered as they
-    are allocated.
-    """
+    """A log made of pieces of another one, its storages numbered as they are allocated."""
 
     def __init__(self, source: EventLog, optimizer: str) -> None:
         self.source = source
         self.strings = [*source.strings, "optimizer", "temporaries", "communication", optimizer]
         self.columns = {name: getattr(source, name)[:1] for name in _COLUMNS}
         self.how: dict[str, list[int]] = {}
-        """What the optimizer made that is not as large as the gradient: the storages, by how large
-        they are.
-        """
+        """Storages that the optimizer made, other than as large as the gradient, by size."""
         self.events: list[int] = []
         self.marks: list[tuple[int, str, int]] = []
         self.number = [0] * len(source.bytes)
         """The present number of each of the source's storages."""
         self.there: list[int] = []
-        """Where the source makes what is there for good since an earlier pass, such as the
-        workspaces of cuBLAS.
-        """
+        """Where the source makes what stays since an earlier pass, as cuBLAS's workspaces."""
 
     def play(self, start: int, end: int, step: int) -> None:
         """Events ``start`` to ``end`` of the source, on new storages, with its marks."""
@@ -188,9 +170,7 @@ class _Made:
         self.events += [number[event] if event > 0 else -number[-event] for event in events]
 
     def play_again(self, start: int, end: int, step: int, gradients: list[int]) -> None:
-        """The same events once more, on new storages; gradients are freed as soon as
-        they are made.
-        """
+        """The same events again, on new storages; gradients are freed as soon as made."""
         gradients_held, at_start = [self.number[row] for row in gradients], len(self.events)
         self.play(start, end, step)
         added = {self.number[row] for row in gradients}

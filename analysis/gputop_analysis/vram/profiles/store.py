@@ -36,9 +36,7 @@ class Profile(NamedTuple):
 
 @cache
 def index() -> dict[str, Any]:
-    """``profiles``: [start, end] by name, from the first document on; ``versions``: of what they
-    were made with.
-    """
+    """``profiles``: [start, end] by name, from the first document; ``versions``: made with."""
     archive = _archive()
     if not archive:
         return {"profiles": {}, "versions": {}}
@@ -61,9 +59,7 @@ def text(variant: str) -> str:
 
 
 def encode(terms: list[Term], document: dict[str, Any]) -> dict[str, Any]:
-    """A profile out of an event log's document whose storages have indices of ``terms``
-    for sizes.
-    """
+    """A profile of an event log's document whose storages have indices of ``terms`` as sizes."""
     storages, events = 0, []
     for event in document["events"]:
         storages += event > 0

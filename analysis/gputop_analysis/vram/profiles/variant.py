@@ -1,6 +1,4 @@
-"""Which event profile answers a setup: all that decides the order of a step's events, but not their
-sizes.
-"""
+"""A setup's event profile: all that decides the order of a step's events, not sizes."""
 
 from __future__ import annotations
 
@@ -21,9 +19,7 @@ _RECIPES = ("transformers", "plain", "torchtitan")
 
 
 def variant(setup: Setup) -> str | None:
-    """The name of the profile for a setup; None for what no profile can stand for (shards, images,
-    roles, ...).
-    """
+    """Profile's name for a setup; None for what none can stand for (shards, images, roles)."""
     if is_fully_sharded(setup):
         setup = _on_one_gpu(setup)
     precision = _precision(setup)
@@ -138,9 +134,7 @@ def _one_size(shape: ModelShape) -> bool:
 
 
 def _precision(setup: Setup) -> str | None:
-    """``half``, ``half-autocast``, ``single`` or ``amp`` (fp32 weights, autocast); None for any
-    other.
-    """
+    """``half``, ``half-autocast``, ``single`` or ``amp`` (fp32 weights, autocast); else None."""
     weights = setup.weights or setup.dtype
     if setup.grad_dtype not in ("", weights):
         return None
