@@ -93,7 +93,7 @@ def _judge_queued(evidence: Evidence, calls: Calls, groups: Groups) -> None:
         return
     roots = holding_up(calls, members)
     if roots:
-        _name(evidence, tuple(roots))
+        _name_absent(evidence, tuple(roots))
         evidence.findings += [
             _root_words(rank, calls, awaiting, groups) for rank, awaiting in roots.items()
         ]
@@ -110,7 +110,7 @@ def _is_complete(wait: Pending, calls: Calls, groups: Groups) -> bool:
     return wait.group in groups and groups[wait.group].ranks <= calls.keys() and not wait.absent
 
 
-def _name(evidence: Evidence, ranks: tuple[int, ...]) -> None:
+def _name_absent(evidence: Evidence, ranks: tuple[int, ...]) -> None:
     who = "a rank" if len(ranks) == 1 else "ranks"
     evidence.cause = f"{who} never came to a collective"
     evidence.rank, evidence.ranks = ranks[0], ranks
@@ -163,7 +163,7 @@ def _judge_waiting(evidence: Evidence, calls: Calls, groups: Groups) -> None:
         return
     behind = {rank for pending in _pending(calls, groups) for rank in pending.absent}
     if behind:
-        _name(evidence, tuple(sorted(behind)))
+        _name_absent(evidence, tuple(sorted(behind)))
 
 
 def _pending(calls: Calls, groups: Groups) -> list[Pending]:
