@@ -590,6 +590,8 @@ class Tensors(TypedDict, total=False):
     """Steps since then."""
     chain_kept_as: Line
     """Name or key that this tensor is kept by."""
+    chain_site: Line
+    """The line that makes it from itself."""
 
 
 class AllocatorEvent(TypedDict, total=False):

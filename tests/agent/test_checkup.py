@@ -3,7 +3,11 @@ each habit.
 """
 
 import pytest
+import torch
 from agent_support import run_script
+
+from gputop_agent.runtime.session import session
+from gputop_agent.watchers import graph_chain
 
 pytestmark = pytest.mark.e2e
 
@@ -71,7 +75,8 @@ for step, x in enumerate(fetch(1500 if kind in ("kept", "numbers", "averaged") e
     loss = net(x).square().mean() + pulled
     if kind == "teacher": loss = loss + (net(x) - teacher(x)).square().mean()
     if kind == "numbers": kept.append(str(loss.item()))
-    if kind == "averaged": shown["loss"] = 0.9 * shown["loss"] + 0.1 * loss
+    if kind == "averaged":
+        shown["loss"] = 0.9 * shown["loss"] + 0.1 * loss
     if kind == "between": opt.zero_grad()
     scaler.scale(loss).backward()
     if kind == "clip": nn.utils.clip_grad_norm_(net.parameters(), max_norm=0.5)
@@ -205,7 +210,23 @@ def test_an_average_that_keeps_all_graphs_is_one_tensor(guests):
     count = guests["averaged"].of_type("tensors")[0]
     assert count["chain_nodes"] >= count["chain_steps"] >= 80
     assert count["chain_kept_as"] == "loss" and count["with_graph"] < 10
+    line = SCRIPT.split("\n").index('    if kind == "averaged":') + 2
+    assert count["chain_site"] == f"habits.py:{line}"
     assert "chain_nodes" not in guests["kept"].of_type("tensors")[-1]
+
+
+def test_a_graph_that_goes_back_to_what_was_made_once_is_no_chain(monkeypatch):
+    monkeypatch.setattr(session, "torch", torch)
+    made_once = torch.ones(2, requires_grad=True) * 2
+    chain, total = graph_chain.Chain(), made_once.sum()
+    since = chain.begin()
+    for _ in range(40):
+        loss = (made_once * 3).exp().sum()
+        total = total + loss
+    assert chain.look([loss]) == (0, None)
+    chain.since = since
+    nodes, begin = chain.look([loss, total])
+    assert begin is total and nodes >= 40
 
 
 def test_parameters_without_gradient_are_named(guests):

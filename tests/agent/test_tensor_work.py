@@ -80,6 +80,20 @@ def test_updates_are_work_anywhere(tmp_path, statement):
     assert seen(tmp_path, statement).startswith("torch/")
 
 
+@pytest.mark.parametrize(
+    ("grads", "backwards", "pending", "is_work"),
+    [(1, 0, False, True), (1, 1, False, False), (1, 0, True, False), (0, 0, False, False)],
+    ids=["by hand", "of a penalty", "after the update", "before"],
+)
+def test_what_is_done_with_gradients_that_were_asked_for_is_work(
+    tmp_path, monkeypatch, grads, backwards, pending, is_work
+):
+    state = {"gap_phase": -1, "grads": grads, "backwards": backwards, "pending": pending}
+    for name, value in state.items():
+        monkeypatch.setattr(open_step, name, value)
+    assert bool(seen(tmp_path, "torch.exp(u)")) is is_work
+
+
 def test_a_training_without_modules_computes_everywhere(tmp_path, monkeypatch):
     monkeypatch.setattr(session, "roots", [])
     assert seen(tmp_path, "u @ v") == "torch/_C operator"

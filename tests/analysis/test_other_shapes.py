@@ -493,7 +493,8 @@ def test_graphs_that_are_kept_leak_although_memory_stands_still(tmp_path, graphs
 
 
 @pytest.mark.parametrize(
-    ("steps", "nodes", "is_told"), [(130, 390, True), (130, 40, False), (20, 60, False)]
+    ("steps", "nodes", "is_told"),
+    [(130, 390, True), (130, 30, True), (130, 4, False), (20, 60, False)],
 )
 def test_an_average_that_keeps_all_graphs_leaks(tmp_path, steps, nodes, is_told):
     build = looked_at(tmp_path, steps=450, times=0)
@@ -513,6 +514,22 @@ def test_buckets_that_are_too_small(tmp_path, cap, buckets, said):
     build = of_ranks(tmp_path / "r", [1.0, 1.0])
     build.event("ddp", rank=0, bucket_cap_bytes=cap, bucket_bytes=[40_000] * buckets)
     assert ("CR16" in found(build)) is said
+
+
+@pytest.mark.parametrize(
+    ("own_ms", "slow"), [((0.7, 11.5), 1), ((11.5, 0.7), None), ((1, 1), None)]
+)
+def test_a_rank_with_work_of_its_own_on_a_loaded_machine(tmp_path, own_ms, slow):
+    build = Builder(tmp_path / "r")
+    random = np.random.default_rng(3)
+    load = 10 + np.cumsum(random.normal(0, 3, 40)).clip(-6, 20)  # drifts as neighbours come and go
+    for rank, waits_ms in enumerate((load, random.uniform(1, 3, 40))):
+        build.hello(rank, world_size=2)
+        for wait_ms in waits_ms:
+            own = own_ms[rank] * random.uniform(0.95, 1.05)
+            build.step(rank, forward=2.0, backward=4.0, other=own, wait_ms=wait_ms)
+    told = [one for one in evaluate(build.open()) if one.id.startswith("CR0")]
+    assert [one.rank for one in told if one.id != "CR06"] == ([] if slow is None else [slow])
 
 
 @pytest.mark.parametrize(

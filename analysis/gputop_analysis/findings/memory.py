@@ -29,8 +29,10 @@ MIN_TENSORS, MIN_TENSORS_SHARE, MIN_TENSORS_PER_STEP = 20, 0.2, 0.02
 """For a leak, so many more tensors than at the first count, and so many more each step."""
 MIN_GRAPH_STEPS, GRAPHS_A_STEP = 80, 0.5
 """Steps between two counts, and tensors with a graph that stay from each of them."""
-MIN_CHAIN_STEPS = 50
-"""That a tensor's graph goes back at least, to be kept and not of this step."""
+MIN_CHAIN_STEPS, MIN_CHAIN_NODES = 50, 10
+"""Over so many steps, and by so many nodes, a tensor's graph goes back at least, to be kept and not
+of this step.
+"""
 ANONYMOUS = 0.5
 """Part of a growth with no file behind it: a mapped data set's pages can be dropped."""
 
@@ -61,7 +63,7 @@ class Kept:
     f"more tensors alive) rises by more than {MIN_GROWTH_BYTES >> 20} MB and "
     f"{percent(MIN_GROWTH_SHARE)}, steadily: Mann-Kendall p < {SURE_P:g} on minima of windows of "
     "time; or one more tensor with a graph stays alive with every second step or more; or a "
-    "tensor's graph goes back over all steps since the count before, 50 or more",
+    "tensor's graph goes back over the steps since the count before, 50 or more",
     fix="keep numbers and not tensors: loss.item() or loss.detach()",
     explains=("ME01", "ME05"),
     no_use="where the memory is needed: then less must be kept, by what the option names first",
@@ -172,7 +174,7 @@ def _chained(view: RunView, spec: Spec) -> Finding | None:
         counts = [count for count in told(view, "tensors").get(rank, []) if "chain_nodes" in count]
         last = counts[-1] if counts else {}
         nodes, steps = last.get("chain_nodes", 0), last.get("chain_steps", 0)
-        if steps < MIN_CHAIN_STEPS or nodes < steps:
+        if steps < MIN_CHAIN_STEPS or nodes < MIN_CHAIN_NODES:
             continue
         name = last.get("chain_kept_as") or ""
         source = f"tensors event of step {last['step']}, rank {rank}"
@@ -185,13 +187,15 @@ def _chained(view: RunView, spec: Spec) -> Finding | None:
             "add numbers and not tensors to it: loss.item() or loss.detach(); of a state that is "
             "carried on keep state.detach()",
             rank=rank if len(view.ranks) > 1 else everybody(view),
+            site=last.get("chain_site") or None,
             confidence=0.9,
             proof=Proof(
-                "nodes of the graph since the count before / steps since then",
-                nodes / steps,
-                1.0,
-                "a step",
-                f"asked for where the heap grows with each step; {MIN_CHAIN_STEPS} steps at least",
+                "nodes of the graph on the way back to before the last count",
+                nodes,
+                MIN_CHAIN_NODES - 1,
+                "nodes",
+                "they were made in eight tenths of the time since then, at least; asked for where the "
+                f"heap grows with each step; {MIN_CHAIN_STEPS} steps at least",
                 (Input("nodes", nodes, "", source), Input("steps", steps, "", source)),
             ),
         )

@@ -39,7 +39,7 @@ def replicas_differ(view: RunView, spec: Spec) -> Finding | None:
     return _of_replicas(view, spec, looks) or _outside_of_ddp(view, spec, looks)
 
 
-def _parted(looks: Looks, name: str) -> tuple[dict[int, dict[int, float]], list[int], list[int]]:
+def _parted(looks: Looks, name: str) -> tuple[dict[int, dict[int, int]], list[int], list[int]]:
     """Checksums by rank and update, the updates that all ranks have, and those of them at which the
     sums differ; none where they do not differ in the end.
     """
@@ -163,7 +163,7 @@ def _is_never_called(view: RunView) -> bool:
     )
 
 
-def _misaligned(sums: dict[int, dict[int, float]], common: list[int]) -> bool:
+def _misaligned(sums: dict[int, dict[int, int]], common: list[int]) -> bool:
     """Whether two ranks only count their updates differently: one's is the other's a step later."""
     ranks = sorted(sums)
     first = sums[ranks[0]]

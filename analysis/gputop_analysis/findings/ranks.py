@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gputop_analysis.align import Aligned
 from gputop_analysis.culprit import (
     MIN_EFFECT_MS,
     MIN_EFFECT_SHARE,
@@ -31,6 +32,10 @@ from gputop_analysis.waits import ARRIVALS, Waits, waits
 
 SECOND_CAUSE = 0.25
 """A phase with a quarter of the largest excess belongs: a slow device is slow in all."""
+
+OWN_WORK = ("other", "data", "optimizer")
+"""Phases without a wait for other ranks in them."""
+NEARLY_ALWAYS, MOST = 0.9, 0.5
 
 CAUSE_OF_PHASE = {
     "backward": "CR01",
@@ -105,6 +110,8 @@ def straggler_at(view: RunView, significance: float) -> Straggler | None:
     wall_ms = float(common.per_step_ms("wall_ns").mean())
     culprit = find_culprit(waited.ms, wall_ms, significance)
     if culprit is None:
+        culprit = _by_own_work(common, waited, wall_ms, significance)
+    if culprit is None:
         return None
     other_ms = np.delete(waited.ms, culprit.column, axis=1)
     lead = np.median(other_ms, axis=1) - waited.ms[:, culprit.column]
@@ -115,6 +122,27 @@ def straggler_at(view: RunView, significance: float) -> Straggler | None:
         return Straggler(
             waited.ranks[culprit.column], culprit, cost, wall_ms, phase, excess, waited
         )
+    return None
+
+
+def _by_own_work(
+    common: Aligned, waited: Waits, wall_ms: float, significance: float
+) -> Culprit | None:
+    """The rank that waits least in nearly all steps, where the waits alone vary too much to be sure
+    of it, and a phase of its own work is surely longer than the others' by most of that.
+
+    What else runs on a machine makes waits vary; it does not lengthen one phase of one rank alone.
+    """
+    likely = find_culprit(waited.ms, wall_ms, 1.0)
+    if likely is None:
+        return None
+    least = waited.ms.argmin(axis=1) == likely.column
+    if least.mean() < NEARLY_ALWAYS:
+        return None
+    for phase in OWN_WORK:
+        longer = find_culprit(-common.per_step_ms(f"{phase}_ns"), wall_ms, significance)
+        if longer and longer.column == likely.column and longer.lead_ms >= MOST * likely.lead_ms:
+            return likely._replace(p=longer.p)
     return None
 
 
@@ -205,7 +233,8 @@ def _proof(straggler: Straggler, site: Site | None) -> Proof:
         "ms per step",
         f"threshold = max({MIN_EFFECT_MS:.0f} ms, {MIN_EFFECT_SHARE * 100:.0f} % of the step "
         "without waiting); p = Student's t of the lead over its standard error (AR(1) or batch "
-        "means), times the number of ranks; recoverable = mean over steps of (median wait of the "
+        "means), times the number of ranks, or that of a phase of its own where load makes the waits "
+        "vary; recoverable = mean over steps of (median wait of the "
         "others - wait of the slow rank), at most what it takes longer in the named phases where "
         "the waiting is not inside them",
         tuple(inputs),
@@ -219,7 +248,7 @@ def _source(phase: str, straggler: Straggler) -> str:
 
 _TRIGGER = (
     "waits least for the others, which wait at least 3 % of the step and 2 ms longer (p "
-    "<= 0.01, with drift)"
+    "<= 0.01, with drift, of the waits or of a phase of its own work)"
 )
 _NO_USE = "where what is seen there is the training's own purpose"
 _READS = (

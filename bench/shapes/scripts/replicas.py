@@ -34,7 +34,7 @@ def train(rank):
         "gloo", init_method=f"file://{os.environ['RENDEZVOUS']}", rank=rank, world_size=2
     )
     body, head = DDP(Sensors()), nn.Linear(32, 4)
-    if on("clean_head_alone"):
+    if not on("head_alone"):
         head = DDP(head)
     optimizer = torch.optim.Adam([*body.parameters(), *head.parameters()], 1e-3)
     torch.manual_seed(5 if on("same_seed_data") else 50 + rank)

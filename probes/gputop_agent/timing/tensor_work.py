@@ -39,8 +39,13 @@ def label(frame):
 
 
 def _in_loss():
-    """Whether a forward with gradients has ended before its backward; True without modules."""
-    return open_step.gap_phase != NO_GAP or not session.roots
+    """Whether a forward with gradients has ended before its backward; True without modules.
+
+    And where gradients came from ``autograd.grad``, until an optimizer steps: what is done with
+    them is the script's own part of the update.
+    """
+    by_hand = open_step.grads and not (open_step.backwards or open_step.pending)
+    return open_step.gap_phase != NO_GAP or not session.roots or bool(by_hand)
 
 
 def _label(node, names, in_loss):

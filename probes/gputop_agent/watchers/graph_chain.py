@@ -8,11 +8,16 @@ on it. What was made since the look before is known by its number.
 
 import gc
 import heapq
+import linecache
+import re
+import sys
 from itertools import count
 
+from gputop_agent.runtime import frames
 from gputop_agent.runtime.session import session
 
-MAX_NODES = 20_000
+MAX_NODES = 10_000
+PARTS, MOST_PARTS = 10, 8  # of the time since the last look, by the numbers of the nodes
 
 
 class Chain:
@@ -22,33 +27,42 @@ class Chain:
         self.since = -1  # nodes made after the last look have this number and more
 
     def begin(self):
-        """What is made from now on is of these steps. Older versions of torch do not tell."""
+        """What is made from now on is of these steps. Older versions of torch do not tell.
+
+        Returns:
+            The number of the next node; -1: not known.
+        """
         autograd = getattr(session.torch._C, "_autograd", None)
         self.since = getattr(autograd, "_get_sequence_nr", lambda: -1)()
+        return self.since
 
     def look(self, tensors):
         """Nodes made since the last look that the way back to an older one led through, and the
-        tensor at which it begins; ``(0, None)`` where none leads there.
+        tensor at which it begins; ``(0, None)`` where none leads there by nodes of all the time: one
+        by nodes of the last step alone, to what was computed once, keeps nothing more.
 
         ``tensors`` hold a graph each.
         """
         since = self.since
-        self.begin()
-        return _way_back(tensors, since) if since >= 0 else (0, None)
+        now = self.begin()
+        return _way_back(tensors, since, now) if 0 <= since < now else (0, None)
 
 
-def _way_back(tensors, since):
+def _way_back(tensors, since, now):
     order = count()  # settles between equal numbers: nodes have no order
     begins = [(_number(tensor.grad_fn), next(order), tensor.grad_fn, tensor) for tensor in tensors]
     todo = [begin for begin in begins if begin[0] >= since]
     heapq.heapify(todo)
     seen = {node for _, _, node, _ in todo}
-    passed = {}  # id of a tensor -> nodes gone through from it
+    passed = {id(tensor): [] for tensor in tensors}  # parts of the nodes gone through from it
     while todo and len(seen) < MAX_NODES:
         number, _, node, tensor = heapq.heappop(todo)
+        parts = passed[id(tensor)]
         if number < since:
-            return passed.get(id(tensor), 0), tensor
-        passed[id(tensor)] = passed.get(id(tensor), 0) + 1
+            if len(set(parts)) >= MOST_PARTS:
+                return len(parts), tensor
+            continue
+        parts.append(PARTS * (number - since) // (now - since))
         for child, _ in node.next_functions:
             if child is not None and child not in seen:
                 seen.add(child)
@@ -70,3 +84,20 @@ def name_of(tensor):
                 if value is tensor and type(key) is str:
                     return key
     return ""
+
+
+def place_of(name):
+    """``train.py:88``, the only line in the user's files on the stack that makes what is kept by this
+    name from itself; empty where there are none or several.
+    """
+    word = re.escape(name)
+    makes = re.compile(r"\s*[\w.\[\]'\"]*\b%s\b['\"\]]*\s*(\+=|=[^=].*\b%s\b)" % (word, word))
+    files = {frame.f_code.co_filename for frame in frames.stack(sys._getframe(1), 32)}
+    places = [
+        "%s:%d" % (frames.short_name(file), number)
+        for file in sorted(files)
+        if frames.origin(file) == frames.USER
+        for number, line in enumerate(linecache.getlines(file), 1)
+        if makes.match(line) and not line.rstrip().endswith(",")
+    ]
+    return places[0] if name and len(places) == 1 else ""

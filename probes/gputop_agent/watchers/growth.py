@@ -102,10 +102,12 @@ def count():
         current.asked = len(BLOCK_STEPS)
     chain = {}
     if begin is not None:
+        name = graph_chain.name_of(begin)
         chain = {
             "chain_nodes": nodes,
             "chain_steps": session.step - current.counted_step,
-            "chain_kept_as": graph_chain.name_of(begin),
+            "chain_kept_as": name,
+            "chain_site": graph_chain.place_of(name),
         }
     current.counted_step = session.step
     if monotonic_ns() - began > MAX_LOOK_NS:
