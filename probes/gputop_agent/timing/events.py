@@ -150,7 +150,7 @@ def _believe():
     """End the first step where the first change was seen; what came after is the next step's."""
     sentinel.believed = True
     guess, sentinel.guess = sentinel.guess, None
-    if guess is None or not open_step.backwards > guess.backwards:
+    if guess is None or open_step.backwards <= guess.backwards:
         return
     later, open_step.cut = open_step.cut, guess
     open_step.flags |= wire.F_NO_OPT_EVENT
