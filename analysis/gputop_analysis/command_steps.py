@@ -28,7 +28,9 @@ def total_steps(command: Sequence[str], steps_done: int) -> int | None:
     if len(counts) != 1:
         return None
     text = counts.pop()
-    count = int(text) if text.isascii() and text.isdigit() and len(text) <= 12 else 0
+    count = 0
+    if text.isascii() and text.isdigit() and len(text) <= 12:
+        count = int(text)
     return count if count >= max(steps_done, 1) else None
 
 

@@ -76,7 +76,8 @@ def _rate(view: RunView, column: str) -> float:
     for series in view.per_rank.values():
         rows = picked(series.rows, series.after_set_up)
         seconds = float(rows["wall_ns"].sum()) / 1e9
-        total += float(rows[column].sum(dtype=np.float64)) / seconds if seconds > 0 else 0.0
+        if seconds > 0:
+            total += float(rows[column].sum(dtype=np.float64)) / seconds
     return total
 
 

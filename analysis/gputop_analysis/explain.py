@@ -103,16 +103,18 @@ def figure_text(figure: Figure, width: int) -> str:
 def finding_text(report: Report, finding: Finding, width: int) -> str:
     """One finding of the run with all that it rests on."""
     where = f", rank {finding.rank}" if finding.rank is not None else ""
-    text = f"taken in by {finding.absorbed_by}" if finding.absorbed_by else finding.severity
+    if finding.absorbed_by:
+        text = f"taken in by {finding.absorbed_by}"
+    else:
+        text = finding.severity
     lines = [
         f"{finding.id} {finding.name}: {text}{where}, confidence {confidence(finding.confidence)}"
     ]
     lines += wrapped("says", finding.title, width, indent=2)
-    lines += (
-        _proof(finding.proof, width)
-        if finding.proof
-        else wrapped("evidence", finding.evidence, width, indent=2)
-    )
+    if finding.proof:
+        lines += _proof(finding.proof, width)
+    else:
+        lines += wrapped("evidence", finding.evidence, width, indent=2)
     if won := recoverable(finding):
         lines += wrapped("wins back", won, width, indent=2)
     lines += wrapped("fix", finding.fix, width, indent=2)

@@ -63,7 +63,10 @@ def efficiency(view: RunView, rank: int) -> Efficiency | None:
     hello = view.hello(rank)
     gpu = find_gpu(str(hello.get("device_name") or ""))
     dtype = precision(hello)
-    peak = gpu.dense_flops.get(TABLE_KINDS.get(dtype, "")) if gpu is not None else None
+    if gpu is not None:
+        peak = gpu.dense_flops.get(TABLE_KINDS.get(dtype, ""))
+    else:
+        peak = None
     unit = unit_flops(view, rank) if peak is not None else None
     if gpu is None or peak is None or unit is None:
         return None
@@ -97,7 +100,10 @@ def precision(hello: Hello) -> str:
         sharded = (hello.get("parallel") or {}).get("fsdp") or {}
     else:
         sharded = {}
-    mixed = (sharded.get("mixed_precision") or {}) if isinstance(sharded, dict) else {}
+    if isinstance(sharded, dict):
+        mixed = sharded.get("mixed_precision") or {}
+    else:
+        mixed = {}
     amp = hello.get("amp") or {}
     weights = (hello.get("model") or {}).get("by_dtype") or {}
     largest = max(weights, key=lambda kind: weights[kind], default="float32")
@@ -120,7 +126,10 @@ def _counted(view: RunView, rank: int) -> UnitFlops | None:
     if event is None or not event.get("flops"):
         return None
     hardware = float(event["flops"])
-    model = hardware / RECOMPUTED if view.hello(rank).get("checkpointing") else hardware
+    if view.hello(rank).get("checkpointing"):
+        model = hardware / RECOMPUTED
+    else:
+        model = hardware
     for unit in ("tokens", "samples"):
         if event.get(unit):
             count = float(event[unit])

@@ -15,6 +15,7 @@ from gputop_analysis.findings.shares import run_queue
 from gputop_analysis.series import Array
 from gputop_analysis.split import split_of
 from gputop_analysis.summary import run_state
+from gputop_analysis.text import counted
 from gputop_analysis.view import RunView
 from gputop_probes.record.reader import RunRecord
 
@@ -78,10 +79,9 @@ class Goodput:
             key=lambda name: -shares[name],
         )
         shares_text = ", ".join(f"{name} {100 * shares[name]:.1f} %" for name in large)
+        restarts = ""
         if self.restarts:
-            restarts = f"{self.restarts} restart{'s' if self.restarts > 1 else ''}"
-        else:
-            restarts = ""
+            restarts = counted(self.restarts, "restart")
         beside = "; ".join(filter(None, (shares_text, restarts)))
         return f"goodput of the session {100 * self.goodput:.1f} %" + (
             f" ({beside})" if beside else ""
@@ -134,7 +134,10 @@ def goodput(record: RunRecord, now_ns: int | None = None) -> Goodput | None:
 def _queued_share(record: RunRecord, rank: int) -> float:
     """Part of the steps spent waiting for a core, as in the budget; on a host's clock only."""
     view = RunView(record, ranks=[rank])
-    queue = run_queue(view, rank) if split_of(view, rank).clock == "host" else None
+    if split_of(view, rank).clock == "host":
+        queue = run_queue(view, rank)
+    else:
+        queue = None
     return queue.value if queue is not None else 0.0
 
 

@@ -240,7 +240,10 @@ def of_one_outside(rank: int, ranks: Ranks, groups: Groups) -> Cause:
     standing = ranks[rank]
     other_waiting = [other for other in ranks if other != rank and ranks[other].pending is not None]
     doing = _doing(standing, ranks, other_waiting)
-    site = standing.places[0].spot if standing.places and not standing.left else None
+    if standing.places and not standing.left:
+        site = standing.places[0].spot
+    else:
+        site = None
     words = f"rank {rank} {_WORDS.get(doing, doing)}"
     if site:
         words = f"rank {rank} is stuck at {site}: it {_WORDS.get(doing, doing)}"
@@ -424,7 +427,10 @@ def _call_words(call: Call, groups: Groups) -> str:
     if call.peer is not None:
         way = "to" if call.name == "send" else "from"
         return f"{call.name} {way} rank {call.peer}{_at(call.site)}"
-    group = groups[call.group].words if call.group in groups else f"group {call.group}"
+    if call.group in groups:
+        group = groups[call.group].words
+    else:
+        group = f"group {call.group}"
     sizes = "" if call.site or not call.shapes else f" [{call.shapes}]"
     return f"{call.name}{sizes} of {group}{_at(call.site)}"
 

@@ -143,7 +143,10 @@ def layers_of(
     counted = next((look for look in reversed(looks) if "flops" in look), None)
     layers = _own(rows, timed, counted)
     roots = _tree(layers)
-    root = roots[0] if len(roots) == 1 else Layer("", "all models", children=roots)
+    if len(roots) == 1:
+        root = roots[0]
+    else:
+        root = Layer("", "all models", children=roots)
     _total(root)
     return Layers(
         rank=rank,

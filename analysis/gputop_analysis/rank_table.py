@@ -95,7 +95,10 @@ def rank_table(view: RunView) -> RankTable:
     step_ms, wait_ms = _each(view, _step_ms), _each(view, mean_wait_ms)
     phases = {name: _each(view, _phase_ms, name) for name in wire.PHASES}
     excess_phase, excess_ms = _excess(_steady_phases(view, waited, ranks), step_ms)
-    culprit_ = find_culprit(waited.ms, _mean(step_ms)) if waited is not None else None
+    if waited is not None:
+        culprit_ = find_culprit(waited.ms, _mean(step_ms))
+    else:
+        culprit_ = None
     if waited is not None and culprit_ is not None:
         culprit = waited.ranks[culprit_.column]
     else:

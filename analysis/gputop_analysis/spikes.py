@@ -166,7 +166,10 @@ def stand_outs(
     level = np.exp(centre) if logarithmic else centre
     above = series - centre
     out = np.flatnonzero((above > k * sigma) & (linear > level + min_relative * np.abs(level)))
-    out = out[[_jumps(linear, int(i), min_relative) for i in out]] if len(out) else out
+    if len(out):
+        out = out[[_jumps(linear, int(i), min_relative) for i in out]]
+    else:
+        out = out
     return valid[out], level[out], above[out] / np.maximum(sigma[out], 1e-12)
 
 

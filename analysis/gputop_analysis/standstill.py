@@ -108,7 +108,10 @@ def standstill(view: RunView) -> Standstill | None:
     )
     if standstill_kind == "loader" and workers_cpu > IDLE_SHARE:  # they are at work, if slowly
         standstill_kind = "collective"
-    standstill_kind = "collective" if departed is not None else standstill_kind
+    if departed is not None:
+        standstill_kind = "collective"
+    else:
+        standstill_kind = standstill_kind
     if cause is not None and cause.rank is not None:
         standstill_kind = _KIND_OF_CAUSE.get(cause.kind, standstill_kind)
     return Standstill(
@@ -187,7 +190,10 @@ def _holding_up(dumps: dict[int, Event], suspected: Event) -> int | None:
 
 def _samples(view: RunView, kind: int, rank: int | None, since: int, until: int) -> Array:
     """Process samples of one kind and rank in a span of time."""
-    host = view.record.hosts.get(view.host_of(rank)) if rank is not None else None
+    if rank is not None:
+        host = view.record.hosts.get(view.host_of(rank))
+    else:
+        host = None
     if host is None:
         return np.empty(0)
     rows = np.asarray(host.process.rows[-20_000:])

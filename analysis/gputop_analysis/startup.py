@@ -121,8 +121,14 @@ def startup(record: RunRecord, now_ns: int) -> Startup | None:
     own_events = [event for event in events if event.get("pid") == pid]
     if pid is None:
         own_events = come_furthest(events)
-    until_ns = int(first["t_end_ns"]) if first is not None else min([now_ns, *ends])
-    step_ns = until_ns - int(first["wall_ns"]) if first is not None else until_ns
+    if first is not None:
+        until_ns = int(first["t_end_ns"])
+    else:
+        until_ns = min([now_ns, *ends])
+    if first is not None:
+        step_ns = until_ns - int(first["wall_ns"])
+    else:
+        step_ns = until_ns
     parts = split(own_events, min(started), max(step_ns, min(started)))
     if first is not None:
         phases = {name: int(first[f"{name}_ns"]) for name in _PHASES}
@@ -148,7 +154,10 @@ def split(events: Iterable[Event], began_ns: int, until_ns: int) -> list[Part]:
         else:
             after = [s for s in spans if s.began_ns >= high]
             following = min(after, default=None)
-            site, name = (following.site, following.name) if following else ("", "")
+            if following:
+                site, name = (following.site, following.name)
+            else:
+                site, name = ("", "")
             _add(parts, Part(OTHER, high - low, site, name, following is None))
     return parts
 

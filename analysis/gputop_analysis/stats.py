@@ -65,7 +65,10 @@ def autocorrelation_time(values: Array) -> float:
     1 means independent values; a mean over n values is worth one over n / tau independent ones.
     """
     n = len(values)
-    centred = np.asarray(values, np.float64) - np.mean(values) if n else np.zeros(0)
+    if n:
+        centred = np.asarray(values, np.float64) - np.mean(values)
+    else:
+        centred = np.zeros(0)
     if n < 8 or not np.any(centred):
         return 1.0
     size = 1 << (2 * n - 1).bit_length()

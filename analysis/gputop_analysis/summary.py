@@ -52,7 +52,10 @@ def summarise(
     walls, weights = _pooled(view)
     steps = _of_all(view)((steps_done(record, rank) for rank in view.ranks), default=0)
     totals = [h["total_steps"] for h in view.hellos.values() if h.get("total_steps")]
-    total_steps = int(max(totals)) if totals else command_total(record.manifest.command, steps)
+    if totals:
+        total_steps = int(max(totals))
+    else:
+        total_steps = command_total(record.manifest.command, steps)
     return RunSummary(
         command=tuple(record.manifest.command),
         state=state,
@@ -112,7 +115,8 @@ def last_sign_ns(record: RunRecord) -> int:
     for host in record.hosts.values():
         signs.append(host.state.started_ns)
         signs += [int(t.rows[-1]["t_ns"]) for t in (host.host, host.process) if len(t.rows)]
-        signs += [int(host.events.items[-1].get("t_ns", 0))] if host.events.items else []
+        if host.events.items:
+            signs += [int(host.events.items[-1].get("t_ns", 0))]
     signs += [int(record.steps(rank)["t_end_ns"][-1]) for rank in record.ranks()]
     return max(signs)
 
@@ -147,7 +151,10 @@ def _started_ns(record: RunRecord) -> int:
 
 def _rates(series: RankSeries, running: bool) -> tuple[float, float, float]:
     """Steps, samples and tokens per second of one rank."""
-    rows = tail_seconds(series.rows, RATE_WINDOW_S) if running else series.rows
+    if running:
+        rows = tail_seconds(series.rows, RATE_WINDOW_S)
+    else:
+        rows = series.rows
     if len(rows) == 0:
         return 0.0, 0.0, 0.0
     steady = rows[(rows["flags"] & wire.F_FIRST) == 0]

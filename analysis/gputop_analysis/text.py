@@ -121,7 +121,9 @@ _MOST_LEFT_OUT = 3
 def share_words(share: float) -> str:
     """``38%``; a share that is not quite all is not 100%, and one that is not nothing not 0%."""
     if 0.99 < share < 1:
-        return f"{min(share, 0.9995) * 100:.1f}%" if share < 0.9995 else "over 99.9%"
+        if share < 0.9995:
+            return f"{min(share, 0.9995) * 100:.1f}%"
+        return "over 99.9%"
     if 0 < share < 0.005:
         return "under 1%"
     return f"{share:.0%}"

@@ -111,7 +111,10 @@ def _of_rank(rank: int, rows: Any, start_ns: int) -> Iterator[Event]:
         begin_ns = max(end_ns - wall_ns, ended_ns)
         ended_ns = max(begin_ns, end_ns)
         last, count = int(row["step"]), int(row["n_steps"])
-        name = f"step {last}" if count == 1 else f"steps {last - count + 1} to {last}"
+        if count == 1:
+            name = f"step {last}"
+        else:
+            name = f"steps {last - count + 1} to {last}"
         slice_ = _slice(
             rank, _STEP_TID, name, begin_ns=begin_ns, end_ns=ended_ns, start_ns=start_ns
         )

@@ -85,7 +85,10 @@ def _final(summary: RunSummary, serious: list[Finding]) -> str:
         )
     if ending_kind in ("stopped", "terminated"):
         other_findings = [finding for finding in serious if finding.id != _EXIT]
-        rest_text = _problem(other_findings) if other_findings else breakdown(summary)
+        if other_findings:
+            rest_text = _problem(other_findings)
+        else:
+            rest_text = breakdown(summary)
         return f"{_stopped(summary)}; {rest_text}".removesuffix("; ")
     if ending_kind == "failed":
         serious = sorted(serious, key=lambda finding: not _ends_a_run(finding))
@@ -104,7 +107,10 @@ def _final(summary: RunSummary, serious: list[Finding]) -> str:
 
 def _stopped(summary: RunSummary) -> str:
     """``stopped by you at step 383``; of a signal from outside also who sends one."""
-    at = f" at step {summary.steps:,}" if summary.steps else " before the first step"
+    if summary.steps:
+        at = f" at step {summary.steps:,}"
+    else:
+        at = " before the first step"
     if summary.ending.kind == "terminated":
         outside = " (a scheduler, `timeout` or `kill`)"
     else:

@@ -162,7 +162,10 @@ def _coarser_edges(common: Aligned, rows: list[Array]) -> Array:
     """Edges so wide that each rank, of its own sampled steps, usually has one in a bucket."""
     gaps = (np.diff(r["step"].astype(np.int64)) for r in rows)
     gap = max(float(np.sort(gap)[int(0.9 * len(gap))]) for gap in gaps)
-    size = common.bucket_steps if gap <= common.bucket_steps else int(2 * gap)
+    if gap <= common.bucket_steps:
+        size = common.bucket_steps
+    else:
+        size = int(2 * gap)
     return np.arange(common.edges[0], common.edges[-1] + size, size)
 
 

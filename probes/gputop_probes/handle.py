@@ -83,7 +83,10 @@ class RunHandle:
             Its exit code, 128+n after signal n; None while it runs; ``UNKNOWN_EXIT`` if nobody
             could learn it.
         """
-        deadline = float("inf") if timeout is None else time.monotonic() + timeout
+        if timeout is None:
+            deadline = float("inf")
+        else:
+            deadline = time.monotonic() + timeout
         while True:
             self.tend_output()
             self._find_out()
@@ -106,7 +109,10 @@ class RunHandle:
 
     def unfinished_line(self) -> bool:
         """Whether the output on our stderr ended within a line."""
-        last = self._output.last_byte(2) if self._output is not None else None
+        if self._output is not None:
+            last = self._output.last_byte(2)
+        else:
+            last = None
         return last is not None and last != ord("\n")
 
     def interrupt(self) -> int:
@@ -253,9 +259,15 @@ class RunHandle:
     def _look(self) -> int | None:
         """Without our recorder: the command is our child now, another recorder's or nobody's."""
         try:
-            pid, status = os.waitpid(self.pid, os.WNOHANG) if self.ours else (0, 0)
+            if self.ours:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            else:
+                pid, status = (0, 0)
         except ChildProcessError:
-            status = self._fate.wait_status() if self._fate is not None else None
+            if self._fate is not None:
+                status = self._fate.wait_status()
+            else:
+                status = None
             if status is None:
                 return self._look_at_record()
             return self._conclude(status)

@@ -98,7 +98,10 @@ def _raise_limits() -> dict[int, tuple[int, int]]:
 
 def _set_limit(kind: int, wanted: int, hard: int) -> bool:
     """Raise a soft limit to the hard one, or beyond if allowed. Returns whether it changed."""
-    above = wanted if hard == resource.RLIM_INFINITY or 0 < wanted <= hard else hard
+    if hard == resource.RLIM_INFINITY or 0 < wanted <= hard:
+        above = wanted
+    else:
+        above = hard
     for limits in ((wanted, max(wanted, hard, key=_size)), (above, hard)):
         try:
             resource.setrlimit(kind, limits)

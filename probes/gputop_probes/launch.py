@@ -233,7 +233,10 @@ def _greeting(report: int, fate: Fate | None) -> tuple[dict[str, Any], bytes]:
     line, _, buffer = buffer.partition(b"\n")
     message = json.loads(line)
     if "error" in message:
-        error_type = RecordingImpossible if message.get("impossible") else StartError
+        if message.get("impossible"):
+            error_type = RecordingImpossible
+        else:
+            error_type = StartError
         raise error_type(message["error"], message["exit_code"])
     return message, buffer
 

@@ -103,7 +103,10 @@ class Output:
         self._cells[keeper.KEEPER_PID] = self._cells[keeper.PASSES_ON] = 0
         used = self._descriptors()
         numbers = {descriptor: max(used) + 1 + number for number, descriptor in enumerate(used)}
-        pid = _spawn(self._words(numbers), numbers) if self._spawns <= _SPAWNS else None
+        if self._spawns <= _SPAWNS:
+            pid = _spawn(self._words(numbers), numbers)
+        else:
+            pid = None
         self._children.append(_fork(self._words({}), used) if pid is None else pid)
 
     def tend(self) -> None:
@@ -279,7 +282,10 @@ class Output:
         keeper_stat = procfs.stat(self._cells[keeper.KEEPER_PID])
         now_s = time.monotonic()
         stopped = keeper_stat is not None and keeper_stat.state in "Tt"
-        self._stopped_since = (self._stopped_since or now_s) if stopped else None
+        if stopped:
+            self._stopped_since = self._stopped_since or now_s
+        else:
+            self._stopped_since = None
         hung = self._stopped_since is not None and now_s - self._stopped_since > _STOPPED_S
         mute = (
             any(route.target >= 0 for route in self.routes)

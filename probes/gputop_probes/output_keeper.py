@@ -487,7 +487,10 @@ def main(words):
             )
         )
     cells[KEEPER_PID] = os.getpid()  # first: who is mute may be killed
-    cells[PASSES_ON] = PASSING if any(stream.target >= 0 for stream in streams) else MUTE
+    if any(stream.target >= 0 for stream in streams):
+        cells[PASSES_ON] = PASSING
+    else:
+        cells[PASSES_ON] = MUTE
     Keeper(cells, streams, list(logs.values())).run()
 
 

@@ -91,7 +91,9 @@ def command(words: list[str]) -> list[str]:
             before = ""
             continue
         shown.append(_word(word))
-        before = word if re.fullmatch(r"-[a-zA-Z]|--?[A-Za-z][\w.-]*", word) else ""
+        before = ""
+        if re.fullmatch(r"-[a-zA-Z]|--?[A-Za-z][\w.-]*", word):
+            before = word
     return shown
 
 

@@ -189,7 +189,10 @@ def _fabric(nvml: Nvml, devices: list[Any]) -> dict[str, Any] | None:
             answered = nvml.ask("nvmlDeviceGetGpuFabricInfoV", device, info, default=None)
         else:
             answered = None
-        state = info if answered is None or isinstance(answered, int) else answered
+        if answered is None or isinstance(answered, int):
+            state = info
+        else:
+            state = answered
         if state is None or int(getattr(state, "state", 0)) != _FABRIC_COMPLETED:
             return None
         uuid = bytes(getattr(state, "clusterUuid", b"")).hex()

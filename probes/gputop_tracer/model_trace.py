@@ -192,7 +192,10 @@ class Job:
             self.model = wrappers.place(self.model, shared, tracker, _head(self.model), self.notes)
             trained = [weight for weight in self.model.parameters() if weight.requires_grad]
             loop = self.loop = self._loop(trained)
-            loop.autocast = None if wrappers.casts(setup) else autocast_dtype(setup)
+            if wrappers.casts(setup):
+                loop.autocast = None
+            else:
+                loop.autocast = autocast_dtype(setup)
             loop.on_host = bool(setup.get("offload_activations"))
             steps_itself = setup.get("optimizer_in_backward") or zero.stage_of(setup)
             loop.clip = bool(setup.get("clip_grad", True)) and not steps_itself

@@ -37,7 +37,10 @@ class Action(NamedTuple):
     @property
     def words(self) -> str:
         """What the palette says: the description, and the command."""
-        shell = f" In a shell: gputop {self.command}." if self.command else ""
+        if self.command:
+            shell = f" In a shell: gputop {self.command}."
+        else:
+            shell = ""
         return self.description + shell
 
 

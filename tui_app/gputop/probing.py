@@ -65,7 +65,8 @@ def probe(
         command += ["--device", device] if device else []
         command += ["--steps", str(steps)]
         command += ["--factory", factory] if factory else []
-        command += ["--config", config] if (config := _configured(setup.model)) else []
+        if config := _configured(setup.model):
+            command += ["--config", config]
         env = {**os.environ, "HF_HUB_OFFLINE": "1"}
         if setup.allocator:
             env["PYTORCH_CUDA_ALLOC_CONF"] = setup.allocator

@@ -193,7 +193,10 @@ def _unknown(key: str) -> str:
     from difflib import get_close_matches
 
     near = get_close_matches(key, _BY_KEY, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(_BY_KEY)}"
+    if near:
+        hint = f"did you mean {near[0]}?"
+    else:
+        hint = f"there are {', '.join(_BY_KEY)}"
     return f"no setting is called {key}: {hint}"
 
 
@@ -307,7 +310,10 @@ def table() -> str:
     """The settings as a table in Markdown."""
     lines = ["| key | default | variable | meaning |", "|---|---|---|---|"]
     for setting in SETTINGS:
-        choices = f" ({', '.join(setting.choices)})" if setting.choices else ""
+        if setting.choices:
+            choices = f" ({', '.join(setting.choices)})"
+        else:
+            choices = ""
         default = _toml(setting.default)
         lines.append(
             f"| `{setting.key}` | `{default}` | `{setting.variable}` | {setting.meaning}{choices} |"

@@ -75,6 +75,9 @@ def _limits(nvml: Nvml) -> list[tuple[str, float]]:
     limits = []
     for handle in handles:
         name = nvml.ask("nvmlDeviceGetName", handle, default="")
-        text = name.decode(errors="replace") if isinstance(name, bytes) else str(name)
+        if isinstance(name, bytes):
+            text = name.decode(errors="replace")
+        else:
+            text = str(name)
         limits.append((text, nvml.ask("nvmlDeviceGetEnforcedPowerLimit", handle) / 1e3))
     return limits

@@ -81,7 +81,7 @@ _PLAIN_MLP = {
 _MLA_FAMILIES = {"deepseek_v2", "deepseek_v3", "kimi_k2"}
 
 
-def shape_from_config(config: Config, name: str = "") -> ModelShape:
+def shape_from_config(config: Config) -> ModelShape:
     """The shape that a ``config.json`` describes; nested text and vision parts become one shape.
 
     Raises:
@@ -100,7 +100,7 @@ def shape_from_config(config: Config, name: str = "") -> ModelShape:
     _mend(counts, family, text)
     vision = _vision(config, text)
     return ModelShape(
-        name=name or str(config.get("_name_or_path") or family),
+        name=str(config.get("_name_or_path") or family),
         family=family,
         gated_mlp=_gated(family, text),
         tied_embeddings=_tied(family, config, text),
@@ -136,7 +136,10 @@ def _mend(counts: dict[str, int], family: str, text: Config) -> None:
     """What a family says in its own way, and what follows from the rest."""
     counts["moe_every"] = counts["moe_every"] or 1
     if family == "falcon" and not text.get("new_decoder_architecture"):
-        counts["kv_heads"] = 1 if text.get("multi_query", True) else counts["heads"]
+        if text.get("multi_query", True):
+            counts["kv_heads"] = 1
+        else:
+            counts["kv_heads"] = counts["heads"]
     if family == "gpt_bigcode" and text.get("multi_query", True):
         counts["kv_heads"] = 1
     if isinstance(attention := text.get("attn_config"), Mapping) and attention.get("kv_n_heads"):

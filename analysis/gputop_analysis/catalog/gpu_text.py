@@ -66,7 +66,10 @@ class Facts:
 
 def plain(name: str) -> str:
     """The name itself out of a line of a log, in lower case."""
-    text = name.lower().replace("_", " ") if "name='" not in name else name.lower()
+    if "name='" not in name:
+        text = name.lower().replace("_", " ")
+    else:
+        text = name.lower()
     for pattern in _INSIDE:
         if inside := re.search(pattern, text):
             return _NOISE.sub(" ", inside[1].replace("_", " "))

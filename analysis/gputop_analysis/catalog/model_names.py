@@ -157,7 +157,9 @@ def _by_family(name: str, plain: str) -> ModelName | None:
     rows = [row["name"] for row in table("models.csv") if re.fullmatch(pattern, row["name"])]
     if not rows:
         return None
-    alternatives = f"; there is also {', '.join(rows[:-1])}" if rows[1:] else ""
+    alternatives = ""
+    if rows[1:]:
+        alternatives = f"; there is also {', '.join(rows[:-1])}"
     return ModelName(rows[-1], f"{name.strip()} is taken as {rows[-1]}, the newest{alternatives}")
 
 

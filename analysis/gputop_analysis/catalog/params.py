@@ -113,7 +113,10 @@ def linears(shape: ModelShape, moe: bool | None = None) -> tuple[Linear, ...]:
     """The linear layers of one layer, without the router; ``moe`` None: of the last layer."""
     moe = is_moe(shape, shape.layers - 1) if moe is None else moe
     family = traits(shape.family)
-    attention = _mla(shape) if shape.mla_kv_rank else _attention(shape, family)
+    if shape.mla_kv_rank:
+        attention = _mla(shape)
+    else:
+        attention = _attention(shape, family)
     if not moe:
         return (*attention, *_mlp(shape, family, "mlp", shape.ffn, bias=family.mlp_bias))
     shared = shared_width(shape)
@@ -146,7 +149,10 @@ def head_width(shape: ModelShape) -> int:
 def _attention(shape: ModelShape, kind: Traits) -> tuple[Linear, ...]:
     queries = shape.heads * head_width(shape)
     keys = (shape.kv_heads or shape.heads) * head_width(shape)
-    bias = kind.qkv_bias if shape.attention_bias is None else shape.attention_bias
+    if shape.attention_bias is None:
+        bias = kind.qkv_bias
+    else:
+        bias = shape.attention_bias
     out = Linear(kind.out, "attention", queries, shape.hidden, kind.out_bias, role="out")
     if len(kind.qkv) == 1:
         fused = queries + 2 * keys

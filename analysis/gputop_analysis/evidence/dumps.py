@@ -49,7 +49,10 @@ def dump_content(path: Path) -> dict[str, Any] | None:
     """The content of a dump, JSON or pickle; None where it is something else."""
     data = unpacked(path)
     try:
-        content = json.loads(data) if data[:1] == b"{" else plain_values(data)
+        if data[:1] == b"{":
+            content = json.loads(data)
+        else:
+            content = plain_values(data)
     except (ValueError, UnpickleError, RecursionError):
         return None
     if isinstance(content, dict) and isinstance(content.get("entries"), list):
@@ -83,7 +86,10 @@ def _judge_queued(evidence: Evidence, calls: Calls, groups: Groups) -> None:
     members = {name: group.ranks for name, group in groups.items()}
     difference = first_difference(calls)
     if difference is not None and difference.odd:
-        evidence.cause = "other size" if difference.by_size else "other operation"
+        if difference.by_size:
+            evidence.cause = "other size"
+        else:
+            evidence.cause = "other operation"
         evidence.rank, evidence.ranks = difference.odd[0], difference.odd
         evidence.findings.append(_difference_words(difference, groups))
         return
@@ -120,7 +126,10 @@ def _difference_words(difference: Difference, groups: Groups) -> str:
     """``at number 31 of the dp group, rank 2 calls broadcast and ranks 0, 1, 3 all_reduce``."""
     by_call: dict[str, list[int]] = {}
     for rank, call in difference.calls.items():
-        words = f"{call.name} of {call.shapes}" if difference.by_size else call.name
+        if difference.by_size:
+            words = f"{call.name} of {call.shapes}"
+        else:
+            words = call.name
         by_call.setdefault(words + _at(call), []).append(rank)
     parts = sorted(by_call.items(), key=lambda item: len(item[1]))
     first = next(iter(difference.calls.values()))
@@ -175,7 +184,10 @@ def _pending(calls: Calls, groups: Groups) -> list[Pending]:
             continue
         newest = max(waiting, key=lambda call: call.number)
         came = tuple(rank for rank, call in reached.items() if call.number >= newest.number)
-        members = groups[name].ranks & set(calls) if name in groups else frozenset(reached)
+        if name in groups:
+            members = groups[name].ranks & set(calls)
+        else:
+            members = frozenset(reached)
         found.append(Pending(name, newest, came, tuple(sorted(members - set(came)))))
     return found
 
@@ -266,7 +278,9 @@ def _call(entry: dict[str, Any], config: Groups) -> Call | None:
 
 def _line_of(stack: Any) -> str:
     for frame in stack if isinstance(stack, list) else ():
-        name = str(frame.get("filename") or "") if isinstance(frame, dict) else ""
+        name = ""
+        if isinstance(frame, dict):
+            name = str(frame.get("filename") or "")
         if name and "/torch/" not in name:
             return f"{name[-80:]}:{frame.get('line')} {str(frame.get('name'))[:40]}"
     return ""

@@ -284,7 +284,10 @@ def _add(samples: Samples, gpu: str, columns: dict[str, int], row: Sequence[str]
     fields = samples.setdefault(gpu, {name: array("d") for name in FIELDS})
     for name, values in fields.items():
         column = columns.get(name, len(row))
-        match = _NUMBER.match(row[column].strip()) if column < len(row) else None
+        if column < len(row):
+            match = _NUMBER.match(row[column].strip())
+        else:
+            match = None
         number = float(match[0]) if match else math.nan
         least, most = _LIMITS.get(name, (-math.inf, math.inf))
         values.append(number if math.isfinite(number) and least <= number <= most else math.nan)

@@ -182,7 +182,10 @@ def _snapshot(paths: list[Path]) -> Evidence:
         evidence.cause = f"out of memory: {size(memory.failed_bytes)} more were asked for"
     else:
         peak = size(memory.peak_allocated)
-        moment = f"the peak of {peak}" if memory.has_history else f"the {peak} in use"
+        if memory.has_history:
+            moment = f"the peak of {peak}"
+        else:
+            moment = f"the {peak} in use"
         evidence.cause = largest_kind(memory.categories, moment)
     evidence.unknown.append("how long steps took: a snapshot holds memory alone")
     return evidence

@@ -34,7 +34,9 @@ def judge_traces(paths: list[Path]) -> Evidence:
     traces = {path: load(path) for path in paths}
     newest, passed_over = _newest(traces)
     by_rank = _numbered(newest)
-    source = "torch.profiler trace" if len(newest) == 1 else "torch.profiler traces, one a rank"
+    source = "torch.profiler traces, one a rank"
+    if len(newest) == 1:
+        source = "torch.profiler trace"
     evidence = Evidence(source, tuple(map(str, newest)))
     for rank, trace in by_rank.items():
         evidence.devices += devices(trace, rank)

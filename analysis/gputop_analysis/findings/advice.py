@@ -166,7 +166,9 @@ def offered(view: RunView, finding: Finding) -> Finding:
         # It is wrong, not slow: what to look at stands, whatever else its words mention.
         able = [option for option in finding.options if _needs_nothing_more(option, run)]
     if not able:
-        why = f" (what is usual here needs {', '.join(missing)})" if missing else ""
+        why = ""
+        if missing:
+            why = f" (what is usual here needs {', '.join(missing)})"
         words = f"no setting is known that would win this back{why}"
         if finding.recoverable_ms_per_step is None:
             severity = finding.severity

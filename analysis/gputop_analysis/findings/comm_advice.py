@@ -43,7 +43,10 @@ def volume_ms(run: Facts) -> float | None:
     sent, ranks = bytes_a_sum(run), max(2, run.world)
     if sent is None:
         return None
-    backend = "gloo" if "gloo" in str(run.parallel.get("backend")) else "nccl"
+    if "gloo" in str(run.parallel.get("backend")):
+        backend = "gloo"
+    else:
+        backend = "nccl"
     hosts = len({run.view.host_of(rank) for rank in run.view.ranks}) > 1
     passes = 3 if run.parallel.get("fsdp") else 2
     return 1e3 * passes * (ranks - 1) / ranks * sent / SLOWEST_BYTES_PER_S[backend, hosts]
@@ -57,7 +60,10 @@ def comm_options(run: Facts, exposed_ms: float) -> list[Option]:
         options.append(_fewer(run, threads))
     explained = volume_ms(run)
     small = explained is not None and explained < BY_VOLUME * exposed_ms
-    by_volume = exposed_ms if explained is None else min(explained, exposed_ms)
+    if explained is None:
+        by_volume = exposed_ms
+    else:
+        by_volume = min(explained, exposed_ms)
     if not small:
         options += _less_volume(run, by_volume)
     else:

@@ -202,7 +202,10 @@ def _expert_tokens(view: RunView) -> tuple[str, list[int], Array] | None:
         if len(matched) >= 2:
             rows.append({int(m["number"]): value for m, value in matched})
             name = name or matched[0][0]["what"]
-    rows = [row for row in rows if row.keys() == rows[0].keys()] if rows else []
+    if rows:
+        rows = [row for row in rows if row.keys() == rows[0].keys()]
+    else:
+        rows = []
     if len(rows) < ENOUGH_STEPS:
         return None
     numbers = sorted(rows[0])

@@ -184,7 +184,9 @@ def float16_with_scaler(view: RunView, spec: Spec) -> Finding | None:
         return None
     if cuda and _capability(hello) < AMPERE:
         return None
-    where = f"compute capability {hello.get('device_capability')}" if cuda else "a CPU"
+    where = "a CPU"
+    if cuda:
+        where = f"compute capability {hello.get('device_capability')}"
     device, run = "cuda" if cuda else "cpu", Facts(view, rank)
     return spec.make(
         "medium",

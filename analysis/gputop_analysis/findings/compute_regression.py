@@ -96,7 +96,10 @@ def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
     growth = change.after_ms / change.before_ms - 1
     queued_ms = _queueing_grew(view, rank, change)  # which IN04 reports
     more_ms = change.after_ms - change.before_ms - queued_ms
-    threshold = SLOWER if on_device(view, rank) else _least_on_cpu(change, more_ms)
+    if on_device(view, rank):
+        threshold = SLOWER
+    else:
+        threshold = _least_on_cpu(change, more_ms)
     if threshold == SLOWER_BUSY and more_ms < threshold * change.before_ms:
         threshold, more_ms = SLOWER_ON_CPU, min(more_ms, change.phase_alone_ms)
     if more_ms < max(threshold * change.before_ms, SLOWER_MS):
@@ -106,7 +109,10 @@ def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
     else:
         site = None
     error_ms = change.change.error * change.after_ms
-    per = "" if change.unit == "step" else f" for the same number of {change.unit}"
+    if change.unit == "step":
+        per = ""
+    else:
+        per = f" for the same number of {change.unit}"
     if len(view.ranks) > 1 and change.phase not in WAITING:
         where = f": rank {rank} in {change.phase}"
     else:
@@ -207,7 +213,10 @@ def regression(view: RunView, rank: int) -> Regression | None:
     before_ms, after_ms = float(np.exp(change.before)), float(np.exp(change.after))
     step = evenly.step(change.index)
     measured = bool((rows["cpu_ns"] >= 0).all())
-    cpu_ms = _growth(evenly.ms("cpu_ns") / work, change.index) if measured else None
+    if measured:
+        cpu_ms = _growth(evenly.ms("cpu_ns") / work, change.index)
+    else:
+        cpu_ms = None
     alone_ms = _beyond_the_rest(evenly.ms(f"{phase}_ns") / work, walls_ms / work, change.index)
     since_ns = evenly.began_ns(change.index)
     return Regression(

@@ -182,7 +182,10 @@ def won_by_workers(view: RunView, wait: Share, now: int, then: int) -> float:
     in ``then`` processes; and all of it together on the rank's cores. Handing a batch over stays.
     """
     rest_ms = max(0.0, wait.wall_ms - wait.mean_ms)
-    making_ms = wait.mean_ms / then if now == 0 else wait.wall_ms * now / then
+    if now == 0:
+        making_ms = wait.mean_ms / then
+    else:
+        making_ms = wait.wall_ms * now / then
     cores, work = own_cores(view, wait.rank, 1 + then), work_ms(view, wait.rank, wait.wall_ms)
     if work is None:
         work = wait.wall_ms if now == 0 else rest_ms + now * wait.wall_ms

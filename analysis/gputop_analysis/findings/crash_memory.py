@@ -67,7 +67,9 @@ def cuda_out_of_memory(view: RunView, spec: Spec) -> Finding | None:
     growth, foreign = _growth(view, rank), _foreign_bytes(view)
     where = f"{event.get('site') or 'an unknown line'}, {met.where()}"
     layer = f", {met.phase} of {met.layer}" if met.layer else ""
-    asked_text = f" for {sizes['asked'] / GIB:.2f} GiB" if "asked" in sizes else ""
+    asked_text = ""
+    if "asked" in sizes:
+        asked_text = f" for {sizes['asked'] / GIB:.2f} GiB"
     return spec.make(
         "critical",
         f"rank {rank} ran out of GPU memory{asked_text} at step {event.get('step', '?')}{layer}",
@@ -244,10 +246,12 @@ def out_of_memory_kills(view: RunView) -> int:
     kills = sum(int(e.get("oom_kills") or 0) for e in view.record.events("run_end"))
     in_group = 0
     for host in view.record.hosts.values():
-        counter = host.host.rows["cgroup_oom_kill_total"] if len(host.host.rows) else []
-        in_group += (
-            max(0, int(counter[-1]) - int(counter[0])) if len(counter) and counter[0] >= 0 else 0
-        )
+        if len(host.host.rows):
+            counter = host.host.rows["cgroup_oom_kill_total"]
+        else:
+            counter = []
+        if len(counter) and counter[0] >= 0:
+            in_group += max(0, int(counter[-1]) - int(counter[0]))
     return max(kills, in_group)
 
 

@@ -133,7 +133,10 @@ class Facts:
     def batch_has(self, *dtypes: str) -> bool:
         """Whether a tensor of the batch has one of these types; True where they are not known."""
         dtypes_ = (self.hello.get("batch") or {}).get("dtypes")
-        values = dtypes_.values() if isinstance(dtypes_, dict) else dtypes_ or ()
+        if isinstance(dtypes_, dict):
+            values = dtypes_.values()
+        else:
+            values = dtypes_ or ()
         names = {str(dtype_name).replace("torch.", "") for dtype_name in values}
         return not names or bool(names.intersection(dtypes))
 

@@ -71,11 +71,16 @@ class _Loops:
 def _loops(view: RunView, rank: int, phase: str) -> _Loops | None:
     """None where they take too little, or were not seen often enough."""
     whole = steady_share(view, rank, phase)
-    site = None if on_device(view, rank) else reading_loops(view, phase, rank)
+    if on_device(view, rank):
+        site = None
+    else:
+        site = reading_loops(view, phase, rank)
     if whole is None or site is None:
         return None
     least = _part(whole, surely(round(site.share * site.samples), site.samples))
-    return _Loops(phase, whole, least, site) if least.surely_above(IN_LOOPS) else None
+    if least.surely_above(IN_LOOPS):
+        return _Loops(phase, whole, least, site)
+    return None
 
 
 def _part(share: Share, part: float) -> Share:

@@ -46,12 +46,18 @@ def epoch_boundary_stall(view: RunView, spec: Spec) -> Finding | None:
     """Worker processes are stopped and started for each epoch, and the training waits meanwhile."""
     wait = data_wait(view)
     rank = wait.rank if wait else next(iter(view.ranks), None)
-    loader = (view.hello(rank).get("dataloader") or {}) if rank is not None else {}
+    if rank is not None:
+        loader = view.hello(rank).get("dataloader") or {}
+    else:
+        loader = {}
     starts = epoch_starts(view).get(rank) if rank is not None else None
     if starts is None or rank is None or len(starts[0]) < 2 or not loader.get("num_workers"):
         return None
     series = view.per_rank[rank]
-    usual_ms = wait.mean_ms if wait else float(np.median(series.phase_ms("data")))
+    if wait:
+        usual_ms = wait.mean_ms
+    else:
+        usual_ms = float(np.median(series.phase_ms("data")))
     stalls_ms = starts[1] - usual_ms
     steps, wall_ms = series.total_steps(), float(series.rows["wall_ns"].sum()) / 1e6
     share = float(stalls_ms.sum()) / wall_ms

@@ -86,7 +86,9 @@ def leak(view: RunView, spec: Spec) -> Finding | None:
         return _small_leak(view, spec) or _chained(view, spec)
     rank, growth = max(growths.items(), key=lambda item: item[1].bytes_per_s)
     kept_tensors, a_step = _kept(view, rank), per_step(view, growth)
-    memory_name = "GPU memory" if growth.column == "allocated_bytes" else "memory"
+    memory_name = "memory"
+    if growth.column == "allocated_bytes":
+        memory_name = "GPU memory"
     graphs = kept_tensors is not None and kept_tensors.graphs > 0.5 * kept_tensors.more
     fix: Option | str
     if graphs:
@@ -130,7 +132,9 @@ def _small_leak(view: RunView, spec: Spec) -> Finding | None:
             continue
         if min(one["with_graph"] - GRAPHS_A_STEP * one["step"] for one in counts) < 0:
             continue
-        kind = f" (most: {last['graph_kind']})" if last.get("graph_kind") else ""
+        kind = ""
+        if last.get("graph_kind"):
+            kind = f" (most: {last['graph_kind']})"
         source = f"tensors events, rank {rank}"
         fix = _LOSS_KEPT
         if view.hello(rank).get("create_graph"):
@@ -229,7 +233,10 @@ def _kept(view: RunView, rank: int) -> Kept | None:
 def _tensors_told(kept: Kept | None) -> str:
     if kept is None:
         return ""
-    graphs = f", {kept.graphs:,} of the new ones with a graph" if kept.graphs > 0 else ""
+    if kept.graphs > 0:
+        graphs = f", {kept.graphs:,} of the new ones with a graph"
+    else:
+        graphs = ""
     return (
         f"; {kept.last:,} tensors are alive, {kept.first:,} were {kept.steps:,} steps "
         f"before{graphs}"
@@ -278,7 +285,10 @@ def host_memory_growth(view: RunView, spec: Spec) -> Finding | None:
     rank, growth = max(grown.items(), key=lambda item: item[1].bytes_per_s)
     a_step = per_step(view, growth)
     left_s, limit = _until_full(view, rank, growth, sum(g.bytes_per_s for g in grown.values()))
-    full = f"{limit} is full in {duration(left_s)}" if np.isfinite(left_s) else ""
+    if np.isfinite(left_s):
+        full = f"{limit} is full in {duration(left_s)}"
+    else:
+        full = ""
     soon = left_s < SOON_S
     return spec.make(
         "high" if soon else "medium",

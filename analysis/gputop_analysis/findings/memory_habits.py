@@ -53,7 +53,10 @@ def allocator_churn(view: RunView, spec: Spec) -> Finding | None:
     flushed = rate["flushes"] > FLUSHES_PER_STEP
     if not flushed and rate["allocs"] <= ALLOCS_PER_STEP:
         return None
-    site = told(view, "allocator")[rank][-1].get("empty_cache_site") if flushed else None
+    if flushed:
+        site = told(view, "allocator")[rank][-1].get("empty_cache_site")
+    else:
+        site = None
     if flushed:
         value, threshold = (rate["flushes"], FLUSHES_PER_STEP)
         title = f"empty_cache() is called {rate['flushes']:.2g} times a step, {rate['ms']:.1f} ms"

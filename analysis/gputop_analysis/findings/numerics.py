@@ -83,11 +83,8 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
         settings = [f"lr {row['lr']:.3g}"]
     else:
         settings = []
-    settings += (
-        [f"loss scale {row['loss_scale']:.4g}"]
-        if row is not None and np.isfinite(row["loss_scale"])
-        else []
-    )
+    if row is not None and np.isfinite(row["loss_scale"]):
+        settings += [f"loss scale {row['loss_scale']:.4g}"]
     settings += _last_good(series.rows, step)
     other_ranks = sorted(
         nonfinite[1] for r in view.ranks if r != rank and (nonfinite := _first_nonfinite(view, r))
@@ -228,7 +225,10 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     small = 0 < losses[worst] < SMALL * float(np.median(losses[:BEGINNING]))
     rows = view.per_rank[view.ranks[0]].rows
     row, at = _row_of(rows, int(steps[worst])), steps_named(int(firsts[worst]), int(steps[worst]))
-    lr = f", lr {row['lr']:.3g}" if row is not None and np.isfinite(row["lr"]) else ""
+    if row is not None and np.isfinite(row["lr"]):
+        lr = f", lr {row['lr']:.3g}"
+    else:
+        lr = ""
     moved = spike_origin(view, int(steps[worst]))
     if (certain or not alone) and not rewards and not moves and not wider and not small:
         severity = "medium"

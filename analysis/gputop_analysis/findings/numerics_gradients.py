@@ -181,7 +181,10 @@ SIZES_OF_GRADIENTS = {"exp_avg_sq", "exp_avg_sq_row", "square_avg", "sum", "exp_
 def always_clipped(view: RunView, spec: Spec) -> Finding | None:
     """Each step is scaled to the same length: the learning rate no longer means what it says."""
     rank, firsts, lasts, norms = gradient_norms(view, from_step=EARLY_STEPS)
-    limit = (view.hello(rank).get("clip") or {}).get("max_norm") if len(norms) else None
+    if len(norms):
+        limit = (view.hello(rank).get("clip") or {}).get("max_norm")
+    else:
+        limit = None
     if not limit or len(norms) < ENOUGH_NORMS or lasts[-1] - firsts[0] + 1 < CLIP_STEPS:
         return None
     share, median = float((norms > limit).mean()), float(np.median(norms))

@@ -118,7 +118,9 @@ def swing_of(steps: Array, rates: Array) -> Swing | None:
         (_explained(steps, rates, int(period)), int(period)) for period in likely
     )
     needed = EXPLAINED if len(rates) >= ENOUGH_READINGS else ALL_EXPLAINED
-    return Swing(period, explained, len(rates)) if explained >= needed else None
+    if explained >= needed:
+        return Swing(period, explained, len(rates))
+    return None
 
 
 def _swings_at_least(rates: Array) -> int:

@@ -115,7 +115,9 @@ def _limits(event: Event) -> str:
     """What it was given, and the limit of its type where that was crossed."""
     parts = []
     if event.get("largest_input") is not None:
-        value_kind = "gradients" if event["direction"] == "backward" else "values"
+        value_kind = "values"
+        if event["direction"] == "backward":
+            value_kind = "gradients"
         parts.append(f"of {value_kind} up to {event['largest_input']:.4g}")
     dtype, limit = event.get("dtype"), event.get("limit")
     if dtype and limit and "inf" in str(event.get("value")):
@@ -130,7 +132,9 @@ def _sure(event: Event) -> str:
     if not between or not any(between):
         return ""
     before, after = between[0] or "the input", between[1] or "the loss"
-    by = "finite weights" if event.get("how") == "weights" else "the graph of the loss"
+    by = "the graph of the loss"
+    if event.get("how") == "weights":
+        by = "finite weights"
     return f"; it lies between {before} and {after}, by {by}"
 
 
@@ -190,7 +194,10 @@ def advice(event: Event | None) -> tuple[str, ...]:
     if beside_model(event):
         operation = event.get("operation") or "the loss"
         value = f"look at what goes into {operation} after the model: "
-        targets = "" if batch.get("finite") else "the targets of that step's batch, or "
+        if batch.get("finite"):
+            targets = ""
+        else:
+            targets = "the targets of that step's batch, or "
         return (value + targets + "a value that the script computes without a gradient",)
     if event["direction"] == "input":
         named = batch.get("files") or [f"sample {sample}" for sample in batch.get("samples") or ()]

@@ -176,7 +176,9 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
     else:
         site = None
     own_wait, theirs = culprit.wait_ms
-    host = f" on {view.host_of(culprit.rank)}" if len(view.record.hosts) > 1 else ""
+    host = ""
+    if len(view.record.hosts) > 1:
+        host = f" on {view.host_of(culprit.rank)}"
     return spec.make(
         "high" if cost.low > 0.10 * culprit.wall_ms else "medium",
         f"rank {culprit.rank} is slow in {name}: the others wait {cost.value:.1f} ms a step",

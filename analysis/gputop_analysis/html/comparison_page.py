@@ -32,7 +32,10 @@ _COLOUR = {
 
 def as_comparison_page(a: Report, b: Report, diff: Diff) -> str:
     """The page; every text of the records is escaped."""
-    colour = "critical" if diff.is_regression else _COLOUR.get(diff.judgement, "info")
+    if diff.is_regression:
+        colour = "critical"
+    else:
+        colour = _COLOUR.get(diff.judgement, "info")
     top = (
         '<div class="brand"><b>gputop</b> comparison</div>'
         f'<section class="verdict" style="--c:var(--{colour})"><h1>{escape(headline(diff))}</h1>'

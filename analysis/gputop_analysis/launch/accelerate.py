@@ -19,7 +19,9 @@ def emit(strategy: Strategy) -> Launch:
     """
     strategy.check()
     if strategy.split.pp > 1 or strategy.split.ep > 1:
-        feature = "pipeline stages" if strategy.split.pp > 1 else "expert parallelism"
+        feature = "expert parallelism"
+        if strategy.split.pp > 1:
+            feature = "pipeline stages"
         raise NotPossible(f"accelerate has no {feature}: emit it for megatron or torchtitan")
     if strategy.split.cp > 1 and strategy.split.sequence_parallel:
         raise NotPossible(

@@ -160,13 +160,10 @@ def training(strategy: Strategy) -> list[str]:
         "--global-batch-size",
         str(strategy.global_batch),
     ]
-    words += (
-        ["--bf16"]
-        if strategy.dtype in ("bf16", "fp8")
-        else ["--fp16"]
-        if strategy.dtype == "fp16"
-        else []
-    )
+    if strategy.dtype in ("bf16", "fp8"):
+        words += ["--bf16"]
+    elif strategy.dtype == "fp16":
+        words += ["--fp16"]
     if strategy.dtype == "fp8":
         words += ["--fp8-format", "hybrid"]
     if strategy.recompute == "selective":

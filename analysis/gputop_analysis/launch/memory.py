@@ -49,7 +49,10 @@ def of_deepspeed(config: Mapping[str, Any], gpus: int | None) -> dict[str, Any]:
         "tp": tp,
     }
     optimizer_type = str(_section(config, "optimizer").get("type") or "").lower()
-    options |= {"optimizer": _OPTIMIZERS[optimizer_type]} if optimizer_type in _OPTIMIZERS else {}
+    if optimizer_type in _OPTIMIZERS:
+        options |= {"optimizer": _OPTIMIZERS[optimizer_type]}
+    else:
+        options |= {}
     options |= {"dp": max(1, gpus // tp)} if gpus else {}
     return options | _batches(config, options.get("dp"))
 
@@ -238,7 +241,9 @@ def _chunks(arguments: Arguments, pp: int) -> int:
     if arguments.has("--num-virtual-stages-per-pipeline-rank"):
         return arguments.number("--num-virtual-stages-per-pipeline-rank")
     per = arguments.number("--num-layers-per-virtual-pipeline-stage", 0)
-    return max(1, arguments.number("--num-layers") // pp // per) if per else 1
+    if per:
+        return max(1, arguments.number("--num-layers") // pp // per)
+    return 1
 
 
 def _sharding(arguments: Arguments) -> str:

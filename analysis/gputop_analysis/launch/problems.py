@@ -23,7 +23,7 @@ def warning(where: str, text: str) -> Problem:
     return Problem("warning", where, text)
 
 
-def unknown_keys(found: Iterable[str], known: Iterable[str], prefix: str = "") -> list[Problem]:
+def unknown_keys(found: Iterable[str], known: Iterable[str]) -> list[Problem]:
     """A warning for each key that is not known, with the nearest one."""
     import difflib
 
@@ -33,7 +33,7 @@ def unknown_keys(found: Iterable[str], known: Iterable[str], prefix: str = "") -
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)
             problem = "not a known key" + (f": did you mean {near[0]}?" if near else "")
-            problems.append(warning(prefix + key, problem))
+            problems.append(warning(key, problem))
     return problems
 
 

@@ -67,7 +67,10 @@ class Strategy:
             "gpus": gpus,
             "global_batch": self.global_batch,
         }
-        training = Training.of(self.model, **facts) if self.model else Training(**facts)
+        if self.model:
+            training = Training.of(self.model, **facts)
+        else:
+            training = Training(**facts)
         step = StepOfSplit(self.split, self.micro_batch)
         if wrong := broken(training, step, (*STEP_RULES, *SPLIT_RULES)):
             raise ValueError("; ".join(why for _, why in wrong))

@@ -125,5 +125,7 @@ def world_of(own: Sequence[str]) -> int | None:
         [word.replace("_", "-") if word.startswith("--") else word for word in own]
     )
     ranks = whole(options.values.get("--nproc-per-node"))
-    nodes = whole(options.values.get("--nnodes")) if options.has("--nnodes") else 1
+    nodes = 1
+    if options.has("--nnodes"):
+        nodes = whole(options.values.get("--nnodes"))
     return None if ranks is None or nodes is None else ranks * nodes

@@ -214,7 +214,10 @@ def _has(mend: ByArguments, call: ast.Call) -> bool:
             return False
     for place, value in mend.had.items():
         argument = _argument(call, place)
-        written = known.defaults.get(place) if argument is None else constant(argument)
+        if argument is None:
+            written = known.defaults.get(place)
+        else:
+            written = constant(argument)
         if written != value:
             return False
     return True
@@ -240,7 +243,10 @@ def _may_have_workers(mend: ByArguments, module: Module, call: ast.Call) -> None
     if "num_workers" not in mend.gives or mend.had.get("num_workers"):
         return
     dataset = dataset_class(module, call)
-    methods = [node for node in dataset.body if _makes_samples(node)] if dataset else []
+    if dataset:
+        methods = [node for node in dataset.body if _makes_samples(node)]
+    else:
+        methods = []
     if any(_keeps(node) for method in methods for node in ast.walk(method)):
         raise NoMend(
             f"{dataset.name} keeps something between samples, of which each worker would have its "  # type: ignore[union-attr]

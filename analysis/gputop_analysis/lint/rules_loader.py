@@ -119,7 +119,10 @@ def _is_map_style(module: Module, call: ast.Call) -> bool:
     if name.startswith("torchvision.datasets."):
         return True
     definition = _class_of(module, constructors)
-    bases = [module.resolve(base) or "" for base in definition.bases] if definition else []
+    if definition:
+        bases = [module.resolve(base) or "" for base in definition.bases]
+    else:
+        bases = []
     return bool(bases) and all(base.startswith(_MAP_STYLE) for base in bases)
 
 

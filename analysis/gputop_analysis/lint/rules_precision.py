@@ -199,7 +199,10 @@ def anomaly_mode(module: Module) -> Iterator[Hit]:
 def _without_with(module: Module, call: ast.Call) -> Edits:
     """The block of a ``with`` without it, where it manages the call alone and binds no name."""
     item = module.parents.get(call)
-    statement = module.parents.get(item) if isinstance(item, ast.withitem) else None
+    if isinstance(item, ast.withitem):
+        statement = module.parents.get(item)
+    else:
+        statement = None
     if not isinstance(statement, ast.With):
         return NONE
     name = item.optional_vars  # type: ignore[union-attr]
@@ -226,7 +229,10 @@ def profiles_everything(module: Module) -> Iterator[Hit]:
     loops = loops_of(module)
     for call in module.calls_of("torch.profiler.profile", "torch.autograd.profiler.profile"):
         item = module.parents.get(call)
-        statement = module.parents.get(item) if isinstance(item, ast.withitem) else None
+        if isinstance(item, ast.withitem):
+            statement = module.parents.get(item)
+        else:
+            statement = None
         if not isinstance(statement, ast.With) or keyword(call, "schedule"):
             continue
         seen = module.is_seen(call)

@@ -65,19 +65,19 @@ class Choice:
             for key, label in (("tp", "TP"), ("cp", "CP"), ("ep", "EP"))
             if x[key] > 1
         ]
-        words += (
-            [
+        if x["pp"] > 1:
+            words += [
                 f"PP{x['pp']}"
                 + (f"x{x['vpp']}" if x["vpp"] > 1 else "")
                 + (" ZB" if x.get("zero_bubble") else "")
             ]
-            if x["pp"] > 1
-            else []
-        )
         recompute = RECOMPUTES[int(x["recompute"])]
         if x["dp"] * x["cp"] > 1:
             words += [f"DP{x['dp']}", _sharding(x)]
-        words += [f"mb{x['micro_batch']}"] if words else ["one GPU", f"mb{x['micro_batch']}"]
+        if words:
+            words += [f"mb{x['micro_batch']}"]
+        else:
+            words += ["one GPU", f"mb{x['micro_batch']}"]
         return " ".join(words + ([f"rc:{recompute}"] if recompute != "none" else []))
 
     def to_json(self) -> dict[str, Any]:

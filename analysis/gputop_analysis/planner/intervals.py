@@ -86,7 +86,8 @@ def axes(job: Job, cluster: Cluster, layout: Mapping[str, int | bool]) -> tuple[
         job.framework or "no framework named",
         _scale(cluster.gpus),
     ]
-    names += [f"{_NETWORKS}{cluster.network}"] if cluster.gpus > cluster.gpus_per_node else []
+    if cluster.gpus > cluster.gpus_per_node:
+        names += [f"{_NETWORKS}{cluster.network}"]
     names += ["experts"] if job.model.experts else []
     names += ["context parallelism"] if layout["cp"] > 1 else []
     return tuple(names)

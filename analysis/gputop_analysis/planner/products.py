@@ -24,8 +24,14 @@ class Product:
     def per_rank(self, tp: Floats) -> tuple[Floats, Floats]:
         """Inputs and outputs on one of ``tp`` ranks."""
         ones = tp * 0 + 1.0
-        inputs = self.inputs / tp if self.split == "inputs" else self.inputs * ones
-        outputs = self.outputs / tp if self.split == "outputs" else self.outputs * ones
+        if self.split == "inputs":
+            inputs = self.inputs / tp
+        else:
+            inputs = self.inputs * ones
+        if self.split == "outputs":
+            outputs = self.outputs / tp
+        else:
+            outputs = self.outputs * ones
         return inputs, outputs
 
     @property

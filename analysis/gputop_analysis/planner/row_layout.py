@@ -103,7 +103,10 @@ def _replicas(row: Row, cluster: Cluster, ranks: int) -> int:
         return 1
     if not match and not re.search(r"hsdp|hybrid[ _-]?shard", text):
         return 1
-    copies = int(match[1]) if match else cluster.gpus // cluster.gpus_per_node
+    if match:
+        copies = int(match[1])
+    else:
+        copies = cluster.gpus // cluster.gpus_per_node
     if _zero(row) == 3 and copies and ranks % copies == 0 and ranks > copies:
         return copies
     return 1

@@ -145,7 +145,10 @@ def _experts(row: Row, model_shape: ModelShape | None) -> dict[str, Any]:
         or count(row, "ffn")
     )
     fields["shared_ffn"] = _in_notes(notes, r"shared ffn (\d+)") or base.shared_ffn
-    fields["shared_experts"] = 0 if fields["shared_ffn"] else base.shared_experts
+    if fields["shared_ffn"]:
+        fields["shared_experts"] = 0
+    else:
+        fields["shared_experts"] = base.shared_experts
     fields["first_dense_layers"] = _in_notes(notes, r"(\d+) dense") or base.first_dense_layers
     if latent := _MLA.search(notes):
         names = ("mla_q_rank", "mla_kv_rank", "mla_nope_dim", "mla_rope_dim", "mla_v_dim")

@@ -42,7 +42,9 @@ def total(model: ModelShape) -> int:
 
 def _per_layer(model: ModelShape) -> tuple[float, float, float]:
     """Parameters of a dense layer, an MoE layer without routed experts, and those experts."""
-    dense = float(sum(layer_params(model, False).values())) if model.ffn else 0.0
+    dense = 0.0
+    if model.ffn:
+        dense = float(sum(layer_params(model, False).values()))
     if not any(is_moe(model, i) for i in range(model.layers)):
         return dense, 0.0, 0.0
     moe = layer_params(model, True)

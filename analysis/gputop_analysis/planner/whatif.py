@@ -196,7 +196,9 @@ def _precision(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
 def _checkpointing(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
     for recompute, name in enumerate(RECOMPUTES):
         if recompute != row["recompute"]:
-            label = f"{name} recomputation" if recompute else "no recomputation"
+            label = "no recomputation"
+            if recompute:
+                label = f"{name} recomputation"
             yield _Try("checkpointing", label, on.job, {**row, "recompute": recompute})
 
 
@@ -227,7 +229,9 @@ def _communication(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
         yield _Try("communication", label, on.job.but(overlap_expert_parallel=True), row)
     if row["tp"] > 1:
         other = not row["sequence_parallel"]
-        label = "with sequence parallelism" if other else "without sequence parallelism"
+        label = "without sequence parallelism"
+        if other:
+            label = "with sequence parallelism"
         yield _Try("communication", label, on.job, {**row, "sequence_parallel": other})
 
 
@@ -264,7 +268,9 @@ def _schedule(on: Subject, row: dict[str, Any]) -> Iterator[_Try]:
             on.job,
             {**row, "vpp": n},
         )
-    label = "without zero-bubble" if row["zero_bubble"] else "zero-bubble (ZB-H1)"
+    label = "zero-bubble (ZB-H1)"
+    if row["zero_bubble"]:
+        label = "without zero-bubble"
     yield _Try("schedule", label, on.job, {**row, "zero_bubble": not row["zero_bubble"]})
 
 

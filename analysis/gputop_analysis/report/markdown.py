@@ -164,7 +164,10 @@ def _budget(report: Report) -> Iterator[str]:
     if budget.not_told_apart:
         summary += [plain(budget.not_told_apart)]
     if (startup := report.startup) is not None and startup.has_milestones:
-        until = "until the first step" if startup.done else "without a first step"
+        if startup.done:
+            until = "until the first step"
+        else:
+            until = "without a first step"
         summary.append(f"{duration(startup.seconds)} {until}: {plain(startup.words())}")
     yield ""
     yield ", ".join([*summary, f"useful compute: {plain(budget.compute_anchor)}"])

@@ -125,7 +125,10 @@ def _damaged(report: Report, width: int) -> Iterator[str]:
 def _startup(report: Report, width: int) -> Iterator[str]:
     if (startup := report.startup) is None or not startup.has_milestones:
         return
-    until = "until the first step" if startup.done else "without a first step"
+    if startup.done:
+        until = "until the first step"
+    else:
+        until = "without a first step"
     yield from textwrap.wrap(
         f"{'start-up':<9} {duration(startup.seconds)} {until}: {startup.words()}",
         width,

@@ -83,7 +83,10 @@ def own_work(work: OwnWork | None) -> str:
     """``its own set-up took 83.8 ms, once, and 2.90 ms later``; empty where it took none."""
     if work is None or sum(work) < 0.005:
         return ""
-    later = f", and {ms(work.later_ms)} ms later" if work.later_ms >= 0.005 else ""
+    if work.later_ms >= 0.005:
+        later = f", and {ms(work.later_ms)} ms later"
+    else:
+        later = ""
     return f"its own set-up took {ms(work.set_up_ms)} ms, once{later}"
 
 

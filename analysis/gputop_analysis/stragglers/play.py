@@ -42,7 +42,10 @@ class Player:
         for unit in self._order:
             for op in unit:
                 earlier = [ends[predecessor] for predecessor in self._before[op]]
-                starts[op] = np.maximum.reduce(earlier) if earlier else nothing
+                if earlier:
+                    starts[op] = np.maximum.reduce(earlier)
+                else:
+                    starts[op] = nothing
             ready = np.maximum.reduce([starts[op] for op in unit])
             if unit[0] in self._group and unit[0].kind in SYNCHRONISED:
                 ready = np.broadcast_to(ready.max(axis=0), ready.shape)

@@ -70,7 +70,10 @@ class Allocator:
     def __init__(self, conf: AllocatorConf = DEFAULT, capacity: int | None = None) -> None:
         self.conf = conf
         fraction = conf.memory_fraction or 1.0
-        self.capacity = NEVER if capacity is None else int(capacity * fraction) // UNIT
+        if capacity is None:
+            self.capacity = NEVER
+        else:
+            self.capacity = int(capacity * fraction) // UNIT
         self.pools: dict[tuple[int, bool], FreeBlocks] = {}
         self.allocated = self.requested = self.reserved = 0
         self.peak_allocated = self.peak_reserved = self.allocated_at_peak_reserved = 0

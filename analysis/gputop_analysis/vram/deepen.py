@@ -280,7 +280,10 @@ class _Deep:
 
     def copies(self, before: Section, section: Section) -> None:
         """The layers between the two middle ones, made of both."""
-        lower, upper = (before, section) if section.layer == UPPER else (section, before)
+        if section.layer == UPPER:
+            lower, upper = (before, section)
+        else:
+            lower, upper = (section, before)
         low, high = (self.log.events[section_.start : section_.end] for section_ in (lower, upper))
         if [event < 0 for event in low] != [event < 0 for event in high]:
             raise ValueError(UNLIKE)

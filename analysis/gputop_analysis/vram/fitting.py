@@ -114,7 +114,10 @@ def options_of(setup: Setup) -> list[str]:
         if isinstance(value, bool):
             words.append(flag if value else "--no-" + flag[2:])
         else:
-            written = ",".join(value) if isinstance(value, tuple) else str(value)
+            if isinstance(value, tuple):
+                written = ",".join(value)
+            else:
+                written = str(value)
             words += [flag, written]
     return words
 

@@ -162,7 +162,9 @@ def _dtypes_of(hello: Hello) -> tuple[str, str]:
     """Of the stored weights, and of the computation."""
     model, amp = _entry(hello, "model"), _entry(hello, "amp")
     sizes = {name: n for name, n in _entry(model, "by_dtype").items() if name in _DTYPES}
-    stored = _DTYPES[max(sizes, key=lambda name: sizes[name])] if sizes else "fp32"
+    stored = "fp32"
+    if sizes:
+        stored = _DTYPES[max(sizes, key=lambda name: sizes[name])]
     mixed = _entry(_entry(_entry(hello, "parallel"), "fsdp"), "mixed_precision").get("param_dtype")
     named = mixed or (amp.get("dtype") or "float16" if amp.get("autocast") else None)
     return stored, _DTYPES.get(str(named), stored)

@@ -22,7 +22,10 @@ def most(log: EventLog) -> dict[str, int]:
             by_category[KEPT] = max(_passing(live) - before, 0)
         storage = abs(event)
         name = log.strings[log.category[storage]]
-        live[name] += log.bytes[storage] if event > 0 else -log.bytes[storage]
+        if event > 0:
+            live[name] += log.bytes[storage]
+        else:
+            live[name] += -log.bytes[storage]
         if name in LASTING:
             by_category[name] = max(by_category[name], live[name])
     return by_category

@@ -96,7 +96,10 @@ def sizes(message: str) -> dict[str, float]:
 def explain(event: Event) -> OutOfMemory:
     """An ``exception`` event of such an error."""
     message_sizes = sizes(str(event.get("message") or ""))
-    memory = event.get("memory") if isinstance(event.get("memory"), Mapping) else {}
+    if isinstance(event.get("memory"), Mapping):
+        memory = event.get("memory")
+    else:
+        memory = {}
     assert isinstance(memory, Mapping)
     if memory.get("allocated_bytes") and "allocated" not in message_sizes:
         message_sizes["allocated"] = float(memory["allocated_bytes"])

@@ -215,7 +215,10 @@ class _State:
 
     def _at_the_end(self, pool: int, size: int) -> int:
         """The last block of a pool, taken out, with at least ``size`` after mapping pages."""
-        page = _LARGE_SEGMENT if pool >= self.playback.streams else SMALL_SEGMENT
+        if pool >= self.playback.streams:
+            page = _LARGE_SEGMENT
+        else:
+            page = SMALL_SEGMENT
         last = self.tails[pool]
         if last and self.free[last]:
             lacks = max(size - self.size[last], 0)

@@ -77,7 +77,9 @@ class Replay:
             allocated = _running(events, taken)
         else:
             allocated = self._running()
-        then = allocated[events.index(played_.at_most)] if played_.at_most else 0
+        then = 0
+        if played_.at_most:
+            then = allocated[events.index(played_.at_most)]
         reserved = UNIT * played_.reserved
         return Replayed(taken, events, allocated, reserved, then, played_.retries, played_.oom)
 

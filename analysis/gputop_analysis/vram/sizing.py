@@ -33,7 +33,10 @@ def sized(setup: Setup, solver: Solver, capacity: int | None = None) -> tuple[Es
     peak = solver(None)
     need = Need(peak.allocated, peak.reserved, _runs_in(setup, peak, solver))
     nccl = overhead.nccl(setup)
-    room = None if capacity is None else max(capacity - overhead.CONTEXT - nccl, 0)
+    if capacity is None:
+        room = None
+    else:
+        room = max(capacity - overhead.CONTEXT - nccl, 0)
     measured = spread(axes(setup)) if peak.tier == "formula" else None
     reserved = _most_reserved(setup, peak)
     estimate = Estimate(

@@ -25,7 +25,10 @@ def last_step(log: EventLog, allocated: _Bytes) -> tuple[tuple[float, int], ...]
     own_spans = [
         span for span in spans(log, len(allocated)) if span[2] != "init" and span[3] == step
     ]
-    values = allocated[own_spans[0][0] : own_spans[-1][1]] if own_spans else allocated
+    if own_spans:
+        values = allocated[own_spans[0][0] : own_spans[-1][1]]
+    else:
+        values = allocated
     parts = min(POINTS, len(values))
     edges = [part * len(values) // parts for part in range(parts + 1)]
     return tuple((round(at / len(values), 4), max(values[at:end])) for at, end in pairwise(edges))

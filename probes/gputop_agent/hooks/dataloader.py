@@ -59,7 +59,10 @@ def before_fetch(args, kwargs):
 def after_fetch(token, args, result):
     """End the phase; whether the batch trains or evaluates shows later."""
     depth, began, graded = token
-    samples, tokens = batch.count(result) if graded and result is not None else (0, 0)
+    if graded and result is not None:
+        samples, tokens = batch.count(result)
+    else:
+        samples, tokens = (0, 0)
     if depth == BEFORE_TRAINING:
         if graded:
             activation.fetch_ended(began, samples, tokens, _descriptions.get(args[0]))

@@ -55,7 +55,10 @@ def skip_module(module, skip_code):
     for value in list(vars(module).values()):
         if getattr(value, "__module__", None) != module.__name__:
             continue
-        members = vars(value).values() if isinstance(value, type) else (value,)
+        if isinstance(value, type):
+            members = vars(value).values()
+        else:
+            members = (value,)
         for member in members:
             function = getattr(member, "__func__", member)
             while function is not None:  # and what a decorator was put around

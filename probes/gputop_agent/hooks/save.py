@@ -71,7 +71,10 @@ def _report(began_ns, via, path):
 
 
 def _path(args, path_at):
-    target = args[path_at] if path_at is not None and len(args) > path_at else None
+    if path_at is not None and len(args) > path_at:
+        target = args[path_at]
+    else:
+        target = None
     if isinstance(target, (str, os.PathLike)):
         return os.fspath(target)
     return None

@@ -94,7 +94,10 @@ def send_updates(now_s):
         _updates.first_s = now_s
     if now_s < _updates.next_s or not session.hello_sent:
         return
-    _updates.next_s = now_s if now_s - _updates.first_s < _EARLY_S else now_s + 10.0
+    if now_s - _updates.first_s < _EARLY_S:
+        _updates.next_s = now_s
+    else:
+        _updates.next_s = now_s + 10.0
     fields = _attempt(_late_fields)
     if len(session.roots) != _updates.n_roots or (_sent.get("model") or {}).get("truncated"):
         fields.update(

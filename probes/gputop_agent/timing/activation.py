@@ -102,13 +102,19 @@ def _close_first_step(grad, parameter, end_ns):
 
 def start(now_ns, by_backward=True):
     """Make this the training thread. Its first step began with the fetch that led here, if any."""
-    fetched = Trail.fetch if Trail.thread_ident == get_ident() and by_backward else None
+    if Trail.thread_ident == get_ident() and by_backward:
+        fetched = Trail.fetch
+    else:
+        fetched = None
     guard.safely(startup.first_backward, fetched[1] if fetched else 0, now_ns)
     session.native_tid = _native_tid()
     session.thread_ident = get_ident()
     clock.reset()
     step_state.reset()
-    fetch = Trail.fetch if Trail.thread_ident == session.thread_ident else None
+    if Trail.thread_ident == session.thread_ident:
+        fetch = Trail.fetch
+    else:
+        fetch = None
     session.last_ns = fetch[0] if fetch else now_ns
     steps.reset()
     if fetch:

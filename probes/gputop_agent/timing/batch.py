@@ -81,7 +81,9 @@ def count(batch):
             interrupts.pass_on()
     try:
         sample_path, token_path, axis = _make_plan(batch)
-        samples = _walk(batch, sample_path).shape[axis] if sample_path is not None else 0
+        samples = 0
+        if sample_path is not None:
+            samples = _walk(batch, sample_path).shape[axis]
         return samples, _walk(batch, token_path).numel() if token_path is not None else 0
     except Exception:  # a tensor subclass without a plain shape
         interrupts.pass_on()
@@ -240,7 +242,10 @@ def _look_closely(batch):
     try:
         if facts.description is None:
             description = describe(batch)
-            facts.description = description if description["shapes"] else None
+            if description["shapes"]:
+                facts.description = description
+            else:
+                facts.description = None
             facts.site = frames.caller_site()
             facts.inside = frames.packages(sys._getframe(1))
         for _, key, value in _children(batch):

@@ -266,7 +266,10 @@ class DeviceClock:
         del self._current.marks[:]
 
     def _recorded(self):
-        event = self._free_events.pop() if self._free_events else self._new_event()
+        if self._free_events:
+            event = self._free_events.pop()
+        else:
+            event = self._new_event()
         event.record()
         return event
 

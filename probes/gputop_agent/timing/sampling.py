@@ -477,7 +477,10 @@ def watch(now_ns):
     state = sampler
     if not session.hooks_out:
         return
-    last_ns = session.update_times[-1] if session.update_times else state.began_ns
+    if session.update_times:
+        last_ns = session.update_times[-1]
+    else:
+        last_ns = state.began_ns
     limit_ns = max(STALL_NS, STALL_STEPS * state.shares.ordinary.step_ns())
     if now_ns - last_ns > limit_ns and session.lock.acquire(False):
         try:

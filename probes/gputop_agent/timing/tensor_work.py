@@ -50,7 +50,9 @@ def _in_loss():
 
 def _label(node, names, in_loss):
     if isinstance(node, ast.Call):
-        method = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        method = ""
+        if isinstance(node.func, ast.Attribute):
+            method = node.func.attr
         in_place = (
             method.endswith("_") and hasattr(session.torch.Tensor, method) and method not in _HOST
         )

@@ -89,7 +89,10 @@ def fetched(iterator, batch):
 def current():
     """The iterator, the number of its last batch, and that batch where it is held."""
     iterator = batches.iterator() if batches.iterator is not None else None
-    number = vars(iterator).get("_num_yielded") if iterator is not None else None
+    if iterator is not None:
+        number = vars(iterator).get("_num_yielded")
+    else:
+        number = None
     return iterator, number, batches.batch
 
 

@@ -238,7 +238,9 @@ def table(averages):
 def _device_us(row):
     microseconds = getattr(row, "self_device_time_total", None)
     # before torch 2.4
-    return microseconds if microseconds is not None else getattr(row, "self_cuda_time_total", 0)
+    if microseconds is not None:
+        return microseconds
+    return getattr(row, "self_cuda_time_total", 0)
 
 
 def _report_failure(error):

@@ -92,7 +92,10 @@ def on_step_closed(step):
 
 def _begin(step):
     current.next_step = next((first for first in FIRST_STEPS if first > step), step + PERIOD_STEPS)
-    current.not_before_ns = monotonic_ns() + PERIOD_NS if step >= FIRST_STEPS[-1] else 0
+    if step >= FIRST_STEPS[-1]:
+        current.not_before_ns = monotonic_ns() + PERIOD_NS
+    else:
+        current.not_before_ns = 0
     optimizers = [
         optimizer
         for optimizer in (reference() for reference in session.optimizers.values())
@@ -271,7 +274,10 @@ def _finish():
         current.found["scheduler_first"] = _scheduler_came_first()
     current.unsent = current.found, current.values
     current.optimizer = current.weights = None
-    open_step.check_stage = OTHER_UPDATES if uncleared.is_open() else NO_CHECK
+    if uncleared.is_open():
+        open_step.check_stage = OTHER_UPDATES
+    else:
+        open_step.check_stage = NO_CHECK
     if not session.cuda:
         _send_unsent()
 

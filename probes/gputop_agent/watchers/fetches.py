@@ -57,7 +57,10 @@ def watch(iterator, loader):
     """Training fetches from ``iterator`` now; ``loader`` describes it, None for evaluation."""
     _watched.clear()
     parts = vars(iterator)
-    key = tuple(loader.get(name) for name in _KEY) if loader is not None else None
+    if loader is not None:
+        key = tuple(loader.get(name) for name in _KEY)
+    else:
+        key = None
     _current.training = (id(iterator), key)
     if key is not None and _PARTS.issubset(parts):
         _watched[living.Reference(iterator, _watched.pop)] = key, parts

@@ -150,7 +150,10 @@ class Strays:
         self._compare()
         if not session.cuda:
             numbers = self._unread.known
-        self.looks = self.looks + 1 if strays and numbers.get("changed") == 0 else 0
+        if strays and numbers.get("changed") == 0:
+            self.looks = self.looks + 1
+        else:
+            self.looks = 0
         self._keep([parameter for _, parameter in strays])
         fields: Any = {"graded": sum(parameter.numel() for _, parameter in graded)}
         if strays:

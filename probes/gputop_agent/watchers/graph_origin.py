@@ -120,7 +120,10 @@ class Graph:
             return
         finite = finite is not False  # whole numbers always are
         if _RESULTS.fullmatch(name):
-            found.given = finite if found.given is None else found.given and finite
+            if found.given is None:
+                found.given = finite
+            else:
+                found.given = found.given and finite
             if found.result is None or not finite:
                 found.result = tensor
             return
@@ -130,7 +133,10 @@ class Graph:
         if found.name in _ADDED_TO:
             position += 1
         found.inputs.append((position, tensor))
-        child = found.children[position] if position < len(found.children) else None
+        if position < len(found.children):
+            child = found.children[position]
+        else:
+            child = None
         giver = self.nodes.get(child)
         if giver is None:
             if not finite:

@@ -64,7 +64,9 @@ def _may_keep_graphs(step):
         BLOCK_STEPS[current.asked], current.next_ask
     ):
         return False
-    blocks = sys.getallocatedblocks() if hasattr(sys, "getallocatedblocks") else 0
+    blocks = 0
+    if hasattr(sys, "getallocatedblocks"):
+        blocks = sys.getallocatedblocks()
     heap_bytes = heap.allocated_bytes()
     current.asked, current.next_ask = current.asked + 1, step + BETWEEN_STEPS
     if current.asked == 1:

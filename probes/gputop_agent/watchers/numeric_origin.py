@@ -122,7 +122,10 @@ def _outside(watched, graph):
         )
         return fields
     end = max((call.end for call in roots), default=0)
-    origin = graph.origin(lambda number: number >= end) if graph is not None else None
+    if graph is not None:
+        origin = graph.origin(lambda number: number >= end)
+    else:
+        origin = None
     fields = {"direction": "forward", "how": "hooks", "layer": LOSS, "value": "NaN"}
     results = [point for call in roots for point in call.results]
     if results:

@@ -144,7 +144,10 @@ class Pass:
         if self.is_over or bound.count_dispatch_modes():
             return
         for gradient in gradients:
-            extent = graph_origin.extent(gradient) if gradient is not None else None
+            if gradient is not None:
+                extent = graph_origin.extent(gradient)
+            else:
+                extent = None
             if extent is not None:
                 point.gradient = extent
                 self.backward.append((point, extent))

@@ -136,7 +136,10 @@ def loss_read(loss, value):
 def before_backward(tensors):
     """A backward begins, outermost, while slots are in."""
     if session.cuda and watch.current is not None:
-        loss = tensors if isinstance(tensors, session.torch.Tensor) else tensors[0]
+        if isinstance(tensors, session.torch.Tensor):
+            loss = tensors
+        else:
+            loss = tensors[0]
         watch.current.loss = numeric_pass.graph_origin.extent(loss)
 
 
@@ -252,7 +255,10 @@ def _judge_backward(tensors):
 
 
 def _judge_now(current, tensors):
-    loss = tensors if isinstance(tensors, session.torch.Tensor) else tensors[0]
+    if isinstance(tensors, session.torch.Tensor):
+        loss = tensors
+    else:
+        loss = tensors[0]
     pairs = [extent for _, extent in current.backward]
     if current.loss is not None:  # on a GPU, in a burst
         pairs.append(current.loss)

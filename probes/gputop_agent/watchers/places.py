@@ -30,7 +30,10 @@ def handling():
     where it handles none, or the interpreter does not tell.
     """
     current = getattr(sys, "_current_exceptions", None)
-    error = current().get(session.thread_ident) if current is not None else None
+    if current is not None:
+        error = current().get(session.thread_ident)
+    else:
+        error = None
     if isinstance(error, tuple):  # until Python 3.11
         error = error[1]
     if error is None:

@@ -168,7 +168,9 @@ def describe(stack, look_closer=False):
     if index is None:
         index = _first(user_frames, (frames.LIBRARY,)) or 0
     chosen, outer = user_frames[index], user_frames[index + 1 :]
-    caller = frames.label(outer[_first(outer, (frames.USER,)) or 0]) if outer else ""
+    caller = ""
+    if outer:
+        caller = frames.label(outer[_first(outer, (frames.USER,)) or 0])
     if index:
         inside = frames.label(_telling(user_frames[:index]))
     elif look_closer:

@@ -49,7 +49,9 @@ class Damage:
             self.add(f"{name}: {lines.problem}")
         if lines.damaged:
             self.events += lines.damaged
-            of = f" ({', '.join(lines.wrong_fields)})" if lines.wrong_fields else ""
+            of = ""
+            if lines.wrong_fields:
+                of = f" ({', '.join(lines.wrong_fields)})"
             self.add(
                 f"{name}: "
                 f"{_counted(lines.damaged, 'damaged line or field', 'damaged lines or fields')} "

@@ -237,7 +237,10 @@ def _each_in_time(table: str, rows: Table) -> Mask:
     if not (np.diff(time) < 0).any():
         return mask
     key = _KEYS.get(table)
-    order = np.argsort(rows[key], kind="stable") if key else np.arange(len(rows))
+    if key:
+        order = np.argsort(rows[key], kind="stable")
+    else:
+        order = np.arange(len(rows))
     edges = np.flatnonzero(np.diff(rows[key][order])) + 1 if key else []
     for part in np.split(order, edges):
         mask[part] = _longest_growing(time[part])

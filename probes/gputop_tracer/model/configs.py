@@ -175,5 +175,8 @@ def _mend(fields: Dict[str, Any], shape: Dict[str, Any], known: Any) -> None:
         fields["sliding_window"] = None
     if model_type == "gemma3_text":
         # the 270M and 1B, and the others
-        fields["sliding_window"] = 512 if shape.get("hidden", 0) <= 1152 else 1024
+        if shape.get("hidden", 0) <= 1152:
+            fields["sliding_window"] = 512
+        else:
+            fields["sliding_window"] = 1024
     fields.update({name: value for name, value in _ALWAYS.items() if _takes(known, name)})

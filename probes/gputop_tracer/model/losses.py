@@ -98,7 +98,10 @@ def fuse(model: nn.Module, kind: str, named: Callable[[str], Any], compiled: boo
     head = _head(model)
     if head is None:
         return False
-    loss = _Chunked(head, compiled) if kind == "chunked" else _Fused(head, named)
+    if kind == "chunked":
+        loss = _Chunked(head, compiled)
+    else:
+        loss = _Fused(head, named)
     _Bypass(head, loss).into(model)
     return True
 
@@ -121,7 +124,10 @@ class _Bypass:
     def into(self, model: Any) -> None:
         self.head.forward = lambda hidden: hidden  # type: ignore[method-assign]
         model.loss_function = self.from_hidden
-        config = model.config.get_text_config() if hasattr(model, "config") else None
+        if hasattr(model, "config"):
+            config = model.config.get_text_config()
+        else:
+            config = None
         if config is not None and getattr(config, "final_logit_softcapping", None):
             config.final_logit_softcapping = None  # inside the loss, not on hidden states
 
@@ -184,7 +190,10 @@ class _FusedFunction(torch.autograd.Function):
         pieces = -(-vocab // width)
         chunk = 1 << (-(-rows // pieces) - 1).bit_length()
         grad_hidden = torch.zeros_like(hidden)
-        grad_weight = torch.zeros_like(weight) if weight.requires_grad else None
+        if weight.requires_grad:
+            grad_weight = torch.zeros_like(weight)
+        else:
+            grad_weight = None
         losses = hidden.new_empty(rows, dtype=torch.float32)
         for start in range(0, rows, chunk):
             piece = hidden[start : start + chunk]

@@ -223,7 +223,10 @@ def _fsdp2(model: nn.Module, setup: Setup, tracker: Tracker, head: Any) -> nn.Mo
     from torch.distributed.device_mesh import init_device_mesh
 
     sharding, world = sharding_of(setup)
-    replicas = int(setup["parallel"].get("replicas") or 1) if sharding == "hsdp" else 1
+    if sharding == "hsdp":
+        replicas = int(setup["parallel"].get("replicas") or 1)
+    else:
+        replicas = 1
     with unset_fake_temporarily(), tracker.on_host():  # ranks are looked up by value
         if replicas > 1:
             mesh = init_device_mesh(

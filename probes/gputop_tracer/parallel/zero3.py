@@ -105,7 +105,10 @@ class Gathering:
         for parameter in parameters:
             self._turn(self.tracker.places.place_of(parameter)[1])
             self._gather(parameter)
-        first = inputs[0] if inputs and isinstance(inputs[0], torch.Tensor) else None
+        if inputs and isinstance(inputs[0], torch.Tensor):
+            first = inputs[0]
+        else:
+            first = None
         if first is not None and first.requires_grad:
             # its gradient tells that frozen weights are done, too
             first.register_hook(lambda _grad: self._let_go_all(parameters))

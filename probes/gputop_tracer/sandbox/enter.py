@@ -142,5 +142,8 @@ def _refuse_connections(own_network: bool) -> None:
 
 def _is_local(address: Any) -> bool:
     host = address[0] if isinstance(address, tuple) and address else ""
-    host = host.decode("ascii", "replace") if isinstance(host, bytes) else str(host)
+    if isinstance(host, bytes):
+        host = host.decode("ascii", "replace")
+    else:
+        host = str(host)
     return host in ("localhost", "::1", "0.0.0.0") or host.startswith("127.")

@@ -67,7 +67,10 @@ def _allow(libc: Any, rules: int, place: str, writes: int) -> None:
         where = os.open(place, os.O_PATH | os.O_CLOEXEC)
     except OSError:  # not every machine has it
         return
-    rights = writes if stat.S_ISDIR(os.fstat(where).st_mode) else writes & _OF_A_FILE
+    if stat.S_ISDIR(os.fstat(where).st_mode):
+        rights = writes
+    else:
+        rights = writes & _OF_A_FILE
     libc.syscall(
         _ADD_RULE, rules, _PATH_BENEATH, struct.pack("=Qi", rights, where), ctypes.c_uint(0)
     )

@@ -105,7 +105,8 @@ def _start(options: Any, rest: List[str], way: str) -> Dict[str, Any]:
         outcome, log = os.path.join(folder, "outcome.json"), os.path.join(folder, "log.json.gz")
         command = [sys.executable, _ENTRY, options.script, "--way", way, "--out", log]
         command += ["--outcome", outcome, "--world", str(options.world)]
-        command += ["--launched", options.launched] if options.launched else []
+        if options.launched:
+            command += ["--launched", options.launched]
         if options.configs:
             command += ["--configs", os.path.abspath(options.configs)]
         ended = _wait(command + ["--"] + rest, stdin=None if way == "ran" else subprocess.DEVNULL)

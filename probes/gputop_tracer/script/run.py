@@ -71,11 +71,8 @@ class Run:
             if self.steps.done:
                 self.steps.note("The script failed in its second step: %s" % _one_line(problem))
                 self.finish(name)
-            error += (
-                _NO_INPUT % os.path.basename(self.path)
-                if name == "ran" and asked_input.missed()
-                else ""
-            )
+            if name == "ran" and asked_input.missed():
+                error += _NO_INPUT % os.path.basename(self.path)
             demanded = "" if self.world else launched.demanded(problem)
             self._leave(
                 {

@@ -32,7 +32,10 @@ class _OfGpu(type):
     def __call__(cls, *given: Any) -> torch.Tensor:
         if len(given) == 1 and not isinstance(given[0], (int, torch.Size)):
             return torch.as_tensor(given[0], dtype=cls.dtype, device="cuda")
-        sizes = given[0] if given and isinstance(given[0], torch.Size) else given
+        if given and isinstance(given[0], torch.Size):
+            sizes = given[0]
+        else:
+            sizes = given
         return torch.empty(*sizes, dtype=cls.dtype, device="cuda")
 
     def __instancecheck__(cls, tensor: Any) -> bool:

@@ -232,7 +232,10 @@ class Tracker(TorchDispatchMode):
         module, layer = self._where(place)
         if category == "temporaries" and self.phase in LOSS_PHASES and self._is_loss(module):
             category = "logits_loss"
-        operator = self._operator or self._running if operator is None else operator
+        if operator is None:
+            operator = self._operator or self._running
+        else:
+            operator = operator
         key = storage._cdata
         storage_id = self._ids[key] = self.log.allocate(
             size, self.stream(), category=category, operator=operator, module=module, layer=layer

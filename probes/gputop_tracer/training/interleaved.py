@@ -143,7 +143,10 @@ class InterleavedLoop(Loop):
             chunks(self.setup),
         )
         accumulation = int(self.setup.get("accumulation") or 1)
-        count = stages if step == 0 else enough(stages, number, of, accumulation)
+        if step == 0:
+            count = stages
+        else:
+            count = enough(stages, number, of, accumulation)
         for forward, chunk, micro in schedule(stages, number, of, count):
             self.chunk = chunk
             self.passes_on = not (pipeline.is_last(self.setup) and chunk == of - 1)

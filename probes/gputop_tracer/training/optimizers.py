@@ -112,7 +112,10 @@ def _came(parameters: Parameters, _model: Any) -> Any:
 
 def _muon(parameters: Parameters, model: Any) -> Any:
     inner, others = states.split_for_muon(parameters, model)
-    muon = HandWritten(inner, states.muon_begin, states.muon_update) if inner else None
+    if inner:
+        muon = HandWritten(inner, states.muon_begin, states.muon_update)
+    else:
+        muon = None
     return Several([muon, torch.optim.AdamW(others, lr=1e-4, foreach=True) if others else None])
 
 

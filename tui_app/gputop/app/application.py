@@ -383,7 +383,10 @@ class GputopApp(InterruptedApp):
         self._want(page)
 
     def _want(self, page: Above | None) -> None:
-        self.feed.pages.wanted = page.page.loader() if page is not None else None
+        if page is not None:
+            self.feed.pages.wanted = page.page.loader()
+        else:
+            self.feed.pages.wanted = None
         self.tick()
 
     def _show_page(self, snapshot: Snapshot) -> None:
@@ -423,7 +426,9 @@ class GputopApp(InterruptedApp):
         from gputop.screens import texts
         from gputop.screens.dialog import TextDialog
 
-        name = self.page_screen.NAME if self.page_screen is not None else "main"
+        name = "main"
+        if self.page_screen is not None:
+            name = self.page_screen.NAME
         body = texts.help_text(
             self.source.mode,
             self.source.control is not None,
@@ -465,7 +470,10 @@ class GputopApp(InterruptedApp):
 
     def show_recorded_stacks(self) -> None:
         """The newest stacks in the record: nobody is there to be asked for others."""
-        notices = self.main.snapshot.notices if self.main.snapshot is not None else ()
+        if self.main.snapshot is not None:
+            notices = self.main.snapshot.notices
+        else:
+            notices = ()
         dumps = [notice for notice in notices if notice.kind == "stack_dump"]
         if dumps:
             self.show_notice(max(dumps, key=lambda notice: notice.t_ns))
@@ -511,7 +519,9 @@ class GputopApp(InterruptedApp):
             return
         from gputop.screens.exporting import write
 
-        picture = self.export_screenshot(title="gputop") if kind == "svg" else ""
+        picture = ""
+        if kind == "svg":
+            picture = self.export_screenshot(title="gputop")
         try:
             path = write(kind, self.main.snapshot, picture, Path.cwd())
         except OSError as error:
@@ -579,7 +589,9 @@ class GputopApp(InterruptedApp):
         self.action_command_palette()
 
     def get_system_commands(self, screen: Screen) -> Iterable[SystemCommand]:
-        name = self.page_screen.NAME if self.page_screen is not None else "main"
+        name = "main"
+        if self.page_screen is not None:
+            name = self.page_screen.NAME
         for action in on_screen(name):
             if (
                 applies(action, self.source.mode, self.source.control is not None)

@@ -35,7 +35,10 @@ class Rhythm:
         """Take in what has been used since the last call; the period follows gently."""
         cpu_s = self._clock.cpu_s()
         used, self._cpu_s = cpu_s - self._cpu_s, cpu_s
-        shortest = SLOW if snapshot.ended and snapshot.position is None else FAST
+        if snapshot.ended and snapshot.position is None:
+            shortest = SLOW
+        else:
+            shortest = FAST
         wanted = min(SLOWEST, max(shortest, used / _SHARE))
         self.period = 0.7 * self.period + 0.3 * wanted
 

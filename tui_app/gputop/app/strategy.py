@@ -20,6 +20,6 @@ class StrategyApp(AloneApp):
         return StrategyScreen(self._ask)
 
 
-def run_strategy(ask: Ask | None = None) -> None:
+def run_strategy() -> None:
     """Show it until the user leaves."""
-    StrategyApp(ask).run_here()
+    StrategyApp().run_here()

@@ -178,7 +178,9 @@ def _look_startable(work: Work) -> None:
     program = work.words[0]
     where = work.cwd / program if "/" in program else program
     if shutil.which(where) is None:
-        quoted = "" if " " not in program else ": write its words one by one, without quotes around"
+        quoted = ": write its words one by one, without quotes around"
+        if " " not in program:
+            quoted = ""
         raise CliError(f"no program {program!r} in {work.cwd} or on PATH{quoted}")
 
 

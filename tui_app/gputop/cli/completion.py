@@ -193,7 +193,10 @@ def _zsh_option(words: Words, option: str, text: str) -> str:
     value = ""
     if option in words.takes_value:
         choices = words.choices.get(option)
-        value = f":value:({' '.join(choices)})" if choices else ":value:_files"
+        if choices:
+            value = f":value:({' '.join(choices)})"
+        else:
+            value = ":value:_files"
     return _quoted(f"{option}[{plain}]{value}")
 
 
@@ -219,7 +222,10 @@ def fish(words: list[Words]) -> str:
             line = f"{here} -l {option[2:]} -d {_quoted(text)}"
             if option in command.takes_value:
                 choices = command.choices.get(option)
-                line += f" -x -a {_quoted(' '.join(choices))}" if choices else " -r -F"
+                if choices:
+                    line += f" -x -a {_quoted(' '.join(choices))}"
+                else:
+                    line += " -r -F"
             lines.append(line)
         if command.parts:
             lines.append(f"{here} -a {_quoted(' '.join(command.parts))}")

@@ -72,7 +72,9 @@ def _execute(words: list[str]) -> int:
         setup = _setup(options)
         with working("estimating"):
             answer = _answer(setup, options)
-        limit = estimate_refined.seconds(options) if answer.peak.tier != "trace" else 0.0
+        limit = 0.0
+        if answer.peak.tier != "trace":
+            limit = estimate_refined.seconds(options)
         if limit:
             answer = estimate_refined.refined(answer, setup, options, limit)
     _print(answer, options.json)
@@ -188,7 +190,10 @@ def _setup(options: argparse.Namespace) -> Setup:
     from gputop.api import factory_shape, is_factory
     from gputop_analysis.vram.options import setup_of
 
-    named = model_of(options.model) if options.run and options.model else None
+    if options.run and options.model:
+        named = model_of(options.model)
+    else:
+        named = None
     base = setup_of_run(options.run, named) if options.run else None
     with cli_errors(ValueError):
         if base:

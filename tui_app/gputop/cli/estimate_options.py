@@ -54,7 +54,10 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
     values: dict[str, Any] = {}
     _one_sharding(options)
     if options.zero is not None:
-        values["sharding"] = "zero" + options.zero if options.zero != "0" else "ddp"
+        if options.zero != "0":
+            values["sharding"] = "zero" + options.zero
+        else:
+            values["sharding"] = "ddp"
         values["recipe"] = "deepspeed"
     if options.fsdp is not None:
         values["sharding"] = "fsdp" + options.fsdp
@@ -130,7 +133,9 @@ def existing_file(text: str, or_else: str = "a model is named with --model") -> 
     """
     path = Path(text)
     if path.is_dir():
-        hint = "; a model in a folder is named with --model" if or_else else ""
+        hint = ""
+        if or_else:
+            hint = "; a model in a folder is named with --model"
         raise CliError(f"{text} is a folder: a file is needed here{hint}")
     if not path.is_file():
         raise CliError(f"no file {text}" + (f"; {or_else}" if or_else else ""))

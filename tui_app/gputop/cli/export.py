@@ -81,7 +81,9 @@ def _format(options: argparse.Namespace) -> str:
     """What was asked for, or what the file is called, or CSV."""
     if options.format:
         return options.format
-    ending = options.output.suffix.removeprefix(".").lower() if options.output else ""
+    ending = ""
+    if options.output:
+        ending = options.output.suffix.removeprefix(".").lower()
     if ending and ending not in FORMATS and not options.output.is_dir():
         raise CliError(
             f"--output {options.output}: which format? give --format csv, json, svg or perfetto"

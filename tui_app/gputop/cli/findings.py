@@ -23,7 +23,10 @@ def execute(words: list[str]) -> int:
     if options.markdown:
         print(catalogue.as_markdown(), end="")
         return 0
-    chosen = catalogue.specs() if options.id is None else [_named(options.id)]
+    if options.id is None:
+        chosen = catalogue.specs()
+    else:
+        chosen = [_named(options.id)]
     if options.json:
         entries = [catalogue.entry(spec) for spec in chosen]
         print(json.dumps(entries if options.id is None else entries[0], indent=2))
@@ -63,5 +66,7 @@ def _named(word: str):
     near = difflib.get_close_matches(word.upper(), CATALOGUE, n=1) or difflib.get_close_matches(
         word.lower(), names, n=1
     )
-    hint = f"did you mean {near[0]}?" if near else "`gputop findings` lists them"
+    hint = "`gputop findings` lists them"
+    if near:
+        hint = f"did you mean {near[0]}?"
     raise CliError(f"no finding {word!r}: {hint}")

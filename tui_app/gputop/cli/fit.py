@@ -171,7 +171,10 @@ def _row(way: Way, before: str = "") -> list[str]:
     size = f"needs {needs:.1f} GiB a GPU, at most {way.at_most / GIB:.1f}"
     if way.host_bytes:
         size += f", and {way.host_bytes / GIB:,.0f} GiB of host memory (slow)"
-    text = f"{how}: {size}" if way.verdict != "no" else f"{size}, even with {how}"
+    if way.verdict != "no":
+        text = f"{how}: {size}"
+    else:
+        text = f"{size}, even with {how}"
     first = f"  {way.verdict:<6}{before}{way.purpose}: "
     return textwrap.wrap(
         f"{first}{text}", report_width(), subsequent_indent=8 * " ", drop_whitespace=True

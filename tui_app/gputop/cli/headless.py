@@ -112,7 +112,10 @@ class _StopRule:
 
     def __init__(self, handle: RunHandle, timeout_s: float | None):
         self._handle = handle
-        self._deadline = time.monotonic() + timeout_s if timeout_s else float("inf")
+        if timeout_s:
+            self._deadline = time.monotonic() + timeout_s
+        else:
+            self._deadline = float("inf")
         self._next = time.monotonic() + _CALIBRATE_POLL_S
         self._stopped = False
 

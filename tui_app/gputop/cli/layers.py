@@ -32,7 +32,10 @@ def execute(words: list[str]) -> int:
     record = RunRecord.open(run_dir)
     _watch_if_needed(run_dir, record, options.timeout)
     layers = _of_rank(record, options.rank)
-    beside = None if options.versus is None else _of_rank(record, options.versus)
+    if options.versus is None:
+        beside = None
+    else:
+        beside = _of_rank(record, options.versus)
     if options.json:
         print(json.dumps(_data(layers), indent=2))
         return 0

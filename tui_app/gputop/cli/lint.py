@@ -139,6 +139,7 @@ def _mend(
 
 def _print_remarks(remarks: Iterable[Remark]) -> None:
     from gputop.cli.printing import report_width
+    from gputop_analysis.text import counted
 
     width, count, fixable = report_width(), 0, 0
     for remark in remarks:
@@ -155,8 +156,10 @@ def _print_remarks(remarks: Iterable[Remark]) -> None:
                 )
             )
     if count:
-        hint = f"; --fix mends {fixable} of them, --diff shows how" if fixable else ""
-        print(f"gputop: {count} remark{'s' if count > 1 else ''}{hint}", file=sys.stderr)
+        hint = ""
+        if fixable:
+            hint = f"; --fix mends {fixable} of them, --diff shows how"
+        print(f"gputop: {counted(count, 'remark')}{hint}", file=sys.stderr)
     else:
         print("gputop: nothing to remark", file=sys.stderr)
 

@@ -91,7 +91,10 @@ def _command(command: Command) -> str:
 
 
 def _name(action: argparse.Action) -> str:
-    value = "" if action.nargs == 0 else str(action.metavar or action.dest.upper())
+    if action.nargs == 0:
+        value = ""
+    else:
+        value = str(action.metavar or action.dest.upper())
     return " ".join(filter(None, (", ".join(action.option_strings), value)))
 
 

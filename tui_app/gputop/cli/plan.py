@@ -103,7 +103,9 @@ def execute(words: list[str]) -> int:
         from gputop_analysis.planner.whatif import what_if
 
         changes = changes_of_run(options.run) if options.run else ()
-        title = f"run {options.run} as measured" if changes else "the first of them"
+        title = "the first of them"
+        if changes:
+            title = f"run {options.run} as measured"
         print("\n".join(["", *table(changes or what_if(plan, plan.pick), report_width(), title)]))
     return 0
 

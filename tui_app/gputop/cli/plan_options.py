@@ -149,7 +149,10 @@ def job_of(options: argparse.Namespace, gpus: int) -> Job:
     seq = options.seq or (base.seq if base else min(DEFAULT_SEQ, longest))
     batch = options.global_batch or (_batch_of(base) if base else 0)
     if not batch:
-        tokens = TOKENS_OF_ADAPTERS if adapters_of(options) else TOKENS_A_STEP
+        if adapters_of(options):
+            tokens = TOKENS_OF_ADAPTERS
+        else:
+            tokens = TOKENS_A_STEP
         batch = max(1, tokens // seq // gpus) * gpus
         print(
             f"gputop: no --global-batch: planning for {batch:,} sequences of {seq:,} tokens a step",
@@ -395,7 +398,10 @@ def tell_precision(name: str, dtype: str) -> None:
         "fp32",
     )
     if dtype != "fp32" and not chip.dense_flops.get(dtype):
-        wider = "fp8" if dtype == "fp4" and chip.dense_flops.get("fp8") else wider
+        if dtype == "fp4" and chip.dense_flops.get("fp8"):
+            wider = "fp8"
+        else:
+            wider = wider
         print(
             f"gputop: {chip.name} has no {dtype} products: the rate of {wider} is taken",
             file=sys.stderr,

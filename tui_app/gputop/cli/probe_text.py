@@ -32,7 +32,9 @@ def print_table(compared: Compared) -> None:
     print(f"{compared.model} on {compared.gpu or 'CPU'}, against the {compared.tier} tier\n")
     print(f"{'GiB':<22}{'estimated':>12}{'measured':>12}{'off':>10}")
     for row in compared.rows:
-        off = f"{row.difference_pct:+.1f} %" if row.difference_pct is not None else "–"
+        off = "–"
+        if row.difference_pct is not None:
+            off = f"{row.difference_pct:+.1f} %"
         label = f"{row.what} kept" if row.what == "activations" else row.what
         print(f"{label:<22}{_gib(row.estimated):>12}{_gib(row.measured):>12}{off:>10}")
     print()

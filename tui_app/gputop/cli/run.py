@@ -52,9 +52,10 @@ def watched(words: list[str], output_to_stderr: bool = False) -> tuple[int, Path
     handle = _start(command, options, live)
     beside = _beside(handle, published or _published_by_settings())
     burst = _burst(handle, options)
-    code, left_early = (
-        _watch_live(handle, options) if live else (_watch_headless(handle, options), False)
-    )
+    if live:
+        code, left_early = _watch_live(handle, options)
+    else:
+        code, left_early = (_watch_headless(handle, options), False)
     if left_early:
         return code, handle.run_dir
     end_in_child(lambda: _print_end(handle, options, burst), handle.run_dir)

@@ -34,7 +34,8 @@ def execute(words: list[str]) -> int:
     for run in infos:
         state = state_of(run)
         called = f"[{run.given_name}] " if run.given_name else ""
-        called += "[damaged] " if run.damaged and run.state != "damaged" else ""
+        if run.damaged and run.state != "damaged":
+            called += "[damaged] "
         when = ago((time.time_ns() - run.started_ns) / 1e9)
         start = f"{run.name:<{width}}  {when:<11} {state:<10} {run.steps:>9,}  "
         print(start + _fitted(called + " ".join(run.command), len(start)))

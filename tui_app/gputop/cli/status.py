@@ -112,7 +112,10 @@ def standing_of(run: RunInfo, now_ns: int) -> Standing:
     newest = [rows for _, file in rank_files(run.path / "steps") if (rows := _newest(file))]
     slowest = min(newest, key=lambda rows: rows[-1]["step"], default=[])
     steps = sum(row["n_steps"] for row in slowest)
-    step_ms = sum(row["wall_ns"] for row in slowest) / 1e6 / steps if steps else math.nan
+    if steps:
+        step_ms = sum(row["wall_ns"] for row in slowest) / 1e6 / steps
+    else:
+        step_ms = math.nan
     losses = [row["loss"] for row in slowest if math.isfinite(row["loss"])]
     is_bad = bool(slowest) and _is_bad(slowest)
     silent_s = 0.0

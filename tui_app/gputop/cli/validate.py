@@ -89,7 +89,10 @@ def _of_file(file: str, options: argparse.Namespace) -> dict[str, Any]:
         raise CliError(f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None
     with cli_errors(UnknownFormatError):
         file_kind, problems = check_text(text, file, options.gpus)
-    more, memory = memory_of_text(text, file, options) if options.gpu else ([], None)
+    if options.gpu:
+        more, memory = memory_of_text(text, file, options)
+    else:
+        more, memory = ([], None)
     return {
         "name": file,
         "kind": file_kind,

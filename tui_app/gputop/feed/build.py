@@ -12,6 +12,7 @@ from gputop.occasions import hang_of
 from gputop.panels import PANELS, imported
 from gputop_analysis.model import SEVERITIES, Finding
 from gputop_analysis.summary import summarise
+from gputop_analysis.text import counted
 from gputop_analysis.verdict import verdict
 from gputop_probes.record.reader import RunRecord
 
@@ -64,7 +65,7 @@ def read_panels(record: RunRecord) -> dict[str, object]:
 def _damage(record: RunRecord) -> str:
     damage = record.damage
     if damage.rows:
-        return f"{damage.rows:,} damaged row{'' if damage.rows == 1 else 's'} left out"
+        return f"{counted(damage.rows, 'damaged row')} left out"
     return "the record is damaged" if damage else ""
 
 

@@ -59,7 +59,10 @@ def output_lengths(part: RunRecord) -> dict[str, int] | None:
         if not layout.LATER_COLUMNS["host"] <= set(rows.dtype.names or ()):
             return None
         for log, column in layout.LOG_LENGTHS.items():
-            lengths[f"hosts/{name}/{log}"] = int(rows[column][-1]) if len(rows) else 0
+            if len(rows):
+                lengths[f"hosts/{name}/{log}"] = int(rows[column][-1])
+            else:
+                lengths[f"hosts/{name}/{log}"] = 0
     return lengths
 
 

@@ -68,10 +68,16 @@ class Estimator:
 
     def answer(self, form: Form) -> Result:
         """By a trace if this setup was traced, else by profile or formula. Never raises."""
-        base = self._of(form.base, form.gpu)[0] if form.base is not None else None
+        if form.base is not None:
+            base = self._of(form.base, form.gpu)[0]
+        else:
+            base = None
         estimated, problem = self._of(form.setup, form.gpu)
         is_traced = (form.setup, form.gpu) in self._traced
-        quick = self._known.get((form.setup, form.gpu)) if is_traced else None
+        if is_traced:
+            quick = self._known.get((form.setup, form.gpu))
+        else:
+            quick = None
         return Result(form, estimated, base, problem, quick)
 
     def trace(self, form: Form, progress: Callable[[str], None]) -> Result:

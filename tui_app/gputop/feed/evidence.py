@@ -235,7 +235,10 @@ def _without_wait(own, others, waited: Waits, rank: int):
 
 def _phase_means(view: RunView, rank: int):
     series = view.per_rank[rank]
-    steady = series.steady if series.steady.any() else np.ones(len(series.rows), bool)
+    if series.steady.any():
+        steady = series.steady
+    else:
+        steady = np.ones(len(series.rows), bool)
     steps = max(1, int(series.n_steps[steady].sum()))
     return np.array(
         [float(series.rows[f"{phase}_ns"][steady].sum()) / 1e6 / steps for phase in PHASES]

@@ -38,7 +38,10 @@ def draw(page: NumericsPageData, width: int, height: int) -> list[Row]:
 
 def _stacked(axis_chart: Chart, page: NumericsPageData, width: int, height: int) -> list[Row]:
     if height < ROOMY:
-        name = "mem GiB" if axis_chart.title.startswith("memory") else axis_chart.title
+        if axis_chart.title.startswith("memory"):
+            name = "mem GiB"
+        else:
+            name = axis_chart.title
         name = SHORT.get(name, name)
         return chart.draw(axis_chart, width, height=height, steps=page.steps, axis=False, name=name)
     title = axis_chart.title

@@ -37,7 +37,10 @@ class Latest(Collector):
 def _family(metric: Metric, samples: list[Sample]) -> Family:
     labels = list(dict.fromkeys(label for sample in samples for label in sample.labels))
     names = [label.replace(".", "_") for label in labels]
-    family_type = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    if metric.kind == "counter":
+        family_type = CounterMetricFamily
+    else:
+        family_type = GaugeMetricFamily
     family = family_type(metric.prometheus, metric.meaning, labels=names)
     for sample in samples:
         family.add_metric([sample.labels.get(label, "") for label in labels], sample.value)

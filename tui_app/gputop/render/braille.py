@@ -18,7 +18,10 @@ def line(values: Sequence[float], width: int, height: int, low: float, high: flo
         value = _sample(values, x, columns)
         share = min(max((value - low) / span, 0.0), 1.0)
         y = lowest_dot - round(share * lowest_dot)
-        start, end = (y, y) if previous is None else (min(previous, y), max(previous, y))
+        if previous is None:
+            start, end = (y, y)
+        else:
+            start, end = (min(previous, y), max(previous, y))
         for dot in range(start, end + 1):
             cells[dot // 4][x // 2] |= BITS[dot % 4][x % 2]
         previous = y
@@ -70,7 +73,10 @@ def area_rows(values: Sequence[float], width: int, height: int, top: float) -> l
     columns = 2 * width
     rows = [[0] * width for _ in range(height)]
     for x in range(columns):
-        value = _known_mean(values, x, columns) if len(values) else float("nan")
+        if len(values):
+            value = _known_mean(values, x, columns)
+        else:
+            value = float("nan")
         if value != value:
             continue
         dots = min(4 * height, max(1, round(4 * height * value / top)))

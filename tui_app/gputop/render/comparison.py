@@ -196,7 +196,10 @@ def _findings(diff: Diff, width: int) -> list[Row]:
         return []
     rows: list[Row] = []
     for word, style, finding in findings_rows(diff):
-        glyph = palette.SEVERITY[finding.severity].glyph if word == "new" else "✓"
+        if word == "new":
+            glyph = palette.SEVERITY[finding.severity].glyph
+        else:
+            glyph = "✓"
         start: Row = [(f"{glyph} {word:<5}", style), (left(finding.id, 6), "muted")]
         indent = row_width(start)
         lines = wrap(finding.title, max(width - indent, 20))

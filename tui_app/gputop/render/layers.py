@@ -46,7 +46,10 @@ def table(
     lines = _lines(layers, sort, search, folded, depth)
     if only is not None:
         lines = [(0, layer, "") for layer in only]
-    other = {layer.path: layer for layer in beside.root.walk()} if beside else {}
+    if beside:
+        other = {layer.path: layer for layer in beside.root.walk()}
+    else:
+        other = {}
     columns = _columns(width - (11 if beside else 0), layers)
     name_width = width - sum(cells for _, cells in columns) - (11 if beside else 0)
     heading: Row = [(left("layer", name_width), "muted")]
@@ -71,7 +74,10 @@ def summary(layers: Layers, width: int) -> list[Row]:
     count = len(layers.steps)
     steps = ", ".join(map(str, layers.steps[-_STEPS_SHOWN:]))
     earlier = "… " if count > _STEPS_SHOWN else ""
-    clock = "the device's clock" if layers.clock == "device" else "the host's clock"
+    if layers.clock == "device":
+        clock = "the device's clock"
+    else:
+        clock = "the host's clock"
     text = f"rank {layers.rank}, median of {count} watched steps ({earlier}{steps}), ms by {clock}"
     parts = (
         f"forward {numbers.ms(layers.root.forward_ms)} ms in layers"
@@ -128,7 +134,10 @@ def _add(
         if isinstance(row, Layer):
             _add(lines, row.children, level + 1, how)
         elif row.members[0].children:
-            note = " (stands out)" if row.outliers else f" (one of {len(row.members)})"
+            if row.outliers:
+                note = " (stands out)"
+            else:
+                note = f" (one of {len(row.members)})"
             for layer in row.outliers[:1] or row.members[:1]:
                 lines.append((level + 1, layer, note))
                 _add(lines, layer.children, level + 2, how)

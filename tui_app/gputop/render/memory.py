@@ -89,7 +89,9 @@ def _fragmentation(memory: Memory, width: int) -> list[Row]:
         ("idle beside blocks in use", "", parts.pinned),
         ("idle segments", "", parts.cached),
     )
-    moment = "at the reserved peak" if memory.has_history else "when it was taken"
+    moment = "when it was taken"
+    if memory.has_history:
+        moment = "at the reserved peak"
     rows: list[Row] = [[(moment, "muted")]]
     rows += _table(shares, parts.reserved, width)
     rows += [[], [("keeps its segments from being given back, and what is idle in them", "muted")]]

@@ -82,7 +82,10 @@ def _command_cells(width: int) -> int:
 def _line(row: RunRow, width: int, mark: str, now_ns: int) -> Row:
     run, cells = row.run, _command_cells(width)
     tone = "text" if row.readable else "muted"
-    when = "" if run.state == FOREIGN else numbers.ago((now_ns - run.started_ns) / 1e9)
+    if run.state == FOREIGN:
+        when = ""
+    else:
+        when = numbers.ago((now_ns - run.started_ns) / 1e9)
     line: Row = [(left(mark, 2), "bold accent"), (left(when, WHEN), "muted")]
     short = shorten if run.given_name else shorten_middle
     line.append((left(short(called(row), cells - 1), cells), tone))
@@ -158,8 +161,14 @@ def facts(row: RunRow, width: int) -> list[Row]:
     lines: list[Row] = []
     figures = row.figures
     if figures is not None:
-        style = palette.HEALTH[figures.health].style if figures.health else "high"
-        glyph = palette.HEALTH[figures.health].glyph if figures.health else "✖"
+        if figures.health:
+            style = palette.HEALTH[figures.health].style
+        else:
+            style = "high"
+        if figures.health:
+            glyph = palette.HEALTH[figures.health].glyph
+        else:
+            glyph = "✖"
         lines += _field(f"{glyph} verdict", figures.headline, width, style)
         if figures.fix:
             lines += _field("fix", figures.fix, width)

@@ -125,7 +125,10 @@ class TextDialog(Typed, ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="box", can_focus=False) as box:
             box.border_title = self._title
-            box.border_subtitle = "y copy · esc back" if self._copy else "esc back"
+            if self._copy:
+                box.border_subtitle = "y copy · esc back"
+            else:
+                box.border_subtitle = "esc back"
             yield Static(self._body, markup=False)
 
     def action_leave(self) -> None:

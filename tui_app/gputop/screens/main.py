@@ -160,7 +160,10 @@ class MainScreen(Typed, Screen[None]):
         if not names:
             return
         focused = self.focused_panel()
-        here = names.index(focused.id) if focused and focused.id in names else -1
+        if focused and focused.id in names:
+            here = names.index(focused.id)
+        else:
+            here = -1
         self.show_panel(names[(here + step) % len(names)])
 
     def action_zoom(self) -> None:

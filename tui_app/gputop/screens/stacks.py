@@ -90,7 +90,10 @@ def _frames(notice: Notice) -> tuple[str, ...]:
 def _block(group: Group, cells: int, odd: bool, usual: set[str], many: int) -> list[Row]:
     """Who stands there, then the frames; those that the others do not have are marked."""
     ranks, body = group.ranks, group.members[0].body
-    name = f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {ranges(ranks)}"
+    if len(ranks) == 1:
+        name = f"rank {ranks[0]}"
+    else:
+        name = f"ranks {ranges(ranks)}"
     style = "bold high" if odd else "bold text"
     rows: list[Row] = [[(line, style)] for line in wrap(("▲ " if odd else "  ") + name, cells)]
     about = f"  {len(group.members)} of {counted(many, 'rank')}"
@@ -100,7 +103,10 @@ def _block(group: Group, cells: int, odd: bool, usual: set[str], many: int) -> l
     for frame in group.frames or ("no Python frame",):
         own = odd and frame not in usual
         for index, line in enumerate(wrap(frame, cells - 2)):
-            mark = ("▸ " if index == 0 else "  ", "high") if own else ("  ", "")
+            if own:
+                mark = ("▸ " if index == 0 else "  ", "high")
+            else:
+                mark = ("  ", "")
             rows.append([mark, (line, "text" if own or not odd else "muted")])
     return rows
 

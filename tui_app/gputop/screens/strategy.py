@@ -169,7 +169,8 @@ class StrategyScreen(Typed, Moving, Screen[None]):
             "--dtype",
             ask.dtype,
         ]
-        words += ["--optimizer", ask.optimizer] if ask.optimizer != "adamw" else []
+        if ask.optimizer != "adamw":
+            words += ["--optimizer", ask.optimizer]
         words += ["--lora"] if ask.lora else []
         for name, value in ask.pins:
             word = RECOMPUTES[value] if name == "recompute" else str(value)
@@ -251,7 +252,9 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         else:
             meaning = self.form.entry.meaning
         example = self._unknown is not None and self.ask.model == self._unknown.ask.model
-        note = f" · {self._unknown.told}" if self._unknown and self._unknown.told else ""
+        note = ""
+        if self._unknown and self._unknown.told:
+            note = f" · {self._unknown.told}"
         if self._unknown and example:
             notice = f"{self._unknown.text}; / chooses another{note}"
         else:

@@ -38,7 +38,9 @@ def table(what_if: WhatIf, width: int) -> list[tuple[str, str]]:
     that fit no GPU and those that break a rule at the end.
     """
     name = min(NAME, width - FIGURES - 2)
-    cost = "$/Mtok" if what_if.usd_per_million_tokens is not None else "no rent"
+    cost = "no rent"
+    if what_if.usd_per_million_tokens is not None:
+        cost = "$/Mtok"
     can = sorted(
         (change for change in what_if.changes if not change.rule),
         key=lambda change: (not change.fits, change.step_s),
@@ -54,9 +56,15 @@ def table(what_if: WhatIf, width: int) -> list[tuple[str, str]]:
 
 
 def _row(change: Change, what_if: WhatIf, name: int) -> tuple[str, str]:
-    step = f"{change.step_s:.2f} s" if change.step_s >= 1 else f"{1e3 * change.step_s:.0f} ms"
+    if change.step_s >= 1:
+        step = f"{change.step_s:.2f} s"
+    else:
+        step = f"{1e3 * change.step_s:.0f} ms"
     rent = what_if.usd_per_million_tokens
-    cost = "" if rent is None else f"{rent * change.step_s / change.before_s:.3f}"
+    if rent is None:
+        cost = ""
+    else:
+        cost = f"{rent * change.step_s / change.before_s:.3f}"
     percent = round(change.step_pct, 1) + 0.0  # no minus before a zero
     mark = "  " if change.fits else "✖ "
     text = f"{mark}{shorten(change.name, name - 1):<{name}}{step:>10}{percent:>+7.1f}%"

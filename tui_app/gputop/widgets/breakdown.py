@@ -101,7 +101,10 @@ class Breakdown(Panel):
         run, line = snapshot.summary, snapshot.timeline
         if not numbers.known(run.step_time_p50_ms):
             return []
-        ranks = f"mean of {len(run.ranks):,} ranks" if len(run.ranks) > 1 else ""
+        if len(run.ranks) > 1:
+            ranks = f"mean of {len(run.ranks):,} ranks"
+        else:
+            ranks = ""
         sampled = f"{line.of_ranks} of {len(run.ranks):,} ranks"
         if line.of_ranks < len(run.ranks):
             ranks = sampled

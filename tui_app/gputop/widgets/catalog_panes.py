@@ -32,7 +32,9 @@ class CatalogTitle(Canvas):
         end: Row = [(source + " ", "accent")] if source else []
         if typing or view.words:
             start += [("   / ", "muted"), (view.words + ("▏" if typing else ""), "bold text")]
-        order = f"   by {view.sort}" if view.sort else "   by maker and generation"
+        order = "   by maker and generation"
+        if view.sort:
+            order = f"   by {view.sort}"
         start.append((order, "text"))
         room = width - row_width(end) - 1
         text = start if row_width(start) <= room else start[:-1]

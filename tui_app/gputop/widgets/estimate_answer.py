@@ -182,12 +182,17 @@ class EstimateAnswer(Canvas, can_focus=True, drawn=("answer", "cursor")):
 
     def move(self, step: int) -> None:
         """Move the cursor on the levers."""
-        count = len(self.answer.estimate.levers) if self.answer.estimate else 0
+        count = 0
+        if self.answer.estimate:
+            count = len(self.answer.estimate.levers)
         self.cursor = min(max(self.cursor + step, 0), max(count - 1, 0))
 
     def rows(self, width: int, height: int) -> list[Row]:
         levers = self.answer.estimate.levers if self.answer.estimate else ()
-        lever = min(self.cursor, len(levers) - 1) if self.has_focus and levers else None
+        if self.has_focus and levers:
+            lever = min(self.cursor, len(levers) - 1)
+        else:
+            lever = None
         inner = width - 2
         head = title_row("", "One GPU needs", [], inner, self.has_focus)
         return [

@@ -21,7 +21,8 @@ def draw(form: Form, source: str, meaning: str, width: int) -> list[Row]:
         [(shorten_middle(source, space), "accent")] if source and space >= len("from run") else []
     )
     room = width - row_width(start) - row_width(end) - 4
-    start += [("   " + shorten(words(form.setup), room), "text")] if room > 12 else []
+    if room > 12:
+        start += [("   " + shorten(words(form.setup), room), "text")]
     return [spread(start, end, width), [(shorten(meaning, width), "muted")]]
 
 

@@ -55,7 +55,10 @@ def _track(track: Track, cells: int, height: int, cursor: int | None) -> list[Ro
     rows: list[Row] = []
     for y, text in enumerate(chart):
         row: Row = [(left(track.name if y == 0 else "", LABEL), "muted")]
-        figure = _figure(track, index) if y == 0 else _scale(track, top, y, height)
+        if y == 0:
+            figure = _figure(track, index)
+        else:
+            figure = _scale(track, top, y, height)
         row.append((right(figure, FIGURE - 2) + "  ", "text" if y == 0 else "muted"))
         rows.append([*row, *_with_cursor(text, track.style, cursor)])
     return rows

@@ -122,7 +122,10 @@ class Panel(Described, Canvas, can_focus=True, drawn=("snapshot", "tabbed", "box
         snapshot = self.snapshot
         if snapshot is None:
             return []
-        note = tabs(self.number, width) if self.tabbed else self.note(snapshot)
+        if self.tabbed:
+            note = tabs(self.number, width)
+        else:
+            note = self.note(snapshot)
         cells, room = self.inside(width, height)
         content = self.content(snapshot, cells, room) if room > 0 else []
         heading = self.heading(snapshot)

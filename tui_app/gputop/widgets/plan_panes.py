@@ -113,7 +113,9 @@ class PlanTable(Canvas, can_focus=True, drawn=("planned", "cursor", "marked")):
         """Mark or unmark what is at the cursor; the oldest mark goes where there are four."""
         if self.chosen is None:
             return
-        at = min(self.cursor, len(self.planned.choices) - 1) if self.planned else 0
+        at = 0
+        if self.planned:
+            at = min(self.cursor, len(self.planned.choices) - 1)
         remaining = tuple(index for index in self.marked if index != at)
         if len(remaining) < len(self.marked):
             self.marked = remaining

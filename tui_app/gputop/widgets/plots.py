@@ -95,7 +95,9 @@ def _resampled(columns: tuple[tuple[float, ...], ...], cells: int) -> list[tuple
 def _bars(plot: Bars, width: int, height: int) -> list[Row]:
     top = max((sum(value for value, _ in bar.parts) for bar in plot.bars), default=0.0)
     digits = numbers.digits_for(top)
-    figures = len(plot.legend) if any(len(bar.parts) > 1 for bar in plot.bars) else 1
+    figures = 1
+    if any(len(bar.parts) > 1 for bar in plot.bars):
+        figures = len(plot.legend)
     cells = max(width - LABEL - 10 * figures, 4)
     rows: list[Row] = []
     for bar in plot.bars[:height]:

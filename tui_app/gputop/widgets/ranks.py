@@ -317,7 +317,9 @@ def _split(line: Line, slowest_ms: float, cells: int) -> Row:
         return []
     idle_ms = slowest_ms - standing.own_ms - standing.wait_ms
     own_cells, waiting, _ = apportion([standing.own_ms, standing.wait_ms, idle_ms], cells)
-    style = rank_map.heat(standing.ratio)[0] if standing.ratio >= 1.05 else "forward"
+    style = "forward"
+    if standing.ratio >= 1.05:
+        style = rank_map.heat(standing.ratio)[0]
     return [("━" * own_cells, style), ("╌" * waiting, "wait")]
 
 
@@ -391,7 +393,9 @@ def phase_table(ranks: tuple[RankSummary, ...], width: int) -> list[Row]:
     room = max((width - 7) // PHASE_CELLS, 1)
     longest = sorted(names, key=lambda name: -max(part[name] for part in parts))[:room]
     names = [name for name in names if name in longest]
-    digits = numbers.digits_for(max(max(part.values()) for part in parts)) if names else 2
+    digits = 2
+    if names:
+        digits = numbers.digits_for(max(max(part.values()) for part in parts))
     typical = {name: median(part[name] for part in parts) for name in names}
     head = left("rank ms", 7) + "".join(right(name, PHASE_CELLS) for name in names)
     rows: list[Row] = [[(head, "muted")]]
@@ -496,7 +500,10 @@ class Ranks(ScrollingPanel):
             super().clicked(x, y)
             return
         width, height = self.inside(*self.size)
-        hosts = min(len(self.snapshot.summary.hosts), 2) if self.snapshot else 0
+        if self.snapshot:
+            hosts = min(len(self.snapshot.summary.hosts), 2)
+        else:
+            hosts = 0
         columns, cells = rank_map.cells_of(len(ranks), width, height - hosts)
         index = 2 * y * columns + x // cells
         if x // cells < columns and index < len(ranks):

@@ -43,7 +43,10 @@ def _line(part: Part, whole_ns: int, start: Starting, width: int) -> Row:
     cells = min(NAME if width < WITH_BAR else 2 * NAME, width - FIGURE - 2)
     is_milestone = any(event["name"] == part.name for event in start.events)
     style = "text" if is_milestone else "muted"
-    mark = (f"{_UNDER_WAY} ", "high") if part.under_way else (f"{_BEHIND} ", "good")
+    if part.under_way:
+        mark = (f"{_UNDER_WAY} ", "high")
+    else:
+        mark = (f"{_BEHIND} ", "good")
     row: Row = [mark, (left(shorten(part.words, cells), cells), style)]
     row.append((right(duration(part.ns / 1e9), FIGURE), style))
     reached = ""

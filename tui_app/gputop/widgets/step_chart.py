@@ -220,7 +220,10 @@ def _time_axis(snapshot: Snapshot, cells: int, cell_s: float, filled: int) -> Ro
     """``−60 s     −30 s     now``; of a run that has ended its end."""
     last = "end" if snapshot.ended else "now"
     line = [" "] * cells
-    places = [cells - filled, cells - filled // 2] if filled >= 24 else [cells - filled]
+    if filled >= 24:
+        places = [cells - filled, cells - filled // 2]
+    else:
+        places = [cells - filled]
     for x in places:
         text = _ago(cell_s * (cells - x))
         if x + len(text) + len(last) + 2 <= cells:

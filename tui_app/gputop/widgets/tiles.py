@@ -160,7 +160,10 @@ def _memory(snapshot: Snapshot, width: int) -> Tile:
     used_gib = max([*used, peak]) if used else peak
     figure: Row = [(numbers.gib(peak), "bold text"), (f" of {numbers.gib(total)} GiB", "muted")]
     series = [snapshot.history.of(f"memory {g.host} {g.index}") for g in snapshot.summary.gpus]
-    fullest = [max(column) for column in zip(*series, strict=False)] if series else []
+    if series:
+        fullest = [max(column) for column in zip(*series, strict=False)]
+    else:
+        fullest = []
     alarm = "critical" if total > 0 and used_gib / total >= FULL else ""
     style = alarm or ("high" if used_gib > 0.9 * total else "allocated")
     name = "Memory, added" if snapshot.summary.gpus_added else "Peak memory"

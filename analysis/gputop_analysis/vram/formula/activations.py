@@ -74,7 +74,10 @@ def layer(d: Dims, habits: Habits, moe: bool) -> ActivationBytes:
     between = stream_kept(d, habits) / d.outer_tp
     attention = (attention_kept(d, habits) + adapters) / d.tp
     a, hidden = d.compute, d.model.hidden
-    inside = experts_kept(d, habits) if moe else mlp_kept(d, habits, d.model.ffn)
+    if moe:
+        inside = experts_kept(d, habits)
+    else:
+        inside = mlp_kept(d, habits, d.model.ffn)
     gradients = a * width * ((3 if d.model.gated_mlp else 2) - trains_base(d)) / d.tp
     if moe and one_by_one(d):
         gradients = gradients / d.model.experts

@@ -134,6 +134,9 @@ def _as_they_are(d: Dims) -> tuple[Number, Number]:
 
 def final_norm(d: Dims, habits: Habits) -> Number:
     """The last norm of the model with its output, as the loss finds them."""
-    fp32 = 4 if habits.eager_norm and habits.residual < 4 else habits.residual
+    if habits.eager_norm and habits.residual < 4:
+        fp32 = 4
+    else:
+        fp32 = habits.residual
     trained = 2 * d.compute if trains_base(d) else 0
     return d.model.hidden * (fp32 + trained) / d.outer_tp

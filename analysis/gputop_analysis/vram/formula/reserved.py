@@ -89,14 +89,20 @@ def reserved(d: Dims, blocks: Blocks, allocated: Number) -> tuple[Number, Number
     activations = blocks.activations + blocks.work * (WORKED if whole_logits else 1)
     loss = blocks.loss * (VARIED if d.setup.lengths == "varied" else 1.0)
     room = (activations + blocks.loss) / most(after, 1)
-    apart = 1.0 if sharded in ("fsdp1", "fsdp2", "hsdp") else most(0, 1 - SHARED * room)
+    if sharded in ("fsdp1", "fsdp2", "hsdp"):
+        apart = 1.0
+    else:
+        apart = most(0, 1 - SHARED * room)
     passes = blocks.states + blocks.early + activations * (1 + share) + loss
     return _whole(most(passes + apart * after, needed)), _whole(needed)
 
 
 def _crowded(d: Dims, blocks: Blocks) -> Number:
     """The least for the forward and backward pass."""
-    share = RECORDED_FULL if d.setup.parallel.sharding == "fsdp1" else RELEASED
+    if d.setup.parallel.sharding == "fsdp1":
+        share = RECORDED_FULL
+    else:
+        share = RELEASED
     return blocks.passes + share * (blocks.passes - blocks.states)
 
 

@@ -192,9 +192,10 @@ class _Made:
         columns = {"category": self.strings.index(category), "operator": len(self.strings) - 1}
         for name, column in self.columns.items():
             source = getattr(self.source, name)
-            column += (
-                [columns[name]] * len(wanted) if name in columns else map(source.__getitem__, rows)
-            )
+            if name in columns:
+                column += [columns[name]] * len(wanted)
+            else:
+                column += map(source.__getitem__, rows)
         for number, (_, row_kind) in zip(numbers, wanted, strict=True):
             if row_kind != SAME:
                 self.how.setdefault(row_kind, []).append(number)
