@@ -54,7 +54,7 @@ def mean_wait_ms(view: RunView, rank: int) -> float:
 
 def hidden_wait_ms(view: RunView, rank: int) -> float:
     """Mean exposed wait a step in a rank's backward by DDP's timers past warm-up; NaN: none."""
-    rows = view.comm(rank)
+    rows = _one_a_step(view.comm(rank))
     if not len(rows):
         return float("nan")
     settled = last_attempt(rows)
@@ -88,7 +88,7 @@ def waits(view: RunView) -> Waits | None:
 
 
 def _from_ddp(view: RunView, common: Aligned) -> Waits | None:
-    tables = [view.comm(rank) for rank in common.ranks]
+    tables = [_one_a_step(view.comm(rank)) for rank in common.ranks]
     if any(len(t) < 10 for t in tables):
         return None
     rows = [_steady_rows(t, common) for t in tables]
@@ -107,6 +107,19 @@ def _from_ddp(view: RunView, common: Aligned) -> Waits | None:
         source = "DDP's timers, and forwards that wait for its buffers"
     ms = wait / 1e6 if at_buffers is None else wait / 1e6 + at_buffers
     return Waits(ms[keep], common.ranks, source, backward[keep] / 1e6)
+
+
+def _one_a_step(rows: Array) -> Array:
+    """The records of a rank with several DDP modules, which each tell of a step, as one a step: the
+    longest wait and the longest backward of them, as their backwards may run at the same time.
+    """
+    begins = np.flatnonzero(np.diff(rows["step"].astype(np.int64), prepend=-1) != 0)
+    if len(begins) == len(rows):
+        return rows
+    merged = rows[begins].copy()
+    for name in ("wait_ns", "backward_compute_ns"):
+        merged[name] = np.maximum.reduceat(rows[name], begins)
+    return merged
 
 
 def _wait_at_buffers(view: RunView, common: Aligned, edges: Array) -> tuple[Array | None, Array]:

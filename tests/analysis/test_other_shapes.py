@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from analysis_support import Builder
+from analysis_support import Builder, pack
 
 from gputop_analysis.findings import evaluate
 from gputop_analysis.findings.sites import top_site
@@ -56,6 +56,20 @@ def test_ranks_that_come_together_wait_for_no_buffers(tmp_path):
     seen = waits(RunView(of_ranks(tmp_path / "r", [1.0, 1.0]).open()))
     assert seen is not None and seen.ms.mean() == pytest.approx(1.0, abs=0.1)
     assert "CR04" not in found(of_ranks(tmp_path / "s", [1.0, 1.0]))
+
+
+def test_two_ddp_modules_tell_of_the_same_step(tmp_path):
+    build = Builder(tmp_path / "r")
+    for rank in range(2):
+        build.hello(rank, world_size=2)
+        for step in range(100):
+            build.step(rank, forward=4.0, backward=8.0, wait_ms=9.0 - 8 * rank)
+            other = {"wait_ns": 10**6, "backward_compute_ns": 10**6}
+            row = pack("comm", t_end_ns=build.clock[rank], step=step, **other)
+            build.writer.append_rank("comm", rank, row)  # of the other module
+    both = waits(RunView(build.open()))
+    assert both is not None
+    assert both.ms.mean(axis=0).tolist() == pytest.approx([9.0, 1.0])
 
 
 def vanished(path, message, goodbye=False):
