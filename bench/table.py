@@ -89,6 +89,9 @@ def rows() -> list[tuple[str, str, str]]:
         ("live screen, 200x50, 8 ranks", "<= 5 % of a core, <= 100 kB/s, <= 80 MB", measured)
     )
     table.append(("the same, idle", "< 0.5 % of a core", f"{paint['idle_cpu_pct']:.2f} %"))
+    many = run("paint", "--ranks", "1024", "--steps-per-s", "1")
+    measured = f"{many['cpu_pct']:.1f} % of a core, a frame every {1 / many['frames_per_s']:.0f} s"
+    table.append(("live screen, 200x50, 1024 ranks", "<= 8 % of a core", measured))
     large = run("open_large")
     measured = f"{large['first_frame_ms']} ms (its figures: {large['first_figures_ms']} ms)"
     table.append(("first frame of a record of 10 million steps", "<= 1 s", measured))
