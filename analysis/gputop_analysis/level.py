@@ -18,6 +18,10 @@ ENOUGH = 5.0
 """Independent values that each side must be worth: fewer cannot tell a change from a
 slow wander.
 """
+JUMP = 8.0
+"""Standard deviations of single values around their level: what changes by as much between two
+neighbours is no slow wander, however few values there are (a straight climb changes by 3.5).
+"""
 SURE = 6.0
 """Standard errors. With white noise 3.5 would do for 1 % (sup-Wald, Andrews 1993, trimming 15 %);
 the rest pays for an autocorrelation time that is estimated, and too short for series that wander
@@ -75,7 +79,8 @@ def level_change(values: Array) -> Change | None:
         tau = max(autocorrelation_time(residuals), _ar1_time(residuals, min(index, n - index)))
     else:
         tau = 1.0
-    if min(index, n - index) < ENOUGH * tau:
+    jump = abs(float(after.mean()) - float(before.mean()))
+    if min(index, n - index) < ENOUGH * tau and jump < JUMP * float(residuals.std()):
         return None
     change = Change(
         index,
@@ -128,22 +133,28 @@ class Ramp:
     p: float
 
 
-def ramp(values: Array) -> Ramp | None:
-    """A climb that a line fits better than a step does; None without one, or for few values."""
+def ramp(values: Array, at: Array) -> Ramp | None:
+    """A climb over the places ``at`` that a line fits better than a step does; None without one, or
+    for few values.
+    """
     values = np.asarray(values, np.float64)
     if len(values) < 2 * RAMP_BLOCKS:
         return None
-    blocks = np.array([np.median(part) for part in np.array_split(values, RAMP_BLOCKS)])
-    trend, at = mann_kendall(blocks), np.arange(RAMP_BLOCKS, dtype=np.float64)
+    blocks, places = _medians(values), _medians(at)
+    trend = mann_kendall(blocks)
     if trend.tau < RAMP_TAU or trend.p > RAMP_P:
         return None
-    slope = theil_sen(at, blocks)
-    begin = float(np.median(blocks - slope * at))
-    residual = blocks - begin - slope * at
+    slope = theil_sen(places, blocks)
+    height = float(np.median(blocks - slope * places))
+    residual = blocks - height - slope * places
     if np.abs(residual).sum() >= min(_beside_a_step(blocks, i) for i in range(2, RAMP_BLOCKS - 1)):
         return None
-    end = begin + slope * (RAMP_BLOCKS - 1)
+    begin, end = height + slope * float(at[0]), height + slope * float(at[-1])
     return Ramp(begin, end, float(1.4826 * np.median(np.abs(residual))), trend.tau, trend.p)
+
+
+def _medians(values: Array) -> Array:
+    return np.array([np.median(part) for part in np.array_split(values, RAMP_BLOCKS)])
 
 
 def _beside_a_step(blocks: Array, index: int) -> float:

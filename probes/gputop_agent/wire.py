@@ -114,6 +114,9 @@ F_ESTIMATED = 16384
 #: flags whose steps are left out of steady-state statistics
 F_UNSTEADY = F_COMPILE | F_CHECKPOINT | F_EVAL | F_FIRST | F_AGENT
 
+#: a record of fast steps ends with the first one after so long: of those measured, and counted
+FOLD_NS, BOOK_NS = 20_000_000, 50_000_000
+
 # ---- device clock (CUDA events), one record per resolved step; milliseconds, NaN: not measured
 DEVICE_FIELDS = (
     ("t_end_ns", "q"),  # host time of the step's end

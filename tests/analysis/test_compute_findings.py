@@ -70,16 +70,30 @@ def test_a_step_between_two_constants_is_certain():
 
 @pytest.mark.parametrize(("rho", "sigma"), [(0.0, 0.05), (0.9, 0.05), (0.98, 0.05), (0.98, 0.2)])
 def test_few_wandering_series_climb(rho, sigma):
-    alarms = sum(ramp(np.exp(wandering(seed, rho, sigma=sigma))) is not None for seed in range(200))
+    clean = [np.exp(wandering(seed, rho, sigma=sigma)) for seed in range(200)]
+    alarms = sum(ramp(series, np.arange(len(series))) is not None for series in clean)
     assert alarms <= 3, f"{alarms} false alarms in 200 clean series"
 
 
 def test_a_climb_is_a_ramp_and_a_step_is_none():
-    noise = wandering(2, 0.9)
-    climb = ramp(10 + noise + np.linspace(0, 4, 600))
+    noise, at = wandering(2, 0.9), np.arange(600)
+    climb = ramp(10 + noise + np.linspace(0, 4, 600), at)
     assert climb is not None and climb.end - climb.begin == pytest.approx(4, abs=0.3)
-    assert ramp(10 + noise + 4 * (np.arange(600) >= 300)) is None
-    assert ramp(10 + noise) is None and ramp(np.arange(20.0)) is None
+    assert ramp(10 + noise + 4 * (at >= 300), at) is None
+    assert ramp(10 + noise, at) is None and ramp(at[:20], at[:20]) is None
+
+
+def test_a_climb_that_is_looked_at_more_often_in_its_second_half_is_a_ramp():
+    at = np.concatenate([np.arange(0, 3000, 30), np.arange(3000, 6000, 2)])
+    climb = ramp(1 + 10 * at / 6000 + 0.1 * wandering(3, 0.5, n=len(at)), at)
+    assert climb is not None and climb.end - climb.begin == pytest.approx(10, rel=0.1)
+
+
+def test_a_sharp_change_is_sure_although_few_values_are_independent():
+    folded = np.repeat(np.random.default_rng(0).normal(0.3, 0.05, 5), 10)  # five records of ten
+    change = level_change(np.concatenate([folded, folded + 2.3]))
+    assert change is not None and change.index == 50
+    assert level_change(np.concatenate([folded, folded + 0.15])) is None
 
 
 def climbing(tmp_path, by_ms=4.0, phase="forward", pace=None, **hello):

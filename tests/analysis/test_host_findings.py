@@ -63,6 +63,27 @@ def test_a_stall_without_a_line_may_be_the_trainings_own_work(tmp_path):
     assert found(periodic(tmp_path, lines=False))["HO15"].severity == "info"
 
 
+def test_a_fast_loop_that_stalls_in_every_second_record_has_a_rhythm(tmp_path):
+    """Records of 15 and 5 steps, the last one of which stalls: half of all records have one."""
+    build = Builder(tmp_path / "r")
+    build.hello()
+    samples = [{"site": "train.py:90", "function": "draw", "inside": "", "count": 9}]
+    build.event("stacks", rank=0, phase="other", period_ms=50, total=9, samples=samples)
+    random = np.random.default_rng(0)
+    for _ in range(12):
+        walls = random.gamma(400, 1.4 / 400, 20)
+        walls[-1] += 60.0
+        for part, stall_ms in ((walls[:15], 0.0), (walls[15:], 60.0)):
+            forward_ms, other_ms = (part.sum() - stall_ms) / len(part), stall_ms / len(part)
+            longest_ns = int(part.max() * 1e6)
+            build.step(
+                n_steps=len(part), forward=forward_ms, other=other_ms, wall_max_ns=longest_ns
+            )
+    stall = found(build)["HO15"]
+    assert stall.title.startswith("every 20th step")
+    assert stall.recoverable_ms_per_step == pytest.approx(3.0, rel=0.05)
+
+
 def test_a_stall_every_25_steps_is_named_with_its_line(tmp_path):
     stall = found(periodic(tmp_path))["HO15"]
     assert stall.title.startswith("every 25th step") and stall.site == "train.py:90 draw"

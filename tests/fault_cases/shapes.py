@@ -51,7 +51,7 @@ CASES = (
         "CE11",
         "hooks that pile up",
         SHAPES,
-        {"FAULT": "hooks_pile_up", "STEPS": 900},
+        {"FAULT": "hooks_pile_up", "STEPS": 1400},
         title="slower and slower",
     ),
     Case("NU06", "a learning rate that vanishes", SHAPES, {"FAULT": "lr_vanishes", "STEPS": 200}),

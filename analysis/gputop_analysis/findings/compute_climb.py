@@ -75,11 +75,13 @@ def climbing(view: RunView, rank: int) -> Climb | None:
         phases_by_clock = phases
     parts = [
         standing
-        for standing in _parts(rows, phases_by_clock, walls_ms)
+        for standing in _parts(rows, phases_by_clock, walls_ms, evenly.steps)
         if not (of_shapes and set(standing[0]) & set(COMPUTE))
     ]
     parts_ = [
-        Part(names, *standing) for names, ms, of_ms in parts if (standing := _alone(ms, of_ms))
+        Part(names, *standing)
+        for names, ms, of_ms, steps in parts
+        if (standing := _alone(ms, of_ms, steps))
     ]
     part = max(parts_, default=None, key=lambda standing: standing.alone_ms)
     if part is None:
@@ -127,20 +129,22 @@ class Part(NamedTuple):
 
 
 def _parts(
-    rows: Array, phases: dict[str, Array], walls_ms: Array
-) -> Iterator[tuple[tuple[str, ...], Array, Array]]:
-    """Phases with their time and the whole step's: by the clock, else by CPU time where known."""
+    rows: Array, phases: dict[str, Array], walls_ms: Array, steps: Array
+) -> Iterator[tuple[tuple[str, ...], Array, Array, Array]]:
+    """Phases with their time, the whole step's and the steps that it was taken at: by the clock,
+    else by CPU time where known.
+    """
     for name, ms in phases.items():
-        yield (name,), ms, walls_ms
+        yield (name,), ms, walls_ms, steps
     counted = (rows["cpu_ns"] >= 0) & (rows["compute_cpu_ns"] >= 0)
     if counted.mean() > MOSTLY_KNOWN:
         evenly = Evenly(picked(rows, counted))
         cpu_ms, compute_ms = evenly.ms("cpu_ns"), evenly.ms("compute_cpu_ns")
-        yield COMPUTE, compute_ms, cpu_ms
-        yield HOST, cpu_ms - compute_ms, cpu_ms
+        yield COMPUTE, compute_ms, cpu_ms, evenly.steps
+        yield HOST, cpu_ms - compute_ms, cpu_ms, evenly.steps
 
 
-def _alone(ms: Array, of_ms: Array) -> tuple[float, Ramp] | None:
+def _alone(ms: Array, of_ms: Array, steps: Array) -> tuple[float, Ramp] | None:
     """By how much a part of a step climbs beside the rest of it; None where it does not, or by too
     little.
 
@@ -150,7 +154,7 @@ def _alone(ms: Array, of_ms: Array) -> tuple[float, Ramp] | None:
     rest_ms = of_ms - ms
     if np.median(rest_ms) > SOME_REST * np.median(of_ms):
         ms = ms / np.repeat(*_pace(rest_ms))[: len(ms)]
-    line = ramp(ms)
+    line = ramp(ms, steps)
     if line is None:
         return None
     alone_ms = line.end - line.begin

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import numpy as np
 
 from gputop_agent import wire
@@ -49,11 +51,17 @@ class Evenly:
     def _record(self, index: int) -> int:
         return int(np.searchsorted(self._ends, self._edges[index], side="right")) - 1
 
+    @cached_property
+    def steps(self) -> Array:
+        """Index of the first step of each stretch."""
+        begins = self._edges[:-1]
+        record = np.searchsorted(self._ends, begins, side="right") - 1
+        last = self._rows["step"][record].astype(np.int64)
+        return last - (self._ends[record + 1] - begins) + 1
+
     def step(self, index: int) -> int:
         """Index of the first step of a stretch."""
-        record = self._record(index)
-        row = self._rows[record]
-        return int(row["step"]) - (int(self._ends[record + 1]) - int(self._edges[index])) + 1
+        return int(self.steps[index])
 
 
 def work_of(evenly: Evenly, index: int) -> tuple[str, Array | float]:

@@ -14,7 +14,7 @@ from gputop_analysis.findings.shares import ENOUGH_RECORDS
 from gputop_analysis.findings.sites import named, top_site
 from gputop_analysis.model import Finding, Input, Proof, Severity
 from gputop_analysis.series import RankSeries, picked
-from gputop_analysis.stats import MAD_TO_SIGMA
+from gputop_analysis.stats import MAD_TO_SIGMA, weighted_quantile
 from gputop_analysis.text import percent
 from gputop_analysis.view import Array, RunView
 
@@ -158,13 +158,12 @@ def rhythm(series: RankSeries) -> Rhythm | None:
     if len(rows) < 2 * ENOUGH_RECORDS:
         return None
     longest_ms = np.maximum(rows["wall_max_ns"] - rows["gc_ns"], 0) / 1e6
-    usual = float(np.median(longest_ms))
-    sigma = MAD_TO_SIGMA * float(np.median(np.abs(longest_ms - usual)))
+    usual, sigma = _usual(longest_ms, (rows["wall_ns"] - rows["gc_ns"]) / 1e6, counts)
     slow = longest_ms > max(usual + SLOW_SIGMAS * sigma, SLOW_FACTOR * usual, usual + SLOW_MS)
     if not AT_LEAST <= np.count_nonzero(slow) <= AT_MOST_SLOW:
         return None
     steps = rows["step"].astype(np.int64)
-    period, members, p = strongest_period(steps[slow], int(np.median(counts[slow])))
+    period, members, p = strongest_period(steps[slow], _width(rows[slow], longest_ms[slow]))
     span = float(steps[-1] - steps[0] + 1)
     if not period or len(members) < max(AT_LEAST, REGULAR * span / period) or p >= SURE:
         return None
@@ -177,6 +176,35 @@ def rhythm(series: RankSeries) -> Rhythm | None:
     return Rhythm(
         series.rank, period, len(members), span / period, p, slow_ms, usual, excess, phase, part
     )
+
+
+def _width(slow: Array, longest_ms: Array) -> int:
+    """By how many steps the place of a slow step may be off, in records each of which has one.
+
+    A record ends with the first step after so much time, hence a step that took as long is its
+    last one. Between windows steps end with their update, else where the next one begins.
+    """
+    estimated = (slow["flags"] & wire.F_ESTIMATED) != 0
+    is_last = longest_ms * 1e6 >= np.where(estimated, wire.BOOK_NS, wire.FOLD_NS)
+    places = np.where(is_last, 1, np.maximum(slow["n_steps"].astype(np.int64), 1))
+    ends_vary = (slow["flags"] & (wire.F_WINDOW | wire.F_ESTIMATED)).any()
+    return int(np.median(places)) + int(ends_vary)
+
+
+def _usual(longest_ms: Array, total_ms: Array, counts: Array) -> tuple[float, float]:
+    """Median step and robust standard deviation of one, milliseconds.
+
+    Of folded steps the longest is known and the mean of the others. So a fast loop that stalls in
+    every second record has the usual step of those in between.
+    """
+    others = np.maximum(counts - 1, 1)
+    others_ms = np.maximum(total_ms - longest_ms, 0.0) / others
+    values = np.concatenate([longest_ms, others_ms])
+    weights = np.concatenate([np.ones(len(counts)), counts - 1])
+    usual = weighted_quantile(values, weights, 0.5)
+    spread = np.concatenate([np.ones(len(counts)), np.sqrt(others)])  # of one step, from a mean
+    deviations = np.abs(values - usual) * spread
+    return usual, MAD_TO_SIGMA * weighted_quantile(deviations, weights, 0.5)
 
 
 def strongest_period(at: Array, width: int = 1) -> tuple[int, Array, float]:

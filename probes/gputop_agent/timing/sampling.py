@@ -27,12 +27,12 @@ from gputop_agent.timing.step_state import open_step
 
 SHORT_NS, LONG_NS = 5_000_000, 7_000_000  # steps that begin, and end, being sampled
 BLOCK_NS = 100_000_000  # a window in each block of so long: then two lie at most twice that apart
-# counted steps wait so long; ranks are compared, they wait less
-BOOK_NS, BOOK_EARLY_NS = 50_000_000, 20_000_000
+BOOK_EARLY_NS = 20_000_000  # ranks are compared: what they count waits no longer
 FIRST_STEP = 120  # looks at gradients are frequent before
 CALM_STEPS = 64  # that were measured since something did not fit
 ASK_EVERY = 16  # steps
 STALL_NS, STALL_STEPS = 50_000_000, 10  # without an update: then the hooks come in
+LONG_BOOKINGS = 2  # in a row whose steps are long: then the hooks come in
 MAX_PERIOD, PERIODS = 24, 4  # entries of a pattern, and how often it has to be seen
 _STEP_ENDS = 0  # in the log of updates: no optimizer has this id
 
@@ -66,6 +66,7 @@ class Sampler:
         self.due_ns = 0  # or at this time
         self.updates = 0  # of optimizers, not booked yet
         self.began_ns = 0  # when the first of the unbooked steps began
+        self.long_bookings = 0  # in a row
         self.resuming = False  # the hooks came in in the middle of a step
 
 
@@ -232,7 +233,7 @@ def _shut():
     )
     steps.fold.probing = False
     steps.fold.window_flags = wire.F_ESTIMATED
-    state.updates = 0
+    state.updates = state.long_bookings = 0
     _plan_booking()
     for patch in session.removable:
         patch.take_out()
@@ -242,7 +243,7 @@ def _shut():
 def _plan_booking():
     state = sampler
     early = session.world_size > 1
-    state.due_ns = session.last_ns + (BOOK_EARLY_NS if early else BOOK_NS)
+    state.due_ns = session.last_ns + (BOOK_EARLY_NS if early else wire.BOOK_NS)
     state.book_at = state.until_window
     if session.ddp and len(state.ids) == 1:
         done = totals[OPTIMIZER_STEPS]
@@ -287,12 +288,13 @@ def _turn(now_ns):
         state.until_window -= len(session.update_times)
         _complete_pair()
         state.marks_before = [state.began_ns, *session.update_times][-9:]
+        _note_length()
         _book(now_ns)
         if session.cuda:
             device.read_back(session.step)
         for listener in session.boundary_listeners:
             guard.safely(listener, session.step - 1, transport.unix_ns(now_ns))
-        if not _is_plain():
+        if not _is_plain() or state.long_bookings >= LONG_BOOKINGS:
             _resume()
             _give_up()
         elif state.until_window <= 0:
@@ -300,6 +302,15 @@ def _turn(now_ns):
         else:
             _plan_booking()
     own_cost.switching_ns += monotonic_ns() - now_ns
+
+
+def _note_length():
+    """Whether the steps to be booked are long: shares of short ones say nothing about them."""
+    state, times = sampler, session.update_times
+    if times[-1] - state.began_ns > LONG_NS * len(times):
+        state.long_bookings += 1
+    else:
+        state.long_bookings = 0
 
 
 def _complete_pair():

@@ -26,9 +26,8 @@ from gputop_agent.timing.clock import (
     totals,
 )
 from gputop_agent.timing.step_state import NAN, NO_GAP, Cut, open_step
-from gputop_agent.wire import F_NO_FORWARD, F_UNSTEADY
+from gputop_agent.wire import F_NO_FORWARD, F_UNSTEADY, FOLD_NS
 
-FOLD_NS = 20_000_000
 STALE_NS = 200_000_000
 LONG_PAUSE_NS = 10_000_000  # of the garbage collector: told of
 NOTABLE_NS = 1_000_000  # work of ours that took longer makes a step unsteady
