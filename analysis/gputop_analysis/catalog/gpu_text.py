@@ -91,7 +91,7 @@ def facts(text: str) -> Facts:
 
 def counted(text: str) -> tuple[int, str]:
     """How many, and the text without it: ``8xA100``, ``8 A100s``, ``two A100s``, ``A100 x8``,
-    ``A100:8``, ``HGX H100 8-GPU``, ``2 nodes x 8 H100``; 0 where two numbers contradict.
+    ``A100:8``, ``HGX H100 8-GPU``, ``2 nodes x 8 H100``; 0 where it says 0, or two numbers contradict.
     """
     text = text.strip()
     for word, number in _NUMBERS.items():
@@ -118,7 +118,7 @@ def counted(text: str) -> tuple[int, str]:
                 break
     if len(set(found)) > 1:
         return 0, text
-    return max(found[0], 1) * nodes if found else nodes, text
+    return (found[0] if found else 1) * nodes, text
 
 
 def _nodes(text: str) -> tuple[int, str]:
