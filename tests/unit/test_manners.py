@@ -5,6 +5,7 @@ command does.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
 import signal
@@ -141,3 +142,44 @@ def test_on_a_terminal_the_line_counts_and_goes_away() -> None:
     os.close(leader)
     assert re.search(r"gputop: reading \.\.\. 1 s.*gputop: reading \.\.\. 2 s", said, re.DOTALL)
     assert said.endswith("\r\x1b[Kdone\r\n")
+
+
+@pytest.mark.parametrize("name", [one.name for one in COMMANDS])
+def test_an_option_that_no_command_has_is_one_line_and_nothing_is_done(name: str, capsys) -> None:
+    assert main([name, "--jsno"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.startswith("gputop: ") and shown.err.count("\n") == 1
+
+
+def test_output_that_cannot_be_written_is_one_line_and_no_success() -> None:
+    with open("/dev/full", "w") as full:
+        child = subprocess.run(
+            [sys.executable, "-m", "gputop", "findings", "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert child.returncode == 3
+    assert child.stderr == "gputop: cannot write the output: No space left on device\n"
+
+
+def test_a_locale_of_ascii_gets_ascii(monkeypatch) -> None:
+    ascii_only = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", ascii_only)
+    assert main(["catalog", "TPU"]) == 0
+    shown = ascii_only.buffer.getvalue().decode("ascii")
+    assert re.search(r"TPU v4 .* -  2021", shown)
+
+
+@pytest.mark.parametrize("words", [["diff"], ["check"], ["skill"], ["completion"]])
+def test_what_is_missing_is_shown_in_a_whole_command(words: list[str], capsys) -> None:
+    assert main(words) == 2
+    assert f", as in `gputop {words[0]} " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["estimate"], ["probe"], ["validate"], ["why"], ["report"]])
+def test_an_empty_file_is_called_empty(words: list[str], tmp_path, capsys) -> None:
+    empty = tmp_path / "empty.json"
+    empty.touch()
+    assert main([*words, str(empty)]) == 2
+    assert f"{empty} is empty" in capsys.readouterr().err

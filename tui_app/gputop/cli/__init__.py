@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from gputop.cli.commands import COMMANDS, find
-from gputop.cli.errors import CliError, silence_stdout
+from gputop.cli.errors import CliError, OutputError, silence_stdout
 from gputop.cli.streams import plain_streams
 from gputop_probes.descriptors import fill_closed
 
@@ -22,8 +22,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     fill_closed()
     with plain_streams():
         try:
-            return _dispatch(words)
+            try:
+                return _dispatch(words)
+            finally:
+                if sys.stdout is not None:
+                    sys.stdout.flush()
         except CliError as error:
+            if isinstance(error, OutputError):
+                silence_stdout()
             print(f"gputop: {error}", file=sys.stderr)
             return error.exit_code
         except KeyboardInterrupt:

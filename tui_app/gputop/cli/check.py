@@ -99,6 +99,7 @@ def parser() -> Parser:
         "decides. Exit code 1 only where it is surely slower.",
         usage=_USAGE,
     )
+    parser.example = "gputop check --baseline last -- python train.py"
     parser.add_argument(
         "--baseline",
         required=True,

@@ -139,6 +139,8 @@ def existing_file(text: str, or_else: str = "a model is named with --model") -> 
         raise CliError(f"{text} is a folder: a file is needed here{hint}")
     if not path.is_file():
         raise CliError(f"no file {text}" + (f"; {or_else}" if or_else else ""))
+    if or_else and not path.stat().st_size:
+        raise CliError(f"{text} is empty; {or_else}")
     return path
 
 

@@ -30,6 +30,8 @@ class Parser(argparse.ArgumentParser):
         """What to say of options that this command does not have and that people give it."""
         self.elsewhere = ""
         """Where words go that are not for this command."""
+        self.example = ""
+        """A whole command, said where an argument that is required is missing."""
 
     def add_run(self) -> None:
         """The argument that names a run."""
@@ -44,6 +46,8 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
+        if self.example and message.startswith("the following arguments are required"):
+            message = f"{message}, as in `{self.example}`"
         if self.elsewhere and message.startswith("unrecognized arguments"):
             hint = f"; {self.elsewhere}"
         else:
