@@ -387,18 +387,20 @@ before the first of them was run.
 """
 STANDS = ("NU07",)
 NINTH = (
-    Shape("dense_rows", "recommender.py", ("HO11", "CE16"), also=("HO11", "CE16")),
+    Shape("dense_rows", "recommender.py", ("HO11",), also=("HO11", "HO12")),
     Shape("queue_behind", "recommender.py", GROWS, also=(*GROWS, "HO12", "HO04")),
     Shape("asks_subprocess", "recommender.py", HOST, timed=True),
     Shape("labels_apart", "spirals.py", STANDS, twin=False),
-    Shape("softmax_twice", "spirals.py", (*STANDS, "NU13")),
-    Shape("weights_decay_away", "spirals.py", (*STANDS, "NU13"), also=(*STANDS, "NU13")),
-    Shape("optimizer_anew", "spirals.py", (*STANDS, "HO06"), also=STANDS),
+    Shape("softmax_twice", "spirals.py", ("NU17", *STANDS, "NU13")),
+    Shape("weights_decay_away", "spirals.py", ("NU18", *STANDS, "NU13"), also=(*STANDS, "NU13")),
+    Shape("optimizer_anew", "spirals.py", ("NU16", *STANDS, "HO06"), also=STANDS),
     Shape("one_batch", "spirals.py", ("IN12", "IN16"), twin=False),
     Shape("backward_per_head", "heads.py", ("CE07",), twin=False),
     Shape("clipped_scaled", "heads.py", ("NU04", "NU05"), also=("NU05", *STANDS)),
     Shape("raw_timestamp", "heads.py", (*STANDS, "NU13"), also=(*STANDS, "NU13", "NU08")),
-    Shape("threads_pile_up", "listings.py", (*GROWS, "HO04", "CE11", "HO06"), also=("HO04", "HO06")),
+    Shape(
+        "threads_pile_up", "listings.py", (*GROWS, "HO04", "CE11", "HO06"), also=("HO04", "HO06")
+    ),
     Shape("sqlite_commits", "listings.py", HOST, timed=True),
     Shape("list_of_objects", "listings.py", GROWS, also=(*GROWS, *LOADER, "HO12")),
     Shape(

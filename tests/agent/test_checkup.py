@@ -251,7 +251,8 @@ def test_graphs_of_an_evaluation_are_counted(guests):
 
 
 def test_the_clip_limit_and_the_order_of_the_scheduler(guests):
-    assert hello(guests, "clip")["clip"] == {"max_norm": 0.5}
+    clip = hello(guests, "clip")["clip"]
+    assert clip["max_norm"] == 0.5 and clip["site"].startswith("habits.py:")
     assert "clip" not in hello(guests, "plain")
     assert [looks(guests, kind)[0]["scheduler_first"] for kind in ("plain", "order")] == [
         False,

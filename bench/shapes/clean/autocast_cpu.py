@@ -8,7 +8,14 @@ import torch
 from torch import nn
 
 torch.manual_seed(0)
-model = nn.Sequential(nn.Linear(256, 512), nn.GELU(), nn.LayerNorm(512), nn.Linear(512, 512), nn.GELU(), nn.Linear(512, 20))
+model = nn.Sequential(
+    nn.Linear(256, 512),
+    nn.GELU(),
+    nn.LayerNorm(512),
+    nn.Linear(512, 512),
+    nn.GELU(),
+    nn.Linear(512, 20),
+)
 optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
 teacher = torch.randn(256, 20)
 total, begin = 500, time.time()

@@ -8,7 +8,9 @@ class Residual(nn.Module):
     def __init__(self, width):
         super().__init__()
         self.norm = nn.LayerNorm(width)
-        self.net = nn.Sequential(nn.Linear(width, 2 * width), nn.SiLU(), nn.Linear(2 * width, width))
+        self.net = nn.Sequential(
+            nn.Linear(width, 2 * width), nn.SiLU(), nn.Linear(2 * width, width)
+        )
 
     def forward(self, x):
         return x + self.net(self.norm(x))

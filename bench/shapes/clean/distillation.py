@@ -9,7 +9,9 @@ torch.manual_seed(0)
 x = torch.randn(6_400, 60)
 y = (x[:, :20].pow(2) @ torch.randn(20, 10)).argmax(1)
 loader = DataLoader(TensorDataset(x, y), 64, shuffle=True)
-teacher = nn.Sequential(nn.Linear(60, 384), nn.ReLU(), nn.Linear(384, 384), nn.ReLU(), nn.Linear(384, 10))
+teacher = nn.Sequential(
+    nn.Linear(60, 384), nn.ReLU(), nn.Linear(384, 384), nn.ReLU(), nn.Linear(384, 10)
+)
 student = nn.Sequential(nn.Linear(60, 64), nn.ReLU(), nn.Linear(64, 10))
 optimizer = torch.optim.Adam(teacher.parameters(), 1e-3)
 for epoch in range(4):

@@ -48,7 +48,9 @@ for epoch in range(5):
         t = torch.randint(0, 100, (len(x),))
         noise = torch.randn_like(x)
         level = alphas[t][:, None, None, None]
-        loss = (model(level.sqrt() * x + (1 - level).sqrt() * noise, t.float()) - noise).pow(2).mean()
+        loss = (
+            (model(level.sqrt() * x + (1 - level).sqrt() * noise, t.float()) - noise).pow(2).mean()
+        )
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

@@ -6,12 +6,18 @@ import torch
 from torch import nn
 
 torch.manual_seed(5)
-generator = nn.Sequential(nn.Linear(16, 128), nn.ReLU(), nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 64))
-critic = nn.Sequential(nn.Linear(64, 256), nn.LeakyReLU(0.2), nn.Linear(256, 128), nn.LeakyReLU(0.2), nn.Linear(128, 1))
+generator = nn.Sequential(
+    nn.Linear(16, 128), nn.ReLU(), nn.Linear(128, 256), nn.ReLU(), nn.Linear(256, 64)
+)
+critic = nn.Sequential(
+    nn.Linear(64, 256), nn.LeakyReLU(0.2), nn.Linear(256, 128), nn.LeakyReLU(0.2), nn.Linear(128, 1)
+)
 opt_g = torch.optim.RMSprop(generator.parameters(), lr=5e-5)
 opt_c = torch.optim.RMSprop(critic.parameters(), lr=5e-5)
 mixing = torch.randn(8, 64)
-loader = torch.utils.data.DataLoader(torch.randn(64_000, 8) @ mixing, 128, shuffle=True, drop_last=True)
+loader = torch.utils.data.DataLoader(
+    torch.randn(64_000, 8) @ mixing, 128, shuffle=True, drop_last=True
+)
 batches = itertools.chain.from_iterable(itertools.repeat(loader))
 for step in range(500):
     for _ in range(5):

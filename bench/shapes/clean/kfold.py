@@ -13,7 +13,7 @@ for number, valid in enumerate(folds):
     model = nn.Sequential(nn.Linear(30, 128), nn.ReLU(), nn.Dropout(0.2), nn.Linear(128, 2))
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 12)
-    for epoch in range(12):
+    for _ in range(12):
         model.train()
         for index in train[torch.randperm(len(train))].split(64):
             loss = nn.functional.cross_entropy(model(x[index]), y[index])

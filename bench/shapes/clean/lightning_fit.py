@@ -13,7 +13,9 @@ from torch.utils.data import DataLoader, TensorDataset
 class Module(L.LightningModule):
     def __init__(self):
         super().__init__()
-        self.net = nn.Sequential(nn.Linear(48, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 5))
+        self.net = nn.Sequential(
+            nn.Linear(48, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 5)
+        )
 
     def training_step(self, batch, _):
         x, y = batch

@@ -27,7 +27,9 @@ for layer in layers:
     layer.linear1, layer.linear2 = LoRA(layer.linear1), LoRA(layer.linear2)
 model[-1] = LoRA(model[-1])
 trained = [p for p in model.parameters() if p.requires_grad]
-print(f"trainable {sum(p.numel() for p in trained):,} of {sum(p.numel() for p in model.parameters()):,}")
+print(
+    f"trainable {sum(p.numel() for p in trained):,} of {sum(p.numel() for p in model.parameters()):,}"
+)
 optimizer = torch.optim.AdamW(trained, 2e-3)
 schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda s: min(1, s / 20) * (1 - s / 260))
 for step in range(260):

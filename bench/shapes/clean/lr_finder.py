@@ -9,7 +9,9 @@ from torch import nn
 
 torch.manual_seed(0)
 teacher = nn.Sequential(nn.Linear(64, 128), nn.Tanh(), nn.Linear(128, 1)).requires_grad_(False)
-model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1))
+model = nn.Sequential(
+    nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1)
+)
 fresh = copy.deepcopy(model.state_dict())
 
 

@@ -23,7 +23,10 @@ class Confusion:
         recall = self.table.diag() / self.table.sum(1).clamp(min=1)
         precision = self.table.diag() / self.table.sum(0).clamp(min=1)
         f1 = 2 * recall * precision / (recall + precision).clamp(min=1e-9)
-        return {"accuracy": (self.table.diag().sum() / self.table.sum()).item(), "f1": f1.mean().item()}
+        return {
+            "accuracy": (self.table.diag().sum() / self.table.sum()).item(),
+            "f1": f1.mean().item(),
+        }
 
 
 class Mean:
@@ -43,7 +46,9 @@ x = torch.randn(12_000, 40)
 y = (x @ torch.randn(40, 8)).argmax(1)
 train = DataLoader(TensorDataset(x[:10_000], y[:10_000]), 100, shuffle=True)
 valid = DataLoader(TensorDataset(x[10_000:], y[10_000:]), 200)
-model = nn.Sequential(nn.Linear(40, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 8))
+model = nn.Sequential(
+    nn.Linear(40, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 8)
+)
 optimizer = torch.optim.Adam(model.parameters(), 1e-3)
 matrix = Confusion(8)
 for epoch in range(10):

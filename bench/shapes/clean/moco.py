@@ -20,7 +20,7 @@ class MoCo(nn.Module):
 
     @torch.no_grad()
     def follow(self):
-        for q, k in zip(self.query.parameters(), self.key.parameters()):
+        for q, k in zip(self.query.parameters(), self.key.parameters(), strict=False):
             k.data = k.data * 0.999 + q.data * 0.001
 
     @torch.no_grad()

@@ -22,8 +22,12 @@ class Sentences(Dataset):
 
 def collate(rows):
     rows.sort(key=lambda row: len(row[0]), reverse=True)
-    words, labels = zip(*rows)
-    return pad_sequence(words, batch_first=True), torch.tensor([len(w) for w in words]), torch.tensor(labels)
+    words, labels = zip(*rows, strict=False)
+    return (
+        pad_sequence(words, batch_first=True),
+        torch.tensor([len(w) for w in words]),
+        torch.tensor(labels),
+    )
 
 
 class Tagger(nn.Module):
@@ -44,7 +48,7 @@ model = Tagger()
 optimizer = torch.optim.Adam(model.parameters(), 1e-3)
 loader = DataLoader(Sentences(3_200), 32, shuffle=True, collate_fn=collate)
 step = 0
-for epoch in range(4):
+for _ in range(4):
     for words, lengths, labels in loader:
         loss = nn.functional.cross_entropy(model(words, lengths), labels)
         optimizer.zero_grad()
@@ -53,5 +57,7 @@ for epoch in range(4):
         optimizer.step()
         step += 1
         if step % 100 == 0:
-            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "ckpt.pt")
+            torch.save(
+                {"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "ckpt.pt"
+            )
             print(f"step {step} loss {loss.item():.4f}")

@@ -41,7 +41,9 @@ def layer(i, o, gain=2**0.5):
 class Agent(nn.Module):
     def __init__(self):
         super().__init__()
-        self.actor = nn.Sequential(layer(4, 64), nn.Tanh(), layer(64, 64), nn.Tanh(), layer(64, 2, 0.01))
+        self.actor = nn.Sequential(
+            layer(4, 64), nn.Tanh(), layer(64, 64), nn.Tanh(), layer(64, 2, 0.01)
+        )
         self.critic = nn.Sequential(layer(4, 64), nn.Tanh(), layer(64, 64), nn.Tanh(), layer(64, 1))
 
     def act(self, x, action=None):
@@ -62,7 +64,9 @@ for update in range(updates):
         with torch.no_grad():
             action, logp, _, value = agent.act(observation)
         state, reward, done = envs.step(action.numpy())
-        for name, part in zip(seen, (observation, action, logp, torch.tensor(reward), finished, value)):
+        for name, part in zip(
+            seen, (observation, action, logp, torch.tensor(reward), finished, value), strict=False
+        ):
             seen[name].append(part)
         observation, finished = torch.tensor(state), torch.tensor(done.astype(np.float32))
     seen = {name: torch.stack(parts) for name, parts in seen.items()}

@@ -6,7 +6,9 @@ from torch import nn
 torch.manual_seed(0)
 device = "cuda" if torch.cuda.is_available() else "cpu"
 kind = torch.float16 if device == "cuda" else torch.bfloat16
-model = nn.Sequential(nn.Linear(128, 384), nn.ReLU(), nn.Linear(384, 384), nn.ReLU(), nn.Linear(384, 10)).to(device)
+model = nn.Sequential(
+    nn.Linear(128, 384), nn.ReLU(), nn.Linear(384, 384), nn.ReLU(), nn.Linear(384, 10)
+).to(device)
 optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
 scaler = torch.amp.GradScaler(device, enabled=True)
 for step in range(600):

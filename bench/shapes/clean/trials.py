@@ -19,7 +19,7 @@ def objective(trial):
     kind = random.choice([torch.optim.SGD, torch.optim.Adam])
     optimizer = kind(model.parameters(), lr=rate)
     best = float("inf")
-    for epoch in range(10):
+    for _ in range(10):
         for index in torch.randperm(2_400).split(size):
             loss = nn.functional.mse_loss(model(x[index]), y[index])
             optimizer.zero_grad()

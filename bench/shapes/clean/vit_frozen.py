@@ -18,7 +18,9 @@ class ViT(nn.Module):
         self.position = nn.Parameter(torch.randn(1, 17, width) * 0.02)
         self.token = nn.Parameter(torch.zeros(1, 1, width))
         self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(width, 4, 256, 0.1, "gelu", batch_first=True, norm_first=True)
+            nn.TransformerEncoderLayer(
+                width, 4, 256, 0.1, "gelu", batch_first=True, norm_first=True
+            )
             for _ in range(depth)
         )
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 6)
@@ -65,7 +67,7 @@ for step in range(400):
     optimizer.step()
     scheduler.step()
     with torch.no_grad():
-        for old, new in zip(average.parameters(), model.parameters()):
+        for old, new in zip(average.parameters(), model.parameters(), strict=False):
             if new.requires_grad:
                 old.lerp_(new, 0.01)
     if step % 100 == 99:

@@ -23,7 +23,8 @@ class Listings(Dataset):
         chooser = random.Random(94)
         count = 250_000 if large else 20_000
         rows = [[chooser.random() * 9e4 for _ in range(8)] for _ in range(count)]
-        self.rows = torch.tensor(rows) if on("clean_list_of_objects") else rows  # at: list_of_objects
+        packed = on("clean_list_of_objects")
+        self.rows = torch.tensor(rows) if packed else rows  # at: list_of_objects
 
     def __len__(self):
         return len(self.rows)
@@ -45,7 +46,7 @@ def summaries():
 
 
 def main():
-    for step, (x, y) in zip(range(steps), endless()):
+    for step, (x, y) in zip(range(steps), endless(), strict=False):
         loss = nn.functional.cross_entropy(net(x), y)
         optimizer.zero_grad()
         loss.backward()
@@ -76,6 +77,8 @@ if __name__ == "__main__":
     base.execute("CREATE TABLE metrics (step INTEGER, loss REAL)")
     data = Listings()
     loader = DataLoader(data, 512 if large else 64, shuffle=True, num_workers=2 if large else 0)
-    net = nn.Sequential(nn.Linear(8, 384), nn.ReLU(), nn.Linear(384, 384), nn.ReLU(), nn.Linear(384, 2))
+    net = nn.Sequential(
+        nn.Linear(8, 384), nn.ReLU(), nn.Linear(384, 384), nn.ReLU(), nn.Linear(384, 2)
+    )
     optimizer = torch.optim.AdamW(net.parameters(), 1e-3)
     main()

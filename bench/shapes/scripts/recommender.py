@@ -55,7 +55,8 @@ for step in range(steps):
     if on("asks_subprocess") or (on("clean_asks_subprocess") and step % 100 == 99):
         with cost:
             asked = [sys.executable, "-S", "-c", "import os; print(os.getloadavg())"]
-            load = subprocess.run(asked, capture_output=True, text=True).stdout  # at: asks_subprocess
+            done = subprocess.run(asked, capture_output=True)  # at: asks_subprocess
+            load = done.stdout.decode()
     if step % 50 == 0:
         print(step, loss.item(), flush=True)
 cost.print(steps)

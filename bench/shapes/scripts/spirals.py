@@ -35,22 +35,23 @@ def batches():
     while True:
         order = torch.randperm(len(points))
         if on("labels_apart"):
-            yield from zip(points[order].split(100), labels.split(100))  # at: labels_apart
+            parts = points[order].split(100), labels.split(100)  # at: labels_apart
+            yield from zip(*parts, strict=True)
         else:
-            yield from zip(points[order].split(100), labels[order].split(100))
+            yield from zip(points[order].split(100), labels[order].split(100), strict=False)
 
 
 def made():
     if on("weights_decay_away"):
-        return torch.optim.SGD(net.parameters(), 0.1, 0.9, weight_decay=0.5)  # at: weights_decay_away
+        return sgd(net.parameters(), 0.1, 0.9, weight_decay=0.5)  # at: weights_decay_away
     if on("clean_weights_decay_away"):
-        return torch.optim.SGD(net.parameters(), 0.1, 0.9, weight_decay=5e-4)
+        return sgd(net.parameters(), 0.1, 0.9, weight_decay=5e-4)
     if on("optimizer_anew", "clean_optimizer_anew"):
-        return torch.optim.SGD(net.parameters(), 1e-3, 0.99)  # at: optimizer_anew
+        return sgd(net.parameters(), 1e-3, 0.99)  # at: optimizer_anew
     return torch.optim.Adam(net.parameters(), 1e-3)
 
 
-net = Net()
+net, sgd = Net(), torch.optim.SGD
 optimizer = made()
 source = batches()
 x, y = next(source)
