@@ -135,12 +135,13 @@ def _through_again(view: RunView, spec: Spec) -> Finding | None:
         again = events[-1].get("graph_again") or []
         looks = standing(events, lambda event: event.get("graph_again"))
         shared = sum(again)
-        typical_rank = _typical(view)
-        if looks < ALIKE or shared < SHARED * len(again) or typical_rank is None:
+        forward, backward = _forward(view, rank), steady_share(view, rank, "backward")
+        if looks < ALIKE or shared < SHARED * len(again) or not forward or not backward:
             continue
-        total = typical_rank.backward_ms + typical_rank.forward_ms
-        repeated_ms = typical_rank.backward_ms * shared / (len(again) + 1)
-        if repeated_ms < REPEATED * total:
+        backward_ms = backward.mean_ms - _inside_backward_ms(view, rank)
+        total = backward_ms + forward.mean_ms
+        repeated_ms = backward_ms * shared / (len(again) + 1)
+        if not repeated_ms >= REPEATED * total:  # nor where the wait in it is not known
             continue
         return spec.make(
             "medium",
@@ -148,13 +149,13 @@ def _through_again(view: RunView, spec: Spec) -> Finding | None:
             f"{looks} looks up to step {events[-1]['step']} of rank {rank} found {len(again) + 1} calls "
             f"of backward with retain_graph=True behind one forward; "
             f"{100 * shared / len(again):.0f} % of the later ones' graph was gone through before; "
-            f"backward takes {typical_rank.backward_ms:.1f} ms a step",
+            f"backward takes {backward_ms:.1f} ms a step",
             "add the losses up and call backward() once: the gradients are the same",
             rank=everybody(view),
             site=events[-1].get("backward_at"),
             confidence=0.85,
             recoverable_ms_per_step=repeated_ms,
-            interval_ms_per_step=(0.0, min(2 * repeated_ms, typical_rank.backward_ms)),
+            interval_ms_per_step=(0.0, min(2 * repeated_ms, backward_ms)),
             proof=Proof(
                 "part of the backward that is a repetition / forward and backward",
                 100 * repeated_ms / total,
@@ -162,7 +163,11 @@ def _through_again(view: RunView, spec: Spec) -> Finding | None:
                 "%",
                 "repeated = backward x nodes gone through before / nodes of all backwards of a step; "
                 "nodes count alike, so it is an estimate",
-                typical_rank.inputs(),
+                (
+                    Input("forward", forward.mean_ms, "ms", f"steps.forward_ns, rank {rank}"),
+                    Input("backward", backward_ms, "ms", f"steps.backward_ns, rank {rank}"),
+                    Input("backwards a step", len(again) + 1, "", "checkup event"),
+                ),
             ),
         )
     return None
