@@ -432,6 +432,6 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "clean_clipped_by_nothing": {"STEPS": "720"},
     "backward_by_rows": {"STEPS": "2000"},
     "hook_on_one": {"STEPS": "800"},
-    "queue_behind": {"STEPS": "700"},
+    "queue_behind": {"STEPS": "1500"},
     "uneven_end": {"GPUTOP_HANG_S": "4"},
 }
