@@ -278,6 +278,7 @@ def _look_at_change():
 
 def _finish():
     """End the look, whatever it has seen."""
+    current.habits.end()
     if not current.warned_looked:
         current.warned_looked = True
         current.found["scheduler_first"] = _scheduler_came_first()

@@ -66,6 +66,10 @@ class Habits:
         self._nodes = nodes if retains and not creates else []
         self._forwards = open_step.forwards
 
+    def end(self):
+        """Keep nothing of the user's graphs; called when a look ends."""
+        self._nodes, self._again = [], []
+
     def replaces(self, optimizer, previous):
         """Whether an optimizer without any state updates what the look's one did, or that is gone."""
         self._fresh = (
