@@ -124,7 +124,8 @@ def _count_parameters(optimizer):
 def before_backward(args, kwargs):
     """An outermost backward begins."""
     if open_step.check_stage < OTHER_UPDATES:
-        steps.book_agent_time(current.habits.before_backward, args, kwargs)
+        habits_ = current.habits
+        steps.book_agent_time(habits_.before_backward, args, kwargs, current.optimizer)
     if uncleared.is_open():
         steps.book_agent_time(uncleared.before_backward)
     elif open_step.check_stage < UPDATE and not open_step.backwards:

@@ -48,8 +48,11 @@ class Habits:
         self._twice = ""
         self._backward_at = None
 
-    def before_backward(self, args, kwargs):
-        """Look at the graph of a loss, and at the one before it in the same step."""
+    def before_backward(self, args, kwargs, optimizer):
+        """Look at the graph of a loss, and at the one before it in the same step.
+
+        Where gradients were cleared in between, each loss is wanted by itself.
+        """
         if not open_step.backwards:
             self._again, self._nodes, self._twice = [], [], ""
             self._backward_at = frames.caller_site()
@@ -58,7 +61,8 @@ class Habits:
             return
         nodes = _graph(node)
         self._twice = self._twice or next(filter(None, map(_normalised_twice, nodes)), "")
-        if self._nodes and self._forwards == open_step.forwards:
+        alone = self._forwards != open_step.forwards or not _holds_gradients(optimizer)
+        if self._nodes and not alone:
             before = set(self._nodes)
             self._again.append(sum(one in before for one in nodes) / len(nodes))
         retains = (len(args) > 2 and args[2]) or kwargs.get("retain_graph")
@@ -83,10 +87,8 @@ class Habits:
         """Fields of the event; what must be read from a device goes to ``values``."""
         sites = {"backward_at": self._backward_at, "update_at": frames.caller_site()}
         fields = {name: site for name, site in sites.items() if site}
-        again, self._nodes, self._again = self._again, [], []
-        kept = any(one.grad is not None for one in parameters)  # else they were cleared in between
-        if again and kept:
-            fields["graph_again"] = [round(share, 3) for share in again[:MAX_TENSORS]]
+        if self._again:
+            fields["graph_again"] = [round(share, 3) for share in self._again[:MAX_TENSORS]]
         if self._twice:
             fields["normalised_twice"] = self._twice
         if session.clips_scaled:
@@ -118,6 +120,18 @@ def gist(found):
         bool(found.get("clips_scaled")),
         is_suspected(found),
     )
+
+
+def _holds_gradients(optimizer):
+    """Whether a gradient is there; of one on a CPU, whether some of it is not zero."""
+    for group in getattr(optimizer, "param_groups", ()):
+        for parameter in group["params"]:
+            gradient = parameter.grad
+            if gradient is not None and late.is_plain(gradient):
+                return not gradient.is_cpu or bool(
+                    gradient.detach().reshape(-1)[:MAX_VALUES].count_nonzero()
+                )
+    return False
 
 
 def _ids(optimizer):
