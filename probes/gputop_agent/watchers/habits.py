@@ -5,6 +5,8 @@ backward through the same graph for each loss, gradients clipped while they are 
 have vanished, and tables of which a batch meets few rows.
 """
 
+from typing import Any
+
 from gputop_agent.runtime import frames, late
 from gputop_agent.runtime.session import session
 from gputop_agent.timing.step_state import open_step
@@ -86,7 +88,7 @@ class Habits:
     def before_update(self, parameters, values):
         """Fields of the event; what must be read from a device goes to ``values``."""
         sites = {"backward_at": self._backward_at, "update_at": frames.caller_site()}
-        fields = {name: site for name, site in sites.items() if site}
+        fields: "dict[str, Any]" = {name: site for name, site in sites.items() if site}
         if self._again:
             fields["graph_again"] = [round(share, 3) for share in self._again[:MAX_TENSORS]]
         if self._twice:
