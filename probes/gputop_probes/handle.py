@@ -152,6 +152,11 @@ class RunHandle:
             self._suspended = stop.suspend(self.run_id, self.pgid)
             self._tell({"cmd": "suspended", "monotonic_ns": time.monotonic_ns()})
 
+    @property
+    def suspended(self) -> list[int]:
+        """Processes that ``suspend`` stopped."""
+        return list(self._suspended)
+
     def resume(self) -> None:
         """Let the processes go on that ``suspend`` stopped."""
         suspended, self._suspended = self._suspended, []

@@ -51,7 +51,9 @@ def test_list_and_show(capsys):
     )
     code, out, err = run(capsys, "catalog", "show", "H1000")
     assert (code, out) == (2, "") and "nearest names are H100" in err
-    assert run(capsys, "catalog", "list", "no such thing")[2] == "no GPU matches\n"
+    code, out, err = run(capsys, "catalog", "no such thing")
+    assert (code, out) == (2, "") and "no GPU with 'no such thing' in its name" in err
+    assert run(capsys, "catalog", "h100")[1] == run(capsys, "catalog", "list", "h100")[1]
 
 
 def test_own_prices_come_first(capsys, tmp_path):

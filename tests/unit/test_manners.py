@@ -5,6 +5,7 @@ command does.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
 import signal
@@ -141,3 +142,66 @@ def test_on_a_terminal_the_line_counts_and_goes_away() -> None:
     os.close(leader)
     assert re.search(r"gputop: reading \.\.\. 1 s.*gputop: reading \.\.\. 2 s", said, re.DOTALL)
     assert said.endswith("\r\x1b[Kdone\r\n")
+
+
+@pytest.mark.parametrize("name", [one.name for one in COMMANDS])
+def test_an_option_that_no_command_has_is_one_line_and_nothing_is_done(name: str, capsys) -> None:
+    assert main([name, "--jsno"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.startswith("gputop: ") and shown.err.count("\n") == 1
+
+
+def test_output_that_cannot_be_written_is_one_line_and_no_success() -> None:
+    with open("/dev/full", "w") as full:
+        child = subprocess.run(
+            [sys.executable, "-m", "gputop", "findings", "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert child.returncode == 3
+    assert child.stderr == "gputop: cannot write the output: No space left on device\n"
+
+
+def test_a_locale_of_ascii_gets_ascii(monkeypatch) -> None:
+    ascii_only = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", ascii_only)
+    assert main(["catalog", "TPU"]) == 0
+    shown = ascii_only.buffer.getvalue().decode("ascii")
+    assert re.search(r"TPU v4 .* -  2021", shown)
+
+
+@pytest.mark.parametrize("words", [["diff"], ["check"], ["skill"], ["completion"]])
+def test_what_is_missing_is_shown_in_a_whole_command(words: list[str], capsys) -> None:
+    assert main(words) == 2
+    assert f", as in `gputop {words[0]} " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["estimate"], ["probe"], ["validate"], ["why"], ["report"]])
+def test_an_empty_file_is_called_empty(words: list[str], tmp_path, capsys) -> None:
+    empty = tmp_path / "empty.json"
+    empty.touch()
+    assert main([*words, str(empty)]) == 2
+    assert f"{empty} is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["estimate", "--model", "gpt2", "--micro-batch", "0"], "--micro-batch takes a whole"),
+        (["plan", "--model", "gpt2", "--seq", "abc"], "--seq: 'abc' is no whole number"),
+        (["runs", "-n", "-3"], "'-3' is no number of runs: 0 for all"),
+        (["scan", "--gpus", "8xH100"], "which kinds, with --over H100 A100"),
+        (["fit", "gpt2", "--gpus", "0xA100"], "it says no one count above 0"),
+        (["fit", "gpt2", "--gpus", "8xH100,4xA100"], "it names A100 and H100: say one"),
+        (["train.py"], "say `gputop run python train.py`"),
+    ],
+)
+def test_what_is_wrong_is_said_as_it_was_typed(words: list[str], hint: str, capsys) -> None:
+    assert main(words) == 2
+    assert hint in capsys.readouterr().err
+
+
+def test_a_command_without_rules_is_not_said_to_keep_them(capsys) -> None:
+    assert main(["validate", "--", "horse", "train.py"]) == 0
+    assert "no rules are known for it; torchrun, accelerate" in capsys.readouterr().out

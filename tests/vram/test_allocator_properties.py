@@ -5,7 +5,6 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gputop_analysis.vram import quick
 from gputop_analysis.vram.allocator import Allocator
 from gputop_analysis.vram.conf import parse
 
@@ -23,15 +22,6 @@ STEPS = st.lists(
 CONFS = st.sampled_from(
     ["", "expandable_segments:True", "max_split_size_mb:21", "roundup_power2_divisions:4"]
 )
-
-
-def quickly(sizes, streams, events, capacity=None, expandable=False):
-    """(what each storage got, what else is said) by the quick loop, each storage a kind
-    of its own.
-    """
-    playback = quick.Playback(list(range(len(sizes))), sizes, streams, events, expandable)
-    found = playback.play(capacity)
-    return [found.whole.get(storage, size) for storage, size in enumerate(sizes)], found
 
 
 def play(allocator, steps):
@@ -131,47 +121,3 @@ def test_the_capacity_is_never_exceeded(steps, capacity_mib):
     except MemoryError:
         assert allocator.stats.ooms == 1
         assert allocator.stats.retries >= 1
-
-
-@settings(max_examples=120)
-@given(STEPS, st.one_of(st.none(), st.integers(1, 60)))
-def test_the_quick_loop_gives_out_the_same_blocks(steps, capacity_mib):
-    capacity = None if capacity_mib is None else capacity_mib * 2 * MIB
-    sizes, streams, events, live, blocks, oom = [1], [0], [], [], [None], 0
-    allocator = Allocator(capacity=capacity)
-    for size, stream, frees, which in steps:
-        sizes.append(-(-size // 512))
-        streams.append(stream)
-        events.append(len(blocks))
-        live.append(len(blocks))
-        try:
-            blocks.append(allocator.malloc(size, stream))
-        except MemoryError:
-            oom = len(blocks)
-            break
-        if frees:
-            events.append(-live.pop(which % len(live)))
-            allocator.free(blocks[-events[-1]])
-    taken, played = quickly(sizes, streams, events, None if capacity is None else capacity // 512)
-    assert taken[1 : len(blocks)] == [block.size for block in blocks[1:]]
-    assert played.reserved * 512 == allocator.stats.peak_reserved
-    assert (played.retries, played.oom) == (allocator.stats.retries, oom)
-
-
-@settings(max_examples=120)
-@given(STEPS)
-def test_the_quick_loop_maps_the_same_pages(steps):
-    sizes, streams, events, live, blocks = [1], [0], [], [], [None]
-    allocator = Allocator(parse("expandable_segments:True"))
-    for size, stream, frees, which in steps:
-        sizes.append(-(-size // 512))
-        streams.append(stream)
-        events.append(len(blocks))
-        live.append(len(blocks))
-        blocks.append(allocator.malloc(size, stream))
-        if frees:
-            events.append(-live.pop(which % len(live)))
-            allocator.free(blocks[-events[-1]])
-    taken, played = quickly(sizes, streams, events, expandable=True)
-    assert taken[1:] == [block.size for block in blocks[1:]]
-    assert played.reserved * 512 == allocator.stats.peak_reserved

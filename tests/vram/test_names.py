@@ -4,6 +4,9 @@ Collected from issue threads of trainers and inference servers, ``nvidia-smi`` a
 reports in them, benchmark result tables, rental offers and model hubs.
 """
 
+import csv
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -339,3 +342,34 @@ def test_every_gpu_is_found_by_all_its_names():
 )
 def test_a_word_that_is_not_understood_is_not_passed_over(name: str, word: str):
     assert catalog.find_gpu(f"{name} {word}") is None
+
+
+AS_WRITTEN = Path(__file__).with_name("names_as_written.csv")
+"""Right answers, decided before the names were tried; an empty one is a refusal, ``said`` asks for
+a note of what was taken.
+"""
+
+
+def test_names_of_clouds_clusters_drivers_and_hubs_are_read_or_refused_never_mistaken():
+    with AS_WRITTEN.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    mistaken = [row["written"] for row in rows if not _is_right(row)]
+    assert len(rows) > 550 and not mistaken
+
+
+def _is_right(row: dict[str, str]) -> bool:
+    written, answers = row["written"], row["answers"].split("|")
+    try:
+        if row["kind"] == "model":
+            shape, note = catalog.match_model(written)
+            return shape.name in answers and bool(note or not row["note"])
+        match = catalog.match_gpu(written)
+    except LookupError:
+        return "" in answers
+    name_is_right = match.spec.name in answers and match.count == int(row["count"])
+    return name_is_right and bool(match.note or not row["note"])
+
+
+@pytest.mark.parametrize("written", ["RTX 4060 笔记本", "RTX 4090 ノート", "RTX 4090 移动版"])
+def test_a_word_in_other_letters_is_not_passed_over(written: str):
+    assert catalog.find_gpu(written) is None

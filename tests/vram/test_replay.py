@@ -5,7 +5,7 @@ from vram_log import MIB, LogBuilder, training
 
 from gputop_analysis.vram.answer import CATEGORIES
 from gputop_analysis.vram.conf import parse
-from gputop_analysis.vram.replay import peak, replay
+from gputop_analysis.vram.replay import Replay, peak
 
 
 def small_step():
@@ -107,7 +107,7 @@ def test_a_capacity_that_is_enough_after_a_retry():
 
 
 def test_events_played_are_those_before_the_end():
-    played = replay(small_step(), capacity=250 * MIB)
+    played = Replay(small_step()).played(250 * MIB)
     assert len(played.events) == 3
     assert played.oom == 4
     assert played.allocated == [100 * MIB, 140 * MIB, 200 * MIB]

@@ -24,7 +24,7 @@ SUGGESTIONS = 5
 _REFUSED = {
     "a slice of a GPU (MIG), which is no GPU of the catalog": r"\bmig\b|\b\dg\.\d+gb\b",
     "a laptop's or Max-Q part, which is slower than the card of that name": (
-        r"\b(?:laptop|notebook|mobile|embedded|max-?q)\b"
+        r"\b(?:laptop|notebook|mobile|embedded|max-?q)\b|笔记本|筆電|移动|ノート|노트북"
     ),
     "a virtual GPU, a part of one": r"\b(?:grid|vgpu)\b|\b[a-z]\d+[a-z]?-\d+[qcab]\b",
 }
@@ -70,6 +70,7 @@ _NEUTRAL = frozenset(
             "ram",
         ),
         *("hgx", "dgx", "baseboard", "board", "module", "mcm", "oam", "ac", "mba", "vf", "nvlink"),
+        *("の", "カード", "メモリ", "显卡", "顯卡", "显存", "顯存", "卡"),
         *("lc", "standard", "dedicated", "instance", "spot"),
         *("cloud", "colab", "kaggle", "aws", "gcp", "azure", "lambda", "runpod"),
         *(
@@ -98,6 +99,8 @@ _NEUTRAL = frozenset(
     )
 )
 """Words that say nothing of which part it is."""
+_AROUND = frozenset(("nvidia", "amd", "intel", "gpu", "gpus"))
+"""Words around a driver's name that are no part of it."""
 _OF_MAKER = {
     "AMD": frozenset(("rx", "pro", "ai")),
     "Intel": frozenset(("ai", "hpu", "habana", "arc", "pro")),
@@ -112,6 +115,7 @@ _SPELLINGS = (
     (r"\bpci[- ]?e(?:xpress)?\b", "pcie"),
     (r"(?<=[a-z0-9])(sxm\d?|pcie|nvl|oam)\b", r" \1"),
     (r"\bsxm\d\b", "sxm"),
+    (r"(?<=[ ,+/])(\d+)x(?=[a-z])", r"\1 x "),
     (r"\b(rtx|gtx|gaudi|tpu)(?=[a-z]?\d)", r"\1 "),
     (r"\b(\d{4})(ti|super|ada|d|xtx|xt|gre)\b", r"\1 \2"),
     (r"\bti(super)\b", r"ti \1"),
@@ -167,6 +171,8 @@ def match_gpu(name: str) -> GpuMatch:
         return GpuMatch(exact, name)
     if rented := _rented(name):
         return rented
+    if counted := _counted(name, text):
+        return counted
     alias = _by_alias().get(_letters(name))
     for reason, pattern in _REFUSED.items():
         if alias is None and re.search(pattern, text):
@@ -191,14 +197,25 @@ def _rented(name: str) -> GpuMatch | None:
     return GpuMatch(spec, name, devices * (count if _letters(machine) in _instances() else 1))
 
 
+def _counted(name: str, text: str) -> GpuMatch | None:
+    """Several of what a driver calls so, or one with its memory: ``4x NVIDIA GH200 120GB``."""
+    said = gpu_text.facts(text)
+    for memory, spelling in ((0.0, gpu_text.counted(text)[1]), (said.memory_gb, said.words)):
+        words = (word for word in re.split(r"[\s,()]+", spelling) if word not in _AROUND)
+        spec = _by_exact_name().get(_plain(" ".join(words)))
+        if said.count and spec and _of_memory([spec], memory):
+            return GpuMatch(spec, name, said.count)
+    return None
+
+
 def _read(name: str, text: str) -> GpuMatch:
     said = gpu_text.facts(text)
     if not said.count:
-        raise _unknown(name, " (it says two different counts: say one)")
-    text = said.words
+        raise _unknown(name, " (it says no one count above 0)")
+    text = re.sub(r"([^\W\d_a-z]+)", r" \1 ", said.words)  # other letters stand apart
     for pattern, written in _SPELLINGS:
         text = re.sub(pattern, written, text)
-    words = [_singular(word, name, said.count) for word in re.findall(r"[a-z0-9]+", text)]
+    words = [_singular(word, name, said.count) for word in re.findall(r"[a-z0-9]+|[^\W\d_]+", text)]
     chip = _chip(name, words, said.memory_gb)
     if said.count == 1 and "dgx" in words and chip[0].chip in _SYSTEMS_OF_EIGHT:
         said = replace(said, count=8)
@@ -257,6 +274,9 @@ def _chip(name: str, words: list[str], memory: float) -> list[GpuSpec]:
         for chip in present
         if not any(set(chip.split()) < set(other.split()) for other in present)
     ]
+    for chip in present.difference(named):
+        if all(words.count(word) > 1 for word in chip.split()):
+            named.append(chip)  # written once more by itself: ``3090 / 3090 Ti``
     if len(named) > 1:
         raise _unknown(
             name, f" (it names {' and '.join(sorted(chip.upper() for chip in named))}: say one)"
@@ -277,6 +297,8 @@ def _chip(name: str, words: list[str], memory: float) -> list[GpuSpec]:
 def _unexplained(words: list[str], chip: list[GpuSpec]) -> list[str]:
     maker = _OF_MAKER.get(chip[0].vendor, frozenset())
     explained = {*chip[0].chip.split(), *_NEUTRAL, *_FORMS, *_EDITIONS, *maker}
+    if len(chip) == 1:
+        explained.update(re.findall(r"[a-z0-9]+", " ".join(chip[0].aliases).lower()))
     if chip[0].architecture == "Ada":
         architecture = "ada lovelace"
     else:
@@ -359,7 +381,7 @@ def _plain(name: str) -> str:
 
 
 def _letters(name: str) -> str:
-    return re.sub(r"[^a-z0-9.]+", "", _plain(name))
+    return "".join(letter for letter in _plain(name) if letter.isalnum() or letter == ".")
 
 
 def _unknown(name: str, why: str) -> LookupError:

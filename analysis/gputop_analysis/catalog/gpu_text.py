@@ -19,6 +19,8 @@ _NUMBERS = {
     "eight": 8,
     "sixteen": 16,
 }
+_COUNTERS = "卡张張块塊枚基"
+_WRITTEN_NUMBERS = str.maketrans("单單双雙两兩三四六八", "1122223468")
 _INSIDE = (
     r"name='([^']+)'",  # torch.cuda.get_device_properties
     r"nvidia corporation[^\[]*\[([^\]]+)\]",  # lspci
@@ -26,8 +28,12 @@ _INSIDE = (
     r"^(?:cuda|xpu|hip)(?::\d+)?\s*\((.+)\)$",
 )
 """Where a log has the name inside something else."""
+_MEMORY_ALONE = re.compile(r"\b((?:gpu:)?[ahv]\d{2,3})[_-](\d{2})(?![\dg])\b")
+"""A chip and its memory without a unit, as the constraints of clusters have it: ``a100_80``."""
 _NOISE = re.compile(
-    r"^(?:gpu|device)\s*\d+\s*:|^gpu(?=\s\d+x)|,?\s*compute capability [\d.]+|\bsm[_ ]?\d{2,3}\b"
+    r"^-{1,2}(?:gres|gpus(?:-per-(?:node|task))?|constraint|[cg])[= ]|\bgres[/:]|\(s:[\d,-]+\)"  # Slurm
+    r"|^\|\s*\d+\s|\s(?:on|off)\s*\|.*$"  # a row of nvidia-smi
+    r"|^(?:gpu|device)\s*\d+\s*:|^gpu(?=\s\d+x)|,?\s*compute capability [\d.]+|\bsm[_ ]?\d{2,3}\b"
     r"|\(uuid[^)]*\)|\(gfx[^)]*\)|\bgfx\w+|\bcuda:\d+|\(rev \w+\)|\(\d+ nodes?\)|[®™]|\((?:r|tm|kaggle|colab)\)"
     r"|\bhbm\d?\w?|\bg?ddr\d\w?|\bgen\s?\d\b|\bnvl\d+\b"
     r"|\b(?:ga10\d|gp10\d|gv10\d|tu1\d\d|ad10\d|gm\d{3}|gk\d{3}|gh100|gb20[2-7])[a-z]{0,3}\b"
@@ -37,7 +43,8 @@ _COUNT_INSIDE = (
     r"(?<!x )\b(\d{1,5})[- ]gpus?\b",
     rf"\b(\d{{1,5}}){_TIMES}(?=\d+\s*gi?b?\b)",
     r"(?:(?<=[a-z] )|\()(\d{1,3})\s?[x×](?=\s?[a-z])",
-    r"(\d{1,5})\s*[卡张块]",
+    r"(?<=\w)\s*[x×]\s*(\d{1,3})(?=\s*\()",
+    rf"(?:[x×*]\s*)?(\d{{1,5}})\s*[{_COUNTERS}]",
 )
 _COUNT_FIRST = (
     rf"(\d{{1,5}}){_TIMES}(?!(?:gib|gb|g|w)\b|\d{{1,3}}$)(?=\w)",
@@ -47,8 +54,8 @@ _COUNT_FIRST = (
 )
 _COUNT_AT_END = (
     r"(?:\s|(?<=\d)|(?<=\dgb)|(?<=\d[a-z]))\(?[x×*]\s*(\d{1,5})\)?$",
-    r"\s(\d{1,4})[x×]$",
-    r"(?<=\w):(\d{1,4})$",
+    r"[\s-](\d{1,4})[x×]$",
+    r"(?<=\w)\s*[:=](\d{1,4})$",
 )
 
 
@@ -66,10 +73,9 @@ class Facts:
 
 def plain(name: str) -> str:
     """The name itself out of a line of a log, in lower case."""
+    text = name.lower()
     if "name='" not in name:
-        text = name.lower().replace("_", " ")
-    else:
-        text = name.lower()
+        text = _MEMORY_ALONE.sub(r"\1 \2gb", text).replace("_", " ")
     for pattern in _INSIDE:
         if inside := re.search(pattern, text):
             return _NOISE.sub(" ", inside[1].replace("_", " "))
@@ -87,11 +93,14 @@ def facts(text: str) -> Facts:
 
 def counted(text: str) -> tuple[int, str]:
     """How many, and the text without it: ``8xA100``, ``8 A100s``, ``two A100s``, ``A100 x8``,
-    ``A100:8``, ``HGX H100 8-GPU``, ``2 nodes x 8 H100``; 0 where two numbers contradict.
+    ``A100:8``, ``HGX H100 8-GPU``, ``2 nodes x 8 H100``; 0 where it says 0, or two numbers contradict.
     """
     text = text.strip()
     for word, number in _NUMBERS.items():
         text = re.sub(rf"^{word}(?= )", f"{number} x", text)
+    text = re.sub(
+        rf"[^\W\da-z](?=[{_COUNTERS}])", lambda match: match[0].translate(_WRITTEN_NUMBERS), text
+    )
     nodes, text = _nodes(text)
     found: list[int] = []
     for pattern in _COUNT_INSIDE:
@@ -111,7 +120,7 @@ def counted(text: str) -> tuple[int, str]:
                 break
     if len(set(found)) > 1:
         return 0, text
-    return max(found[0], 1) * nodes if found else nodes, text
+    return (found[0] if found else 1) * nodes, text
 
 
 def _nodes(text: str) -> tuple[int, str]:

@@ -317,7 +317,8 @@ def _written() -> Iterator[tuple[str, str]]:
 def _plain(name: str) -> str:
     name = re.sub(r"/snapshots/[0-9a-f]{6,}$", "", name.strip().lower().rstrip("/"))
     name = re.sub(r"(?:/config\.json|\.gguf|\.safetensors)$", "", name.rpartition("--")[2])
-    name = re.sub(r"\bllama-?3([1-4])(?=[-_ ])", r"llama-3.\1", name)
+    name = re.sub(r"^(?:(?:us|eu|apac)\.)?[a-z]+\.(?=[a-z]{3,})|(?<=\w)-v\d+:\d+$", "", name)
+    name = re.sub(r"\bllama-?3-?([1-4])(?=[-_ ])", r"llama-3.\1", name)
     name = re.sub(rf"(?<=\d)_(?={_SIZE}(?![a-z\d]))", "-", name)
     name = re.sub(r"(?<=\d)_(?=\d)", ".", name)
     name = re.sub(r"(?<=[a-z]{4})v(?=\d(?:\.\d+)?(?:$|[-_/]))", "-v", name)

@@ -94,6 +94,8 @@ def _judge(paths: list[Path]) -> Evidence:
 def _why_none(path: Path) -> str:
     """One line on a file of no known kind, and how to mend it where that is known."""
     head = _head(path)
+    if not head:
+        return f"{path} is empty"
     if head[_TAR_AT : _TAR_AT + 5] == b"ustar" or head.startswith(b"PK\x03\x04"):
         return f"{path} is an archive: unpack it and name the file or folder in it"
     if _GRAPH.search(head[:2000]):

@@ -43,6 +43,8 @@ def parsed(text: str, name: str) -> dict[str, Any]:
     Raises:
         UnknownFormatError: it cannot be read, or holds no mapping.
     """
+    if not text.strip():
+        raise UnknownFormatError(f"{name} is empty")
     try:
         data = json.loads(text)
     except json.JSONDecodeError as wrong:

@@ -103,9 +103,8 @@ class Allocator:
             size = self.conf.round_size(nbytes) >> 9
         small = size <= SMALL
         pool = self.pools.get((stream, small)) or self._pool(stream, small)
-        at = self._best_fit(pool, size)
-        if at is None:
-            at = self._new(pool, size, small)
+        best_fit = self._best_fit(pool, size)
+        at = self._new(pool, size, small) if best_fit is None else best_fit
         block_size = pool.sizes[at]
         if small:
             min_remainder = 1
@@ -118,6 +117,11 @@ class Allocator:
         self.requested += nbytes
         if self.allocated > self.peak_allocated:
             self.peak_allocated = self.allocated
+        if best_fit is None and self.reserved > self.peak_reserved:
+            self.peak_reserved = self.reserved
+            if not small or not self.allocated_at_peak_reserved:
+                # a small segment adds next to nothing, at any time
+                self.allocated_at_peak_reserved = self.allocated
         return Block(pool, at, taken, nbytes)
 
     def free(self, block: Block) -> None:
@@ -240,11 +244,6 @@ class Allocator:
         if at is None:
             self.ooms += 1
             raise OutOfMemoryError
-        if self.reserved > self.peak_reserved:
-            self.peak_reserved = self.reserved
-            if not small or not self.allocated_at_peak_reserved:
-                # a small segment adds next to nothing, at any time
-                self.allocated_at_peak_reserved = self.allocated + size
         return at
 
     def _segment(self, pool: FreeBlocks, size: int, small: bool) -> int | None:

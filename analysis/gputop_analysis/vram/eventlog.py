@@ -21,7 +21,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby
 from operator import neg
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 FORMAT = 1
 REMEMBERED = 32
@@ -29,16 +29,6 @@ DUMMY = (0, 0, 0, 0, 0, -1)
 """The columns of a storage that is none."""
 MANY = 3
 """Layers whose storages are freed in one go, from which on it is no layer's own doing."""
-
-
-class Kinds(NamedTuple):
-    """Storages by what the allocator sees of them."""
-
-    of: list[int]
-    """Of each storage, which kind; the dummy is of the first."""
-    bytes: list[int]
-    """Of each kind; two may be of one size."""
-    stream: list[int]
 
 
 @dataclass(slots=True)
@@ -67,8 +57,6 @@ class EventLog:
     marks: tuple[tuple[int, str, int], ...]
     strings: tuple[str, ...]
     meta: dict[str, Any] = field(default_factory=dict)
-    kinds: Kinds | None = field(default=None, compare=False, repr=False)
-    """Where the maker of the log knows them; ``kinds_of`` counts them otherwise."""
     known: Known = field(default_factory=Known, compare=False, repr=False)
     """Logs of the same events with other sizes share it."""
 
@@ -96,16 +84,7 @@ class EventLog:
 
     def played(self, events: list[int], **changes: Any) -> EventLog:
         """The same with other events."""
-        return replace(self, events=events, known=Known(), kinds=None, **changes)
-
-
-def kinds_of(log: EventLog) -> Kinds:
-    """The kinds of a log's storages."""
-    if log.kinds is not None:
-        return log.kinds
-    pairs = list(zip(log.bytes, log.stream, strict=True))
-    number = {pair: number_of_kind for number_of_kind, pair in enumerate(dict.fromkeys(pairs))}
-    return Kinds(list(map(number.__getitem__, pairs)), *map(list, zip(*number, strict=True)))
+        return replace(self, events=events, known=Known(), **changes)
 
 
 def parse(document: dict[str, Any]) -> EventLog:

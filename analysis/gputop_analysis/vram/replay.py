@@ -8,16 +8,17 @@ that were asked for.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from itertools import accumulate
 from operator import neg
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from gputop_analysis.vram.allocator import Allocator, Block, OutOfMemoryError
 from gputop_analysis.vram.answer import CATEGORIES, Peak
 from gputop_analysis.vram.blocks import UNIT
 from gputop_analysis.vram.conf import DEFAULT, AllocatorConf
-from gputop_analysis.vram.eventlog import EventLog, kinds_of
-from gputop_analysis.vram.quick import Playback
+from gputop_analysis.vram.eventlog import EventLog
 from gputop_analysis.vram.timeline import by_layer, by_phase, last_step
 
 _INDEX = re.compile(r"(?<=\.)\d+(?=\.|$)")
@@ -44,75 +45,64 @@ class Replayed(NamedTuple):
     """The storage for which there was no memory; 0: none."""
 
 
-class Replay:
-    """A log that goes through the allocator, maybe again with less room.
+class Replay(NamedTuple):
+    """A log that goes through the allocator, maybe again with less room."""
 
-    Args:
-        log: events of one or more steps, with all layers (see ``deepen``).
-        conf: options of the allocator.
-    """
-
-    def __init__(self, log: EventLog, conf: AllocatorConf = DEFAULT) -> None:
-        self.log = log
-        self.conf = conf
-        self._kinds = kinds_of(log)
-        self._blocks = [UNIT * max(-(-size // UNIT), 1) for size in self._kinds.bytes]
-        self._quick: Playback | None = None
+    log: EventLog
+    """Events of one or more steps, with all layers (see ``deepen``)."""
+    conf: AllocatorConf = DEFAULT
 
     def played(self, capacity: int | None = None) -> Replayed:
         """With segments that take at most ``capacity`` bytes; None: no limit."""
-        expandable = self.conf == EXPANDABLE and capacity is None
-        if self.conf != DEFAULT and not expandable:
-            return _exact(self.log, self.conf, capacity)
-        log, quick = self.log, self._playback(expandable)
-        played_ = quick.play(None if capacity is None else capacity // UNIT)
-        taken = list(map(self._blocks.__getitem__, self._kinds.of))
-        for storage, size in played_.whole.items():
-            taken[storage] = UNIT * size
-        if played_.oom:
-            events = log.events[: log.events.index(played_.oom)]
-        else:
-            events = log.events
-        if played_.whole or played_.oom:
-            allocated = _running(events, taken)
-        else:
-            allocated = self._running()
-        then = 0
-        if played_.at_most:
-            then = allocated[events.index(played_.at_most)]
-        reserved = UNIT * played_.reserved
-        return Replayed(taken, events, allocated, reserved, then, played_.retries, played_.oom)
+        allocator, blocks = self._play(capacity)
+        log = self.log
+        taken = [
+            UNIT * block.size if block else self.conf.round_size(nbytes)
+            for block, nbytes in zip(blocks, log.bytes, strict=True)
+        ]
+        stats = allocator.stats
+        oom, events = 0, log.events
+        if stats.ooms:
+            oom = next(event for event in events if event > 0 and blocks[event] is None)
+            events = events[: events.index(oom)]
+        return Replayed(
+            taken=taken,
+            events=events,
+            allocated=_running(events, taken),
+            reserved=stats.peak_reserved,
+            allocated_then=stats.allocated_at_peak_reserved,
+            retries=stats.retries,
+            oom=oom,
+        )
 
     def least(self) -> int:
         """Bytes allocated at the peak with blocks as large as asked for: no less is reserved."""
-        return max(self._running(), default=0)
+        sizes = [UNIT * (-(-nbytes // UNIT) or 1) for nbytes in self.log.bytes]
+        return max(_running(self.log.events, sizes), default=0)
 
     def reserved(self) -> int:
         """The most bytes that segments take, where they may take as many as they want."""
-        if self.conf not in (DEFAULT, EXPANDABLE):
-            return self.played().reserved
-        return UNIT * self._playback(self.conf == EXPANDABLE).play().reserved
+        allocator, _ = self._play(None)
+        return UNIT * allocator.peak_reserved
 
     def runs_in(self, capacity: int) -> bool:
         """Whether segments that take so many bytes are enough."""
-        if self._quick is None or self.conf != DEFAULT:
-            return not self.played(capacity).oom
-        return not self._quick.play(capacity // UNIT).oom
+        allocator, _ = self._play(capacity)
+        return not allocator.ooms
 
-    def _playback(self, expandable: bool) -> Playback:
-        if self._quick is None:
-            kinds, units = self._kinds, [size // UNIT for size in self._blocks]
-            self._quick = Playback(kinds.of, units, kinds.stream, self.log.events, expandable)
-        return self._quick
-
-    def _running(self) -> list[int]:
-        """Allocated after each event, if each block is as large as was asked for."""
-        return _running(self.log.events, list(map(self._blocks.__getitem__, self._kinds.of)))
-
-
-def replay(log: EventLog, conf: AllocatorConf = DEFAULT, capacity: int | None = None) -> Replayed:
-    """Play a log once; ``capacity`` is what segments may take, in bytes."""
-    return Replay(log, conf).played(capacity)
+    def _play(self, capacity: int | None) -> tuple[Allocator, list[Block | None]]:
+        """All events, or those before one that runs out of memory; the block of each storage."""
+        allocator = Allocator(self.conf, capacity)
+        malloc, free = allocator.malloc, allocator.free
+        sizes, streams = self.log.bytes, self.log.stream
+        blocks: list[Any] = [None] * len(sizes)
+        with contextlib.suppress(OutOfMemoryError):
+            for event in self.log.events:
+                if event > 0:
+                    blocks[event] = malloc(sizes[event], streams[event])
+                else:
+                    free(blocks[-event])
+        return allocator, blocks
 
 
 def _running(events: list[int], sizes: list[int]) -> list[int]:
@@ -120,32 +110,6 @@ def _running(events: list[int], sizes: list[int]) -> list[int]:
     # so that the index of a free event gives what it frees
     signed = sizes + list(map(neg, reversed(sizes[1:])))
     return list(accumulate(map(signed.__getitem__, events)))
-
-
-def _exact(log: EventLog, conf: AllocatorConf, capacity: int | None) -> Replayed:
-    from gputop_analysis.vram.allocator import (
-        Allocator,
-        OutOfMemoryError,
-    )  # most estimates do without
-
-    allocator = Allocator(conf, capacity)
-    sizes, streams = log.bytes, log.stream
-    blocks: list = [None] * len(sizes)
-    malloc, free, played, oom = allocator.malloc, allocator.free, 0, 0
-    try:
-        for event in log.events:
-            if event > 0:
-                blocks[event] = malloc(sizes[event], streams[event])
-            else:
-                free(blocks[-event])
-            played += 1
-    except OutOfMemoryError:
-        oom = log.events[played]
-    taken = [UNIT * block.size if block else 0 for block in blocks]
-    stats = allocator.stats
-    reached = stats.peak_reserved, stats.allocated_at_peak_reserved
-    events = log.events[:played]
-    return Replayed(taken, events, _running(events, taken), *reached, stats.retries, oom)
 
 
 def peak(
@@ -162,7 +126,7 @@ def peak(
     Raises:
         ValueError: the log allocates nothing.
     """
-    return summary(log, replay(log, conf, capacity), tier)
+    return summary(log, Replay(log, conf).played(capacity), tier)
 
 
 def summary(log: EventLog, played: Replayed, tier: str) -> Peak:

@@ -35,6 +35,7 @@ def parser() -> Parser:
         "Teach a coding agent the loop: run headless, read the verdict, apply, prove by diff.",
         usage="gputop skill install|show [--dir DIR]",
     )
+    parser.example = "gputop skill install"
     parser.add_argument("action", choices=("install", "show"), help="write the file, or print it")
     parser.add_argument(
         "--dir",

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from gputop.cli.commands import COMMANDS, find
-from gputop.cli.errors import CliError, silence_stdout
+from gputop.cli.errors import CliError, OutputError, silence_stdout
 from gputop.cli.streams import plain_streams
 from gputop_probes.descriptors import fill_closed
 
@@ -22,8 +22,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     fill_closed()
     with plain_streams():
         try:
-            return _dispatch(words)
+            try:
+                return _dispatch(words)
+            finally:
+                if sys.stdout is not None:
+                    sys.stdout.flush()
         except CliError as error:
+            if isinstance(error, OutputError):
+                silence_stdout()
             print(f"gputop: {error}", file=sys.stderr)
             return error.exit_code
         except KeyboardInterrupt:
@@ -85,6 +91,8 @@ def _unknown(word: str) -> str:
     near = [ELSEWHERE_CALLED[word]] if word in ELSEWHERE_CALLED else near
     if near:
         return f"no command {word!r}: did you mean `gputop {near[0]}`?"
+    if word.endswith(".py"):
+        return f"no command {word!r}: to watch a training, say `gputop run python {word}`"
     if shutil.which(word) or os.path.exists(word):
         return f"no command {word!r}: to watch a training, say `gputop run {word} ...`"
     return f"no command {word!r}: `gputop --help` lists them"

@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from gputop_analysis.catalog.listing import Listed
 
 _USAGE = (
-    "gputop catalog [list | show NAME... | prices NAME | import FILE]   (alone in a "
+    "gputop catalog [[list] [WORD...] | show NAME... | prices NAME | import FILE]   (alone in a "
     "terminal: the screen)"
 )
 
 
 def execute(words: list[str]) -> int:
-    """One of four questions to the catalog; without words in a terminal, the screen."""
+    """List, show, prices or import; other words are looked for in the names; without words in a
+    terminal, the screen.
+    """
     if not words and has_terminal():
         from gputop.app.catalog import run_catalog
 
         run_catalog()
         return 0
     actions = {"list": _list, "show": _show, "prices": _prices, "import": _import}
-    if not words or words[0].startswith("-"):
+    if not words or words[0] not in actions:
         return _list(words)
-    if words[0] not in actions:
-        raise CliError(f"no such question {words[0]!r}: {_USAGE}")
     return actions[words[0]](words[1:])
 
 
@@ -50,10 +50,21 @@ def _list(words: list[str]) -> int:
     if options.json:
         print(json.dumps([row.to_json() for row in rows], indent=2))
     elif not rows:
-        print("no GPU matches", file=sys.stderr)
+        raise CliError(_none_of(options.words))
     else:
         print("\n".join(table(rows)))
     return 0
+
+
+def _none_of(words: list[str]) -> str:
+    from gputop_analysis.catalog import nearest_gpus
+
+    if not words:
+        return "no GPU matches: ask for less with --min-memory, or leave out --vendor"
+    name = " ".join(words)
+    return (
+        f"no GPU with {name!r} in its name; the nearest names are {', '.join(nearest_gpus(name))}"
+    )
 
 
 def list_parser() -> Parser:
@@ -75,7 +86,7 @@ def list_parser() -> Parser:
 
 def table(rows: list[Listed]) -> list[str]:
     """One line a GPU; rents in dollars an hour for one GPU."""
-    from gputop.feed.catalog import dollars
+    from gputop.feed.catalog import MISSING, dollars
 
     width = max(len(row.spec.name) for row in rows) + 1
     head = (
@@ -88,11 +99,11 @@ def table(rows: list[Listed]) -> list[str]:
         name = spec.name + ("?" if spec.doubtful else "")
         fp8 = spec.dense_flops.get("fp8", 0.0) / 1e12
         lines.append(
-            f"{name:<{width}} {spec.usable_gib:>6.1f} {spec.bandwidth_gb_s:>6.0f} "
-            f"{row.tflops:>7.0f} {f'{fp8:.0f}' if fp8 else '-':>6} "
-            f"{f'{spec.power_w:.0f}' if spec.power_w else '-':>5} "
+            f"{name:<{width}} {spec.usable_gib:>6.1f} {spec.bandwidth_gb_s:>6,.0f} "
+            f"{row.tflops:>7,.0f} {f'{fp8:,.0f}' if fp8 else MISSING:>6} "
+            f"{f'{spec.power_w:,.0f}' if spec.power_w else MISSING:>5} "
             f"{dollars(row.usd_per_hour):>6} "
-            f"{f'{row.tflops_per_usd:.0f}' if row.tflops_per_usd else '-':>5}  "
+            f"{f'{row.tflops_per_usd:,.0f}' if row.tflops_per_usd else MISSING:>5}  "
             f"{spec.release_year or ''}".rstrip()
         )
     if any(row.spec.doubtful for row in rows):
@@ -127,6 +138,7 @@ def show_parser() -> Parser:
     parser = Parser(
         "catalog show", "Show all that is known of some GPUs, side by side.", usage=_USAGE
     )
+    parser.example = "gputop catalog show H100"
     parser.add_argument(
         "names", nargs="+", metavar="NAME", help="a name or alias, as H100 or 4090; up to four"
     )

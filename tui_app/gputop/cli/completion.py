@@ -46,6 +46,7 @@ def parser() -> Parser:
         "after compinit; fish: gputop completion fish > "
         "~/.config/fish/completions/gputop.fish",
     )
+    parser.example = "gputop completion bash"
     parser.add_argument("shell", choices=SHELLS, help="the shell")
     return parser
 

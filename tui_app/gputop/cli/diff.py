@@ -51,6 +51,7 @@ def parser() -> Parser:
         "Compare run B with the earlier run A; exit code 1 where B is slower, or its loss NaN.",
         usage=_USAGE,
     )
+    parser.example = "gputop diff last~1 last"
     parser.add_argument("a", metavar="A", help="the baseline: a run's name or directory")
     parser.add_argument("b", metavar="B", help="the run to judge")
     add_threshold(parser)

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 from gputop.cli.errors import ENVIRONMENT, CliError, cli_errors
@@ -25,14 +26,15 @@ def execute(words: list[str]) -> int:
     upcoming, subject = run_checks(options.python), "checking the installation"
     if options.hardware:
         upcoming, subject = _hardware(options), "measuring the hardware"
-    while True:
-        with working(subject):
-            check = next(upcoming, None)
-        if check is None:
-            break
-        checks.append(check)
-        if not options.json:
-            _print(check)
+    with nullcontext() if sys.stderr.isatty() else working(subject):  # said once in a log
+        while True:
+            with working(subject):
+                check = next(upcoming, None)
+            if check is None:
+                break
+            checks.append(check)
+            if not options.json:
+                _print(check)
     if options.json:
         print(json.dumps({"checks": [check.as_dict() for check in checks]}, indent=2))
     if any(check.status == "fail" for check in checks):

@@ -18,6 +18,10 @@ class CliError(Exception):
         self.exit_code = exit_code
 
 
+class OutputError(CliError):
+    """What is printed cannot be written, as on a full disk."""
+
+
 class cli_errors:
     """Context in which an error of these kinds becomes a ``CliError`` with the same text.
 

@@ -47,6 +47,7 @@ def parser() -> Parser:
     from gputop_analysis.launch.emit import LAUNCHERS
 
     parser = Parser("launch", "The command and the files of a strategy.", _USAGE)
+    parser.elsewhere = "a model is named with --model"
     add_job(parser)
     add_gpus(parser)
     add_split(parser)

@@ -100,7 +100,7 @@ def snapshot_path(name: str) -> Path:
     path = Path(name)
     if name != "last" and path.exists() and not path.is_dir():
         return path
-    if path.suffix in (".pickle", ".gz", ".pkl"):
+    if path.suffix in (".pickle", ".gz", ".pkl") or ("/" in name and not path.exists()):
         raise CliError(f"there is no file {name}")
     run = find_record(name)
     snapshots = sorted((run / "memory").glob("*.pickle*"), key=lambda one: one.stat().st_mtime)

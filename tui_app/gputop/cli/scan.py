@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from argparse import ArgumentTypeError
 from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError
@@ -79,13 +80,23 @@ def execute(words: list[str]) -> int:
     return 0
 
 
+def _count(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ArgumentTypeError(
+            f"{text!r} is no number: how many, as in --gpus 8; of which kinds, with --over H100 A100"
+        ) from None
+
+
 def parser() -> Parser:
     """Options of the command."""
     parser = Parser(
         "scan", "One training on several GPUs: which is fastest, which is cheapest.", _USAGE
     )
+    parser.elsewhere = "a model is named with --model"
     add_job(parser)
-    parser.add_argument("--gpus", type=int, metavar="N", help="how many in all of each kind")
+    parser.add_argument("--gpus", type=_count, metavar="N", help="how many in all of each kind")
     add_nodes(parser)
     add_split(parser)
     parser.add_argument(

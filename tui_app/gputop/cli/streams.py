@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+from gputop.cli.errors import ENVIRONMENT, OutputError
 from gputop_probes.record.plain import plain_text
 
 _COLOUR = re.compile(r"(\x1b\[[0-9;]*m)")
@@ -24,8 +25,19 @@ class PlainStream:
 
     def write(self, text: str) -> int:
         """Write the text; returns its length, as a stream does."""
-        self.below.write(self._plain(text))
+        with _written():
+            try:
+                self.below.write(self._plain(text))
+            except UnicodeEncodeError:  # a locale of ASCII
+                from gputop.app.plain_terminal import plain
+
+                self.below.write(plain(self._plain(text)))
         return len(text)
+
+    def flush(self) -> None:
+        """Hand all that was written to the system."""
+        with _written():
+            self.below.flush()
 
     def writelines(self, lines: Any) -> None:
         """Write several texts."""
@@ -43,6 +55,16 @@ class PlainStream:
         parts = _COLOUR.split(text)
         parts[::2] = map(plain_text, parts[::2])
         return "".join(parts)
+
+
+@contextmanager
+def _written() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise OutputError(f"cannot write the output: {error.strerror}", ENVIRONMENT) from None
 
 
 def below(stream: TextIO) -> TextIO:

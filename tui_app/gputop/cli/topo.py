@@ -42,6 +42,7 @@ def parser() -> Parser:
     parser = Parser(
         "topo", "Show how the GPUs and network cards of a node hang together.", usage=_USAGE
     )
+    parser.elsewhere = "a file is named with --from, a server with --preset"
     of = parser.add_mutually_exclusive_group()
     of.add_argument(
         "--from",

@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
-from gputop_analysis.vram.eventlog import EventLog, Kinds
+from gputop_analysis.vram.eventlog import EventLog
 from gputop_analysis.vram.profiles.optimizers import SAME, UPDATES, size, states, temporaries
 
 _EMBEDDINGS = ("embed", "wte", "wpe", "shared")
@@ -31,16 +31,15 @@ class Course(NamedTuple):
     """``bytes`` is what the storage, or the parameter it was made for, has in the profile."""
     kind: list[int]
     """Of each storage, an index of ``made``."""
-    made: list[tuple[int, str, int]]
-    """By kind: what ``bytes`` says, its size for a parameter of that size, and the stream."""
+    made: list[tuple[int, str]]
+    """By kind: what ``bytes`` says, and its size for a parameter of that size."""
 
     def sized(self, sizes: list[int], width: int) -> EventLog:
         """With the sizes of the profile's terms; ``width``: bytes of a trained value."""
-        storage_sizes = [size(how, sizes[term], width) for term, how, _ in self.made]
-        kinds = Kinds(self.kind, storage_sizes, [stream for _, _, stream in self.made])
+        storage_sizes = [size(how, sizes[term], width) for term, how in self.made]
         column = list(map(storage_sizes.__getitem__, self.kind))
         column[0] = 0
-        return replace(self.log, bytes=column, kinds=kinds)
+        return replace(self.log, bytes=column)
 
 
 class Training(NamedTuple):
@@ -212,21 +211,13 @@ class _Made:
         )
         return Course(log, *self.kinds())
 
-    def kinds(self) -> tuple[list[int], list[tuple[int, str, int]]]:
+    def kinds(self) -> tuple[list[int], list[tuple[int, str]]]:
         """``Course.kind`` and ``Course.made``; each kind is one number until all are known."""
-        codes, streams = self.columns["bytes"].copy(), self.columns["stream"]
+        codes = self.columns["bytes"].copy()
         terms, hows = max(codes) + 1, [SAME, *self.how]
         for index, how in enumerate(hows[1:], 1):
             for storage in self.how[how]:
                 codes[storage] += index * terms
-        if any(streams):
-            codes = [
-                code + stream * terms * len(hows)
-                for code, stream in zip(codes, streams, strict=True)
-            ]
         number = {code: row_kind for row_kind, code in enumerate(dict.fromkeys(codes))}
-        rows_made = [
-            (code % terms, hows[code // terms % len(hows)], code // (terms * len(hows)))
-            for code in number
-        ]
+        rows_made = [(code % terms, hows[code // terms]) for code in number]
         return list(map(number.__getitem__, codes)), rows_made
