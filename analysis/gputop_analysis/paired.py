@@ -17,7 +17,7 @@ from gputop_analysis.stats import Interval, autocorrelation_time
 
 BETWEEN_PROCESSES = 0.005
 """Standard deviation between two processes of one program, on top of the slices' own."""
-ERROR = 0.01
+ERROR = 0.025
 """Chance of a verdict that is wrong at the threshold itself, over all looks; each side."""
 _EXACT = 50
 """So many values are judged by the exact distribution, more by the normal one."""

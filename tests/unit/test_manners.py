@@ -183,3 +183,25 @@ def test_an_empty_file_is_called_empty(words: list[str], tmp_path, capsys) -> No
     empty.touch()
     assert main([*words, str(empty)]) == 2
     assert f"{empty} is empty" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["estimate", "--model", "gpt2", "--micro-batch", "0"], "--micro-batch takes a whole"),
+        (["plan", "--model", "gpt2", "--seq", "abc"], "--seq: 'abc' is no whole number"),
+        (["runs", "-n", "-3"], "'-3' is no number of runs: 0 for all"),
+        (["scan", "--gpus", "8xH100"], "which kinds, with --over H100 A100"),
+        (["fit", "gpt2", "--gpus", "0xA100"], "it says no one count above 0"),
+        (["fit", "gpt2", "--gpus", "8xH100,4xA100"], "it names A100 and H100: say one"),
+        (["train.py"], "say `gputop run python train.py`"),
+    ],
+)
+def test_what_is_wrong_is_said_as_it_was_typed(words: list[str], hint: str, capsys) -> None:
+    assert main(words) == 2
+    assert hint in capsys.readouterr().err
+
+
+def test_a_command_without_rules_is_not_said_to_keep_them(capsys) -> None:
+    assert main(["validate", "--", "horse", "train.py"]) == 0
+    assert "no rules are known for it; torchrun, accelerate" in capsys.readouterr().out

@@ -43,6 +43,7 @@ transfer goes on while its process is stopped: short turns would hide it.
 LONGEST_SLICE_S = 10.0
 ROUND_S = 12.0
 """Starting both commands takes some five seconds: shorter rounds are mostly starts."""
+SHORTEST_ROUND_S = 4.0
 PAIRS_A_ROUND = 8
 FEWEST_ROUNDS = 2
 _STEADY_ROWS = 5
@@ -323,8 +324,8 @@ def rounds(a: Side, b: Side, until_s: float) -> Iterator[np.ndarray]:
     Args:
         a: the baseline.
         b: what is judged.
-        until_s: monotonic time; no round is begun that would last longer, were it as long as the
-            one before.
+        until_s: monotonic time at which the last round ends; none is begun that would be too short
+            for some pairs, were its start as long as the one before.
     """
     for count, order in enumerate(itertools.cycle(((a, b), (b, a))), 1):
         began_s = time.monotonic()
@@ -334,16 +335,24 @@ def rounds(a: Side, b: Side, until_s: float) -> Iterator[np.ndarray]:
         while starting:
             time.sleep(0.05)
             starting = [side for side in starting if not side.is_ready()]
-        yield _round(*order, a)
-        took_s = time.monotonic() - began_s
-        if time.monotonic() + took_s > until_s and count >= FEWEST_ROUNDS:
+        start_s = time.monotonic() - began_s
+        slice_s = _slice_s(*order)
+        round_s = max(ROUND_S, PAIRS_A_ROUND * 2 * slice_s)
+        if count > FEWEST_ROUNDS:
+            round_s = min(round_s, until_s - time.monotonic())
+        yield _round(*order, a, slice_s, round_s)
+        least_s = start_s + max(SHORTEST_ROUND_S, 4 * slice_s)
+        if time.monotonic() + least_s > until_s and count >= FEWEST_ROUNDS:
             return
 
 
-def _round(first: Side, second: Side, a: Side) -> np.ndarray:
+def _slice_s(first: Side, second: Side) -> float:
     longest = max(first.typical_s(), second.typical_s())
-    seconds = min(LONGEST_SLICE_S, max(SLICE_S, STEPS_A_SLICE * longest))
-    ends = time.monotonic() + max(ROUND_S, PAIRS_A_ROUND * 2 * seconds)
+    return min(LONGEST_SLICE_S, max(SLICE_S, STEPS_A_SLICE * longest))
+
+
+def _round(first: Side, second: Side, a: Side, seconds: float, round_s: float) -> np.ndarray:
+    ends = time.monotonic() + round_s
     for one, other in itertools.cycle(((first, second), (second, first))):
         if not (one.turn(seconds) and other.turn(seconds)) or time.monotonic() >= ends:
             break

@@ -115,6 +115,7 @@ _SPELLINGS = (
     (r"\bpci[- ]?e(?:xpress)?\b", "pcie"),
     (r"(?<=[a-z0-9])(sxm\d?|pcie|nvl|oam)\b", r" \1"),
     (r"\bsxm\d\b", "sxm"),
+    (r"(?<=[ ,+/])(\d+)x(?=[a-z])", r"\1 x "),
     (r"\b(rtx|gtx|gaudi|tpu)(?=[a-z]?\d)", r"\1 "),
     (r"\b(\d{4})(ti|super|ada|d|xtx|xt|gre)\b", r"\1 \2"),
     (r"\bti(super)\b", r"ti \1"),
@@ -210,7 +211,7 @@ def _counted(name: str, text: str) -> GpuMatch | None:
 def _read(name: str, text: str) -> GpuMatch:
     said = gpu_text.facts(text)
     if not said.count:
-        raise _unknown(name, " (it says two different counts: say one)")
+        raise _unknown(name, " (it says no one count above 0)")
     text = re.sub(r"([^\W\d_a-z]+)", r" \1 ", said.words)  # other letters stand apart
     for pattern, written in _SPELLINGS:
         text = re.sub(pattern, written, text)

@@ -32,6 +32,7 @@ _MEMORY_ALONE = re.compile(r"\b((?:gpu:)?[ahv]\d{2,3})[_-](\d{2})(?![\dg])\b")
 """A chip and its memory without a unit, as the constraints of clusters have it: ``a100_80``."""
 _NOISE = re.compile(
     r"^-{1,2}(?:gres|gpus(?:-per-(?:node|task))?|constraint|[cg])[= ]|\bgres[/:]|\(s:[\d,-]+\)"  # Slurm
+    r"|^\|\s*\d+\s|\s(?:on|off)\s*\|.*$"  # a row of nvidia-smi
     r"|^(?:gpu|device)\s*\d+\s*:|^gpu(?=\s\d+x)|,?\s*compute capability [\d.]+|\bsm[_ ]?\d{2,3}\b"
     r"|\(uuid[^)]*\)|\(gfx[^)]*\)|\bgfx\w+|\bcuda:\d+|\(rev \w+\)|\(\d+ nodes?\)|[®™]|\((?:r|tm|kaggle|colab)\)"
     r"|\bhbm\d?\w?|\bg?ddr\d\w?|\bgen\s?\d\b|\bnvl\d+\b"
@@ -42,6 +43,7 @@ _COUNT_INSIDE = (
     r"(?<!x )\b(\d{1,5})[- ]gpus?\b",
     rf"\b(\d{{1,5}}){_TIMES}(?=\d+\s*gi?b?\b)",
     r"(?:(?<=[a-z] )|\()(\d{1,3})\s?[x×](?=\s?[a-z])",
+    r"(?<=\w)\s*[x×]\s*(\d{1,3})(?=\s*\()",
     rf"(?:[x×*]\s*)?(\d{{1,5}})\s*[{_COUNTERS}]",
 )
 _COUNT_FIRST = (
@@ -91,7 +93,7 @@ def facts(text: str) -> Facts:
 
 def counted(text: str) -> tuple[int, str]:
     """How many, and the text without it: ``8xA100``, ``8 A100s``, ``two A100s``, ``A100 x8``,
-    ``A100:8``, ``HGX H100 8-GPU``, ``2 nodes x 8 H100``; 0 where two numbers contradict.
+    ``A100:8``, ``HGX H100 8-GPU``, ``2 nodes x 8 H100``; 0 where it says 0, or two numbers contradict.
     """
     text = text.strip()
     for word, number in _NUMBERS.items():
@@ -118,7 +120,7 @@ def counted(text: str) -> tuple[int, str]:
                 break
     if len(set(found)) > 1:
         return 0, text
-    return max(found[0], 1) * nodes if found else nodes, text
+    return (found[0] if found else 1) * nodes, text
 
 
 def _nodes(text: str) -> tuple[int, str]:

@@ -16,9 +16,9 @@ _QUESTION = b"\x1b]11;?\x1b\\\x1b[c"
 _COLOUR = re.compile(rb"\x1b\]11;rgba?:([0-9a-fA-F]+)/([0-9a-fA-F]+)/([0-9a-fA-F]+)")
 _END = re.compile(rb"\x1b\[\?[\d;]*c")
 _ANSWERS = re.compile(rb"\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b\[\?[\d;]*c")
-LIMIT_S = 0.05
+LIMIT_S = 0.15
 FAR_LIMIT_S = 0.5
-"""How long to wait at most once the app is there, on this machine and over ssh."""
+"""How long after the question the answer may come, on this machine and over ssh."""
 
 
 class BackgroundAsked:
@@ -33,6 +33,7 @@ class BackgroundAsked:
         self.typed = b""
         """What was typed meanwhile."""
         tty.setcbreak(self._fd)
+        self._asked = time.monotonic()
         os.write(sys.stdout.fileno(), _QUESTION)
 
     def answer(self) -> bool | None:
@@ -40,11 +41,11 @@ class BackgroundAsked:
         import termios
 
         limit = FAR_LIMIT_S if os.environ.get("SSH_CONNECTION") else LIMIT_S
-        data, until = b"", time.monotonic() + limit
+        data, until = b"", self._asked + limit
         try:
             while not _END.search(data):
-                seconds_left = until - time.monotonic()
-                if seconds_left <= 0 or not select.select([self._fd], [], [], seconds_left)[0]:
+                seconds_left = max(until - time.monotonic(), 0)
+                if not select.select([self._fd], [], [], seconds_left)[0]:
                     break
                 data += os.read(self._fd, 4096)
         finally:

@@ -43,7 +43,9 @@ class Opens(Protocol):
 
 
 def places(app: Opens, source: Source, snapshot: Snapshot | None) -> Iterator[SystemCommand]:
-    """Findings, the worst first; ranks; then the runs that can be opened in place of this one."""
+    """Findings, the worst first; ranks; then the runs that can be opened in place of this one, which
+    are not listed before something is searched: they would bury the keys.
+    """
     if snapshot is not None:
         for index, finding in enumerate(snapshot.findings):
             title = f"Finding {finding.id}: {shorten(finding.title, 70)}"
@@ -62,7 +64,9 @@ def places(app: Opens, source: Source, snapshot: Snapshot | None) -> Iterator[Sy
         command = shorten(" ".join(run.command), 70)
         if source.mode != "live":
             words = f"Replay it in place of this one: {command}"
-            yield SystemCommand(f"Run {run.name}", words, partial(app.open_run, run.path))
+            open_it = partial(app.open_run, run.path)
+            yield SystemCommand(f"Run {run.name}", words, open_it, discover=False)
         words = f"What differs between this run and that one: {command}"
         title = f"Compare with {run.name}"
-        yield SystemCommand(title, words, partial(app.compare_with, run.path))
+        compare = partial(app.compare_with, run.path)
+        yield SystemCommand(title, words, compare, discover=False)

@@ -91,6 +91,8 @@ def _unknown(word: str) -> str:
     near = [ELSEWHERE_CALLED[word]] if word in ELSEWHERE_CALLED else near
     if near:
         return f"no command {word!r}: did you mean `gputop {near[0]}`?"
+    if word.endswith(".py"):
+        return f"no command {word!r}: to watch a training, say `gputop run python {word}`"
     if shutil.which(word) or os.path.exists(word):
         return f"no command {word!r}: to watch a training, say `gputop run {word} ...`"
     return f"no command {word!r}: `gputop --help` lists them"

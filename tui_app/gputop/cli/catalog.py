@@ -138,6 +138,7 @@ def show_parser() -> Parser:
     parser = Parser(
         "catalog show", "Show all that is known of some GPUs, side by side.", usage=_USAGE
     )
+    parser.example = "gputop catalog show H100"
     parser.add_argument(
         "names", nargs="+", metavar="NAME", help="a name or alias, as H100 or 4090; up to four"
     )

@@ -119,7 +119,7 @@ def parser() -> Parser:
         type=_seconds,
         default=120.0,
         metavar="S",
-        help="begin no round that would end after it (default 120)",
+        help="measure for so long (default 120)",
     )
     parser.add_argument(
         "--md", type=Path, metavar="FILE", help="write the Markdown, for a pull request"

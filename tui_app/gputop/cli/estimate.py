@@ -53,7 +53,8 @@ def _execute(words: list[str]) -> int:
         _take_factory(options)
     sources = [name for name in ("model", "script", "csv", "run") if getattr(options, name)]
     if len(sources) > 1 and sources != ["model", "script"]:
-        raise CliError(f"--{sources[0]} and {sources[1]} are two questions: ask one at a time")
+        other = "a script" if sources[1] == "script" else f"--{sources[1]}"
+        raise CliError(f"--{sources[0]} and {other} are two questions: ask one at a time")
     refuse_beside(options, arguments)
     if not sources:
         gc.enable()

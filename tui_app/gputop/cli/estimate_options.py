@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.parsing import Parser
-from gputop_analysis.vram.options import OPTIONS, Option
+from gputop_analysis.vram.options import OPTIONS, Option, parse
 
 if TYPE_CHECKING:
     from gputop_analysis.vram.setup import Setup
@@ -50,7 +50,11 @@ def add_options(parser: Parser) -> None:
 
 
 def given(options: argparse.Namespace) -> dict[str, Any]:
-    """The options given, by plain names; short ones spelled out, what is at length wins."""
+    """The options given, by plain names; short ones spelled out, what is at length wins.
+
+    Raises:
+        CliError: one has a value that it does not take.
+    """
     values: dict[str, Any] = {}
     _one_sharding(options)
     if options.zero is not None:
@@ -70,7 +74,14 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
     if options.amp:
         values["weights"] = "fp32"
     values_ = {option.name: getattr(options, option.name) for option in OPTIONS}
-    return values | {name: value for name, value in values_.items() if value is not None}
+    typed = {name: value for name, value in values_.items() if value is not None}
+    for name, value in typed.items():
+        try:
+            parse(name, value)
+        except ValueError as error:
+            written = f"--{name.replace('_', '-')}"
+            raise CliError(str(error).replace(name, written, 1)) from None
+    return values | typed
 
 
 def _one_sharding(options: argparse.Namespace) -> None:

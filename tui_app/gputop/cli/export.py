@@ -58,6 +58,7 @@ def parser() -> Parser:
     parser = Parser(
         "export", "Write a run as CSV, JSON, SVG or a timeline for Perfetto.", usage=_USAGE
     )
+    parser.elsewhere = "a file is named with -o"
     parser.add_run()
     parser.add_argument("--format", choices=FORMATS, help="default: by the name of FILE, else csv")
     parser.add_argument(

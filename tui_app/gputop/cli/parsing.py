@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import NoReturn
 
 from gputop.cli.errors import CliError
+
+_NUMBERS = {"int": "no whole number", "float": "no number"}
+_NO_NUMBER = re.compile(r"invalid (int|float) value: (.*)")
 
 
 class Parser(argparse.ArgumentParser):
@@ -46,6 +50,7 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def error(self, message: str) -> NoReturn:
+        message = _NO_NUMBER.sub(lambda wrong: f"{wrong[2]} is {_NUMBERS[wrong[1]]}", message)
         if self.example and message.startswith("the following arguments are required"):
             message = f"{message}, as in `{self.example}`"
         if self.elsewhere and message.startswith("unrecognized arguments"):
@@ -75,7 +80,6 @@ class Parser(argparse.ArgumentParser):
 
 def _broken(usage: str) -> str:
     """Lines of a usage no wider than the terminal; the rest is indented below the first option."""
-    import re
     import shutil
     import textwrap
 

@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gputop.cli.errors import CliError
@@ -32,6 +33,10 @@ def execute(words: list[str]) -> int:
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # the run's end is ours
     done = follow(record, requests, _say)
+    written = [one.target for one in requests if one.entry.name in ("prometheus", "tensorboard")]
+    for target in written:
+        if Path(target).exists() and not options.beside:
+            print(f"wrote {target}", file=sys.stderr)
     sys.stderr.flush()
     os._exit(0 if done else 1)  # threads of libraries may hang on a dead server for ever
 

@@ -6,6 +6,7 @@ import json
 import shutil
 import sys
 import time
+from argparse import ArgumentTypeError
 
 from gputop.cli.parsing import Parser
 from gputop.cli.working import working
@@ -42,11 +43,17 @@ def execute(words: list[str]) -> int:
     return 0
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise ArgumentTypeError(f"{text!r} is no number of runs: 0 for all")
+    return int(text)
+
+
 def parser() -> Parser:
     """Options of the command."""
     parser = Parser("runs", "List the runs, newest first.", usage="gputop runs [-n N] [--json]")
     parser.add_argument(
-        "-n", type=int, default=20, metavar="N", help="how many (default 20; 0: all)"
+        "-n", type=_count, default=20, metavar="N", help="how many (default 20; 0: all)"
     )
     parser.add_argument("--json", action="store_true", help="print the list as JSON")
     return parser

@@ -19,6 +19,8 @@ _USAGE = """gputop validate FILE... [--gpus N] [--gpu NAME --model NAME [options
 
 STARTERS = ("torchrun", "accelerate", "deepspeed", "python", "python3", "srun")
 """What a command begins with, which nobody's configuration is called."""
+CHECKED = ("torchrun", "accelerate", "deepspeed", "megatron")
+"""Kinds of configurations and commands that have rules."""
 
 
 def execute(words: list[str]) -> int:
@@ -124,6 +126,11 @@ def _print(one: dict) -> None:
         )
         batch = f"{memory['micro_batch']} x {memory['seq']} tokens"
         print(f"memory: {sizes} for {memory['model']}, {batch} ({memory['tier']} tier)")
+    if not problems and one["kind"] not in CHECKED:
+        print(
+            f"{one['name']} ({one['kind']}): no rules are known for it; {', '.join(CHECKED)} have some"
+        )
+        return
     if not problems:
         print(f"{one['name']} ({one['kind']}): keeps all rules that are known")
         return

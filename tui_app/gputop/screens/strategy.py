@@ -144,9 +144,6 @@ class StrategyScreen(Typed, Moving, Screen[None]):
                 self._tell(of_run, page)
         elif isinstance(page, Unknown) and self._base is None and self._unknown is None:
             self._unknown = page
-            if self._tell_what_if:
-                why = f"{page.told or 'its model tells no architecture'}; shown is an example"
-                self.notify(why, title="not known for this run", severity="warning")
             if not self._touched:
                 self._show(page.ask)
 

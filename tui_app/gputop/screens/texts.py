@@ -20,6 +20,8 @@ Colours = Mapping[str, str]
 
 AROUND = (14, 6)
 """Columns and rows that the dialog takes around its text, its margin included."""
+WIDEST = 92
+"""Columns of its text."""
 DESCRIPTIONS_FROM = 76
 """Columns from which on a key has its sentence."""
 ENTRY = 22
@@ -60,13 +62,13 @@ def help_text(
     for action in [*on_screen(screen), *(in_panels() if screen == "main" else [])]:
         if applies(action, mode, control):
             groups.setdefault(action.group, []).append(action)
-    width, height = size[0] - AROUND[0], size[1] - AROUND[1]
+    width, height = min(size[0] - AROUND[0], WIDEST), size[1] - AROUND[1]
     rows = sum(len(actions) + 2 for actions in groups.values()) + 4
     if rows <= height and width >= DESCRIPTIONS_FROM:
         lines = _with_sentences(groups, colours)
     else:
-        lines = _in_columns(groups, colours, max(min(width, 92) // ENTRY, 1))
-    lines.append(Content.assemble(*_phase_samples(colours)))
+        lines = _in_columns(groups, colours, max(width // ENTRY, 1))
+    lines += _phase_samples(colours, width)
     lines.append(Content.assemble(*_severity_samples(colours)))
     words = " · ".join(short_words.meanings(seen))
     lines += [Content.styled(line, colours["role-muted"]) for line in wrap(words, width) if line]
@@ -106,11 +108,16 @@ def _in_columns(
     return lines
 
 
-def _phase_samples(colours: Colours) -> list[tuple[str, str]]:
-    samples = []
+def _phase_samples(colours: Colours, width: int) -> list[Content]:
+    """The phases' colours, in as many lines as that takes; no mark parts from its name."""
+    lines: list[Content] = [Content("")]
     for phase in palette.PHASES:
-        samples += [("■ ", colours[f"phase-{phase.name}"]), (phase.name + "  ", "")]
-    return samples
+        mark = ("■ ", colours[f"phase-{phase.name}"])
+        sample = Content.assemble(mark, f"{phase.name}  ")
+        if lines[-1].cell_length + sample.cell_length > width:
+            lines.append(Content(""))
+        lines[-1] += sample
+    return lines
 
 
 def _severity_samples(colours: Colours) -> list[tuple[str, str]]:
