@@ -78,10 +78,6 @@ class RankTable:
     def __len__(self) -> int:
         return len(self.ranks)
 
-    def by_wait(self) -> Array:
-        """Row numbers, the rank that waits least (and holds up others) first; unknown last."""
-        return np.argsort(self.wait_ms, kind="stable")
-
     def by(self, column: str) -> Array:
         """Row numbers by a numeric column, largest first; not measured last."""
         return np.argsort(-np.asarray(getattr(self, column), float), kind="stable")

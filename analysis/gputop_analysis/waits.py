@@ -123,8 +123,8 @@ def _one_a_step(rows: Array) -> Array:
 
 
 def _wait_at_buffers(view: RunView, common: Aligned, edges: Array) -> tuple[Array | None, Array]:
-    """Waiting inside forward, which DDP begins with a broadcast of the buffers: ms a step, buckets
-    of steps x ranks.
+    """Waiting in the broadcast of the buffers that DDP begins a forward with, which counts as
+    communication, in older records as forward: ms a step, buckets of steps x ranks.
 
     A rank that comes early waits there for the last one: no longer than it is early, nor than its
     forward takes longer than the last one's. Beside it a mask of the buckets that it covers; None
@@ -136,7 +136,7 @@ def _wait_at_buffers(view: RunView, common: Aligned, edges: Array) -> tuple[Arra
     before = sum(
         common.per_step_ms(f"{phase}_ns") for phase in ("data", "h2d", "optimizer", "other")
     )
-    forward = common.per_step_ms("forward_ns")
+    forward = common.per_step_ms("forward_ns") + common.per_step_ms("comm_ns")
     last = np.asarray(before).argmax(axis=1)[:, None]
     early = np.take_along_axis(before, last, axis=1) - before
     longer = forward - np.take_along_axis(forward, last, axis=1)

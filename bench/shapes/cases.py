@@ -385,6 +385,37 @@ EIGHTH = (
 """Functions of one's own, streams, penalties, recurrence, manual frameworks and ranks; marks and all
 before the first of them was run.
 """
+STANDS = ("NU07",)
+NINTH = (
+    Shape("dense_rows", "recommender.py", ("HO11",), also=("HO11", "HO12")),
+    Shape("queue_behind", "recommender.py", GROWS, also=(*GROWS, "HO12", "HO04")),
+    Shape("asks_subprocess", "recommender.py", HOST, timed=True),
+    Shape("labels_apart", "spirals.py", STANDS, twin=False),
+    Shape("softmax_twice", "spirals.py", ("NU17", *STANDS, "NU13")),
+    Shape("weights_decay_away", "spirals.py", ("NU18", *STANDS, "NU13"), also=(*STANDS, "NU13")),
+    Shape("optimizer_anew", "spirals.py", ("NU16", *STANDS, "HO06"), also=STANDS),
+    Shape("one_batch", "spirals.py", ("IN12", "IN16"), twin=False),
+    Shape("backward_per_head", "heads.py", ("CE07",), twin=False),
+    Shape("clipped_scaled", "heads.py", ("NU04", "NU05"), also=("NU05", *STANDS)),
+    Shape("raw_timestamp", "heads.py", (*STANDS, "NU13"), also=(*STANDS, "NU13", "NU08")),
+    Shape(
+        "threads_pile_up", "listings.py", (*GROWS, "HO04", "CE11", "HO06"), also=("HO04", "HO06")
+    ),
+    Shape("sqlite_commits", "listings.py", HOST, timed=True),
+    Shape("list_of_objects", "listings.py", GROWS, also=(*GROWS, *LOADER, "HO12")),
+    Shape(
+        "uneven_end",
+        "shards.py",
+        ("HC01", "CR12"),
+        rank=None,
+        also=("HC01", "CR12"),
+        exit_code=130,
+        hangs=True,
+        twin=False,
+    ),
+    Shape("buffers_sent", "shards.py", ("CR06",), rank=None, also=("CR06",)),
+)
+"""Of kinds that no batch before had; marks and all before the first of them was run."""
 ENVIRONMENT: dict[str, dict[str, str]] = {
     "unused_flag": {"STEPS": "560"},
     "clean_unused_flag": {"STEPS": "560"},
@@ -401,4 +432,6 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "clean_clipped_by_nothing": {"STEPS": "720"},
     "backward_by_rows": {"STEPS": "2000"},
     "hook_on_one": {"STEPS": "800"},
+    "queue_behind": {"STEPS": "1500"},
+    "uneven_end": {"GPUTOP_HANG_S": "4"},
 }

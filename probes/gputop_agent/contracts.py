@@ -103,6 +103,10 @@ class Optimizer(_Class, total=False):
     fused: Scalar
     foreach: Scalar
     state: dict[str, Scalar]
+    site: Line
+    """The line where it was made."""
+    scheduler: Line
+    """The line where its scheduler was made."""
 
 
 class Amp(TypedDict, total=False):
@@ -137,6 +141,10 @@ class Shapes(TypedDict, total=False):
     batches: Whole
     distinct: Whole
     examples: list[list[Whole]]
+    grew_at: Whole
+    """The last batch so far whose samples had more values than any before."""
+    grown: Real
+    """How many times those of the first batch."""
 
 
 class Ddp(TypedDict, total=False):
@@ -270,6 +278,8 @@ class Clip(TypedDict, total=False):
     """Gradient clipping."""
 
     max_norm: Real
+    site: Line
+    """The line that calls it."""
 
 
 class GraphEval(TypedDict, total=False):
@@ -526,6 +536,26 @@ class CheckupEvent(TypedDict, total=False):
     """The last look that saw it in training mode."""
     eval_mode_looks: Whole
     """So many looks in a row."""
+    backward_at: Line
+    update_at: Line
+    """Lines of the step's first backward, and of its update."""
+    fresh_looks: Whole
+    """Looks in a row that met an optimizer with state at its first update."""
+    graph_again: list[Real]
+    """Of each further backward of the step, the part of its graph that one before went through."""
+    normalised_twice: Line
+    """``softmax`` or ``sigmoid``: the loss applies it to what it has been applied to."""
+    clips_scaled: Whole
+    """Calls of ``clip_grad_norm_`` with gradients that a GradScaler had scaled, so far."""
+    weights_rms: Real
+    """Largest root mean square of some weights of up to eight matrices."""
+    table: Line
+    """Parameter of an embedding that is much of the model."""
+    table_rows: Whole
+    table_values: Whole
+    table_rows_looked_at: Whole
+    table_rows_met: Whole
+    """Of those looked at, rows with a gradient."""
     graded: Whole
     """Values of all parameters that have gradients."""
     bf16_pushed: Whole
@@ -570,6 +600,8 @@ class Replica(TypedDict, total=False):
     """The first of them."""
     exchange: bool
     """Ranks have given each other tensors, as tensor parallelism does."""
+    joins: bool
+    """DDP is under ``Join``: ranks need not make equally many updates."""
 
 
 class Tensors(TypedDict, total=False):

@@ -8,6 +8,7 @@ other end is another GPU, or a switch that reaches all of them.
 from __future__ import annotations
 
 import re
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -45,14 +46,19 @@ def read(nvml: Nvml, root: Path = Path("/sys")) -> dict[str, Any]:
 
 def _gpu(nvml: Nvml, device: Any, root: Path) -> dict[str, Any]:
     pci = nvml.ask("nvmlDeviceGetPciInfo", device, default=None)
-    bus = _bus_id(pci) if pci is not None else ""
     c2c = nvml.ask("nvmlDeviceGetC2cModeInfoV", device, default=None)
+    bus, numa, cpus = "", None, ""
+    if pci is not None:
+        bus = _bus_id(pci)
+    if bus:
+        folder = root / "bus/pci/devices" / bus
+        numa, cpus = _numa(folder), _read(folder / "local_cpulist")
     return {
         "name": _text(nvml.ask("nvmlDeviceGetName", device, default="")),
         "pci": bus,
-        "numa": _numa(root / "bus/pci/devices" / bus) if bus else None,
-        "cpus": _read(root / "bus/pci/devices" / bus / "local_cpulist") if bus else "",
-        "c2c": bool(getattr(c2c, "isC2cEnabled", 0)) if c2c is not None else False,
+        "numa": numa,
+        "cpus": cpus,
+        "c2c": bool(getattr(c2c, "isC2cEnabled", 0)),
     }
 
 
@@ -117,12 +123,21 @@ def _between(first: dict[str, Any], second: dict[str, Any], root: Path) -> str:
     if paths[0][0] != paths[1][0]:
         same = first.get("numa") is not None and first.get("numa") == second.get("numa")
         return "NODE" if same else "SYS"
-    shared = next(
-        (i for i, (a, b) in enumerate(zip(*paths, strict=False)) if a != b), min(map(len, paths))
-    )
+    shared = _shared(*paths)
+    if shared <= 1:
+        return "PHB"
     ports = len(paths[0]) + len(paths[1]) - 2 * shared - 2
-    # two ports: both hang below one switch
-    return "PHB" if shared <= 1 else "PIX" if ports <= 2 else "PXB"
+    return "PIX" if ports <= 2 else "PXB"  # two ports: both hang below one switch
+
+
+def _shared(first: list[str], second: list[str]) -> int:
+    """How many parts two paths begin with alike."""
+    count = 0
+    for part, other in zip(first, second, strict=False):
+        if part != other:
+            break
+        count += 1
+    return count
 
 
 def _pci_path(root: Path, bus: str) -> list[str]:
@@ -131,19 +146,17 @@ def _pci_path(root: Path, bus: str) -> list[str]:
     if link is None or not link.exists():
         return []
     parts = link.resolve().parts
-    start = next((i for i, part in enumerate(parts) if part.startswith("pci")), None)
-    return list(parts[start:]) if start is not None else []
+    for index, part in enumerate(parts):
+        if part.startswith("pci"):
+            return list(parts[index:])
+    return []
 
 
 def network_cards(root: Path = Path("/sys")) -> list[dict[str, Any]]:
     """InfiniBand and RoCE cards, else physical interfaces that are up; ``gbit`` 0: not told."""
-    cards = [_infiniband(card) for card in sorted((root / "class/infiniband").glob("*"))]
-    cards_found = [card for card in cards if card is not None]
-    return cards_found or [
-        card_
-        for path in sorted((root / "class/net").glob("*"))
-        if (card_ := _ethernet(path)) is not None
-    ]
+    fabric = map(_infiniband, sorted((root / "class/infiniband").glob("*")))
+    ethernet = map(_ethernet, sorted((root / "class/net").glob("*")))
+    return list(filter(None, fabric)) or list(filter(None, ethernet))
 
 
 def _infiniband(card: Path) -> dict[str, Any] | None:
@@ -182,35 +195,29 @@ def _where(device: Path) -> dict[str, Any]:
 
 def _fabric(nvml: Nvml, devices: list[Any]) -> dict[str, Any] | None:
     """The NVLink domain of a multi-node fabric; None where there is none or it is not set up."""
-    for device in devices[:1]:
-        make = getattr(nvml.module, "c_nvmlGpuFabricInfoV_t", None)
-        info = make() if make is not None else None
-        if info is not None:
-            answered = nvml.ask("nvmlDeviceGetGpuFabricInfoV", device, info, default=None)
-        else:
-            answered = None
-        if answered is None or isinstance(answered, int):
-            state = info
-        else:
-            state = answered
-        if state is None or int(getattr(state, "state", 0)) != _FABRIC_COMPLETED:
-            return None
-        uuid = bytes(getattr(state, "clusterUuid", b"")).hex()
-        if uuid.strip("0"):
-            return {"cluster": uuid, "clique": int(getattr(state, "cliqueId", 0))}
+    make = getattr(nvml.module, "c_nvmlGpuFabricInfoV_t", None)
+    if not devices or make is None:
         return None
-    return None
+    state = make()
+    answered = nvml.ask("nvmlDeviceGetGpuFabricInfoV", devices[0], state, default=None)
+    if answered is not None and not isinstance(answered, int):
+        state = answered  # other bindings fill in what they are given
+    if int(getattr(state, "state", 0)) != _FABRIC_COMPLETED:
+        return None
+    uuid = bytes(getattr(state, "clusterUuid", b"")).hex()
+    if not uuid.strip("0"):
+        return None
+    return {"cluster": uuid, "clique": int(getattr(state, "cliqueId", 0))}
 
 
 def _without_p2p(nvml: Nvml, devices: list[Any]) -> list[list[int]]:
     """Pairs of GPUs that cannot read each other's memory."""
     capability = getattr(nvml.module, "NVML_P2P_CAPS_INDEX_READ", 0)
-    pairs = [(a, b) for a in range(len(devices)) for b in range(a + 1, len(devices))]
-    answers = [
-        (a, b, nvml.ask("nvmlDeviceGetP2PStatus", devices[a], devices[b], capability, default=0))
-        for a, b in pairs
-    ]
-    return [[a, b] for a, b, status in answers if status != 0]
+    without = []
+    for (a, first), (b, second) in combinations(enumerate(devices), 2):
+        if nvml.ask("nvmlDeviceGetP2PStatus", first, second, capability, default=0) != 0:
+            without.append([a, b])
+    return without
 
 
 def _numa(device: Path) -> int | None:

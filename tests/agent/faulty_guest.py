@@ -35,6 +35,7 @@ THIN = {
     "runtime.guard.failed",
     "runtime.guard.around.wrapper",
     "watchers.loader_places.noting.wrapper",
+    "watchers.built_places._noting.wrapper",
     "hooks.forward.CallSlot.__call__",
     "hooks.optimizer.before_step",
     "hooks.optimizer.after_step",
@@ -192,11 +193,11 @@ def code_of(function, path):
 def look_early():
     """Let the rare looks and some windows fall into these few steps."""
     from gputop_agent import wire
-    from gputop_agent.timing import sampling
+    from gputop_agent.timing import sampling, update_pattern
     from gputop_agent.watchers import checkup, growth
 
     sampling.FIRST_STEP = sampling.CALM_STEPS = 0
-    sampling.ASK_EVERY, sampling.PERIODS = 2, 2
+    sampling.ASK_EVERY = update_pattern.PERIODS = 2
     sampling.SHORT_NS = sampling.LONG_NS = 1_000_000_000
     wire.BOOK_NS = 1_000_000
     checkup.current.next_step = growth.FIRST_STEP = growth.RISE_BYTES = 0

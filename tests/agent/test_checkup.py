@@ -41,7 +41,7 @@ if kind == "dead":
     opt = torch.optim.AdamW(net.parameters())
 kept, shown = [], {"loss": 0.0}
 scheduler = torch.optim.lr_scheduler.StepLR(opt, 80)
-scaler = torch.amp.GradScaler("cpu", enabled=kind == "scaler")
+scaler = torch.amp.GradScaler("cpu", enabled=kind in ("scaler", "clip_scaled"))
 def fetch(n):
     return torch.utils.data.DataLoader(torch.randn(n * 4, 16).to(net.unused.weight.dtype), 4)
 for step, x in enumerate(fetch(1500 if kind in ("kept", "numbers", "averaged") else 160)):
@@ -73,13 +73,17 @@ for step, x in enumerate(fetch(1500 if kind in ("kept", "numbers", "averaged") e
         pulled = (net(x) - net(x + 0.1)).square().mean()
         net.train()
     loss = net(x).square().mean() + pulled
+    if kind == "anew": opt = torch.optim.AdamW(net.parameters(), 1e-3)
+    if kind == "softmax": loss = nn.functional.cross_entropy(net(x).softmax(1), torch.arange(4))
+    if kind in ("heads", "surgery"): (2 * loss).backward(retain_graph=True)
+    if kind == "surgery": opt.zero_grad()
     if kind == "teacher": loss = loss + (net(x) - teacher(x)).square().mean()
     if kind == "numbers": kept.append(str(loss.item()))
     if kind == "averaged":
         shown["loss"] = 0.9 * shown["loss"] + 0.1 * loss
     if kind == "between": opt.zero_grad()
     scaler.scale(loss).backward()
-    if kind == "clip": nn.utils.clip_grad_norm_(net.parameters(), max_norm=0.5)
+    if kind in ("clip", "clip_scaled"): nn.utils.clip_grad_norm_(net.parameters(), max_norm=0.5)
     if kind == "order": scheduler.step()
     scaler.step(opt)
     scaler.update()
@@ -87,7 +91,7 @@ for step, x in enumerate(fetch(1500 if kind in ("kept", "numbers", "averaged") e
         if kind == "turns": head.zero_grad()
         net.unused(x).square().mean().backward()
         if kind != "idle": head.step()
-    if kind != "order": scheduler.step()
+    if kind not in ("order", "anew"): scheduler.step()
     if kind not in ("never", "between"): opt.zero_grad(set_to_none=kind != "zeros")
 """
 KINDS = [
@@ -112,6 +116,11 @@ KINDS = [
     "averaged",
     "idle",
     "eval",
+    "anew",
+    "softmax",
+    "heads",
+    "clip_scaled",
+    "surgery",
 ]
 LONG = ("kept", "numbers", "averaged")
 
@@ -146,7 +155,13 @@ def test_four_looks_and_every_step_counted(guests, kind):
     assert guests[kind].n_steps == (1500 if kind in LONG else 160)
     if kind != "eval":  # where one is added
         assert [one["step"] // 20 for one in looks(guests, kind)[:4]] == [1, 2, 3, 5]
-    if kind not in ("dead", "teacher", "idle", "eval"):  # they become sure of what they suspect
+    if kind not in (
+        "dead",
+        "teacher",
+        "idle",
+        "eval",
+        "anew",
+    ):  # they become sure of what they suspect
         assert [one["alike"] for one in looks(guests, kind)[:4]] == [1, 2, 3, 4]
 
 
@@ -170,7 +185,8 @@ def test_gradients_that_no_optimizer_has_use_for(guests):
     assert (last["stray"], last["stray_names"]) == (16 * 16 + 16, ["Linear.weight", "Linear.bias"])
     assert last["stray_looks"] == 3 and last["graded"] == 2 * last["stray"]
     assert not last["stray_waiting"]
-    others = [kind for kind in KINDS if kind not in ("teacher", "idle")]
+    # an optimizer that is made anew has not stepped yet when a look meets it
+    others = [kind for kind in KINDS if kind not in ("teacher", "idle", "anew")]
     assert not any("stray" in look for kind in others for look in looks(guests, kind))
 
 
@@ -251,12 +267,49 @@ def test_graphs_of_an_evaluation_are_counted(guests):
 
 
 def test_the_clip_limit_and_the_order_of_the_scheduler(guests):
-    assert hello(guests, "clip")["clip"] == {"max_norm": 0.5}
+    clip = hello(guests, "clip")["clip"]
+    assert clip["max_norm"] == 0.5 and clip["site"].startswith("habits.py:")
     assert "clip" not in hello(guests, "plain")
     assert [looks(guests, kind)[0]["scheduler_first"] for kind in ("plain", "order")] == [
         False,
         True,
     ]
+
+
+def line_of(text):
+    return next(at for at, line in enumerate(SCRIPT.splitlines(), 1) if text in line)
+
+
+def test_habits_of_a_script_are_seen_at_the_looks(guests):
+    assert looks(guests, "anew")[-1]["fresh_looks"] >= 3
+    assert looks(guests, "softmax")[-1]["normalised_twice"] == "softmax"
+    assert looks(guests, "heads")[-1]["graph_again"] == [pytest.approx(0.9, abs=0.2)]
+    assert looks(guests, "clip_scaled")[-1]["clips_scaled"] >= 100
+    habits = "fresh_looks", "normalised_twice", "graph_again", "clips_scaled"
+    for kind in (
+        "plain",
+        "never",
+        "scaler",
+        "clip",
+        "teacher",
+        "bf16",
+        "two",
+        "turns",
+        "pulled",
+        "surgery",
+    ):
+        assert not set(habits) & set(looks(guests, kind)[-1]), kind
+    assert 1e-3 < looks(guests, "plain")[-1]["weights_rms"] < 1
+
+
+def test_lines_of_optimizer_scheduler_backward_and_update(guests):
+    optimizer, look = hello(guests, "plain")["optimizer"], looks(guests, "plain")[-1]
+    assert (
+        optimizer["site"] == f"habits.py:{line_of('opt = torch.optim.AdamW(net.parameters(), 1')}"
+    )
+    assert optimizer["scheduler"] == f"habits.py:{line_of('scheduler = ')}"
+    assert look["backward_at"] == f"habits.py:{line_of('scaler.scale(loss).backward()')}"
+    assert look["update_at"] == f"habits.py:{line_of('scaler.step(opt)')}"
 
 
 def test_the_learning_rate_is_followed_in_the_fast_lane(guests):

@@ -4,7 +4,7 @@ import pytest
 
 from gputop_agent import wire
 from gputop_agent.runtime.session import BACKWARD, EVAL, FORWARD, OTHER
-from gputop_agent.timing import clock, sampling, schedule, shares
+from gputop_agent.timing import clock, schedule, shares, update_pattern
 
 
 def windows(seed, block, until):
@@ -41,7 +41,7 @@ def test_a_block_takes_no_longer_than_asked():
     assert schedule.block_of(50_000_000, 100_000_000) == schedule.SMALLEST_BLOCK
 
 
-END = sampling._STEP_ENDS
+END = update_pattern.STEP_ENDS
 
 
 @pytest.mark.parametrize(
@@ -53,13 +53,16 @@ END = sampling._STEP_ENDS
     ],
 )
 def test_patterns(step, expected):
-    assert sampling.find_pattern(step * 10) == expected
+    assert update_pattern.find_pattern(step * 10) == expected
 
 
 def test_no_pattern():
-    assert sampling.find_pattern((5, END, 6, END, 6, END, 5, END) + (5, END, 6, 6, END) * 2) is None
-    assert sampling.find_pattern((5, END, 5)) is None
-    assert sampling.find_pattern(()) is None
+    assert (
+        update_pattern.find_pattern((5, END, 6, END, 6, END, 5, END) + (5, END, 6, 6, END) * 2)
+        is None
+    )
+    assert update_pattern.find_pattern((5, END, 5)) is None
+    assert update_pattern.find_pattern(()) is None
 
 
 @pytest.fixture

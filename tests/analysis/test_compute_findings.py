@@ -125,6 +125,9 @@ def test_a_machine_that_slows_down_steadily_is_no_climb_of_one_phase(tmp_path):
         climbing(tmp_path / "a", by_ms=0.0, pace=lambda step: 1 + 0.4 * step / 600)
     )
     assert "CE11" not in found(climbing(tmp_path / "b", by_ms=0.5))
+    larger = {"batches": 100, "distinct": 1, "grew_at": 300, "grown": 4.0}
+    assert "CE11" not in found(climbing(tmp_path / "larger", shapes=larger))
+    assert "CE11" in found(climbing(tmp_path / "mixed", shapes={**larger, "grew_at": 3}))
     assert "CE11" in found(climbing(tmp_path / "c", pace=lambda step: 1.2 - 0.1 * step / 600))
 
 
@@ -161,8 +164,11 @@ def test_folded_steps_are_weighed_as_steps(tmp_path):
 
 
 def test_more_work_in_a_step_is_no_slow_down(tmp_path):
-    build = slowing(tmp_path, "backward", 2.6, samples=(8, 16))
+    build = slowing(tmp_path / "samples", "backward", 2.6, samples=(8, 16))
     assert "CE11" not in found(build)
+    longer = {"batches": 100, "distinct": 2, "grew_at": 200, "grown": 2.0}
+    assert "CE11" not in found(slowing(tmp_path / "longer", "backward", 2.6, shapes=longer))
+    assert "CE11" in found(slowing(tmp_path / "other", "other", 12, shapes=longer))
 
 
 def test_on_a_cpu_a_busy_neighbour_costs_cpu_time_too(tmp_path):

@@ -380,7 +380,9 @@ def test_updates_that_vanish(tmp_path):
     assert found(build) == {}, "another library's optimizer may keep what bf16 cannot"
 
 
-def replicas(build, sums, ranks=2, updates=(10, 11, 50, 51, 100, 101), group=None, state=None):
+def replicas(
+    build, sums, ranks=2, updates=(10, 11, 50, 51, 100, 101), group=None, state=None, joins=False
+):
     for rank in range(ranks):
         for update in updates:
             random = {"seed": 7, "state": state(rank, update) if state else 1000 * rank + update}
@@ -390,7 +392,7 @@ def replicas(build, sums, ranks=2, updates=(10, 11, 50, 51, 100, 101), group=Non
                 "parameters": sums(rank, update),
                 "random": random,
             }
-            build.event("replica", rank=rank, pid=rank + 1, **event)
+            build.event("replica", rank=rank, pid=rank + 1, joins=joins, **event)
 
 
 def test_replicas_that_drift_apart(tmp_path):
@@ -412,6 +414,12 @@ def test_replicas_that_drift_apart(tmp_path):
 def test_replicas_that_do_not_differ(tmp_path, sums, group):
     build = trained(tmp_path, steps=150, ranks=2)
     replicas(build, sums, group=group)
+    assert found(build) == {}
+
+
+def test_replicas_under_join_need_not_update_together(tmp_path):
+    build = trained(tmp_path, steps=150, ranks=2)
+    replicas(build, lambda rank, update: update + 7 * (rank == 1 and update >= 50), joins=True)
     assert found(build) == {}
 
 

@@ -32,6 +32,7 @@ _MEMORY_ALONE = re.compile(r"\b((?:gpu:)?[ahv]\d{2,3})[_-](\d{2})(?![\dg])\b")
 """A chip and its memory without a unit, as the constraints of clusters have it: ``a100_80``."""
 _NOISE = re.compile(
     r"^-{1,2}(?:gres|gpus(?:-per-(?:node|task))?|constraint|[cg])[= ]|\bgres[/:]|\(s:[\d,-]+\)"  # Slurm
+    r"|^\|\s*\d+\s|\s(?:on|off)\s*\|.*$"  # a row of nvidia-smi
     r"|^(?:gpu|device)\s*\d+\s*:|^gpu(?=\s\d+x)|,?\s*compute capability [\d.]+|\bsm[_ ]?\d{2,3}\b"
     r"|\(uuid[^)]*\)|\(gfx[^)]*\)|\bgfx\w+|\bcuda:\d+|\(rev \w+\)|\(\d+ nodes?\)|[®™]|\((?:r|tm|kaggle|colab)\)"
     r"|\bhbm\d?\w?|\bg?ddr\d\w?|\bgen\s?\d\b|\bnvl\d+\b"
@@ -42,6 +43,7 @@ _COUNT_INSIDE = (
     r"(?<!x )\b(\d{1,5})[- ]gpus?\b",
     rf"\b(\d{{1,5}}){_TIMES}(?=\d+\s*gi?b?\b)",
     r"(?:(?<=[a-z] )|\()(\d{1,3})\s?[x×](?=\s?[a-z])",
+    r"(?<=\w)\s*[x×]\s*(\d{1,3})(?=\s*\()",
     rf"(?:[x×*]\s*)?(\d{{1,5}})\s*[{_COUNTERS}]",
 )
 _COUNT_FIRST = (

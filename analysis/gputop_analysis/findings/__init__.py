@@ -44,6 +44,7 @@ from gputop_analysis.findings import (  # noqa: F401  (they register)
     numerics_course,
     numerics_dead,
     numerics_gradients,
+    numerics_habits,
     numerics_mode,
     numerics_ranks,
     numerics_schedule,

@@ -77,9 +77,19 @@ def comm_options(run: Facts, exposed_ms: float) -> list[Option]:
     return [*options, Option(words, wins_ms=seldom)]
 
 
+BUFFERS = "_distributed_broadcast_coalesced"
+"""Function of DDP that sends them."""
+
+
 def called_options(site: Site | None, exposed_ms: float) -> list[Option]:
     """Options where the time is in collectives that the script calls itself, beside DDP's."""
     at = named(site, " at {}")
+    if site is not None and BUFFERS in site.detail:
+        words = (
+            "DDP sends the model's buffers to all ranks before each forward: where they are the same "
+            "on all, as a table of constants is, DistributedDataParallel(..., broadcast_buffers=False)"
+        )
+        return [Option(words, wins_ms=exposed_ms)]
     together = f"stack what is reduced{at} into one tensor: one message a step instead of many"
     seldom = f"call the collectives{at} every {RARER} steps, where their results are only shown"
     return [Option(together, promises=False), Option(seldom, wins_ms=(1 - 1 / RARER) * exposed_ms)]

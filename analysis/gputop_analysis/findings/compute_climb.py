@@ -69,7 +69,7 @@ def climbing(view: RunView, rank: int) -> Climb | None:
     phases = {name: evenly.ms(f"{name}_ns") / work for name in CLIMBING}
     # longer samples are more work, which nothing counts
     of_shapes = unit == "step" and _shapes_vary(view, rank)
-    if _short_of_cores(view, rank):  # then only CPU time tells a climb from a machine that fills up
+    if short_of_cores(view, rank):  # then only CPU time tells a climb from a machine that fills up
         phases_by_clock = {}
     else:
         phases_by_clock = phases
@@ -100,7 +100,8 @@ QUEUED = 0.3
 """Of the time spent waiting for a core, from which times by the clock follow the machine's load."""
 
 
-def _short_of_cores(view: RunView, rank: int) -> bool:
+def short_of_cores(view: RunView, rank: int) -> bool:
+    """Whether the training thread waits for a core much of the time."""
     queue = run_queue(view, rank)
     return queue is not None and queue.share.low > QUEUED
 
@@ -117,7 +118,17 @@ FEW_SHAPES = 4
 
 def _shapes_vary(view: RunView, rank: int) -> bool:
     distinct = (view.hello(rank).get("shapes") or {}).get("distinct") or 0
-    return int(distinct) > FEW_SHAPES
+    return int(distinct) > FEW_SHAPES or samples_grew(view, rank)
+
+
+GREW_LATE = 20
+"""A batch from which on larger samples are a schedule of the script's, and not the first of a mix."""
+
+
+def samples_grew(view: RunView, rank: int) -> bool:
+    """Whether samples became larger during the run, as where sequences are made longer in stages."""
+    shapes = view.hello(rank).get("shapes") or {}
+    return int(shapes.get("grew_at") or 0) >= GREW_LATE
 
 
 class Part(NamedTuple):

@@ -9,6 +9,7 @@ import numpy as np
 from gputop_analysis.findings.advice import Lever, Option
 from gputop_analysis.findings.compute_samples import samples
 from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.numerics_habits import ALIKE, standing
 from gputop_analysis.findings.pictures import phases
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import (
@@ -20,6 +21,7 @@ from gputop_analysis.findings.shares import (
     steady_share,
     typical,
 )
+from gputop_analysis.findings.told import told
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import Interval, block_bootstrap, block_length
 from gputop_analysis.text import percent
@@ -97,6 +99,10 @@ def _typical(view: RunView) -> Passes | None:
 
 LONG_BACKWARD, CHECKPOINTED = 3.0, 2.7
 """Times the forward that a backward takes, without and with activation checkpointing."""
+SHARED, REPEATED = 0.3, 0.15
+"""Part of a later backward's graph that one before has gone through; part of forward and backward
+that is repeated.
+"""
 
 
 @finding(
@@ -106,11 +112,13 @@ LONG_BACKWARD, CHECKPOINTED = 3.0, 2.7
     cause="compute",
     trigger=f"backward, without the wait for other ranks, above {LONG_BACKWARD:g} times the "
     "forward (lower end of the 95 % interval) and no activation checkpointing; medium where a "
-    "graph of the gradients is made",
+    "graph of the gradients is made; or several backwards a step with retain_graph=True go through "
+    "the same graph",
     fix="create_graph and retain_graph only where gradients of gradients are "
     "needed, and not at each step",
     no_use="where each step needs gradients of gradients",
-    reads="steps.backward_ns less the wait for other ranks, against forward_ns",
+    reads="steps.backward_ns less the wait for other ranks, against forward_ns; the graphs of a "
+    "step's losses, at the looks of NU08",
     silent="fewer than 20 steady steps; activation checkpointing; a wait that is not known",
     traps="communication inside backward, which is taken off first",
     seen_on=CPU,
@@ -118,6 +126,54 @@ LONG_BACKWARD, CHECKPOINTED = 3.0, 2.7
 )
 def long_backward(view: RunView, spec: Spec) -> Finding | None:
     """The gradients are themselves differentiated, or the backward goes through parts twice."""
+    return _through_again(view, spec) or _long_backward(view, spec)
+
+
+def _through_again(view: RunView, spec: Spec) -> Finding | None:
+    """Several losses of one step, with a backward each through a graph that they share."""
+    for rank, events in told(view, "checkup").items():
+        again = events[-1].get("graph_again") or []
+        looks = standing(events, lambda event: event.get("graph_again"))
+        shared = sum(again)
+        forward, backward = _forward(view, rank), steady_share(view, rank, "backward")
+        if looks < ALIKE or shared < SHARED * len(again) or not forward or not backward:
+            continue
+        backward_ms = backward.mean_ms - _inside_backward_ms(view, rank)
+        total = backward_ms + forward.mean_ms
+        repeated_ms = backward_ms * shared / (len(again) + 1)
+        if not repeated_ms >= REPEATED * total:  # nor where the wait in it is not known
+            continue
+        return spec.make(
+            "medium",
+            f"{len(again) + 1} backwards a step go through the same graph: one of the sum does it",
+            f"{looks} looks up to step {events[-1]['step']} of rank {rank} found {len(again) + 1} calls "
+            f"of backward with retain_graph=True behind one forward; "
+            f"{100 * shared / len(again):.0f} % of the later ones' graph was gone through before; "
+            f"backward takes {backward_ms:.1f} ms a step",
+            "add the losses up and call backward() once: the gradients are the same",
+            rank=everybody(view),
+            site=events[-1].get("backward_at"),
+            confidence=0.85,
+            recoverable_ms_per_step=repeated_ms,
+            interval_ms_per_step=(0.0, min(2 * repeated_ms, backward_ms)),
+            proof=Proof(
+                "part of the backward that is a repetition / forward and backward",
+                100 * repeated_ms / total,
+                100 * REPEATED,
+                "%",
+                "repeated = backward x nodes gone through before / nodes of all backwards of a step; "
+                "nodes count alike, so it is an estimate",
+                (
+                    Input("forward", forward.mean_ms, "ms", f"steps.forward_ns, rank {rank}"),
+                    Input("backward", backward_ms, "ms", f"steps.backward_ns, rank {rank}"),
+                    Input("backwards a step", len(again) + 1, "", "checkup event"),
+                ),
+            ),
+        )
+    return None
+
+
+def _long_backward(view: RunView, spec: Spec) -> Finding | None:
     typical_rank = _typical(view)
     if (
         typical_rank is None

@@ -7,7 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from gputop_agent import wire
-from gputop_analysis.findings.compute_climb import SLOWER, SLOWER_MS, climbing, told_climb
+from gputop_analysis.findings.compute_climb import (
+    COMPUTE,
+    SLOWER,
+    SLOWER_MS,
+    climbing,
+    samples_grew,
+    short_of_cores,
+    told_climb,
+)
 from gputop_analysis.findings.evenly import Evenly, spread_rows, work_of
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
@@ -68,8 +76,8 @@ class Regression:
     reads="steps.wall_ns over the run, per token where tokens are counted",
     silent=(
         "sides shorter than five autocorrelation times; more tokens or samples a step, which "
-        "are divided out; growth that waiting for a core explains; computing on a CPU that "
-        "slows by less than half"
+        "are divided out; samples that grow in stages; growth that waiting for a core explains; "
+        "computing on a CPU that slows by less than half"
     ),
     traps="a batch or sequence schedule",
     seen_on=CPU,
@@ -96,6 +104,8 @@ def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
     growth = change.after_ms / change.before_ms - 1
     queued_ms = _queueing_grew(view, rank, change)  # which IN04 reports
     more_ms = change.after_ms - change.before_ms - queued_ms
+    if change.cpu_ms is not None and short_of_cores(view, rank):
+        more_ms = min(more_ms, change.cpu_ms)  # times by the clock follow the machine's load
     if on_device(view, rank):
         threshold = SLOWER
     else:
@@ -210,6 +220,8 @@ def regression(view: RunView, rank: int) -> Regression | None:
         return None
     grown = {name: _growth(evenly.ms(f"{name}_ns") / work, change.index) for name in wire.PHASES}
     phase = max(grown, key=lambda name: grown[name])
+    if unit == "step" and phase in COMPUTE and samples_grew(view, rank):
+        return None
     before_ms, after_ms = float(np.exp(change.before)), float(np.exp(change.after))
     step = evenly.step(change.index)
     measured = bool((rows["cpu_ns"] >= 0).all())

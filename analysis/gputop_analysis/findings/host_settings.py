@@ -20,6 +20,7 @@ from gputop_analysis.findings.shares import (
     steady_share,
     typical,
 )
+from gputop_analysis.findings.told import told
 from gputop_analysis.mend import ByArguments, ByRule
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.text import percent
@@ -185,6 +186,11 @@ to 65 %).
 
 UPDATING = 0.08
 """Share of the step in the optimizer."""
+TABLE_LOOKS = 3
+TABLE_SHARE, ROWS_MET, MUCH = 0.5, 0.05, 0.3
+"""Of the optimizer's values that are a table; of its rows that a batch meets; of the step that the
+update takes.
+"""
 
 
 @finding(
@@ -193,7 +199,8 @@ UPDATING = 0.08
     family="host",
     cause="host",
     trigger=f"the optimizer takes more than {percent(UPDATING)} of the step (lower end of the 95 "
-    "% interval) with foreach=False and without fused=True; info where that is the default (CPU)",
+    "% interval) with foreach=False and without fused=True; info where that is the default (CPU); "
+    f"or more than {percent(MUCH)}, most of it of a table of which a batch meets few rows",
     fix="fused=True, or foreach=True where the optimizer has no fused form",
     no_use="fused=True: on a CPU before torch 2.4; for optimizers that have no such form",
     reads="steps.optimizer_ns, hello.optimizer.fused and foreach",
@@ -214,6 +221,51 @@ def unfused_optimizer(view: RunView, spec: Spec) -> Finding | None:
     update = typical(steady_share(view, rank, "optimizer") for rank in some_ranks(view))
     if update is None or not update.surely_above(UPDATING) or update.mean_ms < 0.2:
         return None
+    return _of_table(view, spec, update) or _tensor_by_tensor(view, spec, update)
+
+
+def _of_table(view: RunView, spec: Spec, update: Share) -> Finding | None:
+    """All rows of a table are updated, and few have a gradient."""
+    looks = [look for look in told(view, "checkup").get(update.rank, ()) if look.get("table")]
+    optimizer = view.hello(update.rank).get("optimizer") or {}
+    values = optimizer.get("parameters") or 0
+    if len(looks) < TABLE_LOOKS or not values or not update.surely_above(MUCH):
+        return None
+    last = looks[-1]
+    met = sum(look.get("table_rows_met", 0) for look in looks)
+    met_share = met / max(1, sum(look.get("table_rows_looked_at", 0) for look in looks))
+    share = last["table_values"] / values
+    if share < TABLE_SHARE or met_share > ROWS_MET:
+        return None
+    name, rows = str(optimizer.get("class")), last["table_rows"]
+    saved_ms = (1 - met_share) * share * update.ms.value
+    return spec.make(
+        "medium",
+        f"{name} updates all {rows:,} rows of {last['table']}, about {100 * met_share:.1g} % of which "
+        f"have a gradient: {update.ms.value:.1f} ms",
+        f"the update takes {update.ms.value:.2f} ms of {update.wall_ms:.1f} ms a step, "
+        f"{update.percent}; {100 * share:.0f} % of the optimizer's {values:,} values are "
+        f"{last['table']}, and of {last['table_rows_looked_at']:,} of its rows "
+        f"{100 * met_share:.2g} % had a gradient at {len(looks)} looks",
+        "nn.Embedding(..., sparse=True) with torch.optim.SparseAdam (or SGD) for the table, and "
+        "another optimizer for the rest: rows without a gradient then rest, and so do their averages",
+        rank=everybody(view),
+        site=optimizer.get("site"),
+        confidence=0.85,
+        recoverable_ms_per_step=saved_ms,
+        interval_ms_per_step=(0.5 * saved_ms, update.ms.high),
+        proof=update.proof(
+            "optimizer",
+            MUCH,
+            "steps.optimizer_ns" if update.clock == "host" else "device.optimizer_ms",
+            "recoverable = update x part of the table x rows without a gradient",
+            Input("rows met", 100 * met_share, "%", f"checkup events, rank {update.rank}"),
+            Input("table of all values", 100 * share, "%", "checkup event, hello.optimizer"),
+        ),
+    )
+
+
+def _tensor_by_tensor(view: RunView, spec: Spec, update: Share) -> Finding | None:
     optimizer, cuda = view.hello(update.rank).get("optimizer") or {}, on_device(view, update.rank)
     asked_for = optimizer.get("foreach") is False
     name = str(optimizer.get("class"))

@@ -77,7 +77,8 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
     series, run = view.per_rank[rank], Facts(view, rank)
     bad = (series.rows["flags"] & wire.F_NONFINITE) != 0
     finite = np.isfinite(series.rows["loss"])  # of the last step that a record stands for
-    recovered = bool(len(finite)) and bool(finite[-1])
+    read = finite[finite | bad]  # of some records no loss is known
+    recovered = bool(len(read)) and bool(read[-1])
     row = _row_of(series.rows, step)
     if row is not None and np.isfinite(row["lr"]):
         settings = [f"lr {row['lr']:.3g}"]

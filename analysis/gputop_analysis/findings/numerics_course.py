@@ -6,6 +6,7 @@ import numpy as np
 
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.numerics import mean_losses, networks_beside
+from gputop_analysis.findings.numerics_habits import optimizer_site
 from gputop_analysis.findings.pictures import LOSS, RATE
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
@@ -124,6 +125,7 @@ def _running_away(view: RunView, spec: Spec, away: Runaway) -> Finding:
         "and look whether the loss has the right sign; go on from a checkpoint before step "
         f"{away.first_step:,}",
         rank=everybody(view),
+        site=optimizer_site(view, view.ranks[0]),
         confidence=0.9,
         proof=Proof(
             "median of the last block / larger of the first losses of the run and the lowest block",
@@ -163,6 +165,7 @@ def _thrown_out(view: RunView, spec: Spec, away: Runaway) -> Finding:
         "lower the learning rate or warm it up, and begin anew: what the first updates destroyed "
         "is not learnt back; clip gradients (torch.nn.utils.clip_grad_norm_)",
         rank=everybody(view),
+        site=optimizer_site(view, view.ranks[0]),
         confidence=0.9,
         proof=Proof(
             "lowest block / loss of the first step",

@@ -166,11 +166,12 @@ SIZES_OF_GRADIENTS = {"exp_avg_sq", "exp_avg_sq_row", "square_avg", "sum", "exp_
     trigger=f"the gradient norm exceeds max_norm in more than {percent(CLIPPED_SHARE)} of "
     f"{CLIP_STEPS} steps after the first {EARLY_STEPS}; medium where the median norm is more than "
     f"ten times max_norm, {FAR_ABOVE_ADAPTIVE:g} times where the optimizer divides by the size of "
-    "the gradients",
-    fix="raise max_norm to about the usual norm, or lower the learning rate",
+    "the gradients; or gradients are clipped while a GradScaler has them scaled",
+    fix="raise max_norm to about the usual norm, or lower the learning rate; unscale first",
     no_use="where steps of equal length are what is wanted",
-    reads="steps.grad_norm against max_norm over 500 steps",
-    silent="no clipping; fewer than 500 steps",
+    reads="steps.grad_norm against max_norm over 500 steps; calls between a GradScaler's scale and "
+    "unscale_",
+    silent="no clipping; fewer than 500 steps, unless scaled",
     traps="updates that are normalised on purpose",
     seen_on=CPU,
     pictures=(
@@ -180,6 +181,44 @@ SIZES_OF_GRADIENTS = {"exp_avg_sq", "exp_avg_sq_row", "square_avg", "sum", "exp_
 )
 def always_clipped(view: RunView, spec: Spec) -> Finding | None:
     """Each step is scaled to the same length: the learning rate no longer means what it says."""
+    return _clipped_while_scaled(view, spec) or _always_clipped(view, spec)
+
+
+def _clipped_while_scaled(view: RunView, spec: Spec) -> Finding | None:
+    """The limit is compared with gradients that a GradScaler has multiplied."""
+    for rank, events in told(view, "checkup").items():
+        calls = events[-1].get("clips_scaled") or 0
+        limit = (view.hello(rank).get("clip") or {}).get("max_norm")
+        scales = view.record.steps(rank)["loss_scale"]
+        scale = float(np.nanmedian(scales)) if np.isfinite(scales).any() else 1.0
+        if calls < ALIKE or not limit or scale <= 2 * FAR_ABOVE:
+            continue
+        return spec.make(
+            "high",
+            f"gradients are clipped while they are scaled: max_norm {limit:g} means {limit / scale:.2g}",
+            f"clip_grad_norm_ of rank {rank} was called {calls:,} times or more up to step "
+            f"{events[-1]['step']} after scaler.scale(loss).backward() and before "
+            f"scaler.unscale_(optimizer); the scale is {scale:,.0f}",
+            "call scaler.unscale_(optimizer) before clip_grad_norm_",
+            rank=everybody(view),
+            site=(view.hello(rank).get("clip") or {}).get("site"),
+            confidence=0.95,
+            proof=Proof(
+                "calls of clip_grad_norm_ with gradients that are scaled",
+                calls,
+                ALIKE - 1,
+                "calls",
+                "scaled: since scaler.scale() without scaler.unscale_() or scaler.step()",
+                (
+                    Input("max_norm", float(limit), "", f"hello.clip.max_norm, rank {rank}"),
+                    Input("scale", scale, "", f"median of steps.loss_scale, rank {rank}"),
+                ),
+            ),
+        )
+    return None
+
+
+def _always_clipped(view: RunView, spec: Spec) -> Finding | None:
     rank, firsts, lasts, norms = gradient_norms(view, from_step=EARLY_STEPS)
     if len(norms):
         limit = (view.hello(rank).get("clip") or {}).get("max_norm")
@@ -203,6 +242,7 @@ def always_clipped(view: RunView, spec: Spec) -> Finding | None:
         f"{phrase(Facts(view, rank), 'clip', norm=_round(median))}, and a lower learning rate to "
         "match, unless steps of equal length are what you want",
         rank=everybody(view),
+        site=(view.hello(rank).get("clip") or {}).get("site"),
         proof=Proof(
             "share of gradient norms above max_norm",
             100 * share,
@@ -318,6 +358,7 @@ def _left_out(view: RunView, spec: Spec) -> Finding | None:
         if (
             not _comparable(hello)
             or not given_count
+            or _once_given(view, rank, trainable)
             or trainable - given_count <= MUCH_WITHOUT * trainable
             or not _gradients_beyond(view, rank, given_count + MUCH_WITHOUT * trainable)
         ):
@@ -333,6 +374,7 @@ def _left_out(view: RunView, spec: Spec) -> Finding | None:
             "give the optimizer model.parameters(); if the rest shall stay as it is, call "
             "requires_grad_(False) on it, which saves its part of the backward pass too",
             rank=rank if len(view.ranks) > 1 else everybody(view),
+            site=optimizer.get("site"),
             confidence=0.8,
             proof=Proof(
                 "values that want a gradient and are in no optimizer / values that want one",
@@ -347,6 +389,21 @@ def _left_out(view: RunView, spec: Spec) -> Finding | None:
             ),
         )
     return _for_nobody(view, spec)
+
+
+def _once_given(view: RunView, rank: int, trainable: int) -> bool:
+    """Whether an optimizer of an earlier stage of the script had them, as that of a teacher that is
+    trained first.
+    """
+    told_optimizers = [
+        event.get("optimizer") or {}
+        for kind in ("hello", "hello_update")
+        for event in told(view, kind).get(rank, ())
+    ]
+    given = [
+        int(one.get("all_parameters") or one.get("parameters") or 0) for one in told_optimizers
+    ]
+    return max(given, default=0) >= (1 - MUCH_WITHOUT) * trainable
 
 
 def _gradients_beyond(view: RunView, rank: int, count: float) -> bool:
@@ -488,7 +545,7 @@ def never_cleared(view: RunView, spec: Spec) -> Finding | None:
                 "call optimizer.zero_grad() after optimizer.step()", mend=ByRule("no-zero-grad")
             ),
             rank=rank if len(view.ranks) > 1 else everybody(view),
-            site=called_from(view, "backward", rank),
+            site=called_from(view, "backward", rank) or last.get("backward_at"),
             confidence=0.95,
             proof=Proof(
                 "looks in a row at which gradients were not zero before the "
@@ -515,7 +572,7 @@ def _one_never_cleared(view: RunView, spec: Spec) -> Finding | None:
             f"({last['looks']} looks in a row up to step {last['step']}, rank {rank})",
             "call zero_grad() of this optimizer, too, before the backward of its loss",
             rank=rank if len(view.ranks) > 1 else everybody(view),
-            site=called_from(view, "backward", rank),
+            site=called_from(view, "backward", rank) or last.get("backward_at"),
             confidence=0.95,
             proof=Proof(
                 "looks in a row at which no backward between two updates began without gradients",

@@ -26,7 +26,8 @@ Looks = dict[int, list[Event]]
     explains=("NU10",),
     no_use="where ranks hold different parameters on purpose",
     reads="a checksum of the parameters on each rank at the same step",
-    silent="fewer than two ranks; sharded or tensor-parallel models",
+    silent="fewer than two ranks; sharded or tensor-parallel models; DDP under Join, whose ranks "
+    "make unequally many updates and are made equal at its end",
     traps="shards that differ on purpose",
     seen_on=CPU,
 )
@@ -35,6 +36,8 @@ def replicas_differ(view: RunView, spec: Spec) -> Finding | None:
     looks = told(view, "replica")
     groups = {events[-1].get("group") for events in looks.values()}
     if len(looks) < 2 or len(looks) < view.world_size or groups != {view.world_size}:
+        return None
+    if any(events[-1].get("joins") for events in looks.values()):
         return None
     return _of_replicas(view, spec, looks) or _outside_of_ddp(view, spec, looks)
 

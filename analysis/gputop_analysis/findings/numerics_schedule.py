@@ -9,6 +9,7 @@ import numpy as np
 from gputop_agent import wire
 from gputop_analysis.findings.advice import BFLOAT16, OWN_LOOP, Option
 from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.numerics_habits import schedule_site
 from gputop_analysis.findings.origins import WATCH, sentence, skipped_origin
 from gputop_analysis.findings.pictures import LOSS, RATE, SCALE
 from gputop_analysis.findings.registry import Spec, finding
@@ -198,6 +199,7 @@ def learning_rate_zero(view: RunView, spec: Spec) -> Finding | None:
             "the schedule is shorter than the run, or is stepped once a batch where it counts "
             "epochs: set its total steps to the run's, and a floor above 0",
             rank=everybody(view),
+            site=schedule_site(view, rank),
             proof=Proof(
                 "steps at the end with a learning rate of at most 2^-24 of the largest",
                 gone.steps,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.numerics_habits import schedule_site
 from gputop_analysis.findings.pictures import LOSS, RATE
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
@@ -76,6 +77,7 @@ def rate_swings(view: RunView, spec: Spec) -> Finding | None:
             "run (epochs x batches), or call step() once an epoch where T_max counts epochs; for "
             "restarts on purpose there is CosineAnnealingWarmRestarts",
             rank=everybody(view),
+            site=schedule_site(view, rank),
             confidence=0.85,
             proof=Proof(
                 "variance of the learning rate that a cosine of one period explains",

@@ -26,7 +26,7 @@ def before_scale(args, kwargs):
     """Read the loss that is about to be scaled."""
     if not _is_enabled(args):
         return
-    session.scaler_seen = True
+    session.scaler_seen = session.gradients_scaled = True
     outputs = args[1] if len(args) > 1 else kwargs.get("outputs")
     autograd.note_loss(outputs)
     open_step.loss_is_known = True
@@ -54,6 +54,7 @@ def before_step(args, kwargs):
 
 def after_unscale(token, args, result):
     """End the phase."""
+    session.gradients_scaled = False
     clock.unwind(token[0])
 
 
@@ -61,6 +62,7 @@ def after_unscale(token, args, result):
 def after_step(token, args, result):
     """End the phase; without an optimizer step in between, the scaler has skipped it."""
     depth, steps_before = token
+    session.gradients_scaled = False
     if depth is not None:
         clock.unwind(depth)
     is_skipped = clock.totals[clock.OPTIMIZER_STEPS] + sampling.unbooked_updates() == steps_before

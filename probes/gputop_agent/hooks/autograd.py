@@ -44,7 +44,7 @@ def before_backward(args, kwargs):
     if not open_step.in_forward and not open_step.in_optimizer:
         _begin_outermost()
     if open_step.check_stage:
-        checkup.before_backward()
+        checkup.before_backward(args, kwargs)
     sentinel.unseen += 1
     open_step.backwards += 1
     totals[MICRO_BATCHES] += 1

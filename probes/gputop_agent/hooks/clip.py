@@ -2,7 +2,7 @@
 
 import sys
 
-from gputop_agent.runtime import guard, late, modes
+from gputop_agent.runtime import frames, guard, late, modes
 from gputop_agent.runtime.session import OPTIMIZER, session
 from gputop_agent.timing import clock, device
 from gputop_agent.timing.step_state import open_step
@@ -26,6 +26,10 @@ def before_norm(args, kwargs):
     limit = args[1] if len(args) > 1 else kwargs.get("max_norm")
     if type(limit) in (float, int):
         session.clip_max_norm = limit
+    if open_step.check_stage:
+        session.clip_site = frames.caller_site()
+    if session.gradients_scaled:
+        session.clips_scaled += 1
     return before_value(args, kwargs)
 
 

@@ -50,6 +50,9 @@ def _wrap(module):
             continue
         begin = before_exchange if name in _EXCHANGES else before
         _put_in(module, package, name, guard.around(original, begin, after))
+    broadcast = getattr(package, "_broadcast_coalesced", None)
+    if broadcast is not None:  # DDP's, of a model's buffers before each forward
+        guard.patch(package, "_broadcast_coalesced", guard.around(broadcast, before, after))
     for name, begin in _MESSAGES.items():
         original = getattr(module, name, None)
         if original is not None:

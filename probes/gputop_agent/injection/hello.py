@@ -16,7 +16,7 @@ from gputop_agent.runtime import interrupts, shapes, transport
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import batch, device, flop_count
 from gputop_agent.timing.step_state import open_step
-from gputop_agent.watchers import dryrun, layers, numerics
+from gputop_agent.watchers import built_places, dryrun, layers, numerics
 
 on_said: Any = []  # called once the hello is out
 _EARLY_S = 60.0  # for the first minute look for news every second, then every ten
@@ -150,20 +150,33 @@ def reset():
     _updates.__init__()
 
 
+def _optimizer(optimizers):
+    """Its description, and the lines where it and its scheduler were made."""
+    description = describe_optimizer.describe_optimizer(optimizers)
+    if description:
+        main = describe_optimizer.unwrap(optimizers[0])
+        sites = {
+            "site": built_places.of_optimizer(main),
+            "scheduler": built_places.of_scheduler(main),
+        }
+        description.update({name: site for name, site in sites.items() if site})
+    return description
+
+
 def _late_fields():
     """What often becomes known only after the first step; cheap, and free of CUDA calls."""
     loader = _loader()
     optimizers = _alive(list(session.optimizers.values()))
     fields = {
-        "optimizer": describe_optimizer.describe_optimizer(optimizers),
+        "optimizer": _optimizer(optimizers),
         "amp": describe_optimizer.describe_amp(session.autocast_seen, session.scaler_seen),
         "compile": _attempt(_compile) or {"used": bool(session.compile_seen)},
         "limits": describe_process.describe_limits(),
         "checkpointing": bool(session.checkpointing_seen)
         or bool((_sent.get("model") or {}).get("gradient_checkpointing")),
     }
-    if shapes.window.result is not None:
-        fields["shapes"] = shapes.window.result
+    if shapes.description():
+        fields["shapes"] = shapes.description()
     if session.debug:
         fields["debug"] = dict(session.debug)
     if 2 * session.soft_forwards > session.forwards_for_gradients > LEAST_FORWARDS:
@@ -172,6 +185,8 @@ def _late_fields():
         fields["create_graph"] = True
     if session.clip_max_norm is not None:
         fields["clip"] = {"max_norm": describe_optimizer.number(session.clip_max_norm)}
+        if session.clip_site:
+            fields["clip"]["site"] = session.clip_site
     if open_step.graph_evals:
         fields["graph_eval"] = _graph_eval()
     if loader is not None:

@@ -91,7 +91,10 @@ class Session:
         self.soft_forwards = 0
         self.forwards_for_gradients = 0
         self.compile_seen = False
+        self.gradients_scaled = False  # by a GradScaler, and not unscaled yet
+        self.clips_scaled = 0  # calls of ``clip_grad_norm_`` that found them so
         self.clip_max_norm: Any = None  # the limit that ``clip_grad_norm_`` was last called with
+        self.clip_site: Any = None  # the line that called it
         self.nested_update_seen = False  # an optimizer's step that calls a step
         self.engine_seen = False  # a trainer's engine or schedule gives the boundaries
         self.phases_named = False  # gputop.phase() was called

@@ -5,6 +5,7 @@ from typing import Any
 PERIOD, WINDOW, ENOUGH = 1000, 100, 90
 """Of a thousand batches, the first hundred are looked at."""
 _EXAMPLES = 4
+_MORE = 1.15  # values of a sample beside the most before
 
 
 class Window:
@@ -15,9 +16,31 @@ class Window:
         self.counted = 0
         #: {"batches", "distinct", "examples"} of the last window, for the hello
         self.result: "dict[str, Any] | None" = None
+        self.last: Any = None  # shape of the batch before
+        self.first_values = self.most_values = self.grew_at = 0  # of a sample
 
 
 window = Window()
+
+
+def description():
+    """The ``shapes`` entry of the hello; empty before there is anything to tell."""
+    fields = dict(window.result or {})
+    if window.grew_at:
+        fields["grew_at"] = window.grew_at
+        fields["grown"] = round(window.most_values / window.first_values, 2)
+    return fields
+
+
+def changed(index, shape, axis):
+    """Note whether the samples of batch ``index``, of another shape than those before, are larger."""
+    window.last = shape
+    if not shape[axis]:
+        return
+    values = shape.numel() // shape[axis]
+    window.first_values = window.first_values or values
+    if values > _MORE * window.most_values:
+        window.most_values, window.grew_at = values, index
 
 
 def note(index, shape):

@@ -69,14 +69,17 @@ def count(batch):
             value = batch
             for get, key in sample_path:
                 value = get(value, key)
+            shape = value.shape
             if index % shapes.PERIOD < shapes.WINDOW:
-                shapes.note(index, value.shape)
+                shapes.note(index, shape)
+            if shape != shapes.window.last:
+                shapes.changed(index, shape, axis)
             if token_path is None:
-                return value.shape[axis], 0
+                return shape[axis], 0
             tokens = batch
             for get, key in token_path:
                 tokens = get(tokens, key)
-            return value.shape[axis], tokens.numel()
+            return shape[axis], tokens.numel()
         except Exception:  # another structure under the same type
             interrupts.pass_on()
     try:

@@ -53,6 +53,8 @@ def _look(update):
         facts["outside_values"] = sum(parameter.numel() for parameter in outside)
         facts["outside_names"] = _names(outside[:MAX_NAMES])
         facts["exchange"] = session.exchange_seen
+    if _joins():
+        facts["joins"] = True
         _put_sum(values, "outside", outside)
     _put_sum(values, "parameters", replica)
     _waiting.append((update, facts, values))
@@ -80,6 +82,13 @@ def _ddp():
         (module for module in (reference() for reference in session.ddp) if module is not None),
         None,
     )
+
+
+def _joins():
+    """Whether DDP is under ``Join``: a rank that has run out of batches makes no update, while
+    others do.
+    """
+    return bool(getattr(getattr(_ddp(), "_join_config", None), "enable", False))
 
 
 def _parameters():

@@ -10,7 +10,6 @@ Whatever does not fit the pattern puts the hooks in, and steps are measured unti
 itself long enough.
 """
 
-from collections import deque
 from operator import sub
 from time import monotonic_ns
 from typing import Any
@@ -24,6 +23,7 @@ from gputop_agent.timing.clock import OPTIMIZER_STEPS, totals
 from gputop_agent.timing.own_cost import own_cost
 from gputop_agent.timing.shares import Shares
 from gputop_agent.timing.step_state import open_step
+from gputop_agent.timing.update_pattern import STEP_ENDS, UpdatePattern
 
 SHORT_NS, LONG_NS = 5_000_000, 7_000_000  # steps that begin, and end, being sampled
 BLOCK_NS = 100_000_000  # a window in each block of so long: then two lie at most twice that apart
@@ -33,26 +33,19 @@ CALM_STEPS = 64  # that were measured since something did not fit
 ASK_EVERY = 16  # steps
 STALL_NS, STALL_STEPS = 50_000_000, 10  # without an update: then the hooks come in
 LONG_BOOKINGS = 2  # in a row whose steps are long: then the hooks come in
-MAX_PERIOD, PERIODS = 24, 4  # entries of a pattern, and how often it has to be seen
-_STEP_ENDS = 0  # in the log of updates: no optimizer has this id
 
 
 class Sampler:
     """The one object that knows whether hooks are in, and why."""
 
     def __init__(self):
-        # ids of optimizers that stepped, and ``_STEP_ENDS``
-        self.log = deque(maxlen=MAX_PERIOD * PERIODS)
+        self.pattern = UpdatePattern()
         self.calm_since = 0  # the step after which all fits
         self.shares = Shares()
         self.base = list(totals)  # totals when the step began that is being measured
         self.hook_base = session.hook_ns  # when that step began
         # of the steps since it was asked whether they are short
         self.recent_ns = self.recent_steps = 0
-        # -- the pattern: ids of optimizers, and whether a step ends with each
-        self.ids: Any = ()
-        self.ends: Any = ()
-        self.place = 0
         # -- the window
         self.window_left = 0  # steps; 0: all hooks stay in
         self.window_marks: Any = []  # times of its updates
@@ -79,7 +72,7 @@ sampler = Sampler()
 def on_closed(step, flags):
     """A step was closed by the hooks."""
     state = sampler
-    state.log.append(_STEP_ENDS)
+    state.pattern.log.append(STEP_ENDS)
     end_totals = steps.fold.end_totals
     delta = [new - old for new, old in zip(end_totals, state.base)]
     state.base = end_totals
@@ -113,10 +106,8 @@ def _ask(step):
     state.shares.window_ended()
     if not is_short or step < max(FIRST_STEP, state.calm_since + CALM_STEPS) or not _allowed():
         return
-    pattern = find_pattern(tuple(state.log))
-    if pattern:
-        state.ids, state.ends = pattern
-        state.place, state.window_left = 0, 1
+    if state.pattern.follow():
+        state.window_left = 1
         state.window_marks = []
 
 
@@ -134,38 +125,16 @@ def _is_plain():
     return not (named or session.step_listeners or session.nested_update_seen or sentinel.overdue)
 
 
-def find_pattern(log):
-    """The shortest pattern that the log has repeated ``PERIODS`` times.
-
-    Returns:
-        ``(ids, ends)``: ids of the optimizers in turn, and whether a step ends with each. None
-        without a pattern.
-    """
-    for period in range(2, min(MAX_PERIOD, len(log) // PERIODS) + 1):
-        if (
-            log[-1] == _STEP_ENDS
-            and log[-period * PERIODS : -period] == log[-period * (PERIODS - 1) :]
-        ):
-            entries = log[-period:]
-            ids = tuple(entry for entry in entries if entry != _STEP_ENDS)
-            ends = tuple(
-                entries[i + 1] == _STEP_ENDS for i in range(period) if entries[i] != _STEP_ENDS
-            )
-            if sum(ends) == entries.count(_STEP_ENDS):
-                return (ids, ends)
-            return None
-    return None
-
-
 def update_ended(key):
     """The optimizer with this id has stepped, and all hooks are in."""
     state = sampler
-    state.log.append(key)
+    pattern = state.pattern
+    pattern.log.append(key)
     if not state.window_left and not state.resuming:
         return
-    if key != state.ids[state.place]:
+    if key != pattern.ids[pattern.place]:
         return _give_up()
-    if not _advance():
+    if not pattern.advance():
         return
     now_ns = clock.book()
     if state.resuming:
@@ -178,14 +147,6 @@ def update_ended(key):
         state.window_left -= 1
     else:
         _end_window(now_ns)
-
-
-def _advance():
-    """Go on in the pattern. Returns whether a step has ended."""
-    state = sampler
-    ended = state.ends[state.place]
-    state.place = (state.place + 1) % len(state.ids)
-    return ended
 
 
 def _end_window(now_ns):
@@ -245,7 +206,7 @@ def _plan_booking():
     early = session.world_size > 1
     state.due_ns = session.last_ns + (BOOK_EARLY_NS if early else wire.BOOK_NS)
     state.book_at = state.until_window
-    if session.ddp and len(state.ids) == 1:
+    if session.ddp and len(state.pattern.ids) == 1:
         done = totals[OPTIMIZER_STEPS]
         state.book_at = min(state.book_at, replicas.next_update(done) - done)
 
@@ -256,10 +217,11 @@ def _plan_booking():
 def count(optimizer):
     """An optimizer has stepped between windows: note when. All there is for most short steps."""
     state = sampler
-    if id(optimizer) != state.ids[state.place]:
+    pattern = state.pattern
+    if id(optimizer) != pattern.ids[pattern.place]:
         return _out_of_turn()
     state.updates += 1
-    if not _advance():
+    if not pattern.advance():
         return
     now_ns = monotonic_ns()
     session.update_times.append(now_ns)
@@ -364,7 +326,7 @@ def _book_plain(times):
     for phase, spent_ns in enumerate(measured):
         totals[phase] -= spent_ns
     totals[UNMEASURED] = plain_ns
-    _book_steps(times, 0, len(times) * len(state.ids) // sum(state.ends))
+    _book_steps(times, 0, state.pattern.updates_in(len(times)))
     for phase, spent_ns in enumerate(measured):
         totals[phase] += spent_ns
     totals[UNMEASURED] = unmeasured_ns
@@ -385,7 +347,7 @@ def _book_steps(times, flags, updates):
     state.began_ns = times[-1]
     if is_fetching:
         open_step.last_fetch_step = session.step - 1
-    for key in state.ids:
+    for key in state.pattern.ids:
         events.known_optimizers[key] = session.step
     state.base = list(totals)
 
@@ -412,7 +374,7 @@ def _open():
 def measure_now():
     """An epoch or an evaluation begins between windows: measure this step, like no other."""
     state = sampler
-    if not session.hooks_out or state.place or session.phase != UNMEASURED:
+    if not session.hooks_out or state.pattern.place or session.phase != UNMEASURED:
         return
     with session.lock:
         _book_so_far()
@@ -461,10 +423,9 @@ def _give_up():
     state = sampler
     state.window_left, state.resuming, state.is_random = 0, False, True
     open_step.weight = 1.0
-    state.ids = state.ends = ()
+    state.pattern.forget()
     state.calm_since = session.step
     state.marks_before, state.pending_pair = (), None
-    state.log.clear()
     state.recent_ns = state.recent_steps = 0
     steps.end_record()
     steps.fold.window_flags = 0

@@ -24,7 +24,7 @@ from gputop_agent.timing.step_state import (
     UPDATE,
     open_step,
 )
-from gputop_agent.watchers import gradients, growth, training_mode, uncleared
+from gputop_agent.watchers import gradients, growth, habits, training_mode, uncleared
 
 FIRST_STEPS = (20, 40, 60, 100)
 PERIOD_STEPS, PERIOD_NS = 500, 5_000_000_000
@@ -57,6 +57,7 @@ class Checkup:
         self.zeros = gradients.Zeros()
         self.strays = gradients.Strays()
         self.mode = training_mode.TrainingMode()
+        self.habits = habits.Habits()
 
 
 current = Checkup()
@@ -101,10 +102,11 @@ def _begin(step):
         for optimizer in (reference() for reference in session.optimizers.values())
         if optimizer
     ]
-    if optimizers and late.may_look():
+    if late.may_look():
         _send_unsent()
         optimizers.sort(key=_count_parameters, reverse=True)
-        current.optimizer = optimizers[0]
+        # the last one may be gone, and the next one not have stepped yet
+        current.optimizer = optimizers[0] if optimizers else None
         current.found, current.values, current.weights = {"step": step}, late.Late(), None
         current.began_step, open_step.check_stage = step, FIRST_FORWARD
         uncleared.begin(optimizers)
@@ -119,8 +121,11 @@ def _count_parameters(optimizer):
     return sum(len(group["params"]) for group in optimizer.param_groups)
 
 
-def before_backward():
+def before_backward(args, kwargs):
     """An outermost backward begins."""
+    if open_step.check_stage < OTHER_UPDATES:
+        habits_ = current.habits
+        steps.book_agent_time(habits_.before_backward, args, kwargs, current.optimizer)
     if uncleared.is_open():
         steps.book_agent_time(uncleared.before_backward)
     elif open_step.check_stage < UPDATE and not open_step.backwards:
@@ -131,6 +136,9 @@ def before_update(optimizer):
     """The update begins."""
     if uncleared.is_open():
         steps.book_agent_time(uncleared.before_update, optimizer)
+    if open_step.check_stage < OTHER_UPDATES:
+        if current.habits.replaces(optimizer, current.optimizer):
+            current.optimizer = optimizer
     if optimizer is current.optimizer:
         steps.book_agent_time(_look_at_missing, optimizer)
     elif open_step.check_stage == OTHER_UPDATES and not uncleared.is_open():
@@ -141,6 +149,7 @@ def after_update(optimizer):
     """The update is done."""
     if optimizer is current.optimizer:
         steps.book_agent_time(_look_at_change)
+        current.found.update(current.habits.after_update(optimizer))
         _finish()
 
 
@@ -193,6 +202,7 @@ def _look_at_missing(optimizer):
         if late.may_look():
             current.found.update(current.strays.look())
         _look_at_mode(parameters)
+        current.found.update(current.habits.before_update(parameters, current.values))
     current.found["lr_max"] = max(
         (_number(group.get("lr")) for group in optimizer.param_groups), default=None
     )
@@ -269,6 +279,7 @@ def _look_at_change():
 
 def _finish():
     """End the look, whatever it has seen."""
+    current.habits.end()
     if not current.warned_looked:
         current.warned_looked = True
         current.found["scheduler_first"] = _scheduler_came_first()
@@ -309,8 +320,12 @@ def _send(found):
         dead,
         partly,
         found.get("eval_mode_looks", 0) >= training_mode.SURE_LOOKS,
+        *habits.gist(found),
     )
     current.alike = current.alike + 1 if gist == current.gist else 1
+    if habits.is_suspected(found) and current.alike < SURE_LOOKS:
+        current.next_step = min(current.next_step, found["step"] + habits.SOON_STEPS)
+        current.not_before_ns = 0
     if gist != current.gist or found["step"] <= FIRST_STEPS[-1] or current.alike == SURE_LOOKS:
         current.gist = gist
         transport.send_event("checkup", alike=current.alike, **found)
@@ -320,7 +335,7 @@ def _trainable():
     """Parameters of the optimizer that want gradients."""
     return [
         parameter
-        for group in current.optimizer.param_groups
+        for group in getattr(current.optimizer, "param_groups", ())
         for parameter in group["params"]
         if parameter.requires_grad
     ]

@@ -1,0 +1,188 @@
+"""Habits of a script that keep a network from learning, seen in its graph, optimizer and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gputop_analysis.findings.pictures import LOSS, RATE
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import everybody
+from gputop_analysis.findings.told import Event, told
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.view import RunView
+
+ALIKE = 3
+"""So many looks in a row must have found the same; they lie at least 20 steps apart."""
+VANISHED = 1e-5
+"""Root mean square of weights; layers are made with 0.01 to 1."""
+
+
+def standing(events: list[Event], has: Callable[[Event], object]) -> int:
+    """Looks in a row, up to the last one, that found something."""
+    without = next((i for i, event in enumerate(reversed(events)) if not has(event)), len(events))
+    return max(without, events[-1].get("alike", 0)) if without else 0
+
+
+def optimizer_site(view: RunView, rank: int) -> str | None:
+    """The line where the optimizer was made."""
+    return (view.hello(rank).get("optimizer") or {}).get("site")
+
+
+def schedule_site(view: RunView, rank: int) -> str | None:
+    """The line where the optimizer's scheduler was made; without one, the optimizer's own."""
+    optimizer = view.hello(rank).get("optimizer") or {}
+    return optimizer.get("scheduler") or optimizer.get("site")
+
+
+@finding(
+    id="NU16",
+    name="optimizer made anew each step",
+    family="numerics",
+    cause="nan",
+    trigger="at three looks in a row, 20 steps or more apart, the update was the first one of its "
+    "optimizer, of the same parameters as those before, and left a state behind",
+    fix="make the optimizer once, before the loop",
+    explains=("NU07",),
+    no_use="where each update is meant to begin without momentum",
+    reads="the optimizer's state just before and after an update, at the looks of NU08",
+    silent="fewer than three looks; an optimizer without state, as SGD without momentum is",
+    traps="a new optimizer for each fold, trial or stage",
+    pictures=(
+        LOSS,
+        RATE,
+    ),
+)
+def made_anew(view: RunView, spec: Spec) -> Finding | None:
+    """Momentum and the averages of Adam begin at zero in each step."""
+    for rank, events in told(view, "checkup").items():
+        last = events[-1]
+        looks = last.get("fresh_looks", 0)
+        if looks < ALIKE:
+            continue
+        name = str((view.hello(rank).get("optimizer") or {}).get("class") or "the optimizer")
+        return spec.make(
+            "high",
+            f"{name} is made anew for each update: its state is lost",
+            f"at {looks} looks in a row up to step {last['step']} of rank {rank} the update was the "
+            f"first one of a new {name}: momentum and averages of gradients begin at zero each time",
+            f"make {name} once, before the loop; to change its rate use a scheduler, or set "
+            "optimizer.param_groups[0]['lr']",
+            rank=rank if len(view.ranks) > 1 else everybody(view),
+            site=optimizer_site(view, rank) or last.get("update_at"),
+            confidence=0.95,
+            proof=Proof(
+                "looks in a row at an optimizer without any state before its update",
+                looks,
+                ALIKE - 1,
+                "looks",
+                "of the same parameters as the optimizer of the step before",
+                (Input("last look", last["step"], "step", f"checkup event, rank {rank}"),),
+            ),
+        )
+    return None
+
+
+@finding(
+    id="NU17",
+    name="probabilities as scores",
+    family="numerics",
+    cause="nan",
+    trigger="at three looks in a row, the loss's graph has cross_entropy directly behind a softmax, "
+    "or binary_cross_entropy_with_logits directly behind a sigmoid",
+    fix="give the loss the scores themselves",
+    explains=("NU07",),
+    no_use="where the second one is meant, as to flatten probabilities",
+    reads="the graph of the loss at a backward, at the looks of NU08",
+    silent="fewer than three looks; a loss inside a compiled graph",
+    traps="softmax inside the model, as in attention: only what the loss is given counts",
+    pictures=(LOSS,),
+)
+def normalised_twice(view: RunView, spec: Spec) -> Finding | None:
+    """The loss applies softmax to probabilities: it can't fall far, and its gradients are small."""
+    for rank, events in told(view, "checkup").items():
+        last = events[-1]
+        function = last.get("normalised_twice")
+        looks = standing(events, lambda event: event.get("normalised_twice"))
+        if not function or looks < ALIKE:
+            continue
+        if function == "softmax":
+            loss, bound = (
+                "cross_entropy",
+                "even a certain and right answer of C classes costs ln(1 + (C - 1) / e)",
+            )
+        else:
+            loss, bound = (
+                "binary_cross_entropy_with_logits",
+                "even a certain and right answer costs 0.31",
+            )
+        return spec.make(
+            "medium",
+            f"{function} twice: {loss} is given probabilities",
+            f"{looks} looks up to step {last['step']} of rank {rank} found {loss}, which applies "
+            f"{function} itself, right behind a {function}: {bound}, and gradients are small",
+            f"take the {function} out of the model's output, and apply it only where probabilities "
+            f"are wanted, as in an evaluation",
+            rank=everybody(view),
+            site=last.get("backward_at"),
+            confidence=0.95,
+            proof=Proof(
+                f"looks in a row at a graph with {function} before {loss}",
+                looks,
+                ALIKE - 1,
+                "looks",
+                "nodes of autograd from the loss on; casts and views between them are passed over",
+                (Input("last look", last["step"], "step", f"checkup event, rank {rank}"),),
+            ),
+        )
+    return None
+
+
+@finding(
+    id="NU18",
+    name="weights have vanished",
+    family="numerics",
+    cause="nan",
+    trigger="at three looks in a row, the largest root mean square of some weights of eight "
+    f"matrices is below {VANISHED:.0e}",
+    fix="less weight decay",
+    explains=("NU07", "NU13"),
+    no_use="where weights are meant to be driven to zero, as in pruning",
+    reads="4096 weights of up to eight matrices just before an update, at the looks of NU08",
+    silent="fewer than three looks; sharded weights",
+    traps="adapters that begin at zero: others of the matrices do not",
+    pictures=(
+        LOSS,
+        RATE,
+    ),
+)
+def weights_vanished(view: RunView, spec: Spec) -> Finding | None:
+    """Decay has driven all weights to zero: the network answers the same to everything."""
+    for rank, events in told(view, "checkup").items():
+        last = events[-1]
+        largest = last.get("weights_rms")
+        looks = standing(events, lambda event: event.get("weights_rms", 1.0) < VANISHED)
+        if largest is None or looks < ALIKE:
+            continue
+        optimizer = view.hello(rank).get("optimizer") or {}
+        decay = optimizer.get("weight_decay")
+        return spec.make(
+            "high",
+            f"all weights are as good as 0: {largest:.1g} at most",
+            f"at {looks} looks in a row up to step {last['step']} of rank {rank} none of up to eight "
+            f"matrices had weights with a root mean square above {largest:.2g}"
+            + (f"; weight_decay={decay:g}" if isinstance(decay, float) else ""),
+            "lower weight_decay (1e-4 to 1e-1 with AdamW, 1e-5 to 5e-4 with SGD), and begin anew: "
+            "from weights of zero nothing is learnt",
+            rank=everybody(view),
+            site=optimizer_site(view, rank),
+            confidence=0.9,
+            proof=Proof(
+                "largest root mean square of weights",
+                largest,
+                VANISHED,
+                "",
+                "of 4096 weights each of up to eight matrices; below the threshold",
+                (Input("looks in a row", looks, "", f"checkup events, rank {rank}"),),
+            ),
+        )
+    return None

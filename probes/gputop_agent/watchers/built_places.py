@@ -1,0 +1,72 @@
+"""Where optimizers and their schedulers are made: the lines of user code that their settings stand
+in.
+"""
+
+import sys
+
+from gputop_agent.runtime import frames, guard, living
+
+_MAX_CONSTRUCTORS = 8
+
+_optimizers = living.Living()  # optimizer -> site
+_schedulers = living.Living()  # scheduler -> site
+
+
+def install(optim, lr_scheduler):
+    """Wrap the constructors of all optimizers and schedulers of torch's."""
+    for kind, known in (
+        (optim.Optimizer, _optimizers),
+        (lr_scheduler.LRScheduler, _schedulers),
+        (lr_scheduler.ReduceLROnPlateau, _schedulers),
+    ):
+        guard.patch(kind, "__init__", _noting(kind.__init__, known))
+
+
+def of_optimizer(optimizer):
+    """The site where it was made; None where a package did it, or nobody saw it."""
+    return _optimizers.get(optimizer)
+
+
+def of_scheduler(optimizer):
+    """The site where the scheduler of an optimizer was made; the last of several."""
+    return next(
+        (
+            site
+            for scheduler, site in reversed(_schedulers.items())
+            if getattr(scheduler, "optimizer", None) is optimizer
+        ),
+        None,
+    )
+
+
+def _noting(original, known):
+    """A constructor that notes its caller."""
+
+    def wrapper(self, *args, **kwargs):
+        try:
+            result = original(self, *args, **kwargs)
+        except BaseException as error:
+            guard.vanish(error, "__init__")
+            raise
+        try:
+            site = _site(self, sys._getframe(1))
+            if site:
+                known.put(self, site)
+        except Exception:
+            guard.failed("constructor of an optimizer")
+        return result
+
+    return guard.dress(wrapper, original)
+
+
+def _site(made, frame):
+    """Of the line that calls the constructor, past constructors of subclasses."""
+    for _ in range(_MAX_CONSTRUCTORS):
+        code = frame.f_code
+        if code.co_name != "__init__" or frame.f_locals.get(code.co_varnames[0]) is not made:
+            break
+        frame = frame.f_back
+    for frame_ in frames.stack(frame):
+        if frames.is_user(frame_):
+            return frames.site(frame_)
+    return None

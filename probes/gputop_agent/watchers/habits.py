@@ -1,0 +1,206 @@
+"""Habits of a training script that no figure of a step shows, seen at the looks of ``checkup``.
+
+An optimizer that is made anew for each update, probabilities given to a loss that wants scores, a
+backward through the same graph for each loss, gradients clipped while they are scaled, weights that
+have vanished, and tables of which a batch meets few rows.
+"""
+
+from typing import Any
+
+from gputop_agent.runtime import frames, late
+from gputop_agent.runtime.session import session
+from gputop_agent.timing.step_state import open_step
+from gputop_agent.watchers import gradients
+
+MAX_NODES = 400  # of a graph
+MAX_TENSORS, MAX_VALUES = 8, 4096
+MAX_ROWS, MAX_COLUMNS = 1024, 16  # of a table's gradient
+LARGE_TABLE = 0.25  # of the optimizer's values
+SOON_STEPS = 20  # a first suspicion is looked at again so soon
+VANISHED = 1e-5  # a root mean square of weights below which none of them says anything
+_LOSSES = {
+    "NllLossBackward0": ("LogSoftmaxBackward0", "SoftmaxBackward0"),
+    "NllLoss2DBackward0": ("LogSoftmaxBackward0", "SoftmaxBackward0"),
+    "BinaryCrossEntropyWithLogitsBackward0": ("SigmoidBackward0",),
+}
+"""Backward of a loss, and what lies behind it where the model's output is a probability already."""
+_SAME_VALUES = {
+    "ToCopyBackward0",
+    "ViewBackward0",
+    "UnsafeViewBackward0",
+    "ReshapeAliasBackward0",
+    "SqueezeBackward0",
+    "SqueezeBackward1",
+    "SelectBackward0",
+    "TransposeBackward0",
+    "PermuteBackward0",
+}
+"""Backwards that hand values on as they are."""
+
+
+class Habits:
+    """What the looks have seen so far."""
+
+    def __init__(self):
+        self.fresh_looks = 0  # in a row that met an optimizer at its first update
+        self._fresh = False
+        self._nodes = []  # of the last backward's graph that is kept for another one
+        self._forwards = -1  # before that backward
+        self._again = []  # part of each further backward's nodes that one before has gone through
+        self._twice = ""
+        self._backward_at = None
+
+    def before_backward(self, args, kwargs, optimizer):
+        """Look at the graph of a loss, and at the one before it in the same step.
+
+        Where gradients were cleared in between, each loss is wanted by itself.
+        """
+        if not open_step.backwards:
+            self._again, self._nodes, self._twice = [], [], ""
+            self._backward_at = frames.caller_site()
+        node = getattr(args[0], "grad_fn", None) if args else None
+        if node is None:
+            return
+        nodes = _graph(node)
+        self._twice = self._twice or next(filter(None, map(_normalised_twice, nodes)), "")
+        alone = self._forwards != open_step.forwards or not _holds_gradients(optimizer)
+        if self._nodes and not alone:
+            before = set(self._nodes)
+            self._again.append(sum(one in before for one in nodes) / len(nodes))
+        retains = (len(args) > 2 and args[2]) or kwargs.get("retain_graph")
+        creates = (len(args) > 3 and args[3]) or kwargs.get("create_graph")
+        self._nodes = nodes if retains and not creates else []
+        self._forwards = open_step.forwards
+
+    def end(self):
+        """Keep nothing of the user's graphs; called when a look ends."""
+        self._nodes, self._again = [], []
+
+    def replaces(self, optimizer, previous):
+        """Whether an optimizer without any state updates what the look's one did, or that is gone."""
+        self._fresh = (
+            optimizer is not previous
+            and not optimizer.state
+            and (previous is None or _ids(optimizer) == _ids(previous))
+        )
+        return self._fresh
+
+    def before_update(self, parameters, values):
+        """Fields of the event; what must be read from a device goes to ``values``."""
+        sites = {"backward_at": self._backward_at, "update_at": frames.caller_site()}
+        fields: "dict[str, Any]" = {name: site for name, site in sites.items() if site}
+        if self._again:
+            fields["graph_again"] = [round(share, 3) for share in self._again[:MAX_TENSORS]]
+        if self._twice:
+            fields["normalised_twice"] = self._twice
+        if session.clips_scaled:
+            fields["clips_scaled"] = session.clips_scaled
+        if late.may_look():
+            _put_weights(parameters, values)
+            fields.update(_look_at_table(parameters, values))
+        return fields
+
+    def after_update(self, optimizer):
+        """Looks in a row that found an optimizer with state at its first update."""
+        has_state = any(optimizer.state.values())
+        self.fresh_looks = self.fresh_looks + 1 if self._fresh and has_state else 0
+        self._fresh = False
+        return {"fresh_looks": self.fresh_looks} if self.fresh_looks else {}
+
+
+def is_suspected(found):
+    """Whether a look has found what is worth another one soon."""
+    return (found.get("weights_rms") or 1.0) < VANISHED
+
+
+def gist(found):
+    """What of it is worth an event of its own where it has changed."""
+    return (
+        found.get("fresh_looks", 0) >= 3,
+        bool(found.get("graph_again")),
+        found.get("normalised_twice"),
+        bool(found.get("clips_scaled")),
+        is_suspected(found),
+    )
+
+
+def _holds_gradients(optimizer):
+    """Whether a gradient is there; of one on a CPU, whether some of it is not zero."""
+    for group in getattr(optimizer, "param_groups", ()):
+        for parameter in group["params"]:
+            gradient = parameter.grad
+            if gradient is not None and late.is_plain(gradient):
+                return not gradient.is_cpu or bool(
+                    gradient.detach().reshape(-1)[:MAX_VALUES].count_nonzero()
+                )
+    return False
+
+
+def _ids(optimizer):
+    return [id(one) for group in optimizer.param_groups for one in group["params"]]
+
+
+def _graph(node):
+    """Nodes of a loss's graph, nearest first; without those that add a gradient up."""
+    todo = [node]
+    seen = {node}
+    for one in todo:
+        if len(todo) >= MAX_NODES:
+            break
+        for following, _ in getattr(one, "next_functions", ()):
+            if following is not None and following not in seen and following.next_functions:
+                seen.add(following)
+                todo.append(following)
+    return todo
+
+
+def _normalised_twice(node):
+    """``softmax`` or ``sigmoid`` where a loss that applies it gets what it has been applied to."""
+    chain = _LOSSES.get(node.name())
+    if chain is None:
+        return ""
+    for name in chain:
+        node = _before(node)
+        while node is not None and node.name() in _SAME_VALUES:
+            node = _before(node)
+        if node is None or node.name() != name:
+            return ""
+    return "sigmoid" if chain[-1].startswith("Sigmoid") else "softmax"
+
+
+def _before(node):
+    return node.next_functions[0][0] if node.next_functions else None
+
+
+def _put_weights(parameters, values):
+    """Put the largest root mean square of some weights of eight matrices."""
+    matrices = [one for one in parameters if one.dim() > 1 and late.is_plain(one)]
+    if not matrices:
+        return
+    parts = [
+        one.detach().reshape(-1)[:MAX_VALUES].float().square().mean().sqrt()
+        for one in matrices[:: max(1, len(matrices) // MAX_TENSORS)][:MAX_TENSORS]
+        if one.device == matrices[0].device
+    ]
+    largest = session.torch.stack(parts).max()
+    values.put("weights_rms", session.torch.nan_to_num(largest, nan=1.0, posinf=1.0))
+
+
+def _look_at_table(parameters, values):
+    """Name and rows of a large table, and how many of some rows have a gradient."""
+    total = sum(one.numel() for one in parameters)
+    large = [one for one in parameters if one.dim() == 2 and one.numel() > LARGE_TABLE * total]
+    for name, module, table in gradients.in_roots() if large else ():
+        if not hasattr(module, "num_embeddings") or not any(table is one for one in large):
+            continue
+        if table.grad is None or not late.is_plain(table.grad):
+            continue
+        rows = table.grad.detach()[:: -(-len(table) // MAX_ROWS), :MAX_COLUMNS]
+        values.put("table_rows_met", rows.any(1).sum())
+        return {
+            "table": name,
+            "table_rows": len(table),
+            "table_values": table.numel(),
+            "table_rows_looked_at": len(rows),
+        }
+    return {}

@@ -1,0 +1,105 @@
+"""Findings about what a script does to its optimizer, loss and graph, on built records; each beside
+a near miss.
+"""
+
+import numpy as np
+import pytest
+from analysis_support import Builder
+
+from gputop_agent import wire
+from gputop_analysis.findings import evaluate
+
+OPTIMIZER = {
+    "class": "Adam",
+    "module": "torch",
+    "parameters": 1000,
+    "all_parameters": 1000,
+    "site": "train.py:7",
+    "weight_decay": 0.5,
+}
+
+
+def trained(path, looks=(), hello=None, steps=300, **columns):
+    """Steps of 28 ms, and looks at steps 20, 40, ..."""
+    build, random = Builder(path / "r"), np.random.default_rng(0)
+    build.hello(0, **{"optimizer": OPTIMIZER, **(hello or {})})
+    for _ in range(steps):
+        values = {"forward": 8, "backward": 16, "optimizer": 4, "lr": 1e-3, **columns}
+        build.step(0, loss=2 + 0.1 * random.standard_normal(), optimizer_steps=1, **values)
+    for at, fields in enumerate(looks):
+        event = {"lr_max": 1e-3, "backward_at": "train.py:9", "update_at": "train.py:10", **fields}
+        build.event("checkup", rank=0, pid=1, step=20 * (at + 1), alike=at + 1, **event)
+    return build
+
+
+def found(build):
+    return {one.id: one for one in evaluate(build.open()) if one.severity != "info"}
+
+
+@pytest.mark.parametrize(
+    ("id", "fields", "near", "site"),
+    [
+        ("NU16", {"fresh_looks": 3}, {"fresh_looks": 2}, "train.py:7"),
+        ("NU17", {"normalised_twice": "softmax"}, {}, "train.py:9"),
+        ("NU17", {"normalised_twice": "sigmoid"}, {}, "train.py:9"),
+        ("NU18", {"weights_rms": 1e-7}, {"weights_rms": 1e-3}, "train.py:7"),
+        ("CE07", {"graph_again": [0.8, 0.8]}, {"graph_again": [0.1, 0.1]}, "train.py:9"),
+    ],
+)
+def test_a_habit_is_found_at_its_line(tmp_path, id, fields, near, site):
+    told = found(trained(tmp_path / "fault", [fields] * 3))
+    assert told.keys() == {id} and told[id].site == site
+    if id != "NU16":  # which counts its looks itself
+        assert found(trained(tmp_path / "once", [{}, fields])) == {}
+    assert found(trained(tmp_path / "gone", [fields, fields, fields, {}])) == {}
+    assert found(trained(tmp_path / "near", [near] * 3)) == {}
+
+
+@pytest.mark.parametrize(
+    ("scale", "calls", "said"), [(65536, 60, True), (1, 60, False), (8, 0, False)]
+)
+def test_gradients_clipped_while_they_are_scaled(tmp_path, scale, calls, said):
+    clip = {"clip": {"max_norm": 1.0, "site": "train.py:12"}}
+    told = found(trained(tmp_path, [{"clips_scaled": calls}], clip, loss_scale=scale))
+    assert told.keys() == ({"NU05"} if said else set())
+    assert not said or (told["NU05"].site, told["NU05"].severity) == ("train.py:12", "high")
+
+
+@pytest.mark.parametrize(
+    ("met", "values", "optimizer_ms", "said"),
+    [(2, 900, 30, True), (500, 900, 30, False), (2, 300, 30, False), (2, 900, 4, False)],
+)
+def test_a_table_of_which_few_rows_are_met(tmp_path, met, values, optimizer_ms, said):
+    table = {
+        "table": "users.weight",
+        "table_rows": 100_000,
+        "table_values": values,
+        "table_rows_looked_at": 1000,
+        "table_rows_met": met,
+    }
+    told = found(trained(tmp_path, [table] * 3, optimizer=optimizer_ms))
+    assert told.keys() == ({"HO11"} if said else set())
+    if said:
+        won = told["HO11"].recoverable_ms_per_step
+        assert (
+            won == pytest.approx(0.998 * 0.9 * 30, rel=0.02)
+            and "users.weight" in told["HO11"].title
+        )
+
+
+@pytest.mark.parametrize("given", [1000, 200])
+def test_a_teacher_that_was_trained_first_is_in_no_optimizer_any_more(tmp_path, given):
+    before = {**OPTIMIZER, "all_parameters": given, "parameters": given}
+    model = {"class": "Net", "trainable": 1000, "parameters": 1000, "roots": ["Net"]}
+    build = trained(tmp_path, hello={"optimizer": before, "model": model})
+    after = {**OPTIMIZER, "all_parameters": 100, "parameters": 100}
+    build.event("hello_update", rank=0, pid=1, optimizer=after)
+    assert found(build).keys() == (set() if given == 1000 else {"NU08"})
+
+
+def test_a_loss_that_was_infinite_and_is_not_read_at_the_end(tmp_path):
+    build = trained(tmp_path)
+    build.step(0, loss=float("inf"), flags=wire.F_NONFINITE, forward=8, backward=16, optimizer=4)
+    for loss in (2.0, float("nan")):
+        build.step(0, loss=loss, forward=8, backward=16, optimizer=4, optimizer_steps=1)
+    assert "finite again since" in found(build)["NU01"].title
