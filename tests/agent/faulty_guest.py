@@ -35,6 +35,7 @@ THIN = {
     "runtime.guard.failed",
     "runtime.guard.around.wrapper",
     "watchers.loader_places.noting.wrapper",
+    "watchers.built_places._noting.wrapper",
     "hooks.forward.CallSlot.__call__",
     "hooks.optimizer.before_step",
     "hooks.optimizer.after_step",

@@ -117,6 +117,16 @@ async def test_stacks_stand_side_by_side_with_the_odd_rank_first_and_w_leaves_on
         assert "all_reduce" in screen_text(app) and "rank 2" in app.clipboard
 
 
+async def test_a_command_that_has_ended_is_asked_for_nothing(running):
+    control = FakeControl()
+    async with started(running, control, size=(120, 30)) as (app, pilot):
+        await press(app, pilot, "d", "p")
+        assert control.asked == ["dump", "profile 3"]
+        control.running = False
+        await press(app, pilot, "d", "p")
+        assert control.asked == ["dump", "profile 3"]
+
+
 async def test_two_ranks_at_two_places_are_both_shown_and_neither_is_called_odd(running):
     """A hang's finding may name one of them: the stacks alone cannot."""
     async with started(running, FakeControl(), size=(120, 30)) as (app, pilot):

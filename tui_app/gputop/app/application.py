@@ -463,7 +463,7 @@ class GputopApp(InterruptedApp):
             self._command(lambda control: control.profile(3), "profiling the next three steps")
 
     def action_dump(self) -> None:
-        if self.source.control is not None:
+        if self.still_running():
             self._command(lambda control: control.dump(), "asked every rank for its stacks")
         else:
             self.show_recorded_stacks()
@@ -501,6 +501,9 @@ class GputopApp(InterruptedApp):
         self.refresh(layout=True)
 
     def _command(self, send, said: str) -> None:
+        if not self.still_running():
+            self.notify("the command has ended: nobody is there to be asked")
+            return
         try:
             send(self.source.control)
         except Exception as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gputop.cli.diff import fraction
 from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.parsing import Parser, split_command
+from gputop.cli.quantities import positive_seconds
 
 if TYPE_CHECKING:
     import numpy as np
@@ -116,7 +116,7 @@ def parser() -> Parser:
     )
     parser.add_argument(
         "--time",
-        type=_seconds,
+        type=positive_seconds,
         default=120.0,
         metavar="S",
         help="measure for so long (default 120)",
@@ -126,16 +126,6 @@ def parser() -> Parser:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the result as JSON")
     return parser
-
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive number of seconds")
-    return value
 
 
 def _baseline(name: str, work: Work) -> Work:

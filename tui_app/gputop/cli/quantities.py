@@ -1,4 +1,4 @@
-"""Large numbers as people write them: ``100B``, ``15T``, ``1e12``, ``1,000,000``."""
+"""Numbers as people write them: ``100B``, ``15T``, ``1e12``, ``1,000,000``, seconds."""
 
 from __future__ import annotations
 
@@ -46,3 +46,18 @@ def long_time(hours: float) -> str:
 def dollars(value: float) -> str:
     """``$0.07``, ``$4.76``, ``$121,473``."""
     return f"${value:,.2f}" if value < 1000 else f"${value:,.0f}"
+
+
+def positive_seconds(text: str) -> float:
+    """A number of seconds above 0.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no positive number of seconds")
+    return seconds

@@ -14,6 +14,7 @@ from gputop import __version__
 from gputop.cli.errors import CliError, silence_stdout
 from gputop.cli.lastly import end_in_child, run_without_us
 from gputop.cli.parsing import Parser, split_command
+from gputop.cli.quantities import positive_seconds
 from gputop.cli.terminal import has_room_to_draw, has_terminal, screen_failure
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def parser() -> Parser:
     )
     parser.add_argument(
         "--timeout",
-        type=_positive,
+        type=positive_seconds,
         metavar="S",
         help="with --calibrate: stop after this long at the latest",
     )
@@ -99,7 +100,7 @@ def parser() -> Parser:
     )
     parser.add_argument(
         "--hang-seconds",
-        type=_positive,
+        type=positive_seconds,
         metavar="S",
         help="silence that counts as a hang (default 30)",
     )
@@ -157,16 +158,6 @@ def _whole(text: str) -> int:
     if not text.isdigit():
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number")
     return int(text)
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is no positive number of seconds")
-    return value
 
 
 def _start(command: list[str], options: argparse.Namespace, live: bool) -> RunHandle:

@@ -20,8 +20,10 @@ LABEL = 12
 FIGURE = 13
 LEAST_RATE = 1.0
 """MB/s that a scale reaches at least: less is nothing to look at."""
-TALL = 3
+WITH_AXIS = 2
 """Rows of a track from which on an axis stands below."""
+TALL = 3
+"""Rows of a track from which on the end of its scale stands beside it."""
 
 
 def draw(resources: Resources, width: int, height: int, cursor: int | None = None) -> list[Row]:
@@ -29,8 +31,7 @@ def draw(resources: Resources, width: int, height: int, cursor: int | None = Non
     if not resources.tracks or height < 1:
         return say("Known once the machine has been looked at twice.", width)
     tracks = resources.tracks[:height]
-    track_height = height // len(tracks)
-    axis = track_height >= TALL
+    axis = (height - 1) // len(tracks) >= WITH_AXIS
     track_height = (height - axis) // len(tracks)
     cells = max(width - LABEL - FIGURE, 1)
     if cursor is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import cycle
+
 from gputop import palette
 from gputop.feed.plots import Bars, Chart, Columns, Listing, Plot
 from gputop.render import chart, numbers
@@ -9,6 +11,8 @@ from gputop.render.bars import apportion, stacked_columns
 from gputop.render.rows import Row, left, right, row_width, shorten, shorten_middle
 
 LABEL = 12
+PARTS = "━╌▓░"
+"""Glyphs of a bar's parts in their order, so that colour is not all that tells them apart."""
 
 
 def ruled(title: str, note: Row, width: int) -> Row:
@@ -33,9 +37,9 @@ def draw(plot: Plot, width: int, height: int, mono: bool = False) -> list[Row]:
             *_columns(plot, width, height - 1, mono),
         ]
     if isinstance(plot, Bars):
-        note = [
-            part for name, style in plot.legend for part in (("━ ", style), (name + "  ", "muted"))
-        ]
+        note: Row = []
+        for glyph, (name, style) in zip(cycle(PARTS), plot.legend):
+            note += [(f"{glyph} ", style), (f"{name}  ", "muted")]
         return [ruled(f"{plot.title}, {plot.unit}", note, width), *_bars(plot, width, height - 1)]
     return [ruled(plot.title, [], width), *_listing(plot, width, height - 1)]
 
@@ -111,9 +115,10 @@ def _bars(plot: Bars, width: int, height: int) -> list[Row]:
         ]
         values = [value for value, _ in bar.parts]
         widths = apportion([*values, max(top - sum(values), 0.0)], cells)
-        drawn: Row = [
-            ("━" * n, style) for n, (_, style) in zip(widths, bar.parts, strict=False) if n
-        ]
+        drawn: Row = []
+        for glyph, n, (_, style) in zip(cycle(PARTS), widths, bar.parts):
+            if n:
+                drawn.append((glyph * n, style))
         rows.append([*label, *drawn, (" " * (cells - sum(widths[: len(values)])), ""), *texts])
     return rows
 
