@@ -18,6 +18,10 @@ YES, TIGHT, NO = "yes", "tight", "no"
 PURPOSES = ("full fine-tuning", "LoRA", "QLoRA")
 COUNTS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """GPUs that are tried where those at hand are too few."""
+HOPELESS = 1.6
+"""Times the GPU's memory, above which the formula alone says no: nine in ten published runs lie within
+15 % of it, and a replay takes a hundred times as long.
+"""
 STATE_BYTES, WEIGHT_BYTES = 16, 2
 """Host bytes a trained parameter (fp32 weight, gradient, two moments), and a parameter."""
 _SHARDED = ("fsdp1", "fsdp2", "hsdp", "zero1", "zero2", "zero3")
@@ -88,7 +92,8 @@ def fit(setup: Setup, gpu: GpuSpec, gpus: int) -> Answer:
     purpose_ = _purpose(setup)
     ways = []
     for purpose in PURPOSES[PURPOSES.index(purpose_) :]:
-        way = _mildest(_for(setup, purpose), purpose, gpu, gpus)
+        wanted = _for(setup, purpose)
+        way = _mildest(wanted, purpose, gpu, gpus) or _leanest(wanted, purpose, gpu, gpus)
         if way is not None:
             ways.append(way)
     if not ways:
@@ -138,19 +143,36 @@ def _for(setup: Setup, purpose: str) -> Setup:
 
 
 def _mildest(setup: Setup, purpose: str, gpu: GpuSpec, gpus: int) -> Way | None:
-    """The first way that surely fits, else the first that fits, else the leanest."""
-    tight, leanest = None, None
+    """The first way that surely fits, else the first that fits; None where none does."""
+    tight = None
     for changes, changed_setup in _ladder(setup, gpus):
-        way = _way(changed_setup, purpose, changes, gpu, gpus)
-        if way is None:
+        if _by_formula(changed_setup) > HOPELESS * gpu.usable_bytes:
             continue
-        if way.verdict == YES:
+        way = _way(changed_setup, purpose, changes, gpu, gpus)
+        if way is not None and way.verdict == YES:
             return way
-        if way.verdict == TIGHT and tight is None:
+        if way is not None and way.verdict == TIGHT and tight is None:
             tight = way
-        if leanest is None or way.estimate.device_total < leanest.estimate.device_total:
-            leanest = way
-    return tight or leanest
+    return tight
+
+
+def _leanest(setup: Setup, purpose: str, gpu: GpuSpec, gpus: int) -> Way | None:
+    """The way that needs least by the formula, however much that is."""
+    needs = {_by_formula(rung[1]): rung for rung in _ladder(setup, gpus)}
+    for need in sorted(needs):
+        changes, changed_setup = needs[need]
+        way = _way(changed_setup, purpose, changes, gpu, gpus)
+        if way is not None:
+            return way
+    return None
+
+
+def _by_formula(setup: Setup) -> float:
+    """Bytes on the device, at once; 0 where the formula does not cover the setup."""
+    try:
+        return estimate(setup, "formula", advice=False).device_total
+    except (ValueError, LookupError):
+        return 0.0
 
 
 def _ladder(setup: Setup, gpus: int) -> Iterator[tuple[tuple[str, ...], Setup]]:
@@ -224,6 +246,6 @@ def _more(setup: Setup, way: Way, gpu: GpuSpec, gpus: int) -> Way | None:
         if count <= gpus:
             continue
         mildest = _mildest(wanted, way.purpose, gpu, count)
-        if mildest is not None and mildest.verdict != NO and not mildest.host_bytes:
+        if mildest is not None and not mildest.host_bytes:
             return mildest
     return None
