@@ -121,10 +121,10 @@ def inside(rows: Sequence[Mapping[str, Any]], source: str, error: str = "log_err
 
 
 def coverage_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Markdown: share of each source inside, and their mean."""
+    """Markdown: share of each source inside with what its runs leave open of it, and their mean."""
     lines = [
-        "| source left out | runs | inside % | without stalls | and what was fitted on it |",
-        "|---|---|---|---|---|",
+        "| source left out | runs | inside % | without stalls | and what was fitted on it | 95 % |",
+        "|---|---|---|---|---|---|",
     ]
     columns = []
     for source in dict.fromkeys(row["source"] for row in rows):
@@ -133,9 +133,19 @@ def coverage_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         cells += [inside(steady, source, "log_error_without")]
         columns.append([100 * sum(cell) / len(cell) for cell in cells])
         shares = " | ".join(f"{share:.0f}" for share in columns[-1])
-        lines.append(f"| {source} | {len(cells[0])} | {shares} |")
+        low, high = chance(sum(cells[0]), len(cells[0]))
+        span = f"{100 * low:.0f} to {100 * high:.0f}"
+        lines.append(f"| {source} | {len(cells[0])} | {shares} | {span} |")
     means = [sum(column) / len(column) for column in zip(*columns, strict=True)]
-    return [*lines, "| mean | | " + " | ".join(f"{mean:.0f}" for mean in means) + " |"]
+    return [*lines, "| mean | | " + " | ".join(f"{mean:.0f}" for mean in means) + " | |"]
+
+
+def chance(count: int, runs: int) -> tuple[float, float]:
+    """Shares, 0 to 1, that ``count`` of ``runs`` agree with at 95 % (Wilson's score interval)."""
+    squared = 1.96**2
+    middle = (count + squared / 2) / (runs + squared)
+    spread = math.sqrt(squared * (count * (runs - count) / runs + squared / 4)) / (runs + squared)
+    return middle - spread, middle + spread
 
 
 def _timed(path: Path) -> list[Answer]:

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from planner_left_out import coverage_table, inside
+from planner_left_out import chance, coverage_table, inside
 
 from gputop_analysis.catalog import model
 from gputop_analysis.data import table
@@ -26,6 +26,16 @@ def test_sources_left_out_in_turn_are_held_as_stated():
     assert min(steady.values()) >= 70
     large = [source for source in SOURCES if len(inside(STEADY, source)) > 30]
     assert max(steady[source] for source in large) <= 92
+
+
+def test_no_source_is_surely_outside_of_70_to_92_percent():
+    """A share of 18 or 21 runs, or one that stalls pull down, says no more than its runs allow."""
+    for source in SOURCES:
+        held = inside(ROWS, source)
+        low, high = chance(sum(held), len(held))
+        assert low < 0.92, source
+        assert high > 0.70, source
+    assert chance(18, 18) == pytest.approx((0.824, 1.0), abs=0.001)
 
 
 def test_without_what_was_fitted_on_it_a_source_is_held_less_and_the_page_says_so():
