@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -54,17 +53,10 @@ def to_csv(record: RunRecord, rank: int | None = None) -> Iterator[str]:
 def to_json(record: RunRecord) -> str:
     """The report with what each rank said about itself and every event, as one JSON object."""
     data = report_data(record)
-    data["manifest"] = _manifest(record)
+    data["manifest"] = record.manifest.model_dump(exclude={"tables"})
     data["hello"] = {str(rank): record.hello(rank) for rank in record.ranks()}
     data["events"] = sorted(record.events(), key=lambda event: event.get("t_ns", 0))
     return json.dumps(finite(data), indent=2, allow_nan=False, default=str)
-
-
-def _manifest(record: RunRecord) -> dict[str, Any]:
-    """``run.json`` but for the tables' columns, with what this version does not know."""
-    values = asdict(record.manifest)
-    del values["tables"]
-    return {**values.pop("more"), **values}
 
 
 def _cells(rank: int, row: Any) -> list[str]:

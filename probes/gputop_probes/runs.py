@@ -1,4 +1,4 @@
-"""Lists runs and finds one by name. No NumPy: ``gputop runs`` answers at once."""
+"""Lists runs and finds one by name. No NumPy, no pydantic: ``gputop runs`` answers at once."""
 
 from __future__ import annotations
 

@@ -1,41 +1,20 @@
-"""``run.json`` and ``host.json``: what a run is, and how far it has come on each host.
-
-Plain dataclasses: ``schema`` has checked the values, and pydantic would take 9 MB of every reader.
-"""
+"""``run.json`` and ``host.json``: what a run is, and how far it has come on each host."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
 from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
 
 from gputop_probes.record import layout
 
-Columns = list[tuple[str, str]]
-"""Name and NumPy type of each column of a table."""
 
-
-def columns_of(table: str) -> Columns:
-    """The columns of a table in this version."""
-    return [(name, code) for name, code in layout.dtype_description(layout.TABLES[table])]
-
-
-def _tables() -> dict[str, Columns]:
-    return {table: columns_of(table) for table in layout.TABLES}
-
-
-def _of_class(cls: type, values: dict[str, Any]) -> dict[str, Any]:
-    """Those values that are fields of ``cls``, and the others as its ``more``."""
-    names = {item.name for item in fields(cls)}
-    inside = {name: value for name, value in values.items() if name in names}
-    more = {name: value for name, value in values.items() if name not in names}
-    return {**inside, "more": more}
-
-
-@dataclass(kw_only=True)
-class Manifest:
+class Manifest(BaseModel):
     """``run.json``. Written once; what changes lives in ``HostState``."""
 
-    format: str = layout.FORMAT
+    model_config = ConfigDict(extra="allow")
+
+    format: Literal["gputop-run"] = layout.FORMAT
     version: int = layout.FORMAT_VERSION
     gputop_version: str = ""
     run_id: str
@@ -43,33 +22,19 @@ class Manifest:
     command: list[str]
     cwd: str = ""
     created_ns: int
-    tables: dict[str, Columns] = field(default_factory=_tables)
+    tables: dict[str, list[tuple[str, str]]] = Field(
+        default_factory=lambda: {
+            k: [(n, t) for n, t in layout.dtype_description(f)] for k, f in layout.TABLES.items()
+        }
+    )
     recording: str | None = None
     """Where this record was made, in a sentence, for bundled recordings; None for own runs."""
-    more: dict[str, Any] = field(default_factory=dict)
-    """What this version does not know."""
-
-    @classmethod
-    def of(cls, values: dict[str, Any]) -> Manifest:
-        """The manifest of what ``schema.manifest`` gave.
-
-        Raises:
-            ValueError: a field is missing, or a table's columns are no pairs.
-        """
-        for name in ("run_id", "command", "created_ns"):
-            if name not in values:
-                raise ValueError(f"it has no {name}")
-        manifest = cls(**_of_class(cls, values))
-        for table, columns in manifest.tables.items():
-            if any(len(column) != 2 for column in columns):
-                raise ValueError(f"tables.{table} has columns without a type")
-            manifest.tables[table] = [(name, code) for name, code in columns]
-        return manifest
 
 
-@dataclass(kw_only=True)
-class GpuInfo:
+class GpuInfo(BaseModel):
     """A device as NVML names it."""
+
+    model_config = ConfigDict(extra="allow")
 
     index: int
     name: str = ""
@@ -84,12 +49,12 @@ class GpuInfo:
     """
     rank: int | None = None
     """The rank that an added device was given to."""
-    more: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(kw_only=True)
-class HostState:
+class HostState(BaseModel):
     """``hosts/HOST/host.json``: replaced atomically by that host's recorder."""
+
+    model_config = ConfigDict(extra="allow")
 
     host: str
     state: Literal["starting", "running", "ended", "lost"] = "starting"
@@ -108,23 +73,15 @@ class HostState:
     """Tells whether pids of this file mean anything on the machine that reads it."""
     cpu_count: int = 0
     memory_total_bytes: int = -1
-    gpus: list[GpuInfo] = field(default_factory=list)
+    gpus: list[GpuInfo] = Field(default_factory=list)
     gpu_note: str = ""
     """Why there are no GPU samples, in words; empty when there are."""
     output_note: str = ""
     """What of the command's output is not in ``output.log``, in words; empty when all of it is."""
-    output_losses: dict[str, int] = field(default_factory=dict)
+    output_losses: dict[str, int] = Field(default_factory=dict)
     """Bytes: ``missing``, ``given_up``: not in the log; ``not_passed_on``: not on our streams."""
-    context: dict[str, Any] = field(default_factory=dict)
+    context: dict[str, Any] = Field(default_factory=dict)
     """Run context: git, container, scheduler, environment that matters."""
     dropped_records: int = 0
     write_errors: int = 0
     """Records lost because the disk refused them."""
-    more: dict[str, Any] = field(default_factory=dict)
-    """What only the recorder reads, or this version does not know."""
-
-    @classmethod
-    def of(cls, values: dict[str, Any]) -> HostState:
-        """The state of what ``schema.host_state`` gave."""
-        gpus = [GpuInfo(**_of_class(GpuInfo, gpu)) for gpu in values.get("gpus", [])]
-        return cls(**_of_class(cls, {**values, "gpus": gpus}))

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import ValidationError
 
 from gputop_agent import wire
 from gputop_agent.contracts import Hello
@@ -19,7 +20,7 @@ from gputop_probes.record.events import GrowingLines
 from gputop_probes.record.fields import Tally
 from gputop_probes.record.head import RecordError as RecordError
 from gputop_probes.record.head import read_head
-from gputop_probes.record.manifest import HostState, Manifest, columns_of
+from gputop_probes.record.manifest import HostState, Manifest
 from gputop_probes.record.plain import plain_line
 from gputop_probes.record.tables import GrowingTable as GrowingTable
 from gputop_probes.record.tables import Table as Table
@@ -62,7 +63,9 @@ class HostFiles:
         added = [gpu.index for gpu in self.state.gpus if gpu.added]
         gpu = GrowingTable(self.gpu.path, self.gpu.dtype, self.gpu.table)
         gpu.rows = self.gpu.rows[~np.isin(self.gpu.rows["index"], added)]
-        state = replace(self.state, gpus=[gpu for gpu in self.state.gpus if not gpu.added])
+        state = self.state.model_copy(
+            update={"gpus": [gpu for gpu in self.state.gpus if not gpu.added]}
+        )
         return replace(self, gpu=gpu, state=state)
 
     def _hold_against_samples(self) -> None:
@@ -103,7 +106,7 @@ class HostFiles:
             return False
         tally = Tally()
         fields = {"host": self.name, **schema.host_state(state, tally)}
-        self.state = HostState.of(fields)
+        self.state = HostState.model_validate(fields)
         if tally.dropped:
             self.state_problem = f"{tally.dropped} of its fields have a wrong type"
         else:
@@ -271,11 +274,15 @@ def _read_manifest(run_dir: Path) -> tuple[Manifest, str]:
     tally = Tally()
     manifest_ = schema.manifest(read_head(run_dir), tally)
     try:
-        manifest = Manifest.of(manifest_)
-    except ValueError as error:
-        raise RecordError(f"{run_dir / 'run.json'} is damaged: {error}") from None
+        manifest = Manifest.model_validate(manifest_)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise RecordError(f"{run_dir / 'run.json'} is damaged: {where}: {first['msg']}") from None
     for table, fields in layout.TABLES.items():
-        manifest.tables.setdefault(table, columns_of(table))
+        manifest.tables.setdefault(
+            table, [(name, code) for name, code in layout.dtype_description(fields)]
+        )
         if problem := _problem_of(manifest.tables[table], layout.needed_columns(table, fields)):
             raise RecordError(f"{run_dir / 'run.json'} is damaged: tables.{table} {problem}")
     return manifest, f"{tally.dropped} of its fields have a wrong type" if tally.dropped else ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import replace
 from typing import Any
 
 from gputop_agent.wire import F_FIRST
@@ -88,7 +87,7 @@ def _cut_host(host: HostFiles, at_ns: int) -> HostFiles:
         host=_cut_table(host.host, "t_ns", at_ns),
         process=_cut_table(host.process, "t_ns", at_ns),
         events=_FixedLines(host.events, at_ns),
-        state=replace(state, **changes),
+        state=state.model_copy(update=changes),
         state_problem=host.state_problem,
     )
 
