@@ -136,7 +136,7 @@ def test_the_command_says_whether_it_fits(capsys, config):
 
 @pytest.mark.parametrize(
     ("words", "said"),
-    [((), "give --model"), (("--model", "llama-3-8b", "--micro-batch", "0"), "micro_batch")],
+    [((), "give --model"), (("--model", "llama-3-8b", "--micro-batch", "0"), "--micro-batch")],
 )
 def test_what_is_missing_is_named(capsys, config, words, said):
     main(["validate", config, "--gpus", "8", "--gpu", "H100", *words])

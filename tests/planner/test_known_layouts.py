@@ -16,6 +16,7 @@ from gputop_analysis.planner.frameworks import named
 from gputop_analysis.planner.hardware import cluster
 from gputop_analysis.planner.job import Job
 from gputop_analysis.planner.layout import Layouts
+from gputop_analysis.planner.rules import allowed
 
 
 class Known(NamedTuple):
@@ -78,6 +79,16 @@ def test_a_published_layout_is_in_the_space_near_the_pick_and_as_fast_as_publish
     best = int(np.flatnonzero(same)[np.argmin(plan.seconds[same])])
     assert plan.seconds[best] < 1.10 * plan.seconds[plan.pick]
     assert 0.85 < plan.seconds[best] / known.seconds < 1.15
+
+
+@pytest.mark.parametrize("framework", ["megatron-deepspeed", "megatron-core"])
+def test_blooms_70_layers_stand_on_12_stages(framework):
+    """arXiv:2211.05100, section 3.4: TP4 PP12 DP8 on 384 A100."""
+    row = named(framework)
+    job = Job(model("bloom"), 2048, 2048).of_framework(row.name, row.recipe, row.habits)
+    layouts = Layouts.of(tp=4, pp=12, dp=8, micro_batch=2)
+    assert allowed(job, layouts, 384).all()
+    assert not allowed(job.but(recipe="plain"), layouts, 384).any()
 
 
 def test_uneven_stages_are_written_out_for_megatron():

@@ -14,6 +14,12 @@ from typing import Any
 from gputop_analysis.parallelism.split import Split, expert_tensor_parallel
 from gputop_analysis.vram.setup import ModelShape
 
+UNEVEN_STAGES = ("megatron", "deepspeed")
+"""Recipes whose pipeline stages may have different numbers of layers: Megatron-Core gives the ends
+fewer, or counts embedding and loss as one; DeepSpeed balances any list of layers
+(``deepspeed/runtime/pipe/module.py``, ``_partition_layers``; BLOOM has 70 layers on 12 stages).
+"""
+
 
 @dataclass(frozen=True, slots=True)
 class Training:
@@ -26,9 +32,7 @@ class Training:
     experts: int = 0
     seq: int = 0
     uneven_stages: bool = False
-    """The launcher gives the ends of a pipeline fewer layers, or counts embedding and loss as one
-    (Megatron-Core).
-    """
+    """The framework is one of ``UNEVEN_STAGES``."""
     gpus: int = 0
     global_batch: int = 0
 

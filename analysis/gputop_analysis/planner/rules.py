@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from gputop_analysis.parallelism.rules import SPLIT_RULES, STEP_RULES, Rule, StepOfSplit, Training
+from gputop_analysis.parallelism.rules import (
+    SPLIT_RULES,
+    STEP_RULES,
+    UNEVEN_STAGES,
+    Rule,
+    StepOfSplit,
+    Training,
+)
 from gputop_analysis.parallelism.rules import broken as broken_by
 from gputop_analysis.planner.job import Job
 from gputop_analysis.planner.layout import Bools, Layouts
@@ -14,7 +21,7 @@ RULES = (*SPLIT_RULES, *STEP_RULES)
 
 def training_of(job: Job, gpus: int) -> Training:
     """What the rules ask of a job on so many GPUs."""
-    uneven = job.recipe == "megatron"
+    uneven = job.recipe in UNEVEN_STAGES
     return Training.of(
         job.model, seq=job.seq, uneven_stages=uneven, gpus=gpus, global_batch=job.global_batch
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gputop_analysis.parallelism.rules import Training, broken, words
+from gputop_analysis.parallelism.rules import UNEVEN_STAGES, Training, broken, words
 from gputop_analysis.vram import conf
 from gputop_analysis.vram.setup import Setup
 
@@ -93,8 +93,7 @@ def _targets(setup: Setup) -> Iterator[str]:
 
 
 def _split(setup: Setup) -> Iterator[str]:
-    # its options spread embedding and loss, and give the ends fewer layers
-    uneven = setup.recipe == "megatron"
+    uneven = setup.recipe in UNEVEN_STAGES
     training = Training.of(setup.model, seq=setup.seq, uneven_stages=uneven)
     yield from (why for _, why in broken(training, setup.parallel))
 
