@@ -6,6 +6,7 @@ click takes 40 ms.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -25,8 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             try:
                 return _dispatch(words)
             finally:
-                if sys.stdout is not None:
-                    sys.stdout.flush()
+                _hand_over()
         except CliError as error:
             if isinstance(error, OutputError):
                 silence_stdout()
@@ -37,6 +37,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         except BrokenPipeError:
             silence_stdout()
             return 0
+
+
+def _hand_over() -> None:
+    """What was printed is written now, while it can be told that it cannot.
+
+    Raises:
+        OutputError: the disk is full, say.
+        BrokenPipeError: nobody reads it.
+    """
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        silence_stdout()  # the terminal is gone, and nobody to tell
 
 
 def _dispatch(words: list[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import sys
 import warnings
@@ -61,9 +62,9 @@ class PlainStream:
 def _written() -> Iterator[None]:
     try:
         yield
-    except BrokenPipeError:
-        raise
     except OSError as error:
+        if error.errno in (errno.EPIPE, errno.EIO):  # nobody reads any more; the terminal is gone
+            raise
         raise OutputError(f"cannot write the output: {error.strerror}", ENVIRONMENT) from None
 
 
