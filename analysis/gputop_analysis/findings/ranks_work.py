@@ -19,6 +19,10 @@ BESIDE_WORK = 0.1
 """Significance of the lead: that the rank that waits least is also the one with the larger batches
 is evidence of its own, and few steps or a busy machine leave the lead alone uncertain.
 """
+SURELY_MORE = 3.0
+"""Standard errors that the work of batches differs by: texts of random length differ on average, too,
+over a few hundred steps.
+"""
 MOST_OF_IT = 0.5
 """Part of the rank's longer compute that its larger batches must account for."""
 
@@ -124,7 +128,8 @@ def _work(view: RunView, rank: int) -> _Work | None:
     works: list[_Work] = []
     for unit in ("tokens", "samples"):
         means = {r: _per_step(view, r, unit) for r in view.ranks}
-        works += _compared(means, rank, unit, f"steps.{unit}")
+        if _surely_apart(view, rank, unit):
+            works += _compared(means, rank, unit, f"steps.{unit}")
     works += _compared(
         {r: _values(view, r) for r in view.ranks},
         rank,
@@ -144,6 +149,24 @@ def _compared(means: dict[int, float], rank: int, unit: str, source: str) -> lis
 def _per_step(view: RunView, rank: int, column: str) -> float:
     rows = view.per_rank[rank].steady_rows
     return float(rows[column].sum()) / max(1, int(rows["n_steps"].sum()))
+
+
+def _surely_apart(view: RunView, rank: int, column: str) -> bool:
+    """Whether a rank's records differ in their work from all others' by more than chance."""
+    others = [r for r in view.ranks if r != rank]
+    mine, error = _mean_work(view, [rank], column)
+    theirs, their_error = _mean_work(view, others, column)
+    return abs(mine - theirs) > SURELY_MORE * np.hypot(error, their_error)
+
+
+def _mean_work(view: RunView, ranks: list[int], column: str) -> tuple[float, float]:
+    """Mean work of a step over the records of some ranks, and its standard error."""
+    tables = [view.per_rank[rank].steady_rows for rank in ranks]
+    per_step = [rows[column] / np.maximum(rows["n_steps"], 1) for rows in tables]
+    work = np.concatenate([np.zeros(0), *per_step])
+    if len(work) < 2:
+        return 0.0, float("inf")
+    return float(work.mean()), float(work.std(ddof=1)) / len(work) ** 0.5
 
 
 def _values(view: RunView, rank: int) -> float:
