@@ -62,25 +62,25 @@ def first_failing_rank(view: RunView, spec: Spec) -> Finding | None:
     _, exit_code, _ = run_state(view.record, first["t_ns"])
     of_many = view.world_size > 1
     return spec.make(
-        "high" if exit_code == 0 else "critical",
-        f"rank {rank} fails{' first' if of_many else ''} at step {first.get('step', '?')}: {words}"[
+        severity="high" if exit_code == 0 else "critical",
+        title=f"rank {rank} fails{' first' if of_many else ''} at step {first.get('step', '?')}: {words}"[
             :140
         ],
-        f"{words}, at {first.get('site') or 'an unknown line'} in phase {first.get('phase', '?')}, "
-        f"step {first.get('step', '?')}"
+        evidence=f"{words}, at {first.get('site') or 'an unknown line'} in phase "
+        f"{first.get('phase', '?')}, step {first.get('step', '?')}"
         + (f"; rank {', '.join(map(str, later))} failed after it" if later else ""),
-        f"mend {first.get('site') or 'what the traceback says'}"
+        fix=f"mend {first.get('site') or 'what the traceback says'}"
         + ("; later errors of other ranks follow from it" if of_many else ""),
         rank=rank,
         site=first.get("site"),
         host=first.get("host"),
         proof=Proof(
-            "exceptions that ended a process of the run",
-            len(raised),
-            0,
-            "",
-            "the one with the smallest t_ns is the cause; ranks of one host share a clock",
-            tuple(
+            statistic="exceptions that ended a process of the run",
+            value=len(raised),
+            threshold=0,
+            unit="",
+            formula="the one with the smallest t_ns is the cause; ranks of one host share a clock",
+            inputs=tuple(
                 Input(
                     f"rank {e.get('rank')}",
                     str(e.get("class")),
@@ -103,21 +103,22 @@ def _ended_first(spec: Spec, cause: Cause, raised: list[Event]) -> Finding:
     """A rank had fewer batches, and the others failed as they could not reach it."""
     failed = rank_list(int(event.get("rank", -1)) for event in raised)
     return spec.make(
-        "critical",
-        cause.words[:140],
-        f"{cause.words}; {failed} then failed to reach it: {_said(raised[0])}",
-        "give every rank the same number of batches (DistributedSampler, drop_last=True), or wrap "
-        "the loop in torch.distributed.algorithms.join.Join; the errors of the other ranks follow "
-        "from it",
+        severity="critical",
+        title=cause.words[:140],
+        evidence=f"{cause.words}; {failed} then failed to reach it: {_said(raised[0])}",
+        fix="give every rank the same number of batches (DistributedSampler, drop_last=True), or "
+        "wrap the loop in torch.distributed.algorithms.join.Join; the errors of the other ranks "
+        "follow from it",
         rank=cause.rank,
         confidence=0.9,
         proof=Proof(
-            "ranks that ended well before the others failed to reach them",
-            1,
-            0,
-            "",
-            "its goodbye came first, and the exceptions of all others speak of a connection",
-            tuple(
+            statistic="ranks that ended well before the others failed to reach them",
+            value=1,
+            threshold=0,
+            unit="",
+            formula="its goodbye came first, and the exceptions of all others speak of a "
+            "connection",
+            inputs=tuple(
                 Input(f"rank {e.get('rank')}", str(e.get("class")), "", "exception event")
                 for e in raised[:8]
             ),
@@ -140,29 +141,29 @@ def _vanished_first(view: RunView, spec: Spec, gone: Event, raised: list[Event])
     listed = ", ".join(str(event.get("rank")) for event in raised[:8])
     killed = out_of_memory_kills(view)
     return spec.make(
-        "critical",
-        f"rank {rank} vanished first, after step {step:,}, without an exception",
-        f"the process of rank {rank} was gone ({gone.get('reason')}) and had raised nothing; rank "
-        f"{listed} then failed to reach it: {_said(raised[0])}"
+        severity="critical",
+        title=f"rank {rank} vanished first, after step {step:,}, without an exception",
+        evidence=f"the process of rank {rank} was gone ({gone.get('reason')}) and had raised "
+        f"nothing; rank {listed} then failed to reach it: {_said(raised[0])}"
         + (
             f"; the kernel killed {killed} process for lack of memory in the meantime"
             if killed
             else ""
         ),
-        f"look at what ended rank {rank}: the out-of-memory killer (`dmesg -T | grep -i oom`), "
+        fix=f"look at what ended rank {rank}: the out-of-memory killer (`dmesg -T | grep -i oom`), "
         "the scheduler, a crash in native code (PYTHONFAULTHANDLER=1), or a person; the errors of "
         "the other ranks follow from it",
         rank=rank,
         host=gone.get("host") or view.host_of(rank) or None,
         confidence=0.9,
         proof=Proof(
-            "ranks that ended without an exception before the others lost them",
-            1,
-            0,
-            "",
-            "no goodbye and no exception of that rank; the exceptions of all others "
+            statistic="ranks that ended without an exception before the others lost them",
+            value=1,
+            threshold=0,
+            unit="",
+            formula="no goodbye and no exception of that rank; the exceptions of all others "
             "speak of a connection",
-            (
+            inputs=(
                 Input(
                     f"rank {rank}",
                     str(gone.get("reason")),
@@ -201,24 +202,26 @@ def thread_died(view: RunView, spec: Spec) -> Finding | None:
     site = first.get("site")
     ends_badly = _ends_badly(view) and not fatal(view.record)
     return spec.make(
-        "high" if ends_badly else "info",
-        f"thread {name} of rank {rank} has died at step {first.get('step', '?')}: {words}"[:140],
-        f"{words}, at {site or 'an unknown line'}; the process went on without that thread"
+        severity="high" if ends_badly else "info",
+        title=f"thread {name} of rank {rank} has died at step {first.get('step', '?')}: {words}"[
+            :140
+        ],
+        evidence=f"{words}, at {site or 'an unknown line'}; the process went on without that thread"
         + (f"; {len(raised) - 1} more threads ended so" if len(raised) > 1 else ""),
-        f"mend {site or 'what the traceback says'}, or catch the exception in the thread: "
+        fix=f"mend {site or 'what the traceback says'}, or catch the exception in the thread: "
         "whatever waits for it waits for ever",
         rank=rank,
         site=site,
         host=first.get("host"),
         confidence=0.9,
         proof=Proof(
-            "exceptions that ended a thread",
-            len(raised),
-            0,
-            "",
-            "threading.excepthook was called; high where the run hangs or ends with "
+            statistic="exceptions that ended a thread",
+            value=len(raised),
+            threshold=0,
+            unit="",
+            formula="threading.excepthook was called; high where the run hangs or ends with "
             "a code other than 0",
-            tuple(
+            inputs=tuple(
                 Input(
                     f"rank {event.get('rank')}",
                     str(event.get("class")),
@@ -297,9 +300,9 @@ def exit_decode(view: RunView, spec: Spec) -> Finding | None:
     else:
         severity = "critical"
     return spec.make(
-        severity,
-        title + (f"; rank {rank} went first" if lost else ""),
-        f"the command ended with exit code {code}"
+        severity=severity,
+        title=title + (f"; rank {rank} went first" if lost else ""),
+        evidence=f"the command ended with exit code {code}"
         + (f" ({_signal_name(number)}, signal {number})" if number else "")
         + (f" after {_at_least(view)}{counted(step, 'step')}" if step else " before its first step")
         + (f"; {raised.what[:200]}, at {raised.site or 'an unknown line'}" if raised else "")
@@ -309,7 +312,7 @@ def exit_decode(view: RunView, spec: Spec) -> Finding | None:
             if killed
             else ""
         ),
-        Option(
+        fix=Option(
             f"mend {raised.site or 'what the traceback says'}"
             if raised
             else _exit_advice(
@@ -324,12 +327,12 @@ def exit_decode(view: RunView, spec: Spec) -> Finding | None:
         rank=rank,
         site=raised.site if raised else None,
         proof=Proof(
-            "exit code of the command",
-            float(code),
-            0,
-            "",
-            "a code of 128 + n stands for signal n",
-            (
+            statistic="exit code of the command",
+            value=float(code),
+            threshold=0,
+            unit="",
+            formula="a code of 128 + n stands for signal n",
+            inputs=(
                 Input(
                     "interrupted by the user", "yes" if by_user else "no", "", "interrupt events"
                 ),
