@@ -128,12 +128,12 @@ def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
     else:
         where = ""
     return spec.make(
-        "high" if growth > 0.5 else "medium",
-        f"steps take {longer(growth)}{per} since step {change.step:,}{where}",
-        f"{change.before_ms:.1f} ms before, {change.after_ms:.1f} ms after{per}; {change.phase} grew "
-        f"by {change.phase_ms:.1f} ms; {change.change.score:.0f} standard errors, autocorrelation "
-        f"time {change.change.tau:.1f} records",
-        f"look for what changed at step {change.step:,} in {change.phase}"
+        severity="high" if growth > 0.5 else "medium",
+        title=f"steps take {longer(growth)}{per} since step {change.step:,}{where}",
+        evidence=f"{change.before_ms:.1f} ms before, {change.after_ms:.1f} ms after{per}; "
+        f"{change.phase} grew by {change.phase_ms:.1f} ms; {change.change.score:.0f} standard "
+        f"errors, autocorrelation time {change.change.tau:.1f} records",
+        fix=f"look for what changed at step {change.step:,} in {change.phase}"
         + named(site, " at {}")
         + ": a schedule, a growing list, another kind of batch, another program on the machine",
         rank=everybody(view) if change.phase in WAITING else rank,
@@ -169,15 +169,15 @@ def _proof(regression: Regression, rank: int, least: float, queued_ms: float) ->
         f"steps.wall_ns / n_steps, rank {rank}, {regression.records:,} records over the whole run"
     )
     return Proof(
-        "geometric mean of the step time after the change / before",
-        100 * (regression.after_ms / regression.before_ms - 1),
-        100 * least,
-        "% more",
-        "recoverable = step time after - before - growth of waiting for a core, or growth of the "
-        "phase beyond the rest of the step where only that is sure; the change lies at the "
+        statistic="geometric mean of the step time after the change / before",
+        value=100 * (regression.after_ms / regression.before_ms - 1),
+        threshold=100 * least,
+        unit="% more",
+        formula="recoverable = step time after - before - growth of waiting for a core, or growth "
+        "of the phase beyond the rest of the step where only that is sure; the change lies at the "
         "CUSUM's extreme, its standard error is sqrt(variance x autocorrelation time x (1/n "
         "before + 1/n after)) of the log step time",
-        (
+        inputs=(
             Input("step time before", regression.before_ms, "ms", read),
             Input("step time after", regression.after_ms, "ms", read),
             Input(

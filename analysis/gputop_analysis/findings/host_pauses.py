@@ -70,18 +70,18 @@ def checkpoint_stall(view: RunView, spec: Spec) -> Finding | None:
     else:
         severity = "info"
     return spec.make(
-        severity,
-        f"checkpoints take {saved.share.value * 100:.1f} % of the time, the longest "
+        severity=severity,
+        title=f"checkpoints take {saved.share.value * 100:.1f} % of the time, the longest "
         f"{longest_ms:,.0f} ms",
-        f"{counted(count, 'checkpoint')}, one every {every} steps or so: {saved.ms.value:.1f} ms "
-        f"of {saved.wall_ms:.1f} ms a step, {saved.percent}; the longest took "
-        f"{longest_ms / max(step_ms, 1e-9):.0f} times a step"
+        evidence=f"{counted(count, 'checkpoint')}, one every {every} steps or so: "
+        f"{saved.ms.value:.1f} ms of {saved.wall_ms:.1f} ms a step, {saved.percent}; the longest "
+        f"took {longest_ms / max(step_ms, 1e-9):.0f} times a step"
         + (
             f"; last one: {events[-1].get('path')} by {events[-1].get('via', 'torch.save')}"
             if events
             else ""
         ),
-        (
+        fix=(
             f"{phrase(run, 'save', every=rarer, now=every)} ({why})",
             Option(
                 "torch.distributed.checkpoint.async_save, which writes while the training goes on",
@@ -187,12 +187,12 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
     site = top_site(view, "eval", rank=spent.rank)
     remaining_share = 1 - 1 / RARER
     return spec.make(
-        "high" if spent.share.low > 0.50 else "medium",
-        f"evaluation takes {spent.share.value * 100:.0f} % of the time",
-        f"{counted(count, 'evaluation')}, one every {every} "
+        severity="high" if spent.share.low > 0.50 else "medium",
+        title=f"evaluation takes {spent.share.value * 100:.0f} % of the time",
+        evidence=f"{counted(count, 'evaluation')}, one every {every} "
         f"steps or so, {spent.ms.value * every:,.0f} ms "
         f"each: {spent.percent}" + (f"; {site.words}" if site else ""),
-        (
+        fix=(
             phrase(Facts(view, spent.rank), "evaluate", every=every * RARER, now=every),
             Option("on fewer batches, or with a larger batch size", promises=False),
         ),

@@ -90,44 +90,30 @@ def close(now_ns, end_totals=None, cpu_ns=-1):
     ``cpu_ns`` is the thread's CPU time at that moment, if it has passed.
     """
     step = session.step
-    flags = open_step.flags if open_step.forwards else open_step.flags | F_NO_FORWARD
-    if not step:
+    is_first = step == 0
+    flags = open_step.flags
+    if not open_step.forwards:
+        flags |= F_NO_FORWARD
+    if is_first:
         flags |= wire.F_FIRST
     paused_ns = book_collections(now_ns, step) if clock.collections_ended else 0
     if end_totals:
         end_totals[GC_NS] += paused_ns
-    loss = NAN
-    if open_step.loss_count:
-        loss = open_step.loss_sum / open_step.loss_count
-        if loss - loss != 0:
-            flags |= wire.F_NONFINITE
-            _report_nonfinite(step, loss, fold.loss_step)
-        fold.loss_step = step
+    loss, loss_flag = _loss_of(step)
+    flags |= loss_flag
+    alone = flags & F_UNSTEADY  # in a record of its own
     with session.lock:
-        alone = flags & F_UNSTEADY  # a record of its own
         if alone and fold.n_steps:
             _emit()
-        if now_ns - fold.end_ns > fold.wall_max_ns:
-            fold.wall_max_ns = now_ns - fold.end_ns
-        fold.end_totals, fold.end_ns, fold.last_step = end_totals or totals[:], now_ns, step
-        clock.floor[:] = fold.end_totals
-        fold.n_steps += 1
-        # counted: what interrupts the rest does not have it counted again
-        open_step.pending, open_step.backwards = False, 0
-        fold.flags |= flags
-        fold.loss, fold.grad_norm = loss, open_step.grad_norm
-        if open_step.loss_count and not loss <= fold.loss_max:  # also where there is none yet
-            fold.loss_max = loss
-        if not open_step.grad_norm <= fold.grad_norm_max:
-            fold.grad_norm_max = open_step.grad_norm
+        _take_in(step, now_ns, end_totals or totals[:], flags, loss)
         if fold.probing:
             fold.cpu_upto_ns = thread_time_ns() if end_totals is None else cpu_ns
         if alone or now_ns - fold.began_ns >= FOLD_NS:
-            if not step and not session.hello_sent:
+            if is_first and not session.hello_sent:
                 say_hello()
             _emit()
     open_step.begin_step()
-    if not step:
+    if is_first:
         totals[AGENT_NS] += fold.hello_ns
         open_step.flags |= wire.F_AGENT
     if session.ddp or session.cuda or session.step_listeners or session.boundary_listeners:
@@ -136,6 +122,37 @@ def close(now_ns, end_totals=None, cpu_ns=-1):
         guard.safely(on_check_due, step)
     session.step = step + 1
     on_closed(step, flags)
+
+
+def _loss_of(step):
+    """Return the mean of the losses read in the step, NaN without any, and ``F_NONFINITE`` or 0."""
+    if not open_step.loss_count:
+        return NAN, 0
+    loss = open_step.loss_sum / open_step.loss_count
+    last_read_step, fold.loss_step = fold.loss_step, step
+    if loss - loss == 0:
+        return loss, 0
+    _report_nonfinite(step, loss, last_read_step)
+    return loss, wire.F_NONFINITE
+
+
+def _take_in(step, now_ns, end_totals, flags, loss):
+    """Add the step to the open record."""
+    wall_ns = now_ns - fold.end_ns
+    if wall_ns > fold.wall_max_ns:
+        fold.wall_max_ns = wall_ns
+    fold.end_totals, fold.end_ns, fold.last_step = end_totals, now_ns, step
+    clock.floor[:] = end_totals
+    fold.n_steps += 1
+    # counted: what interrupts the rest does not have it counted again
+    open_step.pending, open_step.backwards = False, 0
+    fold.flags |= flags
+    fold.loss, fold.grad_norm = loss, open_step.grad_norm
+    # negated: the largest so far is NaN where there is none
+    if open_step.loss_count and not loss <= fold.loss_max:
+        fold.loss_max = loss
+    if not open_step.grad_norm <= fold.grad_norm_max:
+        fold.grad_norm_max = open_step.grad_norm
 
 
 def close_counted(n, end_ns, wall_max_ns, flags):
