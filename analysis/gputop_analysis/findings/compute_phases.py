@@ -84,10 +84,14 @@ def _inside_backward_ms(view: RunView, rank: int) -> float:
 
 
 def _forward(view: RunView, rank: int) -> Share | None:
+    return _timed(view, rank, "forward")
+
+
+def _timed(view: RunView, rank: int, phase: str) -> Share | None:
     """On a device by its own clock only: the host's would see launches."""
     if on_device(view, rank):
-        return device_share(view, rank, "forward")
-    return steady_share(view, rank, "forward")
+        return device_share(view, rank, phase)
+    return steady_share(view, rank, phase)
 
 
 @once_per_view
@@ -119,7 +123,8 @@ that is repeated.
     no_use="where each step needs gradients of gradients",
     reads="steps.backward_ns less the wait for other ranks, against forward_ns; the graphs of a "
     "step's losses, at the looks of NU08",
-    silent="fewer than 20 steady steps; activation checkpointing; a wait that is not known",
+    silent="fewer than 20 steady steps; activation checkpointing; a wait that is not known; no "
+    "graph of gradients, and as long a time between the phases, where a loss may be made",
     traps="communication inside backward, which is taken off first",
     seen_on=CPU,
     pictures=(phases("backward"),),
@@ -183,6 +188,8 @@ def _long_backward(view: RunView, spec: Spec) -> Finding | None:
     ):
         return None
     creates_graph = bool(view.hello(typical_rank.rank).get("create_graph"))
+    if not creates_graph and _may_be_the_loss(view, typical_rank):
+        return None
     extra_ms = max(0.0, typical_rank.backward_ms - USUAL * typical_rank.forward_ms)
     if creates_graph:
         fix = (
@@ -216,6 +223,15 @@ def _long_backward(view: RunView, spec: Spec) -> Finding | None:
             inputs=typical_rank.inputs(),
         ),
     )
+
+
+def _may_be_the_loss(view: RunView, long: Passes) -> bool:
+    """Whether what runs between the phases, with the forward, may be all that the backward goes
+    back through: a Gaussian process has its work in the loss.
+    """
+    between = _timed(view, long.rank, "other")
+    between_ms = between.mean_ms if between else 0.0
+    return long.backward_ms <= LONG_BACKWARD * (long.forward_ms + between_ms)
 
 
 @finding(

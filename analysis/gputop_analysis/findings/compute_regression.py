@@ -208,6 +208,7 @@ def regression(view: RunView, rank: int) -> Regression | None:
     rows = spread_rows(view.record.steps(rank) if view.windowed else view.per_rank[rank].rows)
     if len(rows) < 20:
         return None
+    rows, measured = _with_cpu(rows)
     evenly = Evenly(rows)
     walls_ms = evenly.ms("wall_ns")
     change = level_change(np.log(np.maximum(walls_ms, 1e-6)))
@@ -224,11 +225,7 @@ def regression(view: RunView, rank: int) -> Regression | None:
         return None
     before_ms, after_ms = float(np.exp(change.before)), float(np.exp(change.after))
     step = evenly.step(change.index)
-    measured = bool((rows["cpu_ns"] >= 0).all())
-    if measured:
-        cpu_ms = _growth(evenly.ms("cpu_ns") / work, change.index)
-    else:
-        cpu_ms = None
+    cpu_ms = _growth(evenly.ms("cpu_ns") / work, change.index) if measured else None
     alone_ms = _beyond_the_rest(evenly.ms(f"{phase}_ns") / work, walls_ms / work, change.index)
     since_ns = evenly.began_ns(change.index)
     return Regression(
@@ -244,6 +241,19 @@ def regression(view: RunView, rank: int) -> Regression | None:
         cpu_ms,
         since_ns,
     )
+
+
+def _with_cpu(rows: Array) -> tuple[Array, bool]:
+    """The records, those without CPU time (before an evaluation, of fast steps) with as much of
+    their wall time as the others have; and whether that is known of most.
+    """
+    known = rows["cpu_ns"] >= 0
+    if known.all() or known.mean() <= 0.5:
+        return rows, bool(known.all())
+    share = float(rows["cpu_ns"][known].sum()) / max(1.0, float(rows["wall_ns"][known].sum()))
+    rows = rows.copy()
+    rows["cpu_ns"][~known] = share * rows["wall_ns"][~known]
+    return rows, True
 
 
 def _beyond_the_rest(phase_ms: Array, walls_ms: Array, index: int) -> float:

@@ -336,10 +336,10 @@ def _after_a_jump(
     """Where to look: at what the script does every so many steps, if jumps have a rhythm."""
     clip = Option("clip gradients", needs=(NOT_CLIPPED,))
     if moves:
+        often = f"every {period} steps, " if period else ""
         return (
-            f"nothing to mend while the loss comes down again: its target moves every {period} "
-            "steps, as where a target network is copied; a little of it copied at each step makes "
-            "a smoother course",
+            f"nothing to mend while the loss comes down again: its target moves {often}as where a "
+            "target network is copied; a little of it copied at each step makes a smoother course",
         )
     if period:
         words = f"the loss jumps every {period} steps: look at what the script does then"
