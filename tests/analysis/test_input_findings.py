@@ -12,7 +12,7 @@ import pytest
 from analysis_support import HOST, T0, Builder, pack
 
 from gputop_analysis.findings import evaluate
-from gputop_analysis.findings.input_looks import surely
+from gputop_analysis.findings.input.loader_looks import surely
 from gputop_probes.record.layout import PROCESS_RANK, PROCESS_WORKER
 
 LOADER = {
