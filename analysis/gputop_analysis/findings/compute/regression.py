@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -86,63 +87,77 @@ def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
     """Compared with the run's own beginning. Ranks go in step: the first stands for all unless it
     only waits longer.
     """
-    rank = next(iter(view.ranks), None)
-    climb = next((climb_ for r in view.ranks[:LOOK_AT] if (climb_ := climbing(view, r))), None)
-    if climb is not None:
-        return told_climb(view, spec, climb)
-    change = regression(view, rank) if rank is not None else None
-    if rank is None or change is None:
+    for rank in view.ranks[:LOOK_AT]:
+        climb = climbing(view, rank)
+        if climb is not None:
+            return told_climb(view, spec, climb)
+    slower = _slower_rank(view)
+    if slower is None:
         return None
-    if change.phase in WAITING and len(view.ranks) > 1:
-        other_ranks = (
-            (r, climb_) for r in view.ranks[1:LOOK_AT] if (climb_ := regression(view, r))
-        )
-        rank, change = next(
-            ((r, climb_) for r, climb_ in other_ranks if climb_.phase not in WAITING),
-            (rank, change),
-        )
-    growth = change.after_ms / change.before_ms - 1
+    rank, change = slower
     queued_ms = _queueing_grew(view, rank, change)  # which IN04 reports
+    growth = _own_growth(view, rank, change, queued_ms)
+    if growth.ms < max(growth.threshold * change.before_ms, SLOWER_MS):
+        return None
+    waits = change.phase in WAITING
+    site = None
+    if change.phase in ("data", "other", "eval"):
+        site = top_site(view, change.phase, rank=rank)
+    per = "" if change.unit == "step" else f" for the same number of {change.unit}"
+    where = "" if waits or len(view.ranks) == 1 else f": rank {rank} in {change.phase}"
+    relative = change.after_ms / change.before_ms - 1
+    error_ms = 1.96 * change.change.error * change.after_ms
+    return spec.make(
+        severity="high" if relative > 0.5 else "medium",
+        title=f"steps take {longer(relative)}{per} since step {change.step:,}{where}",
+        evidence=f"{change.before_ms:.1f} ms before, {change.after_ms:.1f} ms after{per}; "
+        f"{change.phase} grew by {change.phase_ms:.1f} ms; {change.change.score:.0f} standard "
+        f"errors, autocorrelation time {change.change.tau:.1f} records",
+        fix=f"look for what changed at step {change.step:,} in {change.phase}{named(site, ' at {}')}"
+        ": a schedule, a growing list, another kind of batch, another program on the machine",
+        rank=everybody(view) if waits else rank,
+        site=site.site if site else None,
+        confidence=0.8,
+        recoverable_ms_per_step=growth.ms,
+        interval_ms_per_step=(max(0.0, growth.ms - error_ms), growth.ms + error_ms),
+        proof=_proof(change, rank, growth.threshold, queued_ms),
+    )
+
+
+def _slower_rank(view: RunView) -> tuple[int, Regression] | None:
+    """The first rank and its change; where that only waits longer, the first that does not."""
+    if not view.ranks:
+        return None
+    first = view.ranks[0]
+    change = regression(view, first)
+    if change is None:
+        return None
+    if change.phase in WAITING:
+        for rank in view.ranks[1:LOOK_AT]:
+            other = regression(view, rank)
+            if other is not None and other.phase not in WAITING:
+                return rank, other
+    return first, change
+
+
+class _Growth(NamedTuple):
+    """What a step takes longer, as far as the run itself is to blame, and the least share told."""
+
+    ms: float
+    threshold: float
+
+
+def _own_growth(view: RunView, rank: int, change: Regression, queued_ms: float) -> _Growth:
     more_ms = change.after_ms - change.before_ms - queued_ms
     if change.cpu_ms is not None and short_of_cores(view, rank):
         more_ms = min(more_ms, change.cpu_ms)  # times by the clock follow the machine's load
     if on_device(view, rank):
-        threshold = SLOWER
-    else:
-        threshold = _least_on_cpu(change, more_ms)
+        return _Growth(more_ms, SLOWER)
+    threshold = _least_on_cpu(change, more_ms)
     if threshold == SLOWER_BUSY and more_ms < threshold * change.before_ms:
-        threshold, more_ms = SLOWER_ON_CPU, min(more_ms, change.phase_alone_ms)
-    if more_ms < max(threshold * change.before_ms, SLOWER_MS):
-        return None
-    if change.phase in ("data", "other", "eval"):
-        site = top_site(view, change.phase, rank=rank)
-    else:
-        site = None
-    error_ms = change.change.error * change.after_ms
-    if change.unit == "step":
-        per = ""
-    else:
-        per = f" for the same number of {change.unit}"
-    if len(view.ranks) > 1 and change.phase not in WAITING:
-        where = f": rank {rank} in {change.phase}"
-    else:
-        where = ""
-    return spec.make(
-        severity="high" if growth > 0.5 else "medium",
-        title=f"steps take {longer(growth)}{per} since step {change.step:,}{where}",
-        evidence=f"{change.before_ms:.1f} ms before, {change.after_ms:.1f} ms after{per}; "
-        f"{change.phase} grew by {change.phase_ms:.1f} ms; {change.change.score:.0f} standard "
-        f"errors, autocorrelation time {change.change.tau:.1f} records",
-        fix=f"look for what changed at step {change.step:,} in {change.phase}"
-        + named(site, " at {}")
-        + ": a schedule, a growing list, another kind of batch, another program on the machine",
-        rank=everybody(view) if change.phase in WAITING else rank,
-        site=site.site if site else None,
-        confidence=0.8,
-        recoverable_ms_per_step=more_ms,
-        interval_ms_per_step=(max(0.0, more_ms - 1.96 * error_ms), more_ms + 1.96 * error_ms),
-        proof=_proof(change, rank, threshold, queued_ms),
-    )
+        # in all phases a neighbour may be the cause; in one alone it hardly is
+        return _Growth(min(more_ms, change.phase_alone_ms), SLOWER_ON_CPU)
+    return _Growth(more_ms, threshold)
 
 
 def _least_on_cpu(regression: Regression, more_ms: float) -> float:

@@ -267,38 +267,26 @@ def _of_table(view: RunView, spec: Spec, update: Share) -> Finding | None:
 
 
 def _tensor_by_tensor(view: RunView, spec: Spec, update: Share) -> Finding | None:
-    optimizer, cuda = view.hello(update.rank).get("optimizer") or {}, on_device(view, update.rank)
+    optimizer = view.hello(update.rank).get("optimizer") or {}
+    cuda = on_device(view, update.rank)
+    if not _is_slow_form(optimizer, cuda):
+        return None
     asked_for = optimizer.get("foreach") is False
     name = str(optimizer.get("class"))
-    if (
-        optimizer.get("module") != "torch"
-        or optimizer.get("fused")
-        or not (asked_for or name in FUSED_ON_CPU)
-    ):
-        return None
-    if not asked_for and (cuda or optimizer.get("foreach") is not None):
-        return None
-    gain = FUSED_ON_CPU.get(name) if not cuda else None
-    better = "fused=True" if name in FUSED_ON_CPU else "foreach=True"
+    gain = None if cuda else FUSED_ON_CPU.get(name)
+    evidence = (
+        f"{update.ms.value:.2f} ms of {update.wall_ms:.1f} ms a step, {update.percent}, "
+        f"{update.clock} clock; foreach={optimizer.get('foreach')}, fused={optimizer.get('fused')}"
+    )
     tensors = optimizer.get("tensors")
+    if isinstance(tensors, int):
+        evidence += f", {tensors:,} parameter tensors"
     return spec.make(
         severity="medium" if asked_for else "info",
         title=f"{name} updates tensor by tensor: {update.share.value * 100:.0f} % of each step, "
         f"{update.mean_ms:.1f} ms",
-        evidence=f"{update.ms.value:.2f} ms of {update.wall_ms:.1f} ms a step, {update.percent}, "
-        f"{update.clock} clock; foreach={optimizer.get('foreach')}, "
-        f"fused={optimizer.get('fused')}"
-        + (f", {tensors:,} parameter tensors" if isinstance(tensors, int) else ""),
-        fix=Option(
-            (
-                phrase(Facts(view, update.rank), "fused", optimizer=name)
-                if better == "fused=True"
-                else _FOREACH
-            )
-            + (" instead of foreach=False" if asked_for else ""),
-            needs=() if cuda or better != "fused=True" else (at_least("torch", 2, 4),),
-            mend=_fused(optimizer) if better == "fused=True" else None,
-        ),
+        evidence=evidence,
+        fix=_faster_form(view, update.rank, optimizer, asked_for),
         rank=everybody(view),
         confidence=0.9 if asked_for else 0.8,
         recoverable_ms_per_step=gain[0] * update.mean_ms if gain else None,
@@ -307,7 +295,28 @@ def _tensor_by_tensor(view: RunView, spec: Spec, update: Share) -> Finding | Non
     )
 
 
-_FOREACH = "foreach=True for the optimizer"
+def _is_slow_form(optimizer: Optimizer, cuda: bool) -> bool:
+    """Whether one of torch's optimizers takes each tensor by itself, asked to or by default: on a
+    GPU the default takes them together.
+    """
+    if optimizer.get("module") != "torch" or optimizer.get("fused"):
+        return False
+    if optimizer.get("foreach") is False:
+        return True
+    by_default = optimizer.get("foreach") is None and not cuda
+    return by_default and str(optimizer.get("class")) in FUSED_ON_CPU
+
+
+def _faster_form(view: RunView, rank: int, optimizer: Optimizer, asked_for: bool) -> Option:
+    name = str(optimizer.get("class"))
+    instead = " instead of foreach=False" if asked_for else ""
+    if name not in FUSED_ON_CPU:
+        return Option(f"foreach=True for the optimizer{instead}")
+    return Option(
+        phrase(Facts(view, rank), "fused", optimizer=name) + instead,
+        needs=() if on_device(view, rank) else (at_least("torch", 2, 4),),
+        mend=_fused(optimizer),
+    )
 
 
 def _fused(optimizer: Optimizer) -> ByArguments:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -494,52 +495,72 @@ def _who(view: RunView, used: Usage, host: str) -> str:
 
 def _less_demand(run: Facts, used: Usage | None) -> list[Option]:
     """What takes the cores, the most first; what uses none is not asked to use less."""
+    demands = [_demand_of_threads(run), _demand_of_workers(run, used), _demand_of_others(run, used)]
+    known = [demand for demand in demands if demand is not None]
+    if not known:
+        return [
+            Option(
+                "something uses the cores for moments: see `top`; pin this run to cores of its "
+                "own with `taskset`"
+            )
+        ]
+    known.sort(key=lambda demand: demand.cores, reverse=True)
+    return [demand.less for demand in known]
+
+
+class _Demand(NamedTuple):
+    """What takes cores, how many, and how to make it take less."""
+
+    cores: float
+    less: Option
+
+
+def _demand_of_threads(run: Facts) -> _Demand | None:
+    """Ranks, or else their threads, that are more than the cores."""
     threads, ranks, cores = run.threads or 1, run.ranks_here, run.cores
-    options: list[tuple[float, Option]] = []
     if cores and ranks > cores:
         words = f"start fewer ranks here: {ranks} ranks share {cores} cores"
-        options.append((float(ranks), Option(words, lever=Lever("ranks", -1))))
-    elif cores and threads * ranks > cores:
+        return _Demand(float(ranks), Option(words, lever=Lever("ranks", -1)))
+    lever = Lever("torch threads", -1)
+    if cores and threads * ranks > cores:
         fewer = max(1, cores // ranks)
-        words = (
-            f"set OMP_NUM_THREADS={fewer} ({ranks} ranks of {threads} threads share {cores} cores)"
-        )
-        options.append((float(threads * ranks), Option(words, lever=Lever("torch threads", -1))))
-    elif threads > 1:
+        shared = f"{ranks} ranks of {threads} threads share {cores} cores"
+        words = f"set OMP_NUM_THREADS={fewer} ({shared})"
+        return _Demand(float(threads * ranks), Option(words, lever=lever))
+    if threads > 1:
         words = "set OMP_NUM_THREADS=1: torch's threads wait for the slowest of them"
-        options.append((0.0, Option(words, lever=Lever("torch threads", -1))))
-    worker_count = run.loader.get("num_workers")
-    if (
-        cores
-        and isinstance(worker_count, int)
-        and worker_count * ranks >= cores
-        and (not used or used.workers >= BUSY_CORES)
-    ):
-        fewer = max(1, cores // ranks - 1)
-        words = (
-            f"lower num_workers from {worker_count} to {fewer} ({cores} cores for "
-            f"{counted(ranks, 'rank')}): "
-        )
-        words += loader_change(run, num_workers=fewer)
-        lever = Lever("num_workers", -1)
-        if fewer < worker_count:
-            options.append((used.workers if used else 1.0, Option(words, lever=lever)))
-    if used is not None and used.foreign >= BUSY_CORES:
-        names = " and ".join(
-            name for name, _ in neighbours(run.view, run.view.host_of(run.rank))[:2]
-        )
-        words = (
-            f"end what runs beside this ({names or 'see `top`'}, {used.foreign:.1f} "
-            "cores), move this run, or "
-        )
-        options.append((used.foreign, Option(words + "give it cores of its own with `taskset`")))
-    if not options:
-        words = (
-            "something uses the cores for moments: see `top`; pin this run to cores of its "
-            "own with `taskset`"
-        )
-        options.append((0.0, Option(words)))
-    return [option for _, option in sorted(options, key=lambda one: -one[0])]
+        return _Demand(0.0, Option(words, lever=lever))
+    return None
+
+
+def _demand_of_workers(run: Facts, used: Usage | None) -> _Demand | None:
+    """Workers of the loaders that are as many as the cores, and busy as far as that is known."""
+    workers, cores = run.loader.get("num_workers"), run.cores
+    if not cores or not isinstance(workers, int) or workers * run.ranks_here < cores:
+        return None
+    fewer = max(1, cores // run.ranks_here - 1)
+    is_idle = used is not None and used.workers < BUSY_CORES
+    if is_idle or fewer >= workers:
+        return None
+    words = (
+        f"lower num_workers from {workers} to {fewer} ({cores} cores for "
+        f"{counted(run.ranks_here, 'rank')}): {loader_change(run, num_workers=fewer)}"
+    )
+    busy_cores = used.workers if used is not None else 1.0
+    return _Demand(busy_cores, Option(words, lever=Lever("num_workers", -1)))
+
+
+def _demand_of_others(run: Facts, used: Usage | None) -> _Demand | None:
+    """Programs outside the run."""
+    if used is None or used.foreign < BUSY_CORES:
+        return None
+    busiest = neighbours(run.view, run.view.host_of(run.rank))[:2]
+    names = " and ".join(name for name, _ in busiest) or "see `top`"
+    words = (
+        f"end what runs beside this ({names}, {used.foreign:.1f} cores), move this run, or "
+        "give it cores of its own with `taskset`"
+    )
+    return _Demand(used.foreign, Option(words))
 
 
 def _apart(run: Facts) -> Option:

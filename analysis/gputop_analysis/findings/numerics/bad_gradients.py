@@ -16,7 +16,7 @@ from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.sites import called_from
 from gputop_analysis.findings.told import Event, told
 from gputop_analysis.mend import ByRule
-from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.model import Finding, Input, Proof, Severity
 from gputop_analysis.series import picked
 from gputop_analysis.spikes import stand_outs, steps_named
 from gputop_analysis.text import counted, percent
@@ -288,65 +288,64 @@ MUCH_WITHOUT = 0.01
 )
 def without_gradient(view: RunView, spec: Spec) -> Finding | None:
     """Part of the model does not learn."""
-    for rank, events in told(view, "checkup").items():
-        last = events[-1]
-        missing, total = last.get("without_gradient") or 0, last.get("trainable") or 0
-        if not missing or not total or last.get("alike", 0) < ALIKE:
+    for rank, looks in told(view, "checkup").items():
+        look = looks[-1]
+        missing, total = look.get("without_gradient") or 0, look.get("trainable") or 0
+        if not missing or not total or look.get("alike", 0) < ALIKE:
             continue
-        names = [
-            name or "a parameter of no module"
-            for name in last.get("without_gradient_names") or [""]
-        ]
-        experts = bool(((view.hello(rank).get("model") or {}).get("config") or {}).get("experts"))
-        share, foreign = (
-            missing / total,
-            (view.hello(rank).get("optimizer") or {}).get("module") not in ("torch", None),
-        )
-        if share == 1 and foreign:
-            continue  # it may have gradients of its own
-        if share == 1:
-            severity = "high"
-        elif share > MUCH_WITHOUT and not experts:
-            severity = "medium"
-        else:
-            severity = "info"
-        if share == 1:
-            fix = (
-                "give the optimizer the parameters of the model that the loss comes from: it has "
-                "others, such as a copy's"
-            )
-        else:
-            fix = (
-                "use them in the loss, or call requires_grad_(False) and leave them out of the "
-                "optimizer; look for a detach(), a torch.no_grad() or a branch that is not taken"
-            )
-        return spec.make(
-            severity=severity,
-            title=f"{_part(missing, total)} no gradient: {', '.join(names[:2])}",
-            evidence=f"{missing:,} of {total:,} values in the optimizer have grad None when it "
-            f"steps ({last['alike']} looks up to step {last['step']}, rank {rank}): "
-            f"{', '.join(names)}",
-            fix=fix,
-            rank=rank if len(view.ranks) > 1 else everybody(view),
-            proof=Proof(
-                statistic="values without a gradient / values in the optimizer that want one",
-                value=100 * share,
-                threshold=0.0,
-                unit="%",
-                formula="medium above 1 %, high for all of them",
-                inputs=(
-                    Input(
-                        "without a gradient",
-                        missing,
-                        "values",
-                        f"checkup event of step {last['step']}, rank {rank}",
-                    ),
-                    Input("in the optimizer", total, "values", "the same"),
-                    Input("looks in a row", last["alike"], "", "the same"),
-                ),
-            ),
-        )
+        optimizer = view.hello(rank).get("optimizer") or {}
+        if missing == total and optimizer.get("module") not in ("torch", None):
+            continue  # an optimizer that is not torch's may have gradients of its own
+        return _without_gradient(view, spec, rank, look)
     return _left_out(view, spec)
+
+
+def _without_gradient(view: RunView, spec: Spec, rank: int, look: Event) -> Finding:
+    missing, total = look["without_gradient"], look["trainable"]
+    share = missing / total
+    names = [
+        name or "a parameter of no module" for name in look.get("without_gradient_names") or [""]
+    ]
+    config = (view.hello(rank).get("model") or {}).get("config") or {}
+    severity: Severity = "info"
+    fix = (
+        "use them in the loss, or call requires_grad_(False) and leave them out of the "
+        "optimizer; look for a detach(), a torch.no_grad() or a branch that is not taken"
+    )
+    if share == 1:
+        severity = "high"
+        fix = (
+            "give the optimizer the parameters of the model that the loss comes from: it has "
+            "others, such as a copy's"
+        )
+    elif share > MUCH_WITHOUT and not config.get("experts"):
+        severity = "medium"  # experts that no token was sent to have none either
+    return spec.make(
+        severity=severity,
+        title=f"{_part(missing, total)} no gradient: {', '.join(names[:2])}",
+        evidence=f"{missing:,} of {total:,} values in the optimizer have grad None when it "
+        f"steps ({look['alike']} looks up to step {look['step']}, rank {rank}): "
+        f"{', '.join(names)}",
+        fix=fix,
+        rank=rank if len(view.ranks) > 1 else everybody(view),
+        proof=Proof(
+            statistic="values without a gradient / values in the optimizer that want one",
+            value=100 * share,
+            threshold=0.0,
+            unit="%",
+            formula="medium above 1 %, high for all of them",
+            inputs=(
+                Input(
+                    "without a gradient",
+                    missing,
+                    "values",
+                    f"checkup event of step {look['step']}, rank {rank}",
+                ),
+                Input("in the optimizer", total, "values", "the same"),
+                Input("looks in a row", look["alike"], "", "the same"),
+            ),
+        ),
+    )
 
 
 def _left_out(view: RunView, spec: Spec) -> Finding | None:

@@ -10,7 +10,7 @@ from gputop_analysis.findings.numerics.wrong_habits import optimizer_site
 from gputop_analysis.findings.pictures import LOSS, RATE
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
-from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.model import Finding, Input, Proof, Severity
 from gputop_analysis.text import percent
 from gputop_analysis.training_series import collect
 from gputop_analysis.trend import LossTrend, Runaway, loss_trend, runaway, thrown_out
@@ -46,7 +46,9 @@ def divergence(view: RunView, spec: Spec) -> Finding | None:
     """The training makes things worse, or none. Two optimizers, as in a GAN, are not judged."""
     if not view.ranks or (view.hello().get("optimizer") or {}).get("others"):
         return None
-    losses = _losses(view) if not view.live or _may_rise(view) else None
+    if view.live and not _may_rise(view):
+        return None
+    losses = _losses(view)
     if losses is None:
         return None
     away = runaway(*losses, start=_first_losses(view))
@@ -59,42 +61,71 @@ def divergence(view: RunView, spec: Spec) -> Finding | None:
     if trend is None:
         return None
     start = _start_level(view)
-    rises = trend.kind == "rising" and trend.change > max(
+    if _rises(trend, start):
+        return _rising(view, spec, trend, start)
+    if trend.kind == "still" and _learning_rate(view) > 0:
+        return _standing_still(view, spec, trend, start)
+    return None
+
+
+def _rises(trend: LossTrend, start: float) -> bool:
+    least_rise = max(
         RISE_SHARE * abs(trend.first_loss), RISE_NOISE * trend.noise, START_SHARE * start
     )
-    lr = view.per_rank[view.ranks[0]].rows["lr"][-1]
-    if not rises and not (trend.kind == "still" and lr > 0):
-        return None
-    span = f"steps {trend.first_step:,} to {trend.last_step:,}"
-    far = rises and trend.last_loss > 2 * abs(trend.first_loss)
-    lr_told = f", lr {lr:.3g}" if np.isfinite(lr) else ""
-    if not rises or networks_beside(view):
+    return trend.kind == "rising" and trend.change > least_rise
+
+
+def _learning_rate(view: RunView) -> float:
+    """The last one; NaN where it is not known."""
+    return float(view.per_rank[view.ranks[0]].rows["lr"][-1])
+
+
+def _rising(view: RunView, spec: Spec, trend: LossTrend, start: float) -> Finding:
+    severity: Severity = "medium"
+    if networks_beside(view):
         severity = "info"
-    elif far:
+    elif trend.last_loss > 2 * abs(trend.first_loss):
         severity = "high"
-    else:
-        severity = "medium"
-    if rises:
-        fix = (
-            "lower the learning rate and go on from a checkpoint before step "
-            f"{trend.first_step:,}; look whether labels or data changed there"
-        )
-    else:
-        fix = (
-            "if more is to be learnt: another learning rate or schedule, and a look at labels and "
-            "data; else stop here"
-        )
     return spec.make(
         severity=severity,
-        title=f"the loss {'rises' if rises else 'stands still'}: {trend.first_loss:.4g} to "
-        f"{trend.last_loss:.4g} over {span}",
-        evidence=f"medians of {trend.blocks} blocks over {span}{lr_told}: fitted change "
-        f"{trend.change:+.3g}, Mann-Kendall p = {trend.p:.2g}, scatter of the blocks "
-        f"{trend.noise:.2g}",
-        fix=fix,
+        title=f"the loss rises: {_course(trend)}",
+        evidence=_trend_words(view, trend),
+        fix="lower the learning rate and go on from a checkpoint before step "
+        f"{trend.first_step:,}; look whether labels or data changed there",
         rank=everybody(view),
-        confidence=0.8 if rises else 0.6,
-        proof=_trend_proof(trend, start, rises),
+        confidence=0.8,
+        proof=_trend_proof(trend, start, rises=True),
+    )
+
+
+def _standing_still(view: RunView, spec: Spec, trend: LossTrend, start: float) -> Finding:
+    return spec.make(
+        severity="info",
+        title=f"the loss stands still: {_course(trend)}",
+        evidence=_trend_words(view, trend),
+        fix="if more is to be learnt: another learning rate or schedule, and a look at labels and "
+        "data; else stop here",
+        rank=everybody(view),
+        confidence=0.6,
+        proof=_trend_proof(trend, start, rises=False),
+    )
+
+
+def _course(trend: LossTrend) -> str:
+    return f"{trend.first_loss:.4g} to {trend.last_loss:.4g} over {_span(trend)}"
+
+
+def _span(trend: LossTrend | Runaway) -> str:
+    return f"steps {trend.first_step:,} to {trend.last_step:,}"
+
+
+def _trend_words(view: RunView, trend: LossTrend) -> str:
+    lr = _learning_rate(view)
+    lr_words = f", lr {lr:.3g}" if np.isfinite(lr) else ""
+    return (
+        f"medians of {trend.blocks} blocks over {_span(trend)}{lr_words}: fitted change "
+        f"{trend.change:+.3g}, Mann-Kendall p = {trend.p:.2g}, scatter of the blocks "
+        f"{trend.noise:.2g}"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import spread, told
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.series import RankSeries
 from gputop_analysis.spikes import TOGETHER_STEPS, instabilities, spikes_of, stand_outs, steps_named
 from gputop_analysis.stats import mad_sigma
 from gputop_analysis.text import counted
@@ -66,59 +67,105 @@ an alarm.
 )
 def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
     """The training diverged or met a bad batch."""
-    first = min(
-        (nonfinite for rank in view.ranks if (nonfinite := _first_nonfinite(view, rank))),
-        default=None,
-    )
-    if first is None:
+    first_of_ranks = _first_of_ranks(view)
+    if not first_of_ranks:
         return None
-    step, rank, value, unread = first
-    origin = nan_origin(view, step)
-    series, run = view.per_rank[rank], Facts(view, rank)
-    bad = (series.rows["flags"] & wire.F_NONFINITE) != 0
-    finite = np.isfinite(series.rows["loss"])  # of the last step that a record stands for
-    read = finite[finite | bad]  # of some records no loss is known
-    recovered = bool(len(read)) and bool(read[-1])
-    row = _row_of(series.rows, step)
-    if row is not None and np.isfinite(row["lr"]):
-        settings = [f"lr {row['lr']:.3g}"]
-    else:
-        settings = []
-    if row is not None and np.isfinite(row["loss_scale"]):
-        settings += [f"loss scale {row['loss_scale']:.4g}"]
-    settings += _last_good(series.rows, step)
-    other_ranks = sorted(
-        nonfinite[1] for r in view.ranks if r != rank and (nonfinite := _first_nonfinite(view, r))
-    )
-    bad_steps = int(np.where(finite, 1, series.n_steps)[bad].sum())
-    about = "about " if series.n_steps[bad].max(initial=1) > 1 else ""
+    first = min(first_of_ranks)
+    origin = nan_origin(view, first.step)
+    losses = _bad_losses(view.per_rank[first.rank])
+    settings = _settings(view.per_rank[first.rank].rows, first.step)
+    title = f"loss is {first.value} at step {first.step} on rank {first.rank}"
+    if losses.recovered:
+        title += ", finite again since"
+    elif losses.steps > 1:
+        title += " and stays so"
+    if origin and in_short(origin):
+        title += f": {in_short(origin)}"
+    other_ranks = sorted(other.rank for other in first_of_ranks if other.rank != first.rank)
     return spec.make(
-        severity="high" if recovered else "critical",
-        title=f"loss is {value} at step {step} on rank {rank}"
-        + (", finite again since" if recovered else " and stays so" if bad_steps > 1 else "")
-        + (f": {in_short(origin)}" if origin and in_short(origin) else ""),
-        evidence=f"first at step {step} on rank {rank}"
-        + (f", or in one of the {unread:,} before it, whose losses were not read" if unread else "")
-        + (f" ({', '.join(settings)})" if settings else "")
-        + f"; {about}{counted(bad_steps, 'step')} seen with a loss that is no number"
-        + (f"; also on ranks {', '.join(map(str, other_ranks))}" if other_ranks else "")
+        severity="high" if losses.recovered else "critical",
+        title=title,
+        evidence=_evidence(first, losses, settings, other_ranks)
         + (f"; {sentence(origin, len(view.ranks))}" if origin else ""),
-        fix=_against_a_bad_loss(run, origin),
-        rank=rank,
+        fix=_against_a_bad_loss(Facts(view, first.rank), origin),
+        rank=first.rank,
         proof=Proof(
             statistic="steps with a loss that is NaN or infinite",
-            value=max(bad_steps, 1),
+            value=max(losses.steps, 1),
             threshold=0,
             unit="steps",
             formula="a loss x is no number where x - x != 0; one is enough",
             inputs=(
-                Input("first such step", step, "", f"nonfinite event or steps.flags, rank {rank}"),
-                Input("what it was", value, "", "nonfinite event"),
-                *(Input("just before", text, "", f"steps, rank {rank}") for text in settings),
+                Input(
+                    "first such step",
+                    first.step,
+                    "",
+                    f"nonfinite event or steps.flags, rank {first.rank}",
+                ),
+                Input("what it was", first.value, "", "nonfinite event"),
+                *(Input("just before", text, "", f"steps, rank {first.rank}") for text in settings),
                 *(inputs(origin) if origin else ()),
             ),
         ),
     )
+
+
+class _FirstBad(NamedTuple):
+    """The first bad loss of a rank; of two, the smaller came first."""
+
+    step: int
+    rank: int
+    value: str
+    unread: int
+    """Losses right before it that were not read."""
+
+
+class _BadLosses(NamedTuple):
+    """What a rank's records say of its losses."""
+
+    steps: int
+    """With a loss that is no number."""
+    is_about: bool
+    """Records of several steps hold one loss, so that the number is not exact."""
+    recovered: bool
+    """The last loss that was read is finite."""
+
+
+def _bad_losses(series: RankSeries) -> _BadLosses:
+    bad = (series.rows["flags"] & wire.F_NONFINITE) != 0
+    finite = np.isfinite(series.rows["loss"])  # of the last step that a record stands for
+    read = finite[finite | bad]  # of some records no loss is known
+    return _BadLosses(
+        steps=int(np.where(finite, 1, series.n_steps)[bad].sum()),
+        is_about=series.n_steps[bad].max(initial=1) > 1,
+        recovered=len(read) > 0 and bool(read[-1]),
+    )
+
+
+def _settings(rows: Array, step: int) -> list[str]:
+    """Learning rate, loss scale and last good loss at a step, where they are known."""
+    settings = []
+    row = _row_of(rows, step)
+    if row is not None and np.isfinite(row["lr"]):
+        settings.append(f"lr {row['lr']:.3g}")
+    if row is not None and np.isfinite(row["loss_scale"]):
+        settings.append(f"loss scale {row['loss_scale']:.4g}")
+    return settings + _last_good(rows, step)
+
+
+def _evidence(
+    first: _FirstBad, losses: _BadLosses, settings: list[str], other_ranks: list[int]
+) -> str:
+    words = f"first at step {first.step} on rank {first.rank}"
+    if first.unread:
+        words += f", or in one of the {first.unread:,} before it, whose losses were not read"
+    if settings:
+        words += f" ({', '.join(settings)})"
+    about = "about " if losses.is_about else ""
+    words += f"; {about}{counted(losses.steps, 'step')} seen with a loss that is no number"
+    if other_ranks:
+        words += f"; also on ranks {', '.join(map(str, other_ranks))}"
+    return words
 
 
 def _against_a_bad_loss(run: Facts, origin: Event | None) -> tuple[str | Option, ...]:
@@ -137,16 +184,21 @@ def _against_a_bad_loss(run: Facts, origin: Event | None) -> tuple[str | Option,
     )
 
 
-def _first_nonfinite(view: RunView, rank: int) -> tuple[int, int, str, int] | None:
-    """First step with a bad loss, its rank, its value, and how many losses before were not read."""
+def _first_of_ranks(view: RunView) -> list[_FirstBad]:
+    """Of each rank that had a bad loss, the first."""
+    first = [_first_nonfinite(view, rank) for rank in view.ranks]
+    return [bad for bad in first if bad is not None]
+
+
+def _first_nonfinite(view: RunView, rank: int) -> _FirstBad | None:
     events = told(view, "nonfinite").get(rank)
     if events:
-        first = min(events, key=lambda e: e.get("step", 0))
-        return (
-            int(first.get("step", 0)),
-            rank,
-            _name(first.get("value")),
-            int(first.get("unread", 0)),
+        first = min(events, key=lambda event: event.get("step", 0))
+        return _FirstBad(
+            step=int(first.get("step", 0)),
+            rank=rank,
+            value=_name(first.get("value")),
+            unread=int(first.get("unread", 0)),
         )
     tables = [view.per_rank[rank].rows]
     if len(view.record.device(rank)):
@@ -154,7 +206,7 @@ def _first_nonfinite(view: RunView, rank: int) -> tuple[int, int, str, int] | No
     for rows in tables:
         bad = np.flatnonzero(rows["flags"] & wire.F_NONFINITE)
         if len(bad):
-            return int(rows["step"][bad[0]]), rank, "not finite", 0
+            return _FirstBad(int(rows["step"][bad[0]]), rank, "not finite", unread=0)
     return None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gputop_analysis.findings.advice import Fix
 from gputop_analysis.findings.crash.hang_advice import advice_on
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
@@ -48,33 +49,30 @@ def collective_mismatch(view: RunView, spec: Spec) -> Finding | None:
     """
     if next(view.record.events("hang_suspected", "exception"), None) is None:
         return None
-    entries = {rank: entries_ for rank in view.ranks if (entries_ := _entries(view, rank))}
-    first = _first_difference(entries)
-    cause = cause_of(view)
-    judged = cause is not None and cause.rank is not None and cause.kind in MISMATCHES
-    if first is None:
-        stands = any(True for _ in view.record.events("hang_suspected"))
-        if cause and judged and not stands:
-            return _of_one_side(view, spec, cause)
-        return None
-    group, number = first
-    here = {rank: table[first] for rank, table in entries.items() if first in table}
+    entries = _entries_of_ranks(view)
+    place = _first_difference(entries)
+    cause = _cause_of_a_mismatch(view)
+    if place is None:
+        stands_still = next(view.record.events("hang_suspected"), None) is not None
+        if cause is None or stands_still:
+            return None
+        return _of_one_side(view, spec, cause)
+    group, number = place
+    here = {rank: table[place] for rank, table in sorted(entries.items()) if place in table}
+    said = "; ".join(f"rank {rank}: {_said(entry)}" for rank, entry in list(here.items())[:4])
+    compared = sum(key[0] == group for key in entries[min(here)])
+    title = f"ranks call different collectives: number {number}, {said}"
+    fix: Fix = _ADVICE
     odd, site = _odd_one(here), None
-    if cause is not None and judged:
+    if cause is not None:
+        title, fix = cause.words, advice_on(cause, {})
         odd, site = cause.rank, cause.site
-    entries_text = "; ".join(
-        f"rank {rank}: {_said(entry)}" for rank, entry in sorted(here.items())[:4]
-    )
     return spec.make(
         severity="critical",
-        title=(
-            cause.words
-            if cause is not None and judged
-            else f"ranks call different collectives: number {number}, {entries_text}"
-        )[:140],
-        evidence=f"collective {number} of group {group}: {entries_text}; all before it agree "
-        f"({sum(key[0] == group for key in entries[next(iter(here))])} compared)",
-        fix=advice_on(cause, {}) if cause is not None and judged else _ADVICE,
+        title=title[:140],
+        evidence=f"collective {number} of group {group}: {said}; all before it agree "
+        f"({compared} compared)",
+        fix=fix,
         rank=odd,
         site=site or _called_at(view, odd),
         confidence=0.9,
@@ -86,11 +84,19 @@ def collective_mismatch(view: RunView, spec: Spec) -> Finding | None:
             formula="flight recorder entries are compared by group and sequence number, "
             "point-to-point calls left out",
             inputs=tuple(
-                Input(f"rank {rank}", _said(e), "", "flight_recorder event")
-                for rank, e in sorted(here.items())[:8]
+                Input(f"rank {rank}", _said(entry), "", "flight_recorder event")
+                for rank, entry in list(here.items())[:8]
             ),
         ),
     )
+
+
+def _cause_of_a_mismatch(view: RunView) -> Cause | None:
+    """What holds up the run, where that is one rank that called something else."""
+    cause = cause_of(view)
+    if cause is None or cause.rank is None or cause.kind not in MISMATCHES:
+        return None
+    return cause
 
 
 def _of_one_side(view: RunView, spec: Spec, cause: Cause) -> Finding:
@@ -130,15 +136,16 @@ def _called_at(view: RunView, odd: int | None) -> str | None:
     return next(iter(places.values()), None)
 
 
-def _entries(view: RunView, rank: int) -> dict[Key, Entry]:
-    """Collectives of one rank by group and number; empty without its flight recorder."""
-    return {
-        (str(entry.get("group")), int(entry.get("seq", -1))): entry
-        for event in view.record.events("flight_recorder")
-        if event.get("rank") == rank
-        for entry in event.get("entries", ())
-        if not entry.get("p2p") and int(entry.get("seq", -1)) >= 0
-    }
+def _entries_of_ranks(view: RunView) -> dict[int, dict[Key, Entry]]:
+    """Collectives by group and number, of each rank with a flight recorder."""
+    tables: dict[int, dict[Key, Entry]] = {}
+    for event in view.record.events("flight_recorder"):
+        for entry in event.get("entries", ()):
+            number = int(entry.get("seq", -1))
+            if not entry.get("p2p") and number >= 0:
+                table = tables.setdefault(int(event.get("rank", -1)), {})
+                table[str(entry.get("group")), number] = entry
+    return {rank: tables[rank] for rank in view.ranks if rank in tables}
 
 
 def _first_difference(entries: dict[int, dict[Key, Entry]]) -> Key | None:
@@ -156,11 +163,10 @@ def _differ(entries: list[Entry]) -> bool:
     operations = {_operation(entry) for entry in entries}
     if len(operations) > 1:
         return True
-    if operations:
-        same_size = any(name in next(iter(operations)) for name in _SAME_SIZE)
-    else:
-        same_size = False
-    return same_size and len({int(entry.get("bytes") or 0) for entry in entries}) > 1
+    operation = next(iter(operations), "")
+    if not any(name in operation for name in _SAME_SIZE):
+        return False
+    return len({int(entry.get("bytes") or 0) for entry in entries}) > 1
 
 
 def _operation(entry: Entry) -> str:

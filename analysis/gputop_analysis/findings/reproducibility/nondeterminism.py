@@ -101,46 +101,56 @@ def same_random_numbers(view: RunView, spec: Spec) -> Finding | None:
     """All ranks drop the same units and augment alike: less variety than promised."""
     if view.ranks and on_device(view, view.ranks[0]):
         return None  # dropout draws from the GPU's generator, which is not looked at
-    states = {
-        rank: {event["update"]: (event.get("random") or {}).get("state") for event in events}
-        for rank, events in told(view, "replica").items()
-    }
-    modules = (view.hello().get("model") or {}).get("modules") or {}
-    dropout = sorted(name for name in modules if "Dropout" in name)
-    if len(states) < 2 or len(states) < view.world_size or not dropout:
+    dropout = _dropout_modules(view)
+    states = _generator_states(view)
+    if not dropout or len(states) < 2 or len(states) < view.world_size:
         return None
-    common = sorted(set.intersection(*(set(event) for event in states.values())))
-    equal = [
-        u
-        for u in common
-        if len({event[u] for event in states.values()}) == 1
-        and states[view.ranks[0]][u] is not None
-    ]
-    if len(equal) < 2 or len(equal) < len(common):
+    looks = sorted(set.intersection(*(set(by_update) for by_update in states.values())))
+    alike = [update for update in looks if _are_alike(states, update)]
+    if len(alike) < 2 or len(alike) < len(looks):
         return None
-    seed = (told(view, "replica")[view.ranks[0]][-1].get("random") or {}).get("seed")
+    last_look = told(view, "replica")[view.ranks[0]][-1]
+    seed = (last_look.get("random") or {}).get("seed")
     return spec.make(
         severity="info",
         title=f"all {len(states)} ranks draw the same random numbers (seed {seed})",
-        evidence=f"after updates {', '.join(map(str, equal[:4]))} torch's generator is in the "
+        evidence=f"after updates {', '.join(map(str, alike[:4]))} torch's generator is in the "
         f"same state on all ranks, and the model has {dropout[0]}: every rank drops the same units",
         fix="torch.manual_seed(seed + rank) after the model is made (DDP broadcasts rank 0's "
         "parameters anyway); not with tensor parallelism, which needs equal numbers",
         rank=None,
         proof=Proof(
             statistic="looks at which the generator's state is the same on all ranks",
-            value=len(equal),
+            value=len(alike),
             threshold=1,
             unit="looks",
             formula="CRC-32 of torch.get_rng_state()",
             inputs=(
-                Input("looks", len(common), "", "replica events"),
+                Input("looks", len(looks), "", "replica events"),
                 Input(
                     "seed",
-                    seed if seed is not None else "not known",
+                    "not known" if seed is None else seed,
                     "",
                     "torch.initial_seed(), rank 0",
                 ),
             ),
         ),
     )
+
+
+def _dropout_modules(view: RunView) -> list[str]:
+    modules = (view.hello().get("model") or {}).get("modules") or {}
+    return sorted(name for name in modules if "Dropout" in name)
+
+
+def _generator_states(view: RunView) -> dict[int, dict[int, int | None]]:
+    """Of each rank, the state of torch's CPU generator by the update after which it was seen."""
+    states: dict[int, dict[int, int | None]] = {}
+    for rank, looks in told(view, "replica").items():
+        states[rank] = {look["update"]: (look.get("random") or {}).get("state") for look in looks}
+    return states
+
+
+def _are_alike(states: dict[int, dict[int, int | None]], update: int) -> bool:
+    seen = {by_update[update] for by_update in states.values()}
+    return len(seen) == 1 and None not in seen
