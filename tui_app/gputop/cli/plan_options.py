@@ -286,6 +286,8 @@ def wanted_of(options: argparse.Namespace, fleet: Fleet) -> tuple[Wanted, int]:
     Raises:
         CliError: neither the options nor the file say, or a number is none.
     """
+    from gputop_analysis.vram.rules import MOST
+
     _split_gpus(options)
     named = gpus_named(options.gpu) if options.gpu else None
     have = next((g for g in fleet.have if named is None or named.spec.name == g.gpu), None)
@@ -308,6 +310,8 @@ def wanted_of(options: argparse.Namespace, fleet: Fleet) -> tuple[Wanted, int]:
     nodes = options.nodes
     if gpus < 1 or (nodes is not None and nodes < 1):
         raise CliError("--gpus and --nodes must be at least 1")
+    if gpus > MOST:
+        raise CliError(f"--gpus must be at most {MOST}, not {gpus}")
     if nodes is not None and gpus % nodes:
         raise CliError(
             f"{gpus} GPUs do not divide over {nodes} nodes: give --gpus as a multiple of --nodes"
