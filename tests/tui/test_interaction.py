@@ -153,6 +153,24 @@ async def test_of_two_ranks_the_one_that_the_hang_is_laid_on_is_marked(running):
         assert "holds up the others" in text
 
 
+async def test_stacks_that_are_open_learn_whom_the_hang_is_laid_on(running):
+    """The stacks come first, the judgement on them seconds later."""
+    hang = a_finding("critical", id="HC01", rank=0, title="rank 0 is stuck at train.py:9")
+    summary = running.summary._replace(silent_s=40.0)
+    both = dumps(odd=1, count=2)
+    async with started(running, FakeControl(), size=(120, 40)) as (app, pilot):
+        app.feed.next = running._replace(notices=both, summary=summary, sequence=5)
+        await step(app, pilot)
+        await settle(app, pilot)
+        assert "▲ rank" not in screen_text(app)
+        later = summary._replace(silent_s=44.0)
+        app.feed.next = running._replace(notices=both, findings=(hang,), summary=later, sequence=6)
+        await step(app, pilot)
+        await settle(app, pilot)
+        text = screen_text(app)
+        assert "▲ rank 0" in text and "No step for 0:44: Stacks of 2 ranks" in text
+
+
 def test_many_groups_of_stacks_wrap_into_rows_of_columns():
     groups = stacks.groups_of([n for i in range(5) for n in dumps(odd=i, count=1)])
     assert len(groups) == 1 and stacks.odd_ones(groups) == []

@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     from gputop_analysis.model import GpuSummary, HostSummary, RankSummary
 
 PHASE_CELLS = 11
+STACKED = 3
+"""Dots of a trend's height in a row of the table: a gap to the row above."""
 STANDS_OUT = 1.2
 """Times the median of the ranks, from which on a phase of a rank is marked."""
+LEAST_NET = 0.05
+"""MB/s from which on the network is worth a word."""
 FULL, NEARLY_FULL = 0.95, 0.85
 """Shares of a memory from which on it is drawn as critical, and as high."""
 
@@ -232,7 +236,7 @@ def _cpu(line: Line, snapshot: Snapshot, cells: int) -> Row:
 
 def _trend(series: tuple[float, ...], top: float, cells: int, figure: str) -> Row:
     chart = cells - 7
-    text = braille.area(series, chart, top)
+    text = braille.area(series, chart, top, STACKED)
     return [(text, "meter"), (right(figure, 7), "text")]
 
 
@@ -355,7 +359,7 @@ def host_row(host: HostSummary, snapshot: Snapshot, width: int) -> Row:
     name = host.host if len(snapshot.summary.hosts) > 1 else "host"
     row: Row = [(left(shorten(name, 8), 8), "muted")]
     series = snapshot.history.of(f"cpu {host.host}")
-    row += [("CPU ", "muted"), (braille.area(series, 10, 100.0), "meter")]
+    row += [("CPU ", "muted"), (braille.area(series, 10, 100.0, STACKED), "meter")]
     row += [(right(_whole(host.cpu_pct), 4), "text"), (f" % of {host.cpu_count}", "muted")]
     if host.memory_total_gib:
         share = host.memory_used_gib / host.memory_total_gib
@@ -376,7 +380,7 @@ def host_row(host: HostSummary, snapshot: Snapshot, width: int) -> Row:
         fields.insert(0, [("waiting for a core now ", "muted"), (share_text, "text")])
     resources = snapshot.panels.get("history", Resources())
     net = resources.newest("net")
-    if numbers.known(net) and len(snapshot.summary.hosts) == 1:
+    if net >= LEAST_NET and len(snapshot.summary.hosts) == 1:
         fields.append([("net ", "muted"), (numbers.rate(net), "text"), (" MB/s", "muted")])
     for field in fields:
         if row_width(row) + row_width(field) + 3 <= width:
