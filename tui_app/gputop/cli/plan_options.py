@@ -298,8 +298,6 @@ def wanted_of(options: argparse.Namespace, fleet: Fleet) -> tuple[Wanted, int]:
     Raises:
         CliError: neither the options nor the file say, or a number is none.
     """
-    from gputop_analysis.vram.rules import MOST
-
     _split_gpus(options)
     chosen = _chosen_gpus(options, fleet)
     _check_nodes(options, chosen.gpus)
@@ -344,6 +342,8 @@ def _chosen_gpus(options: argparse.Namespace, fleet: Fleet) -> _Chosen:
 
 
 def _check_nodes(options: argparse.Namespace, gpus: int) -> None:
+    from gputop_analysis.vram.rules import MOST
+
     nodes = options.nodes
     if gpus < 1 or (nodes is not None and nodes < 1):
         raise CliError("--gpus and --nodes must be at least 1")
