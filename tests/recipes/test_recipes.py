@@ -95,7 +95,13 @@ def toy_finding():
         proof = Proof(
             statistic="toys", value=2.0, unit="toys", threshold=1.0, formula="count", inputs=()
         )
-        return spec.make("high", "2 toys lie in each step", "2 toys", "put them away", proof=proof)
+        return spec.make(
+            severity="high",
+            title="2 toys lie in each step",
+            evidence="2 toys",
+            fix="put them away",
+            proof=proof,
+        )
 
     yield
     del CATALOGUE["XX99"]
