@@ -238,7 +238,8 @@ def test_a_loader_without_workers_that_shuffles_all_for_one_batch(
 ):
     build = Builder(tmp_path / "r", cpu_count=16)
     build.hello(dataloader=LOADER | {"num_workers": 0})
-    build.steps(200, forward=6.0, backward=6.0, data=30.0, gc_ns=round(collecting_ms * 1e6))
+    for _ in range(200):
+        build.step(forward=6.0, backward=6.0, data=30.0, gc_ns=round(collecting_ms * 1e6))
     begun(build, 200, 200, num_workers=0, starts_ms=200 * 0.1, firsts_ms=200 * 29.0)
     sample = {
         "site": "train.py:50",
