@@ -123,6 +123,11 @@ class RunSummary(NamedTuple):
         return max(0, (self.ended_ns or self.now_ns) - self.started_ns) / 1e9
 
     @property
+    def stands(self) -> bool:
+        """Whether no step comes and nothing is known that the run does instead."""
+        return self.silent_s > 0 and not self.doing
+
+    @property
     def gpus_added(self) -> bool:
         """Whether figures of devices were added to the record, not measured."""
         return any(gpu.added for gpu in self.gpus)

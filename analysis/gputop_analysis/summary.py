@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from gputop_analysis.hardware import gib, gpu_summaries, host_summaries
 from gputop_analysis.model import PhaseStats, RankSummary
 from gputop_analysis.overview import RunSummary
 from gputop_analysis.sampled import own_cost, sampled
-from gputop_analysis.series import RankSeries, tail_seconds
+from gputop_analysis.series import tail_seconds
 from gputop_analysis.silence import doing_since, silence_s
 from gputop_analysis.stats import weighted_quantile
 from gputop_analysis.view import RunView, once_per_view
@@ -44,18 +44,9 @@ def summarise(
     now_ns = time.time_ns() if now_ns is None else now_ns
     state, exit_code, ended_ns = run_state(record, now_ns)
     silent_s = silence_s(view, now_ns) if state == "running" else 0.0
-    running = state in ("running", "starting")
-    rates = [
-        _rates(rank_series, running) if not silent_s else (0.0, 0.0, 0.0)
-        for rank_series in view.per_rank.values()
-    ]
+    rates = _rates(view, state, silent_s)
     walls, weights = _pooled(view)
     steps = _of_all(view)((steps_done(record, rank) for rank in view.ranks), default=0)
-    totals = [h["total_steps"] for h in view.hellos.values() if h.get("total_steps")]
-    if totals:
-        total_steps = int(max(totals))
-    else:
-        total_steps = command_total(record.manifest.command, steps)
     return RunSummary(
         command=tuple(record.manifest.command),
         state=state,
@@ -65,10 +56,10 @@ def summarise(
         now_ns=now_ns,
         world_size=view.world_size,
         steps=steps,
-        total_steps=total_steps,
-        steps_per_s=_of_all(view)((r[0] for r in rates), default=0.0),
-        samples_per_s=sum(r[1] for r in rates),
-        tokens_per_s=sum(r[2] for r in rates),
+        total_steps=_total_steps(view, steps),
+        steps_per_s=_of_all(view)((rate.steps for rate in rates), default=0.0),
+        samples_per_s=sum(rate.samples for rate in rates),
+        tokens_per_s=sum(rate.tokens for rate in rates),
         step_time_p50_ms=weighted_quantile(walls, weights, 0.5),
         step_time_p95_ms=weighted_quantile(walls, weights, 0.95),
         phases=_phases(view, weights),
@@ -86,27 +77,43 @@ def summarise(
     )
 
 
+def _total_steps(view: RunView, steps: int) -> int | None:
+    """How long the run is to be: what its ranks say, else its command; None where nothing does."""
+    told = [hello["total_steps"] for hello in view.hellos.values() if hello.get("total_steps")]
+    if told:
+        return int(max(told))
+    return command_total(view.record.manifest.command, steps)
+
+
 def _unseen(event: dict[str, Any]) -> str:
-    why = event.get("reason", "unknown")
-    return f"process {event.get('pid', '?')}: " + (
-        "no reason found" if why == "unknown" else str(why)
-    )
+    reason = str(event.get("reason", "unknown"))
+    if reason == "unknown":
+        reason = "no reason found"
+    return f"process {event.get('pid', '?')}: {reason}"
 
 
 def run_state(record: RunRecord, now_ns: int) -> tuple[Any, int | None, int | None]:
     """State, exit code and end of a run; ``lost`` when its recorder went without an end."""
     states = [host.state for host in record.hosts.values()]
-    codes = [s.exit_code for s in states if s.exit_code is not None]
-    exit_code = next((code for code in codes if code), codes[0] if codes else None)
-    ends = [s.ended_ns for s in states if s.ended_ns is not None]
-    if states and all(s.state == "ended" for s in states):
+    exit_code = _exit_code(record)
+    if states and all(state.state == "ended" for state in states):
+        ends = [state.ended_ns for state in states if state.ended_ns is not None]
         return "ended", exit_code, max(ends, default=None)
-    if states and any(s.state == "lost" for s in states):
+    if any(state.state == "lost" for state in states):
         return "lost", exit_code, None
-    last = last_sign_ns(record)
-    if now_ns - last > SILENT_S * 1e9:
-        return "lost", exit_code, last
+    last_ns = last_sign_ns(record)
+    if now_ns - last_ns > SILENT_S * 1e9:
+        return "lost", exit_code, last_ns
     return ("running" if record.ranks() else "starting"), None, None
+
+
+def _exit_code(record: RunRecord) -> int | None:
+    """The first that is not 0 of all hosts; None where none is known."""
+    codes = [host.state.exit_code for host in record.hosts.values()]
+    known_codes = [code for code in codes if code is not None]
+    if not known_codes:
+        return None
+    return next((code for code in known_codes if code), 0)
 
 
 def last_sign_ns(record: RunRecord) -> int:
@@ -114,10 +121,13 @@ def last_sign_ns(record: RunRecord) -> int:
     signs = [record.manifest.created_ns]
     for host in record.hosts.values():
         signs.append(host.state.started_ns)
-        signs += [int(t.rows[-1]["t_ns"]) for t in (host.host, host.process) if len(t.rows)]
+        for samples in (host.host, host.process):
+            if len(samples.rows):
+                signs.append(int(samples.rows[-1]["t_ns"]))
         if host.events.items:
-            signs += [int(host.events.items[-1].get("t_ns", 0))]
-    signs += [int(record.steps(rank)["t_end_ns"][-1]) for rank in record.ranks()]
+            signs.append(int(host.events.items[-1].get("t_ns", 0)))
+    for rank in record.ranks():
+        signs.append(int(record.steps(rank)["t_end_ns"][-1]))
     return max(signs)
 
 
@@ -130,7 +140,8 @@ def _of_all(view: RunView) -> Callable[..., Any]:
 def steps_done(record: RunRecord, rank: int) -> int:
     """Steps of a rank over the run without reading all: the last step of each attempt."""
     rows = record.steps(rank)
-    ends = sorted({i for i in record.rank_starts(rank) if 0 < i < len(rows)} | {len(rows)})
+    starts = {start for start in record.rank_starts(rank) if 0 < start < len(rows)}
+    ends = starts | {len(rows)}  # an attempt ends where the next one starts
     return sum(int(rows["step"][end - 1]) + 1 for end in ends if end)
 
 
@@ -145,73 +156,89 @@ def context(record: RunRecord) -> dict[str, Any]:
 
 
 def _started_ns(record: RunRecord) -> int:
-    started = [h.state.started_ns for h in record.hosts.values() if h.state.started_ns]
-    return min(started, default=record.manifest.created_ns)
+    starts = [host.state.started_ns for host in record.hosts.values()]
+    return min(filter(None, starts), default=record.manifest.created_ns)
 
 
-def _rates(series: RankSeries, running: bool) -> tuple[float, float, float]:
-    """Steps, samples and tokens per second of one rank."""
-    if running:
-        rows = tail_seconds(series.rows, RATE_WINDOW_S)
-    else:
+class _Rates(NamedTuple):
+    """Of one rank, a second."""
+
+    steps: float
+    samples: float
+    tokens: float
+
+
+def _rates(view: RunView, state: str, silent_s: float) -> list[_Rates]:
+    """The rates of each rank: of the last seconds while the run goes on, else of the window."""
+    nothing = _Rates(0.0, 0.0, 0.0)
+    if silent_s:
+        return [nothing] * len(view.per_rank)
+    rates = []
+    for series in view.per_rank.values():
         rows = series.rows
-    if len(rows) == 0:
-        return 0.0, 0.0, 0.0
+        if state in ("running", "starting"):
+            rows = tail_seconds(rows, RATE_WINDOW_S)
+        rates.append(_rates_of(rows) if len(rows) else nothing)
+    return rates
+
+
+def _rates_of(rows: Array) -> _Rates:
     steady = rows[(rows["flags"] & wire.F_FIRST) == 0]
-    rows = steady if len(steady) else rows
+    if len(steady):
+        rows = steady
     seconds = max(float(rows["wall_ns"].sum()) / 1e9, 1e-9)
+    # as floats: sums of 32-bit counts would wrap around
     steps, samples, tokens = (
-        float(rows[c].sum(dtype=np.float64)) for c in ("n_steps", "samples", "tokens")
+        float(rows[column].sum(dtype=np.float64)) for column in ("n_steps", "samples", "tokens")
     )
-    return steps / seconds, samples / seconds, tokens / seconds
+    return _Rates(steps / seconds, samples / seconds, tokens / seconds)
 
 
 def _pooled(view: RunView) -> tuple[Array, Array]:
     """Step times of all ranks and how many steps each stands for, over the steps of means."""
-    series = list(view.per_rank.values())
-    if not series:
-        return np.zeros(0), np.zeros(0)
-    walls = [s.wall_ms[s.averaged] for s in series]
-    return np.concatenate(walls), np.concatenate([s.n_steps[s.averaged] for s in series])
+    walls, weights = [np.zeros(0)], [np.zeros(0)]
+    for series in view.per_rank.values():
+        walls.append(series.wall_ms[series.averaged])
+        weights.append(series.n_steps[series.averaged])
+    return np.concatenate(walls), np.concatenate(weights)
 
 
 def _phases(view: RunView, weights: Array) -> tuple[PhaseStats, ...]:
-    series = list(view.per_rank.values())
+    """Means over all steps and quantiles over measured ones; all where none was measured."""
     if not len(weights):
         return ()
-    steps, wall_ns = (
-        float(weights.sum()),
-        sum(float(s.averaged_rows["wall_ns"].sum()) for s in series),
-    )
-    measured = np.concatenate([s.measured[s.averaged] for s in series])
+    ranks = list(view.per_rank.values())
+    steps = float(weights.sum())
+    wall_ns = sum(float(series.averaged_rows["wall_ns"].sum()) for series in ranks)
+    measured = np.concatenate([series.measured[series.averaged] for series in ranks])
     if not measured.any():
         measured[:] = True
-    stats = []
+    phases = []
     for name in wire.PHASES:
-        values = np.concatenate([s.phase_ms(name)[s.averaged] for s in series])
+        values = np.concatenate([series.phase_ms(name)[series.averaged] for series in ranks])
         total_ms = float(values @ weights)
+        p50, p95 = 0.0, 0.0
         if total_ms:
             p50, p95 = _two_quantiles(values[measured], weights[measured])
-        else:
-            p50, p95 = (0.0, 0.0)
-        stats.append(
-            PhaseStats(
-                name, total_ms / steps, p50, p95, total_ms * 1e6 / wall_ns if wall_ns else 0.0
-            )
-        )
-    return tuple(stats)
+        share = total_ms * 1e6 / wall_ns if wall_ns else 0.0
+        phases.append(PhaseStats(name, total_ms / steps, p50, p95, share))
+    return tuple(phases)
 
 
 def _wait_in_backward_ms(view: RunView) -> float:
-    waits = [(hidden_wait_ms(view, rank), s.averaged_steps) for rank, s in view.per_rank.items()]
-    valid = [(wait, steps) for wait, steps in waits if wait == wait]
-    total = sum(steps for _, steps in waits)
-    if valid:
-        return sum(wait * steps for wait, steps in valid) / max(total, 1)
-    return float("nan")
+    """The mean over the steps of all ranks; NaN where no rank's wait is known."""
+    steps, wait_ms, is_known = 0, 0.0, False
+    for rank, series in view.per_rank.items():
+        steps += series.averaged_steps
+        rank_wait_ms = hidden_wait_ms(view, rank)
+        if not math.isnan(rank_wait_ms):
+            is_known = True
+            wait_ms += rank_wait_ms * series.averaged_steps
+    return wait_ms / max(steps, 1) if is_known else math.nan
 
 
 def _two_quantiles(values: Array, weights: Array) -> tuple[float, float]:
+    """The 50th and 95th percentile, as ``weighted_quantile`` has them, in one sort."""
     order = np.argsort(values)
     cumulated = np.cumsum(weights[order])
     at = np.searchsorted(cumulated, np.array((0.5, 0.95)) * cumulated[-1] * (1 - 1e-12))
@@ -219,7 +246,7 @@ def _two_quantiles(values: Array, weights: Array) -> tuple[float, float]:
 
 
 def _rank_summary(view: RunView, rank: int) -> RankSummary:
-    series, record, hello = view.per_rank[rank], view.record, view.hello(rank)
+    series, hello = view.per_rank[rank], view.hello(rank)
     rows = series.rows
     last = rows[-1]
     loss, grad_norm = _latest_scalars(rows, view.device(rank))
@@ -227,7 +254,7 @@ def _rank_summary(view: RunView, rank: int) -> RankSummary:
     return RankSummary(
         rank=rank,
         host=view.host_of(rank),
-        steps=steps_done(record, rank),
+        steps=steps_done(view.record, rank),
         step_time_p50_ms=p50,
         step_time_p95_ms=p95,
         step_time_mean_ms=series.mean_ms("wall_ns"),
@@ -243,7 +270,7 @@ def _rank_summary(view: RunView, rank: int) -> RankSummary:
         device=str(hello.get("device_name") or hello.get("device") or ""),
         loss=loss,
         grad_norm=grad_norm,
-        lr=_last_known(rows["lr"]),
+        lr=_last_finite(rows["lr"]),
         last_step_ns=int(last["t_end_ns"]),
         alive=_alive(view).get(rank, True),
         not_finite=_not_finite(rows, view.device(rank)),
@@ -252,42 +279,40 @@ def _rank_summary(view: RunView, rank: int) -> RankSummary:
 
 def _latest_scalars(rows: Array, device: Array) -> tuple[float, float]:
     """Loss and grad norm: of the device clock's late records if any, else of the steps."""
-    loss, norm = _last_known(device["loss"]), _last_known(device["grad_norm"])
-    return (
-        loss if math.isfinite(loss) else _last_known(rows["loss"]),
-        norm if math.isfinite(norm) else _last_known(rows["grad_norm"]),
-    )
+    loss, norm = _last_finite(device["loss"]), _last_finite(device["grad_norm"])
+    if math.isnan(loss):
+        loss = _last_finite(rows["loss"])
+    if math.isnan(norm):
+        norm = _last_finite(rows["grad_norm"])
+    return loss, norm
 
 
 def _not_finite(rows: Array, device: Array) -> str:
     """The newest loss where it is no number; the device clock's late records come first."""
     for table in (device, rows):
         tail = table[-100:]
-        known_losses = np.flatnonzero(
-            np.isfinite(tail["loss"]) | ((tail["flags"] & wire.F_NONFINITE) != 0)
-        )
-        if len(known_losses):
-            loss = float(tail["loss"][known_losses[-1]])
-            if math.isfinite(loss):
+        is_read = np.isfinite(tail["loss"]) | ((tail["flags"] & wire.F_NONFINITE) != 0)
+        losses = tail["loss"][is_read]
+        if len(losses):
+            newest = float(losses[-1])
+            if math.isfinite(newest):
                 return ""
-            if math.isinf(loss):
-                return "inf"
-            return "NaN"
+            return "inf" if math.isinf(newest) else "NaN"
     return ""
 
 
-def _last_known(values: Array) -> float:
+def _last_finite(values: Array) -> float:
+    """The newest finite value of the last hundred; NaN for none."""
     tail = values[-100:]
     finite = tail[np.isfinite(tail)]
-    return float(finite[-1]) if len(finite) else float("nan")
+    return float(finite[-1]) if len(finite) else math.nan
 
 
 @once_per_view
 def _alive(view: RunView) -> dict[int, bool]:
     """Whether the last that was heard of each rank is that it came."""
-    events = view.record.events("rank_start", "hello", "rank_lost", "goodbye")
-    return {
-        event["rank"]: event["type"] in ("rank_start", "hello")
-        for event in events
-        if "rank" in event
-    }
+    alive = {}
+    for event in view.record.events("rank_start", "hello", "rank_lost", "goodbye"):
+        if "rank" in event:
+            alive[event["rank"]] = event["type"] in ("rank_start", "hello")
+    return alive

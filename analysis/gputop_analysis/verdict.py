@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 from gputop_analysis.findings.registry import CATALOGUE
 from gputop_analysis.model import Finding
 from gputop_analysis.overview import JUDGED_AFTER, Health, RunSummary, Verdict
-from gputop_analysis.text import counted
+from gputop_analysis.text import counted, duration
 
 NAMED_PHASES = 3
 NO_STEP = (
@@ -31,9 +33,11 @@ def verdict(summary: RunSummary, findings: list[Finding], settled: bool = True) 
     serious = [finding for finding in findings if finding.severity != "info"]
     if summary.state in ("ended", "lost"):
         return Verdict(_final_health(summary, serious), _final(summary, serious))
+    critical = bool(serious) and serious[0].severity == "critical"
+    if summary.stands and not critical:
+        return Verdict("attention", _standing(summary))
     if serious:
-        health: Health = "critical" if serious[0].severity == "critical" else "attention"
-        return Verdict(health, _problem(serious))
+        return Verdict("critical" if critical else "attention", _problem(serious))
     if summary.steps == 0 and summary.unseen:
         return Verdict("attention", _blind(summary))
     if summary.steps == 0:
@@ -45,6 +49,16 @@ def verdict(summary: RunSummary, findings: list[Finding], settled: bool = True) 
     if not settled:
         return Verdict("looking", f"looking: {breakdown(summary)}")
     return Verdict("healthy", f"healthy: {breakdown(summary)}")
+
+
+def _standing(summary: RunSummary) -> str:
+    """What stands first while the run does: findings are of steps that no longer come."""
+    silent = f"no step for {duration(math.floor(summary.silent_s))}"
+    if not math.isfinite(summary.step_time_p50_ms):
+        return silent
+    usual_ms = summary.step_time_p50_ms
+    usual = duration(usual_ms / 1e3) if usual_ms >= 1000 else f"{usual_ms:.0f} ms"
+    return f"{silent}, where one took {usual}"
 
 
 def breakdown(summary: RunSummary) -> str:

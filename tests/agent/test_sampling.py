@@ -8,6 +8,7 @@ import pytest
 from agent_support import run_script
 
 from gputop_agent import wire
+from gputop_agent.timing import steps
 
 pytestmark = pytest.mark.e2e
 
@@ -188,3 +189,19 @@ def test_nothing_is_lost_where_something_comes_out_of_turn(script, kind, flag):
         ]
         assert flagged[0]["step"] in (step - 1, step, step + 1)
         assert flagged[0]["n_steps"] == 1
+
+
+@pytest.mark.parametrize(
+    ("late_ns", "own_thread", "cpu_ns"),
+    [(900, True, 6000), (1100, True, -1), (900, False, -1)],
+    ids=["at its end", "after a rollout", "by the other thread"],
+)
+def test_a_rollouts_cpu_time_is_no_earlier_records(monkeypatch, late_ns, own_thread, cpu_ns):
+    """A record of fast steps may be sent only when the step after them has ended."""
+    fold = steps.Fold()
+    fold.probing, fold.began_ns, fold.end_ns, fold.cpu_base_ns = False, 0, 8000, 1000
+    monkeypatch.setattr(steps, "fold", fold)
+    monkeypatch.setattr(steps, "monotonic_ns", lambda: fold.end_ns + late_ns)
+    monkeypatch.setattr(steps, "thread_time_ns", lambda: 7000)
+    assert steps._cpu_ns(own_thread) == cpu_ns
+    assert fold.cpu_base_ns == (7000 if cpu_ns >= 0 else -1)

@@ -97,3 +97,30 @@ def test_what_is_done_with_gradients_that_were_asked_for_is_work(
 def test_a_training_without_modules_computes_everywhere(tmp_path, monkeypatch):
     monkeypatch.setattr(session, "roots", [])
     assert seen(tmp_path, "u @ v") == "torch/_C operator"
+
+
+PACKAGE = "import torch\n\n\ndef step(u, v):\n    x = u @ v\n    return x\n"
+
+
+@pytest.mark.parametrize(
+    ("package", "imports", "gap", "label"),
+    [
+        ("linear_operator", True, 9, "torch/_C operator"),
+        ("linear_operator", True, -1, ""),
+        ("sklearn", False, 9, ""),
+        ("torchmetrics", True, 9, ""),
+    ],
+    ids=["of a loss", "elsewhere", "of arrays", "of a metric"],
+)
+def test_a_packages_operators_are_work_where_it_computes_a_loss(
+    tmp_path, monkeypatch, package, imports, gap, label
+):
+    path = tmp_path / "algebra.py"
+    path.write_text(PACKAGE if imports else PACKAGE.replace("import torch", ""))
+    scope = {}
+    exec(compile(path.read_text(), str(path), "exec"), scope)
+    code = scope["step"].__code__
+    operator = next(i for i in dis.get_instructions(code) if i.opname == "BINARY_OP")
+    monkeypatch.setattr(open_step, "gap_phase", gap)
+    frame = SimpleNamespace(f_code=code, f_lasti=operator.offset, f_globals=scope)
+    assert tensor_work.label_in_package(frame, package) == label

@@ -163,7 +163,11 @@ def test_whatever_a_finding_offers_has_its_conditions(tmp_path, kind):
     view = RunView(sick(tmp_path / "r", **kind).open())
     for spec in CATALOGUE.values():
         made = spec.make(
-            "medium", "t", "e", [spec.fix, Option("always", last=True)], recoverable_ms_per_step=4.0
+            severity="medium",
+            title="t",
+            evidence="e",
+            fix=[spec.fix, Option("always", last=True)],
+            recoverable_ms_per_step=4.0,
         )
         once = offered(view, made)
         assert offered(view, once).options == once.options
@@ -176,10 +180,10 @@ def test_a_promise_is_bounded_by_what_the_options_can_change(tmp_path):
 
     def promised(*options: Option):
         made = spec.make(
-            "high",
-            "t",
-            "e",
-            options,
+            severity="high",
+            title="t",
+            evidence="e",
+            fix=options,
             recoverable_ms_per_step=10.0,
             interval_ms_per_step=(8.0, 12.0),
         )
@@ -198,9 +202,11 @@ def test_what_is_wrong_and_not_slow_keeps_its_advice(tmp_path):
     """On a CPU too, where its words mention a GPU; time can be won by nothing there."""
     view = RunView(sick(tmp_path / "r", **KINDS[0]).open())
     options = (Option("look at the data, or allow TF32"),)
-    wrong = CATALOGUE["NU10"].make("medium", "t", "e", options)
+    wrong = CATALOGUE["NU10"].make(severity="medium", title="t", evidence="e", fix=options)
     assert offered(view, wrong).fix == options[0].text
-    slow = CATALOGUE["CE02"].make("medium", "t", "e", options, recoverable_ms_per_step=5.0)
+    slow = CATALOGUE["CE02"].make(
+        severity="medium", title="t", evidence="e", fix=options, recoverable_ms_per_step=5.0
+    )
     assert offered(view, slow).fix.startswith("no setting is known")
 
 

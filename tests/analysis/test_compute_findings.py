@@ -218,6 +218,15 @@ def test_a_long_backward_for_a_reason_not_seen_is_an_info_and_checkpointing_none
         assert getattr(found(build).get("CE07"), "severity", None) == severity
 
 
+def test_a_loss_outside_the_model_is_what_a_long_backward_goes_back_through(tmp_path):
+    """A Gaussian process: its forward only names what the loss computes."""
+    for between_ms, told in ((6.0, False), (0.2, True)):
+        build = Builder(tmp_path / str(between_ms))
+        build.hello()
+        build.steps(150, forward=2.0, backward=12.0, other=between_ms)
+        assert ("CE07" in found(build)) is told
+
+
 def test_the_wait_for_other_ranks_is_no_backward(tmp_path):
     build = Builder(tmp_path / "r")
     for rank in range(2):

@@ -9,6 +9,7 @@ import pytest
 from analysis_support import Builder, pack
 
 from gputop_analysis.findings import evaluate
+from gputop_analysis.findings.numerics import _after_a_jump
 from gputop_analysis.findings.sites import top_site
 from gputop_analysis.view import RunView
 from gputop_analysis.waits import waits
@@ -138,9 +139,9 @@ def test_parameters_that_no_optimizer_has(tmp_path):
 
 @pytest.mark.parametrize(
     ("library", "every", "severity"),
-    [("gymnasium", 1, None), ("gymnasium", 20, "medium"), ("transformers", 1, "high")],
+    [("gymnasium", 1, None), ("gymnasium", 80, None), ("transformers", 1, "high")],
 )
-def test_a_policy_that_acts_in_each_step_is_no_evaluation(tmp_path, library, every, severity):
+def test_a_policy_that_acts_is_no_evaluation(tmp_path, library, every, severity):
     build = Builder(tmp_path / "r")
     build.hello(0, libraries={library: "1.0"})
     for step in range(200):
@@ -647,3 +648,9 @@ def test_operators_inside_two_loops_go_through_elements(tmp_path, loops, severit
     host = found(build).get("HO06")
     assert (host.severity if host else None) == severity
     assert host is None or "train.py:75" in (host.site or "")
+
+
+@pytest.mark.parametrize(("period", "words"), [(0, "moves as where"), (500, "every 500 steps, as")])
+def test_a_target_that_was_copied_once_has_no_rhythm(period, words):
+    (fix,) = _after_a_jump(period, rewards=False, moves=True, layer_is_known=False)
+    assert words in fix

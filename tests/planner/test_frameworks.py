@@ -37,6 +37,8 @@ def test_a_release_counts_from_where_its_habits_changed():
     assert named("nemo==1.23").habits.gradient_bytes == 4
     assert named("nemo==2.1").habits.gradient_bytes == 2
     assert named("megatron==early").habits.attention == "eager"
+    assert named("megatron-deepspeed==early").habits.attention == "eager"
+    assert named("Megatron-DeepSpeed 2022") == named("megatron-deepspeed==early")
     with pytest.raises(LookupError, match=r"there are .*torchtitan"):
         named("keras")
     with pytest.raises(LookupError, match="told apart: early"):
@@ -57,6 +59,7 @@ def test_every_row_has_a_recipe_a_source_and_stages():
         ("NeMo 25.02", "nemo"),
         ("hf trainer + deepspeed", "deepspeed"),
         ("Megatron-DeepSpeed", "megatron-deepspeed"),
+        ("bigscience Megatron-DeepSpeed", "megatron-deepspeed"),
         ("GPT-NeoX", "megatron-deepspeed"),
         ("torchtune", "fsdp"),
         ("LLaMA Factory 0.9", "fsdp"),

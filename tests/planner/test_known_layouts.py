@@ -91,6 +91,15 @@ def test_blooms_70_layers_stand_on_12_stages(framework):
     assert not allowed(job.but(recipe="plain"), layouts, 384).any()
 
 
+def test_bloom_is_as_fast_as_its_chronicles_say_on_their_network():
+    """bigscience-workshop/bigscience train/tr11-176B-ml: 104.5 s a step with 112 heads."""
+    row = named("megatron-deepspeed==early")
+    job = Job(model("bloom"), 2048, 2048).of_framework(row.name, row.recipe, row.habits)
+    layouts = Layouts.of(tp=4, pp=12, dp=8, micro_batch=2, zero=1, recompute=2)
+    machines = cluster("A100 80GB", 384, 0, "4x Omni-Path 100 Gbps")
+    assert float(cost(job, machines, layouts).seconds[0]) == pytest.approx(104.5, rel=0.15)
+
+
 def test_uneven_stages_are_written_out_for_megatron():
     values = {"tp": 8, "pp": 16, "vpp": 8, "dp": 1, "sequence_parallel": True}
     strategy = Strategy.of(

@@ -4,7 +4,7 @@ import json
 import shlex
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from gputop.cli import main
@@ -20,14 +20,22 @@ GPUS = ("A100-SXM4-80GB", "H100-SXM5-80GB", "RTX-4090")
 DEGREE = st.sampled_from([1, 1, 2, 4, 8])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     name=st.sampled_from(["llama-3-8b", "mixtral-8x7b", "llama-3.1-405b", "deepseek-v2-lite"]),
     degrees=st.fixed_dictionaries(dict.fromkeys(("tp", "pp", "dp", "micro_batch"), DEGREE)),
     zero=st.sampled_from([0, 1, 3]),
     recompute=st.sampled_from([0, 1, 2]),
     adapters=st.sampled_from([None, Lora(), "nf4"]),
-    recipe=st.sampled_from(["megatron", "torchtitan"]),
+    recipe=st.sampled_from(["megatron", "torchtitan", "deepspeed"]),
+)
+@example(
+    name="llama-3-8b",
+    degrees={"tp": 1, "pp": 1, "dp": 8, "micro_batch": 8},
+    zero=3,
+    recompute=0,
+    adapters=None,
+    recipe="torchtitan",
 )
 def test_a_plan_and_an_estimate_of_it_have_one_memory(
     name, degrees, zero, recompute, adapters, recipe
@@ -40,6 +48,7 @@ def test_a_plan_and_an_estimate_of_it_have_one_memory(
     apart = degrees["tp"] > 1
     layouts = Layouts.of(**degrees, zero=zero, recompute=recompute, sequence_parallel=apart)
     assume(allowed(job, layouts, int(layouts.world[0]))[0])
+    assume(recipe != "deepspeed" or zero < 3 or degrees["pp"] == 1)  # no framework of its makes it
     planned = memory.sizes(job, layouts)
     setup = memory.setup_at(job, layouts, 0)
     stages = [setup.but(pipeline_stage=stage) for stage in {0, degrees["pp"] - 1}]

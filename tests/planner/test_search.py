@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gputop_analysis.catalog import model
 from gputop_analysis.planner import intervals, memory, search
 from gputop_analysis.planner.calibrate import Calibration, by_phases, calibrate, with_memory
-from gputop_analysis.planner.choices import choices
+from gputop_analysis.planner.choices import choices, ranked
 from gputop_analysis.planner.cost import cost
 from gputop_analysis.planner.hardware import cluster
 from gputop_analysis.planner.job import Job
@@ -109,6 +109,17 @@ def test_the_pick_is_nearly_the_fastest_and_splits_the_model_least(plan):
     assert preferred(np.arange(3), seconds, degrees, np.array([False, False, True])) == 1
     assert preferred(np.arange(3), np.array([2.0, 2.0, 1.0]), degrees, np.arange(3) == 2) == 2
     assert preferred(np.arange(3), seconds, degrees, np.array([True, True, True])) == 2
+
+
+def test_the_pick_stands_first_in_a_table_however_short():
+    """DeepSeek-V3's own split: the pick is charged for tight memory and the third of ``order``."""
+    job = Job(model("deepseek-v3"), 4096, 15360, "fp8")
+    solved = search.plan(job, cluster("H800", 2048), Limits(pp=(16,), ep=(64,)))
+    assert solved.pick not in solved.order[:2]
+    shown = ranked(solved, 3)
+    assert [choice_.index for choice_ in shown] == [solved.pick, *solved.order[:2]]
+    nothing = search.plan(Job(model("llama-3-70b"), 4096, 8), cluster("4090", 1))
+    assert ranked(nothing, 3) == []
 
 
 def test_mfu_of_the_pick_is_one_that_people_see(plan):

@@ -95,7 +95,13 @@ def toy_finding():
         proof = Proof(
             statistic="toys", value=2.0, unit="toys", threshold=1.0, formula="count", inputs=()
         )
-        return spec.make("high", "2 toys lie in each step", "2 toys", "put them away", proof=proof)
+        return spec.make(
+            severity="high",
+            title="2 toys lie in each step",
+            evidence="2 toys",
+            fix="put them away",
+            proof=proof,
+        )
 
     yield
     del CATALOGUE["XX99"]
@@ -116,9 +122,7 @@ def test_a_finding_is_one_decorated_function(toy_finding, tmp_path, capsys) -> N
     assert main(["findings", "HC06"]) == 0
     assert "XX99" in capsys.readouterr().out.split("takes in")[1]
 
-    snapshot = build(
-        record, tuple(found), window_steps=500, previous=None, now_ns=10**18, ended=True
-    )
+    snapshot = build(record, tuple(found), window_steps=500, now_ns=10**18, ended=True)
     assert "2 toys lie in each step" in row_text(panel.draw(snapshot, 100, 3)[0])
     evidence = EvidenceLoader("XX99", None)(record, snapshot)
     assert evidence is not None and [plot.title for plot in evidence.plots] == ["data in each step"]
@@ -190,7 +194,7 @@ async def see(running):
 
 record = RunRecord.open(write_run(Path("run"), ranks=2))
 now_ns = START_NS + 11 * 10**9
-asyncio.run(see(build(record, (), window_steps=500, previous=None, now_ns=now_ns)))
+asyncio.run(see(build(record, (), window_steps=500, now_ns=now_ns)))
 assert "| `T` | toys | Go to the toys. |" in markdown()
 """
 

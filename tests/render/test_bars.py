@@ -67,3 +67,13 @@ def test_braille_line_goes_from_corner_to_corner():
     lines = braille.line([0.0, 1.0, 2.0, 3.0], 2, 1, 0.0, 3.0)
     assert len(lines) == 1 and len(lines[0]) == 2
     assert ord(lines[0][0]) & 0x40 and ord(lines[0][1]) & 0x08
+
+
+def test_trends_in_rows_below_each_other_do_not_run_into_one():
+    upper_dots = 0x01 | 0x08
+    full = braille.area([100.0] * 8, 4, 100.0, 3)
+    assert all(ord(char) - 0x2800 & upper_dots == 0 for char in full)
+    assert braille.area([100.0] * 8, 4, 100.0) != full
+    rows = braille.area_rows([100.0] * 8, 4, 2, 100.0)
+    assert all(ord(char) - 0x2800 & upper_dots == 0 for char in rows[0])
+    assert rows[1] == chr(0x28FF) * 4

@@ -122,3 +122,11 @@ def test_bars_are_on_one_scale_and_mark_the_slow_one():
     assert slow.startswith("▲ rank 2") and cells[0] == cells[1]
     assert slow.count("━") > 8 * slow.count("╌") and fast.count("━") == fast.count("╌")
     assert slow.split()[-2:] == ["9.00", "1.00"] and fast.split()[-2:] == ["5.00", "5.00"]
+
+
+@pytest.mark.parametrize("plot", [COLUMNS, BARS])
+@pytest.mark.parametrize("width", [40, 56, 76, 116])
+def test_a_legend_stands_at_every_width(plot, width):
+    text = "\n".join(row_text(row) for row in plots.draw(plot, width, 9))
+    names = plot.focus if isinstance(plot, Columns) else [name for name, _ in plot.legend]
+    assert all(name in text for name in names)

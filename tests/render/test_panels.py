@@ -9,7 +9,7 @@ import pytest
 from tui_support import START_NS, a_finding, write_run
 
 from gputop.feed.build import build
-from gputop.feed.snapshot import Curve, Position, Resources, Timeline, first_snapshot
+from gputop.feed.snapshot import Curve, Position, Resources, Timeline, empty_summary, first_snapshot
 from gputop.feed.starting import Starting
 from gputop.render.rows import row_text, row_width
 from gputop.widgets import (
@@ -25,6 +25,7 @@ from gputop.widgets import (
 )
 from gputop.widgets.starting import checklist
 from gputop_analysis.overview import Ending, Verdict
+from gputop_analysis.verdict import verdict
 from gputop_probes.record.reader import RunRecord
 
 NOW_NS = START_NS + 60 * 10**9
@@ -35,7 +36,6 @@ def snapshot_of(folder, **kinds):
         RunRecord.open(write_run(folder, **kinds)),
         (),
         window_steps=500,
-        previous=None,
         now_ns=NOW_NS,
         ended=True,
     )
@@ -125,7 +125,7 @@ def test_a_row_is_a_rank_with_its_gpu_and_its_memory(four):
     assert head.split()[:2] == ["rank", "gpu"] and "memory, GiB" in head
     assert [line.split()[0] for line in lines[:2]] == ["0", "1"] and lines[2].startswith("▲   2")
     assert "414/700 W" not in lines[2] and "422/700 W" in lines[2] and "63 °C" in lines[2]
-    assert "53.1/80" in lines[2] and "━" in lines[2] and "▓" in lines[2] and "┃" in lines[2]
+    assert "53.1/80" in lines[2] and "━" in lines[2] and "╍" in lines[2] and "┃" in lines[2]
     assert "host" in lines[4] and "% of 8" in lines[4] and "GiB" in lines[4]
 
 
@@ -172,14 +172,6 @@ def test_ranks_scroll(tmp_path):
     snapshot = snapshot_of(tmp_path, ranks=20, steps=20)
     lines = texts(ranks.draw(snapshot, 100, 11, first=8))
     assert [line.split()[0] for line in lines[1:-1]] == [str(r) for r in range(8, 17)]
-
-
-def test_a_slow_column_is_coloured_against_the_median(four):
-    recent = four.recent._replace(
-        rank_wall_ms={0: (10.0, 10.0, 30.0, float("nan"))}, median_ms=10.0
-    )
-    assert ranks.grid_row(recent, 0, 9) == [("▇▇", "heat1"), ("▇", "heat4"), ("·", "track")]
-    assert row_text(ranks.grid_row(recent, 0, 9, mono=True)) == "▒▒█·"
 
 
 def test_the_header_says_verdict_pace_and_progress(four):
@@ -306,6 +298,17 @@ def test_footer_shows_whole_keys_only():
     ]
     assert "seek" in row_text(footer.draw("replay", False, 200))
     assert "seek" not in row_text(footer.draw("live", True, 200))
+    assert "space play/pause" in row_text(footer.draw("replay", False, 200))
+
+
+def test_a_key_of_the_footer_says_what_it_does_where_the_focus_is():
+    elsewhere = row_text(footer.draw("live", True, 200, panel="ranks"))
+    assert "w all ranks" in elsewhere
+    in_findings = footer.places("live", True, 200, panel="findings")
+    assert "w worst" in row_text(footer.draw("live", True, 200, panel="findings"))
+    assert [p.action.screen for p in in_findings if p.action.key == "w"] == ["findings"]
+    seeking = row_text(footer.draw("replay", False, 200, panel="history"))
+    assert "← → seek" in seeking  # a replay's arrows seek there too, unless it is zoomed
 
 
 def test_the_position_bar_has_its_dot_where_the_replay_stands():
@@ -418,14 +421,55 @@ def test_until_the_first_step_the_panel_is_a_checklist():
         "✓ other before model",
         "✓ model",
         "○ process group",
+        "· first batch",
+        "· first forward",
+        "· first step",
     ]
     later = start._replace(events=events[:2])
-    assert row_text(checklist(later, START_NS + 20 * 10**9, 76, 10)[-1]).startswith(
+    assert row_text(checklist(later, START_NS + 20 * 10**9, 76, 10)[4]).startswith(
         "○ code after model  "
     )
-    assert "14 s  1 of 2" in texts[-1] and "3.0 s  2 of 2" in texts[1]
+    assert "14 s  1 of 2" in texts[4] and "3.0 s  2 of 2" in texts[1]
     assert all(row_width(row) <= 76 for row in rows)
-    assert [row_text(row) for row in checklist(start, START_NS + 20 * 10**9, 76, 2)] == texts[-2:]
+    assert [row_text(row) for row in checklist(start, START_NS + 20 * 10**9, 76, 2)] == texts[3:5]
+
+
+def test_from_the_first_second_on_the_start_says_what_it_is_at_and_what_comes(one):
+    start = Starting(START_NS, (), {}, 0)
+    rows = [row_text(row) for row in checklist(start, START_NS + 2 * 10**9, 66, 10)]
+    assert rows[0].startswith("○ python, imports  ") and "2.0 s" in rows[0]
+    assert rows[1:] == ["· model", "· first batch", "· first forward", "· first step"]
+    summary = empty_summary(("python", "train.py"), START_NS + 2 * 10**9, START_NS)
+    beginning = one._replace(summary=summary, panels={"breakdown": start})
+    text = "\n".join(texts(tiles.draw(beginning, 120)))
+    assert "python, imports  2.0 s" in text and "CPU" in text and "Loss" not in text
+    over = beginning._replace(summary=summary._replace(state="ended"))
+    assert "no step yet" in "\n".join(texts(tiles.draw(over, 120)))
+
+
+def test_what_each_milestone_was_reached_by_is_never_cut():
+    events = ({"name": "model", "began_ns": START_NS, "ended_ns": START_NS + 10**9},)
+    start = Starting(START_NS, events, {"model": 2}, 2)
+    for width in (30, 40, 56, 66, 76, 120):
+        first = row_text(checklist(start, START_NS + 2 * 10**9, width, 5)[0])
+        assert "2 of 2" in first and len(first) <= width
+
+
+def test_while_a_run_stands_the_first_line_is_about_that_alone(one):
+    summary = one.summary._replace(
+        state="running", exit_code=None, ended_ns=None, ending=Ending("running", "running")
+    )
+    serious = [a_finding("high")]
+    standing = summary._replace(silent_s=26.9, step_time_p50_ms=29.0)
+    shown = one._replace(
+        summary=standing, verdict=verdict(standing, serious), findings=tuple(serious)
+    )
+    line = row_text(header.band(shown, 118))
+    assert "no step for 26 s, where one took 29 ms" in line and "Fix" not in line
+    evaluating = standing._replace(doing="evaluating")
+    assert verdict(evaluating, serious) == verdict(summary, serious)
+    hang = [a_finding("critical"), *serious]
+    assert verdict(standing, hang).health == "critical"
 
 
 def test_the_loss_falls_or_rises_only_where_noise_cannot_be_all(four):
@@ -453,3 +497,12 @@ def test_a_slow_step_does_not_flatten_the_chart_however_wide_it_is(one):
     assert rows[0].strip().startswith("12.0 ms") and rows[0].count("▲") == 20
     assert step_chart._typical_high(line_of([900.0, 10.0, 11.0, 12.0], [1.0] * 4)) < 40
     assert step_chart._typical_high(line_of([10.0, 11.0, 12.0], [1.0] * 3)) == 12.0
+
+
+def test_with_room_a_finding_says_why(one):
+    finding = a_finding("high", fix="pin the memory", evidence="data 4.2 ms of 12.4 ms a step")
+    shown = one._replace(findings=(finding,))
+    assert "why: data 4.2 ms of 12.4 ms a step" in "\n".join(texts(findings.draw(shown, 70, 10)))
+    assert "why" not in "\n".join(texts(findings.draw(shown, 70, 3)))
+    for height in range(1, 14):
+        assert len(findings.draw(shown, 40, height)) <= max(height, 2)

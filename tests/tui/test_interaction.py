@@ -62,7 +62,7 @@ def test_the_rank_that_holds_up_the_others_is_worse_than_any_that_is_slow():
         count = len(phases)
         return RanksPageData(
             tuple(range(count)), ("box",) * count, {"excess": excess}, {}, phases,
-            culprit, "", "balanced", 0.0, 0.0, "", (), "",
+            culprit, "", "balanced", 0.0, 0.0, "", (), {}, "",
         )  # fmt: skip
 
     nan = float("nan")
@@ -151,6 +151,24 @@ async def test_of_two_ranks_the_one_that_the_hang_is_laid_on_is_marked(running):
         head = next(line for line in text.splitlines() if "▲ rank 0" in line)
         assert head.index("▲ rank 0") < head.index("rank 1") and "▲ rank 1" not in text
         assert "holds up the others" in text
+
+
+async def test_stacks_that_are_open_learn_whom_the_hang_is_laid_on(running):
+    """The stacks come first, the judgement on them seconds later."""
+    hang = a_finding("critical", id="HC01", rank=0, title="rank 0 is stuck at train.py:9")
+    summary = running.summary._replace(silent_s=40.0)
+    both = dumps(odd=1, count=2)
+    async with started(running, FakeControl(), size=(120, 40)) as (app, pilot):
+        app.feed.next = running._replace(notices=both, summary=summary, sequence=5)
+        await step(app, pilot)
+        await settle(app, pilot)
+        assert "▲ rank" not in screen_text(app)
+        later = summary._replace(silent_s=44.0)
+        app.feed.next = running._replace(notices=both, findings=(hang,), summary=later, sequence=6)
+        await step(app, pilot)
+        await settle(app, pilot)
+        text = screen_text(app)
+        assert "▲ rank 0" in text and "No step for 0:44: Stacks of 2 ranks" in text
 
 
 def test_many_groups_of_stacks_wrap_into_rows_of_columns():
@@ -276,6 +294,19 @@ async def test_a_finding_opens_by_a_click_and_a_tab_by_another(running):
         await pilot.click("#findings", offset=(20, 1))
         await settle(app, pilot)
         assert isinstance(app.screen, EvidenceScreen)
+
+
+async def test_a_click_opens_the_finding_that_is_drawn_there(running):
+    """A short finding does not take the rows that a long one would."""
+    short = a_finding("high", id="IN01", title="first", fix="", evidence="")
+    findings = (short, a_finding("medium", None, id="HO06", title="second"))
+    async with started(running._replace(findings=findings), size=(120, 40)) as (app, pilot):
+        panel = app.main.panel("findings")
+        lines = screen_text(app).splitlines()
+        y = next(i for i, line in enumerate(lines) if "HO06" in line) - panel.region.y
+        await pilot.click("#findings", offset=(20, y))
+        await settle(app, pilot)
+        assert app.screen.page.finding.id == "HO06"
 
 
 async def test_a_click_on_the_replay_bar_seeks_there(running):

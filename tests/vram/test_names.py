@@ -328,6 +328,8 @@ def test_suggestions_are_of_the_kind_that_was_asked_for():
     assert catalog.nearest_gpus("MI301X")[0] == "Instinct MI300A"
     assert all("RTX" in name for name in catalog.nearest_gpus("RTX 3065"))
     assert catalog.nearest_models("qwen2.5-8b")[0] == "qwen2.5-7b"
+    sizes = [catalog.model(near).params for near in catalog.nearest_models("palm-540b")]
+    assert min(sizes) > 100e9  # no "flan-t5-large" because its letters are near
 
 
 def test_every_gpu_is_found_by_all_its_names():

@@ -35,6 +35,16 @@ class Action(NamedTuple):
     """The command, of ``gputop.cli.commands``, that answers the same in a shell."""
 
     @property
+    def key(self) -> str:
+        """The one key that a line of keys has room for: of a number and a letter the letter."""
+        letter = self.group in ("Panels", "Screens")
+        return self.shown.split(" ")[-1] if letter else self.shown
+
+    def label_in(self, mode: str) -> str:
+        """The word for it in a live run or in a replay."""
+        return (mode != "live" and self.label_in_replay) or self.label
+
+    @property
     def words(self) -> str:
         """What the palette says: the description, and the command."""
         if self.command:
@@ -60,7 +70,7 @@ ACTIONS: tuple[Action, ...] = (
         "pause",
         "Hold the picture, or go on; in a replay, play or pause.",
         footer=9,
-        label_in_replay="play",
+        label_in_replay="play/pause",
     ),
     Action(
         "palette",
@@ -840,14 +850,22 @@ def in_panels() -> list[Action]:
     return [action for action in ACTIONS if action.screen in OF_PANELS]
 
 
-def in_footer(name: str, mode: str = "live") -> list[Action]:
-    """Actions of a screen's footer, the most important first; a replay's moves come early."""
+def in_footer(name: str, mode: str = "live", panel: str = "") -> list[Action]:
+    """Actions of a screen's footer, the most important first; a replay's moves come early.
+
+    Args:
+        name: of the screen.
+        mode: ``live`` or a replay's.
+        panel: that has the focus; a key that means something else there stands with that meaning.
+    """
     here = on_screen(name)
     if name == "main":
         moves = ("pause", "seek_back") if mode != "live" else ()
-        return sorted(
+        shown = sorted(
             (a for a in here if a.footer), key=lambda a: 2.5 if a.id in moves else a.footer
         )
+        own = {a.shown: a for a in ACTIONS if a.screen == panel and panel in OF_PANELS}
+        return [own.get(a.key, a) if a.scope != "replay" else a for a in shown]
     return sorted(
         (action for action in here if action.id in PAGE_FOOTER),
         key=lambda a: PAGE_FOOTER.index(a.id),

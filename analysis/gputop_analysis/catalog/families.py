@@ -152,6 +152,13 @@ FAMILIES: dict[str, Traits] = {
         down="dense_4h_to_h",
         qkv_bias=True,
     ),
+    "glm": Traits(  # the first GLM, of 130 billion: biases and layer norms, GeGLU
+        qkv=("query_key_value",),
+        out="dense",
+        gate=("dense_h_to_4h",),
+        down="dense_4h_to_h",
+        **_GPT_MLP,
+    ),
     "gpt_neox": _NEOX,
     "bloom": Traits(
         qkv=("query_key_value",),

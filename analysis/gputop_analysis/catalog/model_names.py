@@ -259,12 +259,13 @@ def nearest_models(name: str, count: int = SUGGESTIONS) -> tuple[str, ...]:
 
     family, size = _family_and_size(_unquantised(_last(_plain(name))))
 
-    def far(row: str) -> float:
-        other, parameters = _family_and_size(_plain(row))
+    def far(row: dict[str, str]) -> float:
+        other, _ = _family_and_size(_plain(row["name"]))
+        parameters = float(row["total_params_official"] or row["total_params_computed"])
         unlike = 1 - SequenceMatcher(None, family, other, autojunk=False).ratio()
-        return 6 * unlike + (abs(math.log2(size / parameters)) if size and parameters else 1.0)
+        return 6 * unlike + (abs(math.log2(size / parameters)) if size else 1.0)
 
-    return tuple(sorted((row["name"] for row in table("models.csv")), key=far)[:count])
+    return tuple(row["name"] for row in sorted(table("models.csv"), key=far)[:count])
 
 
 def _family_and_size(plain: str) -> tuple[str, float]:

@@ -85,30 +85,31 @@ def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
     parallel, sent, explained = run.parallel, bytes_a_sum(run) or 0, volume_ms(run)
     steps = f"{len(least_ms):,} steps or groups of steps"
     return spec.make(
-        "high" if ms.low > MUCH_EXPOSED * wall_ms else "medium",
-        f"communication takes {100 * ms.value / wall_ms:.0f} % of each step, {ms.value:.1f} ms, "
-        "on every rank",
-        f"the rank that waits least waits {ms.value:.1f} ms of {wall_ms:.1f} ms a step (95 % "
-        f"interval {ms.low:.1f} to {ms.high:.1f} ms, {source}, {steps}, "
-        f"{len(waited.ranks)} ranks, backend {parallel.get('backend')})"
+        severity="high" if ms.low > MUCH_EXPOSED * wall_ms else "medium",
+        title=f"communication takes {100 * ms.value / wall_ms:.0f} % of each step, {ms.value:.1f} "
+        "ms, on every rank",
+        evidence=f"the rank that waits least waits {ms.value:.1f} ms of {wall_ms:.1f} ms a step "
+        f"(95 % interval {ms.low:.1f} to {ms.high:.1f} ms, {source}, {steps}, {len(waited.ranks)} "
+        f"ranks, backend {parallel.get('backend')})"
         + ("" if by_script else _gradients(sent, explained))
         + (f"; {site.words}" if site else ""),
-        called_options(site, ms.value) if by_script else comm_options(run, ms.value),
+        fix=called_options(site, ms.value) if by_script else comm_options(run, ms.value),
         rank=everybody(view),
         site=site.site if site else None,
         confidence=0.9,
         recoverable_ms_per_step=ms.value,
         interval_ms_per_step=(ms.low, ms.high),
         proof=Proof(
-            "lower end of the 95 % interval of the smallest wait over the ranks / step time",
-            100 * ms.low / wall_ms,
-            100 * (EXPOSED + queue),
-            "%",
-            "recoverable = mean over steps of min over ranks of exposed communication "
+            statistic="lower end of the 95 % interval of the smallest wait over the ranks / step "
+            "time",
+            value=100 * ms.low / wall_ms,
+            threshold=100 * (EXPOSED + queue),
+            unit="%",
+            formula="recoverable = mean over steps of min over ranks of exposed communication "
             "(backward_comm - overlap), all of which could run beside backward; the minimum "
             "leaves out waiting for a slow rank; the threshold is 10 % and what the ranks wait "
             "for a core, which makes collectives slow that need not be",
-            (
+            inputs=(
                 Input("exposed communication", ms.value, "ms per step", f"{source}, {steps}"),
                 Input("step time", wall_ms, "ms", "steps.wall_ns, all ranks, common steady steps"),
                 Input(
@@ -156,25 +157,27 @@ def no_sync_missing(view: RunView, spec: Spec) -> Finding | None:
     each_ms = _exposed_each_ms(view)
     won = (micro - 1) * each_ms if each_ms is not None else None
     return spec.make(
-        "medium",
-        f"gradients are summed over the ranks {synchronised:.1f} times per update, once would do",
-        f"{micro:.1f} micro-batches and "
+        severity="medium",
+        title=f"gradients are summed over the ranks {synchronised:.1f} times per update, once "
+        "would do",
+        evidence=f"{micro:.1f} micro-batches and "
         f"{synchronised:.1f} "
         "all-reduces of all gradients "
         f"per optimizer step ({steps:,} "
         "steps)" + (f"; each exposes {each_ms:.1f} ms" if each_ms else ""),
-        _sum_once(Facts(view, last["rank"]), round(micro)),
+        fix=_sum_once(Facts(view, last["rank"]), round(micro)),
         rank=everybody(view),
         recoverable_ms_per_step=won,
         interval_ms_per_step=(0.5 * won, won) if won is not None else None,
         proof=Proof(
-            "synchronised iterations per optimizer step, against micro-batches per optimizer step",
-            synchronised,
-            SYNCHRONISED * micro,
-            "all-reduces per step",
-            "recoverable = (micro-batches - 1) x exposed communication of one iteration, least "
-            "over the ranks",
-            (
+            statistic="synchronised iterations per optimizer step, against micro-batches per "
+            "optimizer step",
+            value=synchronised,
+            threshold=SYNCHRONISED * micro,
+            unit="all-reduces per step",
+            formula="recoverable = (micro-batches - 1) x exposed communication of one iteration, "
+            "least over the ranks",
+            inputs=(
                 Input(
                     "micro-batches", micro, "per step", f"steps.micro_batches, rank {series.rank}"
                 ),
@@ -226,12 +229,13 @@ def needless_search(view: RunView, spec: Spec) -> Finding | None:
     if ddp is None or ddp.get("static_graph") or iterations < ENOUGH_ITERATIONS or idle:
         return None
     return spec.make(
-        "medium",
-        f"find_unused_parameters=True, but all parameters were used in {iterations:,} iterations",
-        f"DDP searched the graph for unused parameters after each of {iterations:,} forwards and "
-        f"found 0 bytes of {ddp.get('parameter_tensors') or 'all'} tensors idle in the iterations "
-        "that it sampled",
-        (
+        severity="medium",
+        title=f"find_unused_parameters=True, but all parameters were used in {iterations:,} "
+        "iterations",
+        evidence=f"DDP searched the graph for unused parameters after each of {iterations:,} "
+        f"forwards and found 0 bytes of {ddp.get('parameter_tensors') or 'all'} tensors idle in "
+        "the iterations that it sampled",
+        fix=(
             Option(
                 phrase(Facts(view, view.ranks[0]), "unused")
                 + "; if a branch of the model is taken rarely, keep the search",
@@ -242,12 +246,12 @@ def needless_search(view: RunView, spec: Spec) -> Finding | None:
         rank=everybody(view),
         confidence=0.8,
         proof=Proof(
-            "synchronised iterations without an unused parameter",
-            iterations,
-            ENOUGH_ITERATIONS,
-            "iterations",
-            "no time is claimed: what the search costs is not measured",
-            (
+            statistic="synchronised iterations without an unused parameter",
+            value=iterations,
+            threshold=ENOUGH_ITERATIONS,
+            unit="iterations",
+            formula="no time is claimed: what the search costs is not measured",
+            inputs=(
                 Input(
                     "unused parameters, most seen",
                     idle,
@@ -295,20 +299,20 @@ def slow_backend(view: RunView, spec: Spec) -> Finding | None:
     else:
         return None
     return spec.make(
-        "high" if on_gpu else "info",
-        f"{slow_thing}: {why.split(',')[0]}"[:140],
-        f"{why}; device {hello.get('device') or 'cpu'}"
+        severity="high" if on_gpu else "info",
+        title=f"{slow_thing}: {why.split(',')[0]}"[:140],
+        evidence=f"{why}; device {hello.get('device') or 'cpu'}"
         + ("" if on_gpu else ": without a GPU it changes nothing"),
-        fix,
+        fix=fix,
         rank=everybody(view),
         confidence=0.95,
         proof=Proof(
-            "what the ranks say of themselves",
-            1,
-            0,
-            "",
-            "a fact, no estimate",
-            (
+            statistic="what the ranks say of themselves",
+            value=1,
+            threshold=0,
+            unit="",
+            formula="a fact, no estimate",
+            inputs=(
                 Input("backend", str(parallel.get("backend")), "", "hello.parallel.backend"),
                 Input(
                     "DataParallel",

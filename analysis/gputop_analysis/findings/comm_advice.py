@@ -86,8 +86,9 @@ def called_options(site: Site | None, exposed_ms: float) -> list[Option]:
     at = named(site, " at {}")
     if site is not None and BUFFERS in site.detail:
         words = (
-            "DDP sends the model's buffers to all ranks before each forward: where they are the same "
-            "on all, as a table of constants is, DistributedDataParallel(..., broadcast_buffers=False)"
+            "DDP sends the model's buffers to all ranks before each forward: where they are the "
+            "same on all, as a table of constants is, DistributedDataParallel(..., "
+            "broadcast_buffers=False)"
         )
         return [Option(words, wins_ms=exposed_ms)]
     together = f"stack what is reduced{at} into one tensor: one message a step instead of many"

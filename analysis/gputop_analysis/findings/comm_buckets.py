@@ -20,8 +20,8 @@ MANY_BUCKETS = 8
     name="buckets too small",
     family="ranks",
     cause="comm",
-    trigger=f"bucket_cap_mb below 0.25, and {MANY_BUCKETS} buckets or more of less than that in the "
-    "mean",
+    trigger=f"bucket_cap_mb below 0.25, and {MANY_BUCKETS} buckets or more of less than that in "
+    "the mean",
     fix="bucket_cap_mb=25, the default",
     no_use="where gradients are as large as a bucket each",
     reads="ddp event: bucket_cap_bytes and the sizes of the buckets as rebuilt",
@@ -41,22 +41,22 @@ def small_buckets(view: RunView, spec: Spec) -> Finding | None:
         return None
     needed = max(1, round(sum(sizes) / (25 << 20)))
     return spec.make(
-        "medium",
-        f"DDP sums gradients in {len(sizes)} buckets of {mean / 1e3:,.0f} kB, where {needed} "
+        severity="medium",
+        title=f"DDP sums gradients in {len(sizes)} buckets of {mean / 1e3:,.0f} kB, where {needed} "
         "would do",
-        f"bucket_cap_mb={cap / (1 << 20):.4g} splits {sum(sizes) / 1e6:,.2f} MB of gradients into "
-        f"{len(sizes)} all-reduces in each backward; each has a start of its own, and below "
-        f"{SMALL_CAP_BYTES >> 10} KiB the start takes longer than the bytes",
-        phrase(Facts(view, view.ranks[0]), "bucket", size=25),
+        evidence=f"bucket_cap_mb={cap / (1 << 20):.4g} splits {sum(sizes) / 1e6:,.2f} MB of "
+        f"gradients into {len(sizes)} all-reduces in each backward; each has a start of its own, "
+        f"and below {SMALL_CAP_BYTES >> 10} KiB the start takes longer than the bytes",
+        fix=phrase(Facts(view, view.ranks[0]), "bucket", size=25),
         rank=everybody(view),
         confidence=0.9,
         proof=Proof(
-            "buckets of a backward",
-            len(sizes),
-            MANY_BUCKETS - 1,
-            "buckets",
-            "no time is claimed: what the starts cost beside the backward is not measured",
-            (
+            statistic="buckets of a backward",
+            value=len(sizes),
+            threshold=MANY_BUCKETS - 1,
+            unit="buckets",
+            formula="no time is claimed: what the starts cost beside the backward is not measured",
+            inputs=(
                 Input("bucket_cap_mb", cap / (1 << 20), "MiB", "ddp event, bucket_cap_bytes"),
                 Input("gradients", sum(sizes) / 1e6, "MB", "ddp event, bucket_bytes"),
             ),

@@ -41,25 +41,25 @@ def slow_link(view: RunView, spec: Spec) -> Iterator[Finding]:
             continue
         gen, width = (int(np.median(device.busy[column])) for column in ("pcie_gen", "pcie_width"))
         yield spec.make(
-            "medium",
-            f"{device.label} has a PCIe link of gen {gen} x{width}: {100 * speed / typical:.0f} % "
-            "of its peers'",
-            f"PCIe gen {gen} x{width} in {len(device.busy):,} busy samples, about {speed:.0f} "
-            f"GB/s a direction; the peers' links offer {typical:.0f} GB/s",
-            "reseat the GPU or its riser and look at the slot (`nvidia-smi topo -m`, `lspci "
+            severity="medium",
+            title=f"{device.label} has a PCIe link of gen {gen} x{width}: "
+            f"{100 * speed / typical:.0f} % of its peers'",
+            evidence=f"PCIe gen {gen} x{width} in {len(device.busy):,} busy samples, about "
+            f"{speed:.0f} GB/s a direction; the peers' links offer {typical:.0f} GB/s",
+            fix="reseat the GPU or its riser and look at the slot (`nvidia-smi topo -m`, `lspci "
             "-vv`): copies to the device and sums over PCIe take that much longer",
             rank=device.rank,
             gpu=device.index,
             host=device.host or None,
             confidence=0.8,
             proof=Proof(
-                "bandwidth of its PCIe link / median of its peers'",
-                speed / typical,
-                SLOW_LINK,
-                "",
-                "bandwidth = lanes x rate of the generation, 0.985 GB/s a lane for gen 3, doubled "
-                "with each generation",
-                (
+                statistic="bandwidth of its PCIe link / median of its peers'",
+                value=speed / typical,
+                threshold=SLOW_LINK,
+                unit="",
+                formula="bandwidth = lanes x rate of the generation, 0.985 GB/s a lane for gen 3, "
+                "doubled with each generation",
+                inputs=(
                     Input(
                         "link",
                         f"gen {gen} x{width}",
@@ -106,22 +106,22 @@ def idle_gpus(view: RunView, spec: Spec) -> Finding | None:
         return None
     total = working + len(unused)
     return spec.make(
-        "medium",
-        f"{len(unused)} of {total} visible GPUs do nothing: {', '.join(map(str, unused))}",
-        f"GPUs {', '.join(map(str, unused))} stayed below {IDLE_PCT:.0f} % for {IDLE_S / 60:.0f} "
-        f"minutes; {working} of this run work",
-        (
+        severity="medium",
+        title=f"{len(unused)} of {total} visible GPUs do nothing: {', '.join(map(str, unused))}",
+        evidence=f"GPUs {', '.join(map(str, unused))} stayed below {IDLE_PCT:.0f} % for "
+        f"{IDLE_S / 60:.0f} minutes; {working} of this run work",
+        fix=(
             Option(f"torchrun --nproc-per-node={total} train.py", needs=(DISTRIBUTED,)),
             "hide them from the job (CUDA_VISIBLE_DEVICES) for others",
         ),
         confidence=0.8,
         proof=Proof(
-            "GPUs visible to the run whose utilisation never reached 1 %",
-            len(unused),
-            0,
-            "GPUs",
-            "each was sampled for at least 5 minutes",
-            (
+            statistic="GPUs visible to the run whose utilisation never reached 1 %",
+            value=len(unused),
+            threshold=0,
+            unit="GPUs",
+            formula="each was sampled for at least 5 minutes",
+            inputs=(
                 Input("idle", ", ".join(map(str, unused)), "", "gpu.util_pct"),
                 Input("working", working, "GPUs", "gpu.util_pct, mean above 10 %"),
             ),

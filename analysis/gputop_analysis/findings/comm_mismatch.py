@@ -66,26 +66,26 @@ def collective_mismatch(view: RunView, spec: Spec) -> Finding | None:
         f"rank {rank}: {_said(entry)}" for rank, entry in sorted(here.items())[:4]
     )
     return spec.make(
-        "critical",
-        (
+        severity="critical",
+        title=(
             cause.words
             if cause is not None and judged
             else f"ranks call different collectives: number {number}, {entries_text}"
         )[:140],
-        f"collective {number} of group {group}: {entries_text}; all before it agree "
+        evidence=f"collective {number} of group {group}: {entries_text}; all before it agree "
         f"({sum(key[0] == group for key in entries[next(iter(here))])} compared)",
-        advice_on(cause, {}) if cause is not None and judged else _ADVICE,
+        fix=advice_on(cause, {}) if cause is not None and judged else _ADVICE,
         rank=odd,
         site=site or _called_at(view, odd),
         confidence=0.9,
         proof=Proof(
-            "sequence numbers at which operation or size differ between ranks",
-            1,
-            0,
-            "",
-            "flight recorder entries are compared by group and sequence number, point-to-point "
-            "calls left out",
-            tuple(
+            statistic="sequence numbers at which operation or size differ between ranks",
+            value=1,
+            threshold=0,
+            unit="",
+            formula="flight recorder entries are compared by group and sequence number, "
+            "point-to-point calls left out",
+            inputs=tuple(
                 Input(f"rank {rank}", _said(e), "", "flight_recorder event")
                 for rank, e in sorted(here.items())[:8]
             ),
@@ -96,20 +96,20 @@ def collective_mismatch(view: RunView, spec: Spec) -> Finding | None:
 def _of_one_side(view: RunView, spec: Spec, cause: Cause) -> Finding:
     """A rank left its program, and the one that it met there died of it with its flight recorder."""
     return spec.make(
-        "critical",
-        cause.words[:140],
-        f"{cause.words}; {cause.waiting}",
-        advice_on(cause, {}),
+        severity="critical",
+        title=cause.words[:140],
+        evidence=f"{cause.words}; {cause.waiting}",
+        fix=advice_on(cause, {}),
         rank=cause.rank,
         site=cause.site or _called_at(view, cause.rank),
         confidence=0.9,
         proof=Proof(
-            "calls of a rank that are not those its earlier steps foretell",
-            1,
-            0,
-            "",
-            "the flight recorders of the ranks that failed, up to the call that failed",
-            (Input(f"rank {cause.rank}", cause.words[:80], "", "flight_recorder event"),),
+            statistic="calls of a rank that are not those its earlier steps foretell",
+            value=1,
+            threshold=0,
+            unit="",
+            formula="the flight recorders of the ranks that failed, up to the call that failed",
+            inputs=(Input(f"rank {cause.rank}", cause.words[:80], "", "flight_recorder event"),),
         ),
     )
 

@@ -76,25 +76,27 @@ def pipeline_bubble(view: RunView, spec: Spec) -> Finding | None:
     won_ms = ms * (1 - (1 - measured) / (1 - expected - queued))
     slowest = int(np.argmin(waited))
     return spec.make(
-        "medium",
-        f"pipeline stages idle {100 * measured:.0f} % of the step, {100 * expected:.0f} % would do",
-        f"{stages} stages, {micro} micro-batches a step: expected {_formula(chunks)} = "
+        severity="medium",
+        title=f"pipeline stages idle {100 * measured:.0f} % of the step, {100 * expected:.0f} % "
+        "would do",
+        evidence=f"{stages} stages, {micro} micro-batches a step: expected {_formula(chunks)} = "
         f"{100 * expected:.1f} %, measured {100 * measured:.1f} % of {ms:.1f} ms; rank "
         f"{view.ranks[slowest]} idles least",
-        f"move layers away from the stage of rank {view.ranks[slowest]}; "
+        fix=f"move layers away from the stage of rank {view.ranks[slowest]}; "
         f"{micro_batches_for(stages, max(expected / 2, 0.01), chunks)} micro-batches would halve "
         "the unavoidable part",
         confidence=0.7,
         recoverable_ms_per_step=won_ms,
         proof=Proof(
-            f"idle share of all stages - {_formula(chunks)} - share of the wait for a core",
-            100 * excess,
-            100 * EXCESS,
-            "%",
-            "idle share = sum(comm) / sum(wall) over the ranks; recoverable = step time x (1 - (1 "
-            "- idle share) / (1 - expected - queued)): the same work with no more than the "
-            "expected idle time",
-            (
+            statistic=f"idle share of all stages - {_formula(chunks)} - share of the wait for a "
+            "core",
+            value=100 * excess,
+            threshold=100 * EXCESS,
+            unit="%",
+            formula="idle share = sum(comm) / sum(wall) over the ranks; recoverable = step time x "
+            "(1 - (1 - idle share) / (1 - expected - queued)): the same work with no more than "
+            "the expected idle time",
+            inputs=(
                 Input("stages", stages, "", "hello.parallel.pipeline or .mesh"),
                 Input("parts on a stage", chunks, "", "hello.parallel.pipeline.here"),
                 Input(
@@ -153,22 +155,23 @@ def uneven_experts(view: RunView, spec: Spec) -> Finding | None:
         return None
     busiest = int(means.argmax())
     return spec.make(
-        "medium",
-        f"tokens per expert vary by {100 * middle:.0f} % of their mean: expert {numbers[busiest]} "
-        "gets most",
-        f"{name}: coefficient of variation {middle:.2f} (median of {len(tokens):,} logged steps) "
-        f"over {len(numbers)} experts; expert {numbers[busiest]} gets "
+        severity="medium",
+        title=f"tokens per expert vary by {100 * middle:.0f} % of their mean: expert "
+        f"{numbers[busiest]} gets most",
+        evidence=f"{name}: coefficient of variation {middle:.2f} (median of {len(tokens):,} "
+        f"logged steps) over {len(numbers)} experts; expert {numbers[busiest]} gets "
         f"{means[busiest] / means.mean():.1f} times its share",
-        "raise the load-balancing loss (aux_loss_coef), bound it with a capacity factor, or use "
-        "expert-choice routing",
+        fix="raise the load-balancing loss (aux_loss_coef), bound it with a capacity factor, or "
+        "use expert-choice routing",
         confidence=0.8,
         proof=Proof(
-            "median over steps of std(tokens per expert) / mean(tokens per expert)",
-            middle,
-            UNEVEN,
-            "",
-            "values that the script gave to gputop.log under one name and a number per expert",
-            (
+            statistic="median over steps of std(tokens per expert) / mean(tokens per expert)",
+            value=middle,
+            threshold=UNEVEN,
+            unit="",
+            formula="values that the script gave to gputop.log under one name and a number per "
+            "expert",
+            inputs=(
                 Input("experts", len(numbers), "", f"log events, {name}"),
                 Input("logged steps", len(tokens), "", f"newest, past step {SETTLED}"),
                 Input(

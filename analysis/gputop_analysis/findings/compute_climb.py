@@ -189,30 +189,31 @@ def told_climb(view: RunView, spec: Spec, climb: Climb) -> Finding:
     at = named(site, " at {}")
     lost = climb.lost_ms
     return spec.make(
-        "high" if after > 1.5 * before else "medium",
-        f"steps get slower and slower: {climb.phase} takes {climb.alone_ms:.1f} ms more than at "
+        severity="high" if after > 1.5 * before else "medium",
+        title=f"steps get slower and slower: {climb.phase} takes {climb.alone_ms:.1f} ms more "
+        "than at "
         "first" + (f", on rank {rank}" if len(view.ranks) > 1 else ""),
-        f"{before:.1f} ms a step at first, {after:.1f} ms "
+        evidence=f"{before:.1f} ms a step at first, {after:.1f} ms "
         f"now; {climb.phase} climbs steadily over steps "
         f"{climb.first_step:,} to "
         f"{climb.first_step + climb.steps - 1:,}, by "
         f"{climb.alone_ms:.1f} ms beyond the rest of the "
         f"step (Kendall's tau {climb.ramp.tau:.2f})" + (f"; {site.words}" if site else ""),
-        f"look for what piles up in {climb.phase}{at}: a hook that is registered at each step, a "
-        "list or history that is gone through again, a graph or cache that grows",
+        fix=f"look for what piles up in {climb.phase}{at}: a hook that is registered at each "
+        "step, a list or history that is gone through again, a graph or cache that grows",
         rank=rank if len(view.ranks) > 1 else everybody(view),
         site=site.site if site else None,
         confidence=0.9,
         recoverable_ms_per_step=lost,
         interval_ms_per_step=(max(0.0, lost - climb.ramp.error), lost + climb.ramp.error),
         proof=Proof(
-            f"growth of {climb.phase} beyond the rest of the step / step time at first",
-            100 * climb.alone_ms / before,
-            100 * SLOWER,
-            "%",
-            "line through medians of 24 stretches (Theil-Sen), which fits better than any one "
-            "step; recoverable = half of the growth, its mean over the run",
-            (
+            statistic=f"growth of {climb.phase} beyond the rest of the step / step time at first",
+            value=100 * climb.alone_ms / before,
+            threshold=100 * SLOWER,
+            unit="%",
+            formula="line through medians of 24 stretches (Theil-Sen), which fits better than any "
+            "one step; recoverable = half of the growth, its mean over the run",
+            inputs=(
                 Input(
                     f"{climb.phase} at first",
                     climb.ramp.begin,

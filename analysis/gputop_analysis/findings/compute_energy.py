@@ -65,25 +65,25 @@ def energy_bloat(view: RunView, spec: Spec) -> Finding | None:
 
 def _capped(spec: Spec, view: RunView, rank: int, trial: Trial) -> Finding:
     return spec.make(
-        "info",
-        f"at {trial.low_w:.0f} W a step takes {trial.saved * 100:.0f} % less energy and "
+        severity="info",
+        title=f"at {trial.low_w:.0f} W a step takes {trial.saved * 100:.0f} % less energy and "
         f"{(trial.slower - 1) * 100:.0f} % "
         "more time",
-        f"rank {rank}: {trial.joules_high:.1f} J a step at {trial.high_w:.0f} W, "
+        evidence=f"rank {rank}: {trial.joules_high:.1f} J a step at {trial.high_w:.0f} W, "
         f"{trial.joules_low:.1f} J at {trial.low_w:.0f} W, both seen in this run for over "
         f"{ENOUGH_S:.0f} s",
-        f"nvidia-smi -pl {trial.low_w:.0f}, if energy matters more than "
+        fix=f"nvidia-smi -pl {trial.low_w:.0f}, if energy matters more than "
         f"{(trial.slower - 1) * 100:.0f} % of the time",
         rank=rank if len(view.ranks) == 1 else None,
         confidence=0.8,
         proof=Proof(
-            "energy per step that the lower limit saves",
-            100 * trial.saved,
-            100 * SAVED,
-            "%",
-            "1 - (J per step at the lower limit) / (J per step at the higher); no time "
+            statistic="energy per step that the lower limit saves",
+            value=100 * trial.saved,
+            threshold=100 * SAVED,
+            unit="%",
+            formula="1 - (J per step at the lower limit) / (J per step at the higher); no time "
             "is won, it takes longer",
-            (
+            inputs=(
                 Input(
                     "energy per step, higher limit",
                     trial.joules_high,
@@ -160,26 +160,26 @@ def _waiting(spec: Spec, view: RunView) -> Finding | None:
         return None
     used = energy(view)
     return spec.make(
-        "info",
-        f"{len(waits)} ranks wait for others at full power: {wasted_w:,.0f} of {total_w:,.0f} W "
-        "do no training",
-        f"they wait {min(waits) * 100:.0f} to {max(waits) * 100:.0f} % of each step; NCCL's "
-        "kernels spin while they wait"
+        severity="info",
+        title=f"{len(waits)} ranks wait for others at full power: {wasted_w:,.0f} of "
+        f"{total_w:,.0f} W do no training",
+        evidence=f"they wait {min(waits) * 100:.0f} to {max(waits) * 100:.0f} % of each step; "
+        "NCCL's kernels spin while they wait"
         + (
             f"; {used.joules_per_sample:.2f} J a sample in all"
             if used and used.joules_per_sample
             else ""
         ),
-        "mend the wait itself (see the findings on ranks); a lower power limit on the waiting "
+        fix="mend the wait itself (see the findings on ranks); a lower power limit on the waiting "
         "GPUs costs nothing meanwhile",
         confidence=0.6,
         proof=Proof(
-            "largest part of a step that a rank waits at full power",
-            100 * max(waits),
-            100 * WAITING,
-            "%",
-            "watts without training = sum over waiting ranks of wait share x mean power",
-            (
+            statistic="largest part of a step that a rank waits at full power",
+            value=100 * max(waits),
+            threshold=100 * WAITING,
+            unit="%",
+            formula="watts without training = sum over waiting ranks of wait share x mean power",
+            inputs=(
                 Input(
                     "waiting ranks",
                     len(waits),

@@ -62,14 +62,14 @@ def batch_too_small(view: RunView, spec: Spec) -> Finding | None:
     fewer = max(1, round(accumulated / times))
     run, larger = Facts(view, gpu.rank), f"a {times} times larger micro-batch"
     return spec.make(
-        "medium",
-        f"the batch is small for this GPU: occupancy {highest:.0f} %, {least_free * 100:.0f} % of "
-        "the memory free",
-        f"SM occupancy at most {highest:.0f} % and {least_free * 100:.0f} % of the memory free at "
-        f"the peak on {len(all_samples)} GPUs"
+        severity="medium",
+        title=f"the batch is small for this GPU: occupancy {highest:.0f} %, "
+        f"{least_free * 100:.0f} % of the memory free",
+        evidence=f"SM occupancy at most {highest:.0f} % and {least_free * 100:.0f} % of the "
+        f"memory free at the peak on {len(all_samples)} GPUs"
         + (f"; batch_size={size}" if size else "")
         + f"; {accumulated:.0f} micro-batches a step",
-        Option(
+        fix=Option(
             (loader_change(run, batch_size=size * times) if isinstance(size, int) else larger)
             + (
                 f" with {fewer} accumulation steps"
@@ -81,12 +81,12 @@ def batch_too_small(view: RunView, spec: Spec) -> Finding | None:
         rank=everybody(view),
         confidence=0.6,
         proof=Proof(
-            "SM occupancy on the fullest GPU",
-            highest,
-            LOW_OCCUPANCY,
-            "%",
-            "no time is claimed: how step time grows with the batch shows when it is tried",
-            (
+            statistic="SM occupancy on the fullest GPU",
+            value=highest,
+            threshold=LOW_OCCUPANCY,
+            unit="%",
+            formula="no time is claimed: how step time grows with the batch shows when it is tried",
+            inputs=(
                 gpu.input("SM occupancy", "sm_occupancy_pct"),
                 Input(
                     "memory free at the peak",
@@ -138,13 +138,13 @@ def bandwidth_bound(view: RunView, spec: Spec) -> Finding | None:
     compiled = (hello.get("compile") or {}).get("used")
     fused = (hello.get("optimizer") or {}).get("fused")
     return spec.make(
-        "medium",
-        f"memory bandwidth limits the GPU: memory active {dram:.0f} %, tensor cores {tensor:.0f} "
-        "% of the time",
-        f"GPU {gpu.gpu}: DRAM active {dram:.0f} %, tensor cores {tensor:.0f} % over "
+        severity="medium",
+        title=f"memory bandwidth limits the GPU: memory active {dram:.0f} %, tensor cores "
+        f"{tensor:.0f} % of the time",
+        evidence=f"GPU {gpu.gpu}: DRAM active {dram:.0f} %, tensor cores {tensor:.0f} % over "
         f"{len(gpu.rows)} samples; torch.compile {'on' if compiled else 'off'}, optimizer "
         f"{'fused' if fused else 'not fused'}",
-        (
+        fix=(
             *([] if compiled else [f"{phrase(run, 'compile')}, which fuses element-wise work"]),
             *([] if fused else ["fused=True in the optimizer"]),
             Option(
@@ -156,12 +156,12 @@ def bandwidth_bound(view: RunView, spec: Spec) -> Finding | None:
         gpu=gpu.gpu if len(view.ranks) == 1 else None,
         confidence=0.7,
         proof=Proof(
-            "device memory active",
-            dram,
-            DRAM_BUSY,
-            "%",
-            "no time is claimed: what fusion saves depends on the kernels",
-            (
+            statistic="device memory active",
+            value=dram,
+            threshold=DRAM_BUSY,
+            unit="%",
+            formula="no time is claimed: what fusion saves depends on the kernels",
+            inputs=(
                 gpu.input("device memory active", "dram_active_pct"),
                 gpu.input("tensor cores", "tensor_active_pct"),
             ),

@@ -39,23 +39,23 @@ def low_mfu(view: RunView, spec: Spec) -> Finding | None:
     if rank_efficiency.mfu >= LOW_MFU:
         return None
     return spec.make(
-        "info",
-        f"{rank_efficiency.mfu * 100:.0f} % of the GPU's peak is used for the model (MFU)",
-        f"{rank_efficiency.model_flops_per_step:.3g} model FLOPs a step on {rank_efficiency.gpu}, peak "
-        f"{rank_efficiency.peak_flops / 1e12:,.0f} TFLOP/s dense {rank_efficiency.precision}; "
-        f"HFU {rank_efficiency.hfu * 100:.0f} %",
-        "see the efficiency budget (gputop report): its largest line below useful "
+        severity="info",
+        title=f"{rank_efficiency.mfu * 100:.0f} % of the GPU's peak is used for the model (MFU)",
+        evidence=f"{rank_efficiency.model_flops_per_step:.3g} model FLOPs a step on "
+        f"{rank_efficiency.gpu}, peak {rank_efficiency.peak_flops / 1e12:,.0f} TFLOP/s dense "
+        f"{rank_efficiency.precision}; HFU {rank_efficiency.hfu * 100:.0f} %",
+        fix="see the efficiency budget (gputop report): its largest line below useful "
         "compute is what to mend first",
         rank=everybody(view),
         confidence=0.8,
         proof=Proof(
-            "model FLOPs / (peak x wall time)",
-            100 * rank_efficiency.mfu,
-            100 * LOW_MFU,
-            "%",
-            "MFU = model FLOPs per step x steps / (dense peak x wall time of the steady steps) "
-            "(PaLM, appendix B)",
-            (
+            statistic="model FLOPs / (peak x wall time)",
+            value=100 * rank_efficiency.mfu,
+            threshold=100 * LOW_MFU,
+            unit="%",
+            formula="MFU = model FLOPs per step x steps / (dense peak x wall time of the steady "
+            "steps) (PaLM, appendix B)",
+            inputs=(
                 Input(
                     "model FLOPs per step",
                     rank_efficiency.model_flops_per_step,
@@ -103,23 +103,24 @@ def math_attention(view: RunView, spec: Spec) -> Finding | None:
     calls = int(math[0].get("calls") or 0)
     steps = max(1, int(event.get("steps") or 1))
     return spec.make(
-        "medium",
-        f"attention runs in the math kernel, {share * 100:.0f} % of the GPU's time at least",
-        f"{calls / steps:.0f} calls a step of scaled_dot_product_attention in its math form in a "
-        f"profile of {steps} steps; it and its softmax take that part of the kernels listed",
-        "use fp16 or bf16 inputs, is_causal=True instead of a mask where it is causal, a head "
+        severity="medium",
+        title=f"attention runs in the math kernel, {share * 100:.0f} % of the GPU's time at least",
+        evidence=f"{calls / steps:.0f} calls a step of scaled_dot_product_attention in its math "
+        f"form in a profile of {steps} steps; it and its softmax take that part of the kernels "
+        "listed",
+        fix="use fp16 or bf16 inputs, is_causal=True instead of a mask where it is causal, a head "
         "size of at most 256; torch.nn.attention.sdpa_kernel(SDPBackend.FLASH_ATTENTION) says "
         "what forbids the fast kernel",
         rank=event.get("rank") if len(view.ranks) == 1 else None,
         confidence=0.8,
         proof=Proof(
-            "math attention and softmax / time of all kernels listed",
-            100 * share,
-            100 * MATH_SHARE,
-            "%",
-            "no time is claimed: the matrix products of the math form are not "
+            statistic="math attention and softmax / time of all kernels listed",
+            value=100 * share,
+            threshold=100 * MATH_SHARE,
+            unit="%",
+            formula="no time is claimed: the matrix products of the math form are not "
             "told from the model's own",
-            (
+            inputs=(
                 Input(
                     "calls in the profile",
                     calls,

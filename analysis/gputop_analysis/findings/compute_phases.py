@@ -84,10 +84,14 @@ def _inside_backward_ms(view: RunView, rank: int) -> float:
 
 
 def _forward(view: RunView, rank: int) -> Share | None:
+    return _timed(view, rank, "forward")
+
+
+def _timed(view: RunView, rank: int, phase: str) -> Share | None:
     """On a device by its own clock only: the host's would see launches."""
     if on_device(view, rank):
-        return device_share(view, rank, "forward")
-    return steady_share(view, rank, "forward")
+        return device_share(view, rank, phase)
+    return steady_share(view, rank, phase)
 
 
 @once_per_view
@@ -119,7 +123,8 @@ that is repeated.
     no_use="where each step needs gradients of gradients",
     reads="steps.backward_ns less the wait for other ranks, against forward_ns; the graphs of a "
     "step's losses, at the looks of NU08",
-    silent="fewer than 20 steady steps; activation checkpointing; a wait that is not known",
+    silent="fewer than 20 steady steps; activation checkpointing; a wait that is not known; no "
+    "graph of gradients, and as long a time between the phases, where a loss may be made",
     traps="communication inside backward, which is taken off first",
     seen_on=CPU,
     pictures=(phases("backward"),),
@@ -144,26 +149,27 @@ def _through_again(view: RunView, spec: Spec) -> Finding | None:
         if not repeated_ms >= REPEATED * total:  # nor where the wait in it is not known
             continue
         return spec.make(
-            "medium",
-            f"{len(again) + 1} backwards a step go through the same graph: one of the sum does it",
-            f"{looks} looks up to step {events[-1]['step']} of rank {rank} found {len(again) + 1} calls "
-            f"of backward with retain_graph=True behind one forward; "
+            severity="medium",
+            title=f"{len(again) + 1} backwards a step go through the same graph: one of the sum "
+            "does it",
+            evidence=f"{looks} looks up to step {events[-1]['step']} of rank {rank} found "
+            f"{len(again) + 1} calls of backward with retain_graph=True behind one forward; "
             f"{100 * shared / len(again):.0f} % of the later ones' graph was gone through before; "
             f"backward takes {backward_ms:.1f} ms a step",
-            "add the losses up and call backward() once: the gradients are the same",
+            fix="add the losses up and call backward() once: the gradients are the same",
             rank=everybody(view),
             site=events[-1].get("backward_at"),
             confidence=0.85,
             recoverable_ms_per_step=repeated_ms,
             interval_ms_per_step=(0.0, min(2 * repeated_ms, backward_ms)),
             proof=Proof(
-                "part of the backward that is a repetition / forward and backward",
-                100 * repeated_ms / total,
-                100 * REPEATED,
-                "%",
-                "repeated = backward x nodes gone through before / nodes of all backwards of a step; "
-                "nodes count alike, so it is an estimate",
-                (
+                statistic="part of the backward that is a repetition / forward and backward",
+                value=100 * repeated_ms / total,
+                threshold=100 * REPEATED,
+                unit="%",
+                formula="repeated = backward x nodes gone through before / nodes of all backwards "
+                "of a step; nodes count alike, so it is an estimate",
+                inputs=(
                     Input("forward", forward.mean_ms, "ms", f"steps.forward_ns, rank {rank}"),
                     Input("backward", backward_ms, "ms", f"steps.backward_ns, rank {rank}"),
                     Input("backwards a step", len(again) + 1, "", "checkup event"),
@@ -182,6 +188,8 @@ def _long_backward(view: RunView, spec: Spec) -> Finding | None:
     ):
         return None
     creates_graph = bool(view.hello(typical_rank.rank).get("create_graph"))
+    if not creates_graph and _may_be_the_loss(view, typical_rank):
+        return None
     extra_ms = max(0.0, typical_rank.backward_ms - USUAL * typical_rank.forward_ms)
     if creates_graph:
         fix = (
@@ -194,27 +202,36 @@ def _long_backward(view: RunView, spec: Spec) -> Finding | None:
             "sparse=True, retain_graph, a custom autograd.Function"
         )
     return spec.make(
-        "medium" if creates_graph else "info",
-        f"backward takes {typical_rank.ratio.value:.1f} times as long as forward",
-        f"{typical_rank.backward_ms:.1f} ms against {typical_rank.forward_ms:.1f} ms a step, "
-        f"{typical_rank.clock} clock (95 % interval "
-        f"of the ratio {typical_rank.ratio.low:.1f} to {typical_rank.ratio.high:.1f}); twice is usual "
-        "without activation checkpointing; "
+        severity="medium" if creates_graph else "info",
+        title=f"backward takes {typical_rank.ratio.value:.1f} times as long as forward",
+        evidence=f"{typical_rank.backward_ms:.1f} ms against {typical_rank.forward_ms:.1f} ms a "
+        f"step, {typical_rank.clock} clock (95 % interval of the ratio "
+        f"{typical_rank.ratio.low:.1f} to {typical_rank.ratio.high:.1f}); twice is usual without "
+        "activation checkpointing; "
         + ("create_graph=True was seen" if creates_graph else "create_graph=True was not seen"),
-        fix,
+        fix=fix,
         rank=everybody(view),
         confidence=0.8 if creates_graph else 0.5,
         recoverable_ms_per_step=extra_ms if creates_graph else None,
         interval_ms_per_step=(0.0, typical_rank.backward_ms) if creates_graph else None,
         proof=Proof(
-            "lower end of the 95 % interval of backward / forward",
-            typical_rank.ratio.low,
-            LONG_BACKWARD,
-            "",
-            f"recoverable = backward - {USUAL:.0f} x forward, where create_graph was seen",
-            typical_rank.inputs(),
+            statistic="lower end of the 95 % interval of backward / forward",
+            value=typical_rank.ratio.low,
+            threshold=LONG_BACKWARD,
+            unit="",
+            formula=f"recoverable = backward - {USUAL:.0f} x forward, where create_graph was seen",
+            inputs=typical_rank.inputs(),
         ),
     )
+
+
+def _may_be_the_loss(view: RunView, long: Passes) -> bool:
+    """Whether what runs between the phases, with the forward, may be all that the backward goes
+    back through: a Gaussian process has its work in the loss.
+    """
+    between = _timed(view, long.rank, "other")
+    between_ms = between.mean_ms if between else 0.0
+    return long.backward_ms <= LONG_BACKWARD * (long.forward_ms + between_ms)
 
 
 @finding(
@@ -251,12 +268,13 @@ def needless_checkpointing(view: RunView, spec: Spec) -> Finding | None:
         max(0.0, typical_rank.backward_ms - USUAL * typical_rank.forward_ms),
     )
     return spec.make(
-        "medium",
-        f"activation checkpointing, although {min(free) * 100:.0f} % of the GPU's memory is never "
-        "used",
-        f"backward {typical_rank.backward_ms:.1f} ms is {typical_rank.ratio.value:.1f} times the forward of "
-        f"{typical_rank.forward_ms:.1f} ms a step, {typical_rank.clock} clock: it computes the forward again",
-        Option(
+        severity="medium",
+        title=f"activation checkpointing, although {min(free) * 100:.0f} % of the GPU's memory is "
+        "never used",
+        evidence=f"backward {typical_rank.backward_ms:.1f} ms is {typical_rank.ratio.value:.1f} "
+        f"times the forward of {typical_rank.forward_ms:.1f} ms a step, {typical_rank.clock} "
+        "clock: it computes the forward again",
+        fix=Option(
             "switch checkpointing off for as many layers as fit: "
             "model.gradient_checkpointing_disable(), or checkpoint every second layer",
             lever=Lever("activation checkpointing", -1),
@@ -266,12 +284,15 @@ def needless_checkpointing(view: RunView, spec: Spec) -> Finding | None:
         recoverable_ms_per_step=again_ms,
         interval_ms_per_step=(0.0, typical_rank.forward_ms),
         proof=Proof(
-            "memory that is free at the peak, on the fullest GPU",
-            100 * min(free),
-            100 * FREE_MEMORY,
-            "%",
-            f"recoverable = backward - {USUAL:.0f} x forward, at most the forward that is "
+            statistic="memory that is free at the peak, on the fullest GPU",
+            value=100 * min(free),
+            threshold=100 * FREE_MEMORY,
+            unit="%",
+            formula=f"recoverable = backward - {USUAL:.0f} x forward, at most the forward that is "
             "computed again",
-            (*typical_rank.inputs(), Input("checkpointing", "seen", "", "hello.checkpointing")),
+            inputs=(
+                *typical_rank.inputs(),
+                Input("checkpointing", "seen", "", "hello.checkpointing"),
+            ),
         ),
     )

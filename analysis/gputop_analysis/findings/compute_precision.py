@@ -54,8 +54,8 @@ def tensor_cores_idle(view: RunView, spec: Spec) -> Finding | None:
     amp = bool((hello.get("amp") or {}).get("autocast"))
     if amp:
         fix = (
-            "most time goes to work that is no matrix product: see CE05, and torch.profiler for the "
-            "largest kernels"
+            "most time goes to work that is no matrix product: see CE05, and torch.profiler for "
+            "the largest kernels"
         )
     elif _capability(hello) >= AMPERE:
         fix = (
@@ -65,23 +65,24 @@ def tensor_cores_idle(view: RunView, spec: Spec) -> Finding | None:
     else:
         fix = Option(_FLOAT16, assumes=False)
     return spec.make(
-        "medium" if not amp and _all_float32(hello) else "info",
-        f"tensor cores are active {tensor:.0f} % of the time while the GPU computes {busy:.0f} % "
-        "of it",
-        f"GPU {gpu_samples.gpu}: SM active {busy:.0f} %, tensor cores {tensor:.0f} % over "
+        severity="medium" if not amp and _all_float32(hello) else "info",
+        title=f"tensor cores are active {tensor:.0f} % of the time while the GPU computes "
+        f"{busy:.0f} % of it",
+        evidence=f"GPU {gpu_samples.gpu}: SM active {busy:.0f} %, tensor cores {tensor:.0f} % over "
         f"{len(gpu_samples.rows)} samples; autocast {'on' if amp else 'off'}, parameters "
         f"{', '.join(_dtypes(hello)) or 'of a type not told'}",
-        fix,
+        fix=fix,
         rank=everybody(view),
         gpu=gpu_samples.gpu if len(view.ranks) == 1 else None,
         confidence=0.8,
         proof=Proof(
-            "tensor cores active",
-            tensor,
-            TENSOR_IDLE,
-            "%",
-            "no time is claimed: how much is matrix products shows when it runs in a narrower type",
-            (
+            statistic="tensor cores active",
+            value=tensor,
+            threshold=TENSOR_IDLE,
+            unit="%",
+            formula="no time is claimed: how much is matrix products shows when it runs in a "
+            "narrower type",
+            inputs=(
                 gpu_samples.input("multiprocessors active", "sm_active_pct"),
                 gpu_samples.input("tensor cores active", "tensor_active_pct"),
             ),
@@ -130,12 +131,12 @@ def tf32_off(view: RunView, spec: Spec) -> Finding | None:
     if tensor is not None and tensor >= TENSOR_IDLE:
         return None
     return spec.make(
-        "medium",
-        "matrix products run in full float32, past the tensor cores",
-        f"{hello.get('device_name') or 'the GPU'} has compute capability "
+        severity="medium",
+        title="matrix products run in full float32, past the tensor cores",
+        evidence=f"{hello.get('device_name') or 'the GPU'} has compute capability "
         f"{hello.get('device_capability')}; parameters float32, no autocast, "
         "torch.get_float32_matmul_precision() is 'highest', allow_tf32 off",
-        (
+        fix=(
             "torch.set_float32_matmul_precision('high') before training: products are rounded to "
             "10 bits of mantissa and run up to 8 times as fast",
             f"or {phrase(run, 'autocast', device='cuda', dtype='bfloat16', short='bf16')}",
@@ -143,12 +144,13 @@ def tf32_off(view: RunView, spec: Spec) -> Finding | None:
         rank=everybody(view),
         confidence=0.8,
         proof=Proof(
-            "float32 parameters on tensor cores that may not use TF32",
-            _capability(hello),
-            AMPERE,
-            "compute capability",
-            "no time is claimed: what is won depends on how much of the work is matrix products",
-            (
+            statistic="float32 parameters on tensor cores that may not use TF32",
+            value=_capability(hello),
+            threshold=AMPERE,
+            unit="compute capability",
+            formula="no time is claimed: what is won depends on how much of the work is matrix "
+            "products",
+            inputs=(
                 Input("matmul precision", "highest", "", "hello.flags.matmul_precision"),
                 Input("autocast", "off", "", "hello.amp.autocast"),
                 Input("parameters", ", ".join(_dtypes(hello)), "", "hello.model.by_dtype"),
@@ -189,22 +191,22 @@ def float16_with_scaler(view: RunView, spec: Spec) -> Finding | None:
         where = f"compute capability {hello.get('device_capability')}"
     device, run = "cuda" if cuda else "cpu", Facts(view, rank)
     return spec.make(
-        "medium",
-        "float16 with a GradScaler, where bfloat16 needs none",
-        f"GradScaler is in use, autocast to {amp.get('dtype') or 'float16'}, on {where}, which "
-        "computes in bfloat16 too",
-        phrase(run, "autocast", device=device, dtype="bfloat16", short="bf16")
+        severity="medium",
+        title="float16 with a GradScaler, where bfloat16 needs none",
+        evidence=f"GradScaler is in use, autocast to {amp.get('dtype') or 'float16'}, on {where}, "
+        "which computes in bfloat16 too",
+        fix=phrase(run, "autocast", device=device, dtype="bfloat16", short="bf16")
         + ("" if run.trainer else ", and remove GradScaler: loss.backward(); optimizer.step()"),
         rank=everybody(view),
         confidence=0.9 if amp.get("dtype") else 0.7,
         proof=Proof(
-            "a GradScaler in use on hardware with bfloat16",
-            1,
-            0,
-            "",
-            "no time is claimed: the scaler itself is cheap; what it costs are "
+            statistic="a GradScaler in use on hardware with bfloat16",
+            value=1,
+            threshold=0,
+            unit="",
+            formula="no time is claimed: the scaler itself is cheap; what it costs are "
             "skipped steps and overflows",
-            (
+            inputs=(
                 Input("GradScaler", "in use", "", "hello.amp.grad_scaler"),
                 Input("autocast", str(amp.get("dtype")), "", "hello.amp.dtype"),
                 Input("hardware", where, "", "hello.device_capability"),

@@ -128,12 +128,12 @@ def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
     else:
         where = ""
     return spec.make(
-        "high" if growth > 0.5 else "medium",
-        f"steps take {longer(growth)}{per} since step {change.step:,}{where}",
-        f"{change.before_ms:.1f} ms before, {change.after_ms:.1f} ms after{per}; {change.phase} grew "
-        f"by {change.phase_ms:.1f} ms; {change.change.score:.0f} standard errors, autocorrelation "
-        f"time {change.change.tau:.1f} records",
-        f"look for what changed at step {change.step:,} in {change.phase}"
+        severity="high" if growth > 0.5 else "medium",
+        title=f"steps take {longer(growth)}{per} since step {change.step:,}{where}",
+        evidence=f"{change.before_ms:.1f} ms before, {change.after_ms:.1f} ms after{per}; "
+        f"{change.phase} grew by {change.phase_ms:.1f} ms; {change.change.score:.0f} standard "
+        f"errors, autocorrelation time {change.change.tau:.1f} records",
+        fix=f"look for what changed at step {change.step:,} in {change.phase}"
         + named(site, " at {}")
         + ": a schedule, a growing list, another kind of batch, another program on the machine",
         rank=everybody(view) if change.phase in WAITING else rank,
@@ -169,15 +169,15 @@ def _proof(regression: Regression, rank: int, least: float, queued_ms: float) ->
         f"steps.wall_ns / n_steps, rank {rank}, {regression.records:,} records over the whole run"
     )
     return Proof(
-        "geometric mean of the step time after the change / before",
-        100 * (regression.after_ms / regression.before_ms - 1),
-        100 * least,
-        "% more",
-        "recoverable = step time after - before - growth of waiting for a core, or growth of the "
-        "phase beyond the rest of the step where only that is sure; the change lies at the "
+        statistic="geometric mean of the step time after the change / before",
+        value=100 * (regression.after_ms / regression.before_ms - 1),
+        threshold=100 * least,
+        unit="% more",
+        formula="recoverable = step time after - before - growth of waiting for a core, or growth "
+        "of the phase beyond the rest of the step where only that is sure; the change lies at the "
         "CUSUM's extreme, its standard error is sqrt(variance x autocorrelation time x (1/n "
         "before + 1/n after)) of the log step time",
-        (
+        inputs=(
             Input("step time before", regression.before_ms, "ms", read),
             Input("step time after", regression.after_ms, "ms", read),
             Input(
@@ -208,6 +208,7 @@ def regression(view: RunView, rank: int) -> Regression | None:
     rows = spread_rows(view.record.steps(rank) if view.windowed else view.per_rank[rank].rows)
     if len(rows) < 20:
         return None
+    rows, measured = _with_cpu(rows)
     evenly = Evenly(rows)
     walls_ms = evenly.ms("wall_ns")
     change = level_change(np.log(np.maximum(walls_ms, 1e-6)))
@@ -224,11 +225,7 @@ def regression(view: RunView, rank: int) -> Regression | None:
         return None
     before_ms, after_ms = float(np.exp(change.before)), float(np.exp(change.after))
     step = evenly.step(change.index)
-    measured = bool((rows["cpu_ns"] >= 0).all())
-    if measured:
-        cpu_ms = _growth(evenly.ms("cpu_ns") / work, change.index)
-    else:
-        cpu_ms = None
+    cpu_ms = _growth(evenly.ms("cpu_ns") / work, change.index) if measured else None
     alone_ms = _beyond_the_rest(evenly.ms(f"{phase}_ns") / work, walls_ms / work, change.index)
     since_ns = evenly.began_ns(change.index)
     return Regression(
@@ -244,6 +241,19 @@ def regression(view: RunView, rank: int) -> Regression | None:
         cpu_ms,
         since_ns,
     )
+
+
+def _with_cpu(rows: Array) -> tuple[Array, bool]:
+    """The records, those without CPU time (before an evaluation, of fast steps) with as much of
+    their wall time as the others have; and whether that is known of most.
+    """
+    known = rows["cpu_ns"] >= 0
+    if known.all() or known.mean() <= 0.5:
+        return rows, bool(known.all())
+    share = float(rows["cpu_ns"][known].sum()) / max(1.0, float(rows["wall_ns"][known].sum()))
+    rows = rows.copy()
+    rows["cpu_ns"][~known] = share * rows["wall_ns"][~known]
+    return rows, True
 
 
 def _beyond_the_rest(phase_ms: Array, walls_ms: Array, index: int) -> float:

@@ -41,11 +41,11 @@ def shape_churn(view: RunView, spec: Spec) -> Finding | None:
     compiled = bool((hello.get("compile") or {}).get("used"))
     examples = ", ".join("x".join(map(str, shape)) for shape in shapes.get("examples") or ())
     return spec.make(
-        "medium" if compiled or on_device(view, rank) else "info",
-        f"{shapes['distinct']} different input shapes in {shapes['batches']} batches",
-        f"among them {examples}; "
+        severity="medium" if compiled or on_device(view, rank) else "info",
+        title=f"{shapes['distinct']} different input shapes in {shapes['batches']} batches",
+        evidence=f"among them {examples}; "
         + ("torch.compile may compile for each of them" if compiled else _why(view, rank)),
-        (
+        fix=(
             Option(
                 "pad each batch to a multiple of 64 (tokenizer(..., pad_to_multiple_of=64))",
                 needs=(SHAPES_COST, TOKENS),
@@ -59,13 +59,13 @@ def shape_churn(view: RunView, spec: Spec) -> Finding | None:
         ),
         rank=everybody(view),
         proof=Proof(
-            "distinct input shapes in 100 batches",
-            _per_100(shapes),
-            CHURN,
-            "",
-            "no time is claimed: what a new shape costs depends on the "
+            statistic="distinct input shapes in 100 batches",
+            value=_per_100(shapes),
+            threshold=CHURN,
+            unit="",
+            formula="no time is claimed: what a new shape costs depends on the "
             "allocator, cuDNN and torch.compile",
-            (
+            inputs=(
                 Input(
                     "distinct shapes",
                     int(shapes["distinct"]),
@@ -129,22 +129,22 @@ def convolutions_not_tuned(view: RunView, spec: Spec) -> Finding | None:
     if flags.get("cudnn_benchmark") is not False or flags.get("cudnn_deterministic"):
         return None
     return spec.make(
-        "info",
-        f"{convolutions} convolutions run without cudnn.benchmark although the input's shape does "
-        "not change",
-        f"{shapes['distinct']} input shapes in {shapes['batches']} batches, cudnn.benchmark off, "
-        "not deterministic by wish",
-        "set torch.backends.cudnn.benchmark = True before training, and try "
+        severity="info",
+        title=f"{convolutions} convolutions run without cudnn.benchmark although the input's "
+        "shape does not change",
+        evidence=f"{shapes['distinct']} input shapes in {shapes['batches']} batches, "
+        "cudnn.benchmark off, not deterministic by wish",
+        fix="set torch.backends.cudnn.benchmark = True before training, and try "
         "model.to(memory_format=torch.channels_last) with inputs in the same format",
         rank=everybody(view),
         confidence=0.7,
         proof=Proof(
-            "convolutions with one shape of input",
-            convolutions,
-            0,
-            "",
-            "no time is claimed: which algorithm is fastest shows when it is tried",
-            (
+            statistic="convolutions with one shape of input",
+            value=convolutions,
+            threshold=0,
+            unit="",
+            formula="no time is claimed: which algorithm is fastest shows when it is tried",
+            inputs=(
                 Input("convolution modules", convolutions, "", "hello.model.modules"),
                 Input("input shapes", int(shapes["distinct"]), "", "hello.shapes"),
                 Input("cudnn.benchmark", "off", "", "hello.flags.cudnn_benchmark"),

@@ -169,9 +169,10 @@ def work_ms(view: RunView, rank: int, wall_ms: float) -> float | None:
         return (busy + (crew.count * crew.cpu if crew else 0.0)) * wall_ms
     series = view.per_rank[rank]
     used, counts = series.steady_rows["cpu_ns"], series.n_steps[series.steady]
-    if crew is not None or not len(used) or (used < 0).any():
+    known = used >= 0
+    if crew is not None or not known.any():
         return None
-    return float(used.sum()) / 1e6 / max(1.0, float(counts.sum()))
+    return float(used[known].sum()) / 1e6 / max(1.0, float(counts[known].sum()))
 
 
 def won_by_workers(view: RunView, wait: Share, now: int, then: int) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from typing import Any
+from typing import Any, NamedTuple
 
 from gputop_analysis.ending import ending, stopping_event
 from gputop_analysis.findings.advice import Option
@@ -14,7 +14,8 @@ from gputop_analysis.findings.pictures import LAST_OUTPUT, TRACEBACK
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.hang_cause import Cause
 from gputop_analysis.hang_facts import OUT_OF_REACH, cause_of
-from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.model import Finding, Input, Proof, Severity
+from gputop_analysis.overview import Ending
 from gputop_analysis.raised import fatal, of_threads
 from gputop_analysis.standstill import standstill
 from gputop_analysis.summary import run_state, steps_done
@@ -22,6 +23,22 @@ from gputop_analysis.text import counted, rank_list
 from gputop_analysis.view import RunView
 
 Event = dict[str, Any]
+
+_LONGEST_TITLE = 140
+_NATIVE_CRASH = (
+    "a crash in native code: run with PYTHONFAULTHANDLER=1 for the line; for SIGBUS look "
+    "at /dev/shm (df -h)"
+)
+_SIGNAL_ADVICE: dict[int, str] = {
+    signal.SIGSEGV: _NATIVE_CRASH,
+    signal.SIGBUS: _NATIVE_CRASH,
+    signal.SIGILL: _NATIVE_CRASH,
+    signal.SIGFPE: _NATIVE_CRASH,
+    signal.SIGABRT: "native code gave up: the reason stands in the output just before; NCCL's "
+    "watchdog ends runs in this way",
+    signal.SIGINT: "an interrupt that did not come through gputop: Ctrl-C elsewhere, the "
+    "scheduler, or the script's own",
+}
 
 
 @finding(
@@ -42,55 +59,69 @@ Event = dict[str, Any]
 )
 def first_failing_rank(view: RunView, spec: Spec) -> Finding | None:
     """Of many tracebacks, the one that came first."""
-    stop = stopping_event(view.record)
-    stopped_ns = None if stop is None else int(stop["t_ns"])  # what breaks in a stop is its doing
-    raised = [
-        event for event in fatal(view.record) if stopped_ns is None or event["t_ns"] < stopped_ns
-    ]
+    raised = _raised_before_a_stop(view)
     if not raised:
         return None
     cause = cause_of(view)
     if cause is not None and cause.kind == "ended early" and _left_before(view, cause, raised[0]):
         return _ended_first(spec, cause, raised)
-    if (gone := _vanished(view, raised)) is not None:
-        return _vanished_first(view, spec, gone, raised)
-    first, later = (
-        raised[0],
-        sorted({int(e.get("rank", -1)) for e in raised[1:]} - {int(raised[0].get("rank", -1))}),
+    vanished = _vanished(view, raised)
+    if vanished is not None:
+        return _vanished_first(view, spec, vanished, raised)
+    return _raised_first(view, spec, raised)
+
+
+def _raised_before_a_stop(view: RunView) -> list[Event]:
+    """Exceptions that ended a process; what breaks after a stop is the stop's doing."""
+    raised = fatal(view.record)
+    stop = stopping_event(view.record)
+    if stop is None:
+        return raised
+    return [event for event in raised if event["t_ns"] < int(stop["t_ns"])]
+
+
+def _raised_first(view: RunView, spec: Spec, raised: list[Event]) -> Finding:
+    first = raised[0]
+    rank, site = first.get("rank"), first.get("site")
+    step, words = first.get("step", "?"), _said(first)
+    evidence = (
+        f"{words}, at {site or 'an unknown line'} in phase {first.get('phase', '?')}, step {step}"
     )
-    rank, words = first.get("rank"), _said(first)
+    later_ranks = {int(event.get("rank", -1)) for event in raised} - {int(first.get("rank", -1))}
+    if later_ranks:
+        evidence += f"; rank {', '.join(map(str, sorted(later_ranks)))} failed after it"
+    title = f"rank {rank} fails at step {step}: {words}"
+    fix = f"mend {site or 'what the traceback says'}"
+    if view.world_size > 1:
+        title = f"rank {rank} fails first at step {step}: {words}"
+        fix += "; later errors of other ranks follow from it"
     _, exit_code, _ = run_state(view.record, first["t_ns"])
-    of_many = view.world_size > 1
     return spec.make(
-        "high" if exit_code == 0 else "critical",
-        f"rank {rank} fails{' first' if of_many else ''} at step {first.get('step', '?')}: {words}"[
-            :140
-        ],
-        f"{words}, at {first.get('site') or 'an unknown line'} in phase {first.get('phase', '?')}, "
-        f"step {first.get('step', '?')}"
-        + (f"; rank {', '.join(map(str, later))} failed after it" if later else ""),
-        f"mend {first.get('site') or 'what the traceback says'}"
-        + ("; later errors of other ranks follow from it" if of_many else ""),
+        severity="high" if exit_code == 0 else "critical",
+        title=title[:_LONGEST_TITLE],
+        evidence=evidence,
+        fix=fix,
         rank=rank,
-        site=first.get("site"),
+        site=site,
         host=first.get("host"),
         proof=Proof(
-            "exceptions that ended a process of the run",
-            len(raised),
-            0,
-            "",
-            "the one with the smallest t_ns is the cause; ranks of one host share a clock",
-            tuple(
-                Input(
-                    f"rank {e.get('rank')}",
-                    str(e.get("class")),
-                    "",
-                    f"exception event, t_ns {e['t_ns']}",
-                )
-                for e in raised[:8]
-            ),
+            statistic="exceptions that ended a process of the run",
+            value=len(raised),
+            threshold=0,
+            unit="",
+            formula="the one with the smallest t_ns is the cause; ranks of one host share a clock",
+            inputs=_inputs_of(raised),
         ),
     )
+
+
+def _inputs_of(raised: list[Event]) -> tuple[Input, ...]:
+    """The first exceptions, as a proof lists them."""
+    inputs = []
+    for event in raised[:8]:
+        source = f"exception event, t_ns {event.get('t_ns')}"
+        inputs.append(Input(f"rank {event.get('rank')}", str(event.get("class")), "", source))
+    return tuple(inputs)
 
 
 def _left_before(view: RunView, cause: Cause, raised: Event) -> bool:
@@ -103,24 +134,21 @@ def _ended_first(spec: Spec, cause: Cause, raised: list[Event]) -> Finding:
     """A rank had fewer batches, and the others failed as they could not reach it."""
     failed = rank_list(int(event.get("rank", -1)) for event in raised)
     return spec.make(
-        "critical",
-        cause.words[:140],
-        f"{cause.words}; {failed} then failed to reach it: {_said(raised[0])}",
-        "give every rank the same number of batches (DistributedSampler, drop_last=True), or wrap "
-        "the loop in torch.distributed.algorithms.join.Join; the errors of the other ranks follow "
-        "from it",
+        severity="critical",
+        title=cause.words[:_LONGEST_TITLE],
+        evidence=f"{cause.words}; {failed} then failed to reach it: {_said(raised[0])}",
+        fix="give every rank the same number of batches (DistributedSampler, drop_last=True), or "
+        "wrap the loop in torch.distributed.algorithms.join.Join; the errors of the other ranks "
+        "follow from it",
         rank=cause.rank,
         confidence=0.9,
         proof=Proof(
-            "ranks that ended well before the others failed to reach them",
-            1,
-            0,
-            "",
-            "its goodbye came first, and the exceptions of all others speak of a connection",
-            tuple(
-                Input(f"rank {e.get('rank')}", str(e.get("class")), "", "exception event")
-                for e in raised[:8]
-            ),
+            statistic="ranks that ended well before the others failed to reach them",
+            value=1,
+            threshold=0,
+            unit="",
+            formula="its goodbye came first, and the exceptions of all others speak of a connection",
+            inputs=_inputs_of(raised),
         ),
     )
 
@@ -128,50 +156,47 @@ def _ended_first(spec: Spec, cause: Cause, raised: list[Event]) -> Finding:
 def _vanished(view: RunView, raised: list[Event]) -> Event | None:
     """The loss of a rank without an exception, where others only say they cannot reach it."""
     lost, reason = _first_lost(view)
-    if lost is None or not reason or lost in {event.get("rank") for event in raised}:
+    if lost is None or not reason:
         return None
-    if not all(OUT_OF_REACH.search(str(event.get("message") or "")) for event in raised):
-        return None
+    for event in raised:
+        speaks_of_others = OUT_OF_REACH.search(str(event.get("message") or ""))
+        if event.get("rank") == lost or not speaks_of_others:
+            return None
     return next(event for event in view.record.events("rank_lost") if event.get("rank") == lost)
 
 
-def _vanished_first(view: RunView, spec: Spec, gone: Event, raised: list[Event]) -> Finding:
-    rank, step = gone["rank"], steps_done(view.record, gone["rank"])
-    listed = ", ".join(str(event.get("rank")) for event in raised[:8])
-    killed = out_of_memory_kills(view)
+def _vanished_first(view: RunView, spec: Spec, lost: Event, raised: list[Event]) -> Finding:
+    rank, reason = lost["rank"], str(lost.get("reason"))
+    step = steps_done(view.record, rank)
+    failed = ", ".join(str(event.get("rank")) for event in raised[:8])
     return spec.make(
-        "critical",
-        f"rank {rank} vanished first, after step {step:,}, without an exception",
-        f"the process of rank {rank} was gone ({gone.get('reason')}) and had raised nothing; rank "
-        f"{listed} then failed to reach it: {_said(raised[0])}"
-        + (
-            f"; the kernel killed {killed} process for lack of memory in the meantime"
-            if killed
-            else ""
-        ),
-        f"look at what ended rank {rank}: the out-of-memory killer (`dmesg -T | grep -i oom`), "
+        severity="critical",
+        title=f"rank {rank} vanished first, after step {step:,}, without an exception",
+        evidence=f"the process of rank {rank} was gone ({reason}) and had raised nothing; rank "
+        f"{failed} then failed to reach it: {_said(raised[0])}{_killed_meanwhile(view)}",
+        fix=f"look at what ended rank {rank}: the out-of-memory killer (`dmesg -T | grep -i oom`), "
         "the scheduler, a crash in native code (PYTHONFAULTHANDLER=1), or a person; the errors of "
         "the other ranks follow from it",
         rank=rank,
-        host=gone.get("host") or view.host_of(rank) or None,
+        host=lost.get("host") or view.host_of(rank) or None,
         confidence=0.9,
         proof=Proof(
-            "ranks that ended without an exception before the others lost them",
-            1,
-            0,
-            "",
-            "no goodbye and no exception of that rank; the exceptions of all others "
+            statistic="ranks that ended without an exception before the others lost them",
+            value=1,
+            threshold=0,
+            unit="",
+            formula="no goodbye and no exception of that rank; the exceptions of all others "
             "speak of a connection",
-            (
-                Input(
-                    f"rank {rank}",
-                    str(gone.get("reason")),
-                    "",
-                    f"rank_lost event, t_ns {gone['t_ns']}",
-                ),
-            ),
+            inputs=(Input(f"rank {rank}", reason, "", f"rank_lost event, t_ns {lost['t_ns']}"),),
         ),
     )
+
+
+def _killed_meanwhile(view: RunView) -> str:
+    killed = out_of_memory_kills(view)
+    if not killed:
+        return ""
+    return f"; the kernel killed {killed} process for lack of memory in the meantime"
 
 
 @finding(
@@ -197,43 +222,37 @@ def thread_died(view: RunView, spec: Spec) -> Finding | None:
     if not raised:
         return None
     first = raised[0]
-    rank, words, name = first.get("rank"), _said(first), first.get("thread")
-    site = first.get("site")
-    ends_badly = _ends_badly(view) and not fatal(view.record)
+    rank, site, words = first.get("rank"), first.get("site"), _said(first)
+    title = f"thread {first.get('thread')} of rank {rank} has died at step {first.get('step', '?')}"
+    evidence = f"{words}, at {site or 'an unknown line'}; the process went on without that thread"
+    if len(raised) > 1:
+        evidence += f"; {len(raised) - 1} more threads ended so"
+    explains_the_end = _ends_badly(view) and not fatal(view.record)
     return spec.make(
-        "high" if ends_badly else "info",
-        f"thread {name} of rank {rank} has died at step {first.get('step', '?')}: {words}"[:140],
-        f"{words}, at {site or 'an unknown line'}; the process went on without that thread"
-        + (f"; {len(raised) - 1} more threads ended so" if len(raised) > 1 else ""),
-        f"mend {site or 'what the traceback says'}, or catch the exception in the thread: "
+        severity="high" if explains_the_end else "info",
+        title=f"{title}: {words}"[:_LONGEST_TITLE],
+        evidence=evidence,
+        fix=f"mend {site or 'what the traceback says'}, or catch the exception in the thread: "
         "whatever waits for it waits for ever",
         rank=rank,
         site=site,
         host=first.get("host"),
         confidence=0.9,
         proof=Proof(
-            "exceptions that ended a thread",
-            len(raised),
-            0,
-            "",
-            "threading.excepthook was called; high where the run hangs or ends with "
+            statistic="exceptions that ended a thread",
+            value=len(raised),
+            threshold=0,
+            unit="",
+            formula="threading.excepthook was called; high where the run hangs or ends with "
             "a code other than 0",
-            tuple(
-                Input(
-                    f"rank {event.get('rank')}",
-                    str(event.get("class")),
-                    "",
-                    f"exception event, t_ns {event.get('t_ns')}",
-                )
-                for event in raised[:8]
-            ),
+            inputs=_inputs_of(raised),
         ),
     )
 
 
 def _ends_badly(view: RunView) -> bool:
     """With an error that no user asked for, or standing still."""
-    if any(True for _ in view.record.events("interrupt")):
+    if next(iter(view.record.events("interrupt")), None) is not None:
         return False
     still = standstill(view)
     codes = [host.state.exit_code for host in view.record.hosts.values()]
@@ -272,70 +291,34 @@ def _what(message: str) -> str:
 )
 def exit_decode(view: RunView, spec: Spec) -> Finding | None:
     """What an exit code means, and where the run was."""
-    codes = [h.state.exit_code for h in view.record.hosts.values() if h.state.exit_code]
+    codes = [host.state.exit_code for host in view.record.hosts.values() if host.state.exit_code]
     if not codes:
         return None
-    code = codes[0]
-    number = code - 128 if 128 < code < 192 else None
-    how = ending(view.record, run_state(view.record, 0)[0], code)
-    by_user, stopped = how.kind == "stopped", stopping_event(view.record) is not None
-    rank, lost = _first_lost(view)
-    step = max((steps_done(view.record, r) for r in view.ranks), default=0)
-    killed = out_of_memory_kills(view)
-    title = f"exit {code}" + (f": ended by {_signal_name(number)}" if number else "")
-    if stopped:
-        title = f"exit {code}, {how.words}"
-    raised = None if stopped or number else _raised(view)
-    if raised is not None:
-        title += f": {raised.what[:90]}"
-    elif not stopped and not number:
-        title += ", and no exception was seen"
-    if stopped:
-        severity = "info"
-    elif how.kind == "terminated":
-        severity = "high"
-    else:
-        severity = "critical"
+    end = _end_of(view, codes[0])
+    step = max((steps_done(view.record, rank) for rank in view.ranks), default=0)
     return spec.make(
-        severity,
-        title + (f"; rank {rank} went first" if lost else ""),
-        f"the command ended with exit code {code}"
-        + (f" ({_signal_name(number)}, signal {number})" if number else "")
-        + (f" after {_at_least(view)}{counted(step, 'step')}" if step else " before its first step")
-        + (f"; {raised.what[:200]}, at {raised.site or 'an unknown line'}" if raised else "")
-        + (f"; rank {rank} was lost first: {lost}" if lost else "")
-        + (
-            f"; the kernel killed {killed} process for lack of memory in the meantime"
-            if killed
-            else ""
-        ),
-        Option(
-            f"mend {raised.site or 'what the traceback says'}"
-            if raised
-            else _exit_advice(
-                code,
-                bool(killed),
-                how.kind,
-                f"rank {rank} ({lost})" if lost else "",
-                view.world_size > 1,
-            ),
-            assumes=False,
-        ),
-        rank=rank,
-        site=raised.site if raised else None,
+        severity=_severity(end),
+        title=_title(end),
+        evidence=_evidence(view, end, step),
+        fix=Option(_advice(view, end), assumes=False),
+        rank=end.lost_rank,
+        site=end.raised.site if end.raised else None,
         proof=Proof(
-            "exit code of the command",
-            float(code),
-            0,
-            "",
-            "a code of 128 + n stands for signal n",
-            (
+            statistic="exit code of the command",
+            value=float(end.code),
+            threshold=0,
+            unit="",
+            formula="a code of 128 + n stands for signal n",
+            inputs=(
                 Input(
-                    "interrupted by the user", "yes" if by_user else "no", "", "interrupt events"
+                    "interrupted by the user",
+                    "yes" if end.how.kind == "stopped" else "no",
+                    "",
+                    "interrupt events",
                 ),
                 Input(
                     "out-of-memory kills meanwhile",
-                    killed,
+                    out_of_memory_kills(view),
                     "processes",
                     "host.cgroup_oom_kill_total, run_end",
                 ),
@@ -343,6 +326,73 @@ def exit_decode(view: RunView, spec: Spec) -> Finding | None:
             ),
         ),
     )
+
+
+class _End(NamedTuple):
+    """How the command ended."""
+
+    code: int
+    signal_number: int | None
+    how: Ending
+    is_stop: bool
+    """Somebody or something outside asked for it."""
+    raised: LastWords | None
+    """The exception behind it; None where a signal or a stop is behind it, or none was seen."""
+    lost_rank: int | None
+    lost_reason: str
+    """Of the first rank that vanished; empty: none has, or there is but one."""
+
+
+def _end_of(view: RunView, code: int) -> _End:
+    number = code - 128 if 128 < code < 192 else None
+    state, _, _ = run_state(view.record, 0)
+    is_stop = stopping_event(view.record) is not None
+    lost_rank, lost_reason = _first_lost(view)
+    return _End(
+        code=code,
+        signal_number=number,
+        how=ending(view.record, state, code),
+        is_stop=is_stop,
+        raised=None if is_stop or number else _raised(view),
+        lost_rank=lost_rank,
+        lost_reason=lost_reason,
+    )
+
+
+def _severity(end: _End) -> Severity:
+    if end.is_stop:
+        return "info"
+    return "high" if end.how.kind == "terminated" else "critical"
+
+
+def _title(end: _End) -> str:
+    title = f"exit {end.code}"
+    if end.is_stop:
+        title += f", {end.how.words}"
+    elif end.signal_number:
+        title += f": ended by {_signal_name(end.signal_number)}"
+    elif end.raised is not None:
+        title += f": {end.raised.what[:90]}"
+    else:
+        title += ", and no exception was seen"
+    if end.lost_reason:
+        title += f"; rank {end.lost_rank} went first"
+    return title
+
+
+def _evidence(view: RunView, end: _End, step: int) -> str:
+    words = f"the command ended with exit code {end.code}"
+    if end.signal_number:
+        words += f" ({_signal_name(end.signal_number)}, signal {end.signal_number})"
+    if step:
+        words += f" after {_at_least(view)}{counted(step, 'step')}"
+    else:
+        words += " before its first step"
+    if end.raised:
+        words += f"; {end.raised.what[:200]}, at {end.raised.site or 'an unknown line'}"
+    if end.lost_reason:
+        words += f"; rank {end.lost_rank} was lost first: {end.lost_reason}"
+    return words + _killed_meanwhile(view)
 
 
 def _raised(view: RunView) -> LastWords | None:
@@ -365,66 +415,58 @@ def _said_goodbye(view: RunView) -> set[int | None]:
 
 def _first_lost(view: RunView) -> tuple[int | None, str]:
     """The rank that first vanished without goodbye, and how; a single rank is meant anyway."""
-    said_goodbye = _said_goodbye(view)
-    lost = sorted(view.record.events("rank_lost"), key=lambda e: e.get("t_ns", 0))
-    lost = [e for e in lost if e.get("rank") not in said_goodbye]
     if len(view.ranks) == 1:
         return view.ranks[0], ""
-    if lost:
-        return (int(lost[0]["rank"]), str(lost[0].get("reason") or "gone"))
-    return (None, "")
+    said_goodbye = _said_goodbye(view)
+    lost = [e for e in view.record.events("rank_lost") if e.get("rank") not in said_goodbye]
+    if not lost:
+        return None, ""
+    first = min(lost, key=lambda event: event.get("t_ns", 0))
+    return int(first["rank"]), str(first.get("reason") or "gone")
 
 
-def _signal_name(number: int | None) -> str:
+def _signal_name(number: int) -> str:
     try:
-        return signal.Signals(number or 0).name
+        return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
 
 
-def _exit_advice(code: int, out_of_memory: bool, how: str, lost: str, of_many: bool) -> str:
-    number = code - 128 if 128 < code < 192 else None
-    if how == "stopped":
+def _advice(view: RunView, end: _End) -> str:
+    if end.raised:
+        return f"mend {end.raised.site or 'what the traceback says'}"
+    if end.how.kind == "stopped":
         return "nothing to mend: the run was stopped"
-    if number == signal.SIGKILL:
-        if out_of_memory:
-            cause = "the host ran out of memory"
-        else:
-            cause = "the out-of-memory killer, the scheduler or a person"
-        return (
-            f"SIGKILL cannot be caught: it came from {cause}; see `dmesg -T | grep -i oom` and "
-            "the scheduler's log"
-        )
-    if number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE):
-        return (
-            "a crash in native code: run with PYTHONFAULTHANDLER=1 for the line; for SIGBUS look "
-            "at /dev/shm (df -h)"
-        )
-    if number == signal.SIGABRT:
-        return (
-            "native code gave up: the reason stands in the output just before; NCCL's watchdog "
-            "ends runs in this way"
-        )
-    if number == signal.SIGINT:
-        return (
-            "an interrupt that did not come through gputop: Ctrl-C elsewhere, the scheduler, or "
-            "the script's own"
-        )
-    if number == signal.SIGTERM:
-        if of_many:
-            alternatives = ", or a launcher after another rank had failed"
-        else:
-            alternatives = ", a time limit, or a person"
-        return f"somebody asked it to end: the scheduler{alternatives}"
+    by_signal = _signal_advice(view, end.signal_number)
+    if by_signal:
+        return by_signal
     where = "the last lines of output say why (`gputop open` shows them)"
-    if lost:
+    if end.lost_reason:
         return (
-            f"look at why {lost} went: what other ranks and the launcher say "
-            f"comes after it; {where}"
+            f"look at why rank {end.lost_rank} ({end.lost_reason}) went: what other ranks and the "
+            f"launcher say comes after it; {where}"
         )
-    if code == 1:
+    if end.code == 1:
         return (
             "Python ends so after an error that nothing caught, unless the script chose it: "
             f"{where}"
         )
     return f"the command chose this code: {where}"
+
+
+def _signal_advice(view: RunView, number: int | None) -> str:
+    """What to do about a signal; empty for one that does not tell."""
+    if number == signal.SIGKILL:
+        sender = "the out-of-memory killer, the scheduler or a person"
+        if out_of_memory_kills(view):
+            sender = "the host ran out of memory"
+        return (
+            f"SIGKILL cannot be caught: it came from {sender}; see `dmesg -T | grep -i oom` and "
+            "the scheduler's log"
+        )
+    if number == signal.SIGTERM:
+        others = ", a time limit, or a person"
+        if view.world_size > 1:
+            others = ", or a launcher after another rank had failed"
+        return f"somebody asked it to end: the scheduler{others}"
+    return _SIGNAL_ADVICE.get(number, "") if number else ""

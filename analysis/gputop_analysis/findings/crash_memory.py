@@ -71,25 +71,26 @@ def cuda_out_of_memory(view: RunView, spec: Spec) -> Finding | None:
     if "asked" in sizes:
         asked_text = f" for {sizes['asked'] / GIB:.2f} GiB"
     return spec.make(
-        "critical",
-        f"rank {rank} ran out of GPU memory{asked_text} at step {event.get('step', '?')}{layer}",
-        f"{event.get('class')} at {where}"
+        severity="critical",
+        title=f"rank {rank} ran out of GPU memory{asked_text} at step "
+        f"{event.get('step', '?')}{layer}",
+        evidence=f"{event.get('class')} at {where}"
         + (f"; held by {met.holders()}" if met.holders() else "")
         + (f"; {sizes_text}" if sizes_text else "")
         + (f"; peak grew by {growth / GIB:.2f} GiB since step 10" if growth > 0 else "")
         + _snapshot(view)
         + (f"; other processes hold {foreign / GIB:.2f} GiB" if foreign > 0 else ""),
-        Option(_advice(sizes, growth, foreign, lever[0] if lever else None), assumes=False),
+        fix=Option(_advice(sizes, growth, foreign, lever[0] if lever else None), assumes=False),
         rank=rank,
         site=event.get("site"),
         host=event.get("host"),
         proof=Proof(
-            "memory that was asked for beyond what was free",
-            sizes.get("asked", 0.0) / GIB,
-            sizes.get("free", 0.0) / GIB,
-            "GiB",
-            "sizes as PyTorch's message says them; growth = last peak - peak of step 10",
-            (
+            statistic="memory that was asked for beyond what was free",
+            value=sizes.get("asked", 0.0) / GIB,
+            threshold=sizes.get("free", 0.0) / GIB,
+            unit="GiB",
+            formula="sizes as PyTorch's message says them; growth = last peak - peak of step 10",
+            inputs=(
                 *(
                     Input(name, size / GIB, "GiB", "exception.message")
                     for name, size in sizes.items()
@@ -141,22 +142,22 @@ def host_out_of_memory(view: RunView, spec: Spec) -> Finding | None:
     largest_process, grown = _largest(view)
     limit = _memory_limit(view)
     return spec.make(
-        "critical",
-        f"the kernel killed {'a process' if kills == 1 else f'{kills} processes'} of the run: "
-        "host memory is full",
-        f"{kills} out-of-memory kill(s) during the run, exit by SIGKILL"
+        severity="critical",
+        title=f"the kernel killed {'a process' if kills == 1 else f'{kills} processes'} of the "
+        "run: host memory is full",
+        evidence=f"{kills} out-of-memory kill(s) during the run, exit by SIGKILL"
         + (f"; memory limit {limit / GIB:.2f} GiB" if limit > 0 else "")
         + (f"; largest was {largest_process}" if largest_process else ""),
-        _less_host_memory(Facts(view, view.ranks[0]) if view.ranks else None, grown),
+        fix=_less_host_memory(Facts(view, view.ranks[0]) if view.ranks else None, grown),
         rank=view.ranks[0] if len(view.ranks) == 1 else None,
         proof=Proof(
-            "out-of-memory kills during the run, with an exit by SIGKILL",
-            kills,
-            0,
-            "processes",
-            "growth of host.cgroup_oom_kill_total or of the kernel's own count "
+            statistic="out-of-memory kills during the run, with an exit by SIGKILL",
+            value=kills,
+            threshold=0,
+            unit="processes",
+            formula="growth of host.cgroup_oom_kill_total or of the kernel's own count "
             "(run_end.oom_kills), the larger one",
-            (
+            inputs=(
                 Input(
                     "memory limit",
                     limit / GIB if limit > 0 else "none",
@@ -203,12 +204,12 @@ def shared_memory_full(view: RunView, spec: Spec) -> Finding | None:
     message = lines[-1].strip()[:160]
     workers = (view.hello(event.get("rank")).get("dataloader") or {}).get("num_workers")
     return spec.make(
-        "critical",
-        f"rank {event.get('rank')}: a worker found no room in shared memory, step "
+        severity="critical",
+        title=f"rank {event.get('rank')}: a worker found no room in shared memory, step "
         f"{event.get('step', '?')}",
-        message
+        evidence=message
         + (f"; /dev/shm {used / GIB:.2f} of {total / GIB:.2f} GiB" if used > 0.5 * total else ""),
-        "enlarge /dev/shm (docker run --shm-size=16g, or an emptyDir of medium Memory in "
+        fix="enlarge /dev/shm (docker run --shm-size=16g, or an emptyDir of medium Memory in "
         "Kubernetes), or call torch.multiprocessing.set_sharing_strategy('file_system')"
         + (
             f"; num_workers={workers} hold up to prefetch_factor batches each there"
@@ -219,12 +220,12 @@ def shared_memory_full(view: RunView, spec: Spec) -> Finding | None:
         site=event.get("site"),
         host=event.get("host"),
         proof=Proof(
-            "exceptions that tell of SIGBUS or of a failed write to shared memory",
-            1,
-            0,
-            "",
-            "the words are looked for in the exception's message",
-            (
+            statistic="exceptions that tell of SIGBUS or of a failed write to shared memory",
+            value=1,
+            threshold=0,
+            unit="",
+            formula="the words are looked for in the exception's message",
+            inputs=(
                 Input("message", message, "", f"exception event, rank {event.get('rank')}"),
                 Input("/dev/shm used, at most", used / GIB, "GiB", "host.shm_used_bytes"),
                 Input("/dev/shm", total / GIB, "GiB", "host.shm_total_bytes"),

@@ -63,19 +63,19 @@ def environment_drift(view: RunView, spec: Spec) -> Finding | None:
         count = f"{len(drifted)} settings differ"
     first = ", ".join(c.name for c in drifted[:NAMED])
     return spec.make(
-        "medium" if diff.is_regression else "info",
-        f"{count} from the baseline: {first}" + (", ..." if len(drifted) > NAMED else ""),
-        f"against {diff.a_name}: {changes}",
-        "put back what differs, one at a time, and compare again: "
+        severity="medium" if diff.is_regression else "info",
+        title=f"{count} from the baseline: {first}" + (", ..." if len(drifted) > NAMED else ""),
+        evidence=f"against {diff.a_name}: {changes}",
+        fix="put back what differs, one at a time, and compare again: "
         + ", ".join(c.name for c in drifted[:NAMED]),
         rank=everybody(view),
         proof=Proof(
-            "settings in which this run and the baseline differ",
-            len(drifted),
-            0,
-            "settings",
-            "hello and context of both runs, value by value; no time is claimed",
-            tuple(
+            statistic="settings in which this run and the baseline differ",
+            value=len(drifted),
+            threshold=0,
+            unit="settings",
+            formula="hello and context of both runs, value by value; no time is claimed",
+            inputs=tuple(
                 Input(c.name, f"{c.a} -> {c.b}", "", "hello, host.json: context") for c in drifted
             ),
         ),
@@ -108,30 +108,30 @@ def first_divergence(view: RunView, spec: Spec) -> Finding | None:
     visible = loss.first_visible_step
     read = f"rank {loss.rank}, {loss.compared:,} steps"
     return spec.make(
-        "info",
-        f"the loss differs from the baseline's at step {loss.first_step:,}"
+        severity="info",
+        title=f"the loss differs from the baseline's at step {loss.first_step:,}"
         + (f", equal at step {loss.equal_until:,}" if loss.equal_until is not None else ""),
-        f"same seed and configuration as {diff.a_name}; step {loss.first_step:,}: {a:.9g} there, "
-        f"{b:.9g} here; "
+        evidence=f"same seed and configuration as {diff.a_name}; step {loss.first_step:,}: "
+        f"{a:.9g} there, {b:.9g} here; "
         + (
             f"more than 0.1 % apart from step {visible:,} on"
             if visible is not None
             else "never 0.1 % apart: rounding"
         ),
-        (
+        fix=(
             f"look at step {loss.first_step:,}: its batch, operations that add in any order "
             "(torch.use_deterministic_algorithms(True) names them)",
             "TF32 on in one run and off in the other (torch.get_float32_matmul_precision())",
         ),
         rank=loss.rank,
         proof=Proof(
-            "first step at which the losses of both runs are not equal",
-            float(loss.first_step or 0),
-            float(loss.last_step),
-            "step",
-            "losses compared bit by bit at each step that both runs have; raised where one "
+            statistic="first step at which the losses of both runs are not equal",
+            value=float(loss.first_step or 0),
+            threshold=float(loss.last_step),
+            unit="step",
+            formula="losses compared bit by bit at each step that both runs have; raised where one "
             "differs before the last",
-            (
+            inputs=(
                 Input("loss of the baseline", a, "", f"steps.loss or device.loss, {read}"),
                 Input("loss of this run", b, "", f"steps.loss or device.loss, {read}"),
                 Input("seed", "the same", "", "hello.flags.seed"),

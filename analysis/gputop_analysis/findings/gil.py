@@ -91,19 +91,19 @@ def gil_contention(view: RunView, spec: Spec) -> Finding | None:
     when = "" if part > 0.95 else f"in {part * 100:.0f} % of the steps "
     thread = f"thread {worst.name}" + (f" at {worst.site}" if worst.site else "")
     return spec.make(
-        "high" if lost.share.low > 0.25 else "medium",
-        f"another Python thread holds the GIL for {lost.share.value * 100:.0f} % of each step"
+        severity="high" if lost.share.low > 0.25 else "medium",
+        title=f"another Python thread holds the GIL for {lost.share.value * 100:.0f} % of each step"
         + (f": {worst.site}" if worst.site else ""),
-        f"{when}the training thread loses {lost.ms.value:.1f} ms of {lost.wall_ms:.1f} ms a step "
-        f"({worst.switches:.1f} voluntary switches a step), while {thread} and other Python "
-        f"threads of the process use {worst.busy * 100:.0f} % of a core; "
+        evidence=f"{when}the training thread loses {lost.ms.value:.1f} ms of {lost.wall_ms:.1f} "
+        f"ms a step ({worst.switches:.1f} voluntary switches a step), while {thread} and other "
+        f"Python threads of the process use {worst.busy * 100:.0f} % of a core; "
         + (
             f"without them a step took {worst.alone_ms:.1f} ms"
             if worst.alone_ms
             else "so long it was off the CPU"
         ),
-        f"move the work of {thread} into a process (multiprocessing), or into code that releases "
-        "the GIL",
+        fix=f"move the work of {thread} into a process (multiprocessing), or into code that "
+        "releases the GIL",
         rank=lost.rank,
         site=worst.site,
         recoverable_ms_per_step=part * lost.ms.value,

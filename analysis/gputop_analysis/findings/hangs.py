@@ -204,9 +204,9 @@ def storage_hang(view: RunView, spec: Spec) -> Finding | None:
         still,
         what=f"rank {still.rank} is stuck in the kernel{target}, phase {still.phase}",
         more=", ".join(text for text in symptoms if text),
-        fix=f"look at {mount or 'the file system that ' + (_line(still) or 'it') + ' uses'}: `dmesg "
-        "-T | tail`, `cat /proc/mounts`; a network or FUSE mount that does not answer, or a "
-        "failing disk; nothing in the script",
+        fix=f"look at {mount or 'the file system that ' + (_line(still) or 'it') + ' uses'}: "
+        "`dmesg -T | tail`, `cat /proc/mounts`; a network or FUSE mount that does not answer, or "
+        "a failing disk; nothing in the script",
         inputs=(Input("kernel function", wchan or "not told", "", "/proc/PID/task/TID/wchan"),),
         confidence=0.9 if wchan or path else 0.7,
     )
@@ -217,8 +217,8 @@ def storage_hang(view: RunView, spec: Spec) -> Finding | None:
     name="busy without a step",
     family="crash",
     cause="hang",
-    trigger=f"{_SILENT}, while the process uses or waits for over {BUSY_SHARE:.1f} cores or its GPU "
-    "is over 95 % utilised",
+    trigger=f"{_SILENT}, while the process uses or waits for over {BUSY_SHARE:.1f} cores or its "
+    "GPU is over 95 % utilised",
     fix="look at the line: an endless loop, a spinning wait, a kernel that does not end",
     explains=("HC01", "HC09"),
     immediate=True,
@@ -333,21 +333,21 @@ def _finding(
     else:
         severity = "critical"
     return spec.make(
-        severity,
-        f"{'a long pause' if excuse else over}: {what}"[:140],
-        "; ".join(part for part in parts if part),
-        fix,
+        severity=severity,
+        title=f"{'a long pause' if excuse else over}: {what}"[:140],
+        evidence="; ".join(part for part in parts if part),
+        fix=fix,
         rank=standstill.rank,
         site=site or line,
         confidence=confidence,
         proof=Proof(
-            "time without a step on the ranks that stand still",
-            standstill.silent_s,
-            standstill.limit_s,
-            "s",
-            "limit = max(30 s or GPUTOP_HANG_S, 20 x median step); what the rank does there is "
-            "read from its stack, its last collective and /proc",
-            (
+            statistic="time without a step on the ranks that stand still",
+            value=standstill.silent_s,
+            threshold=standstill.limit_s,
+            unit="s",
+            formula="limit = max(30 s or GPUTOP_HANG_S, 20 x median step); what the rank does "
+            "there is read from its stack, its last collective and /proc",
+            inputs=(
                 Input(
                     "ranks without a step", _ranks(standstill.suspected), "", "hang_suspected.ranks"
                 ),

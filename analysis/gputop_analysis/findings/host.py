@@ -90,11 +90,11 @@ def garbage_collection(view: RunView, spec: Spec) -> Finding | None:
         pauses_text = ""
     asked_at = line_with(view, "gc.collect", gc.rank)
     return spec.make(
-        "high" if gc.share.low > 0.10 else "medium",
-        f"garbage collection takes {gc.share.value * 100:.1f} % of the time",
-        f"{gc.ms.value:.2f} ms of {gc.wall_ms:.1f} ms a step, {gc.percent}{pauses_text}"
+        severity="high" if gc.share.low > 0.10 else "medium",
+        title=f"garbage collection takes {gc.share.value * 100:.1f} % of the time",
+        evidence=f"{gc.ms.value:.2f} ms of {gc.wall_ms:.1f} ms a step, {gc.percent}{pauses_text}"
         + (f"; gc.collect is called at {asked_at}" if asked_at else ""),
-        (
+        fix=(
             *((f"collect less often at {asked_at}",) if asked_at else ()),
             "call gc.collect(); gc.freeze() once after the set-up, so that long-lived objects are "
             "not walked again",
@@ -177,14 +177,14 @@ def _host_code(
     if severity != "info" and site is not None and named(site):
         other = _users_own(other, site)
     return spec.make(
-        severity,
-        f"host code takes {other.share.value * 100:.0f} % of each step, {other.ms.value:.1f} ms"
-        + named(site, ": {}"),
-        f"{other.ms.value:.1f} ms of {other.wall_ms:.1f} ms a step are neither data, forward, "
-        f"backward nor optimizer: {other.percent}, {other.clock} clock"
+        severity=severity,
+        title=f"host code takes {other.share.value * 100:.0f} % of each step, "
+        f"{other.ms.value:.1f} ms" + named(site, ": {}"),
+        evidence=f"{other.ms.value:.1f} ms of {other.wall_ms:.1f} ms a step are neither data, "
+        f"forward, backward nor optimizer: {other.percent}, {other.clock} clock"
         + (f"; {site.words}" if site else "; no line was seen often"),
-        f"look at {named(site) or 'the code between the optimizer step and the next batch'}: do it "
-        "every N steps, in a background process, or not at all",
+        fix=f"look at {named(site) or 'the code between the optimizer step and the next batch'}: "
+        "do it every N steps, in a background process, or not at all",
         rank=everybody(view),
         site=site.site if site else None,
         confidence=0.9 if named(site) else 0.7,

@@ -60,16 +60,18 @@ def recompile_storm(view: RunView, spec: Spec) -> Finding | None:
     site, function, reason = _most_often(events)
     times = Counter(event.get("site") for event in events)[site]
     return spec.make(
-        "high" if spent.share.low > 0.20 else "medium",
-        f"torch.compile compiled {function} again {len(events)} times since step {SETTLED_STEPS}",
-        f"{spent.ms.value:.1f} ms of {spent.wall_ms:.1f} ms a step since step {SETTLED_STEPS}: "
-        f"{spent.percent}; {times} times {site} {function}, last because: {reason}"
+        severity="high" if spent.share.low > 0.20 else "medium",
+        title=f"torch.compile compiled {function} again {len(events)} times since step "
+        f"{SETTLED_STEPS}",
+        evidence=f"{spent.ms.value:.1f} ms of {spent.wall_ms:.1f} ms a step since step "
+        f"{SETTLED_STEPS}: {spent.percent}; {times} times {site} {function}, last because: "
+        f"{reason}"
         + (
             "; after 8 recompilations dynamo gives up and runs the function uncompiled"
             if times >= 7
             else ""
         ),
-        _remedy(reason, function),
+        fix=_remedy(reason, function),
         rank=only_on(spent, shares) if len(shares) == len(view.ranks) else spent.rank,
         site=f"{site} {function}".strip(),
         recoverable_ms_per_step=spent.ms.value,
@@ -80,12 +82,12 @@ def recompile_storm(view: RunView, spec: Spec) -> Finding | None:
 
 def _storm_proof(spent: Share, count: int) -> Proof:
     return Proof(
-        f"recompilations after step {SETTLED_STEPS}",
-        count,
-        MANY,
-        "",
-        f"recoverable = sum(compile) / steps = {spent.mean_ms:.3f} ms per step",
-        (
+        statistic=f"recompilations after step {SETTLED_STEPS}",
+        value=count,
+        threshold=MANY,
+        unit="",
+        formula=f"recoverable = sum(compile) / steps = {spent.mean_ms:.3f} ms per step",
+        inputs=(
             Input("recompilations", count, "", f"compile events with a reason, rank {spent.rank}"),
             Input(
                 "compile time per step",
@@ -182,25 +184,25 @@ def graph_breaks(view: RunView, spec: Spec) -> Finding | None:
         first = None
     bound = any(launch_bound(view, rank) for rank in view.ranks)
     return spec.make(
-        "medium" if bound else "info",
-        "torch.compile breaks the model"
+        severity="medium" if bound else "info",
+        title="torch.compile breaks the model"
         + (f" at {first}" if first else "")
         + (f" and {len(places) - 1} more places" if len(places) > 1 else ""),
-        f"{count} graph breaks, {graphs} graphs"
+        evidence=f"{count} graph breaks, {graphs} graphs"
         + "".join(f"; {p['site']}: {p.get('reason') or ''}" for p in places),
-        "move it out of the compiled function, or find all of them with "
+        fix="move it out of the compiled function, or find all of them with "
         "torch._dynamo.explain(model)(batch): "
         + (", ".join(str(p["site"]) for p in places) or "places not told by this torch"),
         rank=everybody(view),
         site=first,
         proof=Proof(
-            "graph breaks",
-            count,
-            0,
-            "",
-            "no time is claimed: what a break costs depends on what could have "
+            statistic="graph breaks",
+            value=count,
+            threshold=0,
+            unit="",
+            formula="no time is claimed: what a break costs depends on what could have "
             "been fused across it",
-            (
+            inputs=(
                 Input(
                     "graph breaks",
                     count,

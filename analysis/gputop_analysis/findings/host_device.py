@@ -122,12 +122,13 @@ def launch_bound_run(view: RunView, spec: Spec) -> Finding | None:
     run = Facts(view, bound_rank.seen.rank)
     compiled = (run.hello.get("compile") or {}).get("used")
     return spec.make(
-        "high" if bound_rank.busy < 0.5 else "medium",
-        f"the GPU idles {100 - bound_rank.busy * 100:.0f} % of the time: the CPU launches kernels too "
-        "slowly",
-        f"GPU {bound_rank.seen.gpu} busy {bound_rank.busy * 100:.0f} % ({bound_rank.column}) while the process uses "
-        f"{bound_rank.cpu * 100:.0f} % of a core; {bound_rank.wall_ms:.1f} ms a step",
-        (
+        severity="high" if bound_rank.busy < 0.5 else "medium",
+        title=f"the GPU idles {100 - bound_rank.busy * 100:.0f} % of the time: the CPU launches "
+        "kernels too slowly",
+        evidence=f"GPU {bound_rank.seen.gpu} busy {bound_rank.busy * 100:.0f} % "
+        f"({bound_rank.column}) while the process uses {bound_rank.cpu * 100:.0f} % of a core; "
+        f"{bound_rank.wall_ms:.1f} ms a step",
+        fix=(
             "torch.compile(model, mode='reduce-overhead')" if compiled else phrase(run, "compile"),
             "fused=True in the optimizer",
             Option("a larger batch if memory allows", lever=Lever("batch", 1)),
@@ -138,13 +139,13 @@ def launch_bound_run(view: RunView, spec: Spec) -> Finding | None:
         recoverable_ms_per_step=idle_ms,
         interval_ms_per_step=(0.0, idle_ms),
         proof=Proof(
-            "part of the time in which the GPU computes",
-            100 * bound_rank.busy,
-            100 * (1 - IDLE),
-            "%",
-            "recoverable = (1 - busy) x step time: what a GPU that never waits "
+            statistic="part of the time in which the GPU computes",
+            value=100 * bound_rank.busy,
+            threshold=100 * (1 - IDLE),
+            unit="%",
+            formula="recoverable = (1 - busy) x step time: what a GPU that never waits "
             "would win, an upper bound",
-            (
+            inputs=(
                 bound_rank.seen.input("GPU busy", bound_rank.column),
                 Input(
                     "CPU time",
@@ -231,12 +232,12 @@ def synchronisation(view: RunView, spec: Spec) -> Finding | None:
             continue
         idle_ms = (1 - busy) * wall.wall_ms
         return spec.make(
-            "high" if 1 - busy > 0.25 else "medium",
-            f"the CPU waits for the GPU at {line.site}: {line.code[:40]}",
-            f"{line.ms:.1f} ms of {wall.wall_ms:.1f} ms a step at this line ({line.samples} stack "
-            f"samples in {line.phase}), and GPU {gpu_samples.gpu} idles {100 - busy * 100:.0f} % of the "
-            f"time ({column})",
-            f"do it every 50 steps: if step % 50 == 0: {line.code[:60]}",
+            severity="high" if 1 - busy > 0.25 else "medium",
+            title=f"the CPU waits for the GPU at {line.site}: {line.code[:40]}",
+            evidence=f"{line.ms:.1f} ms of {wall.wall_ms:.1f} ms a step at this line "
+            f"({line.samples} stack samples in {line.phase}), and GPU {gpu_samples.gpu} idles "
+            f"{100 - busy * 100:.0f} % of the time ({column})",
+            fix=f"do it every 50 steps: if step % 50 == 0: {line.code[:60]}",
             rank=everybody(view),
             gpu=gpu_samples.gpu if len(view.ranks) == 1 else None,
             site=line.site,
@@ -244,12 +245,13 @@ def synchronisation(view: RunView, spec: Spec) -> Finding | None:
             recoverable_ms_per_step=idle_ms,
             interval_ms_per_step=(0.0, idle_ms),
             proof=Proof(
-                "time at the line by stack samples / step time",
-                100 * line.ms / wall.wall_ms,
-                100 * SYNC_SHARE,
-                "%",
-                "recoverable = (1 - busy) x step time: all idle time of the GPU, an upper bound",
-                (
+                statistic="time at the line by stack samples / step time",
+                value=100 * line.ms / wall.wall_ms,
+                threshold=100 * SYNC_SHARE,
+                unit="%",
+                formula="recoverable = (1 - busy) x step time: all idle time of the GPU, an upper "
+                "bound",
+                inputs=(
                     Input(
                         "time at the line",
                         line.ms,

@@ -90,12 +90,13 @@ def _part(share: Share, part: float) -> Share:
 def _told(view: RunView, spec: Spec, seen: _Loops, only: bool) -> Finding:
     phase, share, least, site = seen.phase, seen.whole, seen.least, seen.site
     return spec.make(
-        "high" if least.surely_above(LARGE) else "medium",
-        f"a Python loop over elements takes {100 * site.share:.0f} % of the {phase}: {site.site}",
-        f"{100 * site.share:.0f} % of {site.samples} stack samples of the {phase} "
+        severity="high" if least.surely_above(LARGE) else "medium",
+        title=f"a Python loop over elements takes {100 * site.share:.0f} % of the {phase}: "
+        f"{site.site}",
+        evidence=f"{100 * site.share:.0f} % of {site.samples} stack samples of the {phase} "
         f"({share.mean_ms:.1f} ms of {share.wall_ms:.1f} ms a step) lie in a loop of Python's that "
         f"takes values out of tensors, most often at {site.site}",
-        f"write what {site.site} does by operators on whole tensors (argmax, where, gather, "
+        fix=f"write what {site.site} does by operators on whole tensors (argmax, where, gather, "
         "index_select) instead of .item() or .tolist() of each row; or read all values out once, "
         "before the loop",
         rank=share.rank if only else everybody(view),
@@ -107,8 +108,8 @@ def _told(view: RunView, spec: Spec, seen: _Loops, only: bool) -> Finding:
             f"time in such loops, of the {phase},",
             IN_LOOPS,
             f"steps.{phase}_ns",
-            "recoverable = the phase x lower end of the interval of the part of its samples in such "
-            f"loops = {least.mean_ms:.3f} ms per step",
+            "recoverable = the phase x lower end of the interval of the part of its samples in "
+            f"such loops = {least.mean_ms:.3f} ms per step",
             Input("samples", site.samples, "", f"stacks events of {phase}"),
             Input("of them in such loops", 100 * site.share, "%", f"stacks events of {phase}"),
         ),

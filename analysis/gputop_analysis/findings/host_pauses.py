@@ -20,8 +20,6 @@ from gputop_analysis.text import counted, percent
 from gputop_analysis.view import Array, RunView
 
 RARER = 10
-OF_EACH_STEP = 2
-"""Evaluations that come every so many steps or oftener belong to the steps themselves."""
 """Evaluations are asked to happen so many times less often; that wins 1 - 1/10 of their time."""
 CHEAP = 0.01
 """What checkpoints may cost of the time where nothing is known of failures."""
@@ -72,18 +70,18 @@ def checkpoint_stall(view: RunView, spec: Spec) -> Finding | None:
     else:
         severity = "info"
     return spec.make(
-        severity,
-        f"checkpoints take {saved.share.value * 100:.1f} % of the time, the longest "
+        severity=severity,
+        title=f"checkpoints take {saved.share.value * 100:.1f} % of the time, the longest "
         f"{longest_ms:,.0f} ms",
-        f"{counted(count, 'checkpoint')}, one every {every} steps or so: {saved.ms.value:.1f} ms "
-        f"of {saved.wall_ms:.1f} ms a step, {saved.percent}; the longest took "
-        f"{longest_ms / max(step_ms, 1e-9):.0f} times a step"
+        evidence=f"{counted(count, 'checkpoint')}, one every {every} steps or so: "
+        f"{saved.ms.value:.1f} ms of {saved.wall_ms:.1f} ms a step, {saved.percent}; the longest "
+        f"took {longest_ms / max(step_ms, 1e-9):.0f} times a step"
         + (
             f"; last one: {events[-1].get('path')} by {events[-1].get('via', 'torch.save')}"
             if events
             else ""
         ),
-        (
+        fix=(
             f"{phrase(run, 'save', every=rarer, now=every)} ({why})",
             Option(
                 "torch.distributed.checkpoint.async_save, which writes while the training goes on",
@@ -167,8 +165,8 @@ EVALUATING = 0.15
     fix="evaluate less often, on fewer batches, or in larger ones",
     no_use="where the evaluations are needed as often",
     reads="steps.eval_ns",
-    silent="no evaluation in the window; reinforcement learning whose every step has forwards "
-    "without gradients",
+    silent="no evaluation in the window; reinforcement learning, where forwards without gradients "
+    "are those of a policy that acts, or of a target network",
     traps="an evaluation as long as intended",
     seen_on=CPU,
     explained_by=STRAGGLERS,
@@ -180,23 +178,21 @@ def evaluation_share(view: RunView, spec: Spec) -> Finding | None:
         whole_share(view, rank, lambda rows: rows["eval_ns"]) for rank in most_of(view, "eval_ns")
     ]
     spent = worst(shares)
-    if spent is None or not spent.surely_above(EVALUATING):
+    if spent is None or not spent.surely_above(EVALUATING) or Facts(view, spent.rank).acts:
         return None
     series = view.per_rank[spent.rank]
     evaluated_after = series.rows["step"][series.rows["eval_ns"] > 0]
     count = max(1, len(evaluated_after))
     every = _usual_distance(evaluated_after) or max(1, series.total_steps() // count)
-    if every <= OF_EACH_STEP and Facts(view, spent.rank).acts:
-        return None  # a policy that acts, or a target network that is asked
     site = top_site(view, "eval", rank=spent.rank)
     remaining_share = 1 - 1 / RARER
     return spec.make(
-        "high" if spent.share.low > 0.50 else "medium",
-        f"evaluation takes {spent.share.value * 100:.0f} % of the time",
-        f"{counted(count, 'evaluation')}, one every {every} "
+        severity="high" if spent.share.low > 0.50 else "medium",
+        title=f"evaluation takes {spent.share.value * 100:.0f} % of the time",
+        evidence=f"{counted(count, 'evaluation')}, one every {every} "
         f"steps or so, {spent.ms.value * every:,.0f} ms "
         f"each: {spent.percent}" + (f"; {site.words}" if site else ""),
-        (
+        fix=(
             phrase(Facts(view, spent.rank), "evaluate", every=every * RARER, now=every),
             Option("on fewer batches, or with a larger batch size", promises=False),
         ),

@@ -82,13 +82,13 @@ def periodic_stall(view: RunView, spec: Spec) -> Finding | None:
         site = None
     where = named(site, ": {}") or f", in {worst.phase}"
     return spec.make(
-        _severity(worst, named=bool(named(site))),
-        f"every {_ordinal(worst.period)} step takes "
+        severity=_severity(worst, named=bool(named(site))),
+        title=f"every {_ordinal(worst.period)} step takes "
         f"{worst.slow_ms / worst.usual_ms:.1f} times as long{where}",
-        f"{worst.count} of {worst.expected:.0f} such steps took {worst.slow_ms:.1f} ms instead of "
-        f"{worst.usual_ms:.1f} ms (p = {worst.p:.1g} by chance), the time lies in {worst.phase}"
-        + (f", {site.words}" if site else ""),
-        f"look for what runs every {worst.period} steps"
+        evidence=f"{worst.count} of {worst.expected:.0f} such steps took {worst.slow_ms:.1f} ms "
+        f"instead of {worst.usual_ms:.1f} ms (p = {worst.p:.1g} by chance), the time lies in "
+        f"{worst.phase}" + (f", {site.words}" if site else ""),
+        fix=f"look for what runs every {worst.period} steps"
         + named(site, " at {}")
         + ": run it less often, in a background process, or not at all",
         rank=worst.rank,
@@ -129,14 +129,14 @@ def _ordinal(number: int) -> str:
 def _proof(rhythm: Rhythm) -> Proof:
     read = f"steps.wall_max_ns, rank {rhythm.rank}"
     return Proof(
-        f"chance of {rhythm.count} slow steps in one rhythm",
-        rhythm.p,
-        SURE,
-        "",
-        "p = number of rhythms tried x binomial tail of the slow steps that share a remainder of "
-        "step / period; recoverable = mean(slow step - median step) / period, times the part of "
-        "the expected ones that are slow",
-        (
+        statistic=f"chance of {rhythm.count} slow steps in one rhythm",
+        value=rhythm.p,
+        threshold=SURE,
+        unit="",
+        formula="p = number of rhythms tried x binomial tail of the slow steps that share a "
+        "remainder of step / period; recoverable = mean(slow step - median step) / period, times "
+        "the part of the expected ones that are slow",
+        inputs=(
             Input("period", rhythm.period, "steps", read),
             Input("slow steps in this rhythm", rhythm.count, "", read),
             Input("expected in the window", rhythm.expected, "", "steps of the window / period"),

@@ -57,20 +57,20 @@ def debug_aid_left_on(view: RunView, spec: Spec) -> Finding | None:
     if not settings:
         return None
     return spec.make(
-        "medium",
-        f"left on in training: {', '.join(settings)}",
-        "; ".join(setting.source for _, setting in settings.values())
+        severity="medium",
+        title=f"left on in training: {', '.join(settings)}",
+        evidence="; ".join(setting.source for _, setting in settings.values())
         + "; each makes all steps slower",
-        [Option(fix, mend=_SWITCHES.get(name)) for name, (fix, _) in settings.items()],
+        fix=[Option(fix, mend=_SWITCHES.get(name)) for name, (fix, _) in settings.items()],
         rank=everybody(view),
         site=_switched_on_at(view),
         proof=Proof(
-            "debug aids that are on",
-            len(settings),
-            0,
-            "",
-            "no time is claimed: what such an aid costs shows only without it",
-            tuple(setting for _, setting in settings.values()),
+            statistic="debug aids that are on",
+            value=len(settings),
+            threshold=0,
+            unit="",
+            formula="no time is claimed: what such an aid costs shows only without it",
+            inputs=tuple(setting for _, setting in settings.values()),
         ),
     )
 
@@ -240,15 +240,16 @@ def _of_table(view: RunView, spec: Spec, update: Share) -> Finding | None:
     name, rows = str(optimizer.get("class")), last["table_rows"]
     saved_ms = (1 - met_share) * share * update.ms.value
     return spec.make(
-        "medium",
-        f"{name} updates all {rows:,} rows of {last['table']}, about {100 * met_share:.1g} % of which "
-        f"have a gradient: {update.ms.value:.1f} ms",
-        f"the update takes {update.ms.value:.2f} ms of {update.wall_ms:.1f} ms a step, "
+        severity="medium",
+        title=f"{name} updates all {rows:,} rows of {last['table']}, about {100 * met_share:.1g} "
+        f"% of which have a gradient: {update.ms.value:.1f} ms",
+        evidence=f"the update takes {update.ms.value:.2f} ms of {update.wall_ms:.1f} ms a step, "
         f"{update.percent}; {100 * share:.0f} % of the optimizer's {values:,} values are "
         f"{last['table']}, and of {last['table_rows_looked_at']:,} of its rows "
         f"{100 * met_share:.2g} % had a gradient at {len(looks)} looks",
-        "nn.Embedding(..., sparse=True) with torch.optim.SparseAdam (or SGD) for the table, and "
-        "another optimizer for the rest: rows without a gradient then rest, and so do their averages",
+        fix="nn.Embedding(..., sparse=True) with torch.optim.SparseAdam (or SGD) for the table, "
+        "and another optimizer for the rest: rows without a gradient then rest, and so do their "
+        "averages",
         rank=everybody(view),
         site=optimizer.get("site"),
         confidence=0.85,
@@ -281,14 +282,14 @@ def _tensor_by_tensor(view: RunView, spec: Spec, update: Share) -> Finding | Non
     better = "fused=True" if name in FUSED_ON_CPU else "foreach=True"
     tensors = optimizer.get("tensors")
     return spec.make(
-        "medium" if asked_for else "info",
-        f"{name} updates tensor by tensor: {update.share.value * 100:.0f} % of each step, "
+        severity="medium" if asked_for else "info",
+        title=f"{name} updates tensor by tensor: {update.share.value * 100:.0f} % of each step, "
         f"{update.mean_ms:.1f} ms",
-        f"{update.ms.value:.2f} ms of {update.wall_ms:.1f} ms a step, {update.percent}, "
+        evidence=f"{update.ms.value:.2f} ms of {update.wall_ms:.1f} ms a step, {update.percent}, "
         f"{update.clock} clock; foreach={optimizer.get('foreach')}, "
         f"fused={optimizer.get('fused')}"
         + (f", {tensors:,} parameter tensors" if isinstance(tensors, int) else ""),
-        Option(
+        fix=Option(
             (
                 phrase(Facts(view, update.rank), "fused", optimizer=name)
                 if better == "fused=True"

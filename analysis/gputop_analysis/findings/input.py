@@ -125,14 +125,17 @@ def input_bound(view: RunView, spec: Spec) -> Finding | None:
     else:
         handed_over_ms = without_queueing(view, wait.rank, per_batch_ms(view, wait))
     return spec.make(
-        "info" if count is not None and handed_over_ms < QUEUE_READ_MS else severity_of(wait),
-        f"data wait takes {wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms",
-        f"{wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for the next batch: "
+        severity="info"
+        if count is not None and handed_over_ms < QUEUE_READ_MS
+        else severity_of(wait),
+        title=f"data wait takes {wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} "
+        "ms",
+        evidence=f"{wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for the next batch: "
         f"{wait.percent}, {wait.clock} clock, {wait.steps:,} steady steps"
         + (
             f"; the loader {loader_place(run)} has num_workers={count}" if count is not None else ""
         ),
-        faster_batches(run, wait),
+        fix=faster_batches(run, wait),
         rank=everybody(view),
         site=loader_site(run),
         confidence=0.6 if on_device(view, wait.rank) and wait.clock == "host" else 0.95,
@@ -205,13 +208,13 @@ def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
     wanted = workers_needed(view, wait)
     won = won_by_workers(view, wait, 0, wanted)
     return spec.make(
-        _severity_alone(wait, making_ms),
-        f"{wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms, makes the next "
-        "batch: num_workers=0",
-        f"the loader {loader_place(run)} has num_workers=0, so the training makes each batch "
-        f"itself: {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step, {wait.percent}, "
+        severity=_severity_alone(wait, making_ms),
+        title=f"{wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms, makes the "
+        "next batch: num_workers=0",
+        evidence=f"the loader {loader_place(run)} has num_workers=0, so the training makes each "
+        f"batch itself: {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step, {wait.percent}, "
         f"{wait.clock} clock, {wait.steps:,} steady steps",
-        faster_batches(run, wait) if making_ms >= QUEUE_READ_MS else _whole_batches(run),
+        fix=faster_batches(run, wait) if making_ms >= QUEUE_READ_MS else _whole_batches(run),
         rank=everybody(view),
         site=loader_site(run),
         recoverable_ms_per_step=wait.mean_ms,
@@ -434,15 +437,15 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
     else:
         severity = "medium"
     return spec.make(
-        severity,
-        f"{wait.value * 100:.0f} % of the time is spent waiting for a core",
-        f"run-queue wait {wait.value * 100:.0f} % of {seconds:.0f} s (95 % interval "
+        severity=severity,
+        title=f"{wait.value * 100:.0f} % of the time is spent waiting for a core",
+        evidence=f"run-queue wait {wait.value * 100:.0f} % of {seconds:.0f} s (95 % interval "
         f"{wait.low * 100:.0f} to {wait.high * 100:.0f} %), {run.cores or 'unknown'} cores, "
         f"{counted(run.ranks_here, 'rank')} on this machine, torch threads a rank: "
         f"{run.threads or 'unknown'}, {_workers(run.loader)}"
         + (_who(view, used, view.host_of(rank)) if used else "")
         + ("" if scarce else "; other cores are idle meanwhile"),
-        _less_demand(run, used) if scarce else (_apart(run),),
+        fix=_less_demand(run, used) if scarce else (_apart(run),),
         rank=rank if all(other < 0.5 * wait.value for other in other_waits) else None,
         recoverable_ms_per_step=wait.value * wall_ms,
         interval_ms_per_step=(wait.low * wall_ms, wait.high * wall_ms),
@@ -452,13 +455,13 @@ def cpu_oversubscription(view: RunView, spec: Spec) -> Finding | None:
 
 def _queue_proof(rank: int, queue: Queue, wall_ms: float) -> Proof:
     return Proof(
-        "lower end of the 95 % bootstrap interval of run-queue wait / time",
-        100 * queue.share.low,
-        5.0,
-        "%",
-        f"recoverable = {100 * queue.share.value:.1f} % x step time = "
+        statistic="lower end of the 95 % bootstrap interval of run-queue wait / time",
+        value=100 * queue.share.low,
+        threshold=5.0,
+        unit="%",
+        formula=f"recoverable = {100 * queue.share.value:.1f} % x step time = "
         f"{queue.share.value * wall_ms:.3f} ms per step",
-        (
+        inputs=(
             Input(
                 "run-queue wait",
                 100 * queue.share.value,

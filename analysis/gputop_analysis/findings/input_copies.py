@@ -64,11 +64,12 @@ def pageable_copies(view: RunView, spec: Spec) -> Finding | None:
         return None
     run = Facts(view, copies.rank)
     return spec.make(
-        "high" if copies.share.low > 0.25 else "medium",
-        f"copying pageable batches to the GPU takes {copies.share.value * 100:.0f} % of each step",
-        f"{copies.ms.value:.2f} ms of {copies.wall_ms:.1f} ms a step, {copies.percent}, device "
-        "clock; the batches are not in pinned memory",
-        Option(
+        severity="high" if copies.share.low > 0.25 else "medium",
+        title=f"copying pageable batches to the GPU takes {copies.share.value * 100:.0f} % of "
+        "each step",
+        evidence=f"{copies.ms.value:.2f} ms of {copies.wall_ms:.1f} ms a step, {copies.percent}, "
+        "device clock; the batches are not in pinned memory",
+        fix=Option(
             loader_change(run, pin_memory=True)
             + ("" if run.trainer else " and batch.to(device, non_blocking=True)"),
             mend=ByArguments(DATA_LOADER, {"pin_memory": True}, had={"pin_memory": False}),
@@ -123,13 +124,13 @@ def copy_on_critical_path(view: RunView, spec: Spec) -> Finding | None:
     if rate < NEAR_LINK * capacity:
         return None
     return spec.make(
-        "high" if copies.share.low > 0.25 else "medium",
-        f"copying the batch takes {copies.share.value * 100:.0f} % of each step while the GPU "
-        "waits",
-        f"{copies.ms.value:.2f} ms of {copies.wall_ms:.1f} ms a step, {copies.percent}, device "
-        f"clock; {received:,.0f} MB/s over PCIe are {rate / 1e3:.1f} GB/s while copying, of "
-        f"{capacity / 1e3:.1f} GB/s ({source})",
-        (
+        severity="high" if copies.share.low > 0.25 else "medium",
+        title=f"copying the batch takes {copies.share.value * 100:.0f} % of each step while the "
+        "GPU waits",
+        evidence=f"{copies.ms.value:.2f} ms of {copies.wall_ms:.1f} ms a step, {copies.percent}, "
+        f"device clock; {received:,.0f} MB/s over PCIe are {rate / 1e3:.1f} GB/s while copying, "
+        f"of {capacity / 1e3:.1f} GB/s ({source})",
+        fix=(
             Option(
                 "copy the next batch on a side stream (torch.cuda.Stream) while this one computes",
                 needs=(OWN_LOOP,),

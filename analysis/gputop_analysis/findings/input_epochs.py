@@ -68,15 +68,15 @@ def epoch_boundary_stall(view: RunView, spec: Spec) -> Finding | None:
     won = block_bootstrap(stalls_ms, np.full(len(stalls_ms), steps / len(stalls_ms)), block=1)
     each_ms = float(stalls_ms.mean())
     return spec.make(
-        "high" if share > 0.25 else "medium",
-        f"each epoch begins with a pause of {each_ms:,.0f} ms: it starts "
+        severity="high" if share > 0.25 else "medium",
+        title=f"each epoch begins with a pause of {each_ms:,.0f} ms: it starts "
         f"{counted(loader['num_workers'], 'worker')}",
-        f"{len(stalls_ms)} epochs began with {starts[1].min():,.0f} to {starts[1].max():,.0f} ms "
-        f"without a batch; a step usually waits {usual_ms:.1f} ms; one every "
-        f"{steps / len(stalls_ms):,.0f} steps or so, {share * 100:.0f} % of the time; "
+        evidence=f"{len(stalls_ms)} epochs began with {starts[1].min():,.0f} to "
+        f"{starts[1].max():,.0f} ms without a batch; a step usually waits {usual_ms:.1f} ms; one "
+        f"every {steps / len(stalls_ms):,.0f} steps or so, {share * 100:.0f} % of the time; "
         "persistent_workers=False"
         + (f", started by {loader['start_method']}" if loader.get("start_method") else ""),
-        Option(
+        fix=Option(
             loader_change(Facts(view, rank), persistent_workers=True)
             + (
                 ", or multiprocessing_context='fork'"
@@ -92,12 +92,13 @@ def epoch_boundary_stall(view: RunView, spec: Spec) -> Finding | None:
         recoverable_ms_per_step=won.value,
         interval_ms_per_step=(won.low, won.high),
         proof=Proof(
-            "median pause at the beginning of an epoch / usual data wait of a step",
-            middle_ms / max(usual_ms, 1e-3),
-            TIMES,
-            "times",
-            f"recoverable = sum(pause - usual data wait) / steps = {won.value:.3f} ms per step",
-            (
+            statistic="median pause at the beginning of an epoch / usual data wait of a step",
+            value=middle_ms / max(usual_ms, 1e-3),
+            threshold=TIMES,
+            unit="times",
+            formula=f"recoverable = sum(pause - usual data wait) / steps = {won.value:.3f} ms per "
+            "step",
+            inputs=(
                 Input("epochs that began", len(stalls_ms), "", f"loader events, rank {rank}"),
                 Input(
                     "pause", each_ms, "ms", "mean of end_ms + start_ms + first_ms - usual data wait"
@@ -166,15 +167,15 @@ def loader_started_anew(view: RunView, spec: Spec) -> Finding | None:
         start_text = "it makes an order of all samples"
     length = loader.get("dataset_length")
     return spec.make(
-        "high" if least_ms > 0.25 * wall_ms else "medium",
-        "the loader is started anew "
+        severity="high" if least_ms > 0.25 * wall_ms else "medium",
+        title="the loader is started anew "
         f"{'at each step' if every < 1.5 else f'every {every:.0f} steps'}: {won:.1f} ms a step",
-        f"{restarts.epochs:,} iterators were made of the loader {loader_place(run)} in {steps:,} "
-        f"steps, and each time {start_text}"
+        evidence=f"{restarts.epochs:,} iterators were made of the loader {loader_place(run)} in "
+        f"{steps:,} steps, and each time {start_text}"
         + (f" ({length:,})" if length and not workers else "")
         + f"; beginning takes {won:.1f} of "
         f"{wall_ms / steps:.1f} ms a step",
-        Option(
+        fix=Option(
             f"build the DataLoader {loader_place(run)} once, before the loop, and take all "
             "batches from one iterator of it"
             + (
@@ -190,14 +191,14 @@ def loader_started_anew(view: RunView, spec: Spec) -> Finding | None:
         recoverable_ms_per_step=won,
         interval_ms_per_step=(least_ms / steps, won),
         proof=Proof(
-            "least time that beginning with an iterator takes / time of all steps",
-            100 * least_ms / wall_ms,
-            100 * STARTING,
-            "%",
-            "with workers: ending and making iterators and their first fetches, less the usual "
-            "wait of other steps; without: data time x part of its stack samples in the sampler, "
-            "least by its 95 % Wilson interval",
-            (
+            statistic="least time that beginning with an iterator takes / time of all steps",
+            value=100 * least_ms / wall_ms,
+            threshold=100 * STARTING,
+            unit="%",
+            formula="with workers: ending and making iterators and their first fetches, less the "
+            "usual wait of other steps; without: data time x part of its stack samples in the "
+            "sampler, least by its 95 % Wilson interval",
+            inputs=(
                 Input("iterators made", restarts.epochs, "", f"loader events, rank {rank}"),
                 Input("steps", steps, "", f"steps.n_steps, rank {rank}"),
                 Input(

@@ -66,12 +66,16 @@ class Looks:
         """Of a finding: ``what`` was surely seen in more than ``threshold`` of the looks."""
         source = f"loader events, rank {self.rank}"
         return Proof(
-            f"lower end of the 95 % Wilson interval of looks at the loader {what}",
-            100 * surely(seen, of),
-            100 * threshold,
-            "%",
-            formula,
-            (Input(f"looks {what}", seen, "", source), Input("looks", of, "", source), *inputs),
+            statistic=f"lower end of the 95 % Wilson interval of looks at the loader {what}",
+            value=100 * surely(seen, of),
+            threshold=100 * threshold,
+            unit="%",
+            formula=formula,
+            inputs=(
+                Input(f"looks {what}", seen, "", source),
+                Input("looks", of, "", source),
+                *inputs,
+            ),
         )
 
 

@@ -48,12 +48,12 @@ def padding_waste(view: RunView, spec: Spec) -> Finding | None:
     won = (forward.mean_ms + backward.mean_ms) * wasted
     run = Facts(view, forward.rank)
     return spec.make(
-        "high" if wasted > 0.5 else "medium",
-        f"{wasted * 100:.0f} % of the places in the batches are padding",
-        f"{tokens:,} of {places:,} places hold a token ({batches} batches looked at); forward and "
-        f"backward take {forward.mean_ms + backward.mean_ms:.1f} ms of {forward.wall_ms:.1f} ms a "
-        "step",
-        _shorter_rows(run),
+        severity="high" if wasted > 0.5 else "medium",
+        title=f"{wasted * 100:.0f} % of the places in the batches are padding",
+        evidence=f"{tokens:,} of {places:,} places hold a token ({batches} batches looked at); "
+        f"forward and backward take {forward.mean_ms + backward.mean_ms:.1f} ms of "
+        f"{forward.wall_ms:.1f} ms a step",
+        fix=_shorter_rows(run),
         rank=everybody(view),
         site=loader_site(run),
         confidence=0.7,
@@ -88,14 +88,14 @@ def _proof(
 ) -> Proof:
     clock = "device" if forward.clock == "device" else "steps"
     return Proof(
-        "tokens / places in the batches",
-        100 * tokens / places,
-        100 * LEAST_TOKENS,
-        "%",
-        f"recoverable = (forward + backward) x (1 - tokens / places) = {won:.3f} ms per step, "
-        "where the model's work grows with the places; half of it at least "
-        "where grouping leaves some",
-        (
+        statistic="tokens / places in the batches",
+        value=100 * tokens / places,
+        threshold=100 * LEAST_TOKENS,
+        unit="%",
+        formula=f"recoverable = (forward + backward) x (1 - tokens / places) = {won:.3f} ms per "
+        "step, where the model's work grows with the places; half of it at least where grouping "
+        "leaves some",
+        inputs=(
             Input("tokens", tokens, "", f"padding events, {batches} batches"),
             Input("places", places, "", f"padding events, {batches} batches"),
             Input(

@@ -50,20 +50,21 @@ def input_straggler(view: RunView, spec: Spec) -> Finding | None:
     loader = view.hello(rank).get("dataloader") or {}
     host = view.host_of(rank)
     return spec.make(
-        "high" if slow_rank.cost_ms.low > 0.10 * slow_rank.wall_ms else "medium",
-        f"rank {rank} gets its batches late: the others wait {slow_rank.cost_ms.value:.1f} ms a step",
-        f"rank {rank} waits {slow_rank.excess_ms['data']:.1f} ms a step longer for data than the "
-        f"median rank; the others wait {slow_rank.wait_ms[1]:.1f} ms a step for it, it waits "
-        f"{slow_rank.wait_ms[0]:.1f} ms for them ({slow_rank.waits.source})"
+        severity="high" if slow_rank.cost_ms.low > 0.10 * slow_rank.wall_ms else "medium",
+        title=f"rank {rank} gets its batches late: the others wait {slow_rank.cost_ms.value:.1f} "
+        "ms a step",
+        evidence=f"rank {rank} waits {slow_rank.excess_ms['data']:.1f} ms a step longer for data "
+        f"than the median rank; the others wait {slow_rank.wait_ms[1]:.1f} ms a step for it, it "
+        f"waits {slow_rank.wait_ms[0]:.1f} ms for them ({slow_rank.waits.source})"
         + (
             f"; what differs: {'; '.join(differences)}"
             if differences
             else "; its loader is set up like the others'"
         )
         + (f"; {site.words}" if site else ""),
-        f"look at the input of rank {rank}{f' on {host}' if host else ''}: the size and place of "
-        f"its shard, the path it reads from, num_workers={loader.get('num_workers', 'not known')}"
-        + named(site, ", {}"),
+        fix=f"look at the input of rank {rank}{f' on {host}' if host else ''}: the size and place "
+        "of its shard, the path it reads from, "
+        f"num_workers={loader.get('num_workers', 'not known')}" + named(site, ", {}"),
         rank=rank,
         host=host or None,
         site=(site.site if site else None) or loader_site(Facts(view, rank)),
@@ -71,13 +72,13 @@ def input_straggler(view: RunView, spec: Spec) -> Finding | None:
         recoverable_ms_per_step=slow_rank.recoverable_ms.value,
         interval_ms_per_step=(slow_rank.recoverable_ms.low, slow_rank.recoverable_ms.high),
         proof=Proof(
-            "how much longer than the slow rank the typical other rank waits",
-            slow_rank.culprit.lead_ms,
-            slow_rank.culprit.threshold_ms,
-            "ms per step",
-            "as for CR03; the cause is the phase in which the rank exceeds the "
+            statistic="how much longer than the slow rank the typical other rank waits",
+            value=slow_rank.culprit.lead_ms,
+            threshold=slow_rank.culprit.threshold_ms,
+            unit="ms per step",
+            formula="as for CR03; the cause is the phase in which the rank exceeds the "
             "median of the others most",
-            (
+            inputs=(
                 *(
                     Input(f"{phase} beyond the median rank", ms, "ms per step", f"steps.{phase}_ns")
                     for phase, ms in slow_rank.excess_ms.items()
@@ -178,12 +179,12 @@ def same_data(view: RunView, spec: Spec) -> Finding | None:
     names = ", ".join(map(str, same[:8])) + (f" and {len(same) - 8} more" if len(same) > 8 else "")
     run = Facts(view, same[0])
     return spec.make(
-        "high",
-        f"ranks {names} train on the same batches",
-        f"{alike} of {taken} different batches whose fingerprints were taken were seen on another "
-        f"rank too; sampler {run.loader.get('sampler') or 'not known'}, the loader "
+        severity="high",
+        title=f"ranks {names} train on the same batches",
+        evidence=f"{alike} of {taken} different batches whose fingerprints were taken were seen "
+        f"on another rank too; sampler {run.loader.get('sampler') or 'not known'}, the loader "
         f"{loader_place(run)}",
-        (
+        fix=(
             Option(
                 f"{loader_change(run, sampler='DistributedSampler(dataset)')}, and "
                 "sampler.set_epoch(epoch) at the beginning of each epoch",
@@ -201,12 +202,13 @@ def same_data(view: RunView, spec: Spec) -> Finding | None:
         site=loader_site(run),
         confidence=0.95,
         proof=Proof(
-            "batches seen on another rank too / batches whose fingerprints were taken",
-            100 * alike / taken,
-            100 * SAME_BATCHES,
-            "%",
-            "the time of a step stays the same: each step learns from fewer different samples",
-            tuple(
+            statistic="batches seen on another rank too / batches whose fingerprints were taken",
+            value=100 * alike / taken,
+            threshold=100 * SAME_BATCHES,
+            unit="%",
+            formula="the time of a step stays the same: each step learns from fewer different "
+            "samples",
+            inputs=tuple(
                 Input(
                     f"batches of rank {rank}",
                     f"{common[rank]} of {len(prints[rank])}",

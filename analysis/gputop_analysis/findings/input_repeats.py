@@ -21,12 +21,13 @@ SAME, ENOUGH_SAME, ENOUGH_CHANGES = 0.4, 4, 3
     name="workers repeat each other",
     family="input",
     cause="input",
-    trigger=f"an IterableDataset with two workers or more; over {percent(SAME)} of the batches that "
-    f"are compared, and {ENOUGH_SAME} or more, are the same as the one right before them, while "
-    "data change otherwise",
+    trigger=f"an IterableDataset with two workers or more; over {percent(SAME)} of the batches "
+    f"that are compared, and {ENOUGH_SAME} or more, are the same as the one right before them, "
+    "while data change otherwise",
     fix="split the samples by torch.utils.data.get_worker_info()",
     no_use="where each sample is meant to be trained on as often as there are workers",
-    reads="a checksum of the first tensor of the first 8 batches, of each 50th and the one after it",
+    reads="a checksum of the first tensor of the first 8 batches, of each 50th and the one after "
+    "it",
     silent="a map-style dataset; fewer than two workers; workers that shuffle each on their own",
     traps="overfitting one batch on purpose",
     seen_on=CPU,
@@ -43,12 +44,12 @@ def repeating_workers(view: RunView, spec: Spec) -> Finding | None:
             continue
         dataset = run.loader.get("dataset") or "the dataset"
         return spec.make(
-            "high",
-            f"{workers} workers hand out the same batches, each of them all of the data",
-            f"{same} of {compared} batches were the same as the one right before them, which came "
-            f"from another worker; {dataset} is an IterableDataset, of which each worker has a copy; "
-            f"the loader {loader_place(run)} has num_workers={workers}",
-            (
+            severity="high",
+            title=f"{workers} workers hand out the same batches, each of them all of the data",
+            evidence=f"{same} of {compared} batches were the same as the one right before them, "
+            f"which came from another worker; {dataset} is an IterableDataset, of which each "
+            f"worker has a copy; the loader {loader_place(run)} has num_workers={workers}",
+            fix=(
                 Option(
                     f"in {dataset}.__iter__ take every num_workers-th sample, beginning with the "
                     "worker's id: info = torch.utils.data.get_worker_info(); "
@@ -61,13 +62,14 @@ def repeating_workers(view: RunView, spec: Spec) -> Finding | None:
             site=loader_site(run),
             confidence=0.95,
             proof=Proof(
-                "batches that are the same as the one right before them / batches compared with it",
-                100 * same / compared,
-                100 * SAME,
-                "%",
-                "the time of a step stays the same: each sample is learnt from as often as there are "
-                "workers before another one comes",
-                (
+                statistic="batches that are the same as the one right before them / batches "
+                "compared with it",
+                value=100 * same / compared,
+                threshold=100 * SAME,
+                unit="%",
+                formula="the time of a step stays the same: each sample is learnt from as often "
+                "as there are workers before another one comes",
+                inputs=(
                     Input("same", same, "batches", f"repeats events, rank {rank}"),
                     Input("compared", compared, "batches", f"repeats events, rank {rank}"),
                     Input("changes", changed, "looks", f"repeats events, rank {rank}"),

@@ -64,10 +64,10 @@ def storage_limited(view: RunView, spec: Spec) -> Finding | None:
     if blocked <= WAITING_WORKERS and pressure <= PRESSURE_PCT:
         return None
     return spec.make(
-        severity_of(wait),
-        f"the workers wait for storage: {wait.ms.value:.1f} ms data wait a step",
-        f"in {loader_looks.states['D']} of {loader_looks.waiting} looks at a waiting fetch its worker waited for "
-        "a disk or a file server (state D)"
+        severity=severity_of(wait),
+        title=f"the workers wait for storage: {wait.ms.value:.1f} ms data wait a step",
+        evidence=f"in {loader_looks.states['D']} of {loader_looks.waiting} looks at a waiting "
+        "fetch its worker waited for a disk or a file server (state D)"
         + (
             f"; the workers read {crew.read_bytes_per_s / 1e6:.1f} MB/s from storage"
             if crew
@@ -75,7 +75,7 @@ def storage_limited(view: RunView, spec: Spec) -> Finding | None:
         )
         + (f"; I/O pressure {pressure:.0f} %" if pressure else "")
         + f"; {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for data, {wait.percent}",
-        (
+        fix=(
             "copy the data set to a local disk or into memory, or store it in larger shards that "
             "are read in one piece",
             Option(
@@ -122,7 +122,12 @@ def _proof(looks: Looks, crew: Workers | None, pressure: float, wait: Share) -> 
             label, looks.states["D"], looks.waiting, WAITING_WORKERS, formula, *inputs
         )
     return Proof(
-        "median of the I/O pressure (some, 10 s)", pressure, PRESSURE_PCT, "%", formula, inputs
+        statistic="median of the I/O pressure (some, 10 s)",
+        value=pressure,
+        threshold=PRESSURE_PCT,
+        unit="%",
+        formula=formula,
+        inputs=inputs,
     )
 
 

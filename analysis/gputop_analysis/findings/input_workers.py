@@ -89,14 +89,14 @@ def worker_limited(view: RunView, spec: Spec) -> Finding | None:
     if loader_looks.empty <= SOMETIMES_EMPTY * loader_looks.looks or not busy:
         return None
     return spec.make(
-        severity_of(wait),
-        f"too few or too slow workers ({loader['num_workers']}): {wait.ms.value:.1f} ms data wait "
-        "a step",
-        f"no batch lay ready in {loader_looks.empty} of {loader_looks.looks} looks at the loader, and its workers "
-        f"use {crew.cpu * 100:.0f} % of a core each; the one waited for was computing in "
-        f"{loader_looks.states['R']} of {loader_looks.waiting} looks; {wait.ms.value:.1f} ms of "
-        f"{wait.wall_ms:.1f} ms a step wait for data, {wait.percent}",
-        faster_batches(Facts(view, wait.rank), wait),
+        severity=severity_of(wait),
+        title=f"too few or too slow workers ({loader['num_workers']}): {wait.ms.value:.1f} ms "
+        "data wait a step",
+        evidence=f"no batch lay ready in {loader_looks.empty} of {loader_looks.looks} looks at "
+        f"the loader, and its workers use {crew.cpu * 100:.0f} % of a core each; the one waited "
+        f"for was computing in {loader_looks.states['R']} of {loader_looks.waiting} looks; "
+        f"{wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for data, {wait.percent}",
+        fix=faster_batches(Facts(view, wait.rank), wait),
         rank=everybody(view),
         site=loader_site(Facts(view, wait.rank)),
         recoverable_ms_per_step=wait.ms.value,
@@ -191,12 +191,13 @@ def head_of_line_blocking(view: RunView, spec: Spec) -> Finding | None:
     else:
         culprit = "one worker or another"
     return spec.make(
-        severity_of(wait),
-        f"batches that are ready wait for {culprit}: {part * wait.ms.value:.1f} ms a step",
-        f"in {loader_looks.behind} of {loader_looks.fetching} looks at a waiting fetch later batches had arrived"
+        severity=severity_of(wait),
+        title=f"batches that are ready wait for {culprit}: {part * wait.ms.value:.1f} ms a step",
+        evidence=f"in {loader_looks.behind} of {loader_looks.fetching} looks at a waiting fetch "
+        "later batches had arrived"
         + (f", {times} times the late one was of worker {worker}" if is_single else "")
         + f"; {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step wait for data, {wait.percent}",
-        (
+        fix=(
             Option(
                 f"{loader_change(run, in_order=False)} (batches then come in another order each "
                 "run)",
@@ -274,12 +275,14 @@ def unpacking_in_main(view: RunView, spec: Spec) -> Finding | None:
     part = loader_looks.unpacking / loader_looks.fetching
     won = max(0.0, part * wait.ms.value)
     return spec.make(
-        severity_of(wait),
-        f"rebuilding batches from the workers takes {won:.1f} ms a step in the training process",
-        f"{loader_looks.unpacking} of {loader_looks.fetching} looks at a fetch saw it unpickle or map a batch "
-        f"that had arrived; the workers use {crew.cpu * 100:.0f} % of a core each meanwhile; "
-        f"{wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step are data wait, {wait.percent}",
-        f"make each batch of the loader {loader_place(run)} a few large tensors (stack or "
+        severity=severity_of(wait),
+        title=f"rebuilding batches from the workers takes {won:.1f} ms a step in the training "
+        "process",
+        evidence=f"{loader_looks.unpacking} of {loader_looks.fetching} looks at a fetch saw it "
+        f"unpickle or map a batch that had arrived; the workers use {crew.cpu * 100:.0f} % of a "
+        f"core each meanwhile; {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step are data "
+        f"wait, {wait.percent}",
+        fix=f"make each batch of the loader {loader_place(run)} a few large tensors (stack or "
         f"concatenate them in collate_fn, now {loader.get('collate_fn') or 'not known'}) instead "
         "of many small ones or Python objects",
         rank=everybody(view),
@@ -295,7 +298,8 @@ def unpacking_in_main(view: RunView, spec: Spec) -> Finding | None:
             loader_looks.unpacking,
             loader_looks.fetching,
             MOSTLY,
-            f"recoverable = {loader_looks.unpacking} / {loader_looks.fetching} x data wait = {won:.3f} ms per step",
+            f"recoverable = {loader_looks.unpacking} / {loader_looks.fetching} x data wait = "
+            f"{won:.3f} ms per step",
             Input(
                 "data wait per step",
                 wait.mean_ms,

@@ -102,13 +102,13 @@ def leak(view: RunView, spec: Spec) -> Finding | None:
             "x.detach().cpu(), or clear it"
         )
     return spec.make(
-        "high" if graphs or growth.column == "allocated_bytes" else "medium",
-        f"{memory_name} of rank {rank} leaks {a_step / 1e6:.2f} MB a step"
+        severity="high" if graphs or growth.column == "allocated_bytes" else "medium",
+        title=f"{memory_name} of rank {rank} leaks {a_step / 1e6:.2f} MB a step"
         + (": graphs are kept" if graphs else ""),
-        f"{memory_name} rose from {growth.first_bytes / 1e6:,.0f} to {growth.last_bytes / 1e6:,.0f} MB in "
-        f"{duration(growth.span_s)} (minima of windows, Mann-Kendall p = {growth.p:.2g})"
-        + _tensors_told(kept_tensors),
-        fix,
+        evidence=f"{memory_name} rose from {growth.first_bytes / 1e6:,.0f} to "
+        f"{growth.last_bytes / 1e6:,.0f} MB in {duration(growth.span_s)} (minima of windows, "
+        f"Mann-Kendall p = {growth.p:.2g})" + _tensors_told(kept_tensors),
+        fix=fix,
         rank=rank if len(growths) == 1 else everybody(view),
         confidence=1 - growth.p,
         proof=growth.proof(a_step, *_tensor_inputs(kept_tensors, rank)),
@@ -144,21 +144,21 @@ def _small_leak(view: RunView, spec: Spec) -> Finding | None:
                 "the inputs, too; else " + _LOSS_KEPT.text
             )
         return spec.make(
-            "medium",
-            f"{more / steps:.1f} tensors a step are kept with the graphs that made them",
-            f"{last['with_graph']:,} tensors with a graph are alive at step {last['step']}, "
-            f"{first['with_graph']:,} were at step {first['step']}{kind}; the memory of a graph whose "
-            "backward has run is small, but it is never given back",
-            fix,
+            severity="medium",
+            title=f"{more / steps:.1f} tensors a step are kept with the graphs that made them",
+            evidence=f"{last['with_graph']:,} tensors with a graph are alive at step "
+            f"{last['step']}, {first['with_graph']:,} were at step {first['step']}{kind}; the "
+            "memory of a graph whose backward has run is small, but it is never given back",
+            fix=fix,
             rank=rank if len(view.ranks) > 1 else everybody(view),
             confidence=0.9,
             proof=Proof(
-                "tensors with a graph that came and stayed / steps between two counts",
-                more / steps,
-                GRAPHS_A_STEP,
-                "a step",
-                "at each count half as many as steps, at least",
-                (
+                statistic="tensors with a graph that came and stayed / steps between two counts",
+                value=more / steps,
+                threshold=GRAPHS_A_STEP,
+                unit="a step",
+                formula="at each count half as many as steps, at least",
+                inputs=(
                     Input("first count", first["with_graph"], "", source),
                     Input("last count", last["with_graph"], "", source),
                     Input("steps between", steps, "", source),
@@ -179,24 +179,25 @@ def _chained(view: RunView, spec: Spec) -> Finding | None:
         name = last.get("chain_kept_as") or ""
         source = f"tensors event of step {last['step']}, rank {rank}"
         return spec.make(
-            "medium",
-            f"{name or 'a tensor'} keeps the graphs of all steps that it was made from",
-            f"at step {last['step']} a tensor{f' kept as {name}' if name else ''} is alive whose "
-            f"graph goes back over {steps:,} steps and more, by {nodes:,} nodes: a sum or an average "
-            "of losses that were not detached; no backward needs them, and none is given back",
-            "add numbers and not tensors to it: loss.item() or loss.detach(); of a state that is "
-            "carried on keep state.detach()",
+            severity="medium",
+            title=f"{name or 'a tensor'} keeps the graphs of all steps that it was made from",
+            evidence=f"at step {last['step']} a tensor{f' kept as {name}' if name else ''} is "
+            f"alive whose graph goes back over {steps:,} steps and more, by {nodes:,} nodes: a "
+            "sum or an average of losses that were not detached; no backward needs them, and none "
+            "is given back",
+            fix="add numbers and not tensors to it: loss.item() or loss.detach(); of a state that "
+            "is carried on keep state.detach()",
             rank=rank if len(view.ranks) > 1 else everybody(view),
             site=last.get("chain_site") or None,
             confidence=0.9,
             proof=Proof(
-                "nodes of the graph on the way back to before the last count",
-                nodes,
-                MIN_CHAIN_NODES - 1,
-                "nodes",
-                "they were made in eight tenths of the time since then, at least; asked for where the "
-                f"heap grows with each step; {MIN_CHAIN_STEPS} steps at least",
-                (Input("nodes", nodes, "", source), Input("steps", steps, "", source)),
+                statistic="nodes of the graph on the way back to before the last count",
+                value=nodes,
+                threshold=MIN_CHAIN_NODES - 1,
+                unit="nodes",
+                formula="they were made in eight tenths of the time since then, at least; asked "
+                f"for where the heap grows with each step; {MIN_CHAIN_STEPS} steps at least",
+                inputs=(Input("nodes", nodes, "", source), Input("steps", steps, "", source)),
             ),
         )
     return None
@@ -291,14 +292,14 @@ def host_memory_growth(view: RunView, spec: Spec) -> Finding | None:
         full = ""
     soon = left_s < SOON_S
     return spec.make(
-        "high" if soon else "medium",
-        f"host memory of rank {rank} grows by {growth.bytes_per_s / 1e6 * 60:,.0f} MB a minute"
-        + (f": {full}" if soon else ""),
-        f"resident memory rose from {growth.first_bytes / 1e6:,.0f} to "
+        severity="high" if soon else "medium",
+        title=f"host memory of rank {rank} grows by {growth.bytes_per_s / 1e6 * 60:,.0f} MB a "
+        "minute" + (f": {full}" if soon else ""),
+        evidence=f"resident memory rose from {growth.first_bytes / 1e6:,.0f} to "
         f"{growth.last_bytes / 1e6:,.0f} MB in {duration(growth.span_s)}, {a_step / 1e6:.2f} MB a "
         f"step (Theil-Sen slope of window minima, Mann-Kendall p = {growth.p:.2g})"
         + (f"; at this rate {full}" if full else ""),
-        (
+        fix=(
             "look for a list or dict that gets longer each step; keep loss.item() or "
             "loss.detach() instead of loss",
             Option(

@@ -127,12 +127,13 @@ def out_of_memory_ahead(view: RunView, spec: Spec) -> Finding | None:
     if rank in seconds_left and seconds_left[rank] < SOON_S:
         card, grown = gpu_cards[rank], growing[rank]
         return spec.make(
-            "high",
-            f"GPU memory of rank {rank} is full in {duration(max(0.0, seconds_left[rank]))} at this rate",
-            f"the peak rose from {grown.first_bytes / GIB:.2f} to {grown.last_bytes / GIB:.2f} "
-            f"GiB in {duration(grown.span_s)} (Mann-Kendall p = {grown.p:.2g}); the card has "
-            f"{card.total / GIB:.1f} GiB",
-            fix,
+            severity="high",
+            title=f"GPU memory of rank {rank} is full in {duration(max(0.0, seconds_left[rank]))} "
+            "at this rate",
+            evidence=f"the peak rose from {grown.first_bytes / GIB:.2f} to "
+            f"{grown.last_bytes / GIB:.2f} GiB in {duration(grown.span_s)} (Mann-Kendall p = "
+            f"{grown.p:.2g}); the card has {card.total / GIB:.1f} GiB",
+            fix=fix,
             rank=rank,
             confidence=0.8,
             proof=grown.proof(
@@ -147,19 +148,19 @@ def out_of_memory_ahead(view: RunView, spec: Spec) -> Finding | None:
     if share < NEARLY_FULL:
         return None
     return spec.make(
-        "medium",
-        f"GPU memory of rank {card.rank} peaks at {100 * share:.0f} % of the card",
-        f"{card.peak / GIB:.2f} of {card.total / GIB:.2f} GiB allocated at the peak of the last "
-        f"{card.steps:,} steps: a longer sequence or a larger batch ends the run",
-        fix,
+        severity="medium",
+        title=f"GPU memory of rank {card.rank} peaks at {100 * share:.0f} % of the card",
+        evidence=f"{card.peak / GIB:.2f} of {card.total / GIB:.2f} GiB allocated at the peak of "
+        f"the last {card.steps:,} steps: a longer sequence or a larger batch ends the run",
+        fix=fix,
         rank=card.rank,
         proof=Proof(
-            "peak allocated memory / memory of the GPU",
-            100 * share,
-            100 * NEARLY_FULL,
-            "%",
-            "share = largest peak_allocated_bytes / device_memory_bytes",
-            card.inputs(),
+            statistic="peak allocated memory / memory of the GPU",
+            value=100 * share,
+            threshold=100 * NEARLY_FULL,
+            unit="%",
+            formula="share = largest peak_allocated_bytes / device_memory_bytes",
+            inputs=card.inputs(),
         ),
     )
 
@@ -194,12 +195,13 @@ def fragmentation(view: RunView, spec: Spec) -> Finding | None:
         retries = int(events[-1].get("retries") or 0) if events else 0
         tight = card.reserved > 0.8 * card.total or retries > 0
         return spec.make(
-            "medium" if tight else "info",
-            f"{gap * card.total / GIB:.1f} GiB of rank {rank}'s GPU memory are held but unused",
-            f"{card.reserved / GIB:.1f} GiB reserved, {card.peak / GIB:.1f} GiB allocated at the "
-            f"peak, {split * card.total / GIB:.1f} GiB in split blocks that are free; {retries} "
-            "retries after a flush",
-            (
+            severity="medium" if tight else "info",
+            title=f"{gap * card.total / GIB:.1f} GiB of rank {rank}'s GPU memory are held but "
+            "unused",
+            evidence=f"{card.reserved / GIB:.1f} GiB reserved, {card.peak / GIB:.1f} GiB "
+            f"allocated at the peak, {split * card.total / GIB:.1f} GiB in split blocks that are "
+            f"free; {retries} retries after a flush",
+            fix=(
                 Option(
                     "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True before the start; no "
                     "empty_cache() helps against this",
@@ -210,12 +212,12 @@ def fragmentation(view: RunView, spec: Spec) -> Finding | None:
             rank=rank,
             confidence=0.8,
             proof=Proof(
-                "(reserved - peak allocated) / memory of the GPU",
-                100 * gap,
-                100 * FRAGMENTED,
-                "%",
-                "and inactive split blocks / memory of the GPU above 10 %",
-                card.inputs(
+                statistic="(reserved - peak allocated) / memory of the GPU",
+                value=100 * gap,
+                threshold=100 * FRAGMENTED,
+                unit="%",
+                formula="and inactive split blocks / memory of the GPU above 10 %",
+                inputs=card.inputs(
                     Input(
                         "inactive split blocks",
                         split * card.total / GIB,
@@ -260,12 +262,12 @@ def rank_imbalance(view: RunView, spec: Spec) -> Finding | None:
     if ratio <= IMBALANCED or card.peak <= HALF * card.total:
         return None
     return spec.make(
-        "medium",
-        f"rank {card.rank} peaks at {card.peak / GIB:.1f} GiB, the others at {median / GIB:.1f} "
-        "GiB",
-        f"{ratio:.2f} times the median of {len(gpu_cards) - 1} other ranks, "
+        severity="medium",
+        title=f"rank {card.rank} peaks at {card.peak / GIB:.1f} GiB, the others at "
+        f"{median / GIB:.1f} GiB",
+        evidence=f"{ratio:.2f} times the median of {len(gpu_cards) - 1} other ranks, "
         f"{100 * card.peak / card.total:.0f} % of the card: the batch size is set by this rank",
-        (
+        fix=(
             Option(
                 "put fewer layers on its stage, or shard the embedding and the output layer",
                 needs=(SPLIT_MODEL,),
@@ -275,12 +277,12 @@ def rank_imbalance(view: RunView, spec: Spec) -> Finding | None:
         ),
         rank=card.rank,
         proof=Proof(
-            "largest peak allocated / median of the other ranks",
-            ratio,
-            IMBALANCED,
-            "times",
-            "ratio = max(peak) / median(peaks of the others)",
-            card.inputs(
+            statistic="largest peak allocated / median of the other ranks",
+            value=ratio,
+            threshold=IMBALANCED,
+            unit="times",
+            formula="ratio = max(peak) / median(peaks of the others)",
+            inputs=card.inputs(
                 Input("median of the others", median / GIB, "GiB", "steps.peak_allocated_bytes")
             ),
         ),
@@ -313,11 +315,11 @@ def unused_memory(view: RunView, spec: Spec) -> Finding | None:
     if share >= HALF or last < UNUSED_STEPS:
         return None
     return spec.make(
-        "info",
-        f"the fullest GPU peaks at {100 * share:.0f} % of its memory",
-        f"{card.peak / GIB:.1f} of {card.total / GIB:.1f} GiB after {last:,} "
+        severity="info",
+        title=f"the fullest GPU peaks at {100 * share:.0f} % of its memory",
+        evidence=f"{card.peak / GIB:.1f} of {card.total / GIB:.1f} GiB after {last:,} "
         f"steps, on rank {card.rank}",
-        (
+        fix=(
             Option(
                 "if the GPU is not busy all the time, raise the micro-batch",
                 lever=Lever("batch", 1),
@@ -336,11 +338,11 @@ def unused_memory(view: RunView, spec: Spec) -> Finding | None:
         rank=everybody(view),
         confidence=0.7,
         proof=Proof(
-            "largest peak allocated / memory of the GPU; raised below the threshold",
-            100 * share,
-            100 * HALF,
-            "%",
-            "share = max over ranks of peak_allocated_bytes / device_memory_bytes",
-            card.inputs(Input("steps done", last, "", "steps.step, the slowest rank")),
+            statistic="largest peak allocated / memory of the GPU; raised below the threshold",
+            value=100 * share,
+            threshold=100 * HALF,
+            unit="%",
+            formula="share = max over ranks of peak_allocated_bytes / device_memory_bytes",
+            inputs=card.inputs(Input("steps done", last, "", "steps.step, the slowest rank")),
         ),
     )

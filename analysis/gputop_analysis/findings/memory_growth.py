@@ -44,14 +44,14 @@ class Growth:
             f"steps.{self.column}, rank {self.rank}, {self.readings:,} records in {WINDOWS} windows"
         )
         return Proof(
-            "Mann-Kendall p (two-sided) of one value for each window of time; "
+            statistic="Mann-Kendall p (two-sided) of one value for each window of time; "
             "raised below the threshold",
-            self.p,
-            SURE_P,
-            "",
-            formula
+            value=self.p,
+            threshold=SURE_P,
+            unit="",
+            formula=formula
             or "growth = Theil-Sen slope of the windows' values; a window's value is its minimum",
-            (
+            inputs=(
                 Input("first window", self.first_bytes / 1e6, "MB", source),
                 Input("last window", self.last_bytes / 1e6, "MB", source),
                 Input("span", self.span_s, "s", source),

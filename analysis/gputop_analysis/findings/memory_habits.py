@@ -73,23 +73,25 @@ def allocator_churn(view: RunView, spec: Spec) -> Finding | None:
             Option("set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", needs=(NOT_EXPANDABLE,)),
         )
     return spec.make(
-        "medium",
-        title,
-        f"{rate['allocs']:.3g} cudaMalloc a step, {rate['flushes']:.3g} empty_cache() a step "
-        f"taking {rate['ms']:.2f} ms, over {rate['steps']:,.0f} steps of rank {rank}",
-        fix,
+        severity="medium",
+        title=title,
+        evidence=f"{rate['allocs']:.3g} cudaMalloc a step, {rate['flushes']:.3g} empty_cache() a "
+        f"step taking {rate['ms']:.2f} ms, over {rate['steps']:,.0f} steps of rank {rank}",
+        fix=fix,
         rank=rank if len(rates) == 1 else everybody(view),
         site=site,
         confidence=0.9,
         recoverable_ms_per_step=rate["ms"] if flushed else None,
         proof=Proof(
-            "calls of empty_cache() per step" if flushed else "driver allocations per step",
-            value,
-            threshold,
-            "a step",
-            "recoverable = time inside empty_cache() / steps (what the new "
+            statistic="calls of empty_cache() per step"
+            if flushed
+            else "driver allocations per step",
+            value=value,
+            threshold=threshold,
+            unit="a step",
+            formula="recoverable = time inside empty_cache() / steps (what the new "
             "allocations cost comes on top)",
-            (
+            inputs=(
                 Input(
                     "driver allocations", rate["allocs"], "a step", f"allocator events, rank {rank}"
                 ),
@@ -168,21 +170,21 @@ def _foreign(
 ) -> Finding:
     source = f"gpu.memory_foreign_bytes, GPU {gpu} of {host}, {samples:,} samples"
     return spec.make(
-        "medium",
-        f"other processes hold {held / GIB:.1f} GiB of GPU {gpu}",
-        f"median of {samples:,} samples; above 256 MB in {100 * share:.0f} % of them",
-        f"nvidia-smi -i {gpu} shows who it is; end it, or choose another GPU by "
+        severity="medium",
+        title=f"other processes hold {held / GIB:.1f} GiB of GPU {gpu}",
+        evidence=f"median of {samples:,} samples; above 256 MB in {100 * share:.0f} % of them",
+        fix=f"nvidia-smi -i {gpu} shows who it is; end it, or choose another GPU by "
         "CUDA_VISIBLE_DEVICES",
         gpu=gpu,
         host=host,
         confidence=0.9,
         proof=Proof(
-            "share of samples in which processes outside the run hold more than 256 MB",
-            100 * share,
-            100 * FOREIGN_SHARE,
-            "%",
-            "share = samples above 256 MB / samples",
-            (Input("held by others, median", held / GIB, "GiB", source),),
+            statistic="share of samples in which processes outside the run hold more than 256 MB",
+            value=100 * share,
+            threshold=100 * FOREIGN_SHARE,
+            unit="%",
+            formula="share = samples above 256 MB / samples",
+            inputs=(Input("held by others, median", held / GIB, "GiB", source),),
         ),
     )
 
@@ -214,25 +216,26 @@ def gradients_kept(view: RunView, spec: Spec) -> Finding | None:
         card = cards(view).get(rank)
         tight = card is not None and card.peak > CARD_FULL * card.total
         return spec.make(
-            "medium" if tight else "info",
-            f"{held_bytes / 1e6:,.0f} MB of old gradients lie in memory during the forward",
-            f"when the forward after an update begins, {held_bytes / 1e6:,.0f} MB of gradients of rank "
-            f"{rank} are still held, {100 * held_bytes / total_bytes:.0f} % of {total_bytes / 1e6:,.0f} MB "
-            f"{'of the card' if card else 'resident memory'} ({events[-1]['alike']} looks)",
-            Option(
+            severity="medium" if tight else "info",
+            title=f"{held_bytes / 1e6:,.0f} MB of old gradients lie in memory during the forward",
+            evidence=f"when the forward after an update begins, {held_bytes / 1e6:,.0f} MB of "
+            f"gradients of rank {rank} are still held, {100 * held_bytes / total_bytes:.0f} % of "
+            f"{total_bytes / 1e6:,.0f} MB {'of the card' if card else 'resident memory'} "
+            f"({events[-1]['alike']} looks)",
+            fix=Option(
                 "call optimizer.zero_grad(set_to_none=True), torch's default, right after "
                 "optimizer.step()",
                 mend=ByRule("zero-grad-keeps-memory"),
             ),
             rank=rank if len(view.ranks) > 1 else everybody(view),
             proof=Proof(
-                "gradients held when a forward begins / memory",
-                100 * held_bytes / total_bytes,
-                100 * HELD_SHARE,
-                "%",
-                "held = size of the gradients that are not None at the first "
+                statistic="gradients held when a forward begins / memory",
+                value=100 * held_bytes / total_bytes,
+                threshold=100 * HELD_SHARE,
+                unit="%",
+                formula="held = size of the gradients that are not None at the first "
                 "forward after an update",
-                (
+                inputs=(
                     Input(
                         "held",
                         held_bytes / 1e6,
@@ -290,12 +293,12 @@ def graphs_in_evaluation(view: RunView, spec: Spec) -> Finding | None:
     took_ms = float(counted[rank].get("ms", 0.0))
     site = counted[rank].get("site") or trainers_call(view, rank)
     return spec.make(
-        "medium",
-        f"evaluation runs with gradients enabled: {forwards:,} forwards built a graph",
-        f"{forwards:,} forwards of rank {rank} in eval mode kept their activations for a backward "
-        f"that never came; they took {took_ms:,.0f} ms in all"
+        severity="medium",
+        title=f"evaluation runs with gradients enabled: {forwards:,} forwards built a graph",
+        evidence=f"{forwards:,} forwards of rank {rank} in eval mode kept their activations for a "
+        f"backward that never came; they took {took_ms:,.0f} ms in all"
         + (f"; called at {site}" if site else ""),
-        Option(
+        fix=Option(
             "put the evaluation under `with torch.inference_mode():` (or torch.no_grad()): less "
             "memory, and faster",
             mend=ByRule("eval-builds-graph"),
@@ -303,11 +306,11 @@ def graphs_in_evaluation(view: RunView, spec: Spec) -> Finding | None:
         rank=rank if len(view.ranks) > 1 else everybody(view),
         site=site,
         proof=Proof(
-            "forwards in eval mode with gradients enabled and no backward",
-            forwards,
-            MIN_GRAPH_FORWARDS,
-            "forwards",
-            "a forward counts when the next batch is fetched before any backward",
-            (Input("time in them", took_ms, "ms", f"hello.graph_eval, rank {rank}"),),
+            statistic="forwards in eval mode with gradients enabled and no backward",
+            value=forwards,
+            threshold=MIN_GRAPH_FORWARDS,
+            unit="forwards",
+            formula="a forward counts when the next batch is fetched before any backward",
+            inputs=(Input("time in them", took_ms, "ms", f"hello.graph_eval, rank {rank}"),),
         ),
     )

@@ -93,25 +93,25 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
     bad_steps = int(np.where(finite, 1, series.n_steps)[bad].sum())
     about = "about " if series.n_steps[bad].max(initial=1) > 1 else ""
     return spec.make(
-        "high" if recovered else "critical",
-        f"loss is {value} at step {step} on rank {rank}"
+        severity="high" if recovered else "critical",
+        title=f"loss is {value} at step {step} on rank {rank}"
         + (", finite again since" if recovered else " and stays so" if bad_steps > 1 else "")
         + (f": {in_short(origin)}" if origin and in_short(origin) else ""),
-        f"first at step {step} on rank {rank}"
+        evidence=f"first at step {step} on rank {rank}"
         + (f", or in one of the {unread:,} before it, whose losses were not read" if unread else "")
         + (f" ({', '.join(settings)})" if settings else "")
         + f"; {about}{counted(bad_steps, 'step')} seen with a loss that is no number"
         + (f"; also on ranks {', '.join(map(str, other_ranks))}" if other_ranks else "")
         + (f"; {sentence(origin, len(view.ranks))}" if origin else ""),
-        _against_a_bad_loss(run, origin),
+        fix=_against_a_bad_loss(run, origin),
         rank=rank,
         proof=Proof(
-            "steps with a loss that is NaN or infinite",
-            max(bad_steps, 1),
-            0,
-            "steps",
-            "a loss x is no number where x - x != 0; one is enough",
-            (
+            statistic="steps with a loss that is NaN or infinite",
+            value=max(bad_steps, 1),
+            threshold=0,
+            unit="steps",
+            formula="a loss x is no number where x - x != 0; one is enough",
+            inputs=(
                 Input("first such step", step, "", f"nonfinite event or steps.flags, rank {rank}"),
                 Input("what it was", value, "", "nonfinite event"),
                 *(Input("just before", text, "", f"steps, rank {rank}") for text in settings),
@@ -244,22 +244,23 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     else:
         fix = _after_a_jump(period, rewards, moves, bool(moved))
     return spec.make(
-        severity,
-        title,
-        f"loss {losses[worst]:.4g} at {at}{lr}; the {SPIKE_WINDOW} records before it have a "
-        f"median of {level:.4g}, and it stands {sigmas:,.0f} robust standard deviations above; "
-        f"{counted(len(spikes), 'such step')} in "
+        severity=severity,
+        title=title,
+        evidence=f"loss {losses[worst]:.4g} at {at}{lr}; the {SPIKE_WINDOW} records before it "
+        f"have a median of {level:.4g}, and it stands {sigmas:,.0f} robust standard deviations "
+        f"above; {counted(len(spikes), 'such step')} in "
         f"{len(losses):,}{_together(view, int(steps[worst]))}{moved}",
-        fix,
+        fix=fix,
         rank=everybody(view),
         proof=Proof(
-            "(loss - median of the 100 records before it) / robust standard deviation of these",
-            sigmas,
-            8.0,
-            "standard deviations",
-            "standard deviation = 1.4826 x median absolute deviation; medium from 12 and 50 % "
-            "above the median, or where more than 1 record in 500 does so",
-            (
+            statistic="(loss - median of the 100 records before it) / robust standard deviation "
+            "of these",
+            value=sigmas,
+            threshold=8.0,
+            unit="standard deviations",
+            formula="standard deviation = 1.4826 x median absolute deviation; medium from 12 and "
+            "50 % above the median, or where more than 1 record in 500 does so",
+            inputs=(
                 Input(
                     "loss",
                     float(losses[worst]),
@@ -335,10 +336,10 @@ def _after_a_jump(
     """Where to look: at what the script does every so many steps, if jumps have a rhythm."""
     clip = Option("clip gradients", needs=(NOT_CLIPPED,))
     if moves:
+        often = f"every {period} steps, " if period else ""
         return (
-            f"nothing to mend while the loss comes down again: its target moves every {period} "
-            "steps, as where a target network is copied; a little of it copied at each step makes "
-            "a smoother course",
+            f"nothing to mend while the loss comes down again: its target moves {often}as where a "
+            "target network is copied; a little of it copied at each step makes a smoother course",
         )
     if period:
         words = f"the loss jumps every {period} steps: look at what the script does then"

@@ -76,8 +76,8 @@ def divergence(view: RunView, spec: Spec) -> Finding | None:
         severity = "medium"
     if rises:
         fix = (
-            f"lower the learning rate and go on from a checkpoint before step {trend.first_step:,}; "
-            "look whether labels or data changed there"
+            "lower the learning rate and go on from a checkpoint before step "
+            f"{trend.first_step:,}; look whether labels or data changed there"
         )
     else:
         fix = (
@@ -85,13 +85,13 @@ def divergence(view: RunView, spec: Spec) -> Finding | None:
             "data; else stop here"
         )
     return spec.make(
-        severity,
-        f"the loss {'rises' if rises else 'stands still'}: {trend.first_loss:.4g} to "
+        severity=severity,
+        title=f"the loss {'rises' if rises else 'stands still'}: {trend.first_loss:.4g} to "
         f"{trend.last_loss:.4g} over {span}",
-        f"medians of {trend.blocks} blocks over {span}{lr_told}: fitted change "
+        evidence=f"medians of {trend.blocks} blocks over {span}{lr_told}: fitted change "
         f"{trend.change:+.3g}, Mann-Kendall p = {trend.p:.2g}, scatter of the blocks "
         f"{trend.noise:.2g}",
-        fix,
+        fix=fix,
         rank=everybody(view),
         confidence=0.8 if rises else 0.6,
         proof=_trend_proof(trend, start, rises),
@@ -116,25 +116,26 @@ def _running_away(view: RunView, spec: Spec, away: Runaway) -> Finding:
     span = f"steps {away.first_step:,} to {away.last_step:,}"
     lr = view.per_rank[view.ranks[0]].rows["lr"][-1]
     return spec.make(
-        "high",
-        f"the loss runs away: {away.low:.4g} to {away.last:.4g} over {span}",
-        f"medians of {away.blocks} blocks climb from {away.low:.4g} to {away.last:.4g} over "
-        f"{span}, Mann-Kendall p = {away.p:.2g}; the training began with {away.start:.4g}"
+        severity="high",
+        title=f"the loss runs away: {away.low:.4g} to {away.last:.4g} over {span}",
+        evidence=f"medians of {away.blocks} blocks climb from {away.low:.4g} to {away.last:.4g} "
+        f"over {span}, Mann-Kendall p = {away.p:.2g}; the training began with {away.start:.4g}"
         + (f"; lr {lr:.3g}" if np.isfinite(lr) else ""),
-        "lower the learning rate or warm it up, clip gradients (torch.nn.utils.clip_grad_norm_), "
-        "and look whether the loss has the right sign; go on from a checkpoint before step "
-        f"{away.first_step:,}",
+        fix="lower the learning rate or warm it up, clip gradients "
+        "(torch.nn.utils.clip_grad_norm_), and look whether the loss has the right sign; go on "
+        f"from a checkpoint before step {away.first_step:,}",
         rank=everybody(view),
         site=optimizer_site(view, view.ranks[0]),
         confidence=0.9,
         proof=Proof(
-            "median of the last block / larger of the first losses of the run and the lowest block",
-            away.last / max(away.start, away.low),
-            away.threshold,
-            "times",
-            "blocks from the lowest one on, by Mann-Kendall p < 0.01; the last one "
+            statistic="median of the last block / larger of the first losses of the run and the "
+            "lowest block",
+            value=away.last / max(away.start, away.low),
+            threshold=away.threshold,
+            unit="times",
+            formula="blocks from the lowest one on, by Mann-Kendall p < 0.01; the last one "
             "is the highest or nearly so",
-            (
+            inputs=(
                 Input(
                     "first losses of the run",
                     away.start,
@@ -158,22 +159,23 @@ def _thrown_out(view: RunView, spec: Spec, away: Runaway) -> Finding:
     span = f"steps {away.first_step:,} to {away.last_step:,}"
     lr = view.per_rank[view.ranks[0]].rows["lr"][-1]
     return spec.make(
-        "high",
-        f"the first updates threw the loss from {away.start:.4g} to {away.last:.4g}",
-        f"the first step's loss was {away.start:.4g}; no block of {span} has a median below "
+        severity="high",
+        title=f"the first updates threw the loss from {away.start:.4g} to {away.last:.4g}",
+        evidence=f"the first step's loss was {away.start:.4g}; no block of {span} has a median "
+        "below "
         f"{away.low:.4g}" + (f"; lr {lr:.3g}" if np.isfinite(lr) else ""),
-        "lower the learning rate or warm it up, and begin anew: what the first updates destroyed "
-        "is not learnt back; clip gradients (torch.nn.utils.clip_grad_norm_)",
+        fix="lower the learning rate or warm it up, and begin anew: what the first updates "
+        "destroyed is not learnt back; clip gradients (torch.nn.utils.clip_grad_norm_)",
         rank=everybody(view),
         site=optimizer_site(view, view.ranks[0]),
         confidence=0.9,
         proof=Proof(
-            "lowest block / loss of the first step",
-            away.low / away.start,
-            away.threshold,
-            "times",
-            f"medians of {away.blocks} blocks of steps",
-            (
+            statistic="lowest block / loss of the first step",
+            value=away.low / away.start,
+            threshold=away.threshold,
+            unit="times",
+            formula=f"medians of {away.blocks} blocks of steps",
+            inputs=(
                 Input("loss of the first step", away.start, "", "steps.loss"),
                 Input("lowest block", away.low, "", f"steps.loss_max or device.loss, {span}"),
                 Input("last block", away.last, "", f"the same, to step {away.last_step}"),
@@ -223,16 +225,16 @@ def _trend_proof(trend: LossTrend, start: float, rises: bool) -> Proof:
     source = f"steps.loss_max or device.loss, steps {trend.first_step} to {trend.last_step}"
     limit = max(RISE_SHARE * abs(trend.first_loss), RISE_NOISE * trend.noise, START_SHARE * start)
     return Proof(
-        "fitted change of the loss"
+        statistic="fitted change of the loss"
         if rises
         else "Mann-Kendall p on medians of blocks; no trend above the threshold",
-        trend.change if rises else trend.p,
-        limit if rises else 0.10,
-        "",
-        "change = Theil-Sen slope of the blocks' medians x their number; blocks of five "
+        value=trend.change if rises else trend.p,
+        threshold=limit if rises else 0.10,
+        unit="",
+        formula="change = Theil-Sen slope of the blocks' medians x their number; blocks of five "
         "autocorrelation times; threshold = max(5 % of the first loss, 3 standard deviations of "
         "the blocks, 2 % of the first losses of the run)",
-        (
+        inputs=(
             Input("first quarter of the blocks", trend.first_loss, "", source),
             Input("last quarter", trend.last_loss, "", source),
             Input("Mann-Kendall p", trend.p, "", f"{trend.blocks} blocks"),

@@ -70,21 +70,22 @@ def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
                 "a mask of zeros between model and loss"
             )
         return spec.make(
-            "info" if solved else "high",
-            f"all gradients are zero since step {since} or before: nothing is learnt",
-            f"{last['gradients_looked_at']:,} gradient values of up to eight parameters were all "
-            f"zero at {last['alike']} looks in a row up to step {last['step']}, rank {rank}{loss}",
-            fix,
+            severity="info" if solved else "high",
+            title=f"all gradients are zero since step {since} or before: nothing is learnt",
+            evidence=f"{last['gradients_looked_at']:,} gradient values of up to eight parameters "
+            f"were all zero at {last['alike']} looks in a row up to step {last['step']}, rank "
+            f"{rank}{loss}",
+            fix=fix,
             rank=rank if len(view.ranks) > 1 else everybody(view),
             confidence=0.95,
             proof=Proof(
-                "looks in a row at which no gradient value was other than zero",
-                last["alike"],
-                ALIKE - 1,
-                "looks",
-                "eight parameters from the first to the last, 4096 values of each at most, just "
-                "before an update",
-                (
+                statistic="looks in a row at which no gradient value was other than zero",
+                value=last["alike"],
+                threshold=ALIKE - 1,
+                unit="looks",
+                formula="eight parameters from the first to the last, 4096 values of each at "
+                "most, just before an update",
+                inputs=(
                     Input(
                         "values looked at",
                         int(last["gradients_looked_at"]),
@@ -113,22 +114,24 @@ def _partly_dead(view: RunView, spec: Spec) -> Finding | None:
         names = [name or "a parameter of no module" for name in last["zero_gradient_names"]]
         share, looks = dead / total, last["zero_gradient_looks"]
         return spec.make(
-            "medium" if share > MUCH_DEAD else "info",
-            f"{100 * share:.0f} % of the parameters have gradients of zero: {', '.join(names[:2])}",
-            f"the gradients of {dead:,} of {total:,} values were zero, all of them, at {looks} looks "
-            f"in a row up to step {last['step']}, rank {rank}: {', '.join(names)}",
-            "look at the activations behind these layers: units that are dead (a smaller learning "
-            "rate, LeakyReLU or GELU, another initialisation), a detach() or a factor of zero in "
-            "the loss; freeze them if that is meant",
+            severity="medium" if share > MUCH_DEAD else "info",
+            title=f"{100 * share:.0f} % of the parameters have gradients of zero: "
+            f"{', '.join(names[:2])}",
+            evidence=f"the gradients of {dead:,} of {total:,} values were zero, all of them, at "
+            f"{looks} looks in a row up to step {last['step']}, rank {rank}: {', '.join(names)}",
+            fix="look at the activations behind these layers: units that are dead (a smaller "
+            "learning rate, LeakyReLU or GELU, another initialisation), a detach() or a factor of "
+            "zero in the loss; freeze them if that is meant",
             rank=rank if len(view.ranks) > 1 else everybody(view),
             confidence=0.85,
             proof=Proof(
-                "values whose whole tensor had a gradient of zero / values in the optimizer",
-                100 * share,
-                100 * MUCH_DEAD,
-                "%",
-                "embeddings are left out",
-                (
+                statistic="values whose whole tensor had a gradient of zero / values in the "
+                "optimizer",
+                value=100 * share,
+                threshold=100 * MUCH_DEAD,
+                unit="%",
+                formula="embeddings are left out",
+                inputs=(
                     Input("zero", dead, "values", f"checkup event of step {last['step']}"),
                     Input("in the optimizer", total, "values", "the same"),
                     Input("looks in a row", looks, "", "the same"),

@@ -103,11 +103,11 @@ def gradient_blow_up(view: RunView, spec: Spec) -> Finding | None:
         statistic = "(log norm - median of the 100 before it) / their robust standard deviation"
     named = steps_named(int(firsts[at]), int(lasts[at]))
     return spec.make(
-        "medium" if severe else "info",
-        f"{told_as} ({named})",
-        f"gradient norm {value:.4g} before clipping at {named} of rank {rank}, {level:.4g} before "
-        f"that; {counted(len(spikes), 'jump')} in {len(norms):,} records",
-        (
+        severity="medium" if severe else "info",
+        title=f"{told_as} ({named})",
+        evidence=f"gradient norm {value:.4g} before clipping at {named} of rank {rank}, "
+        f"{level:.4g} before that; {counted(len(spikes), 'jump')} in {len(norms):,} records",
+        fix=(
             "look at the batch of that step",
             "lower the learning rate or warm up longer",
             "clip at about the usual norm: "
@@ -115,12 +115,12 @@ def gradient_blow_up(view: RunView, spec: Spec) -> Finding | None:
         ),
         rank=everybody(view),
         proof=Proof(
-            statistic,
-            proof_value,
-            threshold,
-            unit,
-            "standard deviation = 1.4826 x median absolute deviation of the logarithms",
-            (
+            statistic=statistic,
+            value=proof_value,
+            threshold=threshold,
+            unit=unit,
+            formula="standard deviation = 1.4826 x median absolute deviation of the logarithms",
+            inputs=(
                 Input(
                     "gradient norm",
                     float(value),
@@ -194,22 +194,23 @@ def _clipped_while_scaled(view: RunView, spec: Spec) -> Finding | None:
         if calls < ALIKE or not limit or scale <= 2 * FAR_ABOVE:
             continue
         return spec.make(
-            "high",
-            f"gradients are clipped while they are scaled: max_norm {limit:g} means {limit / scale:.2g}",
-            f"clip_grad_norm_ of rank {rank} was called {calls:,} times or more up to step "
-            f"{events[-1]['step']} after scaler.scale(loss).backward() and before "
+            severity="high",
+            title=f"gradients are clipped while they are scaled: max_norm {limit:g} means "
+            f"{limit / scale:.2g}",
+            evidence=f"clip_grad_norm_ of rank {rank} was called {calls:,} times or more up to "
+            f"step {events[-1]['step']} after scaler.scale(loss).backward() and before "
             f"scaler.unscale_(optimizer); the scale is {scale:,.0f}",
-            "call scaler.unscale_(optimizer) before clip_grad_norm_",
+            fix="call scaler.unscale_(optimizer) before clip_grad_norm_",
             rank=everybody(view),
             site=(view.hello(rank).get("clip") or {}).get("site"),
             confidence=0.95,
             proof=Proof(
-                "calls of clip_grad_norm_ with gradients that are scaled",
-                calls,
-                ALIKE - 1,
-                "calls",
-                "scaled: since scaler.scale() without scaler.unscale_() or scaler.step()",
-                (
+                statistic="calls of clip_grad_norm_ with gradients that are scaled",
+                value=calls,
+                threshold=ALIKE - 1,
+                unit="calls",
+                formula="scaled: since scaler.scale() without scaler.unscale_() or scaler.step()",
+                inputs=(
                     Input("max_norm", float(limit), "", f"hello.clip.max_norm, rank {rank}"),
                     Input("scale", scale, "", f"median of steps.loss_scale, rank {rank}"),
                 ),
@@ -233,23 +234,23 @@ def _always_clipped(view: RunView, spec: Spec) -> Finding | None:
     is_adaptive = not SIZES_OF_GRADIENTS.isdisjoint(states)
     far_above = FAR_ABOVE_ADAPTIVE if is_adaptive else FAR_ABOVE
     return spec.make(
-        "medium" if median > far_above * limit else "info",
-        f"gradients are clipped in {100 * share:.0f} % of the steps: "
+        severity="medium" if median > far_above * limit else "info",
+        title=f"gradients are clipped in {100 * share:.0f} % of the steps: "
         f"norm {median:.3g}, max_norm {limit:g}",
-        f"of {len(norms):,} norms in steps {firsts[0]} to {lasts[-1]} of rank {rank}, "
+        evidence=f"of {len(norms):,} norms in steps {firsts[0]} to {lasts[-1]} of rank {rank}, "
         f"{100 * share:.0f} % exceed max_norm={limit:g}; their median is {median:.4g}, so a step "
         f"is scaled by {limit / median:.2g}",
-        f"{phrase(Facts(view, rank), 'clip', norm=_round(median))}, and a lower learning rate to "
-        "match, unless steps of equal length are what you want",
+        fix=f"{phrase(Facts(view, rank), 'clip', norm=_round(median))}, and a lower learning rate "
+        "to match, unless steps of equal length are what you want",
         rank=everybody(view),
         site=(view.hello(rank).get("clip") or {}).get("site"),
         proof=Proof(
-            "share of gradient norms above max_norm",
-            100 * share,
-            100 * CLIPPED_SHARE,
-            "%",
-            f"medium where median norm / max_norm > {far_above:g}",
-            (
+            statistic="share of gradient norms above max_norm",
+            value=100 * share,
+            threshold=100 * CLIPPED_SHARE,
+            unit="%",
+            formula=f"medium where median norm / max_norm > {far_above:g}",
+            inputs=(
                 Input("max_norm", float(limit), "", f"hello.clip.max_norm, rank {rank}"),
                 Input(
                     "median norm", median, "", f"steps.grad_norm or device.grad_norm, rank {rank}"
@@ -320,19 +321,20 @@ def without_gradient(view: RunView, spec: Spec) -> Finding | None:
                 "optimizer; look for a detach(), a torch.no_grad() or a branch that is not taken"
             )
         return spec.make(
-            severity,
-            f"{_part(missing, total)} no gradient: {', '.join(names[:2])}",
-            f"{missing:,} of {total:,} values in the optimizer have grad None when it steps "
-            f"({last['alike']} looks up to step {last['step']}, rank {rank}): {', '.join(names)}",
-            fix,
+            severity=severity,
+            title=f"{_part(missing, total)} no gradient: {', '.join(names[:2])}",
+            evidence=f"{missing:,} of {total:,} values in the optimizer have grad None when it "
+            f"steps ({last['alike']} looks up to step {last['step']}, rank {rank}): "
+            f"{', '.join(names)}",
+            fix=fix,
             rank=rank if len(view.ranks) > 1 else everybody(view),
             proof=Proof(
-                "values without a gradient / values in the optimizer that want one",
-                100 * share,
-                0.0,
-                "%",
-                "medium above 1 %, high for all of them",
-                (
+                statistic="values without a gradient / values in the optimizer that want one",
+                value=100 * share,
+                threshold=0.0,
+                unit="%",
+                formula="medium above 1 %, high for all of them",
+                inputs=(
                     Input(
                         "without a gradient",
                         missing,
@@ -365,24 +367,26 @@ def _left_out(view: RunView, spec: Spec) -> Finding | None:
             continue
         share = 1 - given_count / trainable
         return spec.make(
-            "high" if share > 0.5 else "medium",
-            f"{100 * share:.0f} % of the parameters that want a gradient are in no optimizer",
-            f"{model.get('class') or 'the model'} has {trainable:,} values with requires_grad=True, "
+            severity="high" if share > 0.5 else "medium",
+            title=f"{100 * share:.0f} % of the parameters that want a gradient are in no optimizer",
+            evidence=f"{model.get('class') or 'the model'} has {trainable:,} values with "
+            "requires_grad=True, "
             f"{' and '.join([str(optimizer.get('class')), *other_parameters])} "
             + (f"have {given_count:,} together" if other_parameters else f"has {given_count:,}")
             + ", and no other optimizer steps: the rest stays as it was made",
-            "give the optimizer model.parameters(); if the rest shall stay as it is, call "
+            fix="give the optimizer model.parameters(); if the rest shall stay as it is, call "
             "requires_grad_(False) on it, which saves its part of the backward pass too",
             rank=rank if len(view.ranks) > 1 else everybody(view),
             site=optimizer.get("site"),
             confidence=0.8,
             proof=Proof(
-                "values that want a gradient and are in no optimizer / values that want one",
-                100 * share,
-                100 * MUCH_WITHOUT,
-                "%",
-                "",
-                (
+                statistic="values that want a gradient and are in no optimizer / values that want "
+                "one",
+                value=100 * share,
+                threshold=100 * MUCH_WITHOUT,
+                unit="%",
+                formula="",
+                inputs=(
                     Input("want a gradient", trainable, "values", "hello.model.trainable"),
                     Input("in the optimizer", given_count, "values", "hello.optimizer.parameters"),
                 ),
@@ -439,22 +443,23 @@ def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
             place = "in no optimizer"
             fix = _replaced_part(names) if idle else _not_frozen()
         return spec.make(
-            "medium",
-            f"{title}: {', '.join(names[:2])}",
-            f"{stray:,} of {graded:,} values that have a gradient are {place} and did not "
-            f"change ({last['stray_looks']} looks in a row up to step {last['step']}, rank {rank}): "
+            severity="medium",
+            title=f"{title}: {', '.join(names[:2])}",
+            evidence=f"{stray:,} of {graded:,} values that have a gradient are {place} and did "
+            f"not change ({last['stray_looks']} looks in a row up to step {last['step']}, rank "
+            f"{rank}): "
             + ", ".join(names)
             + (f"; the optimizer holds {idle:,} values that get no gradient" if idle else ""),
-            fix,
+            fix=fix,
             rank=rank if len(view.ranks) > 1 else everybody(view),
             confidence=0.85,
             proof=Proof(
-                f"values with a gradient and {place} / values with a gradient",
-                100 * share,
-                100 * MUCH_WITHOUT,
-                "%",
-                "unchanged: up to 64 values of eight of them, from look to look",
-                (
+                statistic=f"values with a gradient and {place} / values with a gradient",
+                value=100 * share,
+                threshold=100 * MUCH_WITHOUT,
+                unit="%",
+                formula="unchanged: up to 64 values of eight of them, from look to look",
+                inputs=(
                     Input(place, stray, "values", f"checkup event, rank {rank}"),
                     Input("with a gradient", graded, "values", "the same"),
                     Input("looks in a row", last["stray_looks"], "", "the same"),
@@ -466,7 +471,8 @@ def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
 
 def _part(missing: int, total: int) -> str:
     if 1000 * missing < total:  # "0.0 %" would say nothing
-        return f"{counted(missing, 'value')} of {total:,} in the optimizer {'gets' if missing == 1 else 'get'}"
+        verb = "gets" if missing == 1 else "get"
+        return f"{counted(missing, 'value')} of {total:,} in the optimizer {verb}"
     return f"{100 * missing / total:.1f} % of the parameters get"
 
 
@@ -537,24 +543,24 @@ def never_cleared(view: RunView, spec: Spec) -> Finding | None:
         else:
             grown = ""
         return spec.make(
-            "high",
-            "gradients are never cleared: each step adds to those of all steps before",
-            "gradients of the step before are not zero when the first backward after an update "
-            f"begins ({last['alike']} looks up to step {last['step']}, rank {rank}){grown}",
-            Option(
+            severity="high",
+            title="gradients are never cleared: each step adds to those of all steps before",
+            evidence="gradients of the step before are not zero when the first backward after an "
+            f"update begins ({last['alike']} looks up to step {last['step']}, rank {rank}){grown}",
+            fix=Option(
                 "call optimizer.zero_grad() after optimizer.step()", mend=ByRule("no-zero-grad")
             ),
             rank=rank if len(view.ranks) > 1 else everybody(view),
             site=called_from(view, "backward", rank) or last.get("backward_at"),
             confidence=0.95,
             proof=Proof(
-                "looks in a row at which gradients were not zero before the "
+                statistic="looks in a row at which gradients were not zero before the "
                 "first backward after an update",
-                last["alike"],
-                ALIKE - 1,
-                "looks",
-                "eight gradients, 4096 values of each, are compared with zero",
-                (Input("last look", last["step"], "step", f"checkup event, rank {rank}"),),
+                value=last["alike"],
+                threshold=ALIKE - 1,
+                unit="looks",
+                formula="eight gradients, 4096 values of each, are compared with zero",
+                inputs=(Input("last look", last["step"], "step", f"checkup event, rank {rank}"),),
             ),
         )
     return _one_never_cleared(view, spec)
@@ -565,22 +571,25 @@ def _one_never_cleared(view: RunView, spec: Spec) -> Finding | None:
     for rank, events in told(view, "uncleared").items():
         last = events[-1]
         return spec.make(
-            "high",
-            f"gradients of {last['optimizer']} are never cleared: each update adds to all before",
-            f"all {last['backwards']} backwards between two updates of {last['optimizer']}, one of "
-            f"several optimizers, began with what its update before had used, and added to it "
-            f"({last['looks']} looks in a row up to step {last['step']}, rank {rank})",
-            "call zero_grad() of this optimizer, too, before the backward of its loss",
+            severity="high",
+            title=f"gradients of {last['optimizer']} are never cleared: each update adds to all "
+            "before",
+            evidence=f"all {last['backwards']} backwards between two updates of "
+            f"{last['optimizer']}, one of several optimizers, began with what its update before "
+            f"had used, and added to it ({last['looks']} looks in a row up to step "
+            f"{last['step']}, rank {rank})",
+            fix="call zero_grad() of this optimizer, too, before the backward of its loss",
             rank=rank if len(view.ranks) > 1 else everybody(view),
             site=called_from(view, "backward", rank) or last.get("backward_at"),
             confidence=0.95,
             proof=Proof(
-                "looks in a row at which no backward between two updates began without gradients",
-                last["looks"],
-                ALIKE - 1,
-                "looks",
-                "eight gradients, 4096 values of each; the same tensors at both updates",
-                (
+                statistic="looks in a row at which no backward between two updates began without "
+                "gradients",
+                value=last["looks"],
+                threshold=ALIKE - 1,
+                unit="looks",
+                formula="eight gradients, 4096 values of each; the same tensors at both updates",
+                inputs=(
                     Input("last look", last["step"], "step", f"uncleared event, rank {rank}"),
                     Input("backwards between two updates", last["backwards"], "", "the same"),
                 ),
@@ -621,23 +630,24 @@ def vanishing_updates(view: RunView, spec: Spec) -> Finding | None:
             continue
         share = float(np.median(shares))
         return spec.make(
-            "medium",
-            f"updates vanish: {100 * share:.0f} % of the bf16 weights do not change in a step",
-            f"of the sampled values with a gradient, {100 * share:.1f} % were the same after the "
-            f"update (median of {len(shares)} looks up to step "
-            f"{events[-1]['step']}, rank {rank}, lr {lr:.3g})",
-            "keep the weights in float32 and use torch.autocast(..., dtype=torch.bfloat16), or an "
-            "optimizer with stochastic rounding, or raise the learning rate",
+            severity="medium",
+            title=f"updates vanish: {100 * share:.0f} % of the bf16 weights do not change in a "
+            "step",
+            evidence=f"of the sampled values with a gradient, {100 * share:.1f} % were the same "
+            f"after the update (median of {len(shares)} looks up to step {events[-1]['step']}, "
+            f"rank {rank}, lr {lr:.3g})",
+            fix="keep the weights in float32 and use torch.autocast(..., dtype=torch.bfloat16), "
+            "or an optimizer with stochastic rounding, or raise the learning rate",
             rank=rank if len(view.ranks) > 1 else everybody(view),
             confidence=0.85,
             proof=Proof(
-                "smallest share of unchanged values in the last three looks",
-                100 * min(shares),
-                100 * STUCK_SHARE,
-                "%",
-                "share = values equal before and after the update / values with "
+                statistic="smallest share of unchanged values in the last three looks",
+                value=100 * min(shares),
+                threshold=100 * STUCK_SHARE,
+                unit="%",
+                formula="share = values equal before and after the update / values with "
                 "a gradient that is not zero",
-                (
+                inputs=(
                     Input(
                         "values compared",
                         int(events[-1]["bf16_pushed"]),

@@ -61,22 +61,23 @@ def made_anew(view: RunView, spec: Spec) -> Finding | None:
             continue
         name = str((view.hello(rank).get("optimizer") or {}).get("class") or "the optimizer")
         return spec.make(
-            "high",
-            f"{name} is made anew for each update: its state is lost",
-            f"at {looks} looks in a row up to step {last['step']} of rank {rank} the update was the "
-            f"first one of a new {name}: momentum and averages of gradients begin at zero each time",
-            f"make {name} once, before the loop; to change its rate use a scheduler, or set "
+            severity="high",
+            title=f"{name} is made anew for each update: its state is lost",
+            evidence=f"at {looks} looks in a row up to step {last['step']} of rank {rank} the "
+            f"update was the first one of a new {name}: momentum and averages of gradients begin "
+            "at zero each time",
+            fix=f"make {name} once, before the loop; to change its rate use a scheduler, or set "
             "optimizer.param_groups[0]['lr']",
             rank=rank if len(view.ranks) > 1 else everybody(view),
             site=optimizer_site(view, rank) or last.get("update_at"),
             confidence=0.95,
             proof=Proof(
-                "looks in a row at an optimizer without any state before its update",
-                looks,
-                ALIKE - 1,
-                "looks",
-                "of the same parameters as the optimizer of the step before",
-                (Input("last look", last["step"], "step", f"checkup event, rank {rank}"),),
+                statistic="looks in a row at an optimizer without any state before its update",
+                value=looks,
+                threshold=ALIKE - 1,
+                unit="looks",
+                formula="of the same parameters as the optimizer of the step before",
+                inputs=(Input("last look", last["step"], "step", f"checkup event, rank {rank}"),),
             ),
         )
     return None
@@ -87,8 +88,8 @@ def made_anew(view: RunView, spec: Spec) -> Finding | None:
     name="probabilities as scores",
     family="numerics",
     cause="nan",
-    trigger="at three looks in a row, the loss's graph has cross_entropy directly behind a softmax, "
-    "or binary_cross_entropy_with_logits directly behind a sigmoid",
+    trigger="at three looks in a row, the loss's graph has cross_entropy directly behind a "
+    "softmax, or binary_cross_entropy_with_logits directly behind a sigmoid",
     fix="give the loss the scores themselves",
     explains=("NU07",),
     no_use="where the second one is meant, as to flatten probabilities",
@@ -116,22 +117,24 @@ def normalised_twice(view: RunView, spec: Spec) -> Finding | None:
                 "even a certain and right answer costs 0.31",
             )
         return spec.make(
-            "medium",
-            f"{function} twice: {loss} is given probabilities",
-            f"{looks} looks up to step {last['step']} of rank {rank} found {loss}, which applies "
-            f"{function} itself, right behind a {function}: {bound}, and gradients are small",
-            f"take the {function} out of the model's output, and apply it only where probabilities "
-            f"are wanted, as in an evaluation",
+            severity="medium",
+            title=f"{function} twice: {loss} is given probabilities",
+            evidence=f"{looks} looks up to step {last['step']} of rank {rank} found {loss}, which "
+            f"applies {function} itself, right behind a {function}: {bound}, and gradients are "
+            "small",
+            fix=f"take the {function} out of the model's output, and apply it only where "
+            "probabilities are wanted, as in an evaluation",
             rank=everybody(view),
             site=last.get("backward_at"),
             confidence=0.95,
             proof=Proof(
-                f"looks in a row at a graph with {function} before {loss}",
-                looks,
-                ALIKE - 1,
-                "looks",
-                "nodes of autograd from the loss on; casts and views between them are passed over",
-                (Input("last look", last["step"], "step", f"checkup event, rank {rank}"),),
+                statistic=f"looks in a row at a graph with {function} before {loss}",
+                value=looks,
+                threshold=ALIKE - 1,
+                unit="looks",
+                formula="nodes of autograd from the loss on; casts and views between them are "
+                "passed over",
+                inputs=(Input("last look", last["step"], "step", f"checkup event, rank {rank}"),),
             ),
         )
     return None
@@ -166,23 +169,23 @@ def weights_vanished(view: RunView, spec: Spec) -> Finding | None:
         optimizer = view.hello(rank).get("optimizer") or {}
         decay = optimizer.get("weight_decay")
         return spec.make(
-            "high",
-            f"all weights are as good as 0: {largest:.1g} at most",
-            f"at {looks} looks in a row up to step {last['step']} of rank {rank} none of up to eight "
-            f"matrices had weights with a root mean square above {largest:.2g}"
+            severity="high",
+            title=f"all weights are as good as 0: {largest:.1g} at most",
+            evidence=f"at {looks} looks in a row up to step {last['step']} of rank {rank} none of "
+            f"up to eight matrices had weights with a root mean square above {largest:.2g}"
             + (f"; weight_decay={decay:g}" if isinstance(decay, float) else ""),
-            "lower weight_decay (1e-4 to 1e-1 with AdamW, 1e-5 to 5e-4 with SGD), and begin anew: "
-            "from weights of zero nothing is learnt",
+            fix="lower weight_decay (1e-4 to 1e-1 with AdamW, 1e-5 to 5e-4 with SGD), and begin "
+            "anew: from weights of zero nothing is learnt",
             rank=everybody(view),
             site=optimizer_site(view, rank),
             confidence=0.9,
             proof=Proof(
-                "largest root mean square of weights",
-                largest,
-                VANISHED,
-                "",
-                "of 4096 weights each of up to eight matrices; below the threshold",
-                (Input("looks in a row", looks, "", f"checkup events, rank {rank}"),),
+                statistic="largest root mean square of weights",
+                value=largest,
+                threshold=VANISHED,
+                unit="",
+                formula="of 4096 weights each of up to eight matrices; below the threshold",
+                inputs=(Input("looks in a row", looks, "", f"checkup events, rank {rank}"),),
             ),
         )
     return None

@@ -40,21 +40,21 @@ def eval_mode(view: RunView, spec: Spec) -> Finding | None:
         name, parts = last.get("eval_mode") or "the model", last.get("eval_mode_parts") or []
         after = last.get("eval_mode_after", 0)
         return spec.make(
-            "medium",
-            f"{name} is trained in eval mode since an evaluation: {', '.join(parts[:3])}",
-            f"{name} of rank {rank} was in training mode when it was updated in step {after}, and in "
-            f"eval mode at {looks} looks in a row up to step {last['step']}; what works otherwise "
-            f"in eval mode: {', '.join(parts)}",
-            "call model.train() after each evaluation, before the next batch",
+            severity="medium",
+            title=f"{name} is trained in eval mode since an evaluation: {', '.join(parts[:3])}",
+            evidence=f"{name} of rank {rank} was in training mode when it was updated in step "
+            f"{after}, and in eval mode at {looks} looks in a row up to step {last['step']}; what "
+            f"works otherwise in eval mode: {', '.join(parts)}",
+            fix="call model.train() after each evaluation, before the next batch",
             rank=rank if len(view.ranks) > 1 else everybody(view),
             confidence=0.9,
             proof=Proof(
-                "looks in a row that found the model in eval mode at an update",
-                looks,
-                SURE_LOOKS,
-                "looks",
-                "20 steps or more apart; in training mode at an update before",
-                (
+                statistic="looks in a row that found the model in eval mode at an update",
+                value=looks,
+                threshold=SURE_LOOKS,
+                unit="looks",
+                formula="20 steps or more apart; in training mode at an update before",
+                inputs=(
                     Input("last in training mode", after, "step", f"checkup event, rank {rank}"),
                     Input("last look", last["step"], "step", "the same"),
                 ),

@@ -75,24 +75,24 @@ def _outside_of_ddp(view: RunView, spec: Spec, looks: Looks) -> Finding | None:
     values = int(last_looks[0]["outside_values"])
     names = [name or "a parameter of no module" for name in last_looks[0].get("outside_names", ())]
     return spec.make(
-        "high",
-        f"parameters outside of DDP differ between the ranks: {', '.join(names[:2])}",
-        f"{values:,} values in the optimizer are in no DistributedDataParallel module "
+        severity="high",
+        title=f"parameters outside of DDP differ between the ranks: {', '.join(names[:2])}",
+        evidence=f"{values:,} values in the optimizer are in no DistributedDataParallel module "
         f"({', '.join(names)}, ...): nothing sums their gradients, and they are unequal in "
         f"{len(unequal)} of {len(common)} looks, first at update {unequal[0]}",
-        "wrap them in DistributedDataParallel, too, best as one module with the rest of the model; "
-        "or sum their gradients before the step: torch.distributed.all_reduce(p.grad), and divide by "
-        "the number of ranks",
+        fix="wrap them in DistributedDataParallel, too, best as one module with the rest of the "
+        "model; or sum their gradients before the step: torch.distributed.all_reduce(p.grad), and "
+        "divide by the number of ranks",
         rank=None,
         confidence=0.9,
         proof=Proof(
-            "looks at which the ranks' checksums of them differ",
-            len(unequal),
-            MIN_UNEQUAL - 1,
-            "looks",
-            "checksum of up to 32 parameters, 256 values of each, after the same update on each "
-            "rank; no exchange of tensors between ranks was seen",
-            (Input("values", values, "", f"replica event, update {unequal[-1]}"),),
+            statistic="looks at which the ranks' checksums of them differ",
+            value=len(unequal),
+            threshold=MIN_UNEQUAL - 1,
+            unit="looks",
+            formula="checksum of up to 32 parameters, 256 values of each, after the same update "
+            "on each rank; no exchange of tensors between ranks was seen",
+            inputs=(Input("values", values, "", f"replica event, update {unequal[-1]}"),),
         ),
     )
 
@@ -128,24 +128,24 @@ def _of_replicas(view: RunView, spec: Spec, looks: Looks) -> Finding | None:
             "torch.distributed.broadcast(p.data, src=0) for every parameter"
         )
     return spec.make(
-        "high",
-        f"DDP replicas differ since update {unequal[0]}: "
+        severity="high",
+        title=f"DDP replicas differ since update {unequal[0]}: "
         + ("its forward is never called" if passed_by else culprit),
-        f"after update {last:,} the ranks hold {len(kinds)} different sets of parameters; unequal "
-        f"in {len(unequal)} of {len(common)} looks, first at update {unequal[0]}"
-        + ("; DDP has counted no iteration" if passed_by else ""),
-        fix,
+        evidence=f"after update {last:,} the ranks hold {len(kinds)} different sets of "
+        f"parameters; unequal in {len(unequal)} of {len(common)} looks, first at update "
+        f"{unequal[0]}" + ("; DDP has counted no iteration" if passed_by else ""),
+        fix=fix,
         rank=None if passed_by else alone,
         site=called_from(view, "forward", view.ranks[0]) if passed_by else None,
         confidence=0.95,
         proof=Proof(
-            "looks at which the ranks' checksums differ",
-            len(unequal),
-            MIN_UNEQUAL - 1,
-            "looks",
-            "checksum of up to 32 parameters, 256 values of each, after the same "
+            statistic="looks at which the ranks' checksums differ",
+            value=len(unequal),
+            threshold=MIN_UNEQUAL - 1,
+            unit="looks",
+            formula="checksum of up to 32 parameters, 256 values of each, after the same "
             "update on each rank",
-            tuple(
+            inputs=tuple(
                 Input(
                     f"checksum of rank {rank}",
                     f"{event[last] & 0xFFFFFFFF:08x}",

@@ -86,22 +86,22 @@ def scaler_skips(view: RunView, spec: Spec) -> Finding | None:
             "make it; nothing has been learnt since then"
         )
     return spec.make(
-        "high" if share > 0.25 or collapsed else "medium",
-        f"GradScaler skips {100 * share:.0f} % of the updates{scale_text}",
-        f"{worst.skipped:,} of {worst.steps:,} steps from step {worst.from_step} on of rank "
-        f"{worst.rank} made no update, because a gradient was infinite or NaN{scale_text}"
+        severity="high" if share > 0.25 or collapsed else "medium",
+        title=f"GradScaler skips {100 * share:.0f} % of the updates{scale_text}",
+        evidence=f"{worst.skipped:,} of {worst.steps:,} steps from step {worst.from_step} on of "
+        f"rank {worst.rank} made no update, because a gradient was infinite or NaN{scale_text}"
         + (f"; {sentence(origin, len(view.ranks))}" if origin else ""),
-        fix,
+        fix=fix,
         rank=worst.rank if len(view.ranks) == 1 else None,
         proof=Proof(
-            "skipped updates / steps"
+            statistic="skipped updates / steps"
             if share > SKIP_SHARE
             else "loss scale; raised below the threshold",
-            float(value),
-            threshold,
-            unit,
-            "a step is skipped where GradScaler.step ends without a step of the optimizer",
-            (
+            value=float(value),
+            threshold=threshold,
+            unit=unit,
+            formula="a step is skipped where GradScaler.step ends without a step of the optimizer",
+            inputs=(
                 Input(
                     "skipped",
                     worst.skipped,
@@ -191,22 +191,22 @@ def learning_rate_zero(view: RunView, spec: Spec) -> Finding | None:
         else:
             before = "it was never above 0"
         return spec.make(
-            "high",
-            f"the learning rate is {'0' if gone.now == 0 else 'as good as 0'} since step {since}: "
-            "nothing is learnt",
-            f"lr is {value} after {gone.steps:,} steps of rank {rank} with less than "
+            severity="high",
+            title=f"the learning rate is {'0' if gone.now == 0 else 'as good as 0'} since step "
+            f"{since}: nothing is learnt",
+            evidence=f"lr is {value} after {gone.steps:,} steps of rank {rank} with less than "
             f"{VANISHED:.0e} of the largest; " + before,
-            "the schedule is shorter than the run, or is stepped once a batch where it counts "
+            fix="the schedule is shorter than the run, or is stepped once a batch where it counts "
             "epochs: set its total steps to the run's, and a floor above 0",
             rank=everybody(view),
             site=schedule_site(view, rank),
             proof=Proof(
-                "steps at the end with a learning rate of at most 2^-24 of the largest",
-                gone.steps,
-                max(ZERO_STEPS, ZERO_SHARE * gone.last_step),
-                "steps",
-                "threshold = max(50 steps, 2 % of the steps done)",
-                (
+                statistic="steps at the end with a learning rate of at most 2^-24 of the largest",
+                value=gone.steps,
+                threshold=max(ZERO_STEPS, ZERO_SHARE * gone.last_step),
+                unit="steps",
+                formula="threshold = max(50 steps, 2 % of the steps done)",
+                inputs=(
                     Input("largest lr", gone.peak, "", f"steps.lr, rank {rank}"),
                     Input("lr now", gone.now, "", f"steps.lr, rank {rank}"),
                     Input("last step", gone.last_step, "", f"steps.step, rank {rank}"),
@@ -266,21 +266,22 @@ def _misordered(view: RunView, spec: Spec) -> Finding | None:
         if any(look.get("scheduler_first") for look in looks) and not scaled:
             # a skipped first step makes torch warn too
             return spec.make(
-                "info",
-                "the scheduler steps before the optimizer: the first learning rate is skipped",
-                f"torch has warned of it in the process of rank {rank}",
-                Option(
+                severity="info",
+                title="the scheduler steps before the optimizer: the first learning rate is "
+                "skipped",
+                evidence=f"torch has warned of it in the process of rank {rank}",
+                fix=Option(
                     "call scheduler.step() after optimizer.step()", mend=ByRule("scheduler-first")
                 ),
                 rank=everybody(view),
                 proof=Proof(
-                    "torch's warning 'Detected call of `lr_scheduler.step()` before "
+                    statistic="torch's warning 'Detected call of `lr_scheduler.step()` before "
                     "`optimizer.step()`'",
-                    1,
-                    0,
-                    "warnings",
-                    "the warning lies in a module's __warningregistry__",
-                    (Input("seen", 1, "", f"checkup event, rank {rank}"),),
+                    value=1,
+                    threshold=0,
+                    unit="warnings",
+                    formula="the warning lies in a module's __warningregistry__",
+                    inputs=(Input("seen", 1, "", f"checkup event, rank {rank}"),),
                 ),
             )
     return None

@@ -87,12 +87,14 @@ def rank_loss_outlier(view: RunView, spec: Spec) -> Finding | None:
     rank, at = same_steps.ranks[worst], np.flatnonzero(out[:, worst])
     named = ", ".join(str(same_steps.lasts[i]) for i in at[:5]) + (" ..." if len(at) > 5 else "")
     return spec.make(
-        "medium",
-        f"the loss of rank {rank} stands out in {counts[worst]} of {len(middle)} {same_steps.unit}",
-        f"{'steps' if same_steps.group == 1 else 'groups that end about step'} {named}: "
-        f"{'loss' if same_steps.group == 1 else 'largest loss'} {np.median(same_steps.losses[at, worst]):.4g}, "
-        f"median of {len(same_steps.ranks)} ranks {np.median(middle[at]):.4g}",
-        (
+        severity="medium",
+        title=f"the loss of rank {rank} stands out in {counts[worst]} of {len(middle)} "
+        f"{same_steps.unit}",
+        evidence=f"{'steps' if same_steps.group == 1 else 'groups that end about step'} {named}: "
+        f"{'loss' if same_steps.group == 1 else 'largest loss'} "
+        f"{np.median(same_steps.losses[at, worst]):.4g}, median of {len(same_steps.ranks)} ranks "
+        f"{np.median(middle[at]):.4g}",
+        fix=(
             f"look at the data of rank {rank} (corrupt or other samples, labels)",
             "if its data is as the others', run these steps again on another GPU: wrong results "
             "without an error are possible",
@@ -106,14 +108,14 @@ def rank_loss_outlier(view: RunView, spec: Spec) -> Finding | None:
 def _proof(losses: Losses, count: int, enough: float, sigma: float, next_most: int) -> Proof:
     column = "steps.loss" if losses.group == 1 else "steps.loss_max"
     return Proof(
-        f"{losses.unit} in which the rank's loss lies 8 robust standard deviations and 20 % above "
-        "the ranks' median",
-        count,
-        float(enough),
-        losses.unit,
-        "standard deviation = median over ranks of 1.4826 x median absolute deviation of loss - "
-        "median of the ranks",
-        (
+        statistic=f"{losses.unit} in which the rank's loss lies 8 robust standard deviations and "
+        "20 % above the ranks' median",
+        value=count,
+        threshold=float(enough),
+        unit=losses.unit,
+        formula="standard deviation = median over ranks of 1.4826 x median absolute deviation of "
+        "loss - median of the ranks",
+        inputs=(
             Input("standard deviation", sigma, "", f"{column} of {len(losses.ranks)} ranks"),
             Input(f"{losses.unit} that all ranks have", len(losses.lasts), "", "steps.step"),
             Input("next rank", next_most, losses.unit, "the rank with the next most"),

@@ -43,8 +43,8 @@ class Swing:
     name="learning rate swings back",
     family="numerics",
     cause="compute",
-    trigger=f"the learning rate follows a cosine down to below {percent(LOW)} of its largest and up "
-    f"again, {PERIODS} times or more",
+    trigger=f"the learning rate follows a cosine down to below {percent(LOW)} of its largest and "
+    f"up again, {PERIODS} times or more",
     fix="T_max of CosineAnnealingLR as the number of step() calls of the whole run",
     no_use="where the rate is meant to rise again as slowly as it fell",
     reads="steps.lr",
@@ -66,13 +66,14 @@ def rate_swings(view: RunView, spec: Spec) -> Finding | None:
             continue
         largest, least = float(np.nanmax(rates)), float(np.nanmin(rates))
         return spec.make(
-            "medium",
-            f"the learning rate swings: every {swing.period} steps down to {least:.2g} and back up",
-            f"it follows a cosine between {largest:.3g} and {least:.2g} with a period of "
+            severity="medium",
+            title=f"the learning rate swings: every {swing.period} steps down to {least:.2g} and "
+            "back up",
+            evidence=f"it follows a cosine between {largest:.3g} and {least:.2g} with a period of "
             f"{swing.period} steps, which explains {100 * swing.explained:.1f} % of its variance "
             f"over {int(rows['step'][-1]) + 1:,} steps of rank {rank}: a cosine schedule that is "
             "stepped beyond its end goes up as it came down",
-            f"CosineAnnealingLR with T_max={swing.period // 2} comes back up after "
+            fix=f"CosineAnnealingLR with T_max={swing.period // 2} comes back up after "
             f"{swing.period // 2} calls of scheduler.step(): set T_max to the calls of the whole "
             "run (epochs x batches), or call step() once an epoch where T_max counts epochs; for "
             "restarts on purpose there is CosineAnnealingWarmRestarts",
@@ -80,12 +81,12 @@ def rate_swings(view: RunView, spec: Spec) -> Finding | None:
             site=schedule_site(view, rank),
             confidence=0.85,
             proof=Proof(
-                "variance of the learning rate that a cosine of one period explains",
-                100 * swing.explained,
-                100 * EXPLAINED,
-                "%",
-                f"least squares over the {percent(TRUSTED)} of the readings that fit best",
-                (
+                statistic="variance of the learning rate that a cosine of one period explains",
+                value=100 * swing.explained,
+                threshold=100 * EXPLAINED,
+                unit="%",
+                formula=f"least squares over the {percent(TRUSTED)} of the readings that fit best",
+                inputs=(
                     Input("period", swing.period, "steps", f"steps.lr, rank {rank}"),
                     Input("readings", swing.readings, "", f"steps.lr, rank {rank}"),
                     Input("largest rate", largest, "", f"steps.lr, rank {rank}"),

@@ -8,7 +8,7 @@ from functools import wraps
 
 from gputop_analysis.findings.registry import Spec
 from gputop_analysis.gpu_samples import Device
-from gputop_analysis.model import SEVERITIES, Finding, Proof
+from gputop_analysis.model import SEVERITIES, Finding, Proof, Severity
 from gputop_analysis.view import RunView
 
 
@@ -34,7 +34,7 @@ def per_device(
 def device_finding(
     spec: Spec,
     device: Device,
-    severity: str,
+    severity: Severity,
     *,
     title: str,
     evidence: str,
@@ -45,10 +45,10 @@ def device_finding(
 ) -> Finding:
     """A finding about one device, on the rank that trains on it where that is known."""
     return spec.make(
-        severity,
-        title,
-        evidence,
-        fix,
+        severity=severity,
+        title=title,
+        evidence=evidence,
+        fix=fix,
         rank=device.rank,
         gpu=device.index,
         host=device.host or None,

@@ -180,13 +180,16 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
     if len(view.record.hosts) > 1:
         host = f" on {view.host_of(culprit.rank)}"
     return spec.make(
-        "high" if cost.low > 0.10 * culprit.wall_ms else "medium",
-        f"rank {culprit.rank} is slow in {name}: the others wait {cost.value:.1f} ms a step",
-        f"rank {culprit.rank}{host} waits {own_wait:.1f} ms a step for the others, they wait "
-        f"{theirs:.1f} ms for it ({culprit.waits.source}, {len(culprit.waits.ms):,} steps or groups "
-        f"of steps, p at most {culprit.culprit.p:.2g}); it takes longer than the median rank in "
+        severity="high" if cost.low > 0.10 * culprit.wall_ms else "medium",
+        title=f"rank {culprit.rank} is slow in {name}: the others wait {cost.value:.1f} ms a step",
+        evidence=f"rank {culprit.rank}{host} waits {own_wait:.1f} ms a step for the others, they "
+        f"wait {theirs:.1f} ms for it ({culprit.waits.source}, {len(culprit.waits.ms):,} steps or "
+        f"groups of steps, p at most {culprit.culprit.p:.2g}); it takes longer than the median "
+        "rank in "
         f"{culprit.causes or name}" + (f", {site.words}" if site else ""),
-        advice.format(rank=culprit.rank, at=named(site, " ({})"), host=view.host_of(culprit.rank)),
+        fix=advice.format(
+            rank=culprit.rank, at=named(site, " ({})"), host=view.host_of(culprit.rank)
+        ),
         rank=culprit.rank,
         host=view.host_of(culprit.rank) or None,
         site=site.site if site else None,
@@ -227,17 +230,17 @@ def _proof(straggler: Straggler, site: Site | None) -> Proof:
             Input("most sampled line", site.site, "", f"stacks events, {site.samples} samples")
         )
     return Proof(
-        "how much longer than the slow rank the typical other rank waits",
-        straggler.culprit.lead_ms,
-        straggler.culprit.threshold_ms,
-        "ms per step",
-        f"threshold = max({MIN_EFFECT_MS:.0f} ms, {MIN_EFFECT_SHARE * 100:.0f} % of the step "
-        "without waiting); p = Student's t of the lead over its standard error (AR(1) or batch "
-        "means), times the number of ranks, or that of a phase of its own where load makes the waits "
-        "vary; recoverable = mean over steps of (median wait of the "
-        "others - wait of the slow rank), at most what it takes longer in the named phases where "
-        "the waiting is not inside them",
-        tuple(inputs),
+        statistic="how much longer than the slow rank the typical other rank waits",
+        value=straggler.culprit.lead_ms,
+        threshold=straggler.culprit.threshold_ms,
+        unit="ms per step",
+        formula=f"threshold = max({MIN_EFFECT_MS:.0f} ms, {MIN_EFFECT_SHARE * 100:.0f} % of the "
+        "step without waiting); p = Student's t of the lead over its standard error (AR(1) or "
+        "batch means), times the number of ranks, or that of a phase of its own where load makes "
+        "the waits vary; recoverable = mean over steps of (median wait of the others - wait of "
+        "the slow rank), at most what it takes longer in the named phases where the waiting is "
+        "not inside them",
+        inputs=tuple(inputs),
     )
 
 

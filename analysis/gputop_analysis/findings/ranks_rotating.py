@@ -78,13 +78,13 @@ def rotating_imbalance(view: RunView, spec: Spec) -> Finding | None:
         f"{len(view.ranks)} ranks"
     )
     return spec.make(
-        "high" if share > 0.25 else "medium",
-        f"uneven batches: in each step {len(view.ranks)} ranks wait for the slowest, "
+        severity="high" if share > 0.25 else "medium",
+        title=f"uneven batches: in each step {len(view.ranks)} ranks wait for the slowest, "
         f"{lost.value:.1f} ms",
-        f"the slowest rank of a step computes {slowest.mean():.1f} ms, the median one "
+        evidence=f"the slowest rank of a step computes {slowest.mean():.1f} ms, the median one "
         f"{middle.mean():.1f} ms (ratio {ratio.value:.2f}, 95 % interval {ratio.low:.2f} to "
         f"{ratio.high:.2f}); it is another rank each time{length_text}",
-        (
+        fix=(
             "give all ranks batches of equal cost",
             Option("group samples by length", needs=(MAP_STYLE, TOKENS)),
             Option("pack sequences, or balance tokens per rank", needs=(TOKENS,)),
@@ -93,15 +93,15 @@ def rotating_imbalance(view: RunView, spec: Spec) -> Finding | None:
         recoverable_ms_per_step=lost.value,
         interval_ms_per_step=(lost.low, lost.high),
         proof=Proof(
-            "lower end of the 95 % interval of mean(slowest rank of a step) / "
+            statistic="lower end of the 95 % interval of mean(slowest rank of a step) / "
             "mean(median rank of a step)",
-            ratio.low,
-            needed,
-            "",
-            "recoverable = mean over steps of (compute of the slowest rank - mean compute of all "
-            "ranks); the threshold is 1.05 where compute follows tokens "
-            "(correlation above 0.5), else 1.15",
-            (
+            value=ratio.low,
+            threshold=needed,
+            unit="",
+            formula="recoverable = mean over steps of (compute of the slowest rank - mean compute "
+            "of all ranks); the threshold is 1.05 where compute follows tokens (correlation above "
+            "0.5), else 1.15",
+            inputs=(
                 Input("compute of the slowest rank", float(slowest.mean()), "ms per step", source),
                 Input("compute of the median rank", float(middle.mean()), "ms per step", source),
                 Input("mean compute", float(mean.mean()), "ms per step", source),

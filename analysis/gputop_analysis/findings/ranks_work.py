@@ -71,16 +71,16 @@ def more_work(view: RunView, spec: Spec) -> Finding | None:
     own_wait, theirs = culprit.wait_ms
     loader = view.hello(rank).get("dataloader") or {}
     return spec.make(
-        "high" if cost.low > 0.10 * culprit.wall_ms else "medium",
-        f"rank {rank} gets larger batches, {work.mine:,.0f} {work.unit} a step for "
+        severity="high" if cost.low > 0.10 * culprit.wall_ms else "medium",
+        title=f"rank {rank} gets larger batches, {work.mine:,.0f} {work.unit} a step for "
         f"{work.others:,.0f}: the others wait {cost.value:.1f} ms",
-        f"rank {rank} has {work.ratio:.2f} times the {work.unit} of the median other rank "
-        f"({work.mine:,.1f} for {work.others:,.1f} a step) and computes longer by as much: "
-        f"{culprit.causes}; it waits {own_wait:.1f} ms a step for the others, they wait {theirs:.1f} ms "
-        f"for it ({culprit.waits.source}, p at most {culprit.culprit.p:.2g})",
-        "give all ranks batches of equal length: share the samples out by length over all ranks "
-        f"(not the long ones to rank {rank}), pack sequences, or cut off what is longer than the "
-        "others'",
+        evidence=f"rank {rank} has {work.ratio:.2f} times the {work.unit} of the median other "
+        f"rank ({work.mine:,.1f} for {work.others:,.1f} a step) and computes longer by as much: "
+        f"{culprit.causes}; it waits {own_wait:.1f} ms a step for the others, they wait "
+        f"{theirs:.1f} ms for it ({culprit.waits.source}, p at most {culprit.culprit.p:.2g})",
+        fix="give all ranks batches of equal length: share the samples out by length over all "
+        f"ranks (not the long ones to rank {rank}), pack sequences, or cut off what is longer "
+        "than the others'",
         rank=rank,
         host=view.host_of(rank) or None,
         site=loader.get("site"),
@@ -88,14 +88,14 @@ def more_work(view: RunView, spec: Spec) -> Finding | None:
         recoverable_ms_per_step=part * won.value,
         interval_ms_per_step=(part * won.low, part * won.high),
         proof=Proof(
-            f"{work.unit} of the slow rank / {work.unit} of the median other rank",
-            work.ratio,
-            MORE_WORK,
-            "",
-            "the straggler as for CR01; recoverable = mean over steps of (median wait of the "
-            "others - wait of the slow rank), at most what goes with its larger batches: (ratio - "
-            "1) x compute of the median other rank",
-            (
+            statistic=f"{work.unit} of the slow rank / {work.unit} of the median other rank",
+            value=work.ratio,
+            threshold=MORE_WORK,
+            unit="",
+            formula="the straggler as for CR01; recoverable = mean over steps of (median wait of "
+            "the others - wait of the slow rank), at most what goes with its larger batches: "
+            "(ratio - 1) x compute of the median other rank",
+            inputs=(
                 Input(f"{work.unit} of rank {rank}", work.mine, "per step", work.source),
                 Input(
                     f"{work.unit} of the median other rank", work.others, "per step", work.source

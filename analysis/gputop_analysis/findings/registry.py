@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from gputop_analysis.findings.advice import Fix, as_text, offered, options_of
 from gputop_analysis.findings.families import family_of
 from gputop_analysis.findings.note import RECORDS
 from gputop_analysis.findings.pictures import Picture
-from gputop_analysis.model import Finding
+from gputop_analysis.model import Finding, Severity
 from gputop_analysis.view import RunView
 
 Cause = Literal[
@@ -79,7 +79,7 @@ class Spec:
         return self.pictures or family_of(self.family).pictures
 
     def make(
-        self, severity: str, title: str, evidence: str, fix: Fix, **details: object
+        self, *, severity: Severity, title: str, evidence: str, fix: Fix, **details: Any
     ) -> Finding:
         """A finding of this kind; what rests on a 95 % interval is no surer than that, unless it
         says so.
@@ -90,8 +90,16 @@ class Spec:
         if details.get("interval_ms_per_step") is not None:
             details.setdefault("confidence", ESTIMATED)
         options = options_of(fix)
-        words = (self.id, self.name, severity, title, evidence, as_text(options))
-        return Finding(*words, options=options, **details)  # type: ignore[arg-type]
+        return Finding(
+            id=self.id,
+            name=self.name,
+            severity=severity,
+            title=title,
+            evidence=evidence,
+            fix=as_text(options),
+            options=options,
+            **details,
+        )
 
 
 STRICT = False
@@ -181,9 +189,9 @@ def as_list(result: Result) -> list[Finding]:
 def _broken(spec: Spec, error: Exception) -> Finding:
     message = f"{spec.id} could not be judged: {type(error).__name__}: {error}"
     return spec.make(
-        "info",
-        message,
-        "this is a fault of gputop and says nothing of the run",
-        "report it",
+        severity="info",
+        title=message,
+        evidence="this is a fault of gputop and says nothing of the run",
+        fix="report it",
         confidence=0.0,
     )

@@ -41,19 +41,19 @@ def nondeterminism(view: RunView, spec: Spec) -> Finding | None:
     if not missing:
         return None
     return spec.make(
-        "info",
-        f"seed {seed} alone does not make the run repeatable: {missing[0][0]}",
-        "; ".join(label for label, _ in missing),
-        "; ".join(fix for _, fix in missing) + " (slower; only if runs must be repeatable)",
+        severity="info",
+        title=f"seed {seed} alone does not make the run repeatable: {missing[0][0]}",
+        evidence="; ".join(label for label, _ in missing),
+        fix="; ".join(fix for _, fix in missing) + " (slower; only if runs must be repeatable)",
         rank=everybody(view),
         proof=Proof(
-            "switches that leave room for chance, although a seed was set",
-            len(missing),
-            0,
-            "switches",
-            "read from torch.backends, "
+            statistic="switches that leave room for chance, although a seed was set",
+            value=len(missing),
+            threshold=0,
+            unit="switches",
+            formula="read from torch.backends, "
             "torch.are_deterministic_algorithms_enabled() and the environment",
-            (
+            inputs=(
                 Input("seed", seed, "", "hello.flags.seed"),
                 *(Input(label, "yes", "", "hello") for label, _ in missing),
             ),
@@ -120,20 +120,20 @@ def same_random_numbers(view: RunView, spec: Spec) -> Finding | None:
         return None
     seed = (told(view, "replica")[view.ranks[0]][-1].get("random") or {}).get("seed")
     return spec.make(
-        "info",
-        f"all {len(states)} ranks draw the same random numbers (seed {seed})",
-        f"after updates {', '.join(map(str, equal[:4]))} torch's generator is in the same state "
-        f"on all ranks, and the model has {dropout[0]}: every rank drops the same units",
-        "torch.manual_seed(seed + rank) after the model is made (DDP broadcasts rank 0's "
+        severity="info",
+        title=f"all {len(states)} ranks draw the same random numbers (seed {seed})",
+        evidence=f"after updates {', '.join(map(str, equal[:4]))} torch's generator is in the "
+        f"same state on all ranks, and the model has {dropout[0]}: every rank drops the same units",
+        fix="torch.manual_seed(seed + rank) after the model is made (DDP broadcasts rank 0's "
         "parameters anyway); not with tensor parallelism, which needs equal numbers",
         rank=None,
         proof=Proof(
-            "looks at which the generator's state is the same on all ranks",
-            len(equal),
-            1,
-            "looks",
-            "CRC-32 of torch.get_rng_state()",
-            (
+            statistic="looks at which the generator's state is the same on all ranks",
+            value=len(equal),
+            threshold=1,
+            unit="looks",
+            formula="CRC-32 of torch.get_rng_state()",
+            inputs=(
                 Input("looks", len(common), "", "replica events"),
                 Input(
                     "seed",

@@ -62,12 +62,12 @@ def cpu_quota(view: RunView, spec: Spec) -> Finding | None:
     else:
         limit = "an unknown limit"
     return spec.make(
-        _severity(share.low),
-        f"the CPU quota stops the run for {share.value * 100:.0f} % of the time",
-        f"throttled {share.value * 100:.0f} % of {quota.seconds:.0f} s (95 % interval "
+        severity=_severity(share.low),
+        title=f"the CPU quota stops the run for {share.value * 100:.0f} % of the time",
+        evidence=f"throttled {share.value * 100:.0f} % of {quota.seconds:.0f} s (95 % interval "
         f"{share.low * 100:.0f} to {share.high * 100:.0f} %) by the control group's quota of "
         f"{limit} on {view.host_of(rank)}",
-        (
+        fix=(
             "raise the quota (docker --cpus, Kubernetes resources.limits.cpu, Slurm "
             "--cpus-per-task)",
             *_within(Facts(view, rank), quota.limit),
@@ -78,12 +78,13 @@ def cpu_quota(view: RunView, spec: Spec) -> Finding | None:
         recoverable_ms_per_step=share.value * wall_ms,
         interval_ms_per_step=(share.low * wall_ms, share.high * wall_ms),
         proof=Proof(
-            "lower end of the 95 % bootstrap interval of throttled time / time",
-            100 * share.low,
-            100 * THROTTLED,
-            "%",
-            f"recoverable = throttled share x step time = {share.value * wall_ms:.3f} ms per step",
-            (
+            statistic="lower end of the 95 % bootstrap interval of throttled time / time",
+            value=100 * share.low,
+            threshold=100 * THROTTLED,
+            unit="%",
+            formula=f"recoverable = throttled share x step time = {share.value * wall_ms:.3f} ms "
+            "per step",
+            inputs=(
                 Input(
                     "throttled",
                     100 * share.value,
@@ -193,14 +194,14 @@ def _oversubscribed(
     own = _own_part(view, rank)
     lost_ms = wait.value * wall_ms * own
     return spec.make(
-        _severity(wait.low),
-        f"{sum(threads)} torch threads on {cores} cores: {wait.value * 100:.0f} % of the time "
-        "waits for a core",
-        f"{ranks} ranks of {max(threads)} threads each on {view.host_of(rank)}; the training "
-        f"thread of rank {rank} is ready but waits for a core {wait.value * 100:.0f} % of the "
-        f"time (95 % interval {wait.low * 100:.0f} to {wait.high * 100:.0f} %), and each parallel "
-        "region waits for the last of its threads",
-        Option(
+        severity=_severity(wait.low),
+        title=f"{sum(threads)} torch threads on {cores} cores: {wait.value * 100:.0f} % of the "
+        "time waits for a core",
+        evidence=f"{ranks} ranks of {max(threads)} threads each on {view.host_of(rank)}; the "
+        f"training thread of rank {rank} is ready but waits for a core {wait.value * 100:.0f} % "
+        f"of the time (95 % interval {wait.low * 100:.0f} to {wait.high * 100:.0f} %), and each "
+        "parallel region waits for the last of its threads",
+        fix=Option(
             f"set OMP_NUM_THREADS={wanted} (now {max(threads)}), or "
             f"torch.set_num_threads({wanted})",
             lever=Lever("torch threads", -1),
@@ -212,13 +213,13 @@ def _oversubscribed(
         recoverable_ms_per_step=lost_ms,
         interval_ms_per_step=(wait.low * wall_ms * own, wait.high * wall_ms * own),
         proof=Proof(
-            "lower end of the 95 % bootstrap interval of run-queue wait / time",
-            100 * wait.low,
-            100 * QUEUED,
-            "%",
-            f"recoverable = run-queue wait x step time x the run's part of the cores in use = "
-            f"{lost_ms:.3f} ms per step",
-            (
+            statistic="lower end of the 95 % bootstrap interval of run-queue wait / time",
+            value=100 * wait.low,
+            threshold=100 * QUEUED,
+            unit="%",
+            formula="recoverable = run-queue wait x step time x the run's part of the cores in "
+            f"use = {lost_ms:.3f} ms per step",
+            inputs=(
                 Input("torch threads", sum(threads), "", f"hello.threads.torch, {ranks} ranks"),
                 Input("cores", cores, "", "host.json cpu_count"),
                 Input(
@@ -273,12 +274,12 @@ def _misplaced(view: RunView, spec: Spec, rank: int, away: int, looks: int) -> F
     affinity = view.hello(rank).get("affinity") or {}
     near = affinity.get("device_cpus") or "unknown"
     return spec.make(
-        "medium",
-        f"rank {rank} runs on another socket than its GPU",
-        f"in {away} of {looks} looks the training thread ran on a core that its GPU is not "
-        f"attached to (the GPU's cores: {near}; the rank may use "
+        severity="medium",
+        title=f"rank {rank} runs on another socket than its GPU",
+        evidence=f"in {away} of {looks} looks the training thread ran on a core that its GPU is "
+        f"not attached to (the GPU's cores: {near}; the rank may use "
         f"{affinity.get('allowed_cpus') or 'unknown'})",
-        (
+        fix=(
             f"start rank {rank} with `numactl --physcpubind={near} --localalloc`",
             "or all ranks with the launcher's binding",
         ),
@@ -286,12 +287,13 @@ def _misplaced(view: RunView, spec: Spec, rank: int, away: int, looks: int) -> F
         host=view.host_of(rank) or None,
         confidence=0.8,
         proof=Proof(
-            "lower end of the 95 % Wilson interval of looks on another socket's core",
-            100 * surely(away, looks),
-            50.0,
-            "%",
-            "what it costs depends on the copies and launches of a step and is not estimated",
-            (
+            statistic="lower end of the 95 % Wilson interval of looks on another socket's core",
+            value=100 * surely(away, looks),
+            threshold=50.0,
+            unit="%",
+            formula="what it costs depends on the copies and launches of a step and is not "
+            "estimated",
+            inputs=(
                 Input("looks on another socket", away, "", f"placement events, rank {rank}"),
                 Input("looks", looks, "", f"placement events, rank {rank}"),
             ),

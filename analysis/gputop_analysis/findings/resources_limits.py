@@ -49,12 +49,12 @@ def _shared_memory(spec: Spec, host: HostFiles) -> Finding | None:
     if share <= NEARLY_FULL:
         return None
     return spec.make(
-        "high" if share > 0.95 else "medium",
-        f"/dev/shm is {share * 100:.0f} % full",
-        f"{used / GIB:.2f} of {total / GIB:.2f} GiB are in use on {host.name}, by this run or "
-        "another one; DataLoader workers hand batches over there, and a full one ends the "
+        severity="high" if share > 0.95 else "medium",
+        title=f"/dev/shm is {share * 100:.0f} % full",
+        evidence=f"{used / GIB:.2f} of {total / GIB:.2f} GiB are in use on {host.name}, by this "
+        "run or another one; DataLoader workers hand batches over there, and a full one ends the "
         "training with a bus error",
-        (
+        fix=(
             "start the container with a larger --shm-size (or --ipc=host)",
             Option(
                 "lower prefetch_factor or num_workers",
@@ -65,12 +65,12 @@ def _shared_memory(spec: Spec, host: HostFiles) -> Finding | None:
         ),
         host=host.name,
         proof=Proof(
-            "used / size of /dev/shm, median of the last three samples",
-            100 * share,
-            100 * NEARLY_FULL,
-            "%",
-            "no time is lost until it is full",
-            (
+            statistic="used / size of /dev/shm, median of the last three samples",
+            value=100 * share,
+            threshold=100 * NEARLY_FULL,
+            unit="%",
+            formula="no time is lost until it is full",
+            inputs=(
                 Input("used", used / GIB, "GiB", f"host.shm_used_bytes, {host.name}"),
                 Input("size", total / GIB, "GiB", f"host.shm_total_bytes, {host.name}"),
             ),
@@ -98,12 +98,12 @@ def _open_files(view: RunView, spec: Spec) -> list[Finding]:
     share, rank, used, limit = max(findings)
     return [
         spec.make(
-            "high" if share > 0.95 else "medium",
-            f"rank {rank} has {used:,} of {limit:,} files open that it may",
-            f"{share * 100:.0f} % of the limit (ulimit -n)"
+            severity="high" if share > 0.95 else "medium",
+            title=f"rank {rank} has {used:,} of {limit:,} files open that it may",
+            evidence=f"{share * 100:.0f} % of the limit (ulimit -n)"
             + (f", {len(findings)} ranks alike" if len(findings) > 1 else "")
             + "; each tensor that a DataLoader worker hands over is an open file until it is freed",
-            (
+            fix=(
                 "raise the limit with `ulimit -n 65536` before the start",
                 Option("keep no batches that workers made", needs=(WORKERS,)),
                 Option(
@@ -113,12 +113,12 @@ def _open_files(view: RunView, spec: Spec) -> list[Finding]:
             ),
             rank=rank,
             proof=Proof(
-                "open files / limit, median of the last three samples",
-                100 * share,
-                100 * NEARLY_ALL_FILES,
-                "%",
-                "no time is lost until they run out",
-                (
+                statistic="open files / limit, median of the last three samples",
+                value=100 * share,
+                threshold=100 * NEARLY_ALL_FILES,
+                unit="%",
+                formula="no time is lost until they run out",
+                inputs=(
                     Input("open files", used, "", f"process.open_files, rank {rank}"),
                     Input("limit", limit, "", f"hello.limits.open_files, rank {rank}"),
                 ),

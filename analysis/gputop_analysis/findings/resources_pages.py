@@ -52,27 +52,27 @@ def page_fault_storm(view: RunView, spec: Spec) -> Finding | None:
     cost = Interval(*(faults.per_step * us / 1e3 for us in cost_us))
     other_faults = [other.per_step for r, other in faults_by_rank.items() if r != rank]
     return spec.make(
-        "high" if cost.value > 0.25 * faults.wall_ms else "medium",
-        f"{faults.per_step:,.0f} page faults a step: memory is mapped anew each time",
-        f"{faults.per_step:,.0f} minor faults a step over {faults.steps:,} steps "
+        severity="high" if cost.value > 0.25 * faults.wall_ms else "medium",
+        title=f"{faults.per_step:,.0f} page faults a step: memory is mapped anew each time",
+        evidence=f"{faults.per_step:,.0f} minor faults a step over {faults.steps:,} steps "
         f"({faults.per_step * 4 / 1024:,.0f} MiB of 4 KiB pages); the process spends "
-        f"{cost_us.value:.2f} us in the kernel for each: {cost.value:.1f} ms of {faults.wall_ms:.1f} ms "
-        "a step",
-        "allocate large buffers once and write into them (out=, copy_), or keep freed memory in "
-        "the process: MALLOC_TRIM_THRESHOLD_=-1 MALLOC_MMAP_THRESHOLD_=4294967296 in the "
+        f"{cost_us.value:.2f} us in the kernel for each: {cost.value:.1f} ms of "
+        f"{faults.wall_ms:.1f} ms a step",
+        fix="allocate large buffers once and write into them (out=, copy_), or keep freed memory "
+        "in the process: MALLOC_TRIM_THRESHOLD_=-1 MALLOC_MMAP_THRESHOLD_=4294967296 in the "
         "environment, or LD_PRELOAD of jemalloc",
         rank=rank if all(faults.per_step > 2 * other for other in other_faults) else None,
         confidence=0.8,
         recoverable_ms_per_step=WON_BACK * cost.value,
         interval_ms_per_step=(WON_BACK_AT_LEAST * cost.low, cost.high),
         proof=Proof(
-            "minor page faults per step",
-            faults.per_step,
-            FAULTS_PER_STEP,
-            "",
-            f"recoverable = {WON_BACK} x faults x time in the kernel for each = "
+            statistic="minor page faults per step",
+            value=faults.per_step,
+            threshold=FAULTS_PER_STEP,
+            unit="",
+            formula=f"recoverable = {WON_BACK} x faults x time in the kernel for each = "
             f"{WON_BACK * cost.value:.3f} ms a step",
-            (
+            inputs=(
                 Input(
                     "faults per step",
                     faults.per_step,

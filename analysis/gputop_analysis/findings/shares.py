@@ -79,12 +79,13 @@ class Share:
         """
         read = f"rank {self.rank}, {self.steps:,} steps"
         return Proof(
-            f"lower end of the 95 % block-bootstrap interval of {what} / step time",
-            100 * self.share.low,
-            100 * threshold,
-            "%",
-            formula or f"recoverable = sum({what}) / steps = {self.mean_ms:.3f} ms per step",
-            (
+            statistic=f"lower end of the 95 % block-bootstrap interval of {what} / step time",
+            value=100 * self.share.low,
+            threshold=100 * threshold,
+            unit="%",
+            formula=formula
+            or f"recoverable = sum({what}) / steps = {self.mean_ms:.3f} ms per step",
+            inputs=(
                 Input(f"{what} per step", self.mean_ms, "ms", f"{source}, {read}"),
                 Input("step time", self.wall_ms, "ms", f"{self.clock} clock, {read}"),
                 Input(f"share of {what}", 100 * self.share.value, "%", "their ratio"),

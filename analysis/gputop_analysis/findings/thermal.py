@@ -59,13 +59,13 @@ def thermal_slowdown(view: RunView, spec: Spec) -> Iterator[Finding]:
             spec,
             device,
             "high" if share > 0.10 else "medium",
-            title=f"{device.label} is too hot: {100 * drop:.0f} % lower clock in {100 * share:.0f} % of "
-            "its busy time",
-            evidence=f"thermal slowdown in {100 * share:.0f} % of {len(device.busy):,} busy samples, SM "
-            f"clock {100 * drop:.0f} % lower then, {celsius:.0f} C",
-            fix="look at airflow, fans and inlet temperature of that node; until then lower the power "
-            f"cap (`nvidia-smi -i {device.index} -pl W`): a cool GPU at a lower cap keeps an even "
-            "clock",
+            title=f"{device.label} is too hot: {100 * drop:.0f} % lower clock in "
+            f"{100 * share:.0f} % of its busy time",
+            evidence=f"thermal slowdown in {100 * share:.0f} % of {len(device.busy):,} busy "
+            f"samples, SM clock {100 * drop:.0f} % lower then, {celsius:.0f} C",
+            fix="look at airflow, fans and inlet temperature of that node; until then lower the "
+            f"power cap (`nvidia-smi -i {device.index} -pl W`): a cool GPU at a lower cap keeps "
+            "an even clock",
             proof=_proof(
                 device, "busy samples with thermal slowdown", share, threshold=SLOWED, drop=drop
             ),
@@ -161,8 +161,8 @@ def power_brake(view: RunView, spec: Spec) -> Iterator[Finding]:
             device,
             "high" if share > 0.05 else "medium",
             title=f"{device.label}: {names} in {100 * share:.1f} % of its busy time",
-            evidence=f"{int(braked.sum())} of {len(rows):,} busy samples with {names} and no thermal reason"
-            + (f", SM clock {100 * drop:.0f} % lower then" if drop > 0 else ""),
+            evidence=f"{int(braked.sum())} of {len(rows):,} busy samples with {names} and no "
+            "thermal reason" + (f", SM clock {100 * drop:.0f} % lower then" if drop > 0 else ""),
             fix="check the power supplies, the GPU's power cables and the power cap "
             "that the node's BMC sets",
             proof=_proof(
@@ -264,13 +264,13 @@ def clock_skew(view: RunView, spec: Spec) -> Finding | None:
         spec,
         own_device,
         "high" if drop > 0.10 else "medium",
-        title=f"rank {slow.rank} is slow because {own_device.label} runs {100 * drop:.0f} % below the others' "
-        "clock",
-        evidence=f"SM clock {clock:.0f} MHz on {own_device.label}, {typical:.0f} MHz on the other ranks' GPUs, "
-        f"for {seconds:.0f} s; rank {slow.rank} is the one that the others wait for "
+        title=f"rank {slow.rank} is slow because {own_device.label} runs {100 * drop:.0f} % below "
+        "the others' clock",
+        evidence=f"SM clock {clock:.0f} MHz on {own_device.label}, {typical:.0f} MHz on the other "
+        f"ranks' GPUs, for {seconds:.0f} s; rank {slow.rank} is the one that the others wait for "
         f"({slow.cost_ms.value:.1f} ms a step)",
-        fix="cool that GPU, look at its power cap and event reasons (`nvidia-smi -q -d PERFORMANCE`), "
-        "or leave it out",
+        fix="cool that GPU, look at its power cap and event reasons (`nvidia-smi -q -d "
+        "PERFORMANCE`), or leave it out",
         proof=_proof(
             own_device,
             "time with a clock under 97 % of the ranks' median",
@@ -373,4 +373,11 @@ def _proof(
         "recoverable = share of the time x (1 - f / f_ref) x median step, where the step "
         "follows the clock"
     )
-    return Proof(what, scale * value, scale * threshold, unit, formula, inputs_shown)
+    return Proof(
+        statistic=what,
+        value=scale * value,
+        threshold=scale * threshold,
+        unit=unit,
+        formula=formula,
+        inputs=inputs_shown,
+    )

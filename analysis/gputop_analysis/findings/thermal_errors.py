@@ -49,16 +49,17 @@ def ecc_errors(view: RunView, spec: Spec) -> Iterator[Finding]:
             title=f"{device.label}: {lost} uncorrected ECC error(s)"
             if lost
             else f"{device.label}: {rate:.0f} ECC/min",
-            evidence=f"{lost} uncorrected and {mended} corrected ECC errors in {device.seconds:.0f} s",
+            evidence=f"{lost} uncorrected and {mended} corrected ECC errors in "
+            f"{device.seconds:.0f} s",
             fix=f"stop using it: drain the node, `nvidia-smi -i {device.index} -r`, look at row "
             "remapping (`nvidia-smi -q -d ROW_REMAPPER`); replace the GPU when errors come again",
             proof=Proof(
-                "growth of the ECC counters during the run",
-                value,
-                threshold,
-                unit,
-                "sums of the positive differences between samples",
-                (
+                statistic="growth of the ECC counters during the run",
+                value=value,
+                threshold=threshold,
+                unit=unit,
+                formula="sums of the positive differences between samples",
+                inputs=(
                     Input(
                         "uncorrected", lost, "errors", f"gpu.ecc_uncorrected_total, {device.label}"
                     ),
@@ -103,11 +104,11 @@ def xid_error(view: RunView, spec: Spec) -> Iterator[Finding]:
         ]
         device = by_index.get(index)
         yield spec.make(
-            "critical" if line.hardware else "medium",
-            f"XID {code} on GPU {index}: {line.meaning}"[:140],
-            f"the driver reported XID {code} ({line.meaning})"
+            severity="critical" if line.hardware else "medium",
+            title=f"XID {code} on GPU {index}: {line.meaning}"[:140],
+            evidence=f"the driver reported XID {code} ({line.meaning})"
             + (f"; after it XID {', '.join(map(str, codes[1:8]))}" if len(codes) > 1 else ""),
-            f"{line.action}"
+            fix=f"{line.action}"
             + (
                 "; compute-sanitizer finds the kernel, CUDA_LAUNCH_BLOCKING=1 the line"
                 if line.action == "look at the application"
@@ -118,12 +119,12 @@ def xid_error(view: RunView, spec: Spec) -> Iterator[Finding]:
             host=event.get("host"),
             confidence=0.95 if line.hardware else 0.7,
             proof=Proof(
-                "XID events of the driver",
-                len(codes),
-                0,
-                "events",
-                "meanings and actions after NVIDIA's XID documentation",
-                tuple(Input("XID", c, "", f"xid event, GPU {index}") for c in codes[:8]),
+                statistic="XID events of the driver",
+                value=len(codes),
+                threshold=0,
+                unit="events",
+                formula="meanings and actions after NVIDIA's XID documentation",
+                inputs=tuple(Input("XID", c, "", f"xid event, GPU {index}") for c in codes[:8]),
             ),
         )
 
@@ -158,13 +159,13 @@ def link_errors(view: RunView, spec: Spec) -> Iterator[Finding]:
             fix="reseat the GPU, check riser, bridge and cables; `nvidia-smi nvlink "
             "-e` tells which link",
             proof=Proof(
-                "growth of the link error counters",
-                rate,
-                LINK_ERRORS_PER_MINUTE,
-                "errors per minute",
-                "(replays + NVLink errors) / minutes, sums of the "
+                statistic="growth of the link error counters",
+                value=rate,
+                threshold=LINK_ERRORS_PER_MINUTE,
+                unit="errors per minute",
+                formula="(replays + NVLink errors) / minutes, sums of the "
                 "positive differences between samples",
-                (
+                inputs=(
                     Input("PCIe replays", pcie, "", f"gpu.pcie_replay_total, {device.label}"),
                     Input("NVLink errors", nvlink, "", f"gpu.nvlink_error_total, {device.label}"),
                 ),
@@ -221,12 +222,12 @@ def gpu_lost(view: RunView, spec: Spec) -> Iterator[Finding]:
             fix="drain the node and reboot it, resume from the last checkpoint; a GPU that is lost "
             "again is to be replaced",
             proof=Proof(
-                "samples in a row at the end without an answer",
-                silent,
-                LOST_SAMPLES - 1,
-                "samples",
-                "or XID 79 (fallen off the bus), 154 (recovery action)",
-                (
+                statistic="samples in a row at the end without an answer",
+                value=silent,
+                threshold=LOST_SAMPLES - 1,
+                unit="samples",
+                formula="or XID 79 (fallen off the bus), 154 (recovery action)",
+                inputs=(
                     Input(
                         "XID",
                         code if code is not None else "none",

@@ -160,8 +160,11 @@ def choices(
 
 
 def ranked(plan: Plan, count: int, usd_per_gpu_hour: float | None = None) -> list[Choice]:
-    """The best that fit."""
-    return choices(plan, plan.order[:count], usd_per_gpu_hour)
+    """The one to run, which may be a little slower than the fastest, then the best that fit."""
+    if not len(plan.order):
+        return []
+    others = plan.order[plan.order != plan.pick]
+    return choices(plan, [plan.pick, *others[: count - 1]], usd_per_gpu_hour)
 
 
 def difference(first: Choice, second: Choice) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gputop_analysis.catalog.params import layer_params
-from gputop_analysis.parallelism.split import OF_STAGE, RECOMPUTES
+from gputop_analysis.parallelism.split import RECOMPUTES, sharding
 from gputop_analysis.planner.job import Job
 from gputop_analysis.planner.layout import Floats, Layouts
 from gputop_analysis.planner.pipeline import balanced_ends
@@ -52,8 +52,7 @@ def sizes(job: Job, layouts: Layouts, factor: float = 1.0) -> Sizes:
     sizes_ = np.zeros((3, len(layouts)))
     # nothing is split over one rank: one kind less to ask for
     apart = layouts.sequence_parallel | (layouts.tp == 1)
-    zeros = layouts.zero + ((layouts.zero == 3) & (layouts.pp > 1))  # of FSDP2 in a pipeline
-    kinds = (zeros * len(RECOMPUTES) + layouts.recompute) * 2 + apart
+    kinds = (layouts.zero * len(RECOMPUTES) + layouts.recompute) * 2 + apart
     for setup_kind in np.unique(kinds).tolist():
         indices = np.flatnonzero(kinds == setup_kind)
         zero, recompute = divmod(setup_kind // 2, len(RECOMPUTES))
@@ -99,9 +98,9 @@ def _head(job: Job) -> float:
 
 def setup_of(job: Job, row: Mapping[str, int | bool]) -> Setup:
     """Kinds of a configuration as in ``gputop estimate``, without degrees and counts."""
-    zero = int(row["zero"]) + (int(row["zero"]) == 3 and int(row["pp"]) > 1)
     apart = bool(row["sequence_parallel"]) or int(row["tp"]) == 1
-    return _setup(job, zero, RECOMPUTES[int(row["recompute"])], sequence_parallel=apart)
+    recompute = RECOMPUTES[int(row["recompute"])]
+    return _setup(job, int(row["zero"]), recompute, sequence_parallel=apart)
 
 
 def setup_at(job: Job, layouts: Layouts, index: int) -> Setup:
@@ -114,7 +113,15 @@ def setup_at(job: Job, layouts: Layouts, index: int) -> Setup:
         parallel=layouts.split(index),
         micro_batch=int(row["micro_batch"]),
         accumulation=accumulation,
+        sharding=_sharding(job, int(row["zero"]), int(row["replicas"])),
     )
+
+
+def _sharding(job: Job, zero: int, replicas: int = 1) -> str:
+    """Whose stage 3 it is: DeepSpeed's own, or FSDP2's."""
+    if zero == 3 and job.recipe == "deepspeed":
+        return "zero3"
+    return sharding(zero, replicas)
 
 
 def _setup(job: Job, zero: int, recompute: str, sequence_parallel: bool) -> Setup:
@@ -133,4 +140,4 @@ def _setup(job: Job, zero: int, recompute: str, sequence_parallel: bool) -> Setu
         master_weights=True,
         roles=job.roles,
         recipe=job.recipe,
-    ).but(sharding=(*OF_STAGE, "fsdp2")[zero], sequence_parallel=sequence_parallel)
+    ).but(sharding=_sharding(job, zero), sequence_parallel=sequence_parallel)

@@ -120,17 +120,16 @@ def _restore(module, slot):
 
 def hook(module, trained=True):
     """Put a timer into the module's call slot. Returns whether there was none."""
-    current = module.__dict__.get(_SLOT)
-    while type(current) is layer_slots.LayerSlot:
-        current = current.inner
-    if type(current) is CallSlot:
-        if current.module() is module:
-            current.trained = current.trained or trained
-            return False
-    current = module.__dict__.get(_SLOT)
-    if type(current) is CallSlot:
-        current = None
-    module.__dict__[_SLOT] = slot = CallSlot(module, trained, current)
+    inner = module.__dict__.get(_SLOT)
+    innermost = inner
+    while type(innermost) is layer_slots.LayerSlot:
+        innermost = innermost.inner
+    if type(innermost) is CallSlot and innermost.module() is module:
+        innermost.trained = innermost.trained or trained
+        return False
+    if type(inner) is CallSlot:
+        inner = None  # a copied module has the slot of another
+    module.__dict__[_SLOT] = slot = CallSlot(module, trained, inner)
     reference = slot.module
 
     def put_back():
@@ -190,15 +189,9 @@ def before(slot, module, args, kwargs):
         open_step.train(module)
     if not open_step.in_optimizer:
         if graded:
-            events.compute_begins()
-            if open_step.check_stage == FIRST_FORWARD:
-                checkup.before_forward()
-            if (
-                training
-                and slot.trained
-                and session.step - open_step.last_fetch_step > LOADER_STEPS
-            ):
-                open_step.inputs = args, kwargs
+            _graph_begins()
+            if training and slot.trained:
+                _note_inputs(args, kwargs)
         if session.phase == H2D:
             clock.switch(OTHER)
     if session.cuda:
@@ -208,11 +201,8 @@ def before(slot, module, args, kwargs):
     open_step.in_forward = True
     if graded and training:
         phase, is_undecided = FORWARD, False
-    else:  # only an eval-mode model without gradients certainly evaluates
-        phase = EVAL
-        is_undecided = (graded or training) and not session.torch.is_inference_mode_enabled()
-        if graded:
-            open_step.note_graph(module, is_undecided and not training)
+    else:
+        phase, is_undecided = EVAL, _may_turn_out_to_train(module, graded, training)
     cpu_ns = thread_time_ns() if fold.probing else 0
     outer_phase = session.phase
     clock.enter(phase)
@@ -221,6 +211,26 @@ def before(slot, module, args, kwargs):
     if layers.watch.look is not None:
         layers.root_called(module)
     return depth, phase, is_undecided, totals[phase], cpu_ns
+
+
+def _graph_begins():
+    events.compute_begins()
+    if open_step.check_stage == FIRST_FORWARD:
+        checkup.before_forward()
+
+
+def _note_inputs(args, kwargs):
+    """Keep what the samples are counted from, where no DataLoader counts them."""
+    if session.step - open_step.last_fetch_step > LOADER_STEPS:
+        open_step.inputs = args, kwargs
+
+
+def _may_turn_out_to_train(module, graded, training):
+    """Whether a backward may follow: only a model in eval mode without gradients surely evaluates."""
+    is_undecided = (graded or training) and not session.torch.is_inference_mode_enabled()
+    if graded:
+        open_step.note_graph(module, is_undecided and not training)
+    return is_undecided
 
 
 def after(slot, token):
@@ -280,9 +290,8 @@ def _look_for_autocast():
 def _autocast_is_on(device_type):
     try:
         return session.torch.is_autocast_enabled(device_type)
-    except (
-        TypeError
-    ):  # torch before 2.4; later ones warn of what follows, and warnings may be errors
+    except TypeError:
+        # torch before 2.4; later ones warn of what follows, and warnings may be errors
         interrupts.pass_on()
         if device_type == "cuda":
             return session.torch.is_autocast_enabled()

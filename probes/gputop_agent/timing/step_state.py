@@ -31,6 +31,7 @@ class Cut(NamedTuple):
     loss_sum: float
     loss_count: int
     backwards: int
+    cpu_ns: int  # of the training thread; -1: not known
 
     def since(self, earlier):
         """The same moment, for a step that began at the ``earlier`` cut."""

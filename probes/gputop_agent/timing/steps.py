@@ -32,6 +32,7 @@ STALE_NS = 200_000_000
 LONG_PAUSE_NS = 10_000_000  # of the garbage collector: told of
 NOTABLE_NS = 1_000_000  # work of ours that took longer makes a step unsteady
 MAX_PROBED_STEPS = 8  # CPU time is read (1.8 us a step) while a record stands for no more than this
+LATE = 8  # a record whose end is past by an eighth of what it stands for is sent late
 MAX_NONFINITE_EVENTS = 5
 # times the last gradient norm of a record: then the largest one is told, so that folding hides no
 # jump
@@ -83,47 +84,36 @@ def reset():
     fold.__init__()
 
 
-def close(now_ns, end_totals=None):
-    """End the step at ``now_ns``, up to which all time is booked in ``end_totals`` (or now)."""
+def close(now_ns, end_totals=None, cpu_ns=-1):
+    """End the step at ``now_ns``, up to which all time is booked in ``end_totals`` (or now).
+
+    ``cpu_ns`` is the thread's CPU time at that moment, if it has passed.
+    """
     step = session.step
-    flags = open_step.flags if open_step.forwards else open_step.flags | F_NO_FORWARD
-    if not step:
+    is_first = step == 0
+    flags = open_step.flags
+    if not open_step.forwards:
+        flags |= F_NO_FORWARD
+    if is_first:
         flags |= wire.F_FIRST
     paused_ns = book_collections(now_ns, step) if clock.collections_ended else 0
     if end_totals:
         end_totals[GC_NS] += paused_ns
-    loss = NAN
-    if open_step.loss_count:
-        loss = open_step.loss_sum / open_step.loss_count
-        if loss - loss != 0:
-            flags |= wire.F_NONFINITE
-            _report_nonfinite(step, loss, fold.loss_step)
-        fold.loss_step = step
+    loss, loss_flag = _loss_of(step)
+    flags |= loss_flag
+    alone = flags & F_UNSTEADY  # in a record of its own
     with session.lock:
-        alone = flags & F_UNSTEADY  # a record of its own
         if alone and fold.n_steps:
             _emit()
-        if now_ns - fold.end_ns > fold.wall_max_ns:
-            fold.wall_max_ns = now_ns - fold.end_ns
-        fold.end_totals, fold.end_ns, fold.last_step = end_totals or totals[:], now_ns, step
-        clock.floor[:] = fold.end_totals
-        fold.n_steps += 1
-        # counted: what interrupts the rest does not have it counted again
-        open_step.pending, open_step.backwards = False, 0
-        fold.flags |= flags
-        fold.loss, fold.grad_norm = loss, open_step.grad_norm
-        if open_step.loss_count and not loss <= fold.loss_max:  # also where there is none yet
-            fold.loss_max = loss
-        if not open_step.grad_norm <= fold.grad_norm_max:
-            fold.grad_norm_max = open_step.grad_norm
+        _take_in(step, now_ns, end_totals or totals[:], flags, loss)
         if fold.probing:
-            fold.cpu_upto_ns = thread_time_ns()
+            fold.cpu_upto_ns = thread_time_ns() if end_totals is None else cpu_ns
         if alone or now_ns - fold.began_ns >= FOLD_NS:
-            if not step and not session.hello_sent:
+            if is_first and not session.hello_sent:
                 say_hello()
             _emit()
     open_step.begin_step()
-    if not step:
+    if is_first:
         totals[AGENT_NS] += fold.hello_ns
         open_step.flags |= wire.F_AGENT
     if session.ddp or session.cuda or session.step_listeners or session.boundary_listeners:
@@ -132,6 +122,37 @@ def close(now_ns, end_totals=None):
         guard.safely(on_check_due, step)
     session.step = step + 1
     on_closed(step, flags)
+
+
+def _loss_of(step):
+    """Return the mean of the losses read in the step, NaN without any, and ``F_NONFINITE`` or 0."""
+    if not open_step.loss_count:
+        return NAN, 0
+    loss = open_step.loss_sum / open_step.loss_count
+    last_read_step, fold.loss_step = fold.loss_step, step
+    if loss - loss == 0:
+        return loss, 0
+    _report_nonfinite(step, loss, last_read_step)
+    return loss, wire.F_NONFINITE
+
+
+def _take_in(step, now_ns, end_totals, flags, loss):
+    """Add the step to the open record."""
+    wall_ns = now_ns - fold.end_ns
+    if wall_ns > fold.wall_max_ns:
+        fold.wall_max_ns = wall_ns
+    fold.end_totals, fold.end_ns, fold.last_step = end_totals, now_ns, step
+    clock.floor[:] = end_totals
+    fold.n_steps += 1
+    # counted: what interrupts the rest does not have it counted again
+    open_step.pending, open_step.backwards = False, 0
+    fold.flags |= flags
+    fold.loss, fold.grad_norm = loss, open_step.grad_norm
+    # negated: the largest so far is NaN where there is none
+    if open_step.loss_count and not loss <= fold.loss_max:
+        fold.loss_max = loss
+    if not open_step.grad_norm <= fold.grad_norm_max:
+        fold.grad_norm_max = open_step.grad_norm
 
 
 def close_counted(n, end_ns, wall_max_ns, flags):
@@ -176,7 +197,7 @@ def close_at_cut():
     forwards, inputs = open_step.forwards, open_step.inputs
     open_step.flags = cut.flags
     open_step.loss_sum, open_step.loss_count = cut.loss_sum, cut.loss_count
-    close(cut.end_ns, cut.totals)
+    close(cut.end_ns, cut.totals, cut.cpu_ns)
     open_step.flags |= later_flags
     open_step.forwards, open_step.inputs = forwards, inputs
     open_step.loss_sum, open_step.loss_count = later_loss_sum, later_loss_count
@@ -192,6 +213,7 @@ def cut_here():
         open_step.loss_sum,
         open_step.loss_count,
         open_step.backwards,
+        thread_time_ns() if fold.probing else -1,
     )
     clock.floor[:] = open_step.cut.totals
 
@@ -325,9 +347,13 @@ def _levelled(phases):
 
 
 def _cpu_ns(by_training_thread):
-    """CPU time of the fold; -1 where the other thread asks and no step's end was probed."""
+    """CPU time of the fold; -1 where no step's end was probed, and the other thread asks or asks
+    late: a rollout may lie behind the fold's end.
+    """
     if not fold.probing:
-        fold.cpu_upto_ns = thread_time_ns() if by_training_thread else -1
+        late_ns = monotonic_ns() - fold.end_ns
+        at_its_end = by_training_thread and late_ns * LATE <= fold.end_ns - fold.began_ns
+        fold.cpu_upto_ns = thread_time_ns() if at_its_end else -1
     is_known = fold.cpu_base_ns >= 0 and fold.cpu_upto_ns >= 0
     cpu_ns = fold.cpu_upto_ns - fold.cpu_base_ns if is_known else -1
     fold.cpu_base_ns = fold.cpu_upto_ns

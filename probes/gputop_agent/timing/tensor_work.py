@@ -24,6 +24,9 @@ _HOST = frozenset(
 _PLAIN = (list, dict, set, str, bytes, bytearray, int, float)
 _OPERATORS = (ast.BinOp, ast.UnaryOp, ast.Compare, ast.Subscript, ast.AugAssign)
 
+#: packages whose work on tensors is for the eyes, wherever in a step it is done
+_METRICS = ("torchmetrics", "torcheval", "ignite", "evaluate")
+
 _known = {}  # (code, instruction, in a loss) -> label
 
 
@@ -36,6 +39,14 @@ def label(frame):
             _known.clear()
         label_ = _known[key] = _label(_node(*key[:2]), frame.f_globals, key[2])
     return label_
+
+
+def label_in_package(frame, package):
+    """The same of a frame of a package's code, which only a loss makes tensor work: GPyTorch
+    decomposes matrices after its forward has returned.
+    """
+    computes = _is_torchs(frame.f_globals.get("torch")) and package not in _METRICS
+    return label(frame) if computes and _in_loss() else ""
 
 
 def _in_loss():

@@ -158,8 +158,8 @@ def describe(stack, look_closer=False):
     ``site`` and ``function`` are the innermost line of user code, or of a package where there is
     none; ``caller`` is the next line of user code further out (of anything, if there is none), and
     ``inside`` the innermost frame of a package, torch or the standard library that it was waiting
-    in (empty if none). ``look_closer`` asks of a line of user code whether it is inside one of
-    torch's C functions.
+    in (empty if none). ``look_closer`` asks whether the innermost line is inside one of torch's C
+    functions.
     """
     user_frames = [f for f in stack if frames.origin(f.f_code.co_filename) != frames.AGENT]
     if not user_frames:
@@ -171,12 +171,14 @@ def describe(stack, look_closer=False):
     caller = ""
     if outer:
         caller = frames.label(outer[_first(outer, (frames.USER,)) or 0])
-    if index:
+    innermost = user_frames[0]
+    inside = ""
+    if look_closer and not index:
+        inside = tensor_work.label(innermost)
+    elif look_closer and frames.origin(innermost.f_code.co_filename) == frames.LIBRARY:
+        inside = tensor_work.label_in_package(innermost, frames.package(innermost))
+    if index and not inside:
         inside = frames.label(_telling(user_frames[:index]))
-    elif look_closer:
-        inside = tensor_work.label(user_frames[0])
-    else:
-        inside = ""
     library = _first(user_frames[:index], (frames.LIBRARY,))
     if library:  # below a trainer's own line the package says more than the torch function it calls
         inside = frames.label(user_frames[library])

@@ -31,7 +31,8 @@ _FIELDS = {
 }
 """A shape's name of it, and configurations' names, the first known of which is taken."""
 _ALIASES = {"kimi_k2": "deepseek_v3", "smolvlm": "idefics3", "pixtral": "llava"}
-_ALWAYS = {"use_cache": False}
+_WHOLE_ATTENTION = ("mistral", "mixtral", "qwen2", "qwen3", "phi3")
+"""Families whose default has a window of attention, and which are traced without."""
 
 
 class UnknownModel(ValueError):
@@ -126,27 +127,51 @@ def _takes(known: Any, name: str) -> bool:
 def _mend(fields: Dict[str, Any], shape: Dict[str, Any], known: Any) -> None:
     """What a family says in its own way."""
     model_type = known.model_type
-    rewrite = {
-        "mixtral": {"intermediate_size": shape.get("moe_ffn") or shape.get("ffn")},
-        "gpt_oss": {"intermediate_size": shape.get("moe_ffn") or shape.get("ffn")},
-        "olmoe": {"intermediate_size": shape.get("moe_ffn") or shape.get("ffn")},
-        "falcon": {
-            "multi_query": shape.get("kv_heads") == 1,
-            "new_decoder_architecture": 1 < shape.get("kv_heads", 0),
-        },
+    for name, value in _by_family(shape).get(model_type, {}).items():
+        if value is not None:
+            fields[name] = value
+    _mend_head_dim(fields, shape, known)
+    if model_type in ("deepseek_v2", "deepseek_v3") and not shape.get("mla_q_rank"):
+        fields["q_lora_rank"] = None
+    if shape.get("attention_bias") is not None and _takes(known, "attention_bias"):
+        fields["attention_bias"] = shape["attention_bias"]
+    padding_id = getattr(known, "pad_token_id", None) or 0
+    if padding_id >= (shape.get("vocab") or math.inf):
+        fields["pad_token_id"] = None
+    if model_type in _WHOLE_ATTENTION:
+        fields["sliding_window"] = None
+    if model_type == "gemma3_text":
+        is_small = shape.get("hidden", 0) <= 1152  # the 270M and 1B
+        fields["sliding_window"] = 512 if is_small else 1024
+    if _takes(known, "use_cache"):
+        fields["use_cache"] = False
+
+
+def _by_family(shape: Dict[str, Any]) -> Dict[str, Dict[str, Any]]:
+    """Fields by ``model_type`` that the table of names lacks; None: the family's default."""
+    expert_width = {"intermediate_size": shape.get("moe_ffn") or shape.get("ffn")}
+    expert_layers = {"decoder_sparse_step": shape.get("moe_every"), "mlp_only_layers": []}
+    kv_heads = shape.get("kv_heads", 0)
+    patch = shape.get("vision_patch") or 0
+    image_size = patch * math.isqrt(shape.get("max_position") or 0)
+    return {
+        "mixtral": expert_width,
+        "gpt_oss": expert_width,
+        "olmoe": expert_width,
+        "qwen3_moe": expert_layers,
+        "qwen2_moe": expert_layers,
+        "falcon": {"multi_query": kv_heads == 1, "new_decoder_architecture": kv_heads > 1},
+        "gpt_bigcode": {"multi_query": kv_heads == 1},
         "opt": {"word_embed_proj_dim": shape.get("hidden")},
         "t5": {
             "num_decoder_layers": shape.get("layers"),
             "feed_forward_proj": "gated-gelu" if shape.get("gated_mlp") else "relu",
         },
         "vit": {
-            "patch_size": shape.get("vision_patch") or None,
-            "image_size": (shape.get("vision_patch") or 0)
-            * math.isqrt(shape.get("max_position") or 0)
-            or None,
+            "patch_size": patch or None,
+            "image_size": image_size or None,
             "num_labels": shape.get("vocab") or None,
         },
-        "gpt_bigcode": {"multi_query": shape.get("kv_heads") == 1},
         "deepseek_v2": {"n_group": 1, "topk_group": 1, "topk_method": "greedy"},
         "deepseek_v3": {"n_group": 1, "topk_group": 1},
         "llama4_text": {
@@ -154,29 +179,13 @@ def _mend(fields: Dict[str, Any], shape: Dict[str, Any], known: Any) -> None:
             "intermediate_size_mlp": shape.get("ffn"),
             "interleave_moe_layer_step": shape.get("moe_every"),
         },
-        "qwen3_moe": {"decoder_sparse_step": shape.get("moe_every"), "mlp_only_layers": []},
-        "qwen2_moe": {"decoder_sparse_step": shape.get("moe_every"), "mlp_only_layers": []},
-    }.get(model_type, {})
-    fields.update({name: value for name, value in rewrite.items() if value is not None})
-    if shape.get("mla_kv_rank"):
-        fields.pop("head_dim", None)
-    elif isinstance(getattr(type(known), "head_dim", None), property):
-        fields.pop("head_dim", None)  # Falcon's follows from the rest
+    }
+
+
+def _mend_head_dim(fields: Dict[str, Any], shape: Dict[str, Any], known: Any) -> None:
+    has_own = isinstance(getattr(type(known), "head_dim", None), property)
+    if shape.get("mla_kv_rank") or has_own:
+        fields.pop("head_dim", None)  # MLA's and Falcon's follow from the rest
     elif shape.get("head_dim") and not {"head_dim", "d_kv"} & set(fields):
         # read by the modules though the configuration does not name it
         fields["head_dim"] = shape["head_dim"]
-    if model_type in ("deepseek_v2", "deepseek_v3") and not shape.get("mla_q_rank"):
-        fields["q_lora_rank"] = None
-    if shape.get("attention_bias") is not None and _takes(known, "attention_bias"):
-        fields["attention_bias"] = shape["attention_bias"]
-    if (getattr(known, "pad_token_id", None) or 0) >= (shape.get("vocab") or float("inf")):
-        fields["pad_token_id"] = None
-    if model_type in ("mistral", "mixtral", "qwen2", "qwen3", "phi3"):
-        fields["sliding_window"] = None
-    if model_type == "gemma3_text":
-        # the 270M and 1B, and the others
-        if shape.get("hidden", 0) <= 1152:
-            fields["sliding_window"] = 512
-        else:
-            fields["sliding_window"] = 1024
-    fields.update({name: value for name, value in _ALWAYS.items() if _takes(known, name)})

@@ -199,6 +199,7 @@ class GputopApp(InterruptedApp):
         if message.snapshot is not self.main.snapshot or message.output is not None:
             self.main.receive(message.snapshot, message.output)
         self._show_page(message.snapshot)
+        self._judge_stacks(message.snapshot)
         self._announce(message.snapshot)
         if self.words is not None:
             self.words.show(message.snapshot)
@@ -257,24 +258,21 @@ class GputopApp(InterruptedApp):
 
     def _stacks_of(self, notices: list[Notice]) -> Screen[None]:
         """All side by side, with the rank of a critical finding, and since when the run stands."""
-        from gputop.render import numbers
-        from gputop.screens.stacks import StacksDialog
+        from gputop.screens.stacks import StacksDialog, why
 
         snapshot = self._newest or self.main.snapshot
-        culprit, reason = None, ""
-        if snapshot is not None:
-            critical = [f for f in snapshot.findings if f.severity == "critical"]
-            silent_s = snapshot.summary.silent_s
-            if critical and silent_s:
-                culprit = critical[0].rank
-                reason = f"No step for {numbers.clock(silent_s)}: "
-        return StacksDialog(
-            notices,
-            self.size.width,
-            self.theme_variables,
-            culprit=culprit,
-            reason=reason,
-        )
+        culprit, reason = why(snapshot) if snapshot is not None else (None, "")
+        width, colours = self.size.width, self.theme_variables
+        return StacksDialog(notices, width, colours, culprit=culprit, reason=reason)
+
+    def _judge_stacks(self, snapshot: Snapshot) -> None:
+        """Tell stacks that are open what has been found since."""
+        if self.source.mode != "live" or len(self.screen_stack) < 2:
+            return
+        from gputop.screens.stacks import StacksDialog, why
+
+        if isinstance(self.screen, StacksDialog) and self.screen.is_mounted:
+            self.screen.judge(*why(snapshot))
 
     def _dumped_with(self, notice: Notice) -> list[Notice]:
         """The newest stack of each rank that came within seconds of this one."""

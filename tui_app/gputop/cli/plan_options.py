@@ -7,7 +7,7 @@ import difflib
 import re
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.named import gpu_named, gpus_named, model_of
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gputop_analysis.planner.job import Job
     from gputop_analysis.planner.questions import Wanted
     from gputop_analysis.planner.space import Limits
-    from gputop_analysis.vram.setup import Lora
+    from gputop_analysis.vram.setup import Lora, ModelShape, Setup
 
 PINNED = ("tp", "pp", "vpp", "cp", "ep", "replicas", "micro_batch")
 SCHEDULES = {"1f1b": (False,), "zero-bubble": (True,), "any": (False, True)}
@@ -74,11 +74,10 @@ def add_job(parser: Parser) -> None:
 def add_split(parser: Parser) -> None:
     """The options that pin a part of the split."""
     for name in PINNED:
+        meaning = "only this value"
         if name == "replicas":
             meaning = "only so many copies of FSDP (HSDP)"
-        else:
-            meaning = "only this value"
-        parser.add_argument("--" + name.replace("_", "-"), type=int, metavar="N", help=meaning)
+        parser.add_argument(f"--{_dashed(name)}", type=int, metavar="N", help=meaning)
     parser.add_argument(
         "--zero", type=int, choices=(0, 1, 2, 3), help="only this ZeRO stage; 3 is FSDP"
     )
@@ -127,7 +126,7 @@ def add_gpus(parser: Parser) -> None:
 
 
 def job_of(options: argparse.Namespace, gpus: int) -> Job:
-    """What is trained.
+    """What is trained: what the options say, else as in the run, else the usual.
 
     Raises:
         CliError: no model, or a size that is none.
@@ -137,52 +136,70 @@ def job_of(options: argparse.Namespace, gpus: int) -> Job:
 
     if not options.model and not options.run:
         raise CliError("what is trained? give --model NAME (gputop models lists them) or --run RUN")
-    named = model_of(options.model) if options.model else None
-    base = setup_of_run(options.run, named) if options.run else None
-    model = named or (base.model if base else None)
-    assert model is not None
     for name in ("seq", "global_batch"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise CliError(f"--{name.replace('_', '-')} must be at least 1")
-    longest = model.max_position or DEFAULT_SEQ
-    seq = options.seq or (base.seq if base else min(DEFAULT_SEQ, longest))
-    batch = options.global_batch or (_batch_of(base) if base else 0)
-    if not batch:
-        if adapters_of(options):
-            tokens = TOKENS_OF_ADAPTERS
-        else:
-            tokens = TOKENS_A_STEP
-        batch = max(1, tokens // seq // gpus) * gpus
-        print(
-            f"gputop: no --global-batch: planning for {batch:,} sequences of {seq:,} tokens a step",
-            file=sys.stderr,
-        )
-    adapters = adapters_of(options) or (base.lora if base else None)
-    if options.qlora:
-        quantized = "nf4"
-    elif base:
-        quantized = base.quantized
-    else:
-        quantized = ""
+        _check_positive(name, getattr(options, name))
     _check_optimizer(options.optimizer)
-    dtype = options.dtype or (base.dtype if base and base.dtype in DTYPES else "bf16")
-    share = trainable_share(adapters is not None)
-    optimizer = options.optimizer or (base.optimizer if base else "adamw")
+    named = model_of(options.model) if options.model else None
+    in_run = setup_of_run(options.run, named) if options.run else None
+    model = named or (in_run and in_run.model)
+    assert model is not None
+    seq = options.seq or _usual_seq(in_run, model)
+    adapters = adapters_of(options) or (in_run and in_run.lora)
     job = Job(
-        model,
-        seq,
-        batch,
-        dtype,
-        optimizer,
-        trainable_share=share,
+        model=model,
+        seq=seq,
+        global_batch=options.global_batch or _usual_batch(options, in_run, seq, gpus),
+        dtype=options.dtype or _usual_dtype(in_run),
+        optimizer=options.optimizer or (in_run.optimizer if in_run else "adamw"),
+        trainable_share=trainable_share(adapters is not None),
         lora=adapters,
-        quantized=quantized,
+        quantized=_quantized(options, in_run),
     )
     framework = framework_of(options)
     if framework:
         return job.of_framework(framework.name, framework.recipe, framework.habits)
     return job
+
+
+def _usual_seq(in_run: Setup | None, model: ModelShape) -> int:
+    if in_run:
+        return in_run.seq
+    return min(DEFAULT_SEQ, model.max_position or DEFAULT_SEQ)
+
+
+def _usual_batch(options: argparse.Namespace, in_run: Setup | None, seq: int, gpus: int) -> int:
+    """The run's batch; without one a usual number of tokens, as stderr is told."""
+    batch = 0
+    if in_run:
+        batch = in_run.micro_batch * in_run.accumulation * in_run.parallel.dp
+    if batch:
+        return batch
+    tokens = TOKENS_OF_ADAPTERS if adapters_of(options) else TOKENS_A_STEP
+    batch = max(1, tokens // seq // gpus) * gpus
+    print(
+        f"gputop: no --global-batch: planning for {batch:,} sequences of {seq:,} tokens a step",
+        file=sys.stderr,
+    )
+    return batch
+
+
+def _usual_dtype(in_run: Setup | None) -> str:
+    return in_run.dtype if in_run and in_run.dtype in DTYPES else "bf16"
+
+
+def _quantized(options: argparse.Namespace, in_run: Setup | None) -> str:
+    if options.qlora:
+        return "nf4"
+    return in_run.quantized if in_run else ""
+
+
+def _dashed(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _check_positive(name: str, value: int | None) -> None:
+    if value is not None and value < 1:
+        raise CliError(f"--{_dashed(name)} must be at least 1")
 
 
 def framework_of(options: argparse.Namespace) -> Framework | None:
@@ -229,10 +246,6 @@ def _check_optimizer(name: str | None) -> None:
         raise CliError(f"no optimizer {name!r}; there is {', '.join(near)}")
 
 
-def _batch_of(base: Any) -> int:
-    return base.micro_batch * base.accumulation * base.parallel.dp
-
-
 def limits_of(options: argparse.Namespace) -> Limits:
     """What the search may try.
 
@@ -244,9 +257,8 @@ def limits_of(options: argparse.Namespace) -> Limits:
     pinned: dict[str, Any] = _of_framework(options)
     for name in PINNED:
         value = getattr(options, name)
+        _check_positive(name, value)
         if value is not None:
-            if value < 1:
-                raise CliError(f"--{name.replace('_', '-')} must be at least 1")
             pinned[name] = (value,)
     if options.zero is not None:
         pinned["zero"] = (options.zero,)
@@ -287,42 +299,60 @@ def wanted_of(options: argparse.Namespace, fleet: Fleet) -> tuple[Wanted, int]:
         CliError: neither the options nor the file say, or a number is none.
     """
     _split_gpus(options)
+    chosen = _chosen_gpus(options, fleet)
+    _check_nodes(options, chosen.gpus)
+    if options.price is not None and not options.price >= 0:
+        raise CliError("--price is dollars an hour of one GPU")
+    check_network(options.network)
+    per_node = chosen.gpus // options.nodes if options.nodes else chosen.per_node
+    wanted = _wanted(chosen.name, per_node, options.network, options.price)
+    return replace(wanted, watts=_watts_of(options.gpu or "", chosen.name)), chosen.gpus
+
+
+class _Chosen(NamedTuple):
+    name: str
+    gpus: int
+    per_node: int
+    """0: as the vendor builds the nodes."""
+
+
+def _chosen_gpus(options: argparse.Namespace, fleet: Fleet) -> _Chosen:
+    """The GPUs of the options, else of the run, else of the fleet.
+
+    Raises:
+        CliError: none of them names any.
+    """
     named = gpus_named(options.gpu) if options.gpu else None
-    have = next((g for g in fleet.have if named is None or named.spec.name == g.gpu), None)
-    ran = gpus_of(options.run) if options.run and not options.gpu else None
+    count = _count_of(options, named.count if named else 1)
+    owned = next((g for g in fleet.have if named is None or named.spec.name == g.gpu), None)
+    if options.run and not named:
+        ran = gpus_of(options.run)
+        if ran:
+            name, gpus = ran
+            return _Chosen(name, count or gpus, per_node=0)
+    if owned:
+        # so many GPUs that are asked for need not lie in nodes as the owned ones do
+        per_node = 0 if options.gpus else owned.told_per_node
+        return _Chosen(owned.gpu, count or owned.count, per_node)
     if named:
-        name = named.spec.name
-    elif ran:
-        name = ran[0]
-    elif have:
-        name = have.gpu
-    else:
-        name = None
-    if name is None:
-        raise CliError(
-            "on which GPU? give --gpu NAME --gpus N, or write .gputop.toml once with gputop init"
-        )
-    gpus = _count_of(options, named.count if named else 1) or (
-        ran[1] if ran else have.count if have else 8
+        return _Chosen(named.spec.name, count or 8, per_node=0)
+    raise CliError(
+        "on which GPU? give --gpu NAME --gpus N, or write .gputop.toml once with gputop init"
     )
+
+
+def _check_nodes(options: argparse.Namespace, gpus: int) -> None:
+    from gputop_analysis.vram.rules import MOST
+
     nodes = options.nodes
     if gpus < 1 or (nodes is not None and nodes < 1):
         raise CliError("--gpus and --nodes must be at least 1")
+    if gpus > MOST:
+        raise CliError(f"--gpus must be at most {MOST}, not {gpus}")
     if nodes is not None and gpus % nodes:
         raise CliError(
             f"{gpus} GPUs do not divide over {nodes} nodes: give --gpus as a multiple of --nodes"
         )
-    if options.price is not None and not options.price >= 0:
-        raise CliError("--price is dollars an hour of one GPU")
-    check_network(options.network)
-    if nodes:
-        per_node = gpus // nodes
-    elif have and not options.gpus and not ran:
-        per_node = have.told_per_node
-    else:
-        per_node = 0
-    wanted = _wanted(name, per_node, options.network, options.price)
-    return replace(wanted, watts=_watts_of(options.gpu or "", name)), gpus
 
 
 def _watts_of(written: str, name: str) -> float:
@@ -393,19 +423,16 @@ def check_network(text: str) -> None:
 def tell_precision(name: str, dtype: str) -> None:
     """Says on stderr what products run in where the chip does not have the type."""
     chip = gpu_named(name)
-    wider = next(
-        (precision for precision in ("bf16", "fp16", "fp32") if chip.dense_flops.get(precision)),
-        "fp32",
+    if dtype == "fp32" or chip.dense_flops.get(dtype):
+        return
+    wider = ("bf16", "fp16", "fp32")
+    if dtype == "fp4":
+        wider = ("fp8", *wider)
+    taken = next((precision for precision in wider if chip.dense_flops.get(precision)), "fp32")
+    print(
+        f"gputop: {chip.name} has no {dtype} products: the rate of {taken} is taken",
+        file=sys.stderr,
     )
-    if dtype != "fp32" and not chip.dense_flops.get(dtype):
-        if dtype == "fp4" and chip.dense_flops.get("fp8"):
-            wider = "fp8"
-        else:
-            wider = wider
-        print(
-            f"gputop: {chip.name} has no {dtype} products: the rate of {wider} is taken",
-            file=sys.stderr,
-        )
 
 
 def _wanted(name: str, per_node: int, network: str, price: float | None) -> Wanted:

@@ -40,16 +40,19 @@ _FILLED = ((0x00, 0x40, 0x44, 0x46, 0x47), (0x00, 0x80, 0xA0, 0xB0, 0xB8))
 """Dots of a left and of a right half of a cell that is filled from below, by height 0 to 4."""
 
 
-def area(values: Sequence[float], width: int, top: float) -> str:
-    """The newest values as a row of dots from 0 to ``top``, right-aligned; NaN leaves a gap."""
+def area(values: Sequence[float], width: int, top: float, dots: int = 4) -> str:
+    """The newest values as a row of dots from 0 to ``top``, right-aligned; NaN leaves a gap.
+
+    ``dots`` are of the cell's height: three leave a gap to the row above, where rows are stacked.
+    """
     columns = 2 * width
     if len(values) > columns:
         values = [_known_mean(values, x, columns) for x in range(columns)]
     elif values:
         per_value = columns // len(values)
         values = [value for value in values for _ in range(per_value)]
-    dots = [0] * (columns - len(values)) + [_dots(value, top) for value in values]
-    pairs = zip(dots[::2], dots[1::2], strict=True)
+    heights = [0] * (columns - len(values)) + [_dots(value / top, dots) for value in values]
+    pairs = zip(heights[::2], heights[1::2], strict=True)
     cells = [_FILLED[0][left_height] | _FILLED[1][right] for left_height, right in pairs]
     return "".join(chr(0x2800 + bits) if bits else " " for bits in cells)
 
@@ -61,15 +64,18 @@ def _known_mean(values: Sequence[float], x: int, columns: int) -> float:
     return sum(part) / len(part) if part else float("nan")
 
 
-def _dots(value: float, top: float) -> int:
-    """Dots for a value: at least one where it was measured."""
-    if value != value:
+def _dots(share: float, most: int) -> int:
+    """Dots for a share of the height: at least one where it was measured."""
+    if share != share:
         return 0
-    return min(4, max(1, round(4 * value / top)))
+    return min(most, max(1, round(most * share)))
 
 
 def area_rows(values: Sequence[float], width: int, height: int, top: float) -> list[str]:
-    """Values over ``width`` cells as an area of ``height`` rows from 0 to ``top``; NaN: a gap."""
+    """Values over ``width`` cells as an area of ``height`` rows from 0 to ``top``; NaN: a gap.
+
+    The uppermost dots stay free, so that areas below each other do not run into one.
+    """
     columns = 2 * width
     rows = [[0] * width for _ in range(height)]
     for x in range(columns):
@@ -77,9 +83,7 @@ def area_rows(values: Sequence[float], width: int, height: int, top: float) -> l
             value = _known_mean(values, x, columns)
         else:
             value = float("nan")
-        if value != value:
-            continue
-        dots = min(4 * height, max(1, round(4 * height * value / top)))
+        dots = _dots(value / top, 4 * height - 1)
         for y in range(height):
             filled = min(4, max(0, dots - 4 * (height - 1 - y)))
             rows[y][x // 2] |= _FILLED[x % 2][filled]

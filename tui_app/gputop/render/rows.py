@@ -7,10 +7,13 @@ default.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from functools import lru_cache
 
 Row = list[tuple[str, str]]
+_BREAKS = re.compile(r" (?!(?<=\d )(?:%|(?:ms|s|min|h|GiB|MiB|GB|MB|W|°C)\b))")
+"""Where a line may end."""
 
 
 def char_width(char: str) -> int:
@@ -127,11 +130,11 @@ def spread(start: Row, end: Row, width: int) -> Row:
 
 
 def wrap(text: str, width: int) -> list[str]:
-    """Lines of at most ``width`` cells, broken at spaces."""
+    """Lines of at most ``width`` cells, broken at spaces, but not between a figure and its unit."""
     lines: list[str] = []
     for paragraph in text.splitlines() or [""]:
         line = ""
-        for word in paragraph.split(" "):
+        for word in _BREAKS.split(paragraph):
             if line:
                 trial = f"{line} {word}"
             else:

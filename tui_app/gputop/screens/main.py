@@ -81,6 +81,11 @@ class MainScreen(Typed, Screen[None]):
             widget.tabbed = spec.tab and compact and not body.zoomed
             widget.boxed = not compact
 
+    def on_descendant_focus(self) -> None:
+        """The keys of the footer are those that work where the focus is."""
+        panel = self.focused_panel()
+        self.query_one(Footer).panel = (panel.id if panel else None) or ""
+
     # ---- data
 
     def receive(self, snapshot: Snapshot, output: OutputView | None) -> None:

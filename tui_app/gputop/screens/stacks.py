@@ -11,7 +11,8 @@ from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.widgets import Static
 
-from gputop.feed.snapshot import Notice
+from gputop.feed.snapshot import Notice, Snapshot
+from gputop.render import numbers
 from gputop.render.rows import Row, fill, left, row_text, wrap
 from gputop.screens.dialog import CSS, TextDialog
 from gputop_analysis.text import counted
@@ -43,6 +44,16 @@ def groups_of(notices: Sequence[Notice], culprit: int | None = None) -> list[Gro
         members.setdefault(_frames(notice), []).append(notice)
     groups = [Group(frames, tuple(notices_)) for frames, notices_ in members.items()]
     return sorted(groups, key=lambda group: (culprit not in group.ranks, len(group.members)))
+
+
+def why(snapshot: Snapshot) -> tuple[int | None, str]:
+    """The rank that a critical finding names while the run stands, and since when it does."""
+    critical = [finding for finding in snapshot.findings if finding.severity == "critical"]
+    silent_s = snapshot.summary.silent_s
+    if not silent_s:
+        return None, ""
+    culprit = critical[0].rank if critical else None
+    return culprit, f"No step for {numbers.clock(silent_s)}: "
 
 
 def odd_ones(groups: Sequence[Group], culprit: int | None = None) -> list[Group]:
@@ -138,7 +149,11 @@ def _beside(blocks: Sequence[list[Row]], cells: int) -> list[Row]:
 class StacksDialog(TextDialog):
     """All ranks side by side; ``w`` leaves only those that stand elsewhere than the most."""
 
-    DEFAULT_CSS = CSS.format(name="StacksDialog", width="96%")
+    DEFAULT_CSS = (
+        CSS.format(name="StacksDialog", width="96%")
+        + "StacksDialog { align: center bottom; background: transparent; }"
+    )
+    """At the foot of the screen, which stays as bright: its first lines say what is wrong."""
     BINDINGS: ClassVar[list[BindingType]] = [Binding("w", "worst", show=False)]
 
     def __init__(
@@ -153,14 +168,29 @@ class StacksDialog(TextDialog):
         """``columns``: of the terminal; ``colours``: the theme's variables; ``culprit``: the rank
         that a finding names; ``reason``: why the dialog opens, ahead of its title.
         """
+        self.notices = notices
         self.groups = groups_of(notices, culprit)
         self.culprit = culprit
         self.only_odd = False
         self._width = columns * 96 // 100 - AROUND
         self._colours = colours
-        many = sum(len(group.members) for group in self.groups)
-        title = f"{reason}Stacks of {counted(many, 'rank')}"
+        title = self._titled(reason)
         super().__init__(title, self._content(), text(notices, self._width, culprit))
+
+    def judge(self, culprit: int | None, reason: str) -> None:
+        """Take in what is known by now: the stacks come before the judgement on them."""
+        self.query_one(".box").border_title = self._titled(reason)
+        if culprit == self.culprit:
+            return
+        self.culprit = culprit
+        self.groups = groups_of(self.notices, culprit)
+        self._copy = text(self.notices, self._width, culprit)
+        self.query_one(Static).update(self._content())
+        self._tell()
+
+    def _titled(self, reason: str) -> str:
+        many = sum(len(group.members) for group in self.groups)
+        return f"{reason}Stacks of {counted(many, 'rank')}"
 
     def on_mount(self) -> None:
         self._tell()

@@ -67,7 +67,7 @@ def help_text(
     if rows <= height and width >= DESCRIPTIONS_FROM:
         lines = _with_sentences(groups, colours)
     else:
-        lines = _in_columns(groups, colours, max(width // ENTRY, 1))
+        lines = _in_columns(groups, colours, max(width // ENTRY, 1), mode)
     lines += _phase_samples(colours, width)
     lines.append(Content.assemble(*_severity_samples(colours)))
     words = " · ".join(short_words.meanings(seen))
@@ -87,14 +87,14 @@ def _with_sentences(groups: Mapping[str, list[Action]], colours: Colours) -> lis
 
 
 def _in_columns(
-    groups: Mapping[str, list[Action]], colours: Colours, columns: int
+    groups: Mapping[str, list[Action]], colours: Colours, columns: int, mode: str
 ) -> list[Content]:
     """Groups below each other in columns of one height."""
     entries: list[tuple[str, str, str]] = []
     for group, actions in groups.items():
         entries.append(("", group, f"bold {colours['role-accent']}"))
         listed = [action for action in actions if action.id not in SELF_EVIDENT]
-        entries += [(action.shown, action.label, "") for action in listed]
+        entries += [(action.shown, action.label_in(mode), "") for action in listed]
     rows = -(-len(entries) // columns)
     lines = []
     for y in range(rows):

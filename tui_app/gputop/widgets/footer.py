@@ -25,18 +25,20 @@ class Place(NamedTuple):
     action: Action
 
 
-def draw(mode: str, control: bool, width: int, screen: str = "main") -> Row:
+def draw(mode: str, control: bool, width: int, screen: str = "main", panel: str = "") -> Row:
     """Keys and labels of a screen in the order of importance, as many as fit."""
     row: Row = [(" ", "")]
-    for place_ in places(mode, control, width, screen):
+    for place_ in places(mode, control, width, screen, panel):
         gap = place_.start - row_width(row)
         row += [(" " * gap, ""), *_item(place_.action, mode)]
     return row
 
 
-def places(mode: str, control: bool, width: int, screen: str = "main") -> list[Place]:
-    """Where each key stands."""
-    actions = [a for a in in_footer(screen, mode) if applies(a, mode, control)]
+def places(
+    mode: str, control: bool, width: int, screen: str = "main", panel: str = ""
+) -> list[Place]:
+    """Where each key stands; ``panel`` has the focus."""
+    actions = [a for a in in_footer(screen, mode, panel) if applies(a, mode, control)]
     widths = [row_width(_item(action, mode)) for action in actions]
     wide = 1 + sum(cells + GAPS[0] for cells in widths) - GAPS[0] <= width
     gap, start = GAPS[not wide], 1
@@ -49,15 +51,7 @@ def places(mode: str, control: bool, width: int, screen: str = "main") -> list[P
 
 
 def _item(action: Action, mode: str) -> Row:
-    if mode != "live" and action.label_in_replay:
-        label = action.label_in_replay
-    else:
-        label = action.label
-    if action.group in ("Panels", "Screens"):
-        key = action.shown.split(" ")[-1]
-    else:
-        key = action.shown
-    return [(key, "bold accent"), (f" {label}", "muted")]
+    return [(action.key, "bold accent"), (f" {action.label_in(mode)}", "muted")]
 
 
 def position_bar(position: Position, width: int) -> Row:
@@ -79,10 +73,12 @@ def position_bar(position: Position, width: int) -> Row:
     ]
 
 
-class Footer(Canvas, drawn=("position",)):
+class Footer(Canvas, drawn=("position", "panel")):
     """Docked at the bottom; in a replay the position stands above the keys."""
 
     position: reactive[Position | None] = reactive(None, repaint=False)
+    panel: reactive[str] = reactive("", repaint=False)
+    """Id of the panel that has the focus."""
 
     def __init__(
         self, mode: str, control: bool, name_of_screen: str = "main", *, id: str | None = None
@@ -93,7 +89,7 @@ class Footer(Canvas, drawn=("position",)):
         self.control = control
 
     def rows(self, width: int, height: int) -> list[Row]:
-        keys = draw(self.mode, self.control, width, self.name_of_screen)
+        keys = draw(self.mode, self.control, width, self.name_of_screen, self.panel)
         if self.position and height > 1:
             return [position_bar(self.position, width), keys]
         return [keys]
@@ -104,7 +100,8 @@ class Footer(Canvas, drawn=("position",)):
         if self.position and self.size.height > 1 and event.y == 0:
             self._seek(event.x)
             return
-        for place_ in places(self.mode, self.control, self.size.width, self.name_of_screen):
+        drawn = (self.mode, self.control, self.size.width, self.name_of_screen, self.panel)
+        for place_ in places(*drawn):
             if place_.start <= event.x < place_.end:
                 self.app.call_later(self.screen.run_action, target(place_.action))
 

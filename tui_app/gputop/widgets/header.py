@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
 
 from textual.reactive import reactive
 
@@ -15,6 +16,9 @@ from gputop.widgets.canvas import Canvas
 from gputop_analysis.overview import GPUS_ADDED, RunSummary
 from gputop_analysis.text import counted
 from gputop_analysis.win import Win, win_of
+
+if TYPE_CHECKING:
+    from gputop_analysis.model import Finding
 
 _MORE = re.compile(r" \(\+\d+ more\)$")
 _ENDED = re.compile(r"^ended: [\d,]+ steps?, ")
@@ -82,19 +86,26 @@ def _fitting(headline: str, label: str, word: str, worth: list[str], width: int)
 
 def _label(snapshot: Snapshot, word: str) -> str:
     """The health; where it asks for attention, the name of what does."""
-    serious = [finding for finding in snapshot.findings if finding.severity != "info"]
-    if word == "attention" and serious:
-        return serious[0].name.upper()
+    subject = _subject(snapshot)
+    if word == "attention" and subject is not None:
+        return subject.name.upper()
     return word
+
+
+def _subject(snapshot: Snapshot) -> Finding | None:
+    """The finding that the verdict is about; a run that stands is no matter of its steps' pace."""
+    serious = [finding for finding in snapshot.findings if finding.severity != "info"]
+    if serious and snapshot.summary.stands and serious[0].severity != "critical":
+        return None
+    return serious[0] if serious else None
 
 
 def _worth(snapshot: Snapshot) -> list[str]:
     """What the first finding's fix is worth, the longest way to say it first."""
-    serious = [finding for finding in snapshot.findings if finding.severity != "info"]
-    if serious and not snapshot.problem:
-        win = win_of(snapshot.summary, serious[0])
-    else:
-        win = None
+    subject = _subject(snapshot)
+    win = None
+    if subject is not None and not snapshot.problem:
+        win = win_of(snapshot.summary, subject)
     if win is None or win.factor < 1.005:
         return []
     factor = f"{win.factor:.2f}x"

@@ -11,6 +11,8 @@ from gputop.render.bars import apportion, stacked_columns
 from gputop.render.rows import Row, left, right, row_width, shorten, shorten_middle
 
 LABEL = 12
+LEAST = 3
+"""Rows of a picture, which a legend in lines of its own leaves to it."""
 PARTS = "━╌▓░"
 """Glyphs of a bar's parts in their order, so that colour is not all that tells them apart."""
 
@@ -23,25 +25,54 @@ def ruled(title: str, note: Row, width: int) -> Row:
     return [*start, ("─" * max(width - row_width(start) - row_width(end), 0), "rule"), *end]
 
 
+def headed(title: str, legend: Row, width: int) -> list[Row]:
+    """The title line with the legend's pairs of mark and name, or these in lines of their own."""
+    line = ruled(title, legend, width)
+    if not legend or line[-len(legend) :] == legend:
+        return [line]
+    rows: list[Row] = [line, []]
+    for mark, name in zip(legend[::2], legend[1::2], strict=True):
+        if row_width([*rows[-1], mark, name]) - 2 > width:
+            rows.append([])
+        rows[-1] = [*rows[-1], mark, name]
+    return rows
+
+
 def draw(plot: Plot, width: int, height: int, mono: bool = False) -> list[Row]:
-    """The plot with its title line in at most ``height`` rows."""
+    """The plot with its title and legend in at most ``height`` rows."""
     if height < 2:
         return []
+    head = headed(_title(plot), _legend(plot), width)
+    if height - len(head) < LEAST:
+        head = head[:1]
+    room = height - len(head)
     if isinstance(plot, Chart):
-        note = [*chart.legend(plot.lines)] if len(plot.lines) > 1 else []
-        head = ruled(f"{plot.title}, {plot.unit}" if plot.unit else plot.title, note, width)
-        return [head, *chart.draw(plot, width, height - 1)]
+        drawn = chart.draw(plot, width, room)
+    elif isinstance(plot, Columns):
+        drawn = _columns(plot, width, room, mono)
+    elif isinstance(plot, Bars):
+        drawn = _bars(plot, width, room)
+    else:
+        drawn = _listing(plot, width, room)
+    return [*head, *drawn]
+
+
+def _title(plot: Plot) -> str:
+    unit = plot.unit if isinstance(plot, (Chart, Bars)) else ""
+    return f"{plot.title}, {unit}" if unit else plot.title
+
+
+def _legend(plot: Plot) -> Row:
+    """Pairs of a mark and a name."""
+    if isinstance(plot, Chart):
+        return chart.legend(plot.lines) if len(plot.lines) > 1 else []
     if isinstance(plot, Columns):
-        return [
-            ruled(plot.title, _phase_note(plot), width),
-            *_columns(plot, width, height - 1, mono),
-        ]
+        return _phase_note(plot)
+    row: Row = []
     if isinstance(plot, Bars):
-        note: Row = []
         for glyph, (name, style) in zip(cycle(PARTS), plot.legend):
-            note += [(f"{glyph} ", style), (f"{name}  ", "muted")]
-        return [ruled(f"{plot.title}, {plot.unit}", note, width), *_bars(plot, width, height - 1)]
-    return [ruled(plot.title, [], width), *_listing(plot, width, height - 1)]
+            row += [(f"{glyph} ", style), (f"{name}  ", "muted")]
+    return row
 
 
 def _phase_note(plot: Columns) -> Row:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from textual.message import Message
 
 from gputop import palette
-from gputop.feed.snapshot import RecentSteps, Resources, Snapshot
+from gputop.feed.snapshot import Resources, Snapshot
 from gputop.panels import GRID_FROM
 from gputop.render import braille, numbers
 from gputop.render.bars import apportion, bar, layered_bar, stacked_bar
@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     from gputop_analysis.model import GpuSummary, HostSummary, RankSummary
 
 PHASE_CELLS = 11
+STACKED = 3
+"""Dots of a trend's height in a row of the table: a gap to the row above."""
 STANDS_OUT = 1.2
 """Times the median of the ranks, from which on a phase of a rank is marked."""
+LEAST_NET = 0.05
+"""MB/s from which on the network is worth a word."""
 FULL, NEARLY_FULL = 0.95, 0.85
 """Shares of a memory from which on it is drawn as critical, and as high."""
 
@@ -232,7 +236,7 @@ def _cpu(line: Line, snapshot: Snapshot, cells: int) -> Row:
 
 def _trend(series: tuple[float, ...], top: float, cells: int, figure: str) -> Row:
     chart = cells - 7
-    text = braille.area(series, chart, top)
+    text = braille.area(series, chart, top, STACKED)
     return [(text, "meter"), (right(figure, 7), "text")]
 
 
@@ -253,7 +257,7 @@ def _temperature(line: Line, cells: int) -> Row:
 
 
 def _gpu_memory(line: Line, cells: int) -> Row:
-    """``━`` allocated, ``▓`` reserved beyond it, ``░`` others', ``┃`` the peak; the colour says how
+    """``━`` allocated, ``╍`` reserved beyond it, ``╌`` others', ``┃`` the peak; the colour says how
     full it is.
     """
     gpu = line.gpu
@@ -273,8 +277,8 @@ def _gpu_memory(line: Line, cells: int) -> Row:
             reserved = allocated
         parts = [
             (allocated, style, "━"),
-            (reserved - allocated, "reserved", "▓"),
-            (used - reserved, "foreign", "░"),
+            (reserved - allocated, "reserved", "╍"),
+            (used - reserved, "foreign", "╌"),
         ]
     shown = allocated if numbers.known(allocated) else used
     figure = f"{numbers.gib(shown)}/{total:,.0f}"
@@ -355,7 +359,7 @@ def host_row(host: HostSummary, snapshot: Snapshot, width: int) -> Row:
     name = host.host if len(snapshot.summary.hosts) > 1 else "host"
     row: Row = [(left(shorten(name, 8), 8), "muted")]
     series = snapshot.history.of(f"cpu {host.host}")
-    row += [("CPU ", "muted"), (braille.area(series, 10, 100.0), "meter")]
+    row += [("CPU ", "muted"), (braille.area(series, 10, 100.0, STACKED), "meter")]
     row += [(right(_whole(host.cpu_pct), 4), "text"), (f" % of {host.cpu_count}", "muted")]
     if host.memory_total_gib:
         share = host.memory_used_gib / host.memory_total_gib
@@ -376,7 +380,7 @@ def host_row(host: HostSummary, snapshot: Snapshot, width: int) -> Row:
         fields.insert(0, [("waiting for a core now ", "muted"), (share_text, "text")])
     resources = snapshot.panels.get("history", Resources())
     net = resources.newest("net")
-    if numbers.known(net) and len(snapshot.summary.hosts) == 1:
+    if net >= LEAST_NET and len(snapshot.summary.hosts) == 1:
         fields.append([("net ", "muted"), (numbers.rate(net), "text"), (" MB/s", "muted")])
     for field in fields:
         if row_width(row) + row_width(field) + 3 <= width:
@@ -418,22 +422,6 @@ def _phases_and_wait(standing: Standing) -> dict[str, float]:
     return own_phases(standing.rank, standing.wait_ms) | {"wait": standing.wait_ms}
 
 
-def grid_row(recent: RecentSteps, rank: int, width: int, mono: bool = False) -> Row:
-    """The last columns of one rank, coloured by step time against the median of all."""
-    row: Row = []
-    for wall in recent.rank_wall_ms.get(rank, ())[-max(width, 0) :] if width > 0 else ():
-        if wall != wall:
-            cell = ("·", "track")
-        else:
-            style, glyph = palette.heat(wall / recent.median_ms)
-            cell = (glyph if mono else "▇", style)
-        if row and row[-1][1] == cell[1]:
-            row[-1] = (row[-1][0] + cell[0], cell[1])
-        else:
-            row.append(cell)
-    return row
-
-
 class Ranks(ScrollingPanel):
     """Panel 3."""
 
@@ -469,7 +457,7 @@ class Ranks(ScrollingPanel):
         if snapshot.summary.gpus_added:
             return [(GPUS_ADDED + ", not measured", "accent")]
         if snapshot.summary.gpus and self.size.width >= 90:
-            return [("━ allocated  ▓ reserved  ░ others'  ┃ peak", "muted")]
+            return [("━ allocated  ╍ reserved  ╌ others'  ┃ peak", "muted")]
         if many > 1:
             return [("w", "accent"), (" all ranks", "muted")]
         return []

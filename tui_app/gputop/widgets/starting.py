@@ -4,43 +4,64 @@ from __future__ import annotations
 
 from gputop.feed.starting import Starting
 from gputop.render.bars import bar
-from gputop.render.rows import Row, left, right, say, shorten
+from gputop.render.rows import Row, left, right, shorten
 from gputop_analysis.startup import OTHER, TELLING, Part, split
 from gputop_analysis.text import duration
 
-NAME, FIGURE, REACHED = 26, 9, 16
-"""Cells of a name, of a time and of ``7 of 8``."""
+NAME, WIDER_NAME, FIGURE = 26, 36, 9
+"""Cells of a name, of one where there is room for a bar too, and of a time."""
 WITH_BAR = 60
 """Cells of a panel from which on each line has a bar."""
-_BEHIND, _UNDER_WAY = "✓", "○"
+ROAD = ("python", "import torch", "model", "first batch", "first forward", "first step")
+"""What every training comes by before its first step is done, in this order."""
+UNTOLD = "python, imports"
+"""What is under way until a process makes its first parameter: it says nothing before."""
+_BEHIND, _UNDER_WAY, _AHEAD = "✓", "○", "·"
 
 
 def checklist(start: Starting, now_ns: int, width: int, height: int) -> list[Row]:
-    """Milestones so far, one a row, the newest last; of more than fit the first are left out."""
-    until_ns = max(now_ns, start.began_ns + 1)
-    if not start.events:
-        since = duration((until_ns - start.began_ns) / 1e9)
-        return say(f"The command runs for {since}: nothing of torch's is seen yet.", width)
-    parts = split(start.events, start.began_ns, until_ns)
-    whole_ns = until_ns - start.began_ns
+    """Milestones, one a row: behind, under way, to come; the first ones give way for the last."""
+    parts, whole_ns = _parts(start, now_ns)
     telling = [part for part in parts if part.name != OTHER or part.ns >= TELLING * whole_ns]
-    rows: list[Row] = []
+    rows = [_line(part, whole_ns, start, width) for part in telling][-height:]
+    ahead: list[Row] = [[(f"{_AHEAD} {name}", "muted")] for name in _to_come(start)]
+    return [*rows, *ahead[: height - len(rows)]]
+
+
+def under_way(start: Starting, now_ns: int) -> tuple[str, float]:
+    """What the process that has come furthest is at, and the seconds that it has taken so far."""
+    parts, _ = _parts(start, now_ns)
+    part = next((part for part in parts if part.under_way), parts[-1])
+    return part.words, part.ns / 1e9
+
+
+def _parts(start: Starting, now_ns: int) -> tuple[list[Part], int]:
+    """The parts of the time so far, the one without a name named, and all of it in nanoseconds."""
+    until_ns = max(now_ns, start.began_ns + 1)
+    parts = split(start.events, start.began_ns, until_ns)
+    named: list[Part] = []
     last = ""
-    for part in telling:
+    for part in parts:
         if part.name == OTHER and not part.before:
-            rest_part = part._replace(name=f"code after {last}" if last else "code")
-            rows.append(_line(rest_part, whole_ns, start, width))
-            continue
-        rows.append(_line(part, whole_ns, start, width))
-        last = part.name
-    if telling and not telling[-1].under_way:
-        rows.append([(f"{_UNDER_WAY} ", "info"), ("on the way to the first step", "muted")])
-    return rows[-height:]
+            part = part._replace(name=f"code after {last}" if last else UNTOLD)
+        else:
+            last = part.name
+        named.append(part)
+    return named, until_ns - start.began_ns
+
+
+def _to_come(start: Starting) -> list[str]:
+    """What every training comes by and this one has not; what it passed unseen does not come."""
+    seen = {event["name"] for event in start.events} | {"import torch"}
+    last = max(place for place, name in enumerate(ROAD) if name in seen)
+    return list(ROAD[last + 1 :])
 
 
 def _line(part: Part, whole_ns: int, start: Starting, width: int) -> Row:
     """Mark, name, time, how many processes have come so far, and a bar where there is room."""
-    cells = min(NAME if width < WITH_BAR else 2 * NAME, width - FIGURE - 2)
+    many = start.processes
+    reached_cells = len(f"  {many} of {many}  ") if many > 1 else 2
+    cells = min(WIDER_NAME if width >= WITH_BAR else NAME, width - FIGURE - 2 - reached_cells)
     is_milestone = any(event["name"] == part.name for event in start.events)
     style = "text" if is_milestone else "muted"
     if part.under_way:
@@ -50,9 +71,9 @@ def _line(part: Part, whole_ns: int, start: Starting, width: int) -> Row:
     row: Row = [mark, (left(shorten(part.words, cells), cells), style)]
     row.append((right(duration(part.ns / 1e9), FIGURE), style))
     reached = ""
-    if is_milestone and start.processes > 1:
-        reached = f"  {start.reached.get(part.name, 0)} of {start.processes}"
-    room = width - 2 - cells - FIGURE - REACHED
+    if is_milestone and many > 1:
+        reached = f"  {start.reached.get(part.name, 0)} of {many}"
+    room = width - 2 - cells - FIGURE - reached_cells
     if room < 8:
         return [*row, (reached, "muted")]
-    return [*row, (left(reached, REACHED), "muted"), *bar(part.ns / whole_ns, room, "meter")]
+    return [*row, (left(reached, reached_cells), "muted"), *bar(part.ns / whole_ns, room, "meter")]

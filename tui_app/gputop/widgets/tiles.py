@@ -11,12 +11,15 @@ from typing import NamedTuple
 from textual.reactive import reactive
 
 from gputop.feed.snapshot import Curve, Snapshot
+from gputop.feed.starting import Starting
 from gputop.render import braille, numbers
 from gputop.render.bars import bar
-from gputop.render.rows import Row, clip, fill, row_width
+from gputop.render.rows import Row, clip, fill, row_width, shorten
 from gputop.widgets.canvas import Canvas
 from gputop.widgets.frame import framed
 from gputop.widgets.header import broken_loss, standing_still
+from gputop.widgets.starting import under_way
+from gputop_analysis.text import counted, duration
 from gputop_analysis.win import mean_step_ms
 
 HEIGHT = 4
@@ -39,7 +42,12 @@ class Tile(NamedTuple):
 
 def draw(snapshot: Snapshot, width: int) -> list[Row]:
     """Four rows: the tiles side by side over the full width."""
-    makers = [_step, _speed, _useful, _loss, *([_memory] if snapshot.summary.gpus else [])]
+    if isinstance(snapshot.panels.get("breakdown"), Starting) and not snapshot.ended:
+        makers = [_so_far, _at, _cpu, _ram]
+    else:
+        makers = [_step, _speed, _useful, _loss]
+    if snapshot.summary.gpus:
+        makers.append(_memory)
     rows: list[Row] = [[] for _ in range(HEIGHT)]
     cells_left = width
     for index, make in enumerate(makers):
@@ -51,6 +59,39 @@ def draw(snapshot: Snapshot, width: int) -> list[Row]:
         for row, part in zip(rows, box, strict=True):
             row += part
     return rows
+
+
+def _so_far(snapshot: Snapshot, width: int) -> Tile:
+    run = snapshot.summary
+    return Tile("So far", [(duration(run.duration_s), "bold text")], [])
+
+
+def _at(snapshot: Snapshot, width: int) -> Tile:
+    words, seconds = under_way(snapshot.panels["breakdown"], snapshot.summary.now_ns)
+    since = f"  {duration(seconds)}"
+    shown = shorten(words, width - len(since))
+    return Tile("Now", [(shown, "bold text"), (since, "muted")], [])
+
+
+def _cpu(snapshot: Snapshot, width: int) -> Tile:
+    hosts = snapshot.summary.hosts
+    if not hosts or not numbers.known(hosts[0].cpu_pct):
+        return Tile("CPU", [(numbers.NONE, "muted")], [])
+    host = hosts[0]
+    figure: Row = [(numbers.percent(host.cpu_pct / 100), "bold text")]
+    figure.append((f" of {counted(host.cpu_count, 'core')}", "muted"))
+    trend = _area(snapshot.history.of(f"cpu {host.host}"), width, "meter", top=100.0)
+    return Tile("CPU" if len(hosts) == 1 else f"CPU of {host.host}", figure, trend)
+
+
+def _ram(snapshot: Snapshot, width: int) -> Tile:
+    hosts = snapshot.summary.hosts
+    if not hosts or not hosts[0].memory_total_gib:
+        return Tile("RAM", [(numbers.NONE, "muted")], [])
+    used, total = hosts[0].memory_used_gib, hosts[0].memory_total_gib
+    figure: Row = [(numbers.gib(used), "bold text"), (f" of {numbers.gib(total)} GiB", "muted")]
+    title = "RAM" if len(hosts) == 1 else f"RAM of {hosts[0].host}"
+    return Tile(title, figure, bar(used / total, width, "allocated"))
 
 
 def _step(snapshot: Snapshot, width: int) -> Tile:

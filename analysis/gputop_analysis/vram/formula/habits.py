@@ -11,6 +11,7 @@ from gputop_analysis.vram.setup import PLAIN_LOOPS, Setup
 
 BF16_OPTIMIZER = ("none", "ddp", "zero1")
 """Shardings for which DeepSpeed's bf16 optimizer accumulates gradients in fp32."""
+FSDP = ("fsdp1", "fsdp2", "hsdp")
 INSIDE_UNITS = (4, 52)
 """Transformers from which on a layer recomputes itself, inside of what FSDP1 wraps around it."""
 
@@ -22,13 +23,13 @@ class Habits:
     weights: float
     gradients: float
     states: float
-    """Of one moment of the optimizer."""
+    """One moment of the optimizer: Adam has two."""
     master: float
-    """0: no fp32 copy of the weights."""
+    """The fp32 copy of the weights; 0: there is none."""
     residual: float
-    """Of the stream between layers, which none casts: fp32 under autocast and fp32 weights."""
+    """The stream between layers, which none casts: fp32 under autocast and fp32 weights."""
     boundary: float
-    """Of a layer's input as checkpointing keeps it."""
+    """A layer's input as checkpointing keeps it."""
     casts_weights: bool
     """Autocast keeps a 16-bit copy of the weights of the linear layers for the backward pass."""
     casts_inputs: bool
@@ -38,13 +39,13 @@ class Habits:
     ZeRO-3 in DeepSpeed's ``stage3.py``).
     """
     passing_gradients: float
-    """Of a 16-bit gradient that a backward pass leaves until it is added to the fp32 one
+    """A 16-bit gradient that a backward pass leaves until it is added to the fp32 one
     (nanotron's ``optim/gradient_accumulator.py``).
     """
     linear_input: float
-    """Of a linear layer's input in 8 bits, as Transformer Engine's under fp8; 0: as it is."""
+    """A linear layer's input in 8 bits, as Transformer Engine's under fp8; 0: as it is."""
     frozen_boundary: float
-    """Of a checkpointed layer's input with its gradient, if both stay until the backward's end."""
+    """A checkpointed layer's input with its gradient, if both stay until the backward's end."""
     waits_whole: bool
     """Under FSDP, gradients of several micro-batches wait unsharded until the last of them."""
     mixed_units: bool
@@ -54,7 +55,7 @@ class Habits:
 
 
 def habits(setup: Setup) -> Habits:
-    """Of the trainer that ``setup.recipe`` names.
+    """The habits of the trainer that ``setup.recipe`` names.
 
     Megatron-LM: bf16 weights, gradients accumulated in fp32
     (``--accumulate-allreduce-grads-in-fp32``, forced by ``--bf16``), fp32 master weights and
@@ -63,59 +64,85 @@ def habits(setup: Setup) -> Habits:
     ZeRO-1: both at once (``bf16_optimizer.py`` sets the bf16 ones to zero and lets none go).
     Transformers, torchtitan and plain PyTorch: whatever the weights are.
     """
-    weights = BYTES[
-        setup.weights or (setup.dtype if setup.dtype in ("fp32", "bf16", "fp16") else "bf16")
-    ]
-    compute = 4.0 if setup.dtype == "fp32" else 2.0
-    megatron, deepspeed, nanotron = (
-        setup.recipe == name for name in ("megatron", "deepspeed", "nanotron")
-    )
-    if weights < 4 and (setup.master_weights or megatron or deepspeed or nanotron):
-        master = 4.0
-    else:
-        master = 0.0
-    accumulated = nanotron or (megatron and setup.dtype != "fp16")
-    if setup.grad_dtype:
-        gradients = BYTES[setup.grad_dtype]
-    elif accumulated:
-        gradients = 4.0
-    else:
-        gradients = weights
-    twice = (
-        deepspeed
-        and setup.dtype == "bf16"
-        and gradients > weights
-        and setup.parallel.sharding in BF16_OPTIMIZER
-    )
-    sharded = setup.parallel.sharding in ("fsdp1", "fsdp2", "hsdp")
-    casts = weights > compute and not sharded
-    if _raises_stream(setup):
-        residual = 4.0
-    elif casts:
-        residual = weights
-    else:
-        residual = compute
+    weights = _weight_bytes(setup)
+    gradients = _gradient_bytes(setup, weights)
+    master = _master_bytes(setup, weights)
+    both_gradients = _keeps_both_gradients(setup, weights, gradients)
+    autocasts = _autocasts_weights(setup, weights)
+    residual = _residual_bytes(setup, weights, autocasts)
+    fp8_inputs = setup.recipe == "megatron" and setup.dtype == "fp8"
     return Habits(
         weights=weights,
-        gradients=gradients + weights * twice,
+        gradients=gradients + weights if both_gradients else gradients,
         states=4.0 if master else weights,
         master=master,
         residual=residual,
         boundary=residual,
-        linear_input=1.0 if megatron and setup.dtype == "fp8" else 0.0,
+        linear_input=1.0 if fp8_inputs else 0.0,
         frozen_boundary=_frozen_boundary(setup),
         waits_whole=_waits_whole(setup),
         mixed_units=_mixed_units(setup),
-        casts_weights=casts,
-        casts_inputs=casts,
-        flat_gradients=megatron
-        or nanotron
-        or twice
-        or (deepspeed and setup.parallel.sharding == "zero3"),
-        passing_gradients=weights if nanotron else 0.0,
-        eager_norm=setup.recipe in ("transformers", "deepspeed", *PLAIN_LOOPS)
-        and not (setup.kernels or setup.compile),
+        casts_weights=autocasts,
+        casts_inputs=autocasts,
+        flat_gradients=both_gradients or _has_flat_gradients(setup),
+        passing_gradients=weights if setup.recipe == "nanotron" else 0.0,
+        eager_norm=_has_eager_norm(setup),
     )
+
+
+def _weight_bytes(setup: Setup) -> float:
+    """Bytes of a weight: as it is said, else in the type of the products, bf16 below 16 bits."""
+    if setup.weights:
+        return BYTES[setup.weights]
+    if setup.dtype in ("fp32", "bf16", "fp16"):
+        return BYTES[setup.dtype]
+    return BYTES["bf16"]
+
+
+def _master_bytes(setup: Setup, weights: float) -> float:
+    """Bytes of a weight's fp32 copy; 0: there is none."""
+    keeps_copy = setup.master_weights or setup.recipe in ("megatron", "deepspeed", "nanotron")
+    return 4.0 if keeps_copy and weights < 4 else 0.0
+
+
+def _gradient_bytes(setup: Setup, weights: float) -> float:
+    if setup.grad_dtype:
+        return BYTES[setup.grad_dtype]
+    if setup.recipe == "nanotron":
+        return 4.0
+    if setup.recipe == "megatron" and setup.dtype != "fp16":
+        return 4.0
+    return weights
+
+
+def _keeps_both_gradients(setup: Setup, weights: float, gradients: float) -> bool:
+    """Whether bf16 gradients stay beside the fp32 ones that they are added to."""
+    if setup.recipe != "deepspeed" or setup.dtype != "bf16":
+        return False
+    return gradients > weights and setup.parallel.sharding in BF16_OPTIMIZER
+
+
+def _autocasts_weights(setup: Setup, weights: float) -> bool:
+    """Whether weights are wider than the products; FSDP casts its shards before it gathers them."""
+    products = 4.0 if setup.dtype == "fp32" else 2.0
+    return weights > products and setup.parallel.sharding not in FSDP
+
+
+def _residual_bytes(setup: Setup, weights: float, autocasts: bool) -> float:
+    if setup.dtype == "fp32" or _raises_stream(setup):
+        return 4.0
+    return weights if autocasts else 2.0
+
+
+def _has_flat_gradients(setup: Setup) -> bool:
+    if setup.recipe == "deepspeed":
+        return setup.parallel.sharding == "zero3"
+    return setup.recipe in ("megatron", "nanotron")
+
+
+def _has_eager_norm(setup: Setup) -> bool:
+    fused = setup.kernels or setup.compile
+    return setup.recipe in ("transformers", "deepspeed", *PLAIN_LOOPS) and not fused
 
 
 def _raises_stream(setup: Setup) -> bool:
@@ -148,7 +175,7 @@ def _waits_whole(setup: Setup) -> bool:
     """Whether gradients of several micro-batches wait unsharded: ``no_sync`` of Accelerate and
     Fabric around all but the last.
     """
-    sharded = setup.parallel.sharding in ("fsdp1", "fsdp2", "hsdp")
+    sharded = setup.parallel.sharding in FSDP
     return sharded and setup.recipe in ("transformers", *PLAIN_LOOPS) and not _streams(setup)
 
 
