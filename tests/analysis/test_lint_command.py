@@ -87,3 +87,8 @@ def test_wrong_input_is_one_line(script, capsys, words, said):
     assert main(["lint", *words]) == 2
     shown = capsys.readouterr()
     assert said in shown.err and shown.err.count("\n") == 1 and shown.out == ""
+
+
+def test_what_has_no_end_is_not_read_to_it(capsys):
+    assert main(["lint", "/dev/zero"]) == 2
+    assert "more than 2 MiB" in capsys.readouterr().err

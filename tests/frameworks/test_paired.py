@@ -135,7 +135,9 @@ def test_commands_that_only_compute_take_short_turns(tmp_path, monkeypatch):
     assert len(ratios) >= 2
     assert 1.2 < np.median(ratios[:, 1]) < 3.3
     turns = [turn.slice for turn in sides[0]._turns[1:]]
-    assert turns.count(2) == 0.2 / checking.TURN_S, "after one that showed that it never sleeps"
+    short = next(slice_ for slice_ in turns if turns.count(slice_) > 1)
+    assert short > 1, "after one that showed that it never sleeps"
+    assert turns.count(short) == pytest.approx(0.2 / checking.TURN_S)
 
 
 def test_a_second_signal_leaves_neither_command_behind():

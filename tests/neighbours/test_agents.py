@@ -190,12 +190,35 @@ def test_a_patch_outlives_long_words() -> None:
     assert answer["patch"] == "p" * 1000 and answer["explained"].endswith(" ...")
 
 
-@pytest.mark.parametrize("model", ["train.py", "--csv=/etc/x", "os:system"])
+@pytest.mark.parametrize(
+    "model", ["train.py", "--csv=/etc/x", "os:system", "a\0b", "x" * 100_000, "a\x1b[31mb"]
+)
 def test_no_model_can_run_code(model: str) -> None:
     from gputop.cli.errors import CliError
 
     with pytest.raises(CliError):
         tools.estimate(model)
+
+
+def test_no_argument_keeps_an_agent_waiting(run_dir, tmp_path) -> None:
+    from gputop.cli.errors import CliError
+
+    (tmp_path / "made.py").write_text("x = 1\n" * 1_000_000)
+    for wrong in (
+        lambda: tools.lint_script(str(tmp_path / "made.py")),
+        lambda: tools.plan("llama-3-8b", "H100", 10**9),
+        lambda: tools.diff_runs(str(run_dir), str(run_dir), -5.0),
+        lambda: tools.diff_runs(str(run_dir), str(run_dir), float("nan")),
+    ):
+        with pytest.raises(CliError, match=r"more than 2 MiB|at most 16777216|threshold_pct"):
+            wrong()
+
+
+def test_a_record_whose_command_no_file_can_have_still_gets_a_verdict(run_dir) -> None:
+    manifest = json.loads((run_dir / "run.json").read_text())
+    manifest["command"] = ["python", "x" * 5000 + ".py"]
+    (run_dir / "run.json").write_text(json.dumps(manifest))
+    assert tools.verdict(str(run_dir))["finding"] == "IN02"
 
 
 def test_one_table_feeds_agents_palette_and_python() -> None:
@@ -223,7 +246,9 @@ def test_the_skill_names_only_commands_that_exist(tmp_path, capsys) -> None:
     assert text == skill() and text.startswith("---\nname: gputop\ndescription: ")
     words = set(re.findall(r"`gputop ([a-z]+)", text))
     assert {"run", "report", "diff"} <= words <= {command.name for command in COMMANDS}
-    assert all(f"`{tool.name}`" in text for tool in tools.tools())
+    named = dict(re.findall(r"^- `([a-z]+)`: (.*)$", text, flags=re.M))
+    assert list(named) == [tool.name for tool in tools.tools()]
+    assert all(line.endswith((".", ")")) for line in named.values()), "whole sentences"
 
 
 def test_without_the_sdk_one_line_says_what_to_install(monkeypatch, capsys) -> None:

@@ -58,10 +58,13 @@ def test_each_thing_is_said_once(reading) -> None:
     ],
 )
 def test_slack_and_discord_get_their_shapes(url: str, key: str) -> None:
-    body = payload(url, Notice("end", "<!channel> @everyone " + "x" * 3000, {"event": "end"}))
-    assert "<!channel>" not in body[key] and "event" not in body
+    body = payload(url, Notice("end", "<!channel> a & b " + "x" * 3000, {"event": "end"}))
+    assert "event" not in body
     if key == "content":
         assert len(body[key]) <= 2000 and body["allowed_mentions"] == {"parse": []}
+        assert body[key].startswith("<!channel> a & b"), "shown as it is there"
+    else:
+        assert body[key].startswith("&lt;!channel&gt; a &amp; b")
 
 
 def test_any_other_address_gets_json() -> None:

@@ -168,6 +168,25 @@ def test_mlflow_reads_its_store(run_dir, tmp_path, monkeypatch) -> None:
     assert [one.path for one in client.list_artifacts(run.info.run_id)] == ["gputop-report.html"]
 
 
+def test_a_run_that_was_lost_is_not_finished_well(tmp_path) -> None:
+    """Its recorder was killed with it: there is no exit code."""
+    pytest.importorskip("mlflow", reason="extra mlflow")
+    pytest.importorskip("wandb", reason="extra wandb")
+    builder = Builder(tmp_path / "lost")
+    builder.hello()
+    builder.steps(60, forward=3.0, backward=5.0)
+    store = (tmp_path / "store").as_uri()
+    words = ("--mlflow", store, "--wandb", "team/toys")
+    published(tmp_path / "lost", tmp_path, *words, WANDB_MODE="offline", WANDB_DIR=str(tmp_path))
+    metas = [file.read_text() for file in (tmp_path / "store").rglob("meta.yaml")]
+    assert [text for text in metas if "status: 4" in text], "FAILED"
+    (file,) = tmp_path.rglob("*.wandb")
+    records = list(wandb_records(file.read_bytes()))
+    assert [record.exit.exit_code for record in records if record.HasField("exit")] == [1]
+    runs = [record.run for record in records if record.HasField("run")]
+    assert {(run.entity, run.project) for run in runs} == {("team", "toys")}
+
+
 def test_wandb_keeps_it_offline(run_dir, tmp_path) -> None:
     pytest.importorskip("wandb", reason="extra wandb")
     folder = tmp_path / "offline"
@@ -237,6 +256,78 @@ def test_without_its_library_one_line_says_what_to_install(
     assert main(["publish", str(run_dir), words]) == 2
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "pip install" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "said"),
+    [
+        ("prometheus", "9400", "give :9400"),
+        ("prometheus", "http://0.0.0.0:9400", "to listen on"),
+        ("prometheus", ":99999", "from 1 to 65535"),
+        ("prometheus", ".", "folder"),
+        ("otlp", "localhost:4318", "as http://"),
+        ("otlp", "ftp://collector", "as http://"),
+        ("mlflow", "localhost:5000", "give http://localhost:5000"),
+        ("mlflow", "http://", "no web address"),
+        ("tensorboard", __file__, "give a folder"),
+        ("wandb", "a#b", "ENTITY/PROJECT"),
+        ("wandb", "a/b/c", "ENTITY/PROJECT"),
+        ("notify", "htps://hooks.slack.com/x", "no web address"),
+        ("notify", "http://[bad", "no web address"),
+        ("notify", "no-such-command now", "no command 'no-such-command'"),
+        ("notify", "'open", "no command"),
+        ("notify", " ", "give a web address or a command"),
+    ],
+)
+def test_a_target_that_cannot_work_is_refused_at_once(run_dir, capsys, name, target, said) -> None:
+    """And not at the end of a training of days."""
+    from gputop.cli import main
+    from gputop.cli.beside import options_of
+    from gputop.cli.errors import CliError
+
+    libraries = {"otlp": "opentelemetry", "prometheus": "prometheus_client", "notify": "json"}
+    pytest.importorskip(libraries.get(name, name))
+    assert main(["publish", str(run_dir), f"--{name}={target}"]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1 and said in told and f"--{name}" in told
+    words = ([], [target]) if name == "notify" else ([f"{name}={target}"], [])
+    with pytest.raises(CliError, match="--"):
+        options_of(*words)
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("prometheus", ":9400"),
+        ("prometheus", "[::1]:9400"),
+        ("prometheus", "here/run.prom"),
+        ("otlp", "https://collector.example/v1/metrics"),
+        ("mlflow", "sqlite:///runs.db"),
+        ("mlflow", "folder"),
+        ("mlflow", "databricks"),
+        ("mlflow", "https://user@server.example"),
+        ("tensorboard", "none/yet"),
+        ("wandb", "team/project"),
+        ("trackio", "any thing"),
+        ("notify", "HTTPS://hooks.slack.com/x"),
+        ("notify", "cat -"),
+    ],
+)
+def test_a_target_that_may_work_is_not(name, target) -> None:
+    from gputop.publish.targets import refused
+
+    assert refused(name, target) == ""
+
+
+def test_what_failed_is_not_said_to_be_written(run_dir, tmp_path) -> None:
+    pytest.importorskip("prometheus_client", reason="extra prometheus")
+    (tmp_path / "file").touch()
+    words = (f"--prometheus={tmp_path}/run.prom", f"--prometheus={tmp_path}/file/run.prom")
+    done = gputop("publish", str(run_dir), *words, tmp_path=tmp_path)
+    assert done.returncode == 1
+    assert [line for line in done.stderr.splitlines() if line.startswith("wrote")] == [
+        f"wrote {tmp_path}/run.prom"
+    ]
 
 
 def test_every_extra_that_is_named_exists() -> None:

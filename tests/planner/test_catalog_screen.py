@@ -194,9 +194,7 @@ async def test_the_plot_has_two_axes():
 
 async def test_it_opens_above_a_run_and_plans_its_job(tmp_path):
     folder = write_run(tmp_path / "run", ranks=1, gpus=1, state="running")
-    running = build(
-        RunRecord.open(folder), (), window_steps=500, previous=None, now_ns=START_NS + 11 * 10**9
-    )
+    running = build(RunRecord.open(folder), (), window_steps=500, now_ns=START_NS + 11 * 10**9)
     ask = Ask(model("llama-3-8b"), 2048, gpus=8)
     async with started(running, size=(120, 40)) as (app, pilot):
         await press(app, pilot, "x")

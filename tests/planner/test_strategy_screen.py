@@ -188,9 +188,7 @@ def test_presets_that_do_not_suit_say_why(ask):
 
 async def test_it_opens_above_a_run_and_starts_from_it(tmp_path, ask):
     folder = write_run(tmp_path / "run", ranks=1, gpus=1, state="running")
-    running = build(
-        RunRecord.open(folder), (), window_steps=500, previous=None, now_ns=START_NS + 11 * 10**9
-    )
+    running = build(RunRecord.open(folder), (), window_steps=500, now_ns=START_NS + 11 * 10**9)
     async with started(running, size=(120, 40)) as (app, pilot):
         await press(app, pilot, "u")
         assert isinstance(app.screen, StrategyScreen)
@@ -216,7 +214,7 @@ async def test_above_a_run_of_an_unknown_model_it_says_so_and_takes_what_is_know
     with (folder / "hosts/box/events.jsonl").open("a") as events:
         events.write(json.dumps(event) + "\n")
     record = RunRecord.open(folder)
-    running = build(record, (), window_steps=500, previous=None, now_ns=START_NS + 11 * 10**9)
+    running = build(record, (), window_steps=500, now_ns=START_NS + 11 * 10**9)
     found = RunBaseLoader(ask)(record, running)
     assert isinstance(found, Unknown) and "TinyNet, 1.2 B parameters" in found.told
     assert "of its size" in found.text

@@ -122,9 +122,7 @@ def test_a_finding_is_one_decorated_function(toy_finding, tmp_path, capsys) -> N
     assert main(["findings", "HC06"]) == 0
     assert "XX99" in capsys.readouterr().out.split("takes in")[1]
 
-    snapshot = build(
-        record, tuple(found), window_steps=500, previous=None, now_ns=10**18, ended=True
-    )
+    snapshot = build(record, tuple(found), window_steps=500, now_ns=10**18, ended=True)
     assert "2 toys lie in each step" in row_text(panel.draw(snapshot, 100, 3)[0])
     evidence = EvidenceLoader("XX99", None)(record, snapshot)
     assert evidence is not None and [plot.title for plot in evidence.plots] == ["data in each step"]
@@ -196,7 +194,7 @@ async def see(running):
 
 record = RunRecord.open(write_run(Path("run"), ranks=2))
 now_ns = START_NS + 11 * 10**9
-asyncio.run(see(build(record, (), window_steps=500, previous=None, now_ns=now_ns)))
+asyncio.run(see(build(record, (), window_steps=500, now_ns=now_ns)))
 assert "| `T` | toys | Go to the toys. |" in markdown()
 """
 

@@ -33,7 +33,6 @@ def snapshot(record):
         record,
         (a_finding(), a_finding("medium", None, id="CR01")),
         window_steps=500,
-        previous=None,
         now_ns=START_NS + 60 * 10**9,
         ended=True,
     )
@@ -49,9 +48,7 @@ def test_no_page_is_wider_than_the_screen(record, snapshot, size):
     rows = budget.draw(BudgetLoader()(record, snapshot), *size)
     rows += numerics.draw(NumericsLoader()(record, snapshot), *size)
     rows += evidence.draw(EvidenceLoader("IN01", 2)(record, snapshot), *size)
-    rows += ranks.headline(page, size[0]) + ranks.table(
-        page, snapshot.recent, [0, 1, 2], size[0], "wait", cursor=0
-    )
+    rows += ranks.headline(page, size[0]) + ranks.table(page, [0, 1, 2], size[0], "wait", cursor=0)
     rows += ranks.detail(page, 0, size[0], 9) if size[0] > 60 else []
     assert max(row_width(row) for row in rows) <= max(size[0], 50)
 
@@ -135,3 +132,15 @@ def test_findings_are_listed_by_what_they_win_back():
         one("D", "critical", None),
     )
     assert [listed.id for listed in by_worth(found)] == ["D", "B", "A", "C"]
+
+
+def test_strips_of_ranks_show_own_work_and_not_the_step_that_all_share(record):
+    page = RanksLoader()(record, build(record, (), window_steps=500, now_ns=0, ended=True))
+    slow, usual = page.excess_over_steps[2], page.excess_over_steps[0]
+    assert min(slow) > 0.2 and max(map(abs, usual)) < 0.1
+    _, *lines = ranks.table(page, [2, 0], 118, "rank")
+    strips = [{style for text, style in line if text and text in "▇" * len(text)} for line in lines]
+    assert strips[0] == {"heat4"} and strips[1].isdisjoint({"heat3", "heat4"})
+    unknown = replace(page, excess_over_steps={})
+    head, first, _ = ranks.table(unknown, [2, 0], 118, "rank")
+    assert "median" not in row_text(head) and "▇" not in row_text(first)

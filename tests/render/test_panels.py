@@ -36,7 +36,6 @@ def snapshot_of(folder, **kinds):
         RunRecord.open(write_run(folder, **kinds)),
         (),
         window_steps=500,
-        previous=None,
         now_ns=NOW_NS,
         ended=True,
     )
@@ -126,7 +125,7 @@ def test_a_row_is_a_rank_with_its_gpu_and_its_memory(four):
     assert head.split()[:2] == ["rank", "gpu"] and "memory, GiB" in head
     assert [line.split()[0] for line in lines[:2]] == ["0", "1"] and lines[2].startswith("▲   2")
     assert "414/700 W" not in lines[2] and "422/700 W" in lines[2] and "63 °C" in lines[2]
-    assert "53.1/80" in lines[2] and "━" in lines[2] and "▓" in lines[2] and "┃" in lines[2]
+    assert "53.1/80" in lines[2] and "━" in lines[2] and "╍" in lines[2] and "┃" in lines[2]
     assert "host" in lines[4] and "% of 8" in lines[4] and "GiB" in lines[4]
 
 
@@ -173,14 +172,6 @@ def test_ranks_scroll(tmp_path):
     snapshot = snapshot_of(tmp_path, ranks=20, steps=20)
     lines = texts(ranks.draw(snapshot, 100, 11, first=8))
     assert [line.split()[0] for line in lines[1:-1]] == [str(r) for r in range(8, 17)]
-
-
-def test_a_slow_column_is_coloured_against_the_median(four):
-    recent = four.recent._replace(
-        rank_wall_ms={0: (10.0, 10.0, 30.0, float("nan"))}, median_ms=10.0
-    )
-    assert ranks.grid_row(recent, 0, 9) == [("▇▇", "heat1"), ("▇", "heat4"), ("·", "track")]
-    assert row_text(ranks.grid_row(recent, 0, 9, mono=True)) == "▒▒█·"
 
 
 def test_the_header_says_verdict_pace_and_progress(four):
@@ -506,3 +497,12 @@ def test_a_slow_step_does_not_flatten_the_chart_however_wide_it_is(one):
     assert rows[0].strip().startswith("12.0 ms") and rows[0].count("▲") == 20
     assert step_chart._typical_high(line_of([900.0, 10.0, 11.0, 12.0], [1.0] * 4)) < 40
     assert step_chart._typical_high(line_of([10.0, 11.0, 12.0], [1.0] * 3)) == 12.0
+
+
+def test_with_room_a_finding_says_why(one):
+    finding = a_finding("high", fix="pin the memory", evidence="data 4.2 ms of 12.4 ms a step")
+    shown = one._replace(findings=(finding,))
+    assert "why: data 4.2 ms of 12.4 ms a step" in "\n".join(texts(findings.draw(shown, 70, 10)))
+    assert "why" not in "\n".join(texts(findings.draw(shown, 70, 3)))
+    for height in range(1, 14):
+        assert len(findings.draw(shown, 40, height)) <= max(height, 2)

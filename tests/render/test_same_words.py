@@ -153,10 +153,7 @@ def test_a_rank_waits_as_long_on_every_screen(shown: Shown) -> None:
     if len(shown.report.summary.ranks) == 1:
         pytest.skip("nobody to wait for")
     head, *panel = [row_text(row) for row in ranks_panel.draw(shown.live, 118, 8)]
-    table = [
-        row_text(row)
-        for row in ranks_page.table(shown.ranks, shown.live.recent, [0, 1], 118, "rank")
-    ][1:]
+    table = [row_text(row) for row in ranks_page.table(shown.ranks, [0, 1], 118, "rank")][1:]
     for place, (one, told) in enumerate(
         zip(shown.report.summary.ranks, shown.data["ranks"], strict=True)
     ):

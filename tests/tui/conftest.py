@@ -19,9 +19,7 @@ def run_dir(tmp_path_factory):
 @pytest.fixture(scope="session")
 def running(run_dir):
     """The same run while it still went on."""
-    ended = build(
-        RunRecord.open(run_dir), (), window_steps=500, previous=None, now_ns=START_NS + 11 * 10**9
-    )
+    ended = build(RunRecord.open(run_dir), (), window_steps=500, now_ns=START_NS + 11 * 10**9)
     findings = (
         a_finding(),
         a_finding("medium", None, id="HO06", title="host work outside PyTorch: 11 % of each step"),

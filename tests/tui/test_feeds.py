@@ -10,7 +10,6 @@ from tui_support import START_NS, STEP_MS, FixedClock, step_row, write_run
 
 from gputop.feed.cut import cut, span
 from gputop.feed.live import LiveFeed
-from gputop.feed.recent import MAX_COLUMNS, recent_steps
 from gputop.feed.replay import ReplayFeed
 from gputop.feed.snapshot import first_snapshot
 from gputop.feed.timeline import timeline
@@ -39,11 +38,6 @@ def test_the_live_feed_follows_and_counts(tmp_path):
     clock.advance(1)
     second = feed.take()
     assert second.summary.steps == 125 and second.sequence == first.sequence + 1
-    assert (
-        second.recent.first_step
-        + len(second.recent.rank_wall_ms[0]) * second.recent.steps_per_column
-        >= 125
-    )
 
 
 def test_an_ended_run_that_does_not_change_costs_nothing_more(tmp_path):
@@ -77,15 +71,6 @@ def test_the_first_snapshot_never_raises(tmp_path, content):
     assert snapshot.summary.command == () and snapshot.verdict.health == "waiting"
 
 
-def test_columns_hold_the_mean_of_their_steps(tmp_path):
-    folder = write_run(tmp_path / "r", ranks=2, steps=450)
-    recent = recent_steps(RunRecord.open(folder))
-    assert recent.steps_per_column == 5 and len(recent.rank_wall_ms[0]) == 90 <= MAX_COLUMNS
-    assert set(recent.rank_wall_ms) == {0, 1}
-    rows = RunRecord.open(folder).steps(1)[10:15]
-    assert recent.rank_wall_ms[1][2] == pytest.approx(rows["wall_ns"].mean() / 1e6)
-
-
 def test_the_timeline_counts_every_step_once_and_shows_where_the_run_stood(tmp_path):
     folder = write_run(tmp_path / "r", steps=300, state="running")
     rows = RunRecord.open(folder).steps(0)
@@ -109,23 +94,6 @@ def test_waiting_is_taken_out_of_backward_and_nothing_is_lost(tmp_path):
         assert sum(column) == pytest.approx(sum(phases), nan_ok=True)
     middle = columns[len(columns) // 2]
     assert middle[wait] == pytest.approx(3.0) and middle[backward] == pytest.approx(6.9, abs=0.8)
-
-
-def test_columns_stay_as_they_are_while_the_run_grows(tmp_path):
-    folder = write_run(tmp_path / "r", steps=450, state="running")
-    first = recent_steps(RunRecord.open(folder))
-    append(folder, 450, 50, START_NS + 20 * 10**9)
-    second = recent_steps(RunRecord.open(folder), first)
-    assert second.steps_per_column == first.steps_per_column
-    walls = first.rank_wall_ms[0]
-    assert second.rank_wall_ms[0][: len(walls)] == walls
-
-
-def test_a_restarted_rank_shows_its_last_attempt(tmp_path):
-    folder = write_run(tmp_path / "r", steps=100, state="running")
-    append(folder, 0, 30, START_NS + 20 * 10**9)
-    recent = recent_steps(RunRecord.open(folder))
-    assert len(recent.rank_wall_ms[0]) == 30 and recent.first_step == 0
 
 
 def test_a_cut_holds_nothing_from_later(tmp_path):

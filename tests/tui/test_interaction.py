@@ -62,7 +62,7 @@ def test_the_rank_that_holds_up_the_others_is_worse_than_any_that_is_slow():
         count = len(phases)
         return RanksPageData(
             tuple(range(count)), ("box",) * count, {"excess": excess}, {}, phases,
-            culprit, "", "balanced", 0.0, 0.0, "", (), "",
+            culprit, "", "balanced", 0.0, 0.0, "", (), {}, "",
         )  # fmt: skip
 
     nan = float("nan")
@@ -294,6 +294,19 @@ async def test_a_finding_opens_by_a_click_and_a_tab_by_another(running):
         await pilot.click("#findings", offset=(20, 1))
         await settle(app, pilot)
         assert isinstance(app.screen, EvidenceScreen)
+
+
+async def test_a_click_opens_the_finding_that_is_drawn_there(running):
+    """A short finding does not take the rows that a long one would."""
+    short = a_finding("high", id="IN01", title="first", fix="", evidence="")
+    findings = (short, a_finding("medium", None, id="HO06", title="second"))
+    async with started(running._replace(findings=findings), size=(120, 40)) as (app, pilot):
+        panel = app.main.panel("findings")
+        lines = screen_text(app).splitlines()
+        y = next(i for i, line in enumerate(lines) if "HO06" in line) - panel.region.y
+        await pilot.click("#findings", offset=(20, y))
+        await settle(app, pilot)
+        assert app.screen.page.finding.id == "HO06"
 
 
 async def test_a_click_on_the_replay_bar_seeks_there(running):

@@ -29,7 +29,7 @@ def running(tmp_path_factory):
         tmp_path_factory.mktemp("words") / "r", state="running", exit_code=None, total_steps=800
     )
     record = RunRecord.open(folder)
-    return build(record, (), window_steps=500, previous=None, now_ns=1_700_000_009 * 10**9)
+    return build(record, (), window_steps=500, now_ns=1_700_000_009 * 10**9)
 
 
 def words_of(**values):

@@ -36,3 +36,23 @@ def test_a_command_that_other_tools_have_is_named_as_here(word, said, capsys):
 def test_words_of_other_commands_lead_to_commands_that_exist():
     assert all(find(name) is not None for name in ELSEWHERE_CALLED.values())
     assert not any(find(word) is not None for word in ELSEWHERE_CALLED)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("estimate", "--model"),
+        ("plan", "--gpu", "H100-SXM5-80GB", "--model"),
+        ("report",),
+        ("memory",),
+        ("open",),
+        ("why",),
+        ("lint",),
+        ("check", "--baseline"),
+    ],
+)
+def test_a_name_longer_than_any_files_is_one_line(words, capsys):
+    rest = ("--", "true") if words[0] == "check" else ()
+    assert main([*words, "x" * 5000, *rest]) == 2
+    said = capsys.readouterr().err
+    assert "Traceback" not in said and said.startswith("gputop: ") and said.count("\n") == 1

@@ -327,9 +327,7 @@ async def test_every_size_shows_the_answer(setup, size):
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
     folder = write_run(tmp_path_factory.mktemp("record") / "run", ranks=1, gpus=1, state="running")
-    return build(
-        RunRecord.open(folder), (), window_steps=500, previous=None, now_ns=START_NS + 11 * 10**9
-    )
+    return build(RunRecord.open(folder), (), window_steps=500, now_ns=START_NS + 11 * 10**9)
 
 
 async def test_one_key_opens_it_and_escape_goes_back(running):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -114,12 +115,12 @@ def answer(
 
 def is_factory(model: Any) -> bool:
     """Whether a name is ``module:callable`` or ``file.py:callable``."""
-    if not isinstance(model, str) or Path(model).exists():
+    if not isinstance(model, str) or os.path.exists(model):  # unlike Path's: False for any text
         return False
     module, colon, name = model.rpartition(":")
     if not colon or not name.isidentifier():
         return False
-    return Path(module).is_file() or all(part.isidentifier() for part in module.split("."))
+    return os.path.isfile(module) or all(part.isidentifier() for part in module.split("."))
 
 
 def factory_shape(name: str) -> ModelShape:

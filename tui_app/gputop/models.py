@@ -32,8 +32,9 @@ def resolved(name: str) -> tuple[ModelShape, str]:
     from gputop_analysis import catalog
 
     path = Path(name).expanduser()
-    if path.is_dir() or path.suffix == ".json":
-        return _read(path / CONFIG if path.is_dir() else path), ""
+    folder = os.path.isdir(path)  # unlike Path's: False for a name that no file can have
+    if folder or path.suffix == ".json":
+        return _read(path / CONFIG if folder else path), ""
     try:
         return catalog.match_model(name)
     except LookupError:
@@ -49,7 +50,11 @@ def cached_config(name: str) -> Path | None:
         Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
     )
     hub = Path(os.environ.get("HF_HUB_CACHE") or str(Path(home) / "hub")).expanduser()
-    snapshots = list((hub / f"models--{name.replace('/', '--')}" / "snapshots").glob(f"*/{CONFIG}"))
+    try:
+        kept = hub / f"models--{name.replace('/', '--')}" / "snapshots"
+        snapshots = list(kept.glob(f"*/{CONFIG}"))
+    except (OSError, ValueError):  # a name that no folder can have
+        return None
     return max(snapshots, key=lambda file: file.stat().st_mtime, default=None)
 
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from gputop import __version__, settings
 from gputop.occasions import Occasion, Occasions
 from gputop.publish.reading import Reading
+from gputop.publish.targets import is_url
 from gputop_analysis.report.data import finding_data, finite
 
 _URL_S = 10.0
@@ -86,8 +87,7 @@ def payload(url: str, notice: Notice) -> dict[str, Any]:
     if host == "slack.com" or host.endswith(".slack.com"):
         return {"text": _harmless(notice.text)}
     if host in ("discord.com", "discordapp.com") or host.endswith((".discord.com",)):
-        text = _harmless(notice.text)[:_DISCORD_CHARACTERS]
-        return {"content": text, "allowed_mentions": {"parse": []}}
+        return {"content": notice.text[:_DISCORD_CHARACTERS], "allowed_mentions": {"parse": []}}
     return notice.data
 
 
@@ -142,14 +142,5 @@ def to_command(words: list[str]) -> Callable[[Notice], None]:
 
 
 def open(target: str, run: str) -> Notifier:
-    """A web address, or a command with its arguments.
-
-    Raises:
-        ValueError: no command.
-    """
-    if target.startswith(("http://", "https://")):
-        return Notifier(to_url(target))
-    words = shlex.split(target)
-    if not words:
-        raise ValueError("neither an address nor a command")
-    return Notifier(to_command(words))
+    """A web address, or a command with its arguments."""
+    return Notifier(to_url(target) if is_url(target) else to_command(shlex.split(target)))

@@ -102,20 +102,3 @@ HEALTH: dict[str, Mark] = {
     "stopped": Mark("■", "stopped", "info"),
     "failed": Mark("✖", "failed", "critical"),
 }
-
-#: Step time against the median of the grid: upper limit of the ratio, style name, glyph where there
-#: is no colour.
-HEAT: tuple[tuple[float, str, str], ...] = (
-    (0.90, "heat0", "░"),
-    (1.05, "heat1", "▒"),
-    (1.15, "heat2", "▓"),
-    (1.40, "heat3", "█"),
-    (float("inf"), "heat4", "█"),
-)
-
-
-def heat(ratio: float) -> tuple[str, str]:
-    """Style name and colourless glyph for a step time that is ``ratio`` times the median."""
-    return next(
-        (style, glyph) for limit, style, glyph in HEAT if ratio < limit or limit == float("inf")
-    )

@@ -8,13 +8,16 @@ import numpy as np
 
 from gputop_analysis.html.charts import grid, histogram, line, stacked
 from gputop_analysis.html.elements import section, shares
-from gputop_analysis.html.series import chart_top, phases_over_steps, rank_excess, step_times
+from gputop_analysis.html.series import chart_top, phases_over_steps, step_times
+from gputop_analysis.rank_excess import most_excess, rank_excess
 from gputop_analysis.report.build import Report
 from gputop_analysis.report.trends import trends
 from gputop_analysis.report.words import wait_note
 from gputop_analysis.step_parts import parts_of
 from gputop_analysis.text import counted, ms
 
+RANKS_AT_MOST = 96
+"""Ranks that are drawn; beyond it those of most own work: they hold others up."""
 _COLOURS = {
     "step time": "backward",
     "resident memory": "forward",
@@ -110,7 +113,8 @@ def rank_grid(report: Report) -> str:
     rank_table = rank_excess(report.view)
     if rank_table is None:
         return ""
-    ranks, cells, steps = rank_table
+    all_ranks, excess, steps = rank_table
+    ranks, cells = most_excess(all_ranks, excess, RANKS_AT_MOST)
     note = (
         "A rank's own work without waiting for others, against the median rank: "
         "warm is slower, "

@@ -8,13 +8,9 @@ from gputop_agent import wire
 from gputop_analysis.stats import weighted_quantile
 from gputop_analysis.step_parts import WAIT
 from gputop_analysis.view import Array, RunView
-from gputop_analysis.waits import waits
 
 PARTS = 160
 """Parts of the run in a chart over its steps."""
-RANK_PARTS = 60
-RANKS_AT_MOST = 96
-"""Limit of drawn ranks; beyond it those of most own work are drawn: they hold others up."""
 
 
 def phases_over_steps(view: RunView) -> tuple[Array, dict[str, Array]] | None:
@@ -101,33 +97,3 @@ def step_times(view: RunView) -> tuple[Array, Array, int] | None:
         return None
     counts, edges = np.histogram(walls[shown], bins=48, weights=weights[shown])
     return edges, counts, int(weights[~shown].sum())
-
-
-def rank_excess(view: RunView) -> tuple[list[int], Array, Array] | None:
-    """Ranks, ranks x parts: own work of the rank against the median rank's, and the middle step of
-    each part.
-
-    Own work is the wall time of a step without waiting for others: forward, data, other, and
-    backward less what DDP says it waits. None for fewer than two ranks, or where waiting is not
-    told apart (all ranks then look alike).
-    """
-    common = view.common
-    if common is None or len(common) < 2 or not all(len(view.comm(rank)) for rank in common.ranks):
-        return None
-    wait_table = waits(view)
-    if wait_table is None or wait_table.backward_compute_ms is None:
-        return None
-    # DDP's timers are read at a few steps only
-    count = min(RANK_PARTS, len(common), len(wait_table.backward_compute_ms))
-    parts = np.array_split(np.arange(len(common)), count)
-    phases = []
-    for name in ("data", "h2d", "forward", "optimizer", "other"):
-        phases.append(common.per_step_ms(f"{name}_ns"))
-    own_ms = np.sum(phases, axis=0)
-    means = np.stack([own_ms[part].mean(axis=0) for part in parts])
-    rows = np.array_split(np.arange(len(wait_table.backward_compute_ms)), len(parts))
-    means += np.stack([wait_table.backward_compute_ms[row].mean(axis=0) for row in rows])
-    steps = np.array([common.edges[:-1][common.keep][part].mean() for part in parts])
-    excess = (means / np.median(means, axis=1, keepdims=True) - 1).T
-    shown = np.sort(np.argsort(-excess.mean(axis=1), kind="stable")[:RANKS_AT_MOST])
-    return [common.ranks[row] for row in shown], excess[shown], steps

@@ -21,13 +21,11 @@ from gputop_analysis.lint.edits import Edits, add_keywords, keyword, remove_keyw
 from gputop_analysis.lint.module import Module, constant, dotted
 from gputop_analysis.lint.patch import diff
 from gputop_analysis.lint.rules_loader import dataset_class
-from gputop_analysis.lint.source import Edit, Source, SourceError, apply
+from gputop_analysis.lint.source import LARGEST_BYTES, Edit, Source, SourceError, apply
 from gputop_analysis.mend import DATA_LOADER, ByArguments, ByRule, Mend
 from gputop_analysis.model import Finding
 from gputop_probes.record.manifest import Manifest
 
-LARGEST_BYTES = 4 << 20
-"""Of a script that is read."""
 _SITE = re.compile(r"(.+\.py):(\d+)\b")
 _DDP = "torch.nn.parallel.DistributedDataParallel"
 
@@ -115,7 +113,7 @@ def script_of(manifest: Manifest) -> Path | None:
     """The Python file of a run's command, where it can be read."""
     for word in manifest.command:
         path = Path(manifest.cwd, word)
-        if word.endswith(".py") and path.is_file() and path.stat().st_size < LARGEST_BYTES:
+        if word.endswith(".py") and os.path.isfile(path) and path.stat().st_size < LARGEST_BYTES:
             return path
     return None
 

@@ -10,6 +10,8 @@ import tokenize
 from dataclasses import dataclass, field
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
+LARGEST_BYTES = 2 << 20
+"""Of a script; what is larger was made by a program, and would take minutes to read."""
 
 
 class SourceError(ValueError):
@@ -42,8 +44,11 @@ class Source:
         """Decode and parse.
 
         Raises:
-            SourceError: wrong encoding or syntax; it names the line.
+            SourceError: wrong encoding or syntax, with its line; or far too large.
         """
+        if len(data) > LARGEST_BYTES:
+            largest_mib = LARGEST_BYTES >> 20
+            raise SourceError(f"{path}: more than {largest_mib} MiB: no script is so large")
         bom = data.startswith(codecs.BOM_UTF8)
         if bom:
             body = data[len(codecs.BOM_UTF8) :]

@@ -73,7 +73,7 @@ def _first_call(path: Path, names: tuple[str, ...]) -> tuple[int, str]:
     """Line of the first call of the first of these names that is called; 0 where none is."""
     try:
         tree = ast.parse(path.read_bytes())
-    except (SyntaxError, ValueError, OSError):
+    except (SyntaxError, ValueError, OSError, RecursionError, MemoryError):
         return 0, ""
     lines: dict[str, int] = {}
     for node in ast.walk(tree):

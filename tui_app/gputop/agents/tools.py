@@ -26,6 +26,8 @@ from gputop_probes.runs import shell_name
 _COMMAND_S = 300
 _LAST_LINES = 8
 _LINE_CHARACTERS = 160
+_NAME_CHARACTERS = 200
+_MOST_PCT = 1e6
 Answer = dict[str, Any]
 
 
@@ -142,6 +144,8 @@ def diff_runs(a: str, b: str, threshold_pct: float = 5.0) -> Answer:
     """
     from gputop_analysis.diff import compare, diff_data
 
+    if not 0 <= threshold_pct <= _MOST_PCT:
+        raise CliError(f"threshold_pct {threshold_pct:g}: give a share from 0 on, as 5")
     first, second = open_record(a, says_damage=False), open_record(b, says_damage=False)
     for name, record in ((a, first), (b, second)):
         if not record.ranks():
@@ -165,12 +169,14 @@ def diff_runs(a: str, b: str, threshold_pct: float = 5.0) -> Answer:
 def lint_script(path: str) -> Answer:
     """What in a training script will cost time or memory, with the mechanical edits as a patch."""
     from gputop_analysis.lint import SourceError, diff, fixed, lint
+    from gputop_analysis.lint.source import LARGEST_BYTES
 
     file = Path(path)
     try:
         if file.suffix != ".py" or not file.is_file():
             raise CliError(f"{path}: give a Python file")
-        data = file.read_bytes()
+        with file.open("rb") as opened:
+            data = opened.read(LARGEST_BYTES + 1)
         remarks = lint(path, data)
         changed = fixed(path, data)
     except (OSError, SourceError) as error:
@@ -251,7 +257,7 @@ def profile(run: str = "last", steps: int = 3) -> Answer:
 
 
 class AgentTool(NamedTuple):
-    """One tool; what it says of itself is its function's first line."""
+    """One tool; what it says of itself is its function's docstring."""
 
     name: str
     function: Callable[..., Answer]
@@ -260,10 +266,14 @@ class AgentTool(NamedTuple):
     acts: bool
 
     @property
+    def summary(self) -> str:
+        """What its function says of itself, in one line."""
+        return " ".join((self.function.__doc__ or "").split())
+
+    @property
     def description(self) -> str:
         """One line for the agent, with the command that a person would type."""
-        docstring = (self.function.__doc__ or "").strip()
-        return f"{docstring} (`gputop {self.command.name}`: {self.command.summary})"
+        return f"{self.summary} (`gputop {self.command.name}`: {self.command.summary})"
 
 
 def tools() -> list[AgentTool]:
@@ -323,8 +333,11 @@ def _known_model(model: str) -> None:
     Raises:
         CliError: it is none.
     """
-    if model.startswith("-") or ":" in model or model.endswith(".py"):
-        raise CliError(f"model {model!r}: give a name of the catalog or a Hugging Face name")
+    odd = not model.isprintable() or len(model) > _NAME_CHARACTERS
+    if odd or model.startswith("-") or ":" in model or model.endswith(".py"):
+        raise CliError(
+            f"model {model[:_NAME_CHARACTERS]!r}: give a name of the catalog or a Hugging Face name"
+        )
 
 
 def _command(words: list[str]) -> Answer:

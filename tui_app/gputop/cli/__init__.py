@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from gputop.cli.commands import COMMANDS, find
-from gputop.cli.errors import CliError, OutputError, silence_stdout
+from gputop.cli.errors import USAGE, CliError, OutputError, silence_stdout
 from gputop.cli.streams import plain_streams
 from gputop_probes.descriptors import fill_closed
 
@@ -37,6 +37,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         except BrokenPipeError:
             silence_stdout()
             return 0
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            print(f"gputop: {error.strerror}: {str(error.filename)[:60]}...", file=sys.stderr)
+            return USAGE
 
 
 def _hand_over() -> None:

@@ -66,12 +66,13 @@ def options_of(publish: list[str], notify: list[str]) -> list[str]:
     out.
 
     Raises:
-        CliError: no publisher of that name, or no target.
+        CliError: no publisher of that name, or a target that cannot work.
     """
     from gputop.cli.errors import CliError
     from gputop.publish.table import PUBLISHERS, entry
+    from gputop.publish.targets import refused
 
-    words = [f"--notify={target}" for target in notify]
+    words = [_notified(target) for target in notify]
     for text in publish:
         name, equals, target = text.partition("=")
         chosen = entry(name)
@@ -81,8 +82,19 @@ def options_of(publish: list[str], notify: list[str]) -> list[str]:
         if why := chosen.missing():
             print(f"gputop: {why}; the run goes on without", file=sys.stderr)
             continue
+        if why := refused(name, target):
+            raise CliError(f"--publish {text}: {why}")
         words.append(f"--{name}={target}")
     return words
+
+
+def _notified(target: str) -> str:
+    from gputop.cli.errors import CliError
+    from gputop.publish.targets import refused
+
+    if why := refused("notify", target):
+        raise CliError(f"--notify {target}: {why}")
+    return f"--notify={target}"
 
 
 def start(run_dir: Path, words: list[str]) -> Beside | None:

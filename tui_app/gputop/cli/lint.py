@@ -103,8 +103,11 @@ def _is_foreign(path: Path) -> bool:
 
 
 def _read(path: Path) -> bytes:
+    from gputop_analysis.lint.source import LARGEST_BYTES
+
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            return file.read(LARGEST_BYTES + 1)  # a device may have no end
     except OSError as error:
         raise CliError(f"cannot read {path}: {error.strerror or error}") from None
 

@@ -342,9 +342,13 @@ def _chosen_gpus(options: argparse.Namespace, fleet: Fleet) -> _Chosen:
 
 
 def _check_nodes(options: argparse.Namespace, gpus: int) -> None:
+    from gputop_analysis.vram.rules import MOST
+
     nodes = options.nodes
     if gpus < 1 or (nodes is not None and nodes < 1):
         raise CliError("--gpus and --nodes must be at least 1")
+    if gpus > MOST:
+        raise CliError(f"--gpus must be at most {MOST}, not {gpus}")
     if nodes is not None and gpus % nodes:
         raise CliError(
             f"{gpus} GPUs do not divide over {nodes} nodes: give --gpus as a multiple of --nodes"

@@ -32,13 +32,14 @@ def execute(words: list[str]) -> int:
     if options.beside:
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # the run's end is ours
-    done = follow(record, requests, _say)
-    written = [one.target for one in requests if one.entry.name in ("prometheus", "tensorboard")]
+    taken = follow(record, requests, _say)
+    written = [one.target for one in taken if one.entry.name in ("prometheus", "tensorboard")]
     for target in written:
         if Path(target).exists() and not options.beside:
             print(f"wrote {target}", file=sys.stderr)
     sys.stderr.flush()
-    os._exit(0 if done else 1)  # threads of libraries may hang on a dead server for ever
+    # threads of libraries may hang on a dead server for ever
+    os._exit(0 if len(taken) == len(requests) else 1)
 
 
 def parser() -> Parser:
@@ -65,12 +66,16 @@ def parser() -> Parser:
 
 def _asked(options: argparse.Namespace) -> list[Asked]:
     from gputop.publish.follow import Asked
+    from gputop.publish.targets import refused
 
     requests = []
     for entry in PUBLISHERS:
         targets = getattr(options, entry.name)
         if targets and (why := entry.missing()):
             raise CliError(why)
+        for target in targets:
+            if not options.beside and (why := refused(entry.name, target)):
+                raise CliError(f"--{entry.name} {target}: {why}")
         requests += [Asked(entry, target) for target in targets]
     if not requests:
         names = ", ".join(f"--{entry.name}" for entry in PUBLISHERS)

@@ -216,7 +216,15 @@ def _published_by_settings() -> list[str]:
     chosen = settings.load()
     for trouble in chosen.trouble:
         print(f"gputop: {trouble}", file=sys.stderr)
-    return [f"--notify={target}" for target in chosen.entries("notifications.to")]
+    words = []
+    for target in chosen.entries("notifications.to"):
+        from gputop.publish.targets import refused
+
+        if why := refused("notify", target):
+            print(f"gputop: notifications.to {target}: {why}", file=sys.stderr)
+        else:
+            words.append(f"--notify={target}")
+    return words
 
 
 def _beside(handle: RunHandle, words: list[str]) -> Beside | None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from gputop.feed.history import history
 from gputop.feed.notices import notices
-from gputop.feed.recent import recent_steps
-from gputop.feed.snapshot import RecentSteps, Snapshot
+from gputop.feed.snapshot import Snapshot
 from gputop.feed.timeline import timeline
 from gputop.feed.window import short
 from gputop.occasions import hang_of
@@ -74,7 +73,6 @@ def build(
     findings: tuple[Finding, ...],
     *,
     window_steps: int,
-    previous: RecentSteps | None,
     now_ns: int,
     ended: bool = False,
     settled: bool = True,
@@ -85,7 +83,6 @@ def build(
         record: a refreshed record, or a cut of one.
         findings: what was found, already judged.
         window_steps: steps the summary looks back while the run goes on.
-        previous: the chart columns of the snapshot before, to keep their scale.
         now_ns: the moment that is shown.
         ended: sum up the whole run, where that can be done at once.
         settled: whether the findings were looked for long enough to call the run healthy.
@@ -97,7 +94,6 @@ def build(
         summary=summary,
         verdict=verdict(summary, list(findings), settled),
         findings=by_worth(findings),
-        recent=recent_steps(record, previous),
         timeline=timeline(record, now_ns),
         history=history(record),
         panels=read_panels(record),

@@ -9,7 +9,7 @@ from gputop.feed.clock import Clock, SystemClock
 from gputop.feed.pages import PageReader
 from gputop.feed.prediction import Prediction, Predictor
 from gputop.feed.refinement import beside_training
-from gputop.feed.snapshot import RecentSteps, Snapshot, first_snapshot
+from gputop.feed.snapshot import Snapshot, first_snapshot
 from gputop.feed.useful import UsefulReader
 from gputop.feed.window import FINDINGS_PERIOD_S, STEPS, steps_back, window_of
 
@@ -47,7 +47,6 @@ class LiveFeed:
         self._record: RunRecord | None = None
         self._findings: LiveFindings | None = None
         self._last = first_snapshot(run_dir, self.clock.now_ns())
-        self._recent: RecentSteps | None = None
         self._next_findings = 0.0
         self._useful = UsefulReader(self.clock)
         self._predictor = Predictor(beside_training)
@@ -97,12 +96,10 @@ class LiveFeed:
             self._record,
             findings,
             window_steps=steps_back(self._record),
-            previous=self._recent,
             now_ns=self.clock.now_ns(),
             ended=ended,
             settled=settled,
         )
-        self._recent = snapshot.recent
         window, _ = window_of(self._record, snapshot)
         snapshot = snapshot._replace(
             prediction=self._tick_prediction(self._record),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from gputop.feed.plots import Trouble
 from gputop.feed.snapshot import Snapshot
 from gputop.feed.window import window_of
+from gputop_analysis.rank_excess import rank_excess
 from gputop_analysis.rank_table import Pattern, RankTable, rank_table
 from gputop_analysis.view import RunView
 from gputop_probes.record.reader import RunRecord
@@ -32,6 +33,8 @@ class RanksPageData:
     source: str
     path: tuple[int, ...]
     """Which rank set each of the newest steps, the newest last."""
+    excess_over_steps: dict[int, tuple[float, ...]]
+    """Own work of a rank against the median rank, as 0.3 more, over the steps; empty: not told."""
     of: str
     """Which part of the run."""
 
@@ -47,11 +50,21 @@ class RanksLoader:
         steps, words = window_of(record, snapshot)
         view = RunView(record, steps)
         if view.ranks:
-            return _plain(rank_table(view), words)
+            return _plain(rank_table(view), _over_steps(view), words)
         return Trouble("Ranks appear with their first step.")
 
 
-def _plain(table: RankTable, words: str) -> RanksPageData:
+def _over_steps(view: RunView) -> dict[int, tuple[float, ...]]:
+    found = rank_excess(view)
+    if found is None:
+        return {}
+    ranks, excess, _ = found
+    return dict(zip(ranks, map(tuple, excess.tolist()), strict=True))
+
+
+def _plain(
+    table: RankTable, excess_over_steps: dict[int, tuple[float, ...]], words: str
+) -> RanksPageData:
     columns = {
         "step": table.step_ms,
         "own": table.compute_ms,
@@ -72,5 +85,6 @@ def _plain(table: RankTable, words: str) -> RanksPageData:
         exposed_comm_ms=table.exposed_comm_ms,
         source=table.source,
         path=tuple(int(rank) for rank in table.critical_path[-PATH_AT_MOST:]),
+        excess_over_steps=excess_over_steps,
         of=words,
     )

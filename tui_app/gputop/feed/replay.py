@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from gputop.feed.clock import Clock, SystemClock
 from gputop.feed.pages import PageReader
 from gputop.feed.prediction import Predictor
-from gputop.feed.snapshot import Position, RecentSteps, Snapshot, first_snapshot
+from gputop.feed.snapshot import Position, Snapshot, first_snapshot
 from gputop.feed.useful import UsefulReader
 from gputop.feed.window import FINDINGS_PERIOD_S, STEPS, steps_back, window_of
 
@@ -48,7 +48,6 @@ class ReplayFeed:
         self._span = (0, 1)
         self._record: RunRecord | None = None
         self._last = first_snapshot(run_dir)
-        self._recent: RecentSteps | None = None
         self._findings: tuple[Finding, ...] = ()
         self._judged_at: tuple[int, float] | None = None
         self._useful = UsefulReader(self.clock)
@@ -142,11 +141,9 @@ class ReplayFeed:
             part,
             self._judge(part, position),
             window_steps=steps_back(part),
-            previous=self._recent,
             now_ns=position.at_ns,
             ended=at_end,
         )
-        self._recent = snapshot.recent
         window, _ = window_of(part, snapshot)
         return snapshot._replace(
             position=position,

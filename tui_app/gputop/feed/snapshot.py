@@ -15,21 +15,6 @@ if TYPE_CHECKING:
     from gputop_analysis.model import Finding
 
 
-class RecentSteps(NamedTuple):
-    """The last minutes in columns of equally many steps, for the charts.
-
-    Columns begin at multiples of ``steps_per_column``, so a column stays as it is once it is full.
-    """
-
-    steps_per_column: int = 1
-    first_step: int = 0
-    """Step index at which the first column begins."""
-    rank_wall_ms: Mapping[int, tuple[float, ...]] = MappingProxyType({})
-    """Per rank: mean step time of each column; NaN where the rank has no step in it."""
-    median_ms: float = float("nan")
-    """Median of all cells of ``rank_wall_ms``."""
-
-
 class Timeline(NamedTuple):
     """The last minutes in bins of equal length, newest last; NaN: no step was under way."""
 
@@ -135,7 +120,6 @@ class Snapshot(NamedTuple):
     summary: RunSummary
     verdict: Verdict
     findings: tuple[Finding, ...] = ()
-    recent: RecentSteps = RecentSteps()
     timeline: Timeline = Timeline()
     useful: Useful = Useful()
     history: History = History()

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from statistics import median
 
 from gputop import palette
 from gputop.feed.ranks import RanksLoader, RanksPageData
-from gputop.feed.snapshot import RecentSteps
 from gputop.pages.page import Page
 from gputop.render import numbers
 from gputop.render.bars import apportion, merged
 from gputop.render.rows import Row, clip, left, right, row_width, shorten
 from gputop.widgets import plots
-from gputop.widgets.ranks import grid_row
+from gputop.widgets.rank_map import heat
 
 SORTS = ("wait", "own", "step", "excess", "slowest", "comm", "rank")
 """Columns to sort by. Of the waits the smallest comes first: that rank holds up the others."""
@@ -89,7 +89,6 @@ def _not_told(page: RanksPageData) -> str:
 
 def table(
     page: RanksPageData,
-    recent: RecentSteps,
     rows_shown: list[int],
     width: int,
     sort: str,
@@ -102,12 +101,12 @@ def table(
     with_host = width >= HOST_FROM and len(set(page.hosts)) > 1
     slowest = max((v for v in page.columns["step"] if v == v), default=1.0)
     digits = numbers.digits_for(slowest)
-    rows: list[Row] = [_heading(sort, arrow, with_host, width)]
+    strip = "own work against the median rank" if page.excess_over_steps else ""
+    rows: list[Row] = [_heading(sort, arrow, with_host, strip, width)]
     for index in rows_shown:
         rows.append(
             _line(
                 page,
-                recent,
                 index=index,
                 width=width,
                 digits=digits,
@@ -119,7 +118,7 @@ def table(
     return rows
 
 
-def _heading(sort: str, arrow: str, with_host: bool, width: int) -> Row:
+def _heading(sort: str, arrow: str, with_host: bool, strip: str, width: int) -> Row:
     names = [("rank", 6), ("step", 9), ("own", 9), ("wait", 9), ("comm", 7), ("slowest", 9)]
     row: Row = []
     for name, cells in names:
@@ -133,12 +132,11 @@ def _heading(sort: str, arrow: str, with_host: bool, width: int) -> Row:
         row.append((left("  slow in", EXCESS), "muted"))
     if with_host:
         row += [(left("host", 14), "muted")]
-    return clip([*row, (shorten("recent steps", max(width - row_width(row), 0)), "muted")], width)
+    return clip([*row, (shorten(strip, max(width - row_width(row), 0)), "muted")], width)
 
 
 def _line(
     page: RanksPageData,
-    recent: RecentSteps,
     *,
     index: int,
     width: int,
@@ -167,8 +165,19 @@ def _line(
     row.append((left("  " + excess, EXCESS), share_style + ground))
     if with_host:
         row += [(left(page.hosts[index], 14), "muted" + ground)]
-    row += grid_row(recent, rank, width - row_width(row) - 1, mono)
-    return clip(row, width)
+    strip = _strip(page.excess_over_steps.get(rank, ()), width - row_width(row) - 1, mono)
+    return clip([*row, *strip], width)
+
+
+def _strip(excess: Sequence[float], cells: int, mono: bool) -> Row:
+    """Own work over the steps in as many cells, coloured by how much longer than the median's."""
+    if not excess or cells < 1:
+        return []
+    row: list[tuple[str, str]] = []
+    for x in range(cells):
+        style, glyph = heat(1 + excess[x * len(excess) // cells])
+        row.append((glyph if mono else "▇", style))
+    return merged(row)
 
 
 def detail(page: RanksPageData, index: int, width: int, height: int) -> list[Row]:
@@ -214,9 +223,11 @@ def _known_ms(value: float) -> float:
 
 
 def path_row(page: RanksPageData, width: int) -> Row:
-    """The rank that set each of the newest steps; above ten ranks whether it was the slow one."""
+    """Whether the slow rank set each of the newest steps; which one did, where none is slow and
+    one digit names it.
+    """
     shown = page.path[-max(width - 23, 1) :]
-    few = len(page) <= 10
+    few = len(page) <= 10 and page.culprit is None
     cells: Row = []
     for rank in shown:
         mark, style = "·", "muted"
@@ -276,10 +287,6 @@ class RanksPage(Page):
 
     def content(self, page: object, width: int, height: int) -> list[Row]:
         assert isinstance(page, RanksPageData)
-        if self.snapshot:
-            recent = self.snapshot.recent
-        else:
-            recent = RecentSteps()
         self._order = order(page, self.sort, self.reverse)
         worst = standing_out(page)
         if self.only_worst and worst:
@@ -314,7 +321,6 @@ class RanksPage(Page):
             arrow = "▾"
         rows = table(
             page,
-            recent,
             rows_shown=shown,
             width=width,
             sort=self.sort,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import queue
 import threading
@@ -36,11 +37,11 @@ class Asked(NamedTuple):
     target: str
 
 
-def follow(record: RunRecord, asked: list[Asked], say: Callable[[str], None]) -> bool:
+def follow(record: RunRecord, asked: list[Asked], say: Callable[[str], None]) -> list[Asked]:
     """Publish a run until it is over.
 
     Returns:
-        Whether every publisher took the last reading.
+        The publishers that took the last reading.
     """
     logging.disable(logging.CRITICAL)  # libraries tell of dead servers at length; ``say`` does once
     lines = [Line(publisher, record.path.name, say) for publisher in asked]
@@ -59,7 +60,7 @@ def follow(record: RunRecord, asked: list[Asked], say: Callable[[str], None]) ->
     for line in lines:
         line.end(last, page)
     done = [line.join(max(0.0, deadline - time.monotonic())) for line in lines]
-    return all(done)
+    return list(itertools.compress(asked, done))
 
 
 class Source:

@@ -65,7 +65,7 @@ class MLflow:
             page = Path(folder) / "gputop-report.html"
             page.write_text(report, encoding="utf-8")
             self._client.log_artifact(self._run, str(page))
-        status = "FAILED" if reading.exit_code else "FINISHED"
+        status = "FAILED" if reading.failed else "FINISHED"
         self._client.set_terminated(self._run, status)
 
 

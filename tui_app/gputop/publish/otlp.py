@@ -97,13 +97,7 @@ class Otlp:
 
 
 def endpoint(url: str) -> str:
-    """The address of metrics at a collector: ``http://host:4318`` becomes ``.../v1/metrics``.
-
-    Raises:
-        ValueError: it is no URL.
-    """
-    if "://" not in url:
-        raise ValueError("this is no URL: give one, as http://localhost:4318")
+    """The address of metrics at a collector: ``http://host:4318`` becomes ``.../v1/metrics``."""
     plain = url.rstrip("/")
     return plain if plain.endswith(_METRICS_PATH) else plain + _METRICS_PATH
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,8 +12,7 @@ from prometheus_client.registry import Collector
 
 from gputop.publish.metrics import METRICS, Metric
 from gputop.publish.reading import Reading, Sample
-
-_ADDRESS = re.compile(r"(?P<host>[\w.-]*|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})")
+from gputop.publish.targets import ADDRESS
 
 
 class Latest(Collector):
@@ -54,7 +52,7 @@ class Prometheus:
         self._latest = Latest()
         self._registry = CollectorRegistry()
         self._registry.register(self._latest)
-        address = _ADDRESS.fullmatch(target)
+        address = ADDRESS.fullmatch(target)
         self._file = None if address else Path(target)
         if address:
             host = address["host"].strip("[]") or "127.0.0.1"

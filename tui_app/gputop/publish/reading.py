@@ -69,6 +69,11 @@ class Reading:
         """Whether no more will come."""
         return self.state in ("ended", "lost")
 
+    @property
+    def failed(self) -> bool:
+        """Whether it ended badly: by its exit code, or by going without an end."""
+        return bool(self.exit_code) or self.state == "lost"
+
 
 @dataclass
 class Points:

@@ -73,7 +73,7 @@ PUBLISHERS = (
     ),
     Entry(
         "wandb",
-        "PROJECT",
+        "[ENTITY/]PROJECT",
         "log to Weights & Biases (WANDB_MODE is heeded)",
         "wandb",
         "wandb",

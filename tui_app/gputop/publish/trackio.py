@@ -35,7 +35,8 @@ class Trackio:
             serious = finding.severity in ("critical", "high")
             if serious and finding.id not in self._alerted:
                 self._alerted.add(finding.id)
-                self._run.alert(finding.name, finding_line(finding))
+                with contextlib.redirect_stdout(io.StringIO()):
+                    self._run.alert(finding.name, finding_line(finding))
 
     def finish(self, reading: Reading, report: str) -> None:
         """The findings as text, the report as an artifact."""

@@ -18,9 +18,11 @@ _LEVELS = {"critical": "ERROR", "high": "WARN"}
 class WandB:
     """One run at Weights & Biases, with steps on an axis of their own."""
 
-    def __init__(self, project: str, run: str):
+    def __init__(self, target: str, run: str):
+        entity, _, project = target.rpartition("/")
         settings = wandb.Settings(silent=True, console="off", init_timeout=30, x_disable_stats=True)
         self._run: Any = wandb.init(
+            entity=entity or None,
             project=project,
             name=run,
             job_type="gputop",
@@ -54,7 +56,7 @@ class WandB:
             artifact = wandb.Artifact(f"gputop-report-{self._run.id}", type="report")
             artifact.add_file(str(page))
             self._run.log_artifact(artifact)
-            self._run.finish(exit_code=reading.exit_code or 0)
+            self._run.finish(exit_code=reading.exit_code or int(reading.failed))
 
 
 def _mode() -> Any:
@@ -65,5 +67,5 @@ def _mode() -> Any:
 
 
 def open(target: str, run: str) -> WandB:
-    """Begin a run in the project ``target``."""
+    """Begin a run in ``target``: ``PROJECT``, or ``ENTITY/PROJECT``."""
     return WandB(target, run)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 
 _KEY: Row = [("w", "accent")]
+MOST_ROWS = 10
+"""Rows of a finding at most: beyond that the page of its evidence says it better."""
 ONE_LINE_FROM = 96
 """Cells from which on a finding and what it wins stand in one line."""
 
@@ -33,29 +35,40 @@ def draw(
     """The findings as ranked, ``first`` of them scrolled away, that at ``cursor`` marked."""
     if not snapshot.findings:
         return say(_nothing(snapshot), width)
-    rows_per_finding = rows_each(len(snapshot.findings), width, height)
-    shown = list(enumerate(snapshot.findings))[first : first + max(height // rows_per_finding, 1)]
-    rows: list[Row] = []
-    for index, finding in shown:
-        if rows_per_finding == 1:
-            rows.append(line(finding, width, index == cursor))
-        else:
-            win = win_of(snapshot.summary, finding)
-            rows += block(finding, win, width, rows_per_finding, index == cursor)
-    return rows
+    drawn = blocks(snapshot, width, height, first, cursor)
+    return [row for _, rows in drawn for row in rows]
+
+
+def blocks(
+    snapshot: Snapshot, width: int, height: int, first: int = 0, cursor: int | None = None
+) -> list[tuple[int, list[Row]]]:
+    """Place in the list and rows of each finding that is shown; with room a gap between two."""
+    each = rows_each(len(snapshot.findings), width, height)
+    shown = list(enumerate(snapshot.findings))[first : first + max(height // each, 1)]
+    if each == 1:
+        return [(index, [line(finding, width, index == cursor)]) for index, finding in shown]
+    run = snapshot.summary
+    drawn = [
+        (index, block(finding, win_of(run, finding), width, each, index == cursor))
+        for index, finding in shown
+    ]
+    if sum(len(rows) + 1 for _, rows in drawn) <= height + 1:
+        for _, rows in drawn[:-1]:
+            rows.append([])
+    return drawn
 
 
 def rows_each(count: int, width: int, height: int) -> int:
     """Rows of a finding: one if wide or without room, else title and worth, else the fix too."""
     if height < 2 * min(count, 2) or (width >= ONE_LINE_FROM and height < 4 * count):
         return 1
-    return max(2, min(height // count, 6))
+    return max(2, min(height // count, MOST_ROWS))
 
 
 def block(
     finding: Finding, win: Win | None, width: int, rows: int, chosen: bool = False
 ) -> list[Row]:
-    """A finding in ``rows`` rows: its title, over two with room, what it wins, the fix."""
+    """A finding in ``rows`` rows: its title, what it wins, the fix, and the proof with room."""
     mark, ground = palette.SEVERITY[finding.severity], "/cursor" if chosen else ""
     start: Row = [(f"{mark.glyph} ", f"bold {mark.style}{ground}")]
     start += [(left(finding.id, 6), mark.style + ground)]
@@ -70,14 +83,22 @@ def block(
         result.append([*(start if index == 0 else indent), (text, "text" + ground)])
     if worth and len(result) < rows:
         result.append([*indent, *((text, style + ground) for text, style in worth)])
-    lines = wrap("fix: " + finding.fix, room) if finding.fix else []
-    left_rows = rows - len(result)
-    if lines and left_rows > 0:
-        lines = [*lines[: left_rows - 1], shorten(" ".join(lines[left_rows - 1 :]), room)]
-        result += [[*indent, (text, "muted" + ground)] for text in lines if text]
+    if finding.fix:
+        result += _told("fix: " + finding.fix, indent, room, rows - len(result), ground)
+    if finding.evidence:
+        result += _told("why: " + finding.evidence, indent, room, rows - len(result), ground)
     if chosen:
         result = [[*row, (" " * max(width - row_width(row), 0), "text/cursor")] for row in result]
     return result
+
+
+def _told(text: str, indent: Row, room: int, rows: int, ground: str) -> list[Row]:
+    """A text in at most so many rows, as the last of them holds."""
+    if rows < 1:
+        return []
+    lines = wrap(text, room)
+    shown = [*lines[: rows - 1], shorten(" ".join(lines[rows - 1 :]), room)]
+    return [[*indent, (line, "muted" + ground)] for line in shown if line]
 
 
 def worth_row(finding: Finding, win: Win | None, width: int) -> Row:
@@ -162,9 +183,17 @@ class Findings(ScrollingPanel, drawn=("only_worst",)):
     def item_count(self, snapshot: Snapshot) -> int:
         return len(self.shown(snapshot))
 
-    def rows_each(self) -> int:
-        count = self.item_count(self.snapshot) if self.snapshot else 0
-        return rows_each(count, *self.inside(*self.size)) if count else 1
+    def clicked(self, x: int, y: int) -> None:
+        """Open the finding under the pointer; each takes as many rows as its words."""
+        if self.snapshot is None or not self.snapshot.findings:
+            return
+        shown = self.snapshot._replace(findings=self.shown(self.snapshot))
+        for index, rows in blocks(shown, *self.inside(*self.size), self.first):
+            if y < len(rows):
+                self.cursor = index
+                self.choose()
+                return
+            y -= len(rows)
 
     def visible_items(self) -> int:
         width, height = self.inside(*self.size)

@@ -27,18 +27,20 @@ TALL = 3
 
 
 def draw(resources: Resources, width: int, height: int, cursor: int | None = None) -> list[Row]:
-    """Tracks in equally many rows; ``cursor`` is a cell of the charts whose values are shown."""
+    """Tracks in as many rows, the first ones in one more; ``cursor`` is a cell of the charts whose
+    values are shown.
+    """
     if not resources.tracks or height < 1:
         return say("Known once the machine has been looked at twice.", width)
     tracks = resources.tracks[:height]
     axis = (height - 1) // len(tracks) >= WITH_AXIS
-    track_height = (height - axis) // len(tracks)
+    track_height, left_over = divmod(height - axis, len(tracks))
     cells = max(width - LABEL - FIGURE, 1)
     if cursor is not None:
         cursor = min(max(cursor, 0), cells - 1)
     rows: list[Row] = []
-    for track in tracks:
-        rows += _track(track, cells, track_height, cursor)
+    for index, track in enumerate(tracks):
+        rows += _track(track, cells, track_height + (index < left_over), cursor)
     if axis:
         rows.append(_axis(resources, cells, cursor))
     return rows

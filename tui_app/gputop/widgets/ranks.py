@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from textual.message import Message
 
 from gputop import palette
-from gputop.feed.snapshot import RecentSteps, Resources, Snapshot
+from gputop.feed.snapshot import Resources, Snapshot
 from gputop.panels import GRID_FROM
 from gputop.render import braille, numbers
 from gputop.render.bars import apportion, bar, layered_bar, stacked_bar
@@ -257,7 +257,7 @@ def _temperature(line: Line, cells: int) -> Row:
 
 
 def _gpu_memory(line: Line, cells: int) -> Row:
-    """``━`` allocated, ``▓`` reserved beyond it, ``░`` others', ``┃`` the peak; the colour says how
+    """``━`` allocated, ``╍`` reserved beyond it, ``╌`` others', ``┃`` the peak; the colour says how
     full it is.
     """
     gpu = line.gpu
@@ -277,8 +277,8 @@ def _gpu_memory(line: Line, cells: int) -> Row:
             reserved = allocated
         parts = [
             (allocated, style, "━"),
-            (reserved - allocated, "reserved", "▓"),
-            (used - reserved, "foreign", "░"),
+            (reserved - allocated, "reserved", "╍"),
+            (used - reserved, "foreign", "╌"),
         ]
     shown = allocated if numbers.known(allocated) else used
     figure = f"{numbers.gib(shown)}/{total:,.0f}"
@@ -422,22 +422,6 @@ def _phases_and_wait(standing: Standing) -> dict[str, float]:
     return own_phases(standing.rank, standing.wait_ms) | {"wait": standing.wait_ms}
 
 
-def grid_row(recent: RecentSteps, rank: int, width: int, mono: bool = False) -> Row:
-    """The last columns of one rank, coloured by step time against the median of all."""
-    row: Row = []
-    for wall in recent.rank_wall_ms.get(rank, ())[-max(width, 0) :] if width > 0 else ():
-        if wall != wall:
-            cell = ("·", "track")
-        else:
-            style, glyph = palette.heat(wall / recent.median_ms)
-            cell = (glyph if mono else "▇", style)
-        if row and row[-1][1] == cell[1]:
-            row[-1] = (row[-1][0] + cell[0], cell[1])
-        else:
-            row.append(cell)
-    return row
-
-
 class Ranks(ScrollingPanel):
     """Panel 3."""
 
@@ -473,7 +457,7 @@ class Ranks(ScrollingPanel):
         if snapshot.summary.gpus_added:
             return [(GPUS_ADDED + ", not measured", "accent")]
         if snapshot.summary.gpus and self.size.width >= 90:
-            return [("━ allocated  ▓ reserved  ░ others'  ┃ peak", "muted")]
+            return [("━ allocated  ╍ reserved  ╌ others'  ┃ peak", "muted")]
         if many > 1:
             return [("w", "accent"), (" all ranks", "muted")]
         return []

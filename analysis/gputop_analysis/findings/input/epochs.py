@@ -16,6 +16,7 @@ from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.sites import samples_where
 from gputop_analysis.mend import DATA_LOADER, ByArguments, ByRule
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.series import RankSeries
 from gputop_analysis.stats import block_bootstrap
 from gputop_analysis.text import counted, percent
 from gputop_analysis.view import RunView
@@ -150,7 +151,7 @@ def loader_started_anew(view: RunView, spec: Spec) -> Finding | None:
     rank = restarts.rank
     series, loader = view.per_rank[rank], view.hello(rank).get("dataloader") or {}
     steps, wall_ms = series.total_steps(), float(series.rows["wall_ns"].sum()) / 1e6
-    run, data_ms = Facts(view, rank), float(series.rows["data_ns"].sum()) / 1e6
+    run, data_ms = Facts(view, rank), _fetching_ms(series)
     workers = loader.get("num_workers")
     if workers:
         least_ms, most_ms = _of_workers(restarts, loader, steps, data_ms)
@@ -238,6 +239,14 @@ def lines_of(loader: LoaderInUse) -> tuple[str, ...]:
     """``file:line`` of a loader's building, and of its loop unless that is a trainer's."""
     names = ("site",) if loader.get("inside") else ("site", "loop")
     return tuple(str(loader[name]) for name in names if loader.get(name))
+
+
+def _fetching_ms(series: RankSeries) -> float:
+    """Milliseconds of fetching, the garbage collector's part left out: a sample that fell into it is
+    seen where the interpreter goes on.
+    """
+    rows = series.rows
+    return float(np.maximum(rows["data_ns"] - rows["gc_ns"], 0).sum()) / 1e6
 
 
 def _building_ms(view: RunView, rank: int, loader: LoaderInUse) -> float:
