@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from gputop_analysis.call_order import Call, Deviation, deviation
 from gputop_analysis.queued_calls import Calls, first_difference, holding_up, is_queued
-from gputop_analysis.text import rank_list
+from gputop_analysis.text import rank_list, ranks_do
 
 BUSY_SHARE = 0.9
 """Of a core, used by a thread or process that computes or spins."""
@@ -506,11 +506,7 @@ def _waiting_words(others: list[int], ranks: Ranks, groups: Groups) -> str:
             words = f"{call.name} number {call.number} of {_group_words(call, groups)}{_at(site)}"
         waiting_by_call.setdefault(words, []).append(rank)
     most_first = sorted(waiting_by_call.items(), key=lambda item: -len(item[1]))
-    sentences = []
-    for words, waiting in most_first[:4]:
-        verb = "waits" if len(waiting) == 1 else "wait"
-        sentences.append(f"{rank_list(waiting)} {verb} in {words}")
-    return "; ".join(sentences)
+    return "; ".join(f"{ranks_do(waiting, 'wait')} in {words}" for words, waiting in most_first[:4])
 
 
 def _common(standing: Standing, other: Standing) -> tuple[Place, Place] | None:

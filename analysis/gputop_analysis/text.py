@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 SGR = {
     "critical": "1;31",
@@ -147,6 +147,11 @@ def rank_list(ranks: Iterable[int]) -> str:
     shown = [_run_words(*run) for run in runs[:_RUNS_SHOWN]]
     more = sum(last - first + 1 for first, last in runs[_RUNS_SHOWN:])
     return f"ranks {', '.join(shown)}" + (f" and {more} more" if more else "")
+
+
+def ranks_do(ranks: Collection[int], verb: str) -> str:
+    """``rank 3 waits``, ``ranks 0-3, 8 wait``."""
+    return f"{rank_list(ranks)} {verb}{'s' if len(ranks) == 1 else ''}"
 
 
 def _run_words(first: int, last: int) -> str:

@@ -22,7 +22,7 @@ from gputop_analysis.queued_calls import (
 )
 from gputop_analysis.snapshots.load import unpacked
 from gputop_analysis.snapshots.values import UnpickleError, plain_values
-from gputop_analysis.text import rank_list
+from gputop_analysis.text import rank_list, ranks_do
 
 _RANK = re.compile(r"(\d{1,6})(?:\.\w+)*$")
 _GROUPS_SHOWN = 12
@@ -123,35 +123,29 @@ def _name_absent(evidence: Evidence, ranks: tuple[int, ...]) -> None:
 
 
 def _difference_words(difference: Difference, groups: Groups) -> str:
-    """``at number 31 of the dp group, rank 2 calls broadcast and ranks 0, 1, 3 all_reduce``."""
-    by_call: dict[str, list[int]] = {}
+    """``at number 31 of the dp group, rank 2 calls broadcast and ranks 0, 1, 3 call all_reduce``."""
+    ranks_by_call: dict[str, list[int]] = {}
     for rank, call in difference.calls.items():
-        if difference.by_size:
-            words = f"{call.name} of {call.shapes}"
-        else:
-            words = call.name
-        by_call.setdefault(words + _at(call), []).append(rank)
-    parts = sorted(by_call.items(), key=lambda item: len(item[1]))
+        size = f" of {call.shapes}" if difference.by_size else ""
+        ranks_by_call.setdefault(f"{call.name}{size}{_at(call)}", []).append(rank)
+    fewest_first = sorted(ranks_by_call.items(), key=lambda item: len(item[1]))
+    sentences = [f"{ranks_do(ranks, 'call')} {words}" for words, ranks in fewest_first]
     first = next(iter(difference.calls.values()))
-    return f"at number {first.number} of {_label(first.group, groups)}: " + "; ".join(
-        f"{rank_list(ranks)} {'calls' if len(ranks) == 1 else 'call'} {words}"
-        for words, ranks in parts
-    )
+    return f"at number {first.number} of {_label(first.group, groups)}: {'; '.join(sentences)}"
 
 
 def _root_words(rank: int, calls: Calls, awaiting: list[tuple[int, Call]], groups: Groups) -> str:
     waiting = {other for other, _ in awaiting}
-    call = min((call for _, call in awaiting), key=_began)
+    missed = min((call for _, call in awaiting), key=_began)
     words = (
-        f"rank {rank} never came to {call.name} number {call.number} of "
-        f"{_label(call.group, groups)}: {rank_list(waiting)} "
-        f"{'waits' if len(waiting) == 1 else 'wait'} for it"
+        f"rank {rank} never came to {missed.name} number {missed.number} of "
+        f"{_label(missed.group, groups)}: {ranks_do(waiting, 'wait')} for it"
     )
     last = max(calls[rank], key=_began, default=None)
     if last is None:
-        return words + "; it has called nothing that has not ended"
-    return words + (
-        f"; the last that it called is {last.name} number {last.number} of "
+        return f"{words}; it has called nothing that has not ended"
+    return (
+        f"{words}; the last that it called is {last.name} number {last.number} of "
         f"{_label(last.group, groups)}{_at(last)}"
     )
 
@@ -177,19 +171,18 @@ def _judge_waiting(evidence: Evidence, calls: Calls, groups: Groups) -> None:
 
 def _pending(calls: Calls, groups: Groups) -> list[Pending]:
     """The newest collective of each group that has not ended."""
-    found = []
-    for name, reached in sorted(_newest(calls).items()):
-        waiting = [call for call in reached.values() if not call.done]
-        if not waiting:
+    pending = []
+    for name, newest_by_rank in sorted(_newest(calls).items()):
+        open_calls = [call for call in newest_by_rank.values() if not call.done]
+        if not open_calls:
             continue
-        newest = max(waiting, key=lambda call: call.number)
-        came = tuple(rank for rank, call in reached.items() if call.number >= newest.number)
-        if name in groups:
-            members = groups[name].ranks & set(calls)
-        else:
-            members = frozenset(reached)
-        found.append(Pending(name, newest, came, tuple(sorted(members - set(came)))))
-    return found
+        newest = max(open_calls, key=lambda call: call.number)
+        came = [rank for rank, call in newest_by_rank.items() if call.number >= newest.number]
+        # of a group that no dump describes, its members are those seen in it
+        members = groups[name].ranks & calls.keys() if name in groups else newest_by_rank.keys()
+        absent = sorted(members - set(came))
+        pending.append(Pending(name, newest, tuple(came), tuple(absent)))
+    return pending
 
 
 def _newest(calls: Calls) -> dict[str, dict[int, Call]]:
@@ -206,28 +199,25 @@ def _newest(calls: Calls) -> dict[str, dict[int, Call]]:
 def _of_groups(calls: Calls, groups: Groups) -> list[str]:
     """What each group waits in; those that lack a rank first."""
     pending = _pending(calls, groups)
-    lacking = [
+    if not pending and any(calls.values()):
+        return ["every collective that these dumps hold has ended on the ranks that wrote them"]
+    lacking = [wait for wait in pending if wait.absent]
+    complete = [wait for wait in pending if not wait.absent]
+    sentences = [
         f"{_label(wait.group, groups)}: {rank_list(wait.came)} called {wait.call.name} (number "
         f"{wait.call.number}), which has not ended; {rank_list(wait.absent)} never came"
-        for wait in pending
-        if wait.absent
+        for wait in lacking[:_GROUPS_SHOWN]
     ]
-    shown = lacking[:_GROUPS_SHOWN]
-    if len(lacking) > len(shown):
-        shown.append(f"and {len(lacking) - len(shown)} more groups lack a rank")
-    complete = [wait for wait in pending if not wait.absent]
+    if len(lacking) > _GROUPS_SHOWN:
+        sentences.append(f"and {len(lacking) - _GROUPS_SHOWN} more groups lack a rank")
     if complete:
         first = complete[0]
         more = f" and {len(complete) - 1} more" if len(complete) > 1 else ""
-        shown.append(
+        sentences.append(
             f"{_label(first.group, groups)}{more}: each member that wrote a dump called the last "
             f"collective ({first.call.name} number {first.call.number}), and it has not ended"
         )
-    if not pending and any(calls.values()):
-        shown.append(
-            "every collective that these dumps hold has ended on the ranks that wrote them"
-        )
-    return shown
+    return sentences
 
 
 def _say_what_is_unknown(evidence: Evidence, calls: Calls, groups: Groups) -> None:
@@ -324,16 +314,18 @@ def _rank_of(path: Path, index: int) -> int:
 def _configured(content: dict[str, Any]) -> Groups:
     """Groups by name, as one dump's configuration tells."""
     config = content.get("pg_config")
+    if not isinstance(config, dict):
+        return {}
     groups: Groups = {}
-    for name, told in config.items() if isinstance(config, dict) else ():
-        if isinstance(told, dict):
-            key, description = str(name)[:80], str(told.get("desc") or "")[:80]
-            members = _members(told.get("ranks"))
+    for name, about in config.items():
+        if isinstance(about, dict):
+            members = _members(about.get("ranks"))
+            key, description = str(name), str(about.get("desc") or "")
         else:  # version 1: the members alone
-            members, description = _members(told), ""
-            key = f"{name} of {rank_list(members)}"[:80]
+            members = _members(about)
+            key, description = f"{name} of {rank_list(members)}", ""
         if members:
-            groups[key] = Group(description, members)
+            groups[key[:80]] = Group(description[:80], members)
     return groups
 
 

@@ -58,36 +58,42 @@ def verdict(
     """Whether every rank made its steps, and the sentence that says what happened."""
     if trial.failure is not None:
         return False, _failed(trial.failure)
-    missing = sorted(set(range(trial.world)) - set(trial.ranks))
     if not trial.ranks:
-        if stopped:
-            ended = f"stopped after {stopped}"
-        else:
-            ended = f"the command ended with exit code {code}"
-        last = _last_line(record) if code or stopped else ""
-        return False, f"{ended} and made no training step" + (
-            f"; its last line: {last}" if last else ""
-        )
+        return False, _no_step(record, code, stopped)
+    missing = sorted(set(range(trial.world)) - set(trial.ranks))
     if missing:
         return False, f"rank {', '.join(map(str, missing))} of {trial.world} made no step"
     if stopped and trial.timing is None:
         return False, f"stopped after {stopped}"
     if code and not stopped:
-        return (
-            False,
-            f"exit code {code} after {trial.steps} steps; the last line: {_last_line(record)}",
-        )
+        last = _last_line(record)
+        return False, f"exit code {code} after {trial.steps} steps; the last line: {last}"
     if trial.critical is not None:
         return False, f"{trial.critical.title} ({trial.critical.id}): {trial.critical.fix}"
-    ranks = f" on each of {trial.world} ranks" if trial.world > 1 else ""
-    if trial.steps >= wanted or stopped:
-        ended = ""
-    else:
-        ended = ", then the script ended by itself"
-    return True, f"{trial.steps} steps{ranks}{ended}: forward, backward and optimizer work" + (
-        (f"; then stopped: {stopped}" if stopped else "")
-        + (f"; but {trial.doubt}" if trial.doubt else "")
-    )
+    return True, _succeeded(trial, stopped, wanted)
+
+
+def _no_step(record: RunRecord, code: int, stopped: str) -> str:
+    words = f"the command ended with exit code {code}"
+    if stopped:
+        words = f"stopped after {stopped}"
+    words += " and made no training step"
+    last = _last_line(record) if code or stopped else ""
+    return f"{words}; its last line: {last}" if last else words
+
+
+def _succeeded(trial: Trial, stopped: str, wanted: int) -> str:
+    words = f"{trial.steps} steps"
+    if trial.world > 1:
+        words += f" on each of {trial.world} ranks"
+    if trial.steps < wanted and not stopped:
+        words += ", then the script ended by itself"
+    words += ": forward, backward and optimizer work"
+    if stopped:
+        words += f"; then stopped: {stopped}"
+    if trial.doubt:
+        words += f"; but {trial.doubt}"
+    return words
 
 
 def _failed(failure: Failure) -> str:

@@ -216,54 +216,75 @@ def _of_source(
     how: str = _HOW["source"],
 ) -> Estimate:
     """By the model that the source names, or the user beside it, trained as the source says."""
-    from gputop.api import answer
-    from gputop_analysis.vram.options import OPTION
-
-    values_ = {
-        ("quant" if name == "quantized" else name): value
-        for name, value in script_trace.options.items()
-    }
-    values_ = {name: value for name, value in values_.items() if name in OPTION}
-    if values_.get("quant") and not values_.get("lora_rank"):
-        values_["lora_rank"] = 16
+    said = _options_said(script_trace)
     trouble = ""
     for name in script_trace.pretrained:
         try:
-            setup = _said_of(name, values_, values)
+            setup = _said_of(name, said, values)
         except (LookupError, ValueError) as error:
             trouble = trouble or str(error).partition("; the nearest names")[0]
             continue
-        with cli_errors(ValueError, LookupError):
-            tier = None if options.tier == "trace" else options.tier
-            result = answer(setup, tier, options.gpu, calibrate=not options.no_calibration)
-        unsaid = [
-            (label, field) for field, label in _SAID if field not in values_ and field not in values
-        ]
-        assumed = [
-            _ASSUMED.format(name=label, value=getattr(setup, field), option=field.replace("_", "-"))
-            for label, field in unsaid
-        ]
-        if (
-            setup.lora
-            and "lora_targets" not in values
-            and setup.lora.targets != tuple(values_.get("lora_targets") or ())
-        ):
-            targets = ",".join(setup.lora.targets)
-            assumed.append(
+        result = _answered(setup, options)
+        unsaid = [pair for pair in _SAID if pair[0] not in said and pair[0] not in values]
+        note = f"{script.name}: {how}, {name}; the {result.peak.tier} tier answers"
+        guessed = ["read from its source, not run"]
+        guessed += [f"{label} {getattr(setup, field)}" for field, label in unsaid]
+        return replace(
+            result,
+            guessed=(*guessed, *_guessed(script_trace)),
+            notes=(*result.notes, note, *_assumed(setup, unsaid, said, values)),
+        )
+    raise CliError(_nothing_known(script_trace, script, trouble))
+
+
+def _options_said(script_trace: ScriptTrace) -> dict[str, Any]:
+    """What the source says of its training, by the names of the estimate's options."""
+    from gputop_analysis.vram.options import OPTION
+
+    said = {}
+    for name, value in script_trace.options.items():
+        option = "quant" if name == "quantized" else name
+        if option in OPTION:
+            said[option] = value
+    if said.get("quant") and not said.get("lora_rank"):
+        said["lora_rank"] = 16  # quantised weights are trained by adapters only
+    return said
+
+
+def _answered(setup: Setup, options: argparse.Namespace) -> Estimate:
+    from gputop.api import answer
+
+    tier = None if options.tier == "trace" else options.tier
+    with cli_errors(ValueError, LookupError):
+        return answer(setup, tier, options.gpu, calibrate=not options.no_calibration)
+
+
+def _assumed(
+    setup: Setup, unsaid: list[tuple[str, str]], said: dict[str, Any], values: dict[str, Any]
+) -> list[str]:
+    """What neither the source nor the user says, and what is taken for it; a note each."""
+    notes = []
+    for field, label in unsaid:
+        option = field.replace("_", "-")
+        notes.append(_ASSUMED.format(name=label, value=getattr(setup, field), option=option))
+    if setup.lora and "lora_targets" not in values:
+        targets = ",".join(setup.lora.targets)
+        if setup.lora.targets != tuple(said.get("lora_targets") or ()):
+            notes.append(
                 _ASSUMED.format(name="layer with adapters", value=targets, option="lora-targets")
             )
-        note = f"{script.name}: {how}, {name}; the {result.peak.tier} tier answers"
-        unknown = (f"{label} {getattr(setup, field)}" for label, field in unsaid)
-        guessed = ("read from its source, not run", *unknown, *_guessed(script_trace))
-        return replace(result, guessed=guessed, notes=(*result.notes, note, *assumed))
-    names = f"it names {', '.join(script_trace.pretrained)}, which is not known here ({trouble})"
-    ran = [
-        _sentence("ran", attempt.get("outcome", ""))
-        for attempt in script_trace.tried
-        if attempt.get("way") == "ran"
-    ]
-    raise CliError(
-        f"nothing to estimate in {script}: {'; '.join([*ran, names])}; mend that, or name the "
+    return notes
+
+
+def _nothing_known(script_trace: ScriptTrace, script: Path, trouble: str) -> str:
+    reasons = []
+    for attempt in script_trace.tried:
+        if attempt.get("way") == "ran":
+            reasons.append(_sentence("ran", attempt.get("outcome", "")))
+    names = ", ".join(script_trace.pretrained)
+    reasons.append(f"it names {names}, which is not known here ({trouble})")
+    return (
+        f"nothing to estimate in {script}: {'; '.join(reasons)}; mend that, or name the "
         "model with --model"
     )
 

@@ -28,6 +28,7 @@ from gputop.cli.working import working
 from gputop.short_words import LEGEND
 
 if TYPE_CHECKING:
+    from gputop.fleet import Fleet
     from gputop_analysis.planner.calibrate import Calibration
     from gputop_analysis.planner.job import Job
     from gputop_analysis.planner.questions import Wanted
@@ -62,52 +63,60 @@ def execute(words: list[str]) -> int:
     job = job_of(options, gpus)
     tell_precision(wanted.gpu, job.dtype)
     hourly = options.budget_hourly or fleet.usd_per_hour
-    if options.budget_hourly:
-        by_default = "budget"
-    elif fleet.priority == "cost":
-        by_default = "cost"
-    else:
-        by_default = "throughput"
-    objective = options.objective or by_default
+    objective = options.objective or _objective(options, fleet)
     if workload is not None and workload.name == "rlhf":
         job = job.but(roles=workload.settings["roles"])
-        return rlhf(
-            solved(job, wanted, gpus, options=options, objective=objective, hourly=hourly),
-            options,
-            wanted,
-        )
+        plan = solved(job, wanted, gpus, options=options, objective=objective, hourly=hourly)
+        return rlhf(plan, options, wanted)
     if workload is not None and workload.name == "cheapest":
         plan = cheapest(job, wanted, gpus, options)
     else:
         plan = solved(job, wanted, gpus, options=options, objective=objective, hourly=hourly)
     if options.json:
         print(json.dumps(as_data(plan, wanted, options), indent=2))
-        return 0
+    else:
+        _print(plan, wanted, options)
+    return 0
+
+
+def _objective(options: argparse.Namespace, fleet: Fleet) -> str:
+    """What is best where the options do not say."""
+    if options.budget_hourly:
+        return "budget"
+    return "cost" if fleet.priority == "cost" else "throughput"
+
+
+def _print(plan: Plan, wanted: Wanted, options: argparse.Namespace) -> None:
     from gputop.cli.plan_text import as_text
     from gputop.cli.printing import report_width, wants_colour
 
+    width = report_width()
     print(
         as_text(
             plan,
             wanted,
             top=options.top,
             tokens=options.tokens,
-            width=report_width(),
+            width=width,
             colour=wants_colour(),
         )
     )
-    if options.run and (measured_now := said_now(options.run, plan)):
-        print("\n".join(textwrap.wrap(measured_now, report_width())))
+    measured_now = said_now(options.run, plan) if options.run else ""
+    if measured_now:
+        print("\n".join(textwrap.wrap(measured_now, width)))
     if options.what_if:
-        from gputop.cli.whatif_text import table
-        from gputop_analysis.planner.whatif import what_if
+        print("\n".join(["", *_what_if(plan, options, width)]))
 
-        changes = changes_of_run(options.run) if options.run else ()
-        title = "the first of them"
-        if changes:
-            title = f"run {options.run} as measured"
-        print("\n".join(["", *table(changes or what_if(plan, plan.pick), report_width(), title)]))
-    return 0
+
+def _what_if(plan: Plan, options: argparse.Namespace, width: int) -> list[str]:
+    """What single changes would bring: to the run as it was measured, else to the first split."""
+    from gputop.cli.whatif_text import table
+    from gputop_analysis.planner.whatif import what_if
+
+    changes = changes_of_run(options.run) if options.run else ()
+    if changes:
+        return table(changes, width, f"run {options.run} as measured")
+    return table(what_if(plan, plan.pick), width, "the first of them")
 
 
 def probed(wanted: Wanted, python: str) -> Wanted:
