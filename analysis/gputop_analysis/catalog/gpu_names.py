@@ -29,74 +29,17 @@ _REFUSED = {
     "a virtual GPU, a part of one": r"\b(?:grid|vgpu)\b|\b[a-z]\d+[a-z]?-\d+[qcab]\b",
 }
 _NEUTRAL = frozenset(
-    (
-        *(
-            "nvidia",
-            "amd",
-            "intel",
-            "google",
-            "instinct",
-            "tesla",
-            "geforce",
-            "quadro",
-            "radeon",
-            "rtx",
-            "gtx",
-            "grace",
-        ),
-        *(
-            "gpu",
-            "gpus",
-            "graphics",
-            "card",
-            "cards",
-            "accelerator",
-            "accelerators",
-            "device",
-            "devices",
-            "superchip",
-        ),
-        *(
-            "tensor",
-            "core",
-            "cores",
-            "data",
-            "center",
-            "datacenter",
-            "edition",
-            "generation",
-            "vram",
-            "memory",
-            "ram",
-        ),
-        *("hgx", "dgx", "baseboard", "board", "module", "mcm", "oam", "ac", "mba", "vf", "nvlink"),
-        *("の", "カード", "メモリ", "显卡", "顯卡", "显存", "顯存", "卡"),
-        *("lc", "standard", "dedicated", "instance", "spot"),
-        *("cloud", "colab", "kaggle", "aws", "gcp", "azure", "lambda", "runpod"),
-        *(
-            "each",
-            "per",
-            "single",
-            "node",
-            "nodes",
-            "machine",
-            "machines",
-            "with",
-            "of",
-            "on",
-            "a",
-            "the",
-            "x",
-            "corporation",
-            "controller",
-            "desktop",
-            "developer",
-            "kit",
-            "jetson",
-            "founders",
-            "fe",
-        ),
-    )
+    (  # noqa: SIM905  (a word a line would be two pages)
+        "nvidia amd intel google instinct tesla geforce quadro radeon rtx gtx grace "
+        "gpu gpus graphics card cards accelerator accelerators device devices superchip "
+        "tensor core cores data center datacenter edition generation vram memory ram "
+        "hgx dgx baseboard board module mcm oam ac mba vf nvlink "
+        "の カード メモリ 显卡 顯卡 显存 顯存 卡 "
+        "lc standard dedicated instance spot "
+        "cloud colab kaggle aws gcp azure lambda runpod "
+        "each per single node nodes machine machines with of on a the x "
+        "corporation controller desktop developer kit jetson founders fe"
+    ).split()
 )
 """Words that say nothing of which part it is."""
 _AROUND = frozenset(("nvidia", "amd", "intel", "gpu", "gpus"))
@@ -209,36 +152,48 @@ def _counted(name: str, text: str) -> GpuMatch | None:
 
 
 def _read(name: str, text: str) -> GpuMatch:
+    """The GPU of a name that is read as facts.
+
+    Raises:
+        LookupError: a word or fact of it fits no GPU of that chip, or no chip is named.
+    """
     said = gpu_text.facts(text)
     if not said.count:
         raise _unknown(name, " (it says no one count above 0)")
-    text = re.sub(r"([^\W\d_a-z]+)", r" \1 ", said.words)  # other letters stand apart
-    for pattern, written in _SPELLINGS:
-        text = re.sub(pattern, written, text)
-    words = [_singular(word, name, said.count) for word in re.findall(r"[a-z0-9]+|[^\W\d_]+", text)]
-    chip = _chip(name, words, said.memory_gb)
-    if said.count == 1 and "dgx" in words and chip[0].chip in _SYSTEMS_OF_EIGHT:
+    words = _words(name, said)
+    able = _chip(name, words, said.memory_gb)
+    chip = able[0].chip
+    if said.count == 1 and "dgx" in words and chip in _SYSTEMS_OF_EIGHT:
         said = replace(said, count=8)
-    unexplained = _unexplained(words, chip)
+    unexplained = _unexplained(words, able)
     if unexplained:
-        raise _unknown(
-            name, f" ({unexplained[0]!r} makes it another part than the {chip[0].chip.upper()})"
-        )
+        raise _unknown(name, f" ({unexplained[0]!r} makes it another part than the {chip.upper()})")
     kinds = [word for word in words if word in _FORMS or word in _EDITIONS]
-    able = _of_kind(chip, kinds)
+    able = _of_kind(able, kinds)
     if not able:
-        raise _unknown(name, f" (no {chip[0].chip.upper()} as {kinds[-1].upper()})")
+        raise _unknown(name, f" (no {chip.upper()} as {kinds[-1].upper()})")
     memory, able = _of_said_memory(able, said)
     if not able:
-        raise _unknown(name, f" (no {chip[0].chip.upper()} of {said.memory_gb:g} GB)")
-    exact_power = [
-        spec
-        for spec in able
-        if spec.power_w and abs(said.power_w / spec.power_w - 1) <= POWER_TOLERANCE
-    ]
-    able = exact_power or able
+        raise _unknown(name, f" (no {chip.upper()} of {said.memory_gb:g} GB)")
+    able = [spec for spec in able if _has_power(spec, said.power_w)] or able
     spec = next((spec for spec in able if _is_default(spec, memory)), able[0])
-    return GpuMatch(spec, name, said.count, tuple(other for other in able if other is not spec))
+    others = tuple(other for other in able if other is not spec)
+    return GpuMatch(spec, name, said.count, others)
+
+
+def _words(name: str, said: gpu_text.Facts) -> list[str]:
+    """The words of a name that are no facts, in one spelling."""
+    text = re.sub(r"([^\W\d_a-z]+)", r" \1 ", said.words)  # other letters stand apart
+    for pattern, spelling in _SPELLINGS:
+        text = re.sub(pattern, spelling, text)
+    words = re.findall(r"[a-z0-9]+|[^\W\d_]+", text)
+    return [_singular(word, name, said.count) for word in words]
+
+
+def _has_power(spec: GpuSpec, watts: float) -> bool:
+    if not spec.power_w:
+        return False
+    return abs(watts / spec.power_w - 1) <= POWER_TOLERANCE
 
 
 def _of_said_memory(able: list[GpuSpec], facts: gpu_text.Facts) -> tuple[float, list[GpuSpec]]:
@@ -268,30 +223,39 @@ def _chip(name: str, words: list[str], memory: float) -> list[GpuSpec]:
     """The GPUs of the one chip that is named, or whose number is, where its memory tells which:
     the RTX 6000 of 24 GB is the Quadro, that of 48 GB the Ada.
     """
-    present = {spec.chip for spec in gpus() if set(spec.chip.split()) <= set(words)}
-    named = [
-        chip
-        for chip in present
-        if not any(set(chip.split()) < set(other.split()) for other in present)
-    ]
-    for chip in present.difference(named):
-        if all(words.count(word) > 1 for word in chip.split()):
-            named.append(chip)  # written once more by itself: ``3090 / 3090 Ti``
+    named = _chips_in(words)
     if len(named) > 1:
-        raise _unknown(
-            name, f" (it names {' and '.join(sorted(chip.upper() for chip in named))}: say one)"
-        )
+        chips = " and ".join(sorted(chip.upper() for chip in named))
+        raise _unknown(name, f" (it names {chips}: say one)")
     if not named and memory and "rtx" in words:
-        numbered = [
-            spec for spec in gpus() if set(re.findall(r"\b\d{4}\b", spec.chip)) & set(words)
-        ]
-        if numbered:
-            named = list({spec.chip: spec for spec in _of_memory(numbered, memory)})
-        else:
-            named = []
+        named = _chips_of_number(words, memory)
     if len(named) != 1:
         raise _unknown(name, "")
     return [spec for spec in gpus() if spec.chip == named[0]]
+
+
+def _chips_in(words: list[str]) -> list[str]:
+    """The chips whose words are all there, but for those that are a part of another's name."""
+    present = {spec.chip for spec in gpus() if set(spec.chip.split()) <= set(words)}
+    chips = []
+    for chip in present:
+        chip_words = chip.split()
+        is_part = any(set(chip_words) < set(other.split()) for other in present)
+        # or written once more by itself: ``3090 / 3090 Ti``
+        if not is_part or all(words.count(word) > 1 for word in chip_words):
+            chips.append(chip)
+    return chips
+
+
+def _chips_of_number(words: list[str], memory: float) -> list[str]:
+    """The chips whose four digits are among the words, and that have the memory."""
+    numbered = []
+    for spec in gpus():
+        if not set(re.findall(r"\b\d{4}\b", spec.chip)).isdisjoint(words):
+            numbered.append(spec)
+    if not numbered:
+        return []
+    return list(dict.fromkeys(spec.chip for spec in _of_memory(numbered, memory)))
 
 
 def _unexplained(words: list[str], chip: list[GpuSpec]) -> list[str]:
@@ -299,11 +263,10 @@ def _unexplained(words: list[str], chip: list[GpuSpec]) -> list[str]:
     explained = {*chip[0].chip.split(), *_NEUTRAL, *_FORMS, *_EDITIONS, *maker}
     if len(chip) == 1:
         explained.update(re.findall(r"[a-z0-9]+", " ".join(chip[0].aliases).lower()))
+    explained.update(chip[0].architecture.lower().split())
     if chip[0].architecture == "Ada":
-        architecture = "ada lovelace"
-    else:
-        architecture = chip[0].architecture.lower()
-    return [word for word in words if word not in explained and word not in architecture.split()]
+        explained.add("lovelace")
+    return [word for word in words if word not in explained]
 
 
 def _of_kind(able: list[GpuSpec], words: list[str]) -> list[GpuSpec]:
@@ -342,10 +305,9 @@ def _of_memory(able: list[GpuSpec], memory: float) -> list[GpuSpec]:
 
 def _is_default(spec: GpuSpec, memory: float) -> bool:
     """Whether an alias makes this the part meant by the chip's name, or chip and memory."""
-    meant = f"{spec.chip}{memory:g}gb" if memory else spec.chip
-    return any(_letters(alias) == _letters(meant) for alias in spec.aliases) or (
-        bool(memory) and any(_letters(alias) == _letters(spec.chip) for alias in spec.aliases)
-    )
+    aliases = {_letters(alias) for alias in spec.aliases}
+    with_memory = _letters(f"{spec.chip}{memory:g}gb")
+    return _letters(spec.chip) in aliases or (memory > 0 and with_memory in aliases)
 
 
 @cache
