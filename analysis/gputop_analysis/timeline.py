@@ -28,7 +28,7 @@ STEPS_AT_MOST = 50_000
 TRACE_BYTES_AT_MOST = 512 << 20
 """Of a torch.profiler trace; a larger one is left out, as it is read whole."""
 _GPU_PIDS = 1_000_000
-_TRACE_PIDS = 2_000_000
+_TRACE_PIDS, _PIDS_A_TRACE = 2_000_000, 1000
 _STEP_TID, _PHASE_TID, _EVENT_TID = 1, 2, 3
 _TRACKS = {_STEP_TID: "steps", _PHASE_TID: "phases", _EVENT_TID: "events"}
 _COUNTERS = {
@@ -77,7 +77,7 @@ def _events(record: RunRecord, start_ns: int) -> Iterator[Event]:
     yield from _gpus(record.measured(), start_ns)
     yield from _instants(record, start_ns)
     for number, path in enumerate(sorted((record.path / "traces").glob("*.json*"))):
-        yield from _profile(path, _TRACE_PIDS + 1000 * number, start_ns)
+        yield from _profile(path, _TRACE_PIDS + _PIDS_A_TRACE * number, start_ns)
 
 
 def _host_of(record: RunRecord, rank: int) -> str:
@@ -217,27 +217,47 @@ def _finding(finding: Finding) -> dict[str, Any]:
 
 
 def _profile(path: Path, first_pid: int, start_ns: int) -> Iterator[Event]:
-    """The events of a trace of torch.profiler with pids of their own, moved to the run's clock."""
+    """The events of a trace of torch.profiler, moved to the run's clock, with pids and flows of
+    their own: several ranks' traces have the same. Marks of the profiler itself, whose processes
+    are words, are left out.
+    """
     try:
         trace = _loaded(path)
-    except (OSError, ValueError, EOFError):
+        base_us = (int(trace.get("baseTimeNanoseconds") or 0) - start_ns) / 1000
+    except (OSError, TypeError, ValueError, EOFError):
         return
-    base_us = (int(trace.get("baseTimeNanoseconds") or 0) - start_ns) / 1000
-    pids: dict[Any, int] = {}
-    for event in trace.get("traceEvents") or ():
-        if not isinstance(event, dict) or "ph" not in event:
-            continue
+    events = [e for e in trace.get("traceEvents") or () if isinstance(e, dict) and "ph" in e]
+    events = [event for event in events if isinstance(event.get("pid", 0), int)]
+    named = {e.get("pid", 0): _name_in(e) for e in events if e.get("name") == "process_name"}
+    label = path.name.partition(".")[0]
+    pids: dict[int, int] = {}
+    for event in events:
         pid = event.get("pid", 0)
-        number = pids.setdefault(pid, first_pid + len(pids))
-        moved = {**event, "pid": number}
-        if event["ph"] == "M":
-            moved.setdefault("ts", 0)
-        elif isinstance(event.get("ts"), (int, float)):
-            moved["ts"] = event["ts"] + base_us
-        else:
-            continue
-        if moved["ts"] >= 0:
+        if pid not in pids:
+            pids[pid] = first_pid + len(pids)
+            name = f"{label}: {named.get(pid, pid)}"
+            yield _meta(pids[pid], 0, "process_name", name=name)
+        moved = _moved(event, pids[pid], base_us)
+        if moved is not None and event.get("name") != "process_name":
             yield moved
+
+
+def _name_in(event: Event) -> Any:
+    arguments = event.get("args")
+    return arguments.get("name") if isinstance(arguments, dict) else None
+
+
+def _moved(event: Event, pid: int, base_us: float) -> Event | None:
+    """The event under another pid on the run's clock; None where it has no time on it."""
+    moved = {**event, "pid": pid}
+    if "id" in event:
+        moved["id"] = f"{pid // _PIDS_A_TRACE}:{event['id']}"
+    if event["ph"] == "M":
+        return {**moved, "ts": 0}
+    if not isinstance(event.get("ts"), (int, float)):
+        return None
+    moved["ts"] = event["ts"] + base_us
+    return moved if moved["ts"] >= 0 else None
 
 
 def _loaded(path: Path) -> dict[str, Any]:

@@ -66,10 +66,21 @@ def test_the_host_whose_links_are_slow_is_named(tmp_path, monkeypatch):
     assert links.detail.count("every link is slow") == 1
 
 
-def test_a_host_that_cannot_be_reached_is_a_line(tmp_path, monkeypatch):
-    hosts = tmp_path / "hosts"
-    hosts.write_text("nowhere\n")
-    monkeypatch.setenv("GPUTOP_SSH", "false")
-    monkeypatch.setattr(hardware, "_links", lambda *_: iter(()))
-    (check,) = run_hardware(sys.executable, hosts)
-    assert check.status == "fail" and "exit code 1" in check.detail
+@pytest.mark.parametrize(("there", "linked"), [(("a",), []), (("a", "c"), ["a", "c"])])
+def test_a_host_that_cannot_be_reached_is_a_line(tmp_path, monkeypatch, there, linked):
+    """And the links are measured between the others, if there are any."""
+    answer = hardware._MARK + '{"devices": {}, "figures": {}}'
+    ssh, hosts = tmp_path / "ssh", tmp_path / "hosts"
+    cases = "|".join(there)
+    ssh.write_text(f"#!/bin/sh\ncase $1 in {cases}) echo '{answer}';; *) exit 1;; esac\n")
+    ssh.chmod(0o755)
+    hosts.write_text("a slots=4\nb\na\n" + ("c\n" if "c" in there else ""))
+    asked: list[str] = []
+    monkeypatch.setenv("GPUTOP_SSH", str(ssh))
+    monkeypatch.setattr(
+        hardware, "_links", lambda places, _: asked.extend(p.name for p in places) or iter(())
+    )
+    checks = list(run_hardware(sys.executable, hosts))
+    assert asked == linked
+    failed = [(check.name, check.detail) for check in checks if check.status == "fail"]
+    assert failed == [("b", "exit code 1: no answer")]

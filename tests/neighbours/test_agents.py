@@ -246,7 +246,9 @@ def test_the_skill_names_only_commands_that_exist(tmp_path, capsys) -> None:
     assert text == skill() and text.startswith("---\nname: gputop\ndescription: ")
     words = set(re.findall(r"`gputop ([a-z]+)", text))
     assert {"run", "report", "diff"} <= words <= {command.name for command in COMMANDS}
-    assert all(f"`{tool.name}`" in text for tool in tools.tools())
+    named = dict(re.findall(r"^- `([a-z]+)`: (.*)$", text, flags=re.M))
+    assert list(named) == [tool.name for tool in tools.tools()]
+    assert all(line.endswith((".", ")")) for line in named.values()), "whole sentences"
 
 
 def test_without_the_sdk_one_line_says_what_to_install(monkeypatch, capsys) -> None:

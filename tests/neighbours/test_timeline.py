@@ -12,7 +12,13 @@ from analysis_support import T0, Builder
 
 from gputop_analysis.timeline import to_timeline
 
-_NEEDED = {"X": {"dur", "name"}, "C": {"args", "name"}, "i": {"s", "name"}, "M": {"args", "name"}}
+_NEEDED = {
+    "X": {"dur", "name"},
+    "C": {"args", "name"},
+    "i": {"s", "name"},
+    "M": {"args", "name"},
+    "s": {"id"},
+}
 
 
 @pytest.fixture
@@ -29,8 +35,17 @@ def trace(tmp_path):
     traces.mkdir()
     kernel = {"ph": "X", "ts": 5000.5, "dur": 3.0, "pid": 7, "tid": 1, "name": "gemm"}
     nothing = {"ph": "X", "pid": 7, "tid": 1, "name": "without a time"}
-    profile = {"baseTimeNanoseconds": T0 + 10**8, "traceEvents": [kernel, nothing, "no event"]}
-    (traces / "rank-00000-step-9.trace.json").write_text(json.dumps(profile))
+    marks = [
+        {"ph": "X", "ts": 1.0, "dur": 9.0, "pid": "Spans", "tid": "PyTorch Profiler", "name": "it"},
+        {"ph": "i", "s": "g", "ts": 1.0, "pid": "", "tid": "", "name": "Record Window End"},
+    ]
+    arrow = {"ph": "s", "ts": 5000.5, "pid": 7, "tid": 1, "name": "ac2g", "id": 3}
+    name = {"ph": "M", "ts": 10**12, "pid": 7, "name": "process_name", "args": {"name": "python"}}
+    events = [kernel, nothing, "no event", *marks, arrow, {**name, "tid": 0}]
+    profile = {"baseTimeNanoseconds": T0 + 10**8, "traceEvents": events}
+    for rank in (0, 1):
+        (traces / f"rank-0000{rank}-step-9.trace.json").write_text(json.dumps(profile))
+    (traces / "odd.trace.json").write_text('{"baseTimeNanoseconds": "noon", "traceEvents": [{}]}')
     (traces / "torn.trace.json").write_text('{"traceEvents": [')
     return json.loads("\n".join(to_timeline(builder.open())))
 
@@ -39,7 +54,8 @@ def test_every_event_has_what_the_format_wants(trace) -> None:
     assert trace["displayTimeUnit"] == "ms"
     for event in trace["traceEvents"]:
         assert {"ph", "ts", "pid", "tid", "name"} | _NEEDED[event["ph"]] <= event.keys()
-        assert isinstance(event["pid"], int) and event["ts"] >= 0 and event.get("dur", 0) >= 0
+        assert isinstance(event["pid"], int) and isinstance(event["tid"], int)
+        assert event["ts"] >= 0 and event.get("dur", 0) >= 0
 
 
 def test_each_track_is_in_the_order_of_time_and_slices_do_not_overlap(trace) -> None:
@@ -73,10 +89,23 @@ def test_findings_and_events_are_instants(trace) -> None:
 
 
 def test_a_profile_lies_on_the_same_clock(trace) -> None:
-    (kernel,) = [e for e in trace["traceEvents"] if e["name"] == "gemm"]
-    assert kernel["pid"] >= 2_000_000
+    kernel, other = [e for e in trace["traceEvents"] if e["name"] == "gemm"]
+    assert other["pid"] > kernel["pid"] >= 2_000_000
     began_us = (T0 - trace["otherData"]["start_unix_ns"]) / 1000
     assert kernel["ts"] == pytest.approx(began_us + 100_000 + 5000.5)
+
+
+def test_profiles_of_several_ranks_are_told_apart(trace) -> None:
+    """By name, and no arrow goes from one to the other."""
+    events = trace["traceEvents"]
+    named = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert set(named) == {event["pid"] for event in events}
+    assert [named[e["pid"]] for e in events if e["name"] == "gemm"] == [
+        "rank-00000-step-9: python",
+        "rank-00001-step-9: python",
+    ]
+    arrows = [event["id"] for event in events if event["ph"] == "s"]
+    assert len(arrows) == len(set(arrows)) == 2
 
 
 def test_the_command_writes_it(tmp_path, capsys) -> None:

@@ -42,9 +42,5 @@ gputop watches a training without a change to its code and says what is wrong, w
 
 def skill() -> str:
     """The text of SKILL.md."""
-    lines = [f"- `{tool.name}`: {_first_line(tool.function.__doc__ or '')}" for tool in tools()]
+    lines = [f"- `{tool.name}`: {tool.summary}" for tool in tools()]
     return _HEAD + "\n".join(lines) + "\n"
-
-
-def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0]

@@ -257,7 +257,7 @@ def profile(run: str = "last", steps: int = 3) -> Answer:
 
 
 class AgentTool(NamedTuple):
-    """One tool; what it says of itself is its function's first line."""
+    """One tool; what it says of itself is its function's docstring."""
 
     name: str
     function: Callable[..., Answer]
@@ -266,10 +266,14 @@ class AgentTool(NamedTuple):
     acts: bool
 
     @property
+    def summary(self) -> str:
+        """What its function says of itself, in one line."""
+        return " ".join((self.function.__doc__ or "").split())
+
+    @property
     def description(self) -> str:
         """One line for the agent, with the command that a person would type."""
-        docstring = (self.function.__doc__ or "").strip()
-        return f"{docstring} (`gputop {self.command.name}`: {self.command.summary})"
+        return f"{self.summary} (`gputop {self.command.name}`: {self.command.summary})"
 
 
 def tools() -> list[AgentTool]:

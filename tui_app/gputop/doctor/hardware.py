@@ -67,7 +67,7 @@ def places(nodes: Path | None) -> list[Place]:
     if any(name.startswith("-") for name in names):
         raise HardwareError(f"{nodes}: a host's name does not begin with -")
     ssh = shlex.split(os.environ.get("GPUTOP_SSH", "ssh -o BatchMode=yes"))
-    return [Place(name, (*ssh, name)) for name in names]
+    return [Place(name, (*ssh, name)) for name in dict.fromkeys(names)]  # MPI's may repeat them
 
 
 def run_hardware(python: str, nodes: Path | None) -> Iterator[Check]:
@@ -89,7 +89,9 @@ def run_hardware(python: str, nodes: Path | None) -> Iterator[Check]:
         figures[host.name] = answer["figures"]
     for measured in (devices, figures):
         yield from _compared(measured)
-    yield from _links(hosts, python)
+    reached = [host for host in hosts if host.name in figures]
+    if len(reached) > 1 or reached == hosts:
+        yield from _links(reached, python)
 
 
 def probe_here(python: str) -> Probed:
