@@ -38,7 +38,7 @@ from faults_support import run  # noqa: E402
 from gputop.agents.answer import LIMIT_BYTES, fitted  # noqa: E402
 from gputop.agents.tools import explain_finding, verdict  # noqa: E402
 from gputop_analysis.findings import evaluate  # noqa: E402
-from gputop_analysis.findings.host_compile import SETTLED_STEPS  # noqa: E402
+from gputop_analysis.findings.host.compilation import SETTLED_STEPS  # noqa: E402
 from gputop_analysis.findings.shares import run_queue  # noqa: E402
 from gputop_analysis.view import RunView  # noqa: E402
 from gputop_probes.record.reader import RecordError, RunRecord  # noqa: E402

@@ -189,13 +189,15 @@ def main() -> None:
 
 
 def write_intervals(answers: list[Answer]) -> None:
-    """Replace the packaged tables that these answers speak for: the formula's residuals, the other
-    tiers' intervals.
+    """Replace what these answers speak for in the packaged tables: the formula's residuals of
+    their sources, the other tiers' intervals.
     """
     found = score.runs(answers)
     of_formula = [run for run in found if run.tier == "formula"]
     if of_formula:
-        (INTERVALS.parent / residuals.FILE).write_text(score.as_lines(score.residuals(of_formula)))
+        known = {**residuals.packaged(), **score.residuals(of_formula)}
+        in_order = {source: known[source] for source in sorted(known)}
+        (INTERVALS.parent / residuals.FILE).write_text(score.as_lines(in_order))
     kept = json.loads(INTERVALS.read_text()) if INTERVALS.exists() else {}
     others = [run for run in found if run.tier != "formula"]
     INTERVALS.write_text(score.as_json({**kept, **score.interval_table(others)}))

@@ -69,8 +69,7 @@ REASONS = {
     "logits over the vocabulary.",
     "hf_ulysses": "Which memory was measured is not said, and the one row out of memory is 1 "
     "GiB above the GPU.",
-    "litgpt": "4-bit runs of its configurations hold some 8 bytes more per token and unit of the "
-    "MLP, cause not found; two full runs need less than the optimizer that is named: 15.4 GiB were "
+    "litgpt": "Two full runs need less than the optimizer that is named: 15.4 GiB were "
     "measured for a model of 3.2 billion parameters, of which bf16 weights, gradients and two "
     "states alone are 24 GiB; these are the false alarms of out of memory.",
     "llama_factory": "Whole GB; Unsloth's checkpoints of long sequences go to the CPU "

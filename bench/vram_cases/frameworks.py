@@ -56,7 +56,7 @@ class Framework:
 
 HUGGING_FACE = Framework("transformers", "fp32", lora_dropout=0.05, upcasts_sharded=True)
 LITGPT = Framework(
-    "plain",
+    "litgpt",
     "",
     lora_dropout=0.05,
     lora_loss="chunked",

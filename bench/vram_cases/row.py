@@ -115,6 +115,7 @@ def setup_of(cells: Mapping[str, str], said: dict[str, Any]) -> Setup:
         weights=_prepared(cells, parallel, habits)
         or _weights(cells.get("dtype", ""), dtype or "bf16", parallel, habits, lora),
         quantized=_quantized(cells, lora),
+        double_quant=habits.recipe != "litgpt" or "dq" in cells.get("quant", ""),
         optimizer=_optimizer(cells, lora, habits),
         attention=megatron.attention(said.get("args") or {})
         or text.attention(cells.get("flash", ""))

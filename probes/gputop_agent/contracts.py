@@ -335,6 +335,8 @@ class Hello(TypedDict, total=False):
     tracers, dev mode.
     """
     create_graph: bool
+    meta_gradients: bool
+    """``create_graph`` with respect to weights: what an update would have changed is learnt."""
     checkpointing: bool
     network_beside: bool
     """Most steps run a network without gradients too: a policy, a target, a teacher."""

@@ -43,8 +43,6 @@ SHALLOW = 4
 """Layers of a shallow trace for `gputop_analysis.vram.deepen`: a first, two alike, a last."""
 _LOSS = "the loss of a model that returns none is the mean of its output"
 _LOW = (torch.float16, torch.bfloat16)
-_KEEPS_NO_INPUTS = (0, 42)
-"""The bitsandbytes from which on 4-bit layers keep nothing of their input."""
 _WHOLE_EXPERTS = (5, 0)
 """The version of transformers from which on the experts of a layer are one tensor."""
 
@@ -96,7 +94,10 @@ class Job:
             self.rotary = fused.rotary(self.model)
         loss_kind = setup.get("loss") or "plain"
         compiled = bool(self.setup.get("compile"))
-        if loss_kind != "plain" and not losses.fuse(
+        if setup.get("recipe") == "litgpt" and loss_kind != "fused":
+            pieces = losses.LITGPT_PIECE if loss_kind == "chunked" else self.setup["seq"]
+            self.model.loss_function = losses.Litgpt(self.model, int(pieces))
+        elif loss_kind != "plain" and not losses.fuse(
             self.model, loss_kind, self.tracker.operator, compiled
         ):
             self.notes.append(
@@ -322,9 +323,6 @@ def _untraced(setup: Dict[str, Any]) -> List[str]:
         untraced.append("a dropout other than the model's own")
     if setup.get("modules_to_save"):
         untraced.append("modules to save (%s)" % ", ".join(setup["modules_to_save"]))
-    older = losses.version(setup.get("bitsandbytes") or "")
-    if setup.get("quantized") and older and older < _KEEPS_NO_INPUTS:
-        untraced.append("bitsandbytes %s" % setup["bitsandbytes"])
     return untraced
 
 

@@ -210,6 +210,13 @@ def test_a_backward_of_gradients_of_gradients(tmp_path):
     assert one.severity == "medium" and one.recoverable_ms_per_step == pytest.approx(9, rel=0.05)
 
 
+def test_meta_learning_needs_the_gradients_of_its_gradients(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello(create_graph=True, meta_gradients=True)
+    build.steps(150, forward=3.0, backward=15.0)
+    assert "CE07" not in found(build)
+
+
 def test_a_long_backward_for_a_reason_not_seen_is_an_info_and_checkpointing_none(tmp_path):
     for checkpointing, severity in ((False, "info"), (True, None)):
         build = Builder(tmp_path / str(checkpointing))

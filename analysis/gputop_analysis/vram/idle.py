@@ -36,6 +36,7 @@ NEEDS: dict[str, Need] = {
     "lora_dropout": _ADAPTERS,
     "quant": _ADAPTERS,
     "modules_to_save": _ADAPTERS,
+    "double_quant": Need(lambda setup: setup.quantized == "nf4", "--quant nf4, or --qlora"),
     "bitsandbytes": Need(lambda setup: bool(setup.quantized), "--quant nf4, or --qlora"),
     "gated_kernel": Need(
         lambda setup: setup.kernels and setup.model.gated_mlp, "--kernels, and a gated MLP"

@@ -81,6 +81,13 @@ OPTIONS: tuple[Option, ...] = (
     Option("lora_dropout", "Memory", "share", 0.0, "dropout of the adapters"),
     Option("quant", "Memory", "choice", "", "quantised frozen weights, with LoRA", QUANTIZED),
     Option(
+        "double_quant",
+        "Memory",
+        "flag",
+        True,
+        "with --quant nf4: its constants are quantised again (bnb_4bit_use_double_quant)",
+    ),
+    Option(
         "grad_dtype",
         "Memory",
         "choice",

@@ -29,8 +29,10 @@ ATTENTIONS = ("eager", "sdpa", "flash")
 LOSSES = ("plain", "fused", "chunked")
 """``fused``: logits are never whole (Liger, cut cross-entropy); ``chunked``: in pieces."""
 LENGTHS = ("", "fixed", "varied")
-RECIPES = ("transformers", "torchtitan", "megatron", "deepspeed", "nanotron", "plain")
+RECIPES = ("transformers", "torchtitan", "megatron", "deepspeed", "nanotron", "litgpt", "plain")
 """Whose habits a run has where options are open: gradients' dtype, master weights, buffers."""
+PLAIN_LOOPS = ("litgpt", "plain")
+"""Recipes whose loop is PyTorch's own, with modules that PyTorch's operations are written out in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,9 @@ class Setup:
     weights: str = ""
     """Of stored weights; empty: as ``dtype``. ``fp32`` with a ``dtype`` of bf16: autocast."""
     quantized: str = ""
-    """Of the frozen base weights under LoRA: ``int8``, ``nf4`` (double quantised) or empty."""
+    """Of the frozen base weights under LoRA: ``int8``, ``nf4`` or empty."""
+    double_quant: bool = True
+    """With ``nf4``: the constants of its blocks are quantised again."""
     grad_dtype: str = ""
     """Of the gradients that are kept; empty: as the weights."""
     master_weights: bool = False

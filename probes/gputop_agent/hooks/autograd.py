@@ -122,6 +122,8 @@ def before_grad(args, kwargs):
         return None
     if kwargs.get("create_graph") and not _of_torch_func():
         session.create_graph_seen = True
+        if not session.meta_gradients_seen:
+            session.meta_gradients_seen = _of_weights(args, kwargs)
     depth = len(clock.stack)
     if open_step.gap_phase != NO_GAP:
         _book_loss()
@@ -151,9 +153,23 @@ def after_grad(token, args, result):
 
 def _parameter(args, kwargs):
     """The first parameter asked for gradients; None without any, or if looking uses them up."""
-    inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
-    values = inputs if isinstance(inputs, (list, tuple)) else (inputs,)
+    values = _inputs(args, kwargs)
     return next((value for value in values if isinstance(value, session.torch.nn.Parameter)), None)
+
+
+def _of_weights(args, kwargs):
+    """Whether gradients of a model's weights are asked for, or of copies of them (``higher``): a
+    gradient penalty asks for those of one or two inputs.
+    """
+    return len(_inputs(args, kwargs)) > 2 or _parameter(args, kwargs) is not None
+
+
+def _inputs(args, kwargs):
+    """What gradients are asked of; empty if looking would use them up."""
+    inputs = args[1] if len(args) > 1 else kwargs.get("inputs")
+    if isinstance(inputs, (list, tuple)):
+        return inputs
+    return (inputs,)
 
 
 @modes.unseen

@@ -183,6 +183,8 @@ def _late_fields():
         fields["network_beside"] = True
     if session.create_graph_seen:
         fields["create_graph"] = True
+    if session.meta_gradients_seen:
+        fields["meta_gradients"] = True
     if session.clip_max_norm is not None:
         fields["clip"] = {"max_norm": describe_optimizer.number(session.clip_max_norm)}
         if session.clip_site:

@@ -7,7 +7,7 @@ from typing import Any, Dict, List
 import torch
 from torch import nn
 
-from . import quantized
+from . import losses, quantized
 from .build import DTYPES, compute_dtype, quiet
 
 _QKV = ["c_attn", "query_key_value", "qkv_proj", "Wqkv"]
@@ -37,7 +37,7 @@ def adapt(model: Any, setup: Dict[str, Any], tracker: Any, notes: List[str]) -> 
         )
     if quantization:
         with torch.device("meta"):
-            quantized.quantize(model, quantization, compute_dtype(setup), tracker.operator)
+            _quantize(model, quantization, setup, tracker)
             if lora:
                 quantized.adapt(model, lora, DTYPES[lora.get("dtype") or "fp32"])
         notes.append(
@@ -45,6 +45,34 @@ def adapt(model: Any, setup: Dict[str, Any], tracker: Any, notes: List[str]) -> 
         )
         return model
     return add_lora(model, lora) if lora else model
+
+
+KEEPS_NO_INPUTS = (0, 43, 2)
+"""The bitsandbytes from which on 4-bit layers keep nothing of their input."""
+
+
+def _quantize(model: Any, kind: str, setup: Dict[str, Any], tracker: Any) -> None:
+    """As bitsandbytes of the setup's release does; Fabric leaves the head no exception."""
+    litgpt = setup.get("recipe") == "litgpt"
+    habits = quantized.Habits(
+        keeps_inputs=_keeps_inputs(setup.get("bitsandbytes") or ""),
+        double=setup.get("double_quant", True),
+        casts=litgpt,
+    )
+    compute = compute_dtype(setup)
+    quantized.quantize(model, kind, compute, tracker.operator, habits)
+    if litgpt and kind == "nf4" and isinstance(model.loss_function, losses.Litgpt):
+        head = quantized.Linear4bit(
+            model.get_output_embeddings(), compute, tracker.operator, habits
+        )
+        model.set_output_embeddings(head)
+        model.loss_function.take(head)
+
+
+def _keeps_inputs(release: str) -> bool:
+    """Whether that bitsandbytes does; 0.43 alone is the last of its kind."""
+    numbers = losses.version(release, 3)
+    return bool(numbers) and (*numbers, *(99,) * (3 - len(numbers))) < KEEPS_NO_INPUTS
 
 
 def targets_in(model: nn.Module, asked: List[str]) -> List[str]:

@@ -16,14 +16,16 @@ _IN_16_BITS = ("bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "mpt", "opt
 """Families that left logits as they were in transformers 4.45, 4.48 (``modeling_FAMILY.py``)."""
 Entropy = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Of logits (rows, vocabulary) and labels (rows)."""
+LITGPT_PIECE = 128
+"""Tokens of a row whose logits litgpt makes at a time (``lm_head_chunk_size``)."""
 CHUNKS = 8
 """Of a chunked loss, as in torchtune's ``CEWithChunkedOutputLoss``."""
 
 
-def version(text: str) -> Tuple[int, ...]:
-    """``4.48.1`` as numbers; what is no number ends it."""
+def version(text: str, most: int = 2) -> Tuple[int, ...]:
+    """``4.48.1`` as ``most`` numbers; what is no number ends it."""
     numbers = []
-    for part in text.split(".")[:2]:
+    for part in text.split(".")[:most]:
         if not part.isdigit():
             break
         numbers.append(int(part))
@@ -159,6 +161,36 @@ class _Chunked:
                 total = total + checkpoint(_summed, piece, target, use_reentrant=False)
             else:
                 total = total + _summed(piece, target)
+        return total / labels.numel()
+
+
+class Litgpt:
+    """litgpt's: Fabric turns what its model gives back to fp32, and the loop holds that until the
+    next step's is there. Logits and their log softmax piece by piece.
+    """
+
+    def __init__(self, model: Any, tokens_at_a_time: int) -> None:
+        self.tokens_at_a_time = tokens_at_a_time
+        self.held: Any = None
+        self.take(model.get_output_embeddings())
+
+    def take(self, head: nn.Module) -> None:
+        """Let the head pass hidden states on, and make logits of them here."""
+        self.head = head
+        head.forward = lambda hidden: hidden  # type: ignore[method-assign]
+
+    def __call__(
+        self, logits: torch.Tensor, labels: torch.Tensor, *_size: int, **_options: Any
+    ) -> torch.Tensor:
+        hidden = logits  # which the head passed on
+        rows = min(self.tokens_at_a_time, hidden.shape[1])
+        pieces = [type(self.head).forward(self.head, piece) for piece in hidden.split(rows, dim=1)]
+        raised = self.held = [piece.float() for piece in pieces]
+        del pieces
+        targets = nn.functional.pad(labels, (0, 1), value=-100)[..., 1:].split(rows, dim=1)
+        total = hidden.new_zeros((), dtype=torch.float32)
+        for piece, target in zip(raised, targets):
+            total = total + _summed(piece.flatten(0, 1), target.flatten())
         return total / labels.numel()
 
 

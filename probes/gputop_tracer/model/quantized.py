@@ -8,7 +8,7 @@ they run (``bitsandbytes/nn/modules.py``, ``autograd/_functions.py``, ``function
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 import torch
 from torch import nn
@@ -23,7 +23,20 @@ _KEPT_WHOLE = ("lm_head", "embed_out", "output_embedding", "score", "classifier"
 Named = Callable[[str], Any]
 
 
-def quantize(model: nn.Module, kind: str, compute: torch.dtype, named: Named) -> int:
+class Habits(NamedTuple):
+    """What releases of bitsandbytes, and those who call it, do in their own way."""
+
+    keeps_inputs: bool = False
+    """Until 0.43.1, for the backward pass."""
+    double: bool = True
+    """Constants are quantised again."""
+    casts: bool = False
+    """Weights were quantised from fp16, and are dequantised to it first (Fabric)."""
+
+
+def quantize(
+    model: nn.Module, kind: str, compute: torch.dtype, named: Named, habits: Habits = Habits()
+) -> int:
     """Replace the linear layers by quantised ones; how many. ``kind`` is ``nf4`` or ``int8``.
 
     The head stays, and what the model's class keeps in fp32, such as ``wo`` of T5
@@ -36,7 +49,7 @@ def quantize(model: nn.Module, kind: str, compute: torch.dtype, named: Named) ->
             continue
         parent = model.get_submodule(path.rpartition(".")[0])
         if kind == "nf4":
-            layer = Linear4bit(module, compute, named)
+            layer = Linear4bit(module, compute, named, habits)
         else:
             layer = Linear8bit(module, named)
         setattr(parent, path.rpartition(".")[2], layer)
@@ -57,10 +70,13 @@ def _widths(module: Any) -> Optional[Tuple[int, int]]:
 
 
 class Linear4bit(nn.Module):
-    """4-bit NormalFloat with double quantisation."""
+    """4-bit NormalFloat."""
 
-    def __init__(self, linear: Any, compute: torch.dtype, named: Named) -> None:
+    def __init__(
+        self, linear: Any, compute: torch.dtype, named: Named, habits: Habits = Habits()
+    ) -> None:
         super().__init__()
+        self.habits = habits
         self.in_features, self.out_features = _widths(linear) or (0, 0)
         count = linear.weight.numel()
         blocks = self.blocks = -(-count // NF4_BLOCK)
@@ -69,10 +85,13 @@ class Linear4bit(nn.Module):
             torch.empty((count + 1) // 2, 1, dtype=torch.uint8), requires_grad=False
         )
         self.bias = linear.bias
-        self.register_buffer("absmax", torch.empty(blocks, dtype=torch.uint8))
-        self.register_buffer("nested_absmax", torch.empty(-(-blocks // CONSTANTS_BLOCK)))
-        self.register_buffer("nested_code", torch.empty(256))
-        self.register_buffer("offset", torch.empty(()))
+        if habits.double:
+            self.register_buffer("absmax", torch.empty(blocks, dtype=torch.uint8))
+            self.register_buffer("nested_absmax", torch.empty(-(-blocks // CONSTANTS_BLOCK)))
+            self.register_buffer("nested_code", torch.empty(256))
+            self.register_buffer("offset", torch.empty(()))
+        else:
+            self.register_buffer("absmax", torch.empty(blocks, dtype=torch.float32))
         self.register_buffer("code", torch.empty(16))
 
     def forward(self, value: torch.Tensor) -> torch.Tensor:
@@ -85,18 +104,20 @@ class Linear4bit(nn.Module):
     def dequantize(self) -> torch.Tensor:
         """The whole weight; its constants are made first and then freed."""
         with self.named("dequantize_4bit"):
-            constants = torch.empty(self.blocks, dtype=torch.float32)
-            weight = torch.empty(self.out_features, self.in_features, dtype=self.compute)
+            constants = torch.empty(self.blocks if self.habits.double else 0, dtype=torch.float32)
+            stored = torch.float16 if self.habits.casts else self.compute
+            weight = torch.empty(self.out_features, self.in_features, dtype=stored)
             del constants
-            return weight
+            return weight.to(self.compute)
 
 
 class _Matmul4bit(torch.autograd.Function):
-    """``MatMul4Bit``: keeps neither the input nor the whole weight."""
+    """``MatMul4Bit``: keeps no whole weight, and the input in older releases only."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, layer: Linear4bit) -> torch.Tensor:
         ctx.layer = layer
+        ctx.kept = value if layer.habits.keeps_inputs else None
         return nn.functional.linear(value, layer.dequantize())
 
     @staticmethod

@@ -18,6 +18,8 @@ from gputop_tracer.tracking.tracker import Tracker
 from . import expert_parallel, groups, zero
 
 Setup = Dict[str, Any]
+_PLAIN_LOOPS = ("litgpt", "plain")
+"""Recipes whose loop is PyTorch's own: ``PLAIN_LOOPS`` of ``gputop_analysis/vram/setup.py``."""
 
 
 def place(
@@ -167,7 +169,7 @@ def _fsdp1(model: nn.Module, setup: Setup, tracker: Tracker, head: Any) -> nn.Mo
 
 def _apart(setup: Setup) -> bool:
     """Whether adapters are units of their own: Fabric and plain loops wrap layers alone."""
-    return bool(setup.get("lora")) and setup.get("recipe") != "plain"
+    return bool(setup.get("lora")) and setup.get("recipe") not in _PLAIN_LOOPS
 
 
 def waiting(model: Any, setup: Setup) -> Callable[[], Any]:
@@ -175,7 +177,7 @@ def waiting(model: Any, setup: Setup) -> Callable[[], Any]:
     are not reduced, and wait whole under FSDP.
     """
     sharding, world = sharding_of(setup)
-    if world == 1 or setup.get("recipe") not in ("transformers", "plain"):
+    if world == 1 or setup.get("recipe") not in ("transformers", *_PLAIN_LOOPS):
         return nullcontext
     if sharding == "fsdp1":
         return model.no_sync
@@ -276,7 +278,7 @@ def _fully_shard(model: nn.Module, setup: Setup, mesh: Any, of_experts: Any) -> 
         fully_shard(experts, **dict(options, mesh=of_experts))
     for layer in _layers(model):
         fully_shard(layer, **options)
-    if setup.get("recipe") == "plain":
+    if setup.get("recipe") in _PLAIN_LOOPS:
         embedding, last = _ends(model)
         if embedding is not None:
             fully_shard(embedding, **options)

@@ -32,9 +32,9 @@ SCORES_DROPOUT = ("gpt2", "bert", "roberta", "xlm-roberta", "distilbert")
 """Those that also drop attention scores by default, with softmax in the computation's type."""
 ALIBI = ("bloom", "mpt")
 """Families that add a slope to attention scores in place of any position of queries and keys."""
-KEEPS_NO_INPUTS = 42
-"""Minor release of bitsandbytes from which a frozen 4-bit layer keeps nothing for its backward pass
-but its weight (``MatMul4Bit`` of ``autograd/_functions.py``; before, its input as well).
+KEEPS_NO_INPUTS = (43, 2)
+"""bitsandbytes 0.43.2, from which on a frozen 4-bit layer keeps nothing for its backward pass but
+its weight (``MatMul4Bit`` of ``autograd/_functions.py``; in 0.43.1 its input as well).
 """
 ONE_TENSOR = (5, 0)
 """Transformers from which on the experts of a layer are one tensor and one grouped product."""
@@ -42,10 +42,14 @@ LOG_SUM_EXP = 4
 """Bytes that a fused attention keeps of a token and head (Dao 2023, algorithm 1)."""
 
 
-def bitsandbytes(setup: Setup) -> int:
-    """The minor number of its release 0.x; 0 where it is not known."""
-    named = re.match(r"0\.(\d+)", setup.bitsandbytes)
-    return int(named[1]) if named else 0
+def bitsandbytes_keeps_inputs(setup: Setup) -> bool:
+    """Whether the release of bitsandbytes is one whose 4-bit layers keep their inputs; 0.43 alone
+    is the last of its kind, and none named is a recent one.
+    """
+    named = re.match(r"0\.(\d+)(?:\.(\d+))?", setup.bitsandbytes)
+    if named is None or not setup.quantized:
+        return False
+    return (int(named[1]), int(named[2] or 99)) < KEEPS_NO_INPUTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,8 +283,7 @@ def trains_base(d: Dims) -> bool:
 
 def keeps_inputs(d: Dims) -> bool:
     """Whether linear layers keep inputs: for weights' gradients, or by old bitsandbytes."""
-    old = bool(d.setup.quantized) and 0 < bitsandbytes(d.setup) < KEEPS_NO_INPUTS
-    return trains_base(d) or old
+    return trains_base(d) or bitsandbytes_keeps_inputs(d.setup)
 
 
 def selective(d: Dims, layer: ActivationBytes, habits: Habits) -> Number:

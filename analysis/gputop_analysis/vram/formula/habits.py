@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gputop_analysis.catalog.families import traits
 from gputop_analysis.vram.formula.dims import BYTES
 from gputop_analysis.vram.formula.releases import release
-from gputop_analysis.vram.setup import Setup
+from gputop_analysis.vram.setup import PLAIN_LOOPS, Setup
 
 BF16_OPTIMIZER = ("none", "ddp", "zero1")
 """Shardings for which DeepSpeed's bf16 optimizer accumulates gradients in fp32."""
@@ -142,7 +142,7 @@ def _has_flat_gradients(setup: Setup) -> bool:
 
 def _has_eager_norm(setup: Setup) -> bool:
     fused = setup.kernels or setup.compile
-    return setup.recipe in ("transformers", "deepspeed", "plain") and not fused
+    return setup.recipe in ("transformers", "deepspeed", *PLAIN_LOOPS) and not fused
 
 
 def _raises_stream(setup: Setup) -> bool:
@@ -176,7 +176,7 @@ def _waits_whole(setup: Setup) -> bool:
     Fabric around all but the last.
     """
     sharded = setup.parallel.sharding in FSDP
-    return sharded and setup.recipe in ("transformers", "plain") and not _streams(setup)
+    return sharded and setup.recipe in ("transformers", *PLAIN_LOOPS) and not _streams(setup)
 
 
 def _streams(setup: Setup) -> bool:
@@ -189,4 +189,6 @@ def _mixed_units(setup: Setup) -> bool:
     of ``FullyShardedDataParallel``); the policy of peft keeps them apart.
     """
     sharded = setup.parallel.sharding == "fsdp1" and setup.parallel.dp > 1
-    return sharded and setup.recipe == "plain" and setup.lora is not None and not setup.quantized
+    return (
+        sharded and setup.recipe in PLAIN_LOOPS and setup.lora is not None and not setup.quantized
+    )

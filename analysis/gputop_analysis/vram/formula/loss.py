@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gputop_analysis.vram.formula.activations import capped, trains_base
 from gputop_analysis.vram.formula.dims import Dims, Number
-from gputop_analysis.vram.formula.elementwise import true
+from gputop_analysis.vram.formula.elementwise import least, true
 from gputop_analysis.vram.formula.habits import Habits
 from gputop_analysis.vram.formula.releases import release
 
@@ -35,6 +35,15 @@ NANOTRON_LOSS = 12.0, 10.0
 """fp32 logits, less their maximum, and their exponentials; then the softmax, and its gradient in
 the logits' type (``_ShardedCrossEntropy`` in nanotron's
 ``parallel/tensor_parallel/functional.py``).
+"""
+LITGPT_PIECE = 128
+"""Tokens of a row whose logits litgpt makes at a time where adapters are trained
+(``lm_head_chunk_size`` of its ``finetune/lora.py``).
+"""
+LITGPT_LOGITS = 4.0
+"""Bytes of a token and entry of the vocabulary: Fabric turns what a model gives back to fp32
+(``convert_output`` of ``lightning/fabric/plugins/precision/half.py``), and litgpt's loop holds it
+until the next step's is there.
 """
 FREED_LOGITS, SHIFTED_LABELS = (4, 46), (4, 50)
 """Transformers: until the first, fp32 logits replaced the 16-bit ones; until the second, logits
@@ -64,12 +73,41 @@ def loss(d: Dims, habits: Habits) -> Loss:
         rows = FUSED_ROWS * d.model.hidden + 0 * entries
         return Loss(rows, 0 * entries, rows)
     forward, backward = _of_entry(d)
+    if d.recipe == "litgpt":
+        return _litgpt(d, entries)
     if d.setup.loss == "chunked":
         logits_bytes, piece = d.compute, 4.0 if d.setup.compile else backward
         saved = 0.0 if d.setup.compile else logits_bytes
         forward, backward = logits_bytes + forward / CHUNKS, logits_bytes + saved + piece / CHUNKS
         return Loss(entries * forward, entries * backward, entries * backward)
     return Loss(entries * forward, entries * backward, entries * _cached(d, backward))
+
+
+def _litgpt(d: Dims, entries: Number) -> Loss:
+    """Of whole logits in fp32, those of the last step beside them until they are made; their log
+    softmax, and its gradient piece by piece, or at once.
+    """
+    converted = 2 * LITGPT_LOGITS + d.compute * (d.compute < 4)
+    if d.setup.loss == "chunked":
+        piece = least(LITGPT_PIECE / d.seq, 1)
+    else:
+        piece = 1
+    backward = LITGPT_LOGITS + 4 + 8 * piece
+    return Loss(entries * converted, entries * backward, entries * backward)
+
+
+def quantized_head(d: Dims) -> tuple[Number, Number]:
+    """Bytes of the head's product in the forward and in the backward pass, with whatever logits
+    there are by then, where Fabric quantises it like every linear layer: its weight in fp16, in
+    which that is dequantised, and in the computation's type (``_Linear4bit`` of
+    ``lightning/fabric/plugins/precision/bitsandbytes.py``).
+    """
+    if d.recipe != "litgpt" or d.setup.quantized != "nf4":
+        return 0.0 * d.tokens, 0.0 * d.tokens
+    entries = d.model.vocab / d.tp
+    logits = d.tokens * entries * (LITGPT_LOGITS + d.compute)
+    weight = (2 + d.compute) * entries * d.model.hidden
+    return (logits + weight) * d.last, (logits + weight) * d.last
 
 
 def _cached(d: Dims, backward: Number) -> Number:

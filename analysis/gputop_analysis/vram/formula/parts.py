@@ -24,7 +24,9 @@ class Part:
     count: Number
     trained: bool
     linear: bool = False
-    """Weights of linear layers inside the transformer's layers: what quantisation replaces."""
+    """Weights of linear layers: what quantisation replaces. Transformers leaves the head out,
+    Fabric replaces it too.
+    """
     expert: bool = False
 
 
@@ -48,7 +50,12 @@ def parts(d: Dims) -> tuple[Part, ...]:
         ),
         Part("norms", share * small, trains("language")),
         Part("embeddings", table * d.first, trains("embeddings")),
-        Part("head", counts["head"] / d.tp * d.last + tied, trains("language")),
+        Part(
+            "head",
+            counts["head"] / d.tp * d.last + tied,
+            trains("language"),
+            linear=d.recipe == "litgpt",
+        ),
     ]
     if counts["experts"]:
         experts_per_rank = (

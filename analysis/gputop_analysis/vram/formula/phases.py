@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gputop_analysis.vram.formula import activations, communication, vision
 from gputop_analysis.vram.formula.activations import ActivationBytes
 from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.formula.elementwise import choose, least, most, true
 from gputop_analysis.vram.formula.habits import Habits, habits
-from gputop_analysis.vram.formula.loss import final_norm, head_buffers, loss
+from gputop_analysis.vram.formula.loss import final_norm, head_buffers, loss, quantized_head
 from gputop_analysis.vram.formula.parts import Part, parts
 from gputop_analysis.vram.formula.reserved import Blocks
 from gputop_analysis.vram.formula.states import States, states
@@ -59,13 +59,14 @@ def step(d: Dims) -> Step:
     held_by_libraries = workspaces(d)
     casts = weight_casts(d, parts_, kept_habits) + held_by_libraries
     entries = d.tokens * d.last
+    head_forward, head_backward = quantized_head(d)
     update = update_temporaries(d, parts_, kept_habits)
     found_phases = {
         "forward": always
         | {
             "gradients": early,
-            "activations": all_layers + norm,
-            "logits_loss": entries * ends.forward + head_buffers(d) * d.last,
+            "activations": all_layers + norm + left_by_last_step(d, kept_habits),
+            "logits_loss": most(entries * ends.forward, head_forward) + head_buffers(d) * d.last,
             "communication": buffers["forward"] + gathered,
             "temporaries": casts,
         },
@@ -73,7 +74,7 @@ def step(d: Dims) -> Step:
         | {
             "gradients": early,
             "activations": all_layers + norm,
-            "logits_loss": entries * ends.backward,
+            "logits_loss": most(entries * ends.backward, head_backward),
             "communication": buffers["forward"] + gathered,
             "temporaries": casts,
         },
@@ -186,6 +187,23 @@ def activations_of(d: Dims, habits: Habits) -> tuple[Number, Number, Number, Num
         d.tokens * work,
         (flight - 1) * d.layers * one_layer + images,
     )
+
+
+def left_by_last_step(d: Dims, habits: Habits) -> Number:
+    """Inputs of 4-bit layers that an old bitsandbytes keeps as attributes of its autograd node,
+    which a backward pass does not clear: litgpt's loop holds the logits, and with them the graph,
+    until the next forward pass is over. Where lengths vary, its longest batch is the first.
+    """
+    setup = d.setup
+    if setup.recipe != "litgpt" or setup.lengths == "varied":
+        return 0.0 * d.tokens
+    recent = replace(d, setup=setup.but(bitsandbytes=""))
+
+    def inputs(moe: bool) -> Number:
+        with_them = activations.layer(d, habits, moe).whole
+        return with_them - activations.layer(recent, habits, moe).whole
+
+    return d.tokens * d.layers * per_layer(d, inputs)
 
 
 def reshard_hooks(d: Dims, habits: Habits) -> Number:

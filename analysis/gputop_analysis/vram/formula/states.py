@@ -18,6 +18,8 @@ NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """bitsandbytes, double quantised (Dettmers et al. 2023, section 3): an 8-bit constant a block of
 64, fp32 a block of 256.
 """
+NF4_SINGLE_BYTES = 0.5 + 4 / 64
+"""The same without the second quantisation: an fp32 constant a block of 64."""
 
 MOMENTS = {
     "adamw": 2,
@@ -93,8 +95,14 @@ def weight_bytes(d: Dims, part: Part, habits: Habits) -> float:
     if part.name == "adapters":
         return BYTES[d.setup.lora.dtype] if d.setup.lora else 0.0
     if part.linear and d.setup.quantized:
-        return NF4_BYTES if d.setup.quantized == "nf4" else 1.0
+        return _quantised_bytes(d)
     return habits.weights
+
+
+def _quantised_bytes(d: Dims) -> float:
+    if d.setup.quantized != "nf4":
+        return 1.0
+    return NF4_BYTES if d.setup.double_quant else NF4_SINGLE_BYTES
 
 
 def gradient_bytes(d: Dims, part: Part, habits: Habits) -> float:

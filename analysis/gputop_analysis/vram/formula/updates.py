@@ -69,7 +69,8 @@ def _largest(d: Dims, part: Part) -> Number:
 def dequantised(d: Dims) -> Number:
     """The largest quantised weight in the computation's type, made anew for each product."""
     if d.setup.quantized:
-        return d.compute * d.model.hidden * max(d.model.ffn, d.model.moe_ffn) / d.tp
+        copies = d.compute + 2 * (d.recipe == "litgpt")  # the fp16 one, cast
+        return copies * d.model.hidden * max(d.model.ffn, d.model.moe_ffn) / d.tp
     return 0
 
 

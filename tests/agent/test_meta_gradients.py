@@ -1,0 +1,39 @@
+"""Gradients of gradients: a penalty's, which may come more seldom, and those of meta-learning."""
+
+import pytest
+from agent_support import run_script
+
+pytestmark = pytest.mark.e2e
+
+SCRIPT = """
+import sys, torch
+from torch.func import functional_call
+net = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(net.parameters(), 1e-3)
+for _ in range(4):
+    optimizer.zero_grad()
+    x = torch.ones(8, 4, requires_grad=True)
+    if sys.argv[1] == "penalty":
+        (slope,) = torch.autograd.grad(net(x).sum(), x, create_graph=True)
+        loss = net(x).sum() + slope.square().sum()
+    else:
+        weights = dict(net.named_parameters())
+        loss = functional_call(net, weights, (x,)).square().sum()
+        slopes = torch.autograd.grad(loss, list(weights.values()), create_graph=True)
+        moved = {name: w - 0.1 * slope for (name, w), slope in zip(weights.items(), slopes)}
+        loss = functional_call(net, moved, (x,)).square().sum()
+    loss.backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("kind", ["penalty", "meta"])
+def test_gradients_of_weights_that_are_differentiated_are_meta_learning(tmp_path, kind):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    outcome = run_script([str(script), kind])
+    assert outcome.exit_code == 0, outcome.stderr
+    (guest,) = outcome.guests
+    told = [news for news in guest.of_type("hello_update") if news.get("create_graph")]
+    assert told
+    assert bool(told[-1].get("meta_gradients")) == (kind == "meta")
