@@ -555,6 +555,12 @@ AMD = (
     "VRAM Total Memory (B),VRAM Total Used Memory (B)\n"
 )
 OTHER_LOGS = {
+    "dcgmi profiling": (
+        "#Entity   GRACT        SMACT        DRAMA\nID\n"
+        + 3
+        * "GPU 0     0.250        0.120        0.310\nGPU 1     N/A          N/A          N/A\n",
+        "GPU 0: utilization 25 %",
+    ),
     "table": ("".join(drawn_rows()), "GPU 0: utilization 10 %", "memory 1,835 MiB"),
     "dmon csv": (
         "#gpu, pwr, gtemp, mtemp, sm, mem, mclk, pclk\n#Idx, W, C, C, %, %, MHz, MHz\n"
@@ -607,7 +613,10 @@ def test_what_is_no_such_log_is_refused_with_the_way_out(tmp_path):
     with pytest.raises(EvidenceError, match="without noheader"):
         gather(path)
     path.write_text("# gpu  pid  type  sm  mem  command\n    0  77  C  90  1  python\n")
-    with pytest.raises(EvidenceError, match="none of these"):
+    with pytest.raises(EvidenceError, match="nvidia-smi dmon"):
+        gather(path)
+    path.write_text("\n==============NVSMI LOG==============\n\n    Gpu    : 63 %\n")
+    with pytest.raises(EvidenceError, match="--query-gpu"):
         gather(path)
     path.write_text("[04-03-2021 @ 13:32:39] >  Temp: 58C  Power: 1/250 W\n")
     with pytest.raises(EvidenceError, match="none of these"):

@@ -178,10 +178,10 @@ def _host_code(
         other = _users_own(other, site)
     return spec.make(
         severity=severity,
-        title=f"host code takes {other.share.value * 100:.0f} % of each step, "
+        title=f"host code takes {other.share.value * other.part_of_step * 100:.0f} % of each step, "
         f"{other.ms.value:.1f} ms" + named(site, ": {}"),
-        evidence=f"{other.ms.value:.1f} ms of {other.wall_ms:.1f} ms a step are neither data, "
-        f"forward, backward nor optimizer: {other.percent}, {other.clock} clock"
+        evidence=f"{other.of_step} are neither data, forward, backward nor optimizer: "
+        f"{other.percent}, {other.clock} clock"
         + (f"; {site.words}" if site else "; no line was seen often"),
         fix=f"look at {named(site) or 'the code between the optimizer step and the next batch'}: "
         "do it every N steps, in a background process, or not at all",
@@ -243,7 +243,9 @@ def _between_phases(view: RunView, rank: int) -> Share | None:
     own_share = share_over(
         series, mask, lambda rows: np.maximum(_users_own_ns(rows) - _queued_ns(rows, waiting), 0)
     )
-    return own_share and replace(own_share, walls_ms=own_share.walls_ms * busy_share)
+    return own_share and replace(
+        own_share, walls_ms=own_share.walls_ms * busy_share, part_of_step=busy_share
+    )
 
 
 def _accidents(series: RankSeries) -> Array:
