@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from gputop_analysis.findings.shares import run_queue
 from gputop_analysis.flops import Efficiency, efficiency
-from gputop_analysis.split import Split, apportion, split_of
+from gputop_analysis.split import WallSplit, apportion, split_of
 from gputop_analysis.view import RunView, once_per_view
 from gputop_analysis.waits import hidden_wait_ms, straggling_shares
 
@@ -202,7 +202,7 @@ def _rank_budget(view: RunView, rank: int, straggling: float) -> RankBudget:
     )
 
 
-def _exposed(view: RunView, rank: int, split: Split) -> tuple[int, Split]:
+def _exposed(view: RunView, rank: int, split: WallSplit) -> tuple[int, WallSplit]:
     """Exposed waiting (ns), and the split without it: what DDP reports lies inside backward."""
     inside = 0
     if len(view.comm(rank)):
@@ -214,7 +214,7 @@ def _exposed(view: RunView, rank: int, split: Split) -> tuple[int, Split]:
     )
 
 
-def _without_queueing(view: RunView, rank: int, split: Split) -> tuple[Split, int]:
+def _without_queueing(view: RunView, rank: int, split: WallSplit) -> tuple[WallSplit, int]:
     """The split without the thread's waiting for a core, and that waiting in nanoseconds.
 
     It is spread over what the thread does itself as that takes time; it stands in no queue while it
@@ -234,7 +234,7 @@ def _without_queueing(view: RunView, rank: int, split: Split) -> tuple[Split, in
     return replace(split, **remaining_ns), sum(times) - sum(remaining_ns.values())
 
 
-def _useful(split: Split, efficiency: Efficiency | None) -> tuple[int, int]:
+def _useful(split: WallSplit, efficiency: Efficiency | None) -> tuple[int, int]:
     """Useful compute and overhead; together all of the compute."""
     compute = split.forward + split.backward + split.optimizer
     useful = round(compute * (1 - split.skipped))

@@ -48,7 +48,7 @@ def reason_names(bits: int) -> str:
 
 
 @dataclass(frozen=True)
-class Device:
+class SampledDevice:
     """One device of the run over the window."""
 
     host: str
@@ -126,7 +126,7 @@ class Device:
 
 
 @once_per_view
-def devices(view: RunView) -> list[Device]:
+def devices(view: RunView) -> list[SampledDevice]:
     """Devices of the run with samples in the window, in the order of host and index."""
     devices_ = []
     several = len(view.record.hosts) > 1
@@ -143,7 +143,9 @@ def devices(view: RunView) -> list[Device]:
                 default = info.power_limit_default_w if info else None
                 watts = float(default) if default else float("nan")
                 devices_.append(
-                    Device(host.name if several else "", int(index), name, rank, rows_of_gpu, watts)
+                    SampledDevice(
+                        host.name if several else "", int(index), name, rank, rows_of_gpu, watts
+                    )
                 )
     return devices_
 

@@ -63,7 +63,7 @@ _WORDS = {
 }
 
 
-class Place(NamedTuple):
+class ThreadPlace(NamedTuple):
     """A line of the user's that a thread is in."""
 
     site: str
@@ -84,12 +84,12 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RankStanding:
     """What is known of one rank."""
 
     calls: tuple[Call, ...] = ()
     """In order of time."""
-    places: tuple[Place, ...] = ()
+    places: tuple[ThreadPlace, ...] = ()
     """Innermost first."""
     frame: str = ""
     """Innermost of any code."""
@@ -153,7 +153,7 @@ class Cause:
     confidence: float = 0.9
 
 
-Ranks = Mapping[int, Standing]
+Ranks = Mapping[int, RankStanding]
 Groups = Mapping[str, Group]
 
 
@@ -277,7 +277,7 @@ def _outside_words(rank: int, kind: str, site: str | None, ranks: Ranks, waiting
     return words
 
 
-def _doing(standing: Standing, ranks: Ranks, others: list[int]) -> str:
+def _doing(standing: RankStanding, ranks: Ranks, others: list[int]) -> str:
     if standing.left:
         return standing.left
     if standing.state in ("T", "t"):
@@ -340,7 +340,7 @@ def _first_to_deviate(deviations: Mapping[int, Deviation]) -> int:
     return min(deviations, key=lambda rank: deviations[rank].call.at_ns)
 
 
-def _site_of(away: Deviation | None, standing: Standing) -> str | None:
+def _site_of(away: Deviation | None, standing: RankStanding) -> str | None:
     """The line of the call that a rank waits in, else the line that it is in."""
     if away and away.call.site:
         return away.call.site
@@ -407,7 +407,7 @@ def _token(call: Call | None) -> tuple[object, ...]:
     return (call.group, call.number, call.name, call.shapes, call.peer)
 
 
-def _against_others(standing: Standing, standings: list[Standing]) -> Deviation | None:
+def _against_others(standing: RankStanding, standings: list[RankStanding]) -> Deviation | None:
     """What the rank does where all others do something else, at the same number of a group."""
     for other in standings:
         wanted = other.pending
@@ -509,7 +509,7 @@ def _waiting_words(others: list[int], ranks: Ranks, groups: Groups) -> str:
     return "; ".join(f"{ranks_do(waiting, 'wait')} in {words}" for words, waiting in most_first[:4])
 
 
-def _common(standing: Standing, other: Standing) -> tuple[Place, Place] | None:
+def _common(standing: RankStanding, other: RankStanding) -> tuple[ThreadPlace, ThreadPlace] | None:
     """The deepest function that both are in by the same calls, as each is in it."""
     common = None
     for place, theirs in zip(reversed(standing.places), reversed(other.places), strict=False):
@@ -521,7 +521,7 @@ def _common(standing: Standing, other: Standing) -> tuple[Place, Place] | None:
     return common
 
 
-def _loop_left(standing: Standing, ranks: Ranks, others: list[int]) -> str:
+def _loop_left(standing: RankStanding, ranks: Ranks, others: list[int]) -> str:
     """The loop that others are in and this rank has left behind, ``train.py:30``; else empty."""
     for other in others:
         pair = _common(standing, ranks[other])

@@ -9,8 +9,8 @@ from gputop_analysis.call_order import Call
 from gputop_analysis.hang_cause import (
     Cause,
     Group,
-    Place,
-    Standing,
+    RankStanding,
+    ThreadPlace,
     judge,
     of_a_mismatch,
     of_one_outside,
@@ -98,7 +98,7 @@ def _of_a_death(view: RunView) -> Cause | None:
 
 
 def _of_sizes(
-    view: RunView, gone: int, first_ns: int, waiting: dict[int, Standing]
+    view: RunView, gone: int, first_ns: int, waiting: dict[int, RankStanding]
 ) -> Cause | None:
     """The cause where gloo ended a rank as it received what it did not wait for; else None.
 
@@ -121,10 +121,10 @@ def _of_sizes(
     return of_a_mismatch(others, gone, sizes, groups_of(view))
 
 
-def _note_left(standing: dict[int, Standing], event: Event, view: RunView) -> None:
+def _note_left(standing: dict[int, RankStanding], event: Event, view: RunView) -> None:
     """Mark a rank as gone."""
     rank = int(event.get("rank", -1))
-    before = standing.get(rank, Standing())
+    before = standing.get(rank, RankStanding())
     raised = next((e for e in view.record.events("exception") if e.get("rank") == rank), None)
     departure, words = "died", str(event.get("reason") or "")
     if raised is not None and not raised.get("thread"):
@@ -135,7 +135,7 @@ def _note_left(standing: dict[int, Standing], event: Event, view: RunView) -> No
     elif event["type"] == "goodbye":
         departure, words = "ended early", ""
     step = event.get("steps", event.get("step"))
-    standing[rank] = Standing(
+    standing[rank] = RankStanding(
         calls=before.calls,
         places=before.places,
         step=int(step) if step is not None else before.step,
@@ -147,7 +147,7 @@ def _note_left(standing: dict[int, Standing], event: Event, view: RunView) -> No
 
 def _standing(
     view: RunView, from_ns: int, until_ns: int, suspected: Event, silent_since: int
-) -> dict[int, Standing]:
+) -> dict[int, RankStanding]:
     dumps = _first_by_rank(view, "stack_dump", from_ns, until_ns)
     calls = {
         rank: [call_of(dump["collective"])]
@@ -156,11 +156,11 @@ def _standing(
     }
     calls.update(_calls(view, from_ns, until_ns))
     threads = {int(t["rank"]): t for t in suspected.get("threads") or () if "rank" in t}
-    standings: dict[int, Standing] = {}
+    standings: dict[int, RankStanding] = {}
     for rank in set(dumps) | set(calls) | set(threads) | set(view.ranks):
         dump, thread = dumps.get(rank, {}), threads.get(rank, {})
         frames = (dump.get("threads") or [{}])[0].get("frames") or [""]
-        standings[rank] = Standing(
+        standings[rank] = RankStanding(
             calls=tuple(calls.get(rank, ())),
             places=_places(dump, frames),
             frame=str(frames[0]),
@@ -235,18 +235,18 @@ def groups_of(view: RunView) -> dict[str, Group]:
     return groups
 
 
-def _places(dump: Event, frames: list[str]) -> tuple[Place, ...]:
+def _places(dump: Event, frames: list[str]) -> tuple[ThreadPlace, ...]:
     """Lines of the user's; from an older guest's dump the innermost only."""
     places = tuple(_place(place) for place in dump.get("places") or ())
     line = user_line(list(map(str, frames))) if not places and dump else None
     if line:
         site, _, function = line.rpartition(" ")
-        return (Place(site, function),)
+        return (ThreadPlace(site, function),)
     return places
 
 
-def _place(one: Event) -> Place:
-    return Place(
+def _place(one: Event) -> ThreadPlace:
+    return ThreadPlace(
         str(one.get("site") or ""),
         str(one.get("function") or ""),
         tuple(map(str, one.get("blocks") or ())),

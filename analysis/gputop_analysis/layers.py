@@ -98,7 +98,7 @@ class Layers:
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
+class FoldedLayers:
     """Siblings of one shape."""
 
     kind: str
@@ -168,15 +168,15 @@ def watched_ranks(record: RunRecord) -> list[int]:
     return sorted({e.get("rank", 0) for e in record.events("layers") if "forward_us" in e})
 
 
-def fold(children: list[Layer]) -> list[Layer | Fold]:
+def fold(children: list[Layer]) -> list[Layer | FoldedLayers]:
     """Siblings of one shape, three or more in all, as one; the others as they are."""
     groups: dict[Any, list[Layer]] = {}
     for child in children:
         groups.setdefault(_shape(child), []).append(child)
-    rows: list[Layer | Fold] = []
+    rows: list[Layer | FoldedLayers] = []
     for group in groups.values():
         if len(group) >= LEAST_ALIKE:
-            rows.append(Fold(group[0].kind, tuple(group)))
+            rows.append(FoldedLayers(group[0].kind, tuple(group)))
         else:
             rows.extend(group)
     return rows
@@ -195,8 +195,8 @@ def sort_key(sort: str) -> Any:
             "flops": layer.flops,
         }[sort]
 
-    def key(row: Layer | Fold) -> Any:
-        members = row.members if isinstance(row, Fold) else (row,)
+    def key(row: Layer | FoldedLayers) -> Any:
+        members = row.members if isinstance(row, FoldedLayers) else (row,)
         if sort == "name":
             return members[0].path
         return -sum(map(value, members))

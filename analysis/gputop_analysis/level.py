@@ -30,7 +30,7 @@ slowly.
 
 
 @dataclass(frozen=True)
-class Change:
+class LevelChange:
     """From ``index`` on the series lies ``after - before`` higher (or lower)."""
 
     index: int
@@ -47,7 +47,7 @@ class Change:
         return (self.after - self.before) / self.error
 
 
-def level_change(values: Array) -> Change | None:
+def level_change(values: Array) -> LevelChange | None:
     """The one change of level that divides the series best; None where none is sure.
 
     The place is the extreme of the CUSUM of deviations from the mean, weighted for the length of
@@ -82,7 +82,7 @@ def level_change(values: Array) -> Change | None:
     jump = abs(float(after.mean()) - float(before.mean()))
     if min(index, n - index) < ENOUGH * tau and jump < JUMP * float(residuals.std()):
         return None
-    change = Change(
+    change = LevelChange(
         index,
         float(before.mean()),
         float(after.mean()),

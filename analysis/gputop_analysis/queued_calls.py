@@ -23,7 +23,7 @@ Members = Mapping[str, frozenset[int]]
 """Ranks of each group."""
 
 
-class Difference(NamedTuple):
+class CallDifference(NamedTuple):
     """Ranks that call something else at the same number of a group."""
 
     calls: dict[int, Call]
@@ -81,7 +81,7 @@ def _absent(
             yield member
 
 
-def first_difference(calls: Calls) -> Difference | None:
+def first_difference(calls: Calls) -> CallDifference | None:
     """The earliest collective that has not ended and that ranks of one group call differently."""
     at_number: dict[tuple[str, int], dict[int, list[Call]]] = {}
     for rank, call in each(calls):
@@ -97,19 +97,19 @@ def first_difference(calls: Calls) -> Difference | None:
     return min(found, key=_began, default=None)
 
 
-def _began(difference: Difference) -> int:
+def _began(difference: CallDifference) -> int:
     return min(call.at_ns for call in difference.calls.values())
 
 
-def _difference(calls: dict[int, Call]) -> Difference | None:
+def _difference(calls: dict[int, Call]) -> CallDifference | None:
     if all(call.done for call in calls.values()):
         return None
     names = {rank: call.name for rank, call in calls.items()}
     if len(set(names.values())) > 1:
-        return Difference(calls, _fewer(names), by_size=False)
+        return CallDifference(calls, _fewer(names), by_size=False)
     shapes = {rank: call.shapes for rank, call in calls.items() if call.name in _EVEN}
     if len(set(shapes.values())) > 1:
-        return Difference(calls, _fewer(shapes), by_size=True)
+        return CallDifference(calls, _fewer(shapes), by_size=True)
     return None
 
 

@@ -17,7 +17,7 @@ _ON_DEVICE = ("data", "h2d", "forward", "backward", "optimizer", "other")
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class WallSplit:
     """Nanoseconds; all of them but ``skipped`` and ``clock`` add up to ``wall``."""
 
     wall: int
@@ -37,12 +37,12 @@ class Split:
     """Part of the compute that belongs to steps whose update was skipped, 0 to 1."""
     clock: str
 
-    def less(self, forward: int, backward: int) -> Split:
+    def less(self, forward: int, backward: int) -> WallSplit:
         """Without so much of forward and backward, which the caller books elsewhere."""
         return replace(self, forward=self.forward - forward, backward=self.backward - backward)
 
 
-def split_of(view: RunView, rank: int) -> Split:
+def split_of(view: RunView, rank: int) -> WallSplit:
     """The split of a rank's window.
 
     Where CUDA events measured at least 20 steady steps, the time outside evaluation, checkpoints,
@@ -61,7 +61,7 @@ def split_of(view: RunView, rank: int) -> Split:
         total |= dict.fromkeys(phases, 0) | dict(
             zip(_ON_DEVICE, apportion(sum(total[name] for name in phases), on_device), strict=True)
         )
-    return Split(
+    return WallSplit(
         wall=int(rows["wall_ns"].sum()),
         host=total.pop("other"),
         set_up=set_up,

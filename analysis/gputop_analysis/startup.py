@@ -41,7 +41,7 @@ TELLING = 0.01
 """Of the whole, from which on a part is named in a line."""
 
 
-class Part(NamedTuple):
+class StartupPart(NamedTuple):
     """A part of the time before the first step was done."""
 
     name: str
@@ -70,7 +70,7 @@ class Startup(NamedTuple):
     until_ns: int
     done: bool
     """Whether its first step has ended."""
-    parts: tuple[Part, ...]
+    parts: tuple[StartupPart, ...]
     """In the order in which they began."""
     has_milestones: bool
     """Whether the guest told milestones."""
@@ -136,7 +136,7 @@ def startup(record: RunRecord, now_ns: int) -> Startup | None:
     return Startup(rank, min(started), until_ns, first is not None, tuple(parts), bool(own_events))
 
 
-def split(events: Iterable[Event], began_ns: int, until_ns: int) -> list[Part]:
+def split(events: Iterable[Event], began_ns: int, until_ns: int) -> list[StartupPart]:
     """The time between two moments by milestone, in the order of their first begin.
 
     Args:
@@ -145,12 +145,12 @@ def split(events: Iterable[Event], began_ns: int, until_ns: int) -> list[Part]:
     """
     spans = _spans(events, began_ns, until_ns)
     edges = sorted({began_ns, until_ns, *(s.began_ns for s in spans), *(s.ended_ns for s in spans)})
-    parts: list[Part] = []
+    parts: list[StartupPart] = []
     for low, high in pairwise(edges):
         inside = [s for s in spans if s.began_ns <= low and high <= s.ended_ns]
         if inside:
             span = min(inside, key=_place)
-            _add(parts, Part(span.name, high - low, span.site, "", span.under_way))
+            _add(parts, StartupPart(span.name, high - low, span.site, "", span.under_way))
         else:
             after = [s for s in spans if s.began_ns >= high]
             following = min(after, default=None)
@@ -158,7 +158,7 @@ def split(events: Iterable[Event], began_ns: int, until_ns: int) -> list[Part]:
                 site, name = (following.site, following.name)
             else:
                 site, name = ("", "")
-            _add(parts, Part(OTHER, high - low, site, name, following is None))
+            _add(parts, StartupPart(OTHER, high - low, site, name, following is None))
     return parts
 
 
@@ -181,7 +181,7 @@ def _place(span: _Span) -> int:
     return len(SPECIFIC)
 
 
-def _add(parts: list[Part], part: Part) -> None:
+def _add(parts: list[StartupPart], part: StartupPart) -> None:
     """Put a part at the end, or add its time to the one of the same name."""
     for index, earlier in enumerate(parts):
         if (earlier.name, earlier.before) == (part.name, part.before):
@@ -191,7 +191,9 @@ def _add(parts: list[Part], part: Part) -> None:
     parts.append(part)
 
 
-def _with_first_step(parts: list[Part], phases: dict[str, int], step_ns: int) -> list[Part]:
+def _with_first_step(
+    parts: list[StartupPart], phases: dict[str, int], step_ns: int
+) -> list[StartupPart]:
     """The parts before the first step, and its own phases."""
     parts = [part._replace(under_way=False) for part in parts]
     if parts and parts[-1].name == OTHER and not parts[-1].before:
@@ -201,9 +203,9 @@ def _with_first_step(parts: list[Part], phases: dict[str, int], step_ns: int) ->
         taken = min(phases[phase], left_ns)
         left_ns -= taken
         if taken:
-            _add(parts, Part(name, taken))
+            _add(parts, StartupPart(name, taken))
     if left_ns:
-        _add(parts, Part("rest of the first step", left_ns))
+        _add(parts, StartupPart("rest of the first step", left_ns))
     return parts
 
 

@@ -56,7 +56,7 @@ class Timing(NamedTuple):
     samples_per_s: float
 
 
-class Held(NamedTuple):
+class RankPeaks(NamedTuple):
     """Peaks of one rank, GiB; None where there is no device allocator."""
 
     rank: int
@@ -77,7 +77,7 @@ class Trial:
     device: str
     failure: Failure | None
     timing: Timing | None
-    held: tuple[Held, ...]
+    held: tuple[RankPeaks, ...]
     layers: tuple[int, int] | None
     """Layers that ran, and of how many; None where the model was not cut."""
     not_cut: int = 0
@@ -162,17 +162,17 @@ def _per_step(rows: Any, phase: str) -> np.ndarray:
     return rows[f"{phase}_ns"] / (1e6 * np.maximum(rows["n_steps"], 1))
 
 
-def held(view: RunView) -> tuple[Held, ...]:
+def held(view: RunView) -> tuple[RankPeaks, ...]:
     """The peaks of each rank that made a step."""
     return tuple(_held(series) for series in view.per_rank.values() if len(series.rows))
 
 
-def _held(series: RankSeries) -> Held:
+def _held(series: RankSeries) -> RankPeaks:
     def peak(column: str) -> float | None:
         highest = int(series.rows[column].max())
         return highest / GIB if highest > 0 else None
 
-    return Held(
+    return RankPeaks(
         series.rank, peak("peak_allocated_bytes"), peak("reserved_bytes"), peak("rss_bytes")
     )
 

@@ -20,7 +20,7 @@ from gputop_probes.errors import RecordingImpossible, StartError
 from gputop_probes.fate import Fate
 from gputop_probes.handle import RunHandle
 from gputop_probes.inherited import Inherited
-from gputop_probes.plan import Plan
+from gputop_probes.plan import LaunchPlan
 from gputop_probes.record import layout
 from gputop_probes.run_spec import RunSpec
 from gputop_probes.streams import Opened
@@ -78,7 +78,7 @@ def _start(spec: RunSpec, meanwhile: Callable[[], None] | None, before: Inherite
     terminal = _terminal(spec)
     opened = _open_streams(run, spec, terminal)
     fate = Fate()
-    plan = Plan(spec, run, opened, terminal, cwd, before, fate)
+    plan = LaunchPlan(spec, run, opened, terminal, cwd, before, fate)
 
     def record(report: int) -> None:
         from gputop_probes.recorder import entry

@@ -11,7 +11,7 @@ from gputop_probes.rundir import RunDir
 from gputop_probes.streams import Opened
 
 
-class Plan(NamedTuple):
+class LaunchPlan(NamedTuple):
     """What the recorder has to know, settled before the fork."""
 
     spec: RunSpec

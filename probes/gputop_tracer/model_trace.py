@@ -47,7 +47,7 @@ _WHOLE_EXPERTS = (5, 0)
 """The version of transformers from which on the experts of a layer are one tensor."""
 
 
-class Job:
+class TraceJob:
     """One setup on its way through a trace."""
 
     def __init__(self, setup: Dict[str, Any], full: bool) -> None:
@@ -265,7 +265,7 @@ def trace(
     ``source`` names a configuration to take instead of the setup's shape, ``made_by`` a
     ``module:callable`` or an ``nn.Module``, which is called with ``inputs``.
     """
-    job = Job(setup, full)
+    job = TraceJob(setup, full)
     job.notes += refuse(setup)
     if isinstance(made_by, torch.nn.Module):
         job.of_module(made_by, inputs)

@@ -39,7 +39,7 @@ def sent(monkeypatch):
 def test_looks_say_whether_a_batch_lies_ready_and_who_is_late(sent):
     loader = DataLoader(Rows(), 1, num_workers=2)
     batches: Any = iter(loader)
-    watch = fetches.Watch()
+    watch = fetches.FetchWatch()
     fetches.watch(batches, describe_loader.describe_loader(loader))
     watch.look()  # before the first batch nothing is counted
     for _ in range(9):
@@ -57,7 +57,7 @@ def test_looks_say_whether_a_batch_lies_ready_and_who_is_late(sent):
 def test_a_fetch_that_waits_names_its_worker(sent):
     loader = DataLoader(Rows(), 1, num_workers=2)
     batches: Any = iter(loader)
-    watch = fetches.Watch()
+    watch = fetches.FetchWatch()
     fetches.watch(batches, describe_loader.describe_loader(loader))
     next(batches)
     parts = vars(batches)
@@ -80,7 +80,7 @@ def test_an_epoch_begins_with_the_end_of_the_last(sent):
     fetches.iterator_made(second, 30_000_000)
     fetches.watch(second, told)
     fetches.first_fetch(second, 40_000_000)
-    fetches.Watch().flush()
+    fetches.FetchWatch().flush()
     (start,) = sent[0]["epoch_starts"]
     assert (start["end_ms"], start["start_ms"], start["first_ms"]) == (20.0, 30.0, 40.0)
 
@@ -97,7 +97,7 @@ def test_an_iterator_that_is_gone_is_let_go_of(sent):
 def test_a_loader_without_workers_is_not_watched(sent):
     loader = DataLoader(Rows(), 1)
     fetches.watch(iter(loader), describe_loader.describe_loader(loader))
-    fetches.Watch().look()
+    fetches.FetchWatch().look()
     assert not fetches._watched
 
 

@@ -39,7 +39,7 @@ def test_shapes_are_not_looked_at_between_the_windows():
 
 
 def test_anomaly_mode_and_a_profiler_are_seen_by_their_share_of_the_time():
-    watch = debugging.Watch()
+    watch = debugging.DebugAids()
     for look in range(40):
         with torch.autograd.set_detect_anomaly(look % 2 == 0):
             watch.sample()

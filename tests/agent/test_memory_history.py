@@ -54,7 +54,7 @@ def fake(tmp_path, monkeypatch):
     monkeypatch.setattr(session, "torch", torch)
     monkeypatch.setattr(session, "cuda", True)
     monkeypatch.setattr(session, "boundary_listeners", [])
-    monkeypatch.setattr(memory_history, "history", memory_history.History())
+    monkeypatch.setattr(memory_history, "history", memory_history.AllocatorHistory())
     monkeypatch.setattr(memory_history.steps, "book_agent_time", lambda f, *args: f(*args))
     monkeypatch.setattr(transport, "send_event", lambda kind, **fields: sent.append(fields))
     memory_history.install(torch)

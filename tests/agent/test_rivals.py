@@ -29,7 +29,7 @@ def looked_at(target):
     """What two looks with samples between them say while ``target(stop)`` runs in a thread."""
     stop = threading.Event()
     thread = threading.Thread(target=target, args=(stop,), name="rival", daemon=True)
-    watch = rivals.Watch()
+    watch = rivals.RivalWatch()
     thread.start()
     try:
         watch.look(time.monotonic())

@@ -69,7 +69,7 @@ def test_the_line_of_user_code_is_named_with_its_caller_and_what_it_waits_in(
     now = [0.0]
     monkeypatch.setattr(stacks, "monotonic", lambda: now[0])
     state.session.phase = state.DATA
-    sampler = stacks.Sampler()
+    sampler = stacks.StackSampler()
     for _ in range(10):
         sampler.sample()
     now[0] = 0.5
@@ -90,7 +90,7 @@ def test_the_line_of_user_code_is_named_with_its_caller_and_what_it_waits_in(
 def test_looks_of_a_step_that_never_ends_are_not_counted(waiting, sent):
     waiting(get_batch)
     state.session.phase = state.DATA
-    sampler = stacks.Sampler()
+    sampler = stacks.StackSampler()
     for _ in range(10):
         sampler.sample()
     state.session.step += 1
@@ -104,7 +104,7 @@ def test_forward_is_looked_at_less_often_and_scaled(waiting, sent, monkeypatch):
     waiting(get_batch)
     now = [0.0]
     monkeypatch.setattr(stacks, "monotonic", lambda: now[0])
-    sampler = stacks.Sampler()
+    sampler = stacks.StackSampler()
     state.session.phase = state.FORWARD
     for _ in range(40):
         sampler.sample()
@@ -200,7 +200,7 @@ def test_events_become_rarer_as_the_run_gets_long(waiting, sent, monkeypatch):
     waiting(get_batch)
     now = [0.0]
     monkeypatch.setattr(stacks, "monotonic", lambda: now[0])
-    sampler = stacks.Sampler()
+    sampler = stacks.StackSampler()
     for second in range(3600):
         now[0] = float(second)
         sampler.sample()

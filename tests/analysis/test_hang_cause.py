@@ -3,7 +3,7 @@
 import pytest
 
 from gputop_analysis.call_order import Call, deviation
-from gputop_analysis.hang_cause import Group, Place, Standing, judge, of_a_mismatch
+from gputop_analysis.hang_cause import Group, RankStanding, ThreadPlace, judge, of_a_mismatch
 from gputop_analysis.text import rank_list
 
 STEPS = 20
@@ -105,11 +105,13 @@ class Ranks:
             calls.append(Call(last.group, last.number, last.operation, last.shapes, last.site,
                               done=False, at_ns=last.at_ns))  # fmt: skip
         inside = ("10 for",) if line == 90 else blocks(line) if line < 70 else ()
-        place = Place(f"train.py:{line}", "main", inside)
+        place = ThreadPlace(f"train.py:{line}", "main", inside)
         frame = (
             "torch/distributed/distributed_c10d.py:1 all_reduce" if waits else "train.py:90 main"
         )
-        return Standing(tuple(calls), (place,), frame, step=STEPS, system_call="sleep", state="S")
+        return RankStanding(
+            tuple(calls), (place,), frame, step=STEPS, system_call="sleep", state="S"
+        )
 
 
 KINDS = {
@@ -147,14 +149,16 @@ def test_256_ranks_are_judged_and_told_in_short():
 
 def waiting_for(peer, *more, state="started"):
     call = Call("0", 1, "recv", "8", "train.py:9 f", peer=peer, done=state == "completed")
-    return Standing((*more, call), (Place("train.py:9", "f"),), "torch/distributed/x.py:1 recv")
+    return RankStanding(
+        (*more, call), (ThreadPlace("train.py:9", "f"),), "torch/distributed/x.py:1 recv"
+    )
 
 
 def test_a_chain_of_messages_leads_to_who_waits_for_nobody():
     ranks = {
         0: waiting_for(1),
         1: waiting_for(2),
-        2: Standing(places=(Place("train.py:50", "load"),), frame="train.py:50 load",
+        2: RankStanding(places=(ThreadPlace("train.py:50", "load"),), frame="train.py:50 load",
                     state="S", system_call="read", path="/data/x"),
     }  # fmt: skip
     cause = judge(ranks, {})
@@ -177,14 +181,14 @@ def test_a_chain_of_messages_leads_to_who_waits_for_nobody():
     ],
 )
 def test_what_the_rank_does_that_the_others_wait_for(changes, kind):
-    odd = Standing(**{"state": "S", "frame": "train.py:3 f", **changes})
+    odd = RankStanding(**{"state": "S", "frame": "train.py:3 f", **changes})
     cause = judge({0: waiting_for(1), 1: odd}, {})
     assert cause is not None and (cause.kind, cause.rank) == (kind, 1)
 
 
 def test_two_that_differ_from_the_start_are_both_told():
-    a = Standing((Call("0", 1, "gloo:all_reduce", done=False),), (), "torch/a.py:1 f")
-    b = Standing((Call("0", 1, "gloo:broadcast", done=False),), (), "torch/a.py:1 f")
+    a = RankStanding((Call("0", 1, "gloo:all_reduce", done=False),), (), "torch/a.py:1 f")
+    b = RankStanding((Call("0", 1, "gloo:broadcast", done=False),), (), "torch/a.py:1 f")
     cause = judge({0: a, 1: b}, {"0": Group("", frozenset((0, 1)))})
     assert cause is not None and cause.rank is None
     assert "all_reduce" in cause.waiting and "broadcast" in cause.waiting
@@ -220,7 +224,7 @@ def without_lines(standing):
         )
         for call in standing.calls
     )
-    return Standing(calls)
+    return RankStanding(calls)
 
 
 @pytest.mark.parametrize("world", [2, 4])
@@ -252,10 +256,13 @@ def test_calls_queued_on_a_device_do_not_hide_where_a_program_stands():
     """NCCL: every rank has calls that have not ended, and rank 1 sleeps."""
     groups = {"0": Group("default_pg", frozenset(range(3)))}
     calls = tuple(map(queued_call, range(5, 12)))
-    asleep = Standing(
-        calls=calls[:3], places=(Place("train.py:40", "main"),), system_call="sleep", answered=True
+    asleep = RankStanding(
+        calls=calls[:3],
+        places=(ThreadPlace("train.py:40", "main"),),
+        system_call="sleep",
+        answered=True,
     )
-    found = judge({0: Standing(calls=calls), 1: asleep, 2: Standing(calls=calls)}, groups)
+    found = judge({0: RankStanding(calls=calls), 1: asleep, 2: RankStanding(calls=calls)}, groups)
     assert (found.kind, found.rank, found.site) == ("sleeps", 1, "train.py:40 main")
 
 
@@ -268,8 +275,8 @@ def test_calls_queued_on_a_device_do_not_hide_where_a_program_stands():
 )
 def test_a_queued_call_that_differs_from_that_of_the_others(odd, kind):
     groups = {"0": Group("default_pg", frozenset(range(3)))}
-    ranks = {rank: Standing(calls=tuple(map(queued_call, (5, 6, 7)))) for rank in (0, 1)}
-    ranks[2] = Standing(calls=(queued_call(5), queued_call(6), odd))
+    ranks = {rank: RankStanding(calls=tuple(map(queued_call, (5, 6, 7)))) for rank in (0, 1)}
+    ranks[2] = RankStanding(calls=(queued_call(5), queued_call(6), odd))
     found = judge(ranks, groups)
     assert (found.kind, found.rank) == (kind, 2)
     assert "where the others call" in found.words

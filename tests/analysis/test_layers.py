@@ -6,7 +6,7 @@ from analysis_support import Builder
 
 from gputop.render.layers import table
 from gputop.render.rows import row_text
-from gputop_analysis.layers import Fold, fold, layers_of
+from gputop_analysis.layers import FoldedLayers, fold, layers_of
 from gputop_probes.record.reader import RunRecord
 
 
@@ -54,7 +54,7 @@ def test_alike_layers_are_one_row_that_names_the_one_that_stands_out(tmp_path):
     assert found is not None
     rows = fold(found.root.children)
     folded = rows[0]
-    assert isinstance(folded, Fold) and len(rows) == 2
+    assert isinstance(folded, FoldedLayers) and len(rows) == 2
     assert folded.told() == "4 x Block, 3 ms each, 2 stands out: 9"
     text = "\n".join(row_text(row) for row in table(found, 160))
     assert "4 x Block, 3 ms each, 2 stands out: 9" in text and "head  Linear" in text

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputop.cli import main
-from gputop.fleet import Fleet, FleetError, Group, as_text, from_text, load, parse_group
+from gputop.fleet import Fleet, FleetError, GpuGroup, as_text, from_text, load, parse_group
 from gputop_analysis.catalog import gpus
 
 NAMES = [spec.name for spec in gpus()]
-GROUPS = st.builds(Group, st.sampled_from(NAMES), st.integers(1, 72), st.integers(1, 64))
+GROUPS = st.builds(GpuGroup, st.sampled_from(NAMES), st.integers(1, 72), st.integers(1, 64))
 USD = st.none() | st.floats(0.01, 1e6).map(lambda value: round(value, 2))
 
 
@@ -39,7 +39,7 @@ def test_what_is_written_is_read_back(fleet):
 
 
 def test_groups():
-    assert parse_group("h100") == Group("H100-SXM5-80GB", 1, 1)
+    assert parse_group("h100") == GpuGroup("H100-SXM5-80GB", 1, 1)
     assert parse_group("8xH100 x 2 nodes").count == 16 and parse_group("8 x A100").per_node == 8
     with pytest.raises(FleetError, match="nearest names"):
         parse_group("8xH1000")
@@ -49,7 +49,7 @@ def test_the_nearest_file_counts(tmp_path, monkeypatch):
     (tmp_path / ".gputop.toml").write_text('[fleet]\nhave = ["8xH100"]\n')
     inner = tmp_path / "a" / "b"
     inner.mkdir(parents=True)
-    assert load(inner).have == (Group("H100-SXM5-80GB", 8),)
+    assert load(inner).have == (GpuGroup("H100-SXM5-80GB", 8),)
     monkeypatch.setenv("GPUTOP_NO_CONFIG", "1")
     assert load(inner) == Fleet()
 
@@ -96,5 +96,5 @@ def test_init_asks_on_a_terminal(tmp_path):
     os.close(back)
     assert process.returncode == 0, said
     fleet = load(tmp_path)
-    assert fleet.have == (Group("L40S", 4),) and len(fleet.explore) == 2
+    assert fleet.have == (GpuGroup("L40S", 4),) and len(fleet.explore) == 2
     assert (fleet.usd_per_hour, fleet.usd_total, fleet.priority) == (12.5, None, "cost")

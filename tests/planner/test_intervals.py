@@ -11,7 +11,7 @@ from gputop_analysis.data import table
 from gputop_analysis.planner import intervals, search
 from gputop_analysis.planner.calibrate import Calibration
 from gputop_analysis.planner.hardware import cluster
-from gputop_analysis.planner.job import Habits, Job
+from gputop_analysis.planner.job import FrameworkHabits, Job
 from gputop_analysis.planner.space import Limits
 
 ROWS = table(intervals.RESIDUALS)
@@ -46,7 +46,9 @@ def test_without_what_was_fitted_on_it_a_source_is_held_less_and_the_page_says_s
 
 
 def test_each_new_axis_widens_and_is_named():
-    known = Job(model("llama-3-8b"), 4096, 64).of_framework("megatron", "megatron", Habits())
+    known = Job(model("llama-3-8b"), 4096, 64).of_framework(
+        "megatron", "megatron", FrameworkHabits()
+    )
     place = cluster("A100", 8)
     layout = {"tp": 1, "pp": 1, "cp": 1, "dp": 8}
     assert intervals.new_axes(known, place, layout) == ()

@@ -41,7 +41,7 @@ class Watched:
             self.run_dir, host, {"run_id": "r", "command": [], "created_ns": 1}
         )
         self.sent: list[dict[str, Any]] = []
-        self.table = ranks.RankTable()
+        self.table = ranks.RankAssignment()
         self.ranks = [
             self.table.claim(pid, rank)[0] for rank, pid in enumerate((os.getpid(), os.getppid()))
         ]

@@ -32,9 +32,9 @@ class Bench:
             self.run_dir, host, {"run_id": "r", "command": [], "created_ns": 1}
         )
         self.requests: list[dict[str, Any]] = []
-        self.server = server.Server(tmp_path / "s")
+        self.server = server.RecorderServer(tmp_path / "s")
         self.stream = stream
-        self.table = ranks.RankTable()
+        self.table = ranks.RankAssignment()
         self.intake = intake.Intake(
             Journal(writer, 0, {"host": host}),
             self.table,

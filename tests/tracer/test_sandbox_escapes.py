@@ -131,7 +131,7 @@ def test_credentials_in_the_environment_are_not_the_scripts():
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 @pytest.mark.parametrize("holds", [True, False])
 def test_a_filter_ends_in_an_answer_whichever_way_it_goes(machine, holds):
-    held = seccomp.Held(*[holds] * 6)
+    held = seccomp.HeldElsewhere(*[holds] * 6)
     code = seccomp.program(machine, seccomp.rules(held, asks=True))
     steps = [(code[at], code[at + 1], code[at + 2], code[at + 3]) for at in range(0, len(code), 8)]
     kinds = [int.from_bytes(code[at : at + 2], "little") for at in range(0, len(code), 8)]

@@ -19,7 +19,7 @@ from gputop_analysis.vram.options import setup_of
 from gputop_analysis.vram.question import estimate
 from gputop_tracer.script import waiting
 from gputop_tracer.script.fallback_source import read
-from gputop_tracer.script.waiting import Input, Waiting
+from gputop_tracer.script.waiting import Waiting, WatchedInput
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_the_head_is_what_makes_logits_over_the_vocabulary():
 
 
 def test_an_input_knows_that_it_was_asked_for():
-    stream = Input(io.StringIO("1\n2\n"))
+    stream = WatchedInput(io.StringIO("1\n2\n"))
     assert not stream.isatty() and not stream.asked
     assert list(stream) == ["1\n", "2\n"] and stream.asked
 

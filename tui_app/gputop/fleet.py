@@ -21,7 +21,7 @@ class FleetError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GpuGroup:
     """Equal GPUs: so many in a node, and so many nodes."""
 
     gpu: str
@@ -47,7 +47,7 @@ class Group:
 class Fleet:
     """What the file says; empty where there is none."""
 
-    have: tuple[Group, ...] = ()
+    have: tuple[GpuGroup, ...] = ()
     explore: tuple[str, ...] = ()
     usd_per_hour: float | None = None
     usd_total: float | None = None
@@ -55,7 +55,7 @@ class Fleet:
     path: Path | None = None
 
 
-def parse_group(text: str) -> Group:
+def parse_group(text: str) -> GpuGroup:
     """``H100``, ``8xH100`` or ``8xH100 x 2 nodes``, by a name of the catalog.
 
     Raises:
@@ -73,7 +73,7 @@ def parse_group(text: str) -> Group:
     count, nodes = int(match[1] or 1), int(match[3] or 1)
     if count < 1 or nodes < 1:
         raise FleetError(f"{text!r}: at least one GPU on one node")
-    return Group(spec.name, count, nodes)
+    return GpuGroup(spec.name, count, nodes)
 
 
 def load(folder: Path | None = None) -> Fleet:

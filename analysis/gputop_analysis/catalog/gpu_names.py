@@ -181,7 +181,7 @@ def _read(name: str, text: str) -> GpuMatch:
     return GpuMatch(spec, name, said.count, others)
 
 
-def _words(name: str, said: gpu_text.Facts) -> list[str]:
+def _words(name: str, said: gpu_text.NameFacts) -> list[str]:
     """The words of a name that are no facts, in one spelling."""
     text = re.sub(r"([^\W\d_a-z]+)", r" \1 ", said.words)  # other letters stand apart
     for pattern, spelling in _SPELLINGS:
@@ -196,7 +196,7 @@ def _has_power(spec: GpuSpec, watts: float) -> bool:
     return abs(watts / spec.power_w - 1) <= POWER_TOLERANCE
 
 
-def _of_said_memory(able: list[GpuSpec], facts: gpu_text.Facts) -> tuple[float, list[GpuSpec]]:
+def _of_said_memory(able: list[GpuSpec], facts: gpu_text.NameFacts) -> tuple[float, list[GpuSpec]]:
     """The memory of one GPU that a name says, and the parts that have it; what is said beside
     several may be the memory of all.
     """

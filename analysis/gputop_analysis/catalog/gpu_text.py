@@ -60,7 +60,7 @@ _COUNT_AT_END = (
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class NameFacts:
     """A name without what is told beside the part itself."""
 
     words: str
@@ -82,13 +82,13 @@ def plain(name: str) -> str:
     return _NOISE.sub(" ", text)
 
 
-def facts(text: str) -> Facts:
+def facts(text: str) -> NameFacts:
     """Count, memory and power out of what ``plain`` returns, and the words that are left."""
     count, text = counted(text)
     memory, text = _amount(text, r"(?<![a-z\d.])(\d+(?:\.\d+)?)\s*-?(?:gib|gb|g)(?![a-z0-9])")
     mebibytes, text = _amount(text, r"(\d{4,6}(?:\.\d+)?)\s*mi?b\b")
     power, text = _amount(text, r"(?<![a-z0-9])(\d{2,4})\s*w(?:atts?)?\b")
-    return Facts(text, count, memory or mebibytes / 1024, power)
+    return NameFacts(text, count, memory or mebibytes / 1024, power)
 
 
 def counted(text: str) -> tuple[int, str]:

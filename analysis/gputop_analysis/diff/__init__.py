@@ -7,13 +7,13 @@ from gputop_analysis.diff.changes import changes
 from gputop_analysis.diff.data import diff_data
 from gputop_analysis.diff.loss import compare_loss
 from gputop_analysis.diff.model import (
-    Change,
     Diff,
     FindingsDiff,
     LossDiff,
     MemoryDiff,
     PhaseDiff,
     RankDiff,
+    SettingChange,
     SpeedDiff,
 )
 from gputop_analysis.diff.speed import compare_speed, judge_speed
@@ -25,13 +25,13 @@ from gputop_analysis.view import RunView
 from gputop_probes.record.reader import RunRecord
 
 __all__ = [
-    "Change",
     "Diff",
     "FindingsDiff",
     "LossDiff",
     "MemoryDiff",
     "PhaseDiff",
     "RankDiff",
+    "SettingChange",
     "SpeedDiff",
     "compare",
     "diff_data",

@@ -21,7 +21,7 @@ FIFTHS = 5
 
 
 @dataclass(frozen=True)
-class Blocks:
+class StepBlocks:
     """Sums over blocks of steps. The same block is the same range of steps on every rank."""
 
     ranks: tuple[int, ...]
@@ -62,7 +62,7 @@ class Blocks:
         return float(np.std(fifths, ddof=1))
 
 
-def blocks_of(view: RunView) -> Blocks | None:
+def blocks_of(view: RunView) -> StepBlocks | None:
     """Steps of the last attempt past the warm-up, with evaluation and checkpoints; or None."""
     masks = {rank: view.per_rank[rank].past_warm_up for rank in view.ranks}
     if not masks or any(
@@ -78,7 +78,7 @@ def blocks_of(view: RunView) -> Blocks | None:
     size = block_length(longest.wall_ms[mask])
     edges = np.linspace(first, last + 1, max(5, min(50, records // size)) + 1)
     ms, steps = zip(*(_sums(view, s, mask, edges) for s, mask in _pairs(view, masks)), strict=True)
-    return Blocks(tuple(view.ranks), np.stack(ms), np.stack(steps), _samples(view, masks))
+    return StepBlocks(tuple(view.ranks), np.stack(ms), np.stack(steps), _samples(view, masks))
 
 
 def _pairs(view: RunView, masks: dict[int, Array]):

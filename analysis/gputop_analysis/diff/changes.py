@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from gputop_analysis.diff.model import Change
+from gputop_analysis.diff.model import SettingChange
 from gputop_analysis.summary import context
 from gputop_analysis.view import RunView
 
@@ -69,12 +69,12 @@ _VARIABLES = ("env.", "context.environment.")
 _SKIPPED_ENDINGS = (".site", "_site")
 
 
-def changes(a: RunView, b: RunView) -> tuple[Change, ...]:
+def changes(a: RunView, b: RunView) -> tuple[SettingChange, ...]:
     """Settings whose values differ, by group and name. What one run alone told is left out."""
-    differences: list[Change] = []
+    differences: list[SettingChange] = []
     if a.record.manifest.command != b.record.manifest.command:
         differences.append(
-            Change(
+            SettingChange(
                 "command",
                 " ".join(a.record.manifest.command),
                 " ".join(b.record.manifest.command),
@@ -96,7 +96,7 @@ def changes(a: RunView, b: RunView) -> tuple[Change, ...]:
     )
 
 
-def _once(differences: list[Change]) -> list[Change]:
+def _once(differences: list[SettingChange]) -> list[SettingChange]:
     """Differences without a launcher's variable that differs in the same way in the ranks'."""
     environment_changes = set()
     for change in differences:
@@ -113,7 +113,7 @@ def _once(differences: list[Change]) -> list[Change]:
     ]
 
 
-def _of(a: Any, b: Any, name: str, group: Any) -> Iterator[Change]:
+def _of(a: Any, b: Any, name: str, group: Any) -> Iterator[SettingChange]:
     """The leaves below ``name`` that both have and that differ; a variable of one alone differs."""
     if name in _PASSING or name.endswith(_SKIPPED_ENDINGS) or _is_launchers(name):
         return
@@ -124,7 +124,7 @@ def _of(a: Any, b: Any, name: str, group: Any) -> Iterator[Change]:
     only_one = a is None or b is None
     if a == b or (only_one and not name.startswith((*_VARIABLES, "libraries."))):
         return
-    yield Change(name, a, b, group(name))
+    yield SettingChange(name, a, b, group(name))
 
 
 def _is_launchers(name: str) -> bool:

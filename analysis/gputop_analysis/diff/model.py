@@ -24,7 +24,7 @@ JUDGEMENTS: dict[Judgement, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class SettingChange:
     """One setting that differs."""
 
     name: str
@@ -151,7 +151,7 @@ class Diff:
     """Slowdown from which on it is a regression, 0.05 for 5 %."""
     judgement: Judgement
     speed: SpeedDiff | None
-    changes: tuple[Change, ...]
+    changes: tuple[SettingChange, ...]
     memory: tuple[MemoryDiff, ...]
     loss: LossDiff | None
     caveats: tuple[Caveat, ...] = ()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gputop_analysis.diff.caveats import model_words
-from gputop_analysis.diff.model import Change
+from gputop_analysis.diff.model import SettingChange
 
 _FIRST = (
     "model",
@@ -31,7 +31,7 @@ _SIZE = (
 """Below ``model``: figures that all change where one layer does."""
 
 
-def telling(changes: tuple[Change, ...]) -> list[Change]:
+def telling(changes: tuple[SettingChange, ...]) -> list[SettingChange]:
     """The changes to show, the most important first."""
     sizes = [change for change in changes if _is_size(change.name)]
     if len(sizes) > 1:
@@ -48,7 +48,7 @@ def _is_size(name: str) -> bool:
     return head == "model" and path.partition(".")[0] in _SIZE
 
 
-def _one_model(sizes: list[Change]) -> Change:
+def _one_model(sizes: list[SettingChange]) -> SettingChange:
     """Many figures of the model as one change."""
     values = {change.name.removeprefix("model."): change for change in sizes}
     a, b = (
@@ -58,10 +58,10 @@ def _one_model(sizes: list[Change]) -> Change:
         for side in ("a", "b")
     )
     count = f"{len(sizes)} figures of its size"
-    return Change("model", a or count, b or "differ", "config")
+    return SettingChange("model", a or count, b or "differ", "config")
 
 
-def _place(change: Change) -> tuple[int, int, str]:
+def _place(change: SettingChange) -> tuple[int, int, str]:
     places = []
     for index, head in enumerate(_FIRST):
         if change.name.partition(".")[0] == head:

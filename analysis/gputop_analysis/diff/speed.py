@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gputop_analysis.diff.blocks import COLUMNS, Blocks, blocks_of
+from gputop_analysis.diff.blocks import COLUMNS, StepBlocks, blocks_of
 from gputop_analysis.diff.load import foreign_wait_ms
 from gputop_analysis.diff.model import SAMPLES_DIFFER, Judgement, PhaseDiff, RankDiff, SpeedDiff
 from gputop_analysis.stats import Interval
@@ -26,7 +26,7 @@ _ALL = list(range(len(COLUMNS)))
 class Pair:
     """Both runs with their draws, and differences of any sum of columns with an interval."""
 
-    def __init__(self, a: Blocks, b: Blocks):
+    def __init__(self, a: StepBlocks, b: StepBlocks):
         self.a, self.b = a, b
         (self.draws_a, self.means_a), (self.draws_b, self.means_b) = a.resampled(), b.resampled()
 
@@ -138,13 +138,13 @@ def _log(b: Any, a: Any) -> Any:
     return np.log(np.maximum(b, 1e-9) / np.maximum(a, 1e-9))
 
 
-def _at(blocks: Blocks, rank: int | None) -> list[int]:
+def _at(blocks: StepBlocks, rank: int | None) -> list[int]:
     if rank is None:
         return list(range(len(blocks.ranks)))
     return [blocks.ranks.index(rank)]
 
 
-def _by_sample(a: Blocks, b: Blocks) -> float | None:
+def _by_sample(a: StepBlocks, b: StepBlocks) -> float | None:
     """Samples a step of A over those of B; None where they agree, or were not counted."""
     if not a.samples or not b.samples:
         return None

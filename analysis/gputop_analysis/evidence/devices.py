@@ -24,7 +24,7 @@ _COPY_KERNEL = re.compile(r"MEMORY_COPY_|__amd_rocclr_copyBuffer")
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class TracedDevice:
     """A device of a trace, ms. Compute, exposed communication, copy and idle add up to all."""
 
     name: str
@@ -47,7 +47,7 @@ class Device:
         return data
 
 
-def devices(trace: Trace, rank: int | None = None) -> list[Device]:
+def devices(trace: Trace, rank: int | None = None) -> list[TracedDevice]:
     """The devices of a trace that ran something, by number."""
     used = np.union1d(trace.kernels.tracks, trace.copies.tracks)
     numbers = {trace.tracks[track][0] for track in used}
@@ -59,7 +59,7 @@ def devices(trace: Trace, rank: int | None = None) -> list[Device]:
     return devices_
 
 
-def _device(trace: Trace, number: Any, rank: int | None) -> Device | None:
+def _device(trace: Trace, number: Any, rank: int | None) -> TracedDevice | None:
     on_device = np.array([track[0] == number for track in trace.tracks])
     kernels = trace.kernels.at(on_device[trace.kernels.tracks])
     copies = trace.copies.at(on_device[trace.copies.tracks])
@@ -77,7 +77,7 @@ def _device(trace: Trace, number: Any, rank: int | None) -> Device | None:
     busy = merged(both, moved)
     first = min(int(part.starts.min()) for part in (kernels, copies) if len(part.starts))
     last = max(int(part.ends.max()) for part in (kernels, copies) if len(part.ends))
-    return Device(
+    return TracedDevice(
         name=f"GPU {number} {trace.device_names.get(number, '')}".rstrip(),
         busy_ms=_ms(busy),
         compute_ms=_ms(compute),

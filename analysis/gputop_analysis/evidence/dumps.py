@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 from gputop_analysis.call_order import Call
 from gputop_analysis.evidence.model import Evidence
-from gputop_analysis.hang_cause import MISMATCHES, Group, Standing, judge
+from gputop_analysis.hang_cause import MISMATCHES, Group, RankStanding, judge
 from gputop_analysis.queued_calls import (
-    Difference,
+    CallDifference,
     each,
     first_difference,
     holding_up,
@@ -122,7 +122,7 @@ def _name_absent(evidence: Evidence, ranks: tuple[int, ...]) -> None:
     evidence.rank, evidence.ranks = ranks[0], ranks
 
 
-def _difference_words(difference: Difference, groups: Groups) -> str:
+def _difference_words(difference: CallDifference, groups: Groups) -> str:
     """``at number 31 of the dp group, rank 2 calls broadcast and ranks 0, 1, 3 call all_reduce``."""
     ranks_by_call: dict[str, list[int]] = {}
     for rank, call in difference.calls.items():
@@ -158,7 +158,7 @@ def _judge_waiting(evidence: Evidence, calls: Calls, groups: Groups) -> None:
     """Where a process waits in each call: by the one that calls something else than before, or
     than the others; else by who never came.
     """
-    standings = {rank: Standing(calls=rank_calls) for rank, rank_calls in calls.items()}
+    standings = {rank: RankStanding(calls=rank_calls) for rank, rank_calls in calls.items()}
     cause = judge(standings, groups)
     if cause is not None and cause.rank is not None and cause.kind in MISMATCHES:
         evidence.cause, evidence.rank = cause.kind, cause.rank

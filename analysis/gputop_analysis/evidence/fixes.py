@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gputop_analysis.evidence.devices import Device
+from gputop_analysis.evidence.devices import TracedDevice
 from gputop_analysis.evidence.model import Evidence, Fix
 from gputop_analysis.snapshots.analyse import Memory
 from gputop_analysis.snapshots.text import size
-from gputop_analysis.stragglers import WhatIf
+from gputop_analysis.stragglers import StragglerJudgement
 
 _NOTABLE = 0.05
 """Share of the time, or of the memory, from which on a fix is worth a word."""
@@ -29,7 +29,7 @@ def fixes(evidence: Evidence) -> list[Fix]:
     return fixes_
 
 
-def _of_devices(devices: list[Device]) -> Iterator[Fix]:
+def _of_devices(devices: list[TracedDevice]) -> Iterator[Fix]:
     """By kind of loss, for the device that loses most by it."""
     kinds = {
         "idle_ms": "feed the GPU: more loader workers, fewer synchronisations (.item(), .cpu()), "
@@ -46,12 +46,12 @@ def _of_devices(devices: list[Device]) -> Iterator[Fix]:
             yield Fix(text, worth)
 
 
-def _share(device: Device, name: str) -> float:
+def _share(device: TracedDevice, name: str) -> float:
     wall = device.busy_ms + device.idle_ms
     return float(getattr(device, name)) / wall if wall > 0 else 0.0
 
 
-def _of_stages(what_if: WhatIf) -> Iterator[Fix]:
+def _of_stages(what_if: StragglerJudgement) -> Iterator[Fix]:
     lost_s = what_if.step_s - what_if.ideal_s
     for share, text in (
         (what_if.worker_share, f"mend or replace worker {what_if.rank}, and those beside it"),

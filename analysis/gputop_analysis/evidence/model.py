@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gputop_analysis.evidence.devices import Device
+from gputop_analysis.evidence.devices import TracedDevice
 
 if TYPE_CHECKING:
     from gputop_analysis.snapshots.analyse import Memory
-    from gputop_analysis.stragglers import WhatIf
+    from gputop_analysis.stragglers import StragglerJudgement
 
 
 class EvidenceError(ValueError):
@@ -37,7 +37,7 @@ class Evidence:
     host: str | None = None
     slowdown: float | None = None
     """Factor against the same without the cause; None: not to be told."""
-    devices: list[Device] = field(default_factory=list)
+    devices: list[TracedDevice] = field(default_factory=list)
     by_worker: dict[str, float] = field(default_factory=dict)
     by_operation: dict[str, float] = field(default_factory=dict)
     findings: list[str] = field(default_factory=list)
@@ -46,7 +46,7 @@ class Evidence:
     """What to do about it."""
     unknown: list[str] = field(default_factory=list)
     """What cannot be known from it, a sentence each."""
-    what_if: WhatIf | None = None
+    what_if: StragglerJudgement | None = None
     memory: Memory | None = None
 
     def why(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from gputop_analysis.evidence.model import Evidence
 from gputop_analysis.snapshots.text import as_text as memory_text
 from gputop_analysis.snapshots.text import wrapped
-from gputop_analysis.stragglers import WhatIf
+from gputop_analysis.stragglers import StragglerJudgement
 from gputop_analysis.text import bar, rank_list
 
 _LEVELS = " .:-=+*#%@"
@@ -67,7 +67,7 @@ def _devices(evidence: Evidence, width: int, fancy: bool) -> Iterator[str]:
         yield f"  {'communication, all':<24}{device.communication_ms:>12,.2f} ms"
 
 
-def _heat_map(what_if: WhatIf) -> Iterator[str]:
+def _heat_map(what_if: StragglerJudgement) -> Iterator[str]:
     """Slowdown of each worker, data-parallel ranks down and stages across."""
     timeline = what_if.timeline
     worst = max(what_if.by_worker.values(), default=1.0)
@@ -83,7 +83,7 @@ def _heat_map(what_if: WhatIf) -> Iterator[str]:
         yield f"  {dp:>4} {cells}"
 
 
-def _operations(what_if: WhatIf) -> Iterator[str]:
+def _operations(what_if: StragglerJudgement) -> Iterator[str]:
     yield "slowdown by stage and by operation, each alone as it was and all else ordinary"
     for stage, slowdown in list(what_if.by_stage.items())[:_SHOWN]:
         yield f"  stage {stage:<26}{slowdown:>8.3f}"

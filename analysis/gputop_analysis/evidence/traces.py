@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from gputop_analysis.evidence.bubbles import are_sure, bubbles
-from gputop_analysis.evidence.devices import Device, devices
+from gputop_analysis.evidence.devices import TracedDevice, devices
 from gputop_analysis.evidence.model import Evidence
 from gputop_analysis.evidence.threads import describe_threads
 from gputop_analysis.evidence.waits import waits
@@ -138,7 +138,7 @@ def _describe(evidence: Evidence) -> None:
             )
 
 
-def _named(device: Device) -> str:
+def _named(device: TracedDevice) -> str:
     if device.rank is None:
         return device.name
     return f"rank {device.rank}, {device.name}"

@@ -17,7 +17,7 @@ from gputop_analysis.traces.load import Trace
 _NS_PER_MS = 1e6
 
 
-class Waits(NamedTuple):
+class RankWaits(NamedTuple):
     """By rank, milliseconds."""
 
     waited: dict[int, float]
@@ -35,7 +35,7 @@ Key = tuple[str, str]
 """Process group and name of a collective."""
 
 
-def waits(traces: dict[int, Trace]) -> Waits:
+def waits(traces: dict[int, Trace]) -> RankWaits:
     """Split the time in collectives that all ranks of a group have, the k-th of a name in a group
     on one rank being the k-th on another.
 
@@ -61,7 +61,7 @@ def waits(traces: dict[int, Trace]) -> Waits:
             of_others = float(excess[:, last == row].sum())
             caused[rank] += of_others
             by_rank[rank] += of_others / (len(ranks) - 1)
-    return Waits(waited, caused, by_rank, by_operation, count)
+    return RankWaits(waited, caused, by_rank, by_operation, count)
 
 
 def _calls(trace: Trace) -> dict[Key, np.ndarray]:

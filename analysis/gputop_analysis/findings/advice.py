@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from gputop_analysis.findings.facts import Facts, facts
 from gputop_analysis.findings.option import Lever as Lever
-from gputop_analysis.findings.option import Need, Option
+from gputop_analysis.findings.option import Option, RunNeed
 from gputop_analysis.model import Finding
 from gputop_analysis.view import RunView
 
@@ -39,53 +39,55 @@ def _transformers_4(run: Facts) -> bool:
     return run.trainer == "transformers" and (4,) <= run.version("transformers") < (5,)
 
 
-def at_least(library: str, *version: int) -> Need:
+def at_least(library: str, *version: int) -> RunNeed:
     """A version of a library, or later; one that is not known passes."""
     words = f"{library} {'.'.join(map(str, version))}"
-    return Need(words, lambda run: not run.version(library) or run.version(library) >= version)
+    return RunNeed(words, lambda run: not run.version(library) or run.version(library) >= version)
 
 
-GPU = Need("a GPU", lambda run: run.on_gpu)
-SEVERAL_RANKS = Need("several ranks", lambda run: run.world > 1)
-DDP = Need("DistributedDataParallel", lambda run: run.parallel.get("ddp") not in (None, False))
-FSDP = Need("FSDP", lambda run: run.parallel.get("fsdp") not in (None, False))
-LOADER = Need("a DataLoader", _has_loader)
-WORKERS = Need("workers", lambda run: run.loader.get("num_workers") != 0)
-MAP_STYLE = Need("a map-style dataset", _map_style)
-OWN_LOOP = Need("a training loop of one's own", lambda run: not run.trainer)
-HALF = Need("float16", _fp16)
-NOT_COMPILED = Need(
+GPU = RunNeed("a GPU", lambda run: run.on_gpu)
+SEVERAL_RANKS = RunNeed("several ranks", lambda run: run.world > 1)
+DDP = RunNeed("DistributedDataParallel", lambda run: run.parallel.get("ddp") not in (None, False))
+FSDP = RunNeed("FSDP", lambda run: run.parallel.get("fsdp") not in (None, False))
+LOADER = RunNeed("a DataLoader", _has_loader)
+WORKERS = RunNeed("workers", lambda run: run.loader.get("num_workers") != 0)
+MAP_STYLE = RunNeed("a map-style dataset", _map_style)
+OWN_LOOP = RunNeed("a training loop of one's own", lambda run: not run.trainer)
+HALF = RunNeed("float16", _fp16)
+NOT_COMPILED = RunNeed(
     "a model not compiled", lambda run: not (run.hello.get("compile") or {}).get("used")
 )
-NOT_FUSED = Need(
+NOT_FUSED = RunNeed(
     "an optimizer not fused", lambda run: not (run.hello.get("optimizer") or {}).get("fused")
 )
-FREE_CORES = Need("cores that nothing else uses", lambda run: False)
+FREE_CORES = RunNeed("cores that nothing else uses", lambda run: False)
 """Given to an option where the record shows that there are none."""
-NOWHERE = Need("an argument that the trainer has", lambda run: False)
+NOWHERE = RunNeed("an argument that the trainer has", lambda run: False)
 """Given to an option that the run's trainer does not expose."""
-BFLOAT16 = Need("hardware with bfloat16", lambda run: not run.on_gpu or run.capability >= 8.0)
-CHECKPOINTED = Need("activation checkpointing", lambda run: bool(run.hello.get("checkpointing")))
-DISTRIBUTED = Need("a process group", lambda run: bool(run.parallel.get("backend")))
-FLOAT_BATCH = Need("batches of floats", lambda run: run.batch_has("float32", "float64"))
-ITERABLE = Need("an IterableDataset", lambda run: bool(run.loader.get("iterable")))
-LIGHTNING = Need("Lightning's Trainer", lambda run: run.trainer == "lightning")
-NOT_CHECKPOINTED = Need("no checkpointing yet", lambda run: not run.hello.get("checkpointing"))
-NOT_CLIPPED = Need("no clipping yet", lambda run: not (run.hello.get("clip") or {}).get("max_norm"))
-NOT_EXPANDABLE = Need("segments not expandable yet", lambda run: not run.expandable)
-OFFLOADED = Need("offload", lambda run: run.offloads)
-ONE_SHAPE = Need("batches padded to one length", lambda run: run.shapes in (None, 1))
-SHAPES_COST = Need("a GPU or torch.compile", lambda run: run.on_gpu or run.compiled)
-SPLIT_MODEL = Need("a model split over ranks", lambda run: run.splits_model)
-TOKENS = Need("batches of tokens", lambda run: run.batch_has("int64", "int32"))
-WRITTEN_OUT = Need("attention written out", lambda run: run.attention in (None, "eager"))
-TRANSFORMERS_5 = Need(
+BFLOAT16 = RunNeed("hardware with bfloat16", lambda run: not run.on_gpu or run.capability >= 8.0)
+CHECKPOINTED = RunNeed("activation checkpointing", lambda run: bool(run.hello.get("checkpointing")))
+DISTRIBUTED = RunNeed("a process group", lambda run: bool(run.parallel.get("backend")))
+FLOAT_BATCH = RunNeed("batches of floats", lambda run: run.batch_has("float32", "float64"))
+ITERABLE = RunNeed("an IterableDataset", lambda run: bool(run.loader.get("iterable")))
+LIGHTNING = RunNeed("Lightning's Trainer", lambda run: run.trainer == "lightning")
+NOT_CHECKPOINTED = RunNeed("no checkpointing yet", lambda run: not run.hello.get("checkpointing"))
+NOT_CLIPPED = RunNeed(
+    "no clipping yet", lambda run: not (run.hello.get("clip") or {}).get("max_norm")
+)
+NOT_EXPANDABLE = RunNeed("segments not expandable yet", lambda run: not run.expandable)
+OFFLOADED = RunNeed("offload", lambda run: run.offloads)
+ONE_SHAPE = RunNeed("batches padded to one length", lambda run: run.shapes in (None, 1))
+SHAPES_COST = RunNeed("a GPU or torch.compile", lambda run: run.on_gpu or run.compiled)
+SPLIT_MODEL = RunNeed("a model split over ranks", lambda run: run.splits_model)
+TOKENS = RunNeed("batches of tokens", lambda run: run.batch_has("int64", "int32"))
+WRITTEN_OUT = RunNeed("attention written out", lambda run: run.attention in (None, "eager"))
+TRANSFORMERS_5 = RunNeed(
     "transformers 5's Trainer",
     lambda run: run.trainer == "transformers" and run.version("transformers") >= (5,),
 )
-TRANSFORMERS_4 = Need("transformers 4's Trainer", _transformers_4)
+TRANSFORMERS_4 = RunNeed("transformers 4's Trainer", _transformers_4)
 
-PRESUPPOSED: tuple[tuple[re.Pattern[str], tuple[Need, ...]], ...] = tuple(
+PRESUPPOSED: tuple[tuple[re.Pattern[str], tuple[RunNeed, ...]], ...] = tuple(
     (re.compile(words), needs)
     for words, needs in (
         (r"\bcuda|CUDA|cudnn|nvidia-smi|TF32|\bGPUs?\b|\bNVL|NCCL|\bnccl", (GPU,)),
@@ -143,7 +145,7 @@ def as_text(options: Sequence[Option]) -> str:
     return "; ".join(option.text for option in options)
 
 
-def lacking(option: Option, run: Facts) -> list[Need]:
+def lacking(option: Option, run: Facts) -> list[RunNeed]:
     """What an option needs and the run has not."""
     words = PRESUPPOSED if option.assumes else ()
     presupposed = [

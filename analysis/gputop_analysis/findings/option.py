@@ -10,7 +10,7 @@ from gputop_analysis.findings.facts import Facts
 from gputop_analysis.mend import Mend
 
 
-class Need(NamedTuple):
+class RunNeed(NamedTuple):
     """A condition on the run."""
 
     words: str
@@ -33,7 +33,7 @@ class Option:
 
     text: str
     """As the user would type it."""
-    needs: tuple[Need, ...] = ()
+    needs: tuple[RunNeed, ...] = ()
     wins_ms: float | None = None
     """At most so much a step; None: as much as the finding says."""
     lever: Lever | None = None

@@ -14,7 +14,7 @@ from gputop_analysis.findings.stack_samples import (
     TRAINING,
     Event,
     Path,
-    Sample,
+    PlacedSample,
     counted_by_line,
     ends_at_loop,
     functions,
@@ -104,7 +104,7 @@ def top_site(view: RunView, phase: str, rank: int | None = None, *, nested: int 
     )
 
 
-def _judged(samples: list[Sample]) -> list[Sample]:
+def _judged(samples: list[PlacedSample]) -> list[PlacedSample]:
     """The samples that a place is looked for in: host code of the user's, else host code, else all."""
     host_code = [sample for sample in samples if not sample.in_torch]
     users = [sample for sample in host_code if not sample.in_trainer]
@@ -113,7 +113,7 @@ def _judged(samples: list[Sample]) -> list[Sample]:
     return host_code or samples
 
 
-def _at_line(line: str, judged: list[Sample], count: int) -> Site:
+def _at_line(line: str, judged: list[PlacedSample], count: int) -> Site:
     """The place of a line, with the line of a library that most of its samples fell into."""
     at_line = [sample for sample in judged if line in sample.path]
     insides = Counter[str]()
@@ -128,7 +128,7 @@ def _at_line(line: str, judged: list[Sample], count: int) -> Site:
     )
 
 
-def _in_loop(sample: Sample, trained: set[Path]) -> Sample:
+def _in_loop(sample: PlacedSample, trained: set[Path]) -> PlacedSample:
     """The sample at the line where its path leaves those of training, or as it is."""
     trained_functions = {functions(path) for path in trained}
     for path in prefixes(sample.path)[:-1]:
@@ -156,7 +156,7 @@ def trainers_call(view: RunView, rank: int | None) -> str | None:
             line = label
 
 
-def _most_frequent_below(samples: Sequence[Sample], prefix: Path) -> tuple[str, int]:
+def _most_frequent_below(samples: Sequence[PlacedSample], prefix: Path) -> tuple[str, int]:
     """The next line or loop of most samples behind a path, and of how many; empty: none goes on."""
     depth = len(prefix)
     below: Counter[str] = Counter()
@@ -218,7 +218,9 @@ def reading_loops(view: RunView, phase: str, rank: int) -> Site | None:
     return Site(line, total(inside) / total(samples), total(samples))
 
 
-def _paths_of_models(view: RunView, samples: list[Sample], *, phase: str, rank: int) -> set[Path]:
+def _paths_of_models(
+    view: RunView, samples: list[PlacedSample], *, phase: str, rank: int
+) -> set[Path]:
     """Paths that other phases of the training have too, or that run modules."""
     paths = paths_within(view, rank, [other for other in TRAINING if other != phase])
     for sample in samples:
@@ -227,7 +229,7 @@ def _paths_of_models(view: RunView, samples: list[Sample], *, phase: str, rank: 
     return paths
 
 
-def _loops_that_read(samples: list[Sample], of_models: set[Path]) -> set[Path]:
+def _loops_that_read(samples: list[PlacedSample], of_models: set[Path]) -> set[Path]:
     """The outermost loop of each sample that takes values out of tensors, those of models apart."""
     loops = set()
     for sample in samples:
@@ -265,7 +267,7 @@ def samples_where(
     return chosen, count
 
 
-def _pair(samples: Sequence[Sample], count: int) -> Site | None:
+def _pair(samples: Sequence[PlacedSample], count: int) -> Site | None:
     """The first of two lines that together surely hold most samples; None where no two do."""
     users = [sample for sample in samples if not sample.in_trainer]
     top_two = counted_by_line(users).most_common(2)
@@ -277,7 +279,7 @@ def _pair(samples: Sequence[Sample], count: int) -> Site | None:
     return Site(first, at_first / count, count, beside=beside)
 
 
-def _spread(samples: Sequence[Sample], count: int) -> Site:
+def _spread(samples: Sequence[PlacedSample], count: int) -> Site:
     """Samples of which no line surely holds most: the few most frequent ones."""
     lines: Counter[str] = Counter()
     for sample in samples:
@@ -296,7 +298,7 @@ def named(site: Site | None, words: str = "{}") -> str:
 
 
 def surest(
-    samples: Sequence[Sample], lines: Counter[Path], working: set[Path] | None = None
+    samples: Sequence[PlacedSample], lines: Counter[Path], working: set[Path] | None = None
 ) -> str | None:
     """The innermost line or loop below which surely most of the samples lie.
 

@@ -62,7 +62,7 @@ _BY_ROWS = "torch/_tensor.py"
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class PlacedSample:
     """Stack samples of one place, and what they count as."""
 
     path: Path
@@ -152,7 +152,7 @@ class Sample:
 # ---- reading them
 
 
-def samples_of(view: RunView, phases: Sequence[str], rank: int | None) -> Iterator[Sample]:
+def samples_of(view: RunView, phases: Sequence[str], rank: int | None) -> Iterator[PlacedSample]:
     """The samples of some phases, on one rank or on all."""
     for event in view.events("stacks", rank=rank):
         if event.get("phase") not in phases:
@@ -161,7 +161,7 @@ def samples_of(view: RunView, phases: Sequence[str], rank: int | None) -> Iterat
             line = line_of(fields)
             if line:
                 path = tuple(str(label) for label in fields.get("path") or () if label)
-                yield Sample(
+                yield PlacedSample(
                     path=path or (line,),
                     inside=str(fields.get("inside") or ""),
                     count=int(fields.get("count", 1)),
@@ -174,17 +174,17 @@ def line_of(fields: Event) -> str:
     return f"{fields.get('site') or ''} {fields.get('function') or ''}".strip()
 
 
-def module_samples(view: RunView, phases: Sequence[str], rank: int | None) -> list[Sample]:
+def module_samples(view: RunView, phases: Sequence[str], rank: int | None) -> list[PlacedSample]:
     """Samples of lines that run a model."""
     return [sample for sample in samples_of(view, phases, rank) if sample.runs_module]
 
 
-def total(samples: Iterable[Sample]) -> int:
+def total(samples: Iterable[PlacedSample]) -> int:
     """How many samples there are."""
     return sum(sample.count for sample in samples)
 
 
-def counted_by_line(samples: Iterable[Sample]) -> Counter[str]:
+def counted_by_line(samples: Iterable[PlacedSample]) -> Counter[str]:
     """Samples by the innermost line of the user's."""
     lines: Counter[str] = Counter()
     for sample in samples:
@@ -246,7 +246,7 @@ def working_loops(view: RunView, rank: int | None) -> set[Path] | None:
 # ---- what they count as
 
 
-def marked(view: RunView, phase: str, rank: int | None) -> list[Sample]:
+def marked(view: RunView, phase: str, rank: int | None) -> list[PlacedSample]:
     """A phase's samples, with what the samples of other phases tell of them."""
     packages_that_compute, begins = _networks(view, rank)
     calls_of_trainers = _trainers_calls(view, rank)
@@ -287,7 +287,9 @@ def _trainers_calls(view: RunView, rank: int | None) -> set[Path]:
     return {sample.path for sample in samples if sample.inside.startswith(owners)}
 
 
-def with_loops(samples: list[Sample], working: set[Path] | None, nested: int) -> list[Sample]:
+def with_loops(
+    samples: list[PlacedSample], working: set[Path] | None, nested: int
+) -> list[PlacedSample]:
     """The samples, with those counted that lie in loops of which none runs a model."""
     if working is None:
         return samples

@@ -17,7 +17,7 @@ from gputop_analysis.html.series import chart_top, phases_over_steps
 from gputop_analysis.html.top import tiles
 from gputop_analysis.report.build import Report
 from gputop_analysis.report.occasion import occasion
-from gputop_analysis.report.trends import Trend, trends
+from gputop_analysis.report.trends import TrendLine, trends
 from gputop_analysis.report.words import recoverable
 from gputop_analysis.text import MISSING
 
@@ -105,7 +105,7 @@ def _trends(a: Report, b: Report) -> list[str]:
     return sections
 
 
-def _line(trend: Trend, limits: tuple[float, float]) -> str:
+def _line(trend: TrendLine, limits: tuple[float, float]) -> str:
     return line(
         trend.steps,
         trend.values,

@@ -54,7 +54,7 @@ Holds = Callable[[Training, Any], Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class SplitRule:
     """One rule. ``reason`` is a format string over the names of ``Training`` and of the split."""
 
     name: str
@@ -62,95 +62,95 @@ class Rule:
     holds: Holds
 
 
-SPLIT_RULES: tuple[Rule, ...] = (
-    Rule(
+SPLIT_RULES: tuple[SplitRule, ...] = (
+    SplitRule(
         "heads",
         "tensor parallelism {tp} must divide the {heads} attention heads",
         lambda t, x: t.heads % x.tp == 0,
     ),
-    Rule(
+    SplitRule(
         "kv_heads",
         "tensor parallelism {tp} and the {kv_heads} key-value heads must divide one another",
         lambda t, x: (t.kv_heads % x.tp == 0) | (x.tp % max(t.kv_heads, 1) == 0),
     ),
-    Rule(
+    SplitRule(
         "ffn",
         "tensor parallelism {tp} must divide the feed-forward size {ffn}",
         lambda t, x: t.ffn % x.tp == 0,
     ),
-    Rule(
+    SplitRule(
         "chunks",
         "{chunks} pipeline stages are more than the {layers} layers",
         lambda t, x: (x.pp * x.vpp <= t.layers + 2 * t.uneven_stages) | (t.layers == 0),
     ),
-    Rule(
+    SplitRule(
         "layers",
         "the {layers} layers do not divide into {chunks} pipeline stages",
         lambda t, x: (t.layers % (x.pp * x.vpp) == 0) | t.uneven_stages,
     ),
-    Rule(
+    SplitRule(
         "interleaving",
         "virtual pipeline stages need pipeline parallelism above 1",
         lambda t, x: (x.vpp == 1) | (x.pp > 1),
     ),
-    Rule(
+    SplitRule(
         "zero bubble",
         "a zero-bubble schedule needs pipeline stages (pp above 1)",
         lambda t, x: (x.zero_bubble == False) | (x.pp > 1),  # noqa: E712
     ),
-    Rule(
+    SplitRule(
         "context",
         "context parallelism {cp} cuts a sequence into {twice_cp} equal parts: seq "
         "{seq} does not divide so",
         lambda t, x: (x.cp == 1) | (t.seq % (2 * x.cp) == 0),
     ),
-    Rule(
+    SplitRule(
         "sequence",
         "sequence parallelism needs tensor parallelism above 1",
         lambda t, x: (x.sequence_parallel == False) | (x.tp > 1),  # noqa: E712
     ),
-    Rule(
+    SplitRule(
         "sequence length",
         "sequence parallelism needs a seq that tensor parallelism {tp} divides, not {seq}",
         lambda t, x: (x.sequence_parallel == False) | (t.seq // x.cp % x.tp == 0),  # noqa: E712
     ),
-    Rule(
+    SplitRule(
         "no experts",
         "the model has no experts to spread: expert parallelism must be 1",
         lambda t, x: (x.ep == 1) | (t.experts > 0),
     ),
-    Rule(
+    SplitRule(
         "experts",
         "expert parallelism {ep} must divide the {experts} experts",
         lambda t, x: t.experts % x.ep == 0,
     ),
-    Rule(
+    SplitRule(
         "expert ranks",
         "expert parallelism {ep} (x {expert_tp} tensor-parallel) must divide dp x cp x tp = "
         "{expert_ranks} of a copy",
         lambda t, x: (x.ep == 1) | (x.shards * x.tp % (x.ep * expert_tensor_parallel(x)) == 0),
     ),
-    Rule(
+    SplitRule(
         "experts with tensor parallelism",
         "expert with tensor parallelism needs sequence parallelism",
         lambda t, x: (x.ep == 1) | (x.tp == 1) | x.sequence_parallel,
     ),
-    Rule(
+    SplitRule(
         "sharding",
         "{kind} shards over data-parallel ranks: dp must be above 1",
         lambda t, x: (x.stage == 0) | (x.dp * x.cp > 1),
     ),
-    Rule(
+    SplitRule(
         "replicas",
         "copies (replicas) are of HSDP only",
         lambda t, x: (x.replicas == 1) | (x.stage == 3),
     ),
-    Rule(
+    SplitRule(
         "shards of a copy",
         "HSDP: the {replicas} replicas must divide dp {dp}, with more than one rank left for each",
         lambda t, x: (x.replicas == 1) | ((x.dp % x.replicas == 0) & (x.shards > 1)),
     ),
-    Rule(
+    SplitRule(
         "sharding in a pipeline",
         "{kind} does not go with pipeline parallelism: gradients of several micro-batches are held"
         " (DeepSpeed takes ZeRO-1 at most; FSDP2 goes)",
@@ -158,18 +158,18 @@ SPLIT_RULES: tuple[Rule, ...] = (
     ),
 )
 """What a split keeps whatever the batch and the cluster."""
-STEP_RULES: tuple[Rule, ...] = (
-    Rule(
+STEP_RULES: tuple[SplitRule, ...] = (
+    SplitRule(
         "world",
         "tp x pp x cp x dp = {world} is not the number of GPUs, {gpus}",
         lambda t, x: (x.world == t.gpus) | (t.gpus == 0),
     ),
-    Rule(
+    SplitRule(
         "batch",
         "a global batch of {global_batch} is no multiple of micro-batch {micro_batch} x dp {dp}",
         lambda t, x: t.global_batch % (x.micro_batch * x.dp) == 0,
     ),
-    Rule(
+    SplitRule(
         "interleaved batches",
         "interleaving needs micro-batches in multiples of pp {pp}",
         lambda t, x: (x.vpp == 1) | (t.global_batch // (x.micro_batch * x.dp) % x.pp == 0),
@@ -190,15 +190,15 @@ class StepOfSplit:
 
 
 def broken(
-    training: Training, split: Any, rules: tuple[Rule, ...] = SPLIT_RULES
-) -> list[tuple[Rule, str]]:
+    training: Training, split: Any, rules: tuple[SplitRule, ...] = SPLIT_RULES
+) -> list[tuple[SplitRule, str]]:
     """The rules that one split breaks, each with its reason."""
     return [
         (rule, reason(rule, training, split)) for rule in rules if not rule.holds(training, split)
     ]
 
 
-def reason(rule: Rule, training: Training, split: Any) -> str:
+def reason(rule: SplitRule, training: Training, split: Any) -> str:
     """Why one split breaks a rule, in its own numbers."""
     facts = {name: getattr(training, name) for name in Training.__dataclass_fields__}
     for name in ("dp", "tp", "pp", "vpp", "cp", "ep", "replicas", "micro_batch", "world"):

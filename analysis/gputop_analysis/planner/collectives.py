@@ -30,7 +30,7 @@ ALL_TO_ALL_SHARE = 0.89
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class RankGroup:
     """Ranks that communicate. ``stride`` is the distance of neighbours in the order of ranks."""
 
     size: Floats
@@ -46,7 +46,7 @@ class Group:
     hop_s: Floats
 
 
-def group(cluster: Cluster, size: Any, stride: Any) -> Group:
+def group(cluster: Cluster, size: Any, stride: Any) -> RankGroup:
     """Where ``size`` ranks at distance ``stride`` are; ranks are dealt to nodes in order.
 
     Groups that run over the same nodes at once share the NICs: groups of 2, 4 and 8 over two nodes
@@ -63,7 +63,7 @@ def group(cluster: Cluster, size: Any, stride: Any) -> Group:
         _inside(cluster),
     )
     gather = inside * cluster.gather_bytes_per_s / cluster.link_bytes_per_s
-    return Group(
+    return RankGroup(
         size,
         in_node,
         nodes,
@@ -83,7 +83,7 @@ def _unswitched(cluster: Cluster, ranks: Floats) -> Floats:
 
 
 def all_reduce(
-    cluster: Cluster, group: Group, message: Floats, buckets: Floats | float = 1.0
+    cluster: Cluster, group: RankGroup, message: Floats, buckets: Floats | float = 1.0
 ) -> Floats:
     """Seconds to sum ``message`` bytes on every rank, in so many collectives one after the other.
 
@@ -99,7 +99,7 @@ def all_reduce(
 
 
 def all_gather(
-    cluster: Cluster, group: Group, message: Floats, buckets: Floats | float = 1.0
+    cluster: Cluster, group: RankGroup, message: Floats, buckets: Floats | float = 1.0
 ) -> Floats:
     """Seconds until every rank has ``message`` bytes of which it held 1/size, in so many
     collectives. Reduce-scatter takes as long.
@@ -111,7 +111,7 @@ def all_gather(
     return _when_many(group, latency + moved / group.gather_bytes_per_s)
 
 
-def _between_nodes(cluster: Cluster, group: Group, message: Floats, hops: Floats) -> Floats:
+def _between_nodes(cluster: Cluster, group: RankGroup, message: Floats, hops: Floats) -> Floats:
     """Seconds of latency between nodes: ``hops`` once, whatever the message; on a network that was
     seen to, one for each rank and again for every ``MESSAGE_BYTES``.
     """
@@ -121,7 +121,7 @@ def _between_nodes(cluster: Cluster, group: Group, message: Floats, hops: Floats
 
 
 def all_to_all(
-    cluster: Cluster, group: Group, message: Floats, crossing: Floats | None = None
+    cluster: Cluster, group: RankGroup, message: Floats, crossing: Floats | None = None
 ) -> Floats:
     """Seconds until every rank has sent 1/size of its ``message`` bytes to every other, of which
     ``crossing`` bytes leave the node, to be copied on to the ranks there (left out: as many as have
@@ -145,5 +145,5 @@ def send(cluster: Cluster, stride: Any, message: Floats) -> Floats:
     return LAUNCH_S + np.where(across, hop_seconds(cluster.network), LINK_HOP_S) + message / rate
 
 
-def _when_many(group: Group, seconds: Floats) -> Floats:
+def _when_many(group: RankGroup, seconds: Floats) -> Floats:
     return np.where(group.size > 1, seconds, 0.0)

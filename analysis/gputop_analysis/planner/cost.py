@@ -310,7 +310,7 @@ def _fully_sharded(
     cluster: Cluster,
     layouts: Layouts,
     *,
-    held: weights.Held,
+    held: weights.RankParameters,
     layer: _Pass,
     passes: Floats,
 ) -> Floats:
@@ -325,7 +325,9 @@ def _fully_sharded(
     return passes * (2 * gather + scatter - hidden + OVERLAP_SLOWDOWN * hidden)
 
 
-def _between_replicas(job: Job, cluster: Cluster, layouts: Layouts, held: weights.Held) -> Floats:
+def _between_replicas(
+    job: Job, cluster: Cluster, layouts: Layouts, held: weights.RankParameters
+) -> Floats:
     """HSDP: a rank's gradients, summed over the copies once a step (arXiv:2304.11277, 3.2.2)."""
     copies = collectives.group(cluster, layouts.replicas, layouts.tp * layouts.shards)
     own_bytes = 2.0 * (held.dense + held.experts) * job.trainable_share / layouts.shards

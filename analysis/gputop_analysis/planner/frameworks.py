@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any
 
 from gputop_analysis.data import table
-from gputop_analysis.planner.job import Habits
+from gputop_analysis.planner.job import FrameworkHabits
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Framework:
     """Whether tensor parallelism comes with sequence parallelism."""
     splits: tuple[str, ...]
     """Degrees that it can be given besides data parallelism: ``tp``, ``pp``, ``cp``, ``ep``."""
-    habits: Habits
+    habits: FrameworkHabits
     words: str
     """Regular expression of what logs and tables call it."""
     source: str
@@ -86,7 +86,7 @@ def _number(release: str) -> float | None:
 
 def _framework(row: dict[str, str]) -> Framework:
     changes = dict(word.split("=", 1) for word in row["habits"].split(";") if word)
-    kinds = {name: type(getattr(Habits(), name)) for name in changes}
+    kinds = {name: type(getattr(FrameworkHabits(), name)) for name in changes}
     values: dict[str, Any] = {name: _plain(kinds[name], text) for name, text in changes.items()}
     return Framework(
         name=row["name"],
@@ -95,7 +95,7 @@ def _framework(row: dict[str, str]) -> Framework:
         zero=int(row["zero"]),
         sequence_parallel=row["sequence_parallel"] == "1",
         splits=tuple(row["splits"].split()),
-        habits=Habits(**values),
+        habits=FrameworkHabits(**values),
         words=row["words"],
         source=row["source"],
     )

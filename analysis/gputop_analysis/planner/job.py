@@ -9,7 +9,7 @@ from gputop_analysis.vram.setup import Lora, ModelShape
 
 
 @dataclass(frozen=True, slots=True)
-class Habits:
+class FrameworkHabits:
     """What a training framework does that costs time, whatever the split."""
 
     host_us_per_kernel: float = 34.0
@@ -83,19 +83,21 @@ class Job:
     """Of the memory estimate (``gputop_analysis.vram.setup.RECIPES``)."""
     framework: str = ""
     """What trains, by its name in data/frameworks.csv; empty: not told."""
-    habits: Habits = Habits()
+    habits: FrameworkHabits = FrameworkHabits()
 
     @property
     def tokens(self) -> int:
         return self.seq * self.global_batch
 
-    def of_framework(self, name: str, recipe: str, habits: Habits) -> Job:
+    def of_framework(self, name: str, recipe: str, habits: FrameworkHabits) -> Job:
         """The same trained by a framework."""
         return replace(self, framework=name, recipe=recipe, habits=habits)
 
     def but(self, **changes: Any) -> Job:
         """The same with some fields changed; those of ``habits`` may be given by name."""
         inner = {
-            key: changes.pop(key) for key in list(changes) if key in Habits.__dataclass_fields__
+            key: changes.pop(key)
+            for key in list(changes)
+            if key in FrameworkHabits.__dataclass_fields__
         }
         return replace(self, habits=replace(self.habits, **inner), **changes)

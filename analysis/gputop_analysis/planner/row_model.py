@@ -12,7 +12,7 @@ from gputop_analysis.catalog import model as known_model
 from gputop_analysis.catalog.gpu_names import find_gpu
 from gputop_analysis.catalog.params import params
 from gputop_analysis.planner.frameworks import Framework, named, of_text
-from gputop_analysis.planner.job import Habits
+from gputop_analysis.planner.job import FrameworkHabits
 from gputop_analysis.vram.setup import ModelShape
 
 Row = Mapping[str, str]
@@ -69,7 +69,7 @@ def framework_of(row: Row) -> Framework:
     return framework or named("megatron")
 
 
-def habits_of(row: Row, dtype: str) -> Habits:
+def habits_of(row: Row, dtype: str) -> FrameworkHabits:
     """What the named framework does (data/frameworks.csv), and what the notes say of this run."""
     framework = framework_of(row)
     text, notes = (row.get("framework") or "").lower(), (row.get("notes") or "").lower()

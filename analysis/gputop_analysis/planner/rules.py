@@ -8,7 +8,7 @@ from gputop_analysis.parallelism.rules import (
     SPLIT_RULES,
     STEP_RULES,
     UNEVEN_STAGES,
-    Rule,
+    SplitRule,
     StepOfSplit,
     Training,
 )
@@ -32,7 +32,7 @@ def allowed(job: Job, layouts: Layouts, gpus: int) -> Bools:
     return np.logical_and.reduce(_kept(job, layouts, gpus))
 
 
-def broken(job: Job, layouts: Layouts, gpus: int) -> list[tuple[Rule, str]]:
+def broken(job: Job, layouts: Layouts, gpus: int) -> list[tuple[SplitRule, str]]:
     """The rules that the first of ``layouts`` breaks, each with its reason."""
     row = StepOfSplit(layouts.split(0), int(layouts.micro_batch[0]))
     return broken_by(training_of(job, gpus), row, RULES)

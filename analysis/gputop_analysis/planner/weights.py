@@ -12,7 +12,7 @@ from gputop_analysis.vram.setup import ModelShape
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class RankParameters:
     """Parameters of one rank of the fullest stage, before data-parallel sharding."""
 
     dense: Floats
@@ -21,7 +21,7 @@ class Held:
     """Of one layer on average, what ZeRO-3 gathers at once."""
 
 
-def held(model: ModelShape, layouts: Layouts, stage_layers: Floats) -> Held:
+def held(model: ModelShape, layouts: Layouts, stage_layers: Floats) -> RankParameters:
     """A stage of ``stage_layers`` layers with embedding (stage 0) or head; one stage: both."""
     moes = moe_layers(model)
     dense_layer, moe_dense, experts = _per_layer(model)
@@ -33,7 +33,7 @@ def held(model: ModelShape, layouts: Layouts, stage_layers: Floats) -> Held:
     dense = (stage_layers * mean_dense + ends) / layouts.tp
     routed = stage_layers * share * experts / (layouts.expert_tp * layouts.ep)
     layer = mean_dense / layouts.tp + share * experts / (layouts.expert_tp * layouts.ep)
-    return Held(dense, routed, layer)
+    return RankParameters(dense, routed, layer)
 
 
 def total(model: ModelShape) -> int:

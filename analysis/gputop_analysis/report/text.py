@@ -12,7 +12,7 @@ from gputop_analysis.budget import LINES
 from gputop_analysis.model import Finding
 from gputop_analysis.overview import GPUS_ADDED
 from gputop_analysis.report.build import Report
-from gputop_analysis.report.trends import Trend, trends
+from gputop_analysis.report.trends import TrendLine, trends
 from gputop_analysis.report.words import (
     BUDGET_STYLE,
     HEALTH_STYLE,
@@ -287,7 +287,7 @@ def _extras(report: Report, width: int, colour: bool) -> Iterator[str]:
         yield from extra.text.splitlines()
 
 
-def _spark(trend: Trend, room: int, colour: bool) -> str:
+def _spark(trend: TrendLine, room: int, colour: bool) -> str:
     finite = trend.values[np.isfinite(trend.values)]
     means = []
     for part in np.array_split(finite, min(room, len(finite))):

@@ -11,7 +11,7 @@ from gputop_analysis.numerics import numerics
 from gputop_analysis.view import Array, RunView
 
 
-class Trend(NamedTuple):
+class TrendLine(NamedTuple):
     """One series in the order of the steps; NaN where it was not measured."""
 
     name: str
@@ -29,7 +29,7 @@ class Trend(NamedTuple):
         return float(np.median(finite[:tenth])), float(np.median(finite[-tenth:]))
 
 
-def trends(view: RunView) -> Iterator[Trend]:
+def trends(view: RunView) -> Iterator[TrendLine]:
     """Step time, memory, loss, gradient norm, learning rate, with two values or more."""
     figures = numerics(view)
     if figures is None:
@@ -53,4 +53,4 @@ def trends(view: RunView) -> Iterator[Trend]:
                 marks = figures.marks(axis)
             else:
                 marks = figures.marks("")
-            yield Trend(name, unit, steps=s.step, values=values, marks=marks)
+            yield TrendLine(name, unit, steps=s.step, values=values, marks=marks)

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from gputop_analysis.snapshots import frames
 from gputop_analysis.snapshots.history import History, history
-from gputop_analysis.snapshots.load import DeviceSnapshot, Held, Snapshot, SnapshotError
+from gputop_analysis.snapshots.load import BlockInUse, DeviceSnapshot, Snapshot, SnapshotError
 from gputop_analysis.snapshots.play import play_as_recorded
-from gputop_analysis.snapshots.settings import Setting, other_settings
+from gputop_analysis.snapshots.settings import AllocatorSetting, other_settings
 
 _POINTS = 200
 
@@ -27,7 +27,7 @@ class Holder(NamedTuple):
     blocks: int
 
 
-class Culprit(NamedTuple):
+class MemoryCulprit(NamedTuple):
     """A line whose blocks keep the rest of their segments from being given back."""
 
     site: str
@@ -46,7 +46,7 @@ class Fragmentation(NamedTuple):
     """Idle in segments that a block in use keeps from being given back."""
     cached: int
     """Segments that are wholly idle."""
-    culprits: tuple[Culprit, ...]
+    culprits: tuple[MemoryCulprit, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Memory:
     course: tuple[tuple[int, int], ...]
     """(allocated, reserved) over the events, at most 200 points, the highest of each part."""
     fragmentation: Fragmentation
-    settings: tuple[Setting, ...]
+    settings: tuple[AllocatorSetting, ...]
     """As recorded first; empty without a history."""
     failed_bytes: int | None
     """What was asked for when memory ran out; None: it did not."""
@@ -161,7 +161,7 @@ def _weight(device: DeviceSnapshot) -> tuple[bool, int]:
     return ran_out, sum(part.size for part in device.segments)
 
 
-def _holders(blocks: Iterable[Held]) -> tuple[Holder, ...]:
+def _holders(blocks: Iterable[BlockInUse]) -> tuple[Holder, ...]:
     sizes: dict[tuple[str, str], list[int]] = {}
     for block in blocks:
         key = frames.site(block.frames), frames.category(block.frames)
@@ -170,7 +170,7 @@ def _holders(blocks: Iterable[Held]) -> tuple[Holder, ...]:
     return tuple(sorted(holders, key=lambda holder: (-holder.bytes, holder.site)))
 
 
-def _layers(blocks: Iterable[Held]) -> tuple[tuple[str, int], ...]:
+def _layers(blocks: Iterable[BlockInUse]) -> tuple[tuple[str, int], ...]:
     sums = _sums((frames.layer(block.frames), block.requested) for block in blocks)
     sums.pop("", None)
     return tuple(sorted(sums.items(), key=lambda item: (-item[1], item[0])))
@@ -231,13 +231,15 @@ def _fragmentation(course: History) -> Fragmentation:
             continue
         pinned += size - taken
         _share(shares, inside, size - taken, frames.site)
-    culprits = [Culprit(site, round(sum(parts)), len(parts)) for site, parts in shares.items()]
+    culprits = [
+        MemoryCulprit(site, round(sum(parts)), len(parts)) for site, parts in shares.items()
+    ]
     culprits.sort(key=lambda culprit: (-culprit.bytes, culprit.site))
     return Fragmentation(sum(size for _, size in segments), used, pinned, cached, tuple(culprits))
 
 
 def _share(
-    shares: dict[str, list[float]], blocks: list[Held], idle: int, site: Callable[[Any], str]
+    shares: dict[str, list[float]], blocks: list[BlockInUse], idle: int, site: Callable[[Any], str]
 ) -> None:
     """Charge the idle bytes of one segment to the lines whose blocks are in it."""
     if not idle:

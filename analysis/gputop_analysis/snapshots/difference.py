@@ -7,7 +7,7 @@ from typing import NamedTuple
 from gputop_analysis.snapshots.analyse import Holder, Memory
 
 
-class Change(NamedTuple):
+class MemoryChange(NamedTuple):
     """One line at two peaks; bytes and blocks, the second less the first."""
 
     site: str
@@ -16,7 +16,7 @@ class Change(NamedTuple):
     blocks: int
 
 
-def changes(before: Memory, after: Memory) -> tuple[Change, ...]:
+def changes(before: Memory, after: Memory) -> tuple[MemoryChange, ...]:
     """The lines that hold more or less, the largest change first."""
     first, second = _by_line(before.holders), _by_line(after.holders)
     changes_ = []
@@ -24,7 +24,7 @@ def changes(before: Memory, after: Memory) -> tuple[Change, ...]:
         nothing = Holder(*key, bytes=0, blocks=0)
         old, new = first.get(key, nothing), second.get(key, nothing)
         if old != new:
-            changes_.append(Change(*key, new.bytes - old.bytes, new.blocks - old.blocks))
+            changes_.append(MemoryChange(*key, new.bytes - old.bytes, new.blocks - old.blocks))
     return tuple(sorted(changes_, key=lambda change: (-abs(change.bytes), change.site)))
 
 

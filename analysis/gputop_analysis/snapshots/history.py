@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 
-from gputop_analysis.snapshots.load import DeviceSnapshot, Event, Held, Segment
+from gputop_analysis.snapshots.load import BlockInUse, DeviceSnapshot, Event, Segment
 from gputop_analysis.vram.blocks import UNIT
 
 GIVEN = ("segment_alloc", "segment_map")
@@ -42,13 +42,13 @@ class History:
         """Index into ``allocated`` of its first highest value."""
         return self.allocated.index(max(self.allocated))
 
-    def blocks_at(self, index: int) -> list[Held]:
+    def blocks_at(self, index: int) -> list[BlockInUse]:
         """The blocks in use after ``index`` events."""
         live = {block.address: block for segment in self.first_segments for block in segment.blocks}
         for event in self.events[:index]:
             if event.action == "alloc":
                 size = max(UNIT, -(-event.size // UNIT) * UNIT)
-                live[event.address] = Held(event.address, size, event.size, event.frames)
+                live[event.address] = BlockInUse(event.address, size, event.size, event.frames)
             elif event.action in FREED:
                 live.pop(event.address, None)
         return [live[address] for address in sorted(live)]
@@ -96,7 +96,7 @@ def _before(device: DeviceSnapshot) -> tuple[Segment, ...]:
         if event.action == "alloc":
             blocks.pop(event.address, None)
         elif event.action in FREED:
-            blocks[event.address] = Held(event.address, 0, event.size, event.frames)
+            blocks[event.address] = BlockInUse(event.address, 0, event.size, event.frames)
         elif event.action in GIVEN:
             spans.remove(event.address, event.size)
         elif event.action in RETURNED:
@@ -109,7 +109,7 @@ def _before(device: DeviceSnapshot) -> tuple[Segment, ...]:
 def _segments(
     device: DeviceSnapshot,
     spans: list[tuple[int, int]],
-    blocks: dict[int, Held],
+    blocks: dict[int, BlockInUse],
     small: dict[int, bool],
     streams: dict[int, int],
 ) -> list[Segment]:
@@ -139,7 +139,7 @@ def _segments(
     return segments
 
 
-def _sized(blocks: list[Held], end: int, small: bool) -> list[Held]:
+def _sized(blocks: list[BlockInUse], end: int, small: bool) -> list[BlockInUse]:
     """Blocks with their whole size, which an event does not tell.
 
     A large block keeps what is left over up to 1 MiB, and no free large block is that small: a gap

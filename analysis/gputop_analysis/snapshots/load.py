@@ -40,7 +40,7 @@ class Event(NamedTuple):
     """As the file has them, see ``frames.site``."""
 
 
-class Held(NamedTuple):
+class BlockInUse(NamedTuple):
     """A block in use; bytes."""
 
     address: int
@@ -59,7 +59,7 @@ class Segment(NamedTuple):
     expandable: bool
     pool: tuple[int, ...]
     """(0, 0), or that of a CUDA graph."""
-    blocks: tuple[Held, ...]
+    blocks: tuple[BlockInUse, ...]
     """Those in use, by address."""
 
 
@@ -188,7 +188,7 @@ class _Reader:
             blocks=tuple(self._blocks(raw["blocks"], address, address + size)),
         )
 
-    def _blocks(self, raw: list[dict[str, Any]], at: int, end: int) -> list[Held]:
+    def _blocks(self, raw: list[dict[str, Any]], at: int, end: int) -> list[BlockInUse]:
         self._count(len(raw))
         blocks = []
         for block in raw:
@@ -197,7 +197,7 @@ class _Reader:
                 raise ValueError
             if block["state"] in _ACTIVE:
                 requested = _integer(block.get("requested_size", size))
-                blocks.append(Held(at, size, requested, block.get("frames")))
+                blocks.append(BlockInUse(at, size, requested, block.get("frames")))
             at += size
         return blocks
 

@@ -26,7 +26,7 @@ WORDS = (
 """Values of ``PYTORCH_CUDA_ALLOC_CONF`` that are tried."""
 
 
-class Setting(NamedTuple):
+class AllocatorSetting(NamedTuple):
     """One way to run the allocator."""
 
     name: str
@@ -37,7 +37,7 @@ class Setting(NamedTuple):
 
 def other_settings(
     history: History, recorded: AllocatorConf, capacity: int | None
-) -> tuple[Setting, ...]:
+) -> tuple[AllocatorSetting, ...]:
     """The recorded peak, then that of each other setting.
 
     Args:
@@ -49,16 +49,18 @@ def other_settings(
     if not any(event.action == "alloc" for event in history.events):
         return ()
     peak = max(history.reserved)
-    settings = [Setting(AS_RECORDED, peak)]
+    settings = [AllocatorSetting(AS_RECORDED, peak)]
     for words in WORDS:
         conf = parse(words)
         room = capacity
         if conf.garbage_collection_threshold:
             conf, room = conf._replace(memory_fraction=1.0), capacity or peak
-        settings.append(Setting(words, play_with(history, conf, recorded, room).peak_reserved))
+        settings.append(
+            AllocatorSetting(words, play_with(history, conf, recorded, room).peak_reserved)
+        )
     if any(_by_program(event.action, event.frames) for event in history.events):
         played = play_with(history, recorded, recorded, capacity, keeps_cache=True)
-        settings.append(Setting(NO_EMPTY_CACHE, played.peak_reserved))
+        settings.append(AllocatorSetting(NO_EMPTY_CACHE, played.peak_reserved))
     return tuple(settings)
 
 

@@ -7,7 +7,13 @@ timelines this reads.
 
 from __future__ import annotations
 
-from gputop_analysis.stragglers.timeline import Timeline, TimelineError, load
-from gputop_analysis.stragglers.whatif import WhatIf, judge
+from gputop_analysis.stragglers.timeline import OperationTimeline, TimelineError, load
+from gputop_analysis.stragglers.whatif import StragglerJudgement, judge
 
-__all__ = ["Timeline", "TimelineError", "WhatIf", "judge", "load"]
+__all__ = [
+    "OperationTimeline",
+    "StragglerJudgement",
+    "TimelineError",
+    "judge",
+    "load",
+]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from gputop_analysis.stragglers.timeline import Op, Timeline
+from gputop_analysis.stragglers.timeline import Op, OperationTimeline
 
 FORWARD, BACKWARD = "forward-compute", "backward-compute"
 PEERS = {
@@ -31,7 +31,7 @@ _NEAR_S = 5e-5
 
 
 @dataclass(slots=True)
-class Graph:
+class DependencyGraph:
     """Dependencies of the operations of one step."""
 
     before: dict[Op, list[Op]] = field(default_factory=dict)
@@ -49,9 +49,9 @@ class Graph:
             self.after(following, op)
 
 
-def graph(timeline: Timeline) -> Graph:
+def graph(timeline: OperationTimeline) -> DependencyGraph:
     """The dependencies of a timeline's operations."""
-    graph_ = Graph({op: [] for op in timeline.starts})
+    graph_ = DependencyGraph({op: [] for op in timeline.starts})
     valid: dict[tuple[str, int], list[Op]] = {}
     for stage in range(timeline.stages):
         computations = _computations(timeline, stage)
@@ -68,12 +68,14 @@ def graph(timeline: Timeline) -> Graph:
     return graph_
 
 
-def _computations(timeline: Timeline, stage: int) -> list[Op]:
+def _computations(timeline: OperationTimeline, stage: int) -> list[Op]:
     ops = timeline.of(FORWARD, stage) + timeline.of(BACKWARD, stage)
     return sorted(ops, key=lambda op: (timeline.starts[op][0, 0], op.number, op.kind))
 
 
-def _match(graph: Graph, timeline: Timeline, kind: str, stage: int, ops: list[Op]) -> list[Op]:
+def _match(
+    graph: DependencyGraph, timeline: OperationTimeline, kind: str, stage: int, ops: list[Op]
+) -> list[Op]:
     """Tie sends and receives to their computations; those that move anything."""
     compute_kind = FORWARD if kind.startswith("forward") else BACKWARD
     receives = kind.endswith("recv")
@@ -104,11 +106,13 @@ def _match(graph: Graph, timeline: Timeline, kind: str, stage: int, ops: list[Op
     return moving
 
 
-def _chunks(timeline: Timeline) -> int:
+def _chunks(timeline: OperationTimeline) -> int:
     return max(count for _, count in timeline.chunks.values()) + 1
 
 
-def _first_backward(graph: Graph, timeline: Timeline, stage: int, computations: list[Op]) -> None:
+def _first_backward(
+    graph: DependencyGraph, timeline: OperationTimeline, stage: int, computations: list[Op]
+) -> None:
     """The first exchange of gradients is posted two computations before the first backward."""
     first = next((i for i, op in enumerate(computations) if op.kind == BACKWARD), 0)
     if first < 2:
@@ -119,7 +123,9 @@ def _first_backward(graph: Graph, timeline: Timeline, stage: int, computations: 
             graph.after(op, computations[first - 2])
 
 
-def _shards(graph: Graph, timeline: Timeline, stage: int, computations: list[Op]) -> None:
+def _shards(
+    graph: DependencyGraph, timeline: OperationTimeline, stage: int, computations: list[Op]
+) -> None:
     """Parameters are gathered before a chunk's first forward, gradients reduced after its end."""
     gathers, reduces = timeline.of(GATHER, stage), timeline.of(REDUCE, stage)
     both = sorted(gathers + reduces, key=lambda op: (timeline.starts[op][0, 0], op.number, op.kind))
@@ -141,7 +147,11 @@ def _shards(graph: Graph, timeline: Timeline, stage: int, computations: list[Op]
 
 
 def _after_first(
-    graph: Graph, timeline: Timeline, computations: list[Op], chunk: int, gather: Op
+    graph: DependencyGraph,
+    timeline: OperationTimeline,
+    computations: list[Op],
+    chunk: int,
+    gather: Op,
 ) -> None:
     for op in computations:
         if op.kind == FORWARD and timeline.chunks[op][0] == chunk:
@@ -149,7 +159,9 @@ def _after_first(
             return
 
 
-def _end_of_step(graph: Graph, timeline: Timeline, stage: int, computations: list[Op]) -> None:
+def _end_of_step(
+    graph: DependencyGraph, timeline: OperationTimeline, stage: int, computations: list[Op]
+) -> None:
     """From the last computation to the optimizer."""
     if not computations:
         return
@@ -173,7 +185,9 @@ def _end_of_step(graph: Graph, timeline: Timeline, stage: int, computations: lis
         graph.after(after_collector[0], reduces[-1])
 
 
-def _groups(graph: Graph, timeline: Timeline, valid: dict[tuple[str, int], list[Op]]) -> None:
+def _groups(
+    graph: DependencyGraph, timeline: OperationTimeline, valid: dict[tuple[str, int], list[Op]]
+) -> None:
     grouped: set[Op] = set()
     for (op_kind, stage), ops in valid.items():
         if op_kind.endswith("recv"):

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from gputop_analysis.stragglers.dependencies import OPTIMIZER, SYNCHRONISED, Graph
-from gputop_analysis.stragglers.timeline import Op, Seconds, Timeline
+from gputop_analysis.stragglers.dependencies import OPTIMIZER, SYNCHRONISED, DependencyGraph
+from gputop_analysis.stragglers.timeline import Op, OperationTimeline, Seconds
 
 _CLOCK_S = 1e-2
 """A transfer that ends longer before its last participant came is a fault of the clocks."""
@@ -24,7 +24,7 @@ class Player:
         ValueError: the operations wait for each other in a circle.
     """
 
-    def __init__(self, timeline: Timeline, graph: Graph) -> None:
+    def __init__(self, timeline: OperationTimeline, graph: DependencyGraph) -> None:
         self.timeline = timeline
         self._before = graph.before
         self._group = {op: group for group in graph.groups for op in group}
@@ -71,7 +71,7 @@ class Player:
             durations[op] = np.where(transfer <= -_CLOCK_S, 0.0, transfer)
         return durations
 
-    def _sorted(self, graph: Graph) -> list[tuple[Op, ...]]:
+    def _sorted(self, graph: DependencyGraph) -> list[tuple[Op, ...]]:
         """Groups and single operations, each after all that they wait for."""
         units = {op: self._group.get(op, (op,)) for op in graph.before}
         waiting = {

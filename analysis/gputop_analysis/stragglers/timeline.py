@@ -52,7 +52,7 @@ class Op(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class OperationTimeline:
     """A job's operations; arrays are ``[dp rank, step]``, seconds since the step's first one."""
 
     path: str
@@ -72,7 +72,7 @@ class Timeline:
         return sorted(operations, key=lambda op: (self.starts[op][0, 0], op.number))
 
 
-def load(path: str | os.PathLike[str]) -> Timeline:
+def load(path: str | os.PathLike[str]) -> OperationTimeline:
     """Read a timeline.
 
     Steps and operations that not every worker has are left out.
@@ -129,7 +129,7 @@ def _chunk(text: str) -> int:
     return int(float(text)) if text else 0
 
 
-def _timeline(path: str, rows: list[_Row]) -> Timeline:
+def _timeline(path: str, rows: list[_Row]) -> OperationTimeline:
     dp = max(row.dp for row in rows) + 1
     stages = max(row.stage for row in rows) + 1
     steps = sorted({row.step for row in rows})
@@ -149,7 +149,7 @@ def _timeline(path: str, rows: list[_Row]) -> Timeline:
     if not complete.any():
         raise TimelineError(f"{path} has no step in which every worker has every operation")
     first = np.min([starts[op][:, complete].min(axis=0) for op in common], axis=0)
-    return Timeline(
+    return OperationTimeline(
         path=path,
         starts={op: starts[op][:, complete] - first for op in sorted(common)},
         ends={op: ends[op][:, complete] - first for op in sorted(common)},

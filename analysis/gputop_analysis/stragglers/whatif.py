@@ -17,7 +17,7 @@ import numpy as np
 
 from gputop_analysis.stragglers.dependencies import COMMUNICATION, PEERS, graph
 from gputop_analysis.stragglers.play import Player
-from gputop_analysis.stragglers.timeline import Op, Seconds, Timeline, TimelineError
+from gputop_analysis.stragglers.timeline import Op, OperationTimeline, Seconds, TimelineError
 
 NONE, WORKER, STAGE, SPREAD = "no straggler", "slow worker", "long last stage", "uneven work"
 LEAST_SLOWDOWN = 1.05
@@ -28,10 +28,10 @@ _EXPLAINS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class WhatIf:
+class StragglerJudgement:
     """Result of ``judge``; a slowdown is a factor, 1 is none."""
 
-    timeline: Timeline
+    timeline: OperationTimeline
     cause: str
     rank: int | None
     """The slow worker's."""
@@ -64,7 +64,7 @@ class WhatIf:
         }
 
 
-def judge(timeline: Timeline) -> WhatIf:
+def judge(timeline: OperationTimeline) -> StragglerJudgement:
     """Play a timeline with and without its stragglers.
 
     Raises:
@@ -110,7 +110,7 @@ class _Bench:
         return float(self.player.steps(durations).mean())
 
 
-def _judged(player: Player) -> WhatIf:
+def _judged(player: Player) -> StragglerJudgement:
     timeline, bench = player.timeline, _Bench(player)
     slowdown = bench.recorded_s / bench.ideal_s
     if not math.isfinite(slowdown):
@@ -128,7 +128,7 @@ def _judged(player: Player) -> WhatIf:
     stages = {s: bench.only(lambda op, s=s: op.stage == s) for s in range(timeline.stages)}
     kinds = sorted({_shown(op.kind) for op in player.durations})
     operations = {k: bench.only(lambda op, k=k: _shown(op.kind) == k) for k in kinds}
-    return WhatIf(
+    return StragglerJudgement(
         timeline=timeline,
         cause=cause,
         rank=slowest[0] if cause == WORKER else None,
@@ -179,12 +179,12 @@ def _ordinary(player: Player) -> dict[Op, Seconds]:
     }
 
 
-def _of_worker(timeline: Timeline, dp: int, stage: int) -> Callable[[Op], Seconds | bool]:
+def _of_worker(timeline: OperationTimeline, dp: int, stage: int) -> Callable[[Op], Seconds | bool]:
     row = _row(timeline, dp)
     return lambda op: row if op.stage == stage else False
 
 
-def _of_ranks(timeline: Timeline, ranks: list[int]) -> Callable[[Op], Seconds | bool]:
+def _of_ranks(timeline: OperationTimeline, ranks: list[int]) -> Callable[[Op], Seconds | bool]:
     def chosen(op: Op) -> Seconds | bool:
         rows = np.zeros((timeline.dp, 1), bool)
         for (dp, stage), rank in timeline.ranks.items():
@@ -195,7 +195,7 @@ def _of_ranks(timeline: Timeline, ranks: list[int]) -> Callable[[Op], Seconds | 
     return chosen
 
 
-def _row(timeline: Timeline, dp: int) -> Any:
+def _row(timeline: OperationTimeline, dp: int) -> Any:
     rows = np.zeros((timeline.dp, 1), bool)
     rows[dp] = True
     return rows

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gputop_analysis.topology.model import Topology
 
 
-class Preset(NamedTuple):
+class WiringPreset(NamedTuple):
     """One kind of node. ``nic_gbit`` is all of its network cards together, one direction."""
 
     name: str
@@ -24,7 +24,7 @@ class Preset(NamedTuple):
 
 
 PRESETS = (
-    Preset(
+    WiringPreset(
         "dgx-v100",
         "V100-SXM2-32GB",
         gpus=8,
@@ -34,7 +34,7 @@ PRESETS = (
         network="InfiniBand",
         source="NVIDIA DGX-1 (V100) user guide",
     ),
-    Preset(
+    WiringPreset(
         "dgx-a100",
         "A100-SXM4-80GB",
         gpus=8,
@@ -44,7 +44,7 @@ PRESETS = (
         network="InfiniBand",
         source="NVIDIA DGX A100 user guide",
     ),
-    Preset(
+    WiringPreset(
         "dgx-h100",
         "H100-SXM5-80GB",
         gpus=8,
@@ -54,7 +54,7 @@ PRESETS = (
         network="InfiniBand",
         source="NVIDIA DGX H100/H200 user guide",
     ),
-    Preset(
+    WiringPreset(
         "dgx-h200",
         "H200-SXM-141GB",
         gpus=8,
@@ -64,7 +64,7 @@ PRESETS = (
         network="InfiniBand",
         source="NVIDIA DGX H100/H200 user guide",
     ),
-    Preset(
+    WiringPreset(
         "dgx-b200",
         "B200-SXM-180GB",
         gpus=8,
@@ -74,7 +74,7 @@ PRESETS = (
         network="InfiniBand",
         source="NVIDIA DGX B200 user guide",
     ),
-    Preset(
+    WiringPreset(
         "hgx-a100-4",
         "A100-SXM4-80GB",
         gpus=4,
@@ -84,7 +84,7 @@ PRESETS = (
         network="InfiniBand",
         source="NVIDIA HGX A100 4-GPU datasheet; cards vary",
     ),
-    Preset(
+    WiringPreset(
         "hgx-h100",
         "H100-SXM5-80GB",
         gpus=8,
@@ -94,7 +94,7 @@ PRESETS = (
         network="InfiniBand",
         source="NVIDIA HGX H100 datasheet; cards vary",
     ),
-    Preset(
+    WiringPreset(
         "hgx-h200",
         "H200-SXM-141GB",
         gpus=8,
@@ -104,7 +104,7 @@ PRESETS = (
         network="InfiniBand",
         source="NVIDIA HGX H200 datasheet; cards vary",
     ),
-    Preset(
+    WiringPreset(
         "hgx-b200",
         "B200-SXM-180GB",
         gpus=8,
@@ -114,7 +114,7 @@ PRESETS = (
         network="InfiniBand",
         source="NVIDIA HGX B200 datasheet; cards vary",
     ),
-    Preset(
+    WiringPreset(
         "gb200-nvl72",
         "GB200-186GB",
         gpus=4,
@@ -125,7 +125,7 @@ PRESETS = (
         source="NVIDIA GB200 NVL72: 18 trays of 4 GPUs",
         domain=72,
     ),
-    Preset(
+    WiringPreset(
         "aws-p3.16xlarge",
         "V100-SXM2-16GB",
         gpus=8,
@@ -135,7 +135,7 @@ PRESETS = (
         network="Ethernet",
         source="AWS EC2 P3 page",
     ),
-    Preset(
+    WiringPreset(
         "aws-p3dn.24xlarge",
         "V100-SXM2-32GB",
         gpus=8,
@@ -145,7 +145,7 @@ PRESETS = (
         network="EFA",
         source="AWS EC2 P3 page",
     ),
-    Preset(
+    WiringPreset(
         "aws-p4d.24xlarge",
         "A100-SXM4-40GB",
         gpus=8,
@@ -155,7 +155,7 @@ PRESETS = (
         network="EFA",
         source="AWS EC2 P4 page",
     ),
-    Preset(
+    WiringPreset(
         "aws-p4de.24xlarge",
         "A100-SXM4-80GB",
         gpus=8,
@@ -165,7 +165,7 @@ PRESETS = (
         network="EFA",
         source="AWS EC2 P4 page",
     ),
-    Preset(
+    WiringPreset(
         "aws-p5.48xlarge",
         "H100-SXM5-80GB",
         gpus=8,
@@ -175,7 +175,7 @@ PRESETS = (
         network="EFA",
         source="AWS EC2 P5 page",
     ),
-    Preset(
+    WiringPreset(
         "aws-p5en.48xlarge",
         "H200-SXM-141GB",
         gpus=8,
@@ -185,7 +185,7 @@ PRESETS = (
         network="EFA",
         source="AWS EC2 P5 page",
     ),
-    Preset(
+    WiringPreset(
         "aws-p6-b200.48xlarge",
         "B200-SXM-180GB",
         gpus=8,
@@ -195,7 +195,7 @@ PRESETS = (
         network="EFA",
         source="AWS EC2 P6 page",
     ),
-    Preset(
+    WiringPreset(
         "aws-g5.48xlarge",
         "A10G",
         gpus=8,
@@ -205,7 +205,7 @@ PRESETS = (
         network="EFA",
         source="AWS EC2 G5 page",
     ),
-    Preset(
+    WiringPreset(
         "aws-g6e.48xlarge",
         "L40S",
         gpus=8,
@@ -215,7 +215,7 @@ PRESETS = (
         network="EFA",
         source="AWS EC2 G6e page",
     ),
-    Preset(
+    WiringPreset(
         "gcp-a2-highgpu-8g",
         "A100-SXM4-40GB",
         gpus=8,
@@ -225,7 +225,7 @@ PRESETS = (
         network="Ethernet",
         source="Google Cloud A2 machine series",
     ),
-    Preset(
+    WiringPreset(
         "gcp-a2-ultragpu-8g",
         "A100-SXM4-80GB",
         gpus=8,
@@ -235,7 +235,7 @@ PRESETS = (
         network="Ethernet",
         source="Google Cloud A2 machine series",
     ),
-    Preset(
+    WiringPreset(
         "gcp-a3-highgpu-8g",
         "H100-SXM5-80GB",
         gpus=8,
@@ -245,7 +245,7 @@ PRESETS = (
         network="Ethernet",
         source="Google Cloud A3 machine series",
     ),
-    Preset(
+    WiringPreset(
         "gcp-a3-megagpu-8g",
         "H100-SXM5-80GB",
         gpus=8,
@@ -255,7 +255,7 @@ PRESETS = (
         network="Ethernet",
         source="Google Cloud A3 machine series",
     ),
-    Preset(
+    WiringPreset(
         "gcp-a3-ultragpu-8g",
         "H200-SXM-141GB",
         gpus=8,
@@ -265,7 +265,7 @@ PRESETS = (
         network="RoCE",
         source="Google Cloud A3 machine series",
     ),
-    Preset(
+    WiringPreset(
         "azure-nd96asr-v4",
         "A100-SXM4-40GB",
         gpus=8,
@@ -275,7 +275,7 @@ PRESETS = (
         network="InfiniBand",
         source="Azure ND A100 v4 series",
     ),
-    Preset(
+    WiringPreset(
         "azure-nd96amsr-a100-v4",
         "A100-SXM4-80GB",
         gpus=8,
@@ -285,7 +285,7 @@ PRESETS = (
         network="InfiniBand",
         source="Azure NDm A100 v4 series",
     ),
-    Preset(
+    WiringPreset(
         "azure-nd96isr-h100-v5",
         "H100-SXM5-80GB",
         gpus=8,
@@ -295,7 +295,7 @@ PRESETS = (
         network="InfiniBand",
         source="Azure ND H100 v5 series",
     ),
-    Preset(
+    WiringPreset(
         "azure-nd96isr-h200-v5",
         "H200-SXM-141GB",
         gpus=8,
@@ -305,7 +305,7 @@ PRESETS = (
         network="InfiniBand",
         source="Azure ND H200 v5 series",
     ),
-    Preset(
+    WiringPreset(
         "pcie-8",
         "",
         gpus=8,
@@ -330,7 +330,7 @@ _HYBRID_CUBE = (
 _MESHED = ("dgx-v100", "aws-p3.16xlarge", "aws-p3dn.24xlarge")
 
 
-def find(name: str) -> Preset:
+def find(name: str) -> WiringPreset:
     """The preset of that name.
 
     Raises:
@@ -346,7 +346,7 @@ def find(name: str) -> Preset:
     )
 
 
-def topology(preset: Preset) -> Topology:
+def topology(preset: WiringPreset) -> Topology:
     """The preset as a matrix. Its NUMA nodes are two halves, but for the GB200 tray."""
     half = max(preset.gpus // 2, 1)
     nics = tuple(f"NIC{i}" for i in range(preset.nics))
@@ -371,7 +371,7 @@ def topology(preset: Preset) -> Topology:
     )
 
 
-def _link(preset: Preset, side: list[int], a: int, b: int) -> str:
+def _link(preset: WiringPreset, side: list[int], a: int, b: int) -> str:
     if a == b:
         return "X"
     if a < preset.gpus and b < preset.gpus:

@@ -85,7 +85,7 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TracedCall:
     """Calls of the device runtime in the host's threads, by name."""
 
     name: str
@@ -104,7 +104,7 @@ class TraceReport:
     lanes: tuple[Lane, ...]
     operators: tuple[Hot, ...]
     """Host operators by self time, over all threads; a thread lane has its own in ``hot``."""
-    calls: tuple[Call, ...]
+    calls: tuple[TracedCall, ...]
     """Runtime calls that wait for the device (``cudaStreamSynchronize``) by time."""
     attention: dict[str, int] = field(default_factory=dict)
     """``scaled_dot_product_attention`` calls by kind: math, flash, memory-efficient, cuDNN."""

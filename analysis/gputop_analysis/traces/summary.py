@@ -6,7 +6,7 @@ import numpy as np
 
 from gputop_analysis.traces import names as known
 from gputop_analysis.traces.load import Trace
-from gputop_analysis.traces.model import Call
+from gputop_analysis.traces.model import TracedCall
 from gputop_analysis.traces.split import NS_PER_MS
 
 _WAITING = ("Synchronize", "cudaMemcpy", "hipMemcpy")
@@ -26,7 +26,7 @@ def attention_calls(trace: Trace) -> dict[str, int]:
     return calls
 
 
-def waiting_calls(trace: Trace) -> tuple[Call, ...]:
+def waiting_calls(trace: Trace) -> tuple[TracedCall, ...]:
     """Runtime calls in which a host thread waits for the device, the longest first."""
     launches = trace.launches
     calls = []
@@ -35,7 +35,7 @@ def waiting_calls(trace: Trace) -> tuple[Call, ...]:
         if any(word in text for word in _WAITING) and not text.endswith("Async"):
             rows = launches.names == name
             total = float((launches.ends - launches.starts)[rows].sum()) / NS_PER_MS
-            calls.append(Call(text, int(rows.sum()), total))
+            calls.append(TracedCall(text, int(rows.sum()), total))
     return tuple(sorted(calls, key=lambda call: -call.total_ms)[:_SHOWN_CALLS])
 
 

@@ -35,7 +35,7 @@ class Serving:
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class InferenceServer:
     """One way to serve it: replicas of ``tp`` GPUs, each with ``batch`` sequences at a time."""
 
     tp: int
@@ -80,7 +80,7 @@ class Server:
 
 def servers(
     request: Serving, cluster: Cluster, usd_per_gpu_hour: float | None = None
-) -> list[Server]:
+) -> list[InferenceServer]:
     """Every group and batch that fits: those within the limits first, then by generated tokens a
     second.
 
@@ -113,7 +113,7 @@ def servers(
     candidates = []
     for i in order:
         candidates.append(
-            Server(
+            InferenceServer(
                 tp=int(tp[i]),
                 replicas=int(replicas[i]),
                 batch=int(batch[i]),

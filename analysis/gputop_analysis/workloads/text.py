@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gputop_analysis.planner.search import Plan
-    from gputop_analysis.workloads.inference import Server, Serving
+    from gputop_analysis.workloads.inference import InferenceServer, Serving
     from gputop_analysis.workloads.rlhf import Iteration
 
 
-def servers_text(serving: Serving, gpu: str, gpus: int, servers: list[Server], top: int) -> str:
+def servers_text(
+    serving: Serving, gpu: str, gpus: int, servers: list[InferenceServer], top: int
+) -> str:
     """A table of servers."""
     within_limits = sum(server.keeps_limits for server in servers)
     lines = [

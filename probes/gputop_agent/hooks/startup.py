@@ -18,7 +18,7 @@ def install(torch):
     _wrap(torch.nn.Module, "load_state_dict", "weights")
     load = _wrap(sys.modules["torch.serialization"], "load", "torch.load")
     if load is not None and torch.load is load.original:
-        _put_in(guard.Patch(torch, "load", load.replacement))
+        _put_in(guard.AppliedPatch(torch, "load", load.replacement))
     finder.after_import("torch.distributed.distributed_c10d", _wrap_process_group)
     finder.after_import("safetensors.torch", _wrap_safetensors)
 
@@ -41,7 +41,7 @@ def _wrap_process_group(module):
     patch = _wrap(module, "init_process_group", "process group")
     package = sys.modules.get("torch.distributed")
     if patch is not None and getattr(package, patch.name, None) is patch.original:
-        _put_in(guard.Patch(package, patch.name, patch.replacement))
+        _put_in(guard.AppliedPatch(package, patch.name, patch.replacement))
 
 
 def _wrap_safetensors(module):
@@ -57,7 +57,7 @@ def _wrap(owner, name, milestone, counts=_always):
     original = getattr(owner, name, None)
     if original is None:
         return None
-    patch = guard.Patch(owner, name, _timed(original, milestone, counts))
+    patch = guard.AppliedPatch(owner, name, _timed(original, milestone, counts))
     _put_in(patch)
     return patch
 

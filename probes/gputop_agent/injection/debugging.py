@@ -18,7 +18,7 @@ _NO_CHANGE = 0.1  # shares are told again when they have moved by so much
 _MAX_LINES = 100_000  # of the user's files that are searched for the line that switches an aid on
 
 
-class Watch:
+class DebugAids:
     """How often the agent's thread found each aid on; ``session.debug`` gets parts of time."""
 
     def __init__(self):

@@ -84,7 +84,7 @@ def reset():
 
 def _run(wake, pid):
     session.agent_ident = _thread.get_ident()
-    loop = _agent.loop = Loop()
+    loop = _agent.loop = ThreadLoop()
     failures = 0
     pause = RATES[0][1]
     while not wake.acquire(True, pause):
@@ -101,17 +101,17 @@ def _run(wake, pid):
         pause = loop.jittered(loop.period_s() if connected else _IDLE_S)
 
 
-class Loop:
+class ThreadLoop:
     """What one tick does."""
 
     def __init__(self):
-        self.sampler = stacks.Sampler()
-        self.rivals = rivals.Watch()
-        self.fetches = fetches.Watch()
-        self.affinity = affinity.Watch()
-        self.paging = paging.Watch()
-        self.debugging = debugging.Watch()
-        self.moving = moving.Watch()
+        self.sampler = stacks.StackSampler()
+        self.rivals = rivals.RivalWatch()
+        self.fetches = fetches.FetchWatch()
+        self.affinity = affinity.AffinityWatch()
+        self.paging = paging.PagingWatch()
+        self.debugging = debugging.DebugAids()
+        self.moving = moving.LastLook()
         self._random = monotonic_ns() & 0x7FFFFFFF
         self._second = 0.0
         self._started = monotonic()

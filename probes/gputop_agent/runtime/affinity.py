@@ -27,7 +27,7 @@ def describe(properties):
     return {"allowed_cpus": spell(allowed) or None, "device_cpus": device}
 
 
-class Watch:
+class AffinityWatch:
     """Looks once a second on which core the training thread ran last; one ``placement`` event in
     ten looks.
     """

@@ -167,7 +167,7 @@ def hide(function):
         session.skip_code(code)
 
 
-class Patch:
+class AppliedPatch:
     """An attribute of a class or module that is ours, unless somebody has patched on top of it."""
 
     def __init__(self, owner, name, replacement):
@@ -198,7 +198,7 @@ def patch(owner, name, replacement, steady=True):
     Those are what every step calls. A wrapper that few steps call costs less where it stays and
     passes through.
     """
-    patch = Patch(owner, name, replacement)
+    patch = AppliedPatch(owner, name, replacement)
     patch.put_in()
     session.undo.append(patch.take_out)
     if not steady:

@@ -13,7 +13,7 @@ _MANY_PER_S = 2000.0
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 1.0, 30.0
 
 
-class Watch:
+class PagingWatch:
     """Reads the process's counters (1 us a look); a ``paging`` event a period of many faults."""
 
     def __init__(self):

@@ -96,7 +96,7 @@ def describe_ddp(root):
 def _watch(root):
     watch = _watched.get(id(root))
     if watch is None:
-        watch = _watched[id(root)] = Watch(_on_cpu(root))
+        watch = _watched[id(root)] = CommWatch(_on_cpu(root))
     return watch
 
 
@@ -112,7 +112,7 @@ def _mean_step_ns():
     return max(1, (t1 - t0) // max(1, last - first))
 
 
-class Watch:
+class CommWatch:
     """One DDP module: at which rate it measures, and what was read from it last."""
 
     def __init__(self, on_cpu):

@@ -24,7 +24,7 @@ _NOT_TRAINING = (EVAL, COMPILE)
 _CPU_ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
 
 
-class Request:
+class RunningCount:
     """What is under way: a counter that is active, and the totals when its step began."""
 
     counter: Any = None
@@ -41,7 +41,7 @@ def request_if_wanted():
 def on_step_closed(step, *_):
     """On the training thread at each boundary: start the counter, or take its figure and stop."""
     try:
-        if Request.counter is not None:
+        if RunningCount.counter is not None:
             _take(step)
         elif step >= FIRST_STEP:
             _begin()
@@ -54,26 +54,26 @@ def _begin():
     modes = sys.modules["torch.utils._python_dispatch"]
     if session.compile_seen:
         _give_up("compiled code is not dispatched operator by operator: nothing to count")
-    elif Request.left <= 0:
+    elif RunningCount.left <= 0:
         _give_up("no step without an evaluation, a compilation or another dispatch mode was found")
     elif modes._get_current_dispatch_mode() is None:
         counter = make_counter(modes)
         counter.__enter__()
-        Request.counter, Request.before = counter, totals[:]
+        RunningCount.counter, RunningCount.before = counter, totals[:]
         open_step.flags |= wire.F_AGENT
     else:
-        Request.left -= 1
+        RunningCount.left -= 1
 
 
 def _take(step):
     """The counted step has ended; wait until the counter is the innermost mode again."""
-    modes, counter = sys.modules["torch.utils._python_dispatch"], Request.counter
+    modes, counter = sys.modules["torch.utils._python_dispatch"], RunningCount.counter
     if modes._get_current_dispatch_mode() is not counter:
-        Request.before = None  # this step's figure would be of several
+        RunningCount.before = None  # this step's figure would be of several
         return
     counter.__exit__(None, None, None)
-    before, Request.counter = Request.before, None
-    Request.left -= 1
+    before, RunningCount.counter = RunningCount.before, None
+    RunningCount.left -= 1
     if (
         before is None
         or counter.failed
@@ -137,4 +137,4 @@ def make_counter(modes):
 @session.after_fork
 def reset():
     """Forget the parent's count (called in a fork's child)."""
-    Request.counter = Request.before = None
+    RunningCount.counter = RunningCount.before = None

@@ -26,7 +26,7 @@ _EARLY_S, _LATE_S = 2.0, 10.0  # between two events
 _EARLY_EVENTS = 30
 
 
-class OwnCost:
+class CostSums:
     """Sums over the steps so far."""
 
     def __init__(self):
@@ -100,7 +100,7 @@ def median_ci95(values):
     return ordered[low], median(ordered), ordered[high]
 
 
-own_cost = OwnCost()
+own_cost = CostSums()
 
 
 @session.after_fork

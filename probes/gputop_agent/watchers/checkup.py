@@ -57,7 +57,7 @@ class Checkup:
         self.zeros = gradients.Zeros()
         self.strays = gradients.Strays()
         self.mode = training_mode.TrainingMode()
-        self.habits = habits.Habits()
+        self.habits = habits.SeenHabits()
 
 
 current = Checkup()

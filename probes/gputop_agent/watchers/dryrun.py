@@ -22,7 +22,7 @@ _SECOND_HAND = (  # what launchers raise when a rank has failed
 _PER_LAYER = ("layer_types", "mlp_layer_types", "block_types")  # a word for each layer
 
 
-class Cut:
+class LayerCut:
     """What was asked for, and the deepest model that it was done to."""
 
     layers = 0
@@ -45,8 +45,8 @@ def wants(error):
 
 def install(_torch):
     """Wait for transformers if models are to be cut."""
-    Cut.layers = _number(wire.ENV_DRYRUN_LAYERS)
-    if Cut.layers:
+    LayerCut.layers = _number(wire.ENV_DRYRUN_LAYERS)
+    if LayerCut.layers:
         finder.after_import("transformers.modeling_utils", _cut_models)
 
 
@@ -61,7 +61,11 @@ def describe():
     if not steps_wanted():
         return {}
     return {
-        "dryrun": {"steps": steps_wanted(), "layers": Cut.layers or None, "of": Cut.whole or None}
+        "dryrun": {
+            "steps": steps_wanted(),
+            "layers": LayerCut.layers or None,
+            "of": LayerCut.whole or None,
+        }
     }
 
 
@@ -92,13 +96,13 @@ def _cut_models(module):
 def _cut(config):
     for name in _COUNTS:
         count = getattr(config, name, None)
-        if isinstance(count, int) and count > Cut.layers:
-            setattr(config, name, Cut.layers)
-            Cut.whole = max(Cut.whole, count)
+        if isinstance(count, int) and count > LayerCut.layers:
+            setattr(config, name, LayerCut.layers)
+            LayerCut.whole = max(LayerCut.whole, count)
     for name in _PER_LAYER:
         kinds = getattr(config, name, None)
-        if isinstance(kinds, (list, tuple)) and len(kinds) > Cut.layers:
-            setattr(config, name, kinds[: Cut.layers])
+        if isinstance(kinds, (list, tuple)) and len(kinds) > LayerCut.layers:
+            setattr(config, name, kinds[: LayerCut.layers])
 
 
 def _number(name):

@@ -121,7 +121,7 @@ class Counts:
         self.states = {}
 
 
-class Watch:
+class FetchWatch:
     """Looks once a tick; sends a ``loader`` event a loader, every 2 s, later less often."""
 
     def __init__(self):

@@ -31,7 +31,7 @@ BLOCKS_A_STEP, GRAPHS_A_STEP = 0.9, 0.5
 HEAP_BYTES_A_STEP = 600  # three nodes of a graph or so
 
 
-class Growth:
+class NextCount:
     """Level at which the next count is due."""
 
     def __init__(self):
@@ -45,7 +45,7 @@ class Growth:
         self.counted_step = 0
 
 
-current = Growth()
+current = NextCount()
 
 
 def due(step):

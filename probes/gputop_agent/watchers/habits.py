@@ -38,7 +38,7 @@ _SAME_VALUES = {
 """Backwards that hand values on as they are."""
 
 
-class Habits:
+class SeenHabits:
     """What the looks have seen so far."""
 
     def __init__(self):

@@ -72,7 +72,7 @@ def may_observe():
     return get_ident() == session.thread_ident or open_step.in_backward
 
 
-class Layers:
+class SlottedModules:
     """The modules of the trained roots, outermost first, each once."""
 
     def __init__(self, roots):

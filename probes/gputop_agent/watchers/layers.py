@@ -21,7 +21,7 @@ from gputop_agent.timing.clock import totals
 from gputop_agent.timing.step_state import open_step
 from gputop_agent.watchers import layer_sizes
 from gputop_agent.watchers.layer_clock import LayerClock
-from gputop_agent.watchers.layer_slots import Layers, Observed
+from gputop_agent.watchers.layer_slots import Observed, SlottedModules
 
 EARLY_STEPS = (12, 14, 16, 20)  # the last one counts operations, where it can
 PERIOD_NS = 30_000_000_000
@@ -159,13 +159,13 @@ def _begin(step):
     roots = [root for root in (reference() for reference in session.roots) if root is not None]
     if not roots:
         return
-    layers = Layers(roots)
+    layers = SlottedModules(roots)
     rows = layer_sizes.table(layers)
     if rows != watch.table:
         _send_table(rows)
         watch.table = rows
     counter = _counter() if watch.wants_flops else None
-    watch.look = Look(layers, counter)
+    watch.look = WatchedStep(layers, counter)
 
 
 def _counter():
@@ -250,7 +250,7 @@ def _ms(nanoseconds):
     return round(nanoseconds / 1e6, 4)
 
 
-class Look:
+class WatchedStep:
     """One step in which every module is watched."""
 
     def __init__(self, layers, counter):

@@ -18,7 +18,7 @@ MAX_SNAPSHOTS = 8  # of a process
 ON_OOM, ON_COMMAND = "out of memory", "asked"
 
 
-class History:
+class AllocatorHistory:
     """What was armed and what was asked for."""
 
     def __init__(self):
@@ -29,7 +29,7 @@ class History:
         self.oom_errors = 0  # of which there are snapshots
 
 
-history = History()
+history = AllocatorHistory()
 
 
 @session.after_fork

@@ -27,7 +27,7 @@ _BYTES = 1 << 20
 _DEPTH = 16
 
 
-class Watch:
+class LastLook:
     """What the last look has seen."""
 
     def __init__(self):

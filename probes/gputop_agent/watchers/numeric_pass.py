@@ -17,7 +17,7 @@ from gputop_agent.watchers import graph_origin, layer_sizes
 MAX_CALLS = 20_000
 
 
-class Call:
+class LayerCall:
     """A call of a layer. Points are indexes into the pass's."""
 
     __slots__ = ("begin", "end", "inputs", "layer", "operation", "parent", "results", "within")
@@ -33,7 +33,7 @@ class Call:
         self.operation = ""  # that made the first result
 
 
-class Point:
+class TensorPoint:
     """A tensor between operations."""
 
     __slots__ = ("dtype", "extent", "gradient", "maker", "number", "place")
@@ -73,7 +73,7 @@ class Pass:
         if self.skipped or not self._may_watch():
             self.skipped += 1
             return
-        call = Call(layer, self._open[-1] if self._open else None, self._sequence())
+        call = LayerCall(layer, self._open[-1] if self._open else None, self._sequence())
         call.inputs = self._note(args, call.parent) + self._note(kwargs, call.parent)
         self._open.append(call)
 
@@ -118,7 +118,7 @@ class Pass:
         extent = graph_origin.extent(tensor)
         if extent is None:
             return None
-        point = Point(len(self.points), tensor.dtype, extent, maker)
+        point = TensorPoint(len(self.points), tensor.dtype, extent, maker)
         self.points.append(point)
         self._by_tensor[key] = weakref.ref(tensor), point
         node = _maker(tensor)

@@ -16,7 +16,7 @@ from gputop_agent.runtime import guard, late, modes, transport
 from gputop_agent.runtime.session import OTHER, session
 from gputop_agent.timing import clock, device, steps
 from gputop_agent.watchers import batch_origin, layers, numeric_origin, numeric_pass
-from gputop_agent.watchers.layer_slots import Layers, Observed
+from gputop_agent.watchers.layer_slots import Observed, SlottedModules
 from gputop_agent.watchers.updates import Updates
 
 MAX_EVENTS = 5
@@ -28,7 +28,7 @@ COURSE_STEPS = 20
 MAX_COURSE = 12
 
 
-class Numerics:
+class NumericsWatch:
     """What is watched now. An observer of layers, which hands on to the pass that is going on."""
 
     def __init__(self):
@@ -70,7 +70,7 @@ class Numerics:
         return self.current
 
 
-watch = Numerics()
+watch = NumericsWatch()
 
 
 @session.after_fork
@@ -106,7 +106,7 @@ def _put_in():
         return
     _take_out()
     watch.roots, watch.built_step = tuple(session.roots), session.step
-    watch.layers = Layers(roots)
+    watch.layers = SlottedModules(roots)
     watch.observed = Observed(watch.layers, watch)
     watch.is_in = True
 
@@ -221,7 +221,7 @@ def _of_burst(fields):
 
 def _layers_now():
     roots = [root for root in (reference() for reference in session.roots) if root is not None]
-    return watch.layers if watch.is_in else Layers(roots)
+    return watch.layers if watch.is_in else SlottedModules(roots)
 
 
 def _begin_burst():

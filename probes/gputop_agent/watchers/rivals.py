@@ -22,7 +22,7 @@ _MAX_THREADS = 64
 _MIN_INTERVAL_S, _MAX_INTERVAL_S = 0.1, 30.0
 
 
-class Watch:
+class RivalWatch:
     """CPU time by thread between two looks, and where the busy ones were seen."""
 
     def __init__(self):

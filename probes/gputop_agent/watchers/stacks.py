@@ -35,7 +35,7 @@ LOOP = "loop "
 _CHECKPOINT_FILE = os.path.join("torch", "utils", "checkpoint.py")
 
 
-class Sampler:
+class StackSampler:
     """Counts by phase and place; ``flush`` sends them and starts anew."""
 
     def __init__(self):

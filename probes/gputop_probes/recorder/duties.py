@@ -12,7 +12,7 @@ from gputop_probes.record.writer import RecordWriter
 from gputop_probes.recorder.hang import HangWatch
 from gputop_probes.recorder.journal import Journal, usable_cores
 from gputop_probes.recorder.loop import Recorder
-from gputop_probes.recorder.ranks import RankTable
+from gputop_probes.recorder.ranks import RankAssignment
 from gputop_probes.recorder.strangers import StrangerWatch
 from gputop_probes.recorder.suspicion import SkewWatch
 from gputop_probes.samplers.inbox import Inbox, SamplerThread
@@ -96,7 +96,7 @@ def _start_samplers(recorder: Recorder, inbox: Inbox) -> None:
     recorder.farewells += [("samplers", lambda: _stop(threads)), ("strangers", strangers.finish)]
 
 
-def rank_pids(ranks: RankTable) -> RankPids:
+def rank_pids(ranks: RankAssignment) -> RankPids:
     """Pid -> rank and training thread."""
     return {rank.pid: (rank.number, rank.tid) for rank in list(ranks.by_number.values())}
 

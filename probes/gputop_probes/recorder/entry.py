@@ -20,15 +20,15 @@ from gputop_probes.recorder import signals
 from gputop_probes.recorder.command import Command
 from gputop_probes.recorder.environment import child_environment
 from gputop_probes.recorder.journal import Journal, first_state
-from gputop_probes.recorder.server import Server
+from gputop_probes.recorder.server import RecorderServer
 from gputop_probes.recorder.signals import LeaveRequest
 
 if TYPE_CHECKING:
-    from gputop_probes.plan import Plan
+    from gputop_probes.plan import LaunchPlan
     from gputop_probes.recorder.loop import Recorder
 
 
-def record(plan: Plan, report: int) -> None:
+def record(plan: LaunchPlan, report: int) -> None:
     """Start the plan's command and record it to its end.
 
     Args:
@@ -114,7 +114,7 @@ def _following(run_dir: Path, host: str, run_id: str, pid: int, clock_offset_ns:
         StartError, OSError: there can be none.
     """
     from gputop_probes.recorder.loop import Recorder
-    from gputop_probes.recorder.ranks import RankTable
+    from gputop_probes.recorder.ranks import RankAssignment
 
     if lock.acquire(layout.host_dir(run_dir, host)) is None:
         raise StartError(f"{run_dir} is being recorded by another gputop")
@@ -135,7 +135,7 @@ def _following(run_dir: Path, host: str, run_id: str, pid: int, clock_offset_ns:
         command_start_ticks=command.start_ticks,
     )
     return Recorder(
-        journal, server, ranks=RankTable(), command=command, leave_request=LeaveRequest()
+        journal, server, ranks=RankAssignment(), command=command, leave_request=LeaveRequest()
     )
 
 
@@ -143,12 +143,12 @@ class _Begun(NamedTuple):
     """Means to record a started command."""
 
     journal: Journal
-    server: Server
+    server: RecorderServer
     command: Command
     leave_request: LeaveRequest
 
 
-def _begin(plan: Plan, report: int) -> _Begun:
+def _begin(plan: LaunchPlan, report: int) -> _Begun:
     """Start the command and tell the front.
 
     Raises:
@@ -167,7 +167,7 @@ def _begin(plan: Plan, report: int) -> _Begun:
         raise
 
 
-def _begin_with(server: Server, plan: Plan, report: int) -> _Begun:
+def _begin_with(server: RecorderServer, plan: LaunchPlan, report: int) -> _Begun:
     run, spec = plan.run, plan.spec
     clock_offset_ns = time.time_ns() - time.monotonic_ns()
     state = first_state(run.host, run.run_id, clock_offset_ns)
@@ -204,7 +204,7 @@ def _begin_with(server: Server, plan: Plan, report: int) -> _Begun:
     return _Begun(journal, server, command, leave_request)
 
 
-def _take_up(plan: Plan, begun: _Begun) -> Recorder:
+def _take_up(plan: LaunchPlan, begun: _Begun) -> Recorder:
     """Record a command that runs. What takes time may be loaded from here on."""
     journal, command = begun.journal, begun.command
     signals.unblock()
@@ -221,12 +221,12 @@ def _take_up(plan: Plan, begun: _Begun) -> Recorder:
     )
     from gputop_probes.recorder.loop import Recorder
     from gputop_probes.recorder.output_watch import OutputWatch
-    from gputop_probes.recorder.ranks import RankTable
+    from gputop_probes.recorder.ranks import RankAssignment
 
     recorder = Recorder(
         journal,
         begun.server,
-        ranks=RankTable(),
+        ranks=RankAssignment(),
         command=command,
         leave_request=begun.leave_request,
     )
@@ -234,7 +234,7 @@ def _take_up(plan: Plan, begun: _Begun) -> Recorder:
     return recorder
 
 
-def _open_server(run_id: str) -> Server:
+def _open_server(run_id: str) -> RecorderServer:
     """Listen at the first place that works; even a full disk leaves one of them.
 
     Raises:
@@ -243,7 +243,7 @@ def _open_server(run_id: str) -> Server:
     problem = OSError("no place for a socket")
     for path in locations.socket_paths(run_id):
         try:
-            return Server(path)
+            return RecorderServer(path)
         except OSError as error:
             problem = error
     raise problem

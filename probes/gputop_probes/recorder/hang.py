@@ -10,7 +10,7 @@ from typing import Any
 from gputop_probes import procfs
 from gputop_probes.recorder import blocked
 from gputop_probes.recorder.journal import Journal
-from gputop_probes.recorder.ranks import Rank, RankTable
+from gputop_probes.recorder.ranks import Rank, RankAssignment
 
 DEFAULT_LIMIT_S = 30.0
 _STEPS_BEFORE_JUDGING = 5
@@ -28,7 +28,7 @@ class HangWatch:
     def __init__(
         self,
         journal: Journal,
-        ranks: RankTable,
+        ranks: RankAssignment,
         send: Callable[[dict[str, Any]], int],
         limit_s: float | None,
     ):

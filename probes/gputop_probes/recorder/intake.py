@@ -12,7 +12,7 @@ from gputop_probes import procfs
 from gputop_probes.record import layout
 from gputop_probes.recorder.journal import Journal
 from gputop_probes.recorder.pauses import Pauses
-from gputop_probes.recorder.ranks import Rank, RankTable
+from gputop_probes.recorder.ranks import Rank, RankAssignment
 from gputop_probes.recorder.server import Connection
 
 _TABLES = {
@@ -57,7 +57,10 @@ class Intake:
     """The messages of all ranks."""
 
     def __init__(
-        self, journal: Journal, ranks: RankTable, on_request: Callable[[Peer, dict[str, Any]], None]
+        self,
+        journal: Journal,
+        ranks: RankAssignment,
+        on_request: Callable[[Peer, dict[str, Any]], None],
     ):
         self.journal = journal
         self.ranks = ranks

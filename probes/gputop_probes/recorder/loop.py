@@ -18,9 +18,9 @@ from gputop_probes.recorder import command as commands
 from gputop_probes.recorder.command import Command
 from gputop_probes.recorder.intake import Intake, Peer
 from gputop_probes.recorder.journal import Journal
-from gputop_probes.recorder.ranks import RankTable
+from gputop_probes.recorder.ranks import RankAssignment
 from gputop_probes.recorder.requests import Requests
-from gputop_probes.recorder.server import Server
+from gputop_probes.recorder.server import RecorderServer
 from gputop_probes.recorder.signals import LeaveRequest
 
 TICK_S = 0.05
@@ -35,8 +35,8 @@ class Recorder:
     def __init__(
         self,
         journal: Journal,
-        server: Server,
-        ranks: RankTable,
+        server: RecorderServer,
+        ranks: RankAssignment,
         command: Command,
         leave_request: LeaveRequest,
     ):

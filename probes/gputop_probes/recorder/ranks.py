@@ -57,7 +57,7 @@ class Rank:
         return 0.0
 
 
-class RankTable:
+class RankAssignment:
     """Gives every training process its rank."""
 
     def __init__(self) -> None:

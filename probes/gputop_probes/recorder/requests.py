@@ -13,7 +13,7 @@ from gputop_probes import stop
 from gputop_probes.recorder.command import Command
 from gputop_probes.recorder.intake import Intake, Peer
 from gputop_probes.recorder.journal import Journal
-from gputop_probes.recorder.ranks import RankTable
+from gputop_probes.recorder.ranks import RankAssignment
 
 _PASSED_TO_RANKS = ("dump", "profile", "layers", "flight_recorder", "memory_snapshot")
 _MOST_REASON = 300
@@ -21,11 +21,11 @@ _MAX_PROFILED_STEPS = 100
 _MAX_WATCHED_STEPS = 20
 
 
-class Recording(Protocol):
+class RecorderState(Protocol):
     """What of the recorder a request reads or changes."""
 
     journal: Journal
-    ranks: RankTable
+    ranks: RankAssignment
     command: Command
     intake: Intake
     stopped_by_us: bool
@@ -35,7 +35,7 @@ class Recording(Protocol):
 class Requests:
     """Answers to what a client may ask for. The server has checked the peer's user already."""
 
-    def __init__(self, recorder: Recording):
+    def __init__(self, recorder: RecorderState):
         self._recorder = recorder
 
     def answer(self, peer: Peer, request: dict[str, Any]) -> None:

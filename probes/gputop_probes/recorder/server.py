@@ -84,7 +84,7 @@ class Connection:
         self._rest = data[start:]
 
 
-class Server:
+class RecorderServer:
     """Listens at ``path``; comes back when somebody deletes the socket's file."""
 
     def __init__(self, path: Path):

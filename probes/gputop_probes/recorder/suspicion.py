@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from gputop_probes.recorder.ranks import RankTable
+from gputop_probes.recorder.ranks import RankAssignment
 
 _FIRST_S = 4.0
 _FIRST_ASKS = 4
@@ -20,7 +20,7 @@ _STEPS_BEFORE_ASKING = 20
 class SkewWatch:
     """DDP tells its waits (COMM records). FSDP, DeepSpeed and bare collectives are asked."""
 
-    def __init__(self, ranks: RankTable, send: Callable[[dict[str, Any]], int]):
+    def __init__(self, ranks: RankAssignment, send: Callable[[dict[str, Any]], int]):
         self._ranks = ranks
         self._send = send
         self._asked = 0

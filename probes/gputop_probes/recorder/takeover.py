@@ -17,8 +17,8 @@ from gputop_probes.recorder.command import Command
 from gputop_probes.recorder.journal import Journal, first_state
 from gputop_probes.recorder.loop import Recorder
 from gputop_probes.recorder.output_watch import OutputWatch
-from gputop_probes.recorder.ranks import RankTable
-from gputop_probes.recorder.server import Server
+from gputop_probes.recorder.ranks import RankAssignment
+from gputop_probes.recorder.server import RecorderServer
 from gputop_probes.recorder.signals import LeaveRequest
 
 
@@ -43,9 +43,9 @@ def take_over(run_dir: Path, host: str) -> Recorder:
     fresh = first_state(host, str(state.get("run_id", "")), offset_ns)
     state.update(recorder_pid=fresh["recorder_pid"], boot_id=fresh["boot_id"], state="running")
     journal = Journal(RecordWriter(run_dir, host), offset_ns, state)
-    server = Server(Path(state["socket"]))
+    server = RecorderServer(Path(state["socket"]))
     journal.save_state()
-    ranks = RankTable()
+    ranks = RankAssignment()
     restore_ranks(ranks, host_dir)
     recorder = Recorder(
         journal,
@@ -74,7 +74,7 @@ def mend(run_dir: Path, host_dir: Path) -> None:
     ending.truncate_torn_line(host_dir / "events.jsonl")
 
 
-def restore_ranks(ranks: RankTable, host_dir: Path) -> None:
+def restore_ranks(ranks: RankAssignment, host_dir: Path) -> None:
     """Process of each rank, from the events written so far."""
     for event in _events(host_dir / "events.jsonl"):
         if event.get("type") == "rank_start":

@@ -12,7 +12,7 @@ _NO_LIMIT_BYTES = 1 << 60
 """Version 1 writes "no limit" as a number near 2**63."""
 
 
-class Limits(NamedTuple):
+class CgroupLimits(NamedTuple):
     """Limits of the group and their cost so far; -1 or NaN: no limit, or not told."""
 
     memory_bytes: int
@@ -37,16 +37,16 @@ class Cgroup:
         self._memory = _chain(root / "memory", paths.get("memory", "/"))
         self._cpu = _chain(root / "cpu", paths.get("cpu", "/"))
 
-    def read(self) -> Limits:
+    def read(self) -> CgroupLimits:
         """Read the group's files."""
         if self._v2:
             return self._read_v2()
         return self._read_v1()
 
-    def _read_v2(self) -> Limits:
+    def _read_v2(self) -> CgroupLimits:
         own_group = self._v2[0]
         maxima = [_integer(folder / "memory.max") for folder in self._v2]
-        return Limits(
+        return CgroupLimits(
             memory_bytes=_integer(own_group / "memory.current"),
             memory_max_bytes=min((size for size in maxima if size >= 0), default=-1),
             oom_kill_total=_field(own_group / "memory.events", "oom_kill"),
@@ -56,7 +56,7 @@ class Cgroup:
             cpu_limit_cores=_least(_cpu_max(folder / "cpu.max") for folder in self._v2),
         )
 
-    def _read_v1(self) -> Limits:
+    def _read_v1(self) -> CgroupLimits:
         if self._memory:
             own_group = self._memory[0]
         else:
@@ -67,7 +67,7 @@ class Cgroup:
         throttled = max(
             (_field(folder / "cpu.stat", "throttled_time") for folder in self._cpu), default=-1
         )
-        return Limits(
+        return CgroupLimits(
             memory_bytes=_integer(own_group / "memory.usage_in_bytes"),
             memory_max_bytes=min(
                 (size for size in maxima if 0 <= size < _NO_LIMIT_BYTES), default=-1

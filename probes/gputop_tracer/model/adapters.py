@@ -54,7 +54,7 @@ KEEPS_NO_INPUTS = (0, 43, 2)
 def _quantize(model: Any, kind: str, setup: Dict[str, Any], tracker: Any) -> None:
     """As bitsandbytes of the setup's release does; Fabric leaves the head no exception."""
     litgpt = setup.get("recipe") == "litgpt"
-    habits = quantized.Habits(
+    habits = quantized.QuantizerHabits(
         keeps_inputs=_keeps_inputs(setup.get("bitsandbytes") or ""),
         double=setup.get("double_quant", True),
         casts=litgpt,

@@ -23,7 +23,7 @@ _KEPT_WHOLE = ("lm_head", "embed_out", "output_embedding", "score", "classifier"
 Named = Callable[[str], Any]
 
 
-class Habits(NamedTuple):
+class QuantizerHabits(NamedTuple):
     """What releases of bitsandbytes, and those who call it, do in their own way."""
 
     keeps_inputs: bool = False
@@ -35,7 +35,11 @@ class Habits(NamedTuple):
 
 
 def quantize(
-    model: nn.Module, kind: str, compute: torch.dtype, named: Named, habits: Habits = Habits()
+    model: nn.Module,
+    kind: str,
+    compute: torch.dtype,
+    named: Named,
+    habits: QuantizerHabits = QuantizerHabits(),
 ) -> int:
     """Replace the linear layers by quantised ones; how many. ``kind`` is ``nf4`` or ``int8``.
 
@@ -73,7 +77,11 @@ class Linear4bit(nn.Module):
     """4-bit NormalFloat."""
 
     def __init__(
-        self, linear: Any, compute: torch.dtype, named: Named, habits: Habits = Habits()
+        self,
+        linear: Any,
+        compute: torch.dtype,
+        named: Named,
+        habits: QuantizerHabits = QuantizerHabits(),
     ) -> None:
         super().__init__()
         self.habits = habits

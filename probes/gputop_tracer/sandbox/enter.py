@@ -76,7 +76,7 @@ def enter(folder: str, script: str, outcomes: str) -> List[str]:
 
 def _filter_calls(space: Space, version: int, connector: Connector) -> bool:
     truncation, signals = version >= landlock.TRUNCATES, version >= landlock.SIGNALS
-    held_space = seccomp.Held(
+    held_space = seccomp.HeldElsewhere(
         network=space.network,
         files=space.files,
         truncation=truncation,

@@ -76,7 +76,7 @@ _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
 _DATAGRAM = 2
 
 
-class Held(NamedTuple):
+class HeldElsewhere(NamedTuple):
     """What other layers hold already, so that the filter need not."""
 
     network: bool
@@ -99,7 +99,7 @@ Rules = Dict[str, Tuple[List[Case], int]]
 """Of each call: what is answered in which case, and else."""
 
 
-def restrict(held: Held) -> Optional[int]:
+def restrict(held: HeldElsewhere) -> Optional[int]:
     """Filter the calls of this thread, and of what it starts, for good.
 
     Returns:
@@ -130,7 +130,7 @@ def _install(libc: Any, machine: str, wanted: Rules, flags: int) -> int:
     return int(libc.syscall(number, _MODE_FILTER, flags, words))
 
 
-def rules(held: Held, asks: bool) -> Rules:
+def rules(held: HeldElsewhere, asks: bool) -> Rules:
     """What is answered to which call."""
     result: Rules = {}
     for names, answer in ((_NEVER, _REFUSED), (_UNKNOWN, _ERRNO | errno.ENOSYS)):
@@ -153,7 +153,7 @@ def rules(held: Held, asks: bool) -> Rules:
     return result
 
 
-def _sockets(held: Held, asks: bool) -> Rules:
+def _sockets(held: HeldElsewhere, asks: bool) -> Rules:
     """Unix sockets are found by the names of files, others within the script's own network."""
     datagram: Test = (1, 0xF, _DATAGRAM)  # each of its messages may go elsewhere, without a connect
     unix: Test = (0, _WORD, _UNIX)
@@ -170,7 +170,7 @@ def _sockets(held: Held, asks: bool) -> Rules:
     }
 
 
-def _processes(held: Held) -> Rules:
+def _processes(held: HeldElsewhere) -> Rules:
     """Only itself may be named where the processes of others can be."""
     itself = os.getpid()
     result: Rules = {}

@@ -60,7 +60,7 @@ _ZERO = (
 ).split()
 
 
-class Event:
+class PretendedEvent:
     """A CUDA event that was always reached; 1 ms lies between any two."""
 
     def __init__(self, *_options: Any, **_more: Any) -> None:
@@ -79,15 +79,15 @@ class Event:
         return 1.0
 
 
-class Stream:
+class PretendedStream:
     """A stream with a number: what is allocated while it is the current one belongs to its pool."""
 
     current = 0
     made = 0
 
     def __init__(self, *_options: Any, **_more: Any) -> None:
-        Stream.made += 1
-        self.stream_id = self.cuda_stream = Stream.made
+        PretendedStream.made += 1
+        self.stream_id = self.cuda_stream = PretendedStream.made
         self.device = torch.device("cuda:0")
 
     def wait_stream(self, stream: Any) -> None: ...
@@ -96,8 +96,8 @@ class Stream:
 
     def synchronize(self) -> None: ...
 
-    def record_event(self, event: Any = None) -> Event:
-        return event or Event()
+    def record_event(self, event: Any = None) -> PretendedEvent:
+        return event or PretendedEvent()
 
     def query(self) -> bool:
         return True
@@ -105,24 +105,24 @@ class Stream:
     def is_capturing(self) -> bool:
         return False
 
-    def __enter__(self) -> Stream:
-        self._before, Stream.current = Stream.current, self.stream_id
+    def __enter__(self) -> PretendedStream:
+        self._before, PretendedStream.current = PretendedStream.current, self.stream_id
         return self
 
     def __exit__(self, *_error: Any) -> None:
-        Stream.current = self._before
+        PretendedStream.current = self._before
 
 
-def _default_stream(*_device: Any, **_more: Any) -> Stream:
-    stream = Stream.__new__(Stream)
+def _default_stream(*_device: Any, **_more: Any) -> PretendedStream:
+    stream = PretendedStream.__new__(PretendedStream)
     stream.stream_id = stream.cuda_stream = 0
     stream.device = torch.device("cuda:0")
     return stream
 
 
-def _current_stream(*_device: Any, **_more: Any) -> Stream:
+def _current_stream(*_device: Any, **_more: Any) -> PretendedStream:
     stream = _default_stream()
-    stream.stream_id = stream.cuda_stream = Stream.current
+    stream.stream_id = stream.cuda_stream = PretendedStream.current
     return stream
 
 
@@ -145,7 +145,7 @@ def _passing(*_arguments: Any, **_more: Any) -> Any:
 
 
 def _on_stream(stream: Any) -> Any:
-    return stream if isinstance(stream, Stream) else _passing()
+    return stream if isinstance(stream, PretendedStream) else _passing()
 
 
 def pretend(devices: int) -> None:
@@ -177,8 +177,8 @@ def _objects(devices: int) -> Any:
     return {
         "device_count": lambda: devices,
         "_device_count_nvml": lambda: devices,
-        "Event": Event,
-        "Stream": Stream,
+        "Event": PretendedEvent,
+        "Stream": PretendedStream,
         "stream": _on_stream,
         "StreamContext": _on_stream,
         "current_stream": _current_stream,

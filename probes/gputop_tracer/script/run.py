@@ -18,7 +18,7 @@ from gputop_tracer.sandbox import enter
 from . import launched
 from .fallback_source import NothingToBuildError
 from .hub import explained
-from .waiting import Input, Waiting
+from .waiting import Waiting, WatchedInput
 
 _NO_INPUT = "; it reads standard input, of which there was none: gputop estimate %s < FILE"
 LIMIT_S = 240
@@ -52,7 +52,7 @@ class Run:
 
         stdout, sys.stdout = sys.stdout, self._output
         error_text = sys.stderr = _Remembering(sys.stderr)  # type: ignore[assignment]
-        asked_input = sys.stdin = Input(sys.stdin)  # type: ignore[assignment]
+        asked_input = sys.stdin = WatchedInput(sys.stdin)  # type: ignore[assignment]
         try:
             with as_on_cuda(), self.devices, self.fakes, self.tracker:
                 self.tracker.mark("init", 0)

@@ -44,4 +44,4 @@ def _counts(tensor: Any) -> bool:
 def _stream() -> int:
     """That of the script, or that of a library of torch which takes the fake device at its word."""
     number = groups.current_stream()
-    return 1000 + number if number else cuda.Stream.current
+    return 1000 + number if number else cuda.PretendedStream.current

@@ -58,7 +58,7 @@ class Waiting:
         return "%sline %d of %s" % (before, frame.f_lineno, os.path.basename(self._path))
 
 
-class Input:
+class WatchedInput:
     """Standard input, which knows whether the script has asked for any."""
 
     def __init__(self, stream: Any) -> None:

@@ -8,7 +8,16 @@ from pathlib import Path
 
 from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.parsing import Parser
-from gputop.fleet import NAME, PRIORITIES, Fleet, FleetError, Group, as_text, from_text, parse_group
+from gputop.fleet import (
+    NAME,
+    PRIORITIES,
+    Fleet,
+    FleetError,
+    GpuGroup,
+    as_text,
+    from_text,
+    parse_group,
+)
 
 _USAGE = (
     "gputop init [--yes] [--have 8xH100 ...] [--explore A100 ...] [--budget-hourly USD] "
@@ -71,7 +80,7 @@ def parser() -> Parser:
     return parser
 
 
-def _found_here() -> tuple[Group, ...]:
+def _found_here() -> tuple[GpuGroup, ...]:
     """The GPUs of this machine that the catalog knows."""
     from collections import Counter
 
@@ -98,7 +107,7 @@ def _found_here() -> tuple[Group, ...]:
             counts[gpu(name.decode() if isinstance(name, bytes) else name).name] += 1
         except LookupError:
             continue
-    return tuple(Group(name, count) for name, count in counts.items())
+    return tuple(GpuGroup(name, count) for name, count in counts.items())
 
 
 def _asked(fleet: Fleet) -> Fleet:

@@ -23,7 +23,7 @@ _SILENT_STEPS, _SILENT_S = 10, 5.0
 """No step for so many times the usual, and at least so long, is said."""
 
 
-class Standing(NamedTuple):
+class RunStanding(NamedTuple):
     """What the line is made of."""
 
     name: str
@@ -105,7 +105,7 @@ def parser() -> Parser:
     return parser
 
 
-def standing_of(run: RunInfo, now_ns: int) -> Standing:
+def standing_of(run: RunInfo, now_ns: int) -> RunStanding:
     """The standing of a run at a moment."""
     from gputop_probes.record.files import rank_files
 
@@ -123,7 +123,7 @@ def standing_of(run: RunInfo, now_ns: int) -> Standing:
         since_s = (now_ns - max(rows[-1]["t_end_ns"] for rows in newest)) / 1e9
         if since_s > max(_SILENT_S, _SILENT_STEPS * step_ms / 1e3):
             silent_s = since_s
-    return Standing(
+    return RunStanding(
         name=run.name,
         state=run.state,
         exit_code=run.exit_code,

@@ -41,7 +41,7 @@ class HardwareError(Exception):
     """Nothing can be measured, and why."""
 
 
-class Place(NamedTuple):
+class ProbedHost(NamedTuple):
     """A host, and how a command is started there."""
 
     name: str
@@ -49,14 +49,14 @@ class Place(NamedTuple):
     """Words before the interpreter; empty on this machine."""
 
 
-def places(nodes: Path | None) -> list[Place]:
+def places(nodes: Path | None) -> list[ProbedHost]:
     """Hosts of a file, one a line; this machine without one.
 
     Raises:
         HardwareError: the file cannot be read, or names no host.
     """
     if nodes is None:
-        return [Place(os.uname().nodename, ())]
+        return [ProbedHost(os.uname().nodename, ())]
     try:
         lines = nodes.read_text("utf-8").splitlines()
     except (OSError, ValueError) as error:
@@ -67,7 +67,9 @@ def places(nodes: Path | None) -> list[Place]:
     if any(name.startswith("-") for name in names):
         raise HardwareError(f"{nodes}: a host's name does not begin with -")
     ssh = shlex.split(os.environ.get("GPUTOP_SSH", "ssh -o BatchMode=yes"))
-    return [Place(name, (*ssh, name)) for name in dict.fromkeys(names)]  # MPI's may repeat them
+    return [
+        ProbedHost(name, (*ssh, name)) for name in dict.fromkeys(names)
+    ]  # MPI's may repeat them
 
 
 def run_hardware(python: str, nodes: Path | None) -> Iterator[Check]:
@@ -114,7 +116,7 @@ def probe_here(python: str) -> Probed:
         raise HardwareError(f"{error} (the CPU reached {tflops:.3g} TFLOP/s in fp32)") from None
 
 
-def _links_of_gpus(place: Place, python: str, count: int) -> dict[str, Any]:
+def _links_of_gpus(place: ProbedHost, python: str, count: int) -> dict[str, Any]:
     """What NCCL reached between the GPUs of a host; empty for one of them.
 
     Raises:
@@ -130,7 +132,9 @@ def _links_of_gpus(place: Place, python: str, count: int) -> dict[str, Any]:
     return answers[0]
 
 
-def _started(ranks: list[Place], python: str, what: str, where: str) -> list[dict[str, Any] | str]:
+def _started(
+    ranks: list[ProbedHost], python: str, what: str, where: str
+) -> list[dict[str, Any] | str]:
     """What each of the ranks, started together, answered."""
     world = len(ranks)
 
@@ -185,7 +189,7 @@ def _below_catalog(key: str, label: str, value: float, gpu: str) -> list[str]:
     return [f"{label} is {value / sheet:.0%} of the data sheet of {spec.name}"]
 
 
-def _links(hosts: list[Place], python: str) -> Iterator[Check]:
+def _links(hosts: list[ProbedHost], python: str) -> Iterator[Check]:
     """All-reduce and pairwise sends: a rank a host, or a few ranks on the only one."""
     if len(hosts) > 1:
         ranks, where = hosts, f"tcp://{hosts[0].name}:{_PORT}"
@@ -197,7 +201,7 @@ def _links(hosts: list[Place], python: str) -> Iterator[Check]:
         yield from _judged(hosts * count, python, f"file://{folder}/meet", names)
 
 
-def _judged(ranks: list[Place], python: str, where: str, names: list[str]) -> Iterator[Check]:
+def _judged(ranks: list[ProbedHost], python: str, where: str, names: list[str]) -> Iterator[Check]:
     world = len(ranks)
     answers = _started(ranks, python, "links", where)
     failed = [
@@ -229,7 +233,9 @@ def _judged(ranks: list[Place], python: str, where: str, names: list[str]) -> It
     yield Check("links", "warn" if slow else "ok", "; ".join([*slow, facts]), fix)
 
 
-def _probe(place: Place, python: str, words: list[str]) -> subprocess.CompletedProcess[str] | str:
+def _probe(
+    place: ProbedHost, python: str, words: list[str]
+) -> subprocess.CompletedProcess[str] | str:
     """Run the probe there from its text, nothing installed. Returns why it did not start, if so."""
     command = [python, "-", *words]
     if place.start:
@@ -261,7 +267,7 @@ def _answer(done: subprocess.CompletedProcess[str] | str) -> dict[str, Any] | st
     return f"exit code {done.returncode}: {last[:200]}"
 
 
-def _reach(place: Place) -> str:
+def _reach(place: ProbedHost) -> str:
     if place.start:
         return (
             f"{shlex.join(place.start)} must work without a password, and the interpreter must "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gputop.render import numbers
 from gputop.render.rows import Row, clip, left, right, row_width, shorten, shorten_middle
-from gputop_analysis.layers import Fold, Layer, Layers, fold, sort_key
+from gputop_analysis.layers import FoldedLayers, Layer, Layers, fold, sort_key
 from gputop_analysis.units import GIB
 
 DEEPEST = 12
@@ -25,7 +25,7 @@ _LEAST_NAME = 24
 _STEPS_SHOWN = 4
 _WORDS = ("type",)
 
-Line = tuple[int, Layer | Fold, str]
+Line = tuple[int, Layer | FoldedLayers, str]
 """Level, what stands there, and a note on it."""
 
 
@@ -101,7 +101,7 @@ def standing_out(layers: Layers) -> list[Layer]:
     slow: dict[str, Layer] = {}
     for parent in layers.root.walk():
         for row in fold(parent.children):
-            if isinstance(row, Fold):
+            if isinstance(row, FoldedLayers):
                 slow |= {layer.path: layer for layer in row.outliers}
     return sorted(slow.values(), key=lambda layer: -layer.ms)
 
@@ -159,9 +159,9 @@ def _columns(width: int, layers: Layers) -> list[tuple[str, int]]:
     return columns
 
 
-def _name(row: Layer | Fold, level: int, note: str, by_path: bool) -> str:
+def _name(row: Layer | FoldedLayers, level: int, note: str, by_path: bool) -> str:
     indent = "  " * level
-    if isinstance(row, Fold):
+    if isinstance(row, FoldedLayers):
         return indent + row.told()
     marks = " (compiled)" * row.compiled + " (recomputed)" * row.recomputed
     name = row.path if by_path and row.path else row.name
@@ -169,8 +169,8 @@ def _name(row: Layer | Fold, level: int, note: str, by_path: bool) -> str:
     return f"{indent}{text}{note}{marks}"
 
 
-def _values(layers: Layers, row: Layer | Fold) -> dict[str, str]:
-    members = row.members if isinstance(row, Fold) else (row,)
+def _values(layers: Layers, row: Layer | FoldedLayers) -> dict[str, str]:
+    members = row.members if isinstance(row, FoldedLayers) else (row,)
     flops = sum(layer.flops for layer in members)
     peak = layers.of_peak(members[0]) if isinstance(row, Layer) else None
     return {
@@ -202,8 +202,8 @@ def _figures(value: float) -> str:
     return f"{value:.0f}" if value >= 1000 else f"{value:.3g}"
 
 
-def _beside(row: Layer | Fold, other: dict[str, Layer]) -> str:
-    members = row.members if isinstance(row, Fold) else (row,)
+def _beside(row: Layer | FoldedLayers, other: dict[str, Layer]) -> str:
+    members = row.members if isinstance(row, FoldedLayers) else (row,)
     times_ms = [other[layer.path].ms for layer in members if layer.path in other]
     return numbers.ms(sum(times_ms)) if times_ms else "–"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gputop.feed.starting import Starting
 from gputop.render.bars import bar
 from gputop.render.rows import Row, left, right, shorten
-from gputop_analysis.startup import OTHER, TELLING, Part, split
+from gputop_analysis.startup import OTHER, TELLING, StartupPart, split
 from gputop_analysis.text import duration
 
 NAME, WIDER_NAME, FIGURE = 26, 36, 9
@@ -35,11 +35,11 @@ def under_way(start: Starting, now_ns: int) -> tuple[str, float]:
     return part.words, part.ns / 1e9
 
 
-def _parts(start: Starting, now_ns: int) -> tuple[list[Part], int]:
+def _parts(start: Starting, now_ns: int) -> tuple[list[StartupPart], int]:
     """The parts of the time so far, the one without a name named, and all of it in nanoseconds."""
     until_ns = max(now_ns, start.began_ns + 1)
     parts = split(start.events, start.began_ns, until_ns)
-    named: list[Part] = []
+    named: list[StartupPart] = []
     last = ""
     for part in parts:
         if part.name == OTHER and not part.before:
@@ -57,7 +57,7 @@ def _to_come(start: Starting) -> list[str]:
     return list(ROAD[last + 1 :])
 
 
-def _line(part: Part, whole_ns: int, start: Starting, width: int) -> Row:
+def _line(part: StartupPart, whole_ns: int, start: Starting, width: int) -> Row:
     """Mark, name, time, how many processes have come so far, and a bar where there is room."""
     many = start.processes
     reached_cells = len(f"  {many} of {many}  ") if many > 1 else 2

@@ -79,7 +79,7 @@ def climbing(view: RunView, rank: int) -> Climb | None:
         if not (of_shapes and set(standing[0]) & set(COMPUTE))
     ]
     parts_ = [
-        Part(names, *standing)
+        ClimbingPhases(names, *standing)
         for names, ms, of_ms, steps in parts
         if (standing := _alone(ms, of_ms, steps))
     ]
@@ -131,7 +131,7 @@ def samples_grew(view: RunView, rank: int) -> bool:
     return int(shapes.get("grew_at") or 0) >= GREW_LATE
 
 
-class Part(NamedTuple):
+class ClimbingPhases(NamedTuple):
     """One or more phases that climb together, and by how much."""
 
     phases: tuple[str, ...]

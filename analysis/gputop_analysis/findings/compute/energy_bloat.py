@@ -22,7 +22,7 @@ ENOUGH_S = 30.0
 
 
 @dataclass(frozen=True)
-class Trial:
+class PowerTrial:
     """The same training under two power limits of one GPU."""
 
     high_w: float
@@ -63,7 +63,7 @@ def energy_bloat(view: RunView, spec: Spec) -> Finding | None:
     return _waiting(spec, view)
 
 
-def _capped(spec: Spec, view: RunView, rank: int, trial: Trial) -> Finding:
+def _capped(spec: Spec, view: RunView, rank: int, trial: PowerTrial) -> Finding:
     return spec.make(
         severity="info",
         title=f"at {trial.low_w:.0f} W a step takes {trial.saved * 100:.0f} % less energy and "
@@ -102,7 +102,7 @@ def _capped(spec: Spec, view: RunView, rank: int, trial: Trial) -> Finding:
     )
 
 
-def _trial(view: RunView, rank: int) -> Trial | None:
+def _trial(view: RunView, rank: int) -> PowerTrial | None:
     """None unless the power limit was changed by 5 % or more and each level was seen for 30 s."""
     gpu_samples = samples(view, rank)
     if gpu_samples is None:
@@ -121,7 +121,7 @@ def _trial(view: RunView, rank: int) -> Trial | None:
     ]
     if levels[0] is None or levels[1] is None:
         return None
-    return Trial(high, low, levels[0][0], levels[1][0], levels[1][1] / levels[0][1])
+    return PowerTrial(high, low, levels[0][0], levels[1][0], levels[1][1] / levels[0][1])
 
 
 def _per_step(mine: Array, rows: Array, ends: Array, counted: Array) -> tuple[float, float] | None:

@@ -22,7 +22,7 @@ from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody, on_device, run_queue_share
 from gputop_analysis.findings.sites import named, top_site
-from gputop_analysis.level import Change, level_change
+from gputop_analysis.level import LevelChange, level_change
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.text import longer, percent
 from gputop_analysis.view import Array, RunView
@@ -45,7 +45,7 @@ class Regression:
     """Before and after the change, per step of equal work."""
 
     step: int
-    change: Change
+    change: LevelChange
     before_ms: float
     after_ms: float
     phase: str

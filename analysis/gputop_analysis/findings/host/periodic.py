@@ -33,7 +33,7 @@ WAITING = ("data", "comm")
 
 
 @dataclass(frozen=True)
-class Rhythm:
+class SlowRhythm:
     """Slow steps of one rank that come at equal distances."""
 
     rank: int
@@ -99,14 +99,14 @@ def periodic_stall(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
-def _severity(worst: Rhythm, named: bool) -> Severity:
+def _severity(worst: SlowRhythm, named: bool) -> Severity:
     """Without a line it may be the training's own work, such as the rollouts between updates."""
     if worst.phase == "other" and not named:
         return "info"
     return "high" if worst.excess_ms > 0.25 * worst.usual_ms else "medium"
 
 
-def _at_its_source(view: RunView) -> Rhythm | None:
+def _at_its_source(view: RunView) -> SlowRhythm | None:
     """The first rank's rhythm, as ranks go in step; where it only waits, the awaited rank's."""
     first = rhythm(view.per_rank[view.ranks[0]]) if view.ranks else None
     if first is None or len(view.ranks) == 1 or first.phase not in (*WAITING, "backward"):
@@ -126,7 +126,7 @@ def _ordinal(number: int) -> str:
     return "second" if number == 2 else f"{number}{ending}"
 
 
-def _proof(rhythm: Rhythm) -> Proof:
+def _proof(rhythm: SlowRhythm) -> Proof:
     read = f"steps.wall_max_ns, rank {rhythm.rank}"
     return Proof(
         statistic=f"chance of {rhythm.count} slow steps in one rhythm",
@@ -146,7 +146,7 @@ def _proof(rhythm: Rhythm) -> Proof:
     )
 
 
-def rhythm(series: RankSeries) -> Rhythm | None:
+def rhythm(series: RankSeries) -> SlowRhythm | None:
     """The strongest rhythm of a rank's slow steps; None if there is none.
 
     Steps right after an evaluation, a checkpoint or a compilation are not looked at: they find cold
@@ -173,7 +173,7 @@ def rhythm(series: RankSeries) -> Rhythm | None:
         float((longest_ms[chosen] - usual).mean()) * min(1.0, len(members) * period / span) / period
     )
     slow_ms = float(np.median(longest_ms[chosen]))
-    return Rhythm(
+    return SlowRhythm(
         series.rank, period, len(members), span / period, p, slow_ms, usual, excess, phase, part
     )
 

@@ -21,7 +21,7 @@ MIN_RANKS, MIN_COMMON_STEPS = 3, 50
 OUTLIER_SIGMAS, MIN_RELATIVE, REPEATED_SHARE, MIN_OUTLIERS = 8.0, 0.2, 0.05, 5
 
 
-class Losses(NamedTuple):
+class RankLosses(NamedTuple):
     """Losses of the same steps on all ranks, or the largest ones of the same groups of steps."""
 
     lasts: Array
@@ -105,7 +105,7 @@ def rank_loss_outlier(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
-def _proof(losses: Losses, count: int, enough: float, sigma: float, next_most: int) -> Proof:
+def _proof(losses: RankLosses, count: int, enough: float, sigma: float, next_most: int) -> Proof:
     column = "steps.loss" if losses.group == 1 else "steps.loss_max"
     return Proof(
         statistic=f"{losses.unit} in which the rank's loss lies 8 robust standard deviations and "
@@ -123,7 +123,7 @@ def _proof(losses: Losses, count: int, enough: float, sigma: float, next_most: i
     )
 
 
-def _of_same_steps(view: RunView) -> Losses | None:
+def _of_same_steps(view: RunView) -> RankLosses | None:
     """Steps whose own loss is known on every rank."""
     ranks = spread(view.ranks)
     if len(ranks) < MIN_RANKS:
@@ -141,10 +141,10 @@ def _of_same_steps(view: RunView) -> Losses | None:
         return None
     columns = [losses[np.searchsorted(steps, common)] for steps, losses in series_of_ranks]
     losses = np.stack(columns, axis=1).astype(np.float64)
-    return Losses(common, losses, losses, ranks, 1)
+    return RankLosses(common, losses, losses, ranks, 1)
 
 
-def _of_same_groups(view: RunView) -> Losses | None:
+def _of_same_groups(view: RunView) -> RankLosses | None:
     """The largest loss of equal groups of steps, where each rank folds other steps into its
     records.
 
@@ -178,7 +178,7 @@ def _of_same_groups(view: RunView) -> Losses | None:
     complete = np.isfinite(losses).all(axis=1)
     if complete.sum() < MIN_COMMON_STEPS:
         return None
-    return Losses(lasts[complete], losses[complete], around[complete], ranks, group)
+    return RankLosses(lasts[complete], losses[complete], around[complete], ranks, group)
 
 
 def _largest_by_group(rows: Array, first: int, group: int, count: int) -> Array:

@@ -9,7 +9,7 @@ import numpy as np
 from gputop_analysis.findings.advice import DISTRIBUTED, Option
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.thermal.per_device import per_device
-from gputop_analysis.gpu_samples import ENOUGH_SAMPLES, Device, devices
+from gputop_analysis.gpu_samples import ENOUGH_SAMPLES, SampledDevice, devices
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import RunView
 
@@ -129,7 +129,7 @@ def idle_gpus(view: RunView, spec: Spec) -> Finding | None:
     )
 
 
-def _speed(device: Device) -> float:
+def _speed(device: SampledDevice) -> float:
     """GB/s a direction of the PCIe link while busy; 0 where it is not told."""
     rows = device.busy[(device.busy["pcie_gen"] > 0) & (device.busy["pcie_width"] > 0)]
     if len(rows) < ENOUGH_SAMPLES:

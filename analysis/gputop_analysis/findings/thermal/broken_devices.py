@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.thermal.per_device import device_finding, per_device
-from gputop_analysis.gpu_samples import Device, devices
+from gputop_analysis.gpu_samples import SampledDevice, devices
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import RunView
 from gputop_analysis.xid import decode
@@ -240,5 +240,5 @@ def gpu_lost(view: RunView, spec: Spec) -> Iterator[Finding]:
         )
 
 
-def _per_minute(count: int, device: Device) -> float:
+def _per_minute(count: int, device: SampledDevice) -> float:
     return 60.0 * count / max(device.seconds, 60.0)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import wraps
 
 from gputop_analysis.findings.registry import Spec
-from gputop_analysis.gpu_samples import Device
+from gputop_analysis.gpu_samples import SampledDevice
 from gputop_analysis.model import SEVERITIES, Finding, Proof, Severity
 from gputop_analysis.view import RunView
 
@@ -33,7 +33,7 @@ def per_device(
 
 def device_finding(
     spec: Spec,
-    device: Device,
+    device: SampledDevice,
     severity: Severity,
     *,
     title: str,

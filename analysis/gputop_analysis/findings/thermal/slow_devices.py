@@ -12,7 +12,7 @@ from gputop_analysis.findings.pictures import CLOCK, POWER, device_columns
 from gputop_analysis.findings.ranks.stragglers import straggler
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.thermal.per_device import device_finding, per_device
-from gputop_analysis.gpu_samples import ENOUGH_SAMPLES, Device, devices, reason_names
+from gputop_analysis.gpu_samples import ENOUGH_SAMPLES, SampledDevice, devices, reason_names
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.text import percent
 from gputop_analysis.view import RunView
@@ -328,7 +328,7 @@ def hot_memory(view: RunView, spec: Spec) -> Iterator[Finding]:
         )
 
 
-def _median_clock(devices: list[Device]) -> float:
+def _median_clock(devices: list[SampledDevice]) -> float:
     """Median over devices of their busy SM clock; NaN for none."""
     clocks = [
         clock for device in devices if (clock := device.known("sm_clock_mhz", device.busy)) == clock
@@ -336,7 +336,7 @@ def _median_clock(devices: list[Device]) -> float:
     return float(np.median(clocks)) if clocks else float("nan")
 
 
-def _lost_ms(view: RunView, device: Device, slower: float) -> float | None:
+def _lost_ms(view: RunView, device: SampledDevice, slower: float) -> float | None:
     """Per step, by a clock lower by ``slower`` on average: 1 - f / f_ref of the device's rank."""
     ranks = [device.rank] if device.rank is not None else view.ranks
     walls = [
@@ -350,7 +350,13 @@ def _lost_ms(view: RunView, device: Device, slower: float) -> float | None:
 
 
 def _proof(
-    device: Device, what: str, value: float, *, threshold: float, drop: float, unit: str = "%"
+    device: SampledDevice,
+    what: str,
+    value: float,
+    *,
+    threshold: float,
+    drop: float,
+    unit: str = "%",
 ) -> Proof:
     scale = 100 if unit == "%" else 1
     source = f"gpu.bin, {device.label}, {len(device.busy):,} busy of {len(device.rows):,} samples"
