@@ -97,6 +97,17 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes % 60} min"
 
 
+def step_time(seconds: float) -> str:
+    """``312 ms``, ``4.25 s``, ``42.5 s``, ``1,204 s``: three digits of a predicted step."""
+    if seconds >= 100:
+        return f"{seconds:,.0f} s"
+    if seconds >= 10:
+        return f"{seconds:.1f} s"
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{1000 * seconds:,.0f} ms"
+
+
 def longer(growth: float) -> str:
     """Of a time that grew by ``growth``, as 0.34: ``34 % longer``, or ``23.9x as long``."""
     if growth < 1:

@@ -195,7 +195,7 @@ async def test_it_opens_above_a_run_and_starts_from_it(tmp_path, ask):
         base = RunBase(ask.given("seq", 2048), 12.0, Setup(ask.model), "mine")
         app.screen.receive(running._replace(page=base), None)
         await settle(app, pilot)
-        assert isinstance(app.screen, WhatIfDialog) and "measured: 12.00 s" in screen_text(app)
+        assert isinstance(app.screen, WhatIfDialog) and "measured: 12.0 s" in screen_text(app)
         await press(app, pilot, "escape")
         assert (
             app.screen.ask.seq == 2048

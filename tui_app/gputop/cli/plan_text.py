@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gputop.cli.quantities import dollars, long_time, short
 from gputop.short_words import legend
-from gputop_analysis.text import counted, painted
+from gputop_analysis.text import counted, painted, step_time
 
 if TYPE_CHECKING:
     from gputop_analysis.planner.calibrate import Calibration
@@ -42,8 +42,8 @@ def as_text(
     lines = [
         f"{job.model.name} on {hardware.gpus} x {hardware.device.name}, {hardware.gpus_per_node} "
         f"a node: {job.global_batch:,} x {job.seq:,} tokens a step, {job.dtype}",
-        painted(f"{first.name}: {_seconds(first.step_s)} a step", "bold", colour)
-        + f" ({_seconds(first.interval_s[0])} to {_seconds(first.interval_s[1])} in 80 % of "
+        painted(f"{first.name}: {step_time(first.step_s)} a step", "bold", colour)
+        + f" ({step_time(first.interval_s[0])} to {step_time(first.interval_s[1])} in 80 % of "
         f"cases), {first.tokens_per_s:,.0f} tokens/s, MFU {100 * first.mfu:.0f} %",
         *textwrap.wrap(why(plan, first), width),
         *parts(first, width, colour),
@@ -118,7 +118,7 @@ def parts(choice: Choice, width: int, colour: bool) -> list[str]:
         if count:
             letter = NAMES[name][0].upper() if name != "bubble" else "."
             bar += painted(("█" if colour else letter) * count, _HUES[name], colour)
-            labels.append(painted(f"{NAMES[name]} {_seconds(seconds)}", _HUES[name], colour))
+            labels.append(painted(f"{NAMES[name]} {step_time(seconds)}", _HUES[name], colour))
     return [bar, "  ".join(labels)]
 
 
@@ -136,7 +136,7 @@ def table(choices: list[Choice], width: int) -> list[str]:
         else:
             rent = f" {choice.usd_per_million_tokens:>8.3f}"
         lines.append(
-            f"{choice.name:<{room}} {_seconds(choice.step_s):>8} {choice.tokens_per_s:>10,.0f} "
+            f"{choice.name:<{room}} {step_time(choice.step_s):>8} {choice.tokens_per_s:>10,.0f} "
             f"{100 * choice.mfu:>4.0f}% {choice.reserved_gib:>6.1f} "
             f"{choice.headroom_gib:>6.1f}{rent}{'  tight' if choice.tight else ''}"[:width]
         )
@@ -163,11 +163,3 @@ def _whole_training(
     return textwrap.wrap(
         f"{text}; {short(tokens)} tokens take {long_time(hours)}{cost}, restarts not counted", width
     )
-
-
-def _seconds(value: float) -> str:
-    if value >= 100:
-        return f"{value:,.0f} s"
-    if value >= 1:
-        return f"{value:.2f} s"
-    return f"{value * 1000:.0f} ms"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from gputop_analysis.text import step_time
+
 if TYPE_CHECKING:
     from gputop.feed.planning import Ask
     from gputop.feed.run_base import RunBase
@@ -32,8 +34,8 @@ def of_choice(ask: Ask, chosen: Choice, base: RunBase | None) -> WhatIf:
     low, high = chosen.interval_s
     by = "corrected by the run" if subject.calibration.rows else "predicted"
     headline = (
-        f"{by}: {_ms(chosen.step_s)} a step, {_ms(low)} to {_ms(high)} in 80 % of cases, "
-        f"{chosen.reserved_gib:.1f} GiB"
+        f"{by}: {step_time(chosen.step_s)} a step, {step_time(low)} to {step_time(high)} in 80 % "
+        f"of cases, {chosen.reserved_gib:.1f} GiB"
     )
     return _answer(f"What if: {chosen.name}", headline, subject, chosen.step_s, ask)
 
@@ -57,7 +59,7 @@ def of_run(base: RunBase) -> WhatIf:
         return _answer(f"What if: run {base.name}", headline, subject, 0.0, base.ask)
     peak = f", {base.peak_gib:.1f} GiB" if base.peak_gib else ""
     headline = (
-        f"measured: {_ms(base.step_s)} a step{peak}, on {base.ask.gpus} x {base.ask.gpu}; "
+        f"measured: {step_time(base.step_s)} a step{peak}, on {base.ask.gpus} x {base.ask.gpu}; "
         "changes are predicted from it"
     )
     measured = replace(subject, measured_s=base.step_s, measured_gib=base.peak_gib)
@@ -88,9 +90,3 @@ def _answer(title: str, now: str, subject: Subject, step_s: float, ask: Ask) -> 
     else:
         cost = rent / 3600 * ask.gpus * step_s / ask.job.tokens * 1e6
     return WhatIf(title, now, changes_, cost)
-
-
-def _ms(seconds: float) -> str:
-    if seconds >= 1:
-        return f"{seconds:,.2f} s"
-    return f"{1e3 * seconds:,.0f} ms"

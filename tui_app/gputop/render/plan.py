@@ -8,6 +8,7 @@ from gputop.feed.planning import AUTO, ENTRIES, MODEL, PINS, Ask, Planned
 from gputop.render.bars import stacked_bar
 from gputop.render.rows import Row, clip, fill, left, right, row_width, shorten, wrap
 from gputop_analysis.planner.choices import NAMES, PARTS, Choice, difference
+from gputop_analysis.text import step_time
 
 STYLES = {
     "compute": "forward",
@@ -74,17 +75,6 @@ def form(ask: Ask, cursor: int, width: int, focused: bool, typed: str | None = N
     return rows
 
 
-def seconds(value: float) -> str:
-    """Three significant digits of a step's time."""
-    if value >= 100:
-        return f"{value:,.0f} s"
-    if value >= 10:
-        return f"{value:.1f} s"
-    if value >= 1:
-        return f"{value:.2f} s"
-    return f"{value * 1e3:.0f} ms"
-
-
 def columns(width: int, base: bool, rents: bool) -> list[str]:
     """The columns that there is room for beside a strategy's name."""
     wanted = ["step", "tokens/s", "MFU", "free GiB", "$/Mtok", "of now"]
@@ -142,7 +132,7 @@ def line(
     if choice.usd_per_million_tokens is not None:
         price = f"{choice.usd_per_million_tokens:.3f}"
     texts = {
-        "step": seconds(choice.step_s),
+        "step": step_time(choice.step_s),
         "tokens/s": f"{choice.tokens_per_s:,.0f}",
         "MFU": f"{100 * choice.mfu:.0f} %",
         "free GiB": f"{'▲' if choice.tight else ''}{choice.headroom_gib:.1f}",
@@ -173,7 +163,7 @@ def bars(shown: Sequence[Choice], width: int, mono: bool = False) -> list[Row]:
         start: Row = []
         if len(shown) > 1:
             start = [(MARKS[index] + " ", "bold accent")]
-        end: Row = [(right(seconds(choice.step_s), 9), "text")]
+        end: Row = [(right(step_time(choice.step_s), 9), "text")]
         room = width - row_width(start) - row_width(end)
         cells = max(1, round(room * choice.step_s / longest))
         values = [round(choice.parts_s[name] * 1e9) for name in PARTS]
@@ -200,14 +190,14 @@ def legend(shown: Sequence[Choice], width: int) -> list[Row]:
         for name in names:
             item: Row = [
                 ("■ ", STYLES[name]),
-                (f"{NAMES[name]} {seconds(shown[0].parts_s[name])}   ", "text"),
+                (f"{NAMES[name]} {step_time(shown[0].parts_s[name])}   ", "text"),
             ]
             if row_width(row) + row_width(item) <= width:
                 row += item
         return [row]
     rows: list[Row] = []
     for name in names:
-        cells: Row = [(right(seconds(choice.parts_s[name]), 11), "text") for choice in shown]
+        cells: Row = [(right(step_time(choice.parts_s[name]), 11), "text") for choice in shown]
         rows.append(clip([("■ ", STYLES[name]), (left(NAMES[name], 12), "text"), *cells], width))
     memory: Row = [(right(f"{choice.reserved_gib:.1f} GiB", 11), "text") for choice in shown]
     return [*rows, clip([("  ", ""), (left("memory", 12), "muted"), *memory], width)]

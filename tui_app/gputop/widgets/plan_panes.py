@@ -12,6 +12,7 @@ from gputop.render.rows import Row, row_text, row_width, say, shorten, spread, w
 from gputop.widgets.canvas import Canvas
 from gputop.widgets.panel import title_row
 from gputop_analysis.planner.choices import Choice
+from gputop_analysis.text import step_time
 
 MOST_MARKED = 4
 
@@ -188,7 +189,7 @@ class PlanParts(Canvas):
         several = len(marked) > 1
         shown = marked if several else [chosen]
         low, high = chosen.interval_s
-        note: Row = [(f"{plan.seconds(low)} to {plan.seconds(high)} in 80 % of cases", "muted")]
+        note: Row = [(f"{step_time(low)} to {step_time(high)} in 80 % of cases", "muted")]
         title = "Side by side" if several else chosen.name
         drawn = [
             title_row("", shorten(title, inner - 4), [] if several else note, inner, False),
