@@ -20,6 +20,7 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -98,6 +99,8 @@ def main() -> None:
     parser.add_argument("--asked-only", action="store_true", help="run no mended script")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
+    # a shell ignores it for what it starts in the background; hung runs are ended by it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
         for case in cases():

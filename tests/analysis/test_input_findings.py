@@ -489,6 +489,21 @@ def test_threads_beyond_the_cores(tmp_path, threads, run_wait, expected):
         assert "OMP_NUM_THREADS=4" in only["HO14"].fix
 
 
+@pytest.mark.parametrize(("own_cores", "promised"), [(3.0, True), (1.0, False)])
+def test_fewer_threads_are_no_patch_where_others_have_the_cores(tmp_path, own_cores, promised):
+    """Beside other programs more threads get more of the cores: fewer would win nothing."""
+    build = Builder(tmp_path / "r", cpu_count=4)
+    build.hello(threads={"torch": 12})
+    build.steps(300, forward=6.0, backward=6.0)
+    of_rank(build, seconds=3, run_wait_ns_total=(0, 4e8), cpu_ns_total=(0, own_cores * 1e9))
+    for tick in range(7):
+        build.sample("host", t_ns=T0 + tick * 5 * 10**8, cpu_pct=100.0, cpu_count=4)
+    only = found(build)["HO14"]
+    assert (only.recoverable_ms_per_step > 0) is promised
+    assert any(option.mend for option in only.options) is promised
+    assert ("other programs" in only.evidence) is not promised
+
+
 def on_gpu(tmp_path, h2d, gpu_rows=0, rx=0.0, **hello):
     """Steps of 20 ms on the device's clock, ``h2d`` of them copies; ``rx`` in MB/s over a gen 5
     link of 16 lanes.

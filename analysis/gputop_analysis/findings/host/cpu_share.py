@@ -156,7 +156,8 @@ def between(rows: Array, begin_ns: int, end_ns: int) -> Array:
     no_use="where the threads are one a rank already",
     reads="hello.threads times ranks against host.cpu_count, run_wait_ns_total",
     silent="cores not known; less than 1 s of samples",
-    traps="torchrun, which sets OMP_NUM_THREADS=1 itself",
+    traps="torchrun, which sets OMP_NUM_THREADS=1 itself; other programs that have most of the "
+    "cores in use: fewer threads then win nothing, and none is promised",
     seen_on=CPU,
     pictures=(
         CPU_SHARE,
@@ -193,6 +194,11 @@ def _oversubscribed(
     wanted = max(1, cores // ranks)
     own = _own_part(view, rank)
     lost_ms = wait.value * wall_ms * own
+    ours = own >= MOSTLY_OURS
+    others = (
+        f"; other programs have {100 * (1 - own):.0f} % of the cores in use, and fewer threads "
+        "get less of them"
+    )
     return spec.make(
         severity=_severity(wait.low),
         title=f"{sum(threads)} torch threads on {cores} cores: {wait.value * 100:.0f} % of the "
@@ -200,18 +206,23 @@ def _oversubscribed(
         evidence=f"{ranks} ranks of {max(threads)} threads each on {view.host_of(rank)}; the "
         f"training thread of rank {rank} is ready but waits for a core {wait.value * 100:.0f} % "
         f"of the time (95 % interval {wait.low * 100:.0f} to {wait.high * 100:.0f} %), and each "
-        "parallel region waits for the last of its threads",
+        f"parallel region waits for the last of its threads{'' if ours else others}",
         fix=Option(
             f"set OMP_NUM_THREADS={wanted} (now {max(threads)}), or "
             f"torch.set_num_threads({wanted})",
             lever=Lever("torch threads", -1),
-            mend=ByArguments("torch.set_num_threads", {0: wanted}, had={0: max(threads)}),
+            mend=ByArguments("torch.set_num_threads", {0: wanted}, had={0: max(threads)})
+            if ours
+            else None,
         ),
         rank=rank if len(view.ranks) == 1 else None,
         host=view.host_of(rank) or None,
         confidence=0.9,
-        recoverable_ms_per_step=lost_ms,
-        interval_ms_per_step=(wait.low * wall_ms * own, wait.high * wall_ms * own),
+        recoverable_ms_per_step=lost_ms if ours else 0.0,
+        interval_ms_per_step=(
+            wait.low * wall_ms * own if ours else 0.0,
+            wait.high * wall_ms * own,
+        ),
         proof=Proof(
             statistic="lower end of the 95 % bootstrap interval of run-queue wait / time",
             value=100 * wait.low,
@@ -232,6 +243,12 @@ def _oversubscribed(
             ),
         ),
     )
+
+
+MOSTLY_OURS = 0.5
+"""Of the cores in use, from which part on the run's own threads are what it waits for: beside other
+programs more threads get more of the cores, and fewer win nothing.
+"""
 
 
 def _own_part(view: RunView, rank: int) -> float:
