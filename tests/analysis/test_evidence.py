@@ -11,6 +11,7 @@ import random
 import tarfile
 
 import pytest
+from analysis_support import Builder
 from recordings_support import recordings, write_snapshot
 
 from gputop.cli import main
@@ -717,3 +718,18 @@ async def test_open_shows_it_on_a_screen(tmp_path):
         assert "slow worker, rank 1" in str(app.query_one("#text").render())
         await pilot.press("q")
     assert app.return_code == 0
+
+
+def test_why_of_a_run_gives_the_first_finding_with_place_gain_and_fix(tmp_path, capsys):
+    build = Builder(tmp_path / "r")
+    build.hello(dataloader={"num_workers": 0, "dataset_length": 4000, "site": "train.py:9"})
+    build.steps(200, forward=5.0, backward=5.0, data=20.0)
+    assert main(["why", str(build.path)]) == 0
+    answer = capsys.readouterr().out
+    for words in ("IN02", "evidence", "wins back", "fix", "num_workers", "gputop report r"):
+        assert words in answer
+    quiet = Builder(tmp_path / "quiet")
+    quiet.hello()
+    quiet.steps(200, forward=5.0, backward=9.0)
+    assert main(["why", str(quiet.path)]) == 0
+    assert "bottleneck" in capsys.readouterr().out
