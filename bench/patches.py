@@ -20,6 +20,7 @@ import itertools
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -38,7 +39,7 @@ from faults_support import run  # noqa: E402
 from gputop.agents.answer import LIMIT_BYTES, fitted  # noqa: E402
 from gputop.agents.tools import explain_finding, verdict  # noqa: E402
 from gputop_analysis.findings import evaluate  # noqa: E402
-from gputop_analysis.findings.host_compile import SETTLED_STEPS  # noqa: E402
+from gputop_analysis.findings.host.compilation import SETTLED_STEPS  # noqa: E402
 from gputop_analysis.findings.shares import run_queue  # noqa: E402
 from gputop_analysis.view import RunView  # noqa: E402
 from gputop_probes.record.reader import RecordError, RunRecord  # noqa: E402
@@ -98,6 +99,8 @@ def main() -> None:
     parser.add_argument("--asked-only", action="store_true", help="run no mended script")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
+    # a shell ignores it for what it starts in the background; hung runs are ended by it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     rows = []
     with tempfile.TemporaryDirectory() as scratch:
         for case in cases():

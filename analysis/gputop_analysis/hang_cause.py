@@ -159,26 +159,29 @@ Groups = Mapping[str, Group]
 
 def judge(ranks: Ranks, groups: Groups) -> Cause | None:
     """The cause; None where nobody waits for anybody."""
+    awaited = _awaited(ranks, groups)
+    idle = [rank for rank, standing in ranks.items() if standing.left or standing.pending is None]
+    roots = [rank for rank in idle if awaited[rank] or ranks[rank].left or len(idle) == 1]
+    if roots:
+        return of_one_outside(_worst(roots, ranks, awaited), ranks, groups)
+    waiting = {rank: standing for rank, standing in ranks.items() if standing.pending is not None}
+    if len(waiting) < 2:
+        return None
+    calls = {rank: standing.calls for rank, standing in waiting.items()}
+    if is_queued(calls):
+        return _all_queued(calls, ranks, groups)
+    return _all_wait(waiting, ranks, groups)
+
+
+def _awaited(ranks: Ranks, groups: Groups) -> Counter[int]:
+    """How many ranks wait for each."""
     last = _last_numbers(ranks)
     awaited: Counter[int] = Counter()
     for rank, standing in ranks.items():
         call = standing.pending
         if call is not None and not standing.left:
             awaited.update(_absent(rank, call, groups, last))
-    idle = [
-        rank for rank, standing_ in ranks.items() if standing_.left or standing_.pending is None
-    ]
-    roots = [rank for rank in idle if awaited[rank] or ranks[rank].left or len(idle) == 1]
-    if roots:
-        return of_one_outside(_worst(roots, ranks, awaited), ranks, groups)
-    waiting = {
-        rank: standing_ for rank, standing_ in ranks.items() if standing_.pending is not None
-    }
-    if len(waiting) < 2:
-        return None
-    if is_queued(calls := {rank: standing_.calls for rank, standing_ in waiting.items()}):
-        return _all_queued(calls, ranks, groups)
-    return _all_wait(waiting, ranks, groups)
+    return awaited
 
 
 def _all_queued(calls: Calls, ranks: Ranks, groups: Groups) -> Cause:
@@ -192,12 +195,16 @@ def _all_queued(calls: Calls, ranks: Ranks, groups: Groups) -> Cause:
         return _unclear({rank: ranks[rank] for rank in calls}, ranks, groups)
     rank = difference.odd[0]
     call = difference.calls[rank]
-    usual = next(other for key, other in difference.calls.items() if key != rank)
-    words = f"rank {rank} calls {_call_words(call, groups)} where the others call "
-    words += f"{_call_words(usual, groups)}"
-    kind = "other size" if difference.by_size else "other operation"
     others = [other for other in calls if other != rank]
-    return Cause(kind, rank, words, call.site or None, _waiting_words(others, ranks, groups))
+    usual = next(other for key, other in difference.calls.items() if key != rank)
+    return Cause(
+        kind="other size" if difference.by_size else "other operation",
+        rank=rank,
+        words=f"rank {rank} calls {_call_words(call, groups)} where the others call "
+        f"{_call_words(usual, groups)}",
+        site=call.site or None,
+        waiting=_waiting_words(others, ranks, groups),
+    )
 
 
 def _last_numbers(ranks: Ranks) -> dict[tuple[str, int], int]:
@@ -238,26 +245,36 @@ def _worst(roots: list[int], ranks: Ranks, awaited: Counter[int]) -> int:
 def of_one_outside(rank: int, ranks: Ranks, groups: Groups) -> Cause:
     """The cause where a rank that waits for nobody is the one that the others wait for."""
     standing = ranks[rank]
-    other_waiting = [other for other in ranks if other != rank and ranks[other].pending is not None]
-    doing = _doing(standing, ranks, other_waiting)
+    waiting = [other for other in ranks if other != rank and ranks[other].pending is not None]
+    kind = _doing(standing, ranks, waiting)
+    site = None
     if standing.places and not standing.left:
         site = standing.places[0].spot
-    else:
-        site = None
-    words = f"rank {rank} {_WORDS.get(doing, doing)}"
-    if site:
-        words = f"rank {rank} is stuck at {site}: it {_WORDS.get(doing, doing)}"
-    if doing in ("died", "raised") and standing.left_words:
-        words += f" ({standing.left_words})"
-    elif doing == "ended early":
+    return Cause(
+        kind=kind,
+        rank=rank,
+        words=_outside_words(rank, kind, site, ranks, waiting),
+        site=site,
+        waiting=_waiting_words(waiting, ranks, groups),
+    )
+
+
+def _outside_words(rank: int, kind: str, site: str | None, ranks: Ranks, waiting: list[int]) -> str:
+    standing = ranks[rank]
+    if kind == "ended early":
         words = f"rank {rank} ended its training after {standing.step:,} steps, the others go on"
-        loop = _loop_left(standing, ranks, other_waiting)
-        words += f": it has left the loop at {loop}" if loop else ""
-    elif doing == "handles an exception":
-        words = f"rank {rank} is stuck at {site} as it handles {standing.handled}"
-    elif doing in ("reads", "writes", "storage") and standing.path:
-        words += f": {standing.path}"
-    return Cause(doing, rank, words, site, _waiting_words(other_waiting, ranks, groups))
+        loop = _loop_left(standing, ranks, waiting)
+        return f"{words}: it has left the loop at {loop}" if loop else words
+    if kind == "handles an exception":
+        return f"rank {rank} is stuck at {site} as it handles {standing.handled}"
+    words = f"rank {rank} {_WORDS.get(kind, kind)}"
+    if site:
+        words = f"rank {rank} is stuck at {site}: it {_WORDS.get(kind, kind)}"
+    if kind in ("died", "raised") and standing.left_words:
+        return f"{words} ({standing.left_words})"
+    if kind in ("reads", "writes", "storage") and standing.path:
+        return f"{words}: {standing.path}"
+    return words
 
 
 def _doing(standing: Standing, ranks: Ranks, others: list[int]) -> str:
@@ -284,33 +301,50 @@ def _doing(standing: Standing, ranks: Ranks, others: list[int]) -> str:
 
 def _all_wait(waiting: Ranks, ranks: Ranks, groups: Groups) -> Cause:
     """Each waits for another: the one whose calls do not go on as before has left the program."""
-    deviations = {
-        rank: away for rank, standing in waiting.items() if (away := deviation(standing.calls))
-    }
+    deviations = _deviations(waiting)
     odd = _odd_one(waiting)
     if len(deviations) == 1:
         rank = next(iter(deviations))
-    elif deviations and (odd is None or odd not in deviations):
-        rank = min(deviations, key=lambda rank: deviations[rank].call.at_ns)
+    elif deviations and odd not in deviations:
+        rank = _first_to_deviate(deviations)
     elif odd is not None:
         rank = odd
     else:
         return _unclear(waiting, ranks, groups)
-    other_ranks = [other for other in waiting if other != rank]
+    others = [other for other in waiting if other != rank]
     away = deviations.get(rank)
     if away is None:
-        away = _against_others(waiting[rank], [waiting[other] for other in other_ranks])
-    departure, words, site = _departure(rank, away, ranks, other_ranks, groups)
-    first_place = waiting[rank].places[0] if waiting[rank].places else None
-    site = site or (away.call.site if away else "") or (first_place.spot if first_place else None)
+        away = _against_others(waiting[rank], [waiting[other] for other in others])
+    departure = _departure(rank, away, ranks, others, groups)
     return Cause(
-        departure,
-        rank,
-        words,
-        site,
-        _waiting_words(other_ranks, ranks, groups),
-        0.9 if away else 0.7,
+        kind=departure.kind,
+        rank=rank,
+        words=departure.words,
+        site=departure.site or _site_of(away, waiting[rank]),
+        waiting=_waiting_words(others, ranks, groups),
+        confidence=0.9 if away else 0.7,
     )
+
+
+def _deviations(ranks: Ranks) -> dict[int, Deviation]:
+    """Ranks whose calls do not go on as before, and where."""
+    deviations = {}
+    for rank, standing in ranks.items():
+        away = deviation(standing.calls)
+        if away:
+            deviations[rank] = away
+    return deviations
+
+
+def _first_to_deviate(deviations: Mapping[int, Deviation]) -> int:
+    return min(deviations, key=lambda rank: deviations[rank].call.at_ns)
+
+
+def _site_of(away: Deviation | None, standing: Standing) -> str | None:
+    """The line of the call that a rank waits in, else the line that it is in."""
+    if away and away.call.site:
+        return away.call.site
+    return standing.places[0].spot if standing.places else None
 
 
 def of_a_mismatch(failed: Ranks, gone: int, sizes: tuple[int, int], groups: Groups) -> Cause:
@@ -324,31 +358,38 @@ def of_a_mismatch(failed: Ranks, gone: int, sizes: tuple[int, int], groups: Grou
         sizes: what it received and what it waited for, bytes.
         groups: process groups by name.
     """
-    met = f"rank {gone} ended of it: it received {sizes[0]:,} bytes and waited for {sizes[1]:,}"
-    deviations = {
-        rank: away for rank, standing in failed.items() if (away := deviation(standing.calls))
-    }
+    received, expected = sizes
+    met = f"rank {gone} ended of it: it received {received:,} bytes and waited for {expected:,}"
+    deviations = _deviations(failed)
     if not deviations:
         return Cause(
-            "different collectives",
-            gone,
-            f"rank {gone} left the order of collectives that the others kept to",
-            None,
-            met,
-            0.7,
+            kind="different collectives",
+            rank=gone,
+            words=f"rank {gone} left the order of collectives that the others kept to",
+            waiting=met,
+            confidence=0.7,
         )
-    rank = min(deviations, key=lambda rank: deviations[rank].call.at_ns)
-    departure, words, site = _departure(rank, deviations[rank], failed, [], groups)
+    rank = _first_to_deviate(deviations)
+    departure = _departure(rank, deviations[rank], failed, [], groups)
     others = [other for other in failed if other != rank]
     if others:
         met += f"; {rank_list(others)} could then not reach it"
-    return Cause(departure, rank, words, site or None, met)
+    return Cause(
+        kind=departure.kind,
+        rank=rank,
+        words=departure.words,
+        site=departure.site or None,
+        waiting=met,
+    )
 
 
 def _unclear(waiting: Ranks, ranks: Ranks, groups: Groups) -> Cause:
-    words = _waiting_words(list(waiting), ranks, groups)
     return Cause(
-        "different collectives", None, "ranks wait in different collectives", None, words, 0.7
+        kind="different collectives",
+        rank=None,
+        words="ranks wait in different collectives",
+        waiting=_waiting_words(list(waiting), ranks, groups),
+        confidence=0.7,
     )
 
 
@@ -379,60 +420,72 @@ def _against_others(standing: Standing, standings: list[Standing]) -> Deviation 
     return None
 
 
+class _Departure(NamedTuple):
+    """How a rank that waits in another call than it should left its program."""
+
+    kind: str
+    words: str
+    """One sentence."""
+    site: str = ""
+    """Empty where it is the line of the call."""
+
+
 def _departure(
     rank: int, away: Deviation | None, ranks: Ranks, others: list[int], groups: Groups
-) -> tuple[str, str, str]:
-    """Kind, sentence and line of a rank that waits in another call than it should; no line where it
-    is that of the call.
-    """
+) -> _Departure:
     if away is None:
-        return "different collectives", f"rank {rank} waits in another collective", ""
+        return _Departure("different collectives", f"rank {rank} waits in another collective")
     call, usual = away.call, away.usual
     did, missed = _call_words(call, groups), _call_words(usual, groups)
     loop = _loop_left(ranks[rank], ranks, others)
     if loop:
-        return (
-            "ended early",
+        words = (
             f"rank {rank} has left the loop at {loop} after {ranks[rank].step:,} steps, and the "
-            f"others go on: it waits in {did}",
-            loop,
+            f"others go on: it waits in {did}"
         )
+        return _Departure("ended early", words, loop)
     if usual.peer is not None:
-        return "message missing", f"rank {rank} left out {missed} and waits in {did}", usual.site
+        words = f"rank {rank} left out {missed} and waits in {did}"
+        return _Departure("message missing", words, usual.site)
     same_line = bool(call.site) and call.site == usual.site
     if call.same_as(usual) and (same_line or not away.seen_before):
-        return (
-            "other size",
+        words = (
             f"rank {rank} calls {call.name} of [{call.shapes}] where it was of [{usual.shapes}] "
-            f"before{_at(call.site)}",
-            "",
+            f"before{_at(call.site)}"
         )
-    if away.seen_before and call.group != usual.group and same_line:
-        return "other order", f"rank {rank} calls {did} before {missed}", ""
-    if away.seen_before:
-        block = _block_left(rank, usual, ranks, others)
-        line, _, name = block.rpartition(" ")
-        if name == "try":
-            way = f": it left the try at {line}, by an exception that was caught"
-            return "swallowed an exception", f"rank {rank} skipped {missed}{way}", line
-        way = f": it took the other branch at {line}" if line else ""
-        return "skipped", f"rank {rank} skipped {missed}{way}", line or usual.site
-    if call.group != usual.group:
-        return "other order", f"rank {rank} calls {did} before {missed}", ""
-    return "other operation", f"rank {rank} calls {did} instead of {missed}", ""
+        return _Departure("other size", words)
+    other_group = call.group != usual.group
+    # a call that it makes elsewhere too: what lies between was left out, unless one line made both
+    if away.seen_before and not (other_group and same_line):
+        return _skipped(rank, usual, missed, _block_left(rank, usual, ranks, others))
+    if other_group:
+        return _Departure("other order", f"rank {rank} calls {did} before {missed}")
+    return _Departure("other operation", f"rank {rank} calls {did} instead of {missed}")
+
+
+def _skipped(rank: int, usual: Call, missed: str, block: str) -> _Departure:
+    """``block``: the branch around the call that others are in, ``train.py:211 if``; or empty."""
+    line, _, kind = block.rpartition(" ")
+    words = f"rank {rank} skipped {missed}"
+    if kind == "try":
+        words += f": it left the try at {line}, by an exception that was caught"
+        return _Departure("swallowed an exception", words, line)
+    if line:
+        words += f": it took the other branch at {line}"
+    return _Departure("skipped", words, line or usual.site)
 
 
 def _call_words(call: Call, groups: Groups) -> str:
     """``all_reduce of the dp group (train.py:40)``."""
     if call.peer is not None:
-        way = "to" if call.name == "send" else "from"
-        return f"{call.name} {way} rank {call.peer}{_at(call.site)}"
-    if call.group in groups:
-        group = groups[call.group].words
-    else:
-        group = f"group {call.group}"
+        direction = "to" if call.name == "send" else "from"
+        return f"{call.name} {direction} rank {call.peer}{_at(call.site)}"
     sizes = "" if call.site or not call.shapes else f" [{call.shapes}]"
-    return f"{call.name}{sizes} of {group}{_at(call.site)}"
+    return f"{call.name}{sizes} of {_group_words(call, groups)}{_at(call.site)}"
+
+
+def _group_words(call: Call, groups: Groups) -> str:
+    return groups[call.group].words if call.group in groups else f"group {call.group}"
 
 
 def _at(site: str) -> str:
@@ -441,24 +494,23 @@ def _at(site: str) -> str:
 
 def _waiting_words(others: list[int], ranks: Ranks, groups: Groups) -> str:
     """Who waits in which call: ``ranks 0-7 but 5 wait in all_reduce of the dp group``."""
-    by_call: dict[str, list[int]] = {}
+    waiting_by_call: dict[str, list[int]] = {}
     for rank in others:
         call = ranks[rank].pending
-        if call is not None:
+        if call is None:
+            continue
+        if call.peer is not None:
+            words = _call_words(call, groups)
+        else:
             site = ranks[rank].places[0].site if ranks[rank].places else ""
-            if call.group in groups:
-                group = groups[call.group].words
-            else:
-                group = f"group {call.group}"
-            words = f"{call.name} number {call.number} of {group}{_at(site)}"
-            if call.peer is not None:
-                words = _call_words(call, groups)
-            by_call.setdefault(words, []).append(rank)
-    most_common = sorted(by_call.items(), key=lambda item: -len(item[1]))[:4]
-    return "; ".join(
-        f"{rank_list(ranks_)} {'waits' if len(ranks_) == 1 else 'wait'} in {words}"
-        for words, ranks_ in most_common
-    )
+            words = f"{call.name} number {call.number} of {_group_words(call, groups)}{_at(site)}"
+        waiting_by_call.setdefault(words, []).append(rank)
+    most_first = sorted(waiting_by_call.items(), key=lambda item: -len(item[1]))
+    sentences = []
+    for words, waiting in most_first[:4]:
+        verb = "waits" if len(waiting) == 1 else "wait"
+        sentences.append(f"{rank_list(waiting)} {verb} in {words}")
+    return "; ".join(sentences)
 
 
 def _common(standing: Standing, other: Standing) -> tuple[Place, Place] | None:

@@ -19,9 +19,7 @@ from gputop_analysis.findings import advice
 
 ANALYSIS = Path(gputop_analysis.__file__).parent
 PLACES = [
-    one
-    for folder in ("findings", "notes", "lint")
-    for one in sorted((ANALYSIS / folder).glob("*.py"))
+    one for folder in ("findings", "lint") for one in sorted((ANALYSIS / folder).rglob("*.py"))
 ]
 PATHS = re.compile(r"(?<![\w.\\])torch(?:\.[A-Za-z_]\w*)+")
 SETTINGS = re.compile(r"(?<![-\w])([a-z]\w+)=(?!=)")

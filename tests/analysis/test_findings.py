@@ -2,6 +2,8 @@
 otherwise.
 """
 
+import re
+
 import numpy as np
 import pytest
 from analysis_support import T0, Builder, pack
@@ -130,6 +132,19 @@ def test_oversubscribed_cores(tmp_path):
     queue = found(build)["IN04"]
     assert queue.severity == "high"
     assert queue.recoverable_ms_per_step == pytest.approx(0.5 * 20.6, rel=0.05)
+
+
+def test_the_share_of_host_code_is_of_the_whole_step_though_it_is_judged_without_queueing(
+    tmp_path,
+):
+    build = Builder(tmp_path / "r")
+    build.hello()
+    build.steps(240, forward=3.0, backward=5.0, other=16.0)
+    processes(build, run_wait=0.3)
+    host = found(build)["HO06"]
+    share = float(re.search(r"takes (\d+) %", host.title)[1]) / 100
+    assert share == pytest.approx(host.recoverable_ms_per_step / 24.0, abs=0.02)
+    assert "of 24.0 ms a step (16.8 ms without waiting for a core)" in host.evidence
 
 
 def test_no_process_samples_no_verdict_on_cores(tmp_path):

@@ -7,8 +7,8 @@ from device_samples import gpu_run, gpu_samples
 
 from gputop_agent import wire
 from gputop_analysis.findings import evaluate
-from gputop_analysis.findings.host_device import SYNCHRONISES
-from gputop_analysis.findings.host_periodic import strongest_period
+from gputop_analysis.findings.host.launches import SYNCHRONISES
+from gputop_analysis.findings.host.periodic import strongest_period
 from gputop_probes.record.layout import PROCESS_RANK
 
 

@@ -12,7 +12,7 @@ import pytest
 from analysis_support import HOST, T0, Builder, pack
 
 from gputop_analysis.findings import evaluate
-from gputop_analysis.findings.input_looks import surely
+from gputop_analysis.findings.input.loader_looks import surely
 from gputop_probes.record.layout import PROCESS_RANK, PROCESS_WORKER
 
 LOADER = {
@@ -238,7 +238,8 @@ def test_a_loader_without_workers_that_shuffles_all_for_one_batch(
 ):
     build = Builder(tmp_path / "r", cpu_count=16)
     build.hello(dataloader=LOADER | {"num_workers": 0})
-    build.steps(200, forward=6.0, backward=6.0, data=30.0, gc_ns=round(collecting_ms * 1e6))
+    for _ in range(200):
+        build.step(forward=6.0, backward=6.0, data=30.0, gc_ns=round(collecting_ms * 1e6))
     begun(build, 200, 200, num_workers=0, starts_ms=200 * 0.1, firsts_ms=200 * 29.0)
     sample = {
         "site": "train.py:50",
@@ -486,6 +487,21 @@ def test_threads_beyond_the_cores(tmp_path, threads, run_wait, expected):
     if expected:
         assert only["HO14"].absorbed == ("IN04",)
         assert "OMP_NUM_THREADS=4" in only["HO14"].fix
+
+
+@pytest.mark.parametrize(("own_cores", "promised"), [(3.0, True), (1.0, False)])
+def test_fewer_threads_are_no_patch_where_others_have_the_cores(tmp_path, own_cores, promised):
+    """Beside other programs more threads get more of the cores: fewer would win nothing."""
+    build = Builder(tmp_path / "r", cpu_count=4)
+    build.hello(threads={"torch": 12})
+    build.steps(300, forward=6.0, backward=6.0)
+    of_rank(build, seconds=3, run_wait_ns_total=(0, 4e8), cpu_ns_total=(0, own_cores * 1e9))
+    for tick in range(7):
+        build.sample("host", t_ns=T0 + tick * 5 * 10**8, cpu_pct=100.0, cpu_count=4)
+    only = found(build)["HO14"]
+    assert (only.recoverable_ms_per_step > 0) is promised
+    assert any(option.mend for option in only.options) is promised
+    assert ("other programs" in only.evidence) is not promised
 
 
 def on_gpu(tmp_path, h2d, gpu_rows=0, rx=0.0, **hello):

@@ -324,7 +324,7 @@ def test_what_the_run_did_not_run_is_not_patched(tmp_path):
 
 def test_every_rule_that_a_finding_names_has_an_edit_somewhere():
     folder = Path(gputop_analysis.findings.__file__).parent
-    text = "".join(file.read_text() for file in folder.glob("*.py"))
+    text = "".join(file.read_text() for file in folder.rglob("*.py"))
     named = set(re.findall(r'ByRule\(\s*"([a-z-]+)"', text))
     tried = {mend.rule for mend, *_ in MENDED.values() if isinstance(mend, ByRule)}
     assert named and named <= set(all_rules()) and named - tried <= {"empty-cache"}

@@ -4,7 +4,7 @@ import pytest
 from analysis_support import Builder
 
 from gputop_analysis.findings import evaluate
-from gputop_analysis.findings.last_words import parsed
+from gputop_analysis.findings.crash.last_words import parsed
 from gputop_analysis.findings.sites import top_site
 from gputop_analysis.view import RunView
 

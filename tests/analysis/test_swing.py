@@ -7,7 +7,7 @@ import pytest
 from analysis_support import Builder
 
 from gputop_analysis.findings import evaluate
-from gputop_analysis.findings.numerics_swing import swing_of
+from gputop_analysis.findings.numerics.rate_swings import swing_of
 
 STEPS = np.arange(6000)
 

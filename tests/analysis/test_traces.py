@@ -315,6 +315,26 @@ def test_a_foreign_file_is_one_line(tmp_path, content):
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_an_empty_list_of_events_is_called_so(tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text('{"schemaVersion": 1, "traceEvents": []}')
+    with pytest.raises(TraceError, match="traceEvents is empty"):
+        analyse_trace(path)
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_a_mark_of_the_byte_order_is_no_part_of_a_trace(tmp_path, bare):
+    """As PowerShell and editors on Windows put it before what they write."""
+    from gputop_analysis.evidence import gather
+
+    path = tmp_path / "x.json"
+    events = [span("cpu_op", "aten::mm", 0, 10), span("kernel", "gemm", 5, 10)]
+    text = json.dumps(events if bare else {"traceEvents": events})
+    path.write_text(text, encoding="utf-8-sig")
+    assert analyse_trace(path).events == 2
+    assert gather(path).kind == "torch.profiler trace"
+
+
 def test_odd_events_do_no_harm(tmp_path):
     odd = [
         None,

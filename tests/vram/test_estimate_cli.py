@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from analysis_support import Builder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -186,7 +187,7 @@ def test_an_unknown_model_names_the_five_nearest(capsys):
         (["--csv", "none.csv"], "no file none.csv"),
         (["none.py"], "no file none.py"),
         (["--run", "no-such-run"], "no-such-run"),
-        (["--model", "gpt2", "--run", "last"], "two questions"),
+        (["--csv", "a.csv", "--run", "last"], "two questions"),
         ([], "say what to estimate"),
         (
             ["--model", "gpt2", "--image-size", "448"],
@@ -357,6 +358,39 @@ def test_the_newest_of_a_kind_is_kept_and_torn_lines_are_not_read():
     with calibration.path().open("a", encoding="utf-8") as file:
         file.write('{"model": "gpt2", "kind": "x"')
     assert len(calibration.recall()) == 2 and calibration.recall("other") == []
+
+
+@pytest.fixture
+def run_of_a_script(tmp_path, monkeypatch):
+    """A run whose hello tells batches of tokens, and no configuration of its model."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import sys, torch\n"
+        "net = torch.nn.Linear(int(sys.argv[1]), 8)\n"
+        "optimizer = torch.optim.SGD(net.parameters(), 0.1)\n"
+        "for _ in range(3):\n"
+        "    net(torch.ones(4, int(sys.argv[1]))).sum().backward()\n"
+        "    optimizer.step()\n"
+    )
+    build = Builder(tmp_path / "run", ["torchrun", "./train.py", "16"])
+    manifest = json.loads((build.path / "run.json").read_text())
+    (build.path / "run.json").write_text(json.dumps({**manifest, "cwd": str(tmp_path)}))
+    shapes = {"input_ids": {"shape": [4, 32], "dtype": "torch.int64"}}
+    build.hello(world_size=2, batch=shapes)
+    build.steps(30, forward=1.0, backward=1.0)
+    return build.path, script
+
+
+def test_a_run_whose_model_is_not_told_is_answered_by_its_script(capsys, run_of_a_script):
+    path, script = run_of_a_script
+    code, out, err = ask(capsys, "--run", str(path), "--json")
+    assert code == 0, err
+    assert "its script is traced" in err
+    assert json.loads(out)["tier"] == "trace"
+    script.unlink()
+    code, out, err = ask(capsys, "--run", str(path))
+    assert (code, out) == (2, "")
+    assert err.strip().endswith("name a model with its dimensions by --model")
 
 
 def test_runs_that_end_at_once_lose_nothing():

@@ -22,7 +22,7 @@ HEAD = 8000
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d{1,3})?", re.IGNORECASE)
 FIELDS = ("utilization", "clock", "power", "temperature", "memory")
 _TITLES = {
-    "utilization": ("utilization.gpu", "GPUTL", "sm", "DCGM_FI_DEV_GPU_UTIL"),
+    "utilization": ("utilization.gpu", "GPUTL", "sm", "GRACT", "DCGM_FI_DEV_GPU_UTIL"),
     "clock": (
         "clocks.sm",
         "clocks.current.sm",
@@ -62,6 +62,8 @@ _AMD_TITLES = {
 }
 _LIMITS = {"utilization": (0.0, 100.0), "temperature": (-100.0, 200.0)}
 """What can be; a counter may have the title of a share."""
+_PARTS = ("GRACT",)
+"""Titles of shares that are told as parts of one."""
 _BYTES = "(B)"
 _MIB = 1 << 20
 _NAMES = ("index", "gpu", "device", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id")
@@ -101,6 +103,17 @@ def without_header(head: str) -> bool:
     """Whether these look like rows of ``nvidia-smi --query-gpu`` whose header was left out."""
     line = head.partition("\n")[0]
     return "," in line and (" MiB" in line or " %" in line) and bool(_NUMBER.search(line))
+
+
+def of_processes(head: str) -> bool:
+    """Whether this is ``nvidia-smi pmon``, which tells what each process takes."""
+    words = _words(head.partition("\n")[0])
+    return words[:1] == ["#"] and {"gpu", "pid", "type"} <= set(words)
+
+
+def in_words(head: str) -> bool:
+    """Whether this is ``nvidia-smi -q``, a page for people."""
+    return "NVSMI LOG" in head[:200]
 
 
 def read_log(text: str) -> tuple[str, Samples]:
@@ -228,6 +241,7 @@ def _tables(text: str) -> Samples:
     """
     samples: Samples = {}
     columns: dict[str, int] = {}
+    titles_seen: list[str] = []
     starts: list[int] = []
     gpu_column: int | None = None
     for line in islice(io.StringIO(text), _ROWS_AT_MOST):
@@ -237,6 +251,7 @@ def _tables(text: str) -> Samples:
             words = [title[0] for title in titles]
             if found := _columns(words):
                 columns, starts = found, [title.start() for title in titles]
+                titles_seen = words
                 gpu_column = words.index("gpu") if "gpu" in words else None
             continue
         if gpu_column is not None:
@@ -245,7 +260,8 @@ def _tables(text: str) -> Samples:
                 _add(samples, f"GPU {cells[gpu_column][:6]}", columns, cells)
         elif starts and (entity := _ENTITY.search(line)):
             row = line[entity.start(1) :]
-            _add(samples, f"{entity[1]} {entity[2]}", columns, _cells(row, starts))
+            cells = _in_percent(titles_seen, _cells(row, starts))
+            _add(samples, f"{entity[1]} {entity[2]}", columns, cells)
     return samples
 
 
@@ -256,6 +272,15 @@ def _cells(row: str, starts: list[int]) -> list[str]:
         return [f"{first} {second}", *values]
     ends = [*starts[1:], len(row)]
     return [row[start:end] for start, end in zip(starts, ends, strict=True)]
+
+
+def _in_percent(titles: Sequence[str], cells: Sequence[str]) -> list[str]:
+    """Cells with shares that were told as parts of one in percent."""
+    shown = list(cells)
+    for place, title in enumerate(titles[: len(shown)]):
+        if title in _PARTS and (match := _NUMBER.fullmatch(shown[place].strip())):
+            shown[place] = str(100 * float(match[0]))
+    return shown
 
 
 def _exported(text: str) -> Samples:

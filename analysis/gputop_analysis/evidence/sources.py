@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import zlib
@@ -10,7 +11,14 @@ from pathlib import Path
 from gputop_analysis.evidence.dumps import dump_content, judge_dumps
 from gputop_analysis.evidence.fixes import fixes
 from gputop_analysis.evidence.inspector import is_inspector, judge_inspector
-from gputop_analysis.evidence.logs import HEAD, is_log, text_of, without_header
+from gputop_analysis.evidence.logs import (
+    HEAD,
+    in_words,
+    is_log,
+    of_processes,
+    text_of,
+    without_header,
+)
 from gputop_analysis.evidence.model import Evidence, EvidenceError
 from gputop_analysis.evidence.telemetry import judge_log
 from gputop_analysis.snapshots.load import SnapshotError, unpacked
@@ -24,6 +32,8 @@ _ARRAY = re.compile(rb"\s*\[\s*(?:\{|\]|$)")
 _GRAPH = re.compile(rb'"schema"\s*:\s*"[\d.]+(?:-chakra[\d.]*)?"')
 """The beginning of what ExecutionTraceObserver and Chakra write."""
 _FILES_AT_MOST = 4096
+_PLAIN_AT_MOST = 16
+"""Files without an ending that are looked into to tell whether a folder is of another tool."""
 _MANIFEST = "run.json"
 _KINDS_IN_WORDS = {
     "optimizer": "optimizer states",
@@ -44,9 +54,20 @@ def is_evidence(path: Path) -> bool:
             return is_regular(path) and path.name != _MANIFEST
         if any((path / part).exists() for part in _RUN_PARTS):
             return False
-        return any(file.name.endswith(_NAMES) for file in path.iterdir())
+        files = sorted(path.iterdir())
+        if any(file.name.endswith(_NAMES) for file in files):
+            return True
+        plain = [file for file in files if _is_plain(file)][:_PLAIN_AT_MOST]
+        return any(_kind(file, alone=False) for file in plain)
     except OSError:
         return False
+
+
+def _is_plain(file: Path) -> bool:
+    """Whether a file's name has no ending, as those that torch's flight recorder writes:
+    ``nccl_trace_rank_0``.
+    """
+    return "." not in file.name and is_regular(file)
 
 
 def gather(path: Path) -> Evidence:
@@ -74,7 +95,7 @@ def _files(path: Path) -> list[Path]:
     files = sorted(
         file for file in path.iterdir() if file.name.endswith(_NAMES) and is_regular(file)
     )
-    files += [file for file in sorted(path.iterdir()) if "." not in file.name and is_regular(file)]
+    files += [file for file in sorted(path.iterdir()) if _is_plain(file)]
     if not files:
         raise EvidenceError(f"{path} has neither a run nor a file that is known: {KINDS}")
     return files[:_FILES_AT_MOST]
@@ -105,6 +126,10 @@ def _why_none(path: Path) -> str:
         )
     if without_header(text_of(head)):
         return f"{path} has no header: log with --format=csv, without noheader"
+    if of_processes(text_of(head)):
+        return f"{path} tells of processes (pmon): log GPUs with nvidia-smi dmon"
+    if in_words(text_of(head)):
+        return f"{path} is a page of nvidia-smi -q: log with --query-gpu=... --format=csv -l 1"
     return f"{path} is none of these: {KINDS}"
 
 
@@ -157,7 +182,7 @@ def _log(paths: list[Path]) -> Evidence:
 def _head(path: Path) -> bytes:
     """The first bytes of a file, unpacked; of a damaged one what can be read."""
     with os.fdopen(open_regular(path), "rb") as file:
-        data = file.read(_HEAD)
+        data = file.read(_HEAD).removeprefix(codecs.BOM_UTF8)
     if not data.startswith(b"\x1f\x8b"):
         return data
     try:

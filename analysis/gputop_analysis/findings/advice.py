@@ -157,31 +157,40 @@ def offered(view: RunView, finding: Finding) -> Finding:
     run = facts(view, finding.rank)
     if run is None or not finding.options:
         return finding
-    missing = {need.words: None for option in finding.options for need in lacking(option, run)}
-    able = [
-        option for option in finding.options if not lacking(option, run) and _worth(option, finding)
-    ]
-    able = [option for option in able if not option.last] or able
+    able = _able(finding, run)
+    if not able:
+        return _without_advice(finding, run)
+    promises_ms = [option.wins_ms for option in able if option.promises]
+    if not promises_ms:
+        promised = replace(finding, recoverable_ms_per_step=None, interval_ms_per_step=None)
+    elif None in promises_ms:  # one may win all of it
+        promised = finding
+    else:
+        promised = promising(finding, max(ms for ms in promises_ms if ms is not None))
+    return replace(promised, options=tuple(able), fix=as_text(able))
+
+
+def _able(finding: Finding, run: Facts) -> list[Option]:
+    """The options that can win something; the last resort only where there is no other."""
+    able = []
+    for option in finding.options:
+        if not lacking(option, run) and _worth(option, finding):
+            able.append(option)
     if not able and finding.recoverable_ms_per_step is None:
         # It is wrong, not slow: what to look at stands, whatever else its words mention.
-        able = [option for option in finding.options if _needs_nothing_more(option, run)]
-    if not able:
-        why = ""
-        if missing:
-            why = f" (what is usual here needs {', '.join(missing)})"
-        words = f"no setting is known that would win this back{why}"
-        if finding.recoverable_ms_per_step is None:
-            severity = finding.severity
-        else:
-            severity = "info"
-        return replace(promising(finding, 0.0), options=(), fix=words, severity=severity)
-    sure = [option.wins_ms for option in able if option.promises]
-    if not sure:
-        finding_ = replace(finding, recoverable_ms_per_step=None, interval_ms_per_step=None)
-    else:
-        wins_ms = [won for won in sure if won is not None]
-        finding_ = promising(finding, max(wins_ms) if len(wins_ms) == len(sure) else None)
-    return replace(finding_, options=tuple(able), fix=as_text(able))
+        return [option for option in finding.options if _needs_nothing_more(option, run)]
+    return [option for option in able if not option.last] or able
+
+
+def _without_advice(finding: Finding, run: Facts) -> Finding:
+    """The finding where no option can win anything, with what the usual ones lack."""
+    words = "no setting is known that would win this back"
+    missing = [need.words for option in finding.options for need in lacking(option, run)]
+    if missing:
+        words += f" (what is usual here needs {', '.join(dict.fromkeys(missing))})"
+    is_slow = finding.recoverable_ms_per_step is not None
+    severity = "info" if is_slow else finding.severity
+    return replace(promising(finding, 0.0), options=(), fix=words, severity=severity)
 
 
 def _needs_nothing_more(option: Option, run: Facts) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gputop_analysis.findings.input_looks import workers
+from gputop_analysis.findings.input.loader_looks import workers
 from gputop_analysis.findings.shares import Share, run_queue
 from gputop_analysis.view import Array, RunView
 from gputop_probes.record.layout import PROCESS_RANK, PROCESS_WORKER

@@ -32,6 +32,8 @@ class Share:
     walls_ms: Array
     counts: Array
     clock: str = "host"
+    part_of_step: float = 1.0
+    """How much of the step ``walls_ms`` are; the rest is waiting for a core."""
 
     @cached_property
     def share(self) -> Interval:
@@ -54,6 +56,15 @@ class Share:
         return float(self.walls_ms.sum() / self.counts.sum())
 
     @property
+    def of_step(self) -> str:
+        """``22.5 ms of 34.0 ms a step``, and where waiting for a core is left out, that it is."""
+        whole_ms = self.wall_ms / self.part_of_step
+        text = f"{self.ms.value:.1f} ms of {whole_ms:.1f} ms a step"
+        if self.part_of_step == 1.0:
+            return text
+        return f"{text} ({self.wall_ms:.1f} ms without waiting for a core)"
+
+    @property
     def steps(self) -> int:
         """How many steps it was judged by."""
         return int(self.counts.sum())
@@ -62,7 +73,8 @@ class Share:
     def percent(self) -> str:
         """``34 % of the step (95 % interval 31 to 37 %)``."""
         value, low, high = (100 * x for x in self.share)
-        return f"{value:.0f} % of the step (95 % interval {low:.0f} to {high:.0f} %)"
+        whole = "the step" if self.part_of_step == 1.0 else "the latter"
+        return f"{value:.0f} % of {whole} (95 % interval {low:.0f} to {high:.0f} %)"
 
     def surely_above(self, threshold: float) -> bool:
         """Whether the lower end of the share's interval exceeds ``threshold``."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from gputop_analysis.findings.input_looks import surely
+from gputop_analysis.findings.input.loader_looks import surely
 from gputop_analysis.findings.stack_samples import (
     COMPUTE,
     LOOP,

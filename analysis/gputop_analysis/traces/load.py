@@ -95,6 +95,8 @@ def load(path: str | os.PathLike[str]) -> Trace:
     for event in scanner:
         builder.add(event)
     if builder.events == 0:
+        if scanner.has_events:
+            raise TraceError(f"{scanner.path} has no event: traceEvents is empty")
         why = ""
         if scanner.torn:
             why = f" ({scanner.torn})"

@@ -47,6 +47,8 @@ class EventScanner:
         self.path = Path(path)
         self.header: dict[str, Any] = {}
         """The members beside ``traceEvents``, complete once the iteration is over."""
+        self.has_events = False
+        """Whether there was a list of events, if an empty one."""
         self.torn: str | None = None
         """Why the file ended before its events did; None for a whole file."""
         self._decode = json.JSONDecoder(strict=False, parse_float=str).raw_decode
@@ -92,6 +94,7 @@ class EventScanner:
                 raise _Torn("the file is damaged")
             self._at += 1
             if key == "traceEvents" and self._next_character() == "[":
+                self.has_events = True
                 self._at += 1
                 yield from self._array()
             else:
@@ -159,7 +162,7 @@ class EventScanner:
 
 
 def _text_chunks(file: BinaryIO) -> Iterator[str]:
-    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    decoder = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
     for data in _byte_chunks(file):
         yield decoder.decode(data)
 

@@ -117,22 +117,12 @@ def _end(optimizer):
     if open_step.grads and not open_step.backwards:
         totals[MICRO_BATCHES] += 1
         open_step.grads = 0
+    _note_lr(optimizer.param_groups)
     if open_step.in_backward:
         open_step.flags |= wire.F_OPT_IN_BACKWARD
-    else:
-        if not open_step.pending:
-            open_step.pending, open_step.cut = True, None
-        if session.cuda:
-            device.timer.mark("optimizer_end")
-    lr = optimizer.param_groups[0].get("lr")
-    if lr == 0.0 and len(optimizer.param_groups) > 1:
-        lr = _largest_lr(optimizer.param_groups)
-    if type(lr) is float:
-        fold.lr = lr
-    elif lr is not None:
-        _note_unusual_lr(lr)
-    if not open_step.in_backward:
-        sampling.update_ended(key)
+        return
+    step_seen()
+    sampling.update_ended(key)
 
 
 def step_seen():
@@ -143,11 +133,16 @@ def step_seen():
         device.timer.mark("optimizer_end")
 
 
-def _largest_lr(groups):
-    """The largest rate that is a plain number: a group that rests says nothing of the others."""
-    return max(
-        (lr for lr in (group.get("lr") for group in groups) if type(lr) is float), default=None
-    )
+def _note_lr(groups):
+    lr = groups[0].get("lr")
+    if lr == 0.0 and len(groups) > 1:
+        # a group that rests says nothing of the others
+        rates = [group.get("lr") for group in groups]
+        lr = max((rate for rate in rates if type(rate) is float), default=None)
+    if type(lr) is float:
+        fold.lr = lr
+    elif lr is not None:
+        _note_unusual_lr(lr)
 
 
 @modes.unseen

@@ -76,7 +76,7 @@ class Zeros:
         if not dead:
             return {}
         return {
-            "zero_gradient": sum(parameter.numel() for parameter in dead),
+            "zero_gradient": _values_in(dead),
             "zero_gradient_names": names(dead[:MAX_NAMES]),
             "zero_gradient_looks": min(self.suspected[id(one)] for one in dead) - 1,
         }
@@ -131,37 +131,33 @@ class Strays:
 
     def look(self):
         """Fields of the event: values and names of them, and of all that have gradients."""
-        given, waiting = set(), set()
-        for optimizer in (reference() for reference in session.optimizers.values()):
-            if optimizer is not None:
-                ids = given if events.has_stepped(optimizer) else waiting
-                ids.update(
-                    id(parameter)
-                    for group in optimizer.param_groups
-                    for parameter in group["params"]
-                )
-        graded = [
-            (name, parameter)
-            for name, _, parameter in in_roots(session.untrained)
-            if parameter.requires_grad and parameter.grad is not None
-        ]
-        strays = [(name, one) for name, one in graded if id(one) not in given]
+        stepped, waiting = _parameters_in_use()
+        graded, strays = [], []
+        for name, _, parameter in in_roots(session.untrained):
+            if parameter.requires_grad and parameter.grad is not None:
+                graded.append(parameter)
+                if id(parameter) not in stepped:
+                    strays.append((name, parameter))
+        is_unchanged = self._is_unchanged()
+        self.looks = self.looks + 1 if strays and is_unchanged else 0
+        self._keep([parameter for _, parameter in strays])
+        fields: Any = {"graded": _values_in(graded)}
+        if strays:
+            fields["stray"] = _values_in(parameter for _, parameter in strays)
+            fields["stray_names"] = [name for name, _ in strays[:MAX_NAMES]]
+            fields["stray_looks"] = self.looks
+            fields["stray_waiting"] = _values_in(
+                parameter for _, parameter in strays if id(parameter) in waiting
+            )
+        return fields
+
+    def _is_unchanged(self):
+        """Whether nobody has written to those of the last look: on a GPU, as of the look before."""
         numbers = self._unread.read() or {}
         self._compare()
         if not session.cuda:
             numbers = self._unread.known
-        if strays and numbers.get("changed") == 0:
-            self.looks = self.looks + 1
-        else:
-            self.looks = 0
-        self._keep([parameter for _, parameter in strays])
-        fields: Any = {"graded": sum(parameter.numel() for _, parameter in graded)}
-        if strays:
-            fields["stray"] = sum(parameter.numel() for _, parameter in strays)
-            fields["stray_names"] = [name for name, _ in strays[:MAX_NAMES]]
-            fields["stray_looks"] = self.looks
-            fields["stray_waiting"] = sum(one.numel() for _, one in strays if id(one) in waiting)
-        return fields
+        return numbers.get("changed") == 0
 
     def _keep(self, parameters):
         plain = [one for one in parameters if late.is_plain(one)]
@@ -179,3 +175,19 @@ class Strays:
             changes = [(one.detach().reshape(-1)[:KEPT_VALUES] != old).sum() for one, old in pairs]
             if len({change.device for change in changes}) == 1:
                 self._unread.put("changed", sum(changes))
+
+
+def _parameters_in_use():
+    """Ids of the parameters of optimizers that have stepped, and of those that have not yet."""
+    stepped, waiting = set(), set()
+    for reference in session.optimizers.values():
+        optimizer = reference()
+        if optimizer is not None:
+            ids = stepped if events.has_stepped(optimizer) else waiting
+            for group in optimizer.param_groups:
+                ids.update(id(parameter) for parameter in group["params"])
+    return stepped, waiting
+
+
+def _values_in(parameters):
+    return sum(parameter.numel() for parameter in parameters)

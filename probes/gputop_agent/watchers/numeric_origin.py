@@ -4,6 +4,7 @@ watched, else from autograd's graph and from which weights are not finite.
 Each answer is the fields of a ``nan_origin`` event.
 """
 
+import math
 from typing import Any
 
 from gputop_agent.runtime.session import session
@@ -17,33 +18,39 @@ INPUT = "input"
 
 
 def bad_weights(layers):
-    """``{layer: [name of a parameter or buffer]}`` of what is not finite, and how many layers have
+    """``{layer: [name of a parameter or buffer]}`` of what is not finite, and the layers that have
     any that trains.
     """
     bad, trained = {}, set()
     for index, module in layers.living():
-        for slot in ("_parameters", "_buffers"):
-            for name, tensor in list((module.__dict__.get(slot) or {}).items()):
-                if tensor is None or (slot == "_parameters" and layers.owners[id(tensor)] != index):
-                    continue
-                if slot == "_parameters" and tensor.requires_grad:
-                    trained.add(index)
-                if graph_origin.is_finite(tensor) is False:
-                    bad.setdefault(index, []).append(name)
+        for name, parameter in list((module.__dict__.get("_parameters") or {}).items()):
+            if parameter is None or layers.owners[id(parameter)] != index:
+                continue  # shared with another layer, which has it already
+            if parameter.requires_grad:
+                trained.add(index)
+            if graph_origin.is_finite(parameter) is False:
+                bad.setdefault(index, []).append(name)
+        for name, buffer in list((module.__dict__.get("_buffers") or {}).items()):
+            if buffer is not None and graph_origin.is_finite(buffer) is False:
+                bad.setdefault(index, []).append(name)
     return bad, trained
 
 
 def bad_gradients(layers):
     """Layers whose gradients are not all finite, and those whose are."""
-    bad, good = [], []
+    bad, good = set(), set()
     for index, module in layers.living():
-        for tensor in list((module.__dict__.get("_parameters") or {}).values()):
-            if tensor is None or tensor.grad is None or layers.owners.get(id(tensor)) != index:
+        for parameter in list((module.__dict__.get("_parameters") or {}).values()):
+            if parameter is None or parameter.grad is None:
                 continue
-            finite = graph_origin.is_finite(tensor.grad)
-            if finite is not None:
-                (good if finite else bad).append(index)
-    return set(bad), set(good) - set(bad)
+            if layers.owners.get(id(parameter)) != index:
+                continue
+            is_finite = graph_origin.is_finite(parameter.grad)
+            if is_finite:
+                good.add(index)
+            elif is_finite is not None:
+                bad.add(index)
+    return bad, good - bad
 
 
 # ---- of a pass that was watched
@@ -53,26 +60,30 @@ def of_forward(watched, loss=None):
     """The origin of a loss that is not finite. Extents are numbers; ``loss`` where its graph and the
     weights that it met are still there.
     """
+    graph, weights = None, {}
+    if loss is not None:
+        graph = Graph(loss)
+        weights, _ = bad_weights(watched.layers)
     call = _first_bad_call(watched.calls)
-    weights = {} if loss is None else bad_weights(watched.layers)[0]
-    graph = None if loss is None else Graph(loss)
     if call is None:
         return _outside(watched, graph)
-    origin = graph.origin(_own_range(call)) if graph is not None else None
     fields = _layer(watched.layers, call.layer)
-    results = [point for point in call.results if is_bad(point.extent)]
+    result = next(point for point in call.results if is_bad(point.extent))
     fields.update(
         direction="forward",
         how="hooks",
         operation=call.operation,
-        value=value_name(*results[0].extent),
-        dtype=_dtype(results[0].dtype),
-        limit=_limit(results[0].dtype),
+        value=value_name(*result.extent),
+        dtype=_dtype(result.dtype),
+        limit=_limit(result.dtype),
         largest_input=max((largest(point.extent) for point in call.inputs), default=None),
     )
-    if origin is not None and origin.children and _own_range(call)(origin.number):
-        del fields["largest_input"]
-        fields.update(_operation(origin))
+    if graph is not None:
+        within_call = _own_range(call)
+        origin = graph.origin(within_call)
+        if origin is not None and origin.children and within_call(origin.number):
+            del fields["largest_input"]  # the call's: the operation has its own
+            fields.update(_operation(origin))
     if call.layer in weights:
         fields.update(direction="weights", weight=weights[call.layer][0])
     return fields
@@ -80,20 +91,26 @@ def of_forward(watched, loss=None):
 
 def _first_bad_call(calls):
     """The first call of finite inputs and other results, which made others so."""
-    bad = [
-        call
-        for call in calls
-        if any(is_bad(point.extent) for point in call.results)
-        and not any(is_bad(point.extent) for point in call.inputs)
-    ]
-    return next((call for call in bad if not _is_absorbed(call, calls)), None)
+    for call in calls:
+        if _any_bad(call.results) and not _any_bad(call.inputs) and not _is_absorbed(call, calls):
+            return call
+    return None
+
+
+def _any_bad(points):
+    return any(is_bad(point.extent) for point in points)
 
 
 def _is_absorbed(call, calls):
     """Whether every layer that took its results gave finite ones, as of a mask of -inf."""
-    results = {id(point) for point in call.results if is_bad(point.extent)}
-    took = [call_ for call_ in calls if any(id(point) in results for point in call_.inputs)]
-    return bool(took) and not any(is_bad(point.extent) for call_ in took for point in call_.results)
+    bad_results = {id(point) for point in call.results if is_bad(point.extent)}
+    is_taken = False
+    for taker in calls:
+        if any(id(point) in bad_results for point in taker.inputs):
+            is_taken = True
+            if _any_bad(taker.results):
+                return False
+    return is_taken
 
 
 def _own_range(call):
@@ -110,28 +127,30 @@ def _own_range(call):
 def _outside(watched, graph):
     """No layer did it: what went in was not finite, or the loss is not although what came out is."""
     roots = [call for call in watched.calls if call.parent is None]
-    entered = [point for call in roots for point in call.inputs if is_bad(point.extent)]
-    if entered:
-        point = entered[0]
-        fields = _layer(watched.layers, roots[0].layer)
-        fields.update(
-            direction=INPUT,
-            how="hooks",
-            value=value_name(*point.extent),
-            dtype=_dtype(point.dtype),
-        )
-        return fields
-    end = max((call.end for call in roots), default=0)
-    if graph is not None:
-        origin = graph.origin(lambda number: number >= end)
-    else:
-        origin = None
+    for call in roots:
+        for point in call.inputs:
+            if is_bad(point.extent):
+                return _bad_input(watched.layers, roots[0], point)
     fields = {"direction": "forward", "how": "hooks", "layer": LOSS, "value": "NaN"}
     results = [point for call in roots for point in call.results]
     if results:
         fields["largest_input"] = max(largest(point.extent) for point in results)
-    if origin is not None and origin.children:
-        fields.update(_operation(origin))
+    if graph is not None:
+        model_end = max((call.end for call in roots), default=0)
+        origin = graph.origin(lambda number: number >= model_end)
+        if origin is not None and origin.children:
+            fields.update(_operation(origin))
+    return fields
+
+
+def _bad_input(layers, call, point):
+    fields = _layer(layers, call.layer)
+    fields.update(
+        direction=INPUT,
+        how="hooks",
+        value=value_name(*point.extent),
+        dtype=_dtype(point.dtype),
+    )
     return fields
 
 
@@ -140,34 +159,33 @@ def of_backward(watched, loss=None):
     first = next((point for point, extent in watched.backward if is_bad(extent)), None)
     if first is None:
         return None
-    numbers = _sorted_numbers(loss)
-    chosen = max(
+    operations = _operations(loss)
+    call = max(
         _takers(watched, first),
-        key=lambda one: _weight(numbers, one, first)[0],
+        key=lambda taker: _likeliest(operations, taker, first)[0],
         default=first.maker and first.maker.parent,
     )
+    _, operation = _likeliest(operations, call, first)
     fields: "dict[str, Any]" = {"direction": "backward", "how": "hooks", "layer": LOSS}
-    if chosen is not None:
-        fields.update(_layer(watched.layers, chosen.layer))
-    operation = _weight(numbers, chosen, first)[1]
+    if call is not None:
+        fields.update(_layer(watched.layers, call.layer))
     if operation:
         fields["operation"] = operation
     fields.update(
-        value=value_name(*first.gradient),
-        dtype=_dtype(first.dtype),
-        limit=_limit(first.dtype),
-        largest_input=max(
-            (
-                largest(point.gradient)
-                for point in (chosen.results if chosen is not None else ())
-                if point.gradient is not None and not is_bad(point.gradient)
-            ),
-            default=None,
-        ),
+        value=value_name(*first.gradient), dtype=_dtype(first.dtype), limit=_limit(first.dtype)
     )
-    if fields["largest_input"] is None:
-        del fields["largest_input"]
+    largest_gradient = _largest_finite_gradient(call)
+    if largest_gradient is not None:
+        fields["largest_input"] = largest_gradient
     return fields
+
+
+def _largest_finite_gradient(call):
+    """Return that of the call's results, which its backward took; None where none is known."""
+    if call is None:
+        return None
+    gradients = [point.gradient for point in call.results if point.gradient is not None]
+    return max((largest(extent) for extent in gradients if not is_bad(extent)), default=None)
 
 
 def _takers(watched, point):
@@ -188,29 +206,33 @@ def _takers(watched, point):
     return takers
 
 
-def _sorted_numbers(loss):
-    """``[(sequence number, operation)]`` of a loss whose backward has run."""
+def _operations(loss):
+    """``[(sequence number, name)]`` of the graph of a loss whose backward has run."""
     if loss is None:
         return []
     graph = Graph(loss, reads_tensors=False)
     return [(node.number, node.name) for node in graph.nodes.values() if node.children]
 
 
-def _weight(numbers, call, point):
-    """How likely a call made a gradient that is not finite, and by which operation; a call of None
-    is what lies after the model.
+def _likeliest(operations, call, point):
+    """How likely a call made a gradient that is not finite, as a pair to compare, and by which
+    operation. A call of None is what lies after the model.
     """
-    if call is None:
-        end = point.number
-        owners = [(number, name) for number, name in numbers if number > end]
-    else:
-        within = _own_range(call)
-        owners = [(n, name) for n, name in numbers if within(n) and n > point.number]
-    if not owners:
+    within_call = _own_range(call) if call is not None else _always
+    own = [
+        (graph_origin.weight_of(name), number, name)
+        for number, name in operations
+        if number > point.number and within_call(number)
+    ]
+    if not own:
         return (-1, 0), None
-    weights = [(graph_origin.weight_of(name), number, name) for number, name in owners]
-    best = max(weights)
-    return (best[0], 0 if call is None else -len(owners)), best[2]
+    weight, _, name = max(own)
+    # of calls alike, the one with fewer operations
+    return (weight, 0 if call is None else -len(own)), name
+
+
+def _always(number):
+    return True
 
 
 def of_reduced(layers):
@@ -257,39 +279,53 @@ def of_graph(layers, loss):
 
 def of_weights(layers, weights, trained, graph=None):
     """Weights were not finite before the forward: what that says of the backward before it."""
-    order = sorted(trained)
-    named = None
-    if graph is not None:
-        named = GraphLayers(graph, layers)
-        ran = [owner for _, owner in named.placed]
-        order = [owner for owner in dict.fromkeys(ran) if owner in trained] or order
+    named = GraphLayers(graph, layers) if graph is not None else None
+    order = _order(trained, named)
     bad = [index for index in order if index in weights]
     first = bad[0] if bad else min(weights)
     fields = _layer(layers, first)
     fields.update(
+        direction=_direction(bad, order),
         how="weights",
         weight=weights[first][0],
         value="NaN",
         bad_layers=len(weights),
         layers=len(order),
     )
-    if not bad or (len(bad) == 1 and len(order) > 1 and bad[0] != order[0]):
-        fields["direction"] = "weights"  # no gradient alone would have spared those before it
-    elif len(bad) == len(order) and len(order) > 1:
-        fields["direction"] = "gone"
-    elif bad == order[: len(bad)]:
-        after = order[len(bad)] if len(bad) < len(order) else None
-        layer = named.between(bad[-1], after) if named is not None else None
-        fields.update(_layer(layers, bad[-1] if layer is None else layer))
-        fields["direction"] = "backward"
-        fields["weight"] = weights[bad[-1]][0]
+    if fields["direction"] == "backward":
+        # gradients went bad at the last of the bad layers, or between it and the next
+        last = bad[-1]
+        following = order[len(bad)] if len(bad) < len(order) else None
+        between = named.between(last, following) if named is not None else None
+        fields.update(_layer(layers, last if between is None else between))
+        fields["weight"] = weights[last][0]
         fields["between"] = [
-            layers.names[bad[-1]],
-            layers.names[after] if after is not None else "",
+            layers.names[last],
+            layers.names[following] if following is not None else "",
         ]
-    else:
-        fields["direction"] = "weights"
     return fields
+
+
+def _order(trained, named):
+    """Layers that train, in the order in which they ran; by index where the graph does not tell."""
+    if named is not None:
+        ran = dict.fromkeys(owner for _, owner in named.placed)
+        order = [owner for owner in ran if owner in trained]
+        if order:
+            return order
+    return sorted(trained)
+
+
+def _direction(bad, order):
+    """What made the weights of the layers ``bad`` so, of those that train in the order they ran."""
+    alone_inside = len(bad) == 1 and len(order) > 1 and bad[0] != order[0]
+    if not bad or alone_inside:
+        return "weights"  # no gradient alone would have spared those before it
+    if len(bad) == len(order) > 1:
+        return "gone"
+    if bad == order[: len(bad)]:
+        return "backward"
+    return "weights"
 
 
 # ---- words
@@ -305,18 +341,19 @@ def _layer(layers, index):
 
 def _operation(origin):
     fields = {"operation": origin.name}
-    large = [tensor for _, tensor in origin.inputs if tensor.dim()]  # a plain number has no axes
-    extents = [_numbers(tensor) for tensor in large]
-    inputs = [largest(pair) for pair in extents if pair is not None]
-    finite = [number for number in inputs if number - number == 0]
+    tensors = [tensor for _, tensor in origin.inputs if tensor.dim()]  # a plain number has no axes
+    finite = []
+    for tensor in tensors:
+        extremes = _numbers(tensor)
+        if extremes is not None and math.isfinite(largest(extremes)):
+            finite.append(largest(extremes))
     if finite:
         fields["largest_input"] = max(finite)
-    tensor = origin.result if origin.result is not None else None
-    if tensor is not None:
-        fields["value"] = _value(tensor) or "NaN"
-        fields["dtype"], fields["limit"] = _dtype(tensor.dtype), _limit(tensor.dtype)
-    elif large:
-        dtype = large[0].dtype
+    if origin.result is not None:
+        fields["value"] = _value(origin.result) or "NaN"
+        tensors = [origin.result]
+    if tensors:
+        dtype = tensors[0].dtype
         fields["dtype"], fields["limit"] = _dtype(dtype), _limit(dtype)
     return fields
 

@@ -7,6 +7,7 @@ import gc
 import json
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gputop.cli import estimate_refined
@@ -23,6 +24,7 @@ from gputop.cli.parsing import Parser
 from gputop.cli.working import working
 
 if TYPE_CHECKING:
+    from gputop_analysis.view import RunView
     from gputop_analysis.vram.estimate import Estimate
     from gputop_analysis.vram.setup import ModelShape, Setup
 
@@ -52,7 +54,7 @@ def _execute(words: list[str]) -> int:
     if options.script and not options.model:
         _take_factory(options)
     sources = [name for name in ("model", "script", "csv", "run") if getattr(options, name)]
-    if len(sources) > 1 and sources != ["model", "script"]:
+    if len(sources) > 1 and sources not in (["model", "script"], ["model", "run"]):
         other = "a script" if sources[1] == "script" else f"--{sources[1]}"
         raise CliError(f"--{sources[0]} and {other} are two questions: ask one at a time")
     refuse_beside(options, arguments)
@@ -70,16 +72,38 @@ def _execute(words: list[str]) -> int:
 
         answer = estimate_script(options, arguments)
     else:
-        setup = _setup(options)
-        with working("estimating"):
-            answer = _answer(setup, options)
-        limit = 0.0
-        if answer.peak.tier != "trace":
-            limit = estimate_refined.seconds(options)
-        if limit:
-            answer = estimate_refined.refined(answer, setup, options, limit)
+        answer = _of_setup(options)
     _print(answer, options.json)
     return 0
+
+
+def _of_setup(options: argparse.Namespace) -> Estimate:
+    """The estimate of a model by its name or of a run; of a run whose model has no configuration,
+    that of its script.
+    """
+    try:
+        setup = _setup(options)
+    except UntoldModelError as untold:
+        if untold.script is None:
+            raise
+        from gputop.cli.estimate_script import estimate_script
+
+        options.script = str(untold.script)
+        if untold.world and not options.dp:
+            options.dp = str(untold.world)
+        print(
+            f"gputop: run {options.run} does not tell its model's configuration: its script is traced",
+            file=sys.stderr,
+        )
+        return estimate_script(options, untold.arguments)
+    with working("estimating"):
+        answer = _answer(setup, options)
+    limit = 0.0
+    if answer.peak.tier != "trace":
+        limit = estimate_refined.seconds(options)
+    if limit:
+        answer = estimate_refined.refined(answer, setup, options, limit)
+    return answer
 
 
 def _fit(options: argparse.Namespace) -> int:
@@ -221,6 +245,33 @@ def _setup(options: argparse.Namespace) -> Setup:
     return setup
 
 
+class UntoldModelError(CliError):
+    """A run does not tell its model's configuration; what it ran may."""
+
+    script: Path | None
+    """Its script, where that can still be read."""
+    arguments: list[str]
+    world: int | None
+    """Its ranks; None for one."""
+
+    def __init__(self, name: str, view: RunView):
+        from gputop_analysis.lint.mends import script_of
+
+        manifest = view.record.manifest
+        self.script = script_of(manifest)
+        self.world = view.world_size if view.world_size > 1 else None
+        if self.script is None:
+            self.arguments, instead = [], ""
+        else:
+            paths = [Path(manifest.cwd, word) for word in manifest.command]
+            self.arguments = manifest.command[paths.index(self.script) + 1 :]
+            instead = f", or trace its script: gputop estimate {self.script}"
+        super().__init__(
+            f"run {name} does not tell its model's configuration: name a model with its "
+            f"dimensions by --model{instead}"
+        )
+
+
 def setup_of_run(name: str, named: ModelShape | None = None) -> Setup | None:
     """How a recorded run trains; ``named`` is what the user says that it trains, where it does not
     tell.
@@ -229,17 +280,17 @@ def setup_of_run(name: str, named: ModelShape | None = None) -> Setup | None:
         None for a run whose model has a name from the user, but whose batches hold no sequences.
 
     Raises:
-        CliError: no such run, or one whose model has no configuration.
+        UntoldModelError: its model has no configuration.
+        CliError: no such run.
     """
     from gputop.cli.records import open_record
     from gputop_analysis.view import RunView
     from gputop_analysis.vram.from_run import setup_of
 
-    setup = setup_of(RunView(open_record(name)), instead=named)
+    view = RunView(open_record(name))
+    setup = setup_of(view, instead=named)
     if setup is None and named is None:
-        raise CliError(
-            f"run {name} does not tell its model's configuration: give --model, or trace the script"
-        )
+        raise UntoldModelError(name, view)
     return setup
 
 

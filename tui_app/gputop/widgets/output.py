@@ -23,6 +23,7 @@ from gputop.render.rows import Row, fill, text_width
 from gputop.widgets import roles
 from gputop.widgets.frame import EDGES, SIDES, edge
 from gputop.widgets.panel import Described, go_to_tab, tabs, title_row
+from gputop_analysis.text import counted
 from gputop_probes.record.plain import blanked
 
 _CACHE = 600
@@ -190,7 +191,9 @@ class Output(Described, ScrollView, can_focus=True):
         else:
             how = f"from column {self.aside + 1}, " * bool(self.aside)
         if self.follow:
-            return f"{how}{self.view.dropped + len(self.view.lines):,} lines{self._of_when()}"
+            return (
+                f"{how}{counted(self.view.dropped + len(self.view.lines), 'line')}{self._of_when()}"
+            )
         first = self._place(round(self.scroll_offset.y))[0]
         return f"{how}line {self.view.dropped + first + 1:,}, end: follow again"
 

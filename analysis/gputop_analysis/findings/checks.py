@@ -1,0 +1,76 @@
+"""All modules of checks: importing one registers what it holds."""
+
+# ruff: noqa: F401
+
+from gputop_analysis.findings.compute import (
+    energy_bloat,
+    gpu_counters,
+    kernels,
+    long_backward,
+    precision,
+    regression,
+    shape_churn,
+)
+from gputop_analysis.findings.crash import (
+    ends,
+    hangs,
+    lack_of_memory,
+)
+from gputop_analysis.findings.host import (
+    compilation,
+    cpu_share,
+    gil,
+    launches,
+    loops_in_model,
+    lost_time,
+    page_faults,
+    pauses,
+    periodic,
+    slow_settings,
+)
+from gputop_analysis.findings.input import (
+    across_ranks,
+    copies,
+    epochs,
+    late_batches,
+    padding,
+    repeats,
+    storage,
+    used_up,
+    workers,
+)
+from gputop_analysis.findings.memory import (
+    gpu_memory,
+    leaks,
+    wasteful_habits,
+)
+from gputop_analysis.findings.numerics import (
+    bad_gradients,
+    dead_networks,
+    divergence,
+    losses,
+    rank_losses,
+    rate_swings,
+    replicas_differ,
+    schedules,
+    wrong_habits,
+    wrong_mode,
+)
+from gputop_analysis.findings.ranks import (
+    buckets,
+    device_links,
+    exposed_comm,
+    mismatch,
+    more_work,
+    pipeline_bubble,
+    rotating,
+    stragglers,
+)
+from gputop_analysis.findings.reproducibility import (
+    drift,
+    nondeterminism,
+)
+from gputop_analysis.findings.thermal import (
+    broken_devices,
+    slow_devices,
+)

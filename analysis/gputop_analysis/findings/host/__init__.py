@@ -1,0 +1,1 @@
+"""Checks of host and Python: what keeps the GPU waiting."""

@@ -1,0 +1,135 @@
+"""Memory that is mapped anew in each step."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from gputop_analysis.findings.host.cpu_share import between
+from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.stats import Interval, block_bootstrap
+from gputop_analysis.text import percent
+from gputop_analysis.view import RunView
+
+FAULTS_PER_STEP = 5000.0
+LEAST_SHARE = 0.02
+WON_BACK, WON_BACK_AT_LEAST = 0.85, 0.75
+"""Of the time in the kernel: clearing a page brings it into the cache, which writing to memory that
+was kept has to do itself (0.78 to 1.0 was measured on a virtual machine with a buffer of 48 MB).
+"""
+PLAUSIBLE_US = 4.0
+"""A fault costs 0.2 us on bare metal, 2 us in a virtual machine; more has other reasons."""
+
+
+@finding(
+    id="HO12",
+    name="page-fault storm",
+    family="host",
+    cause="host",
+    trigger=f"over {FAULTS_PER_STEP:,.0f} page faults a step, and the time in the kernel that "
+    f"goes with them is over {percent(LEAST_SHARE)} of the step",
+    fix="reuse buffers instead of allocating them each step; keep freed memory in the process",
+    no_use="the environment's settings: with another malloc than glibc's",
+    reads="process.minor_faults_total per step",
+    silent="fewer than 20 steps of samples",
+    traps="the first steps, in which memory is touched for the first time",
+    seen_on=CPU,
+)
+def page_fault_storm(view: RunView, spec: Spec) -> Finding | None:
+    """Large buffers come and go each step, and the kernel maps and clears their pages anew."""
+    faults_by_rank = {
+        rank: faults for rank in view.ranks if (faults := _faults_per_step(view, rank))
+    }
+    rank = max(faults_by_rank, key=lambda faults: faults_by_rank[faults].per_step, default=None)
+    if rank is None or faults_by_rank[rank].per_step <= FAULTS_PER_STEP:
+        return None
+    faults, cost_us = faults_by_rank[rank], _cost_us(view, rank)
+    if cost_us is None or faults.per_step * cost_us.value / 1e3 <= LEAST_SHARE * faults.wall_ms:
+        return None
+    cost = Interval(*(faults.per_step * us / 1e3 for us in cost_us))
+    other_faults = [other.per_step for r, other in faults_by_rank.items() if r != rank]
+    return spec.make(
+        severity="high" if cost.value > 0.25 * faults.wall_ms else "medium",
+        title=f"{faults.per_step:,.0f} page faults a step: memory is mapped anew each time",
+        evidence=f"{faults.per_step:,.0f} minor faults a step over {faults.steps:,} steps "
+        f"({faults.per_step * 4 / 1024:,.0f} MiB of 4 KiB pages); the process spends "
+        f"{cost_us.value:.2f} us in the kernel for each: {cost.value:.1f} ms of "
+        f"{faults.wall_ms:.1f} ms a step",
+        fix="allocate large buffers once and write into them (out=, copy_), or keep freed memory "
+        "in the process: MALLOC_TRIM_THRESHOLD_=-1 MALLOC_MMAP_THRESHOLD_=4294967296 in the "
+        "environment, or LD_PRELOAD of jemalloc",
+        rank=rank if all(faults.per_step > 2 * other for other in other_faults) else None,
+        confidence=0.8,
+        recoverable_ms_per_step=WON_BACK * cost.value,
+        interval_ms_per_step=(WON_BACK_AT_LEAST * cost.low, cost.high),
+        proof=Proof(
+            statistic="minor page faults per step",
+            value=faults.per_step,
+            threshold=FAULTS_PER_STEP,
+            unit="",
+            formula=f"recoverable = {WON_BACK} x faults x time in the kernel for each = "
+            f"{WON_BACK * cost.value:.3f} ms a step",
+            inputs=(
+                Input(
+                    "faults per step",
+                    faults.per_step,
+                    "",
+                    f"process.minor_faults_total, rank {rank}, interpolated",
+                ),
+                Input(
+                    "time in the kernel per fault",
+                    cost_us.value,
+                    "us",
+                    f"paging events, rank {rank}, system_ms / faults",
+                ),
+                Input(
+                    "step time",
+                    faults.wall_ms,
+                    "ms",
+                    f"steps.wall_ns, rank {rank}, {faults.steps:,} steady steps",
+                ),
+            ),
+        ),
+    )
+
+
+def _cost_us(view: RunView, rank: int) -> Interval | None:
+    """Kernel time per page fault while there are many; None: not known, not plausible."""
+    events = list(view.events("paging", rank=rank))
+    faults = np.array([float(event.get("faults") or 0) for event in events])
+    system_us = np.array([1e3 * float(event.get("system_ms") or 0) for event in events])
+    if len(events) < 2 or not faults.sum():
+        return None
+    cost_us = block_bootstrap(system_us, faults, block=1)
+    return cost_us if 0 < cost_us.value <= PLAUSIBLE_US else None
+
+
+class _Faults(NamedTuple):
+    per_step: float
+    wall_ms: float
+    steps: int
+
+
+def _faults_per_step(view: RunView, rank: int) -> _Faults | None:
+    """Mean from the warm-up's end to the last step; None where too little was sampled."""
+    rows, series = view.rank_processes.get(rank), view.per_rank[rank]
+    if rows is None or not series.steady.any():
+        return None
+    ends = series.steady_ends_ns
+    rows = between(rows, int(ends[0]), int(ends[-1]) + 1)
+    if len(rows) < 3 or rows["minor_faults_total"][0] < 0:
+        return None
+    seconds = float(rows["t_ns"][-1] - rows["t_ns"][0]) / 1e9
+    steps, wall_s = (
+        int(series.n_steps[series.steady].sum()),
+        float(series.rows["wall_ns"][series.steady].sum()) / 1e9,
+    )
+    per_s = float(rows["minor_faults_total"][-1] - rows["minor_faults_total"][0]) / max(
+        seconds, 1e-9
+    )
+    if seconds >= 1.0:
+        return _Faults(per_s * wall_s / steps, 1e3 * wall_s / steps, steps)
+    return None

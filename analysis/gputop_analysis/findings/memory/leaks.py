@@ -1,0 +1,344 @@
+"""Memory: what grows without end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gputop_analysis.findings.advice import LOADER, Option
+from gputop_analysis.findings.memory.steady_growth import (
+    MIN_GROWTH_BYTES,
+    MIN_GROWTH_SHARE,
+    SOON_S,
+    Growth,
+    per_step,
+    rank_growth,
+)
+from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import everybody
+from gputop_analysis.findings.told import spread, told
+from gputop_analysis.mend import ByRule
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.text import duration, percent
+from gputop_analysis.trend import SURE_P
+from gputop_analysis.view import RunView
+
+MIN_TENSORS, MIN_TENSORS_SHARE, MIN_TENSORS_PER_STEP = 20, 0.2, 0.02
+"""For a leak, so many more tensors than at the first count, and so many more each step."""
+MIN_GRAPH_STEPS, GRAPHS_A_STEP = 80, 0.5
+"""Steps between two counts, and tensors with a graph that stay from each of them."""
+MIN_CHAIN_STEPS, MIN_CHAIN_NODES = 50, 10
+"""Over so many steps, and by so many nodes, a tensor's graph goes back at least, to be kept and not
+of this step.
+"""
+ANONYMOUS = 0.5
+"""Part of a growth with no file behind it: a mapped data set's pages can be dropped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Tensors that are alive, counted at two times by the guest."""
+
+    first: int
+    last: int
+    graphs: int
+    """How many more of them hold a graph than before."""
+    steps: int
+    """Between the two counts."""
+
+    @property
+    def more(self) -> int:
+        """So many came and stayed."""
+        return self.last - self.first
+
+
+@finding(
+    id="ME02",
+    name="memory leak",
+    family="memory",
+    cause="memory",
+    trigger="allocated GPU memory at the steps' ends (on a CPU resident memory, with more and "
+    f"more tensors alive) rises by more than {MIN_GROWTH_BYTES >> 20} MB and "
+    f"{percent(MIN_GROWTH_SHARE)}, steadily: Mann-Kendall p < {SURE_P:g} on minima of windows of "
+    "time; or one more tensor with a graph stays alive with every second step or more; or a "
+    "tensor's graph goes back over the steps since the count before, 50 or more",
+    fix="keep numbers and not tensors: loss.item() or loss.detach()",
+    explains=("ME01", "ME05"),
+    no_use="where the memory is needed: then less must be kept, by what the option names first",
+    reads=(
+        "per-window minima of steps.allocated_bytes, on a CPU rss_bytes and the "
+        "number of tensors alive"
+    ),
+    silent=(
+        "fewer than seven windows; growth below the noise, or for less than 2 s (20 s where "
+        "create_graph=True was seen: parameters and gradients then refer to each other and wait "
+        "for the garbage collector)"
+    ),
+    traps="optimizer state made in the first steps; caches that fill",
+    seen_on=CPU,
+)
+def leak(view: RunView, spec: Spec) -> Finding | None:
+    """The training keeps tensors that it should let go."""
+    growths = {rank: grown for rank in spread(view.ranks) if (grown := _leak_of(view, rank))}
+    if not growths:
+        return _small_leak(view, spec) or _chained(view, spec)
+    rank, growth = max(growths.items(), key=lambda item: item[1].bytes_per_s)
+    kept_tensors, a_step = _kept(view, rank), per_step(view, growth)
+    memory_name = "memory"
+    if growth.column == "allocated_bytes":
+        memory_name = "GPU memory"
+    graphs = kept_tensors is not None and kept_tensors.graphs > 0.5 * kept_tensors.more
+    fix: Option | str
+    if graphs:
+        fix = replace(
+            _LOSS_KEPT,
+            text=f"a loss or output is kept with the graph that made it: {_LOSS_KEPT.text}",
+        )
+    else:
+        fix = (
+            "look for a list or dict of tensors that gets longer each step: keep loss.item() or "
+            "x.detach().cpu(), or clear it"
+        )
+    return spec.make(
+        severity="high" if graphs or growth.column == "allocated_bytes" else "medium",
+        title=f"{memory_name} of rank {rank} leaks {a_step / 1e6:.2f} MB a step"
+        + (": graphs are kept" if graphs else ""),
+        evidence=f"{memory_name} rose from {growth.first_bytes / 1e6:,.0f} to "
+        f"{growth.last_bytes / 1e6:,.0f} MB in {duration(growth.span_s)} (minima of windows, "
+        f"Mann-Kendall p = {growth.p:.2g})" + _tensors_told(kept_tensors),
+        fix=fix,
+        rank=rank if len(growths) == 1 else everybody(view),
+        confidence=1 - growth.p,
+        proof=growth.proof(a_step, *_tensor_inputs(kept_tensors, rank)),
+    )
+
+
+_LOSS_KEPT = Option(
+    "append loss.item() or loss.detach() instead of loss", mend=ByRule("loss-keeps-graph")
+)
+
+
+def _small_leak(view: RunView, spec: Spec) -> Finding | None:
+    """One more tensor with a graph in each step: little memory, as the graph's buffers are freed."""
+    for rank in spread(view.ranks):
+        counts = told(view, "tensors").get(rank, [])
+        if len(counts) < 2:
+            continue
+        first, last = counts[0], counts[-1]
+        steps, more = last["step"] - first["step"], last["with_graph"] - first["with_graph"]
+        if steps < MIN_GRAPH_STEPS or more < GRAPHS_A_STEP * steps:
+            continue
+        if min(one["with_graph"] - GRAPHS_A_STEP * one["step"] for one in counts) < 0:
+            continue
+        kind = ""
+        if last.get("graph_kind"):
+            kind = f" (most: {last['graph_kind']})"
+        source = f"tensors events, rank {rank}"
+        fix = _LOSS_KEPT
+        if view.hello(rank).get("create_graph"):
+            fix = Option(
+                "after backward(create_graph=True) each .grad and its tensor hold one another: "
+                "backward() without it, gradients by torch.autograd.grad, or .grad = None for "
+                "the inputs, too; else " + _LOSS_KEPT.text
+            )
+        return spec.make(
+            severity="medium",
+            title=f"{more / steps:.1f} tensors a step are kept with the graphs that made them",
+            evidence=f"{last['with_graph']:,} tensors with a graph are alive at step "
+            f"{last['step']}, {first['with_graph']:,} were at step {first['step']}{kind}; the "
+            "memory of a graph whose backward has run is small, but it is never given back",
+            fix=fix,
+            rank=rank if len(view.ranks) > 1 else everybody(view),
+            confidence=0.9,
+            proof=Proof(
+                statistic="tensors with a graph that came and stayed / steps between two counts",
+                value=more / steps,
+                threshold=GRAPHS_A_STEP,
+                unit="a step",
+                formula="at each count half as many as steps, at least",
+                inputs=(
+                    Input("first count", first["with_graph"], "", source),
+                    Input("last count", last["with_graph"], "", source),
+                    Input("steps between", steps, "", source),
+                ),
+            ),
+        )
+    return None
+
+
+def _chained(view: RunView, spec: Spec) -> Finding | None:
+    """A sum or an average of tensors with graphs: one tensor, which keeps the graphs of all steps."""
+    for rank in spread(view.ranks):
+        counts = [count for count in told(view, "tensors").get(rank, []) if "chain_nodes" in count]
+        last = counts[-1] if counts else {}
+        nodes, steps = last.get("chain_nodes", 0), last.get("chain_steps", 0)
+        if steps < MIN_CHAIN_STEPS or nodes < MIN_CHAIN_NODES:
+            continue
+        name = last.get("chain_kept_as") or ""
+        source = f"tensors event of step {last['step']}, rank {rank}"
+        return spec.make(
+            severity="medium",
+            title=f"{name or 'a tensor'} keeps the graphs of all steps that it was made from",
+            evidence=f"at step {last['step']} a tensor{f' kept as {name}' if name else ''} is "
+            f"alive whose graph goes back over {steps:,} steps and more, by {nodes:,} nodes: a "
+            "sum or an average of losses that were not detached; no backward needs them, and none "
+            "is given back",
+            fix="add numbers and not tensors to it: loss.item() or loss.detach(); of a state that "
+            "is carried on keep state.detach()",
+            rank=rank if len(view.ranks) > 1 else everybody(view),
+            site=last.get("chain_site") or None,
+            confidence=0.9,
+            proof=Proof(
+                statistic="nodes of the graph on the way back to before the last count",
+                value=nodes,
+                threshold=MIN_CHAIN_NODES - 1,
+                unit="nodes",
+                formula="they were made in eight tenths of the time since then, at least; asked "
+                f"for where the heap grows with each step; {MIN_CHAIN_STEPS} steps at least",
+                inputs=(Input("nodes", nodes, "", source), Input("steps", steps, "", source)),
+            ),
+        )
+    return None
+
+
+def _leak_of(view: RunView, rank: int) -> Growth | None:
+    on_gpu = rank_growth(view, rank, "allocated_bytes")
+    if on_gpu is not None:
+        return on_gpu
+    growth = rank_growth(view, rank, "rss_bytes")
+    if growth is not None and _kept(view, rank) and not _from_files(view, rank):
+        return growth
+    return None
+
+
+def _kept(view: RunView, rank: int) -> Kept | None:
+    """Tensors that came and stayed; None where none did, or where they were not counted twice."""
+    counts = told(view, "tensors").get(rank, [])
+    if len(counts) < 2:
+        return None
+    first, last = counts[0], counts[-1]
+    kept_ = Kept(
+        first["tensors"],
+        last["tensors"],
+        last["with_graph"] - first["with_graph"],
+        last["step"] - first["step"],
+    )
+    enough = kept_.more >= max(
+        MIN_TENSORS, MIN_TENSORS_SHARE * kept_.first, MIN_TENSORS_PER_STEP * kept_.steps
+    )
+    return kept_ if enough else None
+
+
+def _tensors_told(kept: Kept | None) -> str:
+    if kept is None:
+        return ""
+    if kept.graphs > 0:
+        graphs = f", {kept.graphs:,} of the new ones with a graph"
+    else:
+        graphs = ""
+    return (
+        f"; {kept.last:,} tensors are alive, {kept.first:,} were {kept.steps:,} steps "
+        f"before{graphs}"
+    )
+
+
+def _tensor_inputs(kept: Kept | None, rank: int) -> tuple[Input, ...]:
+    if kept is None:
+        return ()
+    source = f"tensors events, rank {rank}"
+    return (
+        Input("tensors alive, first count", kept.first, "", source),
+        Input("tensors alive, last count", kept.last, "", source),
+        Input("more with a graph", kept.graphs, "", source),
+    )
+
+
+@finding(
+    id="ME05",
+    name="host memory growth",
+    family="memory",
+    cause="memory",
+    trigger=f"resident memory rises by more than {MIN_GROWTH_BYTES >> 20} MB and "
+    f"{percent(MIN_GROWTH_SHARE)}, steadily (Mann-Kendall p < {SURE_P:g} on minima of windows), "
+    "and no file lies behind it",
+    fix="do not keep tensors that hold a graph; arrays instead of lists of objects in datasets",
+    no_use="where the memory is needed: then less must be kept, by what the option names first",
+    reads="host.tree_pss_bytes, process.rss_bytes, host memory and its limit",
+    silent=(
+        "fewer than seven windows; growth for less than 2 s (20 s where create_graph=True was "
+        "seen); a file that is mapped"
+    ),
+    traps="page cache, which the kernel gives back",
+    seen_on=CPU,
+)
+def host_memory_growth(view: RunView, spec: Spec) -> Finding | None:
+    """A process keeps what it should let go."""
+    grown = {
+        rank: growth_
+        for rank in spread(view.ranks)
+        if (growth_ := rank_growth(view, rank, "rss_bytes"))
+    }
+    grown = {rank: growth_ for rank, growth_ in grown.items() if not _from_files(view, rank)}
+    if not grown:
+        return None
+    rank, growth = max(grown.items(), key=lambda item: item[1].bytes_per_s)
+    a_step = per_step(view, growth)
+    left_s, limit = _until_full(view, rank, growth, sum(g.bytes_per_s for g in grown.values()))
+    if np.isfinite(left_s):
+        full = f"{limit} is full in {duration(left_s)}"
+    else:
+        full = ""
+    soon = left_s < SOON_S
+    return spec.make(
+        severity="high" if soon else "medium",
+        title=f"host memory of rank {rank} grows by {growth.bytes_per_s / 1e6 * 60:,.0f} MB a "
+        "minute" + (f": {full}" if soon else ""),
+        evidence=f"resident memory rose from {growth.first_bytes / 1e6:,.0f} to "
+        f"{growth.last_bytes / 1e6:,.0f} MB in {duration(growth.span_s)}, {a_step / 1e6:.2f} MB a "
+        f"step (Theil-Sen slope of window minima, Mann-Kendall p = {growth.p:.2g})"
+        + (f"; at this rate {full}" if full else ""),
+        fix=(
+            "look for a list or dict that gets longer each step; keep loss.item() or "
+            "loss.detach() instead of loss",
+            Option(
+                "in the dataset keep NumPy arrays instead of lists of Python objects",
+                needs=(LOADER,),
+            ),
+        ),
+        rank=rank if len(grown) == 1 else everybody(view),
+        confidence=1 - growth.p,
+        proof=growth.proof(
+            a_step, Input("time until full", left_s, "s", limit or "host.memory_available_bytes")
+        ),
+    )
+
+
+def _from_files(view: RunView, rank: int) -> bool:
+    """Whether the growth is mostly file pages, as of a mapped data set; False: not counted."""
+    counts = [
+        event
+        for event in told(view, "tensors").get(rank, [])
+        if event.get("anonymous_bytes", -1) >= 0
+    ]
+    on_gpu = bool((view.per_rank[rank].rows["allocated_bytes"][-1:] > 0).any())
+    if len(counts) < 2 or on_gpu:
+        return False
+    grown = counts[-1]["memory_bytes"] - counts[0]["memory_bytes"]
+    return counts[-1]["anonymous_bytes"] - counts[0]["anonymous_bytes"] < ANONYMOUS * grown
+
+
+def _until_full(view: RunView, rank: int, growth: Growth, bytes_per_s: float) -> tuple[float, str]:
+    """Seconds until the container's limit or host's memory is used up, and which it is."""
+    host = view.record.hosts.get(view.host_of(rank))
+    if host is None or not len(host.host.rows):
+        return float("nan"), ""
+    newest = host.host.rows[-1]
+    room = {"the host's memory": float(newest["memory_available_bytes"])}
+    if newest["cgroup_memory_max_bytes"] > 0 and newest["cgroup_memory_bytes"] >= 0:
+        room["the container's limit"] = float(
+            newest["cgroup_memory_max_bytes"] - newest["cgroup_memory_bytes"]
+        )
+    limit = min(room, key=lambda name: room[name])
+    return max(0.0, room[limit]) / max(bytes_per_s, growth.bytes_per_s, 1.0), limit

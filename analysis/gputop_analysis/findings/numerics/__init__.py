@@ -1,0 +1,1 @@
+"""Checks of losses, gradients and schedules."""

@@ -1,0 +1,1 @@
+"""Checks of ranks against each other, and of what they send."""

@@ -1,0 +1,171 @@
+"""Ranks that take turns at being slow: batches of unequal length."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gputop_analysis.culprit import MIN_EFFECT_MS
+from gputop_analysis.findings.advice import MAP_STYLE, TOKENS, Option
+from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.pictures import RANK_WAITS, STEP_TIME
+from gputop_analysis.findings.ranks.stragglers import straggler
+from gputop_analysis.findings.registry import STRAGGLERS, Spec, finding
+from gputop_analysis.findings.shares import ENOUGH_STEPS
+from gputop_analysis.hardware import run_wait_share
+from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.series import RankSeries, last_attempt
+from gputop_analysis.stats import block_bootstrap
+from gputop_analysis.view import Array, RunView
+
+LEAST = 1.05
+"""The slowest rank of a step takes so many times as long as the median one."""
+NEARLY_ALWAYS = 0.9
+"""Part of the steps in which one rank is the slowest, from which the ranks do not take turns. Where
+compute does not follow the batches' lengths, half way from an even share to all of them is enough:
+it is one rank in a noisy run.
+"""
+
+
+@finding(
+    id="CR05",
+    name="rotating imbalance",
+    family="ranks",
+    cause="straggler",
+    trigger="the slowest rank of each step takes 5 % longer than the median rank, but it is "
+    "not always the same",
+    fix="batches of equal length: group by length, pack, or balance tokens over the ranks",
+    no_use="by length: where inputs are no tokens, or with an IterableDataset",
+    reads="compute of each rank per step, tokens per rank",
+    silent=(
+        "a persistent straggler (CR01 to CR04); fewer than 20 common steps; cores that are scarce"
+    ),
+    traps="few steps, in which chance looks like a pattern",
+    seen_on=CPU,
+    explained_by=STRAGGLERS,
+    pictures=(
+        RANK_WAITS,
+        STEP_TIME,
+    ),
+)
+def rotating_imbalance(view: RunView, spec: Spec) -> Finding | None:
+    """Batches differ in length, so that in each step all ranks wait for another one."""
+    by_step = _compute_by_step(view) if straggler(view) is None else None
+    if by_step is None:
+        return None
+    compute, tokens = by_step
+    slowest, middle, mean = compute.max(axis=1), np.median(compute, axis=1), compute.mean(axis=1)
+    if slowest.sum() <= LEAST * middle.sum() or (slowest - mean).mean() <= MIN_EFFECT_MS:
+        return None
+    follows = _correlation(compute, tokens)
+    by_length = follows is not None and follows > 0.5
+    often = np.bincount(compute.argmax(axis=1)).max() / len(compute)
+    if often > (NEARLY_ALWAYS if by_length else (1 + 1 / compute.shape[1]) / 2):
+        return None  # it is one rank's doing, though not beyond doubt: see CR01 to CR04
+    ratio = block_bootstrap(slowest, middle)
+    lost = block_bootstrap(slowest - mean, np.ones(len(mean)))
+    needed = LEAST if by_length else 1.15
+    if not (ratio.low > needed and lost.low > MIN_EFFECT_MS) or (
+        not by_length and _oversubscribed(view)
+    ):
+        return None
+    if by_length:
+        length_text = f"; compute follows tokens per rank (correlation {follows:.2f})"
+    else:
+        length_text = ""
+    share = lost.value / float(slowest.mean())
+    source = (
+        f"steps.wall_ns - comm.wait_ns, {len(slowest):,} common steady steps, "
+        f"{len(view.ranks)} ranks"
+    )
+    return spec.make(
+        severity="high" if share > 0.25 else "medium",
+        title=f"uneven batches: in each step {len(view.ranks)} ranks wait for the slowest, "
+        f"{lost.value:.1f} ms",
+        evidence=f"the slowest rank of a step computes {slowest.mean():.1f} ms, the median one "
+        f"{middle.mean():.1f} ms (ratio {ratio.value:.2f}, 95 % interval {ratio.low:.2f} to "
+        f"{ratio.high:.2f}); it is another rank each time{length_text}",
+        fix=(
+            "give all ranks batches of equal cost",
+            Option("group samples by length", needs=(MAP_STYLE, TOKENS)),
+            Option("pack sequences, or balance tokens per rank", needs=(TOKENS,)),
+        ),
+        confidence=0.95 if by_length else 0.7,
+        recoverable_ms_per_step=lost.value,
+        interval_ms_per_step=(lost.low, lost.high),
+        proof=Proof(
+            statistic="lower end of the 95 % interval of mean(slowest rank of a step) / "
+            "mean(median rank of a step)",
+            value=ratio.low,
+            threshold=needed,
+            unit="",
+            formula="recoverable = mean over steps of (compute of the slowest rank - mean compute "
+            "of all ranks); the threshold is 1.05 where compute follows tokens (correlation above "
+            "0.5), else 1.15",
+            inputs=(
+                Input("compute of the slowest rank", float(slowest.mean()), "ms per step", source),
+                Input("compute of the median rank", float(middle.mean()), "ms per step", source),
+                Input("mean compute", float(mean.mean()), "ms per step", source),
+                Input(
+                    "correlation with tokens",
+                    _told(follows),
+                    "",
+                    "steps.tokens, else steps.samples",
+                ),
+            ),
+        ),
+    )
+
+
+def _told(value: float | None) -> float | str:
+    return "all ranks have the same" if value is None else value
+
+
+def _compute_by_step(view: RunView) -> tuple[Array, Array] | None:
+    """Steps x ranks: milliseconds without waiting, and tokens (samples where there are none).
+
+    Of steps whose wait is known on every rank and that are not folded with others; None for too few
+    of them.
+    """
+    if len(view.ranks) < 2:
+        return None
+    tables = [_unfolded(view.per_rank[rank], view.comm(rank)) for rank in view.ranks]
+    shared = tables[0][0]
+    for steps, *_ in tables[1:]:
+        if not np.array_equal(shared, steps):
+            shared = np.intersect1d(shared, steps, assume_unique=True)
+    if len(shared) < ENOUGH_STEPS:
+        return None
+    at = [np.searchsorted(steps, shared) for steps, *_ in tables]
+    compute, tokens, samples = (
+        np.stack([table[column][i] for table, i in zip(tables, at, strict=True)], axis=1)
+        for column in (1, 2, 3)
+    )
+    return compute, tokens if tokens.any() else samples
+
+
+def _unfolded(series: RankSeries, comm: Array) -> tuple[Array, Array, Array, Array]:
+    """Steps, compute in milliseconds, tokens and samples of one rank's steady steps with a known
+    wait.
+    """
+    places = np.flatnonzero(series.steady & (series.n_steps == 1))
+    comm = last_attempt(comm)
+    steps, waited = series.steps[places], comm["step"].astype(np.int64)
+    at = np.searchsorted(waited, steps)
+    known_steps = at < len(waited)
+    known_steps[known_steps] = waited[at[known_steps]] == steps[known_steps]
+    rows = series.rows.take(places[known_steps])
+    compute = (rows["wall_ns"] - comm["wait_ns"][at[known_steps]]) / 1e6
+    return steps[known_steps], compute, rows["tokens"].astype(float), rows["samples"].astype(float)
+
+
+def _correlation(compute: Array, tokens: Array) -> float | None:
+    """How far a step's differences between ranks follow their tokens; None: all alike."""
+    time, work = (x - x.mean(axis=1, keepdims=True) for x in (compute, tokens))
+    scale = float(np.sqrt((time**2).sum() * (work**2).sum()))
+    if scale > 0 and (work**2).sum() > 0:
+        return float((time * work).sum()) / scale
+    return None
+
+
+def _oversubscribed(view: RunView) -> bool:
+    return any(run_wait_share(rows) > 0.05 for rows in view.rank_processes.values())

@@ -1,0 +1,1 @@
+"""Checks of what makes two runs differ."""

@@ -1,0 +1,1 @@
+"""Checks of clocks, power, heat and errors of devices."""
