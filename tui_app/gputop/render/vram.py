@@ -9,6 +9,7 @@ from gputop import palette
 from gputop.render import numbers
 from gputop.render.bars import bar, spark, stacked_bar, stacked_columns
 from gputop.render.rows import Row, left, right, row_width, shorten, whole, wrap
+from gputop_analysis.catalog.other_kinds import takes_tokens
 from gputop_analysis.units import GIB
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def words(setup: Setup) -> str:
     """Recipe of the training in a line: ``bf16, seq 4096, micro-batch 2, adamw, full
     checkpointing``.
     """
-    if not setup.model.hidden:
+    if not setup.model.hidden and not _is_configured(setup):
         return "as the script trains it"
     pieces = [setup.dtype]
     if setup.weights:
@@ -58,7 +59,9 @@ def words(setup: Setup) -> str:
         if setup.quantized:
             adapter = f"QLoRA {setup.quantized}"
         pieces.append(f"{adapter} r{setup.lora.rank}")
-    pieces += [f"seq {setup.seq}", f"micro-batch {setup.micro_batch}", setup.optimizer]
+    if takes_tokens(setup.model.family):
+        pieces.append(f"seq {setup.seq}")
+    pieces += [f"micro-batch {setup.micro_batch}", setup.optimizer]
     if setup.images:
         pieces.append(f"{setup.images} x {setup.image_size} px")
     if setup.checkpointing != "none":
@@ -68,6 +71,11 @@ def words(setup: Setup) -> str:
     if setup.attention != "sdpa":
         pieces.append(f"{setup.attention} attention")
     return ", ".join([*pieces, *_parallel_words(setup)])
+
+
+def _is_configured(setup: Setup) -> bool:
+    """Whether a model without dimensions came from a configuration, so that options train it."""
+    return setup.model.source.endswith(".json") or setup.model.source.startswith("hub:")
 
 
 def _parallel_words(setup: Setup) -> list[str]:
