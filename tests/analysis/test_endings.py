@@ -87,6 +87,27 @@ def test_a_failure_names_its_own_reason_before_anything_else(tmp_path, code, say
     assert says in found.headline and "data" not in found.headline
 
 
+@pytest.mark.parametrize(
+    ("printed", "said"),
+    [
+        (
+            "loss 1.2\npython: can't open file 'x.py'\n\n",
+            "ends with: python: can't open file 'x.py'",
+        ),
+        ("\x1b[31mno data\x1b[0m\n=====\n", "ends with: no data"),
+        ("half\x1b]0;title\x07 said\x08\n", "ends with: half said\\x08"),
+        ("", "exit code 3 after at least 60 steps"),
+    ],
+    ids=["plain", "coloured, then a rule", "hostile", "silent"],
+)
+def test_a_failure_without_an_exception_quotes_the_last_line(tmp_path, printed, said):
+    build = trained(tmp_path / "r")
+    build.end(exit_code=3)
+    (build.path / "hosts" / "box" / "output.log").write_text(printed)
+    (failure,) = (one for one in evaluate(build.open()) if one.id == "HC09")
+    assert failure.evidence.endswith(said)
+
+
 def test_an_exception_is_the_reason_of_a_failure(tmp_path):
     build = trained(tmp_path / "r")
     head = {

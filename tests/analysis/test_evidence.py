@@ -11,6 +11,7 @@ import random
 import tarfile
 
 import pytest
+from analysis_support import Builder
 from recordings_support import recordings, write_snapshot
 
 from gputop.cli import main
@@ -249,7 +250,7 @@ def test_a_rank_that_never_came_is_named_from_dumps(tmp_path):
     for rank, sequence in enumerate((3, 2, 3)):
         (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump(rank, sequence)))
     (tmp_path / "notes.json").write_text('{"of": "another tool"}')
-    (tmp_path / "nccl_trace_rank_0").rename(tmp_path / "nccl_trace_rank_0.pickle")
+    assert is_evidence(tmp_path), "by names as torch gives them"
     evidence = gather(tmp_path)
     assert evidence.rank == 1
     assert any("rank 1 never came" in one for one in evidence.findings)
@@ -350,7 +351,7 @@ def test_dumps_of_the_first_versions(tmp_path):
         ]
         content = {"version": "1.4", "pg_config": {1: mates}, "entries": entries}
         (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(content))
-    (tmp_path / "nccl_trace_rank_0").rename(tmp_path / "nccl_trace_rank_0.pickle")
+    assert is_evidence(tmp_path), "by names as torch gives them"
     evidence = gather(tmp_path)
     assert (evidence.rank, evidence.ranks) == (3, (3,))
     assert "group 1 of ranks 2, 3" in evidence.findings[0]
@@ -418,7 +419,7 @@ def test_the_rank_that_calls_something_else_is_named_from_dumps(tmp_path):
         content["entries"][-1].update(profiling_name=name, state="started", retired=False)
         content["pg_config"]["0"]["ranks"] = "[0, 1, 2, 3]"
         (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(content))
-    (tmp_path / "nccl_trace_rank_0").rename(tmp_path / "nccl_trace_rank_0.pickle")
+    assert is_evidence(tmp_path), "by names as torch gives them"
     evidence = gather(tmp_path)
     assert (evidence.cause, evidence.rank) == ("other operation", 2)
 
@@ -717,3 +718,18 @@ async def test_open_shows_it_on_a_screen(tmp_path):
         assert "slow worker, rank 1" in str(app.query_one("#text").render())
         await pilot.press("q")
     assert app.return_code == 0
+
+
+def test_why_of_a_run_gives_the_first_finding_with_place_gain_and_fix(tmp_path, capsys):
+    build = Builder(tmp_path / "r")
+    build.hello(dataloader={"num_workers": 0, "dataset_length": 4000, "site": "train.py:9"})
+    build.steps(200, forward=5.0, backward=5.0, data=20.0)
+    assert main(["why", str(build.path)]) == 0
+    answer = capsys.readouterr().out
+    for words in ("IN02", "evidence", "wins back", "fix", "num_workers", "gputop report r"):
+        assert words in answer
+    quiet = Builder(tmp_path / "quiet")
+    quiet.hello()
+    quiet.steps(200, forward=5.0, backward=9.0)
+    assert main(["why", str(quiet.path)]) == 0
+    assert "bottleneck" in capsys.readouterr().out

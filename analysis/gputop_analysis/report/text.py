@@ -72,9 +72,25 @@ def as_text(report: Report, width: int = 80, colour: bool = False) -> str:
     return plain_ascii(text)
 
 
+def verdict_text(report: Report, width: int = 80, colour: bool = False) -> str:
+    """The verdict and the first finding with its proof and fix; as ``as_text``."""
+    width = max(40, width)
+    if report.findings:
+        lines = [
+            *_headline(report, width, colour),
+            "",
+            *_finding(report.findings[0], width, colour),
+        ]
+    else:
+        lines = list(_verdict(report, width, colour))
+    text = "\n".join(lines)
+    if colour:
+        return text
+    return plain_ascii(text)
+
+
 def _verdict(report: Report, width: int, colour: bool) -> Iterator[str]:
-    for line in textwrap.wrap(report.verdict.headline, width):
-        yield painted(line, HEALTH_STYLE[report.verdict.health], colour)
+    yield from _headline(report, width, colour)
     limit = report.bottleneck
     if limit.kind == "unknown":
         return
@@ -86,6 +102,11 @@ def _verdict(report: Report, width: int, colour: bool) -> Iterator[str]:
         yield from _labelled("do first", limit.do_first, width, colour)
     if limit.finding is not None and (won := recoverable(limit.finding)):
         yield from _labelled("wins back", won, width, colour)
+
+
+def _headline(report: Report, width: int, colour: bool) -> Iterator[str]:
+    for line in textwrap.wrap(report.verdict.headline, width):
+        yield painted(line, HEALTH_STYLE[report.verdict.health], colour)
 
 
 def _labelled(label: str, sentence: str, width: int, colour: bool) -> Iterator[str]:

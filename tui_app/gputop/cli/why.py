@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gputop.cli.evidence import evidence_at, evidence_text
 from gputop.cli.parsing import Parser
-from gputop.cli.printing import print_json
+from gputop.cli.printing import print_json, report_width, wants_colour
 from gputop.cli.working import working
 
 if TYPE_CHECKING:
@@ -55,6 +55,8 @@ def _of_run(name: str, as_json: bool) -> int:
     """The first finding of a run; what a run's figures do not split is left empty."""
     from gputop.cli.records import open_record
     from gputop_analysis.report import Report
+    from gputop_analysis.report.text import verdict_text
+    from gputop_analysis.text import counted
 
     record = open_record(name)
     with working("judging the run"):
@@ -76,9 +78,8 @@ def _of_run(name: str, as_json: bool) -> int:
             }
         )
         return 0
-    print(report.verdict.headline)
-    if first:
-        if first.title not in report.verdict.headline:
-            print(first.title)
-        print(f"gputop report {Path(name).name} has the rest")
+    print(verdict_text(report, report_width(), wants_colour()))
+    others = len(report.findings) - 1
+    rest = f"{counted(others, 'other finding')} and all figures" if others > 0 else "all figures"
+    print(f"\n{rest}: gputop report {Path(name).name}")
     return 0

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from gputop_analysis.ending import ending, stopping_event
 from gputop_analysis.findings.advice import Option
 from gputop_analysis.findings.crash.lack_of_memory import out_of_memory_kills
-from gputop_analysis.findings.crash.last_words import LastWords, last_words
+from gputop_analysis.findings.crash.last_words import LastWords, last_line, last_words
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import LAST_OUTPUT, TRACEBACK
 from gputop_analysis.findings.registry import Spec, finding
@@ -390,6 +390,8 @@ def _evidence(view: RunView, end: _End, step: int) -> str:
         words += " before its first step"
     if end.raised:
         words += f"; {end.raised.what[:200]}, at {end.raised.site or 'an unknown line'}"
+    elif not end.signal_number and (line := last_line(view)):
+        words += f"; its output ends with: {line}"
     if end.lost_reason:
         words += f"; rank {end.lost_rank} was lost first: {end.lost_reason}"
     return words + _killed_meanwhile(view)

@@ -8,10 +8,14 @@ from typing import NamedTuple
 
 from gputop_analysis.last_output import last_outputs
 from gputop_analysis.view import RunView
+from gputop_probes.record.plain import plain_line
 
 _HEAD = "Traceback (most recent call last):"
 _FRAME = re.compile(r'^  File "([^"]+)", line (\d+), in (\S+)')
 _RAISED = re.compile(r"^[A-Za-z_][\w.]*(?:Error|Exception|Exit|Interrupt|Warning)\b(?::.*)?$")
+_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
+"""Colours and the like, titles and links."""
+LONGEST = 160
 _PACKAGES = ("site-packages", "dist-packages", "<frozen", f"{os.sep}lib{os.sep}python")
 
 
@@ -30,6 +34,18 @@ def last_words(view: RunView) -> LastWords | None:
         if words := parsed(text):
             return words
     return None
+
+
+def last_line(view: RunView) -> str:
+    """The last line with words in the recorded output, at most ``LONGEST`` characters of it, made
+    fit to be shown; empty: nothing was printed.
+    """
+    for text in last_outputs(view):
+        for line in reversed(text.splitlines()):
+            shown = _ESCAPES.sub("", line).strip()
+            if re.search("[^\\W\\d_]", shown):
+                return plain_line(shown[:LONGEST])
+    return ""
 
 
 def parsed(text: str) -> LastWords | None:
