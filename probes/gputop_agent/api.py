@@ -7,6 +7,7 @@ from gputop_agent import wire
 from gputop_agent.runtime import current, interrupts, transport
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import clock, device, recent, sampling, steps
+from gputop_agent.watchers import exceptions
 
 _OTHER = wire.PHASES.index("other")
 _MAX_NAMES = 64
@@ -111,6 +112,11 @@ def reader():
 
 
 @session.after_fork
+def raised(error, traceback):
+    """Tell of an exception that ended the training, though the process lives on: a notebook's."""
+    exceptions.report(error, traceback)
+
+
 def reset():
     """Forget the parent's totals (called in a fork's child)."""
     _named.__init__()

@@ -81,6 +81,17 @@ class Job:
             build.set_depth(config, SHALLOW)
             self.layers = SHALLOW
         heads.experts_in_one_product(config)
+        heads.without_chance(config)
+        if "mamba" in config.model_type:
+            self.notes.append(
+                "state-space layers as transformers writes them out in PyTorch: with the kernels "
+                "of mamba-ssm they keep far less"
+            )
+        if heads.task(config) == "sound":
+            self.notes.append(
+                "%d s of sound a sample; the loss is the mean of the output, without CTC's own "
+                "temporaries" % heads.SECONDS
+            )
         self.model = build.build(config, build.weights_dtype(setup), attention_of(setup))
         if losses.behave_like(self.model, setup.get("transformers") or ""):
             self.notes.append(
@@ -111,7 +122,10 @@ class Job:
             self.make_batch = lambda: ((), vision.fake(self.mode, vision_inputs))
 
     def _batch(self, config: Any) -> Dict[str, Any]:
-        inputs = heads.batch(config, self.setup)
+        dtype = build.weights_dtype(self.setup)
+        if autocast_dtype(self.setup) is not None:
+            dtype = torch.float32
+        inputs = heads.batch(config, self.setup, dtype)
         if pipeline.stages(self.setup) == 1:
             return inputs
         hidden = int(build.text_config(config).hidden_size)

@@ -250,7 +250,7 @@ def test_a_rank_that_never_came_is_named_from_dumps(tmp_path):
     for rank, sequence in enumerate((3, 2, 3)):
         (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(dump(rank, sequence)))
     (tmp_path / "notes.json").write_text('{"of": "another tool"}')
-    (tmp_path / "nccl_trace_rank_0").rename(tmp_path / "nccl_trace_rank_0.pickle")
+    assert is_evidence(tmp_path), "by names as torch gives them"
     evidence = gather(tmp_path)
     assert evidence.rank == 1
     assert any("rank 1 never came" in one for one in evidence.findings)
@@ -351,7 +351,7 @@ def test_dumps_of_the_first_versions(tmp_path):
         ]
         content = {"version": "1.4", "pg_config": {1: mates}, "entries": entries}
         (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(content))
-    (tmp_path / "nccl_trace_rank_0").rename(tmp_path / "nccl_trace_rank_0.pickle")
+    assert is_evidence(tmp_path), "by names as torch gives them"
     evidence = gather(tmp_path)
     assert (evidence.rank, evidence.ranks) == (3, (3,))
     assert "group 1 of ranks 2, 3" in evidence.findings[0]
@@ -419,7 +419,7 @@ def test_the_rank_that_calls_something_else_is_named_from_dumps(tmp_path):
         content["entries"][-1].update(profiling_name=name, state="started", retired=False)
         content["pg_config"]["0"]["ranks"] = "[0, 1, 2, 3]"
         (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(content))
-    (tmp_path / "nccl_trace_rank_0").rename(tmp_path / "nccl_trace_rank_0.pickle")
+    assert is_evidence(tmp_path), "by names as torch gives them"
     evidence = gather(tmp_path)
     assert (evidence.cause, evidence.rank) == ("other operation", 2)
 

@@ -231,7 +231,11 @@ def test_a_notebooks_cell_has_a_live_panel_and_the_report(tmp_path, monkeypatch)
 
     monkeypatch.setenv("GPUTOP_RUNS_DIR", str(tmp_path / "runs"))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    cells = ["%load_ext gputop", f"%%gputop first\n{LOOP}\ntrain(150)\n[1, 2]", "%%gputop\n1/0"]
+    cells = [
+        "%load_ext gputop",
+        f"%%gputop first\n{LOOP}\ntrain(150)\n[1, 2]",
+        "%%gputop\ntrain(30)\n1/0",
+    ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     kernel = {"display_name": "here", "language": "python", "name": "here"}
     spec = {
@@ -250,6 +254,24 @@ def test_a_notebooks_cell_has_a_live_panel_and_the_report(tmp_path, monkeypatch)
     assert report.data["text/plain"].startswith("ended: 150 steps, exit 0")
     assert report.data["text/html"].startswith("<iframe")
     assert value.data["text/plain"] == "[1, 2]"
+    told = notebook.cells[2].outputs[1].data["text/plain"]
+    assert "exit 1" in told and "ZeroDivisionError" in told and "no exception" not in told
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ValueError("own"), 1),
+        (KeyboardInterrupt(), 130),
+        (SystemExit(), 0),
+        (SystemExit(3), 3),
+        (SystemExit("words"), 1),
+    ],
+)
+def test_a_cell_ends_with_the_exit_code_that_a_script_would_have(error, code):
+    from gputop.notebook import _exit_code
+
+    assert _exit_code(error) == code
 
 
 @pytest.mark.parametrize("name", ["transformers", "lightning", "accelerate"])

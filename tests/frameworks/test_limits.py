@@ -33,6 +33,10 @@ def test_slow(): train(14, 0.05)
 def test_short(): train(3)
 @pytest.mark.limit_step("15 furlongs")
 def test_no_time(): pass
+@pytest.mark.limit_vram("24 GiB", gpus="RTX 4090")
+def test_typo(): train(1)
+@pytest.mark.limit_vram("24 GiB", "RTX 4090")
+def test_two_words(): train(1)
 @pytest.mark.limit_step("1 us")
 def test_that_fails_by_itself(): assert train(1) == "its own"
 """
@@ -72,6 +76,8 @@ def test_limits_hold_where_they_can_and_say_what_is_over(tmp_path):
         "test_slow": "ms a step (median of 10",
         "test_short": "3 optimizer steps in this test, 12 are needed",
         "test_no_time": "give an amount such as '15 ms'",
+        "test_typo": "does not take gpus=",
+        "test_two_words": "does not take 'RTX 4090'",
         "test_that_fails_by_itself": "its own",
     }.items():
         assert words in verdicts[name][1] + done.stdout.partition("short test summary")[0]

@@ -62,3 +62,10 @@ def test_a_figure_and_its_unit_stay_on_one_line():
         lines = rows.wrap(text, width)
         assert " ".join(lines) == text
         assert not any(line.startswith(("%", "ms", "GB")) for line in lines)
+
+
+def test_a_part_that_does_not_fit_is_left_out_whole():
+    parts = [[("reserved ", "muted"), ("24.8", "text")], [("  CUDA ", "muted"), ("0.6", "text")]]
+    for width in range(30):
+        text = rows.row_text(rows.whole(parts, width))
+        assert text in ("", "reserved 24.8", "reserved 24.8  CUDA 0.6") and len(text) <= width

@@ -87,17 +87,20 @@ def answer(
 ) -> Estimate:
     """A setup's estimate, calibrated by what was measured here; ``log``: its trace's events."""
     from gputop.calibration import recall
+    from gputop.models import configuration
     from gputop_analysis import catalog
     from gputop_analysis.vram.question import estimate
     from gputop_analysis.vram.rules import check
 
     check(setup)
+    if tier is None and log is None and is_undimensioned(setup.model):
+        tier = "trace"
     advice = advice and bool(setup.model.hidden)  # levers are estimated from the architecture
     if tier == "trace" and log is None:
         from gputop.tracing import trace
 
         log = trace(
-            setup, python, config=_configured(setup.model), factory=factory, progress=progress
+            setup, python, config=configuration(setup.model), factory=factory, progress=progress
         )
     capacity = catalog.gpu(gpu).usable_bytes if gpu else None
     estimated = estimate(setup, tier, capacity, log=log, gpu=gpu, advice=advice)
@@ -123,18 +126,18 @@ def is_factory(model: Any) -> bool:
     return os.path.isfile(module) or all(part.isidentifier() for part in module.split("."))
 
 
+def is_undimensioned(model: ModelShape) -> bool:
+    """Whether only a trace can answer for a model, by its configuration."""
+    from gputop.models import configuration
+
+    return not model.hidden and bool(configuration(model))
+
+
 def factory_shape(name: str) -> ModelShape:
     """What is known of a model that only a trace can tell: its name."""
     from gputop_analysis.vram.setup import ModelShape
 
     return ModelShape(name=name, source=name)
-
-
-def _configured(model: ModelShape) -> str:
-    """The configuration that a model came from, where that is a file: a trace takes it as it is."""
-    if model.source.endswith(".json") and Path(model.source).is_file():
-        return model.source
-    return ""
 
 
 def shape_of(model: Any) -> ModelShape:
@@ -151,9 +154,9 @@ def shape_of(model: Any) -> ModelShape:
     if isinstance(model, ModelShape):
         return model
     if isinstance(model, (str, Path)):
-        from gputop.models import resolve
+        from gputop.models import resolved
 
-        return resolve(str(model))
+        return resolved(str(model), traces=True)[0]
     config = getattr(model, "config", model)
     fields = config.to_dict() if hasattr(config, "to_dict") else config
     if not isinstance(fields, dict):

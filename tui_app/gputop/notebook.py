@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 from gputop.recording import Recording, begin
@@ -17,6 +18,7 @@ from gputop_agent import wire
 _PERIOD_S = 1.0
 _BAR = 32
 _REPORT_S = 120.0
+_INTERRUPTED = 130
 _FRAME = '<iframe srcdoc="{page}" sandbox="allow-scripts" style="width:100%;height:640px;border:0"></iframe>'
 
 
@@ -32,17 +34,37 @@ def run_cell(shell: Any, name: str, cell: str) -> Any:
     recording = begin(name.strip())
     panel = _Panel(recording)
     panel.start()
-    exit_code = 1
+    exit_code = 0
     try:
-        value = _executed(shell, cell)
-        exit_code = 0
-        return value
+        return _executed(shell, cell)
+    except BaseException as error:
+        exit_code = _exit_code(error)
+        recording.raised(error, _of_the_cell(error.__traceback__))
+        raise
     finally:
         run_dir = recording.run_dir
         panel.stop()
         recording.finish(exit_code)
         if run_dir is not None:
             show_report(run_dir)
+
+
+def _exit_code(error: BaseException) -> int:
+    """What a script that raised this would end with."""
+    if isinstance(error, KeyboardInterrupt):
+        return _INTERRUPTED
+    if not isinstance(error, SystemExit):
+        return 1
+    if error.code is None or isinstance(error.code, int):
+        return (error.code or 0) & 0xFF
+    return 1
+
+
+def _of_the_cell(traceback: TracebackType | None) -> TracebackType | None:
+    """The part of a traceback that lies below this module."""
+    while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
+        traceback = traceback.tb_next
+    return traceback
 
 
 def panel_text(figures: dict[str, float]) -> str:

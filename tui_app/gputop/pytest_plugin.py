@@ -53,6 +53,8 @@ class _Limits:
     """The arguments of the markers, read before the test runs."""
 
     def __init__(self, memory: pytest.Mark | None, step: pytest.Mark | None):
+        _refuse_others(memory, {"gpu"})
+        _refuse_others(step, set())
         self._size = _amount(memory, _BYTES, "24 GiB") if memory else None
         self._gpu = str(memory.kwargs.get("gpu") or "") if memory else ""
         self._seconds = _amount(step, _SECONDS, "15 ms") if step else None
@@ -115,6 +117,16 @@ def _named_inputs(module: Any, inputs: tuple[Any, ...]) -> Any:
     if frame is not None:
         return dict(frame.f_locals.get("kwargs", {}))
     return {}
+
+
+def _refuse_others(mark: pytest.Mark | None, names: set[str]) -> None:
+    """Fail where a marker has arguments that it does not know: a limit left out would pass."""
+    if mark is None:
+        return
+    others = [f"{name}=" for name in sorted(mark.kwargs.keys() - names)]
+    others += [repr(argument) for argument in mark.args[1:]]
+    if others:
+        pytest.fail(f"{mark.name} does not take {', '.join(others)}", pytrace=False)
 
 
 def _amount(mark: pytest.Mark, units: Mapping[str, float], example: str) -> float:

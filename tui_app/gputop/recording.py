@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gputop_agent import wire
@@ -64,6 +65,10 @@ class Recording:
     def timed(self, name: str, elapsed_ns: int) -> None:
         """Count time that the framework measured, under its own name."""
         self._ask("timed", name, elapsed_ns)
+
+    def raised(self, error: BaseException, traceback: TracebackType | None) -> None:
+        """Tell of an exception that ends the training and not the process."""
+        self._ask("raised", error, traceback)
 
     def finish(self, exit_code: int = 0) -> None:
         """End a run that was begun here, though the process lives on; its record is whole."""

@@ -7,10 +7,10 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gputop_analysis.vram.eventlog import EventLog
@@ -63,7 +63,7 @@ def trace(
     setup: Setup,
     python: str | None = None,
     *,
-    config: str = "",
+    config: str | Mapping[str, Any] = "",
     factory: str = "",
     full: bool = False,
     progress: Progress | None = None,
@@ -77,7 +77,7 @@ def trace(
         setup: the model and how it is trained.
         python: the interpreter whose torch and transformers run; None: this one.
         config: a Hugging Face configuration to take instead of the setup's shape: a file, a
-            directory, a cached name.
+            directory, a cached name, or its values.
         factory: ``module:callable`` that gives the ``nn.Module``, instead of a model of
             transformers.
         full: trace every layer instead of four that stand for all.
@@ -104,7 +104,7 @@ def trace(
 def _traced(
     setup: Setup,
     python: str | None,
-    config: str,
+    config: str | Mapping[str, Any],
     *,
     factory: str,
     full: bool,
@@ -117,6 +117,9 @@ def _traced(
         setup_file = Path(folder, "setup.json")
         setup_file.write_text(json.dumps(asdict(setup)), encoding="utf-8")
         arguments = ["--setup", str(setup_file)]
+        if not isinstance(config, str):
+            values, config = config, str(Path(folder, "config.json"))
+            Path(config).write_text(json.dumps(dict(values)), encoding="utf-8")
         arguments += ["--config", config] if config else []
         arguments += ["--factory", factory] if factory else []
         out = Path(folder, "log.json.gz")

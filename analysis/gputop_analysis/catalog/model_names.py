@@ -221,7 +221,7 @@ def _by_folder(name: str, plain: str) -> ModelName | None:
 
 def _of_four_bits(plain: str) -> str:
     if _FOUR_BIT.search(plain):
-        return "weights in 4 bits are counted with --qlora (or --quant nf4)"
+        return "its weights count in 16 bits, all of them trained, unless --qlora is given"
     return ""
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from gputop_analysis.catalog.families import FAMILIES
 
 
 class Kind(NamedTuple):
@@ -20,7 +23,7 @@ KINDS = (
     Kind(
         "a diffusion model",
         r"stable-?diffusion|sdxl|\bsd-?v?[123]\b|\bflux\b|\bdit\b|\bsit\b|pixart|unet|ddpm|\bvae\b"
-        r"|\bsana|hunyuan-?video|cogvideo|\bwan-?2|kandinsky|ltx-?video|\bmochi|qwen-image|animatediff|controlnet",
+        r"|\bsana|hunyuan-?dit|hunyuan-?video|cogvideo|\bwan-?2|kandinsky|ltx-?video|\bmochi|qwen-image|animatediff|controlnet",
         _SCRIPT,
     ),
     Kind(
@@ -45,7 +48,7 @@ KINDS = (
         "an encoder of sentences or of a family without a formula",
         r"deberta|modernbert|electra|albert|nomic-embed|gte-|jina-embed|bge-m3|longformer|big-?bird"
         r"|\bm?bart\b|pegasus|nllb|siglip|phi-3\.5-moe"
-        r"|mpnet|xlnet|\besm-?2|\bmt5|\bbyt5|\bt5-v1|\bul2\b|arctic-embed|embeddinggemma|distilroberta|minilm",
+        r"|layoutlm|trocr|donut|mpnet|xlnet|\besm-?2|\bmt5|\bbyt5|\bt5-v1|\bul2\b|arctic-embed|embeddinggemma|distilroberta|minilm",
         _CONFIG,
     ),
     Kind(
@@ -55,6 +58,38 @@ KINDS = (
         _SCRIPT,
     ),
 )
+
+
+_TYPES = re.compile(
+    r"mamba|jamba|rwkv|zamba|falcon_h1|nemotron_h|granitemoehybrid|^lfm2|qwen3_next|qwen3_5"
+    r"|recurrent_gemma|xlstm|^minimax$|kimi_linear|whisper|wav2vec|hubert|wavlm|unispeech|^sew"
+    r"|speech|seamless|musicgen|^bark|clap|encodec|^vits|moonshine|parakeet|resnet|convnext|swin"
+    r"|beit|dinov|segformer|detr|yolos|mobilenet|mobilevit|efficientnet|regnet|^vit_|deit|^sam"
+    r"|data2vec|maskformer|mask2former|timm|hiera|poolformer|^cvt|levit|^pvt|bart|pegasus|m2m_100"
+    r"|marian|^led$|blenderbot|encoder-decoder|florence|trocr|albert|reformer|xlnet|longformer"
+    r"|big_?bird|deberta|funnel|^esm|mpnet|modernbert|nomic_bert|electra|convbert|camembert"
+    r"|layoutlm|^blip|siglip|eurobert|squeezebert|mobilebert|perceiver|canine|mt5$|prophetnet"
+    r"|^fnet|^ernie$|nystromformer|roformer|patchtst|informer|autoformer|^luke|^owl|^vilt|omni"
+)
+"""Types of models, as a ``config.json`` has them, whose layers are none that a formula counts."""
+
+
+_NO_TOKENS = re.compile(
+    r"resnet|convnext|swin|beit|dinov|deit|^vit_|regnet|mobilenet|efficientnet|wav2vec|hubert|wavlm"
+)
+
+
+def takes_tokens(family: str) -> bool:
+    """Whether a model of that type reads or writes text, so that a sequence has a length."""
+    return _NO_TOKENS.search(family) is None
+
+
+def traced_alone(config: Mapping[str, Any]) -> bool:
+    """Whether what a ``config.json`` describes is left to a trace."""
+    model_type = str(config.get("model_type", "")).lower()
+    if not model_type or model_type in FAMILIES:
+        return False
+    return _TYPES.search(model_type) is not None
 
 
 def kind_of(name: str) -> Kind | None:

@@ -32,6 +32,8 @@ _ARRAY = re.compile(rb"\s*\[\s*(?:\{|\]|$)")
 _GRAPH = re.compile(rb'"schema"\s*:\s*"[\d.]+(?:-chakra[\d.]*)?"')
 """The beginning of what ExecutionTraceObserver and Chakra write."""
 _FILES_AT_MOST = 4096
+_PLAIN_AT_MOST = 16
+"""Files without an ending that are looked into to tell whether a folder is of another tool."""
 _MANIFEST = "run.json"
 _KINDS_IN_WORDS = {
     "optimizer": "optimizer states",
@@ -52,9 +54,20 @@ def is_evidence(path: Path) -> bool:
             return is_regular(path) and path.name != _MANIFEST
         if any((path / part).exists() for part in _RUN_PARTS):
             return False
-        return any(file.name.endswith(_NAMES) for file in path.iterdir())
+        files = sorted(path.iterdir())
+        if any(file.name.endswith(_NAMES) for file in files):
+            return True
+        plain = [file for file in files if _is_plain(file)][:_PLAIN_AT_MOST]
+        return any(_kind(file, alone=False) for file in plain)
     except OSError:
         return False
+
+
+def _is_plain(file: Path) -> bool:
+    """Whether a file's name has no ending, as those that torch's flight recorder writes:
+    ``nccl_trace_rank_0``.
+    """
+    return "." not in file.name and is_regular(file)
 
 
 def gather(path: Path) -> Evidence:
@@ -82,7 +95,7 @@ def _files(path: Path) -> list[Path]:
     files = sorted(
         file for file in path.iterdir() if file.name.endswith(_NAMES) and is_regular(file)
     )
-    files += [file for file in sorted(path.iterdir()) if "." not in file.name and is_regular(file)]
+    files += [file for file in sorted(path.iterdir()) if _is_plain(file)]
     if not files:
         raise EvidenceError(f"{path} has neither a run nor a file that is known: {KINDS}")
     return files[:_FILES_AT_MOST]

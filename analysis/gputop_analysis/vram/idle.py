@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from gputop_analysis.catalog.other_kinds import takes_tokens
 from gputop_analysis.run_tables import plain_name
 from gputop_analysis.vram.options import OPTION, parse
 from gputop_analysis.vram.setup import Setup
@@ -96,6 +97,8 @@ def idle(values: Mapping[str, Any], setup: Setup) -> Iterator[str]:
         setup: what they describe.
     """
     if not setup.model.hidden:
+        if "seq" in map(plain_name, values) and not takes_tokens(setup.model.family):
+            yield f"--seq changes nothing here: {setup.model.name} takes no tokens"
         return  # a module of one's own may take images
     for given_name, value in values.items():
         name = plain_name(given_name)

@@ -267,8 +267,12 @@ def parse(name: str, value: Any) -> Any:
 
 
 def _count(option: Option, value: Any) -> int:
+    written = str(value).replace("_", "").replace(",", "").lower()
     try:
-        number = int(str(value).replace("_", "").replace(",", ""))
+        if option.name == "seq" and written.endswith("k"):
+            number = 1024 * int(written[:-1])
+        else:
+            number = int(written)
     except ValueError:
         number = option.least - 1
     if number < option.least:

@@ -52,7 +52,8 @@ def set_depth(config: Any, layers: int) -> None:
     names = getattr(part, "attribute_map", {})
     setattr(part, names.get("num_hidden_layers", "num_hidden_layers"), layers)
     for name in ("layer_types", "mlp_layer_types"):
-        if isinstance(getattr(part, name, None), list):
+        computed = isinstance(getattr(type(part), name, None), property)
+        if isinstance(getattr(part, name, None), list) and not computed:
             setattr(part, name, getattr(part, name)[:layers])
 
 

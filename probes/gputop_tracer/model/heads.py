@@ -28,10 +28,36 @@ _IMAGES_ONLY = (
     "dinov2",
     "siglip_vision_model",
 )
+_CLASSES = {
+    "masked": "AutoModelForMaskedLM",
+    "image": "AutoModelForImageClassification",
+    "contrastive": "AutoModel",
+    "speech": "AutoModelForSpeechSeq2Seq",
+    "sound": "AutoModelForCTC",
+    "seq2seq": "AutoModelForSeq2SeqLM",
+    "image_text": "AutoModelForImageTextToText",
+    "causal": "AutoModelForCausalLM",
+}
+_TASKS_BY_MAPPING = (
+    ("image_text", "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES"),
+    ("speech", "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES"),
+    ("seq2seq", "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES"),
+    ("sound", "MODEL_FOR_CTC_MAPPING_NAMES"),
+    ("masked", "MODEL_FOR_MASKED_LM_MAPPING_NAMES"),
+    ("causal", "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"),
+    ("image", "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES"),
+)
+"""Tasks in the order in which they are looked for, and where transformers lists their families."""
+SECONDS, SAMPLE_RATE = 15, 16_000
+"""Of a recording that a model of sound takes."""
 
 
 def task(config: Any) -> str:
-    """``masked``, ``image``, ``contrastive``, ``seq2seq``, ``image_text`` or ``causal``."""
+    """What a configuration is trained for: a key of ``_CLASSES``.
+
+    Raises:
+        ValueError: transformers has no training head for it that is known here.
+    """
     model_type = config.model_type
     if model_type in ("clip", "siglip"):
         return "contrastive"
@@ -39,26 +65,35 @@ def task(config: Any) -> str:
         return "masked"
     if model_type in _IMAGES_ONLY:
         return "image"
+    from transformers.models.auto import modeling_auto
+
+    for task_kind, mapping in _TASKS_BY_MAPPING:
+        if model_type in getattr(modeling_auto, mapping, {}):
+            return task_kind
     if getattr(config, "vision_config", None) is not None:
         return "image_text"
     if getattr(config, "is_encoder_decoder", False):
         return "seq2seq"
-    return "causal"
+    raise ValueError(
+        "transformers trains no %s with one loss of its own: trace the script that does, "
+        "gputop estimate train.py" % model_type
+    )
 
 
 def auto_class(config: Any) -> Any:
     """The auto class of transformers that builds a configuration with its training head."""
     import transformers
 
-    names = {
-        "masked": "AutoModelForMaskedLM",
-        "image": "AutoModelForImageClassification",
-        "contrastive": "AutoModel",
-        "seq2seq": "AutoModelForSeq2SeqLM",
-        "image_text": "AutoModelForImageTextToText",
-        "causal": "AutoModelForCausalLM",
-    }
-    return getattr(transformers, names[task(config)])
+    return getattr(transformers, _CLASSES[task(config)])
+
+
+def without_chance(config: Any) -> None:
+    """Turn off what drops layers and masks spans at random, whose sizes depend on values."""
+    for name in ("layerdrop", "encoder_layerdrop", "decoder_layerdrop"):
+        if getattr(config, name, None):
+            setattr(config, name, 0.0)
+    if getattr(config, "apply_spec_augment", False):
+        config.apply_spec_augment = False
 
 
 def of_model(model: nn.Module) -> Optional[nn.Module]:
@@ -93,8 +128,10 @@ def experts_in_one_product(config: Any) -> None:
         config._experts_implementation = "grouped_mm"
 
 
-def batch(config: Any, setup: Dict[str, Any]) -> Dict[str, Any]:
-    """The model's inputs: fake token ids, labels and pixels of the setup's shapes."""
+def batch(config: Any, setup: Dict[str, Any], dtype: torch.dtype) -> Dict[str, Any]:
+    """The model's inputs: fake token ids, labels, and pixels or sound of type ``dtype`` in the
+    setup's shapes.
+    """
     parallel = setup.get("parallel") or {}
     rows, seq = (
         int(setup.get("micro_batch") or 1),
@@ -102,10 +139,14 @@ def batch(config: Any, setup: Dict[str, Any]) -> Dict[str, Any]:
     )
     task_kind = task(config)
     if task_kind == "image":
-        return {"pixel_values": _pixels(config, rows), "labels": _ids(rows)}
+        return {"pixel_values": _pixels(config, rows).to(dtype), "labels": _ids(rows)}
+    if task_kind == "sound":
+        return {"input_values": torch.empty((rows, SECONDS * SAMPLE_RATE), dtype=dtype)}
+    if task_kind == "speech":
+        return _speech(config, rows, seq, dtype)
     if task_kind == "contrastive":
         length = min(seq, int(getattr(config.text_config, "max_position_embeddings", seq)))
-        pixels = _pixels(config.vision_config, rows)
+        pixels = _pixels(config.vision_config, rows).to(dtype)
         return {"input_ids": _ids(rows, length), "pixel_values": pixels, "return_loss": True}
     inputs = {"input_ids": _ids(rows, seq), "labels": _ids(rows, seq)}
     if parallel.get("sequence_parallel"):  # else a model counts the positions of its own part
@@ -113,6 +154,19 @@ def batch(config: Any, setup: Dict[str, Any]) -> Dict[str, Any]:
     if task_kind == "seq2seq":
         return {**inputs, "decoder_input_ids": _ids(rows, seq)}
     return inputs
+
+
+def _speech(config: Any, rows: int, seq: int, dtype: torch.dtype) -> Dict[str, torch.Tensor]:
+    """Whisper's: a spectrogram of as many frames as it always takes, and what is said in it."""
+    bins, frames = getattr(config, "num_mel_bins", 0), getattr(config, "max_source_positions", 0)
+    if config.model_type != "whisper":
+        raise ValueError(
+            "what %s hears is not known here: trace the script that trains it, "
+            "gputop estimate train.py" % config.model_type
+        )
+    longest = int(getattr(config, "max_target_positions", seq))
+    features = torch.empty((rows, int(bins), 2 * int(frames)), dtype=dtype)
+    return {"input_features": features, "labels": _ids(rows, min(seq, longest))}
 
 
 def _ids(*shape: int) -> torch.Tensor:

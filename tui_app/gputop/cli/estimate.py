@@ -127,6 +127,18 @@ def _take_factory(options: argparse.Namespace) -> None:
 
 _TRACED_ONLY = ("--dora", "--galore", "--grpo", "--ppo", "--contrastive")
 """What people ask for and a trace of the script alone answers."""
+_PAIRS = "a pair is two sequences: double --micro-batch"
+_SAID_OTHERWISE = {
+    "--dpo": f"{_PAIRS}, and give --roles reference where no adapters are trained",
+    **dict.fromkeys(("--orpo", "--simpo", "--cpo", "--kto"), _PAIRS),
+    "--method": "what is trained is said by --lora, --qlora, --freeze or nothing; of DPO, ORPO "
+    "and KTO a pair is two sequences, and --roles adds DPO's reference model",
+    "--gptq": "weights in 4 bits are --quant nf4, or --qlora",
+    "--awq": "weights in 4 bits are --quant nf4, or --qlora",
+    "--bf16": "--dtype bf16 is the default",
+    "--fp16": "--dtype fp16",
+}
+"""What people ask for by an option of their trainer, and how it is said here."""
 
 
 def parser() -> Parser:
@@ -134,7 +146,7 @@ def parser() -> Parser:
     parser = Parser(
         "estimate", "How much GPU memory a training needs, and on which GPUs it fits.", _USAGE
     )
-    parser.instead = dict.fromkeys(
+    parser.instead = _SAID_OTHERWISE | dict.fromkeys(
         _TRACED_ONLY, "no formula covers it: `gputop estimate train.py` traces the script"
     )
     parser.add_argument(
@@ -228,7 +240,7 @@ def _setup(options: argparse.Namespace) -> Setup:
         else:
             shape = None
         values = given(options)
-        setup = setup_of(shape or model_of(options.model), values, base)
+        setup = setup_of(shape or model_of(options.model, traces=True), values, base)
     refuse_idle(values, setup)
     return setup
 
@@ -286,9 +298,13 @@ def _answer(setup: Setup, options: argparse.Namespace) -> Estimate:
     from gputop.api import answer, is_factory
 
     factory = setup.model.name if is_factory(options.model) else ""
-    if factory and options.tier not in (None, "trace"):
-        raise CliError(f"{factory} is traced: the {options.tier} tier knows models by name only")
-    tier = "trace" if factory else options.tier
+    traced_alone = bool(factory) or not setup.model.hidden
+    if traced_alone and options.tier not in (None, "trace"):
+        raise CliError(
+            f"{setup.model.name} is traced: the {options.tier} tier knows transformers by their "
+            "dimensions only"
+        )
+    tier = "trace" if traced_alone else options.tier
     if factory:
         module = factory.rpartition(":")[0]
         print(f"gputop: importing {module} to build its model: this runs its code", file=sys.stderr)
@@ -306,7 +322,7 @@ def _answer(setup: Setup, options: argparse.Namespace) -> Estimate:
     except (ValueError, LookupError) as error:
         raise CliError(str(error)) from None
     except ImportError as error:
-        if factory:
+        if traced_alone:
             raise CliError(str(error), ENVIRONMENT) from None
         return _instead(setup, options, str(error))
 

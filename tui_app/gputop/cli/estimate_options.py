@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gputop_analysis.vram.setup import Setup
 
 _TITLES = {"Training": "training", "Memory": "memory", "Parallel": "parallelism"}
-_ALIASES = {"checkpointing": ("--recompute",)}
+_ALIASES = {"checkpointing": ("--recompute",), "micro_batch": ("--batch", "--batch-size")}
 """Further names of an option, as other commands call it."""
 _META = {"count": "N", "share": "X", "words": "A,B", "text": "TEXT", "choice": "KIND"}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,7 @@ def gpus_named(name: str) -> GpuMatch:
     """
     from gputop_analysis.catalog import match_gpu
 
+    _refuse_a_size(name)
     try:
         match = match_gpu(name)
     except LookupError as error:
@@ -38,8 +40,25 @@ def gpus_named(name: str) -> GpuMatch:
     return match
 
 
-def model_of(name: str) -> ModelShape:
-    """The architecture of the model that the user named.
+def _refuse_a_size(name: str) -> None:
+    """``24GB``: a size of memory names no GPU.
+
+    Raises:
+        CliError: it is one; with GPUs that have so much.
+    """
+    size = re.fullmatch(r"\s*(\d+)\s*(?:g|gb|gib)\s*", name.lower())
+    if size is None:
+        return
+    from gputop_analysis.catalog import gpus
+
+    having = [spec.name for spec in gpus() if round(spec.memory_gb) == int(size[1])]
+    like = f": {', '.join(having[:6])}" if having else ", and no GPU of the catalog has so much"
+    raise CliError(f"{name.strip()} is a size of memory, no GPU{like}")
+
+
+def model_of(name: str, traces: bool = False) -> ModelShape:
+    """The architecture of the model that the user named; with ``traces`` also one that only a trace
+    can answer for.
 
     Raises:
         CliError: there is none, or its configuration is of no use.
@@ -47,7 +66,7 @@ def model_of(name: str) -> ModelShape:
     from gputop.models import resolved
 
     try:
-        shape, note = resolved(name)
+        shape, note = resolved(name, traces)
     except (LookupError, ValueError) as error:
         raise CliError(str(error)) from None
     if note:

@@ -11,7 +11,7 @@ from gputop.feed.ranks import RanksLoader, RanksPageData
 from gputop.pages.page import Page
 from gputop.render import numbers
 from gputop.render.bars import apportion, merged
-from gputop.render.rows import Row, clip, left, right, row_width, shorten
+from gputop.render.rows import Row, clip, left, right, row_width, shorten, whole
 from gputop.widgets import plots
 from gputop.widgets.rank_map import heat
 
@@ -65,20 +65,16 @@ def headline(page: RanksPageData, width: int) -> list[Row]:
     if page.pattern == "persistent" and page.cause:
         text += f": it is slow in {page.cause}"
     rows: list[Row] = [[(mark, style), (shorten(text, width - 2), "bold text")]]
-    figures: Row = []
+    figures: list[Row] = []
     if page.exposed_comm_ms == page.exposed_comm_ms:
-        figures += [
-            ("communication exposed ", "muted"),
-            (numbers.duration_ms(page.exposed_comm_ms), "text"),
-        ]
+        exposed = numbers.duration_ms(page.exposed_comm_ms)
+        figures.append([("communication exposed ", "muted"), (exposed + "   ", "text")])
     if page.load_imbalance == page.load_imbalance:
-        figures += [
-            ("   load imbalance ", "muted"),
-            (numbers.percent(page.load_imbalance, 1), "text"),
-        ]
+        imbalance = numbers.percent(page.load_imbalance, 1)
+        figures.append([("load imbalance ", "muted"), (imbalance + "   ", "text")])
     if page.source:
-        figures += [("   by ", "muted"), (page.source, "muted")]
-    return [*rows, clip(figures, width)]
+        figures.append([(f"by {page.source}", "muted")])
+    return [*rows, whole(figures, width)]
 
 
 def _not_told(page: RanksPageData) -> str:
@@ -162,6 +158,8 @@ def _line(
     excess = ""
     if phase:
         excess = f"{phase} +{numbers.ms_column(values['excess'], digits)}"
+        if row_width(row) + len(excess) + 2 > width:
+            excess = phase
     row.append((left("  " + excess, EXCESS), share_style + ground))
     if with_host:
         row += [(left(page.hosts[index], 14), "muted" + ground)]
@@ -192,7 +190,11 @@ def detail(page: RanksPageData, index: int, width: int, height: int) -> list[Row
     for p in palette.PHASES:
         if finite.get(p.name) and max(finite[p.name]) > 0:
             names.append(p.name)
+    compared = "other" if len(page) == 2 else "median"
     typical = {name: median(finite[name]) for name in names}
+    if len(page) == 2:  # the median of two would halve the difference
+        others = {name: page.phases_ms[name][1 - index] for name in names}
+        typical |= {name: ms for name, ms in others.items() if not math.isnan(ms)}
     own_ms = {name: page.phases_ms[name][index] for name in names}
     top = max([*typical.values(), *(v for v in own_ms.values() if v == v)], default=1.0) or 1.0
     digits, cells = numbers.digits_for(top), width - 12 - 32
@@ -210,7 +212,7 @@ def detail(page: RanksPageData, index: int, width: int, height: int) -> list[Row
         if cells > 0:
             bar[min(cells - 1, round(typical[name] / top * cells))] = ("┃", "accent")
         start: Row = [(mark, "high"), (left(name, 10), "text")]
-        figures = f"{own_text}  median {typical_text}"
+        figures = f"{own_text}  {compared} {typical_text}"
         rows.append([*start, *merged(bar), (figures, figures_style)])
     return rows
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from functools import lru_cache
 
 Row = list[tuple[str, str]]
@@ -110,6 +111,16 @@ def clip(row: Row, width: int) -> Row:
         width -= text_width(text)
         result.append((text, style))
     return result
+
+
+def whole(parts: Sequence[Row], width: int) -> Row:
+    """The parts one after the other up to the first that does not fit: half a figure is wrong."""
+    row: Row = []
+    for part in parts:
+        if row_width(row) + row_width(part) > width:
+            break
+        row += part
+    return row
 
 
 def fill(row: Row, width: int) -> Row:

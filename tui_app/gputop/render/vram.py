@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from gputop import palette
 from gputop.render import numbers
 from gputop.render.bars import bar, spark, stacked_bar, stacked_columns
-from gputop.render.rows import Row, left, right, row_width, shorten, wrap
+from gputop.render.rows import Row, left, right, row_width, shorten, whole, wrap
+from gputop_analysis.catalog.other_kinds import takes_tokens
 from gputop_analysis.units import GIB
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def words(setup: Setup) -> str:
     """Recipe of the training in a line: ``bf16, seq 4096, micro-batch 2, adamw, full
     checkpointing``.
     """
-    if not setup.model.hidden:
+    if not setup.model.hidden and not _is_configured(setup):
         return "as the script trains it"
     pieces = [setup.dtype]
     if setup.weights:
@@ -58,7 +59,9 @@ def words(setup: Setup) -> str:
         if setup.quantized:
             adapter = f"QLoRA {setup.quantized}"
         pieces.append(f"{adapter} r{setup.lora.rank}")
-    pieces += [f"seq {setup.seq}", f"micro-batch {setup.micro_batch}", setup.optimizer]
+    if takes_tokens(setup.model.family):
+        pieces.append(f"seq {setup.seq}")
+    pieces += [f"micro-batch {setup.micro_batch}", setup.optimizer]
     if setup.images:
         pieces.append(f"{setup.images} x {setup.image_size} px")
     if setup.checkpointing != "none":
@@ -68,6 +71,11 @@ def words(setup: Setup) -> str:
     if setup.attention != "sdpa":
         pieces.append(f"{setup.attention} attention")
     return ", ".join([*pieces, *_parallel_words(setup)])
+
+
+def _is_configured(setup: Setup) -> bool:
+    """Whether a model without dimensions came from a configuration, so that options train it."""
+    return setup.model.source.endswith(".json") or setup.model.source.startswith("hub:")
 
 
 def _parallel_words(setup: Setup) -> list[str]:
@@ -95,14 +103,12 @@ def bounds(estimate: Estimate) -> tuple[int, int]:
     return round(reserved * (1 + low / 100)) + besides, round(reserved * (1 + high / 100)) + besides
 
 
-def headline(estimate: Estimate) -> Row:
-    """``79.1 GiB  (76.2 to 82.0)  by formula``."""
+def headline(estimate: Estimate, width: int = 80) -> Row:
+    """``79.1 GiB  76.2 to 82.0   formula tier``, as much as fits."""
     low, high = bounds(estimate)
-    return [
-        (f"{gib(estimate.device_total)} GiB", "bold text"),
-        (f"  {gib(low)} to {gib(high)}", "text"),
-        (f"   {estimate.peak.tier} tier", "accent"),
-    ]
+    total: Row = [(f"{gib(estimate.device_total)} GiB", "bold text")]
+    span: Row = [(f"  {gib(low)} to {gib(high)}", "text")]
+    return whole([total, span, [(f"   {estimate.peak.tier} tier", "accent")]], width)
 
 
 def likely(estimate: Estimate) -> str:
@@ -123,17 +129,13 @@ def likely(estimate: Estimate) -> str:
 
 
 def figures(estimate: Estimate, width: int = 80) -> Row:
-    """Allocated, reserved and what is not PyTorch's."""
+    """Allocated, reserved and what is not PyTorch's in GiB, as much as fits."""
     peak = estimate.peak
-    row: Row = [("allocated ", "muted"), (gib(peak.allocated), "text"), ("  reserved ", "muted")]
-    if width >= 64:
-        context = "  CUDA context "
-    else:
-        context = "  CUDA "
-    row += [(gib(peak.reserved), "text"), (context, "muted"), (gib(estimate.context), "text")]
+    named = [("allocated ", peak.allocated), ("  reserved ", peak.reserved)]
+    named.append(("  CUDA context " if width >= 64 else "  CUDA ", estimate.context))
     if estimate.nccl:
-        return [*row, ("  NCCL ", "muted"), (gib(estimate.nccl), "text")]
-    return row
+        named.append(("  NCCL ", estimate.nccl))
+    return whole([[(name, "muted"), (gib(size), "text")] for name, size in named], width)
 
 
 def total_bar(estimate: Estimate, width: int, mono: bool = False, scale_bytes: int = 0) -> Row:
@@ -184,10 +186,10 @@ def table(
 
 
 def _size(size: int) -> str:
-    """Size in GiB, with its unit; in MiB where GiB would round to nothing."""
+    """Size in GiB; in MiB, which it says, where GiB would round to nothing."""
     if size >= GIB // 20:
         return gib(size)
-    return f"{size / 2**20:.1f} M"
+    return f"{size / 2**20:.1f} MiB"
 
 
 def difference(size: int) -> tuple[str, str]:

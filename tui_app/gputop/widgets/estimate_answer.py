@@ -83,7 +83,7 @@ def _head(estimate: Estimate, answer: Answer, width: int) -> list[Row]:
     if answer.base is not None:
         change, style = vram.difference(estimate.device_total - answer.base.device_total)
         end = [(f"{change.strip()} GiB", style), (" against the base", "muted")]
-    rows = [spread(vram.headline(estimate), end, width), clip(vram.figures(estimate, width), width)]
+    rows = [spread(vram.headline(estimate, width), end, width), vram.figures(estimate, width)]
     if estimate.guessed:
         rows.insert(
             0, clip([("guessed: ", "warning"), ("; ".join(estimate.guessed), "text")], width)

@@ -1,0 +1,57 @@
+"""Configurations of models that no formula covers, by the names of hubs: a trace takes them.
+
+``hub_configs.json`` holds ``{id: {"also": [other names], "config": what differs from the defaults of
+its family in transformers}}``; parameters were counted against those that are published.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, NamedTuple
+
+from gputop_analysis import data
+
+FILE = "hub_configs.json"
+
+
+class HubConfig(NamedTuple):
+    """A model of a hub."""
+
+    name: str
+    config: Mapping[str, Any]
+
+
+def hub_config(name: str) -> HubConfig | None:
+    """The configuration that a hub's id, its last part or a name of timm means; None: unknown."""
+    return _by_name().get(_plain(name))
+
+
+def hub_configs() -> tuple[HubConfig, ...]:
+    """All of them."""
+    return tuple(HubConfig(name, entry["config"]) for name, entry in _packaged().items())
+
+
+@cache
+def _by_name() -> dict[str, HubConfig]:
+    found: dict[str, HubConfig] = {}
+    for name, entry in _packaged().items():
+        for written in (name, *entry["also"]):
+            found.setdefault(_plain(written), HubConfig(name, entry["config"]))
+    return found
+
+
+@cache
+def _packaged() -> dict[str, Any]:
+    return json.loads(data.read(FILE) or "{}")
+
+
+def _plain(name: str) -> str:
+    """Without the owner, what weights a name of timm means, and separators; sizes of images are
+    those of the configuration.
+    """
+    last = name.strip().lower().rstrip("/").rpartition("/")[2]
+    last = re.sub(r"\.(?:[a-z]+\w*_in\d+k?\w*|in1k|in12k|in22k|tv\w*|lvd142m|ms_in\w*)$", "", last)
+    return re.sub(r"[^a-z0-9.]", "", re.sub(r"[-_]224(?:[-_]in(?:1|22)k)?$", "", last))
