@@ -265,12 +265,24 @@ def huge_bytes() -> bytes:
         (memo_bomb(), "nothing was allocated"),
         (huge_bytes(), "cut off"),
         (b"", "cut off"),
+        (b'{"segments": []}', "no pickle as torch writes them"),
         (b"(" * 100_000 + b".", "damaged"),
         (pickle.dumps({"segments": [{"address": -1}]}), "no allocator snapshot"),
         (pickle.dumps({"segments": []}), "nothing was allocated"),
         (gzip.compress(pickle.dumps({"segments": []}), mtime=0)[:-9], "cut off"),
     ],
-    ids=["class", "call", "memo bomb", "huge", "empty", "marks", "address", "no blocks", "packed"],
+    ids=[
+        "class",
+        "call",
+        "memo bomb",
+        "huge",
+        "empty",
+        "json",
+        "marks",
+        "address",
+        "no blocks",
+        "packed",
+    ],
 )
 def test_what_is_no_snapshot_is_refused_in_one_line(tmp_path, data, said):
     path = tmp_path / "a.pickle"

@@ -19,6 +19,7 @@ from gputop.widgets import (
     header,
     history,
     loss,
+    rank_map,
     ranks,
     step_chart,
     tiles,
@@ -506,3 +507,14 @@ def test_with_room_a_finding_says_why(one):
     assert "why" not in "\n".join(texts(findings.draw(shown, 70, 3)))
     for height in range(1, 14):
         assert len(findings.draw(shown, 40, height)) <= max(height, 2)
+
+
+def test_of_two_ranks_each_is_compared_with_the_other(tmp_path):
+    two = snapshot_of(tmp_path / "two", ranks=2, gpus=0, slow_rank=1)
+    head, first, second = texts(ranks.draw(two, 150, 4))[:3]
+    assert "of other" in head and "of median" not in head
+    assert "data +5.00" in second and "+34 %" in second  # as the finding says
+    assert "−25 %" in first
+    assert [rank_map.against_median(ratio) for ratio in (1.0, 0.5, 9.5, 10.53, 2000.0)] == [
+        "=", "−50 %", "+850 %", "11x", "2,000x",
+    ]  # fmt: skip

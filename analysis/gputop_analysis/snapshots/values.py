@@ -12,6 +12,7 @@ import gc
 from struct import Struct
 from typing import Any
 
+_PROTOCOL_MARK = b"\x80"
 _HIGHEST_PROTOCOL = 5
 _OBJECTS_AT_MOST = 100_000_000
 """Values of one file: 100 bytes each would be 10 GB."""
@@ -67,7 +68,7 @@ class _Machine:
                 return self.stack[-1]
             operation = operations.get(code)
             if operation is None:
-                raise UnpickleError(_refusal(code))
+                raise UnpickleError(_refusal(code, data))
             operation(self)
         raise UnpickleError("the pickle holds too many values")
 
@@ -92,9 +93,11 @@ class _Machine:
         return values
 
 
-def _refusal(code: int) -> str:
+def _refusal(code: int, data: bytes) -> str:
     if chr(code) in "c\x93Ri\x81\x92bo\x82\x83\x84PQ":
         return "the pickle would import or call something, and only plain values are read"
+    if not data.startswith(_PROTOCOL_MARK):
+        return "it is no pickle as torch writes them"
     return f"the pickle has an opcode that snapshots do not have (0x{code:02x})"
 
 

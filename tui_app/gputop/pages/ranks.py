@@ -190,7 +190,11 @@ def detail(page: RanksPageData, index: int, width: int, height: int) -> list[Row
     for p in palette.PHASES:
         if finite.get(p.name) and max(finite[p.name]) > 0:
             names.append(p.name)
+    compared = "other" if len(page) == 2 else "median"
     typical = {name: median(finite[name]) for name in names}
+    if len(page) == 2:  # the median of two would halve the difference
+        others = {name: page.phases_ms[name][1 - index] for name in names}
+        typical |= {name: ms for name, ms in others.items() if not math.isnan(ms)}
     own_ms = {name: page.phases_ms[name][index] for name in names}
     top = max([*typical.values(), *(v for v in own_ms.values() if v == v)], default=1.0) or 1.0
     digits, cells = numbers.digits_for(top), width - 12 - 32
@@ -208,7 +212,7 @@ def detail(page: RanksPageData, index: int, width: int, height: int) -> list[Row
         if cells > 0:
             bar[min(cells - 1, round(typical[name] / top * cells))] = ("┃", "accent")
         start: Row = [(mark, "high"), (left(name, 10), "text")]
-        figures = f"{own_text}  median {typical_text}"
+        figures = f"{own_text}  {compared} {typical_text}"
         rows.append([*start, *merged(bar), (figures, figures_style)])
     return rows
 

@@ -125,7 +125,9 @@ def _line(standing: Standing, chosen: bool) -> Row:
 
 
 def against_median(ratio: float) -> str:
-    """``+32 %``, ``=`` where it is less than half a percent off."""
+    """``+32 %``, ``11x`` of ten times and more, ``=`` where it is less than half a percent off."""
+    if ratio >= 10:
+        return f"{ratio:,.0f}x"
     percent = round(100 * (ratio - 1))
     return "=" if percent == 0 else f"{percent:+d} %".replace("-", "−")
 

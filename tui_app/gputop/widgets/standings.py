@@ -24,9 +24,9 @@ class Standing(NamedTuple):
     wait_ms: float
     """0 where nothing measures it."""
     ratio: float
-    """Own work against the median rank's."""
+    """Own work against the median rank's; of two ranks against the other's."""
     phase: str
-    """Where it takes longer than the median rank; empty where it does not."""
+    """Where it takes longer than that rank; empty where it does not."""
     more_ms: float
 
     @property
@@ -39,22 +39,30 @@ class Standing(NamedTuple):
 
 
 def standings(ranks: Sequence[RankSummary]) -> list[Standing]:
-    """Each rank beside the median one, in the order given."""
+    """Each rank beside the median one, of two beside the other: the median of two would halve the
+    difference. In the order given.
+    """
     if not ranks:
         return []
     waits = [rank.wait_mean_ms if numbers.known(rank.wait_mean_ms) else 0.0 for rank in ranks]
     own_ms = [rank.step_time_mean_ms - wait for rank, wait in zip(ranks, waits, strict=True)]
-    middle = median(own_ms) or 1.0
     parts = [own_phases(rank, wait) for rank, wait in zip(ranks, waits, strict=True)]
-    typical = {name: median([part[name] for part in parts]) for name in parts[0]}
+    usual_ms = _usual(own_ms)
+    usual_parts = {name: _usual([part[name] for part in parts]) for name in parts[0]}
     result = []
-    for rank, its_own, wait, part in zip(ranks, own_ms, waits, parts, strict=True):
-        phase = max(typical, key=lambda name: part[name] - typical[name])
-        more, ratio = part[phase] - typical[phase], its_own / middle
+    for place, (rank, part) in enumerate(zip(ranks, parts, strict=True)):
+        longer = {name: part[name] - usual_parts[name][place] for name in part}
+        phase = max(longer, key=longer.__getitem__)
+        more, ratio = longer[phase], own_ms[place] / (usual_ms[place] or 1.0)
         if ratio < STANDS_OUT or len(ranks) < 2:
             phase, more = "", 0.0
-        result.append(Standing(rank, its_own, wait, ratio, phase, more))
+        result.append(Standing(rank, own_ms[place], waits[place], ratio, phase, more))
     return result
+
+
+def _usual(values: Sequence[float]) -> Sequence[float]:
+    """What each value is compared with."""
+    return values[::-1] if len(values) == 2 else [median(values)] * len(values)
 
 
 def own_phases(rank: RankSummary, wait_ms: float) -> dict[str, float]:
