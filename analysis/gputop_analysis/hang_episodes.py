@@ -85,10 +85,13 @@ class _Course:
 
     def _resolve(self, event: Event) -> None:
         episode = self.open
-        if episode is None or event.get("reason") == "gone":
+        if episode is None:
             return
-        stopped = episode.stopped_ns < FOR_EVER
-        episode.over = not stopped or max(self.last_steps_ns, default=0) > episode.stopped_ns
+        suspected_ns = int(episode.suspected.get("t_ns", 0))
+        steps_came = max(self.last_steps_ns, default=0) > suspected_ns
+        # a run that goes on and then ends is gone before the recorder has looked again
+        unstopped = event.get("reason") != "gone" and episode.stopped_ns == FOR_EVER
+        episode.over = unstopped or steps_came
 
     def _stop(self, event: Event, now: int) -> None:
         if event["type"] == "interrupt":

@@ -29,10 +29,7 @@ def main(arguments: Optional[List[str]] = None) -> int:
     try:
         return _trace(setup, options)
     except ImportError as error:
-        say(
-            "error: %s has no %s: install it there, or leave --tier trace"
-            % (sys.executable, error.name or error)
-        )
+        say("error: %s" % _missing(error))
         return NO_LIBRARY
     except Exception as error:
         traceback.print_exc()
@@ -63,6 +60,17 @@ def _trace(setup: Dict[str, Any], options: argparse.Namespace) -> int:
     tracker.log.save(options.out, tracker.meta)
     say("%d storages in %.1f s" % (len(tracker.log.storages), tracker.meta["trace_s"]))
     return 0
+
+
+def _missing(error: ImportError) -> str:
+    """A library that is not there, or one that does not load a part of its own."""
+    if error.name and error.name.isidentifier():
+        return "%s has no %s: install it there, or leave --tier trace" % (
+            sys.executable,
+            error.name,
+        )
+    reason = str(error).strip().splitlines()[0].partition(" Are this object")[0]
+    return "a library of %s does not load: %s" % (sys.executable, reason)
 
 
 def _said(error: Exception) -> str:

@@ -286,6 +286,31 @@ def test_a_hang_is_judged_as_it_was_before_the_stop(tmp_path, ranks, stuck, orde
     assert data["verdict"]["health"] == "critical" and data["verdict"]["rank"] == stuck
 
 
+@pytest.mark.parametrize("reason", ["steps", "gone"])
+def test_a_run_that_went_on_and_then_failed_failed_by_what_it_raised(tmp_path, reason):
+    """Its end was known to the recorder before it had looked for steps again."""
+    build, at = hanging(tmp_path / "r", 0, 1)
+    build.clock[0] = at + 20 * SECOND
+    build.steps(20, forward=3.0, backward=5.0)
+    end_ns = build.clock[0]
+    build.event(
+        "exception",
+        t_ns=end_ns + 1000,
+        rank=0,
+        **{"class": "ValueError"},
+        message="boom",
+        site="train.py:9 <module>",
+        step=build.open().steps(0)["step"][-1].item(),
+    )
+    build.event("goodbye", t_ns=end_ns + 2000, rank=0)
+    build.event("hang_over", t_ns=end_ns + SECOND, ranks=[0], reason=reason)
+    build.end(exit_code=1)
+    found = evaluate(build.open())
+    (hang,) = [one for one in found if one.id == "HC01"]
+    assert hang.severity == "high" and hang.title.startswith("hung")
+    assert found[0].id == "HC06"
+
+
 def test_a_hang_that_went_away_is_over_whatever_comes_later(tmp_path):
     build, at = hanging(tmp_path / "r", 1, 2)
     build.event("hang_over", t_ns=at + 20 * SECOND, ranks=[0, 1], reason="steps")

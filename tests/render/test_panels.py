@@ -518,3 +518,11 @@ def test_of_two_ranks_each_is_compared_with_the_other(tmp_path):
     assert [rank_map.against_median(ratio) for ratio in (1.0, 0.5, 9.5, 10.53, 2000.0)] == [
         "=", "−50 %", "+850 %", "11x", "2,000x",
     ]  # fmt: skip
+
+
+def test_a_first_line_without_room_leaves_out_how_many_more_there_are(one):
+    title = "rank 1 is stuck at hang.py:9 <module>: it waits for a lock"
+    shown = one._replace(verdict=Verdict("critical", f"{title} (+1 more)"), findings=())
+    narrow, wide = row_text(header.band(shown, 80)), row_text(header.band(shown, 120))
+    assert title in narrow and "(+1" not in narrow
+    assert f"{title} (+1 more)" in wide

@@ -93,6 +93,19 @@ def test_names_as_they_are_typed(name: str):
     assert shape.name == known.name and not shape.hidden
 
 
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("thenlper/gte-large", "bert-large"),
+        ("BAAI/bge-m3", "xlm-roberta-large"),
+        ("Snowflake/snowflake-arctic-embed-l", "bert-large"),
+    ],
+)
+def test_names_of_another_models_architecture(name: str, row: str):
+    shape, note = resolved(name)
+    assert shape.name == row and name in note
+
+
 def test_others_are_not_taken_for_them():
     for name in ("llama-3-8b", "whisper-large-v9", "resnet", "mamba", "large", "tiny"):
         assert hub_config(name) is None
@@ -154,6 +167,8 @@ def test_a_configuration_that_no_formula_counts_is_left_to_the_trace(config, tmp
         ("--model whisper-small --tier formula", "is traced"),
         ("--model whisper-small --gpus 2xA100", "gputop estimate --model whisper-small"),
         ("--model resnet50 --seq 128", "takes no tokens"),
+        ("--model google/vit-base-patch16-224 --seq 512", "needs a model that reads text"),
+        ("--model google/paligemma-3b-pt-224", "--model FOLDER --trace"),
         ("--model llama-3-8b --gpu 24GB", "a size of memory, no GPU: "),
         ("--model llama-3-8b --gpu 7GB", "no GPU of the catalog has so much"),
         ("--model llama-3-8b --dpo", "--roles reference"),

@@ -46,7 +46,7 @@ def probe(
     """
     import os
 
-    from gputop.api import _configured
+    from gputop.models import configuration
     from gputop.tracing import _NO_LIBRARY, _entry
 
     tell = progress or (lambda line: print(f"gputop: {line}", file=sys.stderr))
@@ -65,7 +65,7 @@ def probe(
         command += ["--device", device] if device else []
         command += ["--steps", str(steps)]
         command += ["--factory", factory] if factory else []
-        if config := _configured(setup.model):
+        if config := configuration(setup.model):
             command += ["--config", config]
         env = {**os.environ, "HF_HUB_OFFLINE": "1"}
         if setup.allocator:

@@ -18,7 +18,10 @@ class Kind(NamedTuple):
 
 
 _SCRIPT = "gputop estimate train.py"
-_CONFIG = "gputop estimate --model FOLDER --trace  (FOLDER: with its config.json)"
+_CONFIG = (
+    "gputop estimate --model FOLDER --trace  (FOLDER: with its config.json), or of its script: "
+    "gputop estimate train.py"
+)
 KINDS = (
     Kind(
         "a diffusion model",
@@ -30,7 +33,7 @@ KINDS = (
         "a model of sound",
         r"whisper|wav2vec|hubert|wavlm|conformer|musicgen|encodec|seamless|parakeet|canary|\bclap\b"
         r"|speecht5|\btts\b|\bvits\b|kokoro|\bbark\b|tacotron|fastspeech|hifi-?gan|qwen\d?-audio|voxtral",
-        _SCRIPT,
+        _CONFIG,
     ),
     Kind(
         "a state-space or hybrid model",
@@ -55,7 +58,7 @@ KINDS = (
         "a model that sees or hears, of a family without a formula",
         r"\bllava-?(?:v?1\.6|next|onevision)|-vl\b|internvl[12]|smolvlm|idefics|paligemma|florence"
         r"|molmo|minicpm-?[vo]|gemma-3n|omni|blip|openvla|\bvla\b|\bpi-?0(?:\.5)?\b|phi-[34](?:\.5)?-(?:vision|multimodal)",
-        _SCRIPT,
+        _CONFIG,
     ),
 )
 

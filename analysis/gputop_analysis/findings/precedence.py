@@ -37,9 +37,12 @@ def explains(cause: Finding, effect: Finding) -> bool:
     ``effect``.
 
     What one rank does explains what is seen on that rank, but not what all ranks have; a crash
-    explains everything.
+    explains everything. A hang that is over, which is not critical, explains no end of a run.
     """
     spec = CATALOGUE[cause.id]
+    is_over = spec.cause == "hang" and cause.severity != "critical"
+    if is_over and CATALOGUE[effect.id].cause == "crash":
+        return False
     everywhere = cause.rank is None or spec.cause in ("hang", "crash", "nan")
     explained = effect.id in spec.explains or cause.id in CATALOGUE[effect.id].explained_by
     return explained and (everywhere or cause.rank == effect.rank)

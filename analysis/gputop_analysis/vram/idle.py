@@ -30,6 +30,10 @@ _ADAPTERS = Need(lambda setup: setup.lora is not None, "--lora-rank")
 _EXPERTS = Need(lambda setup: bool(setup.model.experts), "a model with experts")
 _STAGES = Need(lambda setup: setup.parallel.pp > 1, "--pp of 2 or more")
 NEEDS: dict[str, Need] = {
+    "seq": Need(
+        lambda setup: setup.model.family != "vit" or setup.seq == setup.model.max_position,
+        "a model that reads text",
+    ),
     "image_size": Need(lambda setup: setup.images > 0, "--images, and a model with a vision tower"),
     "images": Need(lambda setup: bool(setup.model.vision_layers), "a model with a vision tower"),
     "lora_targets": _ADAPTERS,

@@ -51,7 +51,7 @@ def set_depth(config: Any, layers: int) -> None:
     part = text_config(config)
     names = getattr(part, "attribute_map", {})
     setattr(part, names.get("num_hidden_layers", "num_hidden_layers"), layers)
-    for name in ("layer_types", "mlp_layer_types"):
+    for name in ("layer_types", "mlp_layer_types", "attention_window"):
         computed = isinstance(getattr(type(part), name, None), property)
         if isinstance(getattr(part, name, None), list) and not computed:
             setattr(part, name, getattr(part, name)[:layers])

@@ -126,12 +126,13 @@ def _estimated(
     setup: Setup, options: argparse.Namespace, factory: str
 ) -> tuple[Estimate, EventLog | None]:
     """The estimate by a tier alone, and the events that it comes from; a formula has none."""
-    from gputop.api import _configured, answer
+    from gputop.api import answer
+    from gputop.models import configuration
     from gputop.tracing import trace
     from gputop_analysis.vram import profiles, question
 
     if factory or options.tier == "trace":
-        log = trace(setup, options.python, config=_configured(setup.model), factory=factory)
+        log = trace(setup, options.python, config=configuration(setup.model), factory=factory)
         return question.estimate(setup, "trace", log=log, advice=False), log
     estimated = answer(setup, options.tier, calibrate=False, advice=False)
     return estimated, profiles.events(setup) if estimated.peak.tier == "profile" else None

@@ -60,7 +60,8 @@ def band(snapshot: Snapshot, width: int) -> Row:
     ground = "/" + BANDS[mark.style]
     worth = _worth(snapshot)
     headline = snapshot.problem or _headline(snapshot, mark.word)
-    if worth and len(headline) + len(worth[-1]) + 6 > width:
+    end_cells = len(worth[-1]) if worth else len(mark.word)
+    if len(headline) + end_cells + 6 > width:
         headline = _MORE.sub("", headline)  # the list below counts them too
     label, end = _fitting(headline, _label(snapshot, mark.word), mark.word, worth, width)
     start: Row = [(f" {mark.glyph} {label}".rstrip(), f"bold on-band{ground}")]
