@@ -260,6 +260,23 @@ def test_a_rank_with_larger_batches_is_named_with_what_they_hold(tmp_path, token
     assert finding != "CR15" or ("1,024 tokens a step for 512" in one.title)
 
 
+@pytest.mark.parametrize(("spread", "finding"), [(10, "CR15"), (300, "CR02")])
+def test_texts_of_random_length_are_no_larger_batches_by_chance(tmp_path, spread, finding):
+    """A tenth more tokens over 150 steps: far beyond chance where lengths hardly differ, and 1.4
+    standard errors where they differ by more than half.
+    """
+    build, random = Builder(tmp_path / "r"), np.random.default_rng(8)
+    for rank in range(2):
+        build.hello(rank, world_size=2, parallel={"ddp": True})
+        for step in range(150):
+            longer = 1.1 if rank == 1 else 1.0
+            work = {"forward": 80.0 * longer * random.gamma(400, 1 / 400), "backward": 80.0 * longer}
+            tokens = round(500 * longer) + (spread if step % 2 else -spread)
+            build.step(rank, **work, wait_ms=1.0 if rank else 17.0, tokens=tokens)
+    one = next(one for one in evaluate(build.open()) if one.id.startswith("CR"))
+    assert (one.id, one.rank) == (finding, 1)
+
+
 UNCERTAIN = (
     (6.4, 1.0), (8.2, 1.0), (13.3, 2.5), (11.2, 0.6), (12.3, 0.6), (11.8, 1.4), (12.4, 0.6),
     (11.2, 0.7), (14.5, 2.4), (14.3, 0.7), (15.7, 2.0), (5.7, 0.1), (6.6, 0.1), (8.7, 0.1),
