@@ -111,12 +111,12 @@ def reader():
     return recent.Reader()
 
 
-@session.after_fork
 def raised(error, traceback):
     """Tell of an exception that ended the training, though the process lives on: a notebook's."""
     exceptions.report(error, traceback)
 
 
+@session.after_fork
 def reset():
     """Forget the parent's totals (called in a fork's child)."""
     _named.__init__()
