@@ -270,7 +270,10 @@ def test_texts_of_random_length_are_no_larger_batches_by_chance(tmp_path, spread
         build.hello(rank, world_size=2, parallel={"ddp": True})
         for step in range(150):
             longer = 1.1 if rank == 1 else 1.0
-            work = {"forward": 80.0 * longer * random.gamma(400, 1 / 400), "backward": 80.0 * longer}
+            work = {
+                "forward": 80.0 * longer * random.gamma(400, 1 / 400),
+                "backward": 80.0 * longer,
+            }
             tokens = round(500 * longer) + (spread if step % 2 else -spread)
             build.step(rank, **work, wait_ms=1.0 if rank else 17.0, tokens=tokens)
     one = next(one for one in evaluate(build.open()) if one.id.startswith("CR"))
