@@ -125,7 +125,7 @@ def test_who_waits_is_told_where_the_script_is_and_when_it_ends(monkeypatch, cap
         given_up.append(error)
         over.set()
 
-    Waiting(__file__, 0.03, over.is_set, give_up).begin()
+    Waiting(__file__, 0.9, over.is_set, give_up).begin()  # the first word comes long before
     assert over.wait(10)
     assert "now at line" in capsys.readouterr().err
     assert (
