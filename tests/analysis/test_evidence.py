@@ -555,6 +555,47 @@ AMD = (
     "device,Temperature (Sensor edge) (C),Average Graphics Package Power (W),GPU use (%),"
     "VRAM Total Memory (B),VRAM Total Used Memory (B)\n"
 )
+def page(bus, gpu, heat):
+    """A page of ``nvidia-smi -q`` of one GPU with two instances' worth of sections that mislead."""
+    return f"""
+==============NVSMI LOG==============
+
+Attached GPUs                             : 1
+GPU {bus}
+    Product Name                          : NVIDIA H100 80GB HBM3
+    MIG Devices
+        Index                             : 0
+            FB Memory Usage
+                Used                      : 7 MiB
+    Fan Speed                             : N/A
+    Clocks Event Reasons
+        SW Power Cap                      : Not Active
+        HW Slowdown                       : {heat}
+            HW Thermal Slowdown           : {heat}
+    FB Memory Usage
+        Total                             : 81559 MiB
+        Used                              : 60000 MiB
+    BAR1 Memory Usage
+        Used                              : 1 MiB
+    Utilization
+        Gpu                               : {gpu} %
+        Memory                            : 30 %
+    Temperature
+        GPU Current Temp                  : 71 C
+        Memory Current Temp               : 90 C
+    GPU Power Readings
+        Power Draw                        : 412.10 W
+    Module Power Readings
+        Power Draw                        : 900.00 W
+    Clocks
+        Graphics                          : 1200 MHz
+        SM                                : 1980 MHz
+    Max Clocks
+        SM                                : 2000 MHz
+
+"""
+
+
 OTHER_LOGS = {
     "dcgmi profiling": (
         "#Entity   GRACT        SMACT        DRAMA\nID\n"
@@ -587,6 +628,32 @@ OTHER_LOGS = {
         "GPU 0: utilization 94 %",
         "clock 2,100 MHz",
     ),
+    "pmon": (
+        "# gpu   pid  type    sm   mem    fb   command\n# Idx     #   C/G     %     %    MB   name\n"
+        + 2
+        * (
+            "    0    11     C    40     4  1000   python train.py\n"
+            "    0    12   C+G     8     1    20   Xorg\n    1     -     -     -     -     -   -\n"
+        ),
+        "GPU 0: utilization 48 % (least 48, most 48)",
+        "memory 1,020 MiB",
+    ),
+    "pmon with times": (
+        "#Date       Time        gpu   pid  type    sm   mem   command\n"
+        " 20261123   09:00:01      0    11     C    40     4   python\n"
+        " 20261123   09:00:02      0    11     C    60     4   python\n",
+        "GPU 0: utilization 50 % (least 40, most 60)",
+    ),
+    "-q": (
+        page("00000000:18:00.0", gpu=96, heat="Active")
+        + page("00000000:18:00.0", gpu=98, heat="Not Active"),
+        "GPU 00000000:18:00.0: utilization 97 %",
+        "clock 1,980 MHz",
+        "power 412 W",
+        "temperature 71 C",
+        "memory 60,000 MiB",
+        "lowered by heat in 50 % of the samples",
+    ),
 }
 
 
@@ -613,11 +680,8 @@ def test_what_is_no_such_log_is_refused_with_the_way_out(tmp_path):
     path.write_text("0, Tesla V100, 99 %, 1024 MiB\n")
     with pytest.raises(EvidenceError, match="without noheader"):
         gather(path)
-    path.write_text("# gpu  pid  type  sm  mem  command\n    0  77  C  90  1  python\n")
-    with pytest.raises(EvidenceError, match="nvidia-smi dmon"):
-        gather(path)
     path.write_text("\n==============NVSMI LOG==============\n\n    Gpu    : 63 %\n")
-    with pytest.raises(EvidenceError, match="--query-gpu"):
+    with pytest.raises(EvidenceError, match="log at least utilization.gpu"):
         gather(path)
     path.write_text("[04-03-2021 @ 13:32:39] >  Temp: 58C  Power: 1/250 W\n")
     with pytest.raises(EvidenceError, match="none of these"):
@@ -629,6 +693,30 @@ def test_what_is_no_such_log_is_refused_with_the_way_out(tmp_path):
         archive.add(__file__, "trace.json")
     with pytest.raises(EvidenceError, match="unpack it"):
         gather(path)
+
+
+HOT = "clocks_throttle_reasons.sw_thermal_slowdown"
+
+
+@pytest.mark.parametrize(
+    ("title", "hot", "cool"),
+    [
+        (HOT, "Active", "Not Active"),
+        ("clocks_event_reasons.active", "0x0000000000000044", "0x0000000000000004"),
+    ],
+)
+def test_heat_that_lowers_the_clock_under_load_is_the_cause(tmp_path, title, hot, cool):
+    path = tmp_path / "gpus.csv"
+    head = f"index, utilization.gpu [%], clocks.sm [MHz], {title}\n"
+    path.write_text(head + 8 * f"0, 99 %, 1300 MHz, {cool}\n1, 99 %, 1300 MHz, {hot}\n")
+    evidence = gather(path)
+    assert evidence.cause == "heat lowers the clock of GPU 1 (in 100 % of its samples with work)"
+    told = [one.partition("; its clock is lowered by ")[2] for one in evidence.findings]
+    assert "heat" not in told[0] and told[1].startswith("heat in 100 %")
+    path.write_text(head + 8 * f"0, 99 %, 1900 MHz, {cool}\n1, 99 %, 900 MHz, {hot}\n")
+    assert gather(path).cause == "slow clock of GPU 1: heat"
+    path.write_text(head + 8 * f"0, 99 %, 1900 MHz, {cool}\n1, 3 %, 900 MHz, {hot}\n")
+    assert "heat" not in gather(path).cause
 
 
 def test_a_counter_with_the_title_of_a_share_is_none(tmp_path):
