@@ -1,5 +1,5 @@
-"""Dumps of torch's flight recorder, pickle or JSON, of versions 1.4 (torch 2.3) to 2.10: which rank
-never came to a collective, and which one called another.
+"""Dumps of the flight recorder of torch 2.2 to 2.13, pickle or JSON: which rank never came to a
+collective, and which one called another.
 """
 
 from __future__ import annotations
@@ -46,7 +46,10 @@ Groups = dict[str, Group]
 
 
 def dump_content(path: Path) -> dict[str, Any] | None:
-    """The content of a dump, JSON or pickle; None where it is something else."""
+    """The content of a dump, JSON or pickle; None where it is something else.
+
+    In torch 2.2 a dump is the list of its entries.
+    """
     data = unpacked(path)
     try:
         if data[:1] == b"{":
@@ -55,6 +58,10 @@ def dump_content(path: Path) -> dict[str, Any] | None:
             content = plain_values(data)
     except (ValueError, UnpickleError, RecursionError):
         return None
+    if isinstance(content, list) and any(
+        isinstance(entry, dict) and "profiling_name" in entry for entry in content
+    ):
+        return {"entries": content}
     if isinstance(content, dict) and isinstance(content.get("entries"), list):
         return content
     return None
@@ -248,7 +255,7 @@ def _call(entry: dict[str, Any], config: Groups) -> Call | None:
     peers = re.findall(r"\d{1,7}", operation.partition(" ")[2])
     is_message = bool(entry.get("is_p2p", peers))
     number = entry.get("p2p_seq_id" if is_message else "collective_seq_id", entry.get("seq_id"))
-    at_ns = entry.get("time_created_ns") or 0
+    at_ns = entry.get("time_created_ns") or _in_ns(entry.get("time_created_us"))
     if type(number) is not int or type(at_ns) is not int:
         return None
     peer = None
@@ -264,6 +271,11 @@ def _call(entry: dict[str, Any], config: Groups) -> Call | None:
         done=bool(entry.get("retired")) or entry.get("state") == "completed",
         at_ns=at_ns,
     )
+
+
+def _in_ns(microseconds: Any) -> int:
+    """A time as torch 2.2 tells it; 0 where there is none."""
+    return microseconds * 1000 if type(microseconds) is int else 0
 
 
 def _line_of(stack: Any) -> str:

@@ -16,6 +16,7 @@ from gputop_analysis.evidence.clock_limits import with_limits
 from gputop_analysis.evidence.gpu_samples import NUMBER, SAMPLES_AT_MOST, Samples, add
 from gputop_analysis.evidence.pages import is_page, read_pages
 from gputop_analysis.evidence.processes import is_of_processes, read_processes
+from gputop_analysis.evidence.rocm_tables import is_title, read_rocm_tables
 
 _HEAD_LINES = 40
 HEAD = 8000
@@ -120,6 +121,8 @@ def _form(text: str) -> str | None:
             return "dcgmi"
         if is_of_processes(line):
             return "processes"
+        if is_title(line):
+            return "amd table"
         if words[:1] == ["#"] and "gpu" in words and _columns(words):
             return "dmon"
         if _EXPORTED.match(line):
@@ -299,6 +302,7 @@ _READERS: dict[str, tuple[str, Callable[[str], Samples]]] = {
     "query": (_NVIDIA, _queried),
     "amd": (_AMD, _amd),
     "amd lines": (_AMD, _amd_lines),
+    "amd table": (_AMD, read_rocm_tables),
     "table": (_NVIDIA, _drawn),
     "page": (_NVIDIA, read_pages),
     "processes": (_NVIDIA, read_processes),

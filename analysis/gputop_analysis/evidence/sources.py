@@ -236,11 +236,11 @@ def _timeline(paths: list[Path]) -> Evidence:
     evidence.findings = [
         f"a step takes {judged.step_s:.2f} s, without stragglers it would take {judged.ideal_s:.2f} "
         "s",
-        f"the slowest workers explain {judged.worker_share:.0%} of that, the last stage "
-        f"{judged.last_stage_share:.0%}",
+        f"the slowest workers explain {100 * judged.worker_share:.0f} % of that, the last stage "
+        f"{100 * judged.last_stage_share:.0f} %",
     ]
     evidence.findings += [
-        f"stage {stage} computes nothing for {share:.0%} of the step: its bubble"
+        f"stage {stage} computes nothing for {100 * share:.0f} % of the step: its bubble"
         for stage, share in enumerate(judged.bubbles)
     ]
     evidence.unknown.append("which host a worker ran on: such timelines name ranks alone")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from statistics import mean
 
 from gputop_analysis.evidence.gpu_samples import Samples
@@ -36,8 +36,7 @@ def judge_log(path: str, text: str) -> Evidence:
     for gpu, fields in sorted(samples.items(), key=lambda item: (len(item[0]), item[0])):
         known = {name: numbers for name in _UNITS if (numbers := _known(fields[name]))}
         figures = ", ".join(
-            f"{name} {mean(numbers):,.0f} {_UNITS[name]} (least {min(numbers):,.0f}, most "
-            f"{max(numbers):,.0f})"
+            f"{name} {mean(numbers):,.0f} {_UNITS[name]}{_range(numbers)}"
             for name, numbers in known.items()
         )
         evidence.findings.append(f"{gpu}: {figures}{_lowered(fields)}")
@@ -46,13 +45,20 @@ def judge_log(path: str, text: str) -> Evidence:
     return evidence
 
 
-def _lowered(fields: Mapping[str, array[float]]) -> str:
-    """``; heat lowers its clock in 12 % of the samples``; empty where nothing ever does."""
-    shares = {name: mean(_known(fields[name]) or [0.0]) for name in _BY}
+def _range(numbers: list[float]) -> str:
+    """``(least 96, most 98)``; empty for one number."""
+    if len(numbers) == 1:
+        return ""
+    return f" (least {min(numbers):,.0f}, most {max(numbers):,.0f})"
+
+
+def _lowered(fields: dict[str, array[float]]) -> str:
+    """``; its clock is lowered by heat in 12 % of the samples with work``; empty where it is not."""
+    shares = {name: mean(_working(fields, name) or [0.0]) for name in _BY}
     words = [f"{_BY[name]} in {100 * share:.0f} %" for name, share in shares.items() if share > 0]
     if not words:
         return ""
-    return f"; its clock is lowered by {' and by '.join(words)} of the samples"
+    return f"; its clock is lowered by {' and by '.join(words)} of the samples with work"
 
 
 def _known(values: Iterable[float]) -> list[float]:
@@ -82,9 +88,7 @@ def _stands_out(evidence: Evidence, samples: Samples) -> None:
         most = max(heat.values())
         more = f" and of {len(hot_gpus) - 1} more" if len(hot_gpus) > 1 else ""
         hottest = max(hot_gpus, key=lambda gpu: heat[gpu])
-        evidence.cause = (
-            f"heat lowers the clock of {hottest}{more} (in {100 * most:.0f} % of its samples with work)"
-        )
+        evidence.cause = f"heat lowers the clock of {hottest}{more} (in {100 * most:.0f} % of its samples with work)"
         return
     used = [value for fields in samples.values() for value in _known(fields["utilization"])]
     if used and len(used) <= len(samples):

@@ -157,7 +157,7 @@ def _table(entries: Iterable[tuple[str, str, int]], whole: int, width: int) -> l
                 (left(shorten_middle(name, room - 1), room), "text"),
                 (left(note, 18), "muted"),
                 (right(size(count), _FIGURES), "text"),
-                (right(f"{share:.1%}", 8) + "  ", "muted"),
+                (right(f"{100 * share:.1f} %", 8) + "  ", "muted"),
                 *bar(share, _BAR, "allocated"),
             ]
         )
