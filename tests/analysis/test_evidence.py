@@ -366,7 +366,7 @@ def test_dumps_of_torch_2_2_are_lists_of_entries(tmp_path):
                 "profiling_name": "nccl:all_reduce",
                 "state": "completed" if number < 4 else "scheduled",
                 "retired": number < 4,
-                "time_created_us": 100 - number,
+                "time_created_us": 100 + number,
                 "frames": [{"filename": "/home/me/train.py", "line": 20 + number, "name": "step"}],
             }
             for number in reversed(range(4 if rank == 1 else 6))
