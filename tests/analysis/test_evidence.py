@@ -371,9 +371,12 @@ def test_dumps_of_torch_2_2_are_lists_of_entries(tmp_path):
             }
             for number in reversed(range(4 if rank == 1 else 6))
         ]
+        entries.append({**entries[0], "pg_id": 1, "seq_id": rank, "state": "scheduled"})
         (tmp_path / f"nccl_trace_rank_{rank}").write_bytes(pickle.dumps(entries, protocol=2))
     evidence = gather(tmp_path)
     assert (evidence.cause, evidence.rank) == ("a rank never came to a collective", 1)
+    assert "/home/me/train.py:23" in evidence.findings[0], evidence.findings
+    assert any("other groups" in words for words in evidence.unknown)
 
 
 def test_nccl_inspector_names_rank_and_host(tmp_path):

@@ -27,6 +27,8 @@ from gputop_analysis.text import rank_list, ranks_do
 _RANK = re.compile(r"(\d{1,6})(?:\.\w+)*$")
 _GROUPS_SHOWN = 12
 _DEFAULT = "default_pg"
+_ALL = "entries_of_all_groups"
+"""Key under which a dump without groups tells how many entries it had."""
 
 
 class Pending(NamedTuple):
@@ -48,7 +50,8 @@ Groups = dict[str, Group]
 def dump_content(path: Path) -> dict[str, Any] | None:
     """The content of a dump, JSON or pickle; None where it is something else.
 
-    In torch 2.2 a dump is the list of its entries.
+    In torch 2.2 a dump is the list of its entries. Each process numbers its groups itself and
+    none tells their ranks, so that only the default group's entries can be compared.
     """
     data = unpacked(path)
     try:
@@ -61,7 +64,10 @@ def dump_content(path: Path) -> dict[str, Any] | None:
     if isinstance(content, list) and any(
         isinstance(entry, dict) and "profiling_name" in entry for entry in content
     ):
-        return {"entries": content}
+        return {
+            "entries": [entry for entry in content if _is_of_default(entry)],
+            _ALL: len(content),
+        }
     if isinstance(content, dict) and isinstance(content.get("entries"), list):
         return content
     return None
@@ -79,6 +85,13 @@ def judge_dumps(dumps: dict[Path, dict[str, Any]]) -> Evidence:
         for name, group in config.items():
             known = groups.get(name, group)
             groups[name] = Group(group.description, known.ranks | group.ranks)
+    lists = [content for content in dumps.values() if _ALL in content]
+    if lists:
+        groups.setdefault("0", Group(_DEFAULT, frozenset(calls)))
+    if any(content[_ALL] > len(content["entries"]) for content in lists):
+        evidence.unknown.append(
+            "what other groups than the default one wait for: not in such dumps"
+        )
     if is_queued(calls):
         _judge_queued(evidence, calls, groups)
     else:
@@ -271,6 +284,10 @@ def _call(entry: dict[str, Any], config: Groups) -> Call | None:
         done=bool(entry.get("retired")) or entry.get("state") == "completed",
         at_ns=at_ns,
     )
+
+
+def _is_of_default(entry: Any) -> bool:
+    return isinstance(entry, dict) and entry.get("pg_id") == 0
 
 
 def _in_ns(microseconds: Any) -> int:
