@@ -229,6 +229,14 @@ def test_loss_curve_falls(four):
     assert lines[0].strip().startswith("5.") and "step 0" in lines[-1] and lines[-1].endswith("399")
 
 
+def test_the_end_of_a_scale_is_called_the_whole_only_where_it_is_one(four):
+    found = texts(history.draw(four.panels["history"], 90, 24))
+    scales = [line[:25].strip() for line in found if line.startswith(" " * 14)]
+    assert "of 100" in scales, "a share of a core has a whole"
+    assert "to 5" in scales and "of 5" not in scales, "MB/s have a highest value only"
+    assert not any("#" in scale for scale in scales)
+
+
 def test_history_shows_the_value_at_the_cursor_in_every_track(four):
     found = four.panels["history"]
     names = [track.name for track in found.tracks]
