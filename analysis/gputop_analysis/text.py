@@ -130,14 +130,14 @@ _MOST_LEFT_OUT = 3
 
 
 def share_words(share: float) -> str:
-    """``38%``; a share that is not quite all is not 100%, and one that is not nothing not 0%."""
+    """``38 %``; a share that is not quite all is not 100 %, and one that is not nothing not 0 %."""
     if 0.99 < share < 1:
         if share < 0.9995:
-            return f"{min(share, 0.9995) * 100:.1f}%"
-        return "over 99.9%"
+            return f"{min(share, 0.9995) * 100:.1f} %"
+        return "over 99.9 %"
     if 0 < share < 0.005:
-        return "under 1%"
-    return f"{share:.0%}"
+        return "under 1 %"
+    return f"{100 * share:.0f} %"
 
 
 def rank_list(ranks: Iterable[int]) -> str:

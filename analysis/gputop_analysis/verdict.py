@@ -65,9 +65,7 @@ def breakdown(summary: RunSummary) -> str:
     """The largest phases, ``backward 58 %, forward 30 %``."""
     largest = sorted(summary.phases, key=lambda phase: -phase.share)[:NAMED_PHASES]
     return ", ".join(
-        f"{phase.name} {phase.share:.0%}".replace("%", " %")
-        for phase in largest
-        if phase.share >= 0.01
+        f"{phase.name} {100 * phase.share:.0f} %" for phase in largest if phase.share >= 0.01
     )
 
 

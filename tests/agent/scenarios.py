@@ -561,6 +561,30 @@ def updated_by_hand_late_zero():
 
 
 @scenario
+def updated_through_data():
+    """As fastai's own optimizer does: no version tells it, the gradients are filled with zeros."""
+    net, source = Net(), iter(batches())
+    for _ in range(N):
+        backward(forward(net, fetch(source)))
+        for parameter in net.parameters():
+            parameter.data.add_(parameter.grad.data, alpha=-1e-3)
+        for parameter in net.parameters():
+            parameter.grad.detach_()
+            parameter.grad.zero_()
+
+
+@scenario
+def updated_through_data_late_zero():
+    net, source = Net(), iter(batches())
+    for _ in range(N):
+        x = fetch(source)
+        net.zero_grad(set_to_none=False)
+        backward(forward(net, x))
+        for parameter in net.parameters():
+            parameter.data.add_(parameter.grad.data, alpha=-1e-3)
+
+
+@scenario
 def gradients_by_grad():
     net = Net()
     optimizer, source = SlowAdamW(net.parameters()), iter(batches())

@@ -85,6 +85,16 @@ while step < steps:
         child = os.fork()
         if not child: os._exit(int(not hasattr(torch.autograd.backward, "__wrapped__")))
         assert os.waitpid(child, 0)[1] == 0
+    if act == "closure":
+        def closure():
+            lbfgs.zero_grad()
+            loss = (net(x) - target).pow(2).mean()
+            loss.backward()
+            return loss
+        target = torch.randn(4, 8)
+        never = {"tolerance_grad": -1.0, "tolerance_change": -1.0}
+        lbfgs = torch.optim.LBFGS(net.parameters(), 1e-4, max_iter=300, max_eval=300, **never)
+        lbfgs.step(closure)
     if act == "mode": optimizer.zero_grad()
     optimizer.step()
     optimizer.zero_grad()
@@ -189,6 +199,19 @@ def test_nothing_is_lost_where_something_comes_out_of_turn(script, kind, flag):
         ]
         assert flagged[0]["step"] in (step - 1, step, step + 1)
         assert flagged[0]["n_steps"] == 1
+
+
+def test_a_long_update_between_windows_keeps_every_phase(script):
+    """LBFGS in one call: the hooks come in amid it, its passes are told by the weights, and its own
+    update began unseen.
+    """
+    outcome = run(script, "closure")
+    step = json.loads(outcome.stdout)[3][0]
+    inferred = [one for one in outcome.guest.steps if one["flags"] & wire.F_NO_OPT_EVENT]
+    assert inferred, "the hooks came in and saw some of the 300 passes"
+    assert all(one["step"] >= step for one in inferred)
+    assert not any(one["flags"] & wire.F_ESTIMATED for one in inferred)
+    assert sum(one["optimizer_steps"] for one in outcome.guest.steps) == STEPS
 
 
 @pytest.mark.parametrize(

@@ -473,6 +473,21 @@ def test_page_faults(tmp_path, faults_per_s, system_ms, expected):
 
 
 @pytest.mark.parametrize(
+    "env", [{"MALLOC_TRIM_THRESHOLD_": "-1"}, {"LD_PRELOAD": "/usr/lib/libjemalloc.so.2"}]
+)
+def test_no_setting_of_malloc_is_proposed_twice(tmp_path, env):
+    build = waiting(tmp_path, data=0.1)
+    build.hello(0, env=env)
+    of_rank(build, seconds=2, minor_faults_total=(50_000, 1_000_000), run_wait_ns_total=-1)
+    for second in range(1, 4):
+        t_ns = T0 + second * 10**9
+        build.event("paging", t_ns, rank=0, period_ms=1000, faults=1_000_000, system_ms=600.0)
+    storm = found(build)["HO12"]
+    assert storm.recoverable_ms_per_step is None
+    assert "MALLOC" not in storm.fix and "jemalloc" not in storm.fix
+
+
+@pytest.mark.parametrize(
     ("threads", "run_wait", "expected"),
     [(8, 0.4, True), (1, 0.4, False), (8, 0.0, False)],
     ids=["many", "1", "idle"],

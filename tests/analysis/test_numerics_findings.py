@@ -144,6 +144,16 @@ def test_a_learning_rate_of_zero(tmp_path):
     assert "since step 200" in zero.title and zero.severity == "high"
 
 
+def test_a_record_of_several_steps_tells_the_latest_step_of_a_zero(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.hello(0)
+    for record in range(20):
+        build.step(forward=8, backward=12, n_steps=20, lr=1e-3 * (record < 5))
+    zero = found(build)["NU06"]
+    assert "since step 119 at the latest" in zero.title, zero.title
+    assert zero.proof.value == 281
+
+
 @pytest.mark.parametrize(
     "lr", [lambda step: 1e-3 * (399 - step), lambda step: 1e-3 * min(1, step / 100)]
 )

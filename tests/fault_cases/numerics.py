@@ -25,7 +25,7 @@ CASES = (
         "a schedule half as long as the run",
         ONE,
         {"FAULT": "lr_zero"},
-        title="since step 1[12]",
+        title=r"since step (12[01]|1[2-9]\d at the latest):",
     ),
     Case(
         "NU06",

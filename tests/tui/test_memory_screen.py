@@ -46,7 +46,7 @@ async def test_tables_of_a_snapshot_and_what_changed(pair):
         text = screen_text(app)
         assert "allocated peak 50 MiB in model.py:20 forward" in text and "▼" in text
         assert "event 0" in text and "reserved peak  80 MiB, of it 30 MiB idle" in text
-        assert "model.py:20 forward" in text and "80.0%" in text
+        assert "model.py:20 forward" in text and "80.0 %" in text
         assert "activations" in text and "other settings" in text
         await press(app, pilot, "tab", "tab", "tab")
         text = screen_text(app)

@@ -1,5 +1,5 @@
-"""Dumps of torch's flight recorder, pickle or JSON, of versions 1.4 (torch 2.3) to 2.10: which rank
-never came to a collective, and which one called another.
+"""Dumps of the flight recorder of torch 2.2 to 2.13, pickle or JSON: which rank never came to a
+collective, and which one called another.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ from gputop_analysis.text import rank_list, ranks_do
 _RANK = re.compile(r"(\d{1,6})(?:\.\w+)*$")
 _GROUPS_SHOWN = 12
 _DEFAULT = "default_pg"
+_ALL = "entries_of_all_groups"
+"""Key under which a dump without groups tells how many entries it had."""
 
 
 class Pending(NamedTuple):
@@ -46,7 +48,11 @@ Groups = dict[str, Group]
 
 
 def dump_content(path: Path) -> dict[str, Any] | None:
-    """The content of a dump, JSON or pickle; None where it is something else."""
+    """The content of a dump, JSON or pickle; None where it is something else.
+
+    In torch 2.2 a dump is the list of its entries. Each process numbers its groups itself and
+    none tells their ranks, so that only the default group's entries can be compared.
+    """
     data = unpacked(path)
     try:
         if data[:1] == b"{":
@@ -55,6 +61,13 @@ def dump_content(path: Path) -> dict[str, Any] | None:
             content = plain_values(data)
     except (ValueError, UnpickleError, RecursionError):
         return None
+    if isinstance(content, list) and any(
+        isinstance(entry, dict) and "profiling_name" in entry for entry in content
+    ):
+        return {
+            "entries": [entry for entry in content if _is_of_default(entry)],
+            _ALL: len(content),
+        }
     if isinstance(content, dict) and isinstance(content.get("entries"), list):
         return content
     return None
@@ -72,6 +85,13 @@ def judge_dumps(dumps: dict[Path, dict[str, Any]]) -> Evidence:
         for name, group in config.items():
             known = groups.get(name, group)
             groups[name] = Group(group.description, known.ranks | group.ranks)
+    lists = [content for content in dumps.values() if _ALL in content]
+    if lists:
+        groups.setdefault("0", Group(_DEFAULT, frozenset(calls)))
+    if any(content[_ALL] > len(content["entries"]) for content in lists):
+        evidence.unknown.append(
+            "what other groups than the default one wait for: not in such dumps"
+        )
     if is_queued(calls):
         _judge_queued(evidence, calls, groups)
     else:
@@ -248,7 +268,7 @@ def _call(entry: dict[str, Any], config: Groups) -> Call | None:
     peers = re.findall(r"\d{1,7}", operation.partition(" ")[2])
     is_message = bool(entry.get("is_p2p", peers))
     number = entry.get("p2p_seq_id" if is_message else "collective_seq_id", entry.get("seq_id"))
-    at_ns = entry.get("time_created_ns") or 0
+    at_ns = entry.get("time_created_ns") or _in_ns(entry.get("time_created_us"))
     if type(number) is not int or type(at_ns) is not int:
         return None
     peer = None
@@ -264,6 +284,15 @@ def _call(entry: dict[str, Any], config: Groups) -> Call | None:
         done=bool(entry.get("retired")) or entry.get("state") == "completed",
         at_ns=at_ns,
     )
+
+
+def _is_of_default(entry: Any) -> bool:
+    return isinstance(entry, dict) and entry.get("pg_id") == 0
+
+
+def _in_ns(microseconds: Any) -> int:
+    """A time as torch 2.2 tells it; 0 where there is none."""
+    return microseconds * 1000 if type(microseconds) is int else 0
 
 
 def _line_of(stack: Any) -> str:

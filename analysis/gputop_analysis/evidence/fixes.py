@@ -71,7 +71,7 @@ def _of_stages(what_if: StragglerJudgement) -> Iterator[Fix]:
     if len(what_if.bubbles) > 1 and widest >= _BUBBLE:
         yield Fix(
             "more micro-batches a step, or an interleaved or zero-bubble schedule",
-            f"a part of the bubble, {widest:.0%} of the step at most",
+            f"a part of the bubble, {100 * widest:.0f} % of the step at most",
         )
 
 

@@ -1,26 +1,26 @@
 """Readers of logs of GPUs: the values of each sample, by GPU and field.
 
-``nvidia-smi`` as a table, ``--query-gpu ... --format=csv`` and ``dmon``; ``dcgmi dmon`` and what DCGM's
-exporter serves; ``rocm-smi``, also with ``--csv``, and ``amd-smi ... --csv``.
+``nvidia-smi`` as a table, ``-q``, ``--query-gpu ... --format=csv``, ``dmon`` and ``pmon``; ``dcgmi dmon``
+and what DCGM's exporter serves; ``rocm-smi``, also with ``--csv``, and ``amd-smi ... --csv``.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-import math
 import re
-from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 
-_ROWS_AT_MOST = 2_000_000
-_GPUS_AT_MOST = 4096
+from gputop_analysis.evidence.clock_limits import with_limits
+from gputop_analysis.evidence.gpu_samples import NUMBER, SAMPLES_AT_MOST, Samples, add
+from gputop_analysis.evidence.pages import is_page, read_pages
+from gputop_analysis.evidence.processes import is_of_processes, read_processes
+from gputop_analysis.evidence.rocm_tables import is_title, read_rocm_tables
+
 _HEAD_LINES = 40
 HEAD = 8000
 """Characters by whose lines a log is told."""
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d{1,3})?", re.IGNORECASE)
-FIELDS = ("utilization", "clock", "power", "temperature", "memory")
 _TITLES = {
     "utilization": ("utilization.gpu", "GPUTL", "sm", "GRACT", "DCGM_FI_DEV_GPU_UTIL"),
     "clock": (
@@ -60,8 +60,6 @@ _AMD_TITLES = {
     ),
     "memory": ("VRAM Total Used Memory (B)", "used_vram"),
 }
-_LIMITS = {"utilization": (0.0, 100.0), "temperature": (-100.0, 200.0)}
-"""What can be; a counter may have the title of a share."""
 _PARTS = ("GRACT",)
 """Titles of shares that are told as parts of one."""
 _BYTES = "(B)"
@@ -82,8 +80,6 @@ _TABLE_VALUES = re.compile(
 _NVIDIA, _DCGM, _AMD = "nvidia-smi log", "DCGM log", "rocm-smi log"
 
 Titles = Mapping[str, tuple[str, ...]]
-Samples = dict[str, dict[str, "array[float]"]]
-"""By GPU and field; a sample that lacks a field has NaN there."""
 
 
 def is_log(head: str) -> bool:
@@ -102,18 +98,7 @@ def text_of(data: bytes) -> str:
 def without_header(head: str) -> bool:
     """Whether these look like rows of ``nvidia-smi --query-gpu`` whose header was left out."""
     line = head.partition("\n")[0]
-    return "," in line and (" MiB" in line or " %" in line) and bool(_NUMBER.search(line))
-
-
-def of_processes(head: str) -> bool:
-    """Whether this is ``nvidia-smi pmon``, which tells what each process takes."""
-    words = _words(head.partition("\n")[0])
-    return words[:1] == ["#"] and {"gpu", "pid", "type"} <= set(words)
-
-
-def in_words(head: str) -> bool:
-    """Whether this is ``nvidia-smi -q``, a page for people."""
-    return "NVSMI LOG" in head[:200]
+    return "," in line and (" MiB" in line or " %" in line) and bool(NUMBER.search(line))
 
 
 def read_log(text: str) -> tuple[str, Samples]:
@@ -128,11 +113,17 @@ def read_log(text: str) -> tuple[str, Samples]:
 def _form(text: str) -> str | None:
     """Which log it is, by its first lines; a header tells more than a table."""
     found = None
+    if is_page(text):
+        return "page"
     for line in text[:HEAD].splitlines()[:_HEAD_LINES]:
         words = _words(line)
         if "#" in words and "Entity" in words:
             return "dcgmi"
-        if words[:1] == ["#"] and "gpu" in words and "pid" not in words and _columns(words):
+        if is_of_processes(line):
+            return "processes"
+        if is_title(line):
+            return "amd table"
+        if words[:1] == ["#"] and "gpu" in words and _columns(words):
             return "dmon"
         if _EXPORTED.match(line):
             return "exporter"
@@ -168,12 +159,13 @@ def _rows(text: str, titles: Titles) -> Samples:
     names: dict[tuple[str, ...], str] = {}
     rows = csv.reader(io.StringIO(text), skipinitialspace=True)
     try:
-        for row in islice(rows, _ROWS_AT_MOST):
+        for row in islice(rows, SAMPLES_AT_MOST):
             cells = _header(row)
             if found := _columns(cells, titles):  # also where a log goes on after a restart
                 columns, header = found, cells
             elif columns and len(row) >= len(header):
-                _add(samples, _named(header, row, names), columns, _in_mib(header, row))
+                places, told = with_limits(header, _in_mib(header, row), columns)
+                add(samples, _named(header, row, names), places, told)
     except csv.Error:  # a cell without end: what came before it counts
         pass
     return samples
@@ -210,11 +202,11 @@ def _in_mib(header: list[str], row: list[str]) -> list[str]:
 def _amd_lines(text: str) -> Samples:
     """Lines such as ``GPU[0] : GPU use (%): 98``; each a sample of its own."""
     samples: Samples = {}
-    for line in islice(io.StringIO(text), _ROWS_AT_MOST):
+    for line in islice(io.StringIO(text), SAMPLES_AT_MOST):
         if match := _AMD_LINE.match(line):
             columns = _columns([match[2]], _AMD_TITLES)
             if columns:
-                _add(samples, f"GPU {match[1]}", columns, _in_mib([match[2]], [match[3]]))
+                add(samples, f"GPU {match[1]}", columns, _in_mib([match[2]], [match[3]]))
     return samples
 
 
@@ -222,13 +214,13 @@ def _drawn(text: str) -> Samples:
     """The table that ``nvidia-smi`` prints, again and again: two lines a GPU."""
     samples: Samples = {}
     gpu = ""
-    for line in islice(io.StringIO(text), _ROWS_AT_MOST):
+    for line in islice(io.StringIO(text), SAMPLES_AT_MOST):
         if match := _TABLE_GPU.search(line):
             gpu = f"GPU {match[1]}"
         elif gpu and (values := _TABLE_VALUES.search(line)):
             told = values.groupdict()
             columns = {name: place for place, name in enumerate(told)}
-            _add(samples, gpu, columns, list(told.values()))
+            add(samples, gpu, columns, list(told.values()))
             gpu = ""
     return samples
 
@@ -244,7 +236,7 @@ def _tables(text: str) -> Samples:
     titles_seen: list[str] = []
     starts: list[int] = []
     gpu_column: int | None = None
-    for line in islice(io.StringIO(text), _ROWS_AT_MOST):
+    for line in islice(io.StringIO(text), SAMPLES_AT_MOST):
         if "#" in line:
             begin = line.index("#")
             titles = [*re.finditer(r"[^\s#,]+", line[begin:])]
@@ -257,11 +249,11 @@ def _tables(text: str) -> Samples:
         if gpu_column is not None:
             cells = line.replace(",", " ").split()
             if gpu_column < len(cells) and cells[gpu_column].isdigit():
-                _add(samples, f"GPU {cells[gpu_column][:6]}", columns, cells)
+                add(samples, f"GPU {cells[gpu_column][:6]}", columns, cells)
         elif starts and (entity := _ENTITY.search(line)):
             row = line[entity.start(1) :]
             cells = _in_percent(titles_seen, _cells(row, starts))
-            _add(samples, f"{entity[1]} {entity[2]}", columns, cells)
+            add(samples, f"{entity[1]} {entity[2]}", columns, cells)
     return samples
 
 
@@ -278,7 +270,7 @@ def _in_percent(titles: Sequence[str], cells: Sequence[str]) -> list[str]:
     """Cells with shares that were told as parts of one in percent."""
     shown = list(cells)
     for place, title in enumerate(titles[: len(shown)]):
-        if title in _PARTS and (match := _NUMBER.fullmatch(shown[place].strip())):
+        if title in _PARTS and (match := NUMBER.fullmatch(shown[place].strip())):
             shown[place] = str(100 * float(match[0]))
     return shown
 
@@ -286,11 +278,11 @@ def _in_percent(titles: Sequence[str], cells: Sequence[str]) -> list[str]:
 def _exported(text: str) -> Samples:
     """Lines such as ``DCGM_FI_DEV_GPU_UTIL{gpu="0",UUID="..."} 98``; each a sample of its own."""
     samples: Samples = {}
-    for line in islice(io.StringIO(text), _ROWS_AT_MOST):
+    for line in islice(io.StringIO(text), SAMPLES_AT_MOST):
         match = _EXPORTED.match(line)
         gpu = _EXPORTED_GPU.search(match[2]) if match else None
         if match and gpu:
-            _add(samples, f"GPU {gpu[1]}", _columns([match[1]]), [match[3]])
+            add(samples, f"GPU {gpu[1]}", _columns([match[1]]), [match[3]])
     return samples
 
 
@@ -303,21 +295,6 @@ def _columns(header: Sequence[str], titles: Titles = _TITLES) -> dict[str, int]:
     return columns
 
 
-def _add(samples: Samples, gpu: str, columns: dict[str, int], row: Sequence[str]) -> None:
-    if gpu not in samples and len(samples) >= _GPUS_AT_MOST:
-        return
-    fields = samples.setdefault(gpu, {name: array("d") for name in FIELDS})
-    for name, values in fields.items():
-        column = columns.get(name, len(row))
-        if column < len(row):
-            match = _NUMBER.match(row[column].strip())
-        else:
-            match = None
-        number = float(match[0]) if match else math.nan
-        least, most = _LIMITS.get(name, (-math.inf, math.inf))
-        values.append(number if math.isfinite(number) and least <= number <= most else math.nan)
-
-
 _READERS: dict[str, tuple[str, Callable[[str], Samples]]] = {
     "dcgmi": (_DCGM, _tables),
     "dmon": (_NVIDIA, _tables),
@@ -325,5 +302,8 @@ _READERS: dict[str, tuple[str, Callable[[str], Samples]]] = {
     "query": (_NVIDIA, _queried),
     "amd": (_AMD, _amd),
     "amd lines": (_AMD, _amd_lines),
+    "amd table": (_AMD, read_rocm_tables),
     "table": (_NVIDIA, _drawn),
+    "page": (_NVIDIA, read_pages),
+    "processes": (_NVIDIA, read_processes),
 }

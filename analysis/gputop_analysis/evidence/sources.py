@@ -11,14 +11,7 @@ from pathlib import Path
 from gputop_analysis.evidence.dumps import dump_content, judge_dumps
 from gputop_analysis.evidence.fixes import fixes
 from gputop_analysis.evidence.inspector import is_inspector, judge_inspector
-from gputop_analysis.evidence.logs import (
-    HEAD,
-    in_words,
-    is_log,
-    of_processes,
-    text_of,
-    without_header,
-)
+from gputop_analysis.evidence.logs import HEAD, is_log, text_of, without_header
 from gputop_analysis.evidence.model import Evidence, EvidenceError
 from gputop_analysis.evidence.telemetry import judge_log
 from gputop_analysis.snapshots.load import SnapshotError, unpacked
@@ -126,10 +119,6 @@ def _why_none(path: Path) -> str:
         )
     if without_header(text_of(head)):
         return f"{path} has no header: log with --format=csv, without noheader"
-    if of_processes(text_of(head)):
-        return f"{path} tells of processes (pmon): log GPUs with nvidia-smi dmon"
-    if in_words(text_of(head)):
-        return f"{path} is a page of nvidia-smi -q: log with --query-gpu=... --format=csv -l 1"
     return f"{path} is none of these: {KINDS}"
 
 
@@ -247,11 +236,11 @@ def _timeline(paths: list[Path]) -> Evidence:
     evidence.findings = [
         f"a step takes {judged.step_s:.2f} s, without stragglers it would take {judged.ideal_s:.2f} "
         "s",
-        f"the slowest workers explain {judged.worker_share:.0%} of that, the last stage "
-        f"{judged.last_stage_share:.0%}",
+        f"the slowest workers explain {100 * judged.worker_share:.0f} % of that, the last stage "
+        f"{100 * judged.last_stage_share:.0f} %",
     ]
     evidence.findings += [
-        f"stage {stage} computes nothing for {share:.0%} of the step: its bubble"
+        f"stage {stage} computes nothing for {100 * share:.0f} % of the step: its bubble"
         for stage, share in enumerate(judged.bubbles)
     ]
     evidence.unknown.append("which host a worker ran on: such timelines name ranks alone")

@@ -7,10 +7,15 @@ from array import array
 from collections.abc import Iterable
 from statistics import mean
 
-from gputop_analysis.evidence.logs import Samples, read_log
+from gputop_analysis.evidence.gpu_samples import Samples
+from gputop_analysis.evidence.logs import read_log
 from gputop_analysis.evidence.model import Evidence, EvidenceError
 
 _UNITS = {"utilization": "%", "clock": "MHz", "power": "W", "temperature": "C", "memory": "MiB"}
+_BY = {"heat": "heat", "power limit": "the power limit"}
+"""What lowers a clock, by field."""
+_HOT = 0.1
+"""Share of the samples with work from which on heat that lowers the clock is the cause."""
 _SLOWER = 0.9
 """Of the other GPUs' clock, below which one is called slow."""
 _WORKING = 50.0
@@ -29,16 +34,31 @@ def judge_log(path: str, text: str) -> Evidence:
         raise EvidenceError(f"{path} has no sample that can be read: log at least utilization.gpu")
     evidence = Evidence(kind, (path,))
     for gpu, fields in sorted(samples.items(), key=lambda item: (len(item[0]), item[0])):
-        known = {name: numbers for name in fields if (numbers := _known(fields[name]))}
+        known = {name: numbers for name in _UNITS if (numbers := _known(fields[name]))}
         figures = ", ".join(
-            f"{name} {mean(numbers):,.0f} {_UNITS[name]} (least {min(numbers):,.0f}, most "
-            f"{max(numbers):,.0f})"
+            f"{name} {mean(numbers):,.0f} {_UNITS[name]}{_range(numbers)}"
             for name, numbers in known.items()
         )
-        evidence.findings.append(f"{gpu}: {figures}")
+        evidence.findings.append(f"{gpu}: {figures}{_lowered(fields)}")
     _stands_out(evidence, samples)
     evidence.unknown.append("what the GPUs ran: steps, kernels and ranks are not in such a log")
     return evidence
+
+
+def _range(numbers: list[float]) -> str:
+    """``(least 96, most 98)``; empty for one number."""
+    if len(numbers) == 1:
+        return ""
+    return f" (least {min(numbers):,.0f}, most {max(numbers):,.0f})"
+
+
+def _lowered(fields: dict[str, array[float]]) -> str:
+    """``; its clock is lowered by heat in 12 % of the samples with work``; empty where it is not."""
+    shares = {name: mean(_working(fields, name) or [0.0]) for name in _BY}
+    words = [f"{_BY[name]} in {100 * share:.0f} %" for name, share in shares.items() if share > 0]
+    if not words:
+        return ""
+    return f"; its clock is lowered by {' and by '.join(words)} of the samples with work"
 
 
 def _known(values: Iterable[float]) -> list[float]:
@@ -46,13 +66,14 @@ def _known(values: Iterable[float]) -> list[float]:
 
 
 def _stands_out(evidence: Evidence, samples: Samples) -> None:
-    clocks = {gpu: _working(fields) for gpu, fields in samples.items()}
+    clocks = {gpu: _working(fields, "clock") for gpu, fields in samples.items()}
     mean_mhz = {gpu: mean(values) for gpu, values in clocks.items() if values}
     if len(mean_mhz) > 1:
         slowest = min(mean_mhz, key=lambda gpu: mean_mhz[gpu])
         other_mhz = mean(value for gpu, value in mean_mhz.items() if gpu != slowest)
         if other_mhz > 0 and mean_mhz[slowest] < _SLOWER * other_mhz:
-            evidence.cause = f"slow clock of {slowest}"
+            hot = mean(_working(samples[slowest], "heat") or [0.0]) >= _HOT
+            evidence.cause = f"slow clock of {slowest}{': heat' if hot else ''}"
             if mean_mhz[slowest] > 0:
                 evidence.slowdown = other_mhz / mean_mhz[slowest]
             else:
@@ -61,6 +82,14 @@ def _stands_out(evidence: Evidence, samples: Samples) -> None:
                 f"{slowest} runs at {mean_mhz[slowest]:,.0f} MHz, the others at {other_mhz:,.0f}"
             )
             return
+    heat = {gpu: mean(_working(fields, "heat") or [0.0]) for gpu, fields in samples.items()}
+    hot_gpus = [gpu for gpu, share in heat.items() if share >= _HOT]
+    if hot_gpus:
+        most = max(heat.values())
+        more = f" and of {len(hot_gpus) - 1} more" if len(hot_gpus) > 1 else ""
+        hottest = max(hot_gpus, key=lambda gpu: heat[gpu])
+        evidence.cause = f"heat lowers the clock of {hottest}{more} (in {100 * most:.0f} % of its samples with work)"
+        return
     used = [value for fields in samples.values() for value in _known(fields["utilization"])]
     if used and len(used) <= len(samples):
         evidence.unknown.append("how it went on: there is one sample of a GPU")
@@ -68,10 +97,9 @@ def _stands_out(evidence: Evidence, samples: Samples) -> None:
         evidence.cause = f"GPUs are busy for {mean(used):.0f} % of the time only"
 
 
-def _working(fields: dict[str, array[float]]) -> list[float]:
-    """Clocks of the samples at which the GPU worked; all, where utilization was not logged."""
-    clocks, used = fields["clock"], fields["utilization"]
+def _working(fields: dict[str, array[float]], name: str) -> list[float]:
+    """A field's samples at which the GPU worked; all, where utilization was not logged."""
+    values, used = fields[name], fields["utilization"]
     if not _known(used):
-        return _known(clocks)
-    working = (clock for clock, share in zip(clocks, used, strict=True) if share >= _WORKING)
-    return _known(working)
+        return _known(values)
+    return _known(value for value, share in zip(values, used, strict=True) if share >= _WORKING)

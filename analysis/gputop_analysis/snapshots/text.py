@@ -86,7 +86,7 @@ def head(memory: Memory) -> Iterator[str]:
     yield allocated
     idle = memory.peak_reserved - memory.fragmentation.used
     share = idle / memory.peak_reserved if memory.peak_reserved else 0.0
-    yield f"reserved {what}  {size(memory.peak_reserved)}, of it {size(idle)} idle ({share:.1%})"
+    yield f"reserved {what}  {size(memory.peak_reserved)}, of it {size(idle)} idle ({100 * share:.1f} %)"
     if memory.failed_bytes is not None:
         yield f"out of memory: {size(memory.failed_bytes)} were asked for and not to be had"
 

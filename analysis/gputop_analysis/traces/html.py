@@ -47,7 +47,7 @@ def _lane(lane: Lane) -> str:
         )
     hot = []
     for h in lane.hot[:_SHOWN]:
-        hot.append((h.name, f"{h.count:,}", ms(h.total_ms), f"{h.share:.1%}"))
+        hot.append((h.name, f"{h.count:,}", ms(h.total_ms), f"{100 * h.share:.1f} %"))
     steps = []
     for s in lane.steps[:_SHOWN]:
         steps.append((s.name, ms(s.wall_ms), *(ms(s.parts_ms[n]) for n in lane.parts_ms)))
@@ -80,7 +80,7 @@ def _mib(size: int | None) -> str:
 
 def _percent(value: float, lane: Lane) -> str:
     if lane.wall_ms:
-        return f"{value / lane.wall_ms:.1%}"
+        return f"{100 * value / lane.wall_ms:.1f} %"
     return MISSING
 
 

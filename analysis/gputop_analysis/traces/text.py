@@ -49,13 +49,13 @@ def remarks(report: TraceReport) -> Iterator[str]:
         if lane.wall_ms:
             share = lane.parts_ms[COMM] / lane.wall_ms
         if lane.communication_ms and share >= 0.1:
-            yield f"{lane.name}: {share:.0%} of the time is exposed communication (CR06)"
+            yield f"{lane.name}: {100 * share:.0f} % of the time is exposed communication (CR06)"
         waiting = 0.0
         if lane.wall_ms:
             waiting = lane.parts_ms.get("host_wait", 0.0) / lane.wall_ms
         if waiting >= 0.3:
             yield (
-                f"{lane.name}: idle for {waiting:.0%} of the time because the host had launched "
+                f"{lane.name}: idle for {100 * waiting:.0f} % of the time because the host had launched "
                 "nothing (HO01)"
             )
 
@@ -84,7 +84,7 @@ def _split(lane: Lane, width: int) -> Iterator[str]:
             f"  {label:<24}{ms(value):>10} ms{share * 100:>6.1f} %  {bar(share, room, False)}"
         ).rstrip()
     if lane.overlapped is not None:
-        hidden = f"{lane.overlapped:.0%} hidden behind compute"
+        hidden = f"{100 * lane.overlapped:.0f} % hidden behind compute"
         yield f"  communication in all    {ms(lane.communication_ms):>10} ms, {hidden}"
 
 

@@ -50,7 +50,7 @@ def iterations_text(plan: Plan, iterations: list[Iteration], top: int) -> str:
         f"{job.global_batch} episodes of {job.seq} tokens an iteration, {', '.join(job.roles)} "
         "beside the actor",
         f"{first.choice.name}: {first.seconds:,.1f} s an iteration, "
-        f"{first.generation_s / first.seconds:.0%} of it generation, "
+        f"{100 * first.generation_s / first.seconds:.0f} % of it generation, "
         f"{first.choice.headroom_gib:.1f} GiB to spare in training",
         "",
         f"{'':<{room}} {'iteration':>10} {'generate':>9} {'score':>8} {'update':>8} "

@@ -106,6 +106,8 @@ def _look_after(args):
         steps.book_agent_time(roots.look_again)
     if sentinel.reference is None and not sentinel.events and args:
         roots.watch_leaf(args[0])
+    if not sentinel.events or sentinel.overdue:
+        sentinel.backward_ended()
 
 
 def _of_torch_func():

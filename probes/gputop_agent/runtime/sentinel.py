@@ -1,8 +1,8 @@
 """Updates that no optimizer hook sees (compiled or hand-written) are told from one trained
 parameter.
 
-An update in place moves its version; a fused one does not, but then its gradient is cleared before
-the next backward.
+An update in place moves its version; a fused one, or one through ``.data``, does not, but then its
+gradient is cleared before the next backward: let go, or filled with zeros.
 """
 
 import weakref
@@ -19,6 +19,7 @@ class Sentinel:
     def __init__(self):
         self.reference: Any = None
         self.version = -1
+        self.gradient_version = -1  # after the last backward; -1: not looked at
         self.events = 0  # optimizer steps seen in this process
         self.unseen = 0  # backwards since the last of them
         self.longest = 0  # most backwards between two of them
@@ -49,6 +50,14 @@ class Sentinel:
             True,
         )
 
+    @modes.unseen
+    def backward_ended(self):
+        """Remember the gradient as it is: who writes to it before the next backward clears it."""
+        self.gradient_version = -1
+        parameter = self.reference() if self.reference is not None else None
+        if parameter is not None and parameter.grad is not None and not self.by_grads:
+            self.gradient_version = parameter.grad._version
+
     def optimizer_stepped(self):
         """An optimizer event was seen: nothing needs to be inferred."""
         self.by_grads = False
@@ -78,7 +87,11 @@ class Sentinel:
             self.reference = None
             return self.bare
         version, self.version = self.version, parameter._version
-        return version != self.version or (parameter.grad is None and not self.by_grads)
+        if version != self.version:
+            return True
+        if parameter.grad is None:
+            return not self.by_grads
+        return 0 <= self.gradient_version != parameter.grad._version
 
     def was_freed(self):
         """Whether the parameter is gone, as at the end of a script that trained in a function."""

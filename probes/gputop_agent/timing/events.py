@@ -76,8 +76,7 @@ def process_ends():
     if open_step.unsure:
         open_step.belongs_to_evaluation()
     if open_step.pending:
-        # it ended with the last thing seen; what the script did after training is no part of it
-        steps.close(session.last_ns)
+        steps.close_late()
     elif open_step.backwards and not session.manual and sentinel.watching():
         if sentinel.was_freed():
             complete = open_step.backwards >= sentinel.backwards

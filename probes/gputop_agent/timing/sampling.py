@@ -318,7 +318,7 @@ def _book_so_far():
 
 
 def _book_plain(times):
-    """Book all steps but the last, which alone has time that was measured."""
+    """Book steps before the present one, which alone has time that was measured."""
     state = sampler
     plain_ns = times[-1] - state.began_ns
     measured = [new - old for new, old in zip(totals, state.base)][: clock.N_PHASES]
@@ -418,6 +418,22 @@ def _resume():
         _measure()
 
 
+def _end_resuming():
+    """The step in which the hooks came in ends, and not by an update of the pattern: the weights
+    changed within a long one. Those before it end where they were counted; all of it is measured.
+    """
+    times = session.update_times
+    with session.lock:
+        if times:
+            own_cost.counted_steps += len(times)
+            own_cost.wall_ns += times[-1] - sampler.began_ns
+            if session.ddp:
+                _tell_ddp(times)
+            _book_plain(times)
+            del times[:]
+        _give_up()
+
+
 def _give_up():
     """Measure each step again, until all has fitted for a while."""
     state = sampler
@@ -501,4 +517,4 @@ def reset():
 
 def install(torch):
     """Register with what closes steps."""
-    steps.on_closed, steps.on_mend = on_closed, mend
+    steps.on_closed, steps.on_mend, steps.on_unmeasured = on_closed, mend, _end_resuming

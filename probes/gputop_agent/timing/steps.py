@@ -12,7 +12,7 @@ from typing import Any
 
 from gputop_agent import wire
 from gputop_agent.runtime import guard, interrupts, modes, transport
-from gputop_agent.runtime.session import OTHER, session
+from gputop_agent.runtime.session import OTHER, UNMEASURED, session
 from gputop_agent.timing import batch, clock, comm, device, memory
 from gputop_agent.timing.clock import (
     AGENT_NS,
@@ -50,6 +50,7 @@ on_first_step = _nothing  # on_first_step(): say what this process is
 on_manual_start = _nothing  # on_manual_start(now_ns): gputop.step() is the first sign of a training
 on_check_due = _nothing  # on_check_due(step): a step at or after ``open_step.check_due`` has ended
 on_mend = _nothing  # on_mend(): a hook was broken off
+on_unmeasured = _nothing  # on_unmeasured(): the step that ends began while the hooks were out
 
 
 class Fold:
@@ -89,6 +90,9 @@ def close(now_ns, end_totals=None, cpu_ns=-1):
 
     ``cpu_ns`` is the thread's CPU time at that moment, if it has passed.
     """
+    if totals[UNMEASURED]:
+        on_unmeasured()
+        now_ns = session.last_ns
     step = session.step
     is_first = step == 0
     flags = open_step.flags
@@ -122,6 +126,16 @@ def close(now_ns, end_totals=None, cpu_ns=-1):
         guard.safely(on_check_due, step)
     session.step = step + 1
     on_closed(step, flags)
+
+
+def close_late():
+    """End the last step with the last thing seen: what the script did after training is no part of
+    it, nor is the CPU time that this took.
+    """
+    end_ns = session.last_ns
+    late_ns = monotonic_ns() - end_ns
+    is_known = late_ns * LATE <= end_ns - fold.end_ns
+    close(end_ns, totals[:], thread_time_ns() if is_known else -1)
 
 
 def _loss_of(step):
@@ -206,6 +220,8 @@ def close_at_cut():
 
 def cut_here():
     """Remember this moment as a possible end of the step."""
+    if totals[UNMEASURED]:
+        on_unmeasured()
     open_step.cut = Cut(
         clock.book(),
         totals[:],

@@ -147,7 +147,7 @@ def _in_short(event: dict[str, Any]) -> str:
     parts = [
         f"{lane.wall_ms:.1f} ms: "
         + ", ".join(
-            f"{name.replace('_', ' ')} {value / lane.wall_ms:.0%}"
+            f"{name.replace('_', ' ')} {100 * value / lane.wall_ms:.0f} %"
             for name, value in lane.parts_ms.items()
         )
         for lane in lanes

@@ -227,7 +227,7 @@ def markdown(judged: Judged, threshold: float, baseline: Work, work: Work) -> st
         f"| step time | {columns} |",
         "|---|---|---|---|---|",
         f"| {judged.change.value:+.1%} without waits for a core | {_between(judged.change)} "
-        f"| {threshold:.1%} | {judged.pairs} | {judged.rounds} |",
+        f"| {100 * threshold:.1f} % | {judged.pairs} | {judged.rounds} |",
         f"| {judged.clock.value:+.1%} by the clock | {_between(judged.clock)} | | | |",
         "",
         f"baseline `{' '.join(baseline.words)}` in `{baseline.cwd}`, judged "

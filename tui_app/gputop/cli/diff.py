@@ -85,6 +85,6 @@ def fraction(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{text!r} is no share: give 5% or 0.05")
     if not percent and value >= 1:
         raise argparse.ArgumentTypeError(
-            f"{text!r} would be {value:.0%} slower: write {number}% if that is meant"
+            f"{text!r} would be {100 * value:.0f} % slower: write {number}% if that is meant"
         )
     return value

@@ -168,7 +168,7 @@ def _compared(measured: dict[str, dict[str, Any]]) -> Iterator[Check]:
 def _slow(label: str, value: float, peers: float | None) -> list[str]:
     if peers is None or value >= _OF_PEERS * peers:
         return []
-    return [f"{label} is {value / peers:.0%} of the median of its peers"]
+    return [f"{label} is {100 * value / peers:.0f} % of the median of its peers"]
 
 
 def _below_catalog(key: str, label: str, value: float, gpu: str) -> list[str]:
@@ -186,7 +186,7 @@ def _below_catalog(key: str, label: str, value: float, gpu: str) -> list[str]:
         sheet = spec.dense_flops.get("bf16", 0.0) / 1e12
     if not sheet or value >= _OF_CATALOG[key] * sheet:
         return []
-    return [f"{label} is {value / sheet:.0%} of the data sheet of {spec.name}"]
+    return [f"{label} is {100 * value / sheet:.0f} % of the data sheet of {spec.name}"]
 
 
 def _links(hosts: list[ProbedHost], python: str) -> Iterator[Check]:

@@ -175,7 +175,7 @@ def _table(entries: Iterable[tuple[str, str, int]], whole: int, width: int) -> l
                 (left(shorten_middle(name, room - 1), room), "text"),
                 (left(note, noted), "muted"),
                 (right(size(count), _FIGURES), "text"),
-                (right(f"{share:.1%}", 8) + "  ", "muted"),
+                (right(f"{100 * share:.1f} %", 8) + "  ", "muted"),
                 *bar(share, bar_cells, "allocated"),
             ]
         )

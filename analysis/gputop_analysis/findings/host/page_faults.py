@@ -8,6 +8,7 @@ import numpy as np
 
 from gputop_analysis.findings.host.cpu_share import between
 from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.option import Option
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import Interval, block_bootstrap
@@ -22,6 +23,8 @@ was kept has to do itself (0.78 to 1.0 was measured on a virtual machine with a 
 """
 PLAUSIBLE_US = 4.0
 """A fault costs 0.2 us on bare metal, 2 us in a virtual machine; more has other reasons."""
+_KEEPS_MEMORY = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
+_OTHER_MALLOCS = ("jemalloc", "tcmalloc", "mimalloc")
 
 
 @finding(
@@ -32,7 +35,7 @@ PLAUSIBLE_US = 4.0
     trigger=f"over {FAULTS_PER_STEP:,.0f} page faults a step, and the time in the kernel that "
     f"goes with them is over {percent(LEAST_SHARE)} of the step",
     fix="reuse buffers instead of allocating them each step; keep freed memory in the process",
-    no_use="the environment's settings: with another malloc than glibc's",
+    no_use="the environment's settings: with another malloc than glibc's, or where they are set",
     reads="process.minor_faults_total per step",
     silent="fewer than 20 steps of samples",
     traps="the first steps, in which memory is touched for the first time",
@@ -58,9 +61,7 @@ def page_fault_storm(view: RunView, spec: Spec) -> Finding | None:
         f"({faults.per_step * 4 / 1024:,.0f} MiB of 4 KiB pages); the process spends "
         f"{cost_us.value:.2f} us in the kernel for each: {cost.value:.1f} ms of "
         f"{faults.wall_ms:.1f} ms a step",
-        fix="allocate large buffers once and write into them (out=, copy_), or keep freed memory "
-        "in the process: MALLOC_TRIM_THRESHOLD_=-1 MALLOC_MMAP_THRESHOLD_=4294967296 in the "
-        "environment, or LD_PRELOAD of jemalloc",
+        fix=_fix(view, rank),
         rank=rank if all(faults.per_step > 2 * other for other in other_faults) else None,
         confidence=0.8,
         recoverable_ms_per_step=WON_BACK * cost.value,
@@ -93,6 +94,19 @@ def page_fault_storm(view: RunView, spec: Spec) -> Finding | None:
                 ),
             ),
         ),
+    )
+
+
+def _fix(view: RunView, rank: int) -> str | Option:
+    """Where malloc is already told to keep what is freed, only the script can do more."""
+    reuse = "allocate large buffers once and write into them (out=, copy_)"
+    env = view.hello(rank).get("env") or {}
+    keeps = any(env.get(name) for name in _KEEPS_MEMORY)
+    if keeps or any(name in str(env.get("LD_PRELOAD", "")) for name in _OTHER_MALLOCS):
+        return Option(f"{reuse}: malloc keeps what is freed already", promises=False)
+    return (
+        f"{reuse}, or keep freed memory in the process: MALLOC_TRIM_THRESHOLD_=-1 "
+        "MALLOC_MMAP_THRESHOLD_=4294967296 in the environment, or LD_PRELOAD of jemalloc"
     )
 
 

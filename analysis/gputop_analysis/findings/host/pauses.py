@@ -136,7 +136,7 @@ def _better_interval(view: RunView, cost_ms: float, step_ms: float, every: int) 
         why = f"Young's interval at one failure in {ran_ms / failures / 6e4:,.0f} minutes"
     else:
         best_ms = cost_ms / CHEAP
-        why = f"then it costs {CHEAP:.0%}"
+        why = f"then it costs {100 * CHEAP:.0f} %"
     return max(2 * every, _rounded_up(best_ms / max(step_ms, 1e-6))), why
 
 

@@ -185,7 +185,7 @@ def learning_rate_zero(view: RunView, spec: Spec) -> Finding | None:
         gone = _vanished(view, rank)
         if gone is None or gone.steps < max(ZERO_STEPS, ZERO_SHARE * gone.last_step):
             continue
-        since, value = gone.last_step - gone.steps + 1, "0" if gone.now == 0 else f"{gone.now:.2g}"
+        value = "0" if gone.now == 0 else f"{gone.now:.2g}"
         if gone.peak > 0:
             before = f"it was {gone.peak:.3g} at most"
         else:
@@ -193,7 +193,7 @@ def learning_rate_zero(view: RunView, spec: Spec) -> Finding | None:
         return spec.make(
             severity="high",
             title=f"the learning rate is {'0' if gone.now == 0 else 'as good as 0'} since step "
-            f"{since}: nothing is learnt",
+            f"{gone.since}{'' if gone.exact else ' at the latest'}: nothing is learnt",
             evidence=f"lr is {value} after {gone.steps:,} steps of rank {rank} with less than "
             f"{VANISHED:.0e} of the largest; " + before,
             fix="the schedule is shorter than the run, or is stepped once a batch where it counts "
@@ -218,12 +218,20 @@ def learning_rate_zero(view: RunView, spec: Spec) -> Finding | None:
 
 @dataclass(frozen=True, slots=True)
 class _Vanished:
-    """A rate that is nothing beside its largest: for how many steps, the last, both rates."""
+    """A rate that is nothing beside its largest, from the step ``since`` on, or where a record of
+    several steps tells it (``exact`` is false), at the latest from there on.
+    """
 
-    steps: int
+    since: int
+    exact: bool
     last_step: int
     now: float
     peak: float
+
+    @property
+    def steps(self) -> int:
+        """How many steps it surely lasts."""
+        return self.last_step - self.since + 1
 
 
 def _vanished(view: RunView, rank: int) -> _Vanished | None:
@@ -241,8 +249,14 @@ def _vanished(view: RunView, rank: int) -> _Vanished | None:
     begin = int(learns[-1]) + 1 if len(learns) else 0
     if begin == len(rates) or _other_groups_learn(view, rank, series, begin):
         return None
-    counts = series.n_steps[series.attempt_start :]
-    return _Vanished(int(counts[begin:].sum()), int(series.steps[-1]), float(rates[-1]), peak)
+    first = series.attempt_start + begin
+    return _Vanished(
+        since=int(series.steps[first]),
+        exact=bool(series.n_steps[first] == 1),
+        last_step=int(series.steps[-1]),
+        now=float(rates[-1]),
+        peak=peak,
+    )
 
 
 def _other_groups_learn(view: RunView, rank: int, series: RankSeries, begin: int) -> bool:
