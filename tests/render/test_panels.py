@@ -11,6 +11,7 @@ from tui_support import START_NS, a_finding, write_run
 from gputop.feed.build import build
 from gputop.feed.snapshot import Curve, Position, Resources, Timeline, empty_summary, first_snapshot
 from gputop.feed.starting import Starting
+from gputop.output.progress_bar import ProgressBar
 from gputop.render.rows import row_text, row_width
 from gputop.widgets import (
     breakdown,
@@ -194,6 +195,18 @@ def test_a_step_count_is_never_shortened(one, steps):
 def test_a_recording_says_so_and_where_it_was_made(one):
     lines = texts(header.draw(one._replace(recording="made on 2 CPU cores"), 118))
     assert "recording: made on 2 CPU cores" in lines[1] and "1 rank" in lines[1]
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_commands_own_bar_stands_in_for_a_total_and_says_whose_it_is(one, width):
+    bar = ProgressBar(599, 2500, "0:42")
+    going = running(one, total_steps=None)._replace(bar=bar)
+    shown = "\n".join(texts(header.draw(going, width)))
+    assert "tqdm 599/2,500  0:42 left" in shown and "eta" not in shown
+    told = running(one, total_steps=4000)._replace(bar=bar)
+    assert "tqdm" not in "\n".join(texts(header.draw(told, width)))
+    standing = running(one, total_steps=None, silent_s=60.0)._replace(bar=bar)
+    assert "tqdm" not in "\n".join(texts(header.draw(standing, width)))
 
 
 def test_the_header_drops_whole_figures_when_it_is_narrow(one):
