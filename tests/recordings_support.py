@@ -62,3 +62,29 @@ def segment(address: int, total: int, blocks=(), small: bool = False, **more) ->
             for size, requested in blocks
         ],
     } | more
+
+
+_MIB = 1 << 20
+
+
+def two_segments(path: Path, kept: int) -> Path:
+    """Two segments of 40 MiB: a weight in one, and ``kept`` of four activations in both."""
+    forward = [frame("forward", "model.py", 20), frame("main", "train.py", 7)]
+    weight = [frame("__init__", "model.py", 5), frame("main", "train.py", 3)]
+    events = [event("segment_alloc", 0, 40 * _MIB), event("segment_alloc", 100 * _MIB, 40 * _MIB)]
+    events.append(event("alloc", 0, 10 * _MIB, weight))
+    places = [10 * _MIB, 20 * _MIB, 100 * _MIB, 110 * _MIB]
+    for place in places:
+        events.append(event("alloc", place, 10 * _MIB, forward))
+    for place in places[kept:]:
+        events.append(event("free_requested", place, 10 * _MIB))
+        events.append(event("free_completed", place, 10 * _MIB))
+    used = {0: weight, **dict.fromkeys(places[:kept], forward)}
+    segments = []
+    for start in (0, 100 * _MIB):
+        blocks = [10 * _MIB if start + at * _MIB in used else None for at in (0, 10, 20, 30)]
+        part = segment(start, 40 * _MIB, [(10 * _MIB, block) for block in blocks])
+        for at, block in zip((0, 10, 20, 30), part["blocks"], strict=True):
+            block["frames"] = used.get(start + at * _MIB, [])
+        segments.append(part)
+    return write_snapshot(path, {"segments": segments, "device_traces": [events]})

@@ -351,3 +351,35 @@ class FakeControl:
 
     def dump(self) -> None:
         self.asked.append("dump")
+
+
+def write_layers(folder: Path) -> None:
+    """Add the looks at a model's layers to a record: four blocks, of which the third is slow."""
+    paths = ["", "embed"]
+    kinds = ["Model", "Embedding"]
+    for block in range(4):
+        paths += [f"blocks.{block}", f"blocks.{block}.up"]
+        kinds += ["Block", "Linear"]
+    rows = [
+        {"path": path, "class": kind, "parameter_bytes": 0 if kind == "Block" else 4 << 20}
+        for path, kind in zip(paths, kinds, strict=True)
+    ]
+    writer = RecordWriter(folder, "box")
+    writer.append_event(
+        {
+            "type": "layer_table",
+            "t_ns": START_NS + 3 * 10**9,
+            "rank": 0,
+            "first": 0,
+            "count": len(rows),
+            "rows": rows,
+        }
+    )
+    forward_us = [100, 90, *[50, 900] * 2, 50, 2700, 50, 900]
+    for step in (12, 14, 16):
+        look = {"type": "layers", "rank": 0, "step": step, "first": 0, "clock": "host"}
+        look |= {"forward_us": forward_us, "backward_us": [2 * us for us in forward_us]}
+        look |= {"calls": [1] * len(rows), "forward_ms": 6.0, "backward_ms": 12.0}
+        look |= {"outside_forward_ms": 0.2, "outside_backward_ms": 0.4}
+        writer.append_event({**look, "t_ns": START_NS + (3 + step) * 10**8})
+    writer.close()

@@ -1,4 +1,6 @@
-"""How much more each rank works than the median rank, over the steps: who is slow, and when."""
+"""How much more each rank works than the median rank, of two than the other, over the steps: who is
+slow, and when.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,8 @@ PARTS = 60
 
 
 def rank_excess(view: RunView) -> tuple[tuple[int, ...], Array, Array] | None:
-    """Ranks, ranks x parts: own work of the rank against the median rank's, and the middle step of
-    each part.
+    """Ranks, ranks x parts: own work of the rank against that of ``reference``, less 1, and the
+    middle step of each part.
 
     Own work is the wall time of a step without waiting for others: forward, data, other, and
     backward less what DDP says it waits. None for fewer than two ranks, or where waiting is not
@@ -35,7 +37,14 @@ def rank_excess(view: RunView) -> tuple[tuple[int, ...], Array, Array] | None:
     rows = np.array_split(np.arange(len(wait_table.backward_compute_ms)), len(parts))
     means += np.stack([wait_table.backward_compute_ms[row].mean(axis=0) for row in rows])
     steps = np.array([common.edges[:-1][common.keep][part].mean() for part in parts])
-    return common.ranks, (means / np.median(means, axis=1, keepdims=True) - 1).T, steps
+    # the median of two would halve the difference
+    usual = means[:, ::-1] if means.shape[1] == 2 else np.median(means, axis=1, keepdims=True)
+    return common.ranks, (means / np.maximum(usual, 1e-9) - 1).T, steps
+
+
+def reference(ranks: int) -> str:
+    """What a rank of so many is compared with."""
+    return "the other rank" if ranks == 2 else "the median rank"
 
 
 def most_excess(ranks: tuple[int, ...], excess: Array, at_most: int) -> tuple[list[int], Array]:

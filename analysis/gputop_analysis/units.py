@@ -2,3 +2,5 @@
 
 GIB = 1 << 30
 """Bytes of a gibibyte."""
+MIB = 1 << 20
+"""Bytes of a mebibyte."""

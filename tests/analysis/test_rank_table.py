@@ -4,8 +4,11 @@ import numpy as np
 import pytest
 from analysis_support import Builder
 
+from gputop_analysis.html import charts
+from gputop_analysis.rank_excess import rank_excess, reference
 from gputop_analysis.rank_table import rank_table
 from gputop_analysis.view import RunView
+from gputop_probes.record.reader import RunRecord
 
 
 def synchronous(tmp_path, own_ms, phase="forward"):
@@ -43,6 +46,18 @@ def test_ranks_that_take_turns(tmp_path):
     assert table.slowest_share == pytest.approx(
         np.bincount(own[10:].argmax(axis=1)) / 190, abs=0.01
     )
+
+
+def test_of_two_ranks_each_is_compared_with_the_other_over_the_run_too(tmp_path):
+    own = np.tile([10.0, 18.0], (60, 1))
+    synchronous(tmp_path, own)
+    view = RunView(RunRecord.open(tmp_path / "r"))
+    found = rank_excess(view)
+    assert found is not None
+    _, excess, steps = found
+    assert excess[0] == pytest.approx(12 / 20 - 1) and excess[1] == pytest.approx(20 / 12 - 1)
+    grid = charts.grid([0, 1], excess, steps, reference(2))
+    assert "+66.7 % against the other rank" in grid and "median" not in grid
 
 
 def test_equal_ranks_are_balanced(tmp_path):

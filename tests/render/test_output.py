@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gputop.output.ansi import column_of, resolve, resolve_text
 from gputop.output.lines import MAX_LINES, LineBuffer, Stream
+from gputop.output.progress_bar import newest_bar
 from gputop.output.tail import FIRST_READ, Tail
 
 
@@ -174,3 +175,36 @@ def test_a_replay_shows_what_had_been_written_by_then(tmp_path):
     assert tail.view().lines == ("first", "")
     assert tail.poll()  # the end: all of it
     assert set(tail.view().lines) == {"first", "second", "third", "late", ""}
+
+
+BAR = " 24%|\u2588\u2588\u258d       | 599/2500 [00:12<00:42, 44.62it/s]"
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([BAR], (599, 2500, "0:42")),
+        (["epoch 1", "Epoch 1: " + BAR + "   ", ""], (599, 2500, "0:42")),
+        (["\x1b[32m" + BAR + "\x1b[0m"], (599, 2500, "0:42")),
+        ([BAR.replace("00:42", "01:20:42").replace("]", ", loss=0.3]")], (599, 2500, "1:20:42")),
+        ([BAR, "validation"], None),
+        ([BAR.replace("599", "2500")], None),
+        ([BAR.replace("00:42", "?")], None),
+        (["downloaded 3/4 [mirror]"], None),
+        ([], None),
+    ],
+)
+def test_the_commands_own_bar_is_read_while_it_moves(lines, expected):
+    assert newest_bar(lines) == expected
+
+
+def test_a_bar_written_over_itself_is_the_newest_that_is_whole():
+    buffer = LineBuffer()
+    stream = Stream(buffer)
+    for done in range(100, 400):
+        stream.feed(("\r" + BAR.replace("599/", f"{done}/")).encode())
+        bar = newest_bar(buffer.lines)
+        assert bar is not None and bar.done == done
+    stream.feed(("\r" + BAR)[:30].encode())
+    bar = newest_bar(buffer.lines)
+    assert bar is not None and bar.done == 399

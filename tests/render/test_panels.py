@@ -11,6 +11,7 @@ from tui_support import START_NS, a_finding, write_run
 from gputop.feed.build import build
 from gputop.feed.snapshot import Curve, Position, Resources, Timeline, empty_summary, first_snapshot
 from gputop.feed.starting import Starting
+from gputop.output.progress_bar import ProgressBar
 from gputop.render.rows import row_text, row_width
 from gputop.widgets import (
     breakdown,
@@ -196,6 +197,18 @@ def test_a_recording_says_so_and_where_it_was_made(one):
     assert "recording: made on 2 CPU cores" in lines[1] and "1 rank" in lines[1]
 
 
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_the_commands_own_bar_stands_in_for_a_total_and_says_whose_it_is(one, width):
+    bar = ProgressBar(599, 2500, "0:42")
+    going = running(one, total_steps=None)._replace(bar=bar)
+    shown = "\n".join(texts(header.draw(going, width)))
+    assert "tqdm 599/2,500  0:42 left" in shown and "eta" not in shown
+    told = running(one, total_steps=4000)._replace(bar=bar)
+    assert "tqdm" not in "\n".join(texts(header.draw(told, width)))
+    standing = running(one, total_steps=None, silent_s=60.0)._replace(bar=bar)
+    assert "tqdm" not in "\n".join(texts(header.draw(standing, width)))
+
+
 def test_the_header_drops_whole_figures_when_it_is_narrow(one):
     line = texts(header.draw(one, 60))[2]
     assert "steps/s" in line and "grad norm" not in line and row_width([(line, "")]) <= 60
@@ -227,6 +240,14 @@ def test_no_findings_say_so(one):
 def test_loss_curve_falls(four):
     lines = texts(loss.draw(loss.loss_of(four), 60, 8))
     assert lines[0].strip().startswith("5.") and "step 0" in lines[-1] and lines[-1].endswith("399")
+
+
+def test_the_end_of_a_scale_is_called_the_whole_only_where_it_is_one(four):
+    found = texts(history.draw(four.panels["history"], 90, 24))
+    scales = [line[:25].strip() for line in found if line.startswith(" " * 14)]
+    assert "of 100" in scales, "a share of a core has a whole"
+    assert "to 5" in scales and "of 5" not in scales, "MB/s have a highest value only"
+    assert not any("#" in scale for scale in scales)
 
 
 def test_history_shows_the_value_at_the_cursor_in_every_track(four):

@@ -96,11 +96,11 @@ def _judged(diff: Diff, name_winner: bool = True) -> str:
     if not name_winner and not diff.is_regression:
         return (
             f"B takes {ms(speed.b_ms)} ms a {speed.unit}, "
-            f"A {ms(speed.a_ms)} ({_percent(speed.slower)})"
+            f"A {ms(speed.a_ms)}: {_percent(speed.slower)}"
         )
     if diff.judgement in ("no difference", "faster"):
         times_text = f"B takes {ms(speed.b_ms)} ms a {speed.unit}, A {ms(speed.a_ms)}"
-        return f"{JUDGEMENTS[diff.judgement]}: {times_text} ({_percent(speed.slower)})"
+        return f"{JUDGEMENTS[diff.judgement]}: {times_text}, {_percent(speed.slower)}"
     limit = f"threshold {100 * diff.threshold:g} %"
     if diff.is_regression:
         head = "regression"
@@ -160,7 +160,7 @@ def _phases(diff: Diff, width: int, colour: bool) -> Iterator[str]:
     )
     for phase in diff.speed.phases:
         yield _row(
-            phase_label(phase.name),
+            phase.name,
             phase.a_ms,
             b=phase.b_ms,
             difference=phase.difference_ms,
@@ -175,7 +175,7 @@ def _ranks(diff: Diff, width: int, colour: bool) -> Iterator[str]:
     if len(ranks) < 2:
         return
     yield painted(
-        f"{'own work':<12}{'A':>10}{'B':>10}{'B - A':>10}   95 % interval", "bold", colour
+        f"{'own work, ms':<12}{'A':>10}{'B':>10}{'B - A':>10}   95 % interval", "bold", colour
     )
     shown = sorted(ranks, key=lambda rank_diff: -rank_diff.difference_ms.value)[:RANKS_SHOWN]
     for rank_diff in sorted(shown, key=lambda rank_diff: rank_diff.rank):
@@ -208,12 +208,6 @@ def signed(value: float) -> str:
     if abs(value) < 100:
         return f"{value:+.2f}"
     return f"{value:+,.0f}"
-
-
-def phase_label(phase: str) -> str:
-    if phase == "wait":
-        return "exp. wait"
-    return phase
 
 
 def _findings(diff: Diff, width: int, colour: bool) -> Iterator[str]:

@@ -180,8 +180,10 @@ def bar(parts: dict[str, tuple[str, float, str]]) -> str:
     return f'<svg viewBox="0 0 {WIDE} 30" role="img" aria-label="shares">{"".join(drawn)}</svg>'
 
 
-def grid(ranks: list[int], values: Array, steps: Array) -> str:
-    """Ranks x parts of the run: each above (warm) or below (cool) the median rank, -1 to 1."""
+def grid(ranks: list[int], values: Array, steps: Array, against: str) -> str:
+    """Ranks x parts of the run: each above (warm) or below (cool) what it is compared with, -1 to
+    1; ``against`` names that.
+    """
     if len(ranks) <= 32:
         row = 16
     elif len(ranks) <= 96:
@@ -208,6 +210,7 @@ def grid(ranks: list[int], values: Array, steps: Array) -> str:
             height=row - 1,
             excess=excess,
             where=f"rank {rank}, step {step:,.0f}",
+            against=against,
         )
         for index, rank in enumerate(ranks)
         for column, (step, excess) in enumerate(zip(steps, values[index], strict=True))
@@ -221,15 +224,17 @@ def grid(ranks: list[int], values: Array, steps: Array) -> str:
     return chart(
         plot,
         "".join(cells + names),
-        label="compute of each rank against the median rank",
+        label=f"own work of each rank against {against}",
         x_name="step",
         y_unit="",
         y_ticks=False,
     )
 
 
-def _cell(x: float, y: int, *, width: float, height: int, excess: float, where: str) -> str:
-    title = f"{where}: {100 * excess:+.1f} % against the median rank"
+def _cell(
+    x: float, y: int, *, width: float, height: int, excess: float, where: str, against: str
+) -> str:
+    title = f"{where}: {100 * excess:+.1f} % against {against}"
     area = f'x="{x:.1f}" y="{y}" width="{width + 0.2:.1f}" height="{height}"'
     return f'<rect {area} fill="{_heat(excess)}"><title>{title}</title></rect>'
 

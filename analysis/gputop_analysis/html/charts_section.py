@@ -9,7 +9,7 @@ import numpy as np
 from gputop_analysis.html.charts import grid, histogram, line, stacked
 from gputop_analysis.html.elements import section, shares
 from gputop_analysis.html.series import chart_top, phases_over_steps, step_times
-from gputop_analysis.rank_excess import most_excess, rank_excess
+from gputop_analysis.rank_excess import most_excess, rank_excess, reference
 from gputop_analysis.report.build import Report
 from gputop_analysis.report.trends import trends
 from gputop_analysis.report.words import wait_note
@@ -115,11 +115,11 @@ def rank_grid(report: Report) -> str:
         return ""
     all_ranks, excess, steps = rank_table
     ranks, cells = most_excess(all_ranks, excess, RANKS_AT_MOST)
+    against = reference(len(all_ranks))
     note = (
-        "A rank's own work without waiting for others, against the median rank: "
-        "warm is slower, "
-        "full colour at 30 %."
+        f"A rank's own work without waiting for others, against {against}: warm is slower, full "
+        "colour at 30 %."
     )
     if len(ranks) < len(report.view.ranks):
         note += f" The slowest {len(ranks)} of {counted(len(report.view.ranks), 'rank')}."
-    return section("Ranks over the run", grid(ranks, cells, steps), note)
+    return section("Ranks over the run", grid(ranks, cells, steps, against), note)

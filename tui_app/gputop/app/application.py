@@ -26,6 +26,7 @@ from gputop.feed.live import Feed, LiveFeed
 from gputop.feed.snapshot import Notice, Snapshot
 from gputop.links import Links, links_of
 from gputop.messages import FeedFailed, RunAsked, ScreenAsked, SnapshotArrived
+from gputop.output.progress_bar import newest_bar
 from gputop.output.tail import Tail
 from gputop.screens.main import MainScreen
 from gputop.widgets.findings import Findings
@@ -75,6 +76,7 @@ class GputopApp(InterruptedApp):
         self.clock = clock or SystemClock()
         self.feed = feed or make_feed(source, self.clock)
         self.tail = Tail(source.run_dir)
+        self._barred: tuple[Snapshot, Snapshot] | None = None
         self.input_watch = InputWatch(source)
         self.rhythm = Rhythm(self.clock)
         self._ticking = ticking
@@ -187,11 +189,25 @@ class GputopApp(InterruptedApp):
             snapshot = self.feed.take()
             grown = self.tail.poll(snapshot.output_lengths)
             output = self.tail.view() if grown else None
+            snapshot = self._with_bar(snapshot)
             self.input_watch.look(self.tail.buffer.lines)
         except Exception as error:
             self.post_message(FeedFailed(error))
             return
         self.post_message(SnapshotArrived(snapshot, output))
+
+    def _with_bar(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot with the command's own progress bar where nothing else tells its end; the
+        same object as long as both are the same, so that nothing is drawn anew.
+        """
+        if snapshot.ended or snapshot.summary.total_steps:
+            return snapshot
+        bar = newest_bar(self.tail.buffer.lines)
+        if bar is None:
+            return snapshot
+        if self._barred is None or self._barred[0] is not snapshot or self._barred[1].bar != bar:
+            self._barred = snapshot, snapshot._replace(bar=bar)
+        return self._barred[1]
 
     def on_snapshot_arrived(self, message: SnapshotArrived) -> None:
         self._taking = False

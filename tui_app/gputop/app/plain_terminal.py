@@ -15,7 +15,7 @@ _POOR = frozenset(["linux", "vt100", "vt102", "vt220", "ansi", "cons25"])
 """Values of TERM whose fonts lack braille and rounded corners."""
 _GLYPHS = {
     "━╸╺╼═": "=",
-    "─": "-",
+    "─▔": "-",
     "╍": "~",
     "╌": ".",
     "│┃║┊▌▐▏": "|",

@@ -12,6 +12,7 @@ from gputop_analysis.overview import RunSummary, Verdict
 
 if TYPE_CHECKING:
     from gputop.feed.prediction import Prediction
+    from gputop.output.progress_bar import ProgressBar
     from gputop_analysis.model import Finding
 
 
@@ -132,6 +133,8 @@ class Snapshot(NamedTuple):
     recording: str | None = None
     gpu_note: str = ""
     output_note: str = ""
+    bar: ProgressBar | None = None
+    """What the command's own progress bar says, where nothing tells how many steps it will be."""
     output_lengths: Mapping[str, int] | None = None
     """Bytes of each log, by path within the record, written at this moment; None: all."""
     damage: str = ""

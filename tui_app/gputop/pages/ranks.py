@@ -14,6 +14,7 @@ from gputop.render.bars import apportion, merged
 from gputop.render.rows import Row, clip, left, right, row_width, shorten, whole
 from gputop.widgets import plots
 from gputop.widgets.rank_map import heat
+from gputop_analysis.rank_excess import reference
 
 SORTS = ("wait", "own", "step", "excess", "slowest", "comm", "rank")
 """Columns to sort by. Of the waits the smallest comes first: that rank holds up the others."""
@@ -97,7 +98,7 @@ def table(
     with_host = width >= HOST_FROM and len(set(page.hosts)) > 1
     slowest = max((v for v in page.columns["step"] if v == v), default=1.0)
     digits = numbers.digits_for(slowest)
-    strip = "own work against the median rank" if page.excess_over_steps else ""
+    strip = f"own work against {reference(len(page))}" if page.excess_over_steps else ""
     rows: list[Row] = [_heading(sort, arrow, with_host, strip, width)]
     for index in rows_shown:
         rows.append(

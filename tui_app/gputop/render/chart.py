@@ -131,7 +131,19 @@ def _label(scale: Scale, y: int, rows: int) -> str:
     if not (y in (0, rows - 1) or middle):
         return ""
     value = scale.at(1 - y / max(rows - 1, 1))
+    if middle and not scale.log:  # the row stands for a range: of that, its roundest value
+        value = _roundest(value, abs(scale.high - scale.low) / (2 * rows))
     return numbers.scalar_in(0.0 if abs(value) < 1e-12 * abs(scale.high) else value, AXIS - 1)
+
+
+def _roundest(value: float, reach: float) -> float:
+    """The value with the fewest digits that lies at most ``reach`` from ``value``."""
+    if not reach > 0:
+        return value
+    digits = 10.0 ** math.floor(math.log10(reach) + 1)
+    while abs(round(value / digits) * digits - value) > reach:
+        digits /= 10
+    return round(value / digits) * digits
 
 
 def axis_row(steps: tuple[float, float], width: int, axis: str = "step") -> Row:

@@ -21,7 +21,6 @@ from gputop_analysis.diff.text import (
     findings_rows,
     headline,
     loss_lines,
-    phase_label,
     signed,
     style_of,
 )
@@ -91,7 +90,7 @@ def _speed(diff: Diff, width: int) -> list[Row]:
     styles = set(palette.PHASE) | {"wait"}
     phases = [
         Difference(
-            phase_label(phase.name),
+            phase.name,
             phase.name if phase.name in styles else "text",
             phase.a_ms,
             phase.b_ms,
@@ -107,7 +106,7 @@ def _speed(diff: Diff, width: int) -> list[Row]:
             Difference(f"rank {rank.rank}", "", rank.a_ms, rank.b_ms, rank.difference_ms)
             for rank in shown
         ]
-        rows += [[], *differences("own work", ranks, width)]
+        rows += [[], *differences("own work ms", ranks, width)]
         more = len(grown) - len(shown)
         if more:
             rows.append([(f"and {more} ranks that grew less", "muted")])
@@ -148,7 +147,7 @@ def _signed(ms: float) -> str:
 def _around_zero(cells: int) -> str:
     """Heading of the whiskers: on which side B is faster."""
     half = cells // 2
-    less, more = ("◀ faster", "slower ▶") if half > 9 else ("◀", "▶")
+    less, more = ("◀ faster", "slower ▶") if half > 9 else ("faster", "slower")
     return left(less, half) + "0" + right(more, cells - half - 1)
 
 

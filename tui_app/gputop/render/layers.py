@@ -80,10 +80,10 @@ def summary(layers: Layers, width: int) -> list[Row]:
         clock = "the host's clock"
     text = f"rank {layers.rank}, median of {count} watched steps ({earlier}{steps}), ms by {clock}"
     parts = (
-        f"forward {numbers.ms(layers.root.forward_ms)} ms in layers"
-        f" + {numbers.ms(layers.outside_forward_ms)} outside,"
+        f"forward {numbers.ms(layers.root.forward_ms)} ms"
+        f" + {numbers.ms(layers.outside_forward_ms)} outside layers,"
         f" backward {numbers.ms(layers.root.backward_ms)}"
-        f" + {numbers.ms(layers.outside_backward_ms)} outside"
+        f" + {numbers.ms(layers.outside_backward_ms)}; share: of all"
     )
     rows: list[Row] = [
         [(shorten(text, width), "bold text")],

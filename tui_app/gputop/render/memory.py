@@ -12,12 +12,19 @@ from gputop.render.bars import bar
 from gputop.render.rows import Row, left, right, say, shorten_middle
 from gputop_analysis.snapshots.analyse import Memory
 from gputop_analysis.snapshots.difference import changes
+from gputop_analysis.snapshots.frames import NO_FRAMES
 from gputop_analysis.snapshots.text import remarks, size
 from gputop_analysis.text import counted
-from gputop_analysis.units import GIB
+from gputop_analysis.units import GIB, MIB
 
 ROWS_AT_MOST = 1000
+HOW_TO_RECORD = (
+    "Which line holds what is known once stacks are recorded: call"
+    " torch.cuda.memory._record_memory_history() before the model is built."
+)
 _BAR = 12
+_NAME = 24
+"""Cells that a name has at least before the bar of its share has any."""
 _FIGURES = 12
 
 
@@ -44,20 +51,22 @@ def views(memory: Memory, before: Memory | None) -> list[View]:
 
 
 def course(memory: Memory, width: int, height: int) -> list[Row]:
-    """Allocated and reserved GiB over the events, with a mark at each peak."""
+    """Allocated and reserved memory over the events, with a mark at the peak."""
     if len(memory.course) < 2 or not memory.has_history:
         return say("No history was recorded: what is shown is the moment of the snapshot.", width)
     steps = tuple(memory.events * at / (len(memory.course) - 1) for at in range(len(memory.course)))
-    allocated = tuple(point[0] / GIB for point in memory.course)
-    reserved = tuple(point[1] / GIB for point in memory.course)
+    unit, count = ("GiB", GIB) if memory.peak_reserved >= GIB else ("MiB", MIB)
+    allocated = tuple(point[0] / count for point in memory.course)
+    reserved = tuple(point[1] / count for point in memory.course)
     peak = allocated.index(max(allocated))
     lines = (
         Line("reserved", steps, reserved, "reserved"),
         Line("allocated", steps, allocated, "allocated"),
     )
     marks = (Mark(steps[peak], f"allocated peak {size(memory.peak_allocated)}", "accent"),)
-    plotted = Chart("memory", "GiB", lines, marks, from_zero=True, axis="event")
-    head: Row = [("GiB  ", "muted"), *chart.legend(lines)]
+    plotted = Chart("memory", unit, lines, marks, from_zero=True, axis="event")
+    head: Row = [(f"{unit}  ", "muted"), *chart.legend(lines)]
+    head.append(("reserved is the upper line", "muted"))
     return [head, *chart.draw(plotted, width, height - 1)]
 
 
@@ -67,6 +76,8 @@ def _holders(memory: Memory, width: int) -> list[Row]:
         memory.peak_allocated,
         width,
     )
+    if [holder.site for holder in memory.holders] == [NO_FRAMES]:
+        rows += [[], *say(HOW_TO_RECORD, width)]
     return rows or say("Nothing was allocated.", width)
 
 
@@ -116,8 +127,8 @@ def _settings(memory: Memory, width: int) -> list[Row]:
             ]
         rows.append([(left(setting.name, max(10, width - 2 * _FIGURES)), "text"), *figures])
     if rows:
-        rows.insert(0, [("reserved peak of the same requests (PYTORCH_CUDA_ALLOC_CONF)", "muted")])
-        rows.append([])
+        head = say("reserved peak of the same requests (PYTORCH_CUDA_ALLOC_CONF)", width)
+        rows = [*head, *rows, []]
     for sentence in remarks(memory):
         rows += say(f"{sentence}.", width)
     return rows
@@ -131,10 +142,13 @@ def _difference(before: Memory, memory: Memory, width: int) -> list[Row]:
         [(f"allocated peak {_signed(allocated)}, reserved peak {_signed(reserved)}", "text")],
         [],
     ]
+    changed = changes(before, memory)
+    if not changed:
+        return rows + say("The same lines hold the same bytes at both peaks.", width)
     room = max(20, width - 18 - _FIGURES - 9)
     heads = left("", room) + left("kind", 18) + right("bytes", _FIGURES) + right("blocks", 9)
     rows.append([(heads, "muted")])
-    for change in changes(before, memory)[:ROWS_AT_MOST]:
+    for change in changed[:ROWS_AT_MOST]:
         rows.append(
             [
                 (left(shorten_middle(change.site, room - 1), room), "text"),
@@ -149,16 +163,20 @@ def _difference(before: Memory, memory: Memory, width: int) -> list[Row]:
 def _table(entries: Iterable[tuple[str, str, int]], whole: int, width: int) -> list[Row]:
     """Rows of (name, note, bytes), with the share of the whole."""
     rows: list[Row] = []
-    room = max(10, width - 18 - _FIGURES - 8 - _BAR - 2)
-    for name, note, count in [*entries][:ROWS_AT_MOST]:
+    shown = [*entries][:ROWS_AT_MOST]
+    noted = max((len(note) + 2 for _, note, _ in shown if note), default=0)
+    room = width - noted - _FIGURES - 8
+    bar_cells = _BAR if room - _BAR - 2 >= _NAME else 0
+    room = max(10, room - bar_cells - 2)
+    for name, note, count in shown:
         share = count / whole if whole else 0.0
         rows.append(
             [
                 (left(shorten_middle(name, room - 1), room), "text"),
-                (left(note, 18), "muted"),
+                (left(note, noted), "muted"),
                 (right(size(count), _FIGURES), "text"),
                 (right(f"{100 * share:.1f} %", 8) + "  ", "muted"),
-                *bar(share, _BAR, "allocated"),
+                *bar(share, bar_cells, "allocated"),
             ]
         )
     return rows

@@ -35,7 +35,7 @@ class ComparisonPane(Canvas, can_focus=True, drawn=("answer", "first")):
         note: Row = []
         if len(shown) < len(content):
             note = [(f"↑↓ rows {first + 1}–{first + len(shown)} of {len(content)}", "muted")]
-        title = title_row("", "Two runs: A is the baseline, B is judged", note, inner, True)
+        title = title_row("", "Run B beside its baseline A", note, inner, True)
         return [[(" ", ""), *row] for row in (title, [], *shown)]
 
     def _content(self, width: int) -> list[Row]:

@@ -230,7 +230,7 @@ def _progress(snapshot: Snapshot, width: int) -> Row:
     run = snapshot.summary
     row: Row = [("step ", "muted")]
     if not run.total_steps:
-        return [*row, (numbers.count(run.steps).ljust(9), "bold text")]
+        return [*row, (numbers.count(run.steps).ljust(9), "bold text"), *_own_bar(snapshot)]
     share = min(1.0, run.steps / run.total_steps)
     text = f"{run.steps:,}"
     row += [(text, "bold text"), (f" / {run.total_steps:,}", "muted")]
@@ -243,6 +243,18 @@ def _progress(snapshot: Snapshot, width: int) -> Row:
         eta = numbers.clock((run.total_steps - run.steps) / run.steps_per_s)
         row += [("  eta ", "muted"), (eta.ljust(7), "text")]
     return row
+
+
+def _own_bar(snapshot: Snapshot) -> Row:
+    """``tqdm 599/2,500  0:42 left``, by the command's own bar while steps come."""
+    bar = snapshot.bar
+    if bar is None or snapshot.summary.stands:
+        return []
+    return [
+        ("  tqdm ", "muted"),
+        (f"{bar.done:,}/{bar.total:,}", "text"),
+        (f"  {bar.left} left", "muted"),
+    ]
 
 
 def _figures(snapshot: Snapshot) -> list[tuple[int, Row]]:

@@ -86,7 +86,8 @@ def _figure(track: Track, place: int) -> str:
 def _scale(track: Track, top: float, y: int, height: int) -> str:
     if y != 1 or height < TALL:
         return ""
-    return f"of {top:,.0f}" if top >= 10 else f"of {top:.2g}"
+    word = "of" if numbers.known(track.top) else "to"
+    return f"{word} {top:,.0f}" if top >= 10 else f"{word} {top:.2g}"
 
 
 def _highest(track: Track) -> float:

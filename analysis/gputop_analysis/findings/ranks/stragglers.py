@@ -181,7 +181,7 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
         host = f" on {view.host_of(culprit.rank)}"
     return spec.make(
         severity="high" if cost.low > 0.10 * culprit.wall_ms else "medium",
-        title=f"rank {culprit.rank} is slow in {name}: the others wait {cost.value:.1f} ms a step",
+        title=f"rank {culprit.rank} is slow in {name}: the others lose {cost.value:.1f} ms a step",
         evidence=f"rank {culprit.rank}{host} waits {own_wait:.1f} ms a step for the others, they "
         f"wait {theirs:.1f} ms for it ({culprit.waits.source}, {len(culprit.waits.ms):,} steps or "
         f"groups of steps, p at most {culprit.culprit.p:.2g}); it takes longer than the median "
