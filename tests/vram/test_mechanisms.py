@@ -194,6 +194,18 @@ def test_deepspeeds_stage_2_takes_its_bucket_whatever_is_trained():
     assert buffers["zero1"] < 1e8 and (buffers["zero2"] >= 1e9 or buffers["zero2"] < 1e8)
 
 
+@pytest.mark.parametrize("layers", [2, 40])
+def test_deepspeeds_stage_3_keeps_what_is_near_its_next_use_and_a_bucket(layers):
+    """30 and 230 million values: both whole at the turn from forward to backward."""
+    pytest.importorskip("transformers")
+    model = ModelShape("wide", "llama", 768, layers, 12, 12, 64, 2048, 8192, max_position=4096)
+    zero3 = Split(dp=4, sharding="zero3")
+    setup = Setup(model, 256, attention="sdpa", recipe="deepspeed", parallel=zero3)
+    traced = replayed(trace(setup, progress=lambda _: None))
+    assert peak(setup).allocated == pytest.approx(traced.allocated, rel=0.06)
+    assert peak(setup).breakdown["communication"] > 1e9
+
+
 def test_linear_inputs_are_kept_in_8_bits_under_fp8():
     """Transformer Engine: 1 byte in place of 2 for the inputs of qkv, fc1 and fc2, one more for
     proj's.

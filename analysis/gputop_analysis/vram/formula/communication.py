@@ -13,9 +13,12 @@ from gputop_analysis.vram.formula.states import gradient_bytes, has_gradient, we
 LAYER = ("layers", "norms", "experts", "adapters")
 """Parts that the layers share evenly."""
 DEEPSPEED_BUCKET = 5e8
-"""``reduce_bucket_size`` of DeepSpeed, in elements. Stage 2 takes a buffer of that size whatever is
-trained (``contiguous_gradients`` in its ``stage_1_and_2.py``).
+"""``reduce_bucket_size`` of DeepSpeed, in elements. Stages 2 and 3 take a buffer of that size
+whatever is trained (``contiguous_gradients`` in its ``stage_1_and_2.py``, the bucket's flat buffer
+in ``stage3.py``).
 """
+REUSED, PREFETCHED = 5e8, 5e7
+"""Half of ``stage3_max_reuse_distance``, and ``stage3_prefetch_bucket_size``, in elements."""
 FILLED = {"zero1": "optimizer", "zero2": "backward"}
 """When DeepSpeed's bucket is there: stage 1 reduces whole gradients just before the update, stage 2
 each as it comes; the others hold it for good.
@@ -33,7 +36,7 @@ def buckets(d: Dims, parts: Iterable[Part], habits: Habits, phase: str) -> Numbe
         if FILLED.get(sharding, phase) != phase:
             return 0.0
         total = sum((part.count for part in trained), 0.0)
-        if sharding == "zero2":
+        if sharding in ("zero2", "zero3"):
             bucket_values = DEEPSPEED_BUCKET + 0.0 * total
         else:
             bucket_values = least(total, DEEPSPEED_BUCKET)
@@ -49,18 +52,30 @@ def buckets(d: Dims, parts: Iterable[Part], habits: Habits, phase: str) -> Numbe
 
 def gathered(d: Dims, parts: Iterable[Part], habits: Habits) -> Number:
     """Whole weights that a fully sharded rank holds while it computes: two layers (the next one is
-    prefetched), and the embedding and head, which the outermost unit keeps (DeepSpeed lets an
-    embedding go that is not the head as well); no more than the other ranks have.
+    prefetched), and the embedding and head, which the outermost unit keeps; no more than the other
+    ranks have. DeepSpeed counts values instead of layers.
     """
     if d.setup.parallel.stage < 3:
         return 0.0
+    parts = list(parts)
     sizes = {part.name: part.count * _gathered_bytes(d, part, habits) for part in parts}
+    if d.recipe == "deepspeed":
+        return most(sizes.get("head", 0.0), _kept_at_the_turn(parts, sizes))
     if not d.setup.parallel.reshard_after_forward:
         return sum(sizes.values()) * (1 - 1 / d.shards)
     layers = at_work(d) * sum(sizes.get(name, 0) for name in LAYER)
-    goes = d.recipe == "deepspeed" and not d.model.tied_embeddings
-    gathered_values = layers + sizes.get("embeddings", 0) * (not goes) + sizes.get("head", 0)
-    return least(gathered_values, sum(sizes.values()) * (1 - 1 / d.shards))
+    gathered_bytes = layers + sizes.get("embeddings", 0) + sizes.get("head", 0)
+    return least(gathered_bytes, sum(sizes.values()) * (1 - 1 / d.shards))
+
+
+def _kept_at_the_turn(parts: list[Part], sizes: dict[str, Number]) -> Number:
+    """Bytes of the weights that DeepSpeed's stage 3 keeps from the last forward on, as their
+    backward comes within ``stage3_max_reuse_distance`` (of both ways: half of it is the end of the
+    model), and of those that it gathers ahead (``partitioned_param_coordinator.py``).
+    """
+    values = most(sum((part.count for part in parts), 0.0), 1.0)
+    share = least(REUSED / values, 1) + least(PREFETCHED / values, 1)
+    return share * sum(sizes.values())
 
 
 def in_other_pools(d: Dims, parts: Iterable[Part], habits: Habits, gradients: Number) -> Number:

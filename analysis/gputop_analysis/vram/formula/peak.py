@@ -60,11 +60,12 @@ def peak(setup: Setup, capacity: int | None = None) -> Peak:
 
 def _capped(setup: Setup) -> Peak:
     """A stage of ZeRO as the one before where so few ranks share so small a model that its buffers
-    outweigh what it shards.
+    outweigh what it shards; not DeepSpeed's third, which keeps what is near its next use whole.
     """
     peak = _peak(setup)
     before = LOWER.get(setup.parallel.sharding)
-    if before is None or setup.parallel.offload == "all":
+    keeps_weights = setup.recipe == "deepspeed" and setup.parallel.sharding == "zero3"
+    if before is None or setup.parallel.offload == "all" or keeps_weights:
         return peak
     lower = _capped(setup.but(sharding=before))
     if peak.allocated > lower.allocated:
