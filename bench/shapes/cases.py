@@ -416,6 +416,25 @@ NINTH = (
     Shape("buffers_sent", "shards.py", ("CR06",), rank=None, also=("CR06",)),
 )
 """Of kinds that no batch before had; marks and all before the first of them was run."""
+TENTH = (
+    Shape("jitter_by_pixel", "masks.py", LOADER, also=LOADER),
+    Shape("counted_by_pixel", "masks.py", HOST, timed=True),
+    Shape("copied_each_step", "masks.py", HOST, timed=True),
+    Shape("sigmoid_twice", "masks.py", ("NU17", *STANDS, "NU13"), twin=False),
+    Shape("empty_mask", "masks.py", ("NU01",), also=("NU03", "NU02")),
+    Shape("windows_by_hand", "forecast.py", (*LOADER, "HO06"), also=LOADER, timed=True, twin=False),
+    Shape("step_each_batch", "forecast.py", ("NU06",)),
+    Shape("cleared_each_epoch", "forecast.py", ("NU11",), also=("NU02", "NU07", "NU03")),
+    Shape("outputs_kept_too", "forecast.py", GROWS, also=(*GROWS, "HO12", "CE11")),
+    Shape("collected_each_step", "forecast.py", ("HO03", "HO06"), also=("HO03", "HO06")),
+    Shape("drawn_each_step", "forecast.py", HOST, timed=True),
+    Shape("one_reports", "duo.py", ("CR04", "HO06"), rank=1, also=("CR04", "HO06"), timed=True),
+    Shape("larger_on_one", "duo.py", ("CR15", "CR01", "CR02"), rank=1),
+    Shape("objects_gathered", "duo.py", ("CR06", "HO06"), rank=None, also=("CR06", "HO06")),
+    Shape("searched_in_vain", "duo.py", ("CR08",), rank=None, info=True, twin=False),
+    Shape("one_reads_slowly", "duo.py", ("CR03", "CR04", "IN11"), rank=1, twin=False),
+)
+"""Masks, series and two ranks; marks and all before the first of them was run."""
 ENVIRONMENT: dict[str, dict[str, str]] = {
     "unused_flag": {"STEPS": "560"},
     "clean_unused_flag": {"STEPS": "560"},

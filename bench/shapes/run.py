@@ -33,6 +33,7 @@ from cases import (  # noqa: E402
     SECOND,
     SEVENTH,
     SHAPES,
+    TENTH,
     THIRD,
     Shape,
 )
@@ -71,7 +72,7 @@ def _chosen(options: argparse.Namespace) -> list[tuple[Shape, str]]:
     if options.out and options.out.exists():
         done = {json.loads(line)["name"] for line in options.out.read_text().splitlines()}
     runs = []
-    for shape in (*SHAPES, *SECOND, *THIRD, *FOURTH, *FIFTH, *SEVENTH, *EIGHTH, *NINTH):
+    for shape in (*SHAPES, *SECOND, *THIRD, *FOURTH, *FIFTH, *SEVENTH, *EIGHTH, *NINTH, *TENTH):
         if not options.k or shape.name in options.k or shape.script in options.k:
             names = [shape.name] * (not options.clean) + [f"clean_{shape.name}"] * (
                 shape.twin and not options.faults

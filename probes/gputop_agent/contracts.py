@@ -626,6 +626,10 @@ class Tensors(TypedDict, total=False):
     """Name or key that this tensor is kept by."""
     chain_site: Line
     """The line that makes it from itself."""
+    kept_in: Line
+    """Name of the container that most of the tensors are in, where they are many."""
+    kept_site: Line
+    """The line that fills it."""
 
 
 class AllocatorEvent(TypedDict, total=False):

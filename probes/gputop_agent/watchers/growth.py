@@ -17,7 +17,7 @@ from time import monotonic_ns
 from gputop_agent.runtime import heap, transport
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import memory
-from gputop_agent.watchers import graph_chain
+from gputop_agent.watchers import graph_chain, keepers
 
 FIRST_STEP = 20  # before it, lazy buffers and optimizer state are made
 RISE_BYTES = 48 << 20
@@ -29,6 +29,7 @@ BLOCK_STEPS = (100, 150, 280, 500)
 BETWEEN_STEPS = 80
 BLOCKS_A_STEP, GRAPHS_A_STEP = 0.9, 0.5
 HEAP_BYTES_A_STEP = 600  # three nodes of a graph or so
+MIN_PILE = 100  # tensors that are alive
 
 
 class NextCount:
@@ -42,6 +43,7 @@ class NextCount:
         self.blocks, self.heap_bytes, self.first_step = -1, 0, 0
         self.asked, self.next_ask = 0, 0  # times, and the step of the next one at least
         self.chain = graph_chain.Chain()
+        self.keeper = keepers.Keeper()
         self.counted_step = 0
 
 
@@ -90,10 +92,10 @@ def count():
     current.looks += 1
     current.next_bytes = used + max(RISE_BYTES, used - current.base)
     kinds = (torch.Tensor, torch.nn.Parameter)
-    tensors, with_graph, graphs = 0, [], Counter()
+    all_tensors, with_graph, graphs = [], [], Counter()
     for item in gc.get_objects():
         if type(item) in kinds:
-            tensors += 1
+            all_tensors.append(item)
             if item.grad_fn is not None:
                 with_graph.append(item)
                 graphs[f"{type(item.grad_fn).__name__} {list(item.shape)}"] += 1
@@ -112,13 +114,18 @@ def count():
     current.counted_step = session.step
     if monotonic_ns() - began > MAX_LOOK_NS:
         current.looks = MAX_LOOKS - 1 if current.looks == 1 else MAX_LOOKS
+    piled = with_graph if 2 * len(with_graph) > len(all_tensors) else all_tensors
+    kept = {}
+    if len(piled) >= max(MIN_PILE, session.step // 2):
+        kept = current.keeper.look(piled, beside=(all_tensors, with_graph))
     transport.send_event(
         "tensors",
         step=session.step,
         memory_bytes=used,
         anonymous_bytes=memory.anonymous_bytes(),
-        tensors=tensors,
+        tensors=len(all_tensors),
         with_graph=len(with_graph),
         graph_kind=max(graphs, key=lambda kind: graphs[kind], default=""),
         **chain,
+        **kept,
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -107,9 +109,10 @@ def leak(view: RunView, spec: Spec) -> Finding | None:
         + (": graphs are kept" if graphs else ""),
         evidence=f"{memory_name} rose from {growth.first_bytes / 1e6:,.0f} to "
         f"{growth.last_bytes / 1e6:,.0f} MB in {duration(growth.span_s)} (minima of windows, "
-        f"Mann-Kendall p = {growth.p:.2g})" + _tensors_told(kept_tensors),
+        f"Mann-Kendall p = {growth.p:.2g})" + _tensors_told(kept_tensors) + _kept_in(view, rank),
         fix=fix,
         rank=rank if len(growths) == 1 else everybody(view),
+        site=_last_count(view, rank).get("kept_site") or None,
         confidence=1 - growth.p,
         proof=growth.proof(a_step, *_tensor_inputs(kept_tensors, rank)),
     )
@@ -148,9 +151,11 @@ def _small_leak(view: RunView, spec: Spec) -> Finding | None:
             title=f"{more / steps:.1f} tensors a step are kept with the graphs that made them",
             evidence=f"{last['with_graph']:,} tensors with a graph are alive at step "
             f"{last['step']}, {first['with_graph']:,} were at step {first['step']}{kind}; the "
-            "memory of a graph whose backward has run is small, but it is never given back",
+            "memory of a graph whose backward has run is small, but it is never given back"
+            + _kept_in(view, rank),
             fix=fix,
             rank=rank if len(view.ranks) > 1 else everybody(view),
+            site=last.get("kept_site") or None,
             confidence=0.9,
             proof=Proof(
                 statistic="tensors with a graph that came and stayed / steps between two counts",
@@ -229,6 +234,20 @@ def _kept(view: RunView, rank: int) -> Kept | None:
         MIN_TENSORS, MIN_TENSORS_SHARE * kept_.first, MIN_TENSORS_PER_STEP * kept_.steps
     )
     return kept_ if enough else None
+
+
+def _last_count(view: RunView, rank: int) -> Mapping[str, Any]:
+    """The newest count of the tensors that are alive; empty where none was made."""
+    return next(reversed(told(view, "tensors").get(rank, [])), {})
+
+
+def _kept_in(view: RunView, rank: int) -> str:
+    """``; most of them are in history, filled at train.py:88``; empty where that is not known."""
+    count = _last_count(view, rank)
+    if not count.get("kept_in"):
+        return ""
+    at = f", filled at {count['kept_site']}" if count.get("kept_site") else ""
+    return f"; most of those looked at are in {count['kept_in']}{at}"
 
 
 def _tensors_told(kept: Kept | None) -> str:

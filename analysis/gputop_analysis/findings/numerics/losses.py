@@ -20,6 +20,7 @@ from gputop_analysis.findings.numerics.origins import (
     in_short,
     inputs,
     nan_origin,
+    of_loss_operation,
     sentence,
     spike_origin,
 )
@@ -173,6 +174,8 @@ def _against_a_bad_loss(run: Facts, origin: Event | None) -> tuple[str | Option,
     first = advice(origin)
     if origin is not None and beside_model(origin):
         return first
+    if origin is not None and of_loss_operation(origin):
+        return (*first, "look at the batch of that step")
     if origin is not None and origin["direction"] == "input":
         return (*first, "leave out what torch.isfinite says no to, where the dataset is read")
     return (

@@ -77,6 +77,14 @@ def beside_model(event: Event) -> bool:
     )
 
 
+def of_loss_operation(event: Event) -> bool:
+    """Whether an operation of the loss itself did it whose argument can be kept in its range: no
+    learning rate helps there.
+    """
+    in_loss = event["direction"] == "forward" and event.get("layer") == "loss"
+    return in_loss and bool(_by_operation(event.get("operation") or "", event))
+
+
 def sentence(event: Event, ranks: int) -> str:
     """Layer, operation, direction, limit and batch, in one sentence."""
     on_rank = f" on rank {event['rank']}" if ranks > 1 else ""
@@ -163,7 +171,7 @@ def _batch(event: Event) -> str:
 def _layer(event: Event) -> str:
     name = event.get("layer", "")
     if name == "loss" and not event.get("class"):
-        return "the loss, after the model"
+        return "the loss"
     class_name = event.get("class")
     if not name:
         return class_name or "the model"
@@ -202,8 +210,15 @@ def advice(event: Event | None) -> tuple[str, ...]:
     if event["direction"] == "input":
         named = batch.get("files") or [f"sample {sample}" for sample in batch.get("samples") or ()]
         return (f"look at {named[0]}" if named else "look at the batch of that step",)
-    if event["direction"] == "gone" or (event.get("how") != "hooks" and event.get("between")):
-        return (f"{WATCH} names the layer and the operation",)
+    watched = f"{WATCH} names the layer and the operation"
+    if event["direction"] == "gone":
+        return (watched,)
+    if event.get("how") != "hooks" and event.get("between"):
+        if event["direction"] == "forward":
+            likely = _by_operation(event.get("operation") or "", event)
+        else:
+            likely = ()
+        return (*likely, watched)
     if event["direction"] in ("weights", "reduced"):
         return ()
     operation = event.get("operation") or ""

@@ -1,0 +1,136 @@
+"""What keeps the tensors that pile up: from one of them up through tuples, objects and small dicts
+to the list, deque, set or dict that grows, its name, and the line of the script that fills it.
+"""
+
+import gc
+import inspect
+import linecache
+import re
+import sys
+from collections import deque
+from time import monotonic_ns
+
+from gputop_agent.runtime import frames
+
+MIN_LENGTH = 20
+MAX_DEPTH = 4
+MAX_NS = 30_000_000
+ENOUGH, MAX_TRIED, STRIDE = 3, 10, 7  # tensors that a container was found of, and tried
+_PILES = list, deque, set, dict
+_BETWEEN = tuple, list, dict
+
+
+class Keeper:
+    """The container found at the last look: it is told once it has grown since."""
+
+    def __init__(self):
+        self.name, self.length = "", 0
+        self.told = {}
+
+    def look(self, tensors, beside=()):
+        """``{"kept_in": "history", "kept_site": "train.py:88"}`` of the container that most of some
+        of these tensors are in, if it has grown since the last look; else empty. ``beside`` are
+        lists of the caller's.
+        """
+        if not self.told:
+            name, length = _most_common(tensors, (tensors, *beside))
+            if name and name == self.name and length > self.length:
+                self.told = {"kept_in": name, "kept_site": _filled_at(name)}
+            self.name, self.length = name, length
+        return self.told
+
+
+def _most_common(tensors, own):
+    """Name and length of the container that holds most of three of the tensors.
+
+    Those that only a graph holds have no container of Python's, so more are tried.
+    """
+    began, found = monotonic_ns(), []
+    begin = len(tensors) // 2  # the oldest are the model's, the newest of the present step
+    for tensor in tensors[begin : begin + STRIDE * MAX_TRIED : STRIDE]:
+        if len(found) == ENOUGH or monotonic_ns() - began > MAX_NS:
+            break
+        pile = _pile_above(tensor, own)
+        if pile is not None:
+            found.append((_name_of(pile, own), len(pile)))
+    return max(found, key=found.count, default=("", 0))
+
+
+def _pile_above(thing, own):
+    """The nearest long container above, by the shortest way; None where there is none."""
+    level, seen = [thing], set()
+    for _ in range(MAX_DEPTH):
+        above = []
+        for holder in gc.get_referrers(*level):
+            if id(holder) in seen or any(holder is one for one in (level, above, *own)):
+                continue
+            seen.add(id(holder))
+            if _is_namespace(holder):
+                continue
+            if type(holder) in _PILES and len(holder) >= MIN_LENGTH:
+                return holder
+            if type(holder) in _BETWEEN or _is_the_users(holder):
+                above.append(holder)
+        level = above
+        if not level or len(level) > MIN_LENGTH:
+            return None
+    return None
+
+
+def _is_namespace(holder):
+    return type(holder) is dict and "__name__" in holder and "__builtins__" in holder
+
+
+def _is_the_users(holder):
+    """Whether it is an object of a class of the user's."""
+    module = sys.modules.get(type(holder).__module__)
+    file = getattr(module, "__file__", None)
+    return file is not None and frames.origin(file) == frames.USER
+
+
+def _name_of(pile, own):
+    """The name of a variable or of an attribute of the user's that the container has."""
+    for frame in frames.stack(sys._getframe(1), 32):
+        if frames.origin(frame.f_code.co_filename) == frames.USER:
+            name = _local_name(frame, pile)
+            if name:
+                return name
+    holders = [one for one in gc.get_referrers(pile) if not any(one is other for other in own)]
+    dicts = [one for one in holders if type(one) is dict]
+    for owner in (*holders, *(gc.get_referrers(*dicts) if dicts else ())):
+        values = getattr(owner, "__dict__", None) if _is_the_users(owner) else None
+        for name, value in list(values.items()) if type(values) is dict else ():
+            if value is pile:
+                return name
+    return ""
+
+
+def _local_name(frame, thing):
+    """The name of a variable of a running function; see ``horizon`` for the care that is taken."""
+    if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+        values = frame.f_globals
+    elif sys.version_info < (3, 13) and sys.gettrace() is not None:
+        return ""
+    else:
+        values = frame.f_locals
+    name = next((name for name, value in list(values.items()) if value is thing), "")
+    if values is not frame.f_globals and sys.version_info < (3, 13):
+        values.clear()
+    return name
+
+
+def _filled_at(name):
+    """The only line in the user's files on the stack that puts something into it; else empty."""
+    fills = re.compile(
+        r".*\b%s\b(\[[^\]]*\])?(\.(append|appendleft|extend|add|insert)\(| *\+= *[\[(]|\[.*\] = )"
+        % re.escape(name)
+    )
+    files = {frame.f_code.co_filename for frame in frames.stack(sys._getframe(1), 32)}
+    places = [
+        "%s:%d" % (frames.short_name(file), number)
+        for file in sorted(files)
+        if frames.origin(file) == frames.USER
+        for number, line in enumerate(linecache.getlines(file), 1)
+        if fills.match(line) and not line.lstrip().startswith("#")
+    ]
+    return places[0] if len(places) == 1 else ""

@@ -1,0 +1,69 @@
+"""Which container keeps what piles up."""
+
+from collections import deque
+
+import torch
+
+from gputop_agent.runtime import frames
+from gputop_agent.watchers import keepers
+
+
+def of_this_file(file):
+    """Where a file of code comes from: this one is the user's."""
+    return frames.USER if file == __file__ else frames.LIBRARY
+
+
+class Recorder:
+    """Keeps by an attribute."""
+
+    def __init__(self):
+        self.rows = []
+
+
+def pile_of(kind):
+    """A container with 200 tensors, and those tensors."""
+    tensors = [torch.ones(2) * i for i in range(200)]
+    return kind(tensors), tensors
+
+
+def looked(tensors, keeper):
+    return keeper.look(tensors, beside=())
+
+
+def test_a_local_container_that_grows_is_named_at_the_second_look(monkeypatch):
+    monkeypatch.setattr(frames, "origin", of_this_file)
+    keeper = keepers.Keeper()
+    history, tensors = pile_of(lambda values: [(value, 1) for value in values])
+    assert looked(tensors, keeper) == {}
+    for _ in range(50):
+        tensors.append(torch.ones(2))
+        history.append((tensors[-1], 1))  # the line that fills it
+    told = looked(tensors, keeper)
+    assert told["kept_in"] == "history"
+    with open(__file__) as file:
+        line = 1 + next(n for n, text in enumerate(file) if text.rstrip().endswith("fills it"))
+    assert told["kept_site"] == f"{frames.short_name(__file__)}:{line}"
+
+
+def test_what_does_not_grow_is_not_told(monkeypatch):
+    monkeypatch.setattr(frames, "origin", of_this_file)
+    keeper = keepers.Keeper()
+    shadow, tensors = pile_of(lambda values: {str(i): value for i, value in enumerate(values)})
+    assert [looked(tensors, keeper), looked(tensors, keeper)] == [{}, {}]
+    assert len(shadow) == 200
+
+
+def test_an_attribute_is_named_and_a_container_of_torchs_is_not(monkeypatch):
+    monkeypatch.setattr(frames, "origin", of_this_file)
+    keeper, recorder = keepers.Keeper(), Recorder()
+    recorder.rows, tensors = pile_of(deque)
+    assert looked(tensors, keeper) == {}
+    tensors.append(torch.ones(2))
+    recorder.rows.append(tensors[-1])
+    assert looked(tensors, keeper)["kept_in"] == "rows"
+    del recorder
+    monkeypatch.undo()
+    keeper = keepers.Keeper()
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1)) for _ in range(40)], 0.1)
+    parameters = [*optimizer.param_groups[0]["params"]]
+    assert keepers._most_common(parameters, (parameters,))[0] == ""
