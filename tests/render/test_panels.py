@@ -371,6 +371,13 @@ def test_a_run_that_stands_still_shows_for_how_long_and_no_rates(one, width):
     assert styles["NO STEP FOR 4:06"] == "bold critical"
 
 
+def test_the_step_time_of_a_run_that_stands_is_called_that_before(one):
+    panel = breakdown.Breakdown()
+    standing = running(one, silent_s=60.0)
+    assert row_text(panel.note(standing)).startswith("before: step ")
+    assert row_text(panel.note(running(one, silent_s=0.0))).startswith("step ")
+
+
 def test_rates_after_the_end_are_called_means(one):
     assert "steps/s mean" in texts(header.draw(one, 118))[2]
     assert "mean" not in texts(header.draw(running(one), 118))[2]

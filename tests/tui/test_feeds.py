@@ -46,6 +46,21 @@ def test_an_ended_run_that_does_not_change_costs_nothing_more(tmp_path):
     assert first.ended and feed.take() is first
 
 
+def test_files_of_an_ended_run_are_looked_at_rarely(tmp_path, monkeypatch):
+    clock = FixedClock()
+    feed = LiveFeed(write_run(tmp_path / "r", steps=60), clock)
+    first, looks = feed.take(), []
+    refresh = RunRecord.refresh
+    monkeypatch.setattr(RunRecord, "refresh", lambda self: looks.append(self) or refresh(self))
+    for _ in range(9):
+        clock.advance(1)
+        assert feed.take() is first
+    assert len(looks) == 1, "what came with the end is seen, then the files rest"
+    append(tmp_path / "r", 60, 5, clock.now_ns())
+    clock.advance(10)
+    assert feed.take().summary.steps == 65
+
+
 def test_a_record_that_disappears_leaves_the_last_picture(tmp_path):
     feed = LiveFeed(
         write_run(tmp_path / "r", steps=60, state="running"), FixedClock(START_NS + 5 * 10**9)

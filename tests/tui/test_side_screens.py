@@ -73,8 +73,7 @@ SCREENS = {
     "memory": (memory_app, ()),
     "memory-settings": (memory_app, ("shift+tab", "shift+tab")),
     "layers": (layers_app, ("l",)),
-    "palette": (live_app, ("colon",)),
-    "palette-typed": (live_app, ("colon", *"rank")),
+    "palette": (live_app, ("colon", *"rank")),
     "replay": (replay_app, ()),
 }
 

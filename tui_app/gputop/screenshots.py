@@ -32,6 +32,8 @@ SHOTS: dict[str, tuple[tuple[int, int], tuple[str, ...], str]] = {
     "catalog": ((120, 40), ("x",), DARK),
     "topology": ((120, 40), ("i", "down", "down", "down"), DARK),
     "zoomed-ranks": ((120, 40), ("r", "z"), DARK),
+    "history": ((120, 40), ("2", "z"), DARK),
+    "palette": ((120, 40), ("colon", "r", "a", "n", "k"), DARK),
     "help": ((120, 50), ("question_mark",), DARK),
 }
 

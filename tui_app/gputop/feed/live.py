@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 PREDICTION_PERIOD_S = 5.0
 """What is measured beside the predicted memory is looked at this often."""
+ENDED_LOOK_S = 10.0
+"""Between two looks at the files of a run that has ended."""
 
 
 class Feed(Protocol):
@@ -48,6 +50,7 @@ class LiveFeed:
         self._findings: LiveFindings | None = None
         self._last = first_snapshot(run_dir, self.clock.now_ns())
         self._next_findings = 0.0
+        self._next_look = 0.0
         self._useful = UsefulReader(self.clock)
         self._predictor = Predictor(beside_training)
         self._prediction: Prediction | None = None
@@ -84,7 +87,7 @@ class LiveFeed:
 
         if self._record is None:
             self._record = RunRecord.open(self.run_dir)
-        elif not self._record.refresh() and self._last.ended:
+        elif self._rests() or (not self._record.refresh() and self._last.ended):
             return self._with_page(self._record, self._last, moved=False)
         ended = all(host.state.state == "ended" for host in self._record.hosts.values())
         if ended:
@@ -106,6 +109,18 @@ class LiveFeed:
             useful=self._useful.of(self._record, window, at_once=ended),
         )
         return self._with_page(self._record, snapshot, moved=True)
+
+    def _rests(self) -> bool:
+        """Whether the run has ended and its files were looked at a moment ago: those of a thousand
+        ranks are thousands, and nothing is written to them any more.
+        """
+        now_s = self.clock.monotonic()
+        if not self._last.ended or self._last.problem:
+            return False
+        if now_s < self._next_look:
+            return True
+        self._next_look = now_s + ENDED_LOOK_S
+        return False
 
     def _with_page(self, record: RunRecord, snapshot: Snapshot, moved: bool) -> Snapshot:
         page = self.pages.read(record, snapshot, moved)

@@ -140,7 +140,10 @@ class SettingsDialog(Typed, ModalScreen[None]):
                     (line.value(self._chosen_settings).ljust(VALUE), accent),
                 )
             )
-        meaning = LINES[self._at].setting.meaning.replace("`", "")
+        setting = LINES[self._at].setting
+        meaning = setting.meaning.replace("`", "")
+        if isinstance(setting.default, str) and setting.choices:
+            meaning += f" ({', '.join(setting.choices)})"
         rows += [Content(""), Content.styled(meaning, muted)]
         rows.append(Content.styled(f"kept in {settings.path()}", muted))
         self.query_one("#lines", Static).update(Content("\n").join(rows))

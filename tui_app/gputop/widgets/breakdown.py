@@ -111,7 +111,8 @@ class Breakdown(Panel):
         if self.boxed:
             return [(ranks, "muted")]
         p50, p95 = run.step_time_p50_ms, run.step_time_p95_ms
-        row: Row = [("step ", "muted"), (numbers.duration_ms(p50), "text"), (" p50  ", "muted")]
+        word = "before: step " if run.stands else "step "
+        row: Row = [(word, "muted"), (numbers.duration_ms(p50), "text"), (" p50  ", "muted")]
         row += [(numbers.duration_ms(p95), "text"), (" p95", "muted")]
         return row
 

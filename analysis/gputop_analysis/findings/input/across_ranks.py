@@ -18,6 +18,7 @@ from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.sites import named, top_site
 from gputop_analysis.mend import ByRule
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.rank_excess import reference
 from gputop_analysis.view import Array, RunView
 
 
@@ -54,7 +55,7 @@ def input_straggler(view: RunView, spec: Spec) -> Finding | None:
         title=f"rank {rank} gets its batches late: the others lose {slow_rank.cost_ms.value:.1f} "
         "ms a step",
         evidence=f"rank {rank} waits {slow_rank.excess_ms['data']:.1f} ms a step longer for data "
-        f"than the median rank; the others wait {slow_rank.wait_ms[1]:.1f} ms a step for it, it "
+        f"than {reference(len(view.ranks))}; the others wait {slow_rank.wait_ms[1]:.1f} ms a step for it, it "
         f"waits {slow_rank.wait_ms[0]:.1f} ms for them ({slow_rank.waits.source})"
         + (
             f"; what differs: {'; '.join(differences)}"

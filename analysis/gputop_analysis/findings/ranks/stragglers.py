@@ -26,6 +26,7 @@ from gputop_analysis.findings.registry import CATALOGUE, Spec, finding
 from gputop_analysis.findings.shares import on_device
 from gputop_analysis.findings.sites import Site, named, reading_loops, top_site
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.rank_excess import reference
 from gputop_analysis.stats import Interval, block_bootstrap
 from gputop_analysis.view import RunView, once_per_view
 from gputop_analysis.waits import ARRIVALS, Waits, waits
@@ -184,8 +185,8 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
         title=f"rank {culprit.rank} is slow in {name}: the others lose {cost.value:.1f} ms a step",
         evidence=f"rank {culprit.rank}{host} waits {own_wait:.1f} ms a step for the others, they "
         f"wait {theirs:.1f} ms for it ({culprit.waits.source}, {len(culprit.waits.ms):,} steps or "
-        f"groups of steps, p at most {culprit.culprit.p:.2g}); it takes longer than the median "
-        "rank in "
+        f"groups of steps, p at most {culprit.culprit.p:.2g}); it takes longer than "
+        f"{reference(len(view.ranks))} in "
         f"{culprit.causes or name}" + (f", {site.words}" if site else ""),
         fix=advice.format(
             rank=culprit.rank, at=named(site, " ({})"), host=view.host_of(culprit.rank)
