@@ -130,3 +130,10 @@ def test_a_division_in_the_loss_is_mended_there_and_by_no_learning_rate(tmp_path
     assert "forward: div in the loss gave NaN" in nan.evidence
     assert nan.fix.startswith("keep the divisor away from 0")
     assert "learning rate" not in nan.fix and "clip" not in nan.fix
+
+
+def test_of_a_whole_batch_no_sample_is_named_alone(tmp_path):
+    batch = {"number": 63, "samples": [1984, 1985, 1986]}
+    nan = nan_run(tmp_path, {"direction": "input", "layer": "0", "class": "Linear", "batch": batch})
+    assert nan.title.endswith("NaN goes into layer 0 (Linear)")
+    assert nan.fix.startswith("look at the batch of that step (samples from 1,984)")

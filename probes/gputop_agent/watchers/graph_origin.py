@@ -146,8 +146,10 @@ class Graph:
             giver.result = tensor
 
     def _judge(self, found):
-        """What is not known follows from what it was given."""
-        if found.given is None and self.bad_children(found):
+        """What is not known follows from what it was given: a NaN stays one, which an infinity (a
+        mask's) need not.
+        """
+        if found.given is None and (self.bad_children(found) or _has_nan(found.unowned)):
             found.given = False
 
     def bad_children(self, found):
@@ -247,6 +249,11 @@ def is_finite(tensor):
         return None
     low, high = (number.item() for number in extremes)
     return low - low == 0 and high - high == 0
+
+
+def _has_nan(tensor):
+    extremes = extent(tensor) if tensor is not None else None
+    return extremes is not None and bool(extremes[0].isnan())
 
 
 def extent(tensor):

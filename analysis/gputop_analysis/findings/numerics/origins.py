@@ -54,14 +54,14 @@ def in_short(event: Event) -> str:
         if beside_model(event):
             value = event.get("value") or "NaN"
             return f"{value} goes into {event.get('operation') or 'the loss'} after the model"
-        return "its input is bad"
+        return f"{event.get('value') or 'NaN'} goes into {_layer(event)}"
     if direction == "weights":
         return f"{_weight(event)} is not finite"
     if direction == "reduced":
         return "the sum of gradients over ranks"
     operation = event.get("operation")
     way = "backward of " if direction == "backward" else ""
-    layer = event.get("layer") or event.get("class") or "the model"
+    layer = _named(event) or event.get("class") or "the model"
     return f"{way}{operation} in {layer}" if operation else f"{way}{layer}"
 
 
@@ -169,13 +169,18 @@ def _batch(event: Event) -> str:
 
 
 def _layer(event: Event) -> str:
-    name = event.get("layer", "")
-    if name == "loss" and not event.get("class"):
+    name, class_name = _named(event), event.get("class")
+    if name == "loss" and not class_name:
         return "the loss"
-    class_name = event.get("class")
     if not name:
         return class_name or "the model"
     return f"{name} ({class_name})" if class_name else name
+
+
+def _named(event: Event) -> str:
+    """The layer's name; ``layer 0`` where that is a number alone, as in a Sequential."""
+    name = event.get("layer", "")
+    return f"layer {name}" if name[:1].isdigit() else name
 
 
 def _weight(event: Event) -> str:
@@ -208,8 +213,13 @@ def advice(event: Event | None) -> tuple[str, ...]:
             targets = "the targets of that step's batch, or "
         return (value + targets + "a value that the script computes without a gradient",)
     if event["direction"] == "input":
-        named = batch.get("files") or [f"sample {sample}" for sample in batch.get("samples") or ()]
-        return (f"look at {named[0]}" if named else "look at the batch of that step",)
+        samples = batch.get("samples") or []
+        if batch.get("files"):
+            return (f"look at {batch['files'][0]}",)
+        if len(samples) == 1 or (samples and batch.get("rows")):
+            return (f"look at sample {samples[0]:,}",)
+        more = f" (samples from {samples[0]:,})" if samples else ""
+        return (f"look at the batch of that step{more}",)
     watched = f"{WATCH} names the layer and the operation"
     if event["direction"] == "gone":
         return (watched,)
