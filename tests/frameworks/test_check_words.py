@@ -23,7 +23,7 @@ FILES = {
     ("words", "reason"),
     [
         (HERE, "no command"),
-        (["--baseline", ".", "--threshold", "3", *CMD], "300% slower"),
+        (["--baseline", ".", "--threshold", "3", *CMD], "300 % slower"),
         (["--baseline", ".", "--threshold", "fast", *CMD], "is no share"),
         (["--baseline", ".", "--time", "0", *CMD], "no positive number"),
         (CMD, "--baseline"),

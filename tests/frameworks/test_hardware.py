@@ -19,7 +19,7 @@ def test_the_slow_device_is_named_and_no_other():
     measured["a cuda:5"]["gemm_tflops"] = 400.0
     checks = {check.name: check for check in hardware._compared(measured)}
     assert [name for name, check in checks.items() if check.status == "warn"] == ["a cuda:5"]
-    assert "67% of the median of its peers" in checks["a cuda:5"].detail
+    assert "67 % of the median of its peers" in checks["a cuda:5"].detail
 
 
 def test_a_device_without_peers_is_held_against_the_catalog():
