@@ -108,6 +108,52 @@ def test_each_layer_has_its_calls_bytes_and_operations(watched):
     assert counted["flops"][paths.index("blocks.1.up")] == 4 * once
 
 
+HOOKED = """
+import eager, time, torch
+from torch import nn
+
+torch.manual_seed(0)
+called = []
+
+
+class Gathers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x):
+        x = self.inner(x)
+        x.register_hook(lambda gradient: time.sleep(0.02))
+        x.register_hook(lambda gradient: called.append(gradient.shape))
+        return x
+
+
+model = nn.Sequential(nn.Linear(8, 8), Gathers(), nn.Linear(8, 8))
+optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+for step in range(20):
+    loss = model(torch.randn(4, 8)).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print(loss.item(), len(called))
+"""
+
+
+def test_a_hook_on_a_result_is_the_time_of_the_operation_that_gave_it(tmp_path):
+    """FSDP gathers weights in such hooks; they are called once each, in their order."""
+    script = tmp_path / "train.py"
+    script.write_text(HOOKED)
+    found = run_script([str(script)], GPUTOP_LAYERS="1")
+    assert found.exit_code == 0 and found.agent_errors == "", found.stderr
+    assert found.stdout == run_plain([str(script)]).stdout
+    (table,) = found.guest.of_type("layer_table")
+    paths = [row["path"] for row in table["rows"]]
+    for look in (event for event in found.guest.of_type("layers") if "forward_us" in event):
+        backward_ms = {path: us / 1e3 for path, us in zip(paths, look["backward_us"], strict=True)}
+        assert backward_ms.pop("1.inner") > 19
+        assert max(backward_ms.values()) < 10
+
+
 COMPILED = """
 import torch
 from torch import nn

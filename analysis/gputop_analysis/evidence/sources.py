@@ -15,6 +15,7 @@ from gputop_analysis.evidence.logs import HEAD, is_log, text_of, without_header
 from gputop_analysis.evidence.model import Evidence, EvidenceError
 from gputop_analysis.evidence.telemetry import judge_log
 from gputop_analysis.snapshots.load import SnapshotError, unpacked
+from gputop_analysis.snapshots.values import begins_a_pickle
 from gputop_analysis.traces.scan import TraceError
 from gputop_probes.record.files import is_regular, open_regular
 
@@ -144,7 +145,7 @@ def _kind(path: Path, alone: bool) -> str:
         return "log"
     if b'"traceEvents"' in head or b'"schemaVersion"' in head or _ARRAY.match(head):
         return "trace"
-    if head[:1] == b"\x80":
+    if begins_a_pickle(head):
         if b"pg_config" in head or b"profiling_name" in head:
             return "dump"
         return "snapshot"
