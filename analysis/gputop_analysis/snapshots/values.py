@@ -249,12 +249,6 @@ def _long(machine: _Machine) -> None:
     machine.stack.append(int.from_bytes(machine.take(machine.take(1)[0]), "little", signed=True))
 
 
-def _long_of_many_bytes(machine: _Machine) -> None:
-    machine.stack.append(
-        int.from_bytes(machine.take(machine.number(_UINT4)), "little", signed=True)
-    )
-
-
 _BOOLEANS = {b"00": False, b"01": True}
 
 
@@ -327,7 +321,6 @@ _OPERATIONS = {
     ord("V"): _text_on_a_line,
     ord("g"): _get_in_words,
     ord("p"): _put_in_words,
-    ord("\x8b"): _long_of_many_bytes,
     ord("K"): _byte,
     ord("M"): _number(_UINT2),
     ord("J"): _number(_INT4),
