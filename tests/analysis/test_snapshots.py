@@ -316,6 +316,21 @@ def test_each_protocol_of_pickle_is_read_alike(tmp_path, protocol):
     assert len(peaks) == 1
 
 
+def test_blocks_of_the_first_versions_have_their_stack_in_a_history(tmp_path):
+    """The figures are those that torch's own viewer takes."""
+    history_of_block = [{"addr": BASE, "real_size": 900, "frames": [frame("step", "train.py", 7)]}]
+    blocks = [
+        {"size": 1024, "state": "active_allocated", "history": history_of_block},
+        {"size": 1024, "state": "active_awaiting_free"},
+        {"size": 2 * MIB - 2048, "state": "inactive"},
+    ]
+    content = {"segments": [{"address": BASE, "total_size": 2 * MIB, "blocks": blocks}]}
+    (tmp_path / "a.pickle").write_bytes(pickle.dumps(content))
+    memory = analyse(load(tmp_path / "a.pickle"))
+    assert memory.peak_allocated == 900 + 1024
+    assert ("train.py:7 step", 900) in [(held.site, held.bytes) for held in memory.holders]
+
+
 def test_mutated_snapshots_are_judged_or_refused(tmp_path):
     plain = gzip.decompress((BUNDLED / "attention-from-empty.pickle.gz").read_bytes())
     rng = random.Random(5)
