@@ -12,7 +12,7 @@ import tarfile
 
 import pytest
 from analysis_support import Builder
-from recordings_support import recordings, write_snapshot
+from recordings_support import recordings, two_segments
 
 from gputop.cli import main
 from gputop_analysis.evidence import EvidenceError, gather, is_evidence
@@ -873,15 +873,19 @@ def test_one_sample_says_nothing_of_the_time(tmp_path):
 
 def one_of_each(folder):
     """A sound file of every kind, in memory."""
-    snapshot = write_snapshot(folder / "s", {"segments": [], "device_traces": [[]]})
+    snapshot = two_segments(folder / "s", kept=2).read_bytes()
     yield "a.json", json.dumps({"traceEvents": [kernel("gemm", 1, 2, 3), launch(3)]}).encode()
     yield "a.pickle", pickle.dumps(dump(0, 3))
-    yield "b.pickle", snapshot.read_bytes()
+    yield "b.pickle", snapshot
+    for protocol in (0, 1):
+        yield f"dump of {protocol}.pickle", pickle.dumps(dump(0, 3), protocol)
+        yield f"snapshot of {protocol}.pickle", pickle.dumps(pickle.loads(snapshot), protocol)
     yield "a.csv", pipeline()
     yield "a.csv.gz", gzip.compress(pipeline(), mtime=0)
     inspector = {"header": {"id": "0x1", "rank": 0, "n_ranks": 2}, "metadata": {"hostname": "a"}}
     call = {"coll_perf": {"coll": "AllReduce", "coll_sn": 1, "coll_exec_time_us": 50}}
     yield "inspector.jsonl", (3 * (json.dumps(inspector | call) + "\n")).encode()
+    yield "inspector.json", json.dumps(3 * [inspector | call], indent=1).encode()
     for form, text in LOGS.items():
         yield f"{form}.log", text.encode()
     for form, (text, *_) in OTHER_LOGS.items():
