@@ -274,12 +274,11 @@ class GputopApp(InterruptedApp):
 
     def _stacks_of(self, notices: list[Notice]) -> Screen[None]:
         """All side by side, with the rank of a critical finding, and since when the run stands."""
-        from gputop.screens.stacks import StacksDialog, why
+        from gputop.screens.stacks import MOVING, StacksDialog, why
 
         snapshot = self._newest or self.main.snapshot
-        culprit, reason = why(snapshot) if snapshot is not None else (None, "")
-        width, colours = self.size.width, self.theme_variables
-        return StacksDialog(notices, width, colours, culprit=culprit, reason=reason)
+        judged = why(snapshot) if snapshot is not None else MOVING
+        return StacksDialog(notices, self.size.width, self.theme_variables, judged)
 
     def _judge_stacks(self, snapshot: Snapshot) -> None:
         """Tell stacks that are open what has been found since."""
@@ -288,7 +287,7 @@ class GputopApp(InterruptedApp):
         from gputop.screens.stacks import StacksDialog, why
 
         if isinstance(self.screen, StacksDialog) and self.screen.is_mounted:
-            self.screen.judge(*why(snapshot))
+            self.screen.judge(why(snapshot))
 
     def _dumped_with(self, notice: Notice) -> list[Notice]:
         """The newest stack of each rank that came within seconds of this one."""
