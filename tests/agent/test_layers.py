@@ -77,13 +77,15 @@ def test_single_steps_are_watched_and_every_column_has_every_layer(watched):
 
 
 def test_parts_add_up_to_forward_and_backward(watched):
-    for look in [event for event in watched.of_type("layers") if "forward_us" in event]:
-        for way in ("forward", "backward"):
-            layers_ms, phase_ms = sum(look[f"{way}_us"]) / 1e3, look[f"{way}_ms"]
-            assert 0.3 * phase_ms < layers_ms < phase_ms, (way, look["step"])
+    """In one of the steps layers have a good part of each phase: others may lose their core."""
+    looks = [event for event in watched.of_type("layers") if "forward_us" in event]
+    for look in looks:
         parts_ms = sum(look["forward_us"] + look["backward_us"]) / 1e3
         parts_ms += look["outside_forward_ms"] + look["outside_backward_ms"] + look["hook_ms"]
         assert parts_ms == pytest.approx(look["forward_ms"] + look["backward_ms"], rel=0.01)
+    for way in ("forward", "backward"):
+        shares = [sum(look[f"{way}_us"]) / 1e3 / look[f"{way}_ms"] for look in looks]
+        assert 0.3 < max(shares) < 1, (way, shares)
 
 
 def test_each_layer_has_its_calls_bytes_and_operations(watched):
@@ -106,6 +108,52 @@ def test_each_layer_has_its_calls_bytes_and_operations(watched):
     once = 2 * 64 * 64 * 512
     assert counted["flops"][paths.index("blocks.0.up")] == 3 * once
     assert counted["flops"][paths.index("blocks.1.up")] == 4 * once
+
+
+HOOKED = """
+import eager, time, torch
+from torch import nn
+
+torch.manual_seed(0)
+called = []
+
+
+class Gathers(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x):
+        x = self.inner(x)
+        x.register_hook(lambda gradient: time.sleep(0.02))
+        x.register_hook(lambda gradient: called.append(gradient.shape))
+        return x
+
+
+model = nn.Sequential(nn.Linear(8, 8), Gathers(), nn.Linear(8, 8))
+optimizer = torch.optim.SGD(model.parameters(), 1e-3)
+for step in range(20):
+    loss = model(torch.randn(4, 8)).pow(2).mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print(loss.item(), len(called))
+"""
+
+
+def test_a_hook_on_a_result_is_the_time_of_the_operation_that_gave_it(tmp_path):
+    """FSDP gathers weights in such hooks; they are called once each, in their order."""
+    script = tmp_path / "train.py"
+    script.write_text(HOOKED)
+    found = run_script([str(script)], GPUTOP_LAYERS="1")
+    assert found.exit_code == 0 and found.agent_errors == "", found.stderr
+    assert found.stdout == run_plain([str(script)]).stdout
+    (table,) = found.guest.of_type("layer_table")
+    paths = [row["path"] for row in table["rows"]]
+    for look in (event for event in found.guest.of_type("layers") if "forward_us" in event):
+        backward_ms = {path: us / 1e3 for path, us in zip(paths, look["backward_us"], strict=True)}
+        assert backward_ms.pop("1.inner") > 19
+        assert max(backward_ms.values()) < 10
 
 
 COMPILED = """

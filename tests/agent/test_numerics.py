@@ -108,3 +108,70 @@ def test_a_weight_is_named_and_what_came_back_is_said_to_be_between(watched, aft
     (event,) = afterwards["where and sqrt"]
     assert (event["how"], event["between"]) == ("weights", ["body.before.down", "body.after.up"])
     assert event["step"] == FAULT_STEP + 1
+
+
+OTHER_SHAPES = """
+import eager, math, sys, torch
+from torch import nn
+from torch.nn import functional as F
+
+torch.manual_seed(0)
+
+
+class Net(nn.Module):
+    def __init__(self, *first):
+        super().__init__()
+        self.body = nn.Sequential(*first, nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 8))
+        self.head = nn.Linear(8, 8)
+        self.divides = False
+
+    def forward(self, x):
+        x = self.body(x)
+        return self.head(x / 0 if self.divides else x)
+
+
+models, target = [Net()], 0.0
+if sys.argv[1] == "row of a table":
+    models = [Net(nn.Embedding(40, 8))]
+    with torch.no_grad():
+        models[0].body[0].weight[30] = math.nan
+if sys.argv[1] == "two of one class":
+    models = [Net(), Net()]
+optimizer = torch.optim.SGD([w for model in models for w in model.parameters()], 1e-3)
+for step in range(16):
+    x = torch.randn(4, 8)
+    if sys.argv[1] == "row of a table":
+        x = torch.full((4,), 30 if step == 12 else step)
+    if sys.argv[1] == "two of one class":
+        models[1].divides = step == 12
+    if sys.argv[1] == "target":
+        target = math.nan if step == 12 else 0.0
+    for model in models:
+        x = model(x)
+    loss = F.mse_loss(x, torch.full_like(x, target))
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    loss.item()
+"""
+
+
+@pytest.mark.parametrize("option", ["", "1"])
+@pytest.mark.parametrize(
+    ("name", "direction", "layer"),
+    [
+        ("row of a table", "weights", "body.0"),
+        ("target", "input", "loss"),
+        ("two of one class", "forward", "Net#2"),
+    ],
+)
+def test_a_row_a_target_and_the_second_of_two_models_are_named(
+    tmp_path, name, direction, layer, option
+):
+    """A row that no batch has used is no gradient's work; a target is no operation's of the loss."""
+    script = tmp_path / "train.py"
+    script.write_text(OTHER_SHAPES)
+    found = run_script([str(script), name], GPUTOP_WATCH_NUMERICS=option)
+    assert found.exit_code == 0 and found.agent_errors == "", found.stderr
+    (first, *_) = found.guest.of_type("nan_origin")
+    assert (first["step"], first["direction"], first["layer"]) == (12, direction, layer)

@@ -12,7 +12,7 @@ import tarfile
 
 import pytest
 from analysis_support import Builder
-from recordings_support import recordings, write_snapshot
+from recordings_support import recordings, two_segments
 
 from gputop.cli import main
 from gputop_analysis.evidence import EvidenceError, gather, is_evidence
@@ -177,6 +177,62 @@ def operator(name, start, length):
     }
 
 
+@pytest.mark.parametrize(
+    "form", ["rank_{}/trace.json", "iteration_{}0/rank{}.json", "trace_{}.json"]
+)
+def test_ranks_are_found_in_folders_below_and_by_the_numbers_in_names(tmp_path, form):
+    """Of ten, written without their ranks; of several iterations the last counts."""
+    for rank in range(12):
+        events = [launch(1), kernel("ncclDevKernel_AllReduce_Sum", 0, 1000 + 10 * rank, 1)]
+        for iteration in (9, 10) if "iteration" in form else (rank,):
+            path = tmp_path / form.format(iteration, rank)
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(json.dumps({"traceEvents": events}))
+    assert is_evidence(tmp_path)
+    evidence = gather(tmp_path)
+    assert [device.rank for device in evidence.devices] == list(range(12))
+    busy_ms = [device.busy_ms for device in evidence.devices]
+    assert busy_ms == pytest.approx([1 + 0.01 * rank for rank in range(12)])
+    assert any("iteration_90/rank0.json shows" in one for one in evidence.unknown) == (
+        "iteration" in form
+    )
+
+
+def test_a_run_below_and_a_folder_of_other_files_are_no_evidence(tmp_path):
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    (tmp_path / "runs" / "one" / "run.json").write_text("{}")
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "package.json").write_text('{"name": "another tool"}')
+    assert not is_evidence(tmp_path)
+
+
+def test_a_trace_that_ends_before_the_work_of_its_device_says_so(tmp_path):
+    operators = [operator("aten::mm", 0, 50), launch(1), launch(2)]
+    whole = json.dumps({"traceEvents": [*operators, kernel("gemm", 1000, 1000, 1)]})
+    path = tmp_path / "cut.json"
+    path.write_text(whole[: whole.index('"gemm"')])
+    (told, *_) = gather(path).unknown
+    assert "launched 2 kernels" in told and "the file ends before it" in told
+
+
+def test_events_without_a_device_are_those_of_the_gpu(tmp_path):
+    event = {"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1, "dur": 5}
+    (tmp_path / "a.json").write_text(json.dumps({"traceEvents": [event]}))
+    (device,) = gather(tmp_path / "a.json").devices
+    assert device.name == "GPU"
+
+
+def test_of_several_snapshots_one_is_read_and_the_others_are_named(tmp_path):
+    for rank in range(12):
+        block = {"size": 1 << 20, "state": "active_allocated", "requested_size": (rank + 1) << 10}
+        segment = {"address": 1 << 30, "total_size": 1 << 20, "blocks": [block], "device": rank}
+        content = {"segments": [segment], "device_traces": []}
+        (tmp_path / f"rank{rank}_snapshot.pickle").write_bytes(pickle.dumps(content))
+    evidence = gather(tmp_path)
+    assert evidence.files == (str(tmp_path / "rank0_snapshot.pickle"),)
+    assert any("what rank1_snapshot.pickle and 10 more show" in one for one in evidence.unknown)
+
+
 def test_a_trace_without_a_device_tells_what_its_thread_did(tmp_path):
     call = kernel("xpuLaunchKernel", 0, 1, 5, "xpu_runtime")
     events = [operator("aten::mm", 0, 600), operator("aten::add", 900, 100), call]
@@ -254,6 +310,16 @@ def test_a_rank_that_never_came_is_named_from_dumps(tmp_path):
     evidence = gather(tmp_path)
     assert evidence.rank == 1
     assert any("rank 1 never came" in one for one in evidence.findings)
+
+
+def test_a_rank_that_called_nothing_writes_no_entries_as_json(tmp_path):
+    for rank in range(3):
+        content = dump(rank, 3)
+        if rank == 1:
+            del content["entries"]
+        (tmp_path / f"nccl_trace_rank_{rank}.json").write_text(json.dumps(content))
+    evidence = gather(tmp_path)
+    assert (evidence.cause, evidence.rank) == ("a rank never came to a collective", 1)
 
 
 def test_an_all_to_all_is_no_pipeline(tmp_path):
@@ -392,6 +458,29 @@ def test_nccl_inspector_names_rank_and_host(tmp_path):
     path.write_text("\n".join(lines) + "\n{broken")
     evidence = gather(path)
     assert (evidence.cause, evidence.rank, evidence.host) == ("slow rank", 2, "node2")
+
+
+@pytest.mark.parametrize("form", ["no header", "several lines each", "one list"])
+def test_nccl_inspector_as_other_writers_have_it(tmp_path, form):
+    entries = []
+    for number in range(3):
+        for rank in range(2):
+            call = {"coll": "AllReduce", "coll_sn": number}
+            call["coll_exec_time_us"] = 50 if rank == 1 else 5000
+            header = {"id": "0x1", "rank": rank, "n_ranks": 2}
+            metadata = {"hostname": f"node{rank}"}
+            if form == "no header":
+                entries.append(header | metadata | {"coll_perf": call})
+            else:
+                entries.append({"header": header, "metadata": metadata, "coll_perf": call})
+    indent = 1 if form == "several lines each" else None
+    text = "\n".join(json.dumps(one, indent=indent) for one in entries)
+    if form == "one list":
+        text = json.dumps(entries)
+    path = tmp_path / "inspector.json"
+    path.write_text(text)
+    evidence = gather(path)
+    assert (evidence.cause, evidence.rank, evidence.host) == ("slow rank", 1, "node1")
 
 
 def test_nccl_inspector_with_messages_alone_is_refused_in_words_that_name_what_is_missing(tmp_path):
@@ -704,6 +793,18 @@ def test_logs_of_other_forms_and_encodings(tmp_path, form, encoding):
     assert all(word in told for word in words), told
 
 
+def test_a_row_with_more_cells_than_the_header_is_passed_over(tmp_path):
+    """A decimal comma would move each value to the next column."""
+    path = tmp_path / "gpu.csv"
+    path.write_text(
+        "timestamp,utilization.gpu,memory.used\n"
+        "2024-01-01T00:00:00,123+00:00,90,4000\n"
+        "2024-01-01T00:00:01,80,4000\n"
+        "2024-01-01T00:00:02,70,4000,\n"
+    )
+    assert "utilization 75 % (least 70, most 80)" in gather(path).findings[0]
+
+
 def test_gpus_that_share_an_index_are_told_apart_and_a_row_cut_off_is_passed_over(tmp_path):
     path = tmp_path / "gpus.csv"
     rows = [f"t,{gpu}, 0, {70 + gpu}" for gpu in (0, 1, 0, 1)]
@@ -772,15 +873,19 @@ def test_one_sample_says_nothing_of_the_time(tmp_path):
 
 def one_of_each(folder):
     """A sound file of every kind, in memory."""
-    snapshot = write_snapshot(folder / "s", {"segments": [], "device_traces": [[]]})
+    snapshot = two_segments(folder / "s", kept=2).read_bytes()
     yield "a.json", json.dumps({"traceEvents": [kernel("gemm", 1, 2, 3), launch(3)]}).encode()
     yield "a.pickle", pickle.dumps(dump(0, 3))
-    yield "b.pickle", snapshot.read_bytes()
+    yield "b.pickle", snapshot
+    for protocol in (0, 1):
+        yield f"dump of {protocol}.pickle", pickle.dumps(dump(0, 3), protocol)
+        yield f"snapshot of {protocol}.pickle", pickle.dumps(pickle.loads(snapshot), protocol)
     yield "a.csv", pipeline()
     yield "a.csv.gz", gzip.compress(pipeline(), mtime=0)
     inspector = {"header": {"id": "0x1", "rank": 0, "n_ranks": 2}, "metadata": {"hostname": "a"}}
     call = {"coll_perf": {"coll": "AllReduce", "coll_sn": 1, "coll_exec_time_us": 50}}
     yield "inspector.jsonl", (3 * (json.dumps(inspector | call) + "\n")).encode()
+    yield "inspector.json", json.dumps(3 * [inspector | call], indent=1).encode()
     for form, text in LOGS.items():
         yield f"{form}.log", text.encode()
     for form, (text, *_) in OTHER_LOGS.items():

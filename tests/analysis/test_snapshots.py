@@ -13,6 +13,7 @@ import pytest
 from recordings_support import BUNDLED, event, frame, recordings, segment, write_snapshot
 
 from gputop.cli import main
+from gputop_analysis.evidence import gather
 from gputop_analysis.snapshots import SnapshotError, load
 from gputop_analysis.snapshots.analyse import analyse
 from gputop_analysis.snapshots.difference import changes
@@ -20,6 +21,7 @@ from gputop_analysis.snapshots.frames import layer, site
 from gputop_analysis.snapshots.history import history
 from gputop_analysis.snapshots.play import play_as_recorded
 from gputop_analysis.snapshots.text import as_text
+from gputop_analysis.snapshots.values import begins_a_pickle, plain_values
 from gputop_analysis.vram.allocator import Allocator, OutOfMemoryError
 from gputop_analysis.vram.conf import parse
 
@@ -267,6 +269,9 @@ def huge_bytes() -> bytes:
         (b"", "cut off"),
         (b'{"segments": []}', "no pickle as torch writes them"),
         (b"(" * 100_000 + b".", "damaged"),
+        (b"(dp0\nVsegments\np1\n(I1\nI2", "cut off"),
+        (b"(dp0\nVsegments\np1\nL" + b"9" * 5000 + b"L\ns.", "cut off"),
+        (pickle.dumps({"segments": [Evil()]}, 0), "import or call"),
         (pickle.dumps({"segments": [{"address": -1}]}), "no allocator snapshot"),
         (pickle.dumps({"segments": []}), "nothing was allocated"),
         (gzip.compress(pickle.dumps({"segments": []}), mtime=0)[:-9], "cut off"),
@@ -279,6 +284,9 @@ def huge_bytes() -> bytes:
         "empty",
         "json",
         "marks",
+        "words",
+        "digits",
+        "class in words",
         "address",
         "no blocks",
         "packed",
@@ -292,6 +300,35 @@ def test_what_is_no_snapshot_is_refused_in_one_line(tmp_path, data, said):
     assert said in str(raised.value)
     assert "\n" not in str(raised.value)
     assert not Path("/tmp/gputop-was-here").exists()
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_each_protocol_of_pickle_is_read_alike(tmp_path, protocol):
+    plain = gzip.decompress((BUNDLED / "attention-from-empty.pickle.gz").read_bytes())
+    content = pickle.loads(plain)
+    data = pickle.dumps(content, protocol)
+    assert begins_a_pickle(data) and plain_values(data) == content
+    odd = ["é \n \\u0031 \U0001f600", -(1 << 70), 1.5, None, True, False, (), (1, 2, 3, 4), {}, []]
+    assert plain_values(pickle.dumps(odd, protocol)) == odd
+    for path, written in ((tmp_path / "a.pickle", data), (tmp_path / "b.pickle", plain)):
+        path.write_bytes(written)
+    peaks = {gather(path).cause for path in tmp_path.iterdir()}
+    assert len(peaks) == 1
+
+
+def test_blocks_of_the_first_versions_have_their_stack_in_a_history(tmp_path):
+    """The figures are those that torch's own viewer takes."""
+    history_of_block = [{"addr": BASE, "real_size": 900, "frames": [frame("step", "train.py", 7)]}]
+    blocks = [
+        {"size": 1024, "state": "active_allocated", "history": history_of_block},
+        {"size": 1024, "state": "active_awaiting_free"},
+        {"size": 2 * MIB - 2048, "state": "inactive"},
+    ]
+    content = {"segments": [{"address": BASE, "total_size": 2 * MIB, "blocks": blocks}]}
+    (tmp_path / "a.pickle").write_bytes(pickle.dumps(content))
+    memory = analyse(load(tmp_path / "a.pickle"))
+    assert memory.peak_allocated == 900 + 1024
+    assert ("train.py:7 step", 900) in [(held.site, held.bytes) for held in memory.holders]
 
 
 def test_mutated_snapshots_are_judged_or_refused(tmp_path):

@@ -36,3 +36,19 @@ def test_the_page_names_what_failed():
     text = gpu.page({"gpu": "G", "torch": "2", "seconds": 3.0, "checks": checks})
     assert "| a | yes |" in text
     assert '| b | NO | {"why": "ValueError: x/y"} |' in text
+
+
+def test_phases_of_a_trace_are_those_of_the_kernels_that_their_ranges_launched():
+    """Two steps; the device runs behind the host, and works on between the ranges."""
+    events = []
+    for step in range(2):
+        for place, (name, begin) in enumerate(zip(gpu.PHASES, (0, 30, 50), strict=True)):
+            at, correlation = 1000 * step + begin, 10 * step + place
+            events.append({"cat": "user_annotation", "name": name, "ts": at, "dur": 20, "args": {}})
+            call = {"name": "cudaLaunchKernel", "ts": at + 5, "dur": 1}
+            events.append(call | {"cat": "cuda_runtime", "args": {"correlation": correlation}})
+            kernel = {"name": "gemm", "ts": 1000 * step + (100, 300, 700)[place], "dur": 90}
+            events.append(kernel | {"cat": "kernel", "args": {"correlation": correlation}})
+    events.append({"cat": "kernel", "name": "before", "ts": 1, "dur": 9, "args": {}})
+    times = gpu.traced_phases(events)
+    assert times == {"forward": 0.2, "backward": 0.4, "optimizer": 0.09}

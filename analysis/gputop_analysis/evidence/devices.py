@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from gputop_analysis.traces import names as known
+from gputop_analysis.traces.device import gpu_name
 from gputop_analysis.traces.intervals import Intervals, merged, union
 from gputop_analysis.traces.load import Spans, Trace
 
@@ -78,7 +79,7 @@ def _device(trace: Trace, number: Any, rank: int | None) -> TracedDevice | None:
     first = min(int(part.starts.min()) for part in (kernels, copies) if len(part.starts))
     last = max(int(part.ends.max()) for part in (kernels, copies) if len(part.ends))
     return TracedDevice(
-        name=f"GPU {number} {trace.device_names.get(number, '')}".rstrip(),
+        name=gpu_name(trace, number),
         busy_ms=_ms(busy),
         compute_ms=_ms(compute),
         communication_ms=_ms(communication),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ _LINES_AT_MOST = 2_000_000
 def is_inspector(head: bytes) -> bool:
     """Whether the beginning of a file is of NCCL Inspector."""
     marks = (b'"coll_perf"', b'"inspector_output_format_version"')
-    return head.lstrip().startswith(b"{") and any(mark in head for mark in marks)
+    return head.lstrip()[:1] in (b"{", b"[") and any(mark in head for mark in marks)
 
 
 def judge_inspector(paths: list[Path]) -> Evidence:
@@ -29,8 +30,8 @@ def judge_inspector(paths: list[Path]) -> Evidence:
     hosts: dict[int, str] = {}
     for path in paths:
         marker: dict[str, Any] = {}
-        for line in unpacked(path).decode("utf-8", "replace").splitlines()[:_LINES_AT_MOST]:
-            marker = _take(line, times, hosts, marker)
+        for entry in _entries(unpacked(path).decode("utf-8", "replace")):
+            marker = _take(entry, times, hosts, marker)
     if not times:
         raise EvidenceError(_why_no_times(paths[0]))
     caused: dict[int, float] = {}
@@ -57,24 +58,41 @@ def _why_no_times(path: Path) -> str:
             f"{path} holds messages between two ranks only (p2p_perf): who waits for whom is "
             "read from collectives (coll_perf); give the files of all ranks"
         )
-    return f"{path} has no line of NCCL Inspector that can be read: one JSON object a line"
+    return f"{path} has no entry of NCCL Inspector that can be read: one JSON object a line"
+
+
+def _entries(text: str) -> Iterator[dict[str, Any]]:
+    """The objects of a file: one a line, over several lines, or in one list."""
+    decoder = json.JSONDecoder()
+    at = 0
+    for _ in range(_LINES_AT_MOST):
+        begin = text.find("{", at)
+        if begin < 0:
+            return
+        try:
+            entry, at = decoder.raw_decode(text, begin)
+        except (ValueError, RecursionError):  # cut off or damaged: the next line may be whole
+            at = text.find("\n", begin)
+            if at < 0:
+                return
+            continue
+        yield entry
 
 
 def _take(
-    line: str,
+    entry: dict[str, Any],
     times: dict[tuple[str, int], dict[int, float]],
     hosts: dict[int, str],
     marker: dict[str, Any],
 ) -> dict[str, Any]:
-    """Take in a line. Returns the marker that the lines after it belong to.
+    """Take in an entry. Returns the marker that the entries after it belong to.
 
-    Until 2025 each line says who wrote it; in later formats a marker (``dump_stats``) does for all
-    lines up to the next, so that a collective's line has no header.
+    Until 2025 each says who wrote it, also without a header of its own; in later formats a marker
+    (``dump_stats``) does for all up to the next, so that a collective's has no header.
     """
     try:
-        entry = json.loads(line)
-        if not isinstance(entry, dict):
-            return marker
+        if "header" not in entry and "rank" in entry:
+            entry = {**entry, "header": entry, "metadata": entry}
         entry_ = entry if "header" in entry else marker
         if "coll_perf" not in entry:
             return entry if "header" in entry else marker
@@ -83,7 +101,7 @@ def _take(
         taken = float(call["coll_exec_time_us"]) / 1e3
         key = f"{header.get('id', '')} {call['coll']}", number
         host = (entry_.get("metadata") or {}).get("hostname")
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return marker
     if 0 <= taken < 1e12:
         times.setdefault(key, {})[rank] = taken

@@ -152,7 +152,9 @@ def _amd(text: str) -> Samples:
 
 
 def _rows(text: str, titles: Titles) -> Samples:
-    """Rows of cells below a header; a row that was cut off is passed over."""
+    """Rows of cells below a header; one that was cut off, or has more of them than the header (a
+    decimal comma), is passed over.
+    """
     samples: Samples = {}
     columns: dict[str, int] = {}
     header: list[str] = []
@@ -163,12 +165,17 @@ def _rows(text: str, titles: Titles) -> Samples:
             cells = _header(row)
             if found := _columns(cells, titles):  # also where a log goes on after a restart
                 columns, header = found, cells
-            elif columns and len(row) >= len(header):
+            elif columns and len(header) == len(row) - _unended(row, header):
                 places, told = with_limits(header, _in_mib(header, row), columns)
                 add(samples, _named(header, row, names), places, told)
     except csv.Error:  # a cell without end: what came before it counts
         pass
     return samples
+
+
+def _unended(row: Sequence[str], header: Sequence[str]) -> int:
+    """1 for a row that ends in a comma below a header that does not."""
+    return int(len(row) == len(header) + 1 and not row[-1].strip())
 
 
 def _header(row: Iterable[str]) -> list[str]:

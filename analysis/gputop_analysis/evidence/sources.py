@@ -10,11 +10,13 @@ from pathlib import Path
 
 from gputop_analysis.evidence.dumps import dump_content, judge_dumps
 from gputop_analysis.evidence.fixes import fixes
+from gputop_analysis.evidence.folders import files_below, files_in, is_run, plain_files_in
 from gputop_analysis.evidence.inspector import is_inspector, judge_inspector
 from gputop_analysis.evidence.logs import HEAD, is_log, text_of, without_header
 from gputop_analysis.evidence.model import Evidence, EvidenceError
 from gputop_analysis.evidence.telemetry import judge_log
 from gputop_analysis.snapshots.load import SnapshotError, unpacked
+from gputop_analysis.snapshots.values import begins_a_pickle
 from gputop_analysis.traces.scan import TraceError
 from gputop_probes.record.files import is_regular, open_regular
 
@@ -24,16 +26,13 @@ _ARRAY = re.compile(rb"\s*\[\s*(?:\{|\]|$)")
 """A list of events, and no line such as ``[12:30] GPU 0``."""
 _GRAPH = re.compile(rb'"schema"\s*:\s*"[\d.]+(?:-chakra[\d.]*)?"')
 """The beginning of what ExecutionTraceObserver and Chakra write."""
-_FILES_AT_MOST = 4096
-_PLAIN_AT_MOST = 16
-"""Files without an ending that are looked into to tell whether a folder is of another tool."""
+_LOOKED_INTO = 16
+"""Files without a telling name that are read to tell whether a folder is of another tool."""
 _MANIFEST = "run.json"
 _KINDS_IN_WORDS = {
     "optimizer": "optimizer states",
     "unknown": "blocks without a recorded stack",
 }
-_RUN_PARTS = (_MANIFEST, "hosts", "steps")
-_NAMES = (".json", ".json.gz", ".pickle", ".pickle.gz", ".csv", ".csv.gz", ".log", ".jsonl", ".pkl")
 KINDS = (
     "a torch.profiler trace, an allocator snapshot, a flight-recorder dump, a file of NCCL "
     "Inspector, a log of nvidia-smi, dcgmi or rocm-smi, or a timeline of operations"
@@ -45,22 +44,14 @@ def is_evidence(path: Path) -> bool:
     try:
         if not path.is_dir():
             return is_regular(path) and path.name != _MANIFEST
-        if any((path / part).exists() for part in _RUN_PARTS):
+        if is_run(path):
             return False
-        files = sorted(path.iterdir())
-        if any(file.name.endswith(_NAMES) for file in files):
+        if files_in(path):
             return True
-        plain = [file for file in files if _is_plain(file)][:_PLAIN_AT_MOST]
-        return any(_kind(file, alone=False) for file in plain)
+        unsure = [*plain_files_in(path)[:_LOOKED_INTO], *files_below(path)[:_LOOKED_INTO]]
+        return any(_kind(file, alone=False) for file in unsure)
     except OSError:
         return False
-
-
-def _is_plain(file: Path) -> bool:
-    """Whether a file's name has no ending, as those that torch's flight recorder writes:
-    ``nccl_trace_rank_0``.
-    """
-    return "." not in file.name and is_regular(file)
 
 
 def gather(path: Path) -> Evidence:
@@ -85,13 +76,12 @@ def gather(path: Path) -> Evidence:
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
-    files = sorted(
-        file for file in path.iterdir() if file.name.endswith(_NAMES) and is_regular(file)
-    )
-    files += [file for file in sorted(path.iterdir()) if _is_plain(file)]
+    files = [*files_in(path), *plain_files_in(path)]
+    if not any(_kind(file, alone=len(files) == 1) for file in files):
+        files = files_below(path) or files
     if not files:
         raise EvidenceError(f"{path} has neither a run nor a file that is known: {KINDS}")
-    return files[:_FILES_AT_MOST]
+    return files
 
 
 def _judge(paths: list[Path]) -> Evidence:
@@ -101,8 +91,19 @@ def _judge(paths: list[Path]) -> Evidence:
         by_kind.setdefault(_kind(path, alone=len(paths) == 1), []).append(path)
     for source_kind, judge in _JUDGES.items():
         if source_kind in by_kind:
-            return judge(by_kind[source_kind])
+            evidence = judge(by_kind[source_kind])
+            if source_kind in _ONE_AT_A_TIME and len(by_kind[source_kind]) > 1:
+                first, *others = (path.name for path in by_kind[source_kind])
+                evidence.unknown.append(
+                    f"what {_named(others)} {'shows' if len(others) == 1 else 'show'}: {first} "
+                    "alone was read, name another to see it"
+                )
+            return evidence
     raise EvidenceError(_why_none(paths[0]))
+
+
+def _named(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1:,} more"
 
 
 def _why_none(path: Path) -> str:
@@ -144,7 +145,7 @@ def _kind(path: Path, alone: bool) -> str:
         return "log"
     if b'"traceEvents"' in head or b'"schemaVersion"' in head or _ARRAY.match(head):
         return "trace"
-    if head[:1] == b"\x80":
+    if begins_a_pickle(head):
         if b"pg_config" in head or b"profiling_name" in head:
             return "dump"
         return "snapshot"
@@ -256,3 +257,4 @@ _JUDGES = {
     "log": _log,
 }
 """By kind; a folder with several is judged by the first of these."""
+_ONE_AT_A_TIME = ("timeline", "snapshot", "log")

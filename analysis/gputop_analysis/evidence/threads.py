@@ -43,10 +43,11 @@ def describe_threads(evidence: Evidence, traces: Mapping[int | None, Trace]) -> 
     )
     unknown = "what the GPU did: no device work is in it"
     if launches:
-        unknown += (
-            f", though the host launched {counted(launches, 'kernel')}: profile with "
-            "ProfilerActivity.CUDA (or XPU), where the driver permits it"
-        )
+        unknown += f", though the host launched {counted(launches, 'kernel')}: "
+        if any(trace.torn for trace in traces.values()):
+            unknown += "such work is written last, and the file ends before it"
+        else:
+            unknown += "profile with ProfilerActivity.CUDA (or XPU), where the driver permits it"
     evidence.unknown.append(unknown)
     return longest_ms
 

@@ -73,14 +73,22 @@ def _newest(traces: dict[Path, Trace]) -> tuple[dict[Path, Trace], list[str]]:
     passed_over = []
     for path, trace in traces.items():
         rank = _told_rank(path, trace)
-        key = _CYCLE.sub("", path.name) if rank is None else rank
+        key = _CYCLE.sub("", str(path)) if rank is None else rank
         if key in latest:
+            earlier, later = _told_apart(latest[key], path)
             passed_over.append(
-                f"what {latest[key].name} shows: it is of the same rank as {path.name}, and earlier"
+                f"what {earlier} shows: it is of the same rank as {later}, and earlier"
             )
         latest[key] = path
     chosen = set(latest.values())
     return {path: trace for path, trace in traces.items() if path in chosen}, passed_over
+
+
+def _told_apart(one: Path, other: Path) -> tuple[str, str]:
+    """Names of two files, with their folders where the names are the same."""
+    if one.name != other.name:
+        return one.name, other.name
+    return f"{one.parent.name}/{one.name}", f"{other.parent.name}/{other.name}"
 
 
 def _numbered(traces: dict[Path, Trace]) -> dict[int | None, Trace]:
@@ -95,11 +103,11 @@ def _numbered(traces: dict[Path, Trace]) -> dict[int | None, Trace]:
 
 
 def _told_rank(path: Path, trace: Trace) -> int | None:
-    """The rank, as the trace or its name tells."""
+    """The rank, as the trace, its name or that of its folder tells."""
     rank = distributed_info(trace)[0]
     if rank is not None and rank >= 0:
         return rank
-    named = _RANK.search(path.name)
+    named = _RANK.search(path.name) or _RANK.fullmatch(path.parent.name)
     return int(named[1]) if named else None
 
 

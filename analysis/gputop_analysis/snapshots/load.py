@@ -19,7 +19,8 @@ _ENTRIES_AT_MOST = 20_000_000
 _GZIP_MAGIC = b"\x1f\x8b"
 _HIGHEST = 1 << 62
 _INTERVALS = len(DEFAULT.roundup_power2_divisions)
-_ACTIVE = ("active_allocated", "active_pending_free")
+_ACTIVE = ("active_allocated", "active_pending_free", "active_awaiting_free")
+_CONF_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
 DUMP_HINT = "torch.cuda.memory._dump_snapshot writes one"
 
 
@@ -196,8 +197,8 @@ class _Reader:
             if at + size > end:
                 raise ValueError
             if block["state"] in _ACTIVE:
-                requested = _integer(block.get("requested_size", size))
-                blocks.append(BlockInUse(at, size, requested, block.get("frames")))
+                requested, frames = _asked_for(block)
+                blocks.append(BlockInUse(at, size, requested, frames))
             at += size
         return blocks
 
@@ -222,6 +223,16 @@ class _Reader:
             raise SnapshotError("the snapshot names more blocks and events than are read")
 
 
+def _asked_for(block: dict[str, Any]) -> tuple[int, Any]:
+    """Bytes that were asked for and the stack that did; those of torch 1.13 and 2.0 are in a
+    ``history``, the newest first.
+    """
+    past = block.get("history")
+    newest = past[0] if isinstance(past, list) and past else {}
+    requested = block.get("requested_size", newest.get("real_size", block["size"]))
+    return _integer(requested), block.get("frames", newest.get("frames"))
+
+
 def _integer(value: Any) -> int:
     if type(value) is not int or not 0 <= value < _HIGHEST:
         raise ValueError
@@ -231,7 +242,7 @@ def _integer(value: Any) -> int:
 def _conf(settings: dict[str, Any]) -> AllocatorConf:
     """The allocator's settings as it had read them; by its variable where that can be read."""
     try:
-        conf = parse(str(settings.get("PYTORCH_CUDA_ALLOC_CONF") or ""))
+        conf = parse(str(next(filter(None, map(settings.get, _CONF_NAMES)), "")))
     except ValueError:
         conf = DEFAULT
     split, threshold = settings.get("max_split_size"), settings.get("garbage_collection_threshold")

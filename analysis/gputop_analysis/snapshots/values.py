@@ -9,13 +9,19 @@ that a file names).
 from __future__ import annotations
 
 import gc
+import re
 from struct import Struct
 from typing import Any
 
 _PROTOCOL_MARK = b"\x80"
 _HIGHEST_PROTOCOL = 5
+_LINE_AT_MOST = 1 << 16
+"""Bytes of a text that protocol 0 writes on one line."""
+_DIGITS_AT_MOST = 40
 _OBJECTS_AT_MOST = 100_000_000
 """Values of one file: 100 bytes each would be 10 GB."""
+_OLD_BEGINNING = re.compile(rb"\([dl]p0\n|[}\]]q\x00")
+"""Of protocol 0 and 1, which have no mark: an empty dict or list that is kept in the memo."""
 _INT4, _UINT2, _UINT4, _UINT8 = Struct("<i"), Struct("<H"), Struct("<I"), Struct("<Q")
 _FLOAT = Struct(">d")
 
@@ -25,7 +31,7 @@ class UnpickleError(ValueError):
 
 
 def plain_values(data: bytes) -> Any:
-    """The value that a pickle of protocol 2 to 5 holds.
+    """The value that a pickle of protocol 0 to 5 holds.
 
     Raises:
         UnpickleError: it is cut off or damaged, or holds anything but plain values.
@@ -86,6 +92,14 @@ class _Machine:
         self.at += layout.size
         return value
 
+    def line(self, limit: int) -> bytes:
+        """The bytes up to the end of a line of protocol 0."""
+        end = self.data.find(b"\n", self.at, self.at + limit + 1)
+        if end < 0:
+            raise UnpickleError("the pickle is cut off")
+        start, self.at = self.at, end + 1
+        return self.data[start:end]
+
     def to_mark(self) -> list[Any]:
         """The values above the last mark, taken off."""
         values = self.stack
@@ -96,9 +110,14 @@ class _Machine:
 def _refusal(code: int, data: bytes) -> str:
     if chr(code) in "c\x93Ri\x81\x92bo\x82\x83\x84PQ":
         return "the pickle would import or call something, and only plain values are read"
-    if not data.startswith(_PROTOCOL_MARK):
+    if not begins_a_pickle(data):
         return "it is no pickle as torch writes them"
     return f"the pickle has an opcode that snapshots do not have (0x{code:02x})"
+
+
+def begins_a_pickle(data: bytes) -> bool:
+    """Whether bytes begin as a pickle of a dict or a list does, of protocol 0 to 5."""
+    return data.startswith(_PROTOCOL_MARK) or _OLD_BEGINNING.match(data) is not None
 
 
 def _protocol(machine: _Machine) -> None:
@@ -165,6 +184,16 @@ def _set_item(machine: _Machine) -> None:
     target[key] = value
 
 
+def _new_dict(machine: _Machine) -> None:
+    values = machine.to_mark()
+    machine.stack.append(dict(zip(values[::2], values[1::2], strict=True)))
+
+
+def _new_list(machine: _Machine) -> None:
+    values = machine.to_mark()
+    machine.stack.append(values)
+
+
 def _append(machine: _Machine) -> None:
     value = machine.stack.pop()
     target = machine.stack[-1]
@@ -220,6 +249,31 @@ def _long(machine: _Machine) -> None:
     machine.stack.append(int.from_bytes(machine.take(machine.take(1)[0]), "little", signed=True))
 
 
+_BOOLEANS = {b"00": False, b"01": True}
+
+
+def _number_in_words(machine: _Machine) -> None:
+    words = machine.line(_DIGITS_AT_MOST)
+    value = _BOOLEANS.get(words)
+    machine.stack.append(int(words.removesuffix(b"L")) if value is None else value)
+
+
+def _float_in_words(machine: _Machine) -> None:
+    machine.stack.append(float(machine.line(_DIGITS_AT_MOST)))
+
+
+def _text_on_a_line(machine: _Machine) -> None:
+    machine.stack.append(machine.line(_LINE_AT_MOST).decode("raw-unicode-escape"))
+
+
+def _get_in_words(machine: _Machine) -> None:
+    machine.stack.append(machine.memo[int(machine.line(_DIGITS_AT_MOST))])
+
+
+def _put_in_words(machine: _Machine) -> None:
+    machine.memo[int(machine.line(_DIGITS_AT_MOST))] = machine.stack[-1]
+
+
 def _text(layout: Struct) -> Any:
     def push(machine: _Machine) -> None:
         text = machine.take(machine.number(layout)).decode("utf-8", "surrogatepass")
@@ -259,6 +313,14 @@ _OPERATIONS = {
     ord("N"): _constant(None),
     ord("\x88"): _constant(True),
     ord("\x89"): _constant(False),
+    ord("d"): _new_dict,
+    ord("l"): _new_list,
+    ord("I"): _number_in_words,
+    ord("L"): _number_in_words,
+    ord("F"): _float_in_words,
+    ord("V"): _text_on_a_line,
+    ord("g"): _get_in_words,
+    ord("p"): _put_in_words,
     ord("K"): _byte,
     ord("M"): _number(_UINT2),
     ord("J"): _number(_INT4),

@@ -25,6 +25,12 @@ def device_lanes(trace: Trace) -> list[Lane]:
     return [_lane(trace, device) for device in sorted(_devices(trace), key=str)]
 
 
+def gpu_name(trace: Trace, number: Any) -> str:
+    """``GPU 0 NVIDIA A100``; ``GPU`` where events tell no number."""
+    told = "" if number is None else str(number)
+    return " ".join(filter(None, ("GPU", told, trace.device_names.get(number, ""))))
+
+
 def _devices(trace: Trace) -> set[Any]:
     used = np.union1d(trace.kernels.tracks, trace.copies.tracks)
     return {trace.tracks[track][0] for track in used}
@@ -52,7 +58,7 @@ def _lane(trace: Trace, device: Any) -> Lane:
     )
     end = max(int(part.max()) for part in (kernels.ends, copies.ends, windows[2]) if len(part))
     return Lane(
-        name=f"GPU {device} {trace.device_names.get(device, '')}".rstrip(),
+        name=gpu_name(trace, device),
         kind="device",
         wall_ms=(end - start) / NS_PER_MS,
         parts_ms=parts_of(layers, idle_name, start, end),

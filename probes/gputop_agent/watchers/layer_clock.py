@@ -106,8 +106,7 @@ class LayerClock:
             if not following and hasattr(node, "variable"):
                 continue  # a gradient is accumulated right after the node that gave it
             number = node._sequence_nr()
-            index = bisect_right(sequences, number) - 1
-            layer = layers[index] if index >= 0 else OUTSIDE
+            layer = _layer_at(number, sequences, layers)
             self._handles.append(node.register_prehook(self._switch_to(layer)))
             if first is None or number < first[0]:
                 first = number, node
@@ -115,6 +114,23 @@ class LayerClock:
         self.nodes += len(visited)
         if first is not None and is_outermost:  # the engine's own end is no layer's
             self._handles.append(first[1].register_hook(self._outside))
+
+    def hook_results(self, tensors):
+        """Hooks on a layer's results, such as FSDP's that gather its weights, run before those on
+        the node: their time is that of the operation that gave the result.
+        """
+        marks = self._marks.get(get_ident(), ([], []))
+        for tensor in tensors:
+            node, hooks = tensor.grad_fn, tensor._backward_hooks
+            if node is None or not hooks:
+                continue
+            switch = self._switch_to(_layer_at(node._sequence_nr(), *marks))
+            others = list(hooks.items())
+            hooks.clear()  # the engine goes by the order of insertion
+            try:
+                self._handles.append(tensor.register_hook(switch))
+            finally:
+                hooks.update(others)
 
     def _switch_to(self, layer):
         switch = self._switches.get(layer)
@@ -172,6 +188,12 @@ class LayerClock:
 
 
 guard.hide(LayerClock._outside)
+
+
+def _layer_at(number, sequences, layers):
+    """The layer that ran when autograd's count was at ``number``."""
+    index = bisect_right(sequences, number) - 1
+    return layers[index] if index >= 0 else OUTSIDE
 
 
 class DeviceTrail:

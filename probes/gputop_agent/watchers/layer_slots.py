@@ -80,8 +80,7 @@ class SlottedModules:
         self.names = []
         self.by_id = {}
         self.owners = {}  # id of a parameter -> index of the module that holds it
-        several = len(roots) > 1
-        todo = [(type(root).__name__ if several else "", root) for root in roots]
+        todo = list(zip(_root_names(roots), roots))
         for name, module in todo:
             if id(module) in self.by_id or len(self.modules) >= MAX_MODULES:
                 continue
@@ -99,6 +98,18 @@ class SlottedModules:
             module = reference()
             if module is not None:
                 yield index, module
+
+
+def _root_names(roots):
+    """Their classes, ``Critic#2`` for the second of one class; nothing for a root alone."""
+    if len(roots) == 1:
+        return [""]
+    names = []
+    for root in roots:
+        name = type(root).__name__
+        count = 1 + sum(other.partition("#")[0] == name for other in names)
+        names.append(name if count == 1 else "%s#%d" % (name, count))
+    return names
 
 
 def _entries(module, name):

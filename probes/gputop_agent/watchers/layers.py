@@ -283,6 +283,7 @@ class WatchedStep:
         self.clock.leave()
         if self.counter is None:
             modes.unseen(self.outputs.end)(index, result)
+            modes.unseen(self.clock.hook_results)(layer_sizes.tensors_in(result))
 
     def root_called(self, module):
         """A forward begins. Where that ended the step before, no slot was in yet to say so."""

@@ -140,6 +140,8 @@ def _outside(watched, graph):
         origin = graph.origin(lambda number: number >= model_end)
         if origin is not None and origin.children:
             fields.update(_operation(origin))
+        if origin is not None and origin.unowned is not None:  # a target, say
+            fields.update(_of_unowned(origin))
     return fields
 
 
@@ -265,9 +267,7 @@ def of_graph(layers, loss):
     named = GraphLayers(graph, layers)
     layer, between = named.of(origin)
     if origin.unowned is not None:
-        fields.update(_operation(origin), direction=INPUT)
-        fields["value"] = _value(origin.unowned)
-        fields["dtype"] = _dtype(origin.unowned.dtype)
+        fields.update(_of_unowned(origin))
     if layer is not None:
         fields.update(_layer(layers, layer))
     elif between is not None:
@@ -275,6 +275,16 @@ def of_graph(layers, loss):
     if between is not None:
         fields["between"] = list(between)
     return fields
+
+
+def _of_unowned(origin):
+    """Of an operation that took what was not finite, and that no other of the graph gave."""
+    return dict(
+        _operation(origin),
+        direction=INPUT,
+        value=_value(origin.unowned),
+        dtype=_dtype(origin.unowned.dtype),
+    )
 
 
 def of_weights(layers, weights, trained, graph=None):
@@ -285,7 +295,7 @@ def of_weights(layers, weights, trained, graph=None):
     first = bad[0] if bad else min(weights)
     fields = _layer(layers, first)
     fields.update(
-        direction=_direction(bad, order),
+        direction=_direction(bad, order, _is_whole(layers, first, weights[first])),
         how="weights",
         weight=weights[first][0],
         value="NaN",
@@ -316,10 +326,23 @@ def _order(trained, named):
     return sorted(trained)
 
 
-def _direction(bad, order):
+def _is_whole(layers, index, names):
+    """Whether all parameters of a layer are not finite, and there are several: a gradient comes to
+    each, which what writes to one of them need not.
+    """
+    module = layers.modules[index]()
+    trained = [
+        name
+        for name, parameter in (module.__dict__.get("_parameters") or {}).items()
+        if parameter is not None and parameter.requires_grad
+    ]
+    return len(trained) > 1 and set(trained) <= set(names)
+
+
+def _direction(bad, order, is_whole):
     """What made the weights of the layers ``bad`` so, of those that train in the order they ran."""
-    alone_inside = len(bad) == 1 and len(order) > 1 and bad[0] != order[0]
-    if not bad or alone_inside:
+    is_alone = len(bad) == 1 and len(order) > 1
+    if not bad or (is_alone and (bad[0] != order[0] or not is_whole)):
         return "weights"  # no gradient alone would have spared those before it
     if len(bad) == len(order) > 1:
         return "gone"

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 from gputop_analysis.ending import ending, stopping_event
 from gputop_analysis.findings.advice import Option
 from gputop_analysis.findings.crash.lack_of_memory import out_of_memory_kills
-from gputop_analysis.findings.crash.last_words import LastWords, last_line, last_words
+from gputop_analysis.findings.crash.last_words import last_line, last_words
+from gputop_analysis.findings.crash.tracebacks import LastWords
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import LAST_OUTPUT, TRACEBACK
 from gputop_analysis.findings.registry import Spec, finding
