@@ -269,7 +269,8 @@ class GputopApp(InterruptedApp):
         if len(together) > 1:
             self.push_screen(self._stacks_of(together))
             return
-        title, text = texts.notice_title(notice), texts.notice_text(notice)
+        width = min(self.size.width - texts.AROUND[0], texts.WIDEST)
+        title, text = texts.notice_title(notice), texts.notice_text(notice, width)
         self.push_screen(TextDialog(title, Content(text), text))
 
     def _stacks_of(self, notices: list[Notice]) -> Screen[None]:
