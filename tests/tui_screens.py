@@ -324,6 +324,7 @@ SCREENS: dict[str, Shown] = {
     "recording": Shown("a recording of another tool", recording_of_another_tool),
     "settings": Shown("settings", keys=("comma",)),
     "help": Shown("keys", keys=("question_mark",), anew=True),
+    "commands": Shown("the palette before anything is typed", keys=("colon",)),
     "palette": Shown("commands, runs, ranks and findings by name", keys=("colon", *"rank")),
     "export": Shown("what is seen, as a file", keys=("e",)),
     "leave": Shown("leaving while the training runs", controlled, ("q",)),
