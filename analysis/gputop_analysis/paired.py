@@ -34,6 +34,8 @@ class Judged(NamedTuple):
     clock: Interval
     pairs: int
     rounds: int
+    surely_beyond: bool = True
+    """Of ``slower``: by more than the threshold; else that is only the likeliest."""
 
 
 def judge(ratios: np.ndarray, rounds: int, threshold: float, error: float = ERROR) -> Judged:
@@ -55,6 +57,23 @@ def judge(ratios: np.ndarray, rounds: int, threshold: float, error: float = ERRO
     elif change.high < threshold:
         verdict = "not slower"
     return Judged(verdict, change, clock, len(ratios), rounds)
+
+
+def judge_last(ratios: np.ndarray, rounds: int, threshold: float, error: float) -> Judged:
+    """The same at the last look, of which only whether B is slower at all need be sure.
+
+    Where noise hides on which side of the threshold a change lies, the likeliest value says it. That
+    is asked once, with an error of its own: a chance of ERROR / 2 that equal commands are called
+    slower, if they were not found equal before.
+    """
+    judged = judge(ratios, rounds, threshold, error)
+    if judged.verdict != "undecided":
+        return judged
+    column = 1 if judged.change is not judged.clock else 0
+    change = interval(ratios.reshape(-1, 2)[:, column], rounds, ERROR / 2)
+    if change.low > 0 and change.value > threshold:
+        return judged._replace(verdict="slower", change=change, surely_beyond=False)
+    return judged
 
 
 def interval(ratios: np.ndarray, rounds: int, error: float) -> Interval:

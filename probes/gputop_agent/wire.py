@@ -27,6 +27,15 @@ ENV_DRYRUN_STEPS = "GPUTOP_DRYRUN_STEPS"  # a number: the training ends after so
 ENV_DRYRUN_LAYERS = "GPUTOP_DRYRUN_LAYERS"
 ENV_DEBUG = "GPUTOP_AGENT_DEBUG"  # a file path: the agent's own tracebacks are appended there
 
+# ---- exceptions by which launchers say that a rank has failed: the rank's own is the cause
+LAUNCHERS_ERRORS = (
+    "CalledProcessError",
+    "ChildFailedError",
+    "ProcessExitedException",
+    "ProcessRaisedException",
+    "SignalException",
+)
+
 # ---- messages: first byte of each datagram
 MSG_STEPS = b"S"  # then n packed STEP structs
 MSG_DEVICE = b"D"  # then n packed DEVICE structs (device clock, resolved some steps later)

@@ -2,9 +2,9 @@
 
 import pytest
 from analysis_support import Builder
+from quoted_tracebacks import CHAINED
 
 from gputop_analysis.findings import evaluate
-from gputop_analysis.findings.crash.last_words import parsed
 from gputop_analysis.findings.sites import top_site
 from gputop_analysis.view import RunView
 
@@ -100,42 +100,10 @@ def test_a_deepcopy_is_host_code_with_all_that_it_copies(tmp_path):
     assert site is not None and (site.site, site.torch_share) == (LOOP, 0.25)
 
 
-TRACEBACK = """\
-step 3
-Traceback (most recent call last):
-  File "/home/me/run/train.py", line 20, in main
-    read(path)
-  File "/opt/lib/python3.11/site-packages/pandas/io.py", line 7, in read
-    raise
-ValueError: no such shard: 7
-
-During handling of the above exception, another exception occurred:
-
-Traceback (most recent call last):
-  File "/home/me/run/train.py", line 31, in <module>
-    main()
-  File "/home/me/run/train.py", line 22, in main
-    raise RuntimeError("gave up")
-RuntimeError: gave up
-"""
-
-
-def test_the_last_traceback_of_an_output():
-    assert parsed(TRACEBACK) == ("RuntimeError: gave up", "train.py:22 main")
-    assert parsed(TRACEBACK.partition("During")[0]) == (
-        "ValueError: no such shard: 7",
-        "train.py:20 main",
-    )
-    assert (
-        parsed("step 3\nno error\n") is None
-        and parsed("Traceback (most recent call last):\n") is None
-    )
-
-
 def test_an_exit_code_comes_with_its_exception(tmp_path):
     build = seen(tmp_path, [([MAIN, LOOP], 9)])
     build.end(exit_code=1)
-    (build.path / "hosts" / "box" / "output.log").write_text(TRACEBACK)
+    (build.path / "hosts" / "box" / "output.log").write_text(CHAINED)
     one = {f.id: f for f in evaluate(build.open())}["HC09"]
     assert one.title.startswith("exit 1: RuntimeError: gave up") and one.site == "train.py:22 main"
     assert "at train.py:22 main" in one.evidence and one.fix == "mend train.py:22 main"

@@ -13,7 +13,7 @@ from gputop import checking
 from gputop.checking import Moment, Turn, _steps_in
 from gputop.cli.check import _ended_with_us, _measured
 from gputop_agent import wire
-from gputop_analysis.paired import judge
+from gputop_analysis.paired import ERROR, judge, judge_last
 
 
 def ratios(rng, change: float, noise: float, count: int = 60) -> np.ndarray:
@@ -42,6 +42,30 @@ def test_a_slowdown_is_found(change):
     rng = np.random.default_rng(3)
     verdicts = [judge(ratios(rng, change, 0.02), 4, 0.03).verdict for _ in range(100)]
     assert verdicts.count("slower") >= 95
+
+
+def test_at_the_last_look_a_slowdown_is_found_that_noise_spreads_over_the_threshold():
+    rng = np.random.default_rng(6)
+    slower = [ratios(rng, 0.05, 0.05) for _ in range(100)]
+    before = [judge(pairs, 5, 0.03, ERROR / 6).verdict for pairs in slower].count("slower")
+    last = [judge_last(pairs, 5, 0.03, ERROR / 6) for pairs in slower]
+    found = [judged for judged in last if judged.verdict == "slower"]
+    assert len(found) >= 95 > before
+    likely = [judged for judged in found if not judged.surely_beyond]
+    assert likely and all(j.change.low > 0 and j.change.value > 0.03 for j in likely)
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.05, 0.15])
+def test_at_the_last_look_identical_commands_are_not_slower_either(noise):
+    rng = np.random.default_rng(7)
+    verdicts = [judge_last(ratios(rng, 0.0, noise), 5, 0.03, ERROR / 6).verdict for _ in range(400)]
+    assert verdicts.count("slower") <= 4
+
+
+def test_at_the_last_look_a_change_far_below_the_threshold_is_seldom_taken_for_one_above():
+    rng = np.random.default_rng(8)
+    verdicts = [judge_last(ratios(rng, 0.01, 0.05), 5, 0.03, ERROR / 6) for _ in range(300)]
+    assert [judged.verdict for judged in verdicts].count("slower") <= 15
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 6])
@@ -77,11 +101,12 @@ def test_all_looks_together_are_as_seldom_wrong_as_one(monkeypatch):
     rng = np.random.default_rng(6)
     clock = iter(range(10**6))
     monkeypatch.setattr("gputop.cli.check.time.monotonic", lambda: float(next(clock)))
-    verdicts = [
-        _measured((ratios(rng, 0.03, 0.03, 8) for _ in range(12)), 0.03, 12.0).verdict
-        for _ in range(100)
+    judged = [
+        _measured((ratios(rng, 0.03, 0.03, 8) for _ in range(12)), 0.03, 12.0) for _ in range(100)
     ]
-    assert verdicts.count("slower") <= 5 and verdicts.count("not slower") <= 5
+    sure = [one.verdict for one in judged if one.surely_beyond]
+    assert sure.count("slower") <= 5 and sure.count("not slower") <= 5
+    assert all(one.change.low > 0 for one in judged if one.verdict == "slower")
 
 
 def test_steps_are_counted_by_the_time_that_they_ran():

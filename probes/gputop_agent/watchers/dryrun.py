@@ -12,13 +12,6 @@ from gputop_agent.runtime import finder, guard
 from gputop_agent.runtime.session import session
 
 _COUNTS = ("num_hidden_layers", "encoder_layers", "decoder_layers", "num_decoder_layers")
-_SECOND_HAND = (  # what launchers raise when a rank has failed
-    "CalledProcessError",
-    "ChildFailedError",
-    "ProcessExitedException",
-    "ProcessRaisedException",
-    "SignalException",
-)
 _PER_LAYER = ("layer_types", "mlp_layer_types", "block_types")  # a word for each layer
 
 
@@ -38,7 +31,7 @@ def wants(error):
     """Whether an exception is told before training: in a trial the first step may not come."""
     return (
         bool(steps_wanted())
-        and type(error).__name__ not in _SECOND_HAND
+        and type(error).__name__ not in wire.LAUNCHERS_ERRORS
         and isinstance(error, Exception)
     )
 

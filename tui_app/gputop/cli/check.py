@@ -30,6 +30,7 @@ _WITH_VALUE = {"--baseline", "--threshold", "--time", "--md", "--json"}
 _USAGE = "gputop check --baseline RUN|FILE|DIR [--threshold 3%] [--time S] -- CMD"
 _WORDS = {
     "slower": "slower: surely by more than the threshold",
+    "slower at all": "slower: surely, and likelier than not by more than the threshold",
     "not slower": "not slower: surely not by more than the threshold",
     "undecided": "undecided: the noise of this machine leaves both open",
 }
@@ -201,7 +202,7 @@ def _measured(measured: Iterator[np.ndarray], threshold: float, limit_s: float) 
     import numpy as np
 
     from gputop.checking import FEWEST_ROUNDS
-    from gputop_analysis.paired import ERROR, judge
+    from gputop_analysis.paired import ERROR, judge, judge_last
 
     began, spent, before = time.monotonic(), 0.0, 0.0
     ratios, count = np.zeros((0, 2)), 0
@@ -211,18 +212,21 @@ def _measured(measured: Iterator[np.ndarray], threshold: float, limit_s: float) 
         if count < FEWEST_ROUNDS:
             continue
         before, spent = spent, min(1.0, (time.monotonic() - began) / limit_s)
+        if spent == 1.0:
+            break
         judged = judge(ratios, count, threshold, ERROR * (spent - before))
-        if judged.verdict != "undecided" or spent == 1.0:
+        if judged.verdict != "undecided":
             return judged
     # No round has room any more: the last look may spend what is left.
-    return judge(ratios, count, threshold, ERROR * (1 - before))
+    return judge_last(ratios, count, threshold, ERROR * (1 - before))
 
 
 def markdown(judged: Judged, threshold: float, baseline: Work, work: Work) -> str:
     """The verdict for a pull request."""
     columns = "interval | threshold | pairs of slices | starts of each"
+    verdict = judged.verdict if judged.surely_beyond else "slower at all"
     lines = [
-        f"### gputop check: {_WORDS[judged.verdict]}",
+        f"### gputop check: {_WORDS[verdict]}",
         "",
         f"| step time | {columns} |",
         "|---|---|---|---|---|",
@@ -248,6 +252,7 @@ def as_data(judged: Judged, threshold: float, baseline: Work) -> dict[str, Any]:
     change = judged.change
     return {
         "verdict": judged.verdict,
+        "surely_beyond_threshold": judged.verdict == "slower" and judged.surely_beyond,
         "change": _number(change.value),
         "interval": [_number(change.low), _number(change.high)],
         "change_by_clock": _number(judged.clock.value),

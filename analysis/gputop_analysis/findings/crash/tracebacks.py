@@ -1,0 +1,125 @@
+"""Tracebacks that a text quotes: plain ones, those of ranks, which a launcher marks, those that rich
+draws in a box.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gputop_agent import wire
+
+ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
+"""Colours and the like, titles and links."""
+_HEAD = re.compile(
+    r"(?P<before>.*?)(?:\+ )?(?:Original |Exception Group )?Traceback \(most recent call last\)"
+)
+_FRAME = re.compile(r'[|>\s]*File "([^"]+)", line (\d+), in (\S+)')
+_RAISED = re.compile(r"(?:[|+-]+ )?([A-Za-z_][\w.]*(?:\([\w.]+\))?)(?:: .*|:)?")
+_BOX, _BOX_ENDS = "╭", "╰"
+_FRAME_IN_BOX = re.compile(r"[│|]\s+(\S+):(\d+) in (\S+)")
+_IN_A_CHAIN = ("During handling of the above", "The above exception was the direct")
+_FOLLOWS = re.compile("by peer|Broken pipe|Connection refused|recvBytes|Socket Timeout")
+"""What a rank raises because another one has gone."""
+_PACKAGES = ("site-packages", "dist-packages", "<frozen", f"{os.sep}lib{os.sep}python")
+
+
+class LastWords(NamedTuple):
+    """What the traceback says that ended a command."""
+
+    what: str
+    """``ValueError: a shard is missing``."""
+    site: str | None
+    """``train.py:118 main``, the innermost line outside of packages; None where there is none."""
+
+
+class _Quoted(NamedTuple):
+    before: str
+    """What stands before each of its lines, such as ``[rank3]: ``."""
+    words: LastWords
+    follows: bool
+    """From the one before it, of the same prefix, as Python says."""
+
+
+def parsed(text: str) -> LastWords | None:
+    """The exception that ended the command: the first rank's where several are quoted, not what the
+    launcher raises over it nor what other ranks raise as that one is gone; else the last.
+    """
+    quoted: list[_Quoted] = []
+    for one in _tracebacks(ESCAPES.sub("", text).splitlines()):
+        if one.follows and quoted and quoted[-1].before == one.before:
+            quoted.pop()
+        quoted.append(one)
+    first_hand = [one for one in quoted if not _is_of_a_launcher(one.words)]
+    if quoted and not first_hand:
+        return quoted[-1].words._replace(site=None)
+    of_ranks = [one for one in first_hand if one.before]
+    causes = [one for one in of_ranks if not _FOLLOWS.search(one.words.what)] or of_ranks
+    if causes:
+        return causes[0].words
+    return first_hand[-1].words if first_hand else None
+
+
+def _is_of_a_launcher(words: LastWords) -> bool:
+    name = words.what.partition(":")[0].rpartition(".")[2]
+    return name in wire.LAUNCHERS_ERRORS
+
+
+def _tracebacks(lines: list[str]) -> Iterator[_Quoted]:
+    for index, line in enumerate(lines):
+        heading = _HEAD.match(line)
+        if heading is None:
+            continue
+        before = heading["before"]
+        if _BOX in before:
+            before = before.partition(_BOX)[0]
+            words = _in_a_box(_of_one(lines[index + 1 :], before))
+        else:
+            words = _plain(_of_one(lines[index + 1 :], before))
+        if words is not None:
+            yield _Quoted(before.strip(" |+"), words, _is_chained(lines[:index], before))
+
+
+def _of_one(lines: list[str], before: str) -> Iterator[str]:
+    """Its own lines, as those of other ranks may lie between."""
+    for line in lines:
+        if line.startswith(before):
+            yield line.removeprefix(before)
+
+
+def _is_chained(lines: list[str], before: str) -> bool:
+    own = (line.removeprefix(before) for line in reversed(lines) if line.startswith(before))
+    last = next((line for line in own if line.strip()), "")
+    return last.startswith(_IN_A_CHAIN)
+
+
+def _plain(lines: Iterator[str]) -> LastWords | None:
+    site = None
+    for line in lines:
+        if frame := _FRAME.match(line):
+            site = _site(frame) or site
+        elif _HEAD.match(line):
+            return None
+        elif raised := _RAISED.fullmatch(line.rstrip()):
+            return LastWords(raised[0].lstrip("|+- "), site)
+    return None
+
+
+def _in_a_box(lines: Iterator[str]) -> LastWords | None:
+    site = None
+    for line in lines:
+        if frame := _FRAME_IN_BOX.match(line):
+            site = _site(frame) or site
+        elif line.startswith(_BOX_ENDS):
+            break
+    raised = next((line.strip() for line in lines if line.strip()), "")
+    return LastWords(raised, site) if _RAISED.fullmatch(raised) else None
+
+
+def _site(frame: re.Match[str]) -> str | None:
+    path, number, function = frame.groups()
+    if any(part in path for part in _PACKAGES):
+        return None
+    return f"{os.path.basename(path)}:{number} {function}"
