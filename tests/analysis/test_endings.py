@@ -106,6 +106,8 @@ def test_a_failure_without_an_exception_quotes_the_last_line(tmp_path, printed, 
     (build.path / "hosts" / "box" / "output.log").write_text(printed)
     (failure,) = (one for one in evaluate(build.open()) if one.id == "HC09")
     assert failure.evidence.endswith(said)
+    if printed:
+        assert failure.title == f"exit 3; it printed last: {said.removeprefix('ends with: ')}"
 
 
 def test_an_exception_is_the_reason_of_a_failure(tmp_path):

@@ -10,6 +10,8 @@ from gputop_analysis.view import RunView
 from gputop_probes.record.plain import plain_line
 
 LONGEST = 160
+_PROGRESS = re.compile(r"\d+%\||it/s\b|s/it\b")
+"""Of a bar as tqdm draws it."""
 
 
 def last_words(view: RunView) -> LastWords | None:
@@ -21,12 +23,12 @@ def last_words(view: RunView) -> LastWords | None:
 
 
 def last_line(view: RunView) -> str:
-    """The last line with words in the recorded output, at most ``LONGEST`` characters of it, made
-    fit to be shown; empty: nothing was printed.
+    """The last line with words in the recorded output but bars of progress, at most ``LONGEST``
+    characters of it, made fit to be shown; empty: nothing was printed.
     """
     for text in last_outputs(view):
         for line in reversed(text.splitlines()):
             shown = ESCAPES.sub("", line).strip()
-            if re.search("[^\\W\\d_]", shown):
+            if re.search("[^\\W\\d_]", shown) and not _PROGRESS.search(shown):
                 return plain_line(shown[:LONGEST])
     return ""
