@@ -57,7 +57,7 @@ def main(words: list[str]) -> int:
     if words:
         paths = make(Path(words[0]), folder)
     else:
-        from gputop.cli.demo import unpack
+        from gputop.cli.house.demo import unpack
 
         with tempfile.TemporaryDirectory() as name:
             paths = make(unpack(Path(name)), folder)
