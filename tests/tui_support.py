@@ -98,6 +98,8 @@ def write_run(
     slow_rank: int | None = None,
     spike_at: int | None = None,
     total_steps: int | None = None,
+    nan_from: int | None = None,
+    standing_s: int = 0,
     command: tuple[str, ...] = ("python", "train.py", "--batch", "16"),
     recording: str | None = None,
     start_ns: int = START_NS,
@@ -125,6 +127,9 @@ def write_run(
             more = _memory(rank) if gpus else {}
             if spike_at is not None and step in (spike_at, spike_at + 1):
                 more |= {"loss": 6.4, "loss_max": 6.4, "grad_norm": 9.5}
+            if nan_from is not None and step >= nan_from:
+                more |= {"loss": math.nan, "loss_max": math.nan}
+                flags |= wire.F_NONFINITE
             rows.append(step_row(rank, step, at_ns, phases, flags=flags, **more))
             wait = 0.5 if rank == slow_rank else 5.5 if slow_rank is not None else 0.4
             if ranks > 1:
@@ -145,6 +150,7 @@ def write_run(
         if comm:
             writer.append_rank("comm", rank, b"".join(comm))
         end_ns = max(end_ns, at_ns)
+    end_ns += standing_s * 10**9
     _write_samples(writer, start_ns, end_ns, gpus, ranks)
     writer.write_state(_state(state, exit_code, start_ns, end_ns, gpus, gpu_note))
     (folder / "hosts" / "box" / "output.log").write_bytes(output_bytes())

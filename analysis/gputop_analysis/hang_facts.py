@@ -18,6 +18,7 @@ from gputop_analysis.hang_cause import (
 from gputop_analysis.hang_episodes import FOR_EVER, newest_episode
 from gputop_analysis.last_output import last_outputs
 from gputop_analysis.raised import fatal
+from gputop_analysis.text import cut_end
 from gputop_analysis.user_line import user_line
 from gputop_analysis.view import Array, RunView, once_per_view
 from gputop_probes.record.layout import PROCESS_RANK
@@ -130,7 +131,7 @@ def _note_left(standing: dict[int, RankStanding], event: Event, view: RunView) -
     if raised is not None and not raised.get("thread"):
         departure, words = (
             "raised",
-            f"{raised.get('class')}: {str(raised.get('message') or '')[:80]}",
+            f"{raised.get('class')}: {cut_end(str(raised.get('message') or ''), 80)}",
         )
     elif event["type"] == "goodbye":
         departure, words = "ended early", ""
@@ -258,7 +259,7 @@ def _handled(one: Event | None) -> str:
     if not one:
         return ""
     where = f", raised at {one['site']}" if one.get("site") else ""
-    return f"{one.get('class')}: {str(one.get('message') or '')[:80]}{where}"
+    return f"{one.get('class')}: {cut_end(str(one.get('message') or ''), 80)}{where}"
 
 
 def _cpu_share(view: RunView, rank: int, since: int, until: int) -> float:

@@ -179,6 +179,13 @@ def cut_middle(text: str, width: int) -> str:
     return f"{text[:head]}...{text[len(text) - (width - 3 - head) :]}"
 
 
+def cut_end(text: str, length: int) -> str:
+    """The text in at most ``length`` letters; what is left out is told by three dots."""
+    if len(text) <= length:
+        return text
+    return text[: length - 3].rstrip() + "..."
+
+
 def plain_ascii(text: str) -> str:
     """``text`` in ASCII: the missing sign as a hyphen, all else outside as a question mark."""
     return text.replace(MISSING, "-").encode("ascii", "replace").decode()

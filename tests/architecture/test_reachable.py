@@ -20,7 +20,6 @@ ENTRIES = {
     "gputop.lightning",
     "gputop.pytest_plugin",
     "gputop.transformers",
-    "gputop.screenshots",  # python -m
     "gputop_tracer.__main__",  # started by its path
     "gputop_agent.inject.sitecustomize",  # put on the path of every process of a run
 }

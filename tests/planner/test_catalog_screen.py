@@ -92,6 +92,8 @@ def test_the_plot_names_marks_and_the_front_and_its_ticks_enclose(rows):
         any(f"{letter} {point.name}" in line for line in lines) for letter, point in named.items()
     )
     assert ticks(0.17, 7) == pytest.approx([0.1, 0.2, 0.5, 1, 2, 5, 10]) and ticks(20, 20) == [20]
+    assert ticks(0.17, 7, room=4) == pytest.approx([0.1, 1, 10]), "two labels of a row hide another"
+    assert ticks(3, 2000, room=4) == pytest.approx([1, 100, 10_000])
 
 
 # ---- what is drawn

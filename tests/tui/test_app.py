@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+from textual.command import CommandList
 from textual.widgets import Input
-from tui_pilot import screen_text, started, step
+from tui_pilot import press, screen_text, settle, started, step
 from tui_support import FakeControl
 
 from gputop.actions import ACTIONS, OF_THE_APP, Action, on_screen, target
@@ -187,6 +188,19 @@ def test_every_key_of_a_screen_does_something_there(name):
         assert callable(getattr(owner, f"action_{method(action)}")), action.id
     keys = [key for action in on_screen(name) for key in action.keys.split(",")]
     assert len(keys) == len(set(keys)), "a key has one meaning on a screen"
+
+
+async def test_before_anything_is_typed_the_palette_begins_with_what_helps_now(running):
+    async with started(running, FakeControl()) as (app, pilot):
+        await press(app, pilot, "colon")
+        shown = app.screen.query_one(CommandList)
+        for _ in range(20):
+            await settle(app, pilot)
+            if shown.option_count > 5:
+                break
+        titles = [str(shown.get_option_at_index(i).hit.text) for i in range(5)]
+    assert [title.split(":")[0] for title in titles[:2]] == ["Finding IN01", "Finding HO06"]
+    assert titles[2:] == ["Quit (q)", "Help (?)", "Findings (5 f)"]
 
 
 async def test_the_palette_lists_the_same_actions(running):

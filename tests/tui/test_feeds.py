@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 
 import numpy as np
 import pytest
 from tui_support import START_NS, STEP_MS, FixedClock, step_row, write_run
 
+from gputop.feed.build import build
 from gputop.feed.cut import cut, span
 from gputop.feed.live import LiveFeed
 from gputop.feed.replay import ReplayFeed
@@ -84,6 +86,13 @@ def test_the_first_snapshot_never_raises(tmp_path, content):
         (tmp_path / "run.json").write_text(content)
     snapshot = first_snapshot(tmp_path, 5)
     assert snapshot.summary.command == () and snapshot.verdict.health == "waiting"
+
+
+def test_hours_after_its_recorder_was_lost_a_run_still_has_its_timeline(tmp_path):
+    record = RunRecord.open(write_run(tmp_path / "lost", steps=100, state="running"))
+    shown = build(record, (), window_steps=500, now_ns=START_NS + 3600 * 10**9)
+    assert shown.summary.state == "lost" and shown.timeline.bin_s < 1.0
+    assert math.isfinite(shown.timeline.step_ms[-1])
 
 
 def test_the_timeline_counts_every_step_once_and_shows_where_the_run_stood(tmp_path):

@@ -158,7 +158,7 @@ async def test_stacks_that_are_open_learn_whom_the_hang_is_laid_on(running):
     hang = a_finding("critical", id="HC01", rank=0, title="rank 0 is stuck at train.py:9")
     summary = running.summary._replace(silent_s=40.0)
     both = dumps(odd=1, count=2)
-    async with started(running, FakeControl(), size=(120, 40)) as (app, pilot):
+    async with started(running, FakeControl(), size=(80, 24)) as (app, pilot):
         app.feed.next = running._replace(notices=both, summary=summary, sequence=5)
         await step(app, pilot)
         await settle(app, pilot)
@@ -169,6 +169,7 @@ async def test_stacks_that_are_open_learn_whom_the_hang_is_laid_on(running):
         await settle(app, pilot)
         text = screen_text(app)
         assert "▲ rank 0" in text and "No step for 0:44: Stacks of 2 ranks" in text
+        assert "fix: DataLoader(num_workers=2" in text, "the dialog lies over the findings here"
 
 
 def test_many_groups_of_stacks_wrap_into_rows_of_columns():

@@ -31,7 +31,7 @@ def _phases(diff: Diff) -> str:
     for phase in diff.speed.phases:
         rows.append(
             (
-                _name(phase.name),
+                phase.name,
                 ms(phase.a_ms),
                 ms(phase.b_ms),
                 _signed(phase.difference_ms.value),
@@ -50,12 +50,6 @@ def _changes(diff: Diff) -> str:
     return ""
 
 
-def _name(phase: str) -> str:
-    if phase == "wait":
-        return "exposed wait"
-    return phase
-
-
 def _signed(value: float) -> str:
     return f"{value:+.2f}"
 
@@ -67,4 +61,6 @@ def _interval(difference: Interval) -> str:
 def _setting_text(value: object) -> str:
     if value is None:
         return "not set"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
     return str(value)

@@ -80,7 +80,9 @@ svg .cross{stroke:var(--strong);stroke-opacity:.55;pointer-events:none}
 .saved{color:var(--good);font-weight:600;margin-top:8px}
 .two{display:grid;grid-template-columns:1fr 1fr;gap:0 18px;align-items:start}
 @media(max-width:820px){.two{grid-template-columns:1fr}}
-@media(max-width:600px){main{padding:20px 10px 40px}.meter{min-width:32px}section{padding:14px 12px}h1{font-size:22px}
+@media(max-width:600px){main{padding:20px 10px 40px}td:has(.meter){display:none}
+ td:has(.key){white-space:normal;overflow-wrap:break-word}th,td{padding-left:5px;padding-right:5px}
+ section{padding:14px 12px}h1{font-size:22px}
  .tiles{grid-template-columns:1fr 1fr}.wide svg{min-width:680px}svg text{font-size:15px}
  dl{grid-template-columns:1fr}dd{margin-bottom:6px}}
 .legend{display:flex;flex-wrap:wrap;gap:4px 18px;font-size:13px;color:var(--muted);margin:0 0 8px}

@@ -18,6 +18,8 @@ from gputop_analysis.report.words import balance, figure, ranks_to_show
 from gputop_analysis.text import MISSING, duration, gib, ms
 
 RANKS_SHOWN = 32
+SHORT_NS = 100_000_000
+"""Parts of the start below this are told in milliseconds."""
 
 
 def budget_section(report: Report) -> str:
@@ -89,15 +91,21 @@ def startup_section(report: Report) -> str:
     rows = []
     for part in startup.parts:
         colour = STARTUP.get(part.name, "muted")
-        cells = (part.site or MISSING, duration(part.ns / 1e9))
-        rows.append((colour, part.words, part.ns / total_ns, cells))
+        if part.ns < SHORT_NS:
+            time = f"{part.ns / 1e6:.0f} ms"
+        else:
+            time = duration(part.ns / 1e9)
+        label = part.words
+        if part.site and not part.before:
+            label += f" ({part.site})"
+        rows.append((colour, label, part.ns / total_ns, (time,)))
     if startup.done:
         until = "to the end of the first step"
     else:
         until = "so far, without a first step"
     rank = "" if startup.rank is None else f" Rank {startup.rank}."
     note = f"{duration(startup.seconds)} from the command's start {until}.{rank}"
-    return section("Until the first step", shares(("part", "line", "time"), rows), note)
+    return section("Until the first step", shares(("part", "time"), rows), note)
 
 
 def ranks(report: Report) -> str:

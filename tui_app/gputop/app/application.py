@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual.app import SuspendNotSupported, SystemCommand
 from textual.screen import Screen
 
 from gputop import settings
-from gputop.actions import applies, on_screen, target
+from gputop.actions import applies, in_footer, on_screen, target
 from gputop.app import keymap, palette_places, plain_terminal, terminal_words, theme
 from gputop.app.input_watch import InputWatch
 from gputop.app.interrupted import InterruptedApp
@@ -33,6 +33,8 @@ from gputop.widgets.findings import Findings
 from gputop.widgets.ranks import Ranks
 
 if TYPE_CHECKING:
+    from textual.command import Provider
+
     from gputop.screens.catalog import CatalogScreen
     from gputop.screens.comparison import ComparisonScreen
     from gputop.screens.estimator import EstimatorScreen
@@ -58,11 +60,18 @@ TOGETHER_NS = 10 * 10**9
 """Stacks that come within this belong to one look at all ranks."""
 
 
+def _commands() -> type[Provider]:
+    from gputop.app.command_list import Commands
+
+    return Commands
+
+
 class GputopApp(InterruptedApp):
     """One run, watched live or replayed."""
 
     TITLE = "gputop"
     ENABLE_COMMAND_PALETTE = True
+    COMMANDS: ClassVar[set[Any]] = {_commands}
     CSS = "Toast { background: $surface; }"
 
     def __init__(
@@ -269,17 +278,17 @@ class GputopApp(InterruptedApp):
         if len(together) > 1:
             self.push_screen(self._stacks_of(together))
             return
-        title, text = texts.notice_title(notice), texts.notice_text(notice)
+        width = min(self.size.width - texts.AROUND[0], texts.WIDEST)
+        title, text = texts.notice_title(notice), texts.notice_text(notice, width)
         self.push_screen(TextDialog(title, Content(text), text))
 
     def _stacks_of(self, notices: list[Notice]) -> Screen[None]:
         """All side by side, with the rank of a critical finding, and since when the run stands."""
-        from gputop.screens.stacks import StacksDialog, why
+        from gputop.screens.stacks import MOVING, StacksDialog, why
 
         snapshot = self._newest or self.main.snapshot
-        culprit, reason = why(snapshot) if snapshot is not None else (None, "")
-        width, colours = self.size.width, self.theme_variables
-        return StacksDialog(notices, width, colours, culprit=culprit, reason=reason)
+        judged = why(snapshot) if snapshot is not None else MOVING
+        return StacksDialog(notices, self.size.width, self.theme_variables, judged)
 
     def _judge_stacks(self, snapshot: Snapshot) -> None:
         """Tell stacks that are open what has been found since."""
@@ -288,7 +297,7 @@ class GputopApp(InterruptedApp):
         from gputop.screens.stacks import StacksDialog, why
 
         if isinstance(self.screen, StacksDialog) and self.screen.is_mounted:
-            self.screen.judge(*why(snapshot))
+            self.screen.judge(why(snapshot))
 
     def _dumped_with(self, notice: Notice) -> list[Notice]:
         """The newest stack of each rank that came within seconds of this one."""
@@ -609,7 +618,9 @@ class GputopApp(InterruptedApp):
         name = "main"
         if self.page_screen is not None:
             name = self.page_screen.NAME
-        for action in on_screen(name):
+        yield from palette_places.findings(self, self.main.snapshot)
+        footer = [action.id for action in in_footer(name, self.source.mode)]
+        for action in sorted(on_screen(name), key=lambda a: _place(a.id, footer)):
             if (
                 applies(action, self.source.mode, self.source.control is not None)
                 and action.group != "Moving"
@@ -639,6 +650,11 @@ class GputopApp(InterruptedApp):
 
     def _run_from_palette(self, action: str) -> None:
         self.call_later((self.page_screen or self.main).run_action, action)
+
+
+def _place(id: str, footer: list[str]) -> int:
+    """Of an action in the palette: those of the footer first, in its order."""
+    return footer.index(id) if id in footer else len(footer)
 
 
 def _folder(run_dir: Path) -> str:

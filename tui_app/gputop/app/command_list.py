@@ -1,12 +1,22 @@
-"""Textual's command palette, without its picture sign and its crash on a page key before its
-list's layout.
+"""Textual's command palette in the app's order, without its picture sign and its crash on a page key
+before its list's layout.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from textual.command import CommandPalette
+from textual.command import CommandPalette, DiscoveryHit, Hits
+from textual.system_commands import SystemCommandsProvider
+
+
+class Commands(SystemCommandsProvider):
+    """The app's commands, before anything is typed in the order of the app: what helps now first."""
+
+    async def discover(self) -> Hits:
+        for name, words, callback, listed in self.app.get_system_commands(self.screen):
+            if listed:
+                yield DiscoveryHit(name, callback, help=words)
 
 
 class Palette(CommandPalette):

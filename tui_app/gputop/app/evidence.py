@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
+from gputop.app.alone import AloneApp
 from gputop_analysis.evidence import Evidence
 from gputop_analysis.evidence.text import as_text
 
 
-class EvidenceApp(App[None]):
+class EvidenceApp(AloneApp):
     """The judgement, drawn for the terminal's width and scrolled by the arrow keys."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -31,6 +32,7 @@ class EvidenceApp(App[None]):
             yield Static(id="text", markup=False)
 
     def on_mount(self) -> None:
+        super().on_mount()
         self.title = self.evidence.kind
         self.query_one(VerticalScroll).focus()
 
@@ -47,4 +49,4 @@ class EvidenceApp(App[None]):
 
 def run_evidence(evidence: Evidence) -> None:
     """Show it until the user leaves."""
-    EvidenceApp(evidence).run()
+    EvidenceApp(evidence).run_here()

@@ -1,4 +1,4 @@
-"""The screen as a picture, for ``gputop export --format svg`` and the screenshots."""
+"""A run's screen as a picture, for ``gputop export --format svg``."""
 
 from __future__ import annotations
 

@@ -57,6 +57,12 @@ class LeavingApp(App[Result]):
         plain, head = plain_text(message), plain_line(title)
         super().notify(plain, title=head, severity=severity, timeout=timeout, markup=markup)
 
+    def export_screenshot(self, *, title: str | None = None, simplify: bool = False) -> str:
+        """The screen as SVG, which loads no font from anywhere; ``simplify`` changes nothing."""
+        from gputop.app.cells import shown
+
+        return shown(self, title or "gputop")
+
     async def on_event(self, event: Event) -> None:
         leaving = self._exit or not self._screen_stack
         if not (leaving and isinstance(event, InputEvent)):

@@ -42,14 +42,18 @@ class Opens(Protocol):
         ...
 
 
+def findings(app: Opens, snapshot: Snapshot | None) -> Iterator[SystemCommand]:
+    """Findings in their order, the first ones of the palette."""
+    for index, finding in enumerate(snapshot.findings if snapshot is not None else ()):
+        title = f"Finding {finding.id}: {shorten(finding.title, 70)}"
+        yield SystemCommand(title, finding.fix, partial(app.open_finding, index))
+
+
 def places(app: Opens, source: Source, snapshot: Snapshot | None) -> Iterator[SystemCommand]:
-    """Findings, the worst first; ranks; then the runs that can be opened in place of this one, which
-    are not listed before something is searched: they would bury the keys.
+    """Ranks; then the runs that can be opened in place of this one, which are not listed before
+    something is searched: they would bury the keys.
     """
     if snapshot is not None:
-        for index, finding in enumerate(snapshot.findings):
-            title = f"Finding {finding.id}: {shorten(finding.title, 70)}"
-            yield SystemCommand(title, finding.fix, partial(app.open_finding, index))
         if source.control is None and any(n.kind == "stack_dump" for n in snapshot.notices):
             words = "Where every rank's threads stood when they were last asked."
             yield SystemCommand("Recorded stacks", words, app.show_recorded_stacks)

@@ -94,7 +94,7 @@ def build(
         summary=summary,
         verdict=verdict(summary, list(findings), settled),
         findings=by_worth(findings),
-        timeline=timeline(record, now_ns),
+        timeline=timeline(record, summary.ended_ns or now_ns),
         history=history(record),
         panels=read_panels(record),
         devices=devices(record),

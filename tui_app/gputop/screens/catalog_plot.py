@@ -24,11 +24,13 @@ from gputop_analysis.catalog.listing import Listed
 
 WIDTH, BESIDE = 110, 6
 """Cells of the dialog, and of its border and padding."""
+LABEL = 6
+"""Cells of a label below the plot, with the gap to the next."""
 _UNBROKEN = "\N{NO-BREAK SPACE}"
 
 
 class CatalogPlot(Typed, ModalScreen[None]):
-    """Drawn by plotext: once on opening and once a change of axis, so its cost does not matter."""
+    """Drawn by plotext: on opening, at a change of axis and of size, so its cost does not matter."""
 
     DEFAULT_CSS = (
         CSS.format(name="CatalogPlot", width=WIDTH)
@@ -56,7 +58,10 @@ class CatalogPlot(Typed, ModalScreen[None]):
             yield Static("", id="named", markup=False)
 
     def on_mount(self) -> None:
-        self._draw()
+        self.call_after_refresh(self._draw)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self._draw)
 
     def action_next_axis(self) -> None:
         self.axis = AXES[(AXES.index(self.axis) + 1) % len(AXES)]
@@ -79,8 +84,11 @@ class CatalogPlot(Typed, ModalScreen[None]):
         plot.clear_data()
         plot.xlabel("$/h of one GPU")
         plot.ylabel(self.axis.label)
-        _ticks(plot.xticks, [point_.usd_per_hour for point_ in found])
-        _ticks(plot.yticks, [point_.value for point_ in found])
+        room = widget.size
+        if found:
+            rents, values = [p.usd_per_hour for p in found], [p.value for p in found]
+            _axis(plot.xticks, plot.xlim, ticks(min(rents), max(rents), room.width // LABEL))
+            _axis(plot.yticks, plot.ylim, ticks(min(values), max(values), room.height // 2))
         self._scatter(found, "·", "muted")
         for letter, point in named:
             self._scatter([point], letter, "good" if letter in MARKS else "accent")
@@ -111,16 +119,28 @@ def legend(named: Sequence[tuple[str, Point]], width: int) -> str:
     return textwrap.fill(text, width, break_on_hyphens=False).replace(_UNBROKEN, " ")
 
 
-def ticks(low: float, high: float) -> list[float]:
-    """1, 2 and 5 times powers of ten between two amounts, both ends rounded outwards."""
-    ladder = [step * 10.0**power for power in range(-4, 8) for step in (1, 2, 5)]
-    below = [tick for tick in ladder if tick <= low][-1:]
-    above = [tick for tick in ladder if tick >= high][:1]
-    return sorted({*below, *(tick for tick in ladder if low < tick < high), *above})
+def ticks(low: float, high: float, room: int = 100) -> list[float]:
+    """1, 2 and 5 times powers of ten between two amounts, both ends rounded outwards; where there
+    is no ``room`` for so many, only powers of ten, or each second one: labels of one row would hide
+    each other.
+    """
+    found: list[float] = []
+    for steps, every in (((1, 2, 5), 1), ((1,), 1), ((1,), 2)):
+        powers = range(-4, 8, every)
+        ladder = [step * 10.0**power for power in powers for step in steps]
+        below = [tick for tick in ladder if tick <= low][-1:]
+        above = [tick for tick in ladder if tick >= high][:1]
+        found = sorted({*below, *(tick for tick in ladder if low < tick < high), *above})
+        if len(found) <= room:
+            break
+    return found
 
 
-def _ticks(place: Callable[[list[float], list[str]], object], values: Sequence[float]) -> None:
+def _axis(
+    place: Callable[[list[float], list[str]], object],
+    limit: Callable[[float, float], object],
+    at: list[float],
+) -> None:
     """A logarithmic axis: rents and rates lie over two orders of magnitude."""
-    if values:
-        at = ticks(min(values), max(values))
-        place([log10(tick) for tick in at], [f"{tick:g}" for tick in at])
+    place([log10(tick) for tick in at], [f"{tick:g}" for tick in at])
+    limit(log10(at[0]), log10(at[-1]))

@@ -21,6 +21,8 @@ COLUMNS = 6
 GAP = 3
 LEAST = 26
 """Columns of a column at least."""
+FIX_LINES = 3
+"""Lines of a fix at most: the stacks are what was asked for."""
 AROUND = 8
 """Columns that the dialog takes around its text."""
 
@@ -46,14 +48,30 @@ def groups_of(notices: Sequence[Notice], culprit: int | None = None) -> list[Gro
     return sorted(groups, key=lambda group: (culprit not in group.ranks, len(group.members)))
 
 
-def why(snapshot: Snapshot) -> tuple[int | None, str]:
-    """The rank that a critical finding names while the run stands, and since when it does."""
+class Judged(NamedTuple):
+    """What is known of a run that stands; all empty while it moves."""
+
+    culprit: int | None = None
+    """The rank that a critical finding names."""
+    reason: str = ""
+    """Since when it stands, ahead of the title."""
+    fix: str = ""
+    """What that finding says to do: on a small terminal the stacks cover the findings."""
+
+
+MOVING = Judged()
+
+
+def why(snapshot: Snapshot) -> Judged:
+    """What the first critical finding says while the run stands."""
     critical = [finding for finding in snapshot.findings if finding.severity == "critical"]
     silent_s = snapshot.summary.silent_s
     if not silent_s:
-        return None, ""
-    culprit = critical[0].rank if critical else None
-    return culprit, f"No step for {numbers.clock(silent_s)}: "
+        return MOVING
+    reason = f"No step for {numbers.clock(silent_s)}: "
+    if not critical:
+        return Judged(None, reason)
+    return Judged(critical[0].rank, reason, critical[0].fix)
 
 
 def odd_ones(groups: Sequence[Group], culprit: int | None = None) -> list[Group]:
@@ -161,30 +179,27 @@ class StacksDialog(TextDialog):
         notices: Sequence[Notice],
         columns: int,
         colours: Mapping[str, str],
-        *,
-        culprit: int | None = None,
-        reason: str = "",
+        judged: Judged = MOVING,
     ):
-        """``columns``: of the terminal; ``colours``: the theme's variables; ``culprit``: the rank
-        that a finding names; ``reason``: why the dialog opens, ahead of its title.
-        """
+        """``columns``: of the terminal; ``colours``: the theme's variables."""
         self.notices = notices
-        self.groups = groups_of(notices, culprit)
-        self.culprit = culprit
+        self.groups = groups_of(notices, judged.culprit)
+        self.culprit = judged.culprit
+        self._fix = judged.fix
         self.only_odd = False
         self._width = columns * 96 // 100 - AROUND
         self._colours = colours
-        title = self._titled(reason)
-        super().__init__(title, self._content(), text(notices, self._width, culprit))
+        title = self._titled(judged.reason)
+        super().__init__(title, self._content(), text(notices, self._width, judged.culprit))
 
-    def judge(self, culprit: int | None, reason: str) -> None:
+    def judge(self, judged: Judged) -> None:
         """Take in what is known by now: the stacks come before the judgement on them."""
-        self.query_one(".box").border_title = self._titled(reason)
-        if culprit == self.culprit:
+        self.query_one(".box").border_title = self._titled(judged.reason)
+        if (judged.culprit, judged.fix) == (self.culprit, self._fix):
             return
-        self.culprit = culprit
-        self.groups = groups_of(self.notices, culprit)
-        self._copy = text(self.notices, self._width, culprit)
+        self.culprit, self._fix = judged.culprit, judged.fix
+        self.groups = groups_of(self.notices, judged.culprit)
+        self._copy = text(self.notices, self._width, judged.culprit)
         self.query_one(Static).update(self._content())
         self._tell()
 
@@ -200,9 +215,12 @@ class StacksDialog(TextDialog):
 
     def _content(self) -> Content:
         shown = self._marked() if self.only_odd else self.groups
+        rows = draw(self.groups, shown, self._width, self.culprit)
+        if self._fix:
+            advice = wrap(f"fix: {self._fix}", self._width)[:FIX_LINES]
+            rows = [*([(line, "text")] for line in advice), [], *rows]
         lines = [
-            Content.assemble(*((text, self._colour(style)) for text, style in row))
-            for row in draw(self.groups, shown, self._width, self.culprit)
+            Content.assemble(*((text, self._colour(style)) for text, style in row)) for row in rows
         ]
         return Content("\n").join(lines)
 

@@ -12,7 +12,7 @@ from gputop import palette, short_words
 from gputop.actions import Action, applies, in_panels, on_screen
 from gputop.feed.snapshot import Notice
 from gputop.render import numbers
-from gputop.render.rows import wrap
+from gputop.render.rows import shorten, wrap
 from gputop.widgets.canvas import Canvas
 
 Colours = Mapping[str, str]
@@ -27,6 +27,8 @@ DESCRIPTIONS_FROM = 76
 ENTRY = 22
 """Columns of a key with its word."""
 KEY = 10
+OPERATOR = 44
+"""Columns of an operator's name in a profile."""
 SELF_EVIDENT = frozenset(
     [
         "up",
@@ -138,22 +140,23 @@ def notice_title(notice: Notice) -> str:
     return {"profile": "Profile", "stack_dump": "Stacks"}.get(notice.kind, notice.kind) + rank
 
 
-def notice_text(notice: Notice) -> str:
-    """What an agent sent on request, as text."""
+def notice_text(notice: Notice, width: int = WIDEST) -> str:
+    """What an agent sent on request, as text; a table in ``width`` columns."""
     if notice.kind == "profile":
-        return _profile(notice.body)
+        return _profile(notice.body, width)
     return _stacks(notice.body)
 
 
-def _profile(body: Mapping[str, Any]) -> str:
+def _profile(body: Mapping[str, Any], width: int) -> str:
     table = [row for row in body.get("table") or [] if isinstance(row, dict)]
     on_device = any(row.get("device_ms") for row in table)
-    head = f"{'operator':<44}{'calls':>8}{'cpu ms':>10}" + f"{'device ms':>11}" * on_device
+    wide = max(min(OPERATOR, width - 18 - 11 * on_device), 12)
+    head = f"{'operator':<{wide}}{'calls':>8}{'cpu ms':>10}" + f"{'device ms':>11}" * on_device
     lines = [f"{body.get('steps', '?')} steps", head]
     for row in table:
-        name = str(row.get("op", "?"))
-        name = name if len(name) <= 43 else name[:42] + "…"
-        line = f"{name:<44}{row.get('calls', 0):>8}{numbers.ms(float(row.get('cpu_ms') or 0)):>10}"
+        name = shorten(str(row.get("op", "?")), wide - 1)
+        line = f"{name:<{wide}}{row.get('calls', 0):>8}"
+        line += f"{numbers.ms(float(row.get('cpu_ms') or 0)):>10}"
         device = row.get("device_ms")
         shown = numbers.NONE if device is None else numbers.ms(float(device))
         lines.append(line + f"{shown:>11}" * on_device)

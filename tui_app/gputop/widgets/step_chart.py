@@ -66,7 +66,7 @@ def in_cells(line: Timeline, columns: Columns, cells: int) -> tuple[Columns, flo
     """One column a cell, the newest last, and the seconds of a cell: several bins joined, or one
     drawn wider; the oldest are left out where that fills the cells.
     """
-    begun = next((x for x, column in enumerate(columns) if column[0] == column[0]), len(columns))
+    begun = next((x for x, column in enumerate(columns) if column[0] == column[0]), 0)
     columns, steps = columns[begun:], line.steps[begun:]
     bin_s = line.bin_s
     joined = max(round(len(columns) / cells), 1)
@@ -99,7 +99,8 @@ def chart(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> li
     tagged = width - AXIS >= TAGS_FROM
     cells, rows = max(width - AXIS - TAG * tagged, 1), max(height - 1, 1)
     columns, cell_s = in_cells(line, parted(line), cells)
-    top = numbers.nice_ceiling(_typical_high(line) * 1.08)
+    high = _typical_high(line) or sum(means_of(snapshot).values())
+    top = numbers.nice_ceiling(high * 1.08)
     looks = list(PARTS.values())
     drawn = [tuple(v if v == v else 0.0 for v in column) for column in columns]
     styles, letters = [look.style for look in looks], [look.letter for look in looks]
@@ -142,12 +143,12 @@ def _tick(y: int, height: int, top: float) -> str:
 
 def _typical_high(line: Timeline) -> float:
     """The 95th percentile of the step times in ms, and at most three medians: a slow step is one
-    step however wide it is, and what is cut off has a mark.
+    step however wide it is, and what is cut off has a mark. 0 where the run stood all the time.
     """
     timed = [pair for pair in zip(line.step_ms, line.steps, strict=True) if pair[0] == pair[0]]
     ordered = sorted(timed)
     if not ordered:
-        return 1.0
+        return 0.0
     return min(_percentile(ordered, 0.95), CUT_AT * _percentile(ordered, 0.5))
 
 

@@ -167,7 +167,7 @@ def _loss(snapshot: Snapshot, width: int) -> Tile:
 def _since(snapshot: Snapshot) -> str:
     """`` since 120``, as the finding about it tells."""
     for finding in snapshot.findings:
-        match = re.search(r"\b(?:NaN|inf)\b.* at step ([\d,]+)", finding.title)
+        match = re.search(r"\b(?:NaN|inf|not finite)\b.* at step ([\d,]+)", finding.title)
         if match:
             return f" since {match[1].rstrip(',')}"
     return ""

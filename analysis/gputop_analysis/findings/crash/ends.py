@@ -20,12 +20,14 @@ from gputop_analysis.overview import Ending
 from gputop_analysis.raised import fatal, of_threads
 from gputop_analysis.standstill import standstill
 from gputop_analysis.summary import run_state, steps_done
-from gputop_analysis.text import counted, rank_list
+from gputop_analysis.text import counted, cut_end, rank_list
 from gputop_analysis.view import RunView
 
 Event = dict[str, Any]
 
 _LONGEST_TITLE = 140
+_SAID = 120
+"""Letters of an exception's message at most."""
 _NATIVE_CRASH = (
     "a crash in native code: run with PYTHONFAULTHANDLER=1 for the line; for SIGBUS look "
     "at /dev/shm (df -h)"
@@ -264,7 +266,7 @@ def _said(raised: Event) -> str:
     """``KeyError: 'loss'``."""
     class_name = raised.get("class", "exception")
     message = _what(str(raised.get("message") or "")).removeprefix(f"{class_name}: ")
-    return f"{class_name}: {message[:120]}" if message else str(class_name)
+    return f"{class_name}: {cut_end(message, _SAID)}" if message else str(class_name)
 
 
 def _what(message: str) -> str:
@@ -373,9 +375,9 @@ def _title(view: RunView, end: _End) -> str:
     elif end.signal_number:
         title += f": ended by {_signal_name(end.signal_number)}"
     elif end.raised is not None:
-        title += f": {end.raised.what[:90]}"
+        title += f": {cut_end(end.raised.what, _SAID)}"
     elif line := last_line(view):
-        title += f"; it printed last: {line[:90]}"
+        title += f"; it printed last: {cut_end(line, _SAID)}"
     else:
         title += ", and no exception was seen"
     if end.lost_reason:

@@ -1,0 +1,67 @@
+"""The cells of the screen that an app shows, and the picture of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from rich.color import Color
+from rich.style import Style
+from rich.terminal_theme import TerminalTheme
+from textual.app import App
+
+from gputop.render.picture import Piece, Row, joined, picture
+
+XTERM = TerminalTheme(
+    (0, 0, 0),
+    (229, 229, 229),
+    [(0, 0, 0), (205, 0, 0), (0, 205, 0), (205, 205, 0), (30, 80, 238), (205, 0, 205)]
+    + [(0, 205, 205), (229, 229, 229)],
+    [(127, 127, 127), (255, 0, 0), (0, 255, 0), (255, 255, 0), (92, 92, 255), (255, 0, 255)]
+    + [(0, 255, 255), (255, 255, 255)],
+)
+"""What a terminal's own 16 colours look like in a picture: those of xterm, its blue lighter."""
+
+
+def shown(app: App[Any], title: str, spoken: Callable[[str], str] | None = None) -> str:
+    """The screen that an app shows at this moment; ``spoken``: what becomes of each text."""
+    rows = rows_of(app)
+    if spoken is not None:
+        rows = [tuple(p._replace(text=spoken(p.text)) for p in row) for row in rows]
+    cells: Counter[str] = Counter()
+    for row in rows:
+        for piece in row:
+            cells[piece.background] += len(piece.text)
+    ground = cells.most_common(1)[0][0]
+    return picture(rows, app.size.width, ground, title)
+
+
+def rows_of(app: App[Any]) -> list[Row]:
+    """The cells of the screen that an app shows at this moment."""
+    rows = []
+    for strip in app.screen._compositor.render_strips():
+        column, pieces = 0, []
+        for segment in strip:
+            front, back, bold = _look(segment.style or Style.null())
+            pieces.append(Piece(column, segment.text, front, back, bold))
+            column += segment.cell_length
+        rows.append(joined(pieces))
+    return rows
+
+
+def _look(style: Style) -> tuple[str, str, bool]:
+    """Colour, background, and whether it is bold."""
+    front = _triplet(style.color, foreground=True)
+    back = _triplet(style.bgcolor, foreground=False)
+    if style.dim:
+        front = [(own + ground) // 2 for own, ground in zip(front, back, strict=True)]
+    if style.reverse:
+        front, back = back, front
+    names = [f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in (front, back)]
+    return names[0], names[1], bool(style.bold)
+
+
+def _triplet(colour: Color | None, foreground: bool) -> list[int]:
+    chosen = colour or Color.default()
+    return list(chosen.get_truecolor(XTERM, foreground))
