@@ -23,6 +23,7 @@ from layer_models import CASES, build
 
 WATCHED = 4
 WITHIN = 0.05
+_HOOKS = "(the guest's own)"
 
 
 def main(words: list[str]) -> None:
@@ -196,6 +197,7 @@ def ranges(model: Any) -> None:
     """
     import torch
 
+    time_the_guest()
     for path, module in named(model):
         timer = module.__dict__.get("_compiled_call_impl")
         has_timer = type(timer).__name__ == "CallSlot"
@@ -211,6 +213,23 @@ def ranges(model: Any) -> None:
             timer.inner = call
         else:
             module.__dict__["_compiled_call_impl"] = call
+
+
+def time_the_guest() -> None:
+    """A range around what the guest does at the begin and end of a call: it lies within the layer
+    around that call, and is no time of it.
+    """
+    import torch
+
+    step = sys.modules["gputop_agent.watchers.layers"].WatchedStep
+    for name in ("enter", "leave"):
+        original = getattr(step, name)
+
+        def timed(*args: Any, _original: Any = original) -> None:
+            with torch.profiler.record_function(f"layer:{_HOOKS}"):
+                _original(*args)
+
+        setattr(step, name, timed)
 
 
 def named(model: Any) -> list[tuple[str, Any]]:
@@ -272,6 +291,7 @@ def own_times(events: Any) -> dict[str, float]:
         if start >= forward_end:
             within = _within(start, end, spans)
             found[path] = found.get(path, 0.0) + (end - start - within) / 1e3
+    found.pop(_HOOKS, None)
     return found
 
 

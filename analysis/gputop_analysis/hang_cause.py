@@ -8,6 +8,7 @@ Where all wait, one has left its program: its calls do not go on as they went be
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ _KIND_OF_CALL = {
     "select": "reads",
     "accept": "reads",
     "connect": "reads",
+    "open": "opens",
     "write": "writes",
     "sync": "writes",
     "wait": "waits for a process",
@@ -58,6 +60,7 @@ _WORDS = {
     "lock": "waits for a lock",
     "reads": "waits to read",
     "writes": "waits to write",
+    "opens": "waits for a file to open",
     "waits for a process": "waits for a process",
     "elsewhere": "is elsewhere",
 }
@@ -120,6 +123,10 @@ class RankStanding:
         return running if inside else None
 
 
+UNNAMED = "undefined"
+"""What torch says of a group that ``new_group`` got no description for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """A process group."""
@@ -135,7 +142,7 @@ class Group:
             return "the default group"
         if name.startswith("mesh_"):
             return f"the {name.removeprefix('mesh_')} group"
-        return f"group {name}"
+        return f"group {name}" if name != UNNAMED else "a group without a name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,7 +357,7 @@ def _site_of(away: Deviation | None, standing: RankStanding) -> str | None:
 def of_a_mismatch(failed: Ranks, gone: int, sizes: tuple[int, int], groups: Groups) -> Cause:
     """The cause where native code ended a rank that received another size than it waited for, and
     others then failed to reach it: the first rank that had left its program, else the one that is
-    gone.
+    gone or one of those that told no calls.
 
     Args:
         failed: the others, with their calls up to the one that failed.
@@ -362,10 +369,11 @@ def of_a_mismatch(failed: Ranks, gone: int, sizes: tuple[int, int], groups: Grou
     met = f"rank {gone} ended of it: it received {received:,} bytes and waited for {expected:,}"
     deviations = _deviations(failed)
     if not deviations:
+        rank, words = _who_is_left(failed, gone, expected, groups)
         return Cause(
             kind="different collectives",
-            rank=gone,
-            words=f"rank {gone} left the order of collectives that the others kept to",
+            rank=rank,
+            words=words,
             waiting=met,
             confidence=0.7,
         )
@@ -381,6 +389,35 @@ def of_a_mismatch(failed: Ranks, gone: int, sizes: tuple[int, int], groups: Grou
         site=departure.site or None,
         waiting=met,
     )
+
+
+def _who_is_left(failed: Ranks, gone: int, expected: int, groups: Groups) -> tuple[int | None, str]:
+    """Who left the program where those that told their calls did not, and what is known of it.
+
+    A rank that was in the call that the one gone waited in clears it; ranks that were ended before
+    they told anything stay in question.
+    """
+    last = {rank: standing.calls[-1] for rank, standing in failed.items() if standing.calls}
+    members: set[int] = set()
+    for call in last.values():
+        members |= groups[call.group].ranks if call.group in groups else set()
+    silent = sorted(members - last.keys() - {gone})
+    clear = sorted(rank for rank, call in last.items() if _has_bytes(call, expected))
+    if not silent:
+        return gone, f"rank {gone} left the order of collectives that the others kept to"
+    suspects = silent if clear else sorted([*silent, gone])
+    if len(suspects) == 1:
+        (rank,) = suspects
+        return rank, f"rank {rank} left the order of collectives that the others kept to"
+    return None, f"one of {rank_list(suspects)} left the order of collectives, and told no calls"
+
+
+def _has_bytes(call: Call, size: int) -> bool:
+    """Whether a call's tensor may have so many bytes, by its sizes and any width of a number."""
+    count = 1
+    for part in re.findall(r"\d{1,9}", call.shapes.partition(",")[0]):
+        count *= int(part)
+    return size in (count, 2 * count, 4 * count, 8 * count)
 
 
 def _unclear(waiting: Ranks, ranks: Ranks, groups: Groups) -> Cause:

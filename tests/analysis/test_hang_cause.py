@@ -1,5 +1,7 @@
 """Who holds up a training and how, judged from what ranks told: a table of faults, and 256 ranks."""
 
+from dataclasses import replace
+
 import pytest
 
 from gputop_analysis.call_order import Call, deviation
@@ -140,6 +142,19 @@ def test_rank_and_kind(fault, world, inner):
             assert "left the loop at train.py:10" in cause.words
 
 
+@pytest.mark.parametrize(
+    ("description", "words"),
+    [
+        ("default_pg", "the default group"),
+        ("mesh_tp", "the tp group"),
+        ("metrics", "group metrics"),
+        ("undefined", "a group without a name"),
+    ],
+)
+def test_groups_in_words(description, words):
+    assert Group(description, frozenset((0, 1))).words == words
+
+
 def test_256_ranks_are_judged_and_told_in_short():
     played = Ranks(256, True, 137, "skip")
     cause = judge(played.play(), played.groups)
@@ -246,6 +261,27 @@ def test_who_died_is_blamed_where_all_others_went_on_as_ever():
     failed = {rank: without_lines(standings[rank]) for rank in (1, 2)}
     cause = of_a_mismatch(failed, 0, (552, 4), played.groups)
     assert (cause.kind, cause.rank) == ("different collectives", 0)
+
+
+@pytest.mark.parametrize(
+    ("world", "told", "suspect", "words"),
+    [
+        (4, (2,), None, "one of ranks 0, 1 left the order of collectives"),
+        (3, (1,), 0, "rank 0 left the order of collectives"),
+    ],
+)
+def test_who_died_is_cleared_by_a_rank_in_the_same_call(world, told, suspect, words):
+    """The last rank waited for 4 bytes, as those that told their calls; others were ended first."""
+    played = Ranks(world, False, world - 1, "")
+    standings = played.play()
+    failed = {}
+    for rank in told:
+        calls = tuple(replace(call, site="", done=True) for call in standings[rank].calls)
+        last = max(place for place, call in enumerate(calls) if call.shapes == "1")
+        failed[rank] = RankStanding(calls=calls[: last + 1])
+    cause = of_a_mismatch(failed, world - 1, (536, 4), played.groups)
+    assert (cause.kind, cause.rank) == ("different collectives", suspect)
+    assert words in cause.words
 
 
 def queued_call(number, operation="nccl:all_reduce", shapes="8"):

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from gputop_analysis.call_order import Call
 from gputop_analysis.evidence.model import Evidence
-from gputop_analysis.hang_cause import MISMATCHES, Group, RankStanding, judge
+from gputop_analysis.hang_cause import MISMATCHES, UNNAMED, Group, RankStanding, judge
 from gputop_analysis.queued_calls import (
     CallDifference,
     each,
@@ -333,7 +333,7 @@ def _label(name: str, groups: Groups) -> str:
     words = groups[name].description if name in groups else ""
     if words == _DEFAULT:
         return "the default group"
-    return f"group {name}" + (f" ({words})" if words else "")
+    return f"group {name}" + (f" ({words})" if words not in ("", UNNAMED) else "")
 
 
 def _rank_of(path: Path, index: int) -> int:

@@ -95,11 +95,9 @@ def load(path: str | os.PathLike[str]) -> Trace:
     for event in scanner:
         builder.add(event)
     if builder.events == 0:
+        why = f" ({scanner.torn})" if scanner.torn else ""
         if scanner.has_events:
-            raise TraceError(f"{scanner.path} has no event: traceEvents is empty")
-        why = ""
-        if scanner.torn:
-            why = f" ({scanner.torn})"
+            raise TraceError(f"{scanner.path} has no event: traceEvents is empty{why}")
         raise TraceError(f"{scanner.path} is no chrome trace: it has no traceEvents{why}")
     if not any(len(column) for column in builder.columns):
         raise TraceError(

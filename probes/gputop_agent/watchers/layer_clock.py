@@ -41,11 +41,18 @@ class LayerClock:
 
     # ---- forward
 
-    def enter(self, layer):
-        """A call of a layer begins; the outermost of a forward starts the clock."""
-        began = monotonic_ns()
+    def stop(self):
+        """A call begins or ends: what is looked at until ``enter`` or ``leave`` is no layer's time. At
+        the outermost call that lies outside of the phase, and is not counted.
+        """
+        now_ns = monotonic_ns()
         if self.is_running:
-            self._book(began)
+            self._book(now_ns)
+        return now_ns
+
+    def enter(self, layer, stopped):
+        """A call of a layer begins; the outermost of a forward starts the clock."""
+        began = stopped if self.is_running else monotonic_ns()
         self._stack.append((self._current, self.is_running))
         self.is_running = True
         self.calls[layer] += self.way == FORWARD
@@ -55,14 +62,12 @@ class LayerClock:
         self._mark(layer)
         self._resume(began)
 
-    def leave(self):
+    def leave(self, stopped):
         """The call ends."""
-        began = monotonic_ns()
-        self._book(began)
         layer, self.is_running = self._stack.pop()
         self._go_to(layer)
         self._mark(layer)
-        self._resume(began)
+        self._resume(stopped if self.is_running else monotonic_ns())
 
     def forget_open_call(self):
         """The step has ended in the call of a root: that call is the next step's."""

@@ -274,16 +274,20 @@ class WatchedStep:
 
     def enter(self, index, args, kwargs):
         """A layer is called."""
+        stopped = self.clock.stop()
         if self.counter is None:
             modes.unseen(self.outputs.begin)(args)
-        self.clock.enter(index)
+        self.clock.enter(index, stopped)
 
     def leave(self, index, result):
         """Its call has ended."""
-        self.clock.leave()
-        if self.counter is None:
-            modes.unseen(self.outputs.end)(index, result)
-            modes.unseen(self.clock.hook_results)(layer_sizes.tensors_in(result))
+        stopped = self.clock.stop()
+        try:
+            if self.counter is None:
+                modes.unseen(self.outputs.end)(index, result)
+                modes.unseen(self.clock.hook_results)(layer_sizes.tensors_in(result))
+        finally:
+            self.clock.leave(stopped)
 
     def root_called(self, module):
         """A forward begins. Where that ended the step before, no slot was in yet to say so."""

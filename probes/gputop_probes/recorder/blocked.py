@@ -12,10 +12,10 @@ _ON_DESCRIPTOR = {0, 1, 17, 18, 19, 20, 74, 75, 40, 285}
 fsync, fdatasync, sendfile, fallocate.
 """
 _CALLS = {
-    0: "read", 1: "write", 7: "poll", 17: "read", 18: "write", 19: "read", 20: "write",
+    0: "read", 1: "write", 2: "open", 7: "poll", 17: "read", 18: "write", 19: "read", 20: "write",
     23: "select", 34: "pause", 35: "sleep", 42: "connect", 43: "accept", 45: "recv", 47: "recv",
     61: "wait", 72: "lock a file", 73: "lock a file", 74: "sync", 75: "sync", 202: "futex",
-    230: "sleep", 232: "poll", 247: "wait", 270: "select", 271: "poll", 281: "poll",
+    230: "sleep", 232: "poll", 247: "wait", 257: "open", 270: "select", 271: "poll", 281: "poll",
 }  # fmt: skip
 """System calls of x86-64 that wait, in short."""
 

@@ -54,9 +54,10 @@ def collective_mismatch(view: RunView, spec: Spec) -> Finding | None:
     cause = _cause_of_a_mismatch(view)
     if place is None:
         stands_still = next(view.record.events("hang_suspected"), None) is not None
-        if cause is None or stands_still:
+        told = cause_of(view)
+        if told is None or told.kind not in MISMATCHES or stands_still:
             return None
-        return _of_one_side(view, spec, cause)
+        return _of_one_side(view, spec, told)
     group, number = place
     here = {rank: table[place] for rank, table in sorted(entries.items()) if place in table}
     said = "; ".join(f"rank {rank}: {_said(entry)}" for rank, entry in list(here.items())[:4])
@@ -101,6 +102,7 @@ def _cause_of_a_mismatch(view: RunView) -> Cause | None:
 
 def _of_one_side(view: RunView, spec: Spec, cause: Cause) -> Finding:
     """A rank left its program, and the one that it met there died of it with its flight recorder."""
+    who = "ranks" if cause.rank is None else f"rank {cause.rank}"
     return spec.make(
         severity="critical",
         title=cause.words[:140],
@@ -115,7 +117,7 @@ def _of_one_side(view: RunView, spec: Spec, cause: Cause) -> Finding:
             threshold=0,
             unit="",
             formula="the flight recorders of the ranks that failed, up to the call that failed",
-            inputs=(Input(f"rank {cause.rank}", cause.words[:80], "", "flight_recorder event"),),
+            inputs=(Input(who, cause.words[:80], "", "flight_recorder event"),),
         ),
     )
 
