@@ -136,7 +136,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         run_dir = options.run
         if run_dir is None:
-            from gputop.cli.demo import unpack
+            from gputop.cli.house.demo import unpack
 
             run_dir = unpack(Path(folder))
         frames = asyncio.run(frames_of(run_dir))

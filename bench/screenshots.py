@@ -66,7 +66,7 @@ def _same_everywhere() -> None:
 
 
 def _stage(scratch: Path, recorded: Path | None) -> Stage:
-    from gputop.cli.demo import unpack
+    from gputop.cli.house.demo import unpack
     from gputop.feed.build import build
     from gputop_probes.record.reader import RunRecord
 

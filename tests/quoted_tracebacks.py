@@ -123,3 +123,34 @@ Traceback (most recent call last):
     raise Diverged(3.0)
 __main__.Diverged: 3.0
 """
+
+UNCOMPILED = """\
+  File "/home/me/train.py", line 2
+    def main(:
+             ^
+SyntaxError: invalid syntax
+"""
+
+IMPORTED = """\
+Traceback (most recent call last):
+  File "/home/me/train.py", line 2, in <module>
+    import model
+  File "/home/me/model.py", line 7
+    def main(:
+             ^
+SyntaxError: invalid syntax
+"""
+
+OF_A_WORKER = """\
+Traceback (most recent call last):
+  File "/home/me/train.py", line 7, in <module>
+    for batch in loader:
+  File "/opt/lib/python3.11/site-packages/torch/utils/data/dataloader.py", line 733, in __next__
+    data = self._next_data()
+RuntimeError: Caught RuntimeError in DataLoader worker process 0.
+Original Traceback (most recent call last):
+  File "/opt/lib/python3.11/site-packages/torch/utils/data/_utils/collate.py", line 272, in stack
+    return torch.stack(batch, 0, out=out)
+RuntimeError: stack expects each tensor to be equal size, but got [3] at entry 0
+
+"""

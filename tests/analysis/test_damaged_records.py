@@ -216,7 +216,7 @@ def test_no_warning_of_numpy_reaches_the_user(sound) -> None:
     import sys
 
     code = (
-        "import sys, warnings, gputop.cli.report as report\n"
+        "import sys, warnings, gputop.cli.happened.report as report\n"
         "report.execute = lambda words: warnings.warn('overflow', RuntimeWarning) or 0\n"
         "from gputop.cli import main; sys.exit(main(['report', 'x']))"
     )

@@ -96,9 +96,10 @@ def test_a_failure_names_its_own_reason_before_anything_else(tmp_path, code, say
         ),
         ("\x1b[31mno data\x1b[0m\n=====\n", "ends with: no data"),
         ("half\x1b]0;title\x07 said\x08\n", "ends with: half said\\x08"),
+        (f"{'no data ' * 19}hf_{'aB3' * 12}\n", "no data no data [hidden]"),
         ("", "exit code 3 after at least 60 steps"),
     ],
-    ids=["plain", "coloured, then a rule", "hostile", "silent"],
+    ids=["plain", "coloured, then a rule", "hostile", "a secret", "silent"],
 )
 def test_a_failure_without_an_exception_quotes_the_last_line(tmp_path, printed, said):
     build = trained(tmp_path / "r")
@@ -106,6 +107,8 @@ def test_a_failure_without_an_exception_quotes_the_last_line(tmp_path, printed, 
     (build.path / "hosts" / "box" / "output.log").write_text(printed)
     (failure,) = (one for one in evaluate(build.open()) if one.id == "HC09")
     assert failure.evidence.endswith(said)
+    if said.startswith("ends with: "):
+        assert failure.title == f"exit 3; it printed last: {said.removeprefix('ends with: ')}"
 
 
 def test_an_exception_is_the_reason_of_a_failure(tmp_path):

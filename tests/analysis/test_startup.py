@@ -7,7 +7,7 @@ import time
 import pytest
 from analysis_support import HOST, T0, Builder
 
-from gputop.cli.headless import StartLine
+from gputop.cli.slow.headless import StartLine
 from gputop_analysis.report import Report, as_text
 from gputop_analysis.report.data import as_data
 from gputop_analysis.startup import split, startup

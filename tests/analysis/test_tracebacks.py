@@ -5,6 +5,8 @@ import quoted_tracebacks as quoted
 
 from gputop_analysis.findings.crash.tracebacks import parsed
 
+SYNTAX = "SyntaxError: invalid syntax"
+UNEVEN = "RuntimeError: stack expects each tensor to be equal size, but got [3] at entry 0"
 SHARD = "ValueError: no such shard: 7"
 OF_RANK_0 = (
     "AttributeError: module 'torch._C' has no attribute '_cuda_setDevice'",
@@ -21,6 +23,9 @@ OUTPUTS = {
     "srun --label": (quoted.LABELLED, (SHARD, "train.py:41 worker")),
     "rich": (quoted.BOXED, (SHARD, "train.py:14 main")),
     "an exception group": (quoted.GROUPED, (SHARD, "train.py:5 read")),
+    "a script that is no Python": (quoted.UNCOMPILED, (SYNTAX, "train.py:2")),
+    "a module that is no Python": (quoted.IMPORTED, (SYNTAX, "model.py:7")),
+    "a loader's worker": (quoted.OF_A_WORKER, (UNEVEN, "train.py:7 <module>")),
     "a class of its own": (
         quoted.OF_ITS_OWN_KIND,
         ("__main__.Diverged: 3.0", "train.py:3 <module>"),

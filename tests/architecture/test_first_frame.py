@@ -8,7 +8,7 @@ import sys
 FRAME = """
 import sys
 from gputop.app.application import GputopApp
-from gputop.cli.evidence import evidence_at
+from gputop.cli.happened.evidence import evidence_at
 from gputop.panels import PANELS, imported
 assert evidence_at(sys.argv[1]) is None
 assert len([imported(panel.widget) for panel in PANELS]) > 4

@@ -8,8 +8,8 @@ from analysis_support import T0, Builder
 from e2e_support import gputop
 
 from gputop.cli import main
-from gputop.cli.dryrun_data import as_data, verdict
-from gputop.cli.dryrun_text import as_text
+from gputop.cli.fit.dryrun_data import as_data, verdict
+from gputop.cli.fit.dryrun_text import as_text
 from gputop_analysis.trial import trial_of
 from gputop_probes.record.reader import RunRecord
 

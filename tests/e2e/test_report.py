@@ -15,7 +15,7 @@ import pytest
 from analysis_support import Builder
 from e2e_support import GPUTOP, ROOT, environment, gputop
 
-from gputop.cli.demo import unpack
+from gputop.cli.house.demo import unpack
 from gputop_analysis.text import ms
 
 pytestmark = pytest.mark.e2e

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from tui_support import write_run
 
-from gputop.cli.demo import unpack
+from gputop.cli.house.demo import unpack
 from gputop_analysis.diff import compare
 from gputop_analysis.html import as_comparison_page, as_html
 from gputop_analysis.report import Report

@@ -11,7 +11,7 @@ import pytest
 
 from gputop import checking
 from gputop.checking import Moment, Turn, _steps_in
-from gputop.cli.check import _ended_with_us, _measured
+from gputop.cli.happened.check import _ended_with_us, _measured
 from gputop_agent import wire
 from gputop_analysis.paired import ERROR, judge, judge_last
 
@@ -100,7 +100,7 @@ def test_all_looks_together_are_as_seldom_wrong_as_one(monkeypatch):
     """At the threshold itself, with a look after each of twelve rounds."""
     rng = np.random.default_rng(6)
     clock = iter(range(10**6))
-    monkeypatch.setattr("gputop.cli.check.time.monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr("gputop.cli.happened.check.time.monotonic", lambda: float(next(clock)))
     judged = [
         _measured((ratios(rng, 0.03, 0.03, 8) for _ in range(12)), 0.03, 12.0) for _ in range(100)
     ]

@@ -282,8 +282,8 @@ def test_without_its_library_one_line_says_what_to_install(
 def test_a_target_that_cannot_work_is_refused_at_once(run_dir, capsys, name, target, said) -> None:
     """And not at the end of a training of days."""
     from gputop.cli import main
-    from gputop.cli.beside import options_of
     from gputop.cli.errors import CliError
+    from gputop.cli.slow.beside import options_of
 
     libraries = {"otlp": "opentelemetry", "prometheus": "prometheus_client", "notify": "json"}
     pytest.importorskip(libraries.get(name, name))

@@ -9,7 +9,7 @@ import pytest
 from tui_support import START_NS, write_run
 
 from gputop.cli import main
-from gputop.cli.plan_text import corrected as said_of
+from gputop.cli.split.plan_text import corrected as said_of
 from gputop_analysis.catalog import gpu, model
 from gputop_analysis.parallelism.split import Split
 from gputop_analysis.planner.choices import PARTS, Choice
@@ -150,7 +150,7 @@ def test_what_would_be_ignored_is_refused(capsys, words, said):
 
 
 def test_gpus_are_named_in_one_word_as_for_fit(capsys):
-    from gputop.cli.plan_options import gpus_word
+    from gputop.cli.split.plan_options import gpus_word
 
     assert gpus_word("16") == 16 and gpus_word("16xH100") == "16xH100"
     words = ("plan", "--model", "llama3-8b", "--global-batch", "16", "--json")

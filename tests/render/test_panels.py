@@ -25,6 +25,7 @@ from gputop.widgets import (
     step_chart,
     tiles,
 )
+from gputop.widgets.standings import standings
 from gputop.widgets.starting import checklist
 from gputop_analysis.overview import Ending, Verdict
 from gputop_analysis.verdict import verdict
@@ -106,6 +107,31 @@ def test_a_gap_stands_where_the_run_stood(four):
     line = Timeline(bin_s=0.5, phases_ms=phases, wait_ms=(math.nan,) * 32, steps=(1,) * 32)
     rows = step_chart.chart(four._replace(timeline=line), 40, 6)
     assert texts(rows)[-2][step_chart.AXIS :][10:20] == "┊" * 10
+
+
+@pytest.mark.parametrize("cells", [60, 86, 100])
+def test_the_last_steps_before_it_stood_stay_in_the_chart(four, cells):
+    """Of 208 bins the steps are in the first 32: they are what a hang has to show."""
+    none = (math.nan,) * 10
+    line = Timeline(0.25, ((4.0,) * 10,) * 32 + (none,) * 176, (math.nan,) * 208, (9,) * 208)
+    rows = step_chart.chart(four._replace(timeline=line), step_chart.AXIS + cells, 6)
+    area = texts(rows)[-2][step_chart.AXIS :]
+    assert area.strip()[0] != "┊" and area.count("┊") > cells // 2
+
+
+def test_a_phase_is_named_for_a_slow_rank_only_where_it_holds_a_part_of_that(four):
+    """Where the step differs and no phase does, ``data +0.00`` would be no reason."""
+    first, second = four.summary.ranks[:2]
+    phases, step_ms = first.phases_mean_ms, first.step_time_mean_ms + 3.0
+    slower = replace(
+        second,
+        step_time_mean_ms=step_ms,
+        wait_mean_ms=first.wait_mean_ms,
+        phases_mean_ms=phases,
+    )
+    assert standings([first, slower])[1].slow_in == ""
+    late = replace(slower, phases_mean_ms={**phases, "data": phases["data"] + 3.0})
+    assert standings([first, late])[1].slow_in == "data +3.00"
 
 
 def test_the_breakdown_degrades_to_a_table_and_to_one_bar(four):

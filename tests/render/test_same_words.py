@@ -302,6 +302,6 @@ def test_one_of_a_thing_is_not_many(tmp_path) -> None:
 
 
 def summary_texts(report: Report) -> list[str]:
-    from gputop.cli.summary import summary_lines
+    from gputop.cli.slow.summary import summary_lines
 
     return [text for text, _ in summary_lines(report)]

@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from gputop.cli import estimate_text
-from gputop.cli.estimate_script import _levers
+from gputop.cli.fit import estimate_text
+from gputop.cli.fit.estimate_script import _levers
 from gputop.render.rows import row_text
 from gputop_analysis import catalog
 from gputop_analysis.vram import profiles

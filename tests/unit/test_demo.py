@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from gputop.app.export import svg
-from gputop.cli.demo import unpack
+from gputop.cli.house.demo import unpack
 from gputop.feed.build import devices
 from gputop.feed.cut import cut, output_lengths, span
 from gputop.publish.reading import read

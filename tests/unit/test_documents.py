@@ -56,7 +56,7 @@ def test_the_parts_that_architecture_names_exist() -> None:
 
 def test_what_the_readme_shows_is_in_the_packaged_run(tmp_path) -> None:
     """Its first answer is the report of the bundled recording, line by line."""
-    from gputop.cli.demo import unpack
+    from gputop.cli.house.demo import unpack
     from gputop_analysis.report import Report
     from gputop_analysis.report.text import as_text
     from gputop_probes.record.reader import RunRecord

@@ -79,4 +79,4 @@ def test_importing_gputop_loads_nothing_heavy() -> None:
 
 def test_the_command_line_starts_the_training_before_anything_heavy() -> None:
     heavy = {"textual", "numpy", "pydantic", "psutil", "pynvml", "plotext", "torch", "asyncio"}
-    assert modules_after("import gputop.cli.run, gputop_probes.launch") & heavy == set()
+    assert modules_after("import gputop.cli.slow.run, gputop_probes.launch") & heavy == set()

@@ -9,9 +9,10 @@ import sys
 import pytest
 from tui_support import START_NS, step_row, write_run
 
-from gputop.cli import completion, main, man
+from gputop.cli import main
 from gputop.cli.commands import COMMANDS
-from gputop.cli.status import standing_of
+from gputop.cli.happened.status import standing_of
+from gputop.cli.house import completion, man
 from gputop_agent.wire import F_NONFINITE
 from gputop_probes.record.writer import RecordWriter
 from gputop_probes.runs import read_run

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 import gputop
 from gputop import calibration
 from gputop.cli import main
-from gputop.cli.estimate_options import add_options
-from gputop.cli.estimate_options import given as given_options
+from gputop.cli.fit.estimate_options import add_options
+from gputop.cli.fit.estimate_options import given as given_options
 from gputop.cli.parsing import Parser
 from gputop_analysis import catalog
 from gputop_analysis.parallelism.split import Split

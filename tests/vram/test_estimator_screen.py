@@ -100,7 +100,7 @@ def test_another_model_takes_away_what_it_cannot_have():
 
 
 def test_the_command_asks_the_same(setup):
-    from gputop.cli.estimate import _setup, parser
+    from gputop.cli.fit.estimate import _setup, parser
 
     form = Form(
         setup_of(

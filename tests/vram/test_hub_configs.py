@@ -5,8 +5,8 @@ import json
 import pytest
 
 import gputop
-from gputop.cli import estimate as command
 from gputop.cli.errors import CliError
+from gputop.cli.fit import estimate as command
 from gputop.models import resolved
 from gputop_analysis.catalog.hub_configs import hub_config, hub_configs
 

@@ -11,7 +11,7 @@ import pytest
 from gputop import calibration
 from gputop.api import answer
 from gputop.cli import main
-from gputop.cli.probe_text import show
+from gputop.cli.fit.probe_text import show
 from gputop_analysis import catalog
 from gputop_analysis.vram.options import setup_of
 

@@ -45,14 +45,17 @@ from gputop_analysis.findings.memory import (
     wasteful_habits,
 )
 from gputop_analysis.findings.numerics import (
-    bad_gradients,
     dead_networks,
     divergence,
+    large_gradients,
     losses,
+    missing_gradients,
+    never_cleared,
     rank_losses,
     rate_swings,
     replicas_differ,
     schedules,
+    vanishing_updates,
     wrong_habits,
     wrong_mode,
 )

@@ -25,10 +25,11 @@ def device_lanes(trace: Trace) -> list[Lane]:
     return [_lane(trace, device) for device in sorted(_devices(trace), key=str)]
 
 
-def gpu_name(trace: Trace, number: Any) -> str:
+def gpu_name(trace: Trace, number: int | None) -> str:
     """``GPU 0 NVIDIA A100``; ``GPU`` where events tell no number."""
-    told = "" if number is None else str(number)
-    return " ".join(filter(None, ("GPU", told, trace.device_names.get(number, ""))))
+    if number is None:
+        return "GPU"
+    return " ".join(filter(None, ("GPU", str(number), trace.device_names.get(number, ""))))
 
 
 def _devices(trace: Trace) -> set[Any]:

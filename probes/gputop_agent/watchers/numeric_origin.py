@@ -131,7 +131,12 @@ def _outside(watched, graph):
         for point in call.inputs:
             if is_bad(point.extent):
                 return _bad_input(watched.layers, roots[0], point)
-    fields = {"direction": "forward", "how": "hooks", "layer": LOSS, "value": "NaN"}
+    fields: "dict[str, Any]" = {
+        "direction": "forward",
+        "how": "hooks",
+        "layer": LOSS,
+        "value": "NaN",
+    }
     results = [point for call in roots for point in call.results]
     if results:
         fields["largest_input"] = max(largest(point.extent) for point in results)

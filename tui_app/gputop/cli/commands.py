@@ -76,140 +76,157 @@ _REPORT = (
     Tool("evidence", "evidence"),
 )
 COMMANDS: list[Command] = [
-    Command("run", SLOW, "start a training command and watch it live", "gputop.cli.run"),
-    Command("attach", SLOW, "watch a run that is already going", "gputop.cli.attach"),
-    Command("serve", SLOW, "the live screen of a run in a browser", "gputop.cli.serve"),
+    Command("run", SLOW, "start a training command and watch it live", "gputop.cli.slow.run"),
+    Command("attach", SLOW, "watch a run that is already going", "gputop.cli.slow.attach"),
+    Command("serve", SLOW, "the live screen of a run in a browser", "gputop.cli.slow.serve"),
     Command(
         "profile",
         SLOW,
         "a few steps of a running training under torch.profiler",
-        "gputop.cli.profile",
+        "gputop.cli.slow.profile",
         tools=(Tool("profile", "profile", acts=True),),
     ),
     Command(
         "layers",
         SLOW,
         "which layer takes the time and the memory",
-        "gputop.cli.layers",
+        "gputop.cli.slow.layers",
     ),
     Command(
         "lint",
         SLOW,
         "what in a training script will cost time, before it runs",
-        "gputop.cli.lint",
+        "gputop.cli.slow.lint",
         tools=(Tool("lint", "lint_script"),),
     ),
-    Command("why", SLOW, "the cause that matters most, of a run or a recording", "gputop.cli.why"),
+    Command(
+        "why", SLOW, "the cause that matters most, of a run or a recording", "gputop.cli.slow.why"
+    ),
     Command(
         "findings",
         SLOW,
         "all that gputop can find wrong, or one finding explained",
-        "gputop.cli.findings",
+        "gputop.cli.slow.findings",
     ),
-    Command("fit", FIT, "yes, no or tight on your GPUs, and what it would take", "gputop.cli.fit"),
+    Command(
+        "fit", FIT, "yes, no or tight on your GPUs, and what it would take", "gputop.cli.fit.fit"
+    ),
     Command(
         "estimate",
         FIT,
         "GPU memory that a training needs, and the GPUs it fits",
-        "gputop.cli.estimate",
+        "gputop.cli.fit.estimate",
         tools=(Tool("estimate", "estimate"),),
         python="gputop.api:estimate",
     ),
     Command(
-        "probe", FIT, "a few real steps of a model: how far the estimate is off", "gputop.cli.probe"
+        "probe",
+        FIT,
+        "a few real steps of a model: how far the estimate is off",
+        "gputop.cli.fit.probe",
     ),
     Command(
         "dryrun",
         FIT,
         "a few real steps of your training: what fails, what it takes",
-        "gputop.cli.dryrun",
+        "gputop.cli.fit.dryrun",
     ),
     Command(
         "memory",
         FIT,
         "who holds a GPU's memory, from an allocator snapshot",
-        "gputop.cli.memory",
+        "gputop.cli.fit.memory",
     ),
-    Command("models", FIT, "the model architectures that are known by name", "gputop.cli.models"),
+    Command(
+        "models", FIT, "the model architectures that are known by name", "gputop.cli.fit.models"
+    ),
     Command(
         "plan",
         SPLIT,
         "how to split a training over GPUs, its speed and cost",
-        "gputop.cli.plan",
+        "gputop.cli.split.plan",
         tools=(Tool("plan", "plan"),),
         python="gputop.plan_api:plan",
     ),
     Command(
-        "scan", SPLIT, "one training on several GPUs: the fastest, the cheapest", "gputop.cli.scan"
+        "scan",
+        SPLIT,
+        "one training on several GPUs: the fastest, the cheapest",
+        "gputop.cli.split.scan",
     ),
     Command(
         "pareto",
         SPLIT,
         "splits that no other beats in time and memory; scaling",
-        "gputop.cli.pareto",
+        "gputop.cli.split.pareto",
     ),
     Command(
         "launch",
         SPLIT,
         "command and files of a split: torchrun, DeepSpeed, Megatron ...",
-        "gputop.cli.launch",
+        "gputop.cli.split.launch",
     ),
     Command(
         "validate",
         SPLIT,
         "check a DeepSpeed or accelerate file, or a launch command",
-        "gputop.cli.validate",
+        "gputop.cli.split.validate",
     ),
     Command(
         "catalog",
         SPLIT,
         "GPUs: memory, speed, links, rent; your own prices",
-        "gputop.cli.catalog",
+        "gputop.cli.split.catalog",
         _CATALOG,
     ),
     Command(
         "topo",
         SPLIT,
         "how the GPUs and network cards of a node hang together",
-        "gputop.cli.topo",
+        "gputop.cli.split.topo",
     ),
     Command(
         "runs",
         HAPPENED,
         "list the runs, newest first",
-        "gputop.cli.runs",
+        "gputop.cli.happened.runs",
         tools=(Tool("runs", "runs"),),
     ),
-    Command("status", HAPPENED, "where a run stands, in one line for tmux", "gputop.cli.status"),
-    Command("open", HAPPENED, "replay a run through the same screens", "gputop.cli.open"),
+    Command(
+        "status", HAPPENED, "where a run stands, in one line for tmux", "gputop.cli.happened.status"
+    ),
+    Command("open", HAPPENED, "replay a run through the same screens", "gputop.cli.happened.open"),
     Command(
         "report",
         HAPPENED,
         "what a run shows, as text, Markdown, HTML or JSON",
-        "gputop.cli.report",
+        "gputop.cli.happened.report",
         tools=_REPORT,
     ),
     Command(
         "diff",
         HAPPENED,
         "compare two runs: what changed, what got slower",
-        "gputop.cli.diff",
+        "gputop.cli.happened.diff",
         tools=(Tool("diff", "diff_runs"),),
     ),
     Command(
-        "check", HAPPENED, "is a command slower than before: a test for CI", "gputop.cli.check"
+        "check",
+        HAPPENED,
+        "is a command slower than before: a test for CI",
+        "gputop.cli.happened.check",
     ),
     Command(
         "export",
         HAPPENED,
         "write a run as JSON, CSV, SVG or Perfetto timeline",
-        "gputop.cli.export",
+        "gputop.cli.happened.export",
     ),
     Command(
         "publish",
         HAPPENED,
         "hand figures to Prometheus, OTLP, W&B, MLflow, TensorBoard ...",
-        "gputop.cli.publish",
+        "gputop.cli.happened.publish",
     ),
     Command(
         "mcp",
@@ -223,16 +240,18 @@ COMMANDS: list[Command] = [
         "a SKILL.md that teaches a coding agent the loop",
         "gputop.agents.skill_command",
     ),
-    Command("demo", HOUSE, "open a bundled recording of a real run", "gputop.cli.demo"),
-    Command("doctor", HOUSE, "what works here, and how to mend what does not", "gputop.cli.doctor"),
+    Command("demo", HOUSE, "open a bundled recording of a real run", "gputop.cli.house.demo"),
+    Command(
+        "doctor", HOUSE, "what works here, and how to mend what does not", "gputop.cli.house.doctor"
+    ),
     Command(
         "init",
         HOUSE,
         "say once which GPUs you have and what a training may cost",
-        "gputop.cli.init",
+        "gputop.cli.house.init",
     ),
-    Command("completion", HOUSE, "what bash, zsh or fish complete", "gputop.cli.completion"),
-    Command("man", HOUSE, "the manual page", "gputop.cli.man"),
+    Command("completion", HOUSE, "what bash, zsh or fish complete", "gputop.cli.house.completion"),
+    Command("man", HOUSE, "the manual page", "gputop.cli.house.man"),
 ]
 
 

@@ -12,6 +12,8 @@ from gputop.render import numbers
 if TYPE_CHECKING:
     from gputop_analysis.model import RankSummary
 
+TELLS = 0.25
+"""Share of what a rank is slower by that a phase has to hold to be named for it."""
 STANDS_OUT = 1.02
 """Times the median rank's own work, from which on the phase that is longer is named."""
 
@@ -54,7 +56,8 @@ def standings(ranks: Sequence[RankSummary]) -> list[Standing]:
         longer = {name: part[name] - usual_parts[name][place] for name in part}
         phase = max(longer, key=longer.__getitem__)
         more, ratio = longer[phase], own_ms[place] / (usual_ms[place] or 1.0)
-        if ratio < STANDS_OUT or len(ranks) < 2:
+        untold = more < TELLS * (own_ms[place] - usual_ms[place])
+        if ratio < STANDS_OUT or len(ranks) < 2 or untold:
             phase, more = "", 0.0
         result.append(Standing(rank, own_ms[place], waits[place], ratio, phase, more))
     return result

@@ -70,6 +70,8 @@ def in_cells(line: Timeline, columns: Columns, cells: int) -> tuple[Columns, flo
     columns, steps = columns[begun:], line.steps[begun:]
     bin_s = line.bin_s
     joined = max(round(len(columns) / cells), 1)
+    if all(column[0] != column[0] for column in columns[-cells * joined :]):
+        joined = max(math.ceil(len(columns) / cells), 1)  # the last steps before it stood
     if joined > 1:
         lead = -len(columns) % joined
         weighted = [(None, 0.0)] * lead + list(zip(columns, steps, strict=True))

@@ -301,7 +301,7 @@ def exit_decode(view: RunView, spec: Spec) -> Finding | None:
     step = max((steps_done(view.record, rank) for rank in view.ranks), default=0)
     return spec.make(
         severity=_severity(end),
-        title=_title(end),
+        title=_title(view, end),
         evidence=_evidence(view, end, step),
         fix=Option(_advice(view, end), assumes=False),
         rank=end.lost_rank,
@@ -368,7 +368,7 @@ def _severity(end: _End) -> Severity:
     return "high" if end.how.kind == "terminated" else "critical"
 
 
-def _title(end: _End) -> str:
+def _title(view: RunView, end: _End) -> str:
     title = f"exit {end.code}"
     if end.is_stop:
         title += f", {end.how.words}"
@@ -376,6 +376,8 @@ def _title(end: _End) -> str:
         title += f": ended by {_signal_name(end.signal_number)}"
     elif end.raised is not None:
         title += f": {cut_end(end.raised.what, _SAID)}"
+    elif line := last_line(view):
+        title += f"; it printed last: {cut_end(line, _SAID)}"
     else:
         title += ", and no exception was seen"
     if end.lost_reason:

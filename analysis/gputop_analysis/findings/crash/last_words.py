@@ -7,26 +7,29 @@ import re
 from gputop_analysis.findings.crash.tracebacks import ESCAPES, LastWords, parsed
 from gputop_analysis.last_output import last_outputs
 from gputop_analysis.view import RunView
+from gputop_probes import redact
 from gputop_probes.record.plain import plain_line
 
 LONGEST = 160
+_PROGRESS = re.compile(r"\d+%\||it/s\b|s/it\b")
+"""Of a bar as tqdm draws it."""
 
 
 def last_words(view: RunView) -> LastWords | None:
     """The exception in the recorded output of any host that ended it; None: none was printed."""
     for text in last_outputs(view):
         if words := parsed(text):
-            return words
+            return words._replace(what=redact.text(words.what))
     return None
 
 
 def last_line(view: RunView) -> str:
-    """The last line with words in the recorded output, at most ``LONGEST`` characters of it, made
-    fit to be shown; empty: nothing was printed.
+    """The last line with words in the recorded output but bars of progress, at most ``LONGEST``
+    characters of it, made fit to be shown, without secrets; empty: nothing was printed.
     """
     for text in last_outputs(view):
         for line in reversed(text.splitlines()):
             shown = ESCAPES.sub("", line).strip()
-            if re.search("[^\\W\\d_]", shown):
-                return plain_line(shown[:LONGEST])
+            if re.search("[^\\W\\d_]", shown) and not _PROGRESS.search(shown):
+                return plain_line(redact.text(shown)[:LONGEST])
     return ""

@@ -14,9 +14,12 @@ from gputop_agent import wire
 ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 """Colours and the like, titles and links."""
 _HEAD = re.compile(
-    r"(?P<before>.*?)(?:\+ )?(?:Original |Exception Group )?Traceback \(most recent call last\)"
+    r"(?P<before>.*?)(?:\+ )?(?P<original>Original )?(?:Exception Group )?"
+    r"Traceback \(most recent call last\)"
 )
-_FRAME = re.compile(r'[|>\s]*File "([^"]+)", line (\d+), in (\S+)')
+_FRAME = re.compile(r'[|>\s]*File "([^"]+)", line (\d+)(?:, in (\S+))?')
+_UNCOMPILED = re.compile(r'  File "[^"]+", line \d+$')
+"""What Python prints without a heading where the script itself is no Python."""
 _RAISED = re.compile(r"(?:[|+-]+ )?([A-Za-z_][\w.]*(?:\([\w.]+\))?)(?:: .*|:)?")
 _BOX, _BOX_ENDS = "╭", "╰"
 _FRAME_IN_BOX = re.compile(r"[│|]\s+(\S+):(\d+) in (\S+)")
@@ -40,7 +43,7 @@ class _Quoted(NamedTuple):
     """What stands before each of its lines, such as ``[rank3]: ``."""
     words: LastWords
     follows: bool
-    """From the one before it, of the same prefix, as Python says."""
+    """From the one before it, of the same prefix, or is what that one hands on."""
 
 
 def parsed(text: str) -> LastWords | None:
@@ -50,7 +53,8 @@ def parsed(text: str) -> LastWords | None:
     quoted: list[_Quoted] = []
     for one in _tracebacks(ESCAPES.sub("", text).splitlines()):
         if one.follows and quoted and quoted[-1].before == one.before:
-            quoted.pop()
+            around = quoted.pop().words
+            one = one._replace(words=one.words._replace(site=one.words.site or around.site))
         quoted.append(one)
     first_hand = [one for one in quoted if not _is_of_a_launcher(one.words)]
     if quoted and not first_hand:
@@ -71,6 +75,8 @@ def _tracebacks(lines: list[str]) -> Iterator[_Quoted]:
     for index, line in enumerate(lines):
         heading = _HEAD.match(line)
         if heading is None:
+            if _UNCOMPILED.match(line) and (words := _plain(iter(lines[index:]))):
+                yield _Quoted("", words, False)
             continue
         before = heading["before"]
         if _BOX in before:
@@ -79,7 +85,8 @@ def _tracebacks(lines: list[str]) -> Iterator[_Quoted]:
         else:
             words = _plain(_of_one(lines[index + 1 :], before))
         if words is not None:
-            yield _Quoted(before.strip(" |+"), words, _is_chained(lines[:index], before))
+            follows = bool(heading["original"]) or _is_chained(lines[:index], before)
+            yield _Quoted(before.strip(" |+"), words, follows)
 
 
 def _of_one(lines: list[str], before: str) -> Iterator[str]:
@@ -122,4 +129,5 @@ def _site(frame: re.Match[str]) -> str | None:
     path, number, function = frame.groups()
     if any(part in path for part in _PACKAGES):
         return None
-    return f"{os.path.basename(path)}:{number} {function}"
+    place = f"{os.path.basename(path)}:{number}"
+    return f"{place} {function}" if function else place

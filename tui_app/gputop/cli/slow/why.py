@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gputop.cli.evidence import evidence_at, evidence_text
+from gputop.cli.happened.evidence import evidence_at, evidence_text
 from gputop.cli.parsing import Parser
 from gputop.cli.printing import print_json, report_width, wants_colour
 from gputop.cli.working import working

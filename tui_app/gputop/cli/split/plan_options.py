@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.named import gpu_named, gpus_named, model_of
 from gputop.cli.parsing import Parser
-from gputop.cli.plan_run import gpus_of
+from gputop.cli.split.plan_run import gpus_of
 from gputop_analysis.parallelism.split import RECOMPUTES
 from gputop_analysis.vram.options import OPTION
 
@@ -131,7 +131,7 @@ def job_of(options: argparse.Namespace, gpus: int) -> Job:
     Raises:
         CliError: no model, or a size that is none.
     """
-    from gputop.cli.estimate import setup_of_run
+    from gputop.cli.fit.estimate import setup_of_run
     from gputop_analysis.planner.job import Job, trainable_share
 
     if not options.model and not options.run:

@@ -11,7 +11,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError, cli_errors
-from gputop.cli.estimate_options import add_options, given, refuse_idle
+from gputop.cli.fit.estimate_options import add_options, given, refuse_idle
 from gputop.cli.named import gpus_named, model_of
 from gputop.cli.parsing import Parser
 from gputop.cli.printing import report_width

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError, cli_errors
-from gputop.cli.estimate_options import existing_file, given
+from gputop.cli.fit.estimate_options import existing_file, given
 from gputop.cli.named import gpu_named
 
 if TYPE_CHECKING:

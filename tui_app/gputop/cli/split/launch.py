@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.parsing import Parser
-from gputop.cli.plan_options import add_gpus, add_job, add_split, fleet_of, job_of, wanted_of
+from gputop.cli.split.plan_options import add_gpus, add_job, add_split, fleet_of, job_of, wanted_of
 
 if TYPE_CHECKING:
     from gputop_analysis.launch.strategy import Launch, Strategy
@@ -66,7 +66,7 @@ def parser() -> Parser:
 
 def _strategy(options, script: list[str]) -> Strategy:
     """The best split within what is pinned."""
-    from gputop.cli.plan import solved
+    from gputop.cli.split.plan import solved
     from gputop_analysis.launch.emit import LAUNCHERS
     from gputop_analysis.launch.strategy import Strategy
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gputop.cli.errors import CliError
 from gputop.cli.named import gpu_named
 from gputop.cli.parsing import Parser
-from gputop.cli.plan_options import (
+from gputop.cli.split.plan_options import (
     add_job,
     add_nodes,
     add_split,
@@ -56,7 +56,7 @@ def execute(words: list[str]) -> int:
     from gputop_analysis.planner.questions import Wanted
 
     job, limits = job_of(options, gpus), limits_of(options)
-    from gputop.cli.plan import calibration_of
+    from gputop.cli.split.plan import calibration_of
 
     per_node = gpus // options.nodes if options.nodes else 0
     rows = [

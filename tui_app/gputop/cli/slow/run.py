@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from gputop import __version__
 from gputop.cli.errors import CliError, silence_stdout
-from gputop.cli.lastly import end_in_child, run_without_us
 from gputop.cli.parsing import Parser, split_command
 from gputop.cli.quantities import positive_seconds
+from gputop.cli.slow.lastly import end_in_child, run_without_us
 from gputop.cli.terminal import has_room_to_draw, has_terminal, screen_failure
 
 if TYPE_CHECKING:
-    from gputop.cli.beside import Beside
-    from gputop.cli.bursts import WhenSteady
+    from gputop.cli.slow.beside import Beside
+    from gputop.cli.slow.bursts import WhenSteady
     from gputop_probes.launch import RunHandle
     from gputop_probes.record.reader import RunRecord
 
@@ -204,7 +204,7 @@ def _published(options: argparse.Namespace) -> list[str]:
     """Options of ``gputop publish``."""
     if not options.publish and not options.notify:
         return []
-    from gputop.cli.beside import options_of
+    from gputop.cli.slow.beside import options_of
 
     return options_of(options.publish, options.notify)
 
@@ -230,7 +230,7 @@ def _published_by_settings() -> list[str]:
 def _beside(handle: RunHandle, words: list[str]) -> Beside | None:
     if not words:
         return None
-    from gputop.cli.beside import start
+    from gputop.cli.slow.beside import start
 
     return start(handle.run_dir, words)
 
@@ -238,7 +238,7 @@ def _beside(handle: RunHandle, words: list[str]) -> Beside | None:
 def _burst(handle: RunHandle, options: argparse.Namespace) -> WhenSteady | None:
     if options.profile_steps is None:
         return None
-    from gputop.cli.bursts import WhenSteady
+    from gputop.cli.slow.bursts import WhenSteady
 
     return WhenSteady(handle.run_dir, options.profile_steps)
 
@@ -288,7 +288,7 @@ def _leave_last_words(handle: RunHandle) -> None:
 
 
 def _watch_headless(handle: RunHandle, options: argparse.Namespace) -> int:
-    from gputop.cli.headless import watch
+    from gputop.cli.slow.headless import watch
 
     return watch(handle, calibrate=options.calibrate, timeout_s=options.timeout)
 
@@ -307,7 +307,7 @@ def _remember(record: RunRecord) -> None:
 
 def _say_calibrated(record: RunRecord, options: argparse.Namespace) -> None:
     if options.calibrate:
-        from gputop.cli.calibrated import outcome
+        from gputop.cli.slow.calibrated import outcome
 
         print(f"gputop: {outcome(record)}", file=sys.stderr)
 
@@ -315,7 +315,7 @@ def _say_calibrated(record: RunRecord, options: argparse.Namespace) -> None:
 def _print_end(handle: RunHandle, options: argparse.Namespace, burst: WhenSteady | None) -> None:
     """Summary on stderr, report on stdout; a failure must not hide the command's exit code."""
     try:
-        from gputop.cli.summary import print_report_json, print_summary
+        from gputop.cli.slow.summary import print_report_json, print_summary
 
         report = print_summary(handle.run_dir)
         if report is not None:

@@ -177,7 +177,7 @@ def rlhf(plan: Plan, options: argparse.Namespace, wanted: Wanted) -> int:
 
 def cheapest(job: Job, wanted: Wanted, most: int, options: argparse.Namespace) -> Plan:
     """The plan whose tokens cost least, on any number of GPUs up to ``most``."""
-    from gputop.cli.plan_options import limits_of
+    from gputop.cli.split.plan_options import limits_of
     from gputop_analysis.planner.hardware import cluster
     from gputop_analysis.planner.questions import best, counts_up_to
 

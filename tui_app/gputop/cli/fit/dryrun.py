@@ -14,7 +14,7 @@ from gputop.cli.parsing import Parser, split_command
 from gputop.cli.working import working
 
 if TYPE_CHECKING:
-    from gputop.cli.dryrun_watch import Limit
+    from gputop.cli.fit.dryrun_watch import Limit
     from gputop_probes.launch import RunHandle
 
 STEPS, STEPS_ON_CPU, LAYERS, TIMEOUT_S = 30, 10, 2, 600.0
@@ -126,8 +126,8 @@ def _start(command: list[str], options: argparse.Namespace) -> RunHandle:
 
 
 def _watch(handle: RunHandle, options: argparse.Namespace) -> tuple[Limit, int]:
-    from gputop.cli.dryrun_watch import Limit
-    from gputop.cli.headless import watch
+    from gputop.cli.fit.dryrun_watch import Limit
+    from gputop.cli.slow.headless import watch
 
     limit = Limit(handle, options.steps, options.timeout)
     with working(f"trying the command for {options.steps} steps", in_place=False):
@@ -139,8 +139,8 @@ def _watch(handle: RunHandle, options: argparse.Namespace) -> tuple[Limit, int]:
 def _conclude(
     handle: RunHandle, stopped: str, code: int, gpu: str, options: argparse.Namespace
 ) -> int:
-    from gputop.cli.dryrun_data import as_data
-    from gputop.cli.dryrun_text import as_text
+    from gputop.cli.fit.dryrun_data import as_data
+    from gputop.cli.fit.dryrun_text import as_text
     from gputop_analysis.trial import trial_of
     from gputop_probes.record.reader import RecordError, RunRecord
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.parsing import Parser
-from gputop.cli.plan_options import (
+from gputop.cli.quantities import amount
+from gputop.cli.split.plan_options import (
     PINNED,
     add_gpus,
     add_job,
@@ -21,9 +22,8 @@ from gputop.cli.plan_options import (
     tell_precision,
     wanted_of,
 )
-from gputop.cli.plan_run import against_now, calibration_by, changes_of_run, said_now
-from gputop.cli.plan_workload import add_workload, cheapest, chosen, rlhf, served, told
-from gputop.cli.quantities import amount
+from gputop.cli.split.plan_run import against_now, calibration_by, changes_of_run, said_now
+from gputop.cli.split.plan_workload import add_workload, cheapest, chosen, rlhf, served, told
 from gputop.cli.working import working
 from gputop.short_words import LEGEND
 
@@ -87,8 +87,8 @@ def _objective(options: argparse.Namespace, fleet: Fleet) -> str:
 
 
 def _print(plan: Plan, wanted: Wanted, options: argparse.Namespace) -> None:
-    from gputop.cli.plan_text import as_text
     from gputop.cli.printing import report_width, wants_colour
+    from gputop.cli.split.plan_text import as_text
 
     width = report_width()
     print(
@@ -110,7 +110,7 @@ def _print(plan: Plan, wanted: Wanted, options: argparse.Namespace) -> None:
 
 def _what_if(plan: Plan, options: argparse.Namespace, width: int) -> list[str]:
     """What single changes would bring: to the run as it was measured, else to the first split."""
-    from gputop.cli.whatif_text import table
+    from gputop.cli.split.whatif_text import table
     from gputop_analysis.planner.whatif import what_if
 
     changes = changes_of_run(options.run) if options.run else ()
@@ -309,7 +309,7 @@ def _of_run(options: argparse.Namespace) -> bool:
 
 def as_data(plan: Plan, wanted: Wanted, options: argparse.Namespace) -> dict[str, Any]:
     """The plan with stable names."""
-    from gputop.cli.plan_text import estimate_command
+    from gputop.cli.split.plan_text import estimate_command
     from gputop_analysis.planner.choices import choice, choices, difference, ranked, why
     from gputop_analysis.planner.whatif import what_if
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.parsing import Parser
-from gputop.cli.plan_options import (
+from gputop.cli.split.plan_options import (
     add_gpus,
     add_job,
     add_split,
@@ -27,7 +27,7 @@ def execute(words: list[str]) -> int:
     wanted, gpus = wanted_of(options, fleet_of())
     job, limits = job_of(options, gpus), limits_of(options)
     tell_precision(wanted.gpu, job.dtype)
-    from gputop.cli.plan import calibration_of
+    from gputop.cli.split.plan import calibration_of
     from gputop_analysis.planner.questions import best
 
     calibration = calibration_of(options, wanted.gpu)
@@ -37,8 +37,8 @@ def execute(words: list[str]) -> int:
                 job, wanted, gpus, limits=limits, known=calibration, as_json=options.json
             )
         plan = best(job, wanted, gpus, limits=limits, calibration=calibration)
-    from gputop.cli.plan_text import table
     from gputop.cli.printing import report_width
+    from gputop.cli.split.plan_text import table
     from gputop_analysis.planner.choices import choices
 
     choices_ = choices(plan, plan.pareto, wanted.usd_per_gpu_hour)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gputop.cli.evidence import evidence_at
+from gputop.cli.happened.evidence import evidence_at
 from gputop.cli.parsing import Parser
 from gputop.cli.records import find_readable
 from gputop.cli.terminal import need_terminal, show

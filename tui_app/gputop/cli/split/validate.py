@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from gputop.cli.errors import CliError, cli_errors
-from gputop.cli.estimate_options import add_options
+from gputop.cli.fit.estimate_options import add_options
 from gputop.cli.named import gpu_named
 from gputop.cli.parsing import Parser
-from gputop.cli.validate_memory import memory_of_command, memory_of_text
+from gputop.cli.split.validate_memory import memory_of_command, memory_of_text
 
 _USAGE = """gputop validate FILE... [--gpus N] [--gpu NAME --model NAME [options of gputop estimate]] [--json]
        gputop validate [--gpus N] [--gpu NAME] [--json] -- COMMAND ..."""

@@ -10,9 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gputop.cli import estimate_refined
 from gputop.cli.errors import ENVIRONMENT, CliError, cli_errors
-from gputop.cli.estimate_options import (
+from gputop.cli.fit import estimate_refined
+from gputop.cli.fit.estimate_options import (
     add_options,
     existing_file,
     given,
@@ -62,13 +62,13 @@ def _execute(words: list[str]) -> int:
         gc.enable()
         return _open_screen(options)
     if options.csv:
-        from gputop.cli.estimate_csv import batch
+        from gputop.cli.fit.estimate_csv import batch
 
         return batch(
             existing_file(options.csv, or_else=""), given(options), options.tier, options.json
         )
     if options.script:
-        from gputop.cli.estimate_script import estimate_script
+        from gputop.cli.fit.estimate_script import estimate_script
 
         answer = estimate_script(options, arguments)
     else:
@@ -86,7 +86,7 @@ def _of_setup(options: argparse.Namespace) -> Estimate:
     except UntoldModelError as untold:
         if untold.script is None:
             raise
-        from gputop.cli.estimate_script import estimate_script
+        from gputop.cli.fit.estimate_script import estimate_script
 
         options.script = str(untold.script)
         if untold.world and not options.dp:
@@ -108,7 +108,7 @@ def _of_setup(options: argparse.Namespace) -> Estimate:
 
 def _fit(options: argparse.Namespace) -> int:
     """The answer of ``gputop fit``: one question, one answer."""
-    from gputop.cli import fit
+    from gputop.cli.fit import fit
 
     fit.refuse_beside(options)
     if not options.model:
@@ -365,6 +365,6 @@ def _print(estimate: Estimate, as_json: bool) -> None:
     if as_json:
         print(json.dumps(estimate.to_json(), indent=2))
         return
-    from gputop.cli.estimate_text import show
+    from gputop.cli.fit.estimate_text import show
 
     show(estimate)

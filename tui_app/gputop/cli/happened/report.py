@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gputop.cli.diff import add_threshold
 from gputop.cli.errors import CliError
-from gputop.cli.evidence import evidence_at, rendered
+from gputop.cli.happened.diff import add_threshold
+from gputop.cli.happened.evidence import evidence_at, rendered
 from gputop.cli.parsing import Parser
 from gputop.cli.printing import json_text, report_width, wants_colour, write_file
 from gputop.cli.records import open_record
@@ -153,7 +153,7 @@ def _watch(record: RunRecord, options: argparse.Namespace) -> int:
         raise CliError(
             "--watch shows the plain report: --explain, --trace and --baseline go without it"
         )
-    from gputop.cli.report_watch import watch
+    from gputop.cli.happened.report_watch import watch
 
     return watch(record, report_width, wants_colour())
 
@@ -161,7 +161,7 @@ def _watch(record: RunRecord, options: argparse.Namespace) -> int:
 def _baseline(record: RunRecord, options: argparse.Namespace) -> RunRecord | None:
     if options.baseline is None:
         return None
-    from gputop.cli.report_extras import open_baseline
+    from gputop.cli.happened.report_extras import open_baseline
 
     return open_baseline(options.baseline, record)
 
@@ -171,7 +171,7 @@ def _extras(
 ) -> tuple[Extra, ...]:
     if options.explain is not None:
         return ()
-    from gputop.cli.report_extras import baseline_extra, found_trace, trace_extra
+    from gputop.cli.happened.report_extras import baseline_extra, found_trace, trace_extra
 
     width, extras = report_width(), []
     if baseline is not None:

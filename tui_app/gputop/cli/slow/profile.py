@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from gputop.cli import bursts
 from gputop.cli.errors import CliError
 from gputop.cli.parsing import Parser
 from gputop.cli.records import find_readable
+from gputop.cli.slow import bursts
 from gputop_analysis.text import counted
 
 _POLL_S = 0.1

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gputop.cli.estimate_options import given
+from gputop.cli.fit.estimate_options import given
 from gputop.cli.named import gpu_named
 from gputop_analysis.units import GIB
 

@@ -19,7 +19,7 @@ def execute(words: list[str]) -> int:
     with tempfile.TemporaryDirectory(prefix="gputop-demo-") as folder:
         run_dir = unpack(Path(folder))
         if options.report:
-            from gputop.cli.report import execute as report
+            from gputop.cli.happened.report import execute as report
 
             return report([str(run_dir)])
         need_terminal("gputop demo --report")

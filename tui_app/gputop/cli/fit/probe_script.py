@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError, cli_errors
-from gputop.cli.estimate_options import existing_file, given
+from gputop.cli.fit.estimate_options import existing_file, given
 
 if TYPE_CHECKING:
     from gputop_analysis.view import RunView
@@ -25,7 +25,7 @@ def probe_script(options: argparse.Namespace, arguments: list[str]) -> int:
     Raises:
         CliError: options of a setup beside a script, which says itself how it trains.
     """
-    from gputop.cli.run import watched
+    from gputop.cli.slow.run import watched
 
     script = existing_file(options.script)
     if unused := [f"--{name.replace('_', '-')}" for name in given(options)]:
@@ -46,8 +46,8 @@ def probe_script(options: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def _compare(options: argparse.Namespace, script: Path, arguments: list[str], run_dir: Path) -> int:
-    from gputop.cli.estimate_script import setup_of_log
-    from gputop.cli.probe_text import show
+    from gputop.cli.fit.estimate_script import setup_of_log
+    from gputop.cli.fit.probe_text import show
     from gputop.cli.records import open_record
     from gputop.script_tracing import trace_script
     from gputop_analysis.view import RunView

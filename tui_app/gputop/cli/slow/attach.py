@@ -40,7 +40,7 @@ def execute(words: list[str]) -> int:
             file=sys.stderr,
         )
     else:
-        from gputop.cli.summary import print_summary
+        from gputop.cli.slow.summary import print_summary
 
         handle.wait(_END_WITHIN_S)  # the last lines of the record are its recorder's
         print_summary(path)

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gputop.cli.diff import fraction
 from gputop.cli.errors import CliError, cli_errors
+from gputop.cli.happened.diff import fraction
 from gputop.cli.parsing import Parser, split_command
 from gputop.cli.quantities import positive_seconds
 

@@ -7,9 +7,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from gputop.cli.errors import ENVIRONMENT, CliError
-from gputop.cli.estimate_options import add_options, given
+from gputop.cli.fit.estimate_options import add_options, given
+from gputop.cli.fit.probe_text import show
 from gputop.cli.parsing import Parser
-from gputop.cli.probe_text import show
 from gputop.cli.working import working
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def execute(words: list[str]) -> int:
     if options.script and options.model:
         raise CliError("--model and a script are two questions: ask one at a time")
     if options.script:
-        from gputop.cli.probe_script import probe_script
+        from gputop.cli.fit.probe_script import probe_script
 
         return probe_script(options, words[at + 1 :])
     if not options.model:

@@ -1,0 +1,254 @@
+"""Parameters without a gradient: frozen, left out of the optimizer, or used by nobody."""
+
+from __future__ import annotations
+
+from gputop_agent.contracts import Hello
+from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.numerics.dead_networks import ALIKE
+from gputop_analysis.findings.registry import Spec, finding
+from gputop_analysis.findings.shares import everybody
+from gputop_analysis.findings.told import Event, told
+from gputop_analysis.model import Finding, Input, Proof, Severity
+from gputop_analysis.text import counted
+from gputop_analysis.view import RunView
+
+MUCH_WITHOUT = 0.01
+
+
+@finding(
+    id="NU08",
+    name="parameters without gradient",
+    family="numerics",
+    cause="compute",
+    trigger="parameters that the optimizer has and that want a gradient have none at three "
+    "looks in a row, 20 steps or more apart; medium where they are more than 1 % of "
+    "all, high where they are all of them; or the only optimizer lacks more than 1 % "
+    "of what wants one; or at three looks in a row more than 1 % of what has one is in no "
+    "optimizer that has stepped, and does not change",
+    fix="use them in the loss, or set requires_grad=False and leave them out of the optimizer",
+    explains=("NU07",),
+    no_use="where the parameters are frozen for now on purpose",
+    reads="parameters of the optimizer whose gradient is None, at looks 20 steps or more apart",
+    silent="frozen parameters",
+    traps="experts that no token was sent to",
+    seen_on=CPU,
+)
+def without_gradient(view: RunView, spec: Spec) -> Finding | None:
+    """Part of the model does not learn."""
+    for rank, looks in told(view, "checkup").items():
+        look = looks[-1]
+        missing, total = look.get("without_gradient") or 0, look.get("trainable") or 0
+        if not missing or not total or look.get("alike", 0) < ALIKE:
+            continue
+        optimizer = view.hello(rank).get("optimizer") or {}
+        if missing == total and optimizer.get("module") not in ("torch", None):
+            continue  # an optimizer that is not torch's may have gradients of its own
+        return _without_gradient(view, spec, rank, look)
+    return _left_out(view, spec)
+
+
+def _without_gradient(view: RunView, spec: Spec, rank: int, look: Event) -> Finding:
+    missing, total = look["without_gradient"], look["trainable"]
+    share = missing / total
+    names = [
+        name or "a parameter of no module" for name in look.get("without_gradient_names") or [""]
+    ]
+    config = (view.hello(rank).get("model") or {}).get("config") or {}
+    severity: Severity = "info"
+    fix = (
+        "use them in the loss, or call requires_grad_(False) and leave them out of the "
+        "optimizer; look for a detach(), a torch.no_grad() or a branch that is not taken"
+    )
+    if share == 1:
+        severity = "high"
+        fix = (
+            "give the optimizer the parameters of the model that the loss comes from: it has "
+            "others, such as a copy's"
+        )
+    elif share > MUCH_WITHOUT and not config.get("experts"):
+        severity = "medium"  # experts that no token was sent to have none either
+    return spec.make(
+        severity=severity,
+        title=f"{_part(missing, total)} no gradient: {', '.join(names[:2])}",
+        evidence=f"{missing:,} of {total:,} values in the optimizer have grad None when it "
+        f"steps ({look['alike']} looks up to step {look['step']}, rank {rank}): "
+        f"{', '.join(names)}",
+        fix=fix,
+        rank=rank if len(view.ranks) > 1 else everybody(view),
+        proof=Proof(
+            statistic="values without a gradient / values in the optimizer that want one",
+            value=100 * share,
+            threshold=0.0,
+            unit="%",
+            formula="medium above 1 %, high for all of them",
+            inputs=(
+                Input(
+                    "without a gradient",
+                    missing,
+                    "values",
+                    f"checkup event of step {look['step']}, rank {rank}",
+                ),
+                Input("in the optimizer", total, "values", "the same"),
+                Input("looks in a row", look["alike"], "", "the same"),
+            ),
+        ),
+    )
+
+
+def _left_out(view: RunView, spec: Spec) -> Finding | None:
+    """Parameters that want a gradient, and that no optimizer was given: they are never updated."""
+    for rank in view.ranks:
+        hello = view.hello(rank)
+        model, optimizer = hello.get("model") or {}, hello.get("optimizer") or {}
+        trainable = int(model.get("trainable") or 0)
+        given_count = int(optimizer.get("all_parameters") or optimizer.get("parameters") or 0)
+        other_parameters = optimizer.get("others") or []
+        if (
+            not _comparable(hello)
+            or not given_count
+            or _once_given(view, rank, trainable)
+            or trainable - given_count <= MUCH_WITHOUT * trainable
+            or not _gradients_beyond(view, rank, given_count + MUCH_WITHOUT * trainable)
+        ):
+            continue
+        share = 1 - given_count / trainable
+        return spec.make(
+            severity="high" if share > 0.5 else "medium",
+            title=f"{100 * share:.0f} % of the parameters that want a gradient are in no optimizer",
+            evidence=f"{model.get('class') or 'the model'} has {trainable:,} values with "
+            "requires_grad=True, "
+            f"{' and '.join([str(optimizer.get('class')), *other_parameters])} "
+            + (f"have {given_count:,} together" if other_parameters else f"has {given_count:,}")
+            + ", and no other optimizer steps: the rest stays as it was made",
+            fix="give the optimizer model.parameters(); if the rest shall stay as it is, call "
+            "requires_grad_(False) on it, which saves its part of the backward pass too",
+            rank=rank if len(view.ranks) > 1 else everybody(view),
+            site=optimizer.get("site"),
+            confidence=0.8,
+            proof=Proof(
+                statistic="values that want a gradient and are in no optimizer / values that want "
+                "one",
+                value=100 * share,
+                threshold=100 * MUCH_WITHOUT,
+                unit="%",
+                formula="",
+                inputs=(
+                    Input("want a gradient", trainable, "values", "hello.model.trainable"),
+                    Input("in the optimizer", given_count, "values", "hello.optimizer.parameters"),
+                ),
+            ),
+        )
+    return _for_nobody(view, spec)
+
+
+def _once_given(view: RunView, rank: int, trainable: int) -> bool:
+    """Whether an optimizer of an earlier stage of the script had them, as that of a teacher that is
+    trained first.
+    """
+    told_optimizers = [
+        event.get("optimizer") or {}
+        for kind in ("hello", "hello_update")
+        for event in told(view, kind).get(rank, ())
+    ]
+    given = [
+        int(one.get("all_parameters") or one.get("parameters") or 0) for one in told_optimizers
+    ]
+    return max(given, default=0) >= (1 - MUCH_WITHOUT) * trainable
+
+
+def _gradients_beyond(view: RunView, rank: int, count: float) -> bool:
+    """Whether more values have a gradient than so many, or nobody looked.
+
+    A copy that only answers without a graph, as a target network does, has none and needs no
+    optimizer.
+    """
+    looks = [event for event in told(view, "checkup").get(rank, ()) if "graded" in event]
+    return not looks or (looks[-1].get("graded") or 0) > count
+
+
+def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
+    """Parameters that get gradients, lie in no optimizer that has stepped, and stay as they are: a
+    teacher that was not frozen, or an optimizer whose step is forgotten.
+    """
+    for rank, events in told(view, "checkup").items():
+        last = events[-1]
+        stray, graded = last.get("stray") or 0, last.get("graded") or 0
+        if last.get("stray_looks", 0) < ALIKE or stray <= MUCH_WITHOUT * graded:
+            continue
+        share, names = stray / graded, last.get("stray_names") or []
+        idle = last.get("without_gradient") or 0
+        if last.get("stray_waiting", 0) > stray / 2:
+            title = f"an optimizer has not stepped: {100 * share:.0f} % of the gradients are unused"
+            place = "in an optimizer that has not stepped"
+            fix = (
+                "call step() of the optimizer that has them; where it begins later, "
+                "requires_grad_(False) until then spares their backward"
+            )
+        else:
+            title = f"{100 * share:.0f} % of the gradients are for nobody"
+            place = "in no optimizer"
+            fix = _replaced_part(names) if idle else _not_frozen()
+        return spec.make(
+            severity="medium",
+            title=f"{title}: {', '.join(names[:2])}",
+            evidence=f"{stray:,} of {graded:,} values that have a gradient are {place} and did "
+            f"not change ({last['stray_looks']} looks in a row up to step {last['step']}, rank "
+            f"{rank}): "
+            + ", ".join(names)
+            + (f"; the optimizer holds {idle:,} values that get no gradient" if idle else ""),
+            fix=fix,
+            rank=rank if len(view.ranks) > 1 else everybody(view),
+            confidence=0.85,
+            proof=Proof(
+                statistic=f"values with a gradient and {place} / values with a gradient",
+                value=100 * share,
+                threshold=100 * MUCH_WITHOUT,
+                unit="%",
+                formula="unchanged: up to 64 values of eight of them, from look to look",
+                inputs=(
+                    Input(place, stray, "values", f"checkup event, rank {rank}"),
+                    Input("with a gradient", graded, "values", "the same"),
+                    Input("looks in a row", last["stray_looks"], "", "the same"),
+                ),
+            ),
+        )
+    return None
+
+
+def _part(missing: int, total: int) -> str:
+    if 1000 * missing < total:  # "0.0 %" would say nothing
+        verb = "gets" if missing == 1 else "get"
+        return f"{counted(missing, 'value')} of {total:,} in the optimizer {verb}"
+    return f"{100 * missing / total:.1f} % of the parameters get"
+
+
+def _not_frozen() -> str:
+    return (
+        "call requires_grad_(False) on what shall stay as it is, such as a teacher or a network "
+        "that a loss looks through: the backward then leaves its weights out; or give it to an "
+        "optimizer"
+    )
+
+
+def _replaced_part(names: list[str]) -> str:
+    """A layer that was put in the place of another after the optimizer was given that one's."""
+    return (
+        f"make the optimizer after the model is complete, or give it {', '.join(names[:2])} by "
+        "add_param_group(): it holds parameters that the loss does not come from; if they shall "
+        "stay as they are, call requires_grad_(False) on them"
+    )
+
+
+def _comparable(hello: Hello) -> bool:
+    """Whether model and optimizers count the same parameters: a whole model, torch's optimizers."""
+    model, optimizer, parallel = (
+        hello.get(key) or {} for key in ("model", "optimizer", "parallel")
+    )
+    sharded = model.get("sharded") or any(
+        parallel.get(wrapper) for wrapper in ("fsdp", "deepspeed", "pipeline")
+    )
+    counted = "all_parameters" in optimizer or not optimizer.get("others")
+    alone = optimizer.get("module") == "torch" and counted
+    return (
+        alone and not sharded and not model.get("truncated") and len(model.get("roots") or ()) == 1
+    )

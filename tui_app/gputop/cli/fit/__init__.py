@@ -1,0 +1,1 @@
+"""Commands of the question "Will it fit?" and what they alone use."""

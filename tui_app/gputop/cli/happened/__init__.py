@@ -1,0 +1,1 @@
+"""Commands of the question "What happened?" and what they alone use."""

@@ -1,0 +1,1 @@
+"""Commands of the question "Why is it slow?" and what they alone use."""
