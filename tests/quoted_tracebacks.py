@@ -154,3 +154,13 @@ Original Traceback (most recent call last):
 RuntimeError: stack expects each tensor to be equal size, but got [3] at entry 0
 
 """
+
+PORT_TAKEN = """\
+Traceback (most recent call last):
+  File "/opt/bin/torchrun", line 8, in <module>
+    sys.exit(main())
+  File "/opt/lib/python3.11/site-packages/torch/distributed/run.py", line 1032, in main
+    run(args)
+torch.distributed.DistNetworkError: The server socket has failed to listen on any local network \
+address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use
+"""

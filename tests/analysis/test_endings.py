@@ -9,6 +9,7 @@ import itertools
 import numpy as np
 import pytest
 from analysis_support import Builder
+from quoted_tracebacks import PORT_TAKEN
 
 from gputop_agent import wire
 from gputop_analysis.findings import evaluate
@@ -379,3 +380,11 @@ def test_the_first_step_is_not_averaged(tmp_path):
     shares = {one.name: one.share for one in summarise(build.open()).phases}
     assert shares["forward"] == pytest.approx(0.9, abs=0.01)
     assert np.isclose(sum(shares.values()), 1.0)
+
+
+def test_a_port_that_is_taken_is_no_line_to_mend(tmp_path):
+    build = Builder(tmp_path / "r")
+    build.end(exit_code=1)
+    (build.path / "hosts" / "box" / "output.log").write_text(PORT_TAKEN)
+    (failure,) = (one for one in evaluate(build.open()) if one.id == "HC09")
+    assert failure.site is None and "--master-port" in str(failure.fix)

@@ -19,6 +19,10 @@ SLOWEST = 10.0
 """For runs of a thousand ranks, whose snapshot takes most of a second of CPU."""
 _SHARE = 0.045
 """Of a core, for all that the app does."""
+_SHARE_AT_FIRST, FIRST_S = 0.25, 15.0
+"""The same in the first seconds: a training that starts is looked at, and imports and the first frame
+are none of what a snapshot costs.
+"""
 _QUEUE = 4
 """Frames that may wait for the terminal before a tick is skipped."""
 
@@ -28,18 +32,23 @@ class Rhythm:
 
     def __init__(self, clock: Clock):
         self._clock = clock
-        self._cpu_s = clock.cpu_s()
+        self._cpu_s: float | None = None
+        self._first_until_s = clock.monotonic() + FIRST_S
         self.period = FAST
 
     def measure(self, snapshot: Snapshot) -> None:
         """Take in what has been used since the last call; the period follows gently."""
         cpu_s = self._clock.cpu_s()
+        if self._cpu_s is None:
+            self._cpu_s = cpu_s
+            return
         used, self._cpu_s = cpu_s - self._cpu_s, cpu_s
         if snapshot.ended and snapshot.position is None:
             shortest = SLOW
         else:
             shortest = FAST
-        wanted = min(SLOWEST, max(shortest, used / _SHARE))
+        is_first = self._clock.monotonic() < self._first_until_s
+        wanted = min(SLOWEST, max(shortest, used / (_SHARE_AT_FIRST if is_first else _SHARE)))
         self.period = 0.7 * self.period + 0.3 * wanted
 
     @staticmethod

@@ -17,6 +17,8 @@ from gputop.widgets import roles
 if TYPE_CHECKING:
     from gputop_analysis.planner.choices import Choice
 
+_FITS, _FRONT = "·", "●"
+
 
 class ParetoDialog(Typed, ModalScreen[None]):
     """Drawn by plotext: once on opening, so its cost does not matter."""
@@ -39,21 +41,20 @@ class ParetoDialog(Typed, ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="box") as box:
             box.border_title = "Step time against memory"
-            box.border_subtitle = "● no other is better in both · esc back"
+            box.border_subtitle = f"{_FITS} fits · {_FRONT} no other is better in both · esc back"
             yield PlotextPlot()
 
     def on_mount(self) -> None:
         plot = self.query_one(PlotextPlot).plt
         plot.xlabel("step, seconds")
         plot.ylabel("GiB of a GPU")
-        self._scatter(self._all, "·", "muted", "fits")
-        self._scatter(self._front, "●", "accent", "front")
+        self._scatter(self._all, _FITS, "muted")
+        self._scatter(self._front, _FRONT, "accent")
         if self._base_s:
             plot.vline(self._base_s)
 
-    def _scatter(self, shown: tuple[Choice, ...], marker: str, role: str, label: str) -> None:
+    def _scatter(self, shown: tuple[Choice, ...], marker: str, role: str) -> None:
         red, green, blue = roles.colour(self.app, role).get_truecolor()
         x, y = [choice.step_s for choice in shown], [choice.reserved_gib for choice in shown]
-        self.query_one(PlotextPlot).plt.scatter(
-            x, y, marker=marker, color=(red, green, blue), label=label
-        )
+        plot = self.query_one(PlotextPlot).plt
+        plot.scatter(x, y, marker=marker, color=(red, green, blue))

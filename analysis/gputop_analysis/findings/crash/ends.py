@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ Event = dict[str, Any]
 
 _LONGEST_TITLE = 140
 _SAID = 120
+_PORT_TAKEN = re.compile("EADDRINUSE|address already in use", re.IGNORECASE)
 """Letters of an exception's message at most."""
 _NATIVE_CRASH = (
     "a crash in native code: run with PYTHONFAULTHANDLER=1 for the line; for SIGBUS look "
@@ -440,6 +442,11 @@ def _signal_name(number: int) -> str:
 
 
 def _advice(view: RunView, end: _End) -> str:
+    if end.raised and _PORT_TAKEN.search(end.raised.what):
+        return (
+            "the port is taken, often by an earlier run that still lives: end that one, or give "
+            "another, as `torchrun --master-port 29501` does"
+        )
     if end.raised:
         return f"mend {end.raised.site or 'what the traceback says'}"
     if end.how.kind == "stopped":

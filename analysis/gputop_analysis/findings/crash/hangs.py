@@ -319,7 +319,7 @@ def _finding(
         f"{dump.get('step', '?')} at {line}"
     )
     parts = [
-        f"no step for {standstill.silent_s:.0f} s (limit {standstill.limit_s:.0f} s)",
+        f"suspected after {standstill.silent_s:.0f} s without a step (limit {standstill.limit_s:.0f} s)",
         where if line else "",
         more,
     ]

@@ -26,6 +26,8 @@ _FRAME_IN_BOX = re.compile(r"[│|]\s+(\S+):(\d+) in (\S+)")
 _IN_A_CHAIN = ("During handling of the above", "The above exception was the direct")
 _FOLLOWS = re.compile("by peer|Broken pipe|Connection refused|recvBytes|Socket Timeout")
 """What a rank raises because another one has gone."""
+_COMMAND = re.compile(r".*/bin/[^/.]+")
+"""The file of an installed command, as torchrun is one."""
 _PACKAGES = ("site-packages", "dist-packages", "<frozen", f"{os.sep}lib{os.sep}python")
 
 
@@ -127,7 +129,7 @@ def _in_a_box(lines: Iterator[str]) -> LastWords | None:
 
 def _site(frame: re.Match[str]) -> str | None:
     path, number, function = frame.groups()
-    if any(part in path for part in _PACKAGES):
+    if _COMMAND.fullmatch(path) or any(part in path for part in _PACKAGES):
         return None
     place = f"{os.path.basename(path)}:{number}"
     return f"{place} {function}" if function else place
