@@ -94,7 +94,7 @@ async def _draw(name: str, stage: Stage, folder: Path) -> None:
         await resized(shown, app, pilot, SIZES[USUAL])
         for mode in MODES:
             if mode != "no-colour":
-                await change(app, pilot, mode)
+                await change(shown, app, pilot, mode)
                 _keep(app, folder / f"{mode}.svg", f"{name}, {mode}", mode == "ascii")
     with _without_colour():
         async with opened(shown, _fresh(stage, f"{name}-again")) as (app, _):

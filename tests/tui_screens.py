@@ -371,19 +371,30 @@ async def resized(shown: Shown, app: App[Any], pilot: Any, size: tuple[int, int]
     from tui_pilot import settle
 
     if shown.anew:
-        while len(app.screen_stack) > 1:
-            app.pop_screen()
-            await settle(app, pilot)
+        await _leave(app, pilot)
     await pilot.resize_terminal(*size)
     await settle(app, pilot)
     if shown.anew:
         await _arrive(shown, app, pilot)
 
 
-async def change(app: App[Any], pilot: Any, mode: str) -> None:
-    """The same on another terminal; without colour an app is started so."""
+async def _leave(app: App[Any], pilot: Any) -> None:
     from tui_pilot import settle
 
+    while len(app.screen_stack) > 1:
+        app.pop_screen()
+        await settle(app, pilot)
+
+
+async def change(shown: Shown, app: App[Any], pilot: Any, mode: str) -> None:
+    """The same on another terminal; without colour an app is started so. A dialog takes its colours
+    when it opens.
+    """
+    from tui_pilot import settle
+
+    is_dialog = app.screen.is_modal
+    if is_dialog:
+        await _leave(app, pilot)
     app.theme = {"light": LIGHT, "16-colours": "ansi-dark"}.get(mode, DARK)
     app.ascii_only = mode == "ascii"  # type: ignore[attr-defined]
     from gputop.widgets.canvas import Canvas
@@ -392,3 +403,5 @@ async def change(app: App[Any], pilot: Any, mode: str) -> None:
         for canvas in screen.query(Canvas):
             canvas.redraw()
     await settle(app, pilot)
+    if is_dialog:
+        await _arrive(shown, app, pilot)

@@ -65,7 +65,7 @@ async def test_a_screen(snapshot, tmp_path, monkeypatch, running, name):
         await resized(shown, app, pilot, SIZES[USUAL])
         usual = text_of(app)
         for mode in MODES[:3]:
-            await change(app, pilot, mode)
+            await change(shown, app, pilot, mode)
             text = text_of(app)
             if mode == "ascii":
                 written = plain(text)

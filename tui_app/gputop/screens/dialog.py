@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
-from textual.app import ComposeResult
+from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
@@ -16,6 +16,7 @@ from textual.widgets import Static
 from gputop.screens.typed import Typed
 
 Result = TypeVar("Result")
+_TEXT_WIDTH = 100
 
 CSS = """
 {name} {{ align: center middle; background: $background 60%; }}
@@ -103,10 +104,15 @@ class ChoiceDialog(Typed, ModalScreen[Result | None], Generic[Result]):
         self.query_one("#choices", Static).update(Content("\n").join([Content(""), *lines]))
 
 
+def text_columns(app: App[object]) -> int:
+    """Columns of text in a ``TextDialog``, beside its border, padding and scroll bar."""
+    return min(_TEXT_WIDTH, int(0.96 * app.size.width)) - 7
+
+
 class TextDialog(Typed, ModalScreen[None]):
     """Something to read; ``copy`` is what ``y`` puts on the clipboard."""
 
-    DEFAULT_CSS = CSS.format(name="TextDialog", width=100)
+    DEFAULT_CSS = CSS.format(name="TextDialog", width=_TEXT_WIDTH)
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,enter,question_mark", "leave", show=False),
         Binding("y,c", "copy", show=False),

@@ -328,11 +328,11 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
 
         from gputop.render.rows import row_text
         from gputop.render.vram import notes
-        from gputop.screens.dialog import TextDialog
+        from gputop.screens.dialog import TextDialog, text_columns
 
         estimated = self.query_one(EstimateAnswer).answer.estimate
         if estimated is not None:
-            text = "\n".join(row_text(row) for row in notes(estimated, 90))
+            text = "\n".join(row_text(row) for row in notes(estimated, text_columns(self.app)))
             self.app.push_screen(TextDialog("Assumptions and sources", Content(text), text))
 
     # ---- the trace
