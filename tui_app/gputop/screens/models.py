@@ -40,7 +40,9 @@ class ModelDialog(Typed, ModalScreen[str | None]):
     DEFAULT_CSS = (
         CSS.format(name="ModelDialog", width=72)
         + """
-    ModelDialog Input { border: none; padding: 0; height: 1; margin-bottom: 1; background: $surface; }
+    ModelDialog Input, ModelDialog Input:focus {
+        border: none; padding: 0; height: 1; margin-bottom: 1; background: $surface;
+    }
     """
     )
     BINDINGS: ClassVar[list[BindingType]] = [

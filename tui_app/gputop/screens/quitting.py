@@ -10,14 +10,14 @@ def quit_dialog(stopping: bool) -> ChoiceDialog[str]:
     if stopping:
         choices = [
             Choice("s", "ask again", "SIGINT, then SIGTERM, then SIGKILL", "stop"),
-            Choice("k", "kill it", "SIGKILL at once, to every process of it", "kill"),
-            Choice("l", "leave it", "gputop goes, the training does what it does", "leave"),
+            Choice("k", "kill it", "SIGKILL to all its processes", "kill"),
+            Choice("l", "leave it", "gputop goes, the training stays", "leave"),
         ]
         return ChoiceDialog(
             "Stopping", "The training has been asked to stop and still runs.", choices
         )
     choices = [
-        Choice("l", "leave it running", "gputop attach comes back to it", "leave"),
+        Choice("l", "leave it running", "back by gputop attach", "leave"),
         Choice("s", "stop the training", "as Ctrl-C does", "stop"),
     ]
     return ChoiceDialog("Leave", "The training is still running.", choices)

@@ -17,7 +17,9 @@ class SearchDialog(Typed, ModalScreen[str | None]):
 
     DEFAULT_CSS = """
     SearchDialog { align: center bottom; background: transparent; }
-    SearchDialog > Input { width: 1fr; margin: 0 1 1 1; border: round $role-accent; background: $surface; }
+    SearchDialog > Input, SearchDialog > Input:focus {
+        width: 1fr; margin: 0 1 1 1; border: round $role-accent; background: $surface;
+    }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", show=False)]
 

@@ -18,6 +18,8 @@ WON = -1.0
 """Percent of the step: what takes off more is drawn as a gain."""
 NAME, FIGURES = 44, 44
 """Columns of a change's name at most, and of its figures."""
+COST, LEAST_NAME = 10, 12
+"""Columns of the last figure, which is left out where names would have fewer than these."""
 BORDER = 8
 """Columns that the frame, its padding and a scrollbar take."""
 
@@ -37,16 +39,19 @@ def table(what_if: WhatIf, width: int) -> list[tuple[str, str]]:
     """Lines of at most ``width`` columns with the role of their colour, the fastest first; those
     that fit no GPU and those that break a rule at the end.
     """
-    name = min(NAME, width - FIGURES - 2)
+    has_cost = width - FIGURES - 2 >= LEAST_NAME
+    name = min(NAME, width - FIGURES - 2 + (0 if has_cost else COST))
     cost = "no rent"
     if what_if.usd_per_million_tokens is not None:
         cost = "$/Mtok"
+    if not has_cost:
+        cost = ""
     can = sorted(
         (change for change in what_if.changes if not change.rule),
         key=lambda change: (not change.fits, change.step_s),
     )
-    rows = [(f"  {'each alone':<{name}}{'step':>10}{'':>8}{'GiB':>8}{'':>8}{cost:>10}", "muted")]
-    rows += [_row(change, what_if, name) for change in can]
+    rows = [(f"  {'each alone':<{name}}{'step':>10}{'':>8}{'GiB':>8}{'':>8}{_cost(cost)}", "muted")]
+    rows += [_row(change, what_if, name, has_cost) for change in can]
     if any(not change.fits for change in can):
         rows += [("", "muted"), ("✖ does not fit into the GPU's memory", "muted")]
     rows += [
@@ -55,13 +60,17 @@ def table(what_if: WhatIf, width: int) -> list[tuple[str, str]]:
     return rows
 
 
-def _row(change: Change, what_if: WhatIf, name: int) -> tuple[str, str]:
+def _cost(text: str) -> str:
+    return f"{text:>{COST}}" if text else ""
+
+
+def _row(change: Change, what_if: WhatIf, name: int, has_cost: bool) -> tuple[str, str]:
     if change.step_s >= 1:
         step = f"{change.step_s:.2f} s"
     else:
         step = f"{1e3 * change.step_s:.0f} ms"
     rent = what_if.usd_per_million_tokens
-    if rent is None:
+    if rent is None or not has_cost:
         cost = ""
     else:
         cost = f"{rent * change.step_s / change.before_s:.3f}"
@@ -69,5 +78,5 @@ def _row(change: Change, what_if: WhatIf, name: int) -> tuple[str, str]:
     mark = "  " if change.fits else "✖ "
     text = f"{mark}{shorten(change.name, name - 1):<{name}}{step:>10}{percent:>+7.1f}%"
     more_gib = change.device_total_gib - change.before_gib
-    text += f"{change.device_total_gib:>8.1f}{more_gib:>+8.1f}{cost:>10}"
+    text += f"{change.device_total_gib:>8.1f}{more_gib:>+8.1f}{_cost(cost)}"
     return text, "muted" if not change.fits else "good" if change.step_pct < WON else "text"
