@@ -9,6 +9,8 @@ from typing import Any
 from textual.command import CommandPalette, DiscoveryHit, Hits
 from textual.system_commands import SystemCommandsProvider
 
+from gputop.app import theme
+
 
 class Commands(SystemCommandsProvider):
     """The app's commands, before anything is typed in the order of the app: what helps now first."""
@@ -25,10 +27,12 @@ class Palette(CommandPalette):
     DEFAULT_CSS = """
     Palette SearchIcon { display: none; }
     Palette #--input CommandInput { padding-left: 1; }
+    Palette.-colourless Input > .input--cursor { text-style: reverse !important; }
     """
 
     def __init__(self, **more: Any):
         super().__init__(placeholder="an action, a run, a rank or a finding", **more)
+        self.set_class(theme.colourless(), "-colourless")
 
     def _action_command_list(self, action: str) -> None:
         try:

@@ -19,7 +19,7 @@ SLOWEST = 10.0
 """For runs of a thousand ranks, whose snapshot takes most of a second of CPU."""
 _SHARE = 0.045
 """Of a core, for all that the app does."""
-_SHARE_AT_FIRST, FIRST_S = 0.25, 15.0
+_SHARE_AT_FIRST, FIRST_S = 0.25, 5.0
 """The same in the first seconds: a training that starts is looked at, and imports and the first frame
 are none of what a snapshot costs.
 """

@@ -19,7 +19,7 @@ from gputop.feed.catalog import AXES, Point, front, points
 from gputop.render.catalog import MARKS
 from gputop.screens.dialog import CSS
 from gputop.screens.typed import Typed
-from gputop.widgets import roles
+from gputop.widgets.plot_colours import colour, follow_theme
 from gputop_analysis.catalog.listing import Listed
 
 WIDTH, BESIDE = 110, 6
@@ -80,6 +80,7 @@ class CatalogPlot(Typed, ModalScreen[None]):
 
     def _plot(self, found: Sequence[Point], named: Sequence[tuple[str, Point]]) -> None:
         widget = self.query_one(PlotextPlot)
+        follow_theme(widget)
         plot = widget.plt
         plot.clear_data()
         plot.xlabel("$/h of one GPU")
@@ -96,13 +97,12 @@ class CatalogPlot(Typed, ModalScreen[None]):
 
     def _scatter(self, found: Sequence[Point], marker: str, role: str) -> None:
         plot = self.query_one(PlotextPlot).plt
-        red, green, blue = roles.colour(self.app, role).get_truecolor()
         x, y = (
             [log10(point.usd_per_hour) for point in found],
             [log10(point.value) for point in found],
         )
         if found:
-            plot.scatter(x, y, marker=marker, color=(red, green, blue))
+            plot.scatter(x, y, marker=marker, color=colour(self.app, role))
 
 
 def letters(points: Sequence[Point], marked: Sequence[str]) -> list[tuple[str, Point]]:

@@ -12,7 +12,7 @@ from textual_plotext import PlotextPlot
 
 from gputop.screens.dialog import CSS
 from gputop.screens.typed import Typed
-from gputop.widgets import roles
+from gputop.widgets.plot_colours import colour, follow_theme
 
 if TYPE_CHECKING:
     from gputop_analysis.planner.choices import Choice
@@ -45,7 +45,9 @@ class ParetoDialog(Typed, ModalScreen[None]):
             yield PlotextPlot()
 
     def on_mount(self) -> None:
-        plot = self.query_one(PlotextPlot).plt
+        widget = self.query_one(PlotextPlot)
+        follow_theme(widget)
+        plot = widget.plt
         plot.xlabel("step, seconds")
         plot.ylabel("GiB of a GPU")
         self._scatter(self._all, _FITS, "muted")
@@ -54,7 +56,6 @@ class ParetoDialog(Typed, ModalScreen[None]):
             plot.vline(self._base_s)
 
     def _scatter(self, shown: tuple[Choice, ...], marker: str, role: str) -> None:
-        red, green, blue = roles.colour(self.app, role).get_truecolor()
         x, y = [choice.step_s for choice in shown], [choice.reserved_gib for choice in shown]
         plot = self.query_one(PlotextPlot).plt
-        plot.scatter(x, y, marker=marker, color=(red, green, blue))
+        plot.scatter(x, y, marker=marker, color=colour(self.app, role))

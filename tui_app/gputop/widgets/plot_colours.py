@@ -1,0 +1,31 @@
+"""Colours of plotext's plots: those of the theme, or a terminal's own sixteen."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gputop.widgets import roles
+
+if TYPE_CHECKING:
+    from textual.app import App
+    from textual_plotext import PlotextPlot
+
+DEFAULT = "default"
+
+
+def colour(app: App[object], role: str) -> tuple[int, int, int] | int | str:
+    """A role's colour as plotext takes it; one of the terminal's own by its number."""
+    found = roles.colour(app, role)
+    if found.is_default:
+        return DEFAULT
+    if found.number is not None:
+        return found.number
+    red, green, blue = found.get_truecolor()
+    return red, green, blue
+
+
+def follow_theme(plot: PlotextPlot) -> None:
+    """Axes in the terminal's own colours where the theme has those: made into others they would be
+    black on black.
+    """
+    plot.theme = "clear" if colour(plot.app, "text") == DEFAULT else "auto"
