@@ -49,8 +49,7 @@ def judge(ratios: np.ndarray, rounds: int, threshold: float, error: float = ERRO
         error: chance of a wrong verdict at this look. Looks add theirs up.
     """
     clock, own = (interval(column, rounds, error / 2) for column in ratios.reshape(-1, 2).T)
-    known = bool(len(ratios)) and bool(np.isfinite(ratios[:, 1]).all())
-    change = own if known else clock
+    change = own if _own_is_known(ratios) else clock
     verdict: Verdict = "undecided"
     if change.low > threshold or clock.low > threshold:
         verdict = "slower"
@@ -69,11 +68,16 @@ def judge_last(ratios: np.ndarray, rounds: int, threshold: float, error: float) 
     judged = judge(ratios, rounds, threshold, error)
     if judged.verdict != "undecided":
         return judged
-    column = 1 if judged.change is not judged.clock else 0
-    change = interval(ratios.reshape(-1, 2)[:, column], rounds, ERROR / 2)
+    deciding = ratios.reshape(-1, 2)[:, int(_own_is_known(ratios))]
+    change = interval(deciding, rounds, ERROR / 2)
     if change.low > 0 and change.value > threshold:
         return judged._replace(verdict="slower", change=change, surely_beyond=False)
     return judged
+
+
+def _own_is_known(ratios: np.ndarray) -> bool:
+    """Whether each pair has the time without waits for a core, which then decides."""
+    return bool(len(ratios)) and bool(np.isfinite(ratios[:, 1]).all())
 
 
 def interval(ratios: np.ndarray, rounds: int, error: float) -> Interval:

@@ -210,7 +210,7 @@ MODELS = {
     "qwen3_30b_a3b": "qwen3-30b-a3b",
     "gradientai/Llama-3-8B-Instruct-Gradient-1048k": "llama-3-8b",
     "VAGOsolutions/Llama-3-SauerkrautLM-8b-Instruct": "llama-3-8b",
-    "/root/.cache/huggingface/hub/models--Qwen--Qwen2.5-7B/snapshots/d1497293": "qwen2.5-7b",
+    "/home/me/.cache/huggingface/hub/models--Qwen--Qwen2.5-7B/snapshots/d1497293": "qwen2.5-7b",
     "./out/llama-2-7b/checkpoint-500": "llama-2-7b",
     "llama-3.2-3b-instruct-q8_0.gguf": "llama-3.2-3b",
     "nvidia/DeepSeek-R1-0528-NVFP4": "deepseek-r1",

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from gputop_agent import wire
@@ -14,7 +14,7 @@ from gputop_agent import wire
 ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 """Colours and the like, titles and links."""
 _HEAD = re.compile(
-    r"(?P<before>.*?)(?:\+ )?(?P<original>Original )?(?:Exception Group )?"
+    r"(?P<prefix>.*?)(?:\+ )?(?P<original>Original )?(?:Exception Group )?"
     r"Traceback \(most recent call last\)"
 )
 _FRAME = re.compile(r'[|>\s]*File "([^"]+)", line (\d+)(?:, in (\S+))?')
@@ -40,8 +40,8 @@ class LastWords(NamedTuple):
     """``train.py:118 main``, the innermost line outside of packages; None where there is none."""
 
 
-class _Quoted(NamedTuple):
-    before: str
+class _Traceback(NamedTuple):
+    prefix: str
     """What stands before each of its lines, such as ``[rank3]: ``."""
     words: LastWords
     follows: bool
@@ -52,20 +52,27 @@ def parsed(text: str) -> LastWords | None:
     """The exception that ended the command: the first rank's where several are quoted, not what the
     launcher raises over it nor what other ranks raise as that one is gone; else the last.
     """
-    quoted: list[_Quoted] = []
-    for one in _tracebacks(ESCAPES.sub("", text).splitlines()):
-        if one.follows and quoted and quoted[-1].before == one.before:
-            around = quoted.pop().words
-            one = one._replace(words=one.words._replace(site=one.words.site or around.site))
-        quoted.append(one)
-    first_hand = [one for one in quoted if not _is_of_a_launcher(one.words)]
-    if quoted and not first_hand:
-        return quoted[-1].words._replace(site=None)
-    of_ranks = [one for one in first_hand if one.before]
-    causes = [one for one in of_ranks if not _FOLLOWS.search(one.words.what)] or of_ranks
+    chains = _chains(ESCAPES.sub("", text).splitlines())
+    first_hand = [chain for chain in chains if not _is_of_a_launcher(chain.words)]
+    if chains and not first_hand:
+        return chains[-1].words._replace(site=None)
+    of_ranks = [chain for chain in first_hand if chain.prefix]
+    causes = [chain for chain in of_ranks if not _FOLLOWS.search(chain.words.what)] or of_ranks
     if causes:
         return causes[0].words
     return first_hand[-1].words if first_hand else None
+
+
+def _chains(lines: list[str]) -> list[_Traceback]:
+    """The last traceback of each chain, with the place of the one before where it has none."""
+    chains: list[_Traceback] = []
+    for traceback in _tracebacks(lines):
+        if traceback.follows and chains and chains[-1].prefix == traceback.prefix:
+            earlier = chains.pop().words
+            site = traceback.words.site or earlier.site
+            traceback = traceback._replace(words=traceback.words._replace(site=site))
+        chains.append(traceback)
+    return chains
 
 
 def _is_of_a_launcher(words: LastWords) -> bool:
@@ -73,33 +80,30 @@ def _is_of_a_launcher(words: LastWords) -> bool:
     return name in wire.LAUNCHERS_ERRORS
 
 
-def _tracebacks(lines: list[str]) -> Iterator[_Quoted]:
+def _tracebacks(lines: list[str]) -> Iterator[_Traceback]:
     for index, line in enumerate(lines):
         heading = _HEAD.match(line)
         if heading is None:
             if _UNCOMPILED.match(line) and (words := _plain(iter(lines[index:]))):
-                yield _Quoted("", words, False)
+                yield _Traceback("", words, False)
             continue
-        before = heading["before"]
-        if _BOX in before:
-            before = before.partition(_BOX)[0]
-            words = _in_a_box(_of_one(lines[index + 1 :], before))
-        else:
-            words = _plain(_of_one(lines[index + 1 :], before))
+        prefix, is_boxed, _ = heading["prefix"].partition(_BOX)
+        read = _in_a_box if is_boxed else _plain
+        words = read(_with_prefix(lines[index + 1 :], prefix))
         if words is not None:
-            follows = bool(heading["original"]) or _is_chained(lines[:index], before)
-            yield _Quoted(before.strip(" |+"), words, follows)
+            follows = bool(heading["original"]) or _is_chained(lines[:index], prefix)
+            yield _Traceback(prefix.strip(" |+"), words, follows)
 
 
-def _of_one(lines: list[str], before: str) -> Iterator[str]:
-    """Its own lines, as those of other ranks may lie between."""
+def _with_prefix(lines: Iterable[str], prefix: str) -> Iterator[str]:
+    """A rank's own lines, as those of others may lie between; the prefix is taken off."""
     for line in lines:
-        if line.startswith(before):
-            yield line.removeprefix(before)
+        if line.startswith(prefix):
+            yield line.removeprefix(prefix)
 
 
-def _is_chained(lines: list[str], before: str) -> bool:
-    own = (line.removeprefix(before) for line in reversed(lines) if line.startswith(before))
+def _is_chained(lines: list[str], prefix: str) -> bool:
+    own = _with_prefix(reversed(lines), prefix)
     last = next((line for line in own if line.strip()), "")
     return last.startswith(_IN_A_CHAIN)
 
