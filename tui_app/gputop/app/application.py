@@ -270,7 +270,7 @@ class GputopApp(InterruptedApp):
         from textual.content import Content
 
         from gputop.screens import texts
-        from gputop.screens.dialog import TextDialog
+        from gputop.screens.dialog import TextDialog, text_columns
 
         if isinstance(self.screen, TextDialog) and notice.kind == "stack_dump":
             self.pop_screen()
@@ -278,7 +278,7 @@ class GputopApp(InterruptedApp):
         if len(together) > 1:
             self.push_screen(self._stacks_of(together))
             return
-        width = min(self.size.width - texts.AROUND[0], texts.WIDEST)
+        width = text_columns(self.size.width)
         title, text = texts.notice_title(notice), texts.notice_text(notice, width)
         self.push_screen(TextDialog(title, Content(text), text))
 

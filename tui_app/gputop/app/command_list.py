@@ -22,12 +22,19 @@ class Commands(SystemCommandsProvider):
 
 
 class Palette(CommandPalette):
-    """Commands by name."""
+    """Commands by name.
+
+    Without colour the chosen one is underlined: textual 8.2.8 leaves ``reverse`` out of what it
+    draws an option with (``Widget.get_visual_style``).
+    """
 
     DEFAULT_CSS = """
     Palette SearchIcon { display: none; }
     Palette #--input CommandInput { padding-left: 1; }
     Palette.-colourless Input > .input--cursor { text-style: reverse !important; }
+    Palette.-colourless CommandList > .option-list--option-highlighted {
+        text-style: underline !important;
+    }
     """
 
     def __init__(self, **more: Any):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
-from textual.app import App, ComposeResult
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
@@ -17,6 +17,8 @@ from gputop.screens.typed import Typed
 
 Result = TypeVar("Result")
 _TEXT_WIDTH = 100
+AROUND = 8
+"""Columns that a dialog's border, padding and scroll bar take, with one before the bar."""
 
 CSS = """
 {name} {{ align: center middle; background: $background 60%; }}
@@ -104,9 +106,11 @@ class ChoiceDialog(Typed, ModalScreen[Result | None], Generic[Result]):
         self.query_one("#choices", Static).update(Content("\n").join([Content(""), *lines]))
 
 
-def text_columns(app: App[object]) -> int:
-    """Columns of text in a ``TextDialog``, beside its border, padding and scroll bar."""
-    return min(_TEXT_WIDTH, int(0.96 * app.size.width)) - 7
+def text_columns(columns: int, width: int = _TEXT_WIDTH) -> int:
+    """Columns of text in a dialog of ``width`` in a terminal of ``columns``, beside its border,
+    padding and scroll bar.
+    """
+    return min(width, columns * 96 // 100) - AROUND
 
 
 class TextDialog(Typed, ModalScreen[None]):

@@ -332,7 +332,9 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
 
         estimated = self.query_one(EstimateAnswer).answer.estimate
         if estimated is not None:
-            text = "\n".join(row_text(row) for row in notes(estimated, text_columns(self.app)))
+            text = "\n".join(
+                row_text(row) for row in notes(estimated, text_columns(self.app.size.width))
+            )
             self.app.push_screen(TextDialog("Assumptions and sources", Content(text), text))
 
     # ---- the trace

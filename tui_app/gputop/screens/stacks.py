@@ -14,7 +14,7 @@ from textual.widgets import Static
 from gputop.feed.snapshot import Notice, Snapshot
 from gputop.render import numbers
 from gputop.render.rows import Row, fill, left, row_text, wrap
-from gputop.screens.dialog import CSS, TextDialog
+from gputop.screens.dialog import CSS, TextDialog, text_columns
 from gputop_analysis.text import counted
 
 COLUMNS = 6
@@ -23,8 +23,6 @@ LEAST = 26
 """Columns of a column at least."""
 FIX_LINES = 3
 """Lines of a fix at most: the stacks are what was asked for."""
-AROUND = 8
-"""Columns that the dialog takes around its text."""
 
 
 class Group(NamedTuple):
@@ -187,7 +185,7 @@ class StacksDialog(TextDialog):
         self.culprit = judged.culprit
         self._fix = judged.fix
         self.only_odd = False
-        self._width = columns * 96 // 100 - AROUND
+        self._width = text_columns(columns, columns)
         self._colours = colours
         title = self._titled(judged.reason)
         super().__init__(title, self._content(), text(notices, self._width, judged.culprit))

@@ -13,15 +13,14 @@ from gputop.actions import Action, applies, in_panels, on_screen
 from gputop.feed.snapshot import Notice
 from gputop.render import numbers
 from gputop.render.rows import shorten, wrap
+from gputop.screens.dialog import text_columns
 from gputop.widgets.canvas import Canvas
 
 Colours = Mapping[str, str]
 
 
-AROUND = (14, 6)
-"""Columns and rows that the dialog takes around its text, its margin included."""
-WIDEST = 92
-"""Columns of its text."""
+ROWS_AROUND = 6
+"""Rows that the dialog takes around its text, its margin included."""
 DESCRIPTIONS_FROM = 76
 """Columns from which on a key has its sentence."""
 ENTRY = 22
@@ -64,7 +63,7 @@ def help_text(
     for action in [*on_screen(screen), *(in_panels() if screen == "main" else [])]:
         if applies(action, mode, control):
             groups.setdefault(action.group, []).append(action)
-    width, height = min(size[0] - AROUND[0], WIDEST), size[1] - AROUND[1]
+    width, height = text_columns(size[0]), size[1] - ROWS_AROUND
     rows = sum(len(actions) + 2 for actions in groups.values()) + 4
     if rows <= height and width >= DESCRIPTIONS_FROM:
         lines = _with_sentences(groups, colours)
@@ -140,7 +139,7 @@ def notice_title(notice: Notice) -> str:
     return {"profile": "Profile", "stack_dump": "Stacks"}.get(notice.kind, notice.kind) + rank
 
 
-def notice_text(notice: Notice, width: int = WIDEST) -> str:
+def notice_text(notice: Notice, width: int) -> str:
     """What an agent sent on request, as text; a table in ``width`` columns."""
     if notice.kind == "profile":
         return _profile(notice.body, width)

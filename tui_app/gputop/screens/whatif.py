@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from textual.content import Content
 
 from gputop.render.rows import shorten
-from gputop.screens.dialog import TextDialog
+from gputop.screens.dialog import TextDialog, text_columns
 
 if TYPE_CHECKING:
     from gputop.feed.whatif import WhatIf
@@ -20,15 +20,13 @@ NAME, FIGURES = 44, 44
 """Columns of a change's name at most, and of its figures."""
 COST, LEAST_NAME = 10, 12
 """Columns of the last figure, which is left out where names would have fewer than these."""
-BORDER = 8
-"""Columns that the frame, its padding and a scrollbar take."""
 
 
 class WhatIfDialog(TextDialog):
     """All changes of a configuration; ``columns``: the terminal's, ``colours``: the theme's."""
 
     def __init__(self, found: WhatIf, columns: int, colours: Mapping[str, str]):
-        rows = table(found, min(columns * 96 // 100, 100) - BORDER)
+        rows = table(found, text_columns(columns))
         body = [Content.styled(found.now, colours["role-muted"]), Content("")]
         body += [Content.styled(text, colours[f"role-{role}"]) for text, role in rows]
         copy = "\n".join([found.title, found.now, "", *(text for text, _ in rows)])

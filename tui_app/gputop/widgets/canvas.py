@@ -125,7 +125,7 @@ class Canvas(Widget):
             style = self.rich_style
         if not back:
             return style
-        cursor = self.mono and (back == "cursor" or back in REVERSED)
+        reversed_ = self.app.no_color and (back == "cursor" or back in REVERSED)
         return style + (
-            Style(reverse=True) if cursor else Style(bgcolor=roles.colour(self.app, back))
+            Style(reverse=True) if reversed_ else Style(bgcolor=roles.colour(self.app, back))
         )
