@@ -7,6 +7,7 @@ import math
 from gputop_analysis.findings.registry import CATALOGUE
 from gputop_analysis.model import Finding
 from gputop_analysis.overview import JUDGED_AFTER, Health, RunSummary, Verdict
+from gputop_analysis.step_parts import parts_of
 from gputop_analysis.text import counted, duration
 
 NAMED_PHASES = 3
@@ -62,10 +63,10 @@ def _standing(summary: RunSummary) -> str:
 
 
 def breakdown(summary: RunSummary) -> str:
-    """The largest phases, ``backward 58 %, forward 30 %``."""
-    largest = sorted(summary.phases, key=lambda phase: -phase.share)[:NAMED_PHASES]
+    """The largest parts of a step, ``backward 58 %, forward 30 %``."""
+    largest = sorted(parts_of(summary), key=lambda part: -part.share)[:NAMED_PHASES]
     return ", ".join(
-        f"{phase.name} {100 * phase.share:.0f} %" for phase in largest if phase.share >= 0.01
+        f"{part.name} {100 * part.share:.0f} %" for part in largest if part.share >= 0.01
     )
 
 

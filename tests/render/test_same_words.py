@@ -21,6 +21,7 @@ from gputop.render.rows import row_text
 from gputop.widgets import breakdown, header
 from gputop.widgets import ranks as ranks_panel
 from gputop_agent import wire
+from gputop_analysis import verdict as verdict_of
 from gputop_analysis.html import as_html
 from gputop_analysis.report import Report, as_data, as_markdown, as_text
 from gputop_analysis.step_parts import parts_of
@@ -244,6 +245,14 @@ def test_the_bottleneck_and_the_phases_give_the_same_shares(shown: Shown) -> Non
         assert "without the waiting in it" in limit.why
         share -= phases["backward"].share * hidden / phases["backward"].mean_ms
     assert told and int(told[1]) == round(100 * share)
+
+
+def test_the_verdict_names_the_parts_that_the_chart_draws(shown: Shown) -> None:
+    summary = shown.report.summary
+    parts = {part.name: part.share for part in parts_of(summary)}
+    told = dict(re.findall(r"(\w+) (\d+) %", verdict_of.breakdown(summary)))
+    assert told == {name: f"{100 * parts[name]:.0f}" for name in told}
+    assert max(parts, key=lambda name: parts[name]) in told
 
 
 def test_waiting_for_data_takes_as_much_in_the_finding_as_in_the_table(shown: Shown) -> None:
