@@ -117,6 +117,22 @@ async def test_stacks_stand_side_by_side_with_the_odd_rank_first_and_w_leaves_on
         assert "all_reduce" in screen_text(app) and "rank 2" in app.clipboard
 
 
+async def test_stacks_that_come_while_something_is_asked_wait_for_the_answer(running):
+    """A hang's stacks came over the question whether to stop, and took the key meant for it."""
+    control = FakeControl()
+    async with started(running, control, size=(120, 30)) as (app, pilot):
+        await press(app, pilot, "q")
+        asked = app.screen
+        app.feed.next = running._replace(notices=dumps(odd=2, count=4), sequence=5)
+        await step(app, pilot)
+        await settle(app, pilot)
+        assert app.screen is asked
+        await press(app, pilot, "escape")
+        await step(app, pilot)
+        await settle(app, pilot)
+        assert isinstance(app.screen, StacksDialog)
+
+
 async def test_a_command_that_has_ended_is_asked_for_nothing(running):
     control = FakeControl()
     async with started(running, control, size=(120, 30)) as (app, pilot):

@@ -260,10 +260,20 @@ class GputopApp(InterruptedApp):
     # ---- what agents sent
 
     def _announce(self, snapshot: Snapshot) -> None:
+        if self._takes_keys():
+            return  # what came is shown once it is closed: its keys must not go elsewhere
         count = len(snapshot.notices)
         last_count, self._seen_notices = self._seen_notices, count
         if last_count is not None and count > last_count and self.source.mode == "live":
             self.show_notice(snapshot.notices[-1])
+
+    def _takes_keys(self) -> bool:
+        """Whether a dialog waits for an answer, or for what is typed into it."""
+        from textual.screen import ModalScreen
+
+        from gputop.screens.dialog import TextDialog
+
+        return isinstance(self.screen, ModalScreen) and not isinstance(self.screen, TextDialog)
 
     def show_notice(self, notice: Notice) -> None:
         """Open what an agent sent."""
