@@ -119,7 +119,7 @@ class RankSeries:
         """The records that ``averaged`` masks."""
         return picked(self.rows, self.averaged)
 
-    @property
+    @cached_property
     def averaged_steps(self) -> int:
         """Steps that ``averaged`` masks."""
         return int(self.n_steps[self.averaged].sum())

@@ -215,7 +215,8 @@ def _phases(view: RunView, weights: Array) -> tuple[PhaseStats, ...]:
         measured[:] = True
     phases = []
     for name in wire.PHASES:
-        values = np.concatenate([series.phase_ms(name)[series.averaged] for series in ranks])
+        times_ns = np.concatenate([series.averaged_rows[f"{name}_ns"] for series in ranks])
+        values = times_ns / (1e6 * weights)
         total_ms = float(values @ weights)
         p50, p95 = 0.0, 0.0
         if total_ms:

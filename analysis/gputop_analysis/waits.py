@@ -54,7 +54,16 @@ def mean_wait_ms(view: RunView, rank: int) -> float:
 
 def hidden_wait_ms(view: RunView, rank: int) -> float:
     """Mean exposed wait a step in a rank's backward by DDP's timers past warm-up; NaN: none."""
-    rows = _one_a_step(view.comm(rank))
+    return _hidden_waits_ms(view)[rank]
+
+
+@once_per_view
+def _hidden_waits_ms(view: RunView) -> dict[int, float]:
+    return {rank: _mean_hidden_ms(view.comm(rank)) for rank in view.ranks}
+
+
+def _mean_hidden_ms(records: Array) -> float:
+    rows = _one_a_step(records)
     if not len(rows):
         return float("nan")
     settled = last_attempt(rows)

@@ -199,8 +199,8 @@ class RunRecord:
     def damage(self) -> Damage:
         """What of the record cannot be read or cannot be true, as far as it was read."""
         damage_ = Damage()
-        for (table, rank), rows in sorted(self._rank_tables.items()):
-            damage_.add_table(f"{table}/{layout.rank_file(self.path, table, rank).name}", rows)
+        for (table, _), rows in sorted(self._rank_tables.items()):
+            damage_.add_table(f"{table}/{rows.path.name}", rows)
         for host in self.hosts.values():
             for table in (host.gpu, host.host, host.process):
                 damage_.add_table(f"hosts/{host.name}/{table.path.name}", table)

@@ -8,6 +8,7 @@ grows, and within a process step indices grow too. What breaks this is damage, a
 from __future__ import annotations
 
 from bisect import bisect_right
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -155,6 +156,7 @@ def _plausible(table: str, rows: Table) -> Mask:
     return ~bad
 
 
+@cache
 def _blocks(dtype: np.dtype[Any]) -> list[tuple[int, list[str], str]]:
     """Columns of a type side by side: offset, names, type. Looked at as one matrix."""
     blocks: list[tuple[int, list[str], str]] = []

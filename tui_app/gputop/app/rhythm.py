@@ -15,7 +15,7 @@ from gputop.feed.snapshot import Snapshot
 
 FAST = 0.5
 SLOW = 1.0
-SLOWEST = 10.0
+SLOWEST = 15.0
 """For runs of a thousand ranks, whose snapshot takes most of a second of CPU."""
 _SHARE = 0.045
 """Of a core, for all that the app does."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 PREDICTION_PERIOD_S = 5.0
 """What is measured beside the predicted memory is looked at this often."""
-ENDED_LOOK_S = 10.0
+ENDED_LOOK_S = 30.0
 """Between two looks at the files of a run that has ended."""
 
 
