@@ -11,7 +11,7 @@ from tui_support import START_NS, STEP_MS, FixedClock, step_row, write_run
 
 from gputop.feed.build import build
 from gputop.feed.cut import cut, span
-from gputop.feed.live import LiveFeed
+from gputop.feed.live import ENDED_LOOK_S, LiveFeed
 from gputop.feed.replay import ReplayFeed
 from gputop.feed.snapshot import first_snapshot
 from gputop.feed.timeline import timeline
@@ -55,11 +55,11 @@ def test_files_of_an_ended_run_are_looked_at_rarely(tmp_path, monkeypatch):
     refresh = RunRecord.refresh
     monkeypatch.setattr(RunRecord, "refresh", lambda self: looks.append(self) or refresh(self))
     for _ in range(9):
-        clock.advance(1)
+        clock.advance(ENDED_LOOK_S / 10)
         assert feed.take() is first
     assert len(looks) == 1, "what came with the end is seen, then the files rest"
     append(tmp_path / "r", 60, 5, clock.now_ns())
-    clock.advance(10)
+    clock.advance(ENDED_LOOK_S)
     assert feed.take().summary.steps == 65
 
 
