@@ -1,21 +1,23 @@
 """All that only hardware can show, in one call of under ten minutes on a machine with one NVIDIA
 GPU.
 
-    python bench/gpu.py [--out FOLDER] [--only NAME ...]
+    python bench/gpu.py [--out FOLDER] [--only NAME ...] [--keep FOLDER]
 
-Writes gpu.json and gpu.md. Exit code 3 and one line where there is no GPU. Untried on hardware so
-far.
+Writes gpu.json and gpu.md after each check, so that what was measured is there when the machine
+goes away. Exit code 3 and one line where there is no GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +25,14 @@ HERE = Path(__file__).parent
 ROOT = HERE.parent
 sys.path += [str(HERE), *(str(ROOT / name) for name in ("tui_app", "analysis", "probes"))]
 
-from gpu_training import FAULTS, PHASES, TUNED  # noqa: E402
+from gpu_training import FAULTS, PHASES, SHAPES, TUNED  # noqa: E402
 
 BUDGET_S = 570.0
 NO_GPU = 3
 _RUN_S = 60.0
 _CONFS = ("", "expandable_segments:True", "max_split_size_mb:64")
-_GRID = ((256, 1), (512, 2), (1024, 1))
-"""Tokens and sequences of the models that are probed."""
+_TOGETHER = 6
+"""Trainings at a time where only memory and values are looked at."""
 
 
 def missing() -> str:
@@ -50,44 +52,57 @@ def main() -> int:
         "--out", type=Path, default=Path("gpu-pack"), help="folder for JSON and page"
     )
     parser.add_argument("--only", nargs="+", choices=CHECKS, help="some of the checks")
+    parser.add_argument("--keep", type=Path, help="folder in which records and traces stay")
     options = parser.parse_args()
     reason = missing()
     if reason:
         print(f"bench/gpu.py: {reason}; nothing was measured", file=sys.stderr)
         return NO_GPU
     options.out.mkdir(parents=True, exist_ok=True)
-    results = measured(options.only or list(CHECKS))
-    (options.out / "gpu.json").write_text(json.dumps(results, indent=2) + "\n")
-    (options.out / "gpu.md").write_text(page(results))
+    results: dict[str, Any] = {}
+    for results in measured(options.only or list(CHECKS), options.keep):
+        (options.out / "gpu.json").write_text(json.dumps(results, indent=2) + "\n")
+        (options.out / "gpu.md").write_text(page(results))
     print(page(results))
     return 0 if all(check["ok"] for check in results["checks"].values()) else 1
 
 
-def measured(names: list[str]) -> dict[str, Any]:
-    """Each check with its figures; those for which no time is left are said not to have run."""
+def measured(names: list[str], keep: Path | None) -> Iterator[dict[str, Any]]:
+    """The results after each check; those for which no time is left are said not to have run."""
     import torch
 
     began = time.monotonic()
+    properties = torch.cuda.get_device_properties(0)
     checks: dict[str, Any] = {}
     for name in names:
         started = time.monotonic()
+        print(f"gpu.py: {name}, {started - began:.0f} s gone", file=sys.stderr, flush=True)
         if started - began > BUDGET_S - _RUN_S:
             checks[name] = {"ok": False, "why": "no time was left"}
-            continue
-        with tempfile.TemporaryDirectory() as folder:
-            try:
-                checks[name] = CHECKS[name](Path(folder))
-            except Exception as error:  # the other checks are to run
-                checks[name] = {"ok": False, "why": f"{type(error).__name__}: {error}"[:500]}
+        else:
+            checks[name] = _checked(name, keep)
         checks[name]["seconds"] = round(time.monotonic() - started, 1)
-    properties = torch.cuda.get_device_properties(0)
-    return {
-        "gpu": properties.name,
-        "memory_bytes": properties.total_memory,
-        "torch": torch.__version__,
-        "seconds": round(time.monotonic() - began, 1),
-        "checks": checks,
-    }
+        yield {
+            "gpu": properties.name,
+            "memory_bytes": properties.total_memory,
+            "torch": torch.__version__,
+            "seconds": round(time.monotonic() - began, 1),
+            "checks": checks,
+        }
+
+
+def _checked(name: str, keep: Path | None) -> dict[str, Any]:
+    """What one check gives, in a folder that stays if it is to be kept."""
+    with contextlib.ExitStack() as stack:
+        if keep is None:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        else:
+            folder = keep / name
+            folder.mkdir(parents=True, exist_ok=True)
+        try:
+            return CHECKS[name](folder)
+        except Exception as error:  # the other checks are to run
+            return {"ok": False, "why": f"{type(error).__name__}: {error}"[:500]}
 
 
 def page(results: dict[str, Any]) -> str:
@@ -114,19 +129,31 @@ def watched(
     folder: Path, *words: str, options: tuple[str, ...] = ()
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The training under gputop; what it says of itself, and gputop's report."""
-    run = folder / "run"
     training = [sys.executable, str(HERE / "gpu_training.py"), *words]
-    command = [sys.executable, "-m", "gputop", "run", "--run-dir", str(run), *options, "--"]
-    output = _run([*command, *training])
-    report = _run([sys.executable, "-m", "gputop", "report", str(run), "--json"])
-    return _last_json(output), json.loads(report)
+    told = recorded(folder, training, options)
+    return told, reported(folder)
 
 
-def _run(command: list[str], conf: str = "") -> str:
+def recorded(folder: Path, training: list[str], options: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A command under gputop, its record in ``run``; what it says of itself."""
+    folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "gputop", "run", "--run-dir", str(folder / "run"), *options]
+    return _last_json(_run([*command, "--", *training]))
+
+
+def reported(folder: Path) -> dict[str, Any]:
+    """gputop's report of the record in ``run``."""
+    return json.loads(
+        _run([sys.executable, "-m", "gputop", "report", str(folder / "run"), "--json"])
+    )
+
+
+def _run(command: list[str], conf: str = "", **more: str) -> str:
     import os
 
-    paths = os.pathsep.join(str(ROOT / name) for name in ("tui_app", "analysis", "probes"))
-    environment = {**os.environ, "PYTHONPATH": paths}
+    paths = [*(str(ROOT / name) for name in ("tui_app", "analysis", "probes"))]
+    paths += [path for path in [os.environ.get("PYTHONPATH")] if path]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **more}
     if conf:
         environment["PYTORCH_CUDA_ALLOC_CONF"] = conf
     done = subprocess.run(
@@ -138,6 +165,9 @@ def _run(command: list[str], conf: str = "") -> str:
         stdin=subprocess.DEVNULL,
         check=False,
     )
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or ["no word"]
+        print(f"gpu.py: exit code {done.returncode}: {lines[-1][:300]}", file=sys.stderr)
     return done.stdout
 
 
@@ -221,14 +251,56 @@ def traced_phases(events: list[dict[str, Any]]) -> dict[str, float]:
     return {name: sum(values) / len(values) for name, values in times.items() if values}
 
 
+def shapes(folder: Path) -> dict[str, Any]:
+    """Trainings of other shapes: losses equal to the bit, phases as their own events tell."""
+    with ThreadPoolExecutor(_TOGETHER) as pool:
+        jobs = {shape: pool.submit(_shape, folder / shape, shape) for shape in SHAPES}
+        results = {shape: job.result() for shape, job in jobs.items()}
+    worst = max(max(result["errors"].values()) for result in results.values())
+    equal = all(result["equal_losses"] for result in results.values())
+    return {"ok": equal and worst < 0.1, "shapes": results}
+
+
+def _shape(folder: Path, shape: str) -> dict[str, Any]:
+    words = ("--shape", shape, "--steps", "300" if shape == "short" else "120")
+    alone = bare(*words)
+    told, report = watched(folder, *words)
+    seen = _find(report, "phases_mean_ms")
+    return {
+        "equal_losses": alone["losses"] == told["losses"],
+        "errors": _errors(seen, told["phases_ms"]),
+        "told_ms": told["phases_ms"],
+        "seen_ms": {name: seen.get(name) for name in PHASES},
+    }
+
+
+def ranks(folder: Path) -> dict[str, Any]:
+    """Two gloo ranks that share the GPU, one of which sleeps: the slow one is named."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    training = [*launcher, str(HERE / "gpu_training.py"), "--steps", "100", "--slow-rank", "1"]
+    told = recorded(folder, training)
+    report = reported(folder)
+    ids = _ids(report)
+    return {"ok": bool({"CR01", "CR03", "CR04"} & set(ids)), "found": ids, "told": told}
+
+
 def cost(folder: Path) -> dict[str, Any]:
-    """What a step takes longer under gputop: medians of three runs each, in turn."""
-    alone, under = [], []
-    for turn in range(3):
-        alone.append(bare("--steps", "150")["step_ms"])
-        under.append(watched(folder / str(turn), "--steps", "150")[0]["step_ms"])
-    factor = sorted(under)[1] / sorted(alone)[1]
-    return {"ok": factor < 1.01, "factor": factor, "bare_ms": alone, "watched_ms": under}
+    """What a step takes longer under gputop: medians of three runs each, in turn; steps of many
+    milliseconds, and such as are bound by the host.
+    """
+    results: dict[str, Any] = {}
+    for shape, steps in (("plain", "150"), ("short", "1500")):
+        alone, under = [], []
+        for turn in range(3):
+            words = ("--shape", shape, "--steps", steps)
+            training = [sys.executable, str(HERE / "gpu_training.py"), *words]
+            alone.append(bare(*words)["late_step_ms"])
+            under.append(recorded(folder / shape / str(turn), training)["late_step_ms"])
+        added = sorted(under)[1] - sorted(alone)[1]
+        results[shape] = {"bare_ms": alone, "watched_ms": under, "added_us": 1e3 * added}
+    factor = sorted(results["plain"]["watched_ms"])[1] / sorted(results["plain"]["bare_ms"])[1]
+    is_cheap = factor < 1.01 and results["short"]["added_us"] < 40
+    return {"ok": is_cheap, "factor": factor, **results}
 
 
 def nvml(folder: Path) -> dict[str, Any]:
@@ -258,30 +330,41 @@ def memory(folder: Path) -> dict[str, Any]:
 
 def snapshots(folder: Path) -> dict[str, Any]:
     """Replay of this GPU's own snapshots, with three settings of the allocator."""
-    from gputop_analysis.snapshots import load
-    from gputop_analysis.snapshots.analyse import analyse
-
-    differences: dict[str, Any] = {}
-    for number, conf in enumerate(_CONFS):
-        path = folder / f"{number}.pickle"
-        told = bare("--steps", "12", "--snapshot", str(path), conf=conf)
-        found = analyse(load(path))
-        differences[conf or "default"] = {
-            "first_difference": found.first_difference,
-            "reserved_off": found.peak_reserved - told["peak_reserved_bytes"],
-        }
-    exact = all(one["first_difference"] is None for one in differences.values())
+    with ThreadPoolExecutor(_TOGETHER) as pool:
+        paths = [folder / f"{number}.pickle" for number in range(len(_CONFS))]
+        differences = dict(zip(_CONFS, pool.map(_replayed, paths, _CONFS), strict=True))
+    exact = all(result["first_difference"] is None for result in differences.values())
     return {"ok": exact, "settings": differences}
 
 
+def _replayed(path: Path, conf: str) -> dict[str, Any]:
+    from gputop_analysis.snapshots import load
+    from gputop_analysis.snapshots.analyse import analyse
+
+    told = bare("--steps", "12", "--snapshot", str(path), conf=conf)
+    snapshot = analyse(load(path))
+    return {
+        "first_difference": snapshot.first_difference,
+        "reserved_off": snapshot.peak_reserved - told["peak_reserved_bytes"],
+    }
+
+
 def vram_grid(folder: Path) -> dict[str, Any]:
-    """The estimate of a model against what real steps of it take, over some setups."""
-    answers = []
-    for seq, batch in _GRID:
-        words = ["--model", "gpt2", "--seq", str(seq), "--micro-batch", str(batch), "--json"]
-        output = _run([sys.executable, "-m", "gputop", "probe", *words])
-        answers.append({"seq": seq, "micro_batch": batch, "answer": json.loads(output)})
-    return {"ok": len(answers) == len(_GRID), "answers": answers}
+    """Real steps of many setups against what the tiers say of them; see ``vram_grid.py``."""
+    import vram_grid as grid
+
+    asked = grid.grid()
+    with ThreadPoolExecutor(_TOGETHER) as pool:
+        rows = list(pool.map(lambda pair: grid.measured(*pair, ("formula", "profile")), asked))
+    driver = grid.driver()
+    with (folder / "vram_grid.jsonl").open("w", encoding="utf-8") as lines:
+        for row in rows:
+            lines.write(json.dumps({**row, "driver": driver}) + "\n")
+    failed = [
+        f"{row['model']} {row['options']}: {row['failed']}" for row in rows if "failed" in row
+    ]
+    tiers = {tier: grid.errors(rows, tier) for tier in ("formula", "profile")}
+    return {"ok": len(failed) < len(rows) / 10, "failed": failed, "rows": len(rows), **tiers}
 
 
 def out_of_memory(folder: Path) -> dict[str, Any]:
@@ -307,17 +390,48 @@ def memory_history(folder: Path) -> dict[str, Any]:
 
 def faults(folder: Path) -> dict[str, Any]:
     """Each fault told by its finding, and none of these findings in the clean twins."""
-    clean = _ids(watched(folder / "clean")[1])
-    clean += _ids(watched(folder / TUNED, "--fault", TUNED)[1])
-    told = {}
-    for fault, finding in FAULTS.items():
-        try:
-            told[fault] = finding in _ids(watched(folder / fault, "--fault", fault)[1])
-        except (subprocess.TimeoutExpired, ValueError) as error:
-            told[fault] = f"{type(error).__name__}"
-    false = sorted(set(clean) & set(FAULTS.values()))
-    right = sum(answer is True for answer in told.values())
-    return {"ok": right == len(told) and not false, "told": told, "false_alarms": false}
+    for fault in ("", TUNED, *FAULTS):
+        words = ["--fault", fault] if fault else []
+        training = [sys.executable, str(HERE / "gpu_training.py"), *words]
+        recorded(folder / (fault or "clean"), training)
+    with ThreadPoolExecutor(_TOGETHER) as pool:
+        names = ["clean", TUNED, *FAULTS]
+        reports = dict(
+            zip(names, pool.map(reported, (folder / name for name in names)), strict=True)
+        )
+    ids = {name: _ids(report) for name, report in reports.items()}
+    told = {fault: finding in ids[fault] for fault, finding in FAULTS.items()}
+    false = sorted({*ids["clean"], *ids[TUNED]} & set(FAULTS.values()))
+    return {"ok": all(told.values()) and not false, "told": told, "false": false, "ids": ids}
+
+
+def hardware(folder: Path) -> dict[str, Any]:
+    """What ``doctor --hardware`` and ``plan --probe`` say of this machine."""
+    import torch
+
+    gputop = [sys.executable, "-m", "gputop"]
+    doctor = _run([*gputop, "doctor", "--hardware", "--json"])
+    gpu = torch.cuda.get_device_name(0)
+    job = ["--model", "llama-3-8b", "--gpu", gpu, "--gpus", "8"]
+    plan = _run([*gputop, "plan", *job, "--probe", "--json"])
+    (folder / "doctor.json").write_text(doctor)
+    (folder / "plan.json").write_text(plan)
+    return {"ok": bool(doctor) and bool(plan), "doctor": doctor[:1500]}
+
+
+def layers(folder: Path) -> dict[str, Any]:
+    """Device time of layers against the kernels that torch.profiler saw of them."""
+    result = json.loads(_run([sys.executable, str(HERE / "gpu_layers.py"), str(folder)]))
+    return {"ok": result.get("holds", False), **result}
+
+
+def nan_origin(folder: Path) -> dict[str, Any]:
+    """The layer of an overflow in fp16, with the values watched from the start."""
+    training = [sys.executable, str(HERE / "gpu_nan.py")]
+    recorded(folder, training, ("--watch-numerics",))
+    findings = reported(folder).get("findings", [])
+    text = json.dumps([finding for finding in findings if finding["id"] in ("NU01", "NU02")])
+    return {"ok": "body.3" in text, "findings": text[:1500]}
 
 
 def _ids(report: dict[str, Any]) -> list[str]:
@@ -325,15 +439,20 @@ def _ids(report: dict[str, Any]) -> list[str]:
 
 
 CHECKS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "nvml": nvml,
     "phases": phases,
     "cost": cost,
-    "nvml": nvml,
+    "faults": faults,
+    "layers": layers,
+    "nan-origin": nan_origin,
+    "ranks": ranks,
+    "memory_history": memory_history,
+    "out-of-memory": out_of_memory,
+    "hardware": hardware,
     "memory": memory,
     "snapshots": snapshots,
-    "memory_history": memory_history,
+    "shapes": shapes,
     "vram-grid": vram_grid,
-    "out-of-memory": out_of_memory,
-    "faults": faults,
 }
 
 if __name__ == "__main__":

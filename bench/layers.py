@@ -138,13 +138,22 @@ def train(name: str, mode: str, run_dir: str, reference: str) -> None:
         torch.distributed.destroy_process_group()
 
 
-def watch(run_dir: str, step: Any) -> dict[str, dict[str, float]]:
+def watch(
+    run_dir: str, step: Any, times_of: Any = None, activities: Any = None
+) -> dict[str, dict[str, float]]:
     """Own milliseconds by layer of the steps that the guest watches, under
     torch.profiler, by step.
+
+    Args:
+        times_of: own times from the profiler's events; None: ``own_times``, on the host.
+        activities: what the profiler records; None: the CPU.
     """
     import torch
 
     from gputop_probes.client import send_command
+
+    times_of = times_of or own_times
+    activities = activities or [torch.profiler.ProfilerActivity.CPU]
 
     guest = sys.modules["gputop_agent.watchers.layers"].watch
     session = sys.modules["gputop_agent.runtime.session"].session
@@ -155,10 +164,10 @@ def watch(run_dir: str, step: Any) -> dict[str, dict[str, float]]:
         if guest.due - session.step not in (0, 1):
             step()
             continue
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        with torch.profiler.profile(activities=activities) as profile:
             step()
         if guest.look is not None and guest.look.counter is None:
-            found[str(guest.due)] = own_times(profile.events())
+            found[str(guest.due)] = times_of(profile.events())
     step()
     step()
     return found

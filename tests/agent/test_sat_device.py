@@ -55,15 +55,30 @@ class FakeScalar:
     def reshape(self, _):
         return self
 
+    def element_size(self):
+        return 4
+
+    dtype = "float32"
+
 
 class FakeSlot:
+    """Eight bytes of pinned memory, and the value that they are seen as."""
+
     value = 0.0
+
+    def __getitem__(self, part):
+        assert part == slice(4)
+        return self
+
+    def view(self, dtype):
+        assert dtype == "float32", "a value is copied as it is: a conversion would be a kernel"
+        return self
 
     def copy_(self, source, non_blocking):
         assert non_blocking
         self.value = source.value
 
-    def __float__(self):
+    def item(self):
         return self.value
 
 
@@ -207,6 +222,34 @@ def test_logged_cuda_scalars_become_a_log_event(clock, gpu, sent):
     for step in range(4):
         run_step(clock, gpu, step)
     assert ("log", {"step": 0, "values": {"reward": 7.0}}) in sent
+
+
+def _parts(clock, gpu, sent, *marks):
+    """Phases of the second of some steps with these marks, each so many milliseconds later."""
+    for step in range(6):
+        for point, later_ms in marks:
+            gpu.now_ms += later_ms
+            clock.mark(point)
+        gpu.done_upto = gpu.now_ms
+        clock.on_step_closed(step, step * STEP_NS, 0)
+    return next(as_dict(record) for record in sent if as_dict(record)["step"] == 2)
+
+
+@pytest.mark.parametrize("gap_ms, forward_ms, other_ms", [(2, 10, 4), (9, 8, 13)])
+def test_a_loss_after_the_forward_is_forward_and_host_code_there_is_other(
+    clock, gpu, sent, gap_ms, forward_ms, other_ms
+):
+    forward = (("forward_begin", 1), ("forward_end", 8), ("backward_begin", gap_ms))
+    later = (("backward_end", 16), ("optimizer_begin", 3), ("optimizer_end", 4))
+    parts = _parts(clock, gpu, sent, *forward, *later)
+    assert (parts["forward_ms"], parts["other_ms"]) == (forward_ms, other_ms)
+    assert (parts["backward_ms"], parts["optimizer_ms"]) == (16, 4)
+
+
+def test_gradients_that_are_clipped_belong_to_the_update(clock, gpu, sent):
+    clip = (("optimizer_begin", 1), ("optimizer_begin", 2), ("optimizer_end", 4))
+    marks = (("forward_begin", 1), ("forward_end", 8), ("backward_begin", 0), ("backward_end", 9))
+    assert _parts(clock, gpu, sent, *marks, *clip)["optimizer_ms"] == 6
 
 
 def test_without_cuda_the_marks_do_nothing():

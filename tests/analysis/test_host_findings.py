@@ -232,14 +232,30 @@ def test_waiting_at_item_while_the_gpu_is_busy_costs_nothing_synthetic(tmp_path)
 
 
 @pytest.mark.parametrize(
-    "code", ["loss.item()", "print(f'{step} {loss}')", "acc = hits.cpu()", "float(loss)"]
+    "code",
+    [
+        "loss.item()",
+        "print(f'{step} {loss}')",
+        "acc = hits.cpu()",
+        "float(loss)",
+        "losses.append(float(total_loss))",
+        "print('{}'.format(loss))",
+        "print(step, (loss / n))",
+    ],
 )
 def test_lines_that_synchronise(code):
     assert SYNCHRONISES.search(code)
 
 
 @pytest.mark.parametrize(
-    "code", ["x = int(line.split()[0])", "print('epoch', epoch)", "items = list(d.items())"]
+    "code",
+    [
+        "x = int(line.split()[0])",
+        "print('epoch', epoch)",
+        "items = list(d.items())",
+        "scale(loss * float('nan') if bad else loss).backward()",
+        "print(step); loss.backward()",
+    ],
 )
 def test_lines_that_do_not(code):
     assert not SYNCHRONISES.search(code)

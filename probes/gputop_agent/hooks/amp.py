@@ -41,6 +41,7 @@ def before_update(args, kwargs):
     if not _is_enabled(args):
         return None
     depth = len(clock.stack)
+    optimizer.update_begins()
     clock.enter(OPTIMIZER)
     return depth, clock.totals[clock.OPTIMIZER_STEPS]
 

@@ -16,8 +16,6 @@ from gputop_agent.watchers import checkup, layers, numerics
 
 from . import optimizer
 
-LOSS_SHARE = 4  # a loss computed outside the model takes at most a quarter of its forward
-
 
 def install(torch):
     """Wrap both functions where everybody looks them up."""
@@ -55,6 +53,8 @@ def before_backward(args, kwargs):
     if numerics.watch.is_in and args:
         guard.safely(numerics.before_backward, args[0])
     open_step.in_backward = True
+    if session.cuda:
+        device.timer.mark("backward_begin")
     cpu_ns = thread_time_ns() if fold.probing else 0
     clock.enter(BACKWARD)
     if layers.watch.look is not None:
@@ -137,6 +137,8 @@ def before_grad(args, kwargs):
             open_step.backwards += 1
             totals[MICRO_BATCHES] += 1
     open_step.in_backward = True
+    if session.cuda:
+        device.timer.mark("backward_begin")
     clock.enter(BACKWARD)
     return depth
 
@@ -206,6 +208,6 @@ def _book_loss():
     """Book what ran between a forward's end and its backward as loss, if short enough."""
     clock.book()
     gap_ns = totals[open_step.gap_phase] - open_step.gap_began
-    if session.phase == open_step.gap_phase and gap_ns * LOSS_SHARE <= open_step.forward_ns:
+    if session.phase == open_step.gap_phase and gap_ns * clock.LOSS_SHARE <= open_step.forward_ns:
         clock.move(gap_ns, open_step.gap_phase, FORWARD)
     open_step.gap_phase, open_step.forward_ns = NO_GAP, 0

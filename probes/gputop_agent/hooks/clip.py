@@ -8,6 +8,8 @@ from gputop_agent.timing import clock, device
 from gputop_agent.timing.step_state import open_step
 from gputop_agent.watchers import numerics
 
+from . import optimizer
+
 
 def install(torch):
     """Wrap ``clip_grad_norm_`` and ``clip_grad_value_`` where scripts and trainers look them up."""
@@ -36,6 +38,7 @@ def before_norm(args, kwargs):
 def before_value(args, kwargs):
     """Begin the phase."""
     depth = len(clock.stack)
+    optimizer.update_begins()
     clock.enter(OPTIMIZER)
     return depth
 

@@ -87,8 +87,15 @@ def _begin(optimizer):
         if numerics.watch.is_armed:
             numerics.before_update(optimizer)
         open_step.optimizer_depth = len(clock.stack)
+        update_begins()
     open_step.in_optimizer += 1
     clock.enter(OPTIMIZER)
+
+
+def update_begins():
+    """What prepares the update, or the update itself, begins."""
+    if session.cuda and not open_step.in_backward:
+        device.timer.mark("optimizer_begin")
 
 
 def _end(optimizer):

@@ -20,6 +20,7 @@ totals = [0] * (UNMEASURED + 8)
 # totals at the last end of a step, or where the present one may have ended
 floor = [0] * len(totals)
 stack = []  # phases to go back to
+LOSS_SHARE = 4  # a loss computed outside the model takes at most a quarter of its forward
 MAX_COLLECTIONS = 1 << 13
 """Collections kept for the next booking: a process that never trains books none."""
 # times of the garbage collector's

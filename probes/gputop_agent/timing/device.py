@@ -18,13 +18,13 @@ from typing import Any
 from gputop_agent import wire
 from gputop_agent.runtime import transport
 from gputop_agent.runtime.session import session
-from gputop_agent.timing import memory
+from gputop_agent.timing import clock, memory
 
 _PERIOD_NS = 40_000_000  # about 30 us of work a sampled step: 0.075 %
 # longer steps of many micro-batches have more marks: 6 us each stay under 0.1 %
 _NS_PER_MARK = 6_000_000
 _SCALAR_PERIOD_NS = 50_000_000
-_MAX_MARKS = 128
+_MAX_MARKS = 192
 _MAX_PENDING = 8
 _SLOTS = 16
 _MIN_AGE_STEPS = 2
@@ -38,6 +38,11 @@ _ENDS = {
     "forward_end": "forward",
     "backward_end": "backward",
     "optimizer_end": "optimizer",
+}
+_AFTER = {
+    ("data_end", "forward_begin"): "h2d",
+    ("forward_end", "backward_begin"): "loss",
+    ("optimizer_begin", "optimizer_begin"): "optimizer",  # gradients are clipped, and then used
 }
 _PARTS = ("data", "h2d", "forward", "backward", "optimizer", "other")
 _NAN = float("nan")
@@ -55,7 +60,8 @@ class Timer:
     """The clock where CUDA is in use; until then its calls do nothing."""
 
     def __init__(self):
-        #: mark(point): "data_end", "forward_begin", "forward_end", "backward_end", "optimizer_end"
+        #: mark(point): "data_end", and the begin and the end ("forward_begin") of forward,
+        #: backward and optimizer
         self.mark = _no_mark
         #: late_scalar("loss" | "grad_norm" | LOG_PREFIX + name, tensor)
         self.late_scalar = _no_scalar
@@ -77,11 +83,11 @@ def activate(torch, device_index):
     if timer.clock is not None:
         return
     memory.activate(torch, device_index)
-    pinned = torch.empty(_SLOTS, dtype=torch.float64, device="cpu", pin_memory=True)
+    pinned = torch.empty((_SLOTS, 8), dtype=torch.uint8, device="cpu", pin_memory=True)
     timer.clock = DeviceClock(
         new_event=lambda: torch.cuda.Event(enable_timing=True),
         capturing=torch.cuda.is_current_stream_capturing,
-        slots=[pinned[i] for i in range(_SLOTS)],
+        slots=list(pinned),
         note_memory=memory.note,
     )
     timer.mark, timer.late_scalar = timer.clock.mark, timer.clock.late_scalar
@@ -118,14 +124,14 @@ class Sample:
 
     def __init__(self):
         self.marks = []  # (point, event); the first is the step's beginning
-        self.scalars = []  # (name, slot, event)
+        self.scalars = []  # (name, slot, its value in pinned memory, event)
         self.step = -1
         self.t_end_ns = 0
         self.flags = 0
 
     def events(self):
         """All events of the sample, in the order recorded."""
-        return [event for _, event in self.marks] + [event for _, _, event in self.scalars]
+        return [event for _, event in self.marks] + [event for *_, event in self.scalars]
 
     def done(self):
         """Whether the device has passed all of them."""
@@ -135,16 +141,14 @@ class Sample:
         """Milliseconds by phase, the sum is the step's device time. None: not timed."""
         if len(self.marks) < 2:
             return None
-        parts: "dict[str, float]" = dict.fromkeys(_PARTS, 0.0)
+        parts: "dict[str, float]" = dict.fromkeys((*_PARTS, "loss"), 0.0)
         for (before, start), (point, end) in zip(self.marks, self.marks[1:]):
-            parts[_part(before, point)] += start.elapsed_time(end)
+            part = _AFTER.get((before, point)) or _ENDS.get(point, "other")
+            parts[part] += start.elapsed_time(end)
+        loss_ms = parts.pop("loss")
+        is_loss = loss_ms * clock.LOSS_SHARE <= parts["forward"]
+        parts["forward" if is_loss else "other"] += loss_ms
         return parts
-
-
-def _part(before, point):
-    if point == "forward_begin":
-        return "h2d" if before == "data_end" else "other"
-    return _ENDS.get(point, "other")
 
 
 def _float32(value):
@@ -157,7 +161,7 @@ class DeviceClock:
     """Pool of events, the step being recorded, and the steps that wait to be read."""
 
     def __init__(self, new_event, capturing, slots, note_memory=lambda: None):
-        """Events, capture test and pinned one-element tensors are handed in: tests need no GPU."""
+        """Events, capture test and pinned tensors of eight bytes are handed in: tests need no GPU."""
         self._new_event = new_event
         self._capturing = capturing
         self._free_events = []
@@ -193,8 +197,10 @@ class DeviceClock:
             return
         self._last_scalar_ns[name] = now_ns
         slot = self._free_slots.pop()
-        slot.copy_(tensor.detach().reshape(()), non_blocking=True)
-        self._current.scalars.append((name, slot, self._recorded()))
+        # of the tensor's own type: to convert it would launch a kernel
+        value = slot[: tensor.element_size()].view(tensor.dtype)
+        value.copy_(tensor.detach().reshape(1), non_blocking=True)
+        self._current.scalars.append((name, slot, value, self._recorded()))
 
     def on_step_closed(self, step, t_end_ns, flags):
         """See the module's function of the same name."""
@@ -238,7 +244,7 @@ class DeviceClock:
 
     def _emit(self, sample):
         parts = sample.parts_ms()
-        scalars = {name: float(slot) for name, slot, _ in sample.scalars}
+        scalars = {name: value.item() for name, _, value, _ in sample.scalars}
         loss, grad_norm = scalars.get("loss", _NAN), _float32(scalars.get("grad_norm", _NAN))
         if parts is None:
             times = [_NAN] * 7
@@ -275,4 +281,4 @@ class DeviceClock:
 
     def _give_back(self, sample):
         self._free_events.extend(sample.events())
-        self._free_slots.extend(slot for _, slot, _ in sample.scalars)
+        self._free_slots.extend(slot for _, slot, _, _ in sample.scalars)

@@ -63,13 +63,15 @@ def _look(update):
 
 def _put_sum(values, name, parameters):
     sample = parameters[:: -(-len(parameters) // MAX_TENSORS)]
-    if all(parameter.is_cpu for parameter in sample):
-        crc = 0
-        for parameter in sample:
-            crc = zlib.crc32(_content(parameter), crc)
-        values.known[name] = crc & 0xFFFFFFFF
-    else:
-        values.put(name, _bit_sum(sample))
+    values.put(name, _checksum, late.some_values(sample, MAX_VALUES))
+
+
+def _checksum(parts):
+    """CRC-32 of the values' bits."""
+    crc = 0
+    for part in parts:
+        crc = zlib.crc32(_content(part), crc)
+    return crc & 0xFFFFFFFF
 
 
 def reset():
@@ -133,21 +135,6 @@ def _content(parameter):
     if size:
         return (ctypes.c_char * size).from_address(parameter.data_ptr())
     return b""
-
-
-def _bit_sum(sample):
-    """Sum of the values' bits as integers: exact, so equal replicas give equal sums."""
-    torch = session.torch
-    dtype = sample[0].dtype
-    integer = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[
-        sample[0].element_size()
-    ]
-    parts = [
-        parameter.detach().reshape(-1)[:MAX_VALUES].view(integer)
-        for parameter in sample
-        if parameter.dtype == dtype
-    ]
-    return torch.cat(parts).sum(dtype=torch.int64)
 
 
 def _send_waiting():

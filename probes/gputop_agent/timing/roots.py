@@ -137,7 +137,7 @@ def _live_objects():
         if not issubclass(module_type, skipped)
     }
     optimizer_types = set(_subclasses(torch.optim.Optimizer))
-    objects = _of_types(gc.get_objects(), module_types | optimizer_types)
+    objects = of_types(gc.get_objects(), module_types | optimizer_types)
     modules = [
         item for item in objects if type(item) in module_types and "_modules" in item.__dict__
     ]
@@ -149,7 +149,7 @@ def _live_objects():
     return modules, optimizers
 
 
-def _of_types(objects, kinds):
+def of_types(objects, kinds):
     """Filter without a line of Python an object: 30 ms for 290,000 objects instead of 90."""
     return list(compress(objects, map(kinds.__contains__, map(type, objects))))
 

@@ -178,7 +178,7 @@ def _look_at_stale():
     """
     open_step.check_stage = UPDATE
     held = [
-        parameter.grad.detach()
+        parameter.grad
         for parameter in _trainable()
         if parameter.grad is not None and late.is_plain(parameter.grad)
     ]
@@ -186,9 +186,7 @@ def _look_at_stale():
     if not held:
         current.found["stale"] = False
     elif late.may_look():
-        current.values.put(
-            "stale", sum(gradient.reshape(-1)[:MAX_VALUES].count_nonzero() for gradient in held)
-        )
+        current.values.put("stale", late.count_nonzero, late.some_values(held, MAX_VALUES))
 
 
 def _look_at_missing(optimizer):
@@ -247,14 +245,9 @@ def _look_at_gradients(parameters):
         chosen = sorted(
             {round(i * (len(with_plain) - 1) / (MAX_TENSORS - 1)) for i in range(MAX_TENSORS)}
         )
-        device = with_plain[0].grad.device
-        parts = [
-            with_plain[i].grad.detach().reshape(-1)[:MAX_VALUES]
-            for i in chosen
-            if with_plain[i].grad.device == device
-        ]
+        parts = late.some_values([with_plain[i].grad for i in chosen], MAX_VALUES)
         current.found["gradients_looked_at"] = sum(part.numel() for part in parts)
-        current.values.put("gradients_not_zero", sum(part.count_nonzero() for part in parts))
+        current.values.put("gradients_not_zero", late.count_nonzero, parts)
         current.found.update(current.zeros.look(with_plain))
 
 
@@ -271,10 +264,16 @@ def _look_at_change():
         parameter, before = current.weights
         gradient = parameter.grad
         if gradient is not None and late.is_plain(gradient):
-            wanted = gradient.detach().reshape(-1)[:MAX_VALUES] != 0
-            stuck = (parameter.detach().reshape(-1)[:MAX_VALUES] == before) & wanted
-            current.values.put("bf16_pushed", wanted.sum())
-            current.values.put("bf16_stuck", stuck.sum())
+            after, gradient = late.some_values([parameter, gradient], MAX_VALUES)
+            current.values.put("bf16", _bf16_change, [before, after, gradient])
+
+
+def _bf16_change(parts):
+    """How many of the values have a gradient, and how many of these the update left as they were."""
+    before, after, gradient = parts
+    pushed = gradient != 0
+    stuck = (after == before) & pushed
+    return {"bf16_pushed": int(pushed.sum()), "bf16_stuck": int(stuck.sum())}
 
 
 def _finish():
@@ -299,6 +298,7 @@ def _send_unsent():
         numbers = values.read()
         current.unsent = None
         if numbers is not None:
+            numbers.update(numbers.pop("bf16", {}))
             if "stale" in numbers:
                 numbers["stale"] = numbers["stale"] > 0
             _send(dict(findings, **numbers))

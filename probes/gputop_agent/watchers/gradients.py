@@ -13,6 +13,7 @@ from gputop_agent.timing import events
 
 MAX_TENSORS = 1000
 MAX_VALUES = 4096  # of a gradient that is not suspected
+MAX_COPIED, COPIED_VALUES = 256, 512  # gradients on a GPU, and values of each
 MAX_NAMES = 8
 KEPT_VALUES = 64  # of a parameter that no optimizer has, to see whether somebody changes it
 KEPT_TENSORS = 8
@@ -61,16 +62,25 @@ class Zeros:
 
     def __init__(self):
         self.suspected = {}  # id of a parameter -> looks in a row
-        self._unread: Any = None  # (parameters, sums of their gradients' sizes, event of a GPU)
+        self._looks = 0  # at a GPU
+        self._unread: Any = None  # (parameters, sums of their gradients' sizes as late values)
 
     def look(self, parameters):
         """Fields of the event: values, names and looks of those that were zero three times."""
         self._read()
         device = parameters[0].grad.device
         looked_at = [one for one in parameters if one.grad.device == device][:MAX_TENSORS]
-        parts = [self._part(parameter) for parameter in looked_at]
-        sums = session.torch.stack([one.float() for one in session.torch._foreach_norm(parts, 1)])
-        self._send_for(sums, [weakref.ref(parameter) for parameter in looked_at])
+        suspects = [one for one in looked_at if id(one) in self.suspected]
+        others = self._others(looked_at)
+        values = late.Late()
+        if others:
+            values.put("others", _sizes, [_some_gradient(one) for one in others])
+        if suspects:  # few: the whole of them is summed where it lies
+            wholes = [one.grad.detach().reshape(-1) for one in suspects]
+            values.put("suspects", late.listed, [session.torch.stack(_sums(wholes))])
+        self._unread = [weakref.ref(one) for one in (*others, *suspects)], values
+        if device.type == "cpu":
+            self._read()
         dead = [one for one in looked_at if self.suspected.get(id(one), 0) > CONFIRMED]
         dead = _without_tables(dead) if dead else dead
         if not dead:
@@ -81,39 +91,50 @@ class Zeros:
             "zero_gradient_looks": min(self.suspected[id(one)] for one in dead) - 1,
         }
 
-    def _part(self, parameter):
-        flat = parameter.grad.detach().reshape(-1)
-        if id(parameter) in self.suspected or len(flat) <= MAX_VALUES:
-            return flat
-        return flat[:: len(flat) // MAX_VALUES | 1]
-
-    def _send_for(self, sums, references):
-        """Read the sums at once on a CPU, at the next look where they lie on a GPU."""
-        event = None
-        if sums.is_cuda:
-            torch = session.torch
-            slot = torch.empty(sums.shape, dtype=sums.dtype, pin_memory=True)
-            slot.copy_(sums, non_blocking=True)
-            sums, event = slot, torch.cuda.Event()
-            event.record()
-        self._unread = references, sums, event
-        if event is None:
-            self._read()
+    def _others(self, parameters):
+        """Those that are not suspected: on a GPU some, and others at the next look."""
+        others = [one for one in parameters if id(one) not in self.suspected]
+        if not others or others[0].is_cpu:
+            return others
+        stride = -(-len(others) // MAX_COPIED)
+        self._looks += 1
+        return others[self._looks % stride :: stride]
 
     def _read(self):
         if self._unread is None:
             return
-        references, sums, event = self._unread
+        references, values = self._unread
         self._unread = None
-        if event is not None and not event.query():
+        known = values.read()
+        if known is None:
             return
-        numbers = sums.tolist()
+        numbers = known.get("others", []) + known.get("suspects", [])
         alive = [(reference(), numbers[index]) for index, reference in enumerate(references)]
         self.suspected = {
             id(parameter): self.suspected.get(id(parameter), 0) + 1
             for parameter, total in alive
             if parameter is not None and total == 0
         }
+
+
+def _some_gradient(parameter):
+    """Some values of a gradient: spread over it on a CPU, and few enough to copy from a GPU."""
+    flat = parameter.grad.detach().reshape(-1)
+    if not flat.is_cpu:
+        return flat[:COPIED_VALUES]
+    if len(flat) <= MAX_VALUES:
+        return flat
+    return flat[:: len(flat) // MAX_VALUES | 1]
+
+
+def _sums(parts):
+    """The sum of the sizes of each tensor's values, as tensors."""
+    return [total.float() for total in session.torch._foreach_norm(list(parts), 1)]
+
+
+def _sizes(parts):
+    """The sum of the sizes of each tensor's values."""
+    return session.torch.stack(_sums(parts)).tolist()
 
 
 def _without_tables(parameters):
@@ -174,7 +195,7 @@ class Strays:
         if pairs and all(one is not None and one.device == old.device for one, old in pairs):
             changes = [(one.detach().reshape(-1)[:KEPT_VALUES] != old).sum() for one, old in pairs]
             if len({change.device for change in changes}) == 1:
-                self._unread.put("changed", sum(changes))
+                self._unread.put("changed", late.first_number, [sum(changes)])
 
 
 def _parameters_in_use():

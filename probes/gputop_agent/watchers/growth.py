@@ -16,7 +16,7 @@ from time import monotonic_ns
 
 from gputop_agent.runtime import heap, transport
 from gputop_agent.runtime.session import session
-from gputop_agent.timing import memory
+from gputop_agent.timing import memory, roots
 from gputop_agent.watchers import graph_chain, keepers
 
 FIRST_STEP = 20  # before it, lazy buffers and optimizer state are made
@@ -91,14 +91,13 @@ def count():
     began, used, torch = monotonic_ns(), memory.last(), session.torch
     current.looks += 1
     current.next_bytes = used + max(RISE_BYTES, used - current.base)
-    kinds = (torch.Tensor, torch.nn.Parameter)
+    kinds = {torch.Tensor, torch.nn.Parameter}
     all_tensors, with_graph, graphs = [], [], Counter()
-    for item in gc.get_objects():
-        if type(item) in kinds:
-            all_tensors.append(item)
-            if item.grad_fn is not None:
-                with_graph.append(item)
-                graphs[f"{type(item.grad_fn).__name__} {list(item.shape)}"] += 1
+    for item in roots.of_types(gc.get_objects(), kinds):
+        all_tensors.append(item)
+        if item.grad_fn is not None:
+            with_graph.append(item)
+            graphs[f"{type(item.grad_fn).__name__} {list(item.shape)}"] += 1
     nodes, begin = current.chain.look(with_graph)
     if len(with_graph) < GRAPHS_A_STEP * session.step and not nodes:
         current.asked = len(BLOCK_STEPS)

@@ -5,6 +5,7 @@ backward through the same graph for each loss, gradients clipped while they are 
 have vanished, and tables of which a batch meets few rows.
 """
 
+import math
 from typing import Any
 
 from gputop_agent.runtime import frames, late
@@ -15,6 +16,7 @@ from gputop_agent.watchers import gradients
 MAX_NODES = 400  # of a graph
 MAX_TENSORS, MAX_VALUES = 8, 4096
 MAX_ROWS, MAX_COLUMNS = 1024, 16  # of a table's gradient
+MAX_COPIED_ROWS = 128  # from a GPU, where each row is a copy
 LARGE_TABLE = 0.25  # of the optimizer's values
 SOON_STEPS = 20  # a first suspicion is looked at again so soon
 VANISHED = 1e-5  # a root mean square of weights below which none of them says anything
@@ -177,13 +179,14 @@ def _put_weights(parameters, values):
     matrices = [one for one in parameters if one.dim() > 1 and late.is_plain(one)]
     if not matrices:
         return
-    parts = [
-        one.detach().reshape(-1)[:MAX_VALUES].float().square().mean().sqrt()
-        for one in matrices[:: max(1, len(matrices) // MAX_TENSORS)][:MAX_TENSORS]
-        if one.device == matrices[0].device
-    ]
-    largest = session.torch.stack(parts).max()
-    values.put("weights_rms", session.torch.nan_to_num(largest, nan=1.0, posinf=1.0))
+    chosen = matrices[:: max(1, len(matrices) // MAX_TENSORS)][:MAX_TENSORS]
+    values.put("weights_rms", _largest_rms, late.some_values(chosen, MAX_VALUES))
+
+
+def _largest_rms(parts):
+    """The largest root mean square; 1 where a value is not finite."""
+    largest = max(part.float().square().mean().sqrt().item() for part in parts)
+    return largest if math.isfinite(largest) else 1.0
 
 
 def _look_at_table(parameters, values):
@@ -195,8 +198,9 @@ def _look_at_table(parameters, values):
             continue
         if table.grad is None or not late.is_plain(table.grad):
             continue
-        rows = table.grad.detach()[:: -(-len(table) // MAX_ROWS), :MAX_COLUMNS]
-        values.put("table_rows_met", rows.any(1).sum())
+        most_rows = MAX_ROWS if table.is_cpu else MAX_COPIED_ROWS
+        rows = table.grad.detach()[:: -(-len(table) // most_rows), :MAX_COLUMNS]
+        values.put("table_rows_met", _rows_met, [rows] if table.is_cpu else rows.unbind())
         return {
             "table": name,
             "table_rows": len(table),
@@ -204,3 +208,9 @@ def _look_at_table(parameters, values):
             "table_rows_looked_at": len(rows),
         }
     return {}
+
+
+def _rows_met(parts):
+    """How many rows, in one matrix or each by itself, have a value that is not zero."""
+    rows = parts[0] if parts[0].dim() == 2 else session.torch.stack(parts)
+    return int(rows.any(1).sum())

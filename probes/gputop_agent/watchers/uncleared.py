@@ -51,8 +51,8 @@ class Held:
         if any(gradient is None for gradient in gradients):
             self.clear = True
         elif self.backwards <= MAX_BACKWARDS:
-            parts = [gradient.detach().reshape(-1)[:MAX_VALUES] for gradient in gradients]
-            self.values.put(self.backwards, sum(part.count_nonzero() for part in parts))
+            parts = late.some_values(gradients, MAX_VALUES)
+            self.values.put(self.backwards, late.count_nonzero, parts)
             self.clear = self.values.known.get(self.backwards) == 0
 
     def added_to(self):

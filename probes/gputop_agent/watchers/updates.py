@@ -55,10 +55,7 @@ class Updates:
         moved = torch._foreach_sub([values for _, values, _ in sizes_before], old)
         changes = torch.stack([norm.float() for norm in torch._foreach_norm(moved)])
         values = late.Late()
-        for index, value in enumerate(torch.cat((sizes, changes)).unbind() if session.cuda else ()):
-            values.put(index, value)
-        if not session.cuda:
-            values.known = dict(enumerate(torch.cat((sizes, changes)).tolist()))
+        values.put("sizes", late.listed, [torch.cat((sizes, changes))])
         self.recent.append((session.step, [owner for owner, _, _ in sizes_before], values))
 
     def loss(self, step, value, layers):
@@ -92,7 +89,7 @@ class Updates:
             numbers = values.read()
             if numbers is None or at >= step:
                 continue
-            for layer, size in _by_layer(owners, numbers).items():
+            for layer, size in _by_layer(owners, numbers["sizes"]).items():
                 courses.setdefault(layer, []).append((size, at))
         best = None
         for layer, course in courses.items():

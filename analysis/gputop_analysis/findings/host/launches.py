@@ -24,9 +24,12 @@ FEEDING = 0.9
 SYNC_SHARE = 0.03
 SYNCHRONISES = re.compile(
     r"\.item\(\)|\.cpu\(\)|\.numpy\(\)|\.tolist\(\)|\.nonzero\(|synchronize\(\)|\.to\([\"']cpu[\"']\)"
-    r"|\b(float|int|bool|print|isnan|isfinite|isinf)\([^#]*\b(loss|grad|norm|acc)"
+    r"|\b(float|int|bool|print|isnan|isfinite|isinf)\((?:[^#()]|\((?:[^()]*\))?)*"
+    r"(?<![a-zA-Z])(loss|grad|norm|acc)"
 )
-"""What in a source line makes the CPU wait for the GPU; ``float``, ``print``: with a tensor."""
+"""What in a source line makes the CPU wait for the GPU; ``float``, ``print``: with a tensor between
+their own parentheses.
+"""
 
 
 @dataclass(frozen=True)
