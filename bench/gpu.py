@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import json
 import subprocess
 import sys
@@ -29,8 +30,10 @@ from gpu_training import FAULTS, PHASES, SHAPES, TUNED  # noqa: E402
 
 BUDGET_S = 570.0
 NO_GPU = 3
-_RUN_S = 60.0
+_RUN_S = 100.0
 _CONFS = ("", "expandable_segments:True", "max_split_size_mb:64")
+_SECONDS = "7"
+"""So long trains each that is to be diagnosed: trends take some windows of time."""
 _TOGETHER = 6
 """Trainings at a time where only memory and values are looked at."""
 
@@ -120,9 +123,10 @@ def page(results: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def bare(*words: str, conf: str = "") -> dict[str, Any]:
+def bare(*words: str, conf: str = "", **environment: str) -> dict[str, Any]:
     """The training alone; what it says of itself."""
-    return _last_json(_run([sys.executable, str(HERE / "gpu_training.py"), *words], conf))
+    training = [sys.executable, str(HERE / "gpu_training.py"), *words]
+    return _last_json(_run(training, conf, **environment))
 
 
 def watched(
@@ -134,11 +138,21 @@ def watched(
     return told, reported(folder)
 
 
-def recorded(folder: Path, training: list[str], options: tuple[str, ...] = ()) -> dict[str, Any]:
+def recorded(
+    folder: Path, training: list[str], options: tuple[str, ...] = (), **environment: str
+) -> dict[str, Any]:
     """A command under gputop, its record in ``run``; what it says of itself."""
     folder.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "gputop", "run", "--run-dir", str(folder / "run"), *options]
-    return _last_json(_run([*command, "--", *training]))
+    return _last_json(_run([*command, "--", *training], **environment))
+
+
+def in_turn(folder: Path, jobs: list[Callable[..., Any]]) -> list[Any]:
+    """What the jobs return: they start side by side, and train one after the other."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(4) as pool:
+        futures = [pool.submit(job, GPU_TURN=str(folder / "turn")) for job in jobs]
+        return [future.result() for future in futures]
 
 
 def reported(folder: Path) -> dict[str, Any]:
@@ -277,7 +291,8 @@ def _shape(folder: Path, shape: str) -> dict[str, Any]:
 def ranks(folder: Path) -> dict[str, Any]:
     """Two gloo ranks that share the GPU, one of which sleeps: the slow one is named."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    training = [*launcher, str(HERE / "gpu_training.py"), "--steps", "100", "--slow-rank", "1"]
+    words = ["--shape", "short", "--steps", "150", "--slow-rank", "1"]
+    training = [*launcher, str(HERE / "gpu_training.py"), *words]
     told = recorded(folder, training)
     report = reported(folder)
     ids = _ids(report)
@@ -289,13 +304,15 @@ def cost(folder: Path) -> dict[str, Any]:
     milliseconds, and such as are bound by the host.
     """
     results: dict[str, Any] = {}
-    for shape, steps in (("plain", "150"), ("short", "1500")):
-        alone, under = [], []
+    for shape, steps in (("plain", "150"), ("short", "2500")):
+        words = ("--shape", shape, "--steps", steps)
+        training = [sys.executable, str(HERE / "gpu_training.py"), *words]
+        jobs: list[Callable[..., Any]] = []
         for turn in range(3):
-            words = ("--shape", shape, "--steps", steps)
-            training = [sys.executable, str(HERE / "gpu_training.py"), *words]
-            alone.append(bare(*words)["late_step_ms"])
-            under.append(recorded(folder / shape / str(turn), training)["late_step_ms"])
+            jobs.append(functools.partial(bare, *words))
+            jobs.append(functools.partial(recorded, folder / shape / str(turn), training))
+        step_ms = [told["late_step_ms"] for told in in_turn(folder, jobs)]
+        alone, under = step_ms[::2], step_ms[1::2]
         added = sorted(under)[1] - sorted(alone)[1]
         results[shape] = {"bare_ms": alone, "watched_ms": under, "added_us": 1e3 * added}
     factor = sorted(results["plain"]["watched_ms"])[1] / sorted(results["plain"]["bare_ms"])[1]
@@ -390,12 +407,14 @@ def memory_history(folder: Path) -> dict[str, Any]:
 
 def faults(folder: Path) -> dict[str, Any]:
     """Each fault told by its finding, and none of these findings in the clean twins."""
-    for fault in ("", TUNED, *FAULTS):
-        words = ["--fault", fault] if fault else []
+    names = ["clean", TUNED, *FAULTS]
+    jobs = []
+    for name in names:
+        words = ["--seconds", _SECONDS, *([] if name == "clean" else ["--fault", name])]
         training = [sys.executable, str(HERE / "gpu_training.py"), *words]
-        recorded(folder / (fault or "clean"), training)
+        jobs.append(functools.partial(recorded, folder / name, training))
+    in_turn(folder, jobs)
     with ThreadPoolExecutor(_TOGETHER) as pool:
-        names = ["clean", TUNED, *FAULTS]
         reports = dict(
             zip(names, pool.map(reported, (folder / name for name in names)), strict=True)
         )
@@ -403,6 +422,44 @@ def faults(folder: Path) -> dict[str, Any]:
     told = {fault: finding in ids[fault] for fault, finding in FAULTS.items()}
     false = sorted({*ids["clean"], *ids[TUNED]} & set(FAULTS.values()))
     return {"ok": all(told.values()) and not false, "told": told, "false": false, "ids": ids}
+
+
+def calls(folder: Path) -> dict[str, Any]:
+    """Microseconds of host time of what the guest calls at steps that are looked at."""
+    import torch
+
+    torch.ones(1, device="cuda")
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    end.record()
+    torch.cuda.synchronize()
+    loss = torch.ones((), device="cuda")
+    slot = torch.empty(1, dtype=loss.dtype, pin_memory=True)
+    functions: dict[str, Callable[[], Any]] = {
+        "monotonic_ns": time.monotonic_ns,
+        "thread_time_ns": time.thread_time_ns,
+        "event record": begin.record,
+        "event query": end.query,
+        "elapsed_time": lambda: begin.elapsed_time(end),
+        "capturing": torch.cuda.is_current_stream_capturing,
+        "memory stats": lambda: torch._C._cuda_memoryStats(0),
+        "copy of a loss": lambda: slot.copy_(loss.detach().reshape(1), non_blocking=True),
+        "pinned memory": lambda: torch.empty(65536, dtype=torch.uint8, pin_memory=True),
+    }
+    costs_us = {}
+    for name, function in functions.items():
+        for _ in range(20):
+            function()
+        torch.cuda.synchronize()
+        begin.record()
+        end.record()
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(200):
+            function()
+        costs_us[name] = round((time.perf_counter() - began) / 200 * 1e6, 3)
+        torch.cuda.synchronize()
+    return {"ok": True, "us": costs_us}
 
 
 def hardware(folder: Path) -> dict[str, Any]:
@@ -439,6 +496,7 @@ def _ids(report: dict[str, Any]) -> list[str]:
 
 
 CHECKS: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "calls": calls,
     "nvml": nvml,
     "phases": phases,
     "cost": cost,

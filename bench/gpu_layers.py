@@ -73,14 +73,15 @@ def device_times(events: Any) -> dict[str, float]:
             span = innermost(event, spans)
             if span is not None:
                 by_sequence[event.sequence_nr] = span.name.partition(":")[2]
-    times: dict[str, float] = {}
+    times: dict[str, float] = {span.name.partition(":")[2]: 0.0 for span in spans}
+    times.pop(layers.HOOKS, None)
     for event in launching:
         node, span = innermost(event, nodes), innermost(event, spans)
         if node is not None:
             path = by_sequence.get(node.sequence_nr)
         else:
             path = None if span is None else span.name.partition(":")[2]
-        if path is not None:
+        if path not in (None, layers.HOOKS):
             spent_us = sum(kernel.duration for kernel in event.kernels)
             times[path] = times.get(path, 0.0) + spent_us / 1e3
     return times

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -31,6 +32,8 @@ TUNED = "tuned-convolutions"
 """The clean twin of the fault whose model is another one; that of the others has no fault at all."""
 SHAPES = ("plain", "short", "scaler", "compiled", "checkpoint", "accumulate", "loader", "graphed")
 PHASES = ("forward", "backward", "optimizer")
+ROWS, WIDTH = 16384, 2048
+"""A step takes 20 ms on an H200, all of it on the device."""
 _ACCUMULATED = 4
 
 
@@ -39,6 +42,9 @@ def main() -> None:
     parser.add_argument("--fault", choices=[*FAULTS, TUNED], default=None)
     parser.add_argument("--shape", choices=SHAPES, default="plain")
     parser.add_argument("--steps", type=int, default=120)
+    parser.add_argument(
+        "--seconds", type=float, default=0.0, help="at least so long, whatever --steps"
+    )
     parser.add_argument("--snapshot", default="")
     parser.add_argument("--trace", default="")
     parser.add_argument("--slow-rank", type=int, default=None, help="this rank sleeps each step")
@@ -56,13 +62,28 @@ def main() -> None:
         torch.autograd.set_detect_anomaly(True)
     model = build(options).cuda()
     update = torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=fault != "slow-optimizer")
-    told = train(options, called(options, model), update)
+    with turn():
+        told = train(options, called(options, model), update)
     if int(os.environ.get("RANK", 0)) == 0:
         print(json.dumps(told), flush=True)
     if options.snapshot:
         torch.cuda.memory._dump_snapshot(options.snapshot)
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
+
+
+@contextlib.contextmanager
+def turn():
+    """Train while no other training that shares the file ``GPU_TURN`` does: they start meanwhile."""
+    path = os.environ.get("GPU_TURN")
+    if not path:
+        yield
+        return
+    import torch._dynamo  # noqa: F401  the first optimizer imports it
+
+    with open(path, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def build(options):
@@ -74,7 +95,7 @@ def build(options):
         return nn.Sequential(
             nn.Conv2d(3, 64, 3, padding=1), *layers, nn.AdaptiveAvgPool2d(1), nn.Flatten()
         )
-    width, depth = 2048, 12
+    width, depth = WIDTH, 12
     if options.fault == "tiny-kernels":
         width, depth = 32, 400
     elif options.shape == "short":
@@ -98,36 +119,66 @@ def called(options, model):
 
         return lambda batch: checkpoint_sequential(model, 4, batch, use_reentrant=False)
     if options.shape == "graphed":
-        sample = torch.randn(1024, 2048, device="cuda")
+        sample = torch.randn(ROWS, WIDTH, device="cuda")
         return torch.cuda.make_graphed_callables(model, (sample,))
     return model
 
 
 def batches(options):
-    """Batches on the GPU."""
+    """Batches on the GPU, without an end."""
+    if options.fault == "waits-for-data" or options.shape == "loader":
+        yield from loaded(options)
+    elif options.fault == "pageable-copies":
+        yield from copied(options)
     import torch
 
-    shape = (1024, 256 if options.shape == "short" else 2048)
+    shape = (ROWS, WIDTH)
+    if options.shape == "short":
+        shape = (1024, 256)
     if options.fault == "tiny-kernels":
         shape = (1024, 32)
     if options.fault in ("untuned-convolutions", TUNED):
-        shape = (32, 3, 64, 64)
-    if options.shape == "loader":
-        rows = torch.utils.data.TensorDataset(torch.randn(64 * 1024, shape[1]))
-        loader = torch.utils.data.DataLoader(rows, 1024, num_workers=4, pin_memory=True)
-        for number in range(options.steps):
-            if number % 64 == 0:
-                fetched = iter(loader)
-            yield next(fetched)[0].to("cuda", non_blocking=True)
-        return
+        shape = (128, 3, 64, 64)
     pinned = torch.randn(shape).pin_memory()
-    for _ in range(options.steps):
-        if options.fault == "waits-for-data":
-            time.sleep(0.05)
-        if options.fault == "pageable-copies":
-            yield torch.randn(16 * shape[0], shape[1]).cuda()[: shape[0]]
-        else:
-            yield pinned.to("cuda", non_blocking=True)
+    while True:
+        yield pinned.to("cuda", non_blocking=True)
+
+
+def loaded(options):
+    """Rows of a DataLoader; one that waits for data makes each in 1.5 ms without workers."""
+    import torch
+
+    class Rows(torch.utils.data.Dataset):
+        def __init__(self):
+            self.values = torch.randn(64, 512, WIDTH)
+
+        def __len__(self):
+            return 4096
+
+        def __getitem__(self, index):
+            if options.fault:
+                time.sleep(0.0015)
+            return self.values[index % 64]
+
+    workers = {} if options.fault else {"num_workers": 4, "persistent_workers": True}
+    loader = torch.utils.data.DataLoader(Rows(), ROWS // 512, pin_memory=True, **workers)
+    while True:
+        for batch in loader:
+            yield batch.to("cuda", non_blocking=True).reshape(-1, WIDTH)
+
+
+def copied(options):
+    """Batches of 128 MiB that are not pinned."""
+    import torch
+
+    class Batches(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            values = torch.randn(ROWS, WIDTH)
+            while True:
+                yield values
+
+    for batch in torch.utils.data.DataLoader(Batches(), batch_size=None):
+        yield batch.to("cuda")
 
 
 class Events:
@@ -180,6 +231,8 @@ def train(options, model, update) -> dict:
     torch.cuda.synchronize()
     began = time.perf_counter()
     for number, batch in enumerate(batches(options)):
+        if is_over(options, number, began):
+            break
         if number == options.steps // 2:
             torch.cuda.synchronize()
             half = time.perf_counter()
@@ -207,14 +260,23 @@ def train(options, model, update) -> dict:
             profiler.export_chrome_trace(options.trace)
     torch.cuda.synchronize()
     ended = time.perf_counter()
+    steps = len(events.spans)
     return {
-        "step_ms": (ended - began) * 1e3 / options.steps,
-        "late_step_ms": (ended - half) * 1e3 / (options.steps - options.steps // 2),
+        "steps": steps,
+        "step_ms": (ended - began) * 1e3 / steps,
+        "late_step_ms": (ended - half) * 1e3 / (steps - options.steps // 2),
         "phases_ms": events.mean_ms(),
         "losses": hashlib.sha256(torch.stack(losses).cpu().numpy().tobytes()).hexdigest()[:16],
         "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
         "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
     }
+
+
+def is_over(options, number: int, began: float) -> bool:
+    """Whether so many steps, or seconds, are done."""
+    if options.seconds:
+        return time.perf_counter() - began > options.seconds and number > options.steps
+    return number >= options.steps
 
 
 def amp(options):

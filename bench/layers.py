@@ -23,7 +23,7 @@ from layer_models import CASES, build
 
 WATCHED = 4
 WITHIN = 0.05
-_HOOKS = "(the guest's own)"
+HOOKS = "(the guest's own)"
 
 
 def main(words: list[str]) -> None:
@@ -235,7 +235,7 @@ def time_the_guest() -> None:
         original = getattr(step, name)
 
         def timed(*args: Any, _original: Any = original) -> None:
-            with torch.profiler.record_function(f"layer:{_HOOKS}"):
+            with torch.profiler.record_function(f"layer:{HOOKS}"):
                 _original(*args)
 
         setattr(step, name, timed)
@@ -300,7 +300,7 @@ def own_times(events: Any) -> dict[str, float]:
         if start >= forward_end:
             within = _within(start, end, spans)
             found[path] = found.get(path, 0.0) + (end - start - within) / 1e3
-    found.pop(_HOOKS, None)
+    found.pop(HOOKS, None)
     return found
 
 

@@ -30,6 +30,8 @@ class RankSeries:
     rank: int
     rows: Array
     """``wire.STEP_FIELDS``, in the order written."""
+    clock: str = "host"
+    """Whose clock the phases are on: ``device`` where CUDA events measured enough steps."""
 
     @cached_property
     def n_steps(self) -> Array:

@@ -11,10 +11,6 @@ import numpy as np
 from gputop_agent import wire
 from gputop_analysis.view import RunView
 
-DEVICE_STEPS = 20
-"""Steps that must be measured on the device before its clock splits the time."""
-_ON_DEVICE = ("data", "h2d", "forward", "backward", "optimizer", "other")
-
 
 @dataclass(frozen=True, slots=True)
 class WallSplit:
@@ -43,30 +39,19 @@ class WallSplit:
 
 
 def split_of(view: RunView, rank: int) -> WallSplit:
-    """The split of a rank's window.
-
-    Where CUDA events measured at least 20 steady steps, the time outside evaluation, checkpoints,
-    compilation and set-up is given to the phases as they share the device's time: the host only
-    launches kernels, and its own times say nothing about theirs.
-    """
+    """The split of a rank's window, on the device's clock where that measured enough steps."""
     rows = view.per_rank[rank].rows
     total = {name: int(rows[f"{name}_ns"].sum()) for name in wire.PHASES}
     first = (rows["flags"] & wire.F_FIRST) != 0
     agent = np.minimum(rows["agent_ns"], rows["other_ns"])
     set_up = int(np.where(first, rows["other_ns"], agent).sum())
     total["other"] -= set_up
-    on_device = _device_weights(view, rank)
-    if on_device is not None:
-        phases = (*_ON_DEVICE, "comm")
-        total |= dict.fromkeys(phases, 0) | dict(
-            zip(_ON_DEVICE, apportion(sum(total[name] for name in phases), on_device), strict=True)
-        )
     return WallSplit(
         wall=int(rows["wall_ns"].sum()),
         host=total.pop("other"),
         set_up=set_up,
         skipped=_skipped(rows),
-        clock="host" if on_device is None else "device",
+        clock=view.per_rank[rank].clock,
         **total,
     )
 
@@ -84,17 +69,6 @@ def apportion(total: int, weights: Sequence[float]) -> list[int]:
     for index in by_remainder[: total - sum(parts)]:
         parts[index] += 1
     return parts
-
-
-def _device_weights(view: RunView, rank: int) -> list[float] | None:
-    """The phases' means on the device's clock; None where too few steps were measured on it."""
-    rows = view.device(rank)
-    times = np.stack([rows[f"{name}_ms"] for name in _ON_DEVICE], axis=1).astype(np.float64)
-    good = ((rows["flags"] & wire.F_UNSTEADY) == 0) & np.isfinite(times).all(axis=1)
-    if good.sum() < DEVICE_STEPS:
-        return None
-    means = np.maximum(times[good].mean(axis=0), 0.0)
-    return means.tolist() if means.sum() > 0 else None
 
 
 def _skipped(rows: np.ndarray) -> float:

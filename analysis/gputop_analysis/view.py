@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from gputop_agent.contracts import Hello
 from gputop_analysis.align import Aligned, align
+from gputop_analysis.device_clock import on_device_clock
 from gputop_analysis.series import RankSeries, picked, tail_seconds, tail_steps, thinned
 from gputop_probes.record.layout import PROCESS_RANK
 from gputop_probes.record.reader import RunRecord
@@ -45,10 +46,12 @@ class RunView:
         self.known: dict[str, Any] = {}
         self._comm: dict[int, Array] = {}
         self.windowed = window_steps is not None or window_s is not None
-        self.per_rank: dict[int, RankSeries] = {
-            rank: RankSeries(rank, _cut(record.steps(rank), window_steps, window_s))
-            for rank in (record.ranks() if ranks is None else ranks)
-        }
+        self.per_rank: dict[int, RankSeries] = {}
+        for rank in record.ranks() if ranks is None else ranks:
+            rows = _cut(record.steps(rank), window_steps, window_s)
+            samples = record.device(rank)
+            newest = samples[-SAMPLES_AT_MOST:] if self.windowed else thinned(samples)
+            self.per_rank[rank] = _series(rank, rows, np.asarray(newest))
 
     @property
     def ranks(self) -> list[int]:
@@ -151,6 +154,13 @@ class RunView:
             return thinned(rows)
         rows = np.asarray(rows[-(series.total_steps() + 200) :])
         return picked(rows, rows["t_end_ns"] >= self.from_ns)
+
+
+def _series(rank: int, rows: Array, device: Array) -> RankSeries:
+    """The records of a rank, with phases by the device's clock where it has measured enough."""
+    if len(device) and (divided := on_device_clock(rows, device)) is not None:
+        return RankSeries(rank, divided, clock="device")
+    return RankSeries(rank, rows)
 
 
 def once_per_view(compute: Callable[[RunView], T]) -> Callable[[RunView], T]:
