@@ -117,6 +117,23 @@ async def test_stacks_stand_side_by_side_with_the_odd_rank_first_and_w_leaves_on
         assert "all_reduce" in screen_text(app) and "rank 2" in app.clipboard
 
 
+async def test_a_dialog_that_is_open_is_written_anew_for_another_size_of_the_terminal(running):
+    """Stacks that came at 60 columns stood one below the other on a terminal made wide since."""
+    async with started(running, FakeControl(), size=(60, 20)) as (app, pilot):
+        app.feed.next = running._replace(notices=dumps(odd=2, count=4), sequence=5)
+        await step(app, pilot)
+        await settle(app, pilot)
+        await pilot.resize_terminal(120, 30)
+        await settle(app, pilot)
+        head = next(line for line in screen_text(app).splitlines() if "▲ rank 2" in line)
+        assert "ranks 0, 1, 3" in head
+        await press(app, pilot, "escape", "question_mark")
+        assert "Leave; asks first" not in screen_text(app)
+        await pilot.resize_terminal(120, 80)
+        await settle(app, pilot)
+        assert "Leave; asks first" in screen_text(app)
+
+
 async def test_stacks_that_come_while_something_is_asked_wait_for_the_answer(running):
     """A hang's stacks came over the question whether to stop, and took the key meant for it."""
     control = FakeControl()
@@ -206,6 +223,27 @@ async def test_a_replay_shows_the_stacks_that_were_recorded(running):
 
 
 # ---- output
+
+
+async def test_a_bar_that_is_drawn_over_and_over_moves_on_when_its_line_is_cut_short(running):
+    """At each 8 KB a line is replaced by what it shows, as long as the time before: it stood."""
+    bars = "epoch 0:  38%| 380/1000", "epoch 0:  72%| 723/1000"
+    async with started(running, size=(80, 24)) as (app, pilot):
+        output = app.main.query_one(Output)
+        await press(app, pilot, "o")
+        for bar in bars:
+            output.show(OutputView((bar,)))
+            await settle(app, pilot)
+        assert bars[1] in screen_text(app)
+
+
+async def test_a_line_that_has_not_begun_is_not_counted(running):
+    async with started(running, size=(120, 40)) as (app, pilot):
+        output = app.main.query_one(Output)
+        for lines, count in ((("a", "b", ""), "2 lines"), (("a", "b"), "2 lines"), (("",), "0 l")):
+            output.show(OutputView(lines))
+            await settle(app, pilot)
+            assert f" {count}" in screen_text(app)
 
 
 async def test_long_lines_wrap_and_scroll_sideways(running):
