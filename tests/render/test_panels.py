@@ -335,6 +335,15 @@ def test_the_count_of_other_findings_gives_way_to_what_the_fix_is_worth(four):
     assert "(+1 more)" in row_text(header.band(found._replace(verdict=verdict), 120))
 
 
+def test_what_is_damaged_and_how_many_ranks_there_are_come_before_a_bar(four):
+    """At 120 columns a bar of progress took the place of rows that were left out of the record."""
+    damaged = four._replace(damage="56,320 damaged rows left out")
+    first_two = texts(header.draw_above_tiles(damaged, 120))
+    assert "▲ 56,320 damaged rows left out   4 ranks" in first_two[1]
+    assert "━" not in first_two[1] and "━" in texts(header.draw_above_tiles(damaged, 200))[1]
+    assert "56,320 damaged rows left out" in texts(header.draw(damaged, 60))[1]
+
+
 def test_footer_shows_whole_keys_only():
     assert row_text(footer.draw("live", True, 30)).split() == [
         "q",
@@ -400,8 +409,16 @@ def test_a_run_that_stands_still_shows_for_how_long_and_no_rates(one, width):
 def test_the_step_time_of_a_run_that_stands_is_called_that_before(one):
     panel = breakdown.Breakdown()
     standing = running(one, silent_s=60.0)
-    assert row_text(panel.note(standing)).startswith("before: step ")
-    assert row_text(panel.note(running(one, silent_s=0.0))).startswith("step ")
+    assert row_text(panel.note(standing)).startswith("before: step, mean ")
+    assert row_text(panel.note(running(one, silent_s=0.0))).startswith("step, mean ")
+
+
+def test_a_step_is_the_same_mean_on_a_small_screen_as_in_the_tile(one):
+    ranks = tuple(replace(rank, step_time_mean_ms=27.9) for rank in one.summary.ranks)
+    shown = one._replace(summary=one.summary._replace(ranks=ranks, step_time_p50_ms=22.0))
+    small = row_text(breakdown.Breakdown().note(shown))
+    assert small.startswith("step, mean 27.9 ms  p95 ")
+    assert "27.9 ms" in texts(tiles.draw(shown, 120))[1]
 
 
 def test_rates_after_the_end_are_called_means(one):
@@ -561,6 +578,18 @@ def test_with_room_a_finding_says_why(one):
     assert "why" not in "\n".join(texts(findings.draw(shown, 70, 3)))
     for height in range(1, 14):
         assert len(findings.draw(shown, 40, height)) <= max(height, 2)
+
+
+def test_the_first_finding_tells_its_whole_fix_before_the_others_tell_any(one):
+    """One third of the panel stood empty below a fix that ended in dots."""
+    worst = a_finding("critical", fix="look at the batch of that step " * 4, evidence="")
+    info = a_finding("info", None, fix="move what runs beside it " * 3, evidence="")
+    shown = one._replace(findings=(worst, info, info))
+    rows = texts(findings.draw(shown, 48, 14))
+    assert len(rows) == 14 and rows[6].strip() == "that step", "the last words of the fix"
+    assert sum(row.endswith("…") for row in rows) == 1, "one of the others has a row left"
+    shown = one._replace(findings=(worst, info))
+    assert not any("…" in row for row in texts(findings.draw(shown, 48, 14)))
 
 
 def test_of_two_ranks_each_is_compared_with_the_other(tmp_path):

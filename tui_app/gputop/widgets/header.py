@@ -11,7 +11,16 @@ from gputop import palette
 from gputop.feed.snapshot import Snapshot
 from gputop.render import numbers
 from gputop.render.bars import bar
-from gputop.render.rows import Row, clip, right, row_width, shorten, shorten_middle, spread
+from gputop.render.rows import (
+    Row,
+    clip,
+    right,
+    row_width,
+    shorten,
+    shorten_middle,
+    spread,
+    text_width,
+)
 from gputop.widgets.canvas import Canvas
 from gputop_analysis.overview import GPUS_ADDED, RunSummary
 from gputop_analysis.text import counted
@@ -25,7 +34,7 @@ _ENDED = re.compile(r"^ended: [\d,]+ steps?, ")
 BANDS = {"critical": "band-critical", "high": "band-high", "good": "band-good", "info": "band-info"}
 """Ground of the verdict by the style of its health."""
 COMMAND = 26
-"""Cells that the command has before ranks, GPUs and host get any."""
+"""Cells of a long command before ranks, GPUs and host get any."""
 PROGRESS = 24
 """Cells of the progress bar at most."""
 
@@ -50,8 +59,26 @@ def draw(snapshot: Snapshot, width: int, paused_steps: int | None = None) -> lis
 def draw_above_tiles(snapshot: Snapshot, width: int, paused_steps: int | None = None) -> list[Row]:
     """Two rows: the verdict, and the command with its progress and state; tiles show the rest."""
     state = _state(snapshot, paused_steps)
+    inner = width - 2
     end: Row = [("   ", ""), *_progress(snapshot, width), ("  ", ""), *state]
-    return [band(snapshot, width), [(" ", ""), *_command(snapshot, width - 2, end)]]
+    if _least_cells(snapshot) + row_width(end) > inner:
+        end = [("   ", ""), *_progress(snapshot, width, has_bar=False), ("  ", ""), *state]
+    return [band(snapshot, width), [(" ", ""), *_command(snapshot, inner, end)]]
+
+
+def _least_cells(snapshot: Snapshot) -> int:
+    """Cells of what is told before a bar is drawn: command, damage, how many ranks there are."""
+    ranks = _shape(snapshot.summary)[:1]
+    return _command_cells(snapshot) + row_width(_damaged(snapshot)) + sum(map(len, ranks))
+
+
+def _command_cells(snapshot: Snapshot) -> int:
+    """Cells that the command has before ranks, GPUs and host get any."""
+    return min(COMMAND, text_width(_command_words(snapshot)) + 3)
+
+
+def _command_words(snapshot: Snapshot) -> str:
+    return " ".join(snapshot.summary.command) or snapshot.name or str(snapshot.run_dir)
 
 
 def band(snapshot: Snapshot, width: int) -> Row:
@@ -172,20 +199,27 @@ def _command(snapshot: Snapshot, width: int, end: Row) -> Row:
     shape: Row = [(" · ".join(_shape(snapshot.summary)), "muted")]
     if snapshot.recording:
         words = f"recording: {snapshot.recording}"
-        if len(words) + row_width(shape) + row_width(end) + COMMAND <= width:
+        cells = len(words) + row_width(shape) + row_width(end)
+        if cells + _command_cells(snapshot) <= width:
             shape = [(words, "accent"), ("   ", ""), *shape]
-    if snapshot.damage:
-        shape = [(f"▲ {snapshot.damage}", "high"), ("   ", ""), *shape]
+    damaged = _damaged(snapshot)
+    shape = [*damaged, *shape]
     parts = _shape(snapshot.summary)
-    while parts and row_width(shape) + row_width(end) + COMMAND > width:
+    while parts and row_width(shape) + row_width(end) + _command_cells(snapshot) > width:
         parts.pop()
         shape[-1] = (" · ".join(parts), "muted")
     if row_width(shape) + row_width(end) + 12 > width:
-        shape = []
-    command = " ".join(snapshot.summary.command) or snapshot.name or str(snapshot.run_dir)
+        shape = damaged
     room = width - row_width(shape) - row_width(end) - 3
-    start: Row = [(shorten_middle(command, room), "muted")]
+    start: Row = [(shorten_middle(_command_words(snapshot), room), "muted")]
     return spread(start, [*shape, *end], width)
+
+
+def _damaged(snapshot: Snapshot) -> Row:
+    """What of the record is left out, which must be told however little room there is."""
+    if not snapshot.damage:
+        return []
+    return [(f"▲ {snapshot.damage}", "high"), ("   ", "")]
 
 
 def _shape(run: RunSummary) -> list[str]:
@@ -226,7 +260,7 @@ def _pace(snapshot: Snapshot, width: int) -> Row:
     return row
 
 
-def _progress(snapshot: Snapshot, width: int) -> Row:
+def _progress(snapshot: Snapshot, width: int, has_bar: bool = True) -> Row:
     run = snapshot.summary
     row: Row = [("step ", "muted")]
     if not run.total_steps:
@@ -236,7 +270,7 @@ def _progress(snapshot: Snapshot, width: int) -> Row:
     row += [(text, "bold text"), (f" / {run.total_steps:,}", "muted")]
     padding = len(f"{run.total_steps:,}") - len(text)
     row += [(" " * (padding + 2), "")]
-    if width >= 110:
+    if width >= 110 and has_bar:
         row += [*bar(share, 16 if width < 160 else PROGRESS, "accent"), (" ", "")]
     row += [(f"{share * 100:3.0f} %", "text")]
     if run.state == "running" and run.steps_per_s > 0:
