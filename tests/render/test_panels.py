@@ -595,7 +595,7 @@ def test_the_first_finding_tells_its_whole_fix_before_the_others_tell_any(one):
 def test_of_two_ranks_each_is_compared_with_the_other(tmp_path):
     two = snapshot_of(tmp_path / "two", ranks=2, gpus=0, slow_rank=1)
     head, first, second = texts(ranks.draw(two, 150, 4))[:3]
-    assert "of other" in head and "of median" not in head
+    assert "of peer" in head and "of median" not in head
     assert "data +5.00" in second and "+34 %" in second  # as the finding says
     assert "−25 %" in first
     assert [rank_map.against_median(ratio) for ratio in (1.0, 0.5, 9.5, 10.53, 2000.0)] == [

@@ -9,7 +9,7 @@ from tui_support import FakeControl, a_finding
 from gputop.feed.ranks import RanksPageData
 from gputop.feed.snapshot import Notice
 from gputop.output.tail import OutputView
-from gputop.pages.ranks import standing_out
+from gputop.pages.ranks import detail, headline, standing_out
 from gputop.render.layers import standing_out as layers_standing_out
 from gputop.render.rows import row_text
 from gputop.screens import stacks
@@ -68,6 +68,17 @@ def test_the_rank_that_holds_up_the_others_is_worse_than_any_that_is_slow():
     nan = float("nan")
     assert standing_out(page(3, ("data", "", "comm", ""), [1.0, nan, 9.0, nan])) == [3, 2, 0]
     assert standing_out(page(None, ("", ""), [nan, nan])) == []
+
+
+def test_the_other_rank_is_told_by_its_number_beside_the_phase_named_other():
+    """``other 51.02 other 0.72``: a phase, and a rank."""
+    page = RanksPageData(
+        (0, 1), ("box",) * 2, {"wait": [50.0, 1.0]}, {"other": [0.72, 51.02], "forward": [1.0, 1.1]},
+        ("", "other"), 1, "other", "persistent", 1.0, 0.9, "", (), {}, "",
+    )  # fmt: skip
+    rows = [row_text(row) for row in detail(page, 1, 100, 5)]
+    assert rows[1].split()[1] == "other" and rows[1].endswith("51.02  rank 0      0.72")
+    assert "it is slow in host code" in row_text(headline(page, 100)[0])
 
 
 async def test_w_in_the_findings_leaves_out_info_and_says_so(running):
@@ -167,7 +178,7 @@ async def test_two_ranks_at_two_places_are_both_shown_and_neither_is_called_odd(
         await step(app, pilot)
         await settle(app, pilot)
         text = screen_text(app)
-        assert "2 places, no one in the minority" in text and "▲ rank" not in text
+        assert "2 places, as many ranks at each" in text and "▲ rank" not in text
 
 
 async def test_of_two_ranks_the_one_that_the_hang_is_laid_on_is_marked(running):

@@ -227,7 +227,7 @@ class StacksDialog(TextDialog):
     def _tell(self) -> None:
         """What is shown, at the foot of the frame."""
         odd = self._marked()
-        hint = f"{len(self.groups)} places, no one in the minority"
+        hint = f"{len(self.groups)} places, as many ranks at each"
         if len(self.groups) == 1:
             hint = "all of them at one place"
         if self.only_odd:
