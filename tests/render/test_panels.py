@@ -344,6 +344,38 @@ def test_what_is_damaged_and_how_many_ranks_there_are_come_before_a_bar(four):
     assert "56,320 damaged rows left out" in texts(header.draw(damaged, 60))[1]
 
 
+def test_before_the_record_is_read_nothing_is_said_to_be_missing(four):
+    """An ended run of 1,024 ranks was ``starting`` and waited for its first step while it opened."""
+    unread = first_snapshot(four.run_dir)
+    panels = breakdown.Breakdown(), findings.Findings(), ranks.Ranks(), history.HistoryPanel()
+    shown = [*header.draw(unread, 118), *header.draw_above_tiles(unread, 118)]
+    shown += tiles.draw(unread, 118)
+    for panel in panels:
+        panel.set_reactive(type(panel).snapshot, unread)
+        shown += panel.rows(60, 10)
+    text = "\n".join(texts(shown))
+    assert "opening the record" in text and text.count("Reading the record.") == 1
+    for words in ("starting", "first", "yet", "Judged", "twice", "step 0", "not known"):
+        assert words not in text
+
+
+def test_a_loss_that_is_nan_leaves_its_curve_blank_from_there_on(four):
+    summary = four.summary
+    broken = (replace(summary.ranks[0], not_finite="NaN"), *summary.ranks[1:])
+    curve = Curve(tuple(range(0, 100, 2)), tuple(3.0 - i / 50 for i in range(50)))
+    nan = four._replace(
+        summary=summary._replace(ranks=broken, steps=400),
+        panels={**four.panels, "loss": curve},
+        findings=(a_finding("critical", title="loss is NaN at step 100 on rank 0 and stays so"),),
+    )
+    panel = loss.Loss()
+    assert row_text(panel.note(nan)) == "NaN since 100"
+    *plot, axis = texts(panel.content(nan, 88, 8))
+    assert axis.startswith(" " * 8 + "step 0") and axis.endswith("399")
+    assert max(len(line.rstrip()) for line in plot) in range(26, 30), "a quarter of 80 cells"
+    assert len(texts(tiles.draw(nan, 120))[2].split("││")[3].strip("│ ")) < 12
+
+
 def test_footer_shows_whole_keys_only():
     assert row_text(footer.draw("live", True, 30)).split() == [
         "q",

@@ -94,6 +94,12 @@ def table(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> li
 class Breakdown(Panel):
     """Panel 1."""
 
+    def before_read(self, snapshot: Snapshot, width: int) -> list[Row]:
+        """The one panel that says it: five would say the same."""
+        if snapshot.problem:
+            return say("Nothing of the record could be read.", width)
+        return say("Reading the record.", width)
+
     def heading(self, snapshot: Snapshot) -> str:
         starting = isinstance(snapshot.panels.get(self.id or ""), Starting)
         return "Until the first step" if starting else self.title

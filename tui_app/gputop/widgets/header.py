@@ -179,6 +179,8 @@ def _state(snapshot: Snapshot, paused_steps: int | None) -> Row:
         word = "recording" if snapshot.recording else "replay"
         word = GPUS_ADDED if run.gpus_added else word
         return [(word, "accent"), (" · ", "muted"), *_end(snapshot), (elapsed, "text")]
+    if snapshot.unread:
+        return []
     if run.state == "ended":
         return [*_end(snapshot), (elapsed, "text")]
     if run.state == "lost":
@@ -249,6 +251,8 @@ def short_name(name: str) -> str:
 
 def _pace(snapshot: Snapshot, width: int) -> Row:
     run = snapshot.summary
+    if snapshot.unread:
+        return []
     row: Row = [*_progress(snapshot, width)]
     if not (run.ranks or run.steps):
         return [("no step yet", "muted")]
@@ -262,6 +266,8 @@ def _pace(snapshot: Snapshot, width: int) -> Row:
 
 def _progress(snapshot: Snapshot, width: int, has_bar: bool = True) -> Row:
     run = snapshot.summary
+    if snapshot.unread:
+        return []
     row: Row = [("step ", "muted")]
     if not run.total_steps:
         return [*row, (numbers.count(run.steps).ljust(9), "bold text"), *_own_bar(snapshot)]
@@ -336,6 +342,16 @@ def standing_still(snapshot: Snapshot) -> tuple[str, str]:
 def broken_loss(snapshot: Snapshot) -> str:
     """``NaN`` or ``inf`` where the newest loss of any rank is that."""
     return next((rank.not_finite for rank in snapshot.summary.ranks if rank.not_finite), "")
+
+
+def broken_since(snapshot: Snapshot) -> str:
+    """``NaN since 120``, as the finding about it tells; empty while the loss is a number."""
+    broken = broken_loss(snapshot)
+    for finding in snapshot.findings:
+        match = re.search(r"\b(?:NaN|inf|not finite)\b.* at step ([\d,]+)", finding.title)
+        if broken and match:
+            return f"{broken} since {match[1].rstrip(',')}"
+    return broken
 
 
 def _loss(snapshot: Snapshot) -> Row:

@@ -209,6 +209,8 @@ class Output(Described, ScrollView, can_focus=True):
         return ""
 
     def _empty(self) -> str:
+        if self.snapshot is not None and self.snapshot.unread:
+            return ""
         note = self.snapshot.output_note if self.snapshot else ""
         return note or "The command has written nothing yet."
 
