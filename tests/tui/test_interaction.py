@@ -145,6 +145,17 @@ async def test_a_dialog_that_is_open_is_written_anew_for_another_size_of_the_ter
         assert "Leave; asks first" in screen_text(app)
 
 
+async def test_the_footer_of_an_ended_run_has_no_key_that_asks_the_training(running):
+    async with started(running, FakeControl(), size=(120, 40)) as (app, pilot):
+        assert "p profile" in screen_text(app)
+        ended = running.summary._replace(state="ended")
+        app.feed.next = running._replace(summary=ended, sequence=5)
+        await step(app, pilot)
+        await settle(app, pilot)
+        last = screen_text(app).splitlines()[-1]
+        assert "profile" not in last and "stacks" not in last and "z zoom" in last
+
+
 async def test_stacks_that_come_while_something_is_asked_wait_for_the_answer(running):
     """A hang's stacks came over the question whether to stop, and took the key meant for it."""
     control = FakeControl()
