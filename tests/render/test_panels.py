@@ -333,6 +333,8 @@ def test_the_count_of_other_findings_gives_way_to_what_the_fix_is_worth(four):
     row = row_text(header.band(found._replace(verdict=verdict), narrow))
     assert row.split() == ["▲", *headline.split(), "1.31x"]
     assert "(+1 more)" in row_text(header.band(found._replace(verdict=verdict), 120))
+    tight = row_text(header.band(found._replace(verdict=verdict), 102))
+    assert "(+1" not in tight and tight.rstrip().endswith("Fix: 21.0 → 16.0 ms a step, 1.31x")
 
 
 def test_what_is_damaged_and_how_many_ranks_there_are_come_before_a_bar(four):

@@ -87,10 +87,10 @@ def band(snapshot: Snapshot, width: int) -> Row:
     ground = "/" + BANDS[mark.style]
     worth = _worth(snapshot)
     headline = snapshot.problem or _headline(snapshot, mark.word)
-    end_cells = len(worth[-1]) if worth else len(mark.word)
-    if len(headline) + end_cells + 6 > width:
+    label = _label(snapshot, mark.word)
+    if _cells_of_band(label, headline, worth[0] if worth else "") > width:
         headline = _MORE.sub("", headline)  # the list below counts them too
-    label, end = _fitting(headline, _label(snapshot, mark.word), mark.word, worth, width)
+    label, end = _fitting(headline, label, mark.word, worth, width)
     start: Row = [(f" {mark.glyph} {label}".rstrip(), f"bold on-band{ground}")]
     between = "  " if label else " "
     room = width - row_width(start) - len(between) - len(end) - 1 - 2 * bool(end)
@@ -106,10 +106,15 @@ def _fitting(headline: str, label: str, word: str, worth: list[str], width: int)
     tries = [(name, text) for name in (label, short) for text in worth]
     for tried in [*tries, (label, ""), (short, "")]:
         name, text = tried
-        edges = (6 if name else 4) + 2 * bool(text)
-        if edges + len(name) + len(headline) + len(text) <= width:
+        if _cells_of_band(name, headline, text) <= width:
             return tried
     return short, worth[-1] if worth and width >= 60 else ""
+
+
+def _cells_of_band(label: str, headline: str, worth: str) -> int:
+    """Cells of the band with its mark and the blanks between its parts."""
+    edges = (6 if label else 4) + 2 * bool(worth)
+    return edges + len(label) + len(headline) + len(worth)
 
 
 def _label(snapshot: Snapshot, word: str) -> str:
