@@ -361,6 +361,12 @@ def test_before_the_record_is_read_nothing_is_said_to_be_missing(four):
         assert words not in text
 
 
+def test_a_record_that_cannot_be_read_is_not_waited_for(four):
+    for snapshot in (first_snapshot(four.run_dir), four):
+        row = row_text(header.band(snapshot._replace(problem="run.json: cut off"), 80))
+        assert row.split() == ["▲", "attention", "run.json:", "cut", "off"]
+
+
 def test_a_loss_that_is_nan_leaves_its_curve_blank_from_there_on(four):
     summary = four.summary
     broken = (replace(summary.ranks[0], not_finite="NaN"), *summary.ranks[1:])

@@ -83,7 +83,8 @@ def _command_words(snapshot: Snapshot) -> str:
 
 def band(snapshot: Snapshot, width: int) -> Row:
     """The verdict over the full width in its severity's tint; it ends in the fix's worth."""
-    mark = palette.HEALTH[snapshot.verdict.health]
+    health = "attention" if snapshot.problem else snapshot.verdict.health
+    mark = palette.HEALTH[health]
     ground = "/" + BANDS[mark.style]
     worth = _worth(snapshot)
     headline = snapshot.problem or _headline(snapshot, mark.word)
@@ -120,7 +121,7 @@ def _cells_of_band(label: str, headline: str, worth: str) -> int:
 def _label(snapshot: Snapshot, word: str) -> str:
     """The health; where it asks for attention, the name of what does."""
     subject = _subject(snapshot)
-    if word == "attention" and subject is not None:
+    if word == "attention" and subject is not None and not snapshot.problem:
         return subject.name.upper()
     return word
 
