@@ -33,12 +33,12 @@ def verdict(summary: RunSummary, findings: list[Finding], settled: bool = True) 
     """
     serious = [finding for finding in findings if finding.severity != "info"]
     if summary.state in ("ended", "lost"):
-        return Verdict(_final_health(summary, serious), _final(summary, serious))
+        return Verdict(_final_health(summary, serious), _final(summary, serious, findings))
     critical = bool(serious) and serious[0].severity == "critical"
     if summary.stands and not critical:
         return Verdict("attention", _standing(summary))
     if serious:
-        return Verdict("critical" if critical else "attention", _problem(serious))
+        return Verdict("critical" if critical else "attention", _problem(serious, findings))
     if summary.steps == 0 and summary.unseen:
         return Verdict("attention", _blind(summary))
     if summary.steps == 0:
@@ -70,9 +70,11 @@ def breakdown(summary: RunSummary) -> str:
     )
 
 
-def _problem(serious: list[Finding]) -> str:
-    more = f" (+{len(serious) - 1} more)" if len(serious) > 1 else ""
+def _problem(serious: list[Finding], findings: list[Finding]) -> str:
+    """The first serious finding, and how many are listed beside it, those of ``info`` too."""
     first = serious[0]
+    others = [finding for finding in findings if finding is not first and finding.id != _EXIT]
+    more = f" (+{len(others)} more)" if others else ""
     speaks = first.id in CATALOGUE and CATALOGUE[first.id].cause in _SPEAKING
     if speaks:
         return f"{first.title}{more}"
@@ -89,7 +91,7 @@ def _final_health(summary: RunSummary, serious: list[Finding]) -> Health:
     return "attention" if serious else "ended"
 
 
-def _final(summary: RunSummary, serious: list[Finding]) -> str:
+def _final(summary: RunSummary, serious: list[Finding], findings: list[Finding]) -> str:
     ending_kind = summary.ending.kind
     if ending_kind == "lost":
         return (
@@ -99,7 +101,7 @@ def _final(summary: RunSummary, serious: list[Finding]) -> str:
     if ending_kind in ("stopped", "terminated"):
         other_findings = [finding for finding in serious if finding.id != _EXIT]
         if other_findings:
-            rest_text = _problem(other_findings)
+            rest_text = _problem(other_findings, findings)
         else:
             rest_text = breakdown(summary)
         return f"{_stopped(summary)}; {rest_text}".removesuffix("; ")
@@ -112,7 +114,7 @@ def _final(summary: RunSummary, serious: list[Finding]) -> str:
     else:
         how = f"exit {summary.exit_code}"
     if serious:
-        text = _problem(serious)
+        text = _problem(serious, findings)
     else:
         text = breakdown(summary) or (_blind(summary) if summary.unseen else NO_STEP)
     return f"ended: {_steps(summary)}, {how}; {text}"

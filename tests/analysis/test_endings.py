@@ -8,8 +8,9 @@ import itertools
 
 import numpy as np
 import pytest
-from analysis_support import Builder
+from analysis_support import T0, Builder
 from quoted_tracebacks import PORT_TAKEN
+from tui_support import a_finding
 
 from gputop_agent import wire
 from gputop_analysis.findings import evaluate
@@ -34,6 +35,17 @@ def trained(path, steps=60, ranks=1, **hello) -> Builder:
 def judged(build: Builder, now_ns: int | None = None):
     record = build.open()
     return verdict(summarise(record, now_ns=now_ns), evaluate(record))
+
+
+def test_the_first_line_counts_all_other_findings_that_are_listed(tmp_path):
+    """Those of ``info`` too; not that of the exit code, which the line says itself."""
+    findings = [
+        a_finding("critical", title="loss is NaN at step 200"),
+        a_finding("info", None, id="IN04"),
+        a_finding("info", None, id="HC09"),
+    ]
+    summary = summarise(trained(tmp_path / "run").open(), now_ns=T0 + SECOND)
+    assert verdict(summary, findings).headline.endswith("loss is NaN at step 200 (+1 more)")
 
 
 def interrupted(build: Builder, by="user", number=2, code: int = 130) -> Builder:

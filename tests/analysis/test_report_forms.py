@@ -14,6 +14,7 @@ from gputop_analysis.budget import LINES
 from gputop_analysis.findings import CATALOGUE
 from gputop_analysis.goodput import PARTS
 from gputop_analysis.html import as_html
+from gputop_analysis.html.charts import histogram
 from gputop_analysis.html.colours import BUDGET, DARK, GOODPUT, LIGHT
 from gputop_analysis.html.script import POLICY, SCRIPT
 from gputop_analysis.html.svg import ticks
@@ -273,3 +274,17 @@ def test_every_cause_has_a_kind_of_bottleneck():
 )
 def test_ticks_are_round(low, high, expected):
     assert ticks(low, high, 4) == pytest.approx(expected)
+
+
+def test_the_page_tells_tenths_of_the_run_and_no_chart_of_a_rate_that_never_changes(tmp_path):
+    """The very last step alone reads like a speed-up."""
+    html = as_html(Report(ordinary(tmp_path / "run").open()))
+    assert "Rank 0; first 10 % 2.905, last 10 % 1.105." in html
+    assert "Learning rate</h2>" not in html and "Loss</h2>" in html
+
+
+def test_names_of_times_stand_above_the_lines_of_all_of_them():
+    drawn = histogram(np.array([0.0, 50.0, 60.0]), np.array([1.0, 9.0]), {"p50": 53.0, "p95": 57.0})
+    names = [float(y) for y in re.findall(r'<text [^>]*y="([\d.]+)"[^>]*class="halo"', drawn)]
+    lines = [float(y) for y in re.findall(r'<line [^>]*y1="([\d.]+)"[^>]*--strong', drawn)]
+    assert len(names) == len(lines) == 2 and max(names) <= min(lines)

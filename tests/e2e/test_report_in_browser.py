@@ -11,6 +11,7 @@ from tui_support import write_run
 from gputop.cli.house.demo import unpack
 from gputop_analysis.diff import compare
 from gputop_analysis.html import as_comparison_page, as_html
+from gputop_analysis.html.elements import table
 from gputop_analysis.report import Report
 from gputop_probes.record.reader import RunRecord
 
@@ -102,6 +103,19 @@ def test_a_comparison_stands_side_by_side_and_on_a_phone_below(comparison, tmp_p
     assert '"switched":[true,false]' in title, "a legend switches the chart that it stands over"
     assert f'"{place}":true' in title and '"wide":0' in title
     assert "CONSOLE" not in console
+
+
+def test_long_settings_of_two_runs_are_not_cut_on_a_phone(comparison, tmp_path):
+    settings = [("optimizer.all_parameters", "1" * 25, "2" * 25)]
+    long = table(("setting", "A", "B"), settings, left=(0, 1, 2)).replace("scroll", "scroll long")
+    look = """<script>window.onload = () => {
+      const box = document.querySelector(".long");
+      document.title = `cut: ${box.scrollWidth - box.clientWidth}`;
+    };</script>"""
+    policy = re.compile('<meta http-equiv="Content-Security-Policy"[^>]*>')
+    file = tmp_path / "page.html"
+    file.write_text(policy.sub("", comparison).replace("</main>", f"{long}</main>{look}"))
+    assert "cut: 0" in _opened(file, tmp_path, 500)[0]
 
 
 def _opened(file, tmp_path, width=1280):

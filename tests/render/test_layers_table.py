@@ -1,5 +1,7 @@
 """The table of layers as a user reads it."""
 
+from dataclasses import replace
+
 from gputop.pages.layers import LayersPage
 from gputop.render.layers import summary, table
 from gputop.render.rows import row_text
@@ -29,7 +31,7 @@ def layers_of_four_blocks() -> Layers:
 def test_steps_units_folds_and_bytes_are_written_out():
     layers = layers_of_four_blocks()
     head = row_text(summary(layers, 120)[0])
-    assert "3 watched steps (14, 16, 45), ms by the host's clock" in head
+    assert "median of 3: steps 14, 16, 45, ms by the host's clock" in head
     rows = [row_text(row) for row in table(layers, 120)]
     assert "4 x Block, 1 ms each, 2 stands out: 9" in rows[2]
     assert rows[3].strip().startswith("2  Block (stands out)")
@@ -49,3 +51,12 @@ def test_the_heading_stays_while_the_rows_scroll(monkeypatch):
     rows = [row_text(row).strip() for row in page.rows(60, 10)]
     assert "rows 22–28 of 28" in rows[0]
     assert rows[1:] == ["row 0", "row 1", *(f"row {number}" for number in range(23, 30))]
+
+
+def test_a_few_bytes_are_told_in_bytes_and_one_step_is_no_median():
+    """``1`` call and ``0.625 KiB`` stood without a blank between them: ``10.625 KiB``."""
+    layers = layers_of_four_blocks()
+    layers.root.children = [Layer("out", "Linear", forward_ms=1.0, activation_bytes=640)]
+    row = row_text(table(layers, 120)[2])
+    assert "0    640 B  " in row
+    assert "rank 0, step 14, ms by" in row_text(summary(replace(layers, steps=(14,)), 120)[0])

@@ -333,6 +333,55 @@ def test_the_count_of_other_findings_gives_way_to_what_the_fix_is_worth(four):
     row = row_text(header.band(found._replace(verdict=verdict), narrow))
     assert row.split() == ["▲", *headline.split(), "1.31x"]
     assert "(+1 more)" in row_text(header.band(found._replace(verdict=verdict), 120))
+    tight = row_text(header.band(found._replace(verdict=verdict), 102))
+    assert "(+1" not in tight and tight.rstrip().endswith("Fix: 21.0 → 16.0 ms a step, 1.31x")
+
+
+def test_what_is_damaged_and_how_many_ranks_there_are_come_before_a_bar(four):
+    """At 120 columns a bar of progress took the place of rows that were left out of the record."""
+    damaged = four._replace(damage="56,320 damaged rows left out")
+    first_two = texts(header.draw_above_tiles(damaged, 120))
+    assert "▲ 56,320 damaged rows left out   4 ranks" in first_two[1]
+    assert "━" not in first_two[1] and "━" in texts(header.draw_above_tiles(damaged, 200))[1]
+    assert "56,320 damaged rows left out" in texts(header.draw(damaged, 60))[1]
+
+
+def test_before_the_record_is_read_nothing_is_said_to_be_missing(four):
+    """An ended run of 1,024 ranks was ``starting`` and waited for its first step while it opened."""
+    unread = first_snapshot(four.run_dir)
+    panels = breakdown.Breakdown(), findings.Findings(), ranks.Ranks(), history.HistoryPanel()
+    shown = [*header.draw(unread, 118), *header.draw_above_tiles(unread, 118)]
+    shown += tiles.draw(unread, 118)
+    for panel in panels:
+        panel.set_reactive(type(panel).snapshot, unread)
+        shown += panel.rows(60, 10)
+    text = "\n".join(texts(shown))
+    assert "opening the record" in text and text.count("Reading the record.") == 1
+    for words in ("starting", "first", "yet", "Judged", "twice", "step 0", "not known"):
+        assert words not in text
+
+
+def test_a_record_that_cannot_be_read_is_not_waited_for(four):
+    for snapshot in (first_snapshot(four.run_dir), four):
+        row = row_text(header.band(snapshot._replace(problem="run.json: cut off"), 80))
+        assert row.split() == ["▲", "attention", "run.json:", "cut", "off"]
+
+
+def test_a_loss_that_is_nan_leaves_its_curve_blank_from_there_on(four):
+    summary = four.summary
+    broken = (replace(summary.ranks[0], not_finite="NaN"), *summary.ranks[1:])
+    curve = Curve(tuple(range(0, 100, 2)), tuple(3.0 - i / 50 for i in range(50)))
+    nan = four._replace(
+        summary=summary._replace(ranks=broken, steps=400),
+        panels={**four.panels, "loss": curve},
+        findings=(a_finding("critical", title="loss is NaN at step 100 on rank 0 and stays so"),),
+    )
+    panel = loss.Loss()
+    assert row_text(panel.note(nan)) == "NaN since 100"
+    *plot, axis = texts(panel.content(nan, 88, 8))
+    assert axis.startswith(" " * 8 + "step 0") and axis.endswith("399")
+    assert max(len(line.rstrip()) for line in plot) in range(26, 30), "a quarter of 80 cells"
+    assert len(texts(tiles.draw(nan, 120))[2].split("││")[3].strip("│ ")) < 12
 
 
 def test_footer_shows_whole_keys_only():
@@ -400,8 +449,16 @@ def test_a_run_that_stands_still_shows_for_how_long_and_no_rates(one, width):
 def test_the_step_time_of_a_run_that_stands_is_called_that_before(one):
     panel = breakdown.Breakdown()
     standing = running(one, silent_s=60.0)
-    assert row_text(panel.note(standing)).startswith("before: step ")
-    assert row_text(panel.note(running(one, silent_s=0.0))).startswith("step ")
+    assert row_text(panel.note(standing)).startswith("before: step, mean ")
+    assert row_text(panel.note(running(one, silent_s=0.0))).startswith("step, mean ")
+
+
+def test_a_step_is_the_same_mean_on_a_small_screen_as_in_the_tile(one):
+    ranks = tuple(replace(rank, step_time_mean_ms=27.9) for rank in one.summary.ranks)
+    shown = one._replace(summary=one.summary._replace(ranks=ranks, step_time_p50_ms=22.0))
+    small = row_text(breakdown.Breakdown().note(shown))
+    assert small.startswith("step, mean 27.9 ms  p95 ")
+    assert "27.9 ms" in texts(tiles.draw(shown, 120))[1]
 
 
 def test_rates_after_the_end_are_called_means(one):
@@ -563,10 +620,22 @@ def test_with_room_a_finding_says_why(one):
         assert len(findings.draw(shown, 40, height)) <= max(height, 2)
 
 
+def test_the_first_finding_tells_its_whole_fix_before_the_others_tell_any(one):
+    """One third of the panel stood empty below a fix that ended in dots."""
+    worst = a_finding("critical", fix="look at the batch of that step " * 4, evidence="")
+    info = a_finding("info", None, fix="move what runs beside it " * 3, evidence="")
+    shown = one._replace(findings=(worst, info, info))
+    rows = texts(findings.draw(shown, 48, 14))
+    assert len(rows) == 14 and rows[6].strip() == "that step", "the last words of the fix"
+    assert sum(row.endswith("…") for row in rows) == 1, "one of the others has a row left"
+    shown = one._replace(findings=(worst, info))
+    assert not any("…" in row for row in texts(findings.draw(shown, 48, 14)))
+
+
 def test_of_two_ranks_each_is_compared_with_the_other(tmp_path):
     two = snapshot_of(tmp_path / "two", ranks=2, gpus=0, slow_rank=1)
     head, first, second = texts(ranks.draw(two, 150, 4))[:3]
-    assert "of other" in head and "of median" not in head
+    assert "of peer" in head and "of median" not in head
     assert "data +5.00" in second and "+34 %" in second  # as the finding says
     assert "−25 %" in first
     assert [rank_map.against_median(ratio) for ratio in (1.0, 0.5, 9.5, 10.53, 2000.0)] == [

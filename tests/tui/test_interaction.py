@@ -9,7 +9,7 @@ from tui_support import FakeControl, a_finding
 from gputop.feed.ranks import RanksPageData
 from gputop.feed.snapshot import Notice
 from gputop.output.tail import OutputView
-from gputop.pages.ranks import standing_out
+from gputop.pages.ranks import detail, headline, standing_out
 from gputop.render.layers import standing_out as layers_standing_out
 from gputop.render.rows import row_text
 from gputop.screens import stacks
@@ -70,6 +70,17 @@ def test_the_rank_that_holds_up_the_others_is_worse_than_any_that_is_slow():
     assert standing_out(page(None, ("", ""), [nan, nan])) == []
 
 
+def test_the_other_rank_is_told_by_its_number_beside_the_phase_named_other():
+    """``other 51.02 other 0.72``: a phase, and a rank."""
+    page = RanksPageData(
+        (0, 1), ("box",) * 2, {"wait": [50.0, 1.0]}, {"other": [0.72, 51.02], "forward": [1.0, 1.1]},
+        ("", "other"), 1, "other", "persistent", 1.0, 0.9, "", (), {}, "",
+    )  # fmt: skip
+    rows = [row_text(row) for row in detail(page, 1, 100, 5)]
+    assert rows[1].split()[1] == "other" and rows[1].endswith("51.02  rank 0      0.72")
+    assert "it is slow in host code" in row_text(headline(page, 100)[0])
+
+
 async def test_w_in_the_findings_leaves_out_info_and_says_so(running):
     findings = (
         a_finding("info", None, id="ME09"), a_finding("info", None, id="HO11"),
@@ -117,6 +128,34 @@ async def test_stacks_stand_side_by_side_with_the_odd_rank_first_and_w_leaves_on
         assert "all_reduce" in screen_text(app) and "rank 2" in app.clipboard
 
 
+async def test_a_dialog_that_is_open_is_written_anew_for_another_size_of_the_terminal(running):
+    """Stacks that came at 60 columns stood one below the other on a terminal made wide since."""
+    async with started(running, FakeControl(), size=(60, 20)) as (app, pilot):
+        app.feed.next = running._replace(notices=dumps(odd=2, count=4), sequence=5)
+        await step(app, pilot)
+        await settle(app, pilot)
+        await pilot.resize_terminal(120, 30)
+        await settle(app, pilot)
+        head = next(line for line in screen_text(app).splitlines() if "▲ rank 2" in line)
+        assert "ranks 0, 1, 3" in head
+        await press(app, pilot, "escape", "question_mark")
+        assert "Leave; asks first" not in screen_text(app)
+        await pilot.resize_terminal(120, 80)
+        await settle(app, pilot)
+        assert "Leave; asks first" in screen_text(app)
+
+
+async def test_the_footer_of_an_ended_run_has_no_key_that_asks_the_training(running):
+    async with started(running, FakeControl(), size=(120, 40)) as (app, pilot):
+        assert "p profile" in screen_text(app)
+        ended = running.summary._replace(state="ended")
+        app.feed.next = running._replace(summary=ended, sequence=5)
+        await step(app, pilot)
+        await settle(app, pilot)
+        last = screen_text(app).splitlines()[-1]
+        assert "profile" not in last and "stacks" not in last and "z zoom" in last
+
+
 async def test_stacks_that_come_while_something_is_asked_wait_for_the_answer(running):
     """A hang's stacks came over the question whether to stop, and took the key meant for it."""
     control = FakeControl()
@@ -150,7 +189,7 @@ async def test_two_ranks_at_two_places_are_both_shown_and_neither_is_called_odd(
         await step(app, pilot)
         await settle(app, pilot)
         text = screen_text(app)
-        assert "2 places, no one in the minority" in text and "▲ rank" not in text
+        assert "2 places, as many ranks at each" in text and "▲ rank" not in text
 
 
 async def test_of_two_ranks_the_one_that_the_hang_is_laid_on_is_marked(running):
@@ -206,6 +245,27 @@ async def test_a_replay_shows_the_stacks_that_were_recorded(running):
 
 
 # ---- output
+
+
+async def test_a_bar_that_is_drawn_over_and_over_moves_on_when_its_line_is_cut_short(running):
+    """At each 8 KB a line is replaced by what it shows, as long as the time before: it stood."""
+    bars = "epoch 0:  38%| 380/1000", "epoch 0:  72%| 723/1000"
+    async with started(running, size=(80, 24)) as (app, pilot):
+        output = app.main.query_one(Output)
+        await press(app, pilot, "o")
+        for bar in bars:
+            output.show(OutputView((bar,)))
+            await settle(app, pilot)
+        assert bars[1] in screen_text(app)
+
+
+async def test_a_line_that_has_not_begun_is_not_counted(running):
+    async with started(running, size=(120, 40)) as (app, pilot):
+        output = app.main.query_one(Output)
+        for lines, count in ((("a", "b", ""), "2 lines"), (("a", "b"), "2 lines"), (("",), "0 l")):
+            output.show(OutputView(lines))
+            await settle(app, pilot)
+            assert f" {count}" in screen_text(app)
 
 
 async def test_long_lines_wrap_and_scroll_sideways(running):

@@ -139,17 +139,20 @@ def histogram(edges: Array, counts: Array, marks: dict[str, float]) -> str:
             shown.append((name, value))
     lines = []
     for row, (name, value) in enumerate(shown):
-        lines.append(_named_line(plot, name, value, row))
+        lines.append(_named_line(plot, name, value, row, len(shown)))
     return chart(
         plot, "".join(bars + lines), label="distribution of the step time", x_name="ms", y_unit=""
     )
 
 
-def _named_line(plot: Plot, name: str, value: float, row: int) -> str:
-    """A dashed line and its name, which has a row of its own, so that they never overlap."""
+def _named_line(plot: Plot, name: str, value: float, row: int, rows: int) -> str:
+    """A dashed line and its name, which has a row of its own of ``rows`` above all the lines, so
+    that neither a name nor a line stands over another.
+    """
     x = plot.x(value)
+    top = plot.top + 14 * rows
     rule = (
-        f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{plot.top}" y2="{plot.height - plot.bottom}" '
+        f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{top}" y2="{plot.height - plot.bottom}" '
         'stroke="var(--strong)"'
     )
     side, dx = ("start", 5) if x < 0.8 * plot.width else ("end", -5)
@@ -234,7 +237,8 @@ def grid(ranks: list[int], values: Array, steps: Array, against: str) -> str:
 def _cell(
     x: float, y: int, *, width: float, height: int, excess: float, where: str, against: str
 ) -> str:
-    title = f"{where}: {100 * excess:+.1f} % against {against}"
+    signed = f"{100 * excess:+.1f}".replace("-", "−")
+    title = f"{where}: {signed} % against {against}"
     area = f'x="{x:.1f}" y="{y}" width="{width + 0.2:.1f}" height="{height}"'
     return f'<rect {area} fill="{_heat(excess)}"><title>{title}</title></rect>'
 

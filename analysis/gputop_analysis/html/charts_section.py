@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from html import escape
 
-import numpy as np
-
 from gputop_analysis.html.charts import grid, histogram, line, stacked
 from gputop_analysis.html.elements import section, shares
 from gputop_analysis.html.series import chart_top, phases_over_steps, step_times
@@ -65,8 +63,10 @@ def details(report: Report) -> str:
     """Distribution of the step time beside the trends, two in a row."""
     cards = [_distribution(report)]
     for trend in trends(report.view):
-        finite = trend.values[np.isfinite(trend.values)]
-        note = f"from {finite[0]:.4g} to {finite[-1]:.4g} {trend.unit}".rstrip()
+        if trend.name == "learning rate" and trend.is_constant:
+            continue  # the section on the run tells it
+        first, last = trend.ends
+        note = f"first 10 % {first:.4g}, last 10 % {last:.4g} {trend.unit}".rstrip()
         if len(trend.marks) > 1:
             note += f"; {len(trend.marks)} points stand out"
         if len(trend.marks) == 1:
@@ -85,7 +85,7 @@ def details(report: Report) -> str:
             section(
                 trend.name[0].upper() + trend.name[1:],
                 drawn,
-                f"Rank {report.view.ranks[0]}, {note}.",
+                f"Rank {report.view.ranks[0]}; {note}.",
             )
         )
     return f'<div class="pair">{"".join(cards)}</div>'

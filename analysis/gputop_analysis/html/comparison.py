@@ -38,7 +38,7 @@ def _phases(diff: Diff) -> str:
                 _interval(phase.difference_ms),
             )
         )
-    return table(("phase", "A ms", "B ms", "B - A", "95 % interval"), rows)
+    return table(("phase", "A ms", "B ms", "B − A", "95 % interval"), rows)
 
 
 def _changes(diff: Diff) -> str:
@@ -51,7 +51,7 @@ def _changes(diff: Diff) -> str:
 
 
 def _signed(value: float) -> str:
-    return f"{value:+.2f}"
+    return f"{value:+.2f}".replace("-", "−")
 
 
 def _interval(difference: Interval) -> str:

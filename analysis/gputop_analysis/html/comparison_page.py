@@ -98,6 +98,8 @@ def _trends(a: Report, b: Report) -> list[str]:
     for name in of_a:
         if name in of_b:
             pair = (of_a[name], of_b[name])
+            if name == "learning rate" and all(trend_.is_constant for trend_ in pair):
+                continue  # what was set differently is listed
             values = np.concatenate([trend_.values[np.isfinite(trend_.values)] for trend_ in pair])
             limits = (float(values.min()), float(values.max()))
             halves = [_line(trend_, limits) for trend_ in pair]

@@ -51,6 +51,7 @@ td{text-align:right;padding:5px 10px;border-bottom:1px solid var(--rule);vertica
 tr:last-child td{border-bottom:0}
 td:not(.l):not(:first-child),td:has(.key){white-space:nowrap}
 th:first-child,td:first-child,.l{text-align:left}
+td.l{overflow-wrap:anywhere}
 td:first-child,th:first-child{padding-left:0}
 .key{display:inline-block;width:10px;height:10px;border-radius:3px;margin-right:9px;
   background:var(--c)}

@@ -28,6 +28,12 @@ class TrendLine(NamedTuple):
         tenth = max(1, len(finite) // 10)
         return float(np.median(finite[:tenth])), float(np.median(finite[-tenth:]))
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether all known values are the same."""
+        finite = self.values[np.isfinite(self.values)]
+        return bool((finite == finite[0]).all())
+
 
 def trends(view: RunView) -> Iterator[TrendLine]:
     """Step time, memory, loss, gradient norm, learning rate, with two values or more."""

@@ -51,12 +51,16 @@ class AloneApp(LeavingApp[None]):
 
     def action_help(self) -> None:
         from gputop.screens import texts
-        from gputop.screens.dialog import TextDialog
+        from gputop.screens.dialog import TextDialog, Words
 
         name = getattr(self._page, "NAME", "")
         seen = texts.text_on(self._page)
-        body = texts.help_text("live", False, self.theme_variables, name, self.size, seen=seen)
-        self.push_screen(TextDialog("Keys", body))
+
+        def keys_at(size: tuple[int, int]) -> Words:
+            colours = self.theme_variables
+            return Words(texts.help_text("live", False, colours, name, size, seen=seen))
+
+        self.push_screen(TextDialog("Keys", keys_at))
 
     def action_copy(self) -> None:
         text = self._page.copy_text()  # type: ignore[attr-defined]

@@ -280,7 +280,7 @@ class GputopApp(InterruptedApp):
         from textual.content import Content
 
         from gputop.screens import texts
-        from gputop.screens.dialog import TextDialog, text_columns
+        from gputop.screens.dialog import TextDialog, Words, text_columns
 
         if isinstance(self.screen, TextDialog) and notice.kind == "stack_dump":
             self.pop_screen()
@@ -288,9 +288,12 @@ class GputopApp(InterruptedApp):
         if len(together) > 1:
             self.push_screen(self._stacks_of(together))
             return
-        width = text_columns(self.size.width)
-        title, text = texts.notice_title(notice), texts.notice_text(notice, width)
-        self.push_screen(TextDialog(title, Content(text), text))
+
+        def notice_at(size: tuple[int, int]) -> Words:
+            text = texts.notice_text(notice, text_columns(size[0]))
+            return Words(Content(text), text)
+
+        self.push_screen(TextDialog(texts.notice_title(notice), notice_at))
 
     def _stacks_of(self, notices: list[Notice]) -> Screen[None]:
         """All side by side, with the rank of a critical finding, and since when the run stands."""
@@ -298,7 +301,7 @@ class GputopApp(InterruptedApp):
 
         snapshot = self._newest or self.main.snapshot
         judged = why(snapshot) if snapshot is not None else MOVING
-        return StacksDialog(notices, self.size.width, self.theme_variables, judged)
+        return StacksDialog(notices, self.theme_variables, judged)
 
     def _judge_stacks(self, snapshot: Snapshot) -> None:
         """Tell stacks that are open what has been found since."""
@@ -457,20 +460,25 @@ class GputopApp(InterruptedApp):
 
     def action_help(self) -> None:
         from gputop.screens import texts
-        from gputop.screens.dialog import TextDialog
+        from gputop.screens.dialog import TextDialog, Words
 
         name = "main"
         if self.page_screen is not None:
             name = self.page_screen.NAME
-        body = texts.help_text(
-            self.source.mode,
-            self.source.control is not None,
-            self.theme_variables,
-            screen=name,
-            size=self.size,
-            seen=texts.text_on(self.page_screen or self.main),
-        )
-        self.push_screen(TextDialog("Keys", body))
+        seen = texts.text_on(self.page_screen or self.main)
+
+        def keys_at(size: tuple[int, int]) -> Words:
+            keys = texts.help_text(
+                self.source.mode,
+                self.source.control is not None,
+                self.theme_variables,
+                screen=name,
+                size=size,
+                seen=seen,
+            )
+            return Words(keys)
+
+        self.push_screen(TextDialog("Keys", keys_at))
 
     def action_copy(self) -> None:
         text = (self.page_screen or self.main).copy_text()

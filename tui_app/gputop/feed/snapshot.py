@@ -142,6 +142,8 @@ class Snapshot(NamedTuple):
     position: Position | None = None
     hang: str = ""
     """What hangs, in words; empty while nothing does."""
+    unread: bool = False
+    """Whether nothing of the record has been read yet: what is not known is not missing."""
     problem: str = ""
     """Why the record could not be read this time; the rest is then what was last known."""
     notices: tuple[Notice, ...] = ()
@@ -208,4 +210,5 @@ def first_snapshot(run_dir: Path, now_ns: int = 0) -> Snapshot:
         name=head.get("name", ""),
         run_dir=run_dir,
         recording=head.get("recording"),
+        unread=True,
     )

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from gputop.output.ansi import resolve_text
 from gputop.output.lines import LineBuffer, Stream
 from gputop_probes.record.files import open_regular
 from gputop_probes.record.layout import LOG_LENGTHS
@@ -24,6 +25,12 @@ class OutputView(NamedTuple):
     lines: tuple[str, ...] = ()
     dropped: int = 0
     """Lines that came before and are no longer kept."""
+
+    @property
+    def written(self) -> int:
+        """Lines that the command has written; after a line's end the next has not begun yet."""
+        begun = bool(self.lines) and not resolve_text(self.lines[-1])
+        return self.dropped + len(self.lines) - begun
 
 
 class _File:

@@ -64,7 +64,7 @@ def headline(page: RanksPageData, width: int) -> list[Row]:
     }
     mark, style, text = words[page.pattern]
     if page.pattern == "persistent" and page.cause:
-        text += f": it is slow in {page.cause}"
+        text += f": it is slow in {'host code' if page.cause == 'other' else page.cause}"
     rows: list[Row] = [[(mark, style), (shorten(text, width - 2), "bold text")]]
     figures: list[Row] = []
     if page.exposed_comm_ms == page.exposed_comm_ms:
@@ -191,9 +191,10 @@ def detail(page: RanksPageData, index: int, width: int, height: int) -> list[Row
     for p in palette.PHASES:
         if finite.get(p.name) and max(finite[p.name]) > 0:
             names.append(p.name)
-    compared = "other" if len(page) == 2 else "median"
+    compared = "median"
     typical = {name: median(finite[name]) for name in names}
     if len(page) == 2:  # the median of two would halve the difference
+        compared = f"rank {page.ranks[1 - index]}"
         others = {name: page.phases_ms[name][1 - index] for name in names}
         typical |= {name: ms for name, ms in others.items() if not math.isnan(ms)}
     own_ms = {name: page.phases_ms[name][index] for name in names}
@@ -213,7 +214,7 @@ def detail(page: RanksPageData, index: int, width: int, height: int) -> list[Row
         if cells > 0:
             bar[min(cells - 1, round(typical[name] / top * cells))] = ("┃", "accent")
         start: Row = [(mark, "high"), (left(name, 10), "text")]
-        figures = f"{own_text}  {compared} {typical_text}"
+        figures = f"{own_text}  {left(compared, 6)} {typical_text}"
         rows.append([*start, *merged(bar), (figures, figures_style)])
     return rows
 

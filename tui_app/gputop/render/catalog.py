@@ -82,8 +82,8 @@ def line(row: Listed, width: int, here: bool, mark: str, shown: Sequence[str]) -
     spec = row.spec
     texts = {
         "GiB": f"{spec.usable_gib:.1f}",
-        "GB/s": f"{spec.bandwidth_gb_s:.0f}",
-        "TFLOPS": f"{row.tflops:.0f}",
+        "GB/s": f"{spec.bandwidth_gb_s:,.0f}",
+        "TFLOPS": f"{row.tflops:,.0f}",
         "fp8": _whole(spec.dense_flops.get("fp8", 0.0) / TERA),
         "W": _whole(spec.power_w),
         "$/h": dollars(row.usd_per_hour),
@@ -108,7 +108,7 @@ def _whole(value: float | None) -> str:
     """The value without decimals; a dash for None and 0: not known."""
     if not value:
         return MISSING
-    return f"{value:.0f}"
+    return f"{value:,.0f}"
 
 
 def names(rows: Sequence[Listed], width: int) -> Row:

@@ -141,7 +141,7 @@ def differences(title: str, lines: Sequence[Difference], width: int) -> list[Row
 
 
 def _signed(ms: float) -> str:
-    return signed(ms).replace("-", "−")
+    return numbers.signed(signed(ms))
 
 
 def _around_zero(cells: int) -> str:
@@ -214,7 +214,7 @@ def _memory(diff: Diff) -> list[Row]:
     rows: list[Row] = []
     for peak in diff.memory:
         if peak.a_gib > 0:
-            change = f"{100 * (peak.b_gib / peak.a_gib - 1):+.1f} %"
+            change = numbers.signed(f"{100 * (peak.b_gib / peak.a_gib - 1):+.1f} %")
         else:
             change = numbers.NONE
         row: Row = [(left(peak.name, 16), "muted")]

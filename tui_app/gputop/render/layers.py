@@ -78,7 +78,10 @@ def summary(layers: Layers, width: int) -> list[Row]:
         clock = "the device's clock"
     else:
         clock = "the host's clock"
-    text = f"rank {layers.rank}, median of {count} watched steps ({earlier}{steps}), ms by {clock}"
+    watched = f"{'step' if count == 1 else 'steps'} {earlier}{steps}"
+    if count > 1:
+        watched = f"median of {count}: {watched}"
+    text = f"rank {layers.rank}, {watched}, ms by {clock}"
     parts = (
         f"forward {numbers.ms(layers.root.forward_ms)} ms"
         f" + {numbers.ms(layers.outside_forward_ms)} outside layers,"
@@ -194,7 +197,9 @@ def _bytes(value: float) -> str:
     for unit, size in (("GiB", GIB), ("MiB", 2**20)):
         if value >= size:
             return f"{_figures(value / size)} {unit}"
-    return f"{_figures(value / 2**10)} KiB"
+    if value >= 2**10:
+        return f"{_figures(value / 2**10)} KiB"
+    return f"{value:.0f} B"
 
 
 def _figures(value: float) -> str:

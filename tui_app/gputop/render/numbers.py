@@ -139,6 +139,11 @@ def gib(value: float | None) -> str:
     return f"{value:.1f}"
 
 
+def signed(text: str) -> str:
+    """A number with its sign as screens write it: ``−0.3 %`` for ``-0.3 %``."""
+    return text.replace("-", "−")
+
+
 def scalar_in(value: float, cells: int) -> str:
     """The same with as many digits as fit into ``cells``."""
     texts = (scalar(value, digits) for digits in (4, 3, 2, 1))
@@ -149,14 +154,14 @@ def scalar(value: float | None, digits: int = 4) -> str:
     """A loss, a norm or a learning rate: four digits, an exponent where small or large."""
     if value is None or math.isnan(value):
         return NONE
+    if value < 0:
+        return "−" + scalar(-value, digits)
     if math.isinf(value):
-        if value > 0:
-            return "inf"
-        return "-inf"
+        return "inf"
     if value == 0:
         return "0"
-    if 1e-3 <= abs(value) < 1e5:
-        if abs(value) < 10**digits - 0.5:
+    if 1e-3 <= value < 1e5:
+        if value < 10**digits - 0.5:
             return f"{value:.{digits}g}"
         return f"{value:.0f}"
     mantissa, exponent = f"{value:.{min(1, digits - 1)}e}".split("e")

@@ -135,7 +135,9 @@ def figures(estimate: Estimate, width: int = 80) -> Row:
     named.append(("  CUDA context " if width >= 64 else "  CUDA ", estimate.context))
     if estimate.nccl:
         named.append(("  NCCL ", estimate.nccl))
-    return whole([[(name, "muted"), (gib(size), "text")] for name, size in named], width)
+    parts_shown: list[Row] = [[(name, "muted"), (gib(size), "text")] for name, size in named]
+    unit: Row = [(" GiB", "muted")]
+    return [*whole(parts_shown, width - row_width(unit)), *unit]
 
 
 def total_bar(estimate: Estimate, width: int, mono: bool = False, scale_bytes: int = 0) -> Row:
@@ -196,7 +198,7 @@ def difference(size: int) -> tuple[str, str]:
     """A change of so many bytes in nine cells: less is good."""
     if abs(size) < GIB // 200:
         return right("·", 9), "muted"
-    sign, style = "-", "good"
+    sign, style = "−", "good"
     if size > 0:
         sign, style = "+", "high"
     return right(sign + gib(abs(size)), 9), style
@@ -273,7 +275,7 @@ def lever_rows(estimate: Estimate, width: int, chosen: int | None = None) -> lis
         if room < 16:
             then, room = f"{gib(lever.reserved)}", width - 10 - 8
         row: Row = [
-            (right("-" + gib(lever.saves), 8) + "  ", "good" + ground),
+            (right("−" + gib(lever.saves), 8) + "  ", "good" + ground),
             (left(lever.change, room), "text" + ground),
         ]
         rows.append([*row, (right(then, width - 10 - room), "muted" + ground)])

@@ -110,10 +110,11 @@ def _row(size: Size, width: int) -> Row:
     mark, style = "✖", "critical"
     if size.fits:
         mark, style = "✓", "good"
+    unit = " GiB" if width >= _WIDE else ""
     if size.headroom >= 0:
-        word = f"{gib(size.headroom)} left"
+        word = f"{gib(size.headroom)}{unit} left"
     else:
-        word = f"{gib(-size.headroom)} short"
+        word = f"{gib(-size.headroom)}{unit} short"
     if size.fits and size.headroom < 0:
         if width >= _WIDE:
             word = "only by giving its cache back"

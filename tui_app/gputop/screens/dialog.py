@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, NamedTuple, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -113,8 +114,15 @@ def text_columns(columns: int, width: int = _TEXT_WIDTH) -> int:
     return min(width, columns * 96 // 100) - AROUND
 
 
+class Words(NamedTuple):
+    """What a dialog says, as it is drawn and as plain text for the clipboard, if anything."""
+
+    body: Content
+    plain: str = ""
+
+
 class TextDialog(Typed, ModalScreen[None]):
-    """Something to read; ``copy`` is what ``y`` puts on the clipboard."""
+    """Something to read; ``y`` puts its plain text on the clipboard."""
 
     DEFAULT_CSS = CSS.format(name="TextDialog", width=_TEXT_WIDTH)
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -126,27 +134,37 @@ class TextDialog(Typed, ModalScreen[None]):
         Binding("pagedown,space", "scroll(10)", show=False),
     ]
 
-    def __init__(self, title: str, body: Content, copy: str = ""):
+    def __init__(self, title: str, words_at: Callable[[tuple[int, int]], Words]):
+        """``words_at`` writes for a terminal of so many columns and rows, anew at another size."""
         super().__init__()
         self._title = title
-        self._body = body
-        self._copy = copy
+        self._words_at = words_at
+        self._words = Words(Content(""))
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="box", can_focus=False) as box:
             box.border_title = self._title
-            if self._copy:
+            self._words = self._words_at(self.app.size)
+            if self._words.plain:
                 box.border_subtitle = "y copy · esc back"
             else:
                 box.border_subtitle = "esc back"
-            yield Static(self._body, markup=False)
+            yield Static(self._words.body, markup=False)
+
+    def on_resize(self) -> None:
+        self.write_again()
+
+    def write_again(self) -> None:
+        """What it says has changed, or the room for it."""
+        self._words = self._words_at(self.app.size)
+        self.query_one(Static).update(self._words.body)
 
     def action_leave(self) -> None:
         self.dismiss(None)
 
     def action_copy(self) -> None:
-        if self._copy:
-            self.app.copy_to_clipboard(self._copy)
+        if self._words.plain:
+            self.app.copy_to_clipboard(self._words.plain)
             self.notify("copied")
 
     def action_scroll(self, step: int) -> None:

@@ -328,14 +328,18 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
 
         from gputop.render.rows import row_text
         from gputop.render.vram import notes
-        from gputop.screens.dialog import TextDialog, text_columns
+        from gputop.screens.dialog import TextDialog, Words, text_columns
 
         estimated = self.query_one(EstimateAnswer).answer.estimate
-        if estimated is not None:
-            text = "\n".join(
-                row_text(row) for row in notes(estimated, text_columns(self.app.size.width))
-            )
-            self.app.push_screen(TextDialog("Assumptions and sources", Content(text), text))
+        if estimated is None:
+            return
+
+        def notes_at(size: tuple[int, int]) -> Words:
+            rows = notes(estimated, text_columns(size[0]))
+            text = "\n".join(row_text(row) for row in rows)
+            return Words(Content(text), text)
+
+        self.app.push_screen(TextDialog("Assumptions and sources", notes_at))
 
     # ---- the trace
 

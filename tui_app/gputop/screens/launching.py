@@ -8,7 +8,7 @@ from typing import ClassVar
 from textual.binding import Binding, BindingType
 from textual.content import Content
 
-from gputop.screens.dialog import TextDialog
+from gputop.screens.dialog import TextDialog, Words
 
 
 class LaunchDialog(TextDialog):
@@ -17,7 +17,8 @@ class LaunchDialog(TextDialog):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("s", "save", show=False)]
 
     def __init__(self, launcher: str, body: str, notes: str, files: dict[str, str]):
-        super().__init__(launcher, Content(body + notes), body)
+        words = Words(Content(body + notes), body)
+        super().__init__(launcher, lambda size: words)
         self._launcher = launcher
         self._files = files
 

@@ -101,7 +101,9 @@ class MainScreen(Typed, Screen[None]):
         with self.app.batch_update():
             self.query_one(Body).fit(snapshot)
             self.snapshot = snapshot
-            self.query_one(Footer).position = snapshot.position
+            footer = self.query_one(Footer)
+            footer.position = snapshot.position
+            footer.control = self._control and not snapshot.ended
             if output is not None:
                 self.query_one(Output).show(output)
 

@@ -9,12 +9,11 @@ from typing import Any, ClassVar, NamedTuple
 
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.widgets import Static
 
 from gputop.feed.snapshot import Notice, Snapshot
 from gputop.render import numbers
 from gputop.render.rows import Row, fill, left, row_text, wrap
-from gputop.screens.dialog import CSS, TextDialog, text_columns
+from gputop.screens.dialog import CSS, TextDialog, Words, text_columns
 from gputop_analysis.text import counted
 
 COLUMNS = 6
@@ -175,20 +174,17 @@ class StacksDialog(TextDialog):
     def __init__(
         self,
         notices: Sequence[Notice],
-        columns: int,
         colours: Mapping[str, str],
         judged: Judged = MOVING,
     ):
-        """``columns``: of the terminal; ``colours``: the theme's variables."""
+        """``colours``: the theme's variables."""
         self.notices = notices
         self.groups = groups_of(notices, judged.culprit)
         self.culprit = judged.culprit
         self._fix = judged.fix
         self.only_odd = False
-        self._width = text_columns(columns, columns)
         self._colours = colours
-        title = self._titled(judged.reason)
-        super().__init__(title, self._content(), text(notices, self._width, judged.culprit))
+        super().__init__(self._titled(judged.reason), self._stacks_at)
 
     def judge(self, judged: Judged) -> None:
         """Take in what is known by now: the stacks come before the judgement on them."""
@@ -197,8 +193,7 @@ class StacksDialog(TextDialog):
             return
         self.culprit, self._fix = judged.culprit, judged.fix
         self.groups = groups_of(self.notices, judged.culprit)
-        self._copy = text(self.notices, self._width, judged.culprit)
-        self.query_one(Static).update(self._content())
+        self.write_again()
         self._tell()
 
     def _titled(self, reason: str) -> str:
@@ -211,16 +206,18 @@ class StacksDialog(TextDialog):
     def _marked(self) -> list[Group]:
         return odd_ones(self.groups, self.culprit)
 
-    def _content(self) -> Content:
+    def _stacks_at(self, size: tuple[int, int]) -> Words:
+        """The fix and the stacks in a terminal of that size; all of the stacks for the clipboard."""
+        width = text_columns(size[0], size[0])
         shown = self._marked() if self.only_odd else self.groups
-        rows = draw(self.groups, shown, self._width, self.culprit)
+        rows = draw(self.groups, shown, width, self.culprit)
         if self._fix:
-            advice = wrap(f"fix: {self._fix}", self._width)[:FIX_LINES]
+            advice = wrap(f"fix: {self._fix}", width)[:FIX_LINES]
             rows = [*([(line, "text")] for line in advice), [], *rows]
         lines = [
             Content.assemble(*((text, self._colour(style)) for text, style in row)) for row in rows
         ]
-        return Content("\n").join(lines)
+        return Words(Content("\n").join(lines), text(self.notices, width, self.culprit))
 
     def _colour(self, style: str) -> str:
         name = style.removeprefix("bold ")
@@ -230,7 +227,7 @@ class StacksDialog(TextDialog):
     def _tell(self) -> None:
         """What is shown, at the foot of the frame."""
         odd = self._marked()
-        hint = f"{len(self.groups)} places, no one in the minority"
+        hint = f"{len(self.groups)} places, as many ranks at each"
         if len(self.groups) == 1:
             hint = "all of them at one place"
         if self.only_odd:
@@ -245,5 +242,5 @@ class StacksDialog(TextDialog):
         """Leave out the ranks that stand where the most do, or show all again."""
         if self._marked():
             self.only_odd = not self.only_odd
-            self.query_one(Static).update(self._content())
+            self.write_again()
             self._tell()

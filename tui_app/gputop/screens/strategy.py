@@ -457,9 +457,7 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         if message.found is None:
             self.notify(message.problem, title="what if", severity="warning")
         elif self.is_current:
-            self.app.push_screen(
-                WhatIfDialog(message.found, self.app.size.width, self.app.theme_variables)
-            )
+            self.app.push_screen(WhatIfDialog(message.found, self.app.theme_variables))
 
     def action_workload(self) -> None:
         from gputop.screens.dialog import Choice, ChoiceDialog
@@ -493,7 +491,7 @@ class StrategyScreen(Typed, Moving, Screen[None]):
     def on_preset_found(self, message: PresetFound) -> None:
         from textual.content import Content
 
-        from gputop.screens.dialog import TextDialog
+        from gputop.screens.dialog import TextDialog, Words
 
         preset = message.preset
         if preset is None:
@@ -502,7 +500,8 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         if preset.ask != self.ask:
             self._change(preset.ask)
         if preset.text:
-            self.app.push_screen(TextDialog(message.name, Content(preset.text), preset.text))
+            words = Words(Content(preset.text), preset.text)
+            self.app.push_screen(TextDialog(message.name, lambda size: words))
         else:
             self.notify(preset.said, title=message.name)
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
+from gputop.render import numbers
 from gputop.render.rows import shorten
-from gputop.screens.dialog import TextDialog, text_columns
+from gputop.screens.dialog import TextDialog, Words, text_columns
 
 if TYPE_CHECKING:
     from gputop.feed.whatif import WhatIf
@@ -23,14 +24,21 @@ COST, LEAST_NAME = 10, 12
 
 
 class WhatIfDialog(TextDialog):
-    """All changes of a configuration; ``columns``: the terminal's, ``colours``: the theme's."""
+    """All changes of a configuration; ``colours``: the theme's."""
 
-    def __init__(self, found: WhatIf, columns: int, colours: Mapping[str, str]):
-        rows = table(found, text_columns(columns))
-        body = [Content.styled(found.now, colours["role-muted"]), Content("")]
-        body += [Content.styled(text, colours[f"role-{role}"]) for text, role in rows]
-        copy = "\n".join([found.title, found.now, "", *(text for text, _ in rows)])
-        super().__init__(found.title, Content("\n").join(body), copy)
+    def __init__(self, what_if: WhatIf, colours: Mapping[str, str]):
+        self._what_if = what_if
+        self._colours = colours
+        super().__init__(what_if.title, self._changes_at)
+
+    def _changes_at(self, size: tuple[int, int]) -> Words:
+        """The table in a terminal of that size."""
+        rows = table(self._what_if, text_columns(size[0]))
+        body = [Content.styled(self._what_if.now, self._colours["role-muted"]), Content("")]
+        body += [Content.styled(text, self._colours[f"role-{role}"]) for text, role in rows]
+        title_and_now = [self._what_if.title, self._what_if.now, ""]
+        plain = "\n".join([*title_and_now, *(text for text, _ in rows)])
+        return Words(Content("\n").join(body), plain)
 
 
 def table(what_if: WhatIf, width: int) -> list[tuple[str, str]]:
@@ -74,7 +82,7 @@ def _row(change: Change, what_if: WhatIf, name: int, has_cost: bool) -> tuple[st
         cost = f"{rent * change.step_s / change.before_s:.3f}"
     percent = round(change.step_pct, 1) + 0.0  # no minus before a zero
     mark = "  " if change.fits else "✖ "
-    text = f"{mark}{shorten(change.name, name - 1):<{name}}{step:>10}{percent:>+7.1f}%"
+    text = f"{mark}{shorten(change.name, name - 1):<{name}}{step:>10}{numbers.signed(f'{percent:>+7.1f}')}%"
     more_gib = change.device_total_gib - change.before_gib
-    text += f"{change.device_total_gib:>8.1f}{more_gib:>+8.1f}{_cost(cost)}"
+    text += f"{change.device_total_gib:>8.1f}{numbers.signed(f'{more_gib:>+8.1f}')}{_cost(cost)}"
     return text, "muted" if not change.fits else "good" if change.step_pct < WON else "text"

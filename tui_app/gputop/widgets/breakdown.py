@@ -14,6 +14,7 @@ from gputop.widgets.panel import Panel
 from gputop.widgets.starting import checklist
 from gputop.widgets.step_chart import PARTS, chart
 from gputop_analysis.step_parts import parts_of
+from gputop_analysis.win import mean_step_ms
 
 if TYPE_CHECKING:
     from gputop_analysis.model import PhaseStats
@@ -93,6 +94,12 @@ def table(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> li
 class Breakdown(Panel):
     """Panel 1."""
 
+    def before_read(self, snapshot: Snapshot, width: int) -> list[Row]:
+        """The one panel that says it: five would say the same."""
+        if snapshot.problem:
+            return say("Nothing of the record could be read.", width)
+        return say("Reading the record.", width)
+
     def heading(self, snapshot: Snapshot) -> str:
         starting = isinstance(snapshot.panels.get(self.id or ""), Starting)
         return "Until the first step" if starting else self.title
@@ -110,10 +117,9 @@ class Breakdown(Panel):
             ranks = sampled
         if self.boxed:
             return [(ranks, "muted")]
-        p50, p95 = run.step_time_p50_ms, run.step_time_p95_ms
-        word = "before: step " if run.stands else "step "
-        row: Row = [(word, "muted"), (numbers.duration_ms(p50), "text"), (" p50  ", "muted")]
-        row += [(numbers.duration_ms(p95), "text"), (" p95", "muted")]
+        word = "before: step, mean " if run.stands else "step, mean "
+        row: Row = [(word, "muted"), (numbers.duration_ms(mean_step_ms(run)), "text")]
+        row += [("  p95 ", "muted"), (numbers.duration_ms(run.step_time_p95_ms), "text")]
         return row
 
     def content(self, snapshot: Snapshot, width: int, height: int) -> list[Row]:

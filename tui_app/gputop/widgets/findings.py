@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from textual.binding import BindingType
 from textual.message import Message
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _KEY: Row = [("w", "accent")]
 MOST_ROWS = 10
 """Rows of a finding at most: beyond that the page of its evidence says it better."""
+ID_CELLS = 8
+"""Cells of a finding's mark and id, left of what is told of it."""
 ONE_LINE_FROM = 96
 """Cells from which on a finding and what it wins stand in one line."""
 
@@ -47,10 +50,13 @@ def blocks(
     shown = list(enumerate(snapshot.findings))[first : first + max(height // each, 1)]
     if each == 1:
         return [(index, [line(finding, width, index == cursor)]) for index, finding in shown]
-    run = snapshot.summary
+    wins = [win_of(snapshot.summary, finding) for _, finding in shown]
+    told = [Told.of(finding, win, width) for (_, finding), win in zip(shown, wins, strict=True)]
     drawn = [
-        (index, block(finding, win_of(run, finding), width, each, index == cursor))
-        for index, finding in shown
+        (index, block(finding, told_, width, rows, index == cursor))
+        for (index, finding), told_, rows in zip(
+            shown, told, shares(told, each, height), strict=True
+        )
     ]
     if sum(len(rows) + 1 for _, rows in drawn) <= height + 1:
         for _, rows in drawn[:-1]:
@@ -65,40 +71,72 @@ def rows_each(count: int, width: int, height: int) -> int:
     return max(2, min(height // count, MOST_ROWS))
 
 
-def block(
-    finding: Finding, win: Win | None, width: int, rows: int, chosen: bool = False
-) -> list[Row]:
+class Told(NamedTuple):
+    """What is told of a finding, in lines that fit beside its id."""
+
+    title: list[str]
+    worth: Row
+    fix: list[str]
+    proof: list[str]
+
+    @classmethod
+    def of(cls, finding: Finding, win: Win | None, width: int) -> Told:
+        """In a panel of ``width`` cells."""
+        room = width - ID_CELLS
+        fix = wrap(f"fix: {finding.fix}", room) if finding.fix else []
+        proof = wrap(f"why: {finding.evidence}", room) if finding.evidence else []
+        return cls(wrap(finding.title, room), worth_row(finding, win, room), fix, proof)
+
+    @property
+    def head_rows(self) -> int:
+        """Rows of the title and of what the fix wins."""
+        return len(self.title) + bool(self.worth)
+
+
+def shares(findings: Sequence[Told], each: int, height: int) -> list[int]:
+    """Rows of each finding of ``height``: at first at most ``each`` for its title and what it wins;
+    what is left goes to the fixes, the first one's before the others', then to the proofs.
+    """
+    rows = [min(told.head_rows, each) for told in findings]
+    left_over = height - sum(rows)
+    heads = [told.head_rows for told in findings]
+    fixes = [told.head_rows + len(told.fix) for told in findings]
+    proofs = [told.head_rows + len(told.fix) + len(told.proof) for told in findings]
+    gaps = len(findings) - 1
+    for wanted, spared in ((heads, 0), (fixes, 0), (proofs, gaps)):
+        for index, whole in enumerate(wanted):
+            more = min(min(whole, MOST_ROWS) - rows[index], left_over - spared)
+            rows[index] += max(more, 0)
+            left_over -= max(more, 0)
+    return rows
+
+
+def block(finding: Finding, told: Told, width: int, rows: int, chosen: bool = False) -> list[Row]:
     """A finding in ``rows`` rows: its title, what it wins, the fix, and the proof with room."""
     mark, ground = palette.SEVERITY[finding.severity], "/cursor" if chosen else ""
     start: Row = [(f"{mark.glyph} ", f"bold {mark.style}{ground}")]
-    start += [(left(finding.id, 6), mark.style + ground)]
-    indent: Row = [(" " * row_width(start), "text" + ground)]
-    room = width - row_width(start)
-    worth = worth_row(finding, win, room)
-    lines = wrap(finding.title, room)
-    title_rows = min(len(lines), max(rows - bool(worth), 1))
-    titles = [*lines[: title_rows - 1], shorten(" ".join(lines[title_rows - 1 :]), room)]
+    start += [(left(finding.id, ID_CELLS - 2), mark.style + ground)]
+    indent: Row = [(" " * ID_CELLS, "text" + ground)]
+    room = width - ID_CELLS
+    titles = _cut(told.title, max(rows - bool(told.worth), 1), room)
     result: list[Row] = []
     for index, text in enumerate(titles):
         result.append([*(start if index == 0 else indent), (text, "text" + ground)])
-    if worth and len(result) < rows:
-        result.append([*indent, *((text, style + ground) for text, style in worth)])
-    if finding.fix:
-        result += _told("fix: " + finding.fix, indent, room, rows - len(result), ground)
-    if finding.evidence:
-        result += _told("why: " + finding.evidence, indent, room, rows - len(result), ground)
+    if told.worth and len(result) < rows:
+        result.append([*indent, *((text, style + ground) for text, style in told.worth)])
+    for lines in (told.fix, told.proof):
+        shown = _cut(lines, rows - len(result), room)
+        result += [[*indent, (line, "muted" + ground)] for line in shown]
     if chosen:
         result = [[*row, (" " * max(width - row_width(row), 0), "text/cursor")] for row in result]
     return result
 
 
-def _told(text: str, indent: Row, room: int, rows: int, ground: str) -> list[Row]:
-    """A text in at most so many rows, as the last of them holds."""
-    if rows < 1:
+def _cut(lines: Sequence[str], rows: int, room: int) -> list[str]:
+    """Lines in at most so many rows; what does not fit ends the last of them in dots."""
+    if rows < 1 or not lines:
         return []
-    lines = wrap(text, room)
-    shown = [*lines[: rows - 1], shorten(" ".join(lines[rows - 1 :]), room)]
-    return [[*indent, (line, "muted" + ground)] for line in shown if line]
+    return [*lines[: rows - 1], shorten(" ".join(lines[rows - 1 :]), room)][: len(lines)]
 
 
 def worth_row(finding: Finding, win: Win | None, width: int) -> Row:

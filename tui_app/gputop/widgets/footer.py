@@ -73,12 +73,14 @@ def position_bar(position: Position, width: int) -> Row:
     ]
 
 
-class Footer(Canvas, drawn=("position", "panel")):
+class Footer(Canvas, drawn=("position", "panel", "control")):
     """Docked at the bottom; in a replay the position stands above the keys."""
 
     position: reactive[Position | None] = reactive(None, repaint=False)
     panel: reactive[str] = reactive("", repaint=False)
     """Id of the panel that has the focus."""
+    control: reactive[bool] = reactive(False, repaint=False)
+    """Whether there is a training that can be asked."""
 
     def __init__(
         self, mode: str, control: bool, name_of_screen: str = "main", *, id: str | None = None
@@ -86,7 +88,7 @@ class Footer(Canvas, drawn=("position", "panel")):
         super().__init__(id=id)
         self.name_of_screen = name_of_screen
         self.mode = mode
-        self.control = control
+        self.set_reactive(Footer.control, control)
 
     def rows(self, width: int, height: int) -> list[Row]:
         keys = draw(self.mode, self.control, width, self.name_of_screen, self.panel)

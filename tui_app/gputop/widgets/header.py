@@ -11,7 +11,16 @@ from gputop import palette
 from gputop.feed.snapshot import Snapshot
 from gputop.render import numbers
 from gputop.render.bars import bar
-from gputop.render.rows import Row, clip, right, row_width, shorten, shorten_middle, spread
+from gputop.render.rows import (
+    Row,
+    clip,
+    right,
+    row_width,
+    shorten,
+    shorten_middle,
+    spread,
+    text_width,
+)
 from gputop.widgets.canvas import Canvas
 from gputop_analysis.overview import GPUS_ADDED, RunSummary
 from gputop_analysis.text import counted
@@ -25,7 +34,7 @@ _ENDED = re.compile(r"^ended: [\d,]+ steps?, ")
 BANDS = {"critical": "band-critical", "high": "band-high", "good": "band-good", "info": "band-info"}
 """Ground of the verdict by the style of its health."""
 COMMAND = 26
-"""Cells that the command has before ranks, GPUs and host get any."""
+"""Cells of a long command before ranks, GPUs and host get any."""
 PROGRESS = 24
 """Cells of the progress bar at most."""
 
@@ -50,20 +59,39 @@ def draw(snapshot: Snapshot, width: int, paused_steps: int | None = None) -> lis
 def draw_above_tiles(snapshot: Snapshot, width: int, paused_steps: int | None = None) -> list[Row]:
     """Two rows: the verdict, and the command with its progress and state; tiles show the rest."""
     state = _state(snapshot, paused_steps)
+    inner = width - 2
     end: Row = [("   ", ""), *_progress(snapshot, width), ("  ", ""), *state]
-    return [band(snapshot, width), [(" ", ""), *_command(snapshot, width - 2, end)]]
+    if _least_cells(snapshot) + row_width(end) > inner:
+        end = [("   ", ""), *_progress(snapshot, width, has_bar=False), ("  ", ""), *state]
+    return [band(snapshot, width), [(" ", ""), *_command(snapshot, inner, end)]]
+
+
+def _least_cells(snapshot: Snapshot) -> int:
+    """Cells of what is told before a bar is drawn: command, damage, how many ranks there are."""
+    ranks = _shape(snapshot.summary)[:1]
+    return _command_cells(snapshot) + row_width(_damaged(snapshot)) + sum(map(len, ranks))
+
+
+def _command_cells(snapshot: Snapshot) -> int:
+    """Cells that the command has before ranks, GPUs and host get any."""
+    return min(COMMAND, text_width(_command_words(snapshot)) + 3)
+
+
+def _command_words(snapshot: Snapshot) -> str:
+    return " ".join(snapshot.summary.command) or snapshot.name or str(snapshot.run_dir)
 
 
 def band(snapshot: Snapshot, width: int) -> Row:
     """The verdict over the full width in its severity's tint; it ends in the fix's worth."""
-    mark = palette.HEALTH[snapshot.verdict.health]
+    health = "attention" if snapshot.problem else snapshot.verdict.health
+    mark = palette.HEALTH[health]
     ground = "/" + BANDS[mark.style]
     worth = _worth(snapshot)
     headline = snapshot.problem or _headline(snapshot, mark.word)
-    end_cells = len(worth[-1]) if worth else len(mark.word)
-    if len(headline) + end_cells + 6 > width:
+    label = _label(snapshot, mark.word)
+    if _cells_of_band(label, headline, worth[0] if worth else "") > width:
         headline = _MORE.sub("", headline)  # the list below counts them too
-    label, end = _fitting(headline, _label(snapshot, mark.word), mark.word, worth, width)
+    label, end = _fitting(headline, label, mark.word, worth, width)
     start: Row = [(f" {mark.glyph} {label}".rstrip(), f"bold on-band{ground}")]
     between = "  " if label else " "
     room = width - row_width(start) - len(between) - len(end) - 1 - 2 * bool(end)
@@ -79,16 +107,21 @@ def _fitting(headline: str, label: str, word: str, worth: list[str], width: int)
     tries = [(name, text) for name in (label, short) for text in worth]
     for tried in [*tries, (label, ""), (short, "")]:
         name, text = tried
-        edges = (6 if name else 4) + 2 * bool(text)
-        if edges + len(name) + len(headline) + len(text) <= width:
+        if _cells_of_band(name, headline, text) <= width:
             return tried
     return short, worth[-1] if worth and width >= 60 else ""
+
+
+def _cells_of_band(label: str, headline: str, worth: str) -> int:
+    """Cells of the band with its mark and the blanks between its parts."""
+    edges = (6 if label else 4) + 2 * bool(worth)
+    return edges + len(label) + len(headline) + len(worth)
 
 
 def _label(snapshot: Snapshot, word: str) -> str:
     """The health; where it asks for attention, the name of what does."""
     subject = _subject(snapshot)
-    if word == "attention" and subject is not None:
+    if word == "attention" and subject is not None and not snapshot.problem:
         return subject.name.upper()
     return word
 
@@ -152,6 +185,8 @@ def _state(snapshot: Snapshot, paused_steps: int | None) -> Row:
         word = "recording" if snapshot.recording else "replay"
         word = GPUS_ADDED if run.gpus_added else word
         return [(word, "accent"), (" · ", "muted"), *_end(snapshot), (elapsed, "text")]
+    if snapshot.unread:
+        return []
     if run.state == "ended":
         return [*_end(snapshot), (elapsed, "text")]
     if run.state == "lost":
@@ -172,20 +207,27 @@ def _command(snapshot: Snapshot, width: int, end: Row) -> Row:
     shape: Row = [(" · ".join(_shape(snapshot.summary)), "muted")]
     if snapshot.recording:
         words = f"recording: {snapshot.recording}"
-        if len(words) + row_width(shape) + row_width(end) + COMMAND <= width:
+        cells = len(words) + row_width(shape) + row_width(end)
+        if cells + _command_cells(snapshot) <= width:
             shape = [(words, "accent"), ("   ", ""), *shape]
-    if snapshot.damage:
-        shape = [(f"▲ {snapshot.damage}", "high"), ("   ", ""), *shape]
+    damaged = _damaged(snapshot)
+    shape = [*damaged, *shape]
     parts = _shape(snapshot.summary)
-    while parts and row_width(shape) + row_width(end) + COMMAND > width:
+    while parts and row_width(shape) + row_width(end) + _command_cells(snapshot) > width:
         parts.pop()
         shape[-1] = (" · ".join(parts), "muted")
     if row_width(shape) + row_width(end) + 12 > width:
-        shape = []
-    command = " ".join(snapshot.summary.command) or snapshot.name or str(snapshot.run_dir)
+        shape = damaged
     room = width - row_width(shape) - row_width(end) - 3
-    start: Row = [(shorten_middle(command, room), "muted")]
+    start: Row = [(shorten_middle(_command_words(snapshot), room), "muted")]
     return spread(start, [*shape, *end], width)
+
+
+def _damaged(snapshot: Snapshot) -> Row:
+    """What of the record is left out, which must be told however little room there is."""
+    if not snapshot.damage:
+        return []
+    return [(f"▲ {snapshot.damage}", "high"), ("   ", "")]
 
 
 def _shape(run: RunSummary) -> list[str]:
@@ -215,6 +257,8 @@ def short_name(name: str) -> str:
 
 def _pace(snapshot: Snapshot, width: int) -> Row:
     run = snapshot.summary
+    if snapshot.unread:
+        return []
     row: Row = [*_progress(snapshot, width)]
     if not (run.ranks or run.steps):
         return [("no step yet", "muted")]
@@ -226,8 +270,10 @@ def _pace(snapshot: Snapshot, width: int) -> Row:
     return row
 
 
-def _progress(snapshot: Snapshot, width: int) -> Row:
+def _progress(snapshot: Snapshot, width: int, has_bar: bool = True) -> Row:
     run = snapshot.summary
+    if snapshot.unread:
+        return []
     row: Row = [("step ", "muted")]
     if not run.total_steps:
         return [*row, (numbers.count(run.steps).ljust(9), "bold text"), *_own_bar(snapshot)]
@@ -236,7 +282,7 @@ def _progress(snapshot: Snapshot, width: int) -> Row:
     row += [(text, "bold text"), (f" / {run.total_steps:,}", "muted")]
     padding = len(f"{run.total_steps:,}") - len(text)
     row += [(" " * (padding + 2), "")]
-    if width >= 110:
+    if width >= 110 and has_bar:
         row += [*bar(share, 16 if width < 160 else PROGRESS, "accent"), (" ", "")]
     row += [(f"{share * 100:3.0f} %", "text")]
     if run.state == "running" and run.steps_per_s > 0:
@@ -302,6 +348,16 @@ def standing_still(snapshot: Snapshot) -> tuple[str, str]:
 def broken_loss(snapshot: Snapshot) -> str:
     """``NaN`` or ``inf`` where the newest loss of any rank is that."""
     return next((rank.not_finite for rank in snapshot.summary.ranks if rank.not_finite), "")
+
+
+def broken_since(snapshot: Snapshot) -> str:
+    """``NaN since 120``, as the finding about it tells; empty while the loss is a number."""
+    broken = broken_loss(snapshot)
+    for finding in snapshot.findings:
+        match = re.search(r"\b(?:NaN|inf|not finite)\b.* at step ([\d,]+)", finding.title)
+        if broken and match:
+            return f"{broken} since {match[1].rstrip(',')}"
+    return broken
 
 
 def _loss(snapshot: Snapshot) -> Row:

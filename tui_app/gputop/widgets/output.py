@@ -51,8 +51,10 @@ class Output(Described, ScrollView, can_focus=True):
         """Cells of each line that are scrolled away to the left."""
         self._starts: list[int] = []
         """Where lines are wrapped: the row in which each one ends and the next begins."""
-        self._widths: dict[tuple[int, int], int] = {}
-        self._cache: dict[tuple[int, int], Strip] = {}
+        self._widths: dict[int, tuple[str, int]] = {}
+        """By a line's lasting number: what was written to it, and cells of that with its mark."""
+        self._cache: dict[int, tuple[str, Strip]] = {}
+        """By a line's lasting number: what was written to it, and that as it is drawn."""
         self._looks: dict[Look, Style] = {}
 
     def show(self, view: OutputView) -> None:
@@ -89,13 +91,15 @@ class Output(Described, ScrollView, can_focus=True):
 
     def _width_of(self, index: int) -> int:
         """Cells of a line with its mark."""
-        raw = self.view.lines[index]
-        key = (self.view.dropped + index, len(raw))
-        if key not in self._widths:
-            if len(self._widths) > 4 * len(self.view.lines) + _CACHE:
-                self._widths.clear()
-            self._widths[key] = 1 + text_width(resolve_text(raw))
-        return self._widths[key]
+        raw, number = self.view.lines[index], self.view.dropped + index
+        measured = self._widths.get(number)
+        if measured is not None and measured[0] == raw:
+            return measured[1]
+        if len(self._widths) > 4 * len(self.view.lines) + _CACHE:
+            self._widths.clear()
+        cells = 1 + text_width(resolve_text(raw))
+        self._widths[number] = (raw, cells)
+        return cells
 
     def _place(self, row: int) -> tuple[int, int]:
         """The line that is drawn in a row, and which part of it."""
@@ -191,9 +195,7 @@ class Output(Described, ScrollView, can_focus=True):
         else:
             how = f"from column {self.aside + 1}, " * bool(self.aside)
         if self.follow:
-            return (
-                f"{how}{counted(self.view.dropped + len(self.view.lines), 'line')}{self._of_when()}"
-            )
+            return f"{how}{counted(self.view.written, 'line')}{self._of_when()}"
         first = self._place(round(self.scroll_offset.y))[0]
         return f"{how}line {self.view.dropped + first + 1:,}, end: follow again"
 
@@ -207,6 +209,8 @@ class Output(Described, ScrollView, can_focus=True):
         return ""
 
     def _empty(self) -> str:
+        if self.snapshot is not None and self.snapshot.unread:
+            return ""
         note = self.snapshot.output_note if self.snapshot else ""
         return note or "The command has written nothing yet."
 
@@ -224,20 +228,18 @@ class Output(Described, ScrollView, can_focus=True):
         return self.rich_style + Style(color=roles.colour(self.app, role))
 
     def _strip(self, index: int) -> Strip:
-        raw = self.view.lines[index]
-        key = (self.view.dropped + index, len(raw))
-        strip = self._cache.get(key)
-        if strip is None or "\r" in raw:
-            if len(self._cache) > _CACHE:
-                self._cache.clear()
-            marked = bool(self.needle) and self.needle in resolve_text(raw).lower()
-            if marked:
-                edge = Segment("▌", self._role("accent"))
-            else:
-                edge = Segment(" ", self.rich_style)
-            strip = self._cache[key] = Strip(
-                [edge, *(Segment(t, self._style(look)) for t, look in resolve(raw))]
-            )
+        raw, number = self.view.lines[index], self.view.dropped + index
+        drawn = self._cache.get(number)
+        if drawn is not None and drawn[0] == raw:
+            return drawn[1]
+        if len(self._cache) > _CACHE:
+            self._cache.clear()
+        if self.needle and self.needle in resolve_text(raw).lower():
+            mark = Segment("▌", self._role("accent"))
+        else:
+            mark = Segment(" ", self.rich_style)
+        strip = Strip([mark, *(Segment(t, self._style(look)) for t, look in resolve(raw))])
+        self._cache[number] = (raw, strip)
         return strip
 
     def _style(self, look: Look) -> Style:

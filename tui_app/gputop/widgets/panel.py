@@ -97,6 +97,10 @@ class Panel(Described, Canvas, can_focus=True, drawn=("snapshot", "tabbed", "box
         """Rows below the title."""
         raise AssertionError(f"{type(self).__name__} has no content")
 
+    def before_read(self, snapshot: Snapshot, width: int) -> list[Row]:
+        """Rows below the title while nothing of the record has been read."""
+        return []
+
     def heading(self, snapshot: Snapshot) -> str:
         """The title, with what it covers where that is not everything."""
         return self.title
@@ -127,7 +131,10 @@ class Panel(Described, Canvas, can_focus=True, drawn=("snapshot", "tabbed", "box
         else:
             note = self.note(snapshot)
         cells, room = self.inside(width, height)
-        content = self.content(snapshot, cells, room) if room > 0 else []
+        if snapshot.unread:
+            content = self.before_read(snapshot, cells)
+        else:
+            content = self.content(snapshot, cells, room) if room > 0 else []
         heading = self.heading(snapshot)
         if not self.boxed:
             return [title_row(self.number, heading, note, width, self.has_focus), *content]

@@ -129,7 +129,7 @@ def against_median(ratio: float) -> str:
     if ratio >= 10:
         return f"{ratio:,.0f}x"
     percent = round(100 * (ratio - 1))
-    return "=" if percent == 0 else f"{percent:+d} %".replace("-", "−")
+    return "=" if percent == 0 else numbers.signed(f"{percent:+d} %")
 
 
 def legend(mono: bool = False) -> Row:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import NamedTuple
 
@@ -17,7 +16,8 @@ from gputop.render.bars import bar
 from gputop.render.rows import Row, clip, fill, row_width, shorten
 from gputop.widgets.canvas import Canvas
 from gputop.widgets.frame import framed
-from gputop.widgets.header import broken_loss, standing_still
+from gputop.widgets.header import broken_since, standing_still
+from gputop.widgets.loss import covered
 from gputop.widgets.starting import under_way
 from gputop_analysis.text import counted, duration
 from gputop_analysis.win import mean_step_ms
@@ -49,6 +49,8 @@ def draw(snapshot: Snapshot, width: int) -> list[Row]:
     if snapshot.summary.gpus:
         makers.append(_memory)
     rows: list[Row] = [[] for _ in range(HEIGHT)]
+    if snapshot.unread:
+        makers = [_unread(title) for title in ("Step", "Speed", "Useful compute", "Loss")]
     cells_left = width
     for index, make in enumerate(makers):
         cells = cells_left // (len(makers) - index)
@@ -59,6 +61,11 @@ def draw(snapshot: Snapshot, width: int) -> list[Row]:
         for row, part in zip(rows, box, strict=True):
             row += part
     return rows
+
+
+def _unread(title: str) -> Callable[[Snapshot, int], Tile]:
+    """A tile without a figure, while nothing of the record has been read."""
+    return lambda snapshot, width: Tile(title, [(numbers.NONE, "muted")], [])
 
 
 def _so_far(snapshot: Snapshot, width: int) -> Tile:
@@ -155,22 +162,14 @@ def _useful(snapshot: Snapshot, width: int) -> Tile:
 def _loss(snapshot: Snapshot, width: int) -> Tile:
     curve = snapshot.panels.get("loss", Curve())
     values = [value for value in curve.values if math.isfinite(value)]
-    if broken := broken_loss(snapshot):
-        figure: Row = [(broken + _since(snapshot), "bold critical")]
-        return Tile("Loss", figure, _line(values, width, "muted"), "critical")
+    if broken := broken_since(snapshot):
+        figure: Row = [(broken, "bold critical")]
+        cells = covered(curve, snapshot.summary.steps, width)
+        return Tile("Loss", figure, _line(values, cells, "muted"), "critical")
     if not values:
         return Tile("Loss", [("not known", "muted")], [])
     figure = [(numbers.scalar(values[-1]), "bold text"), *_direction(values)]
     return Tile("Loss, whole run", figure, _line(values, width, "optimizer"))
-
-
-def _since(snapshot: Snapshot) -> str:
-    """`` since 120``, as the finding about it tells."""
-    for finding in snapshot.findings:
-        match = re.search(r"\b(?:NaN|inf|not finite)\b.* at step ([\d,]+)", finding.title)
-        if match:
-            return f" since {match[1].rstrip(',')}"
-    return ""
 
 
 def _direction(values: Sequence[float]) -> Row:
