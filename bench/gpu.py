@@ -32,7 +32,7 @@ BUDGET_S = 570.0
 NO_GPU = 3
 _RUN_S = 100.0
 _CONFS = ("", "expandable_segments:True", "max_split_size_mb:64")
-_SECONDS = "7"
+_SECONDS = "6"
 """So long trains each that is to be diagnosed: trends take some windows of time."""
 _TOGETHER = 6
 """Trainings at a time where only memory and values are looked at."""
@@ -370,13 +370,15 @@ def vram_grid(folder: Path) -> dict[str, Any]:
     """Real steps of many setups against what the tiers say of them; see ``vram_grid.py``."""
     import vram_grid as grid
 
-    asked = grid.grid()
-    with ThreadPoolExecutor(_TOGETHER) as pool:
-        rows = list(pool.map(lambda pair: grid.measured(*pair, ("formula", "profile")), asked))
-    driver = grid.driver()
-    with (folder / "vram_grid.jsonl").open("w", encoding="utf-8") as lines:
-        for row in rows:
+    asked, driver, rows = grid.grid(), grid.driver(), []
+    with (
+        ThreadPoolExecutor(_TOGETHER) as pool,
+        (folder / "vram_grid.jsonl").open("w", encoding="utf-8") as lines,
+    ):
+        for row in pool.map(lambda pair: grid.measured(*pair, ("formula", "profile")), asked):
+            rows.append(row)
             lines.write(json.dumps({**row, "driver": driver}) + "\n")
+            lines.flush()
     failed = [
         f"{row['model']} {row['options']}: {row['failed']}" for row in rows if "failed" in row
     ]
