@@ -53,6 +53,8 @@ class Deviation:
     """The one foretold, as it was called before."""
     seen_before: bool
     """The call itself belongs to other places of the order."""
+    is_early: bool = False
+    """It came after the same call before, though less often than the one foretold."""
 
 
 def deviation(calls: Sequence[Call]) -> Deviation | None:
@@ -65,12 +67,21 @@ def deviation(calls: Sequence[Call]) -> Deviation | None:
         call = calls[at]
         usual = _foretold(codes, at)
         if usual is not None and codes[usual] != codes[at]:
-            return Deviation(call, calls[usual], codes[at] in codes[:at])
+            is_early = _is_early(codes, at, usual)
+            return Deviation(call, calls[usual], codes[at] in codes[:at], is_early)
         sizes = {call_.shapes for call_, code in zip(calls[:at], codes, strict=False)
                  if code == codes[at]}  # fmt: skip
         if usual is not None and len(sizes) == 1 and call.shapes not in sizes:
             return Deviation(call, calls[usual], True)
     return None
+
+
+def _is_early(codes: list[int], at: int, usual: int) -> bool:
+    """Whether the call at ``at`` has come after the one before it already, less often than the one
+    at ``usual``.
+    """
+    followers = [codes[i] for i in range(1, at) if codes[i - 1] == codes[at - 1]]
+    return 0 < followers.count(codes[at]) < followers.count(codes[usual])
 
 
 def _foretold(codes: list[int], at: int) -> int | None:
