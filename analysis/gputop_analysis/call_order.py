@@ -6,7 +6,7 @@ tenth step is foretold for the tenth, not for the ninth.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 _LATEST = 12
@@ -57,14 +57,22 @@ class Deviation:
     """It came after the same call before, though less often than the one foretold."""
 
 
-def deviation(calls: Sequence[Call]) -> Deviation | None:
+def deviation(
+    calls: Sequence[Call], is_shared: Callable[[Call], bool] = lambda _: False
+) -> Deviation | None:
     """The first call among the latest that is not the one foretold, or is of other sizes than ever;
     None where all are.
+
+    Args:
+        calls: of a rank.
+        is_shared: whether all ranks made the same call: it is of the program, if a rare part.
     """
     numbers: dict[object, int] = {}
     codes = [numbers.setdefault(call.key, len(numbers)) for call in calls]
     for at in range(max(_LEAST_HISTORY, len(calls) - _LATEST), len(calls)):
         call = calls[at]
+        if is_shared(call):
+            continue
         usual = _foretold(codes, at)
         if usual is not None and codes[usual] != codes[at]:
             is_early = _is_early(codes, at, usual)

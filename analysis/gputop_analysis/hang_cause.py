@@ -401,12 +401,22 @@ def _is_same_call(standing: RankStanding, call: Call) -> bool:
 
 def _deviations(ranks: Ranks) -> dict[int, Deviation]:
     """Ranks whose calls do not go on as before, and where."""
+    made = Counter(_made(call) for standing in ranks.values() for call in set(standing.calls))
+    tellers = sum(bool(standing.calls) for standing in ranks.values())
     deviations = {}
     for rank, standing in ranks.items():
-        away = deviation(standing.calls)
+        away = deviation(standing.calls, lambda call: 1 < tellers == made[_made(call)])
         if away:
             deviations[rank] = away
     return deviations
+
+
+def _made(call: Call) -> tuple[object, ...]:
+    """What is the same of a collective on all ranks that make it; of a message its time, which no
+    other rank has.
+    """
+    alone = call.at_ns if call.peer is not None else None
+    return call.group, call.number, call.name, call.site, call.shapes, alone
 
 
 def _first_to_deviate(deviations: Mapping[int, Deviation]) -> int:
@@ -435,7 +445,7 @@ def of_a_mismatch(failed: Ranks, gone: int, sizes: tuple[int, int], groups: Grou
     met = f"rank {gone} ended of it: it received {received:,} bytes and waited for {expected:,}"
     deviations = _deviations(failed)
     if not deviations:
-        rank, words = _who_is_left(failed, gone, expected, groups)
+        rank, words = _who_is_left(failed, gone, sizes, groups)
         kind = "different collectives"
         if rank == gone:
             kind, words = _left_by_the_gone(failed, gone, sizes, groups) or (kind, words)
@@ -460,19 +470,23 @@ def of_a_mismatch(failed: Ranks, gone: int, sizes: tuple[int, int], groups: Grou
     )
 
 
-def _who_is_left(failed: Ranks, gone: int, expected: int, groups: Groups) -> tuple[int | None, str]:
+def _who_is_left(
+    failed: Ranks, gone: int, sizes: tuple[int, int], groups: Groups
+) -> tuple[int | None, str]:
     """Who left the program where those that told their calls did not, and what is known of it.
 
-    A rank that was in the call that the one gone waited in clears it; ranks that were ended before
-    they told anything stay in question.
+    A rank that was in the call that the one gone waited in clears it, one in the call that it
+    received blames it; ranks that were ended before they told anything stay in question.
     """
+    received, expected = sizes
     last = {rank: standing.calls[-1] for rank, standing in failed.items() if standing.calls}
     members: set[int] = set()
     for call in last.values():
         members |= groups[call.group].ranks if call.group in groups else set()
     silent = sorted(members - last.keys() - {gone})
     clear = sorted(rank for rank, call in last.items() if _has_bytes(call, expected, groups))
-    if not silent:
+    others_send = any(_has_bytes(call, received, groups) for call in last.values())
+    if not silent or (others_send and not clear):
         return gone, f"rank {gone} left the order of collectives that the others kept to"
     suspects = silent if clear else sorted([*silent, gone])
     if len(suspects) == 1:

@@ -58,8 +58,21 @@ def cause_of(view: RunView) -> Cause | None:
             if cause is not None:
                 return cause
             _note_left(standing, left, view)
+        else:
+            for raised in _raised_within(view, first, since):
+                _note_left(standing, raised, view)
         return judge(standing, groups_of(view))
     return _of_a_death(view)
+
+
+def _raised_within(view: RunView, from_ns: int, until_ns: int) -> list[Event]:
+    """Exceptions of ranks whose process stays, as a thread of theirs runs on, and others wait."""
+    return [
+        event
+        for event in fatal(view.record)
+        if from_ns <= event.get("t_ns", 0) <= until_ns
+        and not OUT_OF_REACH.search(str(event.get("message") or ""))
+    ]
 
 
 def _first_to_leave(view: RunView, departed: Event, until_ns: int) -> Event:

@@ -426,3 +426,28 @@ def test_what_the_one_gone_did_is_told_by_what_it_waited_for(waited, kind, words
     cause = of_a_mismatch(failed, 1, (4704, waited), groups)
     assert (cause.kind, cause.rank) == (kind, 1), cause
     assert words in cause.words
+
+
+def test_a_rare_call_that_all_ranks_made_blames_none():
+    """Two saves in the ring foretell no third; all ranks came to it."""
+    shapes = ["9408", "1"] * 6 + ["60"] + ["9408", "1"] * 8 + ["60", "9408"]
+    calls = tuple(
+        Call("0", number, "gloo:all_reduce", shape, at_ns=number)
+        for number, shape in enumerate(shapes)
+    )
+    assert deviation(calls) is not None
+    groups = {"0": Group("default_pg", frozenset(range(4)))}
+    cause = of_a_mismatch({rank: RankStanding(calls) for rank in (0, 1, 3)}, 2, (4704, 4), groups)
+    assert (cause.kind, cause.rank) == ("skipped", 2)
+
+
+def test_who_died_is_blamed_by_one_in_the_call_that_it_received():
+    """Rank 3 was ended before it told anything; rank 0 was in the call of 4,704 bytes."""
+    shapes = ["9408", "1"] * 12 + ["9408"]
+    calls = tuple(
+        Call("0", number, "gloo:all_reduce", shape, at_ns=number)
+        for number, shape in enumerate(shapes)
+    )
+    groups = {"0": Group("default_pg", frozenset(range(4)))}
+    cause = of_a_mismatch({0: RankStanding(calls)}, 1, (4704, 4), groups)
+    assert (cause.kind, cause.rank) == ("skipped", 1)
