@@ -374,7 +374,7 @@ def _of_roots(waiting: Ranks, ranks: Ranks, groups: Groups) -> Cause | None:
         together = {
             other: ranks[other].root for other in waiting if _is_same_call(ranks[other], call)
         }
-        right = {other_root for other, other_root in together.items() if other == other_root}
+        right = {other for other, other_root in together.items() if other == other_root}
         if root in right or not right:
             continue
         others = [other for other in waiting if other != rank]
