@@ -4,8 +4,13 @@ JSON line each.
 Each case is one training: some steps are watched by the guest on command and run under
 torch.profiler at the same time, with a range around every call of a module, so that both see the
 same noise. Backward operations are put to the layer of the forward operation that has their
-sequence number. A case holds where all shares are within 5 points and each of the five heaviest is
-among the five of the profiler, or within 10 % of the fifth.
+sequence number. Of each layer both sides count with their median over the steps, as ``gputop
+layers`` shows it: one step that lost its core to another program says nothing of a layer. A case
+holds where all shares are within 5 points and each of the five heaviest is among the five of the
+profiler, or within 10 % of the fifth.
+
+``reference_spread_points`` is how far the profiler parts from itself: the largest difference of a
+layer's share between every other of its steps and the rest.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from layer_models import CASES, build
@@ -69,16 +75,10 @@ def compare(run_dir: Path, reference: dict[str, dict[str, float]]) -> dict[str, 
     looks = [look for look in looks if str(look["step"]) in reference]
     if not looks or not rows:
         return {"error": "no layers"}
-    ours: dict[str, float] = {}
-    theirs: dict[str, float] = {}
-    for look in looks:
-        for index in range(len(look["forward_us"])):
-            path = rows[index]["path"]
-            own = look["forward_us"][index] + look["backward_us"][index]
-            ours[path] = ours.get(path, 0.0) + own
-        for path, own in reference[str(look["step"])].items():
-            theirs[path] = theirs.get(path, 0.0) + own
-    mine, theirs = shares(ours), shares(theirs)
+    paths = [row["path"] for row in rows]
+    of_steps = [reference[str(look["step"])] for look in looks]
+    mine = shares(medians([own_by_path(look, paths) for look in looks]))
+    theirs = shares(medians(of_steps))
     off = {path: mine.get(path, 0) - share for path, share in theirs.items()}
     worst = max(off, key=lambda path: abs(off[path]))
     return {
@@ -86,9 +86,33 @@ def compare(run_dir: Path, reference: dict[str, dict[str, float]]) -> dict[str, 
         "worst_points": round(100 * off[worst], 2),
         "worst_layer": worst,
         "same_five": same_heaviest(mine, theirs),
+        "reference_spread_points": round(100 * spread(of_steps), 2),
         "parts_of_phase": [round(parts_of_phase(look), 3) for look in looks],
         "layers": len(mine),
     }
+
+
+def own_by_path(look: dict[str, Any], paths: list[str]) -> dict[str, float]:
+    """Own microseconds of each layer in a step."""
+    own: dict[str, float] = {}
+    for path, forward_us, backward_us in zip(
+        paths, look["forward_us"], look["backward_us"], strict=False
+    ):
+        own[path] = own.get(path, 0.0) + forward_us + backward_us
+    return own
+
+
+def medians(of_steps: list[dict[str, float]]) -> dict[str, float]:
+    """The median time of each layer over steps."""
+    paths = {path for step in of_steps for path in step}
+    return {path: median(step.get(path, 0.0) for step in of_steps) for path in paths}
+
+
+def spread(of_steps: list[dict[str, float]]) -> float:
+    """The largest difference of a layer's share between two halves of the steps."""
+    halves = [shares(medians(of_steps[at::2])) for at in (0, 1)]
+    paths = halves[0].keys() | halves[1].keys()
+    return max((abs(halves[0].get(p, 0.0) - halves[1].get(p, 0.0)) for p in paths), default=0.0)
 
 
 def parts_of_phase(look: dict[str, Any]) -> float:
@@ -225,13 +249,13 @@ def ranges(model: Any) -> None:
 
 
 def time_the_guest() -> None:
-    """A range around what the guest does at the begin and end of a call: it lies within the layer
-    around that call, and is no time of it.
+    """A range around what the guest does at the begin and end of a call, and as it hooks the graph of
+    a backward inside another one: it lies within the layer around that, and is no time of it.
     """
     import torch
 
     step = sys.modules["gputop_agent.watchers.layers"].WatchedStep
-    for name in ("enter", "leave"):
+    for name in ("enter", "leave", "hook_nodes"):
         original = getattr(step, name)
 
         def timed(*args: Any, _original: Any = original) -> None:

@@ -6,7 +6,7 @@ tenth step is foretold for the tenth, not for the ninth.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 _LATEST = 12
@@ -53,24 +53,43 @@ class Deviation:
     """The one foretold, as it was called before."""
     seen_before: bool
     """The call itself belongs to other places of the order."""
+    is_early: bool = False
+    """It came after the same call before, though less often than the one foretold."""
 
 
-def deviation(calls: Sequence[Call]) -> Deviation | None:
+def deviation(
+    calls: Sequence[Call], is_shared: Callable[[Call], bool] = lambda _: False
+) -> Deviation | None:
     """The first call among the latest that is not the one foretold, or is of other sizes than ever;
     None where all are.
+
+    Args:
+        calls: of a rank.
+        is_shared: whether all ranks made the same call: it is of the program, if a rare part.
     """
     numbers: dict[object, int] = {}
     codes = [numbers.setdefault(call.key, len(numbers)) for call in calls]
     for at in range(max(_LEAST_HISTORY, len(calls) - _LATEST), len(calls)):
         call = calls[at]
+        if is_shared(call):
+            continue
         usual = _foretold(codes, at)
         if usual is not None and codes[usual] != codes[at]:
-            return Deviation(call, calls[usual], codes[at] in codes[:at])
+            is_early = _is_early(codes, at, usual)
+            return Deviation(call, calls[usual], codes[at] in codes[:at], is_early)
         sizes = {call_.shapes for call_, code in zip(calls[:at], codes, strict=False)
                  if code == codes[at]}  # fmt: skip
         if usual is not None and len(sizes) == 1 and call.shapes not in sizes:
             return Deviation(call, calls[usual], True)
     return None
+
+
+def _is_early(codes: list[int], at: int, usual: int) -> bool:
+    """Whether the call at ``at`` has come after the one before it already, less often than the one
+    at ``usual``.
+    """
+    followers = [codes[i] for i in range(1, at) if codes[i - 1] == codes[at - 1]]
+    return 0 < followers.count(codes[at]) < followers.count(codes[usual])
 
 
 def _foretold(codes: list[int], at: int) -> int | None:

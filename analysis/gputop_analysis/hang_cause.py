@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 from gputop_analysis.call_order import Call, Deviation, deviation
@@ -26,6 +27,7 @@ MISMATCHES = (
     "other operation",
     "other size",
     "other order",
+    "other source",
     "message missing",
     "different collectives",
 )
@@ -62,8 +64,15 @@ _WORDS = {
     "writes": "waits to write",
     "opens": "waits for a file to open",
     "waits for a process": "waits for a process",
+    "store": "waits for a key of the store, which the other ranks set when they come there",
+    "new group": "makes a process group, and waits for ranks that do not",
     "elsewhere": "is elsewhere",
 }
+
+
+_OF_NEW_GROUPS = ("_new_process_group_helper", "_new_group_with_tag", "_store_based_barrier")
+_STORE_CALL = re.compile(r"(?i)store\w*(\(\))?\.(wait|get)\(")
+_BACKWARD = ".backward("
 
 
 class ThreadPlace(NamedTuple):
@@ -107,6 +116,8 @@ class RankStanding:
     phase: str = ""
     step: int = -1
     answered: bool = True
+    root: int | None = None
+    """The rank that its collective takes from or gives to."""
     left: str = ""
     """``died``, ``ended early`` or ``raised``; empty: it is there."""
     left_ns: int = 0
@@ -121,6 +132,11 @@ class RankStanding:
         line = self.places[0].code if self.places else ""
         inside = self.frame.startswith("torch/") or ".wait(" in line or not self.frame
         return running if inside else None
+
+    @property
+    def is_in_distributed(self) -> bool:
+        """Whether its thread stands in Python code of torch's that waits for other ranks."""
+        return self.frame.startswith("torch/distributed/")
 
 
 UNNAMED = "undefined"
@@ -172,6 +188,9 @@ def judge(ranks: Ranks, groups: Groups) -> Cause | None:
     if roots:
         return of_one_outside(_worst(roots, ranks, awaited), ranks, groups)
     waiting = {rank: standing for rank, standing in ranks.items() if standing.pending is not None}
+    outside = [rank for rank in idle if not ranks[rank].is_in_distributed]
+    if len(outside) == 1 and len(idle) > 1 and ranks[outside[0]].answered:
+        return of_one_outside(outside[0], ranks, groups)
     if len(waiting) < 2:
         return None
     calls = {rank: standing.calls for rank, standing in waiting.items()}
@@ -303,11 +322,22 @@ def _doing(standing: RankStanding, ranks: Ranks, others: list[int]) -> str:
         return "endless loop"
     if _loop_left(standing, ranks, others):
         return "ended early"
-    return _KIND_OF_CALL.get(standing.system_call, "elsewhere")
+    return _kind_of_store(standing) or _KIND_OF_CALL.get(standing.system_call, "elsewhere")
+
+
+def _kind_of_store(standing: RankStanding) -> str:
+    """Of a rank that waits for others through the store that all share; else empty."""
+    if standing.frame.endswith(_OF_NEW_GROUPS):
+        return "new group"
+    line = standing.places[0].code if standing.places else ""
+    return "store" if _STORE_CALL.search(line) else ""
 
 
 def _all_wait(waiting: Ranks, ranks: Ranks, groups: Groups) -> Cause:
     """Each waits for another: the one whose calls do not go on as before has left the program."""
+    cause = _of_roots(waiting, ranks, groups)
+    if cause is not None:
+        return cause
     deviations = _deviations(waiting)
     odd = _odd_one(waiting)
     if len(deviations) == 1:
@@ -333,14 +363,60 @@ def _all_wait(waiting: Ranks, ranks: Ranks, groups: Groups) -> Cause:
     )
 
 
+def _of_roots(waiting: Ranks, ranks: Ranks, groups: Groups) -> Cause | None:
+    """The cause where ranks in one collective name different ranks as its root, and one of these is
+    not in it or names another itself: whoever names that one is wrong.
+    """
+    for rank, standing in waiting.items():
+        call, root = standing.pending, standing.root
+        if call is None or root is None or root not in ranks:
+            continue
+        together = {
+            other: ranks[other].root for other in waiting if _is_same_call(ranks[other], call)
+        }
+        right = {other for other, other_root in together.items() if other == other_root}
+        if root in right or not right:
+            continue
+        others = [other for other in waiting if other != rank]
+        wanted = rank_list(sorted(right))
+        return Cause(
+            kind="other source",
+            rank=rank,
+            words=f"rank {rank} calls {_call_words(call, groups)} with rank {root} as its root, "
+            f"and others with {wanted}",
+            site=call.site or None,
+            waiting=_waiting_words(others, ranks, groups),
+        )
+    return None
+
+
+def _is_same_call(standing: RankStanding, call: Call) -> bool:
+    pending = standing.pending
+    return pending is not None and (pending.group, pending.number, pending.name) == (
+        call.group,
+        call.number,
+        call.name,
+    )
+
+
 def _deviations(ranks: Ranks) -> dict[int, Deviation]:
     """Ranks whose calls do not go on as before, and where."""
+    made = Counter(_made(call) for standing in ranks.values() for call in set(standing.calls))
+    tellers = sum(bool(standing.calls) for standing in ranks.values())
     deviations = {}
     for rank, standing in ranks.items():
-        away = deviation(standing.calls)
+        away = deviation(standing.calls, lambda call: 1 < tellers == made[_made(call)])
         if away:
             deviations[rank] = away
     return deviations
+
+
+def _made(call: Call) -> tuple[object, ...]:
+    """What is the same of a collective on all ranks that make it; of a message its time, which no
+    other rank has.
+    """
+    alone = call.at_ns if call.peer is not None else None
+    return call.group, call.number, call.name, call.site, call.shapes, alone
 
 
 def _first_to_deviate(deviations: Mapping[int, Deviation]) -> int:
@@ -369,9 +445,12 @@ def of_a_mismatch(failed: Ranks, gone: int, sizes: tuple[int, int], groups: Grou
     met = f"rank {gone} ended of it: it received {received:,} bytes and waited for {expected:,}"
     deviations = _deviations(failed)
     if not deviations:
-        rank, words = _who_is_left(failed, gone, expected, groups)
+        rank, words = _who_is_left(failed, gone, sizes, groups)
+        kind = "different collectives"
+        if rank == gone:
+            kind, words = _left_by_the_gone(failed, gone, sizes, groups) or (kind, words)
         return Cause(
-            kind="different collectives",
+            kind=kind,
             rank=rank,
             words=words,
             waiting=met,
@@ -391,19 +470,23 @@ def of_a_mismatch(failed: Ranks, gone: int, sizes: tuple[int, int], groups: Grou
     )
 
 
-def _who_is_left(failed: Ranks, gone: int, expected: int, groups: Groups) -> tuple[int | None, str]:
+def _who_is_left(
+    failed: Ranks, gone: int, sizes: tuple[int, int], groups: Groups
+) -> tuple[int | None, str]:
     """Who left the program where those that told their calls did not, and what is known of it.
 
-    A rank that was in the call that the one gone waited in clears it; ranks that were ended before
-    they told anything stay in question.
+    A rank that was in the call that the one gone waited in clears it, one in the call that it
+    received blames it; ranks that were ended before they told anything stay in question.
     """
+    received, expected = sizes
     last = {rank: standing.calls[-1] for rank, standing in failed.items() if standing.calls}
     members: set[int] = set()
     for call in last.values():
         members |= groups[call.group].ranks if call.group in groups else set()
     silent = sorted(members - last.keys() - {gone})
-    clear = sorted(rank for rank, call in last.items() if _has_bytes(call, expected))
-    if not silent:
+    clear = sorted(rank for rank, call in last.items() if _has_bytes(call, expected, groups))
+    others_send = any(_has_bytes(call, received, groups) for call in last.values())
+    if not silent or (others_send and not clear):
         return gone, f"rank {gone} left the order of collectives that the others kept to"
     suspects = silent if clear else sorted([*silent, gone])
     if len(suspects) == 1:
@@ -412,12 +495,49 @@ def _who_is_left(failed: Ranks, gone: int, expected: int, groups: Groups) -> tup
     return None, f"one of {rank_list(suspects)} left the order of collectives, and told no calls"
 
 
-def _has_bytes(call: Call, size: int) -> bool:
-    """Whether a call's tensor may have so many bytes, by its sizes and any width of a number."""
+def _left_by_the_gone(
+    failed: Ranks, gone: int, sizes: tuple[int, int], groups: Groups
+) -> tuple[str, str] | None:
+    """What the rank that ended did instead of the call that the others then failed in, as kind and
+    words: by the size of what it waited for. None where that tells nothing.
+    """
+    received, expected = sizes
+    for standing in failed.values():
+        calls = standing.calls
+        if not calls or not _has_bytes(calls[-1], received, groups):
+            continue
+        missed = _call_words(calls[-1], groups)
+        if any(_has_bytes(call, expected, groups) for call in _followers(calls)):
+            words = f"rank {gone} skipped {missed}, or called what follows it once more"
+            return "skipped", words
+        if not any(_has_bytes(call, expected, groups) for call in calls):
+            words = (
+                f"rank {gone} waited for {expected:,} bytes in {missed}, of {received:,} on others"
+            )
+            return "other size", words
+    return None
+
+
+def _followers(calls: Sequence[Call]) -> list[Call]:
+    """What came after earlier calls like the last."""
+    return [
+        following
+        for call, following in pairwise(calls)
+        if call.key == calls[-1].key and following.key != call.key
+    ]
+
+
+def _has_bytes(call: Call, size: int, groups: Groups) -> bool:
+    """Whether a call may send so many bytes at a time, by its sizes and any width of a number: all,
+    or a segment of an all_reduce, which gloo sends in two for each rank.
+    """
     count = 1
     for part in re.findall(r"\d{1,9}", call.shapes.partition(",")[0]):
         count *= int(part)
-    return size in (count, 2 * count, 4 * count, 8 * count)
+    counts = [count]
+    if call.name == "all_reduce" and call.group in groups:
+        counts.append(-(-count // (2 * max(1, len(groups[call.group].ranks)))))
+    return any(size == width * count_ for count_ in counts for width in (1, 2, 4, 8))
 
 
 def _unclear(waiting: Ranks, ranks: Ranks, groups: Groups) -> Cause:
@@ -481,6 +601,11 @@ def _departure(
             f"others go on: it waits in {did}"
         )
         return _Departure("ended early", words, loop)
+    if call.peer is not None and call.same_as(usual) and not away.seen_before:
+        words = (
+            f"rank {rank} waits in {did}, which its earlier steps did not have: no call meets it"
+        )
+        return _Departure("message missing", words)
     if usual.peer is not None:
         words = f"rank {rank} left out {missed} and waits in {did}"
         return _Departure("message missing", words, usual.site)
@@ -494,19 +619,49 @@ def _departure(
     other_group = call.group != usual.group
     # a call that it makes elsewhere too: what lies between was left out, unless one line made both
     if away.seen_before and not (other_group and same_line):
-        return _skipped(rank, usual, missed, _block_left(rank, usual, ranks, others))
+        if away.is_early:
+            return _gone_ahead(rank, did, missed)
+        is_of_backward = any(
+            place.code.find(_BACKWARD) >= 0
+            for other in others
+            for place in ranks[other].places
+            if usual.site.startswith(place.site)
+        )
+        block = _block_left(rank, usual, ranks, others)
+        return _skipped(rank, usual, missed, block, is_of_backward=is_of_backward)
     if other_group:
         return _Departure("other order", f"rank {rank} calls {did} before {missed}")
     return _Departure("other operation", f"rank {rank} calls {did} instead of {missed}")
 
 
-def _skipped(rank: int, usual: Call, missed: str, block: str) -> _Departure:
-    """``block``: the branch around the call that others are in, ``train.py:211 if``; or empty."""
+def _gone_ahead(rank: int, did: str, missed: str) -> _Departure:
+    words = (
+        f"rank {rank} skipped {missed} in an earlier pass of its loop, as by a continue: it is ahead "
+        f"of the others in {did}"
+    )
+    return _Departure("skipped", words)
+
+
+def _skipped(
+    rank: int, usual: Call, missed: str, block: str, *, is_of_backward: bool
+) -> _Departure:
+    """How a rank left out a call.
+
+    Args:
+        rank: that left it out.
+        usual: the call.
+        missed: its words.
+        block: the branch around it that others are in, ``train.py:211 if``; or empty.
+        is_of_backward: a backward makes it, which may also run without (``no_sync``).
+    """
     line, _, kind = block.rpartition(" ")
     words = f"rank {rank} skipped {missed}"
     if kind == "try":
         words += f": it left the try at {line}, by an exception that was caught"
         return _Departure("swallowed an exception", words, line)
+    if is_of_backward:
+        words += ": no backward there, or one that does not reduce, under no_sync or by a branch"
+        return _Departure("skipped", words, usual.site)
     if line:
         words += f": it took the other branch at {line}"
     return _Departure("skipped", words, line or usual.site)

@@ -58,8 +58,21 @@ def cause_of(view: RunView) -> Cause | None:
             if cause is not None:
                 return cause
             _note_left(standing, left, view)
+        else:
+            for raised in _raised_within(view, first, since):
+                _note_left(standing, raised, view)
         return judge(standing, groups_of(view))
     return _of_a_death(view)
+
+
+def _raised_within(view: RunView, from_ns: int, until_ns: int) -> list[Event]:
+    """Exceptions of ranks whose process stays, as a thread of theirs runs on, and others wait."""
+    return [
+        event
+        for event in fatal(view.record)
+        if from_ns <= event.get("t_ns", 0) <= until_ns
+        and not OUT_OF_REACH.search(str(event.get("message") or ""))
+    ]
 
 
 def _first_to_leave(view: RunView, departed: Event, until_ns: int) -> Event:
@@ -173,6 +186,7 @@ def _standing(
             phase=str(dump.get("phase") or ""),
             step=int(dump.get("step", -1)),
             answered=bool(dump) or not suspected,
+            root=dump.get("root"),
         )
     return standings
 
@@ -186,20 +200,29 @@ def _first_by_rank(view: RunView, kind: str, from_ns: int, until_ns: int) -> dic
 
 
 def _calls(view: RunView, from_ns: int, until_ns: int) -> dict[int, list[Call]]:
-    """Calls of each rank, in order of time; of several sendings the first, which is of the hang."""
-    parts: dict[int, list[Event]] = {}
+    """Calls of each rank, in order of time; of several sendings the first that was made for the
+    hang or the failure, as others tell of a moment before it.
+    """
+    sendings: dict[int, list[Event]] = {}
     for event in view.record.events("flight_recorder"):
-        rank = event.get("rank")
-        if rank is None or not from_ns <= event.get("t_ns", 0) <= until_ns:
-            continue
-        sent = parts.setdefault(int(rank), [])
-        if not sent or event.get("part", 0) == len(sent):
-            sent.append(event)
+        if event.get("rank") is not None and from_ns <= event.get("t_ns", 0) <= until_ns:
+            sendings.setdefault(int(event["rank"]), []).append(event)
+    parts = {rank: _first_sending(events) for rank, events in sendings.items()}
     calls = {}
     for rank, sent in parts.items():
         entries = [entry for event in sent for entry in event.get("entries", ())]
         calls[rank] = sorted((call_of(entry_) for entry_ in entries), key=lambda call: call.at_ns)
     return calls
+
+
+def _first_sending(events: list[Event]) -> list[Event]:
+    """The parts of one sending, in order."""
+    with_a_reason = [event for event in events if event.get("reason")]
+    parts: list[Event] = []
+    for event in with_a_reason or events:
+        if not parts or event.get("part", 0) == len(parts):
+            parts.append(event)
+    return parts
 
 
 def call_of(entry: Event) -> Call:

@@ -809,6 +809,8 @@ class StackDump(TypedDict, total=False):
     """Of the training thread, innermost first."""
     handling: Handled
     """The exception whose handler the training thread is in."""
+    root: Rank
+    """Whom the collective that the training thread stands in takes from or gives to."""
 
 
 class FlightEntry(TypedDict, total=False):

@@ -1,10 +1,13 @@
 """Which node of a loss's graph was the first to hold what is not finite."""
 
+import weakref
+
 import pytest
 import torch
 from torch import nn
 
 from gputop_agent.runtime.session import session
+from gputop_agent.watchers.graph_layers import GraphLayers
 from gputop_agent.watchers.graph_origin import Graph
 
 
@@ -29,3 +32,64 @@ def test_an_infinite_factor_before_it_is_not_blamed_for_a_logarithm():
     kept = torch.where(torch.isinf(factor), torch.zeros(4), weight * factor)
     origin = Graph((kept.log() * 1.0).mean()).origin()
     assert origin.name == "log"
+
+
+def test_a_view_of_what_is_not_finite_leads_to_what_was_viewed():
+    """A linear layer flattens its input, which is all that saved the overflow of half precision."""
+    layer = nn.Linear(8, 8)
+    x = torch.ones(2, 3, 8, requires_grad=True)
+    large = ((x.half() * 300) * (x.half() * 300)).float()
+    origin = Graph(layer(large).logsumexp(-1).mean()).origin()
+    assert (origin.name, origin.inputs[0][1].dtype) == ("mul", torch.float16)
+
+
+def test_of_two_losses_the_one_that_is_not_finite_is_followed():
+    good, out = torch.randn(4, 5, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+    zeros = (out - out).norm(dim=1, keepdim=True)
+    targets = torch.arange(4)
+    loss = nn.functional.cross_entropy(good, targets)
+    loss = loss + nn.functional.cross_entropy((out - out) / zeros, targets)
+    assert Graph(loss).origin().name == "div"
+
+
+def test_what_a_checkpoint_hides_is_told_by_its_operations():
+    def hidden(x):
+        return torch.log(x * 0) * x
+
+    x = torch.randn(3, requires_grad=True)
+    begin = torch._C._autograd._get_sequence_nr()
+    out = torch.utils.checkpoint.checkpoint(hidden, x, use_reentrant=False)
+    end = torch._C._autograd._get_sequence_nr()
+    graph = Graph(out.sum())
+    assert graph.likeliest_name(lambda number: begin <= number < end) == "log"
+    assert graph.likeliest_name(lambda number: number > end + 99) is None
+
+
+def test_among_the_operations_of_many_layers_none_is_picked():
+    layers = nn.Sequential(*(nn.Linear(4, 4, bias=False) for _ in range(4)))
+    x = torch.full((2, 4), float("inf"))
+
+    def hidden(y):
+        return layers(y).log()
+
+    out = torch.utils.checkpoint.checkpoint(hidden, x, use_reentrant=False)
+    graph = Graph(out.mean())
+    named = GraphLayers(graph, Slots(layers))
+    origin = graph.origin()
+    assert named.is_open(origin)
+    assert named.of(origin) == (0, ["0", "3"])
+
+
+class Slots:
+    """What ``GraphLayers`` asks of layers."""
+
+    def __init__(self, root):
+        named = list(root.named_modules())
+        self.names = [name for name, _ in named]
+        self.modules = [weakref.ref(module) for _, module in named]
+        self.by_id = {id(module): index for index, (_, module) in enumerate(named)}
+        self.owners = {
+            id(parameter): index
+            for index, (_, module) in enumerate(named)
+            for parameter in module.parameters(recurse=False)
+        }

@@ -193,6 +193,8 @@ def test_a_chain_of_messages_leads_to_who_waits_for_nobody():
         ({"handled": "OSError: no"}, "handles an exception"),
         ({"answered": False}, "no answer"),
         ({"left": "died"}, "died"),
+        ({"frame": "torch/distributed/distributed_c10d.py:9 _store_based_barrier"}, "new group"),
+        ({"places": (ThreadPlace("t.py:3", "f", (), "store.wait(['done'])"),)}, "store"),
     ],
 )
 def test_what_the_rank_does_that_the_others_wait_for(changes, kind):
@@ -316,3 +318,136 @@ def test_a_queued_call_that_differs_from_that_of_the_others(odd, kind):
     found = judge(ranks, groups)
     assert (found.kind, found.rank) == (kind, 2)
     assert "where the others call" in found.words
+
+
+def test_ranks_that_wait_in_python_wait_for_the_one_that_does_not():
+    """A monitored barrier: no flight recorder knows of it."""
+    inside = RankStanding(frame="torch/distributed/distributed_c10d.py:9 monitored_barrier")
+    asleep = RankStanding(
+        frame="train.py:7 evaluate",
+        places=(ThreadPlace("train.py:7", "evaluate"),),
+        system_call="sleep",
+    )
+    cause = judge({0: inside, 1: inside, 2: asleep}, {})
+    assert (cause.kind, cause.rank) == ("sleeps", 2)
+    assert judge({0: asleep, 1: asleep}, {}) is None
+
+
+def in_broadcast(root):
+    call = Call("0", 8, "gloo:broadcast", "2", "train.py:9 f", done=False)
+    return RankStanding((call,), frame="torch/distributed/distributed_c10d.py:1 f", root=root)
+
+
+def test_who_names_a_root_that_has_gone_on_is_wrong():
+    """Rank 2 takes from rank 1, which has its values from rank 0 and waits in the next call."""
+    done = Call("0", 8, "gloo:broadcast", "2", "train.py:9 f")
+    following = Call("0", 9, "gloo:all_reduce", "8", "train.py:30 f", done=False)
+    gone_on = RankStanding((done, following), frame="torch/distributed/distributed_c10d.py:1 f")
+    groups = {"0": Group("default_pg", frozenset(range(4)))}
+    ranks = {0: in_broadcast(0), 1: gone_on, 2: in_broadcast(1), 3: gone_on}
+    cause = judge(ranks, groups)
+    assert (cause.kind, cause.rank, cause.site) == ("other source", 2, "train.py:9 f")
+    assert "with rank 1 as its root, and others with rank 0" in cause.words
+
+
+def numbered(lines, **last):
+    """Calls of a group by line, the last of which has not ended."""
+    calls = [
+        Call("0", number, "gloo:all_reduce", "8", f"train.py:{line} main", at_ns=number)
+        for number, line in enumerate(lines)
+    ]
+    return (*calls[:-1], replace(calls[-1], done=False, **last))
+
+
+def in_torch(calls, line, code="", blocks=("10 for",)):
+    place = ThreadPlace(f"train.py:{line}", "main", blocks, code)
+    return RankStanding(calls, (place,), "torch/distributed/distributed_c10d.py:1 f", step=STEPS)
+
+
+STEP = (30, 40)
+"""A backward's line and that of a metric; a save's (60) follows every fifth step."""
+
+
+def steps(count):
+    return [line for step in range(count) for line in (*STEP, *((60,) if step % 5 == 4 else ()))]
+
+
+def test_a_rank_that_left_out_a_pass_is_ahead_and_took_no_other_branch():
+    """Its save comes a step too early, after the call that a save follows."""
+    groups = {"0": Group("default_pg", frozenset((0, 1)))}
+    ahead = in_torch(numbered([*steps(24), 60]), 60)
+    other = in_torch(numbered([*steps(24), 30]), 30, "loss.backward()", ("10 for", "29 if"))
+    cause = judge({0: other, 1: ahead}, groups)
+    assert (cause.kind, cause.rank) == ("skipped", 1)
+    assert "in an earlier pass of its loop" in cause.words and "branch" not in cause.words
+
+
+def test_a_backward_that_does_not_reduce_may_have_run():
+    groups = {"0": Group("default_pg", frozenset((0, 1)))}
+    odd = in_torch(numbered([*steps(23), 40]), 40)
+    other = in_torch(numbered([*steps(23), 30]), 30, "loss.backward()", ("10 for", "29 if"))
+    cause = judge({0: other, 1: odd}, groups)
+    assert (cause.kind, cause.rank, cause.site) == ("skipped", 1, "train.py:30 main")
+    assert "no_sync" in cause.words
+
+
+def test_a_message_that_no_step_had_before_is_met_by_none():
+    def message(number, line, done=True):
+        site = f"train.py:{line} pipe"
+        return Call("0", number, "send", "8", site, peer=1, done=done, at_ns=number)
+
+    usual = [replace(call, at_ns=2 * call.number) for call in numbered(STEP * 8)]
+    sends = [message(number, 50) for number in range(8)]
+    calls = [call for pair in zip(usual[::2], sends, strict=True) for call in pair]
+    odd = in_torch((*calls, replace(usual[0], done=True), message(9, 55, done=False)), 55)
+    other = in_torch(numbered([30] * 12), 30)
+    cause = judge({0: odd, 1: other}, {"0": Group("default_pg", frozenset((0, 1)))})
+    assert (cause.kind, cause.rank) == ("message missing", 0)
+    assert "waits in send to rank 1 (train.py:55), which its earlier steps did not" in cause.words
+
+
+@pytest.mark.parametrize(
+    ("waited", "kind", "words"),
+    [
+        (4, "skipped", "rank 1 skipped all_reduce [9408] of the default group"),
+        (20, "other size", "rank 1 waited for 20 bytes in all_reduce [9408]"),
+        (1600, "different collectives", "left the order of collectives"),
+    ],
+)
+def test_what_the_one_gone_did_is_told_by_what_it_waited_for(waited, kind, words):
+    """An all_reduce of 9,408 numbers of four ranks is sent in parts of 4,704 bytes."""
+    shapes = ["400"] + ["9408", "1"] * 12 + ["9408"]
+    calls = tuple(
+        Call("0", number, "gloo:all_reduce", shape, at_ns=number)
+        for number, shape in enumerate(shapes)
+    )
+    groups = {"0": Group("default_pg", frozenset(range(4)))}
+    failed = {rank: RankStanding(calls) for rank in (0, 2, 3)}
+    cause = of_a_mismatch(failed, 1, (4704, waited), groups)
+    assert (cause.kind, cause.rank) == (kind, 1), cause
+    assert words in cause.words
+
+
+def test_a_rare_call_that_all_ranks_made_blames_none():
+    """Two saves in the ring foretell no third; all ranks came to it."""
+    shapes = ["9408", "1"] * 6 + ["60"] + ["9408", "1"] * 8 + ["60", "9408"]
+    calls = tuple(
+        Call("0", number, "gloo:all_reduce", shape, at_ns=number)
+        for number, shape in enumerate(shapes)
+    )
+    assert deviation(calls) is not None
+    groups = {"0": Group("default_pg", frozenset(range(4)))}
+    cause = of_a_mismatch({rank: RankStanding(calls) for rank in (0, 1, 3)}, 2, (4704, 4), groups)
+    assert (cause.kind, cause.rank) == ("skipped", 2)
+
+
+def test_who_died_is_blamed_by_one_in_the_call_that_it_received():
+    """Rank 3 was ended before it told anything; rank 0 was in the call of 4,704 bytes."""
+    shapes = ["9408", "1"] * 12 + ["9408"]
+    calls = tuple(
+        Call("0", number, "gloo:all_reduce", shape, at_ns=number)
+        for number, shape in enumerate(shapes)
+    )
+    groups = {"0": Group("default_pg", frozenset(range(4)))}
+    cause = of_a_mismatch({0: RankStanding(calls)}, 1, (4704, 4), groups)
+    assert (cause.kind, cause.rank) == ("skipped", 1)

@@ -23,6 +23,7 @@ def send(reason=""):
         collective=_or_none(flight.last_collective),
         places=_or_none(places.of_training),
         handling=_or_none(places.handling),
+        root=_or_none(places.collective_root),
     )
 
 

@@ -5,6 +5,7 @@ that operations take.
 from gputop_agent.watchers import graph_origin
 
 MAX_DEPTH = 4  # nodes between an operation and its parameter: a transpose, a cast
+MOST_SUSPECTS = 2  # layers; among more, as where checkpoints hide tensors, none is picked
 
 
 class GraphLayers:
@@ -40,6 +41,9 @@ class GraphLayers:
         """``(layer, (layer before, layer after))`` of a node; the pair is None for a sure layer."""
         if found.name == "compiled_function":
             return self._compiled(found), None
+        if self.is_open(found):
+            names = [self._name(owner) for owner in self._owners_of(found.suspects)]
+            return self._around(names), [names[0], names[-1]]
         for number, owner in self.placed:
             if number == found.number:
                 return owner, None
@@ -48,6 +52,15 @@ class GraphLayers:
         last = before[-1] if before else None
         following = after[0] if after else None
         return self.between(last, following), [self._name(last), self._name(following)]
+
+    def is_open(self, found):
+        """Whether the node was picked among those of so many layers that it tells nothing."""
+        return len(self._owners_of(found.suspects)) > MOST_SUSPECTS
+
+    def _owners_of(self, numbers):
+        """Layers with an operation of such a sequence number, in the order in which they ran."""
+        wanted = set(numbers)
+        return list(dict.fromkeys(owner for number, owner in self.placed if number in wanted))
 
     def _compiled(self, found):
         """The layer that a compiled graph is of: the innermost that has all of its parameters."""

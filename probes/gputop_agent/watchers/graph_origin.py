@@ -15,7 +15,7 @@ from gputop_agent.runtime.session import session
 
 MAX_NODES = 100_000
 _RAW = "_raw_saved_"
-_RESULTS = re.compile(r"result\d?|output|out|values|logsumexp|total_weight")
+_RESULTS = re.compile(r"result\d?|output|out|values|logsumexp")
 _PLACES = {
     "self": 0,
     "input": 0,
@@ -45,6 +45,11 @@ _STRUCTURE = (
     "t transpose permute expand view reshape unsafe_view alias to_copy slice split unsqueeze "
     "squeeze clone neg select split_with_sizes cat stack accumulate_grad index"
 ).split()
+#: give values that they took and no others
+_SAME_VALUES = (
+    "t transpose permute expand view reshape reshape_alias unsafe_view alias slice unsqueeze "
+    "squeeze clone neg select"
+).split()
 _REPEATABLE = ("log", "log2", "log10", "log1p", "acos", "asin", "atanh", "acosh", "lgamma", "tan")
 
 
@@ -66,7 +71,9 @@ def weight_of(name):
 class Node:
     """A node of the graph, and what its saved tensors say."""
 
-    __slots__ = ("children", "given", "inputs", "name", "node", "number", "result", "unowned")
+    __slots__ = (
+        "children", "given", "inputs", "name", "node", "number", "result", "suspects", "unowned"
+    )  # fmt: skip
 
     def __init__(self, node):
         self.node = node
@@ -77,6 +84,7 @@ class Node:
         self.result: Any = None  # what it gave, where it was saved
         self.given: Any = None  # whether what it gave is finite: True, False, None for not known
         self.unowned: Any = None  # an input that is not finite and that no other node gave
+        self.suspects: Any = ()  # numbers of the nodes that it was chosen from as the likeliest
 
 
 class Graph:
@@ -95,8 +103,11 @@ class Graph:
         if reads_tensors:
             for node in self.nodes.values():
                 self._read(node)
-            for node in self.in_order():
+            in_order = self.in_order()
+            for node in in_order:
                 self._judge(node)
+            for node in reversed(in_order):
+                self._judge_giver(node)
 
     def in_order(self):
         """Nodes as their operations ran; leaves come first."""
@@ -152,6 +163,14 @@ class Graph:
         if found.given is None and (self.bad_children(found) or _has_nan(found.unowned)):
             found.given = False
 
+    def _judge_giver(self, found):
+        """What a view has of values that are not finite, its base has too."""
+        if found.given is not False or found.name not in _SAME_VALUES:
+            return
+        giver = self.nodes.get(found.children[0])
+        if giver is not None and giver.given is None:
+            giver.given, giver.result = False, found.result
+
     def bad_children(self, found):
         """Nodes that gave it what is not finite."""
         givers = [self.nodes.get(child) for child in found.children if child is not None]
@@ -185,6 +204,14 @@ class Graph:
             return first
         return self._likeliest(first)
 
+    def likeliest_name(self, within):
+        """The operation among those ``within`` a call that most likely gave such values, the first
+        of several; None where the graph has none of them.
+        """
+        inside = [node for node in self.in_order() if node.children and within(node.number)]
+        likeliest = max(inside, key=lambda node: weight_of(node.name), default=None)
+        return None if likeliest is None else likeliest.name
+
     def _likeliest(self, found):
         """Of a node and those before it with nothing known, the one that most likely did it."""
         region, todo, visited = [], [found], set()
@@ -200,7 +227,10 @@ class Graph:
                 giver = self.nodes.get(child)
                 if giver is not None and giver.children and giver.given is None:
                     todo.append(giver)
-        return max(region, key=lambda node: (_repeats(node), _weight(node), node.number))
+        likeliest = max(region, key=lambda node: (_repeats(node), _weight(node), node.number))
+        if _repeats(likeliest) < 1:
+            likeliest.suspects = [node.number for node in region if node.children]
+        return likeliest
 
 
 def _weight(one):

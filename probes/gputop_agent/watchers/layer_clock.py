@@ -97,7 +97,19 @@ class LayerClock:
         del self._handles[:]
 
     def hook_nodes(self, tensors, is_outermost):
-        """Put a hook on every node below; a backward inside another one has no end of its own."""
+        """Put a hook on every node below. After the last of a backward inside another one, the time
+        is again that of the layer whose backward began it; hooking such a graph is nobody's.
+        """
+        began = self.stop()
+        first = self._hook_below(tensors)
+        if first is not None:  # the engine's own end is no layer's
+            following = self._outside if is_outermost else self._switch_to(self._current)
+            self._handles.append(first.register_hook(following))
+        if self.is_running:
+            self._resume(began)
+
+    def _hook_below(self, tensors):
+        """Hook all nodes; the one whose operation ran first, as its backward comes last."""
         first = None
         visited = set()
         todo = [node for node in (getattr(node_, "grad_fn", None) for node_ in tensors) if node]
@@ -117,8 +129,7 @@ class LayerClock:
                 first = number, node
             todo.extend(following)
         self.nodes += len(visited)
-        if first is not None and is_outermost:  # the engine's own end is no layer's
-            self._handles.append(first[1].register_hook(self._outside))
+        return first[1] if first is not None else None
 
     def hook_results(self, tensors):
         """Hooks on a layer's results, such as FSDP's that gather its weights, run before those on
@@ -142,7 +153,7 @@ class LayerClock:
         if switch is not None:
             return switch
 
-        def hook(gradients):
+        def hook(*_):
             try:
                 self.switch(layer)
             except Exception:

@@ -84,6 +84,8 @@ def of_forward(watched, loss=None):
         if origin is not None and origin.children and within_call(origin.number):
             del fields["largest_input"]  # the call's: the operation has its own
             fields.update(_operation(origin))
+        else:  # what its operations saved is hidden, as by a checkpoint
+            fields["operation"] = graph.likeliest_name(within_call) or call.operation
     if call.layer in weights:
         fields.update(direction="weights", weight=weights[call.layer][0])
     return fields
@@ -267,10 +269,10 @@ def of_graph(layers, loss):
     if origin is None:
         return None
     fields: "dict[str, Any]" = {"direction": "forward", "how": "graph"}
-    if origin.children:
-        fields.update(_operation(origin))
     named = GraphLayers(graph, layers)
     layer, between = named.of(origin)
+    if origin.children and not named.is_open(origin):
+        fields.update(_operation(origin))
     if origin.unowned is not None:
         fields.update(_of_unowned(origin))
     if layer is not None:

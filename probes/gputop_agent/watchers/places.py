@@ -16,6 +16,8 @@ _MOST_BLOCKS = 16
 _MOST_LINES = 20_000
 _MESSAGE = 200
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_DEPTH = 12
+_ROOT_NAMES = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
 
 
 def of_training():
@@ -43,6 +45,26 @@ def handling():
         "message": str(error)[:_MESSAGE],
         "site": _raised_at(error.__traceback__),
     }
+
+
+def collective_root():
+    """The rank that the collective in which the training thread stands takes from or gives to; None
+    where it stands in none that has one.
+    """
+    for frame in frames.stack(sys._current_frames().get(session.thread_ident), _DEPTH):
+        name = _ROOT_NAMES.get(frame.f_code.co_name)
+        if name and frame.f_code.co_filename.endswith("distributed_c10d.py"):
+            return _root_of(frame.f_locals, name)
+    return None
+
+
+def _root_of(values, name):
+    """By an argument that is a rank of all, else by one that is a rank of the group."""
+    rank, in_group = values.get(name), values.get("group_" + name)
+    if rank is None and in_group is not None:
+        module = sys.modules["torch.distributed.distributed_c10d"]
+        rank = module.get_global_rank(values.get("group"), in_group)
+    return rank if isinstance(rank, int) else None
 
 
 def _raised_at(traceback):

@@ -26,17 +26,27 @@ class cli_errors:
     """Context in which an error of these kinds becomes a ``CliError`` with the same text.
 
     An error that names an ``exit_code`` keeps it; a ``CliError`` passes as it is.
+
+    Args:
+        kinds: of error.
+        in_one_line: line ends are spelt out, as in the name of a file.
     """
 
-    def __init__(self, *kinds: type[Exception]):
+    def __init__(self, *kinds: type[Exception], in_one_line: bool = False):
         self._kinds = kinds
+        self._in_one_line = in_one_line
 
     def __enter__(self) -> None:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, self._kinds) and not isinstance(error, CliError):
-            raise CliError(str(error), getattr(error, "exit_code", USAGE)) from None
+            text = str(error)
+            if self._in_one_line:
+                from gputop_probes.record.plain import plain_line
+
+                text = plain_line(text)
+            raise CliError(text, getattr(error, "exit_code", USAGE)) from None
 
 
 def silence_stdout() -> None:

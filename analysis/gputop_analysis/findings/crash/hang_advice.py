@@ -17,6 +17,12 @@ _ADVICE = {
     "(drop_last=True)",
     "other order": "call the groups in the same order on every rank: each waits for the other's "
     "second call",
+    "other source": "pass the same rank as src or dst on every rank of the group: it is a rank of "
+    "all, not one within the group",
+    "store": "set the key on another rank, or wait with a timeout: what waits at the store is no "
+    "collective, and others do not see it",
+    "new group": "call new_group on every rank of the job, in the same order, also on ranks that are "
+    "not in the group",
     "message missing": "give every send its recv: count the micro-batches of both stages, and "
     "where both send first use batch_isend_irecv",
     "different collectives": "TORCH_DISTRIBUTED_DEBUG=DETAIL raises at the call that differs",

@@ -75,7 +75,7 @@ def judged(path: Path, device: int | None = None, capacity: int | None = None) -
     from gputop_analysis.snapshots import SnapshotError, load
     from gputop_analysis.snapshots.analyse import analyse
 
-    with cli_errors(SnapshotError):
+    with cli_errors(SnapshotError, in_one_line=True):
         return analyse(load(path), device, capacity)
 
 

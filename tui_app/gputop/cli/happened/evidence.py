@@ -29,7 +29,7 @@ def evidence_at(name: str) -> Evidence | None:
 
     if not is_evidence(path):
         return None
-    with cli_errors(EvidenceError), working("reading the recording"):
+    with cli_errors(EvidenceError, in_one_line=True), working("reading the recording"):
         return gather(path)
 
 

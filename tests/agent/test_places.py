@@ -1,0 +1,48 @@
+"""Whom the collective that the training thread stands in takes from."""
+
+import threading
+import types
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from gputop_agent.runtime.session import session  # noqa: E402
+from gputop_agent.watchers import places  # noqa: E402
+
+SOURCE = """
+def broadcast(tensor, src=None, group=None, group_src=None):
+    standing.set()
+    go_on.wait()
+
+def all_reduce(tensor, group=None):
+    standing.set()
+    go_on.wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "root"),
+    [
+        (lambda module: module.broadcast(0, 3), 3),
+        (lambda module: module.broadcast(0, group="tp", group_src=1), 5),
+        (lambda module: module.all_reduce(0), None),
+    ],
+)
+def test_the_root_is_read_from_the_call_that_stands(monkeypatch, call, root):
+    """A thread stands in a module of the name of torch's own."""
+    standing, go_on = threading.Event(), threading.Event()
+    module = types.ModuleType("distributed_c10d")
+    module.__dict__.update(standing=standing, go_on=go_on)
+    exec(compile(SOURCE, "torch/distributed/distributed_c10d.py", "exec"), module.__dict__)
+    c10d = torch.distributed.distributed_c10d
+    monkeypatch.setattr(c10d, "get_global_rank", lambda group, rank: {"tp": [4, 5]}[group][rank])
+    thread = threading.Thread(target=call, args=(module,))
+    thread.start()
+    assert standing.wait(10)
+    monkeypatch.setattr(session, "thread_ident", thread.ident)
+    try:
+        assert places.collective_root() == root
+    finally:
+        go_on.set()
+        thread.join()
