@@ -328,12 +328,20 @@ def test_float16_with_a_scaler(tmp_path, device, capability, dtype, expected):
 
 
 def test_a_batch_too_small_synthetic(tmp_path):
+    small = {"util_pct": 90.0, "sm_active_pct": 30.0, "sm_occupancy_pct": 18.0}
     build = gpu_run(tmp_path / "small", hello={"dataloader": {"batch_size": 4, "num_workers": 2}})
-    gpu_samples(build, sm_active_pct=90.0, sm_occupancy_pct=18.0, tensor_active_pct=40.0)
+    gpu_samples(build, **small)
     assert "batch_size=16" in found(build)["CE04"].fix
     build = gpu_run(tmp_path / "full")
+    gpu_samples(build, used_gib=75.0, **small)
+    assert "CE04" not in found(build)
+
+
+def test_low_occupancy_of_matrix_products_that_fill_the_gpu_is_no_small_batch_synthetic(tmp_path):
+    """As on an H200: 24 % occupancy where 81 % of the SMs are active, the tensor cores 46 %."""
+    build = gpu_run(tmp_path)
     gpu_samples(
-        build, used_gib=75.0, sm_active_pct=90.0, sm_occupancy_pct=18.0, tensor_active_pct=40.0
+        build, util_pct=100.0, sm_active_pct=81.0, sm_occupancy_pct=24.0, tensor_active_pct=46.0
     )
     assert "CE04" not in found(build)
 

@@ -203,7 +203,7 @@ def test_a_busy_gpu_or_an_idle_thread_is_not_launch_bound_synthetic(tmp_path):
     assert "HO01" not in found(gpu_run(tmp_path / "unsampled"))
 
 
-def synchronising_run(tmp_path, busy):
+def synchronising_run(tmp_path, busy, reports=2):
     build = gpu_run(tmp_path)
     samples = [
         {
@@ -211,10 +211,11 @@ def synchronising_run(tmp_path, busy):
             "function": "main",
             "inside": "",
             "code": "running += loss.item()",
-            "count": 30,
+            "count": 30 // reports,
         }
     ]
-    build.event("stacks", rank=0, phase="other", period_ms=20, total=30, samples=samples)
+    for _ in range(reports):
+        build.event("stacks", rank=0, phase="other", period_ms=20, total=30, samples=samples)
     gpu_samples(build, util_pct=busy)
     return build
 
@@ -225,6 +226,10 @@ def test_a_line_that_synchronises_is_named_and_takes_in_launch_bound_synthetic(t
     assert sync.site == "train.py:88 main" and "loss.item()" in sync.fix
     assert sync.recoverable_ms_per_step == pytest.approx(0.4 * 20, rel=0.05)
     assert "HO01" not in only
+
+
+def test_a_line_that_waited_at_one_moment_is_no_habit_synthetic(tmp_path):
+    assert "HO02" not in found(synchronising_run(tmp_path, 60.0, reports=1))
 
 
 def test_waiting_at_item_while_the_gpu_is_busy_costs_nothing_synthetic(tmp_path):

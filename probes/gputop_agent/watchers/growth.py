@@ -23,7 +23,7 @@ FIRST_STEP = 20  # before it, lazy buffers and optimizer state are made
 RISE_BYTES = 48 << 20
 MAX_LOOKS = 6
 # a pass that took longer is the last one, but one count alone would say nothing
-MAX_LOOK_NS = 100_000_000
+MAX_LOOK_NS = 50_000_000
 # steps at which Python's blocks and the heap are asked for; more than at the first make a count
 BLOCK_STEPS = (100, 150, 280, 500)
 BETWEEN_STEPS = 80

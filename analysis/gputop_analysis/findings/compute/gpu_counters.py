@@ -10,10 +10,14 @@ from gputop_analysis.findings.pictures import device_columns
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.model import Finding, Input, Proof
-from gputop_analysis.text import percent
+from gputop_analysis.text import counted, percent
 from gputop_analysis.view import RunView
 
 LOW_OCCUPANCY, FREE_MEMORY = 30.0, 0.40
+FILLED = 0.50
+"""Of the SMs, while a kernel runs. Occupancy alone says little: matrix products that reach their
+peak have one of 20 to 25 % (H200).
+"""
 DRAM_BUSY, TENSOR_LOW = 70.0, 20.0
 
 
@@ -28,11 +32,13 @@ def _everywhere(view: RunView) -> list[Samples]:
     name="batch too small",
     family="compute",
     cause="compute",
-    trigger=f"SM occupancy below {LOW_OCCUPANCY:g} % and over {percent(FREE_MEMORY)} of the "
-    "memory free at the peak, on every GPU",
+    trigger=f"kernels use less than {percent(FILLED)} of the SMs, SM occupancy below "
+    f"{LOW_OCCUPANCY:g} % and over {percent(FREE_MEMORY)} of the memory free at the peak, on every "
+    "GPU",
     fix="a larger micro-batch, and fewer accumulation steps for the same global batch",
     no_use="without a GPU of the run; where the batch is limited by convergence",
-    reads="gpu.sm_occupancy_pct (GPM counters, Hopper and later), memory_used_bytes",
+    reads="gpu.sm_active_pct against util_pct, sm_occupancy_pct (GPM counters, Hopper and later), "
+    "memory_used_bytes",
     silent="no GPM counters",
     traps="a batch that convergence keeps small",
 )
@@ -50,6 +56,7 @@ def batch_too_small(view: RunView, spec: Spec) -> Finding | None:
         not measured
         or len(measured) < len(all_samples)
         or max(k[0] for k in measured) >= LOW_OCCUPANCY
+        or max(_filled(gpu) for gpu in all_samples) >= FILLED
     ):
         return None
     least_free = min(k[1] for k in measured)
@@ -65,8 +72,9 @@ def batch_too_small(view: RunView, spec: Spec) -> Finding | None:
         severity="medium",
         title=f"the batch is small for this GPU: occupancy {highest:.0f} %, "
         f"{least_free * 100:.0f} % of the memory free",
-        evidence=f"SM occupancy at most {highest:.0f} % and {least_free * 100:.0f} % of the "
-        f"memory free at the peak on {len(all_samples)} GPUs"
+        evidence=f"kernels use {100 * max(map(_filled, all_samples)):.0f} % of the SMs, SM "
+        f"occupancy at most {highest:.0f} % and {least_free * 100:.0f} % of the memory free at the "
+        f"peak on {counted(len(all_samples), 'GPU')}"
         + (f"; batch_size={size}" if size else "")
         + f"; {accumulated:.0f} micro-batches a step",
         fix=Option(
@@ -97,6 +105,14 @@ def batch_too_small(view: RunView, spec: Spec) -> Finding | None:
             ),
         ),
     )
+
+
+def _filled(gpu: Samples) -> float:
+    """Part of the SMs that kernels use while one runs, 0 to 1; 1 where it is not told."""
+    active, used = gpu.mean("sm_active_pct"), gpu.mean("util_pct")
+    if active is None or not used:
+        return 1.0
+    return active / used
 
 
 def _micro_batches(view: RunView, rank: int) -> float:

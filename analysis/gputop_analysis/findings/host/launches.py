@@ -14,14 +14,17 @@ from gputop_analysis.findings.pictures import UTILISATION, phases
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import ENOUGH_STEPS, everybody, steady_share
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.series import picked
 from gputop_analysis.text import percent
-from gputop_analysis.view import RunView
+from gputop_analysis.view import Array, RunView
 
 IDLE = 0.30
 """A GPU that is busy for less than 70 % of the time waits for something."""
 FEEDING = 0.9
 """CPU time per wall time of a process that does nothing but launch kernels."""
 SYNC_SHARE = 0.03
+SYNC_TIMES = 2
+"""Reports of stack samples, seconds apart, that find the line: at one alone it is no habit."""
 SYNCHRONISES = re.compile(
     r"\.item\(\)|\.cpu\(\)|\.numpy\(\)|\.tolist\(\)|\.nonzero\(|synchronize\(\)|\.to\([\"']cpu[\"']\)"
     r"|\b(float|int|bool|print|isnan|isfinite|isinf)\((?:[^#()]|\((?:[^()]*\))?)*"
@@ -54,36 +57,55 @@ def launch_bound(view: RunView, rank: int) -> Feeding | None:
     if gpu_samples is None:
         return None
     rows, counts = series.steady_rows, series.n_steps[series.steady]
-    if counts.sum() < ENOUGH_STEPS or (rows["cpu_ns"] < 0).any():
+    if counts.sum() < ENOUGH_STEPS:
         return None
-    wall_ns = float(rows["wall_ns"].sum())
-    waiting_ns = float(rows["data_ns"].sum() + rows["comm_ns"].sum())
-    cpu = max(
-        float(rows["cpu_ns"].sum()) / max(wall_ns - waiting_ns, 1.0), _process_cpu(view, rank)
-    )
-    busy, column = _busy(gpu_samples)
+    wall_ns, waiting_ns = float(rows["wall_ns"].sum()), _waiting_ns(rows)
+    cpu = max(_thread_cpu(rows), _process_cpu(view, rank))
+    busy, column = busy_share(gpu_samples)
     if busy is None or busy > 1 - IDLE or cpu < FEEDING or waiting_ns > 0.5 * (1 - busy) * wall_ns:
         return None
     return Feeding(gpu_samples, busy, cpu, wall_ns / 1e6 / float(counts.sum()), column)
 
 
+def _waiting_ns(rows: Array) -> float:
+    """Time in which nothing is launched: for data, copies and other ranks."""
+    return sum(float(rows[name].sum()) for name in ("data_ns", "h2d_ns", "comm_ns"))
+
+
+def _thread_cpu(rows: Array) -> float:
+    """Cores the training thread used while it did not wait; 0: unknown. Records that it did not
+    write itself do not tell.
+    """
+    rows = picked(rows, rows["cpu_ns"] >= 0)
+    working_ns = float(rows["wall_ns"].sum()) - _waiting_ns(rows)
+    return float(rows["cpu_ns"].sum()) / max(working_ns, 1.0)
+
+
 def _process_cpu(view: RunView, rank: int) -> float:
-    """Cores a rank's process used from its first to its last sample in the window; 0: unknown."""
-    rows = view.rank_processes.get(rank)
-    if rows is None or len(rows) < 3:
+    """Cores a rank's process used while it trained; 0: unknown."""
+    rows, ends = view.rank_processes.get(rank), view.per_rank[rank].steady_ends_ns
+    if rows is None or not len(ends):
+        return 0.0
+    rows = picked(rows, (rows["t_ns"] >= ends[0]) & (rows["t_ns"] <= ends[-1]))
+    if len(rows) < 3:
         return 0.0
     return float(rows["cpu_ns_total"][-1] - rows["cpu_ns_total"][0]) / max(
         1, int(rows["t_ns"][-1] - rows["t_ns"][0])
     )
 
 
-def _busy(samples: Samples) -> tuple[float | None, str]:
-    """Part of the time in which the GPU computes: by its counters, else as the driver tells."""
-    for column in ("sm_active_pct", "util_pct"):
-        value = samples.mean(column)
-        if value is not None:
-            return value / 100, column
-    return None, ""
+def busy_share(samples: Samples) -> tuple[float | None, str]:
+    """Part of the time in which the GPU computes, and the column that says so.
+
+    The driver tells in how much of the time a kernel ran. The counter of active SMs is a mean over
+    all of them: below it lies what kernels leave unused, too (81 % on an H200 that never idled).
+    """
+    told = []
+    for column in ("util_pct", "sm_active_pct"):
+        percent_ = samples.mean(column)
+        if percent_ is not None:
+            told.append((percent_ / 100, column))
+    return max(told, default=(None, ""))
 
 
 @finding(
@@ -100,10 +122,11 @@ def _busy(samples: Samples) -> tuple[float | None, str]:
         "without a GPU of the run; torch.compile: where it is in use; a fused "
         "optimizer: where it is fused"
     ),
-    reads="gpu.sm_active_pct or util_pct, steps.cpu_ns against wall time without data and comm",
+    reads="gpu.util_pct or sm_active_pct, steps.cpu_ns against wall time without data, copies and "
+    "comm",
     silent=(
         "no GPU samples; a synchronising line seen (HO02); half of the idle time is "
-        "data wait or collectives"
+        "data wait, copies or collectives"
     ),
     traps="a GPU that idles for lack of data (IN01)",
     pictures=(
@@ -178,6 +201,7 @@ def synchronising(view: RunView, rank: int) -> Synchronising | None:
     """The user's synchronising line sampled most often; None below five samples."""
     counted: Counter[tuple[str, str, str]] = Counter()
     spent_ms: Counter[tuple[str, str, str]] = Counter()
+    times: Counter[tuple[str, str, str]] = Counter()
     for event in view.events("stacks", rank=rank):
         period_ms = float(event.get("period_ms") or 0)
         for sample in event.get("samples", ()):
@@ -185,13 +209,14 @@ def synchronising(view: RunView, rank: int) -> Synchronising | None:
             if SYNCHRONISES.search(code):
                 where = f"{sample.get('site') or ''} {sample.get('function') or ''}".strip()
                 key = where, code, str(event.get("phase"))
+                times[key] += 1
                 counted[key] += int(sample.get("count", 1))
                 spent_ms[key] += period_ms * int(sample.get("count", 1))  # type: ignore[assignment]
     if not counted:
         return None
     best = max(spent_ms, key=lambda key: spent_ms[key])
     steps = max(1, view.per_rank[rank].total_steps())
-    if counted[best] >= 5:
+    if counted[best] >= 5 and times[best] >= SYNC_TIMES:
         return Synchronising(*best, spent_ms[best] / steps, counted[best])
     return None
 
@@ -209,10 +234,11 @@ def synchronising(view: RunView, rank: int) -> Synchronising | None:
     no_use="without a GPU of the run; where the value is needed in each step",
     reads=(
         "stack samples at lines whose text has .item(), .cpu(), print(loss) and their like; "
-        "gpu.sm_active_pct or util_pct"
+        "gpu.util_pct or sm_active_pct"
     ),
     silent=(
-        "no GPU samples; fewer than five stack samples at such a line; a GPU that is busy for "
+        "no GPU samples; fewer than five stack samples at such a line, or all of them at one "
+        "moment; a GPU that is busy for "
         "over 97 % of the time"
     ),
     traps="a wait that the GPU's own work fills: only idle time after it is charged",
@@ -225,7 +251,7 @@ def synchronisation(view: RunView, spec: Spec) -> Finding | None:
         wall = steady_share(view, rank, "other") if gpu_samples else None
         if gpu_samples is None or wall is None:
             continue
-        line, (busy, column) = synchronising(view, rank), _busy(gpu_samples)
+        line, (busy, column) = synchronising(view, rank), busy_share(gpu_samples)
         if (
             line is None
             or busy is None

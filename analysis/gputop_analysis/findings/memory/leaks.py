@@ -67,7 +67,7 @@ class Kept:
     "time; or one more tensor with a graph stays alive with every second step or more; or a "
     "tensor's graph goes back over the steps since the count before, 50 or more",
     fix="keep numbers and not tensors: loss.item() or loss.detach()",
-    explains=("ME01", "ME05"),
+    explains=("ME01", "ME04", "ME05"),
     no_use="where the memory is needed: then less must be kept, by what the option names first",
     reads=(
         "per-window minima of steps.allocated_bytes, on a CPU rss_bytes and the "

@@ -7,6 +7,8 @@ from __future__ import annotations
 import numpy as np
 
 from gputop_analysis.findings.advice import NOT_EXPANDABLE, Option
+from gputop_analysis.findings.compute.device_samples import samples
+from gputop_analysis.findings.host.launches import busy_share
 from gputop_analysis.findings.memory.gpu_memory import cards
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
@@ -19,7 +21,7 @@ from gputop_analysis.text import percent
 from gputop_analysis.units import GIB
 from gputop_analysis.view import RunView
 
-STEADY_FROM_STEP, ENOUGH_STEPS = 50, 100
+STEADY_FROM_STEP, ENOUGH_STEPS = 50, 50
 ALLOCS_PER_STEP, FLUSHES_PER_STEP = 0.05, 0.02
 NEWEST = 12
 """Allocator events that are looked at; between two of them lie 2 to 30 s."""
@@ -72,6 +74,7 @@ def allocator_churn(view: RunView, spec: Spec) -> Finding | None:
             "let shapes repeat (bucket or pad lengths)",
             Option("set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", needs=(NOT_EXPANDABLE,)),
         )
+    lost_ms = _lost_ms(view, rank, rate["ms"]) if flushed else None
     return spec.make(
         severity="medium",
         title=title,
@@ -81,7 +84,8 @@ def allocator_churn(view: RunView, spec: Spec) -> Finding | None:
         rank=rank if len(rates) == 1 else everybody(view),
         site=site,
         confidence=0.9,
-        recoverable_ms_per_step=rate["ms"] if flushed else None,
+        recoverable_ms_per_step=lost_ms,
+        interval_ms_per_step=(0.0, rate["ms"]) if flushed else None,
         proof=Proof(
             statistic="calls of empty_cache() per step"
             if flushed
@@ -89,8 +93,9 @@ def allocator_churn(view: RunView, spec: Spec) -> Finding | None:
             value=value,
             threshold=threshold,
             unit="a step",
-            formula="recoverable = time inside empty_cache() / steps (what the new "
-            "allocations cost comes on top)",
+            formula="recoverable = time inside empty_cache() / steps, at most the time in which the "
+            "GPU idles: the call waits for the GPU's own work first (what the new allocations cost "
+            "comes on top)",
             inputs=(
                 Input(
                     "driver allocations", rate["allocs"], "a step", f"allocator events, rank {rank}"
@@ -106,6 +111,17 @@ def allocator_churn(view: RunView, spec: Spec) -> Finding | None:
             ),
         ),
     )
+
+
+def _lost_ms(view: RunView, rank: int, spent_ms: float) -> float:
+    """Of the time in ``empty_cache()`` a step, what the GPU idles; all of it where that is not
+    known.
+    """
+    gpu_samples, series = samples(view, rank), view.per_rank[rank]
+    busy, _ = busy_share(gpu_samples) if gpu_samples else (None, "")
+    if busy is None:
+        return spent_ms
+    return min(spent_ms, (1 - busy) * series.mean_ms("wall_ns"))
 
 
 def _rates(events: list[Event]) -> dict[str, float] | None:
