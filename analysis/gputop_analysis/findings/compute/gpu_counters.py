@@ -6,6 +6,7 @@ from gputop_analysis.findings.advice import WRITTEN_OUT, Lever, Option
 from gputop_analysis.findings.compute.device_samples import Samples, samples
 from gputop_analysis.findings.dialect import loader_change, phrase
 from gputop_analysis.findings.facts import Facts
+from gputop_analysis.findings.note import H200
 from gputop_analysis.findings.pictures import device_columns
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
@@ -41,6 +42,7 @@ def _everywhere(view: RunView) -> list[Samples]:
     "memory_used_bytes",
     silent="no GPM counters",
     traps="a batch that convergence keeps small",
+    seen_on=H200,
 )
 def batch_too_small(view: RunView, spec: Spec) -> Finding | None:
     """Kernels have too few threads to hide the latency of memory, and there is room for more."""

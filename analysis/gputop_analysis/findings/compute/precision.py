@@ -7,7 +7,7 @@ from gputop_analysis.findings.advice import Option
 from gputop_analysis.findings.compute.device_samples import Samples, samples
 from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
-from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.note import CPU, H200
 from gputop_analysis.findings.pictures import UTILISATION
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody, on_device
@@ -105,6 +105,7 @@ def tensor_cores_idle(view: RunView, spec: Spec) -> Finding | None:
     reads="hello.flags of matmul precision, hello.device_capability, dtypes of the parameters",
     silent="older than Ampere; no fp32 matrix products",
     traps="results that need the last bits",
+    seen_on=H200,
 )
 def tf32_off(view: RunView, spec: Spec) -> Finding | None:
     """Float32 matrix products stay off the tensor cores."""

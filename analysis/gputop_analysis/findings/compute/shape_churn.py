@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gputop_agent.contracts import Shapes
 from gputop_analysis.findings.advice import MAP_STYLE, SHAPES_COST, TOKENS, Option
-from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.note import CPU, H200
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody, on_device
 from gputop_analysis.model import Finding, Input, Proof
@@ -108,6 +108,7 @@ def _why(view: RunView, rank: int) -> str:
     reads="hello.model, hello.batch, hello.flags (cudnn.benchmark), memory format",
     silent="no GPU; shapes that change",
     traps="inputs of varying shape, for which the search costs more than it wins",
+    seen_on=H200,
 )
 def convolutions_not_tuned(view: RunView, spec: Spec) -> Finding | None:
     """cuDNN can try its algorithms once for a shape and keep the fastest."""

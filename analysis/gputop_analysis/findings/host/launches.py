@@ -10,6 +10,7 @@ from gputop_analysis.findings.advice import Lever, Option
 from gputop_analysis.findings.compute.device_samples import Samples, samples
 from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
+from gputop_analysis.findings.note import H200
 from gputop_analysis.findings.pictures import UTILISATION, phases
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import ENOUGH_STEPS, everybody, steady_share
@@ -133,6 +134,7 @@ def busy_share(samples: Samples) -> tuple[float | None, str]:
         UTILISATION,
         phases("forward", "backward"),
     ),
+    seen_on=H200,
 )
 def launch_bound_run(view: RunView, spec: Spec) -> Finding | None:
     """Kernels are shorter than their launch."""
@@ -243,6 +245,7 @@ def synchronising(view: RunView, rank: int) -> Synchronising | None:
     ),
     traps="a wait that the GPU's own work fills: only idle time after it is charged",
     pictures=(phases("forward", "backward"),),
+    seen_on=H200,
 )
 def synchronisation(view: RunView, spec: Spec) -> Finding | None:
     """The wait is the GPU's own work; what is lost is its idle time until new kernels arrive."""

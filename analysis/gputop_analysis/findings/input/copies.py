@@ -7,6 +7,7 @@ import numpy as np
 from gputop_analysis.findings.advice import FLOAT_BATCH, OWN_LOOP, Option
 from gputop_analysis.findings.dialect import loader_change, loader_site
 from gputop_analysis.findings.facts import Facts
+from gputop_analysis.findings.note import H200
 from gputop_analysis.findings.pictures import phases
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import Share, device_share, everybody, on_device, typical
@@ -52,6 +53,7 @@ PAGEABLE, PINNED = 0.03, 0.05
     silent="no GPU; pinning not seen",
     traps="unified memory, where no copy takes place",
     pictures=(phases("h2d"),),
+    seen_on=H200,
 )
 def pageable_copies(view: RunView, spec: Spec) -> Finding | None:
     """The driver first copies batches to where the GPU can read, and the host waits for it."""

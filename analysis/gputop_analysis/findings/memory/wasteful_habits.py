@@ -10,7 +10,7 @@ from gputop_analysis.findings.advice import NOT_EXPANDABLE, Option
 from gputop_analysis.findings.compute.device_samples import samples
 from gputop_analysis.findings.host.launches import busy_share
 from gputop_analysis.findings.memory.gpu_memory import cards
-from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.note import CPU, H200
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.sites import trainers_call
@@ -40,6 +40,7 @@ NEWEST = 12
     reads="device allocations per step, calls of empty_cache",
     silent="neither counter is there",
     traps="the first epoch, in which the pool still grows",
+    seen_on=H200,
 )
 def allocator_churn(view: RunView, spec: Spec) -> Finding | None:
     """cudaMalloc and cudaFree synchronise the device; in a steady loop the cache serves all."""
