@@ -2,6 +2,7 @@
 
 import tarfile
 
+import numpy as np
 import pytest
 from gpu_training import FAULTS, TUNED
 from recordings_support import BUNDLED
@@ -60,6 +61,17 @@ def test_phases_are_the_devices(trainings):
     assert means["optimizer"] == pytest.approx(1.164, rel=0.1)
     sums = sum(series.rows[f"{name}_ns"] for name in _phase_names())
     assert (sums == series.rows["wall_ns"]).all()
+
+
+def test_the_chart_over_time_shows_the_same_phases(trainings):
+    from gputop.feed.timeline import timeline
+
+    record = RunRecord.open(trainings / "reads-every-loss")
+    series = RunView(record).per_rank[0]
+    names = list(_phase_names())
+    drawn = timeline(record, 0)
+    forward = [column[names.index("forward")] for column in drawn.phases_ms]
+    assert np.nanmedian(forward) == pytest.approx(np.median(series.phase_ms("forward")), rel=0.1)
 
 
 def _phase_names():

@@ -189,9 +189,10 @@ DEFINITIONS: dict[str, Definition] = {
         "ms",
         (
             f"time of the phase / steps, of all ranks: {_AVERAGED}; "
-            "the phases add up to the mean wall time of a step"
+            "the phases add up to the mean wall time of a step; on the device's clock where CUDA "
+            "events measured 20 of the steps"
         ),
-        "steps.<phase>_ns, steps.n_steps",
+        "steps.<phase>_ns, steps.n_steps, device.<phase>_ms",
     ),
     "phases_measured_steps": Definition(
         "steps",

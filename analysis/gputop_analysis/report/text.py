@@ -170,6 +170,8 @@ def _phases(report: Report, width: int, colour: bool) -> Iterator[str]:
         yield f"{part.name:<12}{figures}  {painted(meter, part.name, colour)}".rstrip()
     if note := wait_note(shown):
         yield note
+    if any(series.clock == "device" for series in report.view.per_rank.values()):
+        yield "phases by the device's clock: CUDA events at some steps"
     if report.summary.sampled is not None:
         yield from textwrap.wrap(report.summary.sampled.words, width)
 

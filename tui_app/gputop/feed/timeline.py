@@ -14,6 +14,7 @@ import numpy as np
 from gputop.feed.snapshot import Timeline
 from gputop.feed.window import HORIZON_NS
 from gputop_agent.wire import PHASES
+from gputop_analysis.device_clock import on_device_clock
 from gputop_probes.record.reader import RunRecord, Table
 
 BINS = 240
@@ -32,7 +33,7 @@ def timeline(record: RunRecord, now_ns: int) -> Timeline:
         now_ns: the moment that is shown; of a run that has ended the bins end with its last step.
     """
     ranks = _spread_out(list(record.ranks()))
-    tails = [tail for rank in ranks if len(tail := _tail(record.steps(rank)))]
+    tails = [tail for rank in ranks if len(tail := _tail(record, rank))]
     if not tails:
         return Timeline()
     last = max(int(tail["t_end_ns"][-1]) for tail in tails)
@@ -63,11 +64,15 @@ def _spread_out(ranks: list[int]) -> list[int]:
     return ranks[:: -(-len(ranks) // MAX_RANKS)] if ranks else ranks
 
 
-def _tail(steps: Table) -> Table:
-    tail = np.asarray(steps[-MAX_RECORDS:])
+def _tail(record: RunRecord, rank: int) -> Table:
+    """The newest records, on the device's clock where it measured enough of their steps."""
+    tail = np.asarray(record.steps(rank)[-MAX_RECORDS:])
     if not len(tail):
         return tail
-    return tail[int(np.searchsorted(tail["t_end_ns"], tail["t_end_ns"][-1] - HORIZON_NS)) :]
+    tail = tail[int(np.searchsorted(tail["t_end_ns"], tail["t_end_ns"][-1] - HORIZON_NS)) :]
+    samples = np.asarray(record.device(rank)[-MAX_RECORDS:])
+    divided = on_device_clock(tail, samples) if len(samples) else None
+    return tail if divided is None else divided
 
 
 def _binned(rows: Table, edges: Any) -> tuple[Any, Any]:
