@@ -84,10 +84,10 @@ class LayerClock:
 
     def backward_ended(self):
         """Take the hooks away again."""
-        now_ns = monotonic_ns()
-        self._book(now_ns)
+        self._book(monotonic_ns())
+        self.is_running = False  # first: what the device does from here on is no backward
         self._go_to(OUTSIDE)
-        self.way, self.is_running = FORWARD, False
+        self.way = FORWARD
         self.remove_hooks()
 
     def remove_hooks(self):
