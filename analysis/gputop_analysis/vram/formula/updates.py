@@ -14,6 +14,11 @@ one for the square root (AdamW) or the sign (Lion); update and its square (Adafa
 Newton-Schulz (Muon, Jordan 2024).
 """
 
+ADAFACTOR_IN_HALF = 4 * 4
+"""Bytes a value of the updated parameter, where it has 16 bits: the parameter, its gradient, the
+update and its square, all in fp32 (``Adafactor.step`` of ``transformers/optimization.py``).
+"""
+
 SUB_GROUP = 1e9
 """Parameters that DeepSpeed's stage 3 updates at a time (``sub_group_size``)."""
 
@@ -32,13 +37,20 @@ def update_temporaries(d: Dims, parts: tuple[Part, ...], habits: Habits) -> Numb
             for part in trained
         )
         return sum(sizes, 0.0)
-    copies = LOOPS.get(d.setup.optimizer, 0)
     largest = [
-        _largest(d, part) * gradient_bytes(d, part, habits) / over(d, part, sharded)
+        _largest(d, part) * _temporary_bytes(d, part, habits) / over(d, part, sharded)
         for part in trained
     ]
-    loop = copies * most(*largest) if largest and copies else 0.0
+    loop = most(*largest) if largest else 0.0
     return loop + _flat_copies(d, trained, habits)
+
+
+def _temporary_bytes(d: Dims, part: Part, habits: Habits) -> float:
+    """Bytes a value that the update of one parameter after the other needs besides."""
+    value_bytes = gradient_bytes(d, part, habits)
+    if d.setup.optimizer == "adafactor" and value_bytes < 4:
+        return ADAFACTOR_IN_HALF
+    return LOOPS.get(d.setup.optimizer, 0) * value_bytes
 
 
 def _flat_copies(d: Dims, trained: list[Part], habits: Habits) -> Number:
