@@ -6,16 +6,10 @@ import re
 from typing import Any
 
 from gputop_analysis.call_order import Call
-from gputop_analysis.hang_cause import (
-    Cause,
-    Group,
-    RankStanding,
-    ThreadPlace,
-    judge,
-    of_a_mismatch,
-    of_one_outside,
-)
+from gputop_analysis.hang_cause import judge, of_one_outside
 from gputop_analysis.hang_episodes import FOR_EVER, newest_episode
+from gputop_analysis.hang_mismatch import of_a_mismatch
+from gputop_analysis.hang_standing import Cause, Group, RankStanding, ThreadPlace
 from gputop_analysis.last_output import last_outputs
 from gputop_analysis.raised import fatal
 from gputop_analysis.text import cut_end

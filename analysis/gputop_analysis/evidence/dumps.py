@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from gputop_analysis.call_order import Call
 from gputop_analysis.evidence.model import Evidence
-from gputop_analysis.hang_cause import MISMATCHES, UNNAMED, Group, RankStanding, judge
+from gputop_analysis.hang_cause import MISMATCHES, judge
+from gputop_analysis.hang_standing import UNNAMED, Group, RankStanding
 from gputop_analysis.queued_calls import (
     CallDifference,
     each,

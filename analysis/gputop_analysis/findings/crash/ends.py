@@ -14,8 +14,8 @@ from gputop_analysis.findings.crash.tracebacks import LastWords
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import LAST_OUTPUT, TRACEBACK
 from gputop_analysis.findings.registry import Spec, finding
-from gputop_analysis.hang_cause import Cause
 from gputop_analysis.hang_facts import OUT_OF_REACH, cause_of
+from gputop_analysis.hang_standing import Cause
 from gputop_analysis.model import Finding, Input, Proof, Severity
 from gputop_analysis.overview import Ending
 from gputop_analysis.raised import fatal, of_threads

@@ -1,0 +1,196 @@
+"""How a rank left the program that the others went on with: its calls do not go on as before."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gputop_analysis.call_order import Call, Deviation, deviation
+from gputop_analysis.hang_standing import Groups, Ranks, RankStanding, ThreadPlace
+
+_LOOPS = ("for", "while")
+_BACKWARD = ".backward("
+
+
+def deviations_of(ranks: Ranks) -> dict[int, Deviation]:
+    """Ranks whose calls do not go on as before, and where."""
+    made = Counter(_made(call) for standing in ranks.values() for call in set(standing.calls))
+    tellers = sum(bool(standing.calls) for standing in ranks.values())
+    deviations = {}
+    for rank, standing in ranks.items():
+        away = deviation(standing.calls, lambda call: 1 < tellers == made[_made(call)])
+        if away:
+            deviations[rank] = away
+    return deviations
+
+
+def _made(call: Call) -> tuple[object, ...]:
+    """What is the same of a collective on all ranks that make it; of a message its time, which no
+    other rank has.
+    """
+    alone = call.at_ns if call.peer is not None else None
+    return call.group, call.number, call.name, call.site, call.shapes, alone
+
+
+def first_to_deviate(deviations: Mapping[int, Deviation]) -> int:
+    return min(deviations, key=lambda rank: deviations[rank].call.at_ns)
+
+
+class _Departure(NamedTuple):
+    """How a rank that waits in another call than it should left its program."""
+
+    kind: str
+    words: str
+    """One sentence."""
+    site: str = ""
+    """Empty where it is the line of the call."""
+
+
+def departure_of(
+    rank: int, away: Deviation | None, ranks: Ranks, others: list[int], groups: Groups
+) -> _Departure:
+    if away is None:
+        return _Departure("different collectives", f"rank {rank} waits in another collective")
+    call, usual = away.call, away.usual
+    did, missed = call_words(call, groups), call_words(usual, groups)
+    loop = loop_left(ranks[rank], ranks, others)
+    if loop:
+        words = (
+            f"rank {rank} has left the loop at {loop} after {ranks[rank].step:,} steps, and the "
+            f"others go on: it waits in {did}"
+        )
+        return _Departure("ended early", words, loop)
+    if call.peer is not None and call.same_as(usual) and not away.seen_before:
+        words = (
+            f"rank {rank} waits in {did}, which its earlier steps did not have: no call meets it"
+        )
+        return _Departure("message missing", words)
+    if usual.peer is not None:
+        words = f"rank {rank} left out {missed} and waits in {did}"
+        return _Departure("message missing", words, usual.site)
+    same_line = bool(call.site) and call.site == usual.site
+    if call.same_as(usual) and (same_line or not away.seen_before):
+        words = (
+            f"rank {rank} calls {call.name} of [{call.shapes}] where it was of [{usual.shapes}] "
+            f"before{at_line(call.site)}"
+        )
+        return _Departure("other size", words)
+    other_group = call.group != usual.group
+    # a call that it makes elsewhere too: what lies between was left out, unless one line made both
+    if away.seen_before and not (other_group and same_line):
+        if away.is_early:
+            return _gone_ahead(rank, did, missed)
+        is_of_backward = any(
+            _BACKWARD in place.code
+            for other in others
+            for place in ranks[other].places
+            if usual.site.startswith(place.site)
+        )
+        block = _block_left(rank, usual, ranks, others)
+        return _skipped(rank, usual, missed, block, is_of_backward=is_of_backward)
+    if other_group:
+        return _Departure("other order", f"rank {rank} calls {did} before {missed}")
+    return _Departure("other operation", f"rank {rank} calls {did} instead of {missed}")
+
+
+def _gone_ahead(rank: int, did: str, missed: str) -> _Departure:
+    words = (
+        f"rank {rank} skipped {missed} in an earlier pass of its loop, as by a continue: it is ahead "
+        f"of the others in {did}"
+    )
+    return _Departure("skipped", words)
+
+
+def _skipped(
+    rank: int, usual: Call, missed: str, block: str, *, is_of_backward: bool
+) -> _Departure:
+    """How a rank left out a call.
+
+    Args:
+        rank: that left it out.
+        usual: the call.
+        missed: its words.
+        block: the branch around it that others are in, ``train.py:211 if``; or empty.
+        is_of_backward: a backward makes it, which may also run without (``no_sync``).
+    """
+    line, _, kind = block.rpartition(" ")
+    words = f"rank {rank} skipped {missed}"
+    if kind == "try":
+        words += f": it left the try at {line}, by an exception that was caught"
+        return _Departure("swallowed an exception", words, line)
+    if is_of_backward:
+        words += ": no backward there, or one that does not reduce, under no_sync or by a branch"
+        return _Departure("skipped", words, usual.site)
+    if line:
+        words += f": it took the other branch at {line}"
+    return _Departure("skipped", words, line or usual.site)
+
+
+def call_words(call: Call, groups: Groups) -> str:
+    """``all_reduce of the dp group (train.py:40)``."""
+    if call.peer is not None:
+        direction = "to" if call.name == "send" else "from"
+        return f"{call.name} {direction} rank {call.peer}{at_line(call.site)}"
+    sizes = "" if call.site or not call.shapes else f" [{call.shapes}]"
+    return f"{call.name}{sizes} of {group_words(call, groups)}{at_line(call.site)}"
+
+
+def group_words(call: Call, groups: Groups) -> str:
+    return groups[call.group].words if call.group in groups else f"group {call.group}"
+
+
+def at_line(site: str) -> str:
+    return f" ({site.partition(' ')[0]})" if site else ""
+
+
+def _common(standing: RankStanding, other: RankStanding) -> tuple[ThreadPlace, ThreadPlace] | None:
+    """The deepest function that both are in by the same calls, as each is in it."""
+    common = None
+    for place, theirs in zip(reversed(standing.places), reversed(other.places), strict=False):
+        if (place.file, place.function) != (theirs.file, theirs.function):
+            break
+        common = place, theirs
+        if place.site != theirs.site:
+            break
+    return common
+
+
+def loop_left(standing: RankStanding, ranks: Ranks, others: list[int]) -> str:
+    """The loop that others are in and this rank has left behind, ``train.py:30``; else empty."""
+    for other in others:
+        pair = _common(standing, ranks[other])
+        if pair is None:
+            continue
+        own_place, theirs = pair
+        loops = [block for block in theirs.blocks if block.endswith(_LOOPS)]
+        missing = [block for block in loops if block not in own_place.blocks]
+        if missing and _line(own_place.site) > int(missing[0].partition(" ")[0]):
+            return f"{theirs.file}:{missing[0].partition(' ')[0]}"
+    return ""
+
+
+def _block_left(rank: int, usual: Call, ranks: Ranks, others: list[int]) -> str:
+    """The branch around a call that others are in and this rank is not: ``train.py:211 if``."""
+    for other in others:
+        standing = ranks[other]
+        pending = standing.pending
+        if pending is None or pending.name != usual.name or pending.group != usual.group:
+            continue
+        pair = _common(ranks[rank], standing)
+        if pair is None:
+            continue
+        own_place, theirs = pair
+        away = [block for block in theirs.blocks if block not in own_place.blocks]
+        if away:
+            return f"{theirs.file}:{away[-1]}"
+        inner = standing.places[: standing.places.index(theirs)]
+        for block_ in inner:
+            if block_.blocks:
+                return f"{block_.file}:{block_.blocks[-1]}"
+    return ""
+
+
+def _line(site: str) -> int:
+    number = site.rpartition(":")[2]
+    return int(number) if number.isdigit() else 0
