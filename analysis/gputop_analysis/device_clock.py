@@ -34,23 +34,25 @@ def on_device_clock(rows: Array, device: Array) -> Array | None:
         rows: ``wire.STEP_FIELDS``, in order of time.
         device: ``wire.DEVICE_FIELDS`` of the same rank, in order of time.
     """
+    if len(device) < DEVICE_STEPS or not len(rows):
+        return None
     times_ms = np.stack([device[f"{name}_ms"] for name in ON_DEVICE], axis=1).astype(np.float64)
     steady = (device["flags"] & wire.F_UNSTEADY) == 0
     good = steady & np.isfinite(times_ms).all(axis=1) & (times_ms.sum(axis=1) > 0)
-    if good.sum() < DEVICE_STEPS or not len(rows):
+    if good.sum() < DEVICE_STEPS:
         return None
     host_ns = np.stack([rows[f"{name}_ns"] for name in ON_DEVICE], axis=1).astype(np.float64)
     a_step_ns = _means_within(rows, device["t_end_ns"][good], 1e6 * times_ms[good])
     steps = np.maximum(rows["n_steps"], 1).astype(np.float64)
     device_ns = np.maximum(a_step_ns, 0.0) * steps[:, None]
     divided = _divided(host_ns, device_ns)
-    kept = (rows["flags"] & _HOSTS_OWN) != 0
-    divided[kept] = host_ns[kept]
+    is_hosts_own = (rows["flags"] & _HOSTS_OWN) != 0
+    divided[is_hosts_own] = host_ns[is_hosts_own]
+    whole_ns = np.floor(divided).astype(np.int64)
+    whole_ns[:, -1] += host_ns.sum(axis=1).astype(np.int64) - whole_ns.sum(axis=1)
     result = np.array(rows)
-    whole = np.floor(divided).astype(np.int64)
-    whole[:, -1] += host_ns.sum(axis=1).astype(np.int64) - whole.sum(axis=1)
     for column, name in enumerate(ON_DEVICE):
-        result[f"{name}_ns"] = whole[:, column]
+        result[f"{name}_ns"] = whole_ns[:, column]
     return result
 
 

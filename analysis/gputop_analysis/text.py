@@ -35,6 +35,11 @@ _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LEVELS, _ASCII_LEVELS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 
 
+def with_minus(text: str) -> str:
+    """A number with its sign as screens and pages write it: ``−0.3 %`` for ``-0.3 %``."""
+    return text.replace("-", "−")
+
+
 def painted(text: str, style: str, colour: bool) -> str:
     """``text`` in one of the ``SGR`` styles, or as it is without ``colour``."""
     return f"\x1b[{SGR[style]}m{text}\x1b[0m" if colour and text else text

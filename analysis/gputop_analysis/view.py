@@ -158,9 +158,10 @@ class RunView:
 
 def _series(rank: int, rows: Array, device: Array) -> RankSeries:
     """The records of a rank, with phases by the device's clock where it has measured enough."""
-    if len(device) and (divided := on_device_clock(rows, device)) is not None:
-        return RankSeries(rank, divided, clock="device")
-    return RankSeries(rank, rows)
+    divided = on_device_clock(rows, device)
+    if divided is None:
+        return RankSeries(rank, rows)
+    return RankSeries(rank, divided, clock="device")
 
 
 def once_per_view(compute: Callable[[RunView], T]) -> Callable[[RunView], T]:

@@ -10,6 +10,7 @@ import numpy as np
 from gputop_analysis.html.chart_data import attribute
 from gputop_analysis.html.svg import Plot, chart
 from gputop_analysis.report.words import figure
+from gputop_analysis.text import with_minus
 from gputop_analysis.view import Array
 
 WIDE, HALF = 1070, 520
@@ -237,8 +238,7 @@ def grid(ranks: list[int], values: Array, steps: Array, against: str) -> str:
 def _cell(
     x: float, y: int, *, width: float, height: int, excess: float, where: str, against: str
 ) -> str:
-    signed = f"{100 * excess:+.1f}".replace("-", "−")
-    title = f"{where}: {signed} % against {against}"
+    title = f"{where}: {with_minus(f'{100 * excess:+.1f}')} % against {against}"
     area = f'x="{x:.1f}" y="{y}" width="{width + 0.2:.1f}" height="{height}"'
     return f'<rect {area} fill="{_heat(excess)}"><title>{title}</title></rect>'
 

@@ -9,7 +9,7 @@ from gputop_analysis.diff.settings import telling
 from gputop_analysis.diff.text import headline
 from gputop_analysis.html.elements import details, section, table
 from gputop_analysis.stats import Interval
-from gputop_analysis.text import ms
+from gputop_analysis.text import ms, with_minus
 
 
 def comparison(diff: Diff, of_page: bool = False) -> str:
@@ -51,7 +51,7 @@ def _changes(diff: Diff) -> str:
 
 
 def _signed(value: float) -> str:
-    return f"{value:+.2f}".replace("-", "−")
+    return with_minus(f"{value:+.2f}")
 
 
 def _interval(difference: Interval) -> str:

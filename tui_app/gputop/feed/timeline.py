@@ -70,8 +70,7 @@ def _tail(record: RunRecord, rank: int) -> Table:
     if not len(tail):
         return tail
     tail = tail[int(np.searchsorted(tail["t_end_ns"], tail["t_end_ns"][-1] - HORIZON_NS)) :]
-    samples = np.asarray(record.device(rank)[-MAX_RECORDS:])
-    divided = on_device_clock(tail, samples) if len(samples) else None
+    divided = on_device_clock(tail, np.asarray(record.device(rank)[-MAX_RECORDS:]))
     return tail if divided is None else divided
 
 

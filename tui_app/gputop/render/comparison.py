@@ -25,6 +25,7 @@ from gputop_analysis.diff.text import (
     style_of,
 )
 from gputop_analysis.stats import Interval
+from gputop_analysis.text import with_minus
 
 LABEL = 11
 FIGURE = 9
@@ -141,7 +142,7 @@ def differences(title: str, lines: Sequence[Difference], width: int) -> list[Row
 
 
 def _signed(ms: float) -> str:
-    return numbers.signed(signed(ms))
+    return with_minus(signed(ms))
 
 
 def _around_zero(cells: int) -> str:
@@ -214,7 +215,7 @@ def _memory(diff: Diff) -> list[Row]:
     rows: list[Row] = []
     for peak in diff.memory:
         if peak.a_gib > 0:
-            change = numbers.signed(f"{100 * (peak.b_gib / peak.a_gib - 1):+.1f} %")
+            change = with_minus(f"{100 * (peak.b_gib / peak.a_gib - 1):+.1f} %")
         else:
             change = numbers.NONE
         row: Row = [(left(peak.name, 16), "muted")]

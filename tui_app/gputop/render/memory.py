@@ -7,14 +7,14 @@ from functools import partial
 from typing import NamedTuple
 
 from gputop.feed.plots import Chart, Line, Mark
-from gputop.render import chart, numbers
+from gputop.render import chart
 from gputop.render.bars import bar
 from gputop.render.rows import Row, left, right, say, shorten_middle
 from gputop_analysis.snapshots.analyse import Memory
 from gputop_analysis.snapshots.difference import changes
 from gputop_analysis.snapshots.frames import NO_FRAMES
 from gputop_analysis.snapshots.text import remarks, size
-from gputop_analysis.text import counted
+from gputop_analysis.text import counted, with_minus
 from gputop_analysis.units import GIB, MIB
 
 ROWS_AT_MOST = 1000
@@ -154,7 +154,7 @@ def _difference(before: Memory, memory: Memory, width: int) -> list[Row]:
                 (left(shorten_middle(change.site, room - 1), room), "text"),
                 (left(change.category, 18), "muted"),
                 (right(_signed(change.bytes), _FIGURES), "high" if change.bytes > 0 else "good"),
-                (right(numbers.signed(f"{change.blocks:+,}"), 9), "muted"),
+                (right(with_minus(f"{change.blocks:+,}"), 9), "muted"),
             ]
         )
     return rows
@@ -183,4 +183,4 @@ def _table(entries: Iterable[tuple[str, str, int]], whole: int, width: int) -> l
 
 
 def _signed(count: int) -> str:
-    return f"{'−' if count < 0 else '+'}{size(abs(count))}"
+    return with_minus(f"{'-' if count < 0 else '+'}{size(abs(count))}")

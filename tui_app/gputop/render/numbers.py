@@ -139,11 +139,6 @@ def gib(value: float | None) -> str:
     return f"{value:.1f}"
 
 
-def signed(text: str) -> str:
-    """A number with its sign as screens write it: ``−0.3 %`` for ``-0.3 %``."""
-    return text.replace("-", "−")
-
-
 def scalar_in(value: float, cells: int) -> str:
     """The same with as many digits as fit into ``cells``."""
     texts = (scalar(value, digits) for digits in (4, 3, 2, 1))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from textual.content import Content
 
-from gputop.render import numbers
 from gputop.render.rows import shorten
 from gputop.screens.dialog import TextDialog, Words, text_columns
+from gputop_analysis.text import with_minus
 
 if TYPE_CHECKING:
     from gputop.feed.whatif import WhatIf
@@ -82,7 +82,8 @@ def _row(change: Change, what_if: WhatIf, name: int, has_cost: bool) -> tuple[st
         cost = f"{rent * change.step_s / change.before_s:.3f}"
     percent = round(change.step_pct, 1) + 0.0  # no minus before a zero
     mark = "  " if change.fits else "✖ "
-    text = f"{mark}{shorten(change.name, name - 1):<{name}}{step:>10}{numbers.signed(f'{percent:>+7.1f}')}%"
+    text = f"{mark}{shorten(change.name, name - 1):<{name}}{step:>10}"
+    text += with_minus(f"{percent:>+7.1f}") + "%"
     more_gib = change.device_total_gib - change.before_gib
-    text += f"{change.device_total_gib:>8.1f}{numbers.signed(f'{more_gib:>+8.1f}')}{_cost(cost)}"
+    text += f"{change.device_total_gib:>8.1f}" + with_minus(f"{more_gib:>+8.1f}") + _cost(cost)
     return text, "muted" if not change.fits else "good" if change.step_pct < WON else "text"

@@ -9,6 +9,7 @@ from gputop.render import numbers
 from gputop.render.bars import merged
 from gputop.render.rows import Row, beside, clip, left, right
 from gputop.widgets.standings import Standing
+from gputop_analysis.text import with_minus
 
 HEAT: tuple[tuple[float, str, str], ...] = (
     (0.95, "heat0", "░"),
@@ -129,7 +130,7 @@ def against_median(ratio: float) -> str:
     if ratio >= 10:
         return f"{ratio:,.0f}x"
     percent = round(100 * (ratio - 1))
-    return "=" if percent == 0 else numbers.signed(f"{percent:+d} %")
+    return "=" if percent == 0 else with_minus(f"{percent:+d} %")
 
 
 def legend(mono: bool = False) -> Row:

@@ -30,6 +30,27 @@ class Samples:
             valid = values[values >= 0]
         return float(valid.mean()) if len(valid) >= ENOUGH_SAMPLES else None
 
+    def busy_share(self) -> tuple[float | None, str]:
+        """Part of the time in which the GPU computes, 0 to 1, and the column that says so.
+
+        The driver tells in how much of the time a kernel ran. The counter of active SMs is a mean
+        over all of them: below it lies what kernels leave unused, too (81 % on an H200 that never
+        idled).
+        """
+        shares = []
+        for column in ("util_pct", "sm_active_pct"):
+            mean_pct = self.mean(column)
+            if mean_pct is not None:
+                shares.append((mean_pct / 100, column))
+        return max(shares, default=(None, ""))
+
+    def filled_share(self) -> float:
+        """Part of the SMs that kernels use while one runs, 0 to 1; 1 where it is not told."""
+        active_pct, util_pct = self.mean("sm_active_pct"), self.mean("util_pct")
+        if active_pct is None or not util_pct:
+            return 1.0
+        return active_pct / util_pct
+
     def free_memory_share(self) -> float | None:
         """Of the device's memory, what was free at the peak; None where it is not told."""
         used, total = self.rows["memory_used_bytes"], self.rows["memory_total_bytes"]

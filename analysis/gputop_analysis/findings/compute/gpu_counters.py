@@ -58,8 +58,10 @@ def batch_too_small(view: RunView, spec: Spec) -> Finding | None:
         not measured
         or len(measured) < len(all_samples)
         or max(k[0] for k in measured) >= LOW_OCCUPANCY
-        or max(_filled(gpu) for gpu in all_samples) >= FILLED
     ):
+        return None
+    filled = max(gpu.filled_share() for gpu in all_samples)
+    if filled >= FILLED:
         return None
     least_free = min(k[1] for k in measured)
     if least_free <= FREE_MEMORY:
@@ -74,7 +76,7 @@ def batch_too_small(view: RunView, spec: Spec) -> Finding | None:
         severity="medium",
         title=f"the batch is small for this GPU: occupancy {highest:.0f} %, "
         f"{least_free * 100:.0f} % of the memory free",
-        evidence=f"kernels use {100 * max(map(_filled, all_samples)):.0f} % of the SMs, SM "
+        evidence=f"kernels use {100 * filled:.0f} % of the SMs, SM "
         f"occupancy at most {highest:.0f} % and {least_free * 100:.0f} % of the memory free at the "
         f"peak on {counted(len(all_samples), 'GPU')}"
         + (f"; batch_size={size}" if size else "")
@@ -107,14 +109,6 @@ def batch_too_small(view: RunView, spec: Spec) -> Finding | None:
             ),
         ),
     )
-
-
-def _filled(gpu: Samples) -> float:
-    """Part of the SMs that kernels use while one runs, 0 to 1; 1 where it is not told."""
-    active, used = gpu.mean("sm_active_pct"), gpu.mean("util_pct")
-    if active is None or not used:
-        return 1.0
-    return active / used
 
 
 def _micro_batches(view: RunView, rank: int) -> float:

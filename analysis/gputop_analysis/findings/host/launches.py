@@ -24,7 +24,7 @@ IDLE = 0.30
 FEEDING = 0.9
 """CPU time per wall time of a process that does nothing but launch kernels."""
 SYNC_SHARE = 0.03
-SYNC_TIMES = 2
+SYNC_REPORTS = 2
 """Reports of stack samples, seconds apart, that find the line: at one alone it is no habit."""
 SYNCHRONISES = re.compile(
     r"\.item\(\)|\.cpu\(\)|\.numpy\(\)|\.tolist\(\)|\.nonzero\(|synchronize\(\)|\.to\([\"']cpu[\"']\)"
@@ -62,7 +62,7 @@ def launch_bound(view: RunView, rank: int) -> Feeding | None:
         return None
     wall_ns, waiting_ns = float(rows["wall_ns"].sum()), _waiting_ns(rows)
     cpu = max(_thread_cpu(rows), _process_cpu(view, rank))
-    busy, column = busy_share(gpu_samples)
+    busy, column = gpu_samples.busy_share()
     if busy is None or busy > 1 - IDLE or cpu < FEEDING or waiting_ns > 0.5 * (1 - busy) * wall_ns:
         return None
     return Feeding(gpu_samples, busy, cpu, wall_ns / 1e6 / float(counts.sum()), column)
@@ -93,20 +93,6 @@ def _process_cpu(view: RunView, rank: int) -> float:
     return float(rows["cpu_ns_total"][-1] - rows["cpu_ns_total"][0]) / max(
         1, int(rows["t_ns"][-1] - rows["t_ns"][0])
     )
-
-
-def busy_share(samples: Samples) -> tuple[float | None, str]:
-    """Part of the time in which the GPU computes, and the column that says so.
-
-    The driver tells in how much of the time a kernel ran. The counter of active SMs is a mean over
-    all of them: below it lies what kernels leave unused, too (81 % on an H200 that never idled).
-    """
-    told = []
-    for column in ("util_pct", "sm_active_pct"):
-        percent_ = samples.mean(column)
-        if percent_ is not None:
-            told.append((percent_ / 100, column))
-    return max(told, default=(None, ""))
 
 
 @finding(
@@ -203,7 +189,7 @@ def synchronising(view: RunView, rank: int) -> Synchronising | None:
     """The user's synchronising line sampled most often; None below five samples."""
     counted: Counter[tuple[str, str, str]] = Counter()
     spent_ms: Counter[tuple[str, str, str]] = Counter()
-    times: Counter[tuple[str, str, str]] = Counter()
+    reports: Counter[tuple[str, str, str]] = Counter()
     for event in view.events("stacks", rank=rank):
         period_ms = float(event.get("period_ms") or 0)
         for sample in event.get("samples", ()):
@@ -211,14 +197,14 @@ def synchronising(view: RunView, rank: int) -> Synchronising | None:
             if SYNCHRONISES.search(code):
                 where = f"{sample.get('site') or ''} {sample.get('function') or ''}".strip()
                 key = where, code, str(event.get("phase"))
-                times[key] += 1
+                reports[key] += 1
                 counted[key] += int(sample.get("count", 1))
                 spent_ms[key] += period_ms * int(sample.get("count", 1))  # type: ignore[assignment]
     if not counted:
         return None
     best = max(spent_ms, key=lambda key: spent_ms[key])
     steps = max(1, view.per_rank[rank].total_steps())
-    if counted[best] >= 5 and times[best] >= SYNC_TIMES:
+    if counted[best] >= 5 and reports[best] >= SYNC_REPORTS:
         return Synchronising(*best, spent_ms[best] / steps, counted[best])
     return None
 
@@ -254,7 +240,7 @@ def synchronisation(view: RunView, spec: Spec) -> Finding | None:
         wall = steady_share(view, rank, "other") if gpu_samples else None
         if gpu_samples is None or wall is None:
             continue
-        line, (busy, column) = synchronising(view, rank), busy_share(gpu_samples)
+        line, (busy, column) = synchronising(view, rank), gpu_samples.busy_share()
         if (
             line is None
             or busy is None

@@ -8,7 +8,6 @@ import numpy as np
 
 from gputop_analysis.findings.advice import NOT_EXPANDABLE, Option
 from gputop_analysis.findings.compute.device_samples import samples
-from gputop_analysis.findings.host.launches import busy_share
 from gputop_analysis.findings.memory.gpu_memory import cards
 from gputop_analysis.findings.note import CPU, H200
 from gputop_analysis.findings.registry import Spec, finding
@@ -119,7 +118,7 @@ def _lost_ms(view: RunView, rank: int, spent_ms: float) -> float:
     known.
     """
     gpu_samples, series = samples(view, rank), view.per_rank[rank]
-    busy, _ = busy_share(gpu_samples) if gpu_samples else (None, "")
+    busy = gpu_samples.busy_share()[0] if gpu_samples else None
     if busy is None:
         return spent_ms
     return min(spent_ms, (1 - busy) * series.mean_ms("wall_ns"))
