@@ -13,6 +13,7 @@ import argparse
 import contextlib
 import functools
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -20,11 +21,12 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 HERE = Path(__file__).parent
-ROOT = HERE.parent
-sys.path += [str(HERE), *(str(ROOT / name) for name in ("tui_app", "analysis", "probes"))]
+PACKAGES = [str(HERE.parent / name) for name in ("tui_app", "analysis", "probes")]
+sys.path += [str(HERE), *PACKAGES]
 
 from gpu_training import FAULTS, PHASES, SHAPES, TUNED  # noqa: E402
 
@@ -123,28 +125,31 @@ def page(results: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def training(*words: str) -> list[str]:
+    """The command of the training with these options."""
+    return [sys.executable, str(HERE / "gpu_training.py"), *words]
+
+
 def bare(*words: str, conf: str = "", **environment: str) -> dict[str, Any]:
     """The training alone; what it says of itself."""
-    training = [sys.executable, str(HERE / "gpu_training.py"), *words]
-    return _last_json(_run(training, conf, **environment))
+    return _last_json(_run(training(*words), conf, **environment))
 
 
 def watched(
     folder: Path, *words: str, options: tuple[str, ...] = ()
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The training under gputop; what it says of itself, and gputop's report."""
-    training = [sys.executable, str(HERE / "gpu_training.py"), *words]
-    told = recorded(folder, training, options)
+    told = recorded(folder, training(*words), options)
     return told, reported(folder)
 
 
 def recorded(
-    folder: Path, training: list[str], options: tuple[str, ...] = (), **environment: str
+    folder: Path, command: list[str], options: tuple[str, ...] = (), **environment: str
 ) -> dict[str, Any]:
     """A command under gputop, its record in ``run``; what it says of itself."""
     folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "gputop", "run", "--run-dir", str(folder / "run"), *options]
-    return _last_json(_run([*command, "--", *training], **environment))
+    run = [sys.executable, "-m", "gputop", "run", "--run-dir", str(folder / "run"), *options]
+    return _last_json(_run([*run, "--", *command], **environment))
 
 
 def in_turn(folder: Path, jobs: list[Callable[..., Any]]) -> list[Any]:
@@ -163,10 +168,7 @@ def reported(folder: Path) -> dict[str, Any]:
 
 
 def _run(command: list[str], conf: str = "", **more: str) -> str:
-    import os
-
-    paths = [*(str(ROOT / name) for name in ("tui_app", "analysis", "probes"))]
-    paths += [path for path in [os.environ.get("PYTHONPATH")] if path]
+    paths = [*PACKAGES, *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), **more}
     if conf:
         environment["PYTORCH_CUDA_ALLOC_CONF"] = conf
@@ -291,9 +293,8 @@ def _shape(folder: Path, shape: str) -> dict[str, Any]:
 def ranks(folder: Path) -> dict[str, Any]:
     """Two gloo ranks that share the GPU, one of which sleeps: the slow one is named."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    words = ["--shape", "short", "--steps", "150", "--slow-rank", "1"]
-    training = [*launcher, str(HERE / "gpu_training.py"), *words]
-    told = recorded(folder, training)
+    words = training("--shape", "short", "--steps", "150", "--slow-rank", "1")
+    told = recorded(folder, [*launcher, *words[1:]])
     report = reported(folder)
     ids = _ids(report)
     return {"ok": bool({"CR01", "CR03", "CR04"} & set(ids)), "found": ids, "told": told}
@@ -306,16 +307,16 @@ def cost(folder: Path) -> dict[str, Any]:
     results: dict[str, Any] = {}
     for shape, steps in (("plain", "150"), ("short", "2500")):
         words = ("--shape", shape, "--steps", steps)
-        training = [sys.executable, str(HERE / "gpu_training.py"), *words]
         jobs: list[Callable[..., Any]] = []
         for turn in range(3):
             jobs.append(functools.partial(bare, *words))
-            jobs.append(functools.partial(recorded, folder / shape / str(turn), training))
+            run = folder / shape / str(turn)
+            jobs.append(functools.partial(recorded, run, training(*words)))
         step_ms = [told["late_step_ms"] for told in in_turn(folder, jobs)]
         alone, under = step_ms[::2], step_ms[1::2]
-        added = sorted(under)[1] - sorted(alone)[1]
-        results[shape] = {"bare_ms": alone, "watched_ms": under, "added_us": 1e3 * added}
-    factor = sorted(results["plain"]["watched_ms"])[1] / sorted(results["plain"]["bare_ms"])[1]
+        added_ms = median(under) - median(alone)
+        results[shape] = {"bare_ms": alone, "watched_ms": under, "added_us": 1e3 * added_ms}
+    factor = median(results["plain"]["watched_ms"]) / median(results["plain"]["bare_ms"])
     is_cheap = factor < 1.01 and results["short"]["added_us"] < 40
     return {"ok": is_cheap, "factor": factor, **results}
 
@@ -324,7 +325,7 @@ def nvml(folder: Path) -> dict[str, Any]:
     """Which fields the driver gives, as the sampler records them, and which it does not."""
     from gputop_probes.record.reader import RunRecord
 
-    watched(folder, "--steps", "200")
+    recorded(folder, training("--steps", "200"))
     (host,) = RunRecord.open(folder / "run").hosts.values()
     rows = host.gpu.rows
     told = [name for name in rows.dtype.names or () if bool((rows[name] >= 0).any())]
@@ -386,25 +387,17 @@ def vram_grid(folder: Path) -> dict[str, Any]:
     return {"ok": len(failed) < len(rows) / 10, "failed": failed, "rows": len(rows), **tiers}
 
 
-def out_of_memory(folder: Path) -> dict[str, Any]:
-    """An allocation that no GPU has is explained."""
-    _, report = watched(folder, "--fault", "out-of-memory")
-    found = _ids(report)
-    return {"ok": "HC04" in found, "found": found}
-
-
 def memory_history(folder: Path) -> dict[str, Any]:
     """A snapshot on lack of memory, with the lines that held it, and what the recording costs."""
-    words = ("--fault", "out-of-memory")
-    watched(folder, *words, options=("--memory-history",))
+    recorded(folder, training("--fault", "out-of-memory"), ("--memory-history",))
     told = json.loads(
         _run([sys.executable, "-m", "gputop", "memory", str(folder / "run"), "--json"])
     )
     sites = [holder["site"] for holder in told["holders"]]
     own = sum("gpu_training.py" in str(site) for site in sites)
-    plain = watched(folder / "plain")[0]["step_ms"]
-    recorded = watched(folder / "recorded", options=("--memory-history",))[0]["step_ms"]
-    return {"ok": own > 0, "sites": sites[:5], "cost": recorded / plain - 1}
+    plain_ms = recorded(folder / "plain", training())["step_ms"]
+    history_ms = recorded(folder / "history", training(), ("--memory-history",))["step_ms"]
+    return {"ok": own > 0, "sites": sites[:5], "cost": history_ms / plain_ms - 1}
 
 
 def faults(folder: Path) -> dict[str, Any]:
@@ -413,8 +406,7 @@ def faults(folder: Path) -> dict[str, Any]:
     jobs = []
     for name in names:
         words = ["--seconds", _SECONDS, *([] if name == "clean" else ["--fault", name])]
-        training = [sys.executable, str(HERE / "gpu_training.py"), *words]
-        jobs.append(functools.partial(recorded, folder / name, training))
+        jobs.append(functools.partial(recorded, folder / name, training(*words)))
     in_turn(folder, jobs)
     with ThreadPoolExecutor(_TOGETHER) as pool:
         reports = dict(
@@ -486,8 +478,7 @@ def layers(folder: Path) -> dict[str, Any]:
 
 def nan_origin(folder: Path) -> dict[str, Any]:
     """The layer of an overflow in fp16, with the values watched from the start."""
-    training = [sys.executable, str(HERE / "gpu_nan.py")]
-    recorded(folder, training, ("--watch-numerics",))
+    recorded(folder, [sys.executable, str(HERE / "gpu_nan.py")], ("--watch-numerics",))
     findings = reported(folder).get("findings", [])
     text = json.dumps([finding for finding in findings if finding["id"] in ("NU01", "NU02")])
     return {"ok": "body.3" in text, "findings": text[:1500]}
@@ -507,7 +498,6 @@ CHECKS: dict[str, Callable[[Path], dict[str, Any]]] = {
     "nan-origin": nan_origin,
     "ranks": ranks,
     "memory_history": memory_history,
-    "out-of-memory": out_of_memory,
     "hardware": hardware,
     "memory": memory,
     "snapshots": snapshots,
