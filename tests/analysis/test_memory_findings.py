@@ -131,6 +131,7 @@ def test_pages_of_a_mapped_file_are_no_growth(tmp_path):
         lambda step: 300 + 80 * (step % 7 == 0),  # noise
         lambda step: 300 + 150 * (step > 100),  # one buffer
         lambda step: 300 + 0.05 * step,  # too little
+        lambda step: 380 + 0.03 * step + 60 * (step > 260),  # a profile that was asked for
     ],
 )
 def test_memory_that_comes_to_rest_is_no_growth(tmp_path, rss_mib):

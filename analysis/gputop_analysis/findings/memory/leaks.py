@@ -76,7 +76,7 @@ class Kept:
     silent=(
         "fewer than seven windows; growth below the noise, or for less than 2 s (20 s where "
         "create_graph=True was seen: parameters and gradients then refer to each other and wait "
-        "for the garbage collector)"
+        "for the garbage collector); growth most of which is one jump"
     ),
     traps="optimizer state made in the first steps; caches that fill",
     seen_on=CPU,
@@ -287,7 +287,7 @@ def _tensor_inputs(kept: Kept | None, rank: int) -> tuple[Input, ...]:
     reads="host.tree_pss_bytes, process.rss_bytes, host memory and its limit",
     silent=(
         "fewer than seven windows; growth for less than 2 s (20 s where create_graph=True was "
-        "seen); a file that is mapped"
+        "seen), or most of which is one jump; a file that is mapped"
     ),
     traps="page cache, which the kernel gives back",
     seen_on=CPU,

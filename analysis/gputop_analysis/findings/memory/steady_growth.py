@@ -21,6 +21,10 @@ SOON_S = 3600.0
 """Memory that is full within this time is a matter of now."""
 STILL_GROWING = 0.35
 """Part of the growth in the second half: caches and lazy buffers fill early, then stand."""
+ONE_RISE = 0.5
+"""Part of the growth from one window to the next: more is a jump, as of a profile that was asked
+for, and not what gets longer with each step.
+"""
 AFTER_STEP = 10
 """Before it, buffers and the optimizer's state are made."""
 
@@ -131,7 +135,7 @@ def steady_growth(
         or trend.p >= SURE_P
     ):
         return None
-    if late < STILL_GROWING * growth:
+    if late < STILL_GROWING * growth or np.diff(values).max() > ONE_RISE * growth:
         return None
     slope = theil_sen(centres, values)
     return Growth(rank, column, values[0], values[-1], slope, span, trend.p, len(sizes))
