@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 from gputop_analysis.catalog.other_kinds import takes_tokens
 from gputop_analysis.run_tables import plain_name
 from gputop_analysis.vram.options import OPTION, parse
-from gputop_analysis.vram.setup import Setup
+from gputop_analysis.vram.setup import TRANSFORMERS_CODE, Setup
 
 SHARDS = ("zero1", "zero2", "zero3", "fsdp1", "fsdp2", "hsdp")
-_OWN_CODE = ("transformers", "deepspeed")
 
 
 class Need(NamedTuple):
@@ -64,7 +63,7 @@ NEEDS: dict[str, Need] = {
         lambda setup: setup.recipe != "megatron", "another recipe: Megatron-LM has its own kernels"
     ),
     "transformers": Need(
-        lambda setup: setup.recipe in _OWN_CODE, "--recipe transformers or deepspeed"
+        lambda setup: setup.recipe in TRANSFORMERS_CODE, "--recipe transformers or deepspeed"
     ),
     "replicas": Need(lambda setup: setup.parallel.sharding == "hsdp", "--sharding hsdp"),
     "reshard_after_forward": Need(

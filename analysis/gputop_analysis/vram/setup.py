@@ -31,6 +31,8 @@ LOSSES = ("plain", "fused", "chunked")
 LENGTHS = ("", "fixed", "varied")
 RECIPES = ("transformers", "torchtitan", "megatron", "deepspeed", "nanotron", "litgpt", "plain")
 """Whose habits a run has where options are open: gradients' dtype, master weights, buffers."""
+TRANSFORMERS_CODE = ("transformers", "deepspeed")
+"""Recipes whose model runs as Transformers wrote it, operation by operation."""
 PLAIN_LOOPS = ("litgpt", "plain")
 """Recipes whose loop is PyTorch's own, with modules that PyTorch's operations are written out in."""
 
@@ -160,6 +162,14 @@ class Setup:
         }
         parallel = replace(changes.pop("parallel", self.parallel), **inner)
         return replace(self, parallel=parallel, **changes)
+
+    def by_engine(self) -> Setup:
+        """The same with DeepSpeed's recipe where Transformers shards by ZeRO: no other engine of
+        its Trainer and of Accelerate does.
+        """
+        if self.recipe == "transformers" and self.parallel.sharding.startswith("zero"):
+            return replace(self, recipe="deepspeed")
+        return self
 
     @property
     def tokens(self) -> int:

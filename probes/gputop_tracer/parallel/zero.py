@@ -93,18 +93,26 @@ def whole(shared: Shared, make: Callable[[List[Any]], Any]) -> Partition:
 
 
 class Stage1:
-    """Whole gradients until the update, then reduced bucket by bucket (``reduce_gradients``)."""
+    """Whole gradients until the update, then reduced bucket by bucket (``reduce_gradients``). The
+    bucket is there from the first gradient on (``process_gradients``; since DeepSpeed 0.13).
+    """
 
     def __init__(self, shared: Shared, make: Callable[[List[Any]], Any]) -> None:
         self.shared, self.part = shared, whole(shared, make)
+        self._bucket: Optional[torch.Tensor] = None
+        for weight in shared.weights:
+            weight.register_post_accumulate_grad_hook(self._begin)
 
     @property
     def state(self) -> Dict[Any, Any]:
         return self.part.state
 
+    def _begin(self, _weight: Any) -> None:
+        if self._bucket is None:
+            self._bucket = self.shared.empty(BUCKET, self.shared.dtype, "communication")
+
     def step(self) -> None:
         shared = self.shared
-        bucket = shared.empty(BUCKET, shared.dtype, "communication")
         if shared.values > BUCKET:  # this rank's share is begun while most gradients still wait
             gradients = [shared.empty(shared.partition, shared.dtype, "gradients")]
             self.zero_grad()
@@ -113,7 +121,7 @@ class Stage1:
             reduced = shared.empty(shared.values, shared.dtype, "communication")
             gradients = [shared.empty(shared.partition, shared.dtype, "gradients")]
             del reduced
-        del bucket
+        self._bucket = None
         self.part.update(gradients)
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from gputop_analysis.catalog.families import traits
 from gputop_analysis.catalog.params import Linear, head_width, linears, shared_width
 from gputop_analysis.vram.adapters import names_of, targeted
-from gputop_analysis.vram.formula.dims import BYTES, Dims, Number
+from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.formula.habits import Habits
 from gputop_analysis.vram.formula.releases import release
-from gputop_analysis.vram.setup import Setup
+from gputop_analysis.vram.setup import TRANSFORMERS_CODE, Setup
 
 EAGER_GELU = ("gpt2", "gpt_neo", "gptj", "phi")
 """Families with ``gelu_new`` written out in operations that keep three more tensors."""
@@ -221,7 +221,7 @@ def one_by_one(d: Dims) -> bool:
     Transformers' before 5.0, and those that bitsandbytes can quantise.
     """
     older = release(d.setup.transformers) < ONE_TENSOR or bool(d.setup.quantized)
-    return d.recipe == "transformers" and older
+    return d.recipe in TRANSFORMERS_CODE and older
 
 
 def adapters_kept(d: Dims, habits: Habits, moe: bool) -> tuple[Number, Number]:
@@ -234,7 +234,7 @@ def adapters_kept(d: Dims, habits: Habits, moe: bool) -> tuple[Number, Number]:
     if lora is None:
         return 0, 0
     if not (d.setup.autocast or habits.residual > d.compute):
-        bytes_per_value = BYTES[lora.dtype]
+        bytes_per_value = habits.adapters
     else:
         bytes_per_value = d.compute
     keeps_copy = bytes_per_value != d.compute or d.setup.autocast or lora.dropout > 0
@@ -268,7 +268,7 @@ def by_math(d: Dims) -> bool:
 
 def written_out(d: Dims) -> bool:
     """Whether the model's code is Transformers' own, without fused kernels."""
-    return d.recipe in ("transformers", "deepspeed") and not (d.setup.kernels or d.setup.compile)
+    return d.recipe in TRANSFORMERS_CODE and not (d.setup.kernels or d.setup.compile)
 
 
 def capped(d: Dims) -> bool:

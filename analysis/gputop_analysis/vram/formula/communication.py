@@ -13,15 +13,16 @@ from gputop_analysis.vram.formula.states import gradient_bytes, has_gradient, we
 LAYER = ("layers", "norms", "experts", "adapters")
 """Parts that the layers share evenly."""
 DEEPSPEED_BUCKET = 5e8
-"""``reduce_bucket_size`` of DeepSpeed, in elements. Stages 2 and 3 take a buffer of that size
-whatever is trained (``contiguous_gradients`` in its ``stage_1_and_2.py``, the bucket's flat buffer
-in ``stage3.py``).
+"""``reduce_bucket_size`` of DeepSpeed, in elements. Each stage takes a buffer of that size whatever
+is trained (``setup_buckets`` in its ``stage_1_and_2.py``, the bucket's flat buffer in
+``stage3.py``).
 """
 REUSED, PREFETCHED = 5e8, 5e7
 """Half of ``stage3_max_reuse_distance``, and ``stage3_prefetch_bucket_size``, in elements."""
-FILLED = {"zero1": "optimizer", "zero2": "backward"}
-"""When DeepSpeed's bucket is there: stage 1 reduces whole gradients just before the update, stage 2
-each as it comes; the others hold it for good.
+FILLED = {"zero1": ("backward", "optimizer"), "zero2": ("backward",)}
+"""When DeepSpeed's bucket is there: from the first gradient on, in stage 2 until the last, in stage
+1 until whole gradients are reduced just before the update; the others hold it for good. (Before
+its release 0.13 stage 1 had none.)
 """
 
 
@@ -33,13 +34,13 @@ def buckets(d: Dims, parts: Iterable[Part], habits: Habits, phase: str) -> Numbe
     sharding = d.setup.parallel.sharding
     trained = [part for part in parts if part.trained]
     if d.recipe == "deepspeed" and sharding in ("ddp", "zero1", "zero2", "zero3"):
-        if FILLED.get(sharding, phase) != phase:
+        if phase not in FILLED.get(sharding, (phase,)):
             return 0.0
         total = sum((part.count for part in trained), 0.0)
-        if sharding in ("zero2", "zero3"):
-            bucket_values = DEEPSPEED_BUCKET + 0.0 * total
-        else:
+        if sharding == "ddp":
             bucket_values = least(total, DEEPSPEED_BUCKET)
+        else:
+            bucket_values = DEEPSPEED_BUCKET + 0.0 * total
         return bucket_values * min(habits.gradients, 4.0)
     if habits.passing_gradients and sharding in ("ddp", "zero1"):  # DDP around ZeRO-1 as well
         return sum((part.count * habits.passing_gradients for part in trained), 0.0) * true(

@@ -118,6 +118,7 @@ class Dims:
 
 def dims(setup: Setup, **arrays: Number) -> Dims:
     """A setup's dims, with ``COUNTS``, ``DEGREES`` and ``stage_layers`` replaced as given."""
+    setup = setup.by_engine()
     sizes = {name: arrays.pop(name, getattr(setup, name)) for name in COUNTS}
     sizes |= {name: arrays.pop(name, getattr(setup.parallel, name)) for name in DEGREES}
     sizes["stage_layers"] = arrays.pop("stage_layers", 0)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from gputop_analysis.catalog.families import traits
 from gputop_analysis.vram.formula.dims import BYTES
 from gputop_analysis.vram.formula.releases import release
-from gputop_analysis.vram.setup import PLAIN_LOOPS, Setup
+from gputop_analysis.vram.setup import PLAIN_LOOPS, TRANSFORMERS_CODE, Setup
 
 BF16_OPTIMIZER = ("none", "ddp", "zero1")
 """Shardings for which DeepSpeed's bf16 optimizer accumulates gradients in fp32."""
@@ -21,6 +21,8 @@ class Habits:
     """Bytes of a value of each kind, and what stays in memory from one step to the next."""
 
     weights: float
+    adapters: float
+    """A weight of LoRA's; 0: there are none."""
     gradients: float
     states: float
     """One moment of the optimizer: Adam has two."""
@@ -73,6 +75,7 @@ def habits(setup: Setup) -> Habits:
     fp8_inputs = setup.recipe == "megatron" and setup.dtype == "fp8"
     return Habits(
         weights=weights,
+        adapters=_adapter_bytes(setup, weights),
         gradients=gradients + weights if both_gradients else gradients,
         states=4.0 if master else weights,
         master=master,
@@ -97,6 +100,17 @@ def _weight_bytes(setup: Setup) -> float:
     if setup.dtype in ("fp32", "bf16", "fp16"):
         return BYTES[setup.dtype]
     return BYTES["bf16"]
+
+
+def _adapter_bytes(setup: Setup, weights: float) -> float:
+    """Bytes of an adapter's weight: DeepSpeed's engine casts the whole model to the type of the
+    computation (``DeepSpeedEngine._configure_distributed_model``).
+    """
+    if setup.lora is None:
+        return 0.0
+    if setup.recipe == "deepspeed":
+        return weights
+    return BYTES[setup.lora.dtype]
 
 
 def _master_bytes(setup: Setup, weights: float) -> float:
@@ -142,7 +156,7 @@ def _has_flat_gradients(setup: Setup) -> bool:
 
 def _has_eager_norm(setup: Setup) -> bool:
     fused = setup.kernels or setup.compile
-    return setup.recipe in ("transformers", "deepspeed", *PLAIN_LOOPS) and not fused
+    return setup.recipe in (*TRANSFORMERS_CODE, *PLAIN_LOOPS) and not fused
 
 
 def _raises_stream(setup: Setup) -> bool:

@@ -14,6 +14,7 @@ from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.formula.elementwise import least, true
 from gputop_analysis.vram.formula.habits import Habits
 from gputop_analysis.vram.formula.releases import release
+from gputop_analysis.vram.setup import TRANSFORMERS_CODE
 
 CHUNKS = 8
 """Pieces of a chunked loss (torchtune's default). A piece's logits go when its gradient comes; its
@@ -118,7 +119,7 @@ def _cached(d: Dims, backward: Number) -> Number:
     halves = d.compute * (d.compute < 4)
     if d.setup.kernels and not d.setup.gated_kernel:
         return FP32_COPIES + halves
-    eager = d.recipe in ("transformers", "deepspeed", "torchtitan") and not d.setup.kernels
+    eager = d.recipe in (*TRANSFORMERS_CODE, "torchtitan") and not d.setup.kernels
     return backward + halves * eager
 
 
@@ -138,7 +139,7 @@ def _of_entry(d: Dims) -> tuple[Number, Number]:
     if d.recipe == "megatron":
         return (8 + a, 8 + a) if d.setup.kernels else (4 + a, 4 + a)
     half = a if a < 4 else 0
-    if d.recipe in ("transformers", "deepspeed"):
+    if d.recipe in TRANSFORMERS_CODE:
         version = release(d.setup.transformers)
         if version < SHIFTED_LABELS and d.model.family in LEFT_IN_16_BITS:
             return _as_they_are(d)

@@ -64,7 +64,8 @@ def _capped(setup: Setup) -> Peak:
     """
     peak = _peak(setup)
     before = LOWER.get(setup.parallel.sharding)
-    keeps_weights = setup.recipe == "deepspeed" and setup.parallel.sharding == "zero3"
+    deepspeed = setup.by_engine().recipe == "deepspeed"
+    keeps_weights = deepspeed and setup.parallel.sharding == "zero3"
     if before is None or setup.parallel.offload == "all" or keeps_weights:
         return peak
     lower = _capped(setup.but(sharding=before))

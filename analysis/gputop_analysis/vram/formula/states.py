@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gputop_analysis.vram.formula.dims import BYTES, Dims, Number
+from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.formula.habits import Habits
 from gputop_analysis.vram.formula.parts import Part
 
@@ -93,7 +93,7 @@ def over(d: Dims, part: Part, sharded: bool) -> Number:
 def weight_bytes(d: Dims, part: Part, habits: Habits) -> float:
     """Of one parameter of a part as it is stored."""
     if part.name == "adapters":
-        return BYTES[d.setup.lora.dtype] if d.setup.lora else 0.0
+        return habits.adapters
     if part.linear and d.setup.quantized:
         return _quantised_bytes(d)
     return habits.weights
@@ -120,7 +120,7 @@ def moment_bytes(d: Dims, part: Part, habits: Habits) -> float:
     if name in EIGHT_BIT:
         return EIGHT_BIT[name] * EIGHT_BIT_BYTES
     if part.name == "adapters":
-        bytes_per_value = weight_bytes(d, part, habits)
+        bytes_per_value = 4.0 if habits.master else habits.adapters
     else:
         bytes_per_value = habits.states
     moments = MOMENTS.get(name, 0)
