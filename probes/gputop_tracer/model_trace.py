@@ -93,6 +93,12 @@ class TraceJob:
                 "temporaries" % heads.SECONDS
             )
         self.model = build.build(config, build.weights_dtype(setup), attention_of(setup))
+        used = getattr(build.text_config(self.model.config), "_attn_implementation", "")
+        if setup.get("attention") == "flash" and used not in ("", FLASH):
+            self.notes.append(
+                "transformers has no FlashAttention that can be traced for %s: its %s attention is"
+                % (config.model_type, used)
+            )
         if losses.behave_like(self.model, setup.get("transformers") or ""):
             self.notes.append(
                 "the loss is computed as transformers %s does" % setup["transformers"]

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from .configs import config_from_dict, config_from_shape, load_config
+from .hf import FLASH
 
 Setup = Dict[str, Any]
 """A ``gputop_analysis.vram.setup.Setup`` as JSON."""
@@ -98,16 +99,30 @@ def build(config: Any, dtype: torch.dtype, attention: str) -> Any:
 
 def _first_that_works(make: Any, config: Any, attention: str, dtype: torch.dtype) -> Any:
     """Some families have no FlashAttention, some no SDPA, some experts of their own kind."""
-    for attention_kind in [attention] + [
-        other for other in ("sdpa", "eager") if attention != "eager" and other != attention
-    ]:
+    kinds = [attention, *(other for other in ("sdpa", "eager") if other != attention)]
+    if attention == "eager":
+        kinds = [attention]
+    elif attention == FLASH and not _takes_any_attention(make, config):
+        kinds.remove(FLASH)
+    experts = getattr(config, "_experts_implementation", None)
+    tries = [(kind, chosen) for kind in kinds for chosen in ([experts, None] if experts else [None])]
+    for kind, chosen in tries:
+        if experts:
+            config._experts_implementation = chosen
         try:
-            return make(config, attn_implementation=attention_kind, torch_dtype=dtype)
+            return make(config, attn_implementation=kind, torch_dtype=dtype)
         except (ValueError, ImportError):
-            if attention_kind == "eager":
+            if (kind, chosen) == tries[-1]:
                 raise
-            config._experts_implementation = None
     raise AssertionError
+
+
+def _takes_any_attention(make: Any, config: Any) -> bool:
+    """Whether a family's layers look their attention up by name: Falcon and GPT-Neo have classes of
+    their own for each kind, MPT and BLOOM a single one.
+    """
+    model_class = make.__self__._model_mapping[type(config)]
+    return getattr(model_class, "_supports_attention_backend", None) is not False
 
 
 def materialize(model: nn.Module) -> nn.Module:

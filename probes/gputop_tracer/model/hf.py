@@ -35,6 +35,7 @@ def as_for_real_tensors() -> Iterator[None]:
             lambda _positions: None,
         ),
         (torch, "_check_tensor_all_with", lambda *_arguments: None),
+        (torch.nn.functional, "grouped_mm", _grouped_product),
     ]
     before = [
         (module, name, getattr(module, name))
@@ -49,6 +50,38 @@ def as_for_real_tensors() -> Iterator[None]:
     finally:
         for module, name, value in before:
             setattr(module, name, value)
+
+
+def _grouped_product(
+    rows: torch.Tensor, weight: torch.Tensor, *, offs: Any = None, **options: Any
+) -> torch.Tensor:
+    """``grouped_mm`` of any type: PyTorch's own for fake tensors takes bf16 alone, that for a GPU
+    computes others group by group (``aten/src/ATen/native/cuda/GroupedBlas.cpp``).
+    """
+    if weight.dtype == torch.bfloat16:
+        return _GROUPED_PRODUCT(rows, weight, offs=offs, **options)
+    return _GroupedProduct.apply(rows, weight)  # type: ignore[no-any-return]
+
+
+_GROUPED_PRODUCT: Any = getattr(torch.nn.functional, "grouped_mm", None)
+
+
+class _GroupedProduct(torch.autograd.Function):
+    """(rows, inputs) with (groups, inputs, outputs) to (rows, outputs)."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        ctx.save_for_backward(rows, weight)
+        return rows.new_empty((rows.shape[0], weight.shape[-1]))
+
+    @staticmethod
+    def backward(ctx: Any, _gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        rows, weight = ctx.saved_tensors
+        needs_rows, needs_weight = ctx.needs_input_grad
+        return (
+            torch.empty_like(rows) if needs_rows else None,
+            torch.empty_like(weight) if needs_weight else None,
+        )
 
 
 def register_flash(family: str = "", transformers: str = "") -> bool:

@@ -66,7 +66,7 @@ def _widths(module: Any) -> Optional[Tuple[int, int]]:
     lying the other way (``_replace_with_bnb_linear`` of
     ``transformers/integrations/bitsandbytes.py``).
     """
-    if type(module) is nn.Linear:
+    if isinstance(module, nn.Linear):
         return module.in_features, module.out_features
     if type(module).__name__ == "Conv1D" and module.weight.dim() == 2:
         return module.weight.shape[0], module.weight.shape[1]

@@ -41,6 +41,7 @@ def fused_states(count: int, eight_bit: bool) -> Callable[[torch.Tensor], State]
     """``count`` states of bitsandbytes, in fp32 or blocks of 8 bits; the update is one kernel."""
 
     def begin(parameter: torch.Tensor) -> State:
+        parameter = getattr(parameter, "_local_tensor", parameter)  # of FSDP2, this rank's share
         state = {}
         for index in range(1, count + 1):
             if eight_bit and parameter.numel() >= LEAST_8BIT:

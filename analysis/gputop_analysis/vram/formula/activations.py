@@ -17,7 +17,7 @@ from gputop_analysis.catalog.params import Linear, head_width, linears, shared_w
 from gputop_analysis.vram.adapters import names_of, targeted
 from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.formula.habits import Habits
-from gputop_analysis.vram.formula.releases import release
+from gputop_analysis.vram.formula.releases import single_experts
 from gputop_analysis.vram.setup import TRANSFORMERS_CODE, Setup
 
 EAGER_GELU = ("gpt2", "gpt_neo", "gptj", "phi")
@@ -36,8 +36,6 @@ KEEPS_NO_INPUTS = (43, 2)
 """bitsandbytes 0.43.2, from which on a frozen 4-bit layer keeps nothing for its backward pass but
 its weight (``MatMul4Bit`` of ``autograd/_functions.py``; in 0.43.1 its input as well).
 """
-ONE_TENSOR = (5, 0)
-"""Transformers from which on the experts of a layer are one tensor and one grouped product."""
 LOG_SUM_EXP = 4
 """Bytes that a fused attention keeps of a token and head (Dao 2023, algorithm 1)."""
 
@@ -218,17 +216,17 @@ def experts_kept(d: Dims, habits: Habits) -> Number:
 
 def one_by_one(d: Dims) -> bool:
     """Whether experts are modules of their own, whose backward passes come one after the other:
-    Transformers' before 5.0, and those that bitsandbytes can quantise.
+    Transformers' before 5.0.
     """
-    older = release(d.setup.transformers) < ONE_TENSOR or bool(d.setup.quantized)
-    return d.recipe in TRANSFORMERS_CODE and older
+    return d.recipe in TRANSFORMERS_CODE and single_experts(d.setup)
 
 
 def adapters_kept(d: Dims, habits: Habits, moe: bool) -> tuple[Number, Number]:
     """What LoRA keeps in attention and in the MLP: each adapter's input and inner product.
 
     An adapter in another type than the computation has a copy of its input to itself, as it has
-    with dropout.
+    with dropout. Where experts are one tensor, peft adds the adapters' product to all of it first
+    (``ParamWrapper`` of ``tuners/lora/layer.py``), and that sum is kept, whatever the tokens.
     """
     lora = d.setup.lora
     if lora is None:
@@ -244,6 +242,9 @@ def adapters_kept(d: Dims, habits: Habits, moe: bool) -> tuple[Number, Number]:
     peers = names_of(layer_linears)
     for linear in layer_linears:
         if not targeted(linear, lora, peers):
+            continue
+        if linear.part == "experts" and not single_experts(d.setup):
+            sides[1] += d.compute * linear.copies * linear.inputs * linear.outputs / d.tokens
             continue
         fresh = keeps_copy or (linear.part, linear.inputs) not in shared
         shared.add((linear.part, linear.inputs))

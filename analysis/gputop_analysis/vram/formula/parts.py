@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gputop_analysis.catalog.params import layer_params, moe_layers, params
 from gputop_analysis.vram.adapters import adapters
 from gputop_analysis.vram.formula.dims import Dims, Number
+from gputop_analysis.vram.formula.releases import single_experts
 from gputop_analysis.vram.setup import ModelShape
 
 LARGEST_SURPLUS = 0.2
@@ -62,7 +63,13 @@ def parts(d: Dims) -> tuple[Part, ...]:
             (d.layers - dense) / moe_layers(shape) * counts["experts"] / (d.ep * d.expert_tp)
         )
         parts_.append(
-            Part("experts", experts_per_rank, trains("language"), linear=True, expert=True)
+            Part(
+                "experts",
+                experts_per_rank,
+                trains("language"),
+                linear=single_experts(d.setup),
+                expert=True,
+            )
         )
     if counts["vision"]:
         parts_.append(Part("vision", counts["vision"] * d.first, trains("vision")))

@@ -9,6 +9,7 @@ from gputop_analysis.vram.answer import CATEGORIES, Peak
 from gputop_analysis.vram.formula.dims import Number, dims
 from gputop_analysis.vram.formula.elementwise import most
 from gputop_analysis.vram.formula.phases import step
+from gputop_analysis.vram.formula.releases import single_experts
 from gputop_analysis.vram.formula.reserved import reserved
 from gputop_analysis.vram.setup import Setup
 
@@ -116,11 +117,11 @@ def _peak(setup: Setup) -> Peak:
 def _notes(setup: Setup) -> Iterator[str]:
     if setup.parallel.pp > 1:
         yield f"of pipeline stage {setup.parallel.pipeline_stage}"
-    if setup.quantized and setup.model.experts:
+    if setup.quantized and setup.model.experts and not single_experts(setup):
         yield (
-            f"experts are counted in {setup.quantized}: from version 5 on transformers keeps "
-            "those of a layer in one tensor, which bitsandbytes leaves in 16 bits; --tier trace "
-            "tells what the version here does"
+            "experts are counted in 16 bits: since version 5 transformers keeps those of a layer "
+            f"in one tensor, which bitsandbytes does not quantise; in {setup.quantized} they are "
+            "with --transformers 4.57"
         )
 
 

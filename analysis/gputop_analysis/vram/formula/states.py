@@ -33,6 +33,10 @@ MOMENTS = {
 """Values of the optimizer's state that are as large as the parameter; 0 for the rest (Adafactor
 keeps rows and columns).
 """
+FLAT_MOMENTS = MOMENTS | {"adafactor": 1, "came": 2}
+"""The same of a flat tensor, which has no rows and columns."""
+FP32_STATES = ("lion",)
+"""Optimizers of bitsandbytes, whose states have 32 bits whatever the parameters have."""
 EIGHT_BIT = {"adamw-8bit": 2, "lion-8bit": 1}
 EIGHT_BIT_BYTES = 1 + 4 / 256
 """bitsandbytes: a byte, and an fp32 constant a block of 256 (Dettmers et al. 2022, section 2)."""
@@ -112,6 +116,11 @@ def gradient_bytes(d: Dims, part: Part, habits: Habits) -> float:
     return habits.gradients
 
 
+def flat_partitions(d: Dims) -> bool:
+    """Whether the optimizer updates a rank's share of all parameters as one fp32 tensor."""
+    return d.recipe == "deepspeed" and d.setup.parallel.stage > 0
+
+
 def moment_bytes(d: Dims, part: Part, habits: Habits) -> float:
     """Of one parameter's optimizer states together, as far as torch's allocator counts them (paged
     ones it does not).
@@ -123,7 +132,9 @@ def moment_bytes(d: Dims, part: Part, habits: Habits) -> float:
         bytes_per_value = 4.0 if habits.master else habits.adapters
     else:
         bytes_per_value = habits.states
-    moments = MOMENTS.get(name, 0)
+    if name in FP32_STATES:
+        bytes_per_value = 4.0
+    moments = (FLAT_MOMENTS if flat_partitions(d) else MOMENTS).get(name, 0)
     if name == "muon" and part.name in ("embeddings", "head", "norms"):
         moments = 2  # AdamW's share: what is no hidden matrix (Jordan 2024)
     return moments * bytes_per_value

@@ -6,12 +6,12 @@ from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.formula.elementwise import least, most
 from gputop_analysis.vram.formula.habits import Habits
 from gputop_analysis.vram.formula.parts import Part
-from gputop_analysis.vram.formula.states import gradient_bytes, moment_bytes, over
+from gputop_analysis.vram.formula.states import flat_partitions, gradient_bytes, moment_bytes, over
 
-LOOPS = {"adamw-loop": 1, "lion": 1, "adafactor": 2, "came": 3, "muon": 4}
+LOOPS = {"adamw-loop": 1, "adafactor": 2, "came": 3, "muon": 4}
 """Temporaries as large as the parameter that is updated, where one is updated at a time, in fp32:
-one for the square root (AdamW) or the sign (Lion); update and its square (Adafactor); those of
-Newton-Schulz (Muon, Jordan 2024).
+one for the square root (AdamW); update and its square (Adafactor); those of Newton-Schulz (Muon,
+Jordan 2024).
 """
 
 ADAFACTOR_IN_HALF = 4 * 4
@@ -37,12 +37,14 @@ def update_temporaries(d: Dims, parts: tuple[Part, ...], habits: Habits) -> Numb
             for part in trained
         )
         return sum(sizes, 0.0)
+    if flat_partitions(d):
+        loop = 4.0 * LOOPS.get(d.setup.optimizer, 0) * _at_once(d, trained)
+        return loop + _flat_copies(d, trained, habits)
     largest = [
         _largest(d, part) * _temporary_bytes(d, part, habits) / over(d, part, sharded)
         for part in trained
     ]
-    loop = most(*largest) if largest else 0.0
-    return loop + _flat_copies(d, trained, habits)
+    return most(*largest) if largest else 0.0
 
 
 def _temporary_bytes(d: Dims, part: Part, habits: Habits) -> float:
@@ -59,16 +61,22 @@ def _flat_copies(d: Dims, trained: list[Part], habits: Habits) -> Number:
     gradients go once it has its share of them.
     """
     stage = d.setup.parallel.stage
-    if d.recipe != "deepspeed" or not stage or d.setup.parallel.offload != "none":
+    if d.setup.parallel.offload != "none":
         return 0.0
     if stage == 1 and habits.flat_gradients:  # the optimizer for bf16 updates in place
         return 0.0
-    share = sum((part.count / over(d, part, True) for part in trained), 0.0)
-    copies = (habits.gradients + 4) * (least(share, SUB_GROUP) if stage == 3 else share)
+    share = _at_once(d, trained)
+    copies = (habits.gradients + 4) * share
     if stage > 1:
         return copies
     total = sum((part.count for part in trained), 0.0)
     return habits.gradients * share + most(0.0, copies - habits.gradients * total)
+
+
+def _at_once(d: Dims, trained: list[Part]) -> Number:
+    """Values of this rank's flat share that one update changes."""
+    share = sum((part.count / over(d, part, True) for part in trained), 0.0)
+    return least(share, SUB_GROUP) if d.setup.parallel.stage == 3 else share
 
 
 def _largest(d: Dims, part: Part) -> Number:
