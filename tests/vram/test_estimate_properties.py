@@ -6,8 +6,9 @@ from hypothesis import strategies as st
 from gputop_analysis import catalog
 from gputop_analysis.vram import profiles
 from gputop_analysis.vram.answer import CATEGORIES
+from gputop_analysis.vram.formula.communication import DEEPSPEED_BUCKET
 from gputop_analysis.vram.rules import check
-from gputop_analysis.vram.setup import Lora, Setup
+from gputop_analysis.vram.setup import TRANSFORMERS_CODE, Lora, Setup
 from gputop_analysis.vram.tiers import solve
 
 MODELS = (
@@ -111,18 +112,19 @@ def test_more_tokens_never_need_less(setup, factor):
 @settings(max_examples=100)
 @given(setups(), st.sampled_from([2, 8, 64]), st.sampled_from(RECIPES))
 def test_more_sharding_never_needs_more(setup, ranks, recipe):
-    """Buckets can outweigh what stage 1 shards, such as nothing of adapters or states of 8 bits; and
-    DeepSpeed's third stage keeps weights near their next use whole, which a small model feels.
+    """Buckets can outweigh what stage 1 shards, such as nothing of adapters or states of 8 bits;
+    DeepSpeed's second copies its bucket to reduce it, and its third keeps weights near their next
+    use whole, which a small model feels.
     """
     assume(not setup.quantized)
     stages = ("ddp", "zero1", "zero2", "zero3")
     found = [solve(setup.but(dp=ranks, sharding=kind, recipe=recipe), "formula") for kind in stages]
     ddp, one, two, three = found
-    pairs = [(one, two)]
-    if recipe != "deepspeed":
-        pairs.append((two, three))
-    for more, less in pairs:
-        assert less.allocated <= more.allocated and less.reserved <= more.reserved
+    if recipe in TRANSFORMERS_CODE:
+        assert two.allocated <= one.allocated + 4 * DEEPSPEED_BUCKET
+    else:
+        for more, less in ((one, two), (two, three)):
+            assert less.allocated <= more.allocated and less.reserved <= more.reserved
     whole_states = setup.optimizer.startswith("adamw") and "8bit" not in setup.optimizer
     if setup.lora is None and whole_states and setup.model.params > 1e9:
         assert one.allocated <= ddp.allocated

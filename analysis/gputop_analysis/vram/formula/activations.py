@@ -50,6 +50,10 @@ def bitsandbytes_keeps_inputs(setup: Setup) -> bool:
     return (int(named[1]), int(named[2] or 99)) < KEEPS_NO_INPUTS
 
 
+ALL_EXPERTS = ("llama4_text",)
+"""Families that send each token through all experts (``Llama4TextMoe`` of Transformers)."""
+
+
 @dataclass(frozen=True, slots=True)
 class ActivationBytes:
     """Of one layer, one token of this rank."""
@@ -63,6 +67,8 @@ class ActivationBytes:
     """Most that the MLP holds in its backward pass, instead of ``mlp``."""
     norm_peak: Number
     """What the backward pass of a norm holds besides."""
+    scores_peak: Number
+    """What that of the attention's scores holds besides."""
 
     @property
     def whole(self) -> Number:
@@ -96,6 +102,7 @@ def layer(d: Dims, habits: Habits, moe: bool) -> ActivationBytes:
         norm_peak=(5 * 4 if habits.eager_norm and _rms(d) else 3 * habits.residual)
         * hidden
         / d.outer_tp,
+        scores_peak=scores_peak(d, habits) / d.tp,
     )
 
 
@@ -137,9 +144,7 @@ def attention_kept(d: Dims, habits: Habits) -> Number:
     """Queries, keys, values and output of the kernel, and for the eager one all heads' scores."""
     shape, a = d.model, d.compute
     query, key, value = widths(d)
-    eager = d.setup.attention == "eager" or (
-        d.setup.attention == "sdpa" and (capped(d) or by_math(d))
-    )
+    eager = keeps_scores(d)
     repeated = eager and d.recipe != "megatron" and shape.kv_heads < shape.heads
     taken = query + 2 * query if repeated else query + key + value
     inside = a * (taken + _output(d) + (query + key) * _keeps_fused(d))
@@ -148,6 +153,22 @@ def attention_kept(d: Dims, habits: Habits) -> Number:
     if traits(shape.family).qk_norm:
         inside += norm_kept(d, habits, query) + norm_kept(d, habits, key)
     return inside + shape.heads * (scores(d, habits) * d.seq if eager else LOG_SUM_EXP)
+
+
+def keeps_scores(d: Dims) -> bool:
+    """Whether attention writes its scores to memory."""
+    by_products = d.setup.attention == "sdpa" and (capped(d) or by_math(d))
+    return d.setup.attention == "eager" or by_products
+
+
+def scores_peak(d: Dims, habits: Habits) -> Number:
+    """Of a token: a softmax's backward pass has its result, and the gradients before and after it,
+    in the softmax's type at once, the MLP's part being gone.
+    """
+    if not keeps_scores(d) or d.recipe == "megatron":
+        return 0
+    extra = 3 * softmax_bytes(d, habits) - scores(d, habits)
+    return max(extra, 0.0) * d.model.heads * d.seq
 
 
 def _keeps_fused(d: Dims) -> bool:
@@ -179,12 +200,21 @@ def scores(d: Dims, habits: Habits) -> float:
     (Transformers; GPT-2's and BERT's is not upcast); the softmax, a dropout mask and the masked
     softmax (Megatron-LM's 5 as²b).
     """
-    older = d.model.family in SCORES_DROPOUT and written_out(d)
-    # autocast runs a softmax in fp32
-    all_scores = d.recipe == "megatron" or (older and not habits.casts_inputs)
-    softmax = d.compute if all_scores else 4.0 + d.compute * (d.compute < 4)
-    dropped = d.setup.dropout > 0 or older
-    return softmax + (d.compute + 1) * dropped + d.compute * capped(d)
+    softmax = softmax_bytes(d, habits)
+    copied = d.compute * (softmax > d.compute)
+    dropped = d.setup.dropout > 0 or _drops_scores(d)
+    return softmax + copied + (d.compute + 1) * dropped + d.compute * capped(d)
+
+
+def softmax_bytes(d: Dims, habits: Habits) -> float:
+    """Of one value of an attention's softmax, which autocast runs in fp32."""
+    if d.recipe == "megatron" or (_drops_scores(d) and not habits.casts_inputs):
+        return d.compute
+    return 4.0
+
+
+def _drops_scores(d: Dims) -> bool:
+    return d.model.family in SCORES_DROPOUT and written_out(d)
 
 
 def mlp_kept(d: Dims, habits: Habits, width: int) -> Number:
@@ -204,14 +234,25 @@ def _mlp_width(d: Dims, moe: bool) -> int:
 
 
 def experts_kept(d: Dims, habits: Habits) -> Number:
-    """The experts that a token passes: their input, inside, and output (kept to be weighted); the
-    router's fp32 scores.
+    """The experts that a token passes: their input, where they are trained, inside, and output
+    (kept to be weighted; of Llama 4, whose input is weighted, that); the router's fp32 scores.
     """
     shape = d.model
-    routed = shape.top_k * (
-        2 * d.compute * shape.hidden + mlp_kept(d, habits, shape.moe_ffn or shape.ffn)
-    )
+    wide = d.compute * shape.hidden * (1 + (keeps_inputs(d) or adapts_experts(d)))
+    passed = shape.experts if shape.family in ALL_EXPERTS else shape.top_k
+    routed = passed * (wide + mlp_kept(d, habits, shape.moe_ffn or shape.ffn))
     return routed + mlp_kept(d, habits, shared_width(shape)) + 4 * 2 * shape.experts
+
+
+def adapts_experts(d: Dims) -> bool:
+    """Whether LoRA sits on experts."""
+    lora, layer_linears = d.setup.lora, linears(d.model, True)
+    if lora is None:
+        return False
+    peers = names_of(layer_linears)
+    return any(
+        targeted(linear, lora, peers) for linear in layer_linears if linear.part == "experts"
+    )
 
 
 def one_by_one(d: Dims) -> bool:
@@ -231,10 +272,10 @@ def adapters_kept(d: Dims, habits: Habits, moe: bool) -> tuple[Number, Number]:
     lora = d.setup.lora
     if lora is None:
         return 0, 0
-    if not (d.setup.autocast or habits.residual > d.compute):
-        bytes_per_value = habits.adapters
-    else:
+    if d.setup.autocast or habits.residual > d.compute or habits.casts_shards:
         bytes_per_value = d.compute
+    else:
+        bytes_per_value = habits.adapters
     keeps_copy = bytes_per_value != d.compute or d.setup.autocast or lora.dropout > 0
     sides: list[Number] = [0, 0]
     shared: set[tuple[str, int]] = set()

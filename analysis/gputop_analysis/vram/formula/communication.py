@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gputop_analysis.vram.formula.dims import Dims, Number
-from gputop_analysis.vram.formula.elementwise import least, most, true
+from gputop_analysis.vram.formula.elementwise import choose, least, most, true
 from gputop_analysis.vram.formula.habits import Habits
 from gputop_analysis.vram.formula.parts import Part
 from gputop_analysis.vram.formula.states import gradient_bytes, has_gradient, weight_bytes
@@ -19,7 +19,8 @@ is trained (``setup_buckets`` in its ``stage_1_and_2.py``, the bucket's flat buf
 """
 REUSED, PREFETCHED = 5e8, 5e7
 """Half of ``stage3_max_reuse_distance``, and ``stage3_prefetch_bucket_size``, in elements."""
-FILLED = {"zero1": ("backward", "optimizer"), "zero2": ("backward",)}
+BACKWARD = ("backward", "backward end")
+FILLED = {"zero1": (*BACKWARD, "optimizer"), "zero2": BACKWARD}
 """When DeepSpeed's bucket is there: from the first gradient on, in stage 2 until the last, in stage
 1 until whole gradients are reduced just before the update; the others hold it for good. (Before
 its release 0.13 stage 1 had none.)
@@ -41,6 +42,8 @@ def buckets(d: Dims, parts: Iterable[Part], habits: Habits, phase: str) -> Numbe
             bucket_values = least(total, DEEPSPEED_BUCKET)
         else:
             bucket_values = DEEPSPEED_BUCKET + 0.0 * total
+        if sharding == "zero2":
+            bucket_values += _reduced(total, phase)
         return bucket_values * min(habits.gradients, 4.0)
     if habits.passing_gradients and sharding in ("ddp", "zero1"):  # DDP around ZeRO-1 as well
         return sum((part.count * habits.passing_gradients for part in trained), 0.0) * true(
@@ -49,6 +52,15 @@ def buckets(d: Dims, parts: Iterable[Part], habits: Habits, phase: str) -> Numbe
     if sharding == "ddp" and not habits.flat_gradients:
         return sum((part.count * gradient_bytes(d, part, habits) for part in trained), 0.0)
     return 0.0
+
+
+def _reduced(total: Number, phase: str) -> Number:
+    """Values of the flat copy of DeepSpeed's bucket that goes around (``allreduce_and_scatter``):
+    of a full one already with the first layers, of what is left at the end.
+    """
+    if phase == "backward end":
+        return least(total, DEEPSPEED_BUCKET)
+    return choose(total > DEEPSPEED_BUCKET, DEEPSPEED_BUCKET, 0.0)
 
 
 def gathered(d: Dims, parts: Iterable[Part], habits: Habits) -> Number:

@@ -34,6 +34,8 @@ class Habits:
     """A layer's input as checkpointing keeps it."""
     casts_weights: bool
     """Autocast keeps a 16-bit copy of the weights of the linear layers for the backward pass."""
+    casts_shards: bool
+    """FSDP casts what it gathers: all weights are in the type of the products then."""
     casts_inputs: bool
     """Autocast gives each linear layer a 16-bit copy of its input."""
     flat_gradients: bool
@@ -86,6 +88,7 @@ def habits(setup: Setup) -> Habits:
         waits_whole=_waits_whole(setup),
         mixed_units=_mixed_units(setup),
         casts_weights=autocasts,
+        casts_shards=_wider(setup, weights) and setup.parallel.sharding in FSDP,
         casts_inputs=autocasts,
         flat_gradients=both_gradients or _has_flat_gradients(setup),
         passing_gradients=weights if setup.recipe == "nanotron" else 0.0,
@@ -138,8 +141,11 @@ def _keeps_both_gradients(setup: Setup, weights: float, gradients: float) -> boo
 
 def _autocasts_weights(setup: Setup, weights: float) -> bool:
     """Whether weights are wider than the products; FSDP casts its shards before it gathers them."""
-    products = 4.0 if setup.dtype == "fp32" else 2.0
-    return weights > products and setup.parallel.sharding not in FSDP
+    return _wider(setup, weights) and setup.parallel.sharding not in FSDP
+
+
+def _wider(setup: Setup, weights: float) -> bool:
+    return weights > (4.0 if setup.dtype == "fp32" else 2.0)
 
 
 def _residual_bytes(setup: Setup, weights: float, autocasts: bool) -> float:

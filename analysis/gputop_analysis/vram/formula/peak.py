@@ -18,13 +18,14 @@ OPERATIONS = {
     "loss": "backward: lm_head: cross entropy",
     "backward": "backward: last layer",
     "backward end": "backward: first layer",
+    "embedding": "backward: embedding",
     "optimizer": "optimizer: update",
 }
-MOMENTS = (0.33, 0.36, 0.4, 0.95, 1.0)
+MOMENTS = (0.33, 0.36, 0.4, 0.95, 0.96, 1.0)
 """Where in a step the phases have their worst moments, as shares of its time: the backward pass
 takes twice the forward's.
 """
-NAMES = {"backward end": "backward", "loss": "backward"}
+NAMES = {"backward end": "backward", "embedding": "backward", "loss": "backward"}
 LOWER = {"zero2": "zero1", "zero3": "zero2"}
 SOURCES = (
     "activations: Korthikanti et al. 2022, section 4",
@@ -61,13 +62,12 @@ def peak(setup: Setup, capacity: int | None = None) -> Peak:
 
 def _capped(setup: Setup) -> Peak:
     """A stage of ZeRO as the one before where so few ranks share so small a model that its buffers
-    outweigh what it shards; not DeepSpeed's third, which keeps what is near its next use whole.
+    outweigh what it shards; not DeepSpeed's, whose buffers are as large as they are.
     """
     peak = _peak(setup)
     before = LOWER.get(setup.parallel.sharding)
     deepspeed = setup.by_engine().recipe == "deepspeed"
-    keeps_weights = deepspeed and setup.parallel.sharding == "zero3"
-    if before is None or setup.parallel.offload == "all" or keeps_weights:
+    if before is None or setup.parallel.offload == "all" or deepspeed:
         return peak
     lower = _capped(setup.but(sharding=before))
     if peak.allocated > lower.allocated:

@@ -13,11 +13,11 @@ from gputop_analysis.vram.formula.habits import Habits, habits
 from gputop_analysis.vram.formula.loss import final_norm, head_buffers, loss, quantized_head
 from gputop_analysis.vram.formula.parts import Part, parts
 from gputop_analysis.vram.formula.reserved import Blocks
-from gputop_analysis.vram.formula.states import States, states
+from gputop_analysis.vram.formula.states import States, gradient_bytes, states
 from gputop_analysis.vram.formula.updates import dequantised, update_temporaries, workspaces
 
 Bytes = dict[str, Number]
-PASSES = ("forward", "loss", "backward", "backward end")
+PASSES = ("forward", "loss", "backward", "backward end", "embedding")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def step(d: Dims) -> Step:
     gathered = communication.gathered(d, parts_, kept_habits)
     buffers = {
         name: communication.buckets(d, parts_, kept_habits, name)
-        for name in ("forward", "backward", "optimizer")
+        for name in ("forward", "backward", "backward end", "optimizer")
     }
     reduced = communication.layer_gradients(d, parts_, kept_habits)
     early, late, final = gradients(d, parts_, held_states, kept_habits)
@@ -57,6 +57,7 @@ def step(d: Dims) -> Step:
     all_layers, one_layer, work, tail = activations_of(d, kept_habits)
     norm, ends = d.tokens * final_norm(d, kept_habits) * d.last, loss(d, kept_habits)
     held_by_libraries = workspaces(d)
+    cached = weight_casts(d, parts_, kept_habits, cached=True) + held_by_libraries
     casts = weight_casts(d, parts_, kept_habits) + held_by_libraries
     entries = d.tokens * d.last
     head_forward, head_backward = quantized_head(d)
@@ -68,7 +69,7 @@ def step(d: Dims) -> Step:
             "activations": all_layers + norm + left_by_last_step(d, kept_habits),
             "logits_loss": most(entries * ends.forward, head_forward) + head_buffers(d) * d.last,
             "communication": buffers["forward"] + gathered,
-            "temporaries": casts,
+            "temporaries": cached,
         },
         "loss": always
         | {
@@ -80,7 +81,7 @@ def step(d: Dims) -> Step:
         },
         "backward": always
         | {
-            "gradients": most(early, held_states.gradients * communication.at_work(d)),
+            "gradients": first_gradients(d, early, late),
             "activations": all_layers + work,
             "communication": buffers["backward"] + gathered + reduced,
             "temporaries": casts + dequantised(d),
@@ -89,8 +90,15 @@ def step(d: Dims) -> Step:
         | {
             "gradients": late + passing,
             "activations": tail + one_layer + work + reshard_hooks(d, kept_habits),
-            "communication": buffers["backward"] + gathered + reduced,
+            "communication": buffers["backward end"] + gathered + reduced,
             "temporaries": held_by_libraries + dequantised(d),
+        },
+        "embedding": always
+        | {
+            "gradients": late + passing,
+            "activations": tail,
+            "communication": buffers["backward end"] + gathered,
+            "temporaries": held_by_libraries + tied_gradients(d, parts_, kept_habits),
         },
         "optimizer": always
         | {
@@ -147,7 +155,33 @@ def gradients(
         whole_values = communication.whole_gradients(d, parts, habits) * several
         return whole_values, most(whole_values, states.gradients), states.gradients
     stays = 1 if habits.flat_gradients else several
-    return states.gradients * stays, states.gradients, states.gradients
+    early = states.gradients * stays
+    if d.recipe == "deepspeed" and d.setup.parallel.sharding == "zero2":
+        return early, early + states.gradients, states.gradients
+    return early, states.gradients, states.gradients
+
+
+def first_gradients(d: Dims, early: Number, late: Number) -> Number:
+    """Bytes of gradients in the backward pass of the last layer; DeepSpeed's stage 2 has a place
+    for all that this rank will keep from the first one on (``grads_in_partition``).
+    """
+    if d.recipe == "deepspeed" and d.setup.parallel.sharding == "zero2":
+        return late
+    return most(early, late * communication.at_work(d))
+
+
+def tied_gradients(d: Dims, parts: tuple[Part, ...], habits: Habits) -> Number:
+    """Bytes of the two parts of a tied embedding's gradient, from the head and from the tokens,
+    beside their sum.
+    """
+    if not d.model.tied_embeddings:
+        return 0.0 * d.tokens
+    sizes = (
+        part.count * gradient_bytes(d, part, habits)
+        for part in parts
+        if part.name == "embeddings" and part.trained
+    )
+    return 2 * sum(sizes, 0.0 * d.tokens) * d.last
 
 
 def per_layer(d: Dims, function: Callable[[bool], Number]) -> Number:
@@ -224,18 +258,22 @@ def _kept(d: Dims, layer: ActivationBytes, habits: Habits) -> Number:
 def _work(d: Dims, layer: ActivationBytes) -> Number:
     """Of a layer in its backward, beyond what is kept: with checkpointing all of it."""
     if d.setup.checkpointing == "none":
-        return most(layer.mlp_peak - layer.mlp, layer.norm_peak)
-    return most(
-        layer.outside - layer.entry + layer.mlp_peak, layer.outside - layer.entry + layer.norm_peak
-    )
+        return most(layer.mlp_peak - layer.mlp, layer.norm_peak, layer.scores_peak - layer.mlp)
+    return layer.outside - layer.entry + most(layer.mlp_peak, layer.norm_peak, layer.scores_peak)
 
 
-def weight_casts(d: Dims, parts: tuple[Part, ...], habits: Habits) -> Number:
+def weight_casts(
+    d: Dims, parts: tuple[Part, ...], habits: Habits, *, cached: bool = False
+) -> Number:
     """16-bit copies of fp32 weights that autocast keeps: of the head, and of all linear layers or,
-    with checkpointing, of one.
+    with checkpointing, of one. Until the forward pass is over, those of all trained weights are
+    ``cached`` (``cached_cast`` of ``aten/src/ATen/autocast_mode.cpp``).
     """
     if not habits.casts_weights:
         return 0.0
-    share = 1 if d.setup.checkpointing == "none" else 1 / most(d.layers, 1)
+    if d.setup.checkpointing == "none" or (cached and activations.trains_base(d)):
+        share = 1
+    else:
+        share = 1 / most(d.layers, 1)
     linear = sum((part.count for part in parts if part.linear), 0.0)
     return d.compute * (linear * share + d.model.vocab * d.model.hidden / d.tp * d.last)

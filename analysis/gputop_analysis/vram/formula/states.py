@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.formula.habits import Habits
 from gputop_analysis.vram.formula.parts import Part
+from gputop_analysis.vram.setup import TRANSFORMERS_CODE
 
 NF4_BYTES = 0.5 + 1 / 64 + 4 / (64 * 256)
 """bitsandbytes, double quantised (Dettmers et al. 2023, section 3): an 8-bit constant a block of
@@ -116,6 +117,13 @@ def gradient_bytes(d: Dims, part: Part, habits: Habits) -> float:
     return habits.gradients
 
 
+def keeps_fp32_embeddings(d: Dims) -> bool:
+    """Whether 8-bit optimizers keep embeddings' states in fp32, as the Trainer of Transformers
+    tells bitsandbytes (``GlobalOptimManager`` in its ``trainer_optimizer.py``).
+    """
+    return d.recipe in TRANSFORMERS_CODE and not flat_partitions(d)
+
+
 def flat_partitions(d: Dims) -> bool:
     """Whether the optimizer updates a rank's share of all parameters as one fp32 tensor."""
     return d.recipe == "deepspeed" and d.setup.parallel.stage > 0
@@ -126,6 +134,8 @@ def moment_bytes(d: Dims, part: Part, habits: Habits) -> float:
     ones it does not).
     """
     name = d.setup.optimizer
+    if name in EIGHT_BIT and part.name in ("embeddings", "saved") and keeps_fp32_embeddings(d):
+        return EIGHT_BIT[name] * 4.0
     if name in EIGHT_BIT:
         return EIGHT_BIT[name] * EIGHT_BIT_BYTES
     if part.name == "adapters":

@@ -38,8 +38,7 @@ def update_temporaries(d: Dims, parts: tuple[Part, ...], habits: Habits) -> Numb
         )
         return sum(sizes, 0.0)
     if flat_partitions(d):
-        loop = 4.0 * LOOPS.get(d.setup.optimizer, 0) * _at_once(d, trained)
-        return loop + _flat_copies(d, trained, habits)
+        return most(_flat_copies(d, trained, habits), _flat_update(d, trained, habits))
     largest = [
         _largest(d, part) * _temporary_bytes(d, part, habits) / over(d, part, sharded)
         for part in trained
@@ -71,6 +70,19 @@ def _flat_copies(d: Dims, trained: list[Part], habits: Habits) -> Number:
         return copies
     total = sum((part.count for part in trained), 0.0)
     return habits.gradients * share + most(0.0, copies - habits.gradients * total)
+
+
+def _flat_update(d: Dims, trained: list[Part], habits: Habits) -> Number:
+    """The fp32 gradient and the update's temporaries, when the gradients as they were are gone; the
+    flat ones of stage 3 stay.
+    """
+    share = _at_once(d, trained)
+    held = 4.0 * (1 + LOOPS.get(d.setup.optimizer, 0)) * share
+    if d.setup.parallel.stage == 3:
+        return held
+    if d.setup.parallel.stage == 1:
+        share = sum((part.count for part in trained), 0.0)
+    return most(0.0, held - habits.gradients * share)
 
 
 def _at_once(d: Dims, trained: list[Part]) -> Number:
