@@ -24,8 +24,8 @@ EAGER_GELU = ("gpt2", "gpt_neo", "gptj", "phi")
 """Families with ``gelu_new`` written out in operations that keep three more tensors."""
 SOFTCAP = ("gemma2",)
 """Families that squeeze attention scores by ``tanh``, which SDPA cannot, and logits as well."""
-PLUS_ONE = ("gemma", "gemma2", "gemma3", "gemma3_text")
-"""Families whose norms multiply by ``1 + weight`` in fp32."""
+FP32_SCALES = ("gemma", "gemma2", "gemma3", "gemma3_text", "gpt_oss", "olmo2", "olmo3")
+"""Families whose norms multiply by their weight in fp32, before the cast."""
 DROPOUT = ("gpt2", "opt", "bert", "roberta", "xlm-roberta", "distilbert")
 """Families that train with dropout by default."""
 SCORES_DROPOUT = ("gpt2", "bert", "roberta", "xlm-roberta", "distilbert")
@@ -137,7 +137,7 @@ def norm_kept(d: Dims, habits: Habits, width: int) -> Number:
     """
     if not (habits.eager_norm and _rms(d)):
         return habits.residual * width
-    return width * (4 + trains_base(d) * (4 if d.model.family in PLUS_ONE else habits.residual))
+    return width * (4 + trains_base(d) * (4 if d.model.family in FP32_SCALES else habits.residual))
 
 
 def attention_kept(d: Dims, habits: Habits) -> Number:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gputop_analysis.catalog.families import traits
 from gputop_analysis.vram.formula.activations import capped, trains_base
 from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.formula.elementwise import least, true
@@ -134,11 +135,16 @@ def head_buffers(d: Dims) -> Number:
 
 
 def _of_entry(d: Dims) -> tuple[Number, Number]:
-    """Bytes of a token and entry of the vocabulary, forward and backward."""
+    """Bytes of a token and entry of the vocabulary, forward and backward. Encoders leave their
+    logits in the type of the products (``BertForMaskedLM``), which autocast's softmax raises.
+    """
     a = d.compute
     if d.recipe == "megatron":
         return (8 + a, 8 + a) if d.setup.kernels else (4 + a, 4 + a)
     half = a if a < 4 else 0
+    if d.recipe in TRANSFORMERS_CODE and traits(d.model.family).encoder:
+        raised = d.setup.autocast or d.setup.weights == "fp32"
+        return (a + 8, FP32_COPIES) if raised else (2 * a, 3 * a)
     if d.recipe in TRANSFORMERS_CODE:
         version = release(d.setup.transformers)
         if version < SHIFTED_LABELS and d.model.family in LEFT_IN_16_BITS:
