@@ -30,6 +30,17 @@ DROPOUT = ("gpt2", "opt", "bert", "roberta", "xlm-roberta", "distilbert")
 """Families that train with dropout by default."""
 SCORES_DROPOUT = ("gpt2", "bert", "roberta", "xlm-roberta", "distilbert")
 """Those that also drop attention scores by default, with softmax in the computation's type."""
+SOFTMAX_AS_IT_IS = ("falcon", "gpt_oss")
+"""Families that leave the softmax in the computation's type, without dropout."""
+WRITTEN_LAYER_NORM = ("cohere",)
+"""Families whose LayerNorm is written out in PyTorch: deviations, their squares' and scaled, in
+fp32 (``CohereLayerNorm``).
+"""
+ONE_ATTENTION = ("bloom", "mpt")
+"""Families that know no attention of a kernel in Transformers, whatever is asked for."""
+WITHOUT_SDPA = ("gpt_neo", "gpt_oss")
+"""Those that have FlashAttention, but no SDPA."""
+RELU = ("opt",)
 ALIBI = ("bloom", "mpt")
 """Families that add a slope to attention scores in place of any position of queries and keys."""
 KEEPS_NO_INPUTS = (43, 2)
@@ -135,6 +146,8 @@ def norm_kept(d: Dims, habits: Habits, width: int) -> Number:
     """Of one norm of that width, without its output. One kernel keeps its input; written out in
     PyTorch it keeps an fp32 copy, and the normalised values where their weight is trained.
     """
+    if habits.eager_norm and d.model.family in WRITTEN_LAYER_NORM:
+        return width * (8 + 4 * trains_base(d))
     if not (habits.eager_norm and _rms(d)):
         return habits.residual * width
     return width * (4 + trains_base(d) * (4 if d.model.family in FP32_SCALES else habits.residual))
@@ -156,9 +169,12 @@ def attention_kept(d: Dims, habits: Habits) -> Number:
 
 
 def keeps_scores(d: Dims) -> bool:
-    """Whether attention writes its scores to memory."""
-    by_products = d.setup.attention == "sdpa" and (capped(d) or by_math(d))
-    return d.setup.attention == "eager" or by_products
+    """Whether attention writes its scores to memory: asked to, or since no kernel does it."""
+    if d.setup.attention == "eager":
+        return True
+    if d.recipe in TRANSFORMERS_CODE and d.model.family in ONE_ATTENTION:
+        return True
+    return d.setup.attention == "sdpa" and (capped(d) or by_math(d))
 
 
 def scores_peak(d: Dims, habits: Habits) -> Number:
@@ -208,7 +224,8 @@ def scores(d: Dims, habits: Habits) -> float:
 
 def softmax_bytes(d: Dims, habits: Habits) -> float:
     """Of one value of an attention's softmax, which autocast runs in fp32."""
-    if d.recipe == "megatron" or (_drops_scores(d) and not habits.casts_inputs):
+    in_type = _drops_scores(d) or d.model.family in SOFTMAX_AS_IT_IS
+    if d.recipe == "megatron" or (in_type and not habits.casts_inputs):
         return d.compute
     return 4.0
 
@@ -218,7 +235,11 @@ def _drops_scores(d: Dims) -> bool:
 
 
 def mlp_kept(d: Dims, habits: Habits, width: int) -> Number:
-    """Input and output of the activation; if gated, the other half and the product too."""
+    """Input and output of the activation, of which ReLU keeps the output alone; if gated, the other
+    half and the product too.
+    """
+    if d.model.family in RELU:
+        return width * d.compute
     last = (habits.linear_input or d.compute) if keeps_inputs(d) else 0
     last += (
         3 * d.compute * (d.model.family in EAGER_GELU and not d.model.gated_mlp and written_out(d))
@@ -303,8 +324,13 @@ def _passes(d: Dims, linear: Linear) -> Number:
 
 def by_math(d: Dims) -> bool:
     """Whether SDPA has no fused kernel: in fp32 flash attention does not run, and the
-    memory-efficient one knows no groups of heads.
+    memory-efficient one knows no groups of heads; nor does any know Falcon's single key that all
+    heads share, or may a family not use SDPA.
     """
+    if d.recipe in TRANSFORMERS_CODE and d.model.family in WITHOUT_SDPA:
+        return True
+    if d.model.family == "falcon" and d.model.kv_heads == 1 and d.recipe in TRANSFORMERS_CODE:
+        return True
     return d.compute == 4 and 0 < d.model.kv_heads < d.model.heads and d.recipe != "megatron"
 
 
