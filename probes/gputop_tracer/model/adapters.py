@@ -40,6 +40,10 @@ def adapt(model: Any, setup: Dict[str, Any], tracker: Any, notes: List[str]) -> 
             _quantize(model, quantization, setup, tracker)
             if lora:
                 quantized.adapt(model, lora, DTYPES[lora.get("dtype") or "fp32"])
+                if setup["model"].get("experts") and lora["targets"] == ["all-linear"]:
+                    notes.append(
+                        "adapters that peft puts on the tensor of a layer's experts are left out"
+                    )
         notes.append(
             "%s weights and their matrix products as in bitsandbytes, by hand" % quantization
         )
