@@ -39,7 +39,8 @@ def load(name: str) -> None:
 def of_recipe(setup: Dict[str, Any]) -> str:
     """The name of a setup's optimizer; DeepSpeed's AdamW is its fused kernel (``FusedAdam``)."""
     name = setup.get("optimizer") or "adamw"
-    if name == "adamw" and setup.get("recipe") == "deepspeed":
+    sharding = (setup.get("parallel") or {}).get("sharding") or "none"
+    if name == "adamw" and (setup.get("recipe") == "deepspeed" or sharding.startswith("zero")):
         return "adamw-fused"
     return name
 

@@ -14,7 +14,12 @@ from gputop_analysis.vram.formula.loss import final_norm, head_buffers, loss, qu
 from gputop_analysis.vram.formula.parts import Part, parts
 from gputop_analysis.vram.formula.reserved import Blocks
 from gputop_analysis.vram.formula.states import States, gradient_bytes, states
-from gputop_analysis.vram.formula.updates import dequantised, update_temporaries, workspaces
+from gputop_analysis.vram.formula.updates import (
+    dequantised,
+    update_segments,
+    update_temporaries,
+    workspaces,
+)
 
 Bytes = dict[str, Number]
 PASSES = ("forward", "loss", "backward", "backward end", "embedding")
@@ -115,7 +120,7 @@ def step(d: Dims) -> Step:
         loss=entries * ends.cached,
         early=early,
         rising=late - early,
-        update=update,
+        update=update_segments(d, parts_, kept_habits),
         passes=_highest(found_phases[name] for name in PASSES),
         pools=pools(d, parts_, found_phases, kept_habits, late),
     )

@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.formula.elementwise import most, up
+from gputop_analysis.vram.formula.habits import FSDP
+from gputop_analysis.vram.formula.states import flat_partitions
 
 FRAGMENTS = 0.04
 """Of activations, in blocks that no other tensor fits, beside a loss on whole logits; one GPU."""
@@ -27,7 +29,7 @@ RECORDED_FULL = 0.2
 """The same where memory is short: fms-acceleration's FSDP1 runs out of memory, and not."""
 SHARED = 0.35
 """How much of gradients and update finds room in freed activations and logits, by how much of these
-there is; under FSDP, in flat blocks or pools of their own, nothing.
+there is; under FSDP and DeepSpeed, in flat blocks or pools of their own, nothing.
 """
 EXPANDABLE = 0.02
 """Of activations with ``expandable_segments``, which grow and shrink by pages."""
@@ -89,7 +91,7 @@ def reserved(d: Dims, blocks: Blocks, allocated: Number) -> tuple[Number, Number
     activations = blocks.activations + blocks.work * (WORKED if whole_logits else 1)
     loss = blocks.loss * (VARIED if d.setup.lengths == "varied" else 1.0)
     room = (activations + blocks.loss) / most(after, 1)
-    if sharded in ("fsdp1", "fsdp2", "hsdp"):
+    if sharded in FSDP or flat_partitions(d):
         apart = 1.0
     else:
         apart = most(0, 1 - SHARED * room)

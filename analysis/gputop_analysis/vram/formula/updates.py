@@ -38,12 +38,32 @@ def update_temporaries(d: Dims, parts: tuple[Part, ...], habits: Habits) -> Numb
         )
         return sum(sizes, 0.0)
     if flat_partitions(d):
+        if _updates_in_place(d, habits):
+            return 0.0
         return most(_flat_copies(d, trained, habits), _flat_update(d, trained, habits))
     largest = [
         _largest(d, part) * _temporary_bytes(d, part, habits) / over(d, part, sharded)
         for part in trained
     ]
     return most(*largest) if largest else 0.0
+
+
+def update_segments(d: Dims, parts: tuple[Part, ...], habits: Habits) -> Number:
+    """Bytes that the update puts in segments: of flat tensors none fits where another was, so that
+    they count one beside the other.
+    """
+    if not flat_partitions(d) or _updates_in_place(d, habits):
+        return update_temporaries(d, parts, habits)
+    reduced = habits.gradients * (d.setup.parallel.stage == 1)
+    loops = 4.0 * LOOPS.get(d.setup.optimizer, 0)
+    trained = [part for part in parts if part.trained]
+    return (reduced + habits.gradients + 4.0 + loops) * _at_once(d, trained)
+
+
+def _updates_in_place(d: Dims, habits: Habits) -> bool:
+    """On the host, or by DeepSpeed's optimizer for bf16."""
+    in_place = d.setup.parallel.stage == 1 and habits.flat_gradients
+    return in_place or d.setup.parallel.offload != "none"
 
 
 def _temporary_bytes(d: Dims, part: Part, habits: Habits) -> float:
@@ -59,14 +79,9 @@ def _flat_copies(d: Dims, trained: list[Part], habits: Habits) -> Number:
     ``stage_1_and_2.py``; in ``stage3.py`` of a sub-group at a time). Stage 1 lets the whole
     gradients go once it has its share of them.
     """
-    stage = d.setup.parallel.stage
-    if d.setup.parallel.offload != "none":
-        return 0.0
-    if stage == 1 and habits.flat_gradients:  # the optimizer for bf16 updates in place
-        return 0.0
     share = _at_once(d, trained)
     copies = (habits.gradients + 4) * share
-    if stage > 1:
+    if d.setup.parallel.stage > 1:
         return copies
     total = sum((part.count for part in trained), 0.0)
     return habits.gradients * share + most(0.0, copies - habits.gradients * total)
