@@ -113,20 +113,22 @@ def test_more_tokens_never_need_less(setup, factor):
 @given(setups(), st.sampled_from([2, 8, 64]), st.sampled_from(RECIPES))
 def test_more_sharding_never_needs_more(setup, ranks, recipe):
     """Buckets can outweigh what stage 1 shards, such as nothing of adapters or states of 8 bits;
-    DeepSpeed's second copies its bucket to reduce it, and its third keeps weights near their next
-    use whole, which a small model feels.
+    DeepSpeed's second copies its bucket to reduce it and has room for its share of the gradients
+    from the first one on, and its third keeps weights near their next use whole.
     """
     assume(not setup.quantized)
     stages = ("ddp", "zero1", "zero2", "zero3")
     found = [solve(setup.but(dp=ranks, sharding=kind, recipe=recipe), "formula") for kind in stages]
     ddp, one, two, three = found
     if recipe in TRANSFORMERS_CODE:
-        assert two.allocated <= one.allocated + 4 * DEEPSPEED_BUCKET
+        share = 4 * setup.model.params / ranks
+        assert two.allocated <= one.allocated + 4 * DEEPSPEED_BUCKET + share
     else:
         for more, less in ((one, two), (two, three)):
             assert less.allocated <= more.allocated and less.reserved <= more.reserved
     whole_states = setup.optimizer.startswith("adamw") and "8bit" not in setup.optimizer
-    if setup.lora is None and whole_states and setup.model.params > 1e9:
+    same_engine = recipe != "transformers"  # whose ZeRO is DeepSpeed's, with fp32 copies
+    if same_engine and setup.lora is None and whole_states and setup.model.params > 1e9:
         assert one.allocated <= ddp.allocated
     for each in found:
         assert sum(each.breakdown.values()) == each.allocated <= each.reserved
