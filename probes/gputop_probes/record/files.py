@@ -15,9 +15,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from gputop_agent import wire
+
 JSON_BYTES = 16 << 20
 """A manifest or state that is longer was not written by gputop."""
-MAX_RANK = 1_000_000
 FILES_AT_MOST = 65_536
 """Files of ranks, and folders of hosts, that are looked at."""
 _RANK_FILE = re.compile(r"rank-(\d{1,7})\.bin")
@@ -138,8 +139,9 @@ def rank_files(folder: Path) -> Iterator[tuple[int, Path]]:
     """Files of ranks in ``steps``, ``device`` or ``comm``, by rank; no other names."""
     named = ((_RANK_FILE.fullmatch(name), name) for name in _names(folder))
     ranks = ((int(match.group(1)), name) for match, name in named if match)
-    for rank, name in sorted((rank, name) for rank, name in ranks if rank <= MAX_RANK):
-        yield rank, folder / name
+    for rank, name in sorted(ranks):
+        if rank <= wire.MAX_RANK:
+            yield rank, folder / name
 
 
 def host_folders(run_dir: Path) -> list[Path]:

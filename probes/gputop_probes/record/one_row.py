@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gputop_agent import wire
-from gputop_probes.record.schema import EARLIEST_NS, LATEST_NS
+from gputop_agent.contracts.kinds import EARLIEST_NS, LATEST_NS
 
 LONGEST_NS = 400 * 86_400 * 10**9
 """No step or phase is longer."""
