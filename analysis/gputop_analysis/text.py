@@ -28,6 +28,8 @@ SGR |= {
 SGR |= {"wait": "91", "checkpoint": "31", "compile": "95", "other": "90"}
 MISSING = "–"
 """Stands for what was not measured, on every screen and in every report."""
+RANKS_IN_TEXT, RANKS_ON_A_PAGE = 16, 32
+"""Rows of a table of ranks: in a terminal, and on a page that is scrolled."""
 LABEL = 10
 """Columns of a label before wrapped text."""
 
@@ -84,6 +86,11 @@ def ms(value: float) -> str:
 def gib(value: float) -> str:
     """GiB with two decimals, or the sign for missing."""
     return f"{value:.2f}" if math.isfinite(value) else MISSING
+
+
+def whole(value: float) -> str:
+    """Without decimals, or the sign for missing."""
+    return f"{value:.0f}" if math.isfinite(value) else MISSING
 
 
 def percent(share: float) -> str:
@@ -174,6 +181,11 @@ def _run_words(first: int, last: int) -> str:
     if last - first < 2:
         return str(first) if first == last else f"{first}, {last}"
     return f"{first}-{last}"
+
+
+def capitalised(text: str) -> str:
+    """The text as a sentence begins; the other letters stay."""
+    return text[:1].upper() + text[1:]
 
 
 def cut_middle(text: str, width: int) -> str:
