@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.fit.estimate_options import existing_file, given
 from gputop.cli.named import gpu_named
+from gputop.cli.notices import notice
 
 if TYPE_CHECKING:
     from gputop.script_tracing import ScriptTrace
@@ -46,12 +47,11 @@ def estimate_script(options: argparse.Namespace, arguments: list[str]) -> Estima
     if not options.python:
         _require_python(script)
     if options.no_execute:
-        print(f"gputop: only reading {script}; nothing of it runs", file=sys.stderr)
+        notice(f"only reading {script}; nothing of it runs")
     else:
-        print(
-            f"gputop: running the code of {script} on fake tensors: in an empty folder, without "
-            "GPU and network; --no-execute only reads it",
-            file=sys.stderr,
+        notice(
+            f"running the code of {script} on fake tensors: in an empty folder, without "
+            "GPU and network; --no-execute only reads it"
         )
     values = given(options)
     world = int(values.get("dp") or 0)

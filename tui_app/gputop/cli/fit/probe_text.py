@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from gputop.cli.notices import notice
 from gputop_analysis.units import GIB
 
 if TYPE_CHECKING:
@@ -76,6 +76,6 @@ def _keep(record: dict[str, Any]) -> bool:
     try:
         remember({**record, "t_ns": time.time_ns()})
     except OSError as error:
-        print(f"gputop: the difference was not kept: {error.strerror or error}", file=sys.stderr)
+        notice(f"the difference was not kept: {error.strerror or error}")
         return False
     return True

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.happened.diff import fraction
 from gputop.cli.parsing import Parser, split_command
+from gputop.cli.printing import writing
 from gputop.cli.quantities import positive_seconds
 
 if TYPE_CHECKING:
@@ -187,10 +188,8 @@ def _look_writable(path: Path | None) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    try:
+    with writing(path):
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise CliError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _measured(measured: Iterator[np.ndarray], threshold: float, limit_s: float) -> Judged:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.parsing import Parser
+from gputop.cli.printing import write_file
 from gputop.fleet import (
     NAME,
     PRIORITIES,
@@ -38,11 +39,7 @@ def execute(words: list[str]) -> int:
         if not options.yes:
             fleet = _asked(fleet)
         from_text(as_text(fleet))  # a budget of -1 is refused before anything is written
-    try:
-        path.write_text(as_text(fleet), encoding="utf-8")
-    except OSError as error:
-        raise CliError(f"cannot write {path}: {error.strerror}") from None
-    print(f"wrote {path}", file=sys.stderr)
+    write_file(path, as_text(fleet))
     return 0
 
 

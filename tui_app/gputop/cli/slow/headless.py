@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from gputop.cli.notices import notice
+
 if TYPE_CHECKING:
     from gputop_probes.launch import RunHandle
 
@@ -75,7 +77,7 @@ class StartLine:
             except Exception:  # a word less, and nothing that the command would notice
                 return
             if line:
-                print(f"gputop: {line}", file=sys.stderr)
+                notice(line)
 
     def _line(self) -> str:
         """Empty where a rank trains already, or no milestone is known."""
@@ -145,6 +147,6 @@ class _StopRule:
         return stability.steps, [] if stability.stable else list(stability.reasons)
 
     def _stop(self, why: str) -> None:
-        print(f"gputop: {why}; stopping the command", file=sys.stderr)
+        notice(f"{why}; stopping the command")
         self._stopped = True
         self._handle.stop("calibrate", why)
