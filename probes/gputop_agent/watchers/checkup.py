@@ -14,6 +14,7 @@ from time import monotonic_ns
 from typing import Any
 
 from gputop_agent.runtime import interrupts, late, transport
+from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import replicas, steps
 from gputop_agent.timing.step_state import (
@@ -30,7 +31,6 @@ FIRST_STEPS = (20, 40, 60, 100)
 PERIOD_STEPS, PERIOD_NS = 500, 5_000_000_000
 EVERY_STEPS = 10  # whether a look is due is asked
 GIVE_UP_STEPS = 3  # a look that met no update for so long ends
-MAX_TENSORS, MAX_VALUES = 8, 4096  # gradients and values of each that are looked at
 SURE_LOOKS = 3  # looks in a row that found the same: worth an event of their own
 # of the largest learning rate: a million such steps are less than one of the largest
 VANISHED = 2.0**-24
@@ -97,11 +97,7 @@ def _begin(step):
         current.not_before_ns = monotonic_ns() + PERIOD_NS
     else:
         current.not_before_ns = 0
-    optimizers = [
-        optimizer
-        for optimizer in (reference() for reference in session.optimizers.values())
-        if optimizer
-    ]
+    optimizers = alive(session.optimizers.values())
     if late.may_look():
         _send_unsent()
         optimizers.sort(key=_count_parameters, reverse=True)
@@ -182,11 +178,11 @@ def _look_at_stale():
         for parameter in _trainable()
         if parameter.grad is not None and late.is_plain(parameter.grad)
     ]
-    held = held[:: max(1, len(held) // MAX_TENSORS)][:MAX_TENSORS]
+    held = late.spread(held)
     if not held:
         current.found["stale"] = False
     elif late.may_look():
-        current.values.put("stale", late.count_nonzero, late.some_values(held, MAX_VALUES))
+        current.values.put("stale", late.count_nonzero, late.some_values(held, late.MAX_VALUES))
 
 
 def _look_at_missing(optimizer):
@@ -213,7 +209,7 @@ def _look_at_missing(optimizer):
     ]
     if low and late.may_look():
         largest = max(low, key=lambda parameter: parameter.numel())
-        current.weights = largest, largest.detach().reshape(-1)[:MAX_VALUES].clone()
+        current.weights = largest, largest.detach().reshape(-1)[: late.MAX_VALUES].clone()
 
 
 def _look_at_mode(parameters):
@@ -243,9 +239,12 @@ def _look_at_gradients(parameters):
     ]
     if with_plain and late.may_look():
         chosen = sorted(
-            {round(i * (len(with_plain) - 1) / (MAX_TENSORS - 1)) for i in range(MAX_TENSORS)}
+            {
+                round(i * (len(with_plain) - 1) / (late.MAX_TENSORS - 1))
+                for i in range(late.MAX_TENSORS)
+            }
         )
-        parts = late.some_values([with_plain[i].grad for i in chosen], MAX_VALUES)
+        parts = late.some_values([with_plain[i].grad for i in chosen], late.MAX_VALUES)
         current.found["gradients_looked_at"] = sum(part.numel() for part in parts)
         current.values.put("gradients_not_zero", late.count_nonzero, parts)
         current.found.update(current.zeros.look(with_plain))
@@ -264,7 +263,7 @@ def _look_at_change():
         parameter, before = current.weights
         gradient = parameter.grad
         if gradient is not None and late.is_plain(gradient):
-            after, gradient = late.some_values([parameter, gradient], MAX_VALUES)
+            after, gradient = late.some_values([parameter, gradient], late.MAX_VALUES)
             current.values.put("bf16", _bf16_change, [before, after, gradient])
 
 

@@ -8,6 +8,7 @@ import weakref
 from typing import Any
 
 from gputop_agent.runtime import late
+from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import events
 
@@ -25,10 +26,8 @@ def in_roots(untrained=()):
 
     Then those of other modules, whose names begin with that of their class.
     """
-    roots = [reference() for reference in session.roots]
-    others = [reference() for reference in untrained]
-    todo = [(f"{type(other).__name__}.", other) for other in others if other is not None]
-    todo += [("", root) for root in roots if root is not None]
+    todo = [(f"{type(other).__name__}.", other) for other in alive(untrained)]
+    todo += [("", root) for root in alive(session.roots)]
     visited = set()
     while todo:
         prefix, module = todo.pop()

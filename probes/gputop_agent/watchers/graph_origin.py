@@ -10,7 +10,7 @@ packed (checkpoints, offloading) are not asked for.
 import re
 from typing import Any
 
-from gputop_agent.runtime import interrupts
+from gputop_agent.runtime import interrupts, late
 from gputop_agent.runtime.session import session
 
 MAX_NODES = 100_000
@@ -290,7 +290,7 @@ def extent(tensor):
     """The smallest and the largest value, as tensors of one element, NaN where one is in it; None
     where there are no such values in reach.
     """
-    tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor, this rank's part
+    tensor = late.local_part(tensor)
     try:
         if not tensor.is_floating_point() or not tensor.numel() or tensor.is_sparse:
             return None

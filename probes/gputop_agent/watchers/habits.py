@@ -14,7 +14,6 @@ from gputop_agent.timing.step_state import open_step
 from gputop_agent.watchers import gradients
 
 MAX_NODES = 400  # of a graph
-MAX_TENSORS, MAX_VALUES = 8, 4096
 MAX_ROWS, MAX_COLUMNS = 1024, 16  # of a table's gradient
 MAX_COPIED_ROWS = 128  # from a GPU, where each row is a copy
 LARGE_TABLE = 0.25  # of the optimizer's values
@@ -92,7 +91,7 @@ class SeenHabits:
         sites = {"backward_at": self._backward_at, "update_at": frames.caller_site()}
         fields: "dict[str, Any]" = {name: site for name, site in sites.items() if site}
         if self._again:
-            fields["graph_again"] = [round(share, 3) for share in self._again[:MAX_TENSORS]]
+            fields["graph_again"] = [round(share, 3) for share in self._again[: late.MAX_TENSORS]]
         if self._twice:
             fields["normalised_twice"] = self._twice
         if session.clips_scaled:
@@ -133,7 +132,7 @@ def _holds_gradients(optimizer):
             gradient = parameter.grad
             if gradient is not None and late.is_plain(gradient):
                 return not gradient.is_cpu or bool(
-                    gradient.detach().reshape(-1)[:MAX_VALUES].count_nonzero()
+                    gradient.detach().reshape(-1)[: late.MAX_VALUES].count_nonzero()
                 )
     return False
 
@@ -179,8 +178,8 @@ def _put_weights(parameters, values):
     matrices = [one for one in parameters if one.dim() > 1 and late.is_plain(one)]
     if not matrices:
         return
-    chosen = matrices[:: max(1, len(matrices) // MAX_TENSORS)][:MAX_TENSORS]
-    values.put("weights_rms", _largest_rms, late.some_values(chosen, MAX_VALUES))
+    chosen = late.spread(matrices)
+    values.put("weights_rms", _largest_rms, late.some_values(chosen, late.MAX_VALUES))
 
 
 def _largest_rms(parts):

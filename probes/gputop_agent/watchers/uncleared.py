@@ -10,7 +10,6 @@ from gputop_agent.runtime import late, transport
 from gputop_agent.runtime.session import session
 
 MAX_OPTIMIZERS = 4
-MAX_TENSORS, MAX_VALUES = 8, 4096  # gradients and values of each that are looked at
 MAX_BACKWARDS = 16  # between two updates: more are not judged
 SURE_LOOKS = 3
 
@@ -38,7 +37,7 @@ class Held:
             for parameter in group["params"]
             if parameter.grad is not None and late.is_plain(parameter.grad)
         ]
-        self.parameters = parameters[:: max(1, len(parameters) // MAX_TENSORS)][:MAX_TENSORS]
+        self.parameters = late.spread(parameters)
         self.marks = self._marks()
         return not self.parameters
 
@@ -51,7 +50,7 @@ class Held:
         if any(gradient is None for gradient in gradients):
             self.clear = True
         elif self.backwards <= MAX_BACKWARDS:
-            parts = late.some_values(gradients, MAX_VALUES)
+            parts = late.some_values(gradients, late.MAX_VALUES)
             self.values.put(self.backwards, late.count_nonzero, parts)
             self.clear = self.values.known.get(self.backwards) == 0
 
