@@ -26,8 +26,9 @@ import numpy as np
 
 from gputop_agent import wire
 from gputop_probes import procfs
-from gputop_probes.ending import read_json
 from gputop_probes.launch import RunHandle, StartError, attach
+from gputop_probes.record import layout
+from gputop_probes.record.files import json_or_empty
 from gputop_probes.record.reader import RecordError, RunRecord
 
 SLICE_S = 0.5
@@ -169,7 +170,7 @@ class Side:
                 raise CheckError(f"{self.name}: no steady steps within {_START_S:.0f} s")
             return False
         self._handle = attach(self.run_dir)
-        state = read_json(self._handle.host_dir / "host.json")
+        state = json_or_empty(self._handle.host_dir / layout.STATE_FILE)
         self._offset_ns = int(state.get("clock_offset_ns", 0))
         record = RunRecord.open(self.run_dir)
         hello = record.hello(record.ranks()[0]) or {}

@@ -89,11 +89,7 @@ def _found_here() -> tuple[GpuGroup, ...]:
     except NvmlMissing:
         return ()
     try:
-        devices = [
-            nvml.module.nvmlDeviceGetHandleByIndex(i)
-            for i in range(nvml.module.nvmlDeviceGetCount())
-        ]
-        names = [nvml.ask("nvmlDeviceGetName", device, default="") for device in devices]
+        names = [nvml.name(device) for device in nvml.devices()]
     except Exception:
         return ()
     finally:
@@ -101,7 +97,7 @@ def _found_here() -> tuple[GpuGroup, ...]:
     counts: Counter[str] = Counter()
     for name in names:
         try:
-            counts[gpu(name.decode() if isinstance(name, bytes) else name).name] += 1
+            counts[gpu(name).name] += 1
         except LookupError:
             continue
     return tuple(GpuGroup(name, count) for name, count in counts.items())

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from gputop.cli.notices import notice
+from gputop_probes.record import layout
 
 if TYPE_CHECKING:
     from gputop_probes.launch import RunHandle
@@ -84,7 +85,7 @@ class StartLine:
         from gputop_analysis.startup import Startup, come_furthest, split
         from gputop_probes.record.events import GrowingLines
 
-        events = GrowingLines(self._host_dir / "events.jsonl")
+        events = GrowingLines(self._host_dir / layout.EVENTS_FILE)
         events.refresh()
         events_of_one = come_furthest(list(events.of(("startup",))))
         began = next(events.of(("run_start",)), None)
