@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
 
@@ -33,6 +34,7 @@ RANKS_IN_TEXT, RANKS_ON_A_PAGE = 16, 32
 LABEL = 10
 """Columns of a label before wrapped text."""
 
+_SITE = re.compile(r"(.+\.py):(\d+)\b")
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LEVELS, _ASCII_LEVELS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 
@@ -188,6 +190,12 @@ def capitalised(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def file_and_line(site: str | None) -> tuple[str, int] | None:
+    """``train.py`` and 118 of ``train.py:118 fit``; None for a site that is no line of Python."""
+    match = _SITE.match(site or "")
+    return (match[1], int(match[2])) if match else None
+
+
 def cut_middle(text: str, width: int) -> str:
     """``text`` in at most ``width`` columns; too long a one loses its middle."""
     if len(text) <= width:
@@ -203,8 +211,12 @@ def cut_end(text: str, length: int) -> str:
     return text[: length - 3].rstrip() + "..."
 
 
-def plain_ascii(text: str) -> str:
-    """``text`` in ASCII: the missing sign as a hyphen, all else outside as a question mark."""
+def for_terminal(text: str, colour: bool) -> str:
+    """``text`` as it is with ``colour``; else in ASCII: the missing sign as a hyphen, all else
+    outside as a question mark.
+    """
+    if colour:
+        return text
     return text.replace(MISSING, "-").encode("ascii", "replace").decode()
 
 

@@ -17,9 +17,9 @@ from gputop_analysis.text import (
     RANKS_IN_TEXT,
     counted,
     cut_middle,
+    for_terminal,
     ms,
     painted,
-    plain_ascii,
     times,
 )
 
@@ -41,9 +41,7 @@ def diff_text(diff: Diff, width: int = 80, colour: bool = False) -> str:
     sections = (_verdict, _phases, _ranks, _findings, _memory, _loss, _changes)
     parts = [list(section(diff, width, colour)) for section in sections]
     text = "\n\n".join("\n".join(part) for part in parts if part)
-    if colour:
-        return text
-    return plain_ascii(text)
+    return for_terminal(text, colour)
 
 
 def _verdict(diff: Diff, width: int, colour: bool) -> Iterator[str]:

@@ -17,6 +17,7 @@ from gputop_analysis.evidence.gpu_samples import NUMBER, SAMPLES_AT_MOST, Sample
 from gputop_analysis.evidence.pages import is_page, read_pages
 from gputop_analysis.evidence.processes import is_of_processes, read_processes
 from gputop_analysis.evidence.rocm_tables import is_title, read_rocm_tables
+from gputop_analysis.units import MIB
 
 _HEAD_LINES = 40
 HEAD = 8000
@@ -63,7 +64,6 @@ _AMD_TITLES = {
 _PARTS = ("GRACT",)
 """Titles of shares that are told as parts of one."""
 _BYTES = "(B)"
-_MIB = 1 << 20
 _NAMES = ("index", "gpu", "device", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id")
 """Columns that tell which GPU; the first that is there names it."""
 _MODELS = ("name", "gpu_name")
@@ -202,7 +202,7 @@ def _in_mib(header: list[str], row: list[str]) -> list[str]:
     cells = list(row)
     for place, title in enumerate(header):
         if title.endswith(_BYTES) and cells[place].strip().isdigit():
-            cells[place] = str(int(cells[place].strip()[:18]) / _MIB)
+            cells[place] = str(int(cells[place].strip()[:18]) / MIB)
     return cells
 
 

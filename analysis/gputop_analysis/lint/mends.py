@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import os
-import re
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,12 +21,10 @@ from gputop_analysis.lint.module import Module, constant, dotted
 from gputop_analysis.lint.patch import diff
 from gputop_analysis.lint.rules_loader import dataset_class
 from gputop_analysis.lint.source import LARGEST_BYTES, Edit, Source, SourceError, apply
-from gputop_analysis.mend import DATA_LOADER, ByArguments, ByRule, Mend
+from gputop_analysis.mend import DATA_LOADER, DDP, ByArguments, ByRule, Mend
 from gputop_analysis.model import Finding
+from gputop_analysis.text import file_and_line
 from gputop_probes.record.manifest import Manifest
-
-_SITE = re.compile(r"(.+\.py):(\d+)\b")
-_DDP = "torch.nn.parallel.DistributedDataParallel"
 
 
 class NoMend(Exception):
@@ -55,7 +52,7 @@ class _Call(NamedTuple):
 
 _CALLS = {
     DATA_LOADER: _Call(5, {"num_workers": 0, "persistent_workers": False, "pin_memory": False}),
-    _DDP: _Call(5, {"find_unused_parameters": False}),
+    DDP: _Call(5, {"find_unused_parameters": False}),
 }
 
 
@@ -120,8 +117,8 @@ def script_of(manifest: Manifest) -> Path | None:
 
 def _places(finding: Finding, manifest: Manifest) -> list[tuple[Path, int]]:
     """The file and line that a finding names, then the script."""
-    match, script = _SITE.match(finding.site or ""), script_of(manifest)
-    places = [(Path(manifest.cwd, match[1]), int(match[2]))] if match else []
+    named, script = file_and_line(finding.site), script_of(manifest)
+    places = [(Path(manifest.cwd, named[0]), named[1])] if named else []
     if script is not None and script not in [path for path, _ in places]:
         places.append((script, 0))
     return places

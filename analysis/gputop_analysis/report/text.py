@@ -38,10 +38,10 @@ from gputop_analysis.text import (
     bar,
     counted,
     duration,
+    for_terminal,
     gib,
     ms,
     painted,
-    plain_ascii,
     sparkline,
     whole,
     wrapped,
@@ -69,9 +69,7 @@ def as_text(report: Report, width: int = 80, colour: bool = False) -> str:
     )
     parts = [list(section(report, width, colour)) for section in sections]
     text = "\n\n".join("\n".join(part) for part in parts if part)
-    if colour:
-        return text
-    return plain_ascii(text)
+    return for_terminal(text, colour)
 
 
 def verdict_text(report: Report, width: int = 80, colour: bool = False) -> str:
@@ -86,9 +84,7 @@ def verdict_text(report: Report, width: int = 80, colour: bool = False) -> str:
     else:
         lines = list(_verdict(report, width, colour))
     text = "\n".join(lines)
-    if colour:
-        return text
-    return plain_ascii(text)
+    return for_terminal(text, colour)
 
 
 def _verdict(report: Report, width: int, colour: bool) -> Iterator[str]:
