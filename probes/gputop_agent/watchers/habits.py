@@ -109,19 +109,19 @@ class SeenHabits:
         return {"fresh_looks": self.fresh_looks} if self.fresh_looks else {}
 
 
-def is_suspected(found):
+def is_suspected(findings):
     """Whether a look has found what is worth another one soon."""
-    return (found.get("weights_rms") or 1.0) < VANISHED
+    return (findings.get("weights_rms") or 1.0) < VANISHED
 
 
-def gist(found):
+def gist(findings):
     """What of it is worth an event of its own where it has changed."""
     return (
-        found.get("fresh_looks", 0) >= 3,
-        bool(found.get("graph_again")),
-        found.get("normalised_twice"),
-        bool(found.get("clips_scaled")),
-        is_suspected(found),
+        findings.get("fresh_looks", 0) >= 3,
+        bool(findings.get("graph_again")),
+        findings.get("normalised_twice"),
+        bool(findings.get("clips_scaled")),
+        is_suspected(findings),
     )
 
 
@@ -138,19 +138,19 @@ def _holds_gradients(optimizer):
 
 
 def _ids(optimizer):
-    return [id(one) for group in optimizer.param_groups for one in group["params"]]
+    return [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _graph(node):
     """Nodes of a loss's graph, nearest first; without those that add a gradient up."""
     todo = [node]
-    seen = {node}
-    for one in todo:
+    visited = {node}
+    for reached in todo:
         if len(todo) >= MAX_NODES:
             break
-        for following, _ in getattr(one, "next_functions", ()):
-            if following is not None and following not in seen and following.next_functions:
-                seen.add(following)
+        for following, _ in getattr(reached, "next_functions", ()):
+            if following is not None and following not in visited and following.next_functions:
+                visited.add(following)
                 todo.append(following)
     return todo
 
@@ -175,7 +175,9 @@ def _before(node):
 
 def _put_weights(parameters, values):
     """Put the largest root mean square of some weights of eight matrices."""
-    matrices = [one for one in parameters if one.dim() > 1 and late.is_plain(one)]
+    matrices = [
+        parameter for parameter in parameters if parameter.dim() > 1 and late.is_plain(parameter)
+    ]
     if not matrices:
         return
     chosen = late.spread(matrices)
@@ -190,10 +192,16 @@ def _largest_rms(parts):
 
 def _look_at_table(parameters, values):
     """Name and rows of a large table, and how many of some rows have a gradient."""
-    total = sum(one.numel() for one in parameters)
-    large = [one for one in parameters if one.dim() == 2 and one.numel() > LARGE_TABLE * total]
+    total = sum(parameter.numel() for parameter in parameters)
+    large = [
+        parameter
+        for parameter in parameters
+        if parameter.dim() == 2 and parameter.numel() > LARGE_TABLE * total
+    ]
     for name, module, table in gradients.in_roots() if large else ():
-        if not hasattr(module, "num_embeddings") or not any(table is one for one in large):
+        if not hasattr(module, "num_embeddings") or not any(
+            table is parameter for parameter in large
+        ):
             continue
         if table.grad is None or not late.is_plain(table.grad):
             continue

@@ -68,12 +68,12 @@ def held():
     return sizes
 
 
-def _add_parameter(found, tensor, seen):
-    found["weights_bytes"] += _size(tensor, seen)
-    found["gradients_bytes"] += _size(getattr(tensor, "grad", None), seen)
+def _add_parameter(sizes, tensor, visited):
+    sizes["weights_bytes"] += _size(tensor, visited)
+    sizes["gradients_bytes"] += _size(getattr(tensor, "grad", None), visited)
 
 
-def _state_bytes(optimizer, seen):
+def _state_bytes(optimizer, visited):
     total = count = 0
     state = getattr(optimizer, "state", None) or {}
     for entry in list(state.values()):
@@ -81,20 +81,20 @@ def _state_bytes(optimizer, seen):
             count += 1
             if count > MAX_STATES:
                 return total
-            total += _size(value, seen)
+            total += _size(value, visited)
     return total
 
 
-def _size(tensor, seen):
+def _size(tensor, visited):
     """Bytes on the run's device; 0 for what was counted, is no tensor or lies elsewhere."""
     tensor = late.local_part(tensor)
     if (
         not hasattr(tensor, "element_size")
-        or id(tensor) in seen
+        or id(tensor) in visited
         or (session.cuda and not tensor.is_cuda)
     ):
         return 0
-    seen.add(id(tensor))
+    visited.add(id(tensor))
     return tensor.numel() * tensor.element_size()
 
 
