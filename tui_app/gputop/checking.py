@@ -280,11 +280,10 @@ class Side:
         steps = _steps_in(_rows(self.run_dir), self._turns)[1:count]
         turns = self._turns[1:count]
         slices = np.array([turn.slice - 1 for turn in turns], int)
-        walls, own, done = (
-            np.bincount(slices, np.array(values, float))
-            for values in ([turn.wall_ns for turn in turns], [turn.own_ns for turn in turns], steps)
-        )
-        return np.stack([walls, own], 1) / done[:, None]
+        wall_ns = np.bincount(slices, [float(turn.wall_ns) for turn in turns])
+        own_ns = np.bincount(slices, [float(turn.own_ns) for turn in turns])
+        slice_steps = np.bincount(slices, np.array(steps, float))
+        return np.stack([wall_ns, own_ns], 1) / slice_steps[:, None]
 
     def typical_s(self) -> float:
         """Median step in seconds."""

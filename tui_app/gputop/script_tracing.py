@@ -117,17 +117,22 @@ def trace_script(
             raise ValueError(
                 f"the trace of {script} ended without an answer: {last or 'it said nothing'}"
             ) from None
-        return ScriptTrace(
-            log=load(out) if out.exists() else None,
-            how=str(result.get("how") or ""),
-            tried=tuple(result.get("tried") or ()),
-            traceback=str(result.get("traceback") or ""),
-            pretrained=tuple(result.get("pretrained") or ()),
-            options=dict(result.get("options") or {}),
-            notes=tuple(result.get("notes") or ()),
-            guessed=tuple(result.get("guessed") or ()),
-            syntax_error=str(result.get("syntax_error") or ""),
-        )
+        return _script_trace(result, load(out) if out.exists() else None)
+
+
+def _script_trace(result: dict[str, Any], log: EventLog | None) -> ScriptTrace:
+    """What the tracer says of itself, as JSON."""
+    return ScriptTrace(
+        log=log,
+        how=str(result.get("how") or ""),
+        tried=tuple(result.get("tried") or ()),
+        traceback=str(result.get("traceback") or ""),
+        pretrained=tuple(result.get("pretrained") or ()),
+        options=dict(result.get("options") or {}),
+        notes=tuple(result.get("notes") or ()),
+        guessed=tuple(result.get("guessed") or ()),
+        syntax_error=str(result.get("syntax_error") or ""),
+    )
 
 
 def without_secrets(environment: dict[str, str]) -> dict[str, str]:

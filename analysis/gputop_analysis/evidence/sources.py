@@ -146,16 +146,17 @@ def _kind(path: Path, alone: bool) -> str:
     if b'"traceEvents"' in head or b'"schemaVersion"' in head or _ARRAY.match(head):
         return "trace"
     if begins_a_pickle(head):
-        if b"pg_config" in head or b"profiling_name" in head:
-            return "dump"
-        return "snapshot"
-    if head.lstrip()[:1] == b"{":
-        if _GRAPH.search(head[:2000]):
-            return ""
-        if b'"entries"' in head or b'"pg_config"' in head:
-            return "dump"
-        return "trace" if alone else ""
-    return ""
+        return "dump" if b"pg_config" in head or b"profiling_name" in head else "snapshot"
+    return _kind_of_object(head, alone)
+
+
+def _kind_of_object(head: bytes, alone: bool) -> str:
+    """The same of a JSON object that begins with none of a trace's own keys."""
+    if head.lstrip()[:1] != b"{" or _GRAPH.search(head[:2000]):
+        return ""
+    if b'"entries"' in head or b'"pg_config"' in head:
+        return "dump"
+    return "trace" if alone else ""
 
 
 def _dumps(paths: list[Path]) -> Evidence:

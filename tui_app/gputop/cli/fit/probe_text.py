@@ -38,7 +38,10 @@ def print_table(compared: Compared) -> None:
         label = f"{row.what} kept" if row.what == "activations" else row.what
         print(f"{label:<22}{_gib(row.estimated):>12}{_gib(row.measured):>12}{off:>10}")
     print()
-    print((_CPU if compared.device == "cpu" else _GPU) if compared.stored else _NONE)
+    if compared.stored:
+        print(_CPU if compared.device == "cpu" else _GPU)
+    else:
+        print(_NONE)
     if compared.device == "cpu":
         print(_OF_A_CPU)
 

@@ -71,6 +71,14 @@ def watched(words: list[str], output_to_stderr: bool = False) -> tuple[int, Path
 def parser() -> Parser:
     """Options of the command."""
     parser = Parser("run", "Start a training command unchanged and watch it.", usage=_USAGE)
+    _add_command_options(parser)
+    _add_measuring_options(parser)
+    _add_publishing_options(parser)
+    return parser
+
+
+def _add_command_options(parser: Parser) -> None:
+    """How the command runs, and what is recorded of it where."""
     parser.add_argument(
         "--headless",
         action="store_true",
@@ -105,6 +113,10 @@ def parser() -> Parser:
         metavar="S",
         help="silence that counts as a hang (default 30)",
     )
+
+
+def _add_measuring_options(parser: Parser) -> None:
+    """What is measured beyond the steps."""
     parser.add_argument(
         "--count-flops",
         action="store_true",
@@ -132,6 +144,10 @@ def parser() -> Parser:
         metavar="N",
         help="take N steps under torch.profiler once the run is steady",
     )
+
+
+def _add_publishing_options(parser: Parser) -> None:
+    """Who else is told."""
     parser.add_argument(
         "--publish",
         action="append",
@@ -146,7 +162,6 @@ def parser() -> Parser:
         metavar="URL|COMMAND",
         help="say the first critical finding, a hang and the end there",
     )
-    return parser
 
 
 def _steps(text: str) -> int:
