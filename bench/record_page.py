@@ -7,7 +7,7 @@ import inspect
 from typing import Annotated, Any, Union, get_args, get_origin, is_typeddict
 
 from gputop_agent import contracts
-from gputop_agent.contracts import NEEDED, Range
+from gputop_agent.contracts.kinds import NEEDED, Range
 from gputop_probes.record import recorder_events
 from gputop_probes.record.derive import fields_of
 
@@ -23,7 +23,7 @@ _KINDS = {
 _PLAIN = {bool: "flag", int: "whole number", str: "line", Any: "any"}
 _HEAD = """# Events, hello and commands
 
-Made by `python bench/record_page.py` from `gputop_agent/contracts.py` and `gputop_probes/record/recorder_events.py`,
+Made by `python bench/record_page.py` from `gputop_agent/contracts` and `gputop_probes/record/recorder_events.py`,
 from which readers derive their checks, too. `events.jsonl` holds what is rare, one JSON object a line. A field that was
 not learnt is null or missing; fields are only added. What has another type than here is left out and counted
 (`gputop report`: damaged lines or fields). An event without a field in **bold** is left out as a whole.
@@ -118,22 +118,24 @@ def _dicts_in(kind: Any) -> list[Any]:
 
 def _words_of(contract: Any) -> dict[str, str]:
     """What is written below each field of a contract, and of those that it builds on."""
-    module = ast.parse(inspect.getsource(inspect.getmodule(contract) or contracts))
-    classes = {node.name: node for node in module.body if isinstance(node, ast.ClassDef)}
+    module = inspect.getmodule(contract)
+    tree = ast.parse(inspect.getsource(module) if module else "")
+    node = next(
+        (node for node in tree.body if getattr(node, "name", "") == contract.__name__), None
+    )
+    if not isinstance(node, ast.ClassDef):
+        return {}
     words: dict[str, str] = {}
-    waiting = [contract.__name__]
-    while waiting:
-        node = classes.get(waiting.pop())
-        if node is None:
-            continue
-        waiting += [base.id for base in node.bases if isinstance(base, ast.Name)]
-        for field, below in zip(node.body, node.body[1:], strict=False):
-            if (
-                isinstance(field, ast.AnnAssign)
-                and isinstance(field.target, ast.Name)
-                and isinstance(below, ast.Expr)
-            ):
-                words.setdefault(field.target.id, " ".join(ast.literal_eval(below.value).split()))
+    for base in node.bases:
+        if isinstance(base, ast.Name) and is_typeddict(getattr(module, base.id)):
+            words |= _words_of(getattr(module, base.id))
+    for field, below in zip(node.body, node.body[1:], strict=False):
+        if (
+            isinstance(field, ast.AnnAssign)
+            and isinstance(field.target, ast.Name)
+            and isinstance(below, ast.Expr)
+        ):
+            words[field.target.id] = " ".join(ast.literal_eval(below.value).split())
     return words
 
 

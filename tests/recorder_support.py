@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from gputop_agent import wire
-from gputop_probes import locations, runs
+from gputop_probes import locations
 from gputop_probes.record import layout
+from gputop_probes.record.files import json_or_empty
 
 ROOTS = [str(Path(__file__).parents[1] / name) for name in ("probes", "tests")]
 
@@ -147,7 +148,7 @@ def host_dir(run_dir: Path) -> Path:
 
 
 def state(run_dir: Path) -> dict[str, Any]:
-    return runs.read_json(host_dir(run_dir) / "host.json")
+    return json_or_empty(host_dir(run_dir) / layout.STATE_FILE)
 
 
 def output(run_dir: Path) -> str:

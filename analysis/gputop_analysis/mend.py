@@ -31,3 +31,4 @@ class ByArguments(NamedTuple):
 
 Mend = ByRule | ByArguments
 DATA_LOADER = "torch.utils.data.DataLoader"
+DDP = "torch.nn.parallel.DistributedDataParallel"

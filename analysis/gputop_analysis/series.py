@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -189,3 +190,24 @@ def thinned(rows: Array) -> Array:
         rows_kept[index * THIN_BLOCK_RECORDS :][:THIN_BLOCK_RECORDS] = rows[block]
     release_pages(rows)
     return rows_kept
+
+
+def mean_ms_by_bin(columns: Iterable[tuple[Array, Array]], edges: Array) -> Array:
+    """The mean of what was measured in each bin, in ms; the mean of all in a bin without any, NaN
+    throughout where nothing was measured.
+
+    Args:
+        columns: of each rank where its records lie, as ``edges`` has it, and their nanoseconds.
+        edges: of the bins; one more than there are bins.
+    """
+    count = len(edges) - 1
+    sums_ms, records = np.zeros(count), np.zeros(count)
+    for positions, durations_ns in columns:
+        at = np.searchsorted(edges, positions, side="right") - 1
+        inside = (at >= 0) & (at < count)
+        sums_ms += np.bincount(at[inside], durations_ns[inside] / 1e6, count)
+        records += np.bincount(at[inside], minlength=count)
+    if not records.any():
+        return np.full(count, np.nan)
+    mean_ms = sums_ms.sum() / records.sum()
+    return np.where(records > 0, sums_ms / np.maximum(records, 1), mean_ms)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
 
@@ -28,9 +29,12 @@ SGR |= {
 SGR |= {"wait": "91", "checkpoint": "31", "compile": "95", "other": "90"}
 MISSING = "–"
 """Stands for what was not measured, on every screen and in every report."""
+RANKS_IN_TEXT, RANKS_ON_A_PAGE = 16, 32
+"""Rows of a table of ranks: in a terminal, and on a page that is scrolled."""
 LABEL = 10
 """Columns of a label before wrapped text."""
 
+_SITE = re.compile(r"(.+\.py):(\d+)\b")
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LEVELS, _ASCII_LEVELS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
 
@@ -84,6 +88,11 @@ def ms(value: float) -> str:
 def gib(value: float) -> str:
     """GiB with two decimals, or the sign for missing."""
     return f"{value:.2f}" if math.isfinite(value) else MISSING
+
+
+def whole(value: float) -> str:
+    """Without decimals, or the sign for missing."""
+    return f"{value:.0f}" if math.isfinite(value) else MISSING
 
 
 def percent(share: float) -> str:
@@ -176,6 +185,17 @@ def _run_words(first: int, last: int) -> str:
     return f"{first}-{last}"
 
 
+def capitalised(text: str) -> str:
+    """The text as a sentence begins; the other letters stay."""
+    return text[:1].upper() + text[1:]
+
+
+def file_and_line(site: str | None) -> tuple[str, int] | None:
+    """``train.py`` and 118 of ``train.py:118 fit``; None for a site that is no line of Python."""
+    match = _SITE.match(site or "")
+    return (match[1], int(match[2])) if match else None
+
+
 def cut_middle(text: str, width: int) -> str:
     """``text`` in at most ``width`` columns; too long a one loses its middle."""
     if len(text) <= width:
@@ -191,8 +211,12 @@ def cut_end(text: str, length: int) -> str:
     return text[: length - 3].rstrip() + "..."
 
 
-def plain_ascii(text: str) -> str:
-    """``text`` in ASCII: the missing sign as a hyphen, all else outside as a question mark."""
+def for_terminal(text: str, colour: bool) -> str:
+    """``text`` as it is with ``colour``; else in ASCII: the missing sign as a hyphen, all else
+    outside as a question mark.
+    """
+    if colour:
+        return text
     return text.replace(MISSING, "-").encode("ascii", "replace").decode()
 
 

@@ -8,21 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from gputop_probes import lock
-from gputop_probes.record import files
+from gputop_probes.record import files, layout
 from gputop_probes.record.writer import RecordWriter
 
 
 def read_state(host_dir: Path) -> dict[str, Any]:
     """``host.json`` as a dictionary; empty if it cannot be read."""
-    return read_json(host_dir / "host.json")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file; empty if it cannot be read."""
-    try:
-        return files.read_json(path)
-    except (OSError, ValueError):
-        return {}
+    return files.json_or_empty(host_dir / layout.STATE_FILE)
 
 
 def record_exit(run_dir: Path, exit_code: int, *, host_dir: Path | None = None) -> None:
@@ -35,7 +27,6 @@ def record_exit(run_dir: Path, exit_code: int, *, host_dir: Path | None = None) 
     """
     if host_dir is None:
         from gputop_probes import locations
-        from gputop_probes.record import layout
 
         host_dir = layout.host_dir(run_dir, locations.host_name())
     try:
@@ -70,7 +61,7 @@ def _write_end(run_dir: Path, host_dir: Path, state: dict[str, Any], exit_code: 
     now_ns = time.time_ns()
     writer = RecordWriter(run_dir, host_dir.name)
     if state.get("state") != "ended":
-        truncate_torn_line(host_dir / "events.jsonl")
+        truncate_torn_line(host_dir / layout.EVENTS_FILE)
         seconds = (now_ns - int(state.get("started_ns", now_ns))) / 1e9
         number = exit_code - 128 if exit_code > 128 else None
         end = {

@@ -93,7 +93,7 @@ def finish(joined: Joined, exit_code: int) -> None:
         return
     request = {"cmd": "end", "exit_code": exit_code}
     client.send_to(joined.socket, request, stream=joined.stream)
-    state = layout.host_dir(joined.run_dir, locations.host_name()) / "host.json"
+    state = layout.host_dir(joined.run_dir, locations.host_name()) / layout.STATE_FILE
     deadline = time.monotonic() + _END_S
     while time.monotonic() < deadline:
         with contextlib.suppress(OSError, ValueError):

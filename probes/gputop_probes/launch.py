@@ -15,13 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gputop_probes import ending, inherited, lock, procfs, redact, rundir, streams
+from gputop_probes import inherited, lock, procfs, redact, rundir, streams
 from gputop_probes.errors import RecordingImpossible, StartError
 from gputop_probes.fate import Fate
 from gputop_probes.handle import RunHandle
 from gputop_probes.inherited import Inherited
 from gputop_probes.plan import LaunchPlan
-from gputop_probes.record import layout
+from gputop_probes.record import files, layout
 from gputop_probes.run_spec import RunSpec
 from gputop_probes.streams import Opened
 
@@ -183,7 +183,7 @@ def attach(run_dir: Path) -> RunHandle:
         key: state.get(key, -1) for key in ("command_pid", "command_pgid", "command_start_ticks")
     }
     greeting["ignored_signals"] = state.get("ignored_signals")
-    run_id = str(ending.read_json(run_dir / "run.json").get("run_id", ""))
+    run_id = str(files.json_or_empty(run_dir / layout.MANIFEST_FILE).get("run_id", ""))
     return RunHandle(
         run_dir, host, run_id, greeting, recorder_pid=int(state.get("recorder_pid", -1))
     )

@@ -78,7 +78,7 @@ def _create(chosen: Path | None, run_id: str, manifest: dict[str, Any]) -> RunDi
     if chosen is None:
         return _create_new(locations.runs_root(), run_id, manifest)
     path = Path(locations.working_directory(), chosen)
-    if (path / "run.json").exists():
+    if (path / layout.MANIFEST_FILE).exists():
         return _join(path, manifest)
     if path.is_dir() and any(path.iterdir()):
         raise StartError(f"{chosen} is not empty and holds no run: give --run-dir a new directory")
@@ -108,7 +108,7 @@ def _fill(path: Path, run_id: str, manifest: dict[str, Any]) -> RunDir:
             raise OSError(errno.ENOSPC, "no space left on device", str(path))
         RecordWriter.create(path, host, {"run_id": run_id, **manifest}).close()
     except OSError:
-        if not existed or not any(path.iterdir()) or (path / "run.json").exists():
+        if not existed or not any(path.iterdir()) or (path / layout.MANIFEST_FILE).exists():
             _remove(path)
         raise
     return RunDir(path, run_id, host, "", True)
@@ -136,27 +136,21 @@ def _join(path: Path, manifest: dict[str, Any]) -> RunDir:
 
 
 def _others_running(path: Path) -> bool:
-    states = [_read_json(folder / "host.json") for folder in (path / "hosts").glob("*")]
+    folders = files.host_folders(path)
+    states = [files.json_or_empty(folder / layout.STATE_FILE) for folder in folders]
     return not states or any(
-        state is None or state.get("state") in ("starting", "running") for state in states
+        not state or state.get("state") in ("starting", "running") for state in states
     )
 
 
 def _read_manifest(path: Path) -> dict[str, Any] | None:
     """The manifest; the host that writes it may be half-way through."""
     for _ in range(20):
-        manifest = _read_json(path / "run.json")
-        if manifest is not None:
+        manifest = files.json_or_empty(path / layout.MANIFEST_FILE)
+        if manifest:
             return manifest
         time.sleep(0.1)
     return None
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        return files.read_json(path)
-    except (OSError, ValueError):
-        return None
 
 
 def _create_elsewhere(reason: str, run_id: str, manifest: dict[str, Any]) -> RunDir:

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gputop_agent import wire
 from gputop_probes import locations, lock, procfs
-from gputop_probes.ending import read_json
 from gputop_probes.errors import StartError
 from gputop_probes.record import files, layout, schema
 from gputop_probes.record.fields import Tally
-from gputop_probes.record.files import exists, host_folders, open_regular, rank_files
-from gputop_probes.record.one_row import row_is_sound
+from gputop_probes.record.files import exists, host_folders, rank_files
+from gputop_probes.record.one_row import last_rows, row_is_sound
 from gputop_probes.record.plain import plain_line
 from gputop_probes.record.stopping import first_stop, last_interrupts, stopped_by
 
-_STEP_NAMES = [name for name, _ in wire.STEP_FIELDS]
 _LAST_ROWS = 64
 """Of a file, among which the newest that can be true is looked for."""
 _SILENT_S = 60.0
@@ -83,7 +79,7 @@ def newest_runs(count: int) -> list[RunInfo]:
     written: list[tuple[float, Path]] = []
     for path in _candidates():
         with contextlib.suppress(OSError):
-            written.append(((path / "run.json").stat().st_mtime, path))
+            written.append(((path / layout.MANIFEST_FILE).stat().st_mtime, path))
     newest = [path for _, path in sorted(written, reverse=True)[:count]]
     runs = [info for path in newest if (info := read_run(path)) is not None]
     return sorted(runs, key=lambda run: run.started_ns, reverse=True)
@@ -92,7 +88,7 @@ def newest_runs(count: int) -> list[RunInfo]:
 def read_run(path: Path) -> RunInfo | None:
     """What there is to say of one run; None if there is no record."""
     try:
-        raw = files.read_json(path / "run.json")
+        raw = files.read_json(path / layout.MANIFEST_FILE)
     except FileNotFoundError:
         return None
     except (OSError, ValueError):
@@ -127,7 +123,7 @@ def read_run(path: Path) -> RunInfo | None:
 
 def _state_of(host_dir: Path, tally: Tally) -> dict[str, Any]:
     try:
-        return schema.host_state(files.read_json(host_dir / "host.json"), tally)
+        return schema.host_state(files.read_json(host_dir / layout.STATE_FILE), tally)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError):
@@ -166,7 +162,7 @@ def find_run(name: str) -> Path:
         RunNotFound: there is none, or more than one.
     """
     path = Path(name)
-    if "\0" not in name and (exists(path / "run.json") or ("/" in name and exists(path))):
+    if "\0" not in name and (exists(path / layout.MANIFEST_FILE) or ("/" in name and exists(path))):
         return path.absolute()
     candidates = sorted(_candidates(), key=lambda run: run.name, reverse=True)
     if name == "last":
@@ -210,10 +206,10 @@ def local_state(run_dir: Path) -> tuple[str, dict[str, Any]]:
     Raises:
         StartError: no record, or none of this machine.
     """
-    if not (run_dir / "run.json").exists():
+    if not (run_dir / layout.MANIFEST_FILE).exists():
         raise StartError(f"no run record at {run_dir}: `gputop runs` lists the ones there are")
     host = locations.host_name()
-    state = read_json(layout.host_dir(run_dir, host) / "host.json")
+    state = files.json_or_empty(layout.host_dir(run_dir, host) / layout.STATE_FILE)
     if not state:
         raise StartError(
             f"{run_dir.name} was not recorded on this machine ({host}): `gputop open` shows its "
@@ -242,29 +238,32 @@ def _candidates() -> list[Path]:
     candidates: list[Path] = []
     for root in (locations.runs_root(), *locations.fallback_roots()):
         try:
-            candidates += [path for path in root.iterdir() if exists(path / "run.json")]
+            candidates += [path for path in root.iterdir() if exists(path / layout.MANIFEST_FILE)]
         except OSError:
             continue
     return candidates
 
 
+def no_runs_yet() -> str:
+    """What to say where nothing was ever recorded."""
+    return f"no runs in {runs_dir()} yet: start one with `gputop run python train.py`"
+
+
+def _manifest(run_dir: Path) -> dict[str, Any]:
+    return files.json_or_empty(run_dir / layout.MANIFEST_FILE)
+
+
 def _last(candidates: list[Path]) -> Path:
     if not candidates:
-        raise RunNotFound(
-            f"no runs in {runs_dir()} yet: start one with `gputop run python train.py`"
-        )
+        raise RunNotFound(no_runs_yet())
     return max(
-        candidates,
-        key=lambda run: schema.manifest(read_json(run / "run.json"), Tally()).get("created_ns", 0),
+        candidates, key=lambda run: schema.manifest(_manifest(run), Tally()).get("created_ns", 0)
     )
 
 
 def _newest_called(candidates: list[Path], name: str) -> Path | None:
     """Directories begin with the time, so that the first of those sorted is the newest."""
-    return next(
-        (run for run in candidates if name and read_json(run / "run.json").get("name") == name),
-        None,
-    )
+    return next((run for run in candidates if name and _manifest(run).get("name") == name), None)
 
 
 def _similar(candidates: list[Path], name: str) -> list[Path]:
@@ -284,7 +283,7 @@ def _overall(states: list[str]) -> str:
 def _seconds_silent(host_dir: Path) -> float:
     """Since another machine's recorder last wrote something; its sampler writes every second."""
     times = [0.0]
-    for name in ("host.bin", "host.json"):
+    for name in ("host.bin", layout.STATE_FILE):
         with contextlib.suppress(OSError):
             times.append((host_dir / name).stat().st_mtime)
     return time.time() - max(times)
@@ -299,16 +298,11 @@ def _stopped_by(hosts: Iterable[Path], newest: list[dict[str, Any] | None]) -> s
 def _newest_row(file: Path, tally: Tally) -> dict[str, Any] | None:
     """The newest record of a rank that can be true."""
     try:
-        with os.fdopen(open_regular(file), "rb") as stream:
-            count = stream.seek(0, os.SEEK_END) // wire.STEP.size
-            first = max(0, count - _LAST_ROWS)
-            stream.seek(first * wire.STEP.size)
-            rows = stream.read((count - first) * wire.STEP.size)
+        rows = last_rows(file, _LAST_ROWS)
     except OSError:
         tally.dropped += 1
         return None
-    for values in reversed(list(wire.STEP.iter_unpack(rows))):
-        row = dict(zip(_STEP_NAMES, values, strict=True))
+    for row in reversed(rows):
         if row_is_sound(row):
             return row
         tally.dropped += 1

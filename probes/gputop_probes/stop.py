@@ -38,28 +38,28 @@ class Escalation:
         return self._ladder[min(self._presses, len(self._ladder)) - 1]
 
 
-def deliver(number: int, pgid: int, run_id: str, known: Iterable[int] = ()) -> None:
+def deliver(number: int, pgid: int, run_id: str, seen_pids: Iterable[int] = ()) -> None:
     """Send a signal to the command's process group; SIGKILL goes to every process of the run.
 
     Args:
         number: the signal.
         pgid: the command's process group.
         run_id: as in ``GPUTOP_RUN_ID``.
-        known: pids that were seen in the command's process tree.
+        seen_pids: pids that were seen in the command's process tree.
     """
     if number == signal.SIGKILL:
-        kill_all(processes(run_id, pgid, known), number)
+        kill_all(processes(run_id, pgid, seen_pids), number)
     else:
         _quietly(os.killpg, pgid, number)
 
 
-def processes(run_id: str, pgid: int, known: Iterable[int] = ()) -> list[int]:
-    """Living processes of a run: marked by its id, descended from one, in its group, or known."""
+def processes(run_id: str, pgid: int, seen_pids: Iterable[int] = ()) -> list[int]:
+    """Living processes of a run: marked by its id, descended from one, in its group, or seen before."""
     stats = {
         pid: stat for pid in procfs.pids() if (stat := procfs.stat(pid)) and stat.state not in "ZX"
     }
     ours = {pid for pid, stat in stats.items() if stat.pgid == pgid or _marked(pid, run_id)}
-    ours |= {pid for pid in known if pid in stats}
+    ours |= {pid for pid in seen_pids if pid in stats}
     growing = True
     while growing:
         children = {pid for pid, stat in stats.items() if stat.ppid in ours} - ours
@@ -74,14 +74,14 @@ def kill_all(pids: Iterable[int], number: int) -> None:
         _quietly(os.kill, pid, number)
 
 
-def suspend(run_id: str, pgid: int, known: Iterable[int] = ()) -> list[int]:
+def suspend(run_id: str, pgid: int, seen_pids: Iterable[int] = ()) -> list[int]:
     """Stop every process of a run as Ctrl-Z would. Returns who was told.
 
     A process that catches SIGTSTP gets that signal, one that ignores it none; the rest get SIGSTOP,
     since the kernel drops SIGTSTP in a group that no shell looks after.
     """
     suspended = []
-    for pid in processes(run_id, pgid, known):
+    for pid in processes(run_id, pgid, seen_pids):
         stat = procfs.stat(pid)
         if stat is None or stat.state in "Tt" or procfs.ignores(pid, signal.SIGTSTP):
             continue
@@ -91,15 +91,17 @@ def suspend(run_id: str, pgid: int, known: Iterable[int] = ()) -> list[int]:
     return suspended
 
 
-def terminate(run_id: str, pgid: int, known: Iterable[int] = (), grace_s: float = 3.0) -> list[int]:
+def terminate(
+    run_id: str, pgid: int, seen_pids: Iterable[int] = (), grace_s: float = 3.0
+) -> list[int]:
     """SIGTERM to what is left of a run, SIGKILL after ``grace_s``. Returns who was left."""
-    known = list(known)
-    remaining = processes(run_id, pgid, known)
+    seen_pids = list(seen_pids)
+    remaining = processes(run_id, pgid, seen_pids)
     _wait_for(remaining, _DYING_S)  # those that the last signal reached are on their way
     remaining = [pid for pid in remaining if procfs.alive(pid)]
     kill_all(remaining, signal.SIGTERM)
     _wait_for(remaining, grace_s)
-    kill_all(processes(run_id, pgid, known) if remaining else [], signal.SIGKILL)
+    kill_all(processes(run_id, pgid, seen_pids) if remaining else [], signal.SIGKILL)
     return remaining
 
 

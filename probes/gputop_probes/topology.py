@@ -12,7 +12,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from gputop_probes.samplers.nvml import Nvml
+from gputop_probes.samplers.nvml import Nvml, text_of
 
 _ANCESTORS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 """NVML_TOPOLOGY_INTERNAL (two GPUs of one board), SINGLE, MULTIPLE, HOSTBRIDGE, NODE, SYSTEM."""
@@ -29,8 +29,7 @@ def read(nvml: Nvml, root: Path = Path("/sys")) -> dict[str, Any]:
         OSError: NVML does not tell how many GPUs there are.
     """
     try:
-        count = int(nvml.module.nvmlDeviceGetCount())
-        devices = [nvml.module.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+        devices = nvml.devices()
     except Exception as error:
         raise OSError(f"the NVIDIA driver does not list its GPUs: {error}") from None
     gpus = [_gpu(nvml, device, root) for device in devices]
@@ -54,7 +53,7 @@ def _gpu(nvml: Nvml, device: Any, root: Path) -> dict[str, Any]:
         folder = root / "bus/pci/devices" / bus
         numa, cpus = _numa(folder), _read(folder / "local_cpulist")
     return {
-        "name": _text(nvml.ask("nvmlDeviceGetName", device, default="")),
+        "name": nvml.name(device),
         "pci": bus,
         "numa": numa,
         "cpus": cpus,
@@ -64,7 +63,7 @@ def _gpu(nvml: Nvml, device: Any, root: Path) -> dict[str, Any]:
 
 def _bus_id(pci: Any) -> str:
     """As sysfs spells it: a four-digit domain and lower case."""
-    bus = _text(getattr(pci, "busId", "")).lower()
+    bus = text_of(getattr(pci, "busId", "")).lower()
     return re.sub(r"^0{4}([0-9a-f]{4}:)", r"\1", bus)
 
 
@@ -235,9 +234,3 @@ def _read(path: Path) -> str:
 def _number(text: str) -> float:
     match = re.match(r"^-?\d+(\.\d+)?", text)
     return float(match.group()) if match else 0.0
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    return str(value)

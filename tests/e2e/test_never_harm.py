@@ -8,13 +8,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from e2e_support import GPUTOP, environment, training
+from recorder_support import until
 
+from gputop_probes import procfs
 from gputop_probes.record.manifest import HostState
 from gputop_probes.record.reader import RunRecord
 
@@ -47,30 +48,20 @@ class Run:
         return next(iter(RunRecord.open(self.run_dir).hosts.values())).state
 
     def until(self, condition: Callable[[RunRecord], bool], seconds: float = 60) -> RunRecord:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            if (self.run_dir / "run.json").exists():
-                record = RunRecord.open(self.run_dir)
-                if condition(record):
-                    return record
-            time.sleep(0.05)
-        raise AssertionError("the run did not come so far in time")
+        def record_that_meets_it() -> RunRecord | None:
+            if not (self.run_dir / "run.json").exists():
+                return None
+            record = RunRecord.open(self.run_dir)
+            return record if condition(record) else None
+
+        return until(record_that_meets_it, seconds)
 
     def steps_seen(self, record: RunRecord) -> int:
         return int(record.steps(0)["n_steps"].sum()) if record.ranks() else 0
 
 
 def command_ends(state: HostState, seconds: float = 60) -> None:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        try:
-            os.kill(state.command_pid, 0)
-        except ProcessLookupError:
-            return
-        if Path(f"/proc/{state.command_pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
-            return
-        time.sleep(0.05)
-    raise AssertionError("the training did not end")
+    until(lambda: (stat := procfs.stat(state.command_pid)) is None or stat.state == "Z", seconds)
 
 
 def test_recorder_killed(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from e2e_support import GPUTOP, environment
 from pty_support import Terminal
+from recorder_support import until
 
 from gputop_probes import procfs
 
@@ -85,9 +86,7 @@ def test_a_signal_as_soon_as_the_command_is_there(tmp_path: Path, token: str, nu
     """
     command = [*GPUTOP, "run", "--headless", sys.executable, "-c", SLEEPER, token]
     with subprocess.Popen(command, env=environment(tmp_path), stdout=subprocess.DEVNULL) as front:
-        deadline = time.monotonic() + 30
-        while not living(token):
-            assert time.monotonic() < deadline
+        until(lambda: living(token), 30)
         front.send_signal(number)
         code = front.wait(20)
     assert living(token) == []

@@ -6,15 +6,15 @@ import os
 import re
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from e2e_support import training
 from pty_support import LEAVE_ALTERNATE_SCREEN, Terminal
+from recorder_support import until
 
-from gputop_probes.record.reader import RunRecord
+from gputop_probes.record.reader import HostFiles, RunRecord
 
 pytestmark = pytest.mark.e2e
 
@@ -35,16 +35,15 @@ def live(tmp_path: Path) -> Iterator[tuple[Terminal, Path]]:
         terminal.close()
 
 
+def host_of(run_dir: Path) -> HostFiles:
+    return next(iter(RunRecord.open(run_dir).hosts.values()))
+
+
 def training_ended_well(run_dir: Path) -> None:
     """The command ended by itself, with all its output, and every step is in the record."""
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        host = next(iter(RunRecord.open(run_dir).hosts.values()))
-        if host.state.state == "ended":
-            break
-        time.sleep(0.1)
+    until(lambda: host_of(run_dir).state.state == "ended")
     record = RunRecord.open(run_dir)
-    host = next(iter(record.hosts.values()))
+    host = host_of(run_dir)
     assert host.state.exit_code == 0
     assert (host.path / "output.log").read_text().splitlines() == [f"trained {STEPS}", "narrated"]
     assert int(record.steps(0)["n_steps"].sum()) == STEPS
@@ -70,10 +69,7 @@ def test_nothing_is_left_when_a_terminal_multiplexer_ends(live: tuple[Terminal, 
     os.close(terminal.fd)
     os.kill(terminal.pid, signal.SIGHUP)
     os.kill(terminal.pid, signal.SIGCONT)
-    deadline = time.monotonic() + 20
-    while os.waitpid(terminal.pid, os.WNOHANG) == (0, 0):
-        assert time.monotonic() < deadline, "the front is still there"
-        time.sleep(0.1)
+    until(lambda: os.waitpid(terminal.pid, os.WNOHANG) != (0, 0), 20)
     training_ended_well(run_dir)
 
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from e2e_support import environment, gputop
 from libraries import needs
+from recorder_support import until
 
 from gputop_probes.record.reader import RunRecord
 from gputop_probes.runs import RunInfo, read_run
@@ -62,13 +62,10 @@ def run(tmp_path: Path, body: str, *before: str) -> str:
 
 def ended(run_dir: Path) -> RunInfo:
     """The run once its recorder has seen its process end."""
-    deadline = time.monotonic() + 20
-    while True:
-        info = read_run(run_dir)
-        if (info is not None and info.state == "ended") or time.monotonic() > deadline:
-            assert info is not None
-            return info
-        time.sleep(0.05)
+    until(lambda: (info := read_run(run_dir)) is not None and info.state == "ended", 20)
+    info = read_run(run_dir)
+    assert info is not None
+    return info
 
 
 def test_two_runs_of_one_process_and_nothing_of_what_lies_between(tmp_path):

@@ -27,11 +27,7 @@ from gputop_analysis.planner.measured import MeasuredRun
 from gputop_analysis.vram.setup import Setup
 from gputop_probes.record.reader import RunRecord
 
-
-@pytest.fixture(autouse=True)
-def nothing_of_the_user(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("nothing_of_the_user")
 
 
 @pytest.fixture(scope="module")

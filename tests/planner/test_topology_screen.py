@@ -13,11 +13,7 @@ from gputop.screens.strategy import StrategyScreen
 from gputop.screens.topology import TopologyScreen
 from gputop_analysis.topology import presets
 
-
-@pytest.fixture(autouse=True)
-def nothing_of_the_user(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("nothing_of_the_user")
 
 
 def test_the_servers_begin_with_this_machine_and_are_found_by_any_name_of_their_gpu():

@@ -26,10 +26,7 @@ LLAMA = model("llama-3-8b")
 ROLES = ("critic", "reference", "reward")
 
 
-@pytest.fixture(autouse=True)
-def nothing_of_the_user(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("nothing_of_the_user")
 
 
 def run(capsys, *words):

@@ -36,9 +36,7 @@ NAMES = [
 NAMES += ["interval_pct", "fits", "levers", "max_micro_batch", "sources"]
 
 
-@pytest.fixture(autouse=True)
-def _own_store(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+pytestmark = pytest.mark.usefixtures("own_store")
 
 
 def ask(capsys, *words):

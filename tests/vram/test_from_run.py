@@ -80,9 +80,7 @@ def a_run(tmp_path, peak_gib=None, steps=20, **hello):
     return build
 
 
-@pytest.fixture(autouse=True)
-def _own_store(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+pytestmark = pytest.mark.usefixtures("own_store")
 
 
 # ---- the setup of a run

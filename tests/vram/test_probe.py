@@ -18,9 +18,7 @@ from gputop_analysis.vram.options import setup_of
 GIB = 1 << 30
 
 
-@pytest.fixture(autouse=True)
-def _own_store(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+pytestmark = pytest.mark.usefixtures("own_store")
 
 
 @pytest.fixture(scope="module")

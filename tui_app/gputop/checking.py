@@ -26,8 +26,9 @@ import numpy as np
 
 from gputop_agent import wire
 from gputop_probes import procfs
-from gputop_probes.ending import read_json
 from gputop_probes.launch import RunHandle, StartError, attach
+from gputop_probes.record import layout
+from gputop_probes.record.files import json_or_empty
 from gputop_probes.record.reader import RecordError, RunRecord
 
 SLICE_S = 0.5
@@ -169,7 +170,7 @@ class Side:
                 raise CheckError(f"{self.name}: no steady steps within {_START_S:.0f} s")
             return False
         self._handle = attach(self.run_dir)
-        state = read_json(self._handle.host_dir / "host.json")
+        state = json_or_empty(self._handle.host_dir / layout.STATE_FILE)
         self._offset_ns = int(state.get("clock_offset_ns", 0))
         record = RunRecord.open(self.run_dir)
         hello = record.hello(record.ranks()[0]) or {}
@@ -279,11 +280,10 @@ class Side:
         steps = _steps_in(_rows(self.run_dir), self._turns)[1:count]
         turns = self._turns[1:count]
         slices = np.array([turn.slice - 1 for turn in turns], int)
-        walls, own, done = (
-            np.bincount(slices, np.array(values, float))
-            for values in ([turn.wall_ns for turn in turns], [turn.own_ns for turn in turns], steps)
-        )
-        return np.stack([walls, own], 1) / done[:, None]
+        wall_ns = np.bincount(slices, [float(turn.wall_ns) for turn in turns])
+        own_ns = np.bincount(slices, [float(turn.own_ns) for turn in turns])
+        slice_steps = np.bincount(slices, np.array(steps, float))
+        return np.stack([wall_ns, own_ns], 1) / slice_steps[:, None]
 
     def typical_s(self) -> float:
         """Median step in seconds."""

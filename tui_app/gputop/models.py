@@ -59,8 +59,8 @@ def cached_config(name: str) -> Path | None:
     )
     hub = Path(os.environ.get("HF_HUB_CACHE") or str(Path(home) / "hub")).expanduser()
     try:
-        kept = hub / f"models--{name.replace('/', '--')}" / "snapshots"
-        snapshots = list(kept.glob(f"*/{CONFIG}"))
+        folder = hub / f"models--{name.replace('/', '--')}" / "snapshots"
+        snapshots = list(folder.glob(f"*/{CONFIG}"))
     except (OSError, ValueError):  # a name that no folder can have
         return None
     return max(snapshots, key=lambda file: file.stat().st_mtime, default=None)
@@ -74,18 +74,18 @@ def configuration(model: ModelShape) -> str | dict[str, Any]:
 
     if model.source.endswith(".json") and Path(model.source).is_file():
         return model.source
-    if model.source.startswith(_HUB) and (known := hub_config(model.source[len(_HUB) :])):
-        return dict(known.config)
+    if model.source.startswith(_HUB) and (cached := hub_config(model.source[len(_HUB) :])):
+        return dict(cached.config)
     return ""
 
 
 def _of_hub(name: str) -> ModelShape | None:
     from gputop_analysis.catalog.hub_configs import hub_config
 
-    known = hub_config(name)
-    if known is None:
+    cached = hub_config(name)
+    if cached is None:
         return None
-    return _undimensioned(known.config, known.name, f"{_HUB}{known.name}")
+    return _undimensioned(cached.config, cached.name, f"{_HUB}{cached.name}")
 
 
 def _undimensioned(config: Mapping[str, Any], name: str, source: str) -> ModelShape:
@@ -96,7 +96,7 @@ def _undimensioned(config: Mapping[str, Any], name: str, source: str) -> ModelSh
     return ModelShape(name=name, family=family, max_position=int(longest), source=source)
 
 
-def _if_traced(shape: ModelShape, traces: bool, asked: str) -> ModelShape:
+def _if_traced(shape: ModelShape, traces: bool, wanted: str) -> ModelShape:
     """The shape, for who can trace it.
 
     Raises:
@@ -106,7 +106,7 @@ def _if_traced(shape: ModelShape, traces: bool, asked: str) -> ModelShape:
         return shape
     raise LookupError(
         f"no formula covers {shape.name} ({shape.family}); a trace does: "
-        f"gputop estimate --model {asked}"
+        f"gputop estimate --model {wanted}"
     )
 
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 import tempfile
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gputop.tracer_process import FAILS, Progress, follow, last_line, tracer
+from gputop_tracer.progress import NO_LIBRARY
+
 if TYPE_CHECKING:
     from gputop_analysis.vram.setup import Setup
-
-_SAYS, _FAILS = "trace: ", "trace: error: "
 
 
 def probe(
@@ -23,7 +22,7 @@ def probe(
     *,
     device: str = "",
     steps: int = 3,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
     factory: str = "",
 ) -> dict[str, Any]:
     """What a few steps took, in bytes: ``weights_bytes``, ``gradients_bytes``, ``optimizer_bytes``,
@@ -44,24 +43,12 @@ def probe(
         ImportError: the interpreter has no torch or no transformers.
         ValueError: the setup cannot be probed there; the message says why.
     """
-    import os
-
     from gputop.models import configuration
-    from gputop.tracing import _NO_LIBRARY, _entry
 
-    tell = progress or (lambda line: print(f"gputop: {line}", file=sys.stderr))
     with tempfile.TemporaryDirectory(prefix="gputop-probe-") as folder:
         setup_file, out = Path(folder, "setup.json"), Path(folder, "measured.json")
         setup_file.write_text(json.dumps(asdict(setup)), encoding="utf-8")
-        command = [
-            python or sys.executable,
-            str(_entry()),
-            "--probe",
-            "--setup",
-            str(setup_file),
-            "--out",
-            str(out),
-        ]
+        command = ["--probe", "--setup", str(setup_file), "--out", str(out)]
         command += ["--device", device] if device else []
         command += ["--steps", str(steps)]
         command += ["--factory", factory] if factory else []
@@ -70,26 +57,10 @@ def probe(
         env = {**os.environ, "HF_HUB_OFFLINE": "1"}
         if setup.allocator:
             env["PYTORCH_CUDA_ALLOC_CONF"] = setup.allocator
-        try:
-            process = subprocess.Popen(
-                command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env
-            )
-        except OSError as error:
-            raise ValueError(
-                f"cannot start {command[0]}: {error.strerror}; name an interpreter with --python"
-            ) from None
-        last = ""
-        try:
-            assert process.stderr is not None
-            for line in process.stderr:
-                last = line.strip() or last
-                if line.startswith(_SAYS) and not line.startswith(_FAILS):
-                    tell(line[len(_SAYS) :].rstrip())
+        with tracer(command, python, env) as process:
+            last = last_line(follow(process, progress)).strip()
             code = process.wait()
-        finally:
-            process.kill()
-            process.wait()
         if code or not out.exists():
-            error_type = ImportError if code == _NO_LIBRARY else ValueError
-            raise error_type(last.removeprefix(_FAILS) or f"the probe ended with exit code {code}")
+            error_type = ImportError if code == NO_LIBRARY else ValueError
+            raise error_type(last.removeprefix(FAILS) or f"the probe ended with exit code {code}")
         return json.loads(out.read_text(encoding="utf-8"))

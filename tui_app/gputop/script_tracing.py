@@ -6,17 +6,17 @@ import json
 import os
 import re
 import subprocess
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from gputop.tracer_process import Progress, follow, last_line, tracer
 
 if TYPE_CHECKING:
     from gputop_analysis.vram.eventlog import EventLog
     from gputop_analysis.vram.setup import ModelShape
 
-_SAYS = "trace: "
 _HUB_NAME = re.compile(r"""["']([\w.-]+/[\w.-]+|[\w.-]+)["']""")
 _CONFIG = {
     "hidden": "hidden_size",
@@ -73,7 +73,7 @@ def trace_script(
     *,
     world: int = 0,
     execute: bool = True,
-    progress: Callable[[str], None] | None = None,
+    progress: Progress | None = None,
 ) -> ScriptTrace:
     """Trace a script: run it on fake tensors, else build a model class of it, else read which model
     it names.
@@ -89,44 +89,50 @@ def trace_script(
     Raises:
         ValueError: the interpreter cannot be started, or the trace ended without an answer.
     """
-    from gputop.tracing import _entry, _env
+    from gputop.tracing import without_gpu_and_network
     from gputop_analysis.vram.eventlog import load
     from gputop_tracer.sandbox.scratch import scratch
 
     with scratch() as folder:
         out, configs = Path(folder, "log.json.gz"), Path(folder, "configs.json")
         configs.write_text(json.dumps(known_configs(script, arguments)), encoding="utf-8")
-        command = [
-            python or sys.executable,
-            str(_entry()),
-            str(script),
-            "--out",
-            str(out),
-            "--configs",
-            str(configs),
-        ]
+        command = [str(script), "--out", str(out), "--configs", str(configs)]
         command += ["--world", str(world)] if world else []
         command += [] if execute else ["--no-execute"]
-        tell = progress or (lambda line: print(f"gputop: {line}", file=sys.stderr))
-        environment = {**without_secrets(_env()), "TMPDIR": folder}  # which goes when we do
-        output, last = _run([*command, "--", *arguments], environment, tell)
+        environment = without_secrets(without_gpu_and_network())
+        environment["TMPDIR"] = folder  # which goes when we do
+        with tracer(
+            [*command, "--", *arguments],
+            python,
+            environment,
+            stdin=_input(),
+            stdout=subprocess.PIPE,
+        ) as process:
+            assert process.stdout is not None
+            last = last_line(follow(process, progress, errors=True)).strip()
+            output = process.stdout.read()
         try:
             result = json.loads(output)
         except ValueError:
             raise ValueError(
                 f"the trace of {script} ended without an answer: {last or 'it said nothing'}"
             ) from None
-        return ScriptTrace(
-            log=load(out) if out.exists() else None,
-            how=str(result.get("how") or ""),
-            tried=tuple(result.get("tried") or ()),
-            traceback=str(result.get("traceback") or ""),
-            pretrained=tuple(result.get("pretrained") or ()),
-            options=dict(result.get("options") or {}),
-            notes=tuple(result.get("notes") or ()),
-            guessed=tuple(result.get("guessed") or ()),
-            syntax_error=str(result.get("syntax_error") or ""),
-        )
+        return _script_trace(result, load(out) if out.exists() else None)
+
+
+def _script_trace(result: dict[str, Any], log: EventLog | None) -> ScriptTrace:
+    """What the tracer says of itself, as JSON."""
+    return ScriptTrace(
+        log=log,
+        how=str(result.get("how") or ""),
+        tried=tuple(result.get("tried") or ()),
+        traceback=str(result.get("traceback") or ""),
+        pretrained=tuple(result.get("pretrained") or ()),
+        options=dict(result.get("options") or {}),
+        notes=tuple(result.get("notes") or ()),
+        guessed=tuple(result.get("guessed") or ()),
+        syntax_error=str(result.get("syntax_error") or ""),
+    )
 
 
 def without_secrets(environment: dict[str, str]) -> dict[str, str]:
@@ -165,31 +171,3 @@ def _input() -> int | None:
         return None if not os.isatty(0) else subprocess.DEVNULL
     except OSError:  # there is no standard input
         return subprocess.DEVNULL
-
-
-def _run(command: list[str], env: dict[str, str], tell: Callable[[str], None]) -> tuple[str, str]:
-    """The answer on stdout and the last line on stderr."""
-    try:
-        process = subprocess.Popen(
-            command,
-            stdin=_input(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=env,
-        )
-    except OSError as error:
-        raise ValueError(
-            f"cannot start {command[0]}: {error.strerror}; name an interpreter with --python"
-        ) from None
-    assert process.stdout is not None and process.stderr is not None
-    last = ""
-    try:
-        for line in process.stderr:
-            last = line.strip() or last
-            if line.startswith(_SAYS):
-                tell(line[len(_SAYS) :].rstrip())
-        return process.stdout.read(), last
-    finally:
-        process.kill()
-        process.wait()

@@ -68,16 +68,7 @@ def lowered_limit_w(name: str) -> float:
 
 def _limits(nvml: Nvml) -> list[tuple[str, float]]:
     """Name and enforced power limit in watts of each GPU."""
-    handles = [
-        nvml.module.nvmlDeviceGetHandleByIndex(index)
-        for index in range(int(nvml.module.nvmlDeviceGetCount()))
+    return [
+        (nvml.name(device), nvml.ask("nvmlDeviceGetEnforcedPowerLimit", device) / 1e3)
+        for device in nvml.devices()
     ]
-    limits = []
-    for handle in handles:
-        name = nvml.ask("nvmlDeviceGetName", handle, default="")
-        if isinstance(name, bytes):
-            text = name.decode(errors="replace")
-        else:
-            text = str(name)
-        limits.append((text, nvml.ask("nvmlDeviceGetEnforcedPowerLimit", handle) / 1e3))
-    return limits

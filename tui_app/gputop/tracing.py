@@ -5,23 +5,18 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gputop.tracer_process import FAILS, Progress, follow, last_line, tracer
+from gputop_tracer.progress import NO_LIBRARY
+
 if TYPE_CHECKING:
     from gputop_analysis.vram.eventlog import EventLog
     from gputop_analysis.vram.setup import Setup
-
-Progress = Callable[[str], object]
-"""Told each line of what happens; a ``Watch`` can end it, too."""
-_SAYS = "trace: "
-_FAILS = "trace: error: "
-_NO_LIBRARY = 3
-"""Exit code of a trace whose interpreter lacks torch or transformers."""
 
 
 class Watch:
@@ -143,43 +138,19 @@ def run(
     """
     from gputop_analysis.vram.eventlog import load
 
-    command = [python or sys.executable, str(_entry()), *arguments, "--out", str(out)]
-    tell = progress or (lambda line: print(f"gputop: {line}", file=sys.stderr))
-    try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-            env=_env(),
-        )
-    except OSError as error:
-        raise ValueError(
-            f"cannot start {command[0]}: {error.strerror}; name an interpreter with --python"
-        ) from None
-    if isinstance(progress, Watch):
-        progress.began(process)
-    try:
-        lines = _follow(process, tell)
+    command = [*arguments, "--out", str(out)]
+    with tracer(command, python, without_gpu_and_network(), stdin=subprocess.DEVNULL) as process:
+        if isinstance(progress, Watch):
+            progress.began(process)
+        lines = follow(process, progress)
         code = process.wait()
-    finally:
-        process.kill()
-        process.wait()
     if code == 0 and out.exists():
         return load(out)
-    raise (ImportError if code == _NO_LIBRARY else ValueError)(_reason(lines, code))
+    raise (ImportError if code == NO_LIBRARY else ValueError)(_reason(lines, code))
 
 
-def _entry() -> Path:
-    """The file that starts a trace, by its path: the user's environment needs no gputop."""
-    import gputop_tracer
-
-    return Path(gputop_tracer.__file__).parent / "__main__.py"
-
-
-def _env() -> dict[str, str]:
-    """Without a GPU and without the network: configurations come from the local cache."""
+def without_gpu_and_network() -> dict[str, str]:
+    """Our variables, but no GPU and no network: configurations come from the local cache."""
     return {
         **os.environ,
         "CUDA_VISIBLE_DEVICES": "",
@@ -188,22 +159,11 @@ def _env() -> dict[str, str]:
     }
 
 
-def _follow(process: subprocess.Popen[str], tell: Progress) -> list[str]:
-    assert process.stderr is not None
-    lines = []
-    for line in process.stderr:
-        lines.append(line.rstrip())
-        if line.startswith(_SAYS) and not line.startswith(_FAILS):
-            tell(line[len(_SAYS) :].rstrip())
-    return lines
-
-
-def _reason(said: list[str], code: int) -> str:
+def _reason(lines: list[str], code: int) -> str:
     """The trace's own one line, or the last that its interpreter printed."""
-    reasons = [line[len(_FAILS) :] for line in said if line.startswith(_FAILS)]
+    reasons = [line[len(FAILS) :] for line in lines if line.startswith(FAILS)]
     if reasons:
         return reasons[-1]
-    last = next((line for line in reversed(said) if line.strip()), "")
-    if last:
+    if last := last_line(lines):
         return f"the trace ended with exit code {code}: {last}"
     return f"the trace ended with exit code {code}"

@@ -12,7 +12,16 @@ from gputop_analysis.diff.model import JUDGEMENTS, Diff, Judgement, SpeedDiff
 from gputop_analysis.diff.settings import telling
 from gputop_analysis.model import Finding
 from gputop_analysis.stats import Interval
-from gputop_analysis.text import MISSING, counted, cut_middle, ms, painted, plain_ascii, times
+from gputop_analysis.text import (
+    MISSING,
+    RANKS_IN_TEXT,
+    counted,
+    cut_middle,
+    for_terminal,
+    ms,
+    painted,
+    times,
+)
 
 _STYLE: dict[Judgement, str] = {
     "regression": "critical",
@@ -23,7 +32,6 @@ _STYLE: dict[Judgement, str] = {
     "not comparable": "medium",
 }
 CHANGES_SHOWN = 30
-RANKS_SHOWN = 16
 GROUPS = {"code": "code", "environment": "machine", "config": "config"}
 
 
@@ -33,9 +41,7 @@ def diff_text(diff: Diff, width: int = 80, colour: bool = False) -> str:
     sections = (_verdict, _phases, _ranks, _findings, _memory, _loss, _changes)
     parts = [list(section(diff, width, colour)) for section in sections]
     text = "\n\n".join("\n".join(part) for part in parts if part)
-    if colour:
-        return text
-    return plain_ascii(text)
+    return for_terminal(text, colour)
 
 
 def _verdict(diff: Diff, width: int, colour: bool) -> Iterator[str]:
@@ -177,7 +183,7 @@ def _ranks(diff: Diff, width: int, colour: bool) -> Iterator[str]:
     yield painted(
         f"{'own work, ms':<12}{'A':>10}{'B':>10}{'B - A':>10}   95 % interval", "bold", colour
     )
-    shown = sorted(ranks, key=lambda rank_diff: -rank_diff.difference_ms.value)[:RANKS_SHOWN]
+    shown = sorted(ranks, key=lambda rank_diff: -rank_diff.difference_ms.value)[:RANKS_IN_TEXT]
     for rank_diff in sorted(shown, key=lambda rank_diff: rank_diff.rank):
         yield _row(
             f"rank {rank_diff.rank}",

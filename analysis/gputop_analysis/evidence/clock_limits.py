@@ -19,12 +19,12 @@ def with_limits(
     header: Sequence[str], row: Sequence[str], columns: dict[str, int]
 ) -> tuple[dict[str, int], list[str]]:
     """(Columns, row) with a cell more for heat and for the power limit, where the row tells them."""
-    told = {}
+    reasons = {}
     for title, cell in zip(header, row, strict=False):
         if title.startswith(_GROUPS):
-            told[title.partition(".")[2]] = cell.strip()
+            reasons[title.partition(".")[2]] = cell.strip()
     places, cells = dict(columns), list(row)
-    for name, state in limits(told).items():
+    for name, state in limits(reasons).items():
         places[name] = len(cells)
         cells.append(state)
     return places, cells
@@ -34,15 +34,15 @@ def limits(told: dict[str, str]) -> dict[str, str]:
     """``1`` or ``0`` for heat and the power limit, by the state of each reason under the name that
     ``--query-gpu`` has for it; without those that no reason tells.
     """
-    found = {}
-    for name, reasons in _REASONS.items():
+    by_limit = {}
+    for limit, reasons in _REASONS.items():
         states = [_STATES[told[reason]] for reason in reasons if told.get(reason) in _STATES]
         mask = _mask(told.get("active", ""))
         if mask is not None:
-            states.append(bool(mask & _BITS[name]))
+            states.append(bool(mask & _BITS[limit]))
         if states:
-            found[name] = str(int(any(states)))
-    return found
+            by_limit[limit] = str(int(any(states)))
+    return by_limit
 
 
 def _mask(text: str) -> int | None:

@@ -18,8 +18,8 @@ from gputop_analysis.traces import names as known
 from gputop_analysis.traces.device import gpu_name
 from gputop_analysis.traces.intervals import Intervals, merged, union
 from gputop_analysis.traces.load import Spans, Trace
+from gputop_analysis.units import NS_PER_MS
 
-_NS_PER_MS = 1e6
 _FILL = re.compile(r"memset", re.IGNORECASE)
 _COPY_KERNEL = re.compile(r"MEMORY_COPY_|__amd_rocclr_copyBuffer")
 
@@ -85,7 +85,7 @@ def _device(trace: Trace, number: Any, rank: int | None) -> TracedDevice | None:
         communication_ms=_ms(communication),
         exposed_communication_ms=_ms(both) - _ms(compute),
         copy_ms=_ms(busy) - _ms(both),
-        idle_ms=(last - first) / _NS_PER_MS - _ms(busy),
+        idle_ms=(last - first) / NS_PER_MS - _ms(busy),
         rank=rank,
         unlaunched_ms=max(0.0, _ms(merged(all_work, busy)) - _ms(busy)),
     )
@@ -105,4 +105,4 @@ def _union(spans: Spans) -> Intervals:
 
 
 def _ms(intervals: Intervals) -> float:
-    return float((intervals.ends - intervals.starts).sum()) / _NS_PER_MS
+    return float((intervals.ends - intervals.starts).sum()) / NS_PER_MS

@@ -8,10 +8,10 @@ from itertools import islice
 from pathlib import Path
 
 from gputop_probes.record.files import is_regular
+from gputop_probes.record.layout import MANIFEST_FILE
 
 _NAMES = (".json", ".json.gz", ".pickle", ".pickle.gz", ".csv", ".csv.gz", ".log", ".jsonl", ".pkl")
-_MANIFEST = "run.json"
-_RUN_PARTS = (_MANIFEST, "hosts", "steps")
+_RUN_PARTS = (MANIFEST_FILE, "hosts", "steps")
 _DEPTH = 3
 """Folders below, as in ``iteration_10/rank_3/trace.json``."""
 _ENTRIES_AT_MOST = 20_000

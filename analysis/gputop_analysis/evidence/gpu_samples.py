@@ -24,17 +24,17 @@ Samples = dict[str, dict[str, "array[float]"]]
 
 def add(samples: Samples, gpu: str, columns: Mapping[str, int], row: Sequence[str]) -> None:
     """Add what a row's cells tell of a GPU; ``columns`` has the place of each field."""
-    told = {name: row[place] for name, place in columns.items() if place < len(row)}
-    add_told(samples, gpu, told)
+    texts = {name: row[position] for name, position in columns.items() if position < len(row)}
+    add_told(samples, gpu, texts)
 
 
-def add_told(samples: Samples, gpu: str, told: Mapping[str, str]) -> None:
+def add_told(samples: Samples, gpu: str, texts: Mapping[str, str]) -> None:
     """Add one sample of a GPU, as text by field."""
     if gpu not in samples and len(samples) >= _GPUS_AT_MOST:
         return
     fields = samples.setdefault(gpu, {name: array("d") for name in FIELDS})
     for name, values in fields.items():
-        match = NUMBER.match(told.get(name, "").strip())
+        match = NUMBER.match(texts.get(name, "").strip())
         number = float(match[0]) if match else math.nan
-        least, most = _LIMITS.get(name, (-math.inf, math.inf))
-        values.append(number if math.isfinite(number) and least <= number <= most else math.nan)
+        low, high = _LIMITS.get(name, (-math.inf, math.inf))
+        values.append(number if math.isfinite(number) and low <= number <= high else math.nan)

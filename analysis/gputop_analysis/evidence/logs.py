@@ -17,6 +17,7 @@ from gputop_analysis.evidence.gpu_samples import NUMBER, SAMPLES_AT_MOST, Sample
 from gputop_analysis.evidence.pages import is_page, read_pages
 from gputop_analysis.evidence.processes import is_of_processes, read_processes
 from gputop_analysis.evidence.rocm_tables import is_title, read_rocm_tables
+from gputop_analysis.units import MIB
 
 _HEAD_LINES = 40
 HEAD = 8000
@@ -63,7 +64,6 @@ _AMD_TITLES = {
 _PARTS = ("GRACT",)
 """Titles of shares that are told as parts of one."""
 _BYTES = "(B)"
-_MIB = 1 << 20
 _NAMES = ("index", "gpu", "device", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id")
 """Columns that tell which GPU; the first that is there names it."""
 _MODELS = ("name", "gpu_name")
@@ -112,7 +112,7 @@ def read_log(text: str) -> tuple[str, Samples]:
 
 def _form(text: str) -> str | None:
     """Which log it is, by its first lines; a header tells more than a table."""
-    found = None
+    form = None
     if is_page(text):
         return "page"
     for line in text[:HEAD].splitlines()[:_HEAD_LINES]:
@@ -133,10 +133,10 @@ def _form(text: str) -> str | None:
         if any("." in cell for cell in header) and _columns(header):
             return "query"
         if _TABLE_VALUES.search(line):
-            found = "table"
+            form = "table"
         elif (match := _AMD_LINE.match(line)) and _columns([match[2]], _AMD_TITLES):
-            found = "amd lines"
-    return found
+            form = "amd lines"
+    return form
 
 
 def _words(line: str) -> list[str]:
@@ -163,11 +163,11 @@ def _rows(text: str, titles: Titles) -> Samples:
     try:
         for row in islice(rows, SAMPLES_AT_MOST):
             cells = _header(row)
-            if found := _columns(cells, titles):  # also where a log goes on after a restart
-                columns, header = found, cells
+            if columns_here := _columns(cells, titles):  # also where a log goes on after a restart
+                columns, header = columns_here, cells
             elif columns and len(header) == len(row) - _unended(row, header):
-                places, told = with_limits(header, _in_mib(header, row), columns)
-                add(samples, _named(header, row, names), places, told)
+                places, cells_and_limits = with_limits(header, _in_mib(header, row), columns)
+                add(samples, _named(header, row, names), places, cells_and_limits)
     except csv.Error:  # a cell without end: what came before it counts
         pass
     return samples
@@ -186,10 +186,10 @@ def _named(header: list[str], row: list[str], names: dict[tuple[str, ...], str])
     """The GPU of a row, by all columns that tell it; those of one index in several machines or
     containers are told apart.
     """
-    places = [header.index(name) for name in _NAMES if name in header]
-    if not places:
-        places = [header.index(name) for name in _MODELS if name in header]
-    key = tuple(row[place].strip()[:60] for place in places)
+    positions = [header.index(name) for name in _NAMES if name in header]
+    if not positions:
+        positions = [header.index(name) for name in _MODELS if name in header]
+    key = tuple(row[position].strip()[:60] for position in positions)
     if key not in names:
         short = f"GPU {key[0].removeprefix('card')}" if key else "GPU"
         taken = short in names.values()
@@ -200,9 +200,9 @@ def _named(header: list[str], row: list[str], names: dict[tuple[str, ...], str])
 def _in_mib(header: list[str], row: list[str]) -> list[str]:
     """A row with its bytes in MiB."""
     cells = list(row)
-    for place, title in enumerate(header):
-        if title.endswith(_BYTES) and cells[place].strip().isdigit():
-            cells[place] = str(int(cells[place].strip()[:18]) / _MIB)
+    for position, title in enumerate(header):
+        if title.endswith(_BYTES) and cells[position].strip().isdigit():
+            cells[position] = str(int(cells[position].strip()[:18]) / MIB)
     return cells
 
 
@@ -225,9 +225,9 @@ def _drawn(text: str) -> Samples:
         if match := _TABLE_GPU.search(line):
             gpu = f"GPU {match[1]}"
         elif gpu and (values := _TABLE_VALUES.search(line)):
-            told = values.groupdict()
-            columns = {name: place for place, name in enumerate(told)}
-            add(samples, gpu, columns, list(told.values()))
+            texts = values.groupdict()
+            columns = {name: position for position, name in enumerate(texts)}
+            add(samples, gpu, columns, list(texts.values()))
             gpu = ""
     return samples
 
@@ -248,8 +248,8 @@ def _tables(text: str) -> Samples:
             begin = line.index("#")
             titles = [*re.finditer(r"[^\s#,]+", line[begin:])]
             words = [title[0] for title in titles]
-            if found := _columns(words):
-                columns, starts = found, [title.start() for title in titles]
+            if columns_here := _columns(words):
+                columns, starts = columns_here, [title.start() for title in titles]
                 titles_seen = words
                 gpu_column = words.index("gpu") if "gpu" in words else None
             continue
@@ -276,9 +276,9 @@ def _cells(row: str, starts: list[int]) -> list[str]:
 def _in_percent(titles: Sequence[str], cells: Sequence[str]) -> list[str]:
     """Cells with shares that were told as parts of one in percent."""
     shown = list(cells)
-    for place, title in enumerate(titles[: len(shown)]):
-        if title in _PARTS and (match := NUMBER.fullmatch(shown[place].strip())):
-            shown[place] = str(100 * float(match[0]))
+    for position, title in enumerate(titles[: len(shown)]):
+        if title in _PARTS and (match := NUMBER.fullmatch(shown[position].strip())):
+            shown[position] = str(100 * float(match[0]))
     return shown
 
 

@@ -19,6 +19,7 @@ from gputop_analysis.snapshots.load import SnapshotError, unpacked
 from gputop_analysis.snapshots.values import begins_a_pickle
 from gputop_analysis.traces.scan import TraceError
 from gputop_probes.record.files import is_regular, open_regular
+from gputop_probes.record.layout import MANIFEST_FILE
 
 _HEAD = 65_536
 _TAR_AT = 257
@@ -28,7 +29,6 @@ _GRAPH = re.compile(rb'"schema"\s*:\s*"[\d.]+(?:-chakra[\d.]*)?"')
 """The beginning of what ExecutionTraceObserver and Chakra write."""
 _LOOKED_INTO = 16
 """Files without a telling name that are read to tell whether a folder is of another tool."""
-_MANIFEST = "run.json"
 _KINDS_IN_WORDS = {
     "optimizer": "optimizer states",
     "unknown": "blocks without a recorded stack",
@@ -43,7 +43,7 @@ def is_evidence(path: Path) -> bool:
     """Whether a path names a file of another tool, or a folder with such files that is no run."""
     try:
         if not path.is_dir():
-            return is_regular(path) and path.name != _MANIFEST
+            return is_regular(path) and path.name != MANIFEST_FILE
         if is_run(path):
             return False
         if files_in(path):
@@ -146,16 +146,17 @@ def _kind(path: Path, alone: bool) -> str:
     if b'"traceEvents"' in head or b'"schemaVersion"' in head or _ARRAY.match(head):
         return "trace"
     if begins_a_pickle(head):
-        if b"pg_config" in head or b"profiling_name" in head:
-            return "dump"
-        return "snapshot"
-    if head.lstrip()[:1] == b"{":
-        if _GRAPH.search(head[:2000]):
-            return ""
-        if b'"entries"' in head or b'"pg_config"' in head:
-            return "dump"
-        return "trace" if alone else ""
-    return ""
+        return "dump" if b"pg_config" in head or b"profiling_name" in head else "snapshot"
+    return _kind_of_object(head, alone)
+
+
+def _kind_of_object(head: bytes, alone: bool) -> str:
+    """The same of a JSON object that begins with none of a trace's own keys."""
+    if head.lstrip()[:1] != b"{" or _GRAPH.search(head[:2000]):
+        return ""
+    if b'"entries"' in head or b'"pg_config"' in head:
+        return "dump"
+    return "trace" if alone else ""
 
 
 def _dumps(paths: list[Path]) -> Evidence:

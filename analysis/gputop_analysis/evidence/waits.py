@@ -13,8 +13,7 @@ import numpy as np
 
 from gputop_analysis.traces import names as known
 from gputop_analysis.traces.load import Trace
-
-_NS_PER_MS = 1e6
+from gputop_analysis.units import NS_PER_MS
 
 
 class RankWaits(NamedTuple):
@@ -52,7 +51,7 @@ def waits(traces: dict[int, Trace]) -> RankWaits:
         if len(ranks) < 2 or not alike or (not key[0] and len(ranks) < len(calls)):
             continue
         lengths = np.stack([calls[rank][key] for rank in ranks])
-        excess = (lengths - lengths.min(axis=0)) / _NS_PER_MS
+        excess = (lengths - lengths.min(axis=0)) / NS_PER_MS
         last = lengths.argmin(axis=0)
         count += lengths.shape[1]
         by_operation[key[1]] = by_operation.get(key[1], 0.0) + float(excess.sum())

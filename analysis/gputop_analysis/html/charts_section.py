@@ -12,7 +12,7 @@ from gputop_analysis.report.build import Report
 from gputop_analysis.report.trends import trends
 from gputop_analysis.report.words import wait_note
 from gputop_analysis.step_parts import parts_of
-from gputop_analysis.text import counted, ms
+from gputop_analysis.text import capitalised, counted, ms
 
 RANKS_AT_MOST = 96
 """Ranks that are drawn; beyond it those of most own work: they hold others up."""
@@ -83,7 +83,7 @@ def details(report: Report) -> str:
         )
         cards.append(
             section(
-                trend.name[0].upper() + trend.name[1:],
+                capitalised(trend.name),
                 drawn,
                 f"Rank {report.view.ranks[0]}; {note}.",
             )

@@ -19,7 +19,7 @@ from gputop_analysis.report.build import Report
 from gputop_analysis.report.occasion import occasion
 from gputop_analysis.report.trends import TrendLine, trends
 from gputop_analysis.report.words import recoverable
-from gputop_analysis.text import MISSING
+from gputop_analysis.text import MISSING, capitalised
 
 _SAME_SCALE = "Both on the same scale."
 _COLOUR = {
@@ -103,7 +103,7 @@ def _trends(a: Report, b: Report) -> list[str]:
             values = np.concatenate([trend_.values[np.isfinite(trend_.values)] for trend_ in pair])
             limits = (float(values.min()), float(values.max()))
             halves = [_line(trend_, limits) for trend_ in pair]
-            sections.append(_beside(name[0].upper() + name[1:], halves, _SAME_SCALE))
+            sections.append(_beside(capitalised(name), halves, _SAME_SCALE))
     return sections
 
 

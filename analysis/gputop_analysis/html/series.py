@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gputop_agent import wire
+from gputop_analysis.series import mean_ms_by_bin
 from gputop_analysis.stats import weighted_quantile
 from gputop_analysis.step_parts import WAIT
 from gputop_analysis.view import Array, RunView
@@ -49,21 +50,9 @@ def phases_over_steps(view: RunView) -> tuple[Array, dict[str, Array]] | None:
 
 
 def _waits_over_steps(view: RunView, edges: Array) -> Array:
-    """Mean wait inside backward in each part, in ms a step: measured in the part, else the mean of
-    all; 0 where nothing is measured.
-    """
-    count = len(edges) - 1
-    sums_ms, records = np.zeros(count), np.zeros(count)
-    for rank in view.ranks:
-        rows = view.comm(rank)
-        at = np.searchsorted(edges, rows["step"], side="right") - 1
-        inside = (at >= 0) & (at < count)
-        sums_ms += np.bincount(at[inside], rows["wait_ns"][inside] / 1e6, count)
-        records += np.bincount(at[inside], minlength=count)
-    if not records.any():
-        return sums_ms
-    mean_ms = sums_ms.sum() / records.sum()
-    return np.where(records > 0, sums_ms / np.maximum(records, 1), mean_ms)
+    """Mean wait inside backward in each part, in ms a step; 0 where nothing is measured."""
+    by_step = ((view.comm(rank)["step"], view.comm(rank)["wait_ns"]) for rank in view.ranks)
+    return np.nan_to_num(mean_ms_by_bin(by_step, edges))
 
 
 def chart_top(layers: dict[str, Array]) -> tuple[float, bool]:

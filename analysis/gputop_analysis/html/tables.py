@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from typing import Any
 
@@ -11,13 +10,18 @@ from gputop_analysis.goodput import PARTS
 from gputop_analysis.html.charts import bar
 from gputop_analysis.html.colours import BUDGET, GOODPUT, STARTUP
 from gputop_analysis.html.elements import details, pairs, section, shares, table
-from gputop_analysis.overview import GPUS_ADDED
 from gputop_analysis.report.build import Report
 from gputop_analysis.report.figures import figures
-from gputop_analysis.report.words import balance, figure, ranks_to_show
-from gputop_analysis.text import MISSING, duration, gib, ms
+from gputop_analysis.report.words import (
+    ADDED_NOT_MEASURED,
+    balance,
+    figure,
+    peak_memory,
+    ranks_to_show,
+    utilisation,
+)
+from gputop_analysis.text import MISSING, RANKS_ON_A_PAGE, capitalised, duration, gib, ms, whole
 
-RANKS_SHOWN = 32
 SHORT_NS = 100_000_000
 """Parts of the start below this are told in milliseconds."""
 
@@ -38,13 +42,9 @@ def budget_section(report: Report) -> str:
             budget.share(n),
             (f"{LINES[n].title}: {ms(budget.ms_per_step(n))} ms a step"),
         )
-    utilisation = []
-    for name, value in (("MFU", budget.mfu), ("HFU", budget.hfu)):
-        if value:
-            utilisation.append(f"{name} {100 * value:.1f} %")
     note = f"Wall time of all ranks, added up. Useful compute: {budget.compute_anchor}."
-    if utilisation:
-        note += f" {', '.join(utilisation)}."
+    if shares_of_peak := utilisation(budget):
+        note += f" {', '.join(shares_of_peak)}."
     if budget.not_told_apart:
         note += f" Not told apart: {budget.not_told_apart}."
     meaning = details(
@@ -113,8 +113,8 @@ def ranks(report: Report) -> str:
     summaries = report.summary.ranks
     if not summaries:
         return ""
-    on_gpu = any(math.isfinite(r.peak_allocated_gib) for r in summaries)
-    shown, selection = ranks_to_show(summaries, RANKS_SHOWN)
+    memory = peak_memory(summaries)
+    shown, selection = ranks_to_show(summaries, RANKS_ON_A_PAGE)
     rows = []
     for r in shown:
         rows.append(
@@ -126,14 +126,10 @@ def ranks(report: Report) -> str:
                 ms(r.step_time_p50_ms),
                 ms(r.step_time_p95_ms),
                 ms(r.wait_mean_ms),
-                gib(r.peak_allocated_gib if on_gpu else r.peak_rss_gib),
+                gib(memory.gib(r)),
                 f"{r.dropped_records:,}",
             )
         )
-    if on_gpu:
-        memory = "peak GiB"
-    else:
-        memory = "RSS GiB"
     head = (
         "rank",
         "host",
@@ -142,13 +138,13 @@ def ranks(report: Report) -> str:
         "p50 ms",
         "p95 ms",
         "mean wait ms",
-        memory,
+        memory.head,
         "dropped",
     )
     notes = []
     for text in (selection, balance(report.rank_table)):
         if text:
-            notes.append(f"{text[0].upper()}{text[1:]}.")
+            notes.append(f"{capitalised(text)}.")
     return section("Ranks", table(head, rows, left=(0, 1, 2), sortable=True), " ".join(notes))
 
 
@@ -164,12 +160,12 @@ def gpus(report: Report) -> str:
                 g.host,
                 gib(g.peak_used_gib),
                 gib(g.memory_total_gib),
-                *map(_whole, _rates(g)),
+                *map(whole, _rates(g)),
             )
         )
     head = ("gpu", "name", "host", "peak GiB", "total GiB", "util %", "power W", "limit W", "C")
     if report.summary.gpus_added:
-        note = f"{GPUS_ADDED} to the recording, not measured."
+        note = f"{ADDED_NOT_MEASURED}."
     else:
         note = ""
     if rows:
@@ -179,12 +175,6 @@ def gpus(report: Report) -> str:
 
 def _rates(gpu: Any) -> tuple[float, ...]:
     return gpu.util_mean_pct, gpu.power_mean_w, gpu.power_limit_w, gpu.temperature_c
-
-
-def _whole(value: float) -> str:
-    if math.isfinite(value):
-        return f"{value:.0f}"
-    return MISSING
 
 
 def extras(report: Report) -> str:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 from gputop_analysis.lint.model import RULES, Hit, Remark, Rule
 from gputop_analysis.lint.module import Module
 from gputop_analysis.lint.source import Source, SourceError
-
-_SITE = re.compile(r"(.+\.py):(\d+)\b")
+from gputop_analysis.text import file_and_line
 
 
 def lint(path: str, data: bytes) -> list[Remark]:
@@ -58,15 +56,14 @@ def rules_at(site: str | None, root: Path) -> list[Remark]:
         site: the finding's site; None gives nothing.
         root: where the run was started (the manifest's ``cwd``).
     """
-    match = _SITE.match(site or "")
-    if match is None:
+    place = file_and_line(site)
+    if place is None:
         return []
-    path = root / match.group(1)
+    name, line = place
     try:
-        remarks = lint_file(path)
+        remarks = lint_file(root / name)
     except (SourceError, OSError):
         return []
-    line = int(match.group(2))
     return [remark for remark in remarks if remark.line <= line <= remark.end_line]
 
 

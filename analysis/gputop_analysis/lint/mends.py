@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import os
-import re
 import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -22,12 +21,10 @@ from gputop_analysis.lint.module import Module, constant, dotted
 from gputop_analysis.lint.patch import diff
 from gputop_analysis.lint.rules_loader import dataset_class
 from gputop_analysis.lint.source import LARGEST_BYTES, Edit, Source, SourceError, apply
-from gputop_analysis.mend import DATA_LOADER, ByArguments, ByRule, Mend
+from gputop_analysis.mend import DATA_LOADER, DDP, ByArguments, ByRule, Mend
 from gputop_analysis.model import Finding
+from gputop_analysis.text import file_and_line
 from gputop_probes.record.manifest import Manifest
-
-_SITE = re.compile(r"(.+\.py):(\d+)\b")
-_DDP = "torch.nn.parallel.DistributedDataParallel"
 
 
 class NoMend(Exception):
@@ -55,7 +52,7 @@ class _Call(NamedTuple):
 
 _CALLS = {
     DATA_LOADER: _Call(5, {"num_workers": 0, "persistent_workers": False, "pin_memory": False}),
-    _DDP: _Call(5, {"find_unused_parameters": False}),
+    DDP: _Call(5, {"find_unused_parameters": False}),
 }
 
 
@@ -120,8 +117,8 @@ def script_of(manifest: Manifest) -> Path | None:
 
 def _places(finding: Finding, manifest: Manifest) -> list[tuple[Path, int]]:
     """The file and line that a finding names, then the script."""
-    match, script = _SITE.match(finding.site or ""), script_of(manifest)
-    places = [(Path(manifest.cwd, match[1]), int(match[2]))] if match else []
+    named, script = file_and_line(finding.site), script_of(manifest)
+    places = [(Path(manifest.cwd, named[0]), named[1])] if named else []
     if script is not None and script not in [path for path, _ in places]:
         places.append((script, 0))
     return places
@@ -170,12 +167,12 @@ def _by_arguments(mend: ByArguments, module: Module) -> Edits:
     source = module.source
     edits = [edit for name in mend.drops for edit in remove_keyword(source, call, name)]
     added: dict[str, str] = {}
-    for place, value in mend.gives.items():
-        argument = _argument(call, place)
+    for key, value in mend.gives.items():
+        argument = _argument(call, key)
         if argument is not None:
             edits.append(Edit(source.start(argument), source.end(argument), repr(value)))
         else:
-            added[str(place)] = repr(value)
+            added[str(key)] = repr(value)
     return (*edits, *add_keywords(source, call, **added))
 
 
@@ -200,20 +197,20 @@ def _meant(mend: ByArguments, module: Module) -> ast.Call:
 
 def _has(mend: ByArguments, call: ast.Call) -> bool:
     """Whether all that is to be changed is written out, as the run had it."""
-    known = _CALLS.get(mend.call, _Call())
+    signature = _CALLS.get(mend.call, _Call())
     starred = any(isinstance(argument, ast.Starred) for argument in call.args)
-    if starred or len(call.args) > known.positions or any(k.arg is None for k in call.keywords):
+    if starred or len(call.args) > signature.positions or any(k.arg is None for k in call.keywords):
         return False
-    for place in (*mend.gives, *mend.drops):
-        argument = _argument(call, place)
+    for key in (*mend.gives, *mend.drops):
+        argument = _argument(call, key)
         if argument is not None and constant(argument) is object:
             return False
-        if isinstance(place, int) and argument is None:
+        if isinstance(key, int) and argument is None:
             return False
-    for place, value in mend.had.items():
-        argument = _argument(call, place)
+    for key, value in mend.had.items():
+        argument = _argument(call, key)
         if argument is None:
-            written = known.defaults.get(place)
+            written = signature.defaults.get(key)
         else:
             written = constant(argument)
         if written != value:
@@ -221,11 +218,11 @@ def _has(mend: ByArguments, call: ast.Call) -> bool:
     return True
 
 
-def _argument(call: ast.Call, place: str | int) -> ast.expr | None:
-    if isinstance(place, int):
-        return call.args[place] if place < len(call.args) else None
-    found = keyword(call, place)
-    return found.value if found else None
+def _argument(call: ast.Call, key: str | int) -> ast.expr | None:
+    if isinstance(key, int):
+        return call.args[key] if key < len(call.args) else None
+    named = keyword(call, key)
+    return named.value if named else None
 
 
 def _no_check(mend: ByArguments, module: Module, call: ast.Call) -> None:

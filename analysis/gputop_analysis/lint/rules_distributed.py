@@ -10,9 +10,8 @@ from gputop_analysis.lint.loops import loops_of
 from gputop_analysis.lint.model import Hit, rule
 from gputop_analysis.lint.module import Module, constant, dotted
 from gputop_analysis.lint.source import Edit
+from gputop_analysis.mend import DATA_LOADER, DDP
 
-_DDP = "torch.nn.parallel.DistributedDataParallel"
-_LOADER = "torch.utils.data.DataLoader"
 _SAMPLER = "torch.utils.data.DistributedSampler"
 _INIT = "torch.distributed.init_process_group"
 _RANK_WORDS = ("rank", "local_rank", "global_rank", "world_rank", "get_rank", "RANK", "LOCAL_RANK")
@@ -81,7 +80,7 @@ def no_sampler(module: Module) -> Iterator[Hit]:
     if not module.is_ddp or module.uses_framework:
         return
     sharded = module.mentions(*launchers)
-    for call in module.calls_of(_LOADER):
+    for call in module.calls_of(DATA_LOADER):
         if sharded and not module.is_seen(call):
             continue
         shuffled = keyword(call, "shuffle")
@@ -134,7 +133,7 @@ def _has_group_before(module: Module, call: ast.Call) -> bool:
     function = module.function_of(call)
     return any(
         module.function_of(made) is function and made.lineno < call.lineno
-        for made in module.calls_of(_INIT, _DDP)
+        for made in module.calls_of(_INIT, DDP)
     )
 
 
@@ -152,7 +151,7 @@ def no_set_epoch(module: Module) -> Iterator[Hit]:
     if module.mentions("set_epoch") or module.uses_framework:
         return
     loops = loops_of(module)
-    over_epochs = any(loops.epochs_over(name) for name in module.made_by(_LOADER))
+    over_epochs = any(loops.epochs_over(name) for name in module.made_by(DATA_LOADER))
     for call in module.calls_of(_SAMPLER):
         shuffled = keyword(call, "shuffle")
         if over_epochs and not (shuffled and constant(shuffled.value) is False):
@@ -203,7 +202,7 @@ def _every_kth(module: Module, node: ast.AST) -> bool:
 
 @rule("find-unused-parameters", "CR08", "info", "DDP walks the whole graph after every forward")
 def finds_unused(module: Module) -> Iterator[Hit]:
-    for call in module.calls_of(_DDP):
+    for call in module.calls_of(DDP):
         setting = keyword(call, "find_unused_parameters")
         if setting and constant(setting.value) is True:
             fix = "False if every parameter takes part in every step; a run under gputop tells"

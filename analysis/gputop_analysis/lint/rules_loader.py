@@ -9,8 +9,8 @@ from gputop_analysis.lint.edits import NONE, Edits, add_keywords, keyword, move,
 from gputop_analysis.lint.loops import Loop, loops_of
 from gputop_analysis.lint.model import Hit, rule
 from gputop_analysis.lint.module import Function, Module, constant, dotted
+from gputop_analysis.mend import DATA_LOADER
 
-_NAME = "torch.utils.data.DataLoader"
 _IN_MEMORY = ("torch.utils.data.TensorDataset",)
 _MAP_STYLE = (
     "torch.utils.data.Dataset",
@@ -20,7 +20,7 @@ _MAP_STYLE = (
 
 
 def _loaders(module: Module) -> Iterator[ast.Call]:
-    for call in module.calls_of(_NAME):
+    for call in module.calls_of(DATA_LOADER):
         star = any(argument.arg is None for argument in call.keywords) or any(
             isinstance(a, ast.Starred) for a in call.args
         )

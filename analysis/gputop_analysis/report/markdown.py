@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from gputop_analysis.budget import LINES
 from gputop_analysis.model import Finding
-from gputop_analysis.overview import GPUS_ADDED
 from gputop_analysis.report.build import Report
 from gputop_analysis.report.trends import trends
 from gputop_analysis.report.words import (
+    ADDED_NOT_MEASURED,
     balance,
+    budget_notes,
     confidence,
     covered,
     done,
@@ -20,17 +20,17 @@ from gputop_analysis.report.words import (
     measured,
     output_notes,
     own_work,
+    peak_memory,
     ranks_to_show,
     recoverable,
     size,
     speed,
+    told_lines,
     wait_note,
 )
 from gputop_analysis.step_parts import parts_of
-from gputop_analysis.text import MISSING, duration, gib, ms
+from gputop_analysis.text import RANKS_ON_A_PAGE, capitalised, duration, gib, ms, whole
 from gputop_probes.record.plain import plain_text
-
-RANKS_SHOWN = 32
 
 
 def as_markdown(report: Report) -> str:
@@ -146,7 +146,7 @@ def _phases(report: Report) -> Iterator[str]:
 
 def _budget(report: Report) -> Iterator[str]:
     budget = report.budget
-    lines = [name for name in LINES if budget.share(name) >= 0.0005]
+    lines = told_lines(budget)
     if not lines:
         return
     yield "## Efficiency budget"
@@ -155,22 +155,15 @@ def _budget(report: Report) -> Iterator[str]:
         (LINES[n].title, ms(budget.ms_per_step(n)), f"{100 * budget.share(n):.1f} %") for n in lines
     )
     yield from _table(("line", "ms a step", "share"), rows)
-    summary = []
-    for word, v in (("MFU", budget.mfu), ("HFU", budget.hfu)):
-        if v is not None:
-            summary.append(f"{word} {100 * v:.1f} %")
-    if report.goodput is not None:
-        summary.append(report.goodput.told())
-    if budget.not_told_apart:
-        summary += [plain(budget.not_told_apart)]
+    notes = [plain(note) for note in budget_notes(report)]
     if (startup := report.startup) is not None and startup.has_milestones:
         if startup.done:
             until = "until the first step"
         else:
             until = "without a first step"
-        summary.append(f"{duration(startup.seconds)} {until}: {plain(startup.words())}")
+        notes.append(f"{duration(startup.seconds)} {until}: {plain(startup.words())}")
     yield ""
-    yield ", ".join([*summary, f"useful compute: {plain(budget.compute_anchor)}"])
+    yield ", ".join([*notes, f"useful compute: {plain(budget.compute_anchor)}"])
 
 
 def _ranks(report: Report) -> Iterator[str]:
@@ -179,8 +172,8 @@ def _ranks(report: Report) -> Iterator[str]:
         return
     yield "## Ranks"
     yield ""
-    on_gpu = any(math.isfinite(r.peak_allocated_gib) for r in summaries)
-    shown, note = ranks_to_show(summaries, RANKS_SHOWN)
+    memory = peak_memory(summaries)
+    shown, note = ranks_to_show(summaries, RANKS_ON_A_PAGE)
     rows = (
         (
             str(r.rank),
@@ -189,18 +182,15 @@ def _ranks(report: Report) -> Iterator[str]:
             ms(r.step_time_p50_ms),
             ms(r.step_time_p95_ms),
             ms(r.wait_mean_ms),
-            gib(r.peak_allocated_gib if on_gpu else r.peak_rss_gib),
+            gib(memory.gib(r)),
         )
         for r in shown
     )
-    if on_gpu:
-        memory = "peak GiB"
-    else:
-        memory = "RSS GiB"
-    yield from _table(("rank", "host", "steps", "p50 ms", "p95 ms", "mean wait ms", memory), rows)
+    head = ("rank", "host", "steps", "p50 ms", "p95 ms", "mean wait ms", memory.head)
+    yield from _table(head, rows)
     for sentence in filter(None, (note, balance(report.rank_table))):
         yield ""
-        yield plain(f"{sentence[0].upper()}{sentence[1:]}.")
+        yield plain(f"{capitalised(sentence)}.")
 
 
 def _gpus(report: Report) -> Iterator[str]:
@@ -214,14 +204,14 @@ def _gpus(report: Report) -> Iterator[str]:
                 plain(g.name),
                 gib(g.peak_used_gib),
                 gib(g.memory_total_gib),
-                _whole(g.util_mean_pct),
+                whole(g.util_mean_pct),
             )
             for g in ours
         )
         yield from _table(("gpu", "name", "peak GiB", "total GiB", "util %"), rows)
     if report.summary.gpus_added:
         yield ""
-        yield f"{GPUS_ADDED} to the recording, not measured."
+        yield f"{ADDED_NOT_MEASURED}."
 
 
 def _trends(report: Report) -> Iterator[str]:
@@ -245,9 +235,3 @@ def _extras(report: Report) -> Iterator[str]:
             *plain_text(extra.text).splitlines(),
             fence,
         )
-
-
-def _whole(value: float) -> str:
-    if math.isfinite(value):
-        return f"{value:.0f}"
-    return MISSING

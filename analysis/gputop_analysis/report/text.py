@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import textwrap
 from collections.abc import Callable, Iterator
 
@@ -10,43 +9,46 @@ import numpy as np
 
 from gputop_analysis.budget import LINES
 from gputop_analysis.model import Finding
-from gputop_analysis.overview import GPUS_ADDED
 from gputop_analysis.report.build import Report
 from gputop_analysis.report.trends import TrendLine, trends
 from gputop_analysis.report.words import (
+    ADDED_NOT_MEASURED,
     BUDGET_STYLE,
     HEALTH_STYLE,
     balance,
+    budget_notes,
     confidence,
     covered,
     done,
     figure,
     output_notes,
     own_work,
+    peak_memory,
     ranks_to_show,
     recoverable,
     size,
     speed,
+    told_lines,
     wait_note,
 )
 from gputop_analysis.step_parts import parts_of
 from gputop_analysis.text import (
     LABEL,
-    MISSING,
+    RANKS_IN_TEXT,
     bar,
     counted,
     duration,
+    for_terminal,
     gib,
     ms,
     painted,
-    plain_ascii,
     sparkline,
+    whole,
     wrapped,
 )
 
 _GLYPHS = {"critical": "✖", "high": "▲", "medium": "●", "info": "·"}
 _ASCII_GLYPHS = {"critical": "X", "high": "!", "medium": "*", "info": "-"}
-RANKS_SHOWN = 16
 
 Section = Callable[[Report, int, bool], Iterator[str]]
 
@@ -67,9 +69,7 @@ def as_text(report: Report, width: int = 80, colour: bool = False) -> str:
     )
     parts = [list(section(report, width, colour)) for section in sections]
     text = "\n\n".join("\n".join(part) for part in parts if part)
-    if colour:
-        return text
-    return plain_ascii(text)
+    return for_terminal(text, colour)
 
 
 def verdict_text(report: Report, width: int = 80, colour: bool = False) -> str:
@@ -84,9 +84,7 @@ def verdict_text(report: Report, width: int = 80, colour: bool = False) -> str:
     else:
         lines = list(_verdict(report, width, colour))
     text = "\n".join(lines)
-    if colour:
-        return text
-    return plain_ascii(text)
+    return for_terminal(text, colour)
 
 
 def _verdict(report: Report, width: int, colour: bool) -> Iterator[str]:
@@ -178,7 +176,7 @@ def _phases(report: Report, width: int, colour: bool) -> Iterator[str]:
 
 def _budget(report: Report, width: int, colour: bool) -> Iterator[str]:
     budget = report.budget
-    lines = [name for name in LINES if budget.share(name) >= 0.0005]
+    lines = told_lines(budget)
     if not lines:
         return
     room = max(6, min(40, width - 52))
@@ -189,27 +187,15 @@ def _budget(report: Report, width: int, colour: bool) -> Iterator[str]:
         yield (
             f"{LINES[name].title:<26}{figures}  {painted(meter, BUDGET_STYLE[name], colour)}"
         ).rstrip()
-    summary = []
-    for word, v in (("MFU", budget.mfu), ("HFU", budget.hfu)):
-        if v is not None:
-            summary.append(f"{word} {100 * v:.1f} %")
-    if report.goodput is not None:
-        summary.append(report.goodput.told())
-    if budget.not_told_apart:
-        summary += [budget.not_told_apart]
-    yield from textwrap.wrap(", ".join(summary), width)
+    yield from textwrap.wrap(", ".join(budget_notes(report)), width)
 
 
 def _ranks(report: Report, width: int, colour: bool) -> Iterator[str]:
     ranks = report.summary.ranks
     if not ranks:
         return
-    on_gpu = any(math.isfinite(r.peak_allocated_gib) for r in ranks)
+    memory = peak_memory(ranks)
     wide = width >= 80
-    if on_gpu:
-        memory = "peak GiB"
-    else:
-        memory = "RSS GiB"
     head = (
         _rank_line(
             "rank",
@@ -217,23 +203,22 @@ def _ranks(report: Report, width: int, colour: bool) -> Iterator[str]:
             p50="p50 ms",
             p95="p95 ms",
             wait="mean wait",
-            memory=memory,
+            memory=memory.head,
             dropped="dropped",
             wide=wide,
         )
         + "  host"
     )
     yield painted(head, "bold", colour)
-    shown, note = ranks_to_show(ranks, RANKS_SHOWN)
+    shown, note = ranks_to_show(ranks, RANKS_IN_TEXT)
     for r in shown:
-        peak = gib(r.peak_allocated_gib if on_gpu else r.peak_rss_gib)
         columns = _rank_line(
             str(r.rank),
             steps=f"{r.steps:,}",
             p50=ms(r.step_time_p50_ms),
             p95=ms(r.step_time_p95_ms),
             wait=ms(r.wait_mean_ms),
-            memory=peak,
+            memory=gib(memory.gib(r)),
             dropped=f"{r.dropped_records:,}",
             wide=wide,
         )
@@ -259,10 +244,10 @@ def _gpus(report: Report, width: int, colour: bool) -> Iterator[str]:
     yield painted(head, "bold", colour)
     for gpu in ours:
         used = f"{gib(gpu.peak_used_gib):>10}{gib(gpu.memory_total_gib):>9}"
-        rates = f"{_whole(gpu.util_mean_pct):>9}{_whole(gpu.power_mean_w):>9}"
+        rates = f"{whole(gpu.util_mean_pct):>9}{whole(gpu.power_mean_w):>9}"
         yield f"{gpu.index:>4}  {gpu.name[: room - 1]:<{room}}{used}{rates}"
     if report.summary.gpus_added:
-        yield f"      {GPUS_ADDED} to the recording, not measured"
+        yield f"      {ADDED_NOT_MEASURED}"
 
 
 def _findings(report: Report, width: int, colour: bool) -> Iterator[str]:
@@ -319,9 +304,3 @@ def _spark(trend: TrendLine, room: int, colour: bool) -> str:
     if colour:
         return sparkline(means, room, colour)
     return ""
-
-
-def _whole(value: float) -> str:
-    if math.isfinite(value):
-        return f"{value:.0f}"
-    return MISSING

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
+from gputop_analysis.budget import LINES, Budget
 from gputop_analysis.findings.registry import CATALOGUE
 from gputop_analysis.model import Finding, PhaseStats, RankSummary
-from gputop_analysis.overview import RunSummary
+from gputop_analysis.overview import GPUS_ADDED, RunSummary
 from gputop_analysis.own_work import OwnWork
 from gputop_analysis.rank_table import RankTable
 from gputop_analysis.step_parts import WAIT
 from gputop_analysis.text import MISSING, counted, duration, ms
 from gputop_probes.record.reader import RunRecord
 
+if TYPE_CHECKING:
+    from gputop_analysis.report.build import Report
+
+ADDED_NOT_MEASURED = f"{GPUS_ADDED} to the recording, not measured"
 HEALTH_STYLE = {
     "waiting": "info",
     "looking": "info",
@@ -171,6 +177,41 @@ def ranks_to_show(ranks: tuple[RankSummary, ...], at_most: int) -> tuple[list[Ra
     return by_wait[
         :at_most
     ], f"the {at_most} of {counted(len(ranks), 'rank')} {reason}; --json lists them all"
+
+
+class PeakMemory(NamedTuple):
+    """What a table of ranks says of memory: of the device where one told, else of the process."""
+
+    head: str
+    gib: Callable[[RankSummary], float]
+
+
+def peak_memory(ranks: Iterable[RankSummary]) -> PeakMemory:
+    """The column of memory for a table of these ranks."""
+    if any(math.isfinite(rank.peak_allocated_gib) for rank in ranks):
+        return PeakMemory("peak GiB", lambda rank: rank.peak_allocated_gib)
+    return PeakMemory("RSS GiB", lambda rank: rank.peak_rss_gib)
+
+
+def told_lines(budget: Budget) -> list[str]:
+    """Lines of the budget that are more than nothing in a column of tenths of a percent."""
+    return [name for name in LINES if budget.share(name) >= 0.0005]
+
+
+def utilisation(budget: Budget) -> list[str]:
+    """``MFU 41.2 %``, ``HFU 50.3 %``; those that are known."""
+    shares = {"MFU": budget.mfu, "HFU": budget.hfu}
+    return [f"{name} {100 * share:.1f} %" for name, share in shares.items() if share is not None]
+
+
+def budget_notes(report: Report) -> list[str]:
+    """What stands below the lines of the budget."""
+    notes = utilisation(report.budget)
+    if report.goodput is not None:
+        notes.append(report.goodput.told())
+    if report.budget.not_told_apart:
+        notes.append(report.budget.not_told_apart)
+    return notes
 
 
 def balance(table: RankTable | None) -> str:

@@ -11,13 +11,13 @@ from gputop_analysis.traces.intervals import Intervals, union
 from gputop_analysis.traces.load import Spans, Trace
 from gputop_analysis.traces.model import COMM, COMPUTE, COPY, HOST_WAIT, IDLE, KERNEL_WAIT, Lane
 from gputop_analysis.traces.split import (
-    NS_PER_MS,
     collectives,
     hottest,
     parts_of,
     step_windows,
     steps_of,
 )
+from gputop_analysis.units import NS_PER_MS
 
 
 def device_lanes(trace: Trace) -> list[Lane]:

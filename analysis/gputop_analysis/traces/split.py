@@ -9,9 +9,9 @@ from gputop_analysis.traces import names as known
 from gputop_analysis.traces.intervals import Intervals, merged
 from gputop_analysis.traces.load import Spans, Times, Trace
 from gputop_analysis.traces.model import Collective, Hot, Step
+from gputop_analysis.units import NS_PER_MS
 
 HOT = 15
-NS_PER_MS = 1e6
 
 
 def split(

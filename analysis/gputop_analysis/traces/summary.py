@@ -7,7 +7,7 @@ import numpy as np
 from gputop_analysis.traces import names as known
 from gputop_analysis.traces.load import Trace
 from gputop_analysis.traces.model import TracedCall
-from gputop_analysis.traces.split import NS_PER_MS
+from gputop_analysis.units import NS_PER_MS
 
 _WAITING = ("Synchronize", "cudaMemcpy", "hipMemcpy")
 _SHOWN_CALLS = 8

@@ -10,13 +10,13 @@ from gputop_analysis.traces.intervals import self_times, union, without
 from gputop_analysis.traces.load import Trace
 from gputop_analysis.traces.model import COMM, COMPUTE, HOST, Hot, Lane
 from gputop_analysis.traces.split import (
-    NS_PER_MS,
     collectives,
     hottest,
     parts_of,
     step_windows,
     steps_of,
 )
+from gputop_analysis.units import NS_PER_MS
 
 _BACKWARD = "autograd::engine::evaluate_function"
 _UPDATE = "Optimizer.step#"

@@ -4,7 +4,7 @@ import os
 import platform
 import sys
 
-from gputop_agent.runtime import affinity, interrupts
+from gputop_agent.runtime import affinity, guard
 
 _ENVIRONMENT = frozenset(
     """
@@ -130,18 +130,20 @@ def describe_flags(torch):
     """Backend switches that cost or win time; None for one that this torch does not have."""
     backends = torch.backends
     return {
-        "cuda_matmul_tf32": _flag(lambda: backends.cuda.matmul.allow_tf32),
-        "cudnn_tf32": _flag(lambda: backends.cudnn.allow_tf32),
-        "cudnn_benchmark": _flag(lambda: backends.cudnn.benchmark),
-        "cudnn_deterministic": _flag(lambda: backends.cudnn.deterministic),
-        "deterministic": _flag(torch.are_deterministic_algorithms_enabled),
-        "seed": _flag(lambda: _seed(torch)),
-        "matmul_precision": _flag(torch.get_float32_matmul_precision),
-        "anomaly": _flag(torch.is_anomaly_enabled),
-        "profiler": _flag(lambda: torch.autograd.profiler._is_profiler_enabled),
-        "default_dtype": _flag(lambda: str(torch.get_default_dtype()).replace("torch.", "")),
-        "sdp_flash": _flag(torch.backends.cuda.flash_sdp_enabled),
-        "sdp_math": _flag(torch.backends.cuda.math_sdp_enabled),
+        "cuda_matmul_tf32": guard.attempt(lambda: backends.cuda.matmul.allow_tf32),
+        "cudnn_tf32": guard.attempt(lambda: backends.cudnn.allow_tf32),
+        "cudnn_benchmark": guard.attempt(lambda: backends.cudnn.benchmark),
+        "cudnn_deterministic": guard.attempt(lambda: backends.cudnn.deterministic),
+        "deterministic": guard.attempt(torch.are_deterministic_algorithms_enabled),
+        "seed": guard.attempt(lambda: _seed(torch)),
+        "matmul_precision": guard.attempt(torch.get_float32_matmul_precision),
+        "anomaly": guard.attempt(torch.is_anomaly_enabled),
+        "profiler": guard.attempt(lambda: torch.autograd.profiler._is_profiler_enabled),
+        "default_dtype": guard.attempt(
+            lambda: str(torch.get_default_dtype()).replace("torch.", "")
+        ),
+        "sdp_flash": guard.attempt(torch.backends.cuda.flash_sdp_enabled),
+        "sdp_math": guard.attempt(torch.backends.cuda.math_sdp_enabled),
     }
 
 
@@ -149,11 +151,3 @@ def _seed(torch):
     """The seed that the script set for the CPU's generator; None where it set none."""
     seed = torch.initial_seed()
     return None if seed == _UNSET_SEED else seed
-
-
-def _flag(read):
-    try:
-        return read()
-    except Exception:
-        interrupts.pass_on()
-        return None

@@ -13,7 +13,7 @@ from typing import Any
 
 from gputop_agent import wire
 from gputop_agent.runtime import guard, interrupts
-from gputop_agent.runtime.bound import bound
+from gputop_agent.runtime.bound import CALL_SLOT, bound
 from gputop_agent.runtime.session import EVAL, FORWARD, H2D, OTHER, session
 from gputop_agent.timing import clock, device, events, roots
 from gputop_agent.timing.clock import COMPUTE_CPU_NS, OPTIMIZER_STEPS, totals
@@ -25,8 +25,6 @@ from . import optimizer
 
 AUTOCAST_LOOKS = 16
 LOADER_STEPS = 2  # so long after a fetch, batches are counted there and not here
-
-_SLOT = "_compiled_call_impl"
 
 
 def install(torch):
@@ -97,14 +95,14 @@ class Slots:
         self.set = [(reference, slot) for reference, slot in self.set if reference() is not None]
         for reference, slot in self.set:
             module: Any = reference()
-            if module is not None and module.__dict__.get(_SLOT) is slot.inner:
-                module.__dict__[_SLOT] = slot
+            if module is not None and module.__dict__.get(CALL_SLOT) is slot.inner:
+                module.__dict__[CALL_SLOT] = slot
 
     def take_out(self):
         """Leave the instances as they were."""
         for reference, slot in self.set:
             module: Any = reference()
-            if module is not None and module.__dict__.get(_SLOT) is slot:
+            if module is not None and module.__dict__.get(CALL_SLOT) is slot:
                 _restore(module, slot)
 
 
@@ -113,14 +111,14 @@ slots = Slots()
 
 def _restore(module, slot):
     if slot.inner is None:
-        del module.__dict__[_SLOT]
+        del module.__dict__[CALL_SLOT]
     else:
-        module.__dict__[_SLOT] = slot.inner
+        module.__dict__[CALL_SLOT] = slot.inner
 
 
 def hook(module, trained=True):
     """Put a timer into the module's call slot. Returns whether there was none."""
-    inner = module.__dict__.get(_SLOT)
+    inner = module.__dict__.get(CALL_SLOT)
     innermost = inner
     while type(innermost) is layer_slots.LayerSlot:
         innermost = innermost.inner
@@ -129,12 +127,12 @@ def hook(module, trained=True):
         return False
     if type(inner) is CallSlot:
         inner = None  # a copied module has the slot of another
-    module.__dict__[_SLOT] = slot = CallSlot(module, trained, inner)
+    module.__dict__[CALL_SLOT] = slot = CallSlot(module, trained, inner)
     reference = slot.module
 
     def put_back():
         owner = reference()
-        if owner is not None and owner.__dict__.get(_SLOT) is slot:
+        if owner is not None and owner.__dict__.get(CALL_SLOT) is slot:
             _restore(owner, slot)
 
     session.undo.append(put_back)
@@ -154,11 +152,11 @@ def _watch_pickling(torch):
 
     def __reduce_ex__(self, protocol):
         try:
-            slot = self.__dict__.get(_SLOT)
+            slot = self.__dict__.get(CALL_SLOT)
             if type(slot) in _OURS and type(self).__getstate__ is not plain:
                 if type(slot) is layer_slots.LayerSlot:
                     layer_slots.restore(self, slot)
-                    slot = self.__dict__.get(_SLOT)
+                    slot = self.__dict__.get(CALL_SLOT)
                 if type(slot) is CallSlot:
                     _restore(self, slot)
         except Exception:

@@ -12,7 +12,8 @@ from gputop_agent.description import (
     horizon,
 )
 from gputop_agent.injection import debugging
-from gputop_agent.runtime import interrupts, shapes, transport
+from gputop_agent.runtime import guard, shapes, transport
+from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import batch, device, flop_count
 from gputop_agent.timing.step_state import open_step
@@ -39,7 +40,7 @@ _updates = _Updates()
 
 def on_first_step():
     """Describe the run, say hello, start the agent's thread. On the training thread."""
-    session.debug.update(_attempt(debugging.describe_tracers))
+    session.debug.update(guard.attempt(debugging.describe_tracers) or {})
     fields = describe()
     _sent.clear()
     _sent.update(fields)
@@ -64,7 +65,7 @@ def describe():
     """Every field of the hello. What cannot be described is left out, the rest told."""
     torch = session.torch or sys.modules["torch"]
     session.cuda = session.cuda or torch.cuda.is_initialized()
-    roots = _alive(session.roots)
+    roots = alive(session.roots)
     parameter = describe_model.first_parameter(roots)
     if parameter is None:
         parameter = _first_optimizer_parameter()
@@ -77,14 +78,14 @@ def describe():
         lambda: {"flags": describe_process.describe_flags(torch)},
         _ranks,
         lambda: {"model": _model(roots)},
-        lambda: {"parallel": describe_parallel.describe_parallel(roots, _alive(session.ddp))},
+        lambda: {"parallel": describe_parallel.describe_parallel(roots, alive(session.ddp))},
         _total_steps,
         dryrun.describe,
         _late_fields,
     ):
-        fields.update(_attempt(part))
+        fields.update(guard.attempt(part) or {})
     if session.cuda and fields.get("device") == "cuda":
-        _attempt(lambda: device.activate(torch, fields["device_index"]) or {})
+        guard.attempt(lambda: device.activate(torch, fields["device_index"]))
     return fields
 
 
@@ -98,11 +99,11 @@ def send_updates(now_s):
         _updates.next_s = now_s
     else:
         _updates.next_s = now_s + 10.0
-    fields = _attempt(_late_fields)
+    fields = guard.attempt(_late_fields) or {}
     if len(session.roots) != _updates.n_roots or (_sent.get("model") or {}).get("truncated"):
-        fields.update(
-            _attempt(lambda: {"model": _model(_alive(session.roots), describe_model.PATIENT_NS)})
-        )
+        model = guard.attempt(lambda: _model(alive(session.roots), describe_model.PATIENT_NS))
+        if model is not None:
+            fields["model"] = model
     _send_news(fields)
 
 
@@ -118,7 +119,7 @@ def _send_news(fields):
 def send_last():
     """At the end: what was counted since the last look, and what a short run did not tell."""
     if session.hello_sent:
-        _send_news(_attempt(_late_fields))
+        _send_news(guard.attempt(_late_fields) or {})
 
 
 def _graph_eval():
@@ -166,11 +167,11 @@ def _optimizer(optimizers):
 def _late_fields():
     """What often becomes known only after the first step; cheap, and free of CUDA calls."""
     loader = _loader()
-    optimizers = _alive(list(session.optimizers.values()))
+    optimizers = alive(session.optimizers.values())
     fields = {
         "optimizer": _optimizer(optimizers),
         "amp": describe_optimizer.describe_amp(session.autocast_seen, session.scaler_seen),
-        "compile": _attempt(_compile) or {"used": bool(session.compile_seen)},
+        "compile": guard.attempt(_compile) or {"used": bool(session.compile_seen)},
         "limits": describe_process.describe_limits(),
         "checkpointing": bool(session.checkpointing_seen)
         or bool((_sent.get("model") or {}).get("gradient_checkpointing")),
@@ -237,20 +238,8 @@ def _total_steps():
 
 
 def _first_optimizer_parameter():
-    for optimizer in _alive(list(session.optimizers.values())):
+    for optimizer in alive(session.optimizers.values()):
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 return parameter
     return None
-
-
-def _alive(references):
-    return [alive for alive in (reference() for reference in references) if alive is not None]
-
-
-def _attempt(describe_part):
-    try:
-        return describe_part()
-    except Exception:  # a library's inside that we misjudged: the rest of the hello is worth having
-        interrupts.pass_on()
-        return {}

@@ -40,11 +40,8 @@ class AffinityWatch:
         if not _near or not session.native_tid:
             return
         try:
-            last = int(
-                descriptors.read("/proc/self/task/%d/stat" % session.native_tid)
-                .rpartition(b")")[2]
-                .split()[36]
-            )
+            fields = descriptors.stat_fields("/proc/self/task/%d/stat" % session.native_tid)
+            last = int(fields[36])
         except (OSError, ValueError, IndexError):
             interrupts.pass_on()
             return

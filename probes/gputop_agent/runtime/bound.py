@@ -2,6 +2,8 @@
 
 from typing import Any
 
+CALL_SLOT = "_compiled_call_impl"  # what ``Module.__call__`` calls where an instance has it
+
 
 class Bound:
     """Functions and types of torch; None until ``install``."""

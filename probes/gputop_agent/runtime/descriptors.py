@@ -50,6 +50,11 @@ def raised(number):
     return high
 
 
+def stat_fields(path):
+    """Fields of a ``stat`` of ``/proc`` after the name, which may hold spaces. Raises OSError."""
+    return read(path).rpartition(b")")[2].split()
+
+
 def read(path, size=4096):
     """The first bytes of a file. Raises OSError."""
     number = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))

@@ -74,6 +74,15 @@ def safely(function, *args):
         return None
 
 
+def attempt(look):
+    """``look()``, or None: its failure is no error of ours, the rest is worth having without it."""
+    try:
+        return look()
+    except Exception:
+        interrupts.pass_on()
+        return None
+
+
 def around(original, before, after, adopt=None, always=False):
     """A function that does what ``original`` does, with our code before and after it.
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from gputop_agent.runtime.session import session
 
+MAX_TENSORS, MAX_VALUES = 8, 4096  # gradients or weights that a look reads, and values of each
 _ALIGNMENT = 16  # bytes; the largest element has as many
 
 
@@ -85,6 +86,16 @@ def is_plain(tensor):
     torch = session.torch
     plain = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
     return plain and (tensor.is_cpu or tensor.is_cuda) and tensor.is_contiguous()
+
+
+def spread(tensors):
+    """At most ``MAX_TENSORS`` of them, evenly from first to last."""
+    return tensors[:: max(1, len(tensors) // MAX_TENSORS)][:MAX_TENSORS]
+
+
+def local_part(tensor):
+    """This rank's part of a DTensor; another tensor as it is."""
+    return getattr(tensor, "_local_tensor", tensor)
 
 
 def some_values(tensors, most):

@@ -8,6 +8,11 @@ import weakref
 from collections import deque
 
 
+def alive(references):
+    """The objects of weak references that are there yet."""
+    return [thing for thing in (reference() for reference in list(references)) if thing is not None]
+
+
 class Reference(weakref.ref):
     """A weak reference that knows the id of its object when that is gone."""
 

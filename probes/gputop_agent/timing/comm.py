@@ -13,6 +13,7 @@ from collections import deque
 
 from gputop_agent import wire
 from gputop_agent.runtime import transport
+from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 
 _PERIOD_NS = 50_000_000  # at most 20 reads a second or one a step, 10-30 us each
@@ -50,10 +51,8 @@ def on_steps_counted(first, t_ends_ns):
     if not any(step % _sampling.stride == 0 for step in steps):
         return
     _sampling.stride = stride(_mean_step_ns())
-    for reference in session.ddp:
-        root = reference()
-        if root is not None:
-            _watch(root).read(root, max(1, _sampling.stride // 2))
+    for root in alive(session.ddp):
+        _watch(root).read(root, max(1, _sampling.stride // 2))
 
 
 @session.after_fork

@@ -10,6 +10,7 @@ import ctypes
 import zlib
 
 from gputop_agent.runtime import guard, late, transport
+from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import steps
 from gputop_agent.timing.clock import OPTIMIZER_STEPS, totals
@@ -80,10 +81,7 @@ def reset():
 
 
 def _ddp():
-    return next(
-        (module for module in (reference() for reference in session.ddp) if module is not None),
-        None,
-    )
+    return next(iter(alive(session.ddp)), None)
 
 
 def _joins():
@@ -107,13 +105,10 @@ def _parameters():
 
 def _outside():
     """Parameters that an optimizer updates and that no DDP module has."""
-    modules = [module for module in (reference() for reference in session.ddp) if module]
-    inside = {id(parameter) for module in modules for parameter in module.parameters()}
-    optimizers = [reference() for reference in list(session.optimizers.values())]
+    inside = {id(parameter) for module in alive(session.ddp) for parameter in module.parameters()}
     return [
         parameter
-        for optimizer in optimizers
-        if optimizer is not None
+        for optimizer in alive(session.optimizers.values())
         for group in optimizer.param_groups
         for parameter in group["params"]
         if parameter.requires_grad and id(parameter) not in inside
@@ -123,8 +118,8 @@ def _outside():
 def _names(parameters):
     """``Linear.weight``; ``""`` for one that lies in no module that is trained."""
     wanted = {id(parameter): "" for parameter in parameters}
-    for root in (reference() for reference in session.roots):
-        for name, parameter in root.named_parameters() if root is not None else ():
+    for root in alive(session.roots):
+        for name, parameter in root.named_parameters():
             if id(parameter) in wanted:
                 wanted[id(parameter)] = f"{type(root).__name__}.{name}"
     return list(wanted.values())

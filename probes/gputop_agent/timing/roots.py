@@ -87,10 +87,13 @@ def look_again():
     The model is called through a method (``model.encode(x)``, Lightning's ``training_step``), or
     ``model.compile()`` has replaced our slot.
     """
-    if any(hook_module(module) for module in _alive(search.frontier)) or search.depth >= MAX_DEPTH:
+    if (
+        any(hook_module(module) for module in living.alive(search.frontier))
+        or search.depth >= MAX_DEPTH
+    ):
         return
     search.depth += 1
-    children = [child for module in _alive(search.frontier) for child in _children(module)][
+    children = [child for module in living.alive(search.frontier) for child in _children(module)][
         :MAX_CHILDREN
     ]
     for child in children:
@@ -201,7 +204,3 @@ def _note_roots(found, wanted):
     session.ddp = [weakref.ref(module) for module in trained if isinstance(module, ddp)]
     if sentinel.reference is None:
         sentinel.watch(parameter for module in trained for parameter in module.parameters())
-
-
-def _alive(references):
-    return [module for module in (reference() for reference in references) if module is not None]

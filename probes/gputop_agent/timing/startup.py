@@ -200,8 +200,8 @@ def _in_worker():
 def _age_ns(now_ns):
     """Nanoseconds from the process's start (``/proc``, to 10 ms) to a monotonic moment."""
     try:
-        after_name = descriptors.read("/proc/self/stat").rpartition(b")")[2].split()
-        started_ns = int(after_name[19]) * 10**9 // os.sysconf("SC_CLK_TCK")
+        fields = descriptors.stat_fields("/proc/self/stat")
+        started_ns = int(fields[19]) * 10**9 // os.sysconf("SC_CLK_TCK")
         since_ns = monotonic_ns() - now_ns
         return time.clock_gettime_ns(time.CLOCK_BOOTTIME) - started_ns - since_ns
     except (OSError, ValueError, IndexError, AttributeError):

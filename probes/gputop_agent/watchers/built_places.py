@@ -14,12 +14,12 @@ _schedulers = living.Living()  # scheduler -> site
 
 def install(optim, lr_scheduler):
     """Wrap the constructors of all optimizers and schedulers of torch's."""
-    for kind, known in (
+    for class_, sites in (
         (optim.Optimizer, _optimizers),
         (lr_scheduler.LRScheduler, _schedulers),
         (lr_scheduler.ReduceLROnPlateau, _schedulers),
     ):
-        guard.patch(kind, "__init__", _noting(kind.__init__, known))
+        guard.patch(class_, "__init__", _noting(class_.__init__, sites))
 
 
 def of_optimizer(optimizer):
@@ -39,7 +39,7 @@ def of_scheduler(optimizer):
     )
 
 
-def _noting(original, known):
+def _noting(original, sites):
     """A constructor that notes its caller."""
 
     def wrapper(self, *args, **kwargs):
@@ -51,7 +51,7 @@ def _noting(original, known):
         try:
             site = _site(self, sys._getframe(1))
             if site:
-                known.put(self, site)
+                sites.put(self, site)
         except Exception:
             guard.failed("constructor of an optimizer")
         return result
@@ -59,11 +59,11 @@ def _noting(original, known):
     return guard.dress(wrapper, original)
 
 
-def _site(made, frame):
+def _site(built, frame):
     """Of the line that calls the constructor, past constructors of subclasses."""
     for _ in range(_MAX_CONSTRUCTORS):
         code = frame.f_code
-        if code.co_name != "__init__" or frame.f_locals.get(code.co_varnames[0]) is not made:
+        if code.co_name != "__init__" or frame.f_locals.get(code.co_varnames[0]) is not built:
             break
         frame = frame.f_back
     for frame_ in frames.stack(frame):

@@ -14,6 +14,7 @@ from time import monotonic_ns
 from typing import Any
 
 from gputop_agent.runtime import interrupts, late, transport
+from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import replicas, steps
 from gputop_agent.timing.step_state import (
@@ -30,7 +31,6 @@ FIRST_STEPS = (20, 40, 60, 100)
 PERIOD_STEPS, PERIOD_NS = 500, 5_000_000_000
 EVERY_STEPS = 10  # whether a look is due is asked
 GIVE_UP_STEPS = 3  # a look that met no update for so long ends
-MAX_TENSORS, MAX_VALUES = 8, 4096  # gradients and values of each that are looked at
 SURE_LOOKS = 3  # looks in a row that found the same: worth an event of their own
 # of the largest learning rate: a million such steps are less than one of the largest
 VANISHED = 2.0**-24
@@ -46,10 +46,10 @@ class Checkup:
         self.began_step = 0
         self.count = False  # memory has grown: count the tensors
         self.optimizer: Any = None  # the one whose parameters are looked at
-        self.found: "dict[str, Any]" = {}
+        self.findings: "dict[str, Any]" = {}
         self.values = late.Late()
         self.weights: Any = None  # a parameter and a copy of its values before the update
-        self.unsent: Any = None  # (found, values) that wait for a device
+        self.unsent: Any = None  # (findings, values) that wait for a device
         self.warned_looked = False
         self.gist: Any = None  # what was found last, in short
         self.alike = 0  # looks in a row that found the same
@@ -97,17 +97,13 @@ def _begin(step):
         current.not_before_ns = monotonic_ns() + PERIOD_NS
     else:
         current.not_before_ns = 0
-    optimizers = [
-        optimizer
-        for optimizer in (reference() for reference in session.optimizers.values())
-        if optimizer
-    ]
+    optimizers = alive(session.optimizers.values())
     if late.may_look():
         _send_unsent()
         optimizers.sort(key=_count_parameters, reverse=True)
         # the last one may be gone, and the next one not have stepped yet
         current.optimizer = optimizers[0] if optimizers else None
-        current.found, current.values, current.weights = {"step": step}, late.Late(), None
+        current.findings, current.values, current.weights = {"step": step}, late.Late(), None
         current.began_step, open_step.check_stage = step, FIRST_FORWARD
         uncleared.begin(optimizers)
 
@@ -149,7 +145,7 @@ def after_update(optimizer):
     """The update is done."""
     if optimizer is current.optimizer:
         steps.book_agent_time(_look_at_change)
-        current.found.update(current.habits.after_update(optimizer))
+        current.findings.update(current.habits.after_update(optimizer))
         _finish()
 
 
@@ -166,8 +162,8 @@ def _look_at_held():
     if open_step.check_stage == FIRST_FORWARD:
         open_step.check_stage = FIRST_BACKWARD
         parameters = _trainable()
-        current.found["parameter_bytes"] = sum(map(_bytes, parameters))
-        current.found["held_bytes"] = sum(
+        current.findings["parameter_bytes"] = sum(map(_bytes, parameters))
+        current.findings["held_bytes"] = sum(
             _bytes(parameter.grad) for parameter in parameters if parameter.grad is not None
         )
 
@@ -177,16 +173,18 @@ def _look_at_stale():
     are added up over steps.
     """
     open_step.check_stage = UPDATE
-    held = [
+    gradients_left = [
         parameter.grad
         for parameter in _trainable()
         if parameter.grad is not None and late.is_plain(parameter.grad)
     ]
-    held = held[:: max(1, len(held) // MAX_TENSORS)][:MAX_TENSORS]
-    if not held:
-        current.found["stale"] = False
+    gradients_left = late.spread(gradients_left)
+    if not gradients_left:
+        current.findings["stale"] = False
     elif late.may_look():
-        current.values.put("stale", late.count_nonzero, late.some_values(held, MAX_VALUES))
+        current.values.put(
+            "stale", late.count_nonzero, late.some_values(gradients_left, late.MAX_VALUES)
+        )
 
 
 def _look_at_missing(optimizer):
@@ -198,10 +196,10 @@ def _look_at_missing(optimizer):
         _note_missing(parameters, without)
         _look_at_gradients(parameters)
         if late.may_look():
-            current.found.update(current.strays.look())
+            current.findings.update(current.strays.look())
         _look_at_mode(parameters)
-        current.found.update(current.habits.before_update(parameters, current.values))
-    current.found["lr_max"] = max(
+        current.findings.update(current.habits.before_update(parameters, current.values))
+    current.findings["lr_max"] = max(
         (_number(group.get("lr")) for group in optimizer.param_groups), default=None
     )
     low = [
@@ -213,25 +211,27 @@ def _look_at_missing(optimizer):
     ]
     if low and late.may_look():
         largest = max(low, key=lambda parameter: parameter.numel())
-        current.weights = largest, largest.detach().reshape(-1)[:MAX_VALUES].clone()
+        current.weights = largest, largest.detach().reshape(-1)[: late.MAX_VALUES].clone()
 
 
 def _look_at_mode(parameters):
     """Whether the model is in training mode; a first suspicion is soon looked at again."""
-    fields = current.mode.look(current.found["step"], parameters)
-    current.found.update(fields)
+    fields = current.mode.look(current.findings["step"], parameters)
+    current.findings.update(fields)
     if 0 < fields.get("eval_mode_looks", 0) < training_mode.SURE_LOOKS:
-        current.next_step = min(current.next_step, current.found["step"] + training_mode.SOON_STEPS)
+        current.next_step = min(
+            current.next_step, current.findings["step"] + training_mode.SOON_STEPS
+        )
         current.not_before_ns = 0
 
 
 def _note_missing(parameters, without):
-    current.found["trainable"] = sum(parameter.numel() for parameter in parameters)
-    current.found["without_gradient"] = sum(parameter.numel() for parameter in without)
+    current.findings["trainable"] = sum(parameter.numel() for parameter in parameters)
+    current.findings["without_gradient"] = sum(parameter.numel() for parameter in without)
     if without:
-        current.found["without_gradient_names"] = gradients.names(without[: gradients.MAX_NAMES])
+        current.findings["without_gradient_names"] = gradients.names(without[: gradients.MAX_NAMES])
     else:
-        current.found["without_gradient_names"] = []
+        current.findings["without_gradient_names"] = []
 
 
 def _look_at_gradients(parameters):
@@ -243,19 +243,22 @@ def _look_at_gradients(parameters):
     ]
     if with_plain and late.may_look():
         chosen = sorted(
-            {round(i * (len(with_plain) - 1) / (MAX_TENSORS - 1)) for i in range(MAX_TENSORS)}
+            {
+                round(i * (len(with_plain) - 1) / (late.MAX_TENSORS - 1))
+                for i in range(late.MAX_TENSORS)
+            }
         )
-        parts = late.some_values([with_plain[i].grad for i in chosen], MAX_VALUES)
-        current.found["gradients_looked_at"] = sum(part.numel() for part in parts)
+        parts = late.some_values([with_plain[i].grad for i in chosen], late.MAX_VALUES)
+        current.findings["gradients_looked_at"] = sum(part.numel() for part in parts)
         current.values.put("gradients_not_zero", late.count_nonzero, parts)
-        current.found.update(current.zeros.look(with_plain))
+        current.findings.update(current.zeros.look(with_plain))
 
 
 def _look_at_change():
     """How many of the values that have a gradient did the update change?"""
     parameters = _trainable()
     if (
-        "trainable" not in current.found
+        "trainable" not in current.findings
         and parameters
         and all(parameter_.grad is None for parameter_ in parameters)
     ):
@@ -264,7 +267,7 @@ def _look_at_change():
         parameter, before = current.weights
         gradient = parameter.grad
         if gradient is not None and late.is_plain(gradient):
-            after, gradient = late.some_values([parameter, gradient], MAX_VALUES)
+            after, gradient = late.some_values([parameter, gradient], late.MAX_VALUES)
             current.values.put("bf16", _bf16_change, [before, after, gradient])
 
 
@@ -281,8 +284,8 @@ def _finish():
     current.habits.end()
     if not current.warned_looked:
         current.warned_looked = True
-        current.found["scheduler_first"] = _scheduler_came_first()
-    current.unsent = current.found, current.values
+        current.findings["scheduler_first"] = _scheduler_came_first()
+    current.unsent = current.findings, current.values
     current.optimizer = current.weights = None
     if uncleared.is_open():
         open_step.check_stage = OTHER_UPDATES
@@ -304,31 +307,32 @@ def _send_unsent():
             _send(dict(findings, **numbers))
 
 
-def _send(found):
-    pushed, lr = found.get("bf16_pushed"), found.get("lr_max")
-    stuck = round(found["bf16_stuck"] / pushed, 1) if pushed else None
-    holds_gradients, dead = found.get("held_bytes", 0) > 0, found.get("gradients_not_zero") == 0
+def _send(findings):
+    pushed, lr = findings.get("bf16_pushed"), findings.get("lr_max")
+    stuck = round(findings["bf16_stuck"] / pushed, 1) if pushed else None
+    holds_gradients = findings.get("held_bytes", 0) > 0
+    dead = findings.get("gradients_not_zero") == 0
     current.lr_peak = max(current.lr_peak, lr or 0.0)
     learns = lr is not None and lr > VANISHED * current.lr_peak
-    partly = "zero_gradient" in found, found.get("stray_looks", 0) >= SURE_LOOKS
+    partly = "zero_gradient" in findings, findings.get("stray_looks", 0) >= SURE_LOOKS
     gist = (
         holds_gradients,
-        found.get("stale"),
-        found.get("without_gradient"),
+        findings.get("stale"),
+        findings.get("without_gradient"),
         stuck,
         learns,
         dead,
         partly,
-        found.get("eval_mode_looks", 0) >= training_mode.SURE_LOOKS,
-        *habits.gist(found),
+        findings.get("eval_mode_looks", 0) >= training_mode.SURE_LOOKS,
+        *habits.gist(findings),
     )
     current.alike = current.alike + 1 if gist == current.gist else 1
-    if habits.is_suspected(found) and current.alike < SURE_LOOKS:
-        current.next_step = min(current.next_step, found["step"] + habits.SOON_STEPS)
+    if habits.is_suspected(findings) and current.alike < SURE_LOOKS:
+        current.next_step = min(current.next_step, findings["step"] + habits.SOON_STEPS)
         current.not_before_ns = 0
-    if gist != current.gist or found["step"] <= FIRST_STEPS[-1] or current.alike == SURE_LOOKS:
+    if gist != current.gist or findings["step"] <= FIRST_STEPS[-1] or current.alike == SURE_LOOKS:
         current.gist = gist
-        transport.send_event("checkup", alike=current.alike, **found)
+        transport.send_event("checkup", alike=current.alike, **findings)
 
 
 def _trainable():

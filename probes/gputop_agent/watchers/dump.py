@@ -4,7 +4,7 @@ import sys
 import threading
 
 from gputop_agent import wire
-from gputop_agent.runtime import current, frames, interrupts, transport
+from gputop_agent.runtime import current, frames, guard, transport
 from gputop_agent.runtime.session import session
 from gputop_agent.watchers import flight, places
 
@@ -20,10 +20,10 @@ def send(reason=""):
         phase=wire.PHASES[current.phase(sys._current_frames().get(session.thread_ident))],
         step=current.step(),
         threads=thread_stacks(),
-        collective=_or_none(flight.last_collective),
-        places=_or_none(places.of_training),
-        handling=_or_none(places.handling),
-        root=_or_none(places.collective_root),
+        collective=guard.attempt(flight.last_collective),
+        places=guard.attempt(places.of_training),
+        handling=guard.attempt(places.handling),
+        root=guard.attempt(places.collective_root),
     )
 
 
@@ -58,12 +58,3 @@ def _labels(innermost):
         if frames.origin(f.f_code.co_filename) != frames.AGENT
     )
     return [frames.label(frame) for frame in shown]
-
-
-def _or_none(look):
-    """What a look finds; None where it fails: the stacks matter more."""
-    try:
-        return look()
-    except Exception:
-        interrupts.pass_on()
-        return None

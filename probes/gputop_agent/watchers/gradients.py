@@ -8,6 +8,7 @@ import weakref
 from typing import Any
 
 from gputop_agent.runtime import late
+from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import events
 
@@ -25,10 +26,8 @@ def in_roots(untrained=()):
 
     Then those of other modules, whose names begin with that of their class.
     """
-    roots = [reference() for reference in session.roots]
-    others = [reference() for reference in untrained]
-    todo = [(f"{type(other).__name__}.", other) for other in others if other is not None]
-    todo += [("", root) for root in roots if root is not None]
+    todo = [(f"{type(other).__name__}.", other) for other in alive(untrained)]
+    todo += [("", root) for root in alive(session.roots)]
     visited = set()
     while todo:
         prefix, module = todo.pop()
@@ -69,46 +68,50 @@ class Zeros:
         """Fields of the event: values, names and looks of those that were zero three times."""
         self._read()
         device = parameters[0].grad.device
-        looked_at = [one for one in parameters if one.grad.device == device][:MAX_TENSORS]
-        suspects = [one for one in looked_at if id(one) in self.suspected]
-        others = self._others(looked_at)
+        looked_at = [parameter for parameter in parameters if parameter.grad.device == device][
+            :MAX_TENSORS
+        ]
+        suspects = [parameter for parameter in looked_at if id(parameter) in self.suspected]
+        unsuspected = self._unsuspected(looked_at)
         values = late.Late()
-        if others:
-            values.put("others", _sizes, [_some_gradient(one) for one in others])
+        if unsuspected:
+            values.put("others", _sizes, [_some_gradient(parameter) for parameter in unsuspected])
         if suspects:  # few: the whole of them is summed where it lies
-            wholes = [one.grad.detach().reshape(-1) for one in suspects]
+            wholes = [parameter.grad.detach().reshape(-1) for parameter in suspects]
             values.put("suspects", late.listed, [session.torch.stack(_sums(wholes))])
-        self._unread = [weakref.ref(one) for one in (*others, *suspects)], values
+        self._unread = [weakref.ref(parameter) for parameter in (*unsuspected, *suspects)], values
         if device.type == "cpu":
             self._read()
-        dead = [one for one in looked_at if self.suspected.get(id(one), 0) > CONFIRMED]
+        dead = [
+            parameter for parameter in looked_at if self.suspected.get(id(parameter), 0) > CONFIRMED
+        ]
         dead = _without_tables(dead) if dead else dead
         if not dead:
             return {}
         return {
             "zero_gradient": _values_in(dead),
             "zero_gradient_names": names(dead[:MAX_NAMES]),
-            "zero_gradient_looks": min(self.suspected[id(one)] for one in dead) - 1,
+            "zero_gradient_looks": min(self.suspected[id(parameter)] for parameter in dead) - 1,
         }
 
-    def _others(self, parameters):
+    def _unsuspected(self, parameters):
         """Those that are not suspected: on a GPU some, and others at the next look."""
-        others = [one for one in parameters if id(one) not in self.suspected]
-        if not others or others[0].is_cpu:
-            return others
-        stride = -(-len(others) // MAX_COPIED)
+        unsuspected = [parameter for parameter in parameters if id(parameter) not in self.suspected]
+        if not unsuspected or unsuspected[0].is_cpu:
+            return unsuspected
+        stride = -(-len(unsuspected) // MAX_COPIED)
         self._looks += 1
-        return others[self._looks % stride :: stride]
+        return unsuspected[self._looks % stride :: stride]
 
     def _read(self):
         if self._unread is None:
             return
         references, values = self._unread
         self._unread = None
-        known = values.read()
-        if known is None:
+        sums = values.read()
+        if sums is None:
             return
-        numbers = known.get("others", []) + known.get("suspects", [])
+        numbers = sums.get("others", []) + sums.get("suspects", [])
         alive = [(reference(), numbers[index]) for index, reference in enumerate(references)]
         self.suspected = {
             id(parameter): self.suspected.get(id(parameter), 0) + 1
@@ -138,8 +141,10 @@ def _sizes(parts):
 
 
 def _without_tables(parameters):
-    tables = {id(one) for _, module, one in in_roots() if hasattr(module, "num_embeddings")}
-    return [one for one in parameters if id(one) not in tables]
+    tables = {
+        id(parameter) for _, module, parameter in in_roots() if hasattr(module, "num_embeddings")
+    }
+    return [parameter for parameter in parameters if id(parameter) not in tables]
 
 
 class Strays:
@@ -181,7 +186,7 @@ class Strays:
         return numbers.get("changed") == 0
 
     def _keep(self, parameters):
-        plain = [one for one in parameters if late.is_plain(one)]
+        plain = [stray for stray in parameters if late.is_plain(stray)]
         chosen = plain[:: max(1, len(plain) // KEPT_TENSORS)][:KEPT_TENSORS]
         self._kept = [
             (weakref.ref(parameter), parameter.detach().reshape(-1)[:KEPT_VALUES].clone())
@@ -192,8 +197,13 @@ class Strays:
         """Count the values that somebody has written since the last look."""
         self._unread = late.Late()
         pairs: Any = [(reference(), values) for reference, values in self._kept]
-        if pairs and all(one is not None and one.device == old.device for one, old in pairs):
-            changes = [(one.detach().reshape(-1)[:KEPT_VALUES] != old).sum() for one, old in pairs]
+        if pairs and all(
+            parameter is not None and parameter.device == old.device for parameter, old in pairs
+        ):
+            changes = [
+                (parameter.detach().reshape(-1)[:KEPT_VALUES] != old).sum()
+                for parameter, old in pairs
+            ]
             if len({change.device for change in changes}) == 1:
                 self._unread.put("changed", late.first_number, [sum(changes)])
 

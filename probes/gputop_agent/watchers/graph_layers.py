@@ -22,8 +22,8 @@ class GraphLayers:
             if owner is not None:
                 self.placed.append((node.number, owner))
 
-    def _owner(self, graph, found, depth):
-        for child in found.children:
+    def _owner(self, graph, node, depth):
+        for child in node.children:
             giver = graph.nodes.get(child)
             if giver is None:
                 continue
@@ -37,35 +37,35 @@ class GraphLayers:
                     return owner
         return None
 
-    def of(self, found):
+    def of(self, node):
         """``(layer, (layer before, layer after))`` of a node; the pair is None for a sure layer."""
-        if found.name == "compiled_function":
-            return self._compiled(found), None
-        if self.is_open(found):
-            names = [self._name(owner) for owner in self._owners_of(found.suspects)]
+        if node.name == "compiled_function":
+            return self._compiled(node), None
+        if self.is_open(node):
+            names = [self._name(owner) for owner in self._owners_of(node.suspects)]
             return self._around(names), [names[0], names[-1]]
         for number, owner in self.placed:
-            if number == found.number:
+            if number == node.number:
                 return owner, None
-        before = [owner for number, owner in self.placed if number < found.number]
-        after = [owner for number, owner in self.placed if number > found.number]
+        before = [owner for number, owner in self.placed if number < node.number]
+        after = [owner for number, owner in self.placed if number > node.number]
         last = before[-1] if before else None
         following = after[0] if after else None
         return self.between(last, following), [self._name(last), self._name(following)]
 
-    def is_open(self, found):
+    def is_open(self, node):
         """Whether the node was picked among those of so many layers that it tells nothing."""
-        return len(self._owners_of(found.suspects)) > MOST_SUSPECTS
+        return len(self._owners_of(node.suspects)) > MOST_SUSPECTS
 
     def _owners_of(self, numbers):
         """Layers with an operation of such a sequence number, in the order in which they ran."""
         wanted = set(numbers)
         return list(dict.fromkeys(owner for number, owner in self.placed if number in wanted))
 
-    def _compiled(self, found):
+    def _compiled(self, node):
         """The layer that a compiled graph is of: the innermost that has all of its parameters."""
         owners = [
-            self.layers.owners.get(id(getattr(child, "variable", None))) for child in found.children
+            self.layers.owners.get(id(getattr(child, "variable", None))) for child in node.children
         ]
         names = [self.layers.names[owner] for owner in owners if owner is not None]
         return self._around(names)

@@ -10,7 +10,7 @@ packed (checkpoints, offloading) are not asked for.
 import re
 from typing import Any
 
-from gputop_agent.runtime import interrupts
+from gputop_agent.runtime import interrupts, late
 from gputop_agent.runtime.session import session
 
 MAX_NODES = 100_000
@@ -111,69 +111,69 @@ class Graph:
 
     def in_order(self):
         """Nodes as their operations ran; leaves come first."""
-        return sorted(self.nodes.values(), key=lambda one: one.number if one.children else -1)
+        return sorted(self.nodes.values(), key=lambda node: node.number if node.children else -1)
 
-    def _read(self, found):
-        if not found.children:
-            leaf = getattr(found.node, "variable", None)
+    def _read(self, node):
+        if not node.children:
+            leaf = getattr(node.node, "variable", None)
             if leaf is not None:
-                found.result, found.given = leaf.detach(), is_finite(leaf)
+                node.result, node.given = leaf.detach(), is_finite(leaf)
             return
-        for name in dir(found.node):
+        for name in dir(node.node):
             if name.startswith(_RAW):
-                tensor = _saved(found.node, name)
+                tensor = _saved(node.node, name)
                 if tensor is not None:
-                    self._note(found, name[len(_RAW) :], tensor)
+                    self._note(node, name[len(_RAW) :], tensor)
 
-    def _note(self, found, name, tensor):
+    def _note(self, node, name, tensor):
         finite = is_finite(tensor)
         if finite is None and (tensor.is_floating_point() or tensor.is_sparse):
             return
         finite = finite is not False  # whole numbers always are
         if _RESULTS.fullmatch(name):
-            if found.given is None:
-                found.given = finite
+            if node.given is None:
+                node.given = finite
             else:
-                found.given = found.given and finite
-            if found.result is None or not finite:
-                found.result = tensor
+                node.given = node.given and finite
+            if node.result is None or not finite:
+                node.result = tensor
             return
         position = _PLACES.get(name)
-        if position is None or (name == "weight" and found.name.startswith(_TABLES)):
+        if position is None or (name == "weight" and node.name.startswith(_TABLES)):
             return
-        if found.name in _ADDED_TO:
+        if node.name in _ADDED_TO:
             position += 1
-        found.inputs.append((position, tensor))
-        if position < len(found.children):
-            child = found.children[position]
+        node.inputs.append((position, tensor))
+        if position < len(node.children):
+            child = node.children[position]
         else:
             child = None
         giver = self.nodes.get(child)
         if giver is None:
             if not finite:
-                found.unowned = tensor
+                node.unowned = tensor
         elif giver.given is None or not finite:
             giver.given = finite
             giver.result = tensor
 
-    def _judge(self, found):
+    def _judge(self, node):
         """What is not known follows from what it was given: a NaN stays one, which an infinity (a
         mask's) need not.
         """
-        if found.given is None and (self.bad_children(found) or _has_nan(found.unowned)):
-            found.given = False
+        if node.given is None and (self.bad_children(node) or _has_nan(node.unowned)):
+            node.given = False
 
-    def _judge_giver(self, found):
+    def _judge_giver(self, node):
         """What a view has of values that are not finite, its base has too."""
-        if found.given is not False or found.name not in _SAME_VALUES:
+        if node.given is not False or node.name not in _SAME_VALUES:
             return
-        giver = self.nodes.get(found.children[0])
+        giver = self.nodes.get(node.children[0])
         if giver is not None and giver.given is None:
-            giver.given, giver.result = False, found.result
+            giver.given, giver.result = False, node.result
 
-    def bad_children(self, found):
+    def bad_children(self, node):
         """Nodes that gave it what is not finite."""
-        givers = [self.nodes.get(child) for child in found.children if child is not None]
+        givers = [self.nodes.get(child) for child in node.children if child is not None]
         return [child_ for child_ in givers if child_ is not None and child_.given is False]
 
     def origin(self, within=None):
@@ -212,16 +212,16 @@ class Graph:
         likeliest = max(inside, key=lambda node: weight_of(node.name), default=None)
         return None if likeliest is None else likeliest.name
 
-    def _likeliest(self, found):
+    def _likeliest(self, origin):
         """Of a node and those before it with nothing known, the one that most likely did it."""
-        region, todo, visited = [], [found], set()
+        region, todo, visited = [], [origin], set()
         while todo:
             node = todo.pop()
             if node.node in visited:
                 continue
             visited.add(node.node)
             region.append(node)
-            if node.unowned is not None or (node is found and _is_sure(node)):
+            if node.unowned is not None or (node is origin and _is_sure(node)):
                 continue
             for child in node.children:
                 giver = self.nodes.get(child)
@@ -233,29 +233,29 @@ class Graph:
         return likeliest
 
 
-def _weight(one):
+def _weight(node):
     """As ``weight_of``; a cast to float16 overflows far sooner than what comes before it."""
-    is_half = one.result is not None and one.result.dtype is session.torch.float16
-    return 2 if one.name == "to_copy" and is_half else weight_of(one.name)
+    is_half = node.result is not None and node.result.dtype is session.torch.float16
+    return 2 if node.name == "to_copy" and is_half else weight_of(node.name)
 
 
-def _is_sure(one):
+def _is_sure(node):
     """Whether all that other nodes gave it was saved, and so is finite."""
-    places = {position for position, _ in one.inputs}
-    return all(child is None or position in places for position, child in enumerate(one.children))
+    places = {position for position, _ in node.inputs}
+    return all(child is None or position in places for position, child in enumerate(node.children))
 
 
-def _repeats(one):
+def _repeats(node):
     """Whether the operation on what it saved gives values that are not finite: 1, -1 where it does
     not, 0 where that is not known.
     """
-    torch, inputs = session.torch, dict(one.inputs)
+    torch, inputs = session.torch, dict(node.inputs)
     with torch.no_grad():
-        if one.name in _REPEATABLE and 0 in inputs:
-            if is_finite(getattr(torch, one.name)(inputs[0])):
+        if node.name in _REPEATABLE and 0 in inputs:
+            if is_finite(getattr(torch, node.name)(inputs[0])):
                 return -1
             return 1
-        if one.name == "div" and 1 in inputs:
+        if node.name == "div" and 1 in inputs:
             return 1 if (inputs[1] == 0).any().item() else -1
     return 0
 
@@ -290,7 +290,7 @@ def extent(tensor):
     """The smallest and the largest value, as tensors of one element, NaN where one is in it; None
     where there are no such values in reach.
     """
-    tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor, this rank's part
+    tensor = late.local_part(tensor)
     try:
         if not tensor.is_floating_point() or not tensor.numel() or tensor.is_sparse:
             return None

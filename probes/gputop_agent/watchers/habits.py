@@ -14,7 +14,6 @@ from gputop_agent.timing.step_state import open_step
 from gputop_agent.watchers import gradients
 
 MAX_NODES = 400  # of a graph
-MAX_TENSORS, MAX_VALUES = 8, 4096
 MAX_ROWS, MAX_COLUMNS = 1024, 16  # of a table's gradient
 MAX_COPIED_ROWS = 128  # from a GPU, where each row is a copy
 LARGE_TABLE = 0.25  # of the optimizer's values
@@ -92,7 +91,7 @@ class SeenHabits:
         sites = {"backward_at": self._backward_at, "update_at": frames.caller_site()}
         fields: "dict[str, Any]" = {name: site for name, site in sites.items() if site}
         if self._again:
-            fields["graph_again"] = [round(share, 3) for share in self._again[:MAX_TENSORS]]
+            fields["graph_again"] = [round(share, 3) for share in self._again[: late.MAX_TENSORS]]
         if self._twice:
             fields["normalised_twice"] = self._twice
         if session.clips_scaled:
@@ -110,19 +109,19 @@ class SeenHabits:
         return {"fresh_looks": self.fresh_looks} if self.fresh_looks else {}
 
 
-def is_suspected(found):
+def is_suspected(findings):
     """Whether a look has found what is worth another one soon."""
-    return (found.get("weights_rms") or 1.0) < VANISHED
+    return (findings.get("weights_rms") or 1.0) < VANISHED
 
 
-def gist(found):
+def gist(findings):
     """What of it is worth an event of its own where it has changed."""
     return (
-        found.get("fresh_looks", 0) >= 3,
-        bool(found.get("graph_again")),
-        found.get("normalised_twice"),
-        bool(found.get("clips_scaled")),
-        is_suspected(found),
+        findings.get("fresh_looks", 0) >= 3,
+        bool(findings.get("graph_again")),
+        findings.get("normalised_twice"),
+        bool(findings.get("clips_scaled")),
+        is_suspected(findings),
     )
 
 
@@ -133,25 +132,25 @@ def _holds_gradients(optimizer):
             gradient = parameter.grad
             if gradient is not None and late.is_plain(gradient):
                 return not gradient.is_cpu or bool(
-                    gradient.detach().reshape(-1)[:MAX_VALUES].count_nonzero()
+                    gradient.detach().reshape(-1)[: late.MAX_VALUES].count_nonzero()
                 )
     return False
 
 
 def _ids(optimizer):
-    return [id(one) for group in optimizer.param_groups for one in group["params"]]
+    return [id(parameter) for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _graph(node):
     """Nodes of a loss's graph, nearest first; without those that add a gradient up."""
     todo = [node]
-    seen = {node}
-    for one in todo:
+    visited = {node}
+    for reached in todo:
         if len(todo) >= MAX_NODES:
             break
-        for following, _ in getattr(one, "next_functions", ()):
-            if following is not None and following not in seen and following.next_functions:
-                seen.add(following)
+        for following, _ in getattr(reached, "next_functions", ()):
+            if following is not None and following not in visited and following.next_functions:
+                visited.add(following)
                 todo.append(following)
     return todo
 
@@ -176,11 +175,13 @@ def _before(node):
 
 def _put_weights(parameters, values):
     """Put the largest root mean square of some weights of eight matrices."""
-    matrices = [one for one in parameters if one.dim() > 1 and late.is_plain(one)]
+    matrices = [
+        parameter for parameter in parameters if parameter.dim() > 1 and late.is_plain(parameter)
+    ]
     if not matrices:
         return
-    chosen = matrices[:: max(1, len(matrices) // MAX_TENSORS)][:MAX_TENSORS]
-    values.put("weights_rms", _largest_rms, late.some_values(chosen, MAX_VALUES))
+    chosen = late.spread(matrices)
+    values.put("weights_rms", _largest_rms, late.some_values(chosen, late.MAX_VALUES))
 
 
 def _largest_rms(parts):
@@ -191,10 +192,16 @@ def _largest_rms(parts):
 
 def _look_at_table(parameters, values):
     """Name and rows of a large table, and how many of some rows have a gradient."""
-    total = sum(one.numel() for one in parameters)
-    large = [one for one in parameters if one.dim() == 2 and one.numel() > LARGE_TABLE * total]
+    total = sum(parameter.numel() for parameter in parameters)
+    large = [
+        parameter
+        for parameter in parameters
+        if parameter.dim() == 2 and parameter.numel() > LARGE_TABLE * total
+    ]
     for name, module, table in gradients.in_roots() if large else ():
-        if not hasattr(module, "num_embeddings") or not any(table is one for one in large):
+        if not hasattr(module, "num_embeddings") or not any(
+            table is parameter for parameter in large
+        ):
             continue
         if table.grad is None or not late.is_plain(table.grad):
             continue

@@ -40,31 +40,33 @@ class Keeper:
         return self.told
 
 
-def _most_common(tensors, own):
+def _most_common(tensors, ours):
     """Name and length of the container that holds most of three of the tensors.
 
     Those that only a graph holds have no container of Python's, so more are tried.
     """
-    began, found = monotonic_ns(), []
+    began, names = monotonic_ns(), []
     begin = len(tensors) // 2  # the oldest are the model's, the newest of the present step
     for tensor in tensors[begin : begin + STRIDE * MAX_TRIED : STRIDE]:
-        if len(found) == ENOUGH or monotonic_ns() - began > MAX_NS:
+        if len(names) == ENOUGH or monotonic_ns() - began > MAX_NS:
             break
-        pile = _pile_above(tensor, own)
+        pile = _pile_above(tensor, ours)
         if pile is not None:
-            found.append((_name_of(pile, own), len(pile)))
-    return max(found, key=found.count, default=("", 0))
+            names.append((_name_of(pile, ours), len(pile)))
+    return max(names, key=names.count, default=("", 0))
 
 
-def _pile_above(thing, own):
+def _pile_above(thing, ours):
     """The nearest long container above, by the shortest way; None where there is none."""
-    level, seen = [thing], set()
+    level, visited = [thing], set()
     for _ in range(MAX_DEPTH):
         above = []
         for holder in gc.get_referrers(*level):
-            if id(holder) in seen or any(holder is one for one in (level, above, *own)):
+            if id(holder) in visited or any(
+                holder is passed_over for passed_over in (level, above, *ours)
+            ):
                 continue
-            seen.add(id(holder))
+            visited.add(id(holder))
             if _is_namespace(holder):
                 continue
             if type(holder) in _PILES and len(holder) >= MIN_LENGTH:
@@ -88,15 +90,17 @@ def _is_the_users(holder):
     return file is not None and frames.origin(file) == frames.USER
 
 
-def _name_of(pile, own):
+def _name_of(pile, ours):
     """The name of a variable or of an attribute of the user's that the container has."""
     for frame in frames.stack(sys._getframe(1), 32):
         if frames.origin(frame.f_code.co_filename) == frames.USER:
             name = _local_name(frame, pile)
             if name:
                 return name
-    holders = [one for one in gc.get_referrers(pile) if not any(one is other for other in own)]
-    dicts = [one for one in holders if type(one) is dict]
+    holders = [
+        holder for holder in gc.get_referrers(pile) if not any(holder is lists for lists in ours)
+    ]
+    dicts = [holder for holder in holders if type(holder) is dict]
     for owner in (*holders, *(gc.get_referrers(*dicts) if dicts else ())):
         values = getattr(owner, "__dict__", None) if _is_the_users(owner) else None
         for name, value in list(values.items()) if type(values) is dict else ():

@@ -4,7 +4,9 @@ import weakref
 from typing import Any
 
 from gputop_agent.description import describe_model
-from gputop_agent.runtime import interrupts
+from gputop_agent.runtime import interrupts, late
+from gputop_agent.runtime.bound import CALL_SLOT
+from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 
 MAX_DEPTH = 4  # of tuples and dicts in which a module's result is looked for
@@ -37,7 +39,7 @@ def table(layers):
 def _is_compiled(module):
     if type(module).__name__ == _COMPILED:
         return True
-    slot = module.__dict__.get("_compiled_call_impl")
+    slot = module.__dict__.get(CALL_SLOT)
     while slot is not None and hasattr(slot, "inner"):
         slot = slot.inner
     return slot is not None
@@ -51,7 +53,7 @@ def _parameters(module):
 def local_bytes(tensor):
     """Bytes of a tensor on this rank, or its shard. Asks nothing of what is not there yet."""
     try:
-        tensor = getattr(tensor, "_local_tensor", tensor)
+        tensor = late.local_part(tensor)
         return tensor.numel() * tensor.element_size()
     except (RuntimeError, ValueError, TypeError):
         interrupts.pass_on()
@@ -70,11 +72,7 @@ def gradient_bytes(layers):
 
 def optimizer_bytes(layers):
     """Optimizer state of more than one value, by layer."""
-    states = [
-        state_.state
-        for state_ in (reference() for reference in session.optimizers.values())
-        if state_
-    ]
+    states = [optimizer.state for optimizer in alive(session.optimizers.values())]
     sizes = [0] * len(layers.modules)
     for index, module in layers.living():
         for state_ in _parameters(module):
@@ -122,7 +120,7 @@ class Outputs:
 def _placed(value):
     """``(address, bytes, weak reference)`` of the storages of tensors."""
     for tensor in tensors_in(value):
-        local = getattr(tensor, "_local_tensor", tensor)
+        local = late.local_part(tensor)
         try:
             storage = local.untyped_storage()
             address, size = storage.data_ptr(), storage.nbytes()

@@ -11,12 +11,11 @@ from typing import Any
 
 from gputop_agent.description import describe_model
 from gputop_agent.runtime import guard, interrupts
-from gputop_agent.runtime.bound import bound
+from gputop_agent.runtime.bound import CALL_SLOT, bound
 from gputop_agent.runtime.session import session
 from gputop_agent.timing.step_state import open_step
 
 MAX_MODULES = 5000
-SLOT = "_compiled_call_impl"
 _WRAPPED_AS = ("module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
@@ -29,7 +28,7 @@ class LayerSlot:
         self.module = weakref.ref(module)
         self.index = index
         self.observer = observer
-        self.inner = module.__dict__.get(SLOT)
+        self.inner = module.__dict__.get(CALL_SLOT)
 
     def __call__(self, *args, **kwargs):
         """The module's call between the observer's ``enter`` and ``leave``."""
@@ -133,7 +132,7 @@ class Observed:
         for index, module in layers.living():
             if not isinstance(module, traced):
                 slot = LayerSlot(module, index, observer)
-                module.__dict__[SLOT] = slot
+                module.__dict__[CALL_SLOT] = slot
                 self._set.append((slot.module, slot))
         session.undo.append(self.take_out)
 
@@ -141,7 +140,7 @@ class Observed:
         """Leave every instance as it was."""
         for reference, slot in self._set:
             module = reference()
-            if module is not None and module.__dict__.get(SLOT) is slot:
+            if module is not None and module.__dict__.get(CALL_SLOT) is slot:
                 restore(module, slot)
         del self._set[:]
         if self.take_out in session.undo:
@@ -151,9 +150,9 @@ class Observed:
 def restore(module, slot):
     """Put back what the slot had held."""
     if slot.inner is None:
-        del module.__dict__[SLOT]
+        del module.__dict__[CALL_SLOT]
     else:
-        module.__dict__[SLOT] = slot.inner
+        module.__dict__[CALL_SLOT] = slot.inner
 
 
 def _scripted():

@@ -15,6 +15,7 @@ from typing import Any
 
 from gputop_agent import wire
 from gputop_agent.runtime import guard, interrupts, modes, transport
+from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import BACKWARD, COMPILE, EVAL, FORWARD, session
 from gputop_agent.timing import flop_count, schedule, steps
 from gputop_agent.timing.clock import totals
@@ -156,7 +157,7 @@ def _stop_listening():
 
 
 def _begin(step):
-    roots = [root for root in (reference() for reference in session.roots) if root is not None]
+    roots = alive(session.roots)
     if not roots:
         return
     layers = SlottedModules(roots)

@@ -13,6 +13,7 @@ from typing import Any
 
 from gputop_agent import wire
 from gputop_agent.runtime import guard, late, modes, transport
+from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import OTHER, session
 from gputop_agent.timing import clock, device, steps
 from gputop_agent.watchers import batch_origin, layers, numeric_origin, numeric_pass
@@ -101,7 +102,7 @@ def on_step_closed(step, t_end_ns):
 
 
 def _put_in():
-    roots = [root for root in (reference() for reference in session.roots) if root is not None]
+    roots = alive(session.roots)
     if not roots or not late.may_look():
         return
     _take_out()
@@ -220,7 +221,7 @@ def _of_burst(fields):
 
 
 def _layers_now():
-    roots = [root for root in (reference() for reference in session.roots) if root is not None]
+    roots = alive(session.roots)
     return watch.layers if watch.is_in else SlottedModules(roots)
 
 

@@ -8,7 +8,8 @@ Runs no user code.
 from time import monotonic_ns
 
 from gputop_agent.description import describe_model
-from gputop_agent.runtime import guard, interrupts
+from gputop_agent.runtime import guard, interrupts, late
+from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import activation, memory, roots, steps
 
@@ -46,12 +47,8 @@ def describe(traceback):
 
 def held():
     """This process's bytes by purpose: parameters, gradients, states, the allocator's words."""
-    roots = [root for root in (reference() for reference in session.roots) if root is not None]
-    optimizers = [
-        optimizer_
-        for optimizer_ in (reference() for reference in session.optimizers.values())
-        if optimizer_ is not None
-    ]
+    roots = alive(session.roots)
+    optimizers = alive(session.optimizers.values())
     sizes = {"weights_bytes": 0, "gradients_bytes": 0, "optimizer_bytes": 0, "buffers_bytes": 0}
     visited = set()
     for root in roots:
@@ -71,12 +68,12 @@ def held():
     return sizes
 
 
-def _add_parameter(found, tensor, seen):
-    found["weights_bytes"] += _size(tensor, seen)
-    found["gradients_bytes"] += _size(getattr(tensor, "grad", None), seen)
+def _add_parameter(sizes, tensor, visited):
+    sizes["weights_bytes"] += _size(tensor, visited)
+    sizes["gradients_bytes"] += _size(getattr(tensor, "grad", None), visited)
 
 
-def _state_bytes(optimizer, seen):
+def _state_bytes(optimizer, visited):
     total = count = 0
     state = getattr(optimizer, "state", None) or {}
     for entry in list(state.values()):
@@ -84,20 +81,20 @@ def _state_bytes(optimizer, seen):
             count += 1
             if count > MAX_STATES:
                 return total
-            total += _size(value, seen)
+            total += _size(value, visited)
     return total
 
 
-def _size(tensor, seen):
+def _size(tensor, visited):
     """Bytes on the run's device; 0 for what was counted, is no tensor or lies elsewhere."""
-    tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor, this rank's part
+    tensor = late.local_part(tensor)
     if (
         not hasattr(tensor, "element_size")
-        or id(tensor) in seen
+        or id(tensor) in visited
         or (session.cuda and not tensor.is_cuda)
     ):
         return 0
-    seen.add(id(tensor))
+    visited.add(id(tensor))
     return tensor.numel() * tensor.element_size()
 
 
@@ -110,7 +107,7 @@ def _module(traceback):
         traceback = traceback.tb_next
     if inner is None:
         return {}
-    roots = [root for root in (reference() for reference in session.roots) if root is not None]
+    roots = alive(session.roots)
     path = next((path for root in roots for path, module in _named(root) if module is inner), "")
     return {"module": path, "module_class": type(inner).__name__}
 

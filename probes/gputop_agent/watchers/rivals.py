@@ -113,7 +113,7 @@ def _described(thread, share, places):
 def _age_s(native_id):
     """Seconds since a thread began, by /proc (to 10 ms); None where the system does not tell."""
     try:
-        fields = descriptors.read("/proc/self/task/%d/stat" % native_id).rpartition(b")")[2].split()
+        fields = descriptors.stat_fields("/proc/self/task/%d/stat" % native_id)
         # field 22 of the line, counted from the state
         began_s = int(fields[19]) / os.sysconf("SC_CLK_TCK")
         return round(max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - began_s), 2)

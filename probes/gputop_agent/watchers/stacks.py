@@ -100,18 +100,18 @@ class StackSampler:
         self._flushed, self._ticks_at_flush = now_s, self._ticks
         return elapsed_ms / max(1, ticks)
 
-    def _count(self, phase, found, path):
-        _add(self._open, phase, place=found[:3] + (path,), inside=found[3], count=1)
+    def _count(self, phase, described, path):
+        _add(self._open, phase, location=described[:3] + (path,), inside=described[3], count=1)
 
 
-def _add(counts, phase, place, inside, count):
+def _add(counts, phase, location, inside, count):
     """Count looks at a place, within the bounds of what is kept."""
     places = counts.setdefault(phase, {})
-    insides = places.get(place)
+    insides = places.get(location)
     if insides is None:
         if len(places) >= _MAX_SITES:
             return
-        insides = places[place] = {}
+        insides = places[location] = {}
     if inside in insides or len(insides) < _MAX_INSIDE:
         insides[inside] = insides.get(inside, 0) + count
 
@@ -138,9 +138,9 @@ def _without_loop(label):
     return label[len(LOOP) :] if label.startswith(LOOP) else label
 
 
-def _sample(place, inside):
+def _sample(location, inside):
     """One entry of the event; ``inside`` is what the line was seen waiting in most often."""
-    site, function, caller, path = place
+    site, function, caller, path = location
     return {
         "site": site,
         "function": function,
@@ -187,10 +187,10 @@ def describe(stack, look_closer=False):
     return frames.site(chosen), chosen.f_code.co_name, caller, inside
 
 
-def _telling(found):
+def _telling(stack):
     """The innermost frame that does more than pass a call on; the innermost one where none does."""
-    names = [os.path.basename(frame.f_code.co_filename) for frame in found]
-    return next((frame for frame, name in zip(found, names) if name not in _TRANSPARENT), found[0])
+    names = [os.path.basename(frame.f_code.co_filename) for frame in stack]
+    return next((frame for frame, name in zip(stack, names) if name not in _TRANSPARENT), stack[0])
 
 
 def path_of(stack):
@@ -218,17 +218,17 @@ def _in_checkpoint(stack):
     return any(f.f_code.co_filename.endswith(_CHECKPOINT_FILE) for f in stack)
 
 
-def _on_behalf_of(found):
+def _on_behalf_of(stack):
     """The standard library's frame that calls torch: a deepcopy of tensors is host code."""
-    for frame in reversed(found):
+    for frame in reversed(stack):
         name = frame.f_code.co_filename
         if frames.origin(name) == frames.STDLIB and os.path.basename(name) not in _TRANSPARENT:
             return frames.label(frame)
     return ""
 
 
-def _first(found, origins):
-    for index, frame in enumerate(found):
+def _first(stack, origins):
+    for index, frame in enumerate(stack):
         if frames.origin(frame.f_code.co_filename) in origins:
             return index
     return None

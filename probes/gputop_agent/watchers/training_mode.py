@@ -7,6 +7,7 @@ the beginning may be meant so, and one whose parts alone are in eval mode is.
 
 import weakref
 
+from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 
 MAX_MODULES = 2000
@@ -25,9 +26,7 @@ class TrainingMode:
         """Fields of the event, given the parameters of the optimizer that is about to step."""
         updated = {id(parameter) for parameter in parameters if parameter.grad is not None}
         fields = {}
-        for root in (reference() for reference in session.roots):
-            if root is None:
-                continue
+        for root in alive(session.roots):
             if root.training:
                 self.trained[id(root)] = weakref.ref(root), step
                 continue

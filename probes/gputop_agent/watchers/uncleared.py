@@ -10,7 +10,6 @@ from gputop_agent.runtime import late, transport
 from gputop_agent.runtime.session import session
 
 MAX_OPTIMIZERS = 4
-MAX_TENSORS, MAX_VALUES = 8, 4096  # gradients and values of each that are looked at
 MAX_BACKWARDS = 16  # between two updates: more are not judged
 SURE_LOOKS = 3
 
@@ -38,7 +37,7 @@ class Held:
             for parameter in group["params"]
             if parameter.grad is not None and late.is_plain(parameter.grad)
         ]
-        self.parameters = parameters[:: max(1, len(parameters) // MAX_TENSORS)][:MAX_TENSORS]
+        self.parameters = late.spread(parameters)
         self.marks = self._marks()
         return not self.parameters
 
@@ -51,7 +50,7 @@ class Held:
         if any(gradient is None for gradient in gradients):
             self.clear = True
         elif self.backwards <= MAX_BACKWARDS:
-            parts = late.some_values(gradients, MAX_VALUES)
+            parts = late.some_values(gradients, late.MAX_VALUES)
             self.values.put(self.backwards, late.count_nonzero, parts)
             self.clear = self.values.known.get(self.backwards) == 0
 
@@ -60,10 +59,10 @@ class Held:
 
         Others that stand there were put there by the script, which needs nothing cleared.
         """
-        now = self._marks()
-        same = len(now) == len(self.marks) and all(
-            place == place_ and version > version_
-            for (place, version), (place_, version_) in zip(now, self.marks)
+        marks = self._marks()
+        same = len(marks) == len(self.marks) and all(
+            address == address_then and version > version_then
+            for (address, version), (address_then, version_then) in zip(marks, self.marks)
         )
         return same and 0 < self.backwards <= MAX_BACKWARDS
 
@@ -115,38 +114,38 @@ def end():
 def before_backward():
     """An outermost backward begins."""
     if late.may_look():
-        for held in current.open.values():
-            held.backward_begins()
+        for gradients in current.open.values():
+            gradients.backward_begins()
 
 
 def before_update(optimizer):
     """The update begins."""
-    held = current.open.get(id(optimizer))
-    if held is None or not held.update_begins():
+    gradients = current.open.get(id(optimizer))
+    if gradients is None or not gradients.update_begins():
         return
     del current.open[id(optimizer)]
-    if held.parameters:
-        held.clear = held.clear or not held.added_to()
-        held.parameters, held.groups = [], ()
-        current.unread.append((session.step, held))
+    if gradients.parameters:
+        gradients.clear = gradients.clear or not gradients.added_to()
+        gradients.parameters, gradients.groups = [], ()
+        current.unread.append((session.step, gradients))
     if not session.cuda:
         _judge_unread()
 
 
 def _judge_unread():
     unread, current.unread = current.unread, []
-    for step, held in unread:
-        numbers = held.values.read()
+    for step, gradients in unread:
+        numbers = gradients.values.read()
         if numbers is None:
             continue
-        left_over = not held.clear and min(numbers.values(), default=0) > 0
-        looks = current.looks.get(held.key, 0) + 1 if left_over else 0
-        current.looks[held.key] = looks
+        left_over = not gradients.clear and min(numbers.values(), default=0) > 0
+        looks = current.looks.get(gradients.key, 0) + 1 if left_over else 0
+        current.looks[gradients.key] = looks
         if looks == SURE_LOOKS:
             transport.send_event(
                 "uncleared",
                 step=step,
                 looks=looks,
-                optimizer=held.name,
-                backwards=held.backwards,
+                optimizer=gradients.name,
+                backwards=gradients.backwards,
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
-from gputop_agent.contracts import NEEDED, Range
+from gputop_agent.contracts.kinds import NEEDED, Range
 from gputop_probes.record.fields import (
     KINDS,
     Check,

@@ -16,8 +16,6 @@ from gputop_probes.record.fields import MAX_NAMED, Tally
 Event = dict[str, Any]
 
 BLOCK_BYTES = 1 << 20
-LINE_BYTES = 4 << 20
-"""The longest line that is read; the recorder's are far shorter."""
 READ_BYTES = 512 << 20
 """Of one file; what lies beyond is counted as not read."""
 KEPT_OF_A_TYPE = 50_000
@@ -86,7 +84,7 @@ class GrowingLines:
                 return
             remainder += data
             end = remainder.rfind(b"\n") + 1
-            if not end and len(remainder) > LINE_BYTES:
+            if not end and len(remainder) > files.LINE_BYTES:
                 self.damaged += 1
                 self._offset += len(remainder)
                 remainder = b""

@@ -15,9 +15,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from gputop_agent import wire
+
 JSON_BYTES = 16 << 20
 """A manifest or state that is longer was not written by gputop."""
-MAX_RANK = 1_000_000
+LINE_BYTES = 4 << 20
+"""The longest line of events that is read; the recorder's are far shorter."""
 FILES_AT_MOST = 65_536
 """Files of ranks, and folders of hosts, that are looked at."""
 _RANK_FILE = re.compile(r"rank-(\d{1,7})\.bin")
@@ -85,6 +88,14 @@ def read_tail(path: str | os.PathLike[str], size: int) -> bytes:
         return file.read(size)
 
 
+def tail_text(path: str | os.PathLike[str], size: int) -> str:
+    """The last ``size`` bytes of a file as text; empty where it cannot be read."""
+    try:
+        return read_tail(path, size).decode(errors="replace")
+    except OSError:
+        return ""
+
+
 def parse_json(data: str | bytes) -> Any:
     """JSON of any content.
 
@@ -108,6 +119,14 @@ def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise ValueError("no JSON object")
     return parsed
+
+
+def json_or_empty(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """A JSON object from a file; empty if it cannot be read."""
+    try:
+        return read_json(path)
+    except (OSError, ValueError):
+        return {}
 
 
 def is_directory(path: Path) -> bool:
@@ -138,8 +157,9 @@ def rank_files(folder: Path) -> Iterator[tuple[int, Path]]:
     """Files of ranks in ``steps``, ``device`` or ``comm``, by rank; no other names."""
     named = ((_RANK_FILE.fullmatch(name), name) for name in _names(folder))
     ranks = ((int(match.group(1)), name) for match, name in named if match)
-    for rank, name in sorted((rank, name) for rank, name in ranks if rank <= MAX_RANK):
-        yield rank, folder / name
+    for rank, name in sorted(ranks):
+        if rank <= wire.MAX_RANK:
+            yield rank, folder / name
 
 
 def host_folders(run_dir: Path) -> list[Path]:

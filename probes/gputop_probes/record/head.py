@@ -22,7 +22,7 @@ def read_head(run_dir: Path) -> dict[str, Any]:
     Raises:
         RecordError: no record there, a foreign or damaged one, or one of a newer version.
     """
-    path = run_dir / "run.json"
+    path = run_dir / layout.MANIFEST_FILE
     if not files.exists(run_dir):
         raise RecordError(f"no run record at {run_dir}: `gputop runs` lists the ones there are")
     try:

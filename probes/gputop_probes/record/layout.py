@@ -28,6 +28,9 @@ from gputop_agent import wire
 
 FORMAT = "gputop-run"
 FORMAT_VERSION = 1
+MANIFEST_FILE, STATE_FILE, EVENTS_FILE = "run.json", "host.json", "events.jsonl"
+OUTPUT_FILES = ("stderr.log", "output.log")
+"""Errors first, where they are apart."""
 
 Fields = tuple[tuple[str, str], ...]
 

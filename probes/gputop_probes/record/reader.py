@@ -91,7 +91,7 @@ class HostFiles:
             )
 
     def _refresh_state(self) -> bool:
-        path = self.path / "host.json"
+        path = self.path / layout.STATE_FILE
         try:
             stat = path.stat()
             stamp = (stat.st_mtime_ns, stat.st_ino)
@@ -264,7 +264,7 @@ class RunRecord:
             gpu=gpu,
             host=host,
             process=process,
-            events=GrowingLines(path / "events.jsonl"),
+            events=GrowingLines(path / layout.EVENTS_FILE),
             state=HostState(host=name),
         )
 

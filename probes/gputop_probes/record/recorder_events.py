@@ -1,8 +1,8 @@
-"""What the recorder writes into ``events.jsonl``; guests: ``gputop_agent/contracts.py``."""
+"""What the recorder writes into ``events.jsonl``; guests: ``gputop_agent/contracts``."""
 
 from typing import Annotated, Any, TypedDict
 
-from gputop_agent.contracts import (
+from gputop_agent.contracts.kinds import (
     NEEDED,
     Amount,
     Count,
@@ -13,6 +13,7 @@ from gputop_agent.contracts import (
     Scalar,
     Signed,
     Step,
+    Time,
     Whole,
 )
 
@@ -20,7 +21,7 @@ from gputop_agent.contracts import (
 class EveryEvent(TypedDict, total=False):
     """Every event; the recorder adds rank, pid and host to those that come from a guest."""
 
-    t_ns: Annotated[int, Range(946_684_800 * 10**9, 4_102_444_800 * 10**9), NEEDED]
+    t_ns: Annotated[Time, NEEDED]
     """Unix epoch."""
     type: Annotated[Line, NEEDED]
     rank: Rank

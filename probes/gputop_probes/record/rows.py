@@ -16,9 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from gputop_agent import wire
-from gputop_probes.record.files import MAX_RANK
+from gputop_agent.contracts.kinds import EARLIEST_NS, LATEST_NS
 from gputop_probes.record.one_row import LONGEST_NS
-from gputop_probes.record.schema import EARLIEST_NS, LATEST_NS
 
 Table = npt.NDArray[Any]
 Mask = npt.NDArray[np.bool_]
@@ -89,7 +88,7 @@ _RANGES: dict[str, dict[str, Range]] = {
     "process": {
         "pid": (-1, 2**30),
         "ppid": (-1, 2**30),
-        "rank": (-1, MAX_RANK),
+        "rank": (-1, wire.MAX_RANK),
         "kind": (-1, 64),
         "threads": (-1, 2**24),
         "state": (-1, 255),

@@ -11,8 +11,9 @@ from functools import cache
 from typing import Any
 
 from gputop_agent import contracts
+from gputop_agent.contracts.kinds import LATEST_NS, Pid, Rank, Time, Whole
 from gputop_probes.record import layout, recorder_events
-from gputop_probes.record.derive import checks_of, needed
+from gputop_probes.record.derive import check_of, checks_of, needed
 from gputop_probes.record.fields import (
     DROP,
     KINDS,
@@ -31,11 +32,8 @@ from gputop_probes.record.fields import (
     scalar,
 )
 
-EARLIEST_NS, LATEST_NS = 946_684_800 * 10**9, 4_102_444_800 * 10**9
-"""Years 2000 to 2100: what lies outside is no time of a run."""
-_TIME = between(EARLIEST_NS, LATEST_NS)
-_PID = between(-1, 2**31)
-_COUNTED = between(0, 2**40)
+_TIME = check_of(Time)
+_COUNTED = check_of(Whole)
 EVENTS = {**contracts.EVENTS, **recorder_events.EVENTS}
 """The fields of each type of event that this version knows."""
 KNOWN = frozenset(EVENTS)
@@ -76,7 +74,7 @@ _GPU = record(
     {
         **named("name:line uuid:line ours:flag power_limit_default_w:amount added:flag"),
         "index": between(0, 4096),
-        "rank": between(0, 1_000_000),
+        "rank": check_of(Rank),
         "memory_total_bytes": between(-1, 2**50),
     },
     ("index",),
@@ -100,7 +98,7 @@ _STATE = record(
             "transport:line pty:flag"
         ),
         "state": exactly("starting", "running", "ended", "lost"),
-        **dict.fromkeys(("recorder_pid", "command_pid", "command_pgid"), _PID),
+        **dict.fromkeys(("recorder_pid", "command_pid", "command_pgid"), check_of(Pid)),
         "started_ns": one_of(_TIME, between(0, 0)),
         "ended_ns": _TIME,
         "exit_code": between(-256, 256),

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from gputop_probes.record import files, schema
+from gputop_probes.record import files, layout, schema
 from gputop_probes.record.fields import Tally
 
 Event = dict[str, Any]
@@ -44,7 +44,7 @@ def stopped_by(stop: Event) -> str:
 def last_interrupts(host_dir: Path) -> list[Event]:
     """The ``interrupt`` events at the end of a host's event file; none where it cannot be read."""
     try:
-        lines = files.read_tail(host_dir / "events.jsonl", _TAIL_BYTES).splitlines()
+        lines = files.read_tail(host_dir / layout.EVENTS_FILE, _TAIL_BYTES).splitlines()
     except OSError:
         return []
     events = [_event(line) for line in lines if b'"interrupt"' in line]

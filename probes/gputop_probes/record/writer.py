@@ -40,7 +40,7 @@ class RecordWriter:
         ):
             make_folder(folder)
         try:
-            descriptor = open_private(run_dir / "run.json", os.O_WRONLY | os.O_EXCL)
+            descriptor = open_private(run_dir / layout.MANIFEST_FILE, os.O_WRONLY | os.O_EXCL)
         except FileExistsError:
             return cls(run_dir, host)
         tables = {name: layout.dtype_description(fields) for name, fields in layout.TABLES.items()}
@@ -62,11 +62,11 @@ class RecordWriter:
         line = (
             json.dumps(redact.anything(event), separators=(",", ":"), default=str).encode() + b"\n"
         )
-        self._append(self.host_dir / "events.jsonl", line)
+        self._append(self.host_dir / layout.EVENTS_FILE, line)
 
     def write_state(self, state: dict[str, Any]) -> None:
         """Replace ``host.json`` atomically."""
-        path = self.host_dir / "host.json"
+        path = self.host_dir / layout.STATE_FILE
         temporary = path.with_suffix(".tmp")
         try:
             with os.fdopen(

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gputop_agent import wire
-from gputop_probes import ending, locations, lock, procfs, redact
+from gputop_probes import locations, lock, procfs, redact
 from gputop_probes.errors import StartError
-from gputop_probes.record import layout
+from gputop_probes.record import files, layout
 from gputop_probes.record.private import open_private
 from gputop_probes.record.writer import RecordWriter
 from gputop_probes.recorder import command as commands
@@ -69,7 +69,7 @@ def adopt(run_dir: Path, host: str, report: int) -> None:
     _say(report, _greeting(recorder.command))
     _let_go(recorder.journal.writer.host_dir)
     recorder.journal.event("recorder_start", adopted=True)
-    manifest = ending.read_json(run_dir / "run.json")
+    manifest = files.json_or_empty(run_dir / layout.MANIFEST_FILE)
     hang_s = recorder.journal.state.get("hang_s")
     _live(
         recorder,
@@ -100,7 +100,7 @@ def follow(words: list[str]) -> None:
     _say(report, {"socket": str(server.path), "stream": server.stream})
     os.close(report)
     _let_go(recorder.journal.writer.host_dir)
-    manifest = ending.read_json(Path(words[1]) / "run.json")
+    manifest = files.json_or_empty(Path(words[1]) / layout.MANIFEST_FILE)
     command, cwd = manifest.get("command", []), manifest.get("cwd", "")
     recorder.journal.event("run_start", command=command, pid=recorder.command.pid)
     recorder.journal.event("recorder_start", adopted=False)

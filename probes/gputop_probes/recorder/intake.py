@@ -38,7 +38,6 @@ _PROGRESS = frozenset(
 """Events that only come while the training moves; the guest's thread sends others too."""
 _HELD_BEFORE_HELLO = 64
 _PATIENCE_TICKS = 40
-_MAX_RANK = 1_000_000
 
 
 class Peer:
@@ -171,7 +170,11 @@ class Intake:
         """Settle a peer's rank: what its hello says, else its ``RANK`` variable, else the next free
         one.
         """
-        if not isinstance(wanted, int) or isinstance(wanted, bool) or not 0 <= wanted < _MAX_RANK:
+        if (
+            not isinstance(wanted, int)
+            or isinstance(wanted, bool)
+            or not 0 <= wanted <= wire.MAX_RANK
+        ):
             wanted = _rank_from_environment(peer.connection.pid)
         before = peer.rank
         if before:
@@ -235,7 +238,7 @@ def why_gone(pid: int) -> str:
 
 def _rank_from_environment(pid: int) -> int | None:
     text = (procfs.environment(pid) or {}).get("RANK", "")
-    if text.isdigit() and int(text) < _MAX_RANK:
+    if text.isdigit() and int(text) <= wire.MAX_RANK:
         return int(text)
     return None
 

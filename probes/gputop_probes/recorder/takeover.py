@@ -71,17 +71,16 @@ def mend(run_dir: Path, host_dir: Path) -> None:
     for table in ("steps", "device", "comm"):
         for _, path in files.rank_files(run_dir / table):
             _cut(path, sizes[table])
-    ending.truncate_torn_line(host_dir / "events.jsonl")
+    ending.truncate_torn_line(host_dir / layout.EVENTS_FILE)
 
 
 def restore_ranks(ranks: RankAssignment, host_dir: Path) -> None:
     """Process of each rank, from the events written so far."""
-    for event in _events(host_dir / "events.jsonl"):
+    for event in _events(host_dir / layout.EVENTS_FILE):
         if event.get("type") == "rank_start":
             ranks.restore(event["rank"], event.get("pid", -1), event.get("attempt", 0))
 
 
-_LINE_BYTES = 1 << 22
 _WIDTH = {"q": 8, "Q": 8, "d": 8, "i": 4, "I": 4, "f": 4}
 
 
@@ -99,7 +98,7 @@ def _events(path: Path) -> list[dict[str, Any]]:
     events = []
     try:
         with os.fdopen(files.open_regular(path), "rb") as file:
-            for line in iter(lambda: file.readline(_LINE_BYTES), b""):
+            for line in iter(lambda: file.readline(files.LINE_BYTES), b""):
                 if b'"rank_start"' in line:
                     events += _event(line)
     except OSError:

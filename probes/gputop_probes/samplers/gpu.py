@@ -11,7 +11,7 @@ from gputop_probes import procfs
 from gputop_probes.record import layout
 from gputop_probes.samplers.gpm import Gpm
 from gputop_probes.samplers.inbox import Inbox
-from gputop_probes.samplers.nvml import Nvml, NvmlMissing
+from gputop_probes.samplers.nvml import Nvml, NvmlMissing, text_of
 
 _PCIE_EVERY_TICKS = 4
 """PCIe counters are read through GPM only: without it each one blocks the driver call for 20 ms."""
@@ -103,7 +103,7 @@ class GpuSampler:
             if int(data.eventType) & _XID:
                 uuid = _call(self._nvml.module, "nvmlDeviceGetUUID", data.device, default="")
                 index = next(
-                    (device.index for device in self._devices if device.uuid == _text(uuid)), -1
+                    (device.index for device in self._devices if device.uuid == text_of(uuid)), -1
                 )
                 self._inbox.events.append(("xid", {"gpu": index, "code": int(data.eventData)}))
 
@@ -114,8 +114,8 @@ class _Device:
     def __init__(self, nvml: Nvml, index: int, handle: Any):
         self.index = index
         self.handle = handle
-        self.name = _text(nvml.ask("nvmlDeviceGetName", handle, default=""))
-        self.uuid = _text(nvml.ask("nvmlDeviceGetUUID", handle, default=""))
+        self.name = nvml.name(handle)
+        self.uuid = text_of(nvml.ask("nvmlDeviceGetUUID", handle, default=""))
         memory = nvml.ask("nvmlDeviceGetMemoryInfo", handle, default=None)
         self.memory_total_bytes = -1
         if memory:
@@ -290,9 +290,3 @@ def _call(module: Any, function: str, *arguments: Any, default: Any = None) -> A
         return getattr(module, function)(*arguments)
     except Exception:
         return default
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bytes):
-        return value.decode(errors="replace")
-    return str(value)

@@ -45,6 +45,19 @@ class Nvml:
                 self._refused.add(key)
             return default
 
+    def devices(self) -> list[Any]:
+        """Handles of all devices.
+
+        Raises:
+            Exception: the driver does not list them.
+        """
+        count = int(self.module.nvmlDeviceGetCount())
+        return [self.module.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
+
+    def name(self, device: Any) -> str:
+        """What the driver calls it; empty where it does not tell."""
+        return text_of(self.ask("nvmlDeviceGetName", device, default=""))
+
     def field(self, device: Any, name: str) -> int:
         """An integer field value (``NVML_FI_...``); -1 where there is none."""
         number = getattr(self.module, name, None)
@@ -71,6 +84,13 @@ class Nvml:
             self.module.nvmlShutdown()
         except Exception:
             pass
+
+
+def text_of(value: Any) -> str:
+    """Text, which some versions of the library give as bytes."""
+    if isinstance(value, bytes):
+        return value.decode(errors="replace")
+    return str(value)
 
 
 def _load() -> Any:

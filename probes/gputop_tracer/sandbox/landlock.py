@@ -44,12 +44,19 @@ def keep_writes_in(*places: str, connects: bool = False) -> int:
         return 0
 
 
+def _handled_bytes(version: int) -> int:
+    """So many bytes a kernel of this version reads: files, from 4 on connections, then signals."""
+    if version >= SIGNALS:
+        return 24
+    return 16 if version >= 4 else 8
+
+
 def _restrict(libc: Any, version: int, places: Any, connects: bool) -> bool:
     writes = _writes(version)
     handled = struct.pack(
         "=QQQ", writes, 0 if connects else _CONNECT_TCP, _ABSTRACT_SOCKETS | _SIGNALS
     )
-    handled = handled[: 24 if version >= SIGNALS else 16 if version >= 4 else 8]
+    handled = handled[: _handled_bytes(version)]
     rules = libc.syscall(_CREATE_RULESET, handled, ctypes.c_size_t(len(handled)), ctypes.c_uint(0))
     if rules < 0:
         return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 _NUMBERS = {
     "per_device_train_batch_size": "micro_batch",
@@ -156,18 +156,8 @@ def _options(calls: List[ast.Call], constants: Dict[str, Any]) -> Dict[str, Any]
         if name in _OPTIMIZERS:
             options["optimizer"] = _OPTIMIZERS[name]
         for word in call.keywords:
-            value = _value(word.value, constants)
-            if word.arg in _NUMBERS and isinstance(value, int) and not isinstance(value, bool):
-                if word.arg == "r" and not _adapts(name):
-                    continue
-                options[_NUMBERS[word.arg]] = value
-            elif word.arg in _FLAGS and value is True:
-                option, setting = _FLAGS[word.arg]
-                options[option] = setting
-                if setting == "fp16":
-                    options["weights"] = "fp32"  # a gradient scaler refuses fp16 weights
-            elif word.arg == "optim" and value in _NAMED_OPTIMIZERS:
-                options["optimizer"] = _NAMED_OPTIMIZERS[value]
+            if word.arg != "r" or _adapts(name):
+                options.update(_of_keyword(word.arg, _value(word.value, constants)))
         if name == "gradient_checkpointing_enable":
             options["checkpointing"] = "full"
         if name == "from_pretrained":
@@ -177,6 +167,20 @@ def _options(calls: List[ast.Call], constants: Dict[str, Any]) -> Dict[str, Any]
         if _adapts(name):
             options.update(_targets(call, constants))
     return _with_stored(options, stored)
+
+
+def _of_keyword(name: Optional[str], value: Any) -> Dict[str, Any]:
+    """Options that an argument of any call says."""
+    if name in _NUMBERS and isinstance(value, int) and not isinstance(value, bool):
+        return {_NUMBERS[name]: value}
+    if name in _FLAGS and value is True:
+        option, setting = _FLAGS[name]
+        if setting == "fp16":  # a gradient scaler refuses fp16 weights
+            return {option: setting, "weights": "fp32"}
+        return {option: setting}
+    if name == "optim" and value in _NAMED_OPTIMIZERS:
+        return {"optimizer": _NAMED_OPTIMIZERS[value]}
+    return {}
 
 
 def _adapts(name: str) -> bool:

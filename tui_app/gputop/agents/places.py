@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import ast
 import os
-import re
 from pathlib import Path
 from typing import NamedTuple
 
 from gputop_analysis.lint import Remark, SourceError, lint
 from gputop_analysis.lint.mends import script_of
 from gputop_analysis.model import Finding
+from gputop_analysis.text import file_and_line
 from gputop_probes.record.manifest import Manifest
 
-_SITE = re.compile(r"(.+\.py):(\d+)\b")
 _CALLS: dict[str, tuple[str, ...]] = {
     "IN": ("DataLoader",),
     "HO03": ("collect", "backward"),
@@ -41,9 +40,9 @@ class Place(NamedTuple):
 
 def place_of(finding: Finding, manifest: Manifest) -> Place:
     """The line that a finding measured, or else the one of the script that it is about."""
-    match = _SITE.match(finding.site or "")
-    if match:
-        return Place(f"{match[1]}:{match[2]}", f"measured: {finding.site}")
+    named = file_and_line(finding.site)
+    if named:
+        return Place(f"{named[0]}:{named[1]}", f"measured: {finding.site}")
     script = script_of(manifest)
     if script is None:
         return Place("", "the run's script cannot be read here")

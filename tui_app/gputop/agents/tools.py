@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from gputop.agents.places import place_of
 from gputop.cli.commands import COMMANDS, Command
 from gputop.cli.errors import CliError
-from gputop.cli.records import open_record
+from gputop.cli.records import open_record, refuse_without_steps
 from gputop_analysis.explain import NotInReport, explain, raised_as
 from gputop_analysis.lint.mends import patch_of
 from gputop_analysis.model import Finding
@@ -148,8 +148,7 @@ def diff_runs(a: str, b: str, threshold_pct: float = 5.0) -> Answer:
         raise CliError(f"threshold_pct {threshold_pct:g}: give a share from 0 on, as 5")
     first, second = open_record(a, says_damage=False), open_record(b, says_damage=False)
     for name, record in ((a, first), (b, second)):
-        if not record.ranks():
-            raise CliError(f"run {name} has no training step: there is nothing to compare")
+        refuse_without_steps(record, f"run {name}")
     data = finite(diff_data(compare(first, second, threshold_pct / 100)))
     speed = data["speed"] or {}
     names = ("unit", "a_ms", "b_ms", "slower_pct", "interval_pct", "phase", "rank")

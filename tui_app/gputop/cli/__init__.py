@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from gputop.cli.commands import COMMANDS, find
 from gputop.cli.errors import USAGE, CliError, OutputError, silence_stdout
+from gputop.cli.notices import notice
 from gputop.cli.streams import plain_streams
 from gputop_probes.descriptors import fill_closed
 
@@ -30,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except CliError as error:
             if isinstance(error, OutputError):
                 silence_stdout()
-            print(f"gputop: {error}", file=sys.stderr)
+            notice(str(error))
             return error.exit_code
         except KeyboardInterrupt:
             return 130
@@ -40,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except OSError as error:
             if error.errno != errno.ENAMETOOLONG:
                 raise
-            print(f"gputop: {error.strerror}: {str(error.filename)[:60]}...", file=sys.stderr)
+            notice(f"{error.strerror}: {str(error.filename)[:60]}...")
             return USAGE
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from gputop.cli.errors import CliError
+from gputop.cli.notices import notice
 
 if TYPE_CHECKING:
     from gputop_analysis.catalog import GpuMatch, GpuSpec
@@ -36,8 +36,39 @@ def gpus_named(name: str) -> GpuMatch:
     except LookupError as error:
         raise CliError(error.args[0]) from None
     if match.note:
-        print(f"gputop: {match.note}", file=sys.stderr)
+        notice(match.note)
     return match
+
+
+def refuse_two_names(gpu: str, gpus: str) -> NoReturn:
+    """``--gpu A100 --gpus 2xH100``.
+
+    Raises:
+        CliError: always.
+    """
+    raise CliError(f"--gpu {gpu!r} and --gpus {gpus!r} both name a GPU: leave one out")
+
+
+def refuse_two_counts(gpu: str | None, named: int, gpus: int) -> None:
+    """``--gpu 8xA100 --gpus 4``; a name alone says one.
+
+    Raises:
+        CliError: the name says another number of GPUs than ``--gpus``.
+    """
+    if named not in (1, gpus):
+        raise CliError(f"--gpu {gpu!r} says {named} GPUs, --gpus {gpus}: leave one out")
+
+
+def refuse_uneven(gpus: int, nodes: int | None) -> None:
+    """``--gpus 12 --nodes 8``.
+
+    Raises:
+        CliError: the GPUs do not lie evenly over the nodes.
+    """
+    if nodes is not None and (nodes < 1 or gpus % nodes):
+        raise CliError(
+            f"{gpus} GPUs do not divide over {nodes} nodes: give --gpus as a multiple of --nodes"
+        )
 
 
 def _refuse_a_size(name: str) -> None:
@@ -70,5 +101,5 @@ def model_of(name: str, traces: bool = False) -> ModelShape:
     except (LookupError, ValueError) as error:
         raise CliError(str(error)) from None
     if note:
-        print(f"gputop: {note}", file=sys.stderr)
+        notice(note)
     return shape

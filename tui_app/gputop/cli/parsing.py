@@ -95,6 +95,22 @@ def _broken(usage: str) -> str:
     return "\n".join(parts)[first:].replace("\0", " ")
 
 
+def split_at_dashes(words: list[str]) -> tuple[list[str], list[str]]:
+    """The words before the first ``--``, and those after it."""
+    at = words.index("--") if "--" in words else len(words)
+    return words[:at], words[at + 1 :]
+
+
+def refuse_below_one(option: str, value: int | None) -> None:
+    """Refuse a number that is given and not positive.
+
+    Raises:
+        CliError: it is below 1.
+    """
+    if value is not None and value < 1:
+        raise CliError(f"{option} must be at least 1")
+
+
 def split_command(words: list[str], options_with_value: set[str]) -> tuple[list[str], list[str]]:
     """Split ``run``'s words into our options and the user's command.
 

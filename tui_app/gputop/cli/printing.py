@@ -6,10 +6,25 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from gputop.cli.errors import CliError
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Context in which a file is written.
+
+    Raises:
+        CliError: it cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise CliError(f"cannot write {path}: {error.strerror or error}") from None
 
 
 def write_file(path: Path, text: str) -> None:
@@ -18,10 +33,8 @@ def write_file(path: Path, text: str) -> None:
     Raises:
         CliError: it cannot be written.
     """
-    try:
+    with writing(path):
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise CliError(f"cannot write {path}: {error.strerror}") from None
     print(f"wrote {path}", file=sys.stderr)
 
 

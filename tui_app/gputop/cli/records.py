@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gputop.cli.errors import cli_errors
+from gputop.cli.errors import CliError, cli_errors
+from gputop.cli.notices import notice
 
 if TYPE_CHECKING:
     from gputop_probes.record.reader import RunRecord
@@ -39,6 +39,16 @@ def find_readable(name: str) -> Path:
     return path
 
 
+def refuse_without_steps(record: RunRecord, name: str) -> None:
+    """Refuse what cannot be compared.
+
+    Raises:
+        CliError: the run, which the message calls ``name``, has no training step.
+    """
+    if not record.ranks():
+        raise CliError(f"{name} has no training step: there is nothing to compare")
+
+
 def open_record(name: str, *, says_damage: bool = True) -> RunRecord:
     """Open the run called ``name``; what of it is damaged is said on stderr, unless the caller says
     it.
@@ -51,5 +61,5 @@ def open_record(name: str, *, says_damage: bool = True) -> RunRecord:
     with cli_errors(RecordError):
         record = RunRecord.open(find_record(name))
     if says_damage and (damage := record.damage.told()):
-        print(f"gputop: {name} is damaged: {damage}", file=sys.stderr)
+        notice(f"{name} is damaged: {damage}")
     return record

@@ -7,7 +7,8 @@ from gputop_analysis.model import Finding
 from gputop_analysis.standstill import standstill
 from gputop_analysis.user_line import user_line
 from gputop_analysis.view import RunView
-from gputop_probes.record.files import read_tail
+from gputop_probes.record.files import tail_text
+from gputop_probes.record.layout import OUTPUT_FILES
 
 RANKS_AT_MOST = 64
 OUTPUT_BYTES = 4096
@@ -65,15 +66,8 @@ def last_output(view: RunView, finding: Finding) -> Listing | None:
     from gputop.output.ansi import resolve_text
 
     for host in view.record.hosts.values():
-        for name in ("stderr.log", "output.log"):
-            try:
-                text = (
-                    read_tail(host.path / name, OUTPUT_BYTES)
-                    .rstrip(b"\0\n")
-                    .decode(errors="replace")
-                )
-            except OSError:
-                continue
+        for name in OUTPUT_FILES:
+            text = tail_text(host.path / name, OUTPUT_BYTES).rstrip("\0\n")
             lines = [resolve_text(line).rstrip() for line in text.splitlines()[-OUTPUT_LINES:]]
             if any(lines):
                 return Listing(f"end of {name}", tuple((line, False) for line in lines))

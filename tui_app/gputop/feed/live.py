@@ -12,6 +12,7 @@ from gputop.feed.refinement import beside_training
 from gputop.feed.snapshot import Snapshot, first_snapshot
 from gputop.feed.useful import UsefulReader
 from gputop.feed.window import FINDINGS_PERIOD_S, STEPS, steps_back, window_of
+from gputop_probes.record import layout
 
 if TYPE_CHECKING:
     from gputop_analysis.findings.live import LiveFindings
@@ -67,7 +68,7 @@ class LiveFeed:
         from gputop_probes.record.reader import RecordError
 
         try:
-            if not (self.run_dir / "run.json").exists():
+            if not (self.run_dir / layout.MANIFEST_FILE).exists():
                 raise RecordError(
                     f"the record at {self.run_dir} is gone: this is what it last said"
                 )

@@ -153,21 +153,18 @@ class Ask:
 
     def stepped(self, name: str, direction: int) -> Ask:
         """The value before or after; from one between two of the ladder, the next one that way."""
-        values, value_ = ENTRY[name].values, self.value(name)
-        if not values:
+        ladder, current = ENTRY[name].values, self.value(name)
+        if not ladder:
             return self
-        if value_ in values:
-            return self.given(
-                name, values[min(max(values.index(value_) + direction, 0), len(values) - 1)]
-            )
-        numbers = [value for value in values if value != AUTO]
-        if isinstance(value_, int):
-            further = [value for value in numbers if (value > value_) == (direction > 0)]
-        else:
-            further = numbers
-        return self.given(
-            name, (further[0] if direction > 0 else further[-1]) if further else value_
-        )
+        if current in ladder:
+            rung = ladder.index(current) + direction
+            return self.given(name, ladder[min(max(rung, 0), len(ladder) - 1)])
+        further = [value for value in ladder if value != AUTO]
+        if isinstance(current, int):
+            further = [value for value in further if (value > current) == (direction > 0)]
+        if not further:
+            return self.given(name, current)
+        return self.given(name, further[0] if direction > 0 else further[-1])
 
     def pinned_to(self, layout: dict[str, int | bool]) -> Ask:
         """With the whole split of a configuration fixed."""

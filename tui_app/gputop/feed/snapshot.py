@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gputop_analysis.overview import RunSummary, Verdict
+from gputop_probes.record import layout
 
 if TYPE_CHECKING:
     from gputop.feed.prediction import Prediction
@@ -202,7 +203,7 @@ def first_snapshot(run_dir: Path, now_ns: int = 0) -> Snapshot:
 
     head: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
-        head = schema.manifest(files.read_json(run_dir / "run.json"), Tally())
+        head = schema.manifest(files.read_json(run_dir / layout.MANIFEST_FILE), Tally())
     command, started = tuple(head.get("command", ())), head.get("created_ns", now_ns)
     return Snapshot(
         summary=empty_summary(command, max(now_ns, started), started),

@@ -15,6 +15,7 @@ from gputop.feed.snapshot import Timeline
 from gputop.feed.window import HORIZON_NS
 from gputop_agent.wire import PHASES
 from gputop_analysis.device_clock import on_device_clock
+from gputop_analysis.series import mean_ms_by_bin
 from gputop_probes.record.reader import RunRecord, Table
 
 BINS = 240
@@ -91,17 +92,6 @@ def _binned(rows: Table, edges: Any) -> tuple[Any, Any]:
 
 def _waits(record: RunRecord, ranks: list[int], edges: Any) -> Any:
     """Exposed wait inside backward a step and bin, ms: measured there, else the mean."""
-    count = len(edges) - 1
-    sums, records = np.zeros(count), np.zeros(count)
-    for rank in ranks:
-        rows = np.asarray(record.comm(rank)[-MAX_RECORDS:])
-        if not len(rows):
-            continue
-        at = np.searchsorted(edges, rows["t_end_ns"], side="right") - 1
-        inside = (at >= 0) & (at < count)
-        sums += np.bincount(at[inside], rows["wait_ns"][inside] / 1e6, count)
-        records += np.bincount(at[inside], minlength=count)
-    if not records.any():
-        return np.full(count, np.nan)
-    mean = sums.sum() / records.sum()
-    return np.where(records > 0, sums / np.maximum(records, 1), mean)
+    tables = [np.asarray(record.comm(rank)[-MAX_RECORDS:]) for rank in ranks]
+    by_end = ((rows["t_end_ns"], rows["wait_ns"]) for rows in tables if len(rows))
+    return mean_ms_by_bin(by_end, edges)

@@ -5,16 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 
 from gputop.output.ansi import resolve_text
+from gputop_probes.record.files import tail_text
+from gputop_probes.record.layout import OUTPUT_FILES
 
 READ_BYTES = 64 * 1024
 TRACEBACK_LINES, LINES = 60, 10
 _BEGINS = "Traceback (most recent call last)"
-_FILES = ("stderr.log", "output.log")
 
 
 def last_words(host_dir: Path) -> list[str]:
     """Last lines of a host's command, without control characters; empty where unreadable."""
-    for name in _FILES:
+    for name in OUTPUT_FILES:
         lines = _tail(host_dir / name)
         if lines:
             return lines
@@ -22,11 +23,8 @@ def last_words(host_dir: Path) -> list[str]:
 
 
 def _tail(path: Path) -> list[str]:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, 2) - READ_BYTES))
-            text = file.read().rstrip(b"\0\n").decode(errors="replace")
-    except OSError:
+    text = tail_text(path, READ_BYTES).rstrip("\0\n")
+    if not text:
         return []
     lines = [resolve_text(line).rstrip() for line in text.split("\n")]
     near = max(0, len(lines) - TRACEBACK_LINES)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from pathlib import Path
 
 from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
 from gputop.publish.reading import Reading
-from gputop.publish.words import findings_text
+from gputop.publish.words import findings_text, page_file
 
 EXPERIMENT = "gputop"
 _BATCH = 1000
@@ -61,9 +59,7 @@ class MLflow:
         self.publish(reading)
         self._client.set_tag(self._run, "gputop.verdict", reading.verdict.headline)
         self._client.set_tag(self._run, "mlflow.note.content", findings_text(reading))
-        with tempfile.TemporaryDirectory() as folder:
-            page = Path(folder) / "gputop-report.html"
-            page.write_text(report, encoding="utf-8")
+        with page_file(report) as page:
             self._client.log_artifact(self._run, str(page))
         status = "FAILED" if reading.failed else "FINISHED"
         self._client.set_terminated(self._run, status)

@@ -9,7 +9,7 @@ from tensorboard.compat.proto import event_pb2, summary_pb2, tensor_pb2, tensor_
 from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
 from gputop.publish.reading import Reading
-from gputop.publish.words import findings_text
+from gputop.publish.words import FINDINGS, PAGE, findings_text
 
 # Made at import by protobuf: no type checker sees what is in them.
 _EVENT: Any = event_pb2
@@ -42,12 +42,10 @@ class TensorBoard:
         """The findings as text and the page of the report beside the events."""
         self.publish(reading)
         event = _EVENT.Event(step=reading.steps)
-        event.summary.CopyFrom(
-            _SUMMARY.Summary(value=[_text("gputop/findings", findings_text(reading))])
-        )
+        event.summary.CopyFrom(_SUMMARY.Summary(value=[_text(FINDINGS, findings_text(reading))]))
         self._writer.add_event(event)
         self._writer.close()
-        (self._folder / "gputop-report.html").write_text(report, encoding="utf-8")
+        (self._folder / PAGE).write_text(report, encoding="utf-8")
 
 
 def _text(tag: str, text: str) -> Any:

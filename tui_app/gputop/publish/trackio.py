@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import io
-import tempfile
-from pathlib import Path
 
 import trackio
 
 from gputop.publish.reading import Reading
-from gputop.publish.words import finding_line, findings_text
+from gputop.publish.words import FINDINGS, Alerts, finding_line, findings_text, page_file
 
 
 class Trackio:
@@ -25,26 +23,21 @@ class Trackio:
                 auto_log_gpu=False,
                 auto_log_cpu=False,
             )
-        self._alerted: set[str] = set()
+        self._alerts = Alerts()
 
     def publish(self, reading: Reading) -> None:
         """One row a point, and an alert a finding that is new and serious."""
         for point in reading.points:
             self._run.log(point.values, step=point.step)
-        for finding in reading.findings:
-            serious = finding.severity in ("critical", "high")
-            if serious and finding.id not in self._alerted:
-                self._alerted.add(finding.id)
-                with contextlib.redirect_stdout(io.StringIO()):
-                    self._run.alert(finding.name, finding_line(finding))
+        for finding in self._alerts.due(reading):
+            with contextlib.redirect_stdout(io.StringIO()):
+                self._run.alert(finding.name, finding_line(finding))
 
     def finish(self, reading: Reading, report: str) -> None:
         """The findings as text, the report as an artifact."""
         self.publish(reading)
-        self._run.log({"gputop/findings": trackio.Markdown(findings_text(reading))})
-        with contextlib.redirect_stdout(io.StringIO()), tempfile.TemporaryDirectory() as folder:
-            page = Path(folder) / "gputop-report.html"
-            page.write_text(report, encoding="utf-8")
+        self._run.log({FINDINGS: trackio.Markdown(findings_text(reading))})
+        with contextlib.redirect_stdout(io.StringIO()), page_file(report) as page:
             self._run.log_artifact(str(page), name="gputop-report", type="report")
             self._run.finish()
 

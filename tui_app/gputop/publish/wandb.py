@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from pathlib import Path
 from typing import Any
 
 import wandb
 
 from gputop.publish.reading import Reading
-from gputop.publish.words import finding_line, findings_text, tags
+from gputop.publish.words import FINDINGS, Alerts, finding_line, findings_text, page_file, tags
 
 _LEVELS = {"critical": "ERROR", "high": "WARN"}
 
@@ -32,27 +31,23 @@ class WandB:
         )
         self._run.define_metric("gputop/step")
         self._run.define_metric("gputop/*", step_metric="gputop/step")
-        self._alerted: set[str] = set()
+        self._alerts = Alerts()
 
     def publish(self, reading: Reading) -> None:
         """One row a point, and an alert a finding that is new and serious."""
         for point in reading.points:
             self._run.log({"gputop/step": point.step, **point.values})
-        for finding in reading.findings:
-            if finding.severity in _LEVELS and finding.id not in self._alerted:
-                self._alerted.add(finding.id)
-                level = _LEVELS[finding.severity]
-                self._run.alert(finding.name, finding_line(finding), level=level)
+        for finding in self._alerts.due(reading):
+            level = _LEVELS[finding.severity]
+            self._run.alert(finding.name, finding_line(finding), level=level)
 
     def finish(self, reading: Reading, report: str) -> None:
         """Tags, the verdict and the report as an artifact."""
         self.publish(reading)
         self._run.tags = (*self._run.tags, *tags(reading))
         self._run.summary["gputop/verdict"] = reading.verdict.headline
-        self._run.summary["gputop/findings"] = findings_text(reading)
-        with tempfile.TemporaryDirectory() as folder:
-            page = Path(folder) / "gputop-report.html"
-            page.write_text(report, encoding="utf-8")
+        self._run.summary[FINDINGS] = findings_text(reading)
+        with page_file(report) as page:
             artifact = wandb.Artifact(f"gputop-report-{self._run.id}", type="report")
             artifact.add_file(str(page))
             self._run.log_artifact(artifact)

@@ -16,7 +16,6 @@ from gputop_analysis.diff import Diff
 from gputop_analysis.diff.settings import telling
 from gputop_analysis.diff.text import (
     GROUPS,
-    RANKS_SHOWN,
     figures,
     findings_rows,
     headline,
@@ -25,7 +24,7 @@ from gputop_analysis.diff.text import (
     style_of,
 )
 from gputop_analysis.stats import Interval
-from gputop_analysis.text import with_minus
+from gputop_analysis.text import RANKS_IN_TEXT, with_minus
 
 LABEL = 11
 FIGURE = 9
@@ -102,7 +101,7 @@ def _speed(diff: Diff, width: int) -> list[Row]:
     rows = differences("ms a step", phases, width)
     if len(diff.speed.ranks) > 1:
         grown = sorted(diff.speed.ranks, key=lambda rank: -rank.difference_ms.value)
-        shown = sorted(grown[:RANKS_SHOWN], key=lambda rank: rank.rank)
+        shown = sorted(grown[:RANKS_IN_TEXT], key=lambda rank: rank.rank)
         ranks = [
             Difference(f"rank {rank.rank}", "", rank.a_ms, rank.b_ms, rank.difference_ms)
             for rank in shown

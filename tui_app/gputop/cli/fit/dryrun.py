@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.named import gpu_named
-from gputop.cli.parsing import Parser, split_command
+from gputop.cli.parsing import Parser, refuse_below_one, split_command
 from gputop.cli.working import working
 
 if TYPE_CHECKING:
@@ -103,8 +103,7 @@ def _start(command: list[str], options: argparse.Namespace) -> RunHandle:
         layers = 0
     if options.steps < LEAST_STEPS:
         raise CliError(f"--steps must be at least {LEAST_STEPS}: the first two only warm up")
-    if options.layers is not None and options.layers < 1:
-        raise CliError("--layers must be at least 1")
+    refuse_below_one("--layers", options.layers)
     if not 0 < options.timeout < float("inf"):
         raise CliError("--timeout is a positive number of seconds")
     os.environ[wire.ENV_DRYRUN_STEPS] = str(options.steps)  # the command inherits it

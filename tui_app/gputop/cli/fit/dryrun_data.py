@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gputop_analysis.units import GIB
+from gputop_probes.record.files import tail_text
+from gputop_probes.record.layout import OUTPUT_FILES
 
 if TYPE_CHECKING:
     from gputop_analysis.trial import Failure, Trial
@@ -235,17 +237,12 @@ def _name(record: RunRecord) -> str:
 def _last_line(record: RunRecord) -> str:
     """Of stderr where that is apart, else of all output."""
     for host in record.hosts.values():
-        for name in ("stderr.log", "output.log"):
+        for name in OUTPUT_FILES:
             if lines := _tail(host.path / name):
                 return lines[-1][:_LAST_COLUMNS]
     return ""
 
 
 def _tail(path: Path) -> list[str]:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _LAST_BYTES))
-            text = file.read().decode(errors="replace")
-    except OSError:
-        return []
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    lines = tail_text(path, _LAST_BYTES).splitlines()
+    return [line.strip() for line in lines if line.strip()]

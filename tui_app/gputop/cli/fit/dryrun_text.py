@@ -9,15 +9,15 @@ from gputop_analysis.text import ms
 _LABEL = 10
 
 
-def as_text(found: dict[str, Any]) -> str:
+def as_text(trial: dict[str, Any]) -> str:
     """The whole answer."""
-    lines = ["", f"{'works' if found['ok'] else 'FAILS'}: {found['said']}"]
-    lines += _cut(found) + _time(found["timing"], found["layers"]) + _memory(found["memory"])
-    lines += _out_of_memory(found["failure"]) + _estimate(found["estimate"]) + _plan(found["plan"])
-    lines += [found["stored"]] if found["stored"] else []
-    if found["corrects_plan"]:
-        lines.append(f"its step corrects the planner: gputop plan --run {found['run']}")
-    lines.append(f"the record: gputop report {found['run']}")
+    lines = ["", f"{'works' if trial['ok'] else 'FAILS'}: {trial['said']}"]
+    lines += _cut(trial) + _time(trial["timing"], trial["layers"]) + _memory(trial["memory"])
+    lines += _out_of_memory(trial["failure"]) + _estimate(trial["estimate"]) + _plan(trial["plan"])
+    lines += [trial["stored"]] if trial["stored"] else []
+    if trial["corrects_plan"]:
+        lines.append(f"its step corrects the planner: gputop plan --run {trial['run']}")
+    lines.append(f"the record: gputop report {trial['run']}")
     return "\n".join(lines)
 
 
@@ -25,19 +25,19 @@ def _line(label: str, text: str) -> str:
     return f"  {label:<{_LABEL}}{text}"
 
 
-def _cut(found: dict[str, Any]) -> list[str]:
-    if found["not_cut_to_layers"]:
+def _cut(trial: dict[str, Any]) -> list[str]:
+    if trial["not_cut_to_layers"]:
         text = (
-            f"not cut: no model of transformers with more than {found['not_cut_to_layers']} "
+            f"not cut: no model of transformers with more than {trial['not_cut_to_layers']} "
             "layers is in it"
         )
         return [_line("depth", f"{text}; it ran as it is")]
-    if found["layers"] is None:
+    if trial["layers"] is None:
         return []
     return [
         _line(
             "depth",
-            f"{found['layers']['ran']} of {found['layers']['of']} layers: its time and memory are "
+            f"{trial['layers']['ran']} of {trial['layers']['of']} layers: its time and memory are "
             "not the training's",
         )
     ]
@@ -46,7 +46,7 @@ def _cut(found: dict[str, Any]) -> list[str]:
 def _time(timing: dict[str, Any] | None, layers: dict[str, int] | None) -> list[str]:
     if timing is None:
         return []
-    phases = sorted(timing["phases_mean_ms"].items(), key=lambda one: -one[1])
+    phases = sorted(timing["phases_mean_ms"].items(), key=lambda part: -part[1])
     spent = ", ".join(
         f"{name} {ms(value)}"
         for name, value in phases
@@ -61,9 +61,9 @@ def _time(timing: dict[str, Any] | None, layers: dict[str, int] | None) -> list[
     return [_line("step", text + speed), _line("", f"mean ms: {spent}")]
 
 
-def _memory(held: list[dict[str, Any]]) -> list[str]:
+def _memory(holders: list[dict[str, Any]]) -> list[str]:
     lines = []
-    for holder in held:
+    for holder in holders:
         sizes = [
             ("allocated", holder["allocated_gib"]),
             ("reserved", holder["reserved_gib"]),
@@ -71,7 +71,9 @@ def _memory(held: list[dict[str, Any]]) -> list[str]:
         ]
         text = ", ".join(f"{name} {size:.2f}" for name, size in sizes if size is not None)
         lines.append(
-            _line("memory" if holder is held[0] else "", f"rank {holder['rank']}: peak GiB {text}")
+            _line(
+                "memory" if holder is holders[0] else "", f"rank {holder['rank']}: peak GiB {text}"
+            )
         )
     return lines[:8]
 
@@ -85,27 +87,27 @@ def _out_of_memory(failure: dict[str, Any] | None) -> list[str]:
     return [_line("held GiB", sizes)]
 
 
-def _estimate(found: dict[str, Any] | None) -> list[str]:
-    if found is None:
+def _estimate(estimate: dict[str, Any] | None) -> list[str]:
+    if estimate is None:
         return []
     text = (
-        f"{found['peak_allocated_gib']:.2f} GiB allocated, {found['device_total_gib']:.2f} "
+        f"{estimate['peak_allocated_gib']:.2f} GiB allocated, {estimate['device_total_gib']:.2f} "
         "GiB of the GPU"
     )
-    text += f" ({found['tier']} tier)"
-    if found["off_pct"] is not None:
-        text += f"; measured {found['measured_allocated_gib']:.2f}, {found['off_pct']:+.1f} %"
-    if found["gpu"]:
-        text += f"; {'fits' if found['fits'] else 'does NOT fit'} on {found['gpu']}"
-    elif found["smallest_gpu"]:
-        text += f"; fits from {found['smallest_gpu']} on"
-    return [_line("estimate", f"{found['model']}: {text}")]
+    text += f" ({estimate['tier']} tier)"
+    if estimate["off_pct"] is not None:
+        text += f"; measured {estimate['measured_allocated_gib']:.2f}, {estimate['off_pct']:+.1f} %"
+    if estimate["gpu"]:
+        text += f"; {'fits' if estimate['fits'] else 'does NOT fit'} on {estimate['gpu']}"
+    elif estimate["smallest_gpu"]:
+        text += f"; fits from {estimate['smallest_gpu']} on"
+    return [_line("estimate", f"{estimate['model']}: {text}")]
 
 
-def _plan(found: dict[str, Any] | None) -> list[str]:
-    if found is None:
+def _plan(plan: dict[str, Any] | None) -> list[str]:
+    if plan is None:
         return []
-    text = f"{ms(found['step_time_ms'])} ms a step on {found['gpus']} x {found['gpu']}"
-    if found["off_pct"] is not None:
-        text += f"; measured {found['off_pct']:+.0f} %"
+    text = f"{ms(plan['step_time_ms'])} ms a step on {plan['gpus']} x {plan['gpu']}"
+    if plan["off_pct"] is not None:
+        text += f"; measured {plan['off_pct']:+.0f} %"
     return [_line("plan", text)]

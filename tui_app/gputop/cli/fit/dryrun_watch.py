@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import TYPE_CHECKING
+
+from gputop.cli.notices import notice
 
 if TYPE_CHECKING:
     from gputop_probes.launch import RunHandle
@@ -37,7 +38,7 @@ class Limit:
         self.why = self.why or self._reason(now_s)
         if self.why:
             if not self._handle.stopped_by_us:
-                print(f"gputop: {self.why}: stopping the command", file=sys.stderr)
+                notice(f"{self.why}: stopping the command")
             self._handle.interrupt()
             self._next = now_s + _AGAIN_S
 

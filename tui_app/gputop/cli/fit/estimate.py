@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +19,8 @@ from gputop.cli.fit.estimate_options import (
     refuse_idle,
 )
 from gputop.cli.named import gpu_named, model_of
-from gputop.cli.parsing import Parser
+from gputop.cli.notices import notice, notice_runs_code
+from gputop.cli.parsing import Parser, split_at_dashes
 from gputop.cli.working import working
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def execute(words: list[str]) -> int:
 
 
 def _execute(words: list[str]) -> int:
-    options_words, arguments = _split(words)
+    options_words, arguments = split_at_dashes(words)
     options = parser().parse_args(options_words)
     if options.gpus:
         return _fit(options)
@@ -91,10 +91,7 @@ def _of_setup(options: argparse.Namespace) -> Estimate:
         options.script = str(untold.script)
         if untold.world and not options.dp:
             options.dp = str(untold.world)
-        print(
-            f"gputop: run {options.run} does not tell its model's configuration: its script is traced",
-            file=sys.stderr,
-        )
+        notice(f"run {options.run} does not tell its model's configuration: its script is traced")
         return estimate_script(options, untold.arguments)
     with working("estimating"):
         answer = _answer(setup, options)
@@ -213,11 +210,6 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _split(words: list[str]) -> tuple[list[str], list[str]]:
-    at = words.index("--") if "--" in words else len(words)
-    return words[:at], words[at + 1 :]
-
-
 def _setup(options: argparse.Namespace) -> Setup:
     """What the options describe.
 
@@ -306,10 +298,9 @@ def _answer(setup: Setup, options: argparse.Namespace) -> Estimate:
         )
     tier = "trace" if traced_alone else options.tier
     if factory:
-        module = factory.rpartition(":")[0]
-        print(f"gputop: importing {module} to build its model: this runs its code", file=sys.stderr)
+        notice_runs_code(factory)
     if tier == "trace":
-        print("gputop: tracing the model on fake tensors; nothing is allocated", file=sys.stderr)
+        notice("tracing the model on fake tensors; nothing is allocated")
     try:
         return answer(
             setup,
@@ -333,7 +324,7 @@ def _instead(setup: Setup, options: argparse.Namespace, why: str) -> Estimate:
 
     estimated = answer(setup, None, options.gpu, calibrate=not options.no_calibration)
     text = f"no trace: {why}; the {estimated.peak.tier} tier answers instead"
-    print(f"gputop: {text}", file=sys.stderr)
+    notice(text)
     return replace(estimated, notes=(*estimated.notes, text))
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from gputop import spreadsheet
 from gputop.cli.errors import CliError
+from gputop.cli.notices import notice
 from gputop_analysis import run_tables
 from gputop_analysis.run_tables import Row
 from gputop_analysis.vram.options import OPTION
@@ -64,10 +65,7 @@ def batch(file: Path, common: Mapping[str, Any], tier: str | None, as_json: bool
             answer = {**named, "error": str(error)}
         print(json.dumps(answer)) if as_json else writer.writerow(spreadsheet.cells(answer))
     if bad:
-        print(
-            f"gputop: {bad} row{'s have' if bad > 1 else ' has'} no answer; their error says why",
-            file=sys.stderr,
-        )
+        notice(f"{bad} row{'s have' if bad > 1 else ' has'} no answer; their error says why")
     return 1 if bad else 0
 
 

@@ -8,6 +8,8 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from gputop.cli.notices import notice
+
 if TYPE_CHECKING:
     from gputop_analysis.vram.estimate import Estimate
     from gputop_analysis.vram.setup import Setup
@@ -69,4 +71,4 @@ def refined(quick: Estimate, setup: Setup, options: argparse.Namespace, limit: f
 
 
 def _say(text: str) -> None:
-    print(f"gputop: {text}", file=sys.stderr, flush=True)
+    notice(text)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.fit.estimate_options import existing_file, given
 from gputop.cli.named import gpu_named
+from gputop.cli.notices import notice
 
 if TYPE_CHECKING:
     from gputop.script_tracing import ScriptTrace
@@ -46,12 +47,11 @@ def estimate_script(options: argparse.Namespace, arguments: list[str]) -> Estima
     if not options.python:
         _require_python(script)
     if options.no_execute:
-        print(f"gputop: only reading {script}; nothing of it runs", file=sys.stderr)
+        notice(f"only reading {script}; nothing of it runs")
     else:
-        print(
-            f"gputop: running the code of {script} on fake tensors: in an empty folder, without "
-            "GPU and network; --no-execute only reads it",
-            file=sys.stderr,
+        notice(
+            f"running the code of {script} on fake tensors: in an empty folder, without "
+            "GPU and network; --no-execute only reads it"
         )
     values = given(options)
     world = int(values.get("dp") or 0)
@@ -216,23 +216,23 @@ def _of_source(
     how: str = _HOW["source"],
 ) -> Estimate:
     """By the model that the source names, or the user beside it, trained as the source says."""
-    said = _options_said(script_trace)
+    from_source = _options_said(script_trace)
     trouble = ""
     for name in script_trace.pretrained:
         try:
-            setup = _said_of(name, said, values)
+            setup = _said_of(name, from_source, values)
         except (LookupError, ValueError) as error:
             trouble = trouble or str(error).partition("; the nearest names")[0]
             continue
         result = _answered(setup, options)
-        unsaid = [pair for pair in _SAID if pair[0] not in said and pair[0] not in values]
+        unsaid = [pair for pair in _SAID if pair[0] not in from_source and pair[0] not in values]
         note = f"{script.name}: {how}, {name}; the {result.peak.tier} tier answers"
         guessed = ["read from its source, not run"]
         guessed += [f"{label} {getattr(setup, field)}" for field, label in unsaid]
         return replace(
             result,
             guessed=(*guessed, *_guessed(script_trace)),
-            notes=(*result.notes, note, *_assumed(setup, unsaid, said, values)),
+            notes=(*result.notes, note, *_assumed(setup, unsaid, from_source, values)),
         )
     raise CliError(_nothing_known(script_trace, script, trouble))
 
@@ -241,14 +241,14 @@ def _options_said(script_trace: ScriptTrace) -> dict[str, Any]:
     """What the source says of its training, by the names of the estimate's options."""
     from gputop_analysis.vram.options import OPTION
 
-    said = {}
+    from_source = {}
     for name, value in script_trace.options.items():
         option = "quant" if name == "quantized" else name
         if option in OPTION:
-            said[option] = value
-    if said.get("quant") and not said.get("lora_rank"):
-        said["lora_rank"] = 16  # quantised weights are trained by adapters only
-    return said
+            from_source[option] = value
+    if from_source.get("quant") and not from_source.get("lora_rank"):
+        from_source["lora_rank"] = 16  # quantised weights are trained by adapters only
+    return from_source
 
 
 def _answered(setup: Setup, options: argparse.Namespace) -> Estimate:
@@ -260,7 +260,7 @@ def _answered(setup: Setup, options: argparse.Namespace) -> Estimate:
 
 
 def _assumed(
-    setup: Setup, unsaid: list[tuple[str, str]], said: dict[str, Any], values: dict[str, Any]
+    setup: Setup, unsaid: list[tuple[str, str]], from_source: dict[str, Any], values: dict[str, Any]
 ) -> list[str]:
     """What neither the source nor the user says, and what is taken for it; a note each."""
     notes = []
@@ -269,7 +269,7 @@ def _assumed(
         notes.append(_ASSUMED.format(name=label, value=getattr(setup, field), option=option))
     if setup.lora and "lora_targets" not in values:
         targets = ",".join(setup.lora.targets)
-        if setup.lora.targets != tuple(said.get("lora_targets") or ()):
+        if setup.lora.targets != tuple(from_source.get("lora_targets") or ()):
             notes.append(
                 _ASSUMED.format(name="layer with adapters", value=targets, option="lora-targets")
             )
@@ -289,7 +289,7 @@ def _nothing_known(script_trace: ScriptTrace, script: Path, trouble: str) -> str
     )
 
 
-def _said_of(name: str, said: dict[str, Any], values: dict[str, Any]) -> Setup:
+def _said_of(name: str, from_source: dict[str, Any], values: dict[str, Any]) -> Setup:
     """The model as the source trains it. Of modules that get adapters the catalog may not know the
     names.
 
@@ -300,11 +300,13 @@ def _said_of(name: str, said: dict[str, Any], values: dict[str, Any]) -> Setup:
     from gputop_analysis.vram.options import setup_of
     from gputop_analysis.vram.rules import check
 
-    setup = setup_of(resolve(name), {**said, **values})
-    if "lora_targets" in said and "lora_targets" not in values:
+    setup = setup_of(resolve(name), {**from_source, **values})
+    if "lora_targets" in from_source and "lora_targets" not in values:
         try:
             check(setup)
         except ValueError:
-            said = {option: value for option, value in said.items() if option != "lora_targets"}
-            return setup_of(setup.model, {**said, **values})
+            from_source = {
+                option: value for option, value in from_source.items() if option != "lora_targets"
+            }
+            return setup_of(setup.model, {**from_source, **values})
     return setup

@@ -6,14 +6,14 @@ import argparse
 import json
 import re
 import shlex
-import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.fit.estimate_options import add_options, given, refuse_idle
-from gputop.cli.named import gpus_named, model_of
-from gputop.cli.parsing import Parser
+from gputop.cli.named import gpus_named, model_of, refuse_two_counts, refuse_two_names
+from gputop.cli.notices import notice
+from gputop.cli.parsing import Parser, refuse_below_one
 from gputop.cli.printing import report_width
 from gputop.cli.working import working
 from gputop_analysis.units import GIB
@@ -74,18 +74,19 @@ def gpus_of(gpu: str | None, gpus: str | None) -> tuple[GpuSpec, int]:
     Raises:
         CliError: no GPU is named, none has that name, or the numbers differ.
     """
-    number = re.fullmatch(r"\s*(\d+)\s*", gpus or "")
-    if number and int(number[1]) < 1:
-        raise CliError("--gpus must be at least 1")
-    text = gpu or ("" if number else gpus)
+    digits = re.fullmatch(r"\s*(\d+)\s*", gpus or "")
+    count = int(digits[1]) if digits else None
+    refuse_below_one("--gpus", count)
+    text = gpu or ("" if digits else gpus)
     if not text:
         raise CliError("on which GPUs? as --gpus 2xA100, or --gpu A100 --gpus 2")
-    if gpu and gpus and not number:
-        raise CliError(f"--gpu {gpu!r} and --gpus {gpus!r} both name a GPU: leave one out")
+    if gpu and gpus and count is None:
+        refuse_two_names(gpu, gpus)
     match = gpus_named(text)
-    if number and match.count not in (1, int(number[1])):
-        raise CliError(f"--gpu {gpu!r} says {match.count} GPUs, --gpus {gpus}: leave one out")
-    return match.spec, int(number[1]) if number else match.count
+    if count is None:
+        return match.spec, match.count
+    refuse_two_counts(gpu, match.count, count)
+    return match.spec, count
 
 
 def answer(
@@ -102,7 +103,7 @@ def answer(
     name = _OF_SIZE.get(model.strip().lower(), model)
     shape = model_of(name)
     if name != model:
-        print_note(f"{model} is taken as {name}; name another with its full name")
+        notice(f"{model} is taken as {name}; name another with its full name")
     with cli_errors(ValueError, LookupError):
         setup = setup_of(shape, values)
         _refuse_ranks(setup, where[1])
@@ -123,11 +124,6 @@ def _refuse_ranks(setup: Setup, gpus: int) -> None:
         raise ValueError(f"tp x pp x cp = {inner} does not divide {gpus} GPUs")
     if split.dp > 1 and split.world != gpus:
         raise ValueError(f"the split is of {split.world} GPUs, --gpus says {gpus}: leave --dp out")
-
-
-def print_note(note: str) -> None:
-    """What is to be known of the question, on stderr."""
-    print(f"gputop: {note}", file=sys.stderr)
 
 
 def text(answer: Answer, name: str, setup: Setup, gpu: GpuSpec, gpus: int) -> list[str]:

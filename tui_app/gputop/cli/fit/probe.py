@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
 from gputop.cli.errors import ENVIRONMENT, CliError
 from gputop.cli.fit.estimate_options import add_options, given
 from gputop.cli.fit.probe_text import show
-from gputop.cli.parsing import Parser
+from gputop.cli.notices import notice_runs_code
+from gputop.cli.parsing import Parser, split_at_dashes
 from gputop.cli.working import working
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ def execute(words: list[str]) -> int:
     """Run the steps, print estimate against measured, and keep the difference."""
     from gputop.api import is_factory
 
-    at = words.index("--") if "--" in words else len(words)
-    options = parser().parse_args(words[:at])
+    own_words, script_words = split_at_dashes(words)
+    options = parser().parse_args(own_words)
     if options.script and not options.model and is_factory(options.script):
         options.model, options.script = options.script, None
     if options.script and options.model:
@@ -34,7 +34,7 @@ def execute(words: list[str]) -> int:
     if options.script:
         from gputop.cli.fit.probe_script import probe_script
 
-        return probe_script(options, words[at + 1 :])
+        return probe_script(options, script_words)
     if not options.model:
         raise CliError("say what to probe: `gputop probe --model gpt2`, or `gputop probe train.py`")
     return _of_model(options)
@@ -99,11 +99,7 @@ def _of_model(options: argparse.Namespace) -> int:
 
     factory = options.model if is_factory(options.model) else ""
     if factory:
-        print(
-            f"gputop: importing {factory.rpartition(':')[0]} to build its model: this runs its "
-            "code",
-            file=sys.stderr,
-        )
+        notice_runs_code(factory)
     try:
         setup = setup_of(
             factory_shape(factory) if factory else model_of(options.model), given(options)

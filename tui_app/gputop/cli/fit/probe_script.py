@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.fit.estimate_options import existing_file, given
+from gputop.cli.notices import notice
 
 if TYPE_CHECKING:
     from gputop_analysis.view import RunView
@@ -59,7 +60,7 @@ def _compare(options: argparse.Namespace, script: Path, arguments: list[str], ru
         raise CliError(
             f"{script} made no step that could be measured: see `gputop report {run_dir.name}`"
         )
-    print(f"gputop: tracing {script} for what it is compared with", file=sys.stderr)
+    notice(f"tracing {script} for what it is compared with")
     world = view.world_size if view.world_size > 1 else 0
     with cli_errors(ValueError):
         traced = trace_script(script.resolve(), arguments, options.python, world=world)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from gputop.cli.notices import notice
 from gputop_analysis.units import GIB
 
 if TYPE_CHECKING:
@@ -38,7 +38,10 @@ def print_table(compared: Compared) -> None:
         label = f"{row.what} kept" if row.what == "activations" else row.what
         print(f"{label:<22}{_gib(row.estimated):>12}{_gib(row.measured):>12}{off:>10}")
     print()
-    print((_CPU if compared.device == "cpu" else _GPU) if compared.stored else _NONE)
+    if compared.stored:
+        print(_CPU if compared.device == "cpu" else _GPU)
+    else:
+        print(_NONE)
     if compared.device == "cpu":
         print(_OF_A_CPU)
 
@@ -76,6 +79,6 @@ def _keep(record: dict[str, Any]) -> bool:
     try:
         remember({**record, "t_ns": time.time_ns()})
     except OSError as error:
-        print(f"gputop: the difference was not kept: {error.strerror or error}", file=sys.stderr)
+        notice(f"the difference was not kept: {error.strerror or error}")
         return False
     return True

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.happened.diff import fraction
 from gputop.cli.parsing import Parser, split_command
+from gputop.cli.printing import writing
 from gputop.cli.quantities import positive_seconds
+from gputop_probes.record import layout
 
 if TYPE_CHECKING:
     import numpy as np
@@ -136,15 +138,15 @@ def _baseline(name: str, work: Work) -> Work:
         CliError: there is nothing that could be run.
     """
     path = Path(name)
-    if path.is_dir() and not (path / "run.json").exists():
+    if path.is_dir() and not (path / layout.MANIFEST_FILE).exists():
         return work._replace(cwd=path.resolve())
     if path.is_file():
         fields = _read(path)
     else:
         from gputop.cli.records import find_readable
-        from gputop_probes.ending import read_json
+        from gputop_probes.record.files import json_or_empty
 
-        fields = read_json(find_readable(name) / "run.json")
+        fields = json_or_empty(find_readable(name) / layout.MANIFEST_FILE)
     command, cwd = fields.get("command"), Path(str(fields.get("cwd", "")))
     if not isinstance(command, list) or not command or not all(isinstance(w, str) for w in command):
         raise CliError(f"{name} names no command: give a run, a checkout or what --json wrote")
@@ -187,10 +189,8 @@ def _look_writable(path: Path | None) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    try:
+    with writing(path):
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise CliError(f"cannot write {path}: {error.strerror}") from None
 
 
 def _measured(measured: Iterator[np.ndarray], threshold: float, limit_s: float) -> Judged:

@@ -6,9 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
-from gputop.cli.errors import CliError
 from gputop.cli.parsing import Parser
-from gputop.cli.records import open_record
+from gputop.cli.records import open_record, refuse_without_steps
 
 _USAGE = "gputop diff A B [--threshold 5%] [--json | --html FILE]"
 
@@ -18,8 +17,7 @@ def execute(words: list[str]) -> int:
     options = parser().parse_args(words)
     a, b = open_record(options.a), open_record(options.b)
     for name, record in ((options.a, a), (options.b, b)):
-        if not record.ranks():
-            raise CliError(f"run {name} has no training step: there is nothing to compare")
+        refuse_without_steps(record, f"run {name}")
     from gputop.cli.printing import print_json, report_width, wants_colour, write_file
     from gputop.cli.working import working
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gputop.cli.errors import cli_errors
 from gputop.cli.printing import json_text, report_width, wants_colour
 from gputop.cli.working import working
+from gputop_probes.record import layout
 
 if TYPE_CHECKING:
     from gputop_analysis.evidence import Evidence
@@ -21,7 +22,7 @@ def evidence_at(name: str) -> Evidence | None:
     """
     path = Path(name)
     try:
-        if name == "last" or not path.exists() or (path / "run.json").is_file():
+        if name == "last" or not path.exists() or (path / layout.MANIFEST_FILE).is_file():
             return None
     except (OSError, ValueError):
         return None

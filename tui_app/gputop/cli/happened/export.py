@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.parsing import Parser
+from gputop.cli.printing import writing
 from gputop.cli.records import find_readable, open_record
 from gputop.cli.working import working
 
@@ -134,11 +135,8 @@ def _write(lines: Iterable[str], output: Path | None) -> int:
         for line in lines:
             sys.stdout.write(line if line.endswith("\n") else line + "\n")
         return 0
-    try:
-        with output.open("w", encoding="utf-8") as file:
-            for line in lines:
-                file.write(line if line.endswith("\n") else line + "\n")
-    except OSError as error:
-        raise CliError(f"cannot write {output}: {error.strerror}") from None
+    with writing(output), output.open("w", encoding="utf-8") as file:
+        for line in lines:
+            file.write(line if line.endswith("\n") else line + "\n")
     print(f"wrote {output}", file=sys.stderr)
     return 0

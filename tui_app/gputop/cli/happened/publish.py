@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gputop.cli.errors import CliError
+from gputop.cli.notices import notice
 from gputop.cli.parsing import Parser
 from gputop.cli.records import open_record
 from gputop.publish.table import PUBLISHERS
@@ -84,4 +85,4 @@ def _asked(options: argparse.Namespace) -> list[Asked]:
 
 
 def _say(line: str) -> None:
-    print(f"gputop: publish: {line}", file=sys.stderr, flush=True)
+    notice(f"publish: {line}")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gputop.cli.errors import CliError, cli_errors
-from gputop.cli.records import open_record
+from gputop.cli.notices import notice
+from gputop.cli.records import open_record, refuse_without_steps
 
 if TYPE_CHECKING:
     from gputop_analysis.report import Extra
@@ -25,9 +25,8 @@ def open_baseline(name: str, record: RunRecord) -> RunRecord:
         CliError: there is no such run, or one of both has no step.
     """
     baseline = open_record(name)
-    for label, opened in ((f"the baseline {name}", baseline), ("this run", record)):
-        if not opened.ranks():
-            raise CliError(f"{label} has no training step: there is nothing to compare")
+    refuse_without_steps(baseline, f"the baseline {name}")
+    refuse_without_steps(record, "this run")
     return baseline
 
 
@@ -70,13 +69,10 @@ def found_trace(run_dir: Path, width: int) -> Extra | None:
         return None
     newest = traces[-1]
     if newest.stat().st_size > UNASKED_BYTES:
-        print(
-            f"gputop: a large trace was not read; to analyse it, add --trace {newest}",
-            file=sys.stderr,
-        )
+        notice(f"a large trace was not read; to analyse it, add --trace {newest}")
         return None
     try:
         return trace_extra(newest, width)
     except CliError as error:
-        print(f"gputop: {error}", file=sys.stderr)
+        notice(str(error))
         return None

@@ -18,7 +18,7 @@ from gputop.render.rows import shorten_middle
 def execute(words: list[str]) -> int:
     """List the runs of the runs directory."""
     options = parser().parse_args(words)
-    from gputop_probes.runs import list_runs, runs_dir
+    from gputop_probes.runs import list_runs, no_runs_yet
 
     with working("reading the runs"):
         infos = list_runs()
@@ -28,7 +28,7 @@ def execute(words: list[str]) -> int:
         print(json.dumps([run.as_dict() for run in infos], indent=2))
         return 0
     if not infos:
-        print(f"no runs in {runs_dir()} yet: start one with `gputop run python train.py`")
+        print(no_runs_yet())
         return 0
     width = max(len(run.name) for run in infos)
     print(f"{'run':<{width}}  {'when':<11} {'state':<10} {'steps':>9}  command")

@@ -138,21 +138,12 @@ def standing_of(run: RunInfo, now_ns: int) -> RunStanding:
 
 def _newest(file: Path) -> list[dict[str, Any]]:
     """The newest records of a rank that can be true."""
-    from gputop_agent import wire
-    from gputop_probes.record.files import open_regular
-    from gputop_probes.record.one_row import row_is_sound
+    from gputop_probes.record.one_row import last_rows, row_is_sound
 
-    names = [name for name, _ in wire.STEP_FIELDS]
     try:
-        with os.fdopen(open_regular(file), "rb") as stream:
-            count = stream.seek(0, os.SEEK_END) // wire.STEP.size
-            first = max(0, count - _ROWS)
-            stream.seek(first * wire.STEP.size)
-            data = stream.read((count - first) * wire.STEP.size)
+        return [row for row in last_rows(file, _ROWS) if row_is_sound(row)]
     except OSError:
         return []
-    rows = [dict(zip(names, values, strict=True)) for values in wire.STEP.iter_unpack(data)]
-    return [row for row in rows if row_is_sound(row)]
 
 
 def _is_bad(rows: list[dict[str, Any]]) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.parsing import Parser
+from gputop.cli.printing import write_file
 from gputop.fleet import (
     NAME,
     PRIORITIES,
@@ -38,11 +39,7 @@ def execute(words: list[str]) -> int:
         if not options.yes:
             fleet = _asked(fleet)
         from_text(as_text(fleet))  # a budget of -1 is refused before anything is written
-    try:
-        path.write_text(as_text(fleet), encoding="utf-8")
-    except OSError as error:
-        raise CliError(f"cannot write {path}: {error.strerror}") from None
-    print(f"wrote {path}", file=sys.stderr)
+    write_file(path, as_text(fleet))
     return 0
 
 
@@ -92,11 +89,7 @@ def _found_here() -> tuple[GpuGroup, ...]:
     except NvmlMissing:
         return ()
     try:
-        devices = [
-            nvml.module.nvmlDeviceGetHandleByIndex(i)
-            for i in range(nvml.module.nvmlDeviceGetCount())
-        ]
-        names = [nvml.ask("nvmlDeviceGetName", device, default="") for device in devices]
+        names = [nvml.name(device) for device in nvml.devices()]
     except Exception:
         return ()
     finally:
@@ -104,7 +97,7 @@ def _found_here() -> tuple[GpuGroup, ...]:
     counts: Counter[str] = Counter()
     for name in names:
         try:
-            counts[gpu(name.decode() if isinstance(name, bytes) else name).name] += 1
+            counts[gpu(name).name] += 1
         except LookupError:
             continue
     return tuple(GpuGroup(name, count) for name, count in counts.items())

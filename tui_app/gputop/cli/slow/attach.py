@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-
 from gputop.cli.errors import cli_errors
+from gputop.cli.notices import notice, notice_goes_on
 from gputop.cli.parsing import Parser
 from gputop.cli.records import find_readable
 from gputop.cli.terminal import need_terminal, show
@@ -25,9 +24,7 @@ def execute(words: list[str]) -> int:
         adopted = adopt(path)
         handle = attach(path)
     if adopted:
-        print(
-            "gputop: the recorder of this run was gone; a new one has taken it up", file=sys.stderr
-        )
+        notice("the recorder of this run was gone; a new one has taken it up")
     if options.headless:
         return 0
     from gputop.app import Source
@@ -35,10 +32,7 @@ def execute(words: list[str]) -> int:
 
     result = show(Source(path, "live", RunControl(handle)))
     if result.still_running:
-        print(
-            f"gputop: the training goes on; watch it again with: gputop attach {shell_name(path)}",
-            file=sys.stderr,
-        )
+        notice_goes_on(shell_name(path))
     else:
         from gputop.cli.slow.summary import print_summary
 

@@ -14,6 +14,8 @@ import tempfile
 from pathlib import Path
 from typing import IO
 
+from gputop.cli.notices import notice
+
 WAIT_S = 15.0
 """How long a run's end waits for the last figures, or else ``GPUTOP_PUBLISH_WAIT_S``."""
 _LINES = 10
@@ -43,11 +45,7 @@ class Beside:
         try:
             self._process.wait(seconds)
         except subprocess.TimeoutExpired:
-            print(
-                f"gputop: publish: not done after {seconds:g} s, process {self._process.pid} goes "
-                "on",
-                file=sys.stderr,
-            )
+            notice(f"publish: not done after {seconds:g} s, process {self._process.pid} goes on")
         self._said.seek(0)
         lines = self._said.read().decode("utf-8", "replace").splitlines()
         for line in [line for line in lines if line.startswith("gputop: ")][-_LINES:]:
@@ -80,7 +78,7 @@ def options_of(publish: list[str], notify: list[str]) -> list[str]:
             names = ", ".join(publisher.name for publisher in PUBLISHERS)
             raise CliError(f"--publish {text}: give NAME=TARGET, NAME one of {names}")
         if why := chosen.missing():
-            print(f"gputop: {why}; the run goes on without", file=sys.stderr)
+            notice(f"{why}; the run goes on without")
             continue
         if why := refused(name, target):
             raise CliError(f"--publish {text}: {why}")
@@ -104,5 +102,5 @@ def start(run_dir: Path, words: list[str]) -> Beside | None:
     try:
         return Beside(run_dir, words)
     except OSError as error:
-        print(f"gputop: publish: not started: {error.strerror}", file=sys.stderr)
+        notice(f"publish: not started: {error.strerror}")
         return None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError
+from gputop.cli.notices import notice
 
 if TYPE_CHECKING:
     from gputop_probes.record.reader import RunRecord
@@ -81,10 +82,7 @@ class WhenSteady:
 
         self._ended.set()
         if self.asked_ns is None:
-            print(
-                f"gputop: no profile: the run had no {STEADY_STEPS} steady steps in a row",
-                file=sys.stderr,
-            )
+            notice(f"no profile: the run had no {STEADY_STEPS} steady steps in a row")
             return
         events = profiles(RunRecord.open(self._run_dir), self.asked_ns)
         print("\n".join(["", *result_lines(events, 100)]), file=sys.stderr)

@@ -13,6 +13,9 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from gputop.cli.notices import notice
+from gputop_probes.record import layout
+
 if TYPE_CHECKING:
     from gputop_probes.launch import RunHandle
 
@@ -75,14 +78,14 @@ class StartLine:
             except Exception:  # a word less, and nothing that the command would notice
                 return
             if line:
-                print(f"gputop: {line}", file=sys.stderr)
+                notice(line)
 
     def _line(self) -> str:
         """Empty where a rank trains already, or no milestone is known."""
         from gputop_analysis.startup import Startup, come_furthest, split
         from gputop_probes.record.events import GrowingLines
 
-        events = GrowingLines(self._host_dir / "events.jsonl")
+        events = GrowingLines(self._host_dir / layout.EVENTS_FILE)
         events.refresh()
         events_of_one = come_furthest(list(events.of(("startup",))))
         began = next(events.of(("run_start",)), None)
@@ -145,6 +148,6 @@ class _StopRule:
         return stability.steps, [] if stability.stable else list(stability.reasons)
 
     def _stop(self, why: str) -> None:
-        print(f"gputop: {why}; stopping the command", file=sys.stderr)
+        notice(f"{why}; stopping the command")
         self._stopped = True
         self._handle.stop("calibrate", why)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gputop.cli.errors import CliError
+from gputop.cli.notices import notice
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT, signal.SIGHUP)
 
@@ -37,7 +38,7 @@ def end_in_child(work: Callable[[], None], run_dir: Path) -> None:
     code = os.waitstatus_to_exitcode(status)
     if code < 0 and -code not in (*_ENDING, signal.SIGKILL):
         why = signal.Signals(-code).name
-        print(f"gputop: the summary failed ({why}); the record is {run_dir}", file=sys.stderr)
+        notice(f"the summary failed ({why}); the record is {run_dir}")
 
 
 def run_without_us(command: list[str], why: str, output_to_stderr: bool = False) -> NoReturn:
@@ -49,7 +50,7 @@ def run_without_us(command: list[str], why: str, output_to_stderr: bool = False)
     from gputop_probes.descriptors import closed_at_start
     from gputop_probes.recorder.command import start_error
 
-    print(f"gputop: {why}", file=sys.stderr, flush=True)
+    notice(why)
     if output_to_stderr:
         os.dup2(2, 1)
     for number in closed_at_start:
@@ -100,7 +101,7 @@ def _end_here(work: Callable[[], None], run_dir: Path) -> None:
     try:
         work()
     except KeyboardInterrupt:
-        print(f"gputop: the summary was left out; the record is {run_dir}", file=sys.stderr)
+        notice(f"the summary was left out; the record is {run_dir}")
     _on_signal(signal.SIG_IGN)
 
 

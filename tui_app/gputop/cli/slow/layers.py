@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError
+from gputop.cli.notices import notice
 from gputop.cli.parsing import Parser
 from gputop.cli.records import find_readable
 
@@ -100,7 +100,7 @@ def _watch_if_needed(run_dir: Path, record: RunRecord, timeout_s: float) -> None
         raise CliError(
             f"no layer of {run_dir.name} was watched: start the training with `gputop run --layers`"
         )
-    print("gputop: watching three steps layer by layer", file=sys.stderr)
+    notice("watching three steps layer by layer")
     deadline = time.monotonic() + timeout_s
     while not watched_ranks(record):
         if time.monotonic() > deadline:

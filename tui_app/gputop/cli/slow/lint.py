@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError, cli_errors
+from gputop.cli.notices import notice
 from gputop.cli.parsing import Parser
+from gputop.cli.printing import writing
 
 if TYPE_CHECKING:
     from gputop_analysis.lint import Remark
@@ -37,7 +39,7 @@ def execute(words: list[str]) -> int:
             if path in options.paths:
                 raise
             # one of a directory's, perhaps a template
-            print(f"gputop: left out {error}", file=sys.stderr)
+            notice(f"left out {error}")
             continue
         if options.fix or options.diff:
             remaining = _mend(path, data, chosen, options)
@@ -132,11 +134,9 @@ def _mend(
         sys.stdout.buffer.write(diff(os.path.relpath(path), data, changed))
         sys.stdout.buffer.flush()
     elif changed != data:
-        try:
+        with writing(path):
             write(path, changed)
-        except OSError as error:
-            raise CliError(f"cannot write {path}: {error.strerror or error}") from None
-        print(f"gputop: mended {path}", file=sys.stderr)
+        notice(f"mended {path}")
     return _lint(path, changed, chosen)
 
 
@@ -162,9 +162,9 @@ def _print_remarks(remarks: Iterable[Remark]) -> None:
         hint = ""
         if fixable:
             hint = f"; --fix mends {fixable} of them, --diff shows how"
-        print(f"gputop: {counted(count, 'remark')}{hint}", file=sys.stderr)
+        notice(f"{counted(count, 'remark')}{hint}")
     else:
-        print("gputop: nothing to remark", file=sys.stderr)
+        notice("nothing to remark")
 
 
 def _print_rules(as_json: bool) -> None:

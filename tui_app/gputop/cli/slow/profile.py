@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from gputop.cli.errors import CliError
+from gputop.cli.notices import notice
 from gputop.cli.parsing import Parser
 from gputop.cli.records import find_readable
 from gputop.cli.slow import bursts
@@ -25,10 +25,7 @@ def execute(words: list[str]) -> int:
     run_dir = find_readable(options.run)
     asked_ns = time.time_ns()
     ranks = bursts.ask(run_dir, options.n, options.rank)
-    print(
-        f"gputop: profiling the next {counted(options.n, 'step')} of {_ranks(ranks)}",
-        file=sys.stderr,
-    )
+    notice(f"profiling the next {counted(options.n, 'step')} of {_ranks(ranks)}")
     events = _wait(run_dir, asked_ns, ranks, options.timeout)
     if options.json:
         print(json.dumps([_data(event) for event in events], indent=2))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gputop import __version__
 from gputop.cli.errors import CliError, silence_stdout
+from gputop.cli.notices import notice, notice_goes_on
 from gputop.cli.parsing import Parser, split_command
 from gputop.cli.quantities import positive_seconds
 from gputop.cli.slow.lastly import end_in_child, run_without_us
@@ -70,6 +71,14 @@ def watched(words: list[str], output_to_stderr: bool = False) -> tuple[int, Path
 def parser() -> Parser:
     """Options of the command."""
     parser = Parser("run", "Start a training command unchanged and watch it.", usage=_USAGE)
+    _add_command_options(parser)
+    _add_measuring_options(parser)
+    _add_publishing_options(parser)
+    return parser
+
+
+def _add_command_options(parser: Parser) -> None:
+    """How the command runs, and what is recorded of it where."""
     parser.add_argument(
         "--headless",
         action="store_true",
@@ -104,6 +113,10 @@ def parser() -> Parser:
         metavar="S",
         help="silence that counts as a hang (default 30)",
     )
+
+
+def _add_measuring_options(parser: Parser) -> None:
+    """What is measured beyond the steps."""
     parser.add_argument(
         "--count-flops",
         action="store_true",
@@ -131,6 +144,10 @@ def parser() -> Parser:
         metavar="N",
         help="take N steps under torch.profiler once the run is steady",
     )
+
+
+def _add_publishing_options(parser: Parser) -> None:
+    """Who else is told."""
     parser.add_argument(
         "--publish",
         action="append",
@@ -145,7 +162,6 @@ def parser() -> Parser:
         metavar="URL|COMMAND",
         help="say the first critical finding, a hang and the end there",
     )
-    return parser
 
 
 def _steps(text: str) -> int:
@@ -215,13 +231,13 @@ def _published_by_settings() -> list[str]:
 
     chosen = settings.load()
     for trouble in chosen.trouble:
-        print(f"gputop: {trouble}", file=sys.stderr)
+        notice(trouble)
     words = []
     for target in chosen.entries("notifications.to"):
         from gputop.publish.targets import refused
 
         if why := refused("notify", target):
-            print(f"gputop: notifications.to {target}: {why}", file=sys.stderr)
+            notice(f"notifications.to {target}: {why}")
         else:
             words.append(f"--notify={target}")
     return words
@@ -249,25 +265,18 @@ def _watch_live(handle: RunHandle, options: argparse.Namespace) -> tuple[int, bo
     from gputop.control import RunControl
 
     if not has_room_to_draw():
-        print(
-            "gputop: no room for the live screen under this limit of memory (ulimit -v)",
-            file=sys.stderr,
-        )
+        notice("no room for the live screen under this limit of memory (ulimit -v)")
         return _watch_headless(handle, options), False
     source = Source(handle.run_dir, "live", RunControl(handle))
     try:
         result = run_app(source)
     except Exception as error:
         with suppress(OSError):  # the terminal may be gone
-            print(f"gputop: {screen_failure(source, error)}; going on without", file=sys.stderr)
+            notice(f"{screen_failure(source, error)}; going on without")
         return _watch_headless(handle, options), False
     if result.action == "detached" and result.signal in (None, signal.SIGHUP):
         with suppress(OSError):  # the terminal may be gone
-            print(
-                "gputop: the training goes on; watch it again with: gputop attach "
-                f"{handle.run_dir.name}",
-                file=sys.stderr,
-            )
+            notice_goes_on(handle.run_dir.name)
         return 128 + result.signal if result.signal else 0, True
     if result.still_running and result.signal is None:
         # stopped before there was a screen that showed its output
@@ -302,14 +311,14 @@ def _remember(record: RunRecord) -> None:
     except Exception as error:
         text = f"what this run measured was not kept ({type(error).__name__}: {error})"
     if text:
-        print(f"gputop: {text}", file=sys.stderr)
+        notice(text)
 
 
 def _say_calibrated(record: RunRecord, options: argparse.Namespace) -> None:
     if options.calibrate:
         from gputop.cli.slow.calibrated import outcome
 
-        print(f"gputop: {outcome(record)}", file=sys.stderr)
+        notice(outcome(record))
 
 
 def _print_end(handle: RunHandle, options: argparse.Namespace, burst: WhenSteady | None) -> None:
@@ -329,5 +338,5 @@ def _print_end(handle: RunHandle, options: argparse.Namespace, burst: WhenSteady
         silence_stdout()
     except Exception as error:
         why = (str(error).strip().splitlines() or [""])[0]
-        print(f"gputop: the summary failed ({type(error).__name__}: {why})", file=sys.stderr)
-        print(f"gputop: the record is {handle.run_dir}", file=sys.stderr)
+        notice(f"the summary failed ({type(error).__name__}: {why})")
+        notice(f"the record is {handle.run_dir}")

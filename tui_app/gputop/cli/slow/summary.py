@@ -10,6 +10,7 @@ import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gputop.cli.notices import notice
 from gputop.cli.streams import below
 from gputop.cli.working import working
 
@@ -33,7 +34,7 @@ def print_summary(run_dir: Path) -> Report | None:
             report = Report(RunRecord.open(run_dir))
             lines = summary_lines(report)
     except RecordError as error:
-        print(f"gputop: {error}", file=sys.stderr)
+        notice(str(error))
         return None
     for line in shown(lines, report.record.manifest.cwd):
         print(line, file=below(sys.stderr))  # what is not ours in it is plain already

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.named import gpu_named
 from gputop.cli.parsing import Parser
+from gputop.cli.printing import writing
 from gputop.cli.terminal import has_terminal
 
 if TYPE_CHECKING:
@@ -229,10 +230,8 @@ def _import(words: list[str]) -> int:
         ) from None
     with cli_errors(ValueError):
         prices = parse(text, options.file)
-    try:
+    with writing(own_prices.path()):
         stored = own_prices.keep(text)
-    except OSError as error:
-        raise CliError(f"cannot write {own_prices.path()}: {error.strerror}") from None
     print(
         f"{len(prices)} prices of {len({price.gpu for price in prices})} GPUs kept in {stored}",
         file=sys.stderr,

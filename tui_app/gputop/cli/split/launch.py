@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gputop.cli.errors import CliError, cli_errors
-from gputop.cli.parsing import Parser
+from gputop.cli.notices import notice
+from gputop.cli.parsing import Parser, split_at_dashes
 from gputop.cli.split.plan_options import add_gpus, add_job, add_split, fleet_of, job_of, wanted_of
 
 if TYPE_CHECKING:
@@ -23,10 +24,7 @@ _USAGE = (
 
 def execute(words: list[str]) -> int:
     """Print the command, and the files that it needs."""
-    if "--" in words:
-        option_words, script = (words[: words.index("--")], words[words.index("--") + 1 :])
-    else:
-        option_words, script = (words, [])
+    option_words, script = split_at_dashes(words)
     options = parser().parse_args(option_words)
     from gputop_analysis.launch.emit import emit
 
@@ -47,7 +45,6 @@ def parser() -> Parser:
     from gputop_analysis.launch.emit import LAUNCHERS
 
     parser = Parser("launch", "The command and the files of a strategy.", _USAGE)
-    parser.elsewhere = "a model is named with --model"
     add_job(parser)
     add_gpus(parser)
     add_split(parser)
@@ -109,4 +106,4 @@ def _print(launch: Launch, written: bool) -> None:
     for name, text in {} if written else launch.files.items():
         print(f"\n# {name}\n{text}", end="")
     for note in launch.notes:
-        print(f"gputop: {note}", file=sys.stderr)
+        notice(note)

@@ -56,7 +56,6 @@ def parser() -> Parser:
     parser = Parser(
         "pareto", "The splits that no other beats in both step time and memory.", _USAGE
     )
-    parser.elsewhere = "a model is named with --model"
     add_job(parser)
     add_gpus(parser)
     add_split(parser)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError, cli_errors
+from gputop.cli.notices import notice
 from gputop.cli.parsing import Parser
 from gputop.cli.quantities import amount
 from gputop.cli.split.plan_options import (
@@ -139,10 +139,9 @@ def probed(wanted: Wanted, python: str) -> Wanted:
         links = f", all-reduce {measured.all_reduce_gbs:.0f} GB/s"
     else:
         links = ""
-    print(
-        f"gputop: measured on {name}: {measured.gemm_tflops:.0f} TFLOP/s in bf16, memory "
-        f"{measured.memory_gbs:,.0f} GB/s{links}",
-        file=sys.stderr,
+    notice(
+        f"measured on {name}: {measured.gemm_tflops:.0f} TFLOP/s in bf16, memory "
+        f"{measured.memory_gbs:,.0f} GB/s{links}"
     )
     return replace(wanted, probed=measured)
 
@@ -189,7 +188,6 @@ def parser() -> Parser:
     """Options of the command."""
     about = "How to split a training over GPUs, how fast that is, and what it costs."
     parser = Parser("plan", about, _USAGE, epilog=LEGEND)
-    parser.elsewhere = "a model is named with --model"
     add_job(parser)
     add_gpus(parser)
     add_split(parser)
@@ -278,7 +276,7 @@ def _tell_experimental(plan: Plan) -> None:
     from gputop_analysis.experimental import of_split
 
     for sentence in of_split(plan.layouts.split(plan.pick), plan.job.model.layers):
-        print(f"gputop: experimental: {sentence}", file=sys.stderr)
+        notice(f"experimental: {sentence}")
 
 
 def calibration_of(options: argparse.Namespace, gpu: str) -> Calibration | None:

@@ -5,13 +5,20 @@ from __future__ import annotations
 import argparse
 import difflib
 import re
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gputop.cli.errors import CliError, cli_errors
-from gputop.cli.named import gpu_named, gpus_named, model_of
-from gputop.cli.parsing import Parser
+from gputop.cli.named import (
+    gpu_named,
+    gpus_named,
+    model_of,
+    refuse_two_counts,
+    refuse_two_names,
+    refuse_uneven,
+)
+from gputop.cli.notices import notice
+from gputop.cli.parsing import Parser, refuse_below_one
 from gputop.cli.split.plan_run import gpus_of
 from gputop_analysis.parallelism.split import RECOMPUTES
 from gputop_analysis.vram.options import OPTION
@@ -38,6 +45,7 @@ _NETWORKS = r"infiniband|\bib\b|omni|efa|roce|ethernet|gbe|tcp"
 
 def add_job(parser: Parser) -> None:
     """The options that say what is trained."""
+    parser.elsewhere = "a model is named with --model"
     parser.add_argument(
         "--model", metavar="NAME|PATH", help="a name of the catalog, a Hugging Face name or a path"
     )
@@ -137,7 +145,7 @@ def job_of(options: argparse.Namespace, gpus: int) -> Job:
     if not options.model and not options.run:
         raise CliError("what is trained? give --model NAME (gputop models lists them) or --run RUN")
     for name in ("seq", "global_batch"):
-        _check_positive(name, getattr(options, name))
+        refuse_below_one(f"--{_dashed(name)}", getattr(options, name))
     _check_optimizer(options.optimizer)
     named = model_of(options.model) if options.model else None
     in_run = setup_of_run(options.run, named) if options.run else None
@@ -176,10 +184,7 @@ def _usual_batch(options: argparse.Namespace, in_run: Setup | None, seq: int, gp
         return batch
     tokens = TOKENS_OF_ADAPTERS if adapters_of(options) else TOKENS_A_STEP
     batch = max(1, tokens // seq // gpus) * gpus
-    print(
-        f"gputop: no --global-batch: planning for {batch:,} sequences of {seq:,} tokens a step",
-        file=sys.stderr,
-    )
+    notice(f"no --global-batch: planning for {batch:,} sequences of {seq:,} tokens a step")
     return batch
 
 
@@ -195,11 +200,6 @@ def _quantized(options: argparse.Namespace, in_run: Setup | None) -> str:
 
 def _dashed(name: str) -> str:
     return name.replace("_", "-")
-
-
-def _check_positive(name: str, value: int | None) -> None:
-    if value is not None and value < 1:
-        raise CliError(f"--{_dashed(name)} must be at least 1")
 
 
 def framework_of(options: argparse.Namespace) -> Framework | None:
@@ -229,8 +229,7 @@ def adapters_of(options: argparse.Namespace) -> Lora | None:
         if options.lora_targets:
             raise CliError("--lora-targets changes nothing here: it needs --lora, or --lora-rank")
         return None
-    if options.lora_rank is not None and options.lora_rank < 1:
-        raise CliError("--lora-rank must be at least 1")
+    refuse_below_one("--lora-rank", options.lora_rank)
     by_default = ("all-linear",) if options.qlora else Lora().targets
     targets = tuple(
         word.strip() for word in (options.lora_targets or "").split(",") if word.strip()
@@ -257,7 +256,7 @@ def limits_of(options: argparse.Namespace) -> Limits:
     pinned: dict[str, Any] = _of_framework(options)
     for name in PINNED:
         value = getattr(options, name)
-        _check_positive(name, value)
+        refuse_below_one(f"--{_dashed(name)}", value)
         if value is not None:
             pinned[name] = (value,)
     if options.zero is not None:
@@ -349,10 +348,7 @@ def _check_nodes(options: argparse.Namespace, gpus: int) -> None:
         raise CliError("--gpus and --nodes must be at least 1")
     if gpus > MOST:
         raise CliError(f"--gpus must be at most {MOST}, not {gpus}")
-    if nodes is not None and gpus % nodes:
-        raise CliError(
-            f"{gpus} GPUs do not divide over {nodes} nodes: give --gpus as a multiple of --nodes"
-        )
+    refuse_uneven(gpus, nodes)
 
 
 def _watts_of(written: str, name: str) -> float:
@@ -366,10 +362,7 @@ def _watts_of(written: str, name: str) -> float:
         return said
     limit = lowered_limit_w(name)
     if limit:
-        print(
-            f"gputop: the {name} here are limited to {limit:.0f} W: planned with that",
-            file=sys.stderr,
-        )
+        notice(f"the {name} here are limited to {limit:.0f} W: planned with that")
     return limit
 
 
@@ -391,9 +384,7 @@ def _split_gpus(options: argparse.Namespace) -> None:
     if not isinstance(options.gpus, str):
         return
     if options.gpu:
-        raise CliError(
-            f"--gpu {options.gpu!r} and --gpus {options.gpus!r} both name a GPU: leave one out"
-        )
+        refuse_two_names(options.gpu, options.gpus)
     options.gpu, options.gpus = options.gpus, None
 
 
@@ -403,10 +394,7 @@ def _count_of(options: argparse.Namespace, named: int) -> int | None:
         return named if named > 1 else None
     if options.gpus < 1:
         raise CliError("--gpus and --nodes must be at least 1")
-    if named not in (1, options.gpus):
-        raise CliError(
-            f"--gpu {options.gpu!r} says {named} GPUs, --gpus {options.gpus}: leave one out"
-        )
+    refuse_two_counts(options.gpu, named, options.gpus)
     return int(options.gpus)
 
 
@@ -429,10 +417,7 @@ def tell_precision(name: str, dtype: str) -> None:
     if dtype == "fp4":
         wider = ("fp8", *wider)
     taken = next((precision for precision in wider if chip.dense_flops.get(precision)), "fp32")
-    print(
-        f"gputop: {chip.name} has no {dtype} products: the rate of {taken} is taken",
-        file=sys.stderr,
-    )
+    notice(f"{chip.name} has no {dtype} products: the rate of {taken} is taken")
 
 
 def _wanted(name: str, per_node: int, network: str, price: float | None) -> Wanted:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+
+from gputop.cli.notices import notice
 
 if TYPE_CHECKING:
     from gputop_analysis.planner.calibrate import Calibration
@@ -53,7 +54,7 @@ def calibration_by(name: str, gpu: str) -> Calibration | None:
 
 
 def _uncorrected(why: str) -> None:
-    print(f"gputop: {why}: predicted without a correction", file=sys.stderr)
+    notice(f"{why}: predicted without a correction")
 
 
 def against_now(name: str, plan: Plan) -> dict[str, Any] | None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError, cli_errors
-from gputop.cli.parsing import Parser
+from gputop.cli.notices import notice
+from gputop.cli.parsing import Parser, refuse_below_one
 
 if TYPE_CHECKING:
     from gputop_analysis.planner.job import Job
@@ -65,9 +65,9 @@ def chosen(options: argparse.Namespace, gpus: int) -> Workload | None:
         raise CliError(error.args[0]) from None
     used = options.workload_settings = _fill(options, workload, gpus)
     _check(options, workload)
-    print(f"gputop: workload {presets.said(workload, used)}", file=sys.stderr)
+    notice(f"workload {presets.said(workload, used)}")
     if workload.name in experimental.WORKLOADS:
-        print(f"gputop: experimental: {experimental.WORKLOADS[workload.name]}", file=sys.stderr)
+        notice(f"experimental: {experimental.WORKLOADS[workload.name]}")
     return workload
 
 
@@ -88,8 +88,7 @@ def _check(options: argparse.Namespace, workload: Workload) -> None:
     from gputop.cli.named import model_of
 
     for name in ("prompt", "output"):
-        if (value := getattr(options, name)) is not None and value < 1:
-            raise CliError(f"--{name} must be at least 1")
+        refuse_below_one(f"--{name}", getattr(options, name))
     model = model_of(options.model) if options.model else None
     if model is None:
         return

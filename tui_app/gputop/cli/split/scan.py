@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import sys
 from argparse import ArgumentTypeError
 from typing import TYPE_CHECKING, Any
 
-from gputop.cli.errors import CliError
-from gputop.cli.named import gpu_named
-from gputop.cli.parsing import Parser
+from gputop.cli.named import gpu_named, refuse_uneven
+from gputop.cli.notices import notice
+from gputop.cli.parsing import Parser, refuse_below_one
 from gputop.cli.split.plan_options import (
     add_job,
     add_nodes,
@@ -40,13 +39,8 @@ def execute(words: list[str]) -> int:
         gpus = options.gpus
     else:
         gpus = next((group.count for group in fleet.have), 8)
-    if gpus < 1:
-        raise CliError("--gpus must be at least 1")
-    if options.nodes is not None and (options.nodes < 1 or gpus % options.nodes):
-        raise CliError(
-            f"{gpus} GPUs do not divide over {options.nodes} nodes: give --gpus as a multiple of "
-            "--nodes"
-        )
+    refuse_below_one("--gpus", gpus)
+    refuse_uneven(gpus, options.nodes)
     check_network(options.network)
     names = (
         options.over
@@ -94,7 +88,6 @@ def parser() -> Parser:
     parser = Parser(
         "scan", "One training on several GPUs: which is fastest, which is cheapest.", _USAGE
     )
-    parser.elsewhere = "a model is named with --model"
     add_job(parser)
     parser.add_argument("--gpus", type=_count, metavar="N", help="how many in all of each kind")
     add_nodes(parser)
@@ -162,8 +155,4 @@ def _print(rows: list[dict[str, Any]], gpus: int) -> None:
             f"{100 * row['mfu']:>4.0f}% {row['headroom_gib']:>8.1f} {rent:>8}  {row['strategy']}"
         )
     if any(row["usd_per_gpu_hour"] is None for row in rows):
-        print(
-            "gputop: GPUs without a known rent have no $/Mtok: gputop catalog "
-            "import FILE adds yours",
-            file=sys.stderr,
-        )
+        notice("GPUs without a known rent have no $/Mtok: gputop catalog import FILE adds yours")

@@ -10,7 +10,7 @@ from typing import Any
 from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.fit.estimate_options import add_options
 from gputop.cli.named import gpu_named
-from gputop.cli.parsing import Parser
+from gputop.cli.parsing import Parser, refuse_below_one, split_at_dashes
 from gputop.cli.split.validate_memory import memory_of_command, memory_of_text
 
 _USAGE = """gputop validate FILE... [--gpus N] [--gpu NAME --model NAME [options of gputop estimate]] [--json]
@@ -27,18 +27,14 @@ def execute(words: list[str]) -> int:
     """Print what is wrong; exit code 1 for an error."""
     if words and words[0] in STARTERS and not Path(words[0]).exists():
         words = ["--", *words]
-    if "--" in words:
-        option_words, command = (words[: words.index("--")], words[words.index("--") + 1 :])
-    else:
-        option_words, command = (words, [])
+    option_words, command = split_at_dashes(words)
     options = parser().parse_args(option_words)
     if bool(options.files) == bool(command):
         raise CliError(
             "give a file, or a command after --: gputop validate ds_config.json, gputop validate "
             "-- torchrun ..."
         )
-    if options.gpus is not None and options.gpus < 1:
-        raise CliError("--gpus must be at least 1")
+    refuse_below_one("--gpus", options.gpus)
     if options.gpu:
         gpu_named(options.gpu)  # a name that nobody knows is told before anything is checked
     results = [_of_file(file, options) for file in options.files] or [_of_command(command, options)]

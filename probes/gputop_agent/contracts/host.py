@@ -1,0 +1,152 @@
+"""Events of the host's side of a step: lines of code, loaders, threads, cores, compilations."""
+
+from typing import Annotated, TypedDict
+
+from gputop_agent.contracts.hello import LoaderFacts
+from gputop_agent.contracts.kinds import NEEDED, Amount, Line, Step, Text, Whole
+
+
+class SiteFacts(TypedDict, total=False):
+    """A place in the user's code."""
+
+    site: Line
+    function: Line
+    caller: Line
+
+
+class StackSample(SiteFacts, total=False):
+    """A line, and how often the training thread was seen in it."""
+
+    inside: Text
+    """What the line waits in: ``torch/_C mean`` is torch's C code, by the text of the
+    instruction.
+    """
+    path: list[Line]
+    """Lines of user code, the outermost first; ``loop train.py:40 fit`` is a loop that the next one
+    is in, ``(lightning)`` a package between two.
+    """
+    code: Text
+    count: Whole
+
+
+class Stacks(TypedDict, total=False):
+    """Which lines spend data, other, communication and evaluation time; every 2 s, later up to every 30 s."""
+
+    phase: Line
+    period_ms: Amount
+    """Measured."""
+    total: Whole
+    samples: list[StackSample]
+
+
+class WorkerLooks(TypedDict, total=False):
+    """How often a fetch was seen to wait for a worker."""
+
+    worker: Annotated[Whole, NEEDED]
+    looks: Annotated[Whole, NEEDED]
+
+
+class EpochStart(TypedDict, total=False):
+    """The making of an iterator."""
+
+    step: Step
+    end_ms: Amount
+    start_ms: Amount
+    first_ms: Amount
+
+
+class LoaderLooks(LoaderFacts, total=False):
+    """The loader of worker processes as seen from the agent's thread; every 2 s, later up to every
+    30 s.
+    """
+
+    looks: Whole
+    empty: Whole
+    fetching: Whole
+    behind: Whole
+    unpacking: Whole
+    states: dict[str, Whole]
+    """R, D, S, ... of the worker that a fetch waits for."""
+    waited_for: list[WorkerLooks]
+    epochs: Whole
+    starts_ms: Amount
+    """What it took to end the last iterators and make the next."""
+    firsts_ms: Amount
+    """Their first fetches."""
+    epoch_starts: list[EpochStart]
+    """The first of them."""
+
+
+class PaddingEvent(TypedDict, total=False):
+    """Of the attention masks among the batches looked at, the first 8 and then each 50th; with
+    ``loader``.
+    """
+
+    batches: Whole
+    places: Whole
+    tokens: Whole
+
+
+class RepeatsEvent(TypedDict, total=False):
+    """Of the first 8 batches and of each 50th and the one after it, by a checksum of their first
+    tensor; with ``loader``.
+    """
+
+    batches: Whole
+    """Compared with the one right before them."""
+    same: Whole
+    changed: Whole
+    """Looks that saw another batch than the look before."""
+
+
+class Paging(TypedDict, total=False):
+    """A period with over 2,000 page faults a second."""
+
+    period_ms: Amount
+    faults: Whole
+    system_ms: Amount
+
+
+class Placement(TypedDict, total=False):
+    """On which cores the training thread ran, where the GPU's own are known."""
+
+    looks: Whole
+    near: Whole
+
+
+class Compilation(TypedDict, total=False):
+    """A compilation by torch.compile; site, function and reason are those of the frame compiled
+    again last.
+    """
+
+    duration_ms: Amount
+    step: Step
+    function: Line
+    site: Line
+    reason: Text
+    graphs: Whole
+    graph_breaks: Whole
+    recompiles: Whole
+
+
+class BusyThread(SiteFacts, total=False):
+    """A Python thread beside the training's."""
+
+    name: Line
+    cpu_share: Amount
+    age_s: Amount
+
+
+class BusyThreads(TypedDict, total=False):
+    """While another Python thread uses over 20 % of a core."""
+
+    period_ms: Amount
+    threads: list[BusyThread]
+
+
+class GarbagePause(TypedDict, total=False):
+    """A garbage collection of over 10 ms."""
+
+    duration_ms: Amount
+    generation: Whole
+    step: Step

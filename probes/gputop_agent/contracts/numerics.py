@@ -1,0 +1,186 @@
+"""Events of gradients, weights and losses: what looks at them found, and where a NaN or a jump came from."""
+
+from typing import Annotated, TypedDict
+
+from gputop_agent.contracts.kinds import NEEDED, Line, OfClass, Real, Scalar, Step, Whole
+
+
+class CheckupEvent(TypedDict, total=False):
+    """A look at gradients and weights; at steps 20, 40, 60 and 100, later where it changed."""
+
+    step: Annotated[Step, NEEDED]
+    alike: Annotated[Whole, NEEDED]
+    """Looks in a row that found this; sent at the third again."""
+    parameter_bytes: Whole
+    held_bytes: Whole
+    """Gradients held at a forward after an update."""
+    stale: Scalar
+    """They were not zero at the backward."""
+    trainable: Whole
+    """Values."""
+    without_gradient: Whole
+    """Values."""
+    without_gradient_names: list[Line]
+    lr_max: Real
+    """Over the groups."""
+    gradients_looked_at: Whole
+    gradients_not_zero: Whole
+    """Values of up to eight gradients just before an update."""
+    zero_gradient: Whole
+    zero_gradient_names: list[Line]
+    zero_gradient_looks: Whole
+    """Values of parameters whose whole gradient was zero at so many looks in a row."""
+    stray: Whole
+    stray_names: list[Line]
+    stray_looks: Whole
+    """Values that have gradients, are in no optimizer that has stepped, and did not change for so
+    many looks.
+    """
+    stray_waiting: Whole
+    """Those of them that an optimizer has which has not stepped."""
+    eval_mode: Line
+    """Class of a module that is updated in eval mode, and was updated in training mode before."""
+    eval_mode_parts: list[Line]
+    """Classes in it that do something else in eval mode."""
+    eval_mode_after: Step
+    """The last look that saw it in training mode."""
+    eval_mode_looks: Whole
+    """So many looks in a row."""
+    backward_at: Line
+    update_at: Line
+    """Lines of the step's first backward, and of its update."""
+    fresh_looks: Whole
+    """Looks in a row that met an optimizer with state at its first update."""
+    graph_again: list[Real]
+    """Of each further backward of the step, the part of its graph that one before went through."""
+    normalised_twice: Line
+    """``softmax`` or ``sigmoid``: the loss applies it to what it has been applied to."""
+    clips_scaled: Whole
+    """Calls of ``clip_grad_norm_`` with gradients that a GradScaler had scaled, so far."""
+    weights_rms: Real
+    """Largest root mean square of some weights of up to eight matrices."""
+    table: Line
+    """Parameter of an embedding that is much of the model."""
+    table_rows: Whole
+    table_values: Whole
+    table_rows_looked_at: Whole
+    table_rows_met: Whole
+    """Of those looked at, rows with a gradient."""
+    graded: Whole
+    """Values of all parameters that have gradients."""
+    bf16_pushed: Whole
+    bf16_stuck: Whole
+    """Of sampled values with a gradient, those that an update did not change."""
+    scheduler_first: Scalar
+
+
+class UnclearedEvent(TypedDict, total=False):
+    """Of one of several optimizers: all backwards between two updates began with gradients of
+    before; once, at the third look in a row.
+    """
+
+    step: Annotated[Step, NEEDED]
+    looks: Annotated[Whole, NEEDED]
+    optimizer: Annotated[Line, NEEDED]
+    """Its class."""
+    backwards: Annotated[Whole, NEEDED]
+    """Between the two updates."""
+
+
+class RandomState(TypedDict, total=False):
+    """Of torch's generator."""
+
+    seed: Scalar
+    state: Scalar
+
+
+class Replica(TypedDict, total=False):
+    """DDP: after updates 10, 11, 50, 51 ..."""
+
+    update: Annotated[Whole, NEEDED]
+    group: Scalar
+    """Ranks that replicate."""
+    parameters: Annotated[Scalar, NEEDED]
+    """Checksum."""
+    random: RandomState
+    outside: Scalar
+    """Checksum of what the optimizers update and no DDP module has."""
+    outside_values: Whole
+    outside_names: list[Line]
+    """The first of them."""
+    exchange: bool
+    """Ranks have given each other tensors, as tensor parallelism does."""
+    joins: bool
+    """DDP is under ``Join``: ranks need not make equally many updates."""
+
+
+class NonFinite(TypedDict, total=False):
+    """A loss that is NaN or infinite; the first few."""
+
+    step: Annotated[Step, NEEDED]
+    value: Scalar
+    unread: Whole
+
+
+class BatchOrigin(TypedDict, total=False):
+    """The batch of a step."""
+
+    number: Whole
+    """In the epoch, from 1."""
+    finite: bool
+    """Only where the batch is held: ``run --watch-numerics``."""
+    rows: list[Whole]
+    """Places in the batch whose values are not finite; the first few."""
+    samples: list[Whole]
+    """Indexes in the dataset, of these places or of the whole batch; the first few."""
+    files: list[Line]
+
+
+class NanOrigin(OfClass, total=False):
+    """Where values stopped being finite; the first few times."""
+
+    step: Annotated[Step, NEEDED]
+    direction: Annotated[Line, NEEDED]
+    """``forward``, ``backward``, ``input``, ``weights`` (not finite before the forward), ``reduced``
+    (the rank's own gradients were finite, their sum over the ranks was not) or ``gone`` (no longer
+    to be told).
+    """
+    how: Line
+    """``hooks`` in the layers, the ``graph`` of the loss, ``weights`` or ``gradients`` afterwards."""
+    watched: bool
+    """Whether each step was."""
+    layer: Line
+    """``loss`` where it lies after the model."""
+    between: list[Line]
+    """The layers with parameters before and after it, where the layer itself is not sure."""
+    operation: Line
+    value: Line
+    dtype: Line
+    limit: Real
+    """The largest finite value of that type."""
+    largest_input: Real
+    """Absolute maximum of what the operation was given."""
+    weight: Line
+    bad_layers: Whole
+    """Layers whose weights, or gradients, are not finite."""
+    layers: Whole
+    """Of so many."""
+    course_steps: list[Step]
+    """Sampled steps before."""
+    course_largest: list[Real]
+    """Absolute maximum of what the layer gave in them."""
+    batch: BatchOrigin
+
+
+class SpikeOrigin(TypedDict, total=False):
+    """A loss jumped: the layer whose relative update had grown most; with ``run
+    --watch-numerics``.
+    """
+
+    step: Annotated[Step, NEEDED]
+    loss: Real
+    layer: Annotated[Line, NEEDED]
+    relative_update: Real
+    """Norm of the change of its weights by that of its weights, sampled values."""
+    usual_update: Real
+    update_step: Step
