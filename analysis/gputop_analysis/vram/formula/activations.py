@@ -172,9 +172,13 @@ def keeps_scores(d: Dims) -> bool:
     """Whether attention writes its scores to memory: asked to, or since no kernel does it."""
     if d.setup.attention == "eager":
         return True
-    if d.recipe in TRANSFORMERS_CODE and d.model.family in ONE_ATTENTION:
+    family = d.model.family
+    if d.recipe in TRANSFORMERS_CODE and family in ONE_ATTENTION:
         return True
-    return d.setup.attention == "sdpa" and (capped(d) or by_math(d))
+    if d.setup.attention != "sdpa":
+        return False
+    refused = d.recipe in TRANSFORMERS_CODE and family in WITHOUT_SDPA
+    return refused or capped(d) or by_math(d)
 
 
 def scores_peak(d: Dims, habits: Habits) -> Number:
@@ -217,13 +221,19 @@ def scores(d: Dims, habits: Habits) -> float:
     softmax (Megatron-LM's 5 as²b).
     """
     softmax = softmax_bytes(d, habits)
+    if d.setup.attention == "sdpa" and by_math(d):
+        return softmax
     copied = d.compute * (softmax > d.compute)
     dropped = d.setup.dropout > 0 or _drops_scores(d)
     return softmax + copied + (d.compute + 1) * dropped + d.compute * capped(d)
 
 
 def softmax_bytes(d: Dims, habits: Habits) -> float:
-    """Of one value of an attention's softmax, which autocast runs in fp32."""
+    """Of one value of an attention's softmax, which autocast runs in fp32, as SDPA's own products
+    do (``_scaled_dot_product_attention_math``).
+    """
+    if d.setup.attention == "sdpa" and by_math(d):
+        return 4.0
     in_type = _drops_scores(d) or d.model.family in SOFTMAX_AS_IT_IS
     if d.recipe == "megatron" or (in_type and not habits.casts_inputs):
         return d.compute
@@ -325,10 +335,8 @@ def _passes(d: Dims, linear: Linear) -> Number:
 def by_math(d: Dims) -> bool:
     """Whether SDPA has no fused kernel: in fp32 flash attention does not run, and the
     memory-efficient one knows no groups of heads; nor does any know Falcon's single key that all
-    heads share, or may a family not use SDPA.
+    heads share.
     """
-    if d.recipe in TRANSFORMERS_CODE and d.model.family in WITHOUT_SDPA:
-        return True
     if d.model.family == "falcon" and d.model.kv_heads == 1 and d.recipe in TRANSFORMERS_CODE:
         return True
     return d.compute == 4 and 0 < d.model.kv_heads < d.model.heads and d.recipe != "megatron"
