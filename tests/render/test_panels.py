@@ -60,6 +60,17 @@ def texts(rows):
     return [row_text(row) for row in rows]
 
 
+@pytest.mark.parametrize("width", [120, 200])
+def test_tiles_and_chart_name_the_steps_that_their_figures_are_of(one, width):
+    assert texts(tiles.draw(one, width))[0].count("steps 11+") == 2
+    goes_on = one._replace(summary=one.summary._replace(state="running"), window_steps=20)
+    above = texts(tiles.draw(goes_on, width))[0]
+    assert "Step, mean" in above and "last 20" in above and "last 10 s" in above
+    panel = breakdown.Breakdown()
+    panel.set_reactive(breakdown.Breakdown.boxed, True)
+    assert row_text(panel.note(goes_on)) == "last 20"
+
+
 DRAWS = {
     "header": lambda s, w, h: header.draw(s, w),
     "breakdown": breakdown.draw,

@@ -6,7 +6,7 @@ import math
 import shlex
 from typing import Any
 
-from gputop_analysis.budget import LINES
+from gputop_analysis.budget import LINES, OF_ALL_STEPS
 from gputop_analysis.goodput import PARTS
 from gputop_analysis.html.charts import bar
 from gputop_analysis.html.colours import BUDGET, GOODPUT, STARTUP
@@ -42,7 +42,7 @@ def budget_section(report: Report) -> str:
     for name, value in (("MFU", budget.mfu), ("HFU", budget.hfu)):
         if value:
             utilisation.append(f"{name} {100 * value:.1f} %")
-    note = f"Wall time of all ranks, added up. Useful compute: {budget.compute_anchor}."
+    note = f"Wall time of all ranks, added up, {OF_ALL_STEPS}. Useful compute: {budget.compute_anchor}."
     if utilisation:
         note += f" {', '.join(utilisation)}."
     if budget.not_told_apart:

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from gputop_analysis.budget import LINES
+from gputop_analysis.budget import LINES, OF_ALL_STEPS
 from gputop_analysis.model import Finding
 from gputop_analysis.overview import GPUS_ADDED
 from gputop_analysis.report.build import Report
@@ -24,6 +24,7 @@ from gputop_analysis.report.words import (
     recoverable,
     size,
     speed,
+    step_time,
     wait_note,
 )
 from gputop_analysis.step_parts import parts_of
@@ -93,7 +94,7 @@ def _numbers(report: Report) -> Iterator[str]:
         yield f"- damaged: {plain(damage)}"
     yield f"- steps: {done(s)}, {size(s)}, {duration(s.duration_s)}"
     yield f"- speed: {speed(s)}"
-    yield f"- step time: p50 {ms(s.step_time_p50_ms)} ms, p95 {ms(s.step_time_p95_ms)} ms"
+    yield f"- step time: {step_time(s)}"
     if own_work_text := own_work(report.own_work):
         yield f"- gputop: {own_work_text}"
 
@@ -155,7 +156,7 @@ def _budget(report: Report) -> Iterator[str]:
         (LINES[n].title, ms(budget.ms_per_step(n)), f"{100 * budget.share(n):.1f} %") for n in lines
     )
     yield from _table(("line", "ms a step", "share"), rows)
-    summary = []
+    summary = [OF_ALL_STEPS]
     for word, v in (("MFU", budget.mfu), ("HFU", budget.hfu)):
         if v is not None:
             summary.append(f"{word} {100 * v:.1f} %")

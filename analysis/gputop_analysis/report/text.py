@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from gputop_analysis.budget import LINES
+from gputop_analysis.budget import LINES, OF_ALL_STEPS
 from gputop_analysis.model import Finding
 from gputop_analysis.overview import GPUS_ADDED
 from gputop_analysis.report.build import Report
@@ -27,6 +27,7 @@ from gputop_analysis.report.words import (
     recoverable,
     size,
     speed,
+    step_time,
     wait_note,
 )
 from gputop_analysis.step_parts import parts_of
@@ -129,8 +130,8 @@ def _header(report: Report, width: int, colour: bool) -> Iterator[str]:
         )
     yield from _damaged(report, width)
     yield f"{'steps':<9} {done(s)}, {size(s)}, {duration(s.duration_s)}"
-    yield f"{'speed':<9} {speed(s)}"
-    yield f"{'step':<9} p50 {ms(s.step_time_p50_ms)} ms, p95 {ms(s.step_time_p95_ms)} ms"
+    for label, figures in (("speed", speed(s)), ("step", step_time(s))):
+        yield from textwrap.wrap(f"{label:<9} {figures}", width, subsequent_indent=" " * 10)
     yield from _startup(report, width)
     if s.own_cost is not None:
         yield f"{'gputop':<9} {s.own_cost.words}"
@@ -189,7 +190,7 @@ def _budget(report: Report, width: int, colour: bool) -> Iterator[str]:
         yield (
             f"{LINES[name].title:<26}{figures}  {painted(meter, BUDGET_STYLE[name], colour)}"
         ).rstrip()
-    summary = []
+    summary = [OF_ALL_STEPS]
     for word, v in (("MFU", budget.mfu), ("HFU", budget.hfu)):
         if v is not None:
             summary.append(f"{word} {100 * v:.1f} %")

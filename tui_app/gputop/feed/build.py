@@ -106,5 +106,5 @@ def build(
         output_note=next((s.output_note for s in states if s.output_note), ""),
         damage=_damage(record),
         notices=notices(record),
-        window="the whole run" if complete else f"the last {window_steps:,} steps",
+        window_steps=None if complete else window_steps,
     )
