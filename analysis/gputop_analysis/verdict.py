@@ -18,6 +18,10 @@ _OWN_ENDS = ("crash", "hang")
 """Causes that end a run, and so are the reason where it failed."""
 _EXIT = "HC09"
 """The finding that says how the command ended, which the headline says anyway."""
+STANDING_STILL = "HC11"
+"""The finding that says for whom ranks wait that make no step; it is told before all but critical
+ones, which are of steps that no longer come.
+"""
 _SPEAKING = ("hang", "crash", "nan", "straggler")
 """Causes whose titles need no name before them."""
 
@@ -35,6 +39,9 @@ def verdict(summary: RunSummary, findings: list[Finding], settled: bool = True) 
     if summary.state in ("ended", "lost"):
         return Verdict(_final_health(summary, serious), _final(summary, serious, findings))
     critical = bool(serious) and serious[0].severity == "critical"
+    waited_for = next((finding for finding in serious if finding.id == STANDING_STILL), None)
+    if waited_for is not None and not critical:
+        return Verdict("attention", _waiting(summary, waited_for))
     if summary.stands and not critical:
         return Verdict("attention", _standing(summary))
     if serious:
@@ -52,9 +59,20 @@ def verdict(summary: RunSummary, findings: list[Finding], settled: bool = True) 
     return Verdict("healthy", f"healthy: {breakdown(summary)}")
 
 
+def _waiting(summary: RunSummary, finding: Finding) -> str:
+    """Who is waited for, and for how long no step has come."""
+    if not summary.silent_s:
+        return finding.title
+    return f"{_silent(summary)}: {finding.title}"
+
+
+def _silent(summary: RunSummary) -> str:
+    return f"no step for {duration(math.floor(summary.silent_s))}"
+
+
 def _standing(summary: RunSummary) -> str:
     """What stands first while the run does: findings are of steps that no longer come."""
-    silent = f"no step for {duration(math.floor(summary.silent_s))}"
+    silent = _silent(summary)
     if not math.isfinite(summary.step_time_p50_ms):
         return silent
     usual_ms = summary.step_time_p50_ms

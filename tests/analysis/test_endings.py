@@ -235,7 +235,7 @@ def test_slow_steps_are_no_silence(tmp_path):
 def test_rates_of_an_ended_run_are_named_means(tmp_path):
     build = trained(tmp_path / "r")
     build.end()
-    assert "mean over the run" in as_text(Report(build.open()))
+    assert "mean past the first 10 steps" in as_text(Report(build.open()))
 
 
 # ---- hangs

@@ -12,7 +12,7 @@ from gputop.panels import PANELS, imported
 from gputop_analysis.model import SEVERITIES, Finding
 from gputop_analysis.summary import summarise
 from gputop_analysis.text import counted
-from gputop_analysis.verdict import verdict
+from gputop_analysis.verdict import STANDING_STILL, verdict
 from gputop_probes.record.reader import RunRecord
 
 
@@ -51,6 +51,8 @@ def by_worth(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
 
     def place(finding: Finding) -> tuple[int, float, int]:
         group = {"critical": 0, "info": 2}.get(finding.severity, 1)
+        if finding.id == STANDING_STILL:
+            group = 0
         return group, -(finding.recoverable_ms_per_step or 0.0), SEVERITIES.index(finding.severity)
 
     return tuple(sorted(findings, key=place))
