@@ -402,7 +402,10 @@ class GputopApp(InterruptedApp):
     def action_links(self) -> None:
         from gputop.screens.topology import TopologyScreen
 
-        self._open(lambda *_: TopologyScreen())
+        snapshot = self.main.snapshot
+        gpus = snapshot.summary.gpus if snapshot is not None else ()
+        used = next((gpu.name for gpu in gpus if gpu.ours), "")
+        self._open(lambda *_: TopologyScreen(used))
 
     def on_screen_asked(self, message: ScreenAsked) -> None:
         self.push_screen(message.screen)

@@ -15,6 +15,8 @@ from gputop_analysis.planner.choices import Choice
 from gputop_analysis.text import step_time
 
 MOST_MARKED = 4
+HEAD_ROWS = 2
+"""Of the title: what is planned, and what a line means."""
 
 
 class PlanTitle(Canvas):
@@ -25,7 +27,13 @@ class PlanTitle(Canvas):
     def show(self, ask: Ask, source: str, meaning: str, notice: str = "") -> None:
         """Another question, or another line of it; ``notice`` stays below."""
         self._shown = ask, source, meaning, notice
+        self.fit(self.app.size.width)
         self.redraw()
+
+    def fit(self, width: int) -> None:
+        """Be as high as the words are at a width."""
+        if self._shown is not None:
+            self.styles.height = HEAD_ROWS + len(notice_rows(self._shown[-1], width))
 
     def rows(self, width: int, height: int) -> list[Row]:
         if self._shown is None:
@@ -47,9 +55,17 @@ class PlanTitle(Canvas):
             spread(start, end, width),
             [(" " + shorten(meaning, width - 2), "muted")],
         ]
-        if notice:
-            return [*lines, [(" ⚠ " + shorten(notice, width - 4), "medium")]]
-        return lines
+        return [*lines, *notice_rows(notice, width)]
+
+
+def notice_rows(notice: str, width: int) -> list[Row]:
+    """The words below the title, whole; none for no notice."""
+    if not notice:
+        return []
+    rows: list[Row] = []
+    for line in wrap(notice, width - 4):
+        rows.append([("   " if rows else " ⚠ ", "medium"), (line, "medium")])
+    return rows
 
 
 class PlanForm(Canvas, can_focus=True, drawn=("ask", "cursor", "typed")):
