@@ -145,6 +145,21 @@ def steps_done(record: RunRecord, rank: int) -> int:
     return sum(int(rows["step"][end - 1]) + 1 for end in ends if end)
 
 
+def steps_at(record: RunRecord, event: dict[str, Any]) -> int | None:
+    """Steps that a rank had done when it told of an event, as it counts those it does now; None
+    where the event names no step.
+
+    A step stays open until the next one begins: an exception between the two is told of a step
+    that was done.
+    """
+    step, rank = event.get("step"), event.get("rank")
+    if step is None:
+        return None
+    if rank in record.ranks() and int(record.steps(rank)["step"][-1]) == step:
+        return int(step) + 1
+    return int(step)
+
+
 def context(record: RunRecord) -> dict[str, Any]:
     """Run context of all hosts: one host's as it is, several by host name."""
     contexts = {
