@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gputop_analysis.findings.registry import CATALOGUE
+from gputop_analysis.findings.registry import CATALOGUE, STANDING_STILL
 from gputop_analysis.model import Finding
 from gputop_analysis.overview import JUDGED_AFTER, Health, RunSummary, Verdict
 from gputop_analysis.step_parts import parts_of
@@ -18,10 +18,6 @@ _OWN_ENDS = ("crash", "hang")
 """Causes that end a run, and so are the reason where it failed."""
 _EXIT = "HC09"
 """The finding that says how the command ended, which the headline says anyway."""
-STANDING_STILL = "HC11"
-"""The finding that says for whom ranks wait that make no step; it is told before all but critical
-ones, which are of steps that no longer come.
-"""
 _SPEAKING = ("hang", "crash", "nan", "straggler")
 """Causes whose titles need no name before them."""
 

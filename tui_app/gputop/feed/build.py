@@ -9,10 +9,11 @@ from gputop.feed.timeline import timeline
 from gputop.feed.window import short
 from gputop.occasions import hang_of
 from gputop.panels import PANELS, imported
+from gputop_analysis.findings.registry import STANDING_STILL
 from gputop_analysis.model import SEVERITIES, Finding
 from gputop_analysis.summary import summarise
 from gputop_analysis.text import counted
-from gputop_analysis.verdict import STANDING_STILL, verdict
+from gputop_analysis.verdict import verdict
 from gputop_probes.record.reader import RunRecord
 
 
