@@ -275,12 +275,12 @@ LOOK_S = 9.0
 SECOND = 10**9
 
 
-def standing(tmp_path, waiting=(0,), answered=(0, 1), line="train.py:92 evaluate", code=""):
+def standing(tmp_path, waiting=(0,), answered=(0, 1), line="train.py:92 evaluate", other=0.1):
     """Two ranks that stop after 40 steps, and were looked at ``LOOK_S`` later. Rank 0 waits."""
     build = Builder(tmp_path / "r")
     for rank in (0, 1):
         build.hello(rank, world_size=2)
-        build.steps(40, rank, forward=6.0, backward=12.0)
+        build.steps(40, rank, forward=6.0, backward=12.0, other=other)
     at = max(build.clock.values()) + int(LOOK_S * SECOND)
     threads = [{"rank": rank, "pid": 100 + rank, "state": "S", "call": "sleep"} for rank in (0, 1)]
     build.event("standing", t_ns=at, ranks=[0, 1], silent_s=LOOK_S, limit_s=8.0, threads=threads)
@@ -310,12 +310,23 @@ def judged_at(build, now_ns):
 def test_the_rank_that_others_wait_for_is_told_before_it_counts_as_a_hang(tmp_path):
     build, at = standing(tmp_path)
     said, found = judged_at(build, at + 3 * SECOND)
-    assert (found["HC11"].rank, found["HC11"].severity) == (1, "medium")
+    assert (found["HC11"].rank, found["HC11"].severity) == (1, "high")
     assert said.health == "attention"
     assert said.headline == (
         "no step for 12 s: rank 1 stands at train.py:92 evaluate: it sleeps; rank 0 waits in "
         "all_reduce number 41 of the default group (train.py:80)"
     )
+
+
+def test_who_is_waited_for_comes_before_what_steps_lost_also_once_the_run_is_stopped(tmp_path):
+    build, at = standing(tmp_path, other=30.0)
+    for live in (True, False):
+        found = evaluate(build.open(), live=live)
+        assert [one.id for one in found[:2]] == ["HC11", "HO06"]
+    build.event("interrupt", t_ns=at + 3 * SECOND, signal=2, by="user")
+    build.end(exit_code=130)
+    said, _ = judged_at(build, at + 4 * SECOND)
+    assert said.headline.startswith("stopped by you at step 40; rank 1 stands at train.py:92")
 
 
 @pytest.mark.parametrize(

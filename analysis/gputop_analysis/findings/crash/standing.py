@@ -52,7 +52,7 @@ def standing_still(view: RunView, spec: Spec) -> Finding | None:
     words = words_so_far(cause)
     ranks = rank_list(suspected.get("ranks") or [])
     return spec.make(
-        severity="high" if for_good else "medium",
+        severity="high",
         title=f"{words}; {cause.waiting}"[:140],
         evidence=f"no step for {silent_s:.0f} s (limit {limit_s:.0f} s); {cause.waiting}",
         fix=_fix(cause, suspected.get("threads") or [], for_good),
