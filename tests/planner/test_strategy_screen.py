@@ -278,3 +278,16 @@ def test_what_is_not_known_of_a_run_is_told_whole(width):
     told = " ".join(row[1][0] for row in rows)
     assert told == notice.strip() and max(map(row_width, rows)) <= width
     assert notice_rows("", width) == []
+
+
+async def test_a_pane_that_grows_shows_what_it_had_scrolled_away(ask):
+    app = StrategyApp(ask)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(app, pilot)
+        await press(app, pilot, "tab", "down", "down")
+        table = app.screen.table
+        assert len(table.planned.choices) > 3 and table.first == 0
+        table.rows(100, 4)
+        assert table.first == 2
+        table.rows(100, 30)
+        assert table.first == 0
