@@ -96,6 +96,8 @@ _WORK = (
 )
 """Parts of a split in which the training thread works."""
 
+OF_ALL_STEPS = "of all steps, the first ones too"
+"""Said beside the lines: they add up to more a step than the mean, which leaves those out."""
 HIDDEN = (
     "waiting for the collectives of a sharded model inside forward and backward is counted as "
     "compute, a trace (`--trace`) tells it apart"

@@ -201,6 +201,13 @@ def _outside_words(rank: int, kind: str, site: str | None, ranks: Ranks, waiting
     return words
 
 
+def words_so_far(cause: Cause) -> str:
+    """The cause's sentence while it is not known whether the rank goes on."""
+    return cause.words.replace("is stuck at", "stands at").replace(
+        "computes without end", "computes"
+    )
+
+
 def _doing(standing: RankStanding, ranks: Ranks, others: list[int]) -> str:
     if standing.left:
         return standing.left

@@ -18,8 +18,9 @@ Event = dict[str, Any]
 FOR_EVER = 2**63
 _SAME_MOMENT_NS = 2 * 10**9
 """A rank's last step and the news of what ended it may come in either order within this time."""
+HANG, STANDING = "hang_suspected", "standing"
+"""Suspicions: that a run hangs, and that it is worth a look long before."""
 _TYPES = (
-    "hang_suspected",
     "hang_over",
     "interrupt",
     "rank_start",
@@ -50,6 +51,8 @@ class _Course:
 
     last_steps_ns: list[int]
     """End of the last step of each rank."""
+    suspicion: str = HANG
+    """The type of event that an episode begins with."""
     episodes: list[Episode] = field(default_factory=list)
     departed: dict[int, Event] = field(default_factory=dict)
     """By rank: how it left; in the order of leaving."""
@@ -66,7 +69,7 @@ class _Course:
     def take(self, event: Event) -> None:
         """Go on by one event."""
         event_type, now_ns = event["type"], int(event.get("t_ns", 0))
-        if event_type == "hang_suspected":
+        if event_type == self.suspicion:
             self._suspect(event, now_ns)
         elif event_type == "hang_over":
             self._resolve(event)
@@ -80,12 +83,12 @@ class _Course:
     def _suspect(self, event: Event, now: int) -> None:
         began = now - int(1e9 * float(event.get("silent_s") or 0))
         stopped = self.interrupted_ns >= began - _SAME_MOMENT_NS
-        if self.open is None and not stopped:
+        if (self.open is None or self.suspicion == STANDING) and not stopped:
             self.episodes.append(Episode(event, next(iter(self.departed.values()), None)))
 
     def _resolve(self, event: Event) -> None:
         episode = self.open
-        if episode is None:
+        if episode is None or self.suspicion == STANDING:
             return
         suspected_ns = int(episode.suspected.get("t_ns", 0))
         steps_came = max(self.last_steps_ns, default=0) > suspected_ns
@@ -104,11 +107,26 @@ class _Course:
 
 def newest_episode(record: RunRecord) -> Episode | None:
     """The newest standstill of a run that nobody's stop brought about, or None."""
+    return _newest(record, HANG)
+
+
+def standing_episode(record: RunRecord) -> Episode | None:
+    """The newest silence that was looked at and that no step has ended, or None."""
+    episode = _newest(record, STANDING)
+    if episode is None or episode.over or episode.restarted:
+        return None
+    return episode
+
+
+def _newest(record: RunRecord, suspicion: str) -> Episode | None:
     ends = [record.steps(rank)["t_end_ns"] for rank in record.ranks()]
-    course = _Course([int(times[-1]) for times in ends if len(times)])
-    for event in sorted(record.events(*_TYPES), key=lambda e: e.get("t_ns", 0)):
+    course = _Course([int(times[-1]) for times in ends if len(times)], suspicion)
+    for event in sorted(record.events(suspicion, *_TYPES), key=lambda e: e.get("t_ns", 0)):
         course.take(event)
-    return course.episodes[-1] if course.episodes else None
+    newest = course.episodes[-1] if course.episodes else None
+    if newest is not None and suspicion == STANDING:
+        newest.over = max(course.last_steps_ns, default=0) > int(newest.suspected.get("t_ns", 0))
+    return newest
 
 
 def _rank(event: Event) -> int:

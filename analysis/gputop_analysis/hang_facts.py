@@ -7,7 +7,7 @@ from typing import Any
 
 from gputop_analysis.call_order import Call
 from gputop_analysis.hang_cause import judge, of_one_outside
-from gputop_analysis.hang_episodes import FOR_EVER, newest_episode
+from gputop_analysis.hang_episodes import FOR_EVER, Episode, newest_episode, standing_episode
 from gputop_analysis.hang_mismatch import of_a_mismatch
 from gputop_analysis.hang_standing import Cause, Group, RankStanding, ThreadPlace
 from gputop_analysis.last_output import last_outputs
@@ -41,22 +41,52 @@ def cause_of(view: RunView) -> Cause | None:
         return None
     episode = newest_episode(view.record)
     if episode is not None and not episode.over:
-        suspected = episode.suspected
-        since = int(suspected["t_ns"])
-        first = since - int(1e9 * float(suspected.get("silent_s") or 0)) - BEFORE_NS
-        standing = _standing(view, since - BEFORE_NS, episode.stopped_ns, suspected, first)
-        if episode.departed is not None:
-            left = _first_to_leave(view, episode.departed, since)
-            gone, left_ns = int(left.get("rank", -1)), int(left.get("t_ns", 0))
-            cause = _of_sizes(view, gone, left_ns, standing)
-            if cause is not None:
-                return cause
-            _note_left(standing, left, view)
-        else:
-            for raised in _raised_within(view, first, since):
-                _note_left(standing, raised, view)
-        return judge(standing, groups_of(view))
+        return _cause_of_episode(view, episode)
     return _of_a_death(view)
+
+
+def cause_so_far(view: RunView) -> Cause | None:
+    """Who the ranks wait for in a silence that may yet end; None where that is not sure: a rank has
+    not answered, or none is known to wait for it.
+    """
+    if view.world_size < 2 or (episode := standing_episode(view.record)) is None:
+        return None
+    cause = _cause_of_episode(view, episode, is_sure=True)
+    if cause is None or cause.rank is None or not cause.waiting:
+        return None
+    return cause
+
+
+def _cause_of_episode(view: RunView, episode: Episode, is_sure: bool = False) -> Cause | None:
+    """The cause of a silence.
+
+    Args:
+        view: of the run.
+        episode: the silence.
+        is_sure: whether only what all ranks have answered, that are there and run, is judged.
+    """
+    suspected = episode.suspected
+    since = int(suspected["t_ns"])
+    first = since - int(1e9 * float(suspected.get("silent_s") or 0)) - BEFORE_NS
+    standing = _standing(view, since - BEFORE_NS, episode.stopped_ns, suspected, first)
+    if episode.departed is not None:
+        left = _first_to_leave(view, episode.departed, since)
+        gone, left_ns = int(left.get("rank", -1)), int(left.get("t_ns", 0))
+        cause = _of_sizes(view, gone, left_ns, standing)
+        if cause is not None:
+            return cause
+        _note_left(standing, left, view)
+    else:
+        for raised in _raised_within(view, first, since):
+            _note_left(standing, raised, view)
+    if is_sure and not all(_is_known(one) for one in standing.values()):
+        return None
+    return judge(standing, groups_of(view))
+
+
+def _is_known(standing: RankStanding) -> bool:
+    """Whether a rank has told where it is, or why it cannot."""
+    return standing.answered or bool(standing.left) or standing.state in ("T", "t")
 
 
 def _raised_within(view: RunView, from_ns: int, until_ns: int) -> list[Event]:

@@ -75,6 +75,8 @@ def _percent(share: float) -> str:
     return f"{100 * share:.1f}"
 
 
+RATE_WINDOW_S = 10.0
+"""How far back the rates of a run look that goes on."""
 GPUS_ADDED = "GPU figures added"
 """Said beside figures of devices that were added to a recording."""
 
@@ -116,6 +118,17 @@ class RunSummary(NamedTuple):
     """None where all steps were measured."""
     own_cost: OwnCost | None = None
     """None while it is not known."""
+    steps_left_out: int = 0
+    """First steps of each process that means, quantiles and an ended run's rates leave out."""
+
+    @property
+    def averaged_over(self) -> str:
+        """Of which steps the means are: ``past the first 10 steps``."""
+        if not self.steps_left_out:
+            return "of all steps"
+        if self.steps_left_out == 1:
+            return "past the first step"
+        return f"past the first {self.steps_left_out} steps"
 
     @property
     def duration_s(self) -> float:

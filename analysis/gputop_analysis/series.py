@@ -112,10 +112,19 @@ class RankSeries:
         Those past the warm-up; of a run with fewer than ``ENOUGH_STEPS`` of them all but the first
         step, or all.
         """
-        for mask in (self.past_warm_up, self.after_set_up):
-            if self.n_steps[mask].sum() >= ENOUGH_STEPS:
-                return mask
+        if self.steps_left_out == WARM_UP_STEPS:
+            return self.past_warm_up
+        if self.steps_left_out == 1:
+            return self.after_set_up
         return np.ones(len(self.rows), bool)
+
+    @cached_property
+    def steps_left_out(self) -> int:
+        """First steps of the process that ``averaged`` leaves out: those of the warm-up, 1 or 0."""
+        for left_out, mask in ((WARM_UP_STEPS, self.past_warm_up), (1, self.after_set_up)):
+            if self.n_steps[mask].sum() >= ENOUGH_STEPS:
+                return left_out
+        return 0
 
     @cached_property
     def averaged_rows(self) -> Array:

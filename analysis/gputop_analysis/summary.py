@@ -15,7 +15,7 @@ from gputop_analysis.command_steps import total_steps as command_total
 from gputop_analysis.ending import ending
 from gputop_analysis.hardware import gib, gpu_summaries, host_summaries
 from gputop_analysis.model import PhaseStats, RankSummary
-from gputop_analysis.overview import RunSummary
+from gputop_analysis.overview import RATE_WINDOW_S, RunSummary
 from gputop_analysis.sampled import own_cost, sampled
 from gputop_analysis.series import tail_seconds
 from gputop_analysis.silence import doing_since, silence_s
@@ -26,7 +26,6 @@ from gputop_probes.record.reader import RunRecord
 
 Array = npt.NDArray[Any]
 
-RATE_WINDOW_S = 10.0
 SILENT_S = 15.0
 """The recorder samples its host every second; silent for so long, it is gone."""
 
@@ -37,8 +36,8 @@ def summarise(
     """Summarise the last ``window_steps`` steps of a run, or all of it.
 
     Step counts are always over the whole run. Rates are over the last ten seconds while the run
-    goes on, 0 while no step comes, and means over the whole window once it has ended. Quantiles
-    count a record of n folded steps n times.
+    goes on, 0 while no step comes, and over the same steps as the mean step once it has ended.
+    Quantiles count a record of n folded steps n times.
     """
     view = RunView(record, window_steps)
     now_ns = time.time_ns() if now_ns is None else now_ns
@@ -74,6 +73,7 @@ def summarise(
         doing=doing_since(record, now_ns - int(1e9 * silent_s)) if silent_s else "",
         sampled=sampled(view),
         own_cost=own_cost(view),
+        steps_left_out=max((s.steps_left_out for s in view.per_rank.values()), default=0),
     )
 
 
@@ -145,6 +145,21 @@ def steps_done(record: RunRecord, rank: int) -> int:
     return sum(int(rows["step"][end - 1]) + 1 for end in ends if end)
 
 
+def steps_at(record: RunRecord, event: dict[str, Any]) -> int | None:
+    """Steps that a rank had done when it told of an event, as it counts those it does now; None
+    where the event names no step.
+
+    A step stays open until the next one begins: an exception between the two is told of a step
+    that was done.
+    """
+    step, rank = event.get("step"), event.get("rank")
+    if step is None:
+        return None
+    if rank in record.ranks() and int(record.steps(rank)["step"][-1]) == step:
+        return int(step) + 1
+    return int(step)
+
+
 def context(record: RunRecord) -> dict[str, Any]:
     """Run context of all hosts: one host's as it is, several by host name."""
     contexts = {
@@ -169,23 +184,30 @@ class _Rates(NamedTuple):
 
 
 def _rates(view: RunView, state: str, silent_s: float) -> list[_Rates]:
-    """The rates of each rank: of the last seconds while the run goes on, else of the window."""
+    """The rates of each rank: of the last seconds while the run goes on, else of the steps that
+    means are over.
+    """
     nothing = _Rates(0.0, 0.0, 0.0)
     if silent_s:
         return [nothing] * len(view.per_rank)
     rates = []
     for series in view.per_rank.values():
-        rows = series.rows
+        rows = series.averaged_rows
         if state in ("running", "starting"):
-            rows = tail_seconds(rows, RATE_WINDOW_S)
+            rows = _without_first(tail_seconds(series.rows, RATE_WINDOW_S))
         rates.append(_rates_of(rows) if len(rows) else nothing)
     return rates
 
 
+def _without_first(rows: Array) -> Array:
+    """The records without those of a process's first step, where there are others."""
+    later = rows[(rows["flags"] & wire.F_FIRST) == 0]
+    if len(later):
+        return later
+    return rows
+
+
 def _rates_of(rows: Array) -> _Rates:
-    steady = rows[(rows["flags"] & wire.F_FIRST) == 0]
-    if len(steady):
-        rows = steady
     seconds = max(float(rows["wall_ns"].sum()) / 1e9, 1e-9)
     # as floats: sums of 32-bit counts would wrap around
     steps, samples, tokens = (

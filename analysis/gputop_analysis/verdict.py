@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gputop_analysis.findings.registry import CATALOGUE
+from gputop_analysis.findings.registry import CATALOGUE, STANDING_STILL
 from gputop_analysis.model import Finding
 from gputop_analysis.overview import JUDGED_AFTER, Health, RunSummary, Verdict
 from gputop_analysis.step_parts import parts_of
@@ -35,6 +35,9 @@ def verdict(summary: RunSummary, findings: list[Finding], settled: bool = True) 
     if summary.state in ("ended", "lost"):
         return Verdict(_final_health(summary, serious), _final(summary, serious, findings))
     critical = bool(serious) and serious[0].severity == "critical"
+    waited_for = next((finding for finding in serious if finding.id == STANDING_STILL), None)
+    if waited_for is not None and not critical:
+        return Verdict("attention", _waiting(summary, waited_for))
     if summary.stands and not critical:
         return Verdict("attention", _standing(summary))
     if serious:
@@ -52,9 +55,20 @@ def verdict(summary: RunSummary, findings: list[Finding], settled: bool = True) 
     return Verdict("healthy", f"healthy: {breakdown(summary)}")
 
 
+def _waiting(summary: RunSummary, finding: Finding) -> str:
+    """Who is waited for, and for how long no step has come."""
+    if not summary.silent_s:
+        return finding.title
+    return f"{_silent(summary)}: {finding.title}"
+
+
+def _silent(summary: RunSummary) -> str:
+    return f"no step for {duration(math.floor(summary.silent_s))}"
+
+
 def _standing(summary: RunSummary) -> str:
     """What stands first while the run does: findings are of steps that no longer come."""
-    silent = f"no step for {duration(math.floor(summary.silent_s))}"
+    silent = _silent(summary)
     if not math.isfinite(summary.step_time_p50_ms):
         return silent
     usual_ms = summary.step_time_p50_ms

@@ -139,6 +139,18 @@ def test_an_exception_is_the_reason_of_a_failure(tmp_path):
     assert found.health == "failed" and "ValueError: bad shape" in found.headline
 
 
+@pytest.mark.parametrize(("told", "done"), [(59, 60), (60, 60)])
+def test_a_failure_is_told_at_as_many_steps_as_the_run_has_done(tmp_path, told, done):
+    """A step stays open until the next one begins: what fails between them names the one before."""
+    build = trained(tmp_path / "r")
+    head = {"class": "ValueError", "message": "bad shape", "phase": "other", "step": told}
+    build.event("exception", t_ns=build.clock[0], rank=0, **head)
+    build.end(exit_code=1)
+    (failed,) = [one for one in evaluate(build.open()) if one.id == "HC06"]
+    assert failed.title.startswith(f"rank 0 fails at step {done}: ")
+    assert summarise(build.open()).steps == done
+
+
 def test_what_breaks_while_a_run_is_stopped_is_nobodys_fault(tmp_path):
     build = trained(tmp_path / "r", ranks=2)
     build.event("interrupt", t_ns=build.clock[0], signal=2, by="user")
@@ -235,7 +247,7 @@ def test_slow_steps_are_no_silence(tmp_path):
 def test_rates_of_an_ended_run_are_named_means(tmp_path):
     build = trained(tmp_path / "r")
     build.end()
-    assert "mean over the run" in as_text(Report(build.open()))
+    assert "mean past the first 10 steps" in as_text(Report(build.open()))
 
 
 # ---- hangs

@@ -4,6 +4,8 @@ import pytest
 from analysis_support import T0, Builder
 
 from gputop_analysis.findings import evaluate
+from gputop_analysis.summary import summarise
+from gputop_analysis.verdict import verdict
 from gputop_probes.record.layout import PROCESS_RANK, PROCESS_WORKER
 
 SILENT_S = 31
@@ -265,3 +267,94 @@ def test_a_rank_that_died_of_what_another_one_sent(tmp_path, printed):
     assert (hang["CR12"].rank, hang["CR12"].site) == (1, "train.py:80 main")
     assert hang["CR12"].title == "rank 1 skipped all_reduce [1] of the default group"
     assert "rank 0 ended of it: it received 552 bytes and waited for 4" in hang["CR12"].evidence
+
+
+# ---- before it counts as a hang
+
+LOOK_S = 9.0
+SECOND = 10**9
+
+
+def standing(tmp_path, waiting=(0,), answered=(0, 1), line="train.py:92 evaluate", other=0.1):
+    """Two ranks that stop after 40 steps, and were looked at ``LOOK_S`` later. Rank 0 waits."""
+    build = Builder(tmp_path / "r")
+    for rank in (0, 1):
+        build.hello(rank, world_size=2)
+        build.steps(40, rank, forward=6.0, backward=12.0, other=other)
+    at = max(build.clock.values()) + int(LOOK_S * SECOND)
+    threads = [{"rank": rank, "pid": 100 + rank, "state": "S", "call": "sleep"} for rank in (0, 1)]
+    build.event("standing", t_ns=at, ranks=[0, 1], silent_s=LOOK_S, limit_s=8.0, threads=threads)
+    for rank in answered:
+        waits = rank in waiting
+        frames = ["torch/distributed/x.py:9 all_reduce", "train.py:80 main"] if waits else [line]
+        collective = {"group": "0", "seq": 41 if waits else 40, "op": "gloo:all_reduce"}
+        build.event(
+            "stack_dump",
+            t_ns=at + SECOND // 2,
+            reason="standing",
+            rank=rank,
+            phase="comm" if waits else "other",
+            step=40,
+            threads=[{"name": "MainThread", "training": True, "frames": frames}],
+            collective=collective | {"state": "started" if waits else "completed"},
+        )
+    return build, at
+
+
+def judged_at(build, now_ns):
+    record = build.open()
+    found = evaluate(record, live=True)
+    return verdict(summarise(record, now_ns=now_ns), found), {one.id: one for one in found}
+
+
+def test_the_rank_that_others_wait_for_is_told_before_it_counts_as_a_hang(tmp_path):
+    build, at = standing(tmp_path)
+    said, found = judged_at(build, at + 3 * SECOND)
+    assert (found["HC11"].rank, found["HC11"].severity) == (1, "high")
+    assert said.health == "attention"
+    assert said.headline == (
+        "no step for 12 s: rank 1 stands at train.py:92 evaluate: it sleeps; rank 0 waits in "
+        "all_reduce number 41 of the default group (train.py:80)"
+    )
+
+
+def test_who_is_waited_for_comes_before_what_steps_lost_also_once_the_run_is_stopped(tmp_path):
+    build, at = standing(tmp_path, other=30.0)
+    for live in (True, False):
+        found = evaluate(build.open(), live=live)
+        assert [one.id for one in found[:2]] == ["HC11", "HO06"]
+    build.event("interrupt", t_ns=at + 3 * SECOND, signal=2, by="user")
+    build.end(exit_code=130)
+    said, _ = judged_at(build, at + 4 * SECOND)
+    assert said.headline.startswith("stopped by you at step 40; rank 1 stands at train.py:92")
+
+
+@pytest.mark.parametrize(
+    "what", [{"waiting": ()}, {"waiting": (0, 1)}, {"answered": (0,)}], ids=["none", "all", "late"]
+)
+def test_a_silence_in_which_nobody_is_known_to_wait_for_one_is_no_finding(tmp_path, what):
+    build, at = standing(tmp_path, **what)
+    said, found = judged_at(build, at + 3 * SECOND)
+    assert "HC11" not in found and said.headline.startswith("no step for 12 s, where one took 1")
+
+
+def test_a_step_ends_what_was_told_of_the_silence(tmp_path):
+    build, at = standing(tmp_path)
+    for rank in (0, 1):
+        build.step(rank, forward=LOOK_S * 1000 + 2000)
+    _, found = judged_at(build, at + 3 * SECOND)
+    assert "HC11" not in found
+
+
+def test_a_suspected_hang_takes_over_from_the_look(tmp_path):
+    build, at = standing(tmp_path)
+    build.event("hang_suspected", t_ns=at + 22 * SECOND, ranks=[0, 1], silent_s=31.0, limit_s=30.0)
+    _, found = judged_at(build, at + 23 * SECOND)
+    assert "HC11" not in found and "HC01" in found
+
+
+def test_a_rank_that_left_is_told_of_as_surely_as_in_a_hang(tmp_path):
+    build, at = standing(tmp_path, answered=(0,))
+    build.event("goodbye", t_ns=at - 5 * SECOND, rank=1, steps=40)
+    _, found = judged_at(build, at + 3 * SECOND)
+    assert found["HC11"].severity == "high" and "ended its training" in found["HC11"].title

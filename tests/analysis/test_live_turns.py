@@ -2,6 +2,7 @@
 them would say.
 """
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -10,9 +11,12 @@ from analysis_support import Builder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gputop_agent import wire
 from gputop_analysis.findings import CATALOGUE
+from gputop_analysis.findings.live import LiveFindings
 from gputop_analysis.findings.registry import as_list
 from gputop_analysis.findings.turns import EVERY, SETTLED_AFTER, Turns
+from gputop_analysis.live_ranks import live_ranks
 from gputop_analysis.spikes import EARLY, STRIDE, WINDOW, stand_outs
 from gputop_analysis.stats import mad_sigma
 from gputop_analysis.view import RunView
@@ -102,3 +106,28 @@ def test_values_that_cannot_stand_out_are_rightly_not_looked_at(
     assert stand_outs(values, min_relative)[0].tolist() == every_window(
         values, min_relative=min_relative
     )
+
+
+@pytest.mark.parametrize("how", ["flags", "event", "exception"])
+def test_of_many_ranks_the_one_that_told_of_trouble_is_looked_at(tmp_path, how):
+    ranks, odd = 40, 29
+    build = Builder(tmp_path / "r")
+    for rank in range(ranks):
+        build.hello(rank, world_size=ranks)
+        for step in range(30):
+            bad = how == "flags" and rank == odd and step >= 20
+            flags = wire.F_NONFINITE if bad else 0
+            build.step(rank, forward=10.0, loss=math.nan if bad else 1.0, flags=flags)
+    live = LiveFindings(build.open())
+    before = {one.id for one in live.tick()}
+    if how == "event":
+        build.event("nonfinite", t_ns=build.clock[odd], rank=odd, step=29, value="nan")
+    if how == "exception":
+        head = {"class": "ValueError", "message": "bad batch", "step": 30, "phase": "data"}
+        build.event("exception", t_ns=build.clock[odd], rank=odd, **head)
+    live.record.refresh()
+    found = {one.id: one.rank for one in live.tick()}
+    wanted = "HC06" if how == "exception" else "NU01"
+    assert found.get(wanted) == odd
+    assert (wanted in before) == (how == "flags")
+    assert odd in live_ranks(live.record)

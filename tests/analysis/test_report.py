@@ -11,10 +11,12 @@ from gputop_agent import wire
 from gputop_analysis.calibrate import stable
 from gputop_analysis.export import to_csv, to_json
 from gputop_analysis.findings import evaluate
-from gputop_analysis.report import Report, as_text, report_data
+from gputop_analysis.html import as_html
+from gputop_analysis.report import Report, as_markdown, as_text, report_data
 from gputop_analysis.summary import summarise
 from gputop_analysis.text import bar, sparkline
 from gputop_analysis.verdict import verdict
+from gputop_analysis.win import mean_step_ms
 
 TOP = (
     "command exit_code world_size steps step_time_p50_ms step_time_p95_ms phases_mean_ms ranks "
@@ -56,6 +58,34 @@ def build(tmp_path):
     build.sample("gpu", t_ns=T0, index=0, memory_used_bytes=3 << 30, memory_total_bytes=80 << 30)
     build.end()
     return build
+
+
+def test_speed_and_step_of_an_ended_run_are_over_the_same_named_steps(tmp_path):
+    build = Builder(tmp_path / "warming-up")
+    build.hello()
+    for step in range(60):  # a warm-up that is much slower than the rest
+        build.step(forward=200.0 if step < 10 else 20.0, samples=8)
+    assert summarise(build.open(), now_ns=build.clock[0]).steps_per_s < 40  # all of the last 10 s
+    build.end()
+    summary = summarise(build.open())
+    assert mean_step_ms(summary) == pytest.approx(20.0)
+    assert (summary.steps_per_s, summary.samples_per_s) == pytest.approx((50.0, 400.0))
+    report = Report(build.open())
+    for text in (as_text(report), as_markdown(report), as_html(report)):
+        assert text.count("past the first 10 steps") >= 1
+        assert "of all steps, the first ones too" in text  # what the budget's lines are of
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [(5, "of all steps"), (25, "past the first step"), (60, "past the first 10 steps")],
+)
+def test_a_short_run_leaves_out_less_of_its_beginning(tmp_path, steps, words):
+    build = Builder(tmp_path / "r")
+    build.hello()
+    build.steps(steps, forward=20.0)
+    build.end()
+    assert summarise(build.open()).averaged_over == words
 
 
 def no_nan(text):

@@ -123,6 +123,16 @@ CASES = (
         until="stack_dump",
         exit_code=130,
     ),
+    Case(
+        "HC11",
+        "a rank that stops, long before it counts as a hang",
+        RANKS,
+        {"FAULT": "hang", "GPUTOP_HANG_S": 600},
+        rank=1,
+        site="ranks.py",
+        until="stack_dump",
+        exit_code=130,
+    ),
 )
 
 CLEAN = (

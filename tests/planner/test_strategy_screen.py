@@ -20,6 +20,7 @@ from gputop.screens.dialog import ChoiceDialog, TextDialog
 from gputop.screens.pareto import ParetoDialog
 from gputop.screens.strategy import StrategyScreen
 from gputop.screens.whatif import WhatIfDialog, table
+from gputop.widgets.plan_panes import notice_rows
 from gputop_analysis.catalog import gpu, model
 from gputop_analysis.catalog.gpus import COMMON
 from gputop_analysis.parallelism.split import Split
@@ -223,6 +224,7 @@ async def test_above_a_run_of_an_unknown_model_it_says_so_and_takes_what_is_know
         app.screen.receive(running._replace(page=found), None)
         await settle(app, pilot)
         assert isinstance(app.screen, StrategyScreen) and "is not known" in screen_text(app)
+        assert "parameters" in screen_text(app)  # the end of it: it is wrapped, not cut
         await press(app, pilot, "down", "right")
         assert "is not known" in screen_text(app)
         app.screen._change(app.screen.ask.given("model", model("llama-3-70b")))
@@ -263,3 +265,25 @@ def test_a_run_is_the_base_line():
     assert base.calibration.rows == 1
     on_cpu = base_of(setup, None, "mine")
     assert on_cpu.step_s == 0 and on_cpu.calibration is None
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_what_is_not_known_of_a_run_is_told_whole(width):
+    notice = "the run's model is not known, and it ran on no GPU: llama-3-8b as an example; " * 2
+    rows = notice_rows(notice.strip(), width)
+    told = " ".join(row[1][0] for row in rows)
+    assert told == notice.strip() and max(map(row_width, rows)) <= width
+    assert notice_rows("", width) == []
+
+
+async def test_a_pane_that_grows_shows_what_it_had_scrolled_away(ask):
+    app = StrategyApp(ask)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await settle(app, pilot)
+        await press(app, pilot, "tab", "down", "down")
+        table = app.screen.table
+        assert len(table.planned.choices) > 3 and table.first == 0
+        table.rows(100, 4)
+        assert table.first == 2
+        table.rows(100, 30)
+        assert table.first == 0

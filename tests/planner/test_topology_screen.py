@@ -59,3 +59,20 @@ async def test_it_opens_from_the_catalog_and_the_strategy(monkeypatch):
         ) and "no server with the GeForce RTX 409" in screen_text(app)
         await press(app, pilot, "escape")
         assert isinstance(app.screen, StrategyScreen)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "has_machine", "name", "says"),
+    [
+        ("NVIDIA H200", False, "dgx-h200", ""),
+        ("NVIDIA H200", True, "dgx-h200", ""),
+        ("", True, topology.HERE, ""),
+        ("", False, "dgx-h100", "no GPU in this machine or run: dgx-h100 as an example"),
+        ("GeForce RTX 4090", False, "dgx-h100", "no server with the GeForce RTX 4090 is known"),
+    ],
+)
+def test_it_begins_with_the_hardware_at_hand(gpu, has_machine, name, says):
+    machine = presets.topology(presets.find("dgx-h100")) if has_machine else None
+    start = topology.start_at(gpu, machine)
+    assert start.listed[start.index].name == name
+    assert start.note.startswith(says) and bool(start.note) == bool(says)

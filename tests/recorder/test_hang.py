@@ -52,14 +52,18 @@ class Watched:
             limit_s,
         )
 
-    def train(self, steps: int, only: int | None = None, wall_ns: int = 10**7) -> None:
+    def train(
+        self, steps: int, only: int | None = None, wall_ns: int = 10**7, wall_max_ns: int = 0
+    ) -> None:
         for _ in range(steps):
             for rank in self.ranks:
                 if only in (None, rank.number):
                     record = wire.STEP.pack(
                         1,
                         wall_ns,
-                        *[0] * 19,
+                        *[0] * 10,
+                        wall_max_ns,
+                        *[0] * 8,
                         0.0,
                         0.0,
                         0.0,
@@ -77,7 +81,17 @@ class Watched:
             self.watch.check()
 
     def kinds(self) -> list[str]:
-        return [event["type"] for event in support.events(self.run_dir)]
+        """What is told of hangs."""
+        types = [event["type"] for event in support.events(self.run_dir)]
+        return [event_type for event_type in types if event_type != "standing"]
+
+    def looks(self) -> list[dict[str, Any]]:
+        """What is told of silences that are no hangs yet."""
+        return [event for event in support.events(self.run_dir) if event["type"] == "standing"]
+
+    def asked(self, reason: str) -> list[str]:
+        """Which commands were sent to the ranks for a reason."""
+        return [command["cmd"] for command in self.sent if command["reason"] == reason]
 
 
 def test_a_hang_is_told_once_asked_about_twice_and_ends(tmp_path, monkeypatch) -> None:
@@ -86,11 +100,11 @@ def test_a_hang_is_told_once_asked_about_twice_and_ends(tmp_path, monkeypatch) -
     watched.wait(30)
     assert watched.kinds() == []
     watched.wait(2)
-    (event,) = support.events(watched.run_dir)
+    (event,) = [e for e in support.events(watched.run_dir) if e["type"] != "standing"]
     assert (event["type"], event["ranks"], event["limit_s"]) == ("hang_suspected", [0, 1], 30.0)
-    assert [command["cmd"] for command in watched.sent] == ["dump", "flight_recorder"]
+    assert watched.asked("hang") == ["dump", "flight_recorder"]
     watched.wait(200)
-    assert [command["cmd"] for command in watched.sent] == ["dump", "flight_recorder"] * 2
+    assert watched.asked("hang") == ["dump", "flight_recorder"] * 2
     watched.train(1)
     watched.wait(1)
     assert watched.kinds() == ["hang_suspected", "hang_over"]
@@ -107,6 +121,44 @@ def test_a_rank_that_works_without_steps_is_no_hang_nor_are_those_that_wait_for_
     assert watched.kinds() == []
     watched.wait(40)
     assert watched.kinds() == ["hang_suspected"]
+
+
+def test_a_silence_is_looked_at_once_long_before_it_is_a_hang(tmp_path, monkeypatch) -> None:
+    watched = Watched(tmp_path, monkeypatch)
+    watched.train(10)
+    watched.wait(7)
+    assert not watched.sent
+    watched.wait(10)
+    (event,) = watched.looks()
+    assert (event["ranks"], event["silent_s"], event["limit_s"]) == ([0, 1], 9.0, 8.0)
+    assert [thread["rank"] for thread in event["threads"]] == [0, 1]
+    assert watched.asked("standing") == ["dump", "flight_recorder"]
+    watched.train(1)
+    watched.wait(10)
+    assert len(watched.looks()) == 2 and watched.kinds() == []
+
+
+@pytest.mark.parametrize("why", ["works", "long steps", "alone"])
+def test_a_silence_that_is_nothing_new_is_not_looked_at(tmp_path, monkeypatch, why: str) -> None:
+    watched = Watched(tmp_path, monkeypatch)
+    watched.train(10)
+    if why == "long steps":
+        watched.train(1, wall_max_ns=6 * 10**9)
+    if why == "alone":
+        watched.table.by_number.popitem()
+    for _ in range(8):
+        watched.wait(2)
+        if why == "works":
+            watched.ranks[1].moves()
+    assert not watched.looks() and not watched.sent
+
+
+def test_the_first_steps_are_long_and_say_nothing_of_later_ones(tmp_path, monkeypatch) -> None:
+    watched = Watched(tmp_path, monkeypatch)
+    watched.train(2, wall_max_ns=60 * 10**9)
+    watched.train(10)
+    watched.wait(10)
+    assert len(watched.looks()) == 1
 
 
 def test_slow_steps_are_no_hang(tmp_path, monkeypatch) -> None:

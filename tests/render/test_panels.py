@@ -60,6 +60,17 @@ def texts(rows):
     return [row_text(row) for row in rows]
 
 
+@pytest.mark.parametrize("width", [120, 200])
+def test_tiles_and_chart_name_the_steps_that_their_figures_are_of(one, width):
+    assert texts(tiles.draw(one, width))[0].count("steps 11+") == 2
+    goes_on = one._replace(summary=one.summary._replace(state="running"), window_steps=20)
+    above = texts(tiles.draw(goes_on, width))[0]
+    assert "Step, mean" in above and "last 20" in above and "last 10 s" in above
+    panel = breakdown.Breakdown()
+    panel.set_reactive(breakdown.Breakdown.boxed, True)
+    assert row_text(panel.note(goes_on)) == "last 20"
+
+
 DRAWS = {
     "header": lambda s, w, h: header.draw(s, w),
     "breakdown": breakdown.draw,
@@ -187,6 +198,25 @@ def test_many_ranks_are_a_heat_map_beside_the_worst(tmp_path):
     assert text[1].split()[1:3][0] == "7" or "▲      7" in text[1]
     styles = [style for row in rows[:4] for part, style in row if "▀" in part]
     assert any("accent" in style for style in styles) and any("heat1" in style for style in styles)
+
+
+@pytest.mark.parametrize("mono", [False, True])
+def test_of_many_ranks_the_one_that_a_finding_names_comes_first(tmp_path, mono):
+    snapshot = snapshot_of(tmp_path / "r", ranks=30, slow_rank=7, steps=30)
+    hang = replace(a_finding("critical"), rank=23)
+    rows = ranks.draw(snapshot._replace(findings=(hang,)), 116, 12, mono=mono)
+    listed = [line[-50:].split()[:2] for line in texts(rows)[1:3]]
+    assert listed == [["✖", "23"], ["▲", "7"]]
+    if mono:
+        assert sum("✖" in line[:30] for line in texts(rows)) == 1  # in the map, too
+    else:
+        assert any("critical" in style for row in rows for part, style in row if "▀" in part)
+
+
+def test_memory_without_a_known_total_is_told_alone(four):
+    unseen = four._replace(summary=four.summary._replace(hosts=(), gpus=()), devices={})
+    text = "\n".join(texts(ranks.draw(unseen, 116, 10)))
+    assert "RAM" in text and "nan" not in text and "/0" not in text
 
 
 def test_with_room_the_phases_of_each_rank_stand_below_and_the_odd_one_is_marked(four):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from textual.command import CommandList
+from textual.content import Content
 from textual.widgets import Input
 from tui_pilot import press, screen_text, settle, started, step
 from tui_support import FakeControl
@@ -16,7 +17,7 @@ from gputop.app.application import GputopApp
 from gputop.screens.budget import BudgetScreen
 from gputop.screens.catalog import CatalogScreen
 from gputop.screens.comparison import ComparisonScreen
-from gputop.screens.dialog import ChoiceDialog, TextDialog
+from gputop.screens.dialog import ChoiceDialog, TextDialog, Words
 from gputop.screens.estimator import EstimatorScreen
 from gputop.screens.evidence import EvidenceScreen
 from gputop.screens.layers import LayersScreen
@@ -217,6 +218,33 @@ async def test_the_palette_lists_the_same_actions(running):
         command.callback()
         await pilot.pause()
         assert app.focused.id == "ranks"
+
+
+@pytest.mark.parametrize("ended", [False, True])
+async def test_what_asks_the_training_is_offered_while_there_is_one(running, ended):
+    over = running._replace(summary=running.summary._replace(state="ended", exit_code=0))
+    shown = over if ended else running
+    async with started(shown, FakeControl(), size=(120, 70)) as (app, pilot):
+        titles = [command.title for command in app.get_system_commands(app.screen)]
+        assert ("Profile (p)" in titles) == (not ended)
+        await press(app, pilot, "question_mark")
+        assert ("Profile the next three steps" in screen_text(app)) == (not ended)
+
+
+async def test_a_dialog_writes_its_words_once_for_each_size(running):
+    written = []
+
+    def words_at(size):
+        written.append(tuple(size))
+        return Words(Content("words"))
+
+    async with started(running, size=(120, 40)) as (app, pilot):
+        app.push_screen(TextDialog("Title", words_at))
+        await settle(app, pilot)
+        assert written == [(120, 40)]
+        await pilot.resize_terminal(80, 24)
+        await settle(app, pilot)
+        assert written == [(120, 40), (80, 24)] and "words" in screen_text(app)
 
 
 async def test_keys_can_be_remapped_by_id(running):

@@ -88,13 +88,44 @@ def test_the_line_says_where_the_run_stands(folder):
     run = read_run(folder)._replace(state="running")
     last_ns = START_NS + 2 * 10**9 + 400 * 15_900_000
     assert standing_of(run, last_ns).short() == "train.py 400 15.8 ms loss 2.258"
-    assert standing_of(run, last_ns + 246 * 10**9).short() == "train.py 400 NO STEP 4:06 loss 2.258"
+    assert standing_of(run, last_ns + 246 * 10**9).short() == (
+        "▲ attention train.py 400 NO STEP 4:06 loss 2.258"
+    )
     row = step_row(0, 400, last_ns, {"forward": 5.0}, loss=float("inf"), flags=F_NONFINITE)
     RecordWriter(folder, "box").append_rank("steps", 1, row * 64)
     bad = standing_of(run, last_ns)
     assert "loss" in bad.short() and json.loads(json.dumps(bad.data(), allow_nan=False))
     over = standing_of(run._replace(state="ended", exit_code=3), last_ns)
-    assert over.short().startswith("train.py exit 3 ")
+    assert over.short().startswith("✖ failed train.py exit 3 ")
+
+
+def test_the_line_begins_with_what_is_wrong(folder):
+    run = read_run(folder)._replace(state="running")
+    last_ns = START_NS + 2 * 10**9 + 400 * 15_900_000
+    writer = RecordWriter(folder, "box")
+    writer.append_event({"t_ns": last_ns, "type": "hang_suspected", "ranks": [0, 1]})
+    hangs = standing_of(run, last_ns + 246 * 10**9)
+    assert hangs.short().startswith("✖ critical train.py 400 NO STEP 4:06")
+    assert hangs.data()["severity"] == "critical"
+    assert standing_of(run, last_ns).severity == ""  # steps come: what was suspected is over
+    stopped = run._replace(state="ended", exit_code=130, stopped_by="you")
+    assert standing_of(stopped, last_ns).short().startswith("■ stopped train.py exit 130")
+    assert standing_of(run._replace(state="lost"), last_ns).short().startswith("✖ failed ")
+
+
+def test_the_line_is_of_any_rank_whose_loss_is_no_number(folder):
+    run = read_run(folder)._replace(state="running")
+    last_ns = START_NS + 2 * 10**9 + 400 * 15_900_000
+    row = step_row(1, 500, last_ns, {"forward": 5.0}, loss=float("nan"), flags=F_NONFINITE)
+    RecordWriter(folder, "box").append_rank("steps", 1, row * 3)  # the faster of two ranks
+    assert standing_of(run, last_ns).short() == "✖ critical train.py 400 15.8 ms loss NaN"
+
+
+def test_the_line_is_ascii_where_the_locale_has_no_more(folder):
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii:strict"}
+    words = [sys.executable, "-m", "gputop", "status", "--short", str(folder)]
+    done = subprocess.run(words, env=environment, capture_output=True)
+    assert done.stdout.startswith(b"^ attention train.py") and done.stdout.isascii(), done
 
 
 def test_a_status_bar_shows_nothing_where_no_run_is(tmp_path, monkeypatch, capsys):

@@ -15,6 +15,7 @@ from gputop_analysis.findings.crash import (
     ends,
     hangs,
     lack_of_memory,
+    standing,
 )
 from gputop_analysis.findings.host import (
     compilation,

@@ -9,7 +9,7 @@ from gputop_analysis.findings.precedence import ordered
 from gputop_analysis.findings.registry import CATALOGUE
 from gputop_analysis.findings.shares import ENOUGH_STEPS
 from gputop_analysis.findings.turns import EVERY, Turns
-from gputop_analysis.live_ranks import CHOSEN, live_ranks
+from gputop_analysis.live_ranks import CHOSEN, live_ranks, told_ranks
 from gputop_analysis.model import Finding
 from gputop_analysis.view import RunView
 from gputop_probes.record.reader import RunRecord
@@ -72,7 +72,8 @@ class LiveFindings:
         return ordered(list(self._shown.values()))
 
     def _evaluate(self) -> list[Finding]:
-        if self._ticks % EVERY == 0 or len(self._ranks) < CHOSEN:
+        is_new = not set(told_ranks(self.record)) <= set(self._ranks)
+        if self._ticks % EVERY == 0 or len(self._ranks) < CHOSEN or is_new:
             self._ranks = live_ranks(self.record)
         self._ticks += 1
         view = RunView(self.record, self.window_steps, live=True, ranks=self._ranks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gputop_analysis.findings.registry import CATALOGUE, CAUSES
+from gputop_analysis.findings.registry import CATALOGUE, CAUSES, STANDING_STILL
 from gputop_analysis.model import SEVERITIES, Finding
 
 
@@ -49,11 +49,14 @@ def explains(cause: Finding, effect: Finding) -> bool:
 
 
 def ordered(findings: list[Finding]) -> list[Finding]:
-    """By severity, then by recoverable time per step, then by cause."""
+    """By severity, then by recoverable time per step, then by cause; who holds up a run that makes
+    no step comes before what its steps lost.
+    """
     return sorted(
         findings,
         key=lambda one: (
             SEVERITIES.index(one.severity),
+            one.id != STANDING_STILL,
             -(one.recoverable_ms_per_step or 0.0),
             _precedence(one),
         ),

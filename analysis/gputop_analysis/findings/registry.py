@@ -30,6 +30,10 @@ CAUSES: tuple[Cause, ...] = (
 )
 """Causes by precedence: of two findings on the same time, the earlier explains the other."""
 
+STANDING_STILL = "HC11"
+"""Says for whom ranks wait that make no step; told before all but critical ones, as those are of
+steps that no longer come.
+"""
 STRAGGLERS = ("CR01", "CR02", "CR03", "CR04", "CR15")
 """Findings about one slow rank; they explain what else that rank shows."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from gputop_analysis.budget import LINES
+from gputop_analysis.budget import LINES, OF_ALL_STEPS
 from gputop_analysis.goodput import PARTS
 from gputop_analysis.html.charts import bar
 from gputop_analysis.html.colours import BUDGET, GOODPUT, STARTUP
@@ -42,7 +42,10 @@ def budget_section(report: Report) -> str:
             budget.share(n),
             (f"{LINES[n].title}: {ms(budget.ms_per_step(n))} ms a step"),
         )
-    note = f"Wall time of all ranks, added up. Useful compute: {budget.compute_anchor}."
+    note = (
+        f"Wall time of all ranks, added up, {OF_ALL_STEPS}. "
+        f"Useful compute: {budget.compute_anchor}."
+    )
     if shares_of_peak := utilisation(budget):
         note += f" {', '.join(shares_of_peak)}."
     if budget.not_told_apart:

@@ -6,11 +6,13 @@ import math
 from html import escape
 
 from gputop_analysis.html.elements import chip, tile
+from gputop_analysis.overview import RATE_WINDOW_S, RunSummary
 from gputop_analysis.report.build import Report
 from gputop_analysis.report.occasion import occasion
 from gputop_analysis.report.winning import first_win, saving, win_words
 from gputop_analysis.report.words import HEALTH_STYLE, confidence, done, recoverable, size
 from gputop_analysis.text import duration, ms
+from gputop_analysis.win import mean_step_ms
 
 
 def verdict(report: Report) -> str:
@@ -75,6 +77,8 @@ def tiles(report: Report) -> str:
     """Steps, speed and time, as large figures."""
     s = report.summary
     shown = []
+    if math.isfinite(mean_ms := mean_step_ms(s)):
+        shown.append(tile("step time, mean", ms(mean_ms), "ms"))
     if math.isfinite(s.step_time_p50_ms):
         shown.append(tile("step time, median", ms(s.step_time_p50_ms), "ms"))
     if math.isfinite(s.step_time_p95_ms):
@@ -89,4 +93,15 @@ def tiles(report: Report) -> str:
     if s.world_size:
         shown.append(tile("ranks", size(s).removesuffix(" ranks").removesuffix(" rank"), ""))
     shown.append(tile("duration", duration(s.duration_s), ""))
-    return f'<div class="tiles">{"".join(shown)}</div>'
+    return f'<div class="tiles">{"".join(shown)}</div>{_window(s)}'
+
+
+def _window(s: RunSummary) -> str:
+    """Of which steps the figures of the tiles are; empty before the first step."""
+    if not math.isfinite(s.step_time_p50_ms):
+        return ""
+    words = f"step times and speed: {s.averaged_over}"
+    if s.state == "running":
+        speed = f"over the last {RATE_WINDOW_S:.0f} s"
+        words = f"step times: {s.averaged_over}; speed: {speed}"
+    return f'<p class="none">{words}</p>'

@@ -170,8 +170,8 @@ DEFINITIONS: dict[str, Definition] = {
     "steps_per_s": Definition(
         "1/s",
         (
-            "steps / wall time of the slowest rank without its first step; "
-            "while the run goes on, of the last 10 s"
+            "steps / wall time of the slowest rank, over the steps of step_time_p50_ms; while the "
+            "run goes on, of the last 10 s without its first step"
         ),
         "steps.n_steps, steps.wall_ns",
     ),

@@ -25,6 +25,7 @@ from gputop_analysis.report.words import (
     recoverable,
     size,
     speed,
+    step_time,
     told_lines,
     wait_note,
 )
@@ -93,7 +94,7 @@ def _numbers(report: Report) -> Iterator[str]:
         yield f"- damaged: {plain(damage)}"
     yield f"- steps: {done(s)}, {size(s)}, {duration(s.duration_s)}"
     yield f"- speed: {speed(s)}"
-    yield f"- step time: p50 {ms(s.step_time_p50_ms)} ms, p95 {ms(s.step_time_p95_ms)} ms"
+    yield f"- step time: {step_time(s)}"
     if own_work_text := own_work(report.own_work):
         yield f"- gputop: {own_work_text}"
 

@@ -28,6 +28,7 @@ from gputop_analysis.report.words import (
     recoverable,
     size,
     speed,
+    step_time,
     told_lines,
     wait_note,
 )
@@ -127,8 +128,8 @@ def _header(report: Report, width: int, colour: bool) -> Iterator[str]:
         )
     yield from _damaged(report, width)
     yield f"{'steps':<9} {done(s)}, {size(s)}, {duration(s.duration_s)}"
-    yield f"{'speed':<9} {speed(s)}"
-    yield f"{'step':<9} p50 {ms(s.step_time_p50_ms)} ms, p95 {ms(s.step_time_p95_ms)} ms"
+    for label, figures in (("speed", speed(s)), ("step", step_time(s))):
+        yield from textwrap.wrap(f"{label:<9} {figures}", width, subsequent_indent=" " * 10)
     yield from _startup(report, width)
     if s.own_cost is not None:
         yield f"{'gputop':<9} {s.own_cost.words}"

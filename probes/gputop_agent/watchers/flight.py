@@ -29,11 +29,12 @@ def send(reason="", until_ns=None):
     """Send the newest entries, or those up to a time, as ``flight_recorder`` events, oldest first,
     each below the message limit.
 
-    For the reason ``hang`` with the line of each call, and what the groups are: torch resolves the
-    lines in a second the first time, which only a training that stands still has to spare.
+    For the reason ``hang`` with the line of each call: torch resolves the lines in a second the
+    first time, which only a training that stands still has to spare. For it and for ``standing``,
+    a silence that may yet end, with what the groups are.
     """
-    in_a_hang = reason == "hang"
-    newest = _in_order(sites=in_a_hang)
+    newest = _in_order(sites=reason == "hang")
+    with_groups = reason in ("hang", "standing")
     if until_ns is not None:
         newest = [entry for entry in newest if entry["created_ns"] <= until_ns]
     newest = newest[-NEWEST:]
@@ -47,7 +48,7 @@ def send(reason="", until_ns=None):
             part=part,
             parts=len(chunks),
             entries=chunk,
-            groups=groups() if in_a_hang and part == 0 else None,
+            groups=groups() if with_groups and part == 0 else None,
         )
 
 

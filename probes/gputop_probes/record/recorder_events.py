@@ -97,6 +97,18 @@ class StandingThread(TypedDict, total=False):
     mount: Line
 
 
+class Standing(TypedDict, total=False):
+    """Ranks have made no step for three times their longest one: all were asked where they are.
+
+    It is no suspicion of a hang. Fields as those of ``hang_suspected``.
+    """
+
+    ranks: list[Rank]
+    silent_s: Amount
+    limit_s: Amount
+    threads: list[StandingThread]
+
+
 class HangSuspected(TypedDict, total=False):
     """Ranks have been silent for longer than a step ever took."""
 
@@ -176,6 +188,7 @@ EVENTS: dict[str, Any] = {
     "rank_lost": RankLost,
     "no_agent": NoAgent,
     "neighbours": Neighbours,
+    "standing": Standing,
     "hang_suspected": HangSuspected,
     "hang_over": HangOver,
     "interrupt": Interrupt,

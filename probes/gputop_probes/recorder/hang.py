@@ -10,11 +10,15 @@ from typing import Any
 from gputop_probes import procfs
 from gputop_probes.recorder import blocked
 from gputop_probes.recorder.journal import Journal
-from gputop_probes.recorder.ranks import Rank, RankAssignment
+from gputop_probes.recorder.ranks import FIRST_STEPS, Rank, RankAssignment
 
 DEFAULT_LIMIT_S = 30.0
-_STEPS_BEFORE_JUDGING = 5
-"""The first steps hold compilation and caches that fill."""
+LOOK_S = 8.0
+"""Silence from which ranks that train together are asked once where they are. It is no suspicion:
+what they answer is told where some wait for another.
+"""
+_LONGEST_STEPS = 3
+"""Times the longest step that was, from which on a silence is worth that look."""
 _MEDIANS = 20
 _SECOND_DUMP_S = 60.0
 _OWN_PAUSE_S = 5.0
@@ -40,6 +44,7 @@ class HangWatch:
         else:
             self._limit_s = _limit_from_environment()
         self._silent: list[Rank] = []
+        self._has_looked = False
         self._second_dump_at: float | None = None
         self._last_check = time.monotonic()
 
@@ -53,12 +58,35 @@ class HangWatch:
         if self._silent:
             self._follow(now_s)
             return
+        silent = self._standing_still(now_s, self.limit_s)
+        if not silent:
+            self._look(now_s)
+        elif not self._one_works(now_s):
+            self._begin(silent, now_s)
+
+    def _standing_still(self, now_s: float, limit_s: Callable[[Rank], float]) -> list[Rank]:
         silent = []
         for rank in self._ranks.connected():
-            if self._stands_still(rank, now_s):
+            if self._stands_still(rank, now_s, limit_s(rank)):
                 silent.append(rank)
-        if silent and not self._one_works(now_s):
-            self._begin(silent, now_s)
+        return silent
+
+    def _look(self, now_s: float) -> None:
+        """Ask once in a silence where the ranks are, long before it counts as a hang."""
+        silent = self._standing_still(now_s, self.look_s)
+        if not silent:
+            self._has_looked = False
+            return
+        several = len(self._ranks.by_number) > 1
+        if several and not self._has_looked and not self._one_works(now_s):
+            self._has_looked = True
+            self._journal.event("standing", **self._standing(silent, now_s, self.look_s))
+            self._ask("standing")
+
+    def look_s(self, rank: Rank) -> float:
+        """Silence of this rank that is worth a look."""
+        longest_s = max(rank.longest_s, rank.median_step_s())
+        return max(LOOK_S, _LONGEST_STEPS * longest_s)
 
     def limit_s(self, rank: Rank) -> float:
         """Silence that counts as a hang of this rank."""
@@ -68,12 +96,8 @@ class HangWatch:
         """Whether a rank evaluates, saves or compiles: others may wait for it meanwhile."""
         return any(now_s - rank.moved_s < _MOVES_EVERY_S for rank in self._ranks.connected())
 
-    def _stands_still(self, rank: Rank, now_s: float) -> bool:
-        if (
-            rank.steps_seen < _STEPS_BEFORE_JUDGING
-            or rank.said_goodbye
-            or now_s - rank.progress_s <= self.limit_s(rank)
-        ):
+    def _stands_still(self, rank: Rank, now_s: float, limit_s: float) -> bool:
+        if rank.steps_seen < FIRST_STEPS or rank.said_goodbye or now_s - rank.progress_s <= limit_s:
             return False
         stat = procfs.stat(rank.pid)
         if stat is not None and stat.state in "Tt":
@@ -84,20 +108,23 @@ class HangWatch:
 
     def _begin(self, silent: list[Rank], now_s: float) -> None:
         self._silent = silent
-        worst = max(now_s - rank.progress_s for rank in silent)
-        limit = min(self.limit_s(rank) for rank in silent)
-        self._journal.event(
-            "hang_suspected",
-            ranks=_numbers(silent),
-            silent_s=round(worst, 1),
-            limit_s=round(limit, 1),
-            threads=[
-                {"rank": rank.number, **blocked.describe(rank.pid, rank.tid)}
-                for rank in self._ranks.connected()
-            ],
-        )
-        self._ask()
+        self._journal.event("hang_suspected", **self._standing(silent, now_s, self.limit_s))
+        self._ask("hang")
         self._second_dump_at = now_s + _SECOND_DUMP_S
+
+    def _standing(
+        self, silent: list[Rank], now_s: float, limit_s: Callable[[Rank], float]
+    ) -> dict[str, Any]:
+        """Fields of an event about ranks that stand still."""
+        threads = []
+        for rank in self._ranks.connected():
+            threads.append({"rank": rank.number, **blocked.describe(rank.pid, rank.tid)})
+        return {
+            "ranks": _numbers(silent),
+            "silent_s": round(max(now_s - rank.progress_s for rank in silent), 1),
+            "limit_s": round(min(limit_s(rank) for rank in silent), 1),
+            "threads": threads,
+        }
 
     def _follow(self, now_s: float) -> None:
         moving = []
@@ -112,11 +139,11 @@ class HangWatch:
             self._silent = []
         elif self._second_dump_at is not None and now_s >= self._second_dump_at:
             self._second_dump_at = None
-            self._ask()
+            self._ask("hang")
 
-    def _ask(self) -> None:
-        self._send({"cmd": "dump", "reason": "hang"})
-        self._send({"cmd": "flight_recorder", "reason": "hang"})
+    def _ask(self, reason: str) -> None:
+        self._send({"cmd": "dump", "reason": reason})
+        self._send({"cmd": "flight_recorder", "reason": reason})
 
     def _forgive(self, now_s: float) -> None:
         for rank in self._ranks.connected():

@@ -125,7 +125,7 @@ class Intake:
             raise ValueError("not whole records")
         if message_type == wire.MSG_STEPS:
             records = self.pauses.cut_steps(records)
-            rank.saw_steps(records[-size:])
+            rank.saw_steps(records)
         elif message_type == wire.MSG_COMM:
             records = self.pauses.cut_comm(records)
             rank.comm_records += len(records) // size

@@ -10,8 +10,11 @@ from gputop_probes import procfs
 
 _STEP_INDEX = [name for name, _ in wire.STEP_FIELDS].index("step")
 _COUNT_INDEX = [name for name, _ in wire.STEP_FIELDS].index("n_steps")
+_LONGEST_INDEX = [name for name, _ in wire.STEP_FIELDS].index("wall_max_ns")
 _DROPPED_INDEX = [name for name, _ in wire.STEP_FIELDS].index("dropped")
 _RECENT = 64
+FIRST_STEPS = 5
+"""They hold compilation and caches that fill."""
 
 
 class Rank:
@@ -33,15 +36,20 @@ class Rank:
         """Monotonic time in seconds when it last showed life that counts as progress."""
         self.moved_s = float("-inf")
         """Monotonic time in seconds when it last said that it works although no step ends."""
+        self.longest_s = 0.0
+        """The longest step after the first ones."""
         self._recent_ns: deque[float] = deque(maxlen=_RECENT)
 
     def moves(self) -> None:
         """Note that it evaluates, saves or compiles: it works although no step ends."""
         self.moved_s = self.progress_s = time.monotonic()
 
-    def saw_steps(self, last_record: bytes) -> None:
-        """Take in the newest STEP record of a message."""
-        fields = wire.STEP.unpack(last_record)
+    def saw_steps(self, records: bytes) -> None:
+        """Take in the STEP records of a message."""
+        for fields in wire.STEP.iter_unpack(records):
+            if fields[_STEP_INDEX] >= FIRST_STEPS:
+                self.longest_s = max(self.longest_s, fields[_LONGEST_INDEX] / 1e9)
+        fields = wire.STEP.unpack(records[-wire.STEP.size :])
         count = max(1, fields[_COUNT_INDEX])
         self.steps_seen = max(self.steps_seen + 1, fields[_STEP_INDEX] + 1)
         self.last_step = fields[_STEP_INDEX]

@@ -402,7 +402,10 @@ class GputopApp(InterruptedApp):
     def action_links(self) -> None:
         from gputop.screens.topology import TopologyScreen
 
-        self._open(lambda *_: TopologyScreen())
+        snapshot = self.main.snapshot
+        gpus = snapshot.summary.gpus if snapshot is not None else ()
+        used = next((gpu.name for gpu in gpus if gpu.ours), "")
+        self._open(lambda *_: TopologyScreen(used))
 
     def on_screen_asked(self, message: ScreenAsked) -> None:
         self.push_screen(message.screen)
@@ -458,6 +461,12 @@ class GputopApp(InterruptedApp):
 
     # ---- actions of the table that concern the whole app
 
+    @property
+    def listens(self) -> bool:
+        """Whether there is a training that can be asked: what asks one is not offered after it."""
+        snapshot = self.main.snapshot
+        return self.source.control is not None and not (snapshot is not None and snapshot.ended)
+
     def action_help(self) -> None:
         from gputop.screens import texts
         from gputop.screens.dialog import TextDialog, Words
@@ -470,7 +479,7 @@ class GputopApp(InterruptedApp):
         def keys_at(size: tuple[int, int]) -> Words:
             keys = texts.help_text(
                 self.source.mode,
-                self.source.control is not None,
+                self.listens,
                 self.theme_variables,
                 screen=name,
                 size=size,
@@ -639,10 +648,7 @@ class GputopApp(InterruptedApp):
         yield from palette_places.findings(self, self.main.snapshot)
         footer = [action.id for action in in_footer(name, self.source.mode)]
         for action in sorted(on_screen(name), key=lambda a: _place(a.id, footer)):
-            if (
-                applies(action, self.source.mode, self.source.control is not None)
-                and action.group != "Moving"
-            ):
+            if applies(action, self.source.mode, self.listens) and action.group != "Moving":
                 run = partial(self._run_from_palette, target(action))
                 yield SystemCommand(
                     f"{action.label.capitalize()} ({action.shown})", action.words, run
@@ -650,7 +656,7 @@ class GputopApp(InterruptedApp):
         yield SystemCommand(
             "Theme", "Choose dark, light or any other theme.", self.action_change_theme
         )
-        yield from palette_places.places(self, self.source, self.main.snapshot)
+        yield from palette_places.places(self, self.source, self.main.snapshot, self.listens)
 
     def open_finding(self, index: int) -> None:
         """Open the evidence of a finding by its place in the list."""

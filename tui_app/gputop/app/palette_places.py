@@ -49,12 +49,16 @@ def findings(app: Opens, snapshot: Snapshot | None) -> Iterator[SystemCommand]:
         yield SystemCommand(title, finding.fix, partial(app.open_finding, index))
 
 
-def places(app: Opens, source: Source, snapshot: Snapshot | None) -> Iterator[SystemCommand]:
+def places(
+    app: Opens, source: Source, snapshot: Snapshot | None, listens: bool
+) -> Iterator[SystemCommand]:
     """Ranks; then the runs that can be opened in place of this one, which are not listed before
     something is searched: they would bury the keys.
+
+    Where a training ``listens`` it is asked for its stacks, else those in the record are offered.
     """
     if snapshot is not None:
-        if source.control is None and any(n.kind == "stack_dump" for n in snapshot.notices):
+        if not listens and any(n.kind == "stack_dump" for n in snapshot.notices):
             words = "Where every rank's threads stood when they were last asked."
             yield SystemCommand("Recorded stacks", words, app.show_recorded_stacks)
         for rank in snapshot.summary.ranks[:MAX_RANKS]:

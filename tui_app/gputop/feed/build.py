@@ -9,6 +9,7 @@ from gputop.feed.timeline import timeline
 from gputop.feed.window import short
 from gputop.occasions import hang_of
 from gputop.panels import PANELS, imported
+from gputop_analysis.findings.registry import STANDING_STILL
 from gputop_analysis.model import SEVERITIES, Finding
 from gputop_analysis.summary import summarise
 from gputop_analysis.text import counted
@@ -51,6 +52,8 @@ def by_worth(findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
 
     def place(finding: Finding) -> tuple[int, float, int]:
         group = {"critical": 0, "info": 2}.get(finding.severity, 1)
+        if finding.id == STANDING_STILL:
+            group = 0
         return group, -(finding.recoverable_ms_per_step or 0.0), SEVERITIES.index(finding.severity)
 
     return tuple(sorted(findings, key=place))
@@ -106,5 +109,5 @@ def build(
         output_note=next((s.output_note for s in states if s.output_note), ""),
         damage=_damage(record),
         notices=notices(record),
-        window="the whole run" if complete else f"the last {window_steps:,} steps",
+        window_steps=None if complete else window_steps,
     )

@@ -9,7 +9,8 @@ NOTICE_TYPES = ("profile", "stack_dump")
 
 
 def notices(record: RunRecord) -> tuple[Notice, ...]:
-    """What agents sent on request, oldest first."""
-    return tuple(
-        Notice(e.get("t_ns", 0), e["type"], e.get("rank"), e) for e in record.events(*NOTICE_TYPES)
-    )
+    """What agents sent on request, oldest first; without the stacks of a look at a long silence,
+    which nobody asked for.
+    """
+    asked = [event for event in record.events(*NOTICE_TYPES) if event.get("reason") != "standing"]
+    return tuple(Notice(e.get("t_ns", 0), e["type"], e.get("rank"), e) for e in asked)

@@ -149,12 +149,22 @@ class Snapshot(NamedTuple):
     """Why the record could not be read this time; the rest is then what was last known."""
     notices: tuple[Notice, ...] = ()
     sequence: int = 0
-    window: str = ""
-    """Of which steps the figures are: ``the last 1,000 steps``; empty for none."""
+    window_steps: int | None = None
+    """Steps that the figures look back; None: all of the run."""
     prediction: Prediction | None = None
     """What was estimated for this run; None while it is not known what is trained."""
     page: object | None = None
     """What the screen above the main one asked for (``feed.pages``); None: none, or unread."""
+
+    @property
+    def averaged_steps(self) -> str:
+        """Of which steps the means are: ``last 1,000`` or ``steps 11+``."""
+        run = self.summary
+        if self.window_steps is not None and run.steps > self.window_steps + run.steps_left_out:
+            return f"last {self.window_steps:,}"
+        if run.steps_left_out:
+            return f"steps {run.steps_left_out + 1}+"
+        return "all steps"
 
     @property
     def ended(self) -> bool:

@@ -54,6 +54,47 @@ def place_of(gpu: str, listed: tuple[Server, ...]) -> int | None:
     return next((index for index, server in enumerate(listed) if name and server.gpu == name), None)
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What is listed, where the cursor stands at first, and why, where it needs words."""
+
+    listed: tuple[Server, ...]
+    index: int
+    note: str = ""
+
+
+def start_at(gpu: str, machine: Topology | None) -> Start:
+    """The first server with a GPU; without one this machine, or the server of the plan's example.
+
+    Args:
+        gpu: of the run or the entry that the screen is opened from; empty for none.
+        machine: this one, where it has GPUs.
+    """
+    listed = servers(machine)
+    if gpu:
+        index = place_of(gpu, listed)
+        if index is not None:
+            return Start(listed, index)
+        note = (
+            f"no server with the {gpu} is known here; `gputop topo --from FILE` reads "
+            "`nvidia-smi topo -m`"
+        )
+        return Start(listed, _example(listed), note)
+    if machine is not None:
+        return Start(listed, 0)
+    index = _example(listed)
+    return Start(
+        listed, index, f"no GPU in this machine or run: {listed[index].name} as an example"
+    )
+
+
+def _example(listed: tuple[Server, ...]) -> int:
+    """Where the first server with the GPU is that a plan starts from."""
+    from gputop.feed.planning import first_ask
+
+    return place_of(first_ask().gpu, listed) or 0
+
+
 def _catalogued(gpu: str) -> str:
     from gputop_analysis import catalog
 

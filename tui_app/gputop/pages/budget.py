@@ -57,7 +57,7 @@ def headline(page: BudgetPageData, width: int) -> Row:
         (numbers.percent(budget.share("useful_compute")), "bold good"),
         (" useful of ", "muted"),
     ]
-    row += [(numbers.duration_ms(total), "bold text"), (" a step", "muted")]
+    row += [(numbers.duration_ms(total), "bold text"), (" a step, first ones too", "muted")]
     for name, value in (("MFU", budget.mfu), ("HFU", budget.hfu)):
         if value is not None:
             row += [(f"   {name} ", "muted"), (numbers.percent(value, 1), "text")]

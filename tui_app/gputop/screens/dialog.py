@@ -140,11 +140,12 @@ class TextDialog(Typed, ModalScreen[None]):
         self._title = title
         self._words_at = words_at
         self._words = Words(Content(""))
+        self._written_for: tuple[int, int] | None = None
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="box", can_focus=False) as box:
             box.border_title = self._title
-            self._words = self._words_at(self.app.size)
+            self._write()
             if self._words.plain:
                 box.border_subtitle = "y copy · esc back"
             else:
@@ -152,12 +153,17 @@ class TextDialog(Typed, ModalScreen[None]):
             yield Static(self._words.body, markup=False)
 
     def on_resize(self) -> None:
-        self.write_again()
+        if self._written_for != self.app.size:  # the first one comes with the opening
+            self.write_again()
 
     def write_again(self) -> None:
         """What it says has changed, or the room for it."""
-        self._words = self._words_at(self.app.size)
+        self._write()
         self.query_one(Static).update(self._words.body)
+
+    def _write(self) -> None:
+        self._written_for = self.app.size
+        self._words = self._words_at(self._written_for)
 
     def action_leave(self) -> None:
         self.dismiss(None)

@@ -84,7 +84,6 @@ class StrategyScreen(Typed, Moving, Screen[None]):
     DEFAULT_CSS = """
     StrategyScreen { layout: vertical; background: $background; color: $role-text; }
     StrategyScreen #title { dock: top; height: 2; }
-    StrategyScreen #title.example { height: 3; }
     StrategyScreen #form { width: 34; height: 1fr; }
     StrategyScreen #right { width: 1fr; height: 1fr; }
     StrategyScreen #table { height: 1fr; }
@@ -128,6 +127,7 @@ class StrategyScreen(Typed, Moving, Screen[None]):
     def on_resize(self) -> None:
         self.set_class(self.size.width < 110, "narrow")
         self.set_class(self.size.height < 34, "short")
+        self.query_one(PlanTitle).fit(self.size.width)
 
     # ---- what the app asks of a screen above the main one
 
@@ -256,7 +256,6 @@ class StrategyScreen(Typed, Moving, Screen[None]):
             notice = f"{self._unknown.text}; / chooses another{note}"
         else:
             notice = ""
-        self.query_one(PlanTitle).set_class(example, "example")
         self.query_one(PlanTitle).show(self.ask, self._source, meaning, notice)
 
     # ---- moving

@@ -28,7 +28,9 @@ class MachineRead(Message):
 
 
 class TopologyScreen(Typed, Moving, Screen[None]):
-    """Starts at the server that has a GPU, where it was opened from one."""
+    """Starts at the server that has a GPU, where it was opened from one or from a run that has
+    GPUs; else at this machine, or where it has no GPUs at the plan's example.
+    """
 
     NAME = "topology"
     BINDINGS = bindings(NAME)
@@ -68,16 +70,11 @@ class TopologyScreen(Typed, Moving, Screen[None]):
         self.post_message(MachineRead(feed.this_machine()))
 
     def on_machine_read(self, message: MachineRead) -> None:
-        listed = feed.servers(message.machine)
-        index = feed.place_of(self._gpu, listed) if self._gpu else 0
-        self.servers.listed = listed
-        self.servers.cursor = index or 0
-        if index is None:
-            message_text = (
-                f"no server with the {self._gpu} is known here; `gputop topo --from FILE` "
-                "reads `nvidia-smi topo -m`"
-            )
-            self.query_one(TopologyTitle).show(message_text)
+        start = feed.start_at(self._gpu, message.machine)
+        self.servers.listed = start.listed
+        self.servers.cursor = start.index
+        if start.note:
+            self.query_one(TopologyTitle).show(start.note)
         self.matrix.show(self.servers.chosen)
 
     # ---- what the app asks of a screen above the main one

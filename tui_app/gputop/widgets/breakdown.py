@@ -116,7 +116,8 @@ class Breakdown(Panel):
         if line.of_ranks < len(run.ranks):
             ranks = sampled
         if self.boxed:
-            return [(ranks, "muted")]
+            words = ", ".join(filter(None, (ranks, snapshot.averaged_steps)))
+            return [(words, "muted")]
         word = "before: step, mean " if run.stands else "step, mean "
         row: Row = [(word, "muted"), (numbers.duration_ms(mean_step_ms(run)), "text")]
         row += [("  p95 ", "muted"), (numbers.duration_ms(run.step_time_p95_ms), "text")]

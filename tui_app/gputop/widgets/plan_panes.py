@@ -15,17 +15,30 @@ from gputop_analysis.planner.choices import Choice
 from gputop_analysis.text import step_time
 
 MOST_MARKED = 4
+HEAD_ROWS = 2
+"""Of the title: what is planned, and what a line means."""
 
 
 class PlanTitle(Canvas):
     """Docked on top: what is planned, and what the line at the cursor means."""
 
     _shown: tuple[Ask, str, str, str] | None = None
+    _fitted = HEAD_ROWS
 
     def show(self, ask: Ask, source: str, meaning: str, notice: str = "") -> None:
         """Another question, or another line of it; ``notice`` stays below."""
         self._shown = ask, source, meaning, notice
+        self.fit(self.app.size.width)
         self.redraw()
+
+    def fit(self, width: int) -> None:
+        """Be as high as the words are at a width; laid out anew only where that has changed."""
+        if self._shown is None:
+            return
+        rows = HEAD_ROWS + len(notice_rows(self._shown[-1], width))
+        if rows != self._fitted:
+            self._fitted = rows
+            self.styles.height = rows
 
     def rows(self, width: int, height: int) -> list[Row]:
         if self._shown is None:
@@ -47,9 +60,17 @@ class PlanTitle(Canvas):
             spread(start, end, width),
             [(" " + shorten(meaning, width - 2), "muted")],
         ]
-        if notice:
-            return [*lines, [(" ⚠ " + shorten(notice, width - 4), "medium")]]
-        return lines
+        return [*lines, *notice_rows(notice, width)]
+
+
+def notice_rows(notice: str, width: int) -> list[Row]:
+    """The words below the title, whole; none for no notice."""
+    if not notice:
+        return []
+    rows: list[Row] = []
+    for line in wrap(notice, width - 4):
+        rows.append([("   " if rows else " ⚠ ", "medium"), (line, "medium")])
+    return rows
 
 
 class PlanForm(Canvas, can_focus=True, drawn=("ask", "cursor", "typed")):
@@ -90,6 +111,8 @@ class PlanTable(Canvas, can_focus=True, drawn=("planned", "cursor", "marked")):
     marked: reactive[tuple[int, ...]] = reactive((), repaint=False)
     base: RunBase | None = None
     first = 0
+    _room = 0
+    """Configurations that had room when it was drawn last."""
 
     @property
     def chosen(self) -> Choice | None:
@@ -140,16 +163,14 @@ class PlanTable(Canvas, can_focus=True, drawn=("planned", "cursor", "marked")):
         foot = min(max(height // 8, 1), 3)
         room = height - 2 - foot
         cursor = min(self.cursor, len(planned.choices) - 1)
-        self.first = min(
-            max(self.first, cursor - room + 1), cursor, max(len(planned.choices) - room, 0)
-        )
+        self._scroll(cursor, room, len(planned.choices))
         here = cursor if self.has_focus else None
         base_s = self.base.step_s if self.base else 0.0
         drawn = plan.table(
             planned,
             inner,
             height=room + 1,
-            first=max(self.first, 0),
+            first=self.first,
             cursor=here,
             marked=self.marked,
             base_s=base_s,
@@ -157,6 +178,12 @@ class PlanTable(Canvas, can_focus=True, drawn=("planned", "cursor", "marked")):
         drawn += [[]] * (room + 1 - len(drawn))
         seen = "\n".join(map(row_text, drawn))
         return [[(" ", ""), *row] for row in (head, *drawn, *words_of(seen, inner, foot))]
+
+    def _scroll(self, cursor: int, room: int, count: int) -> None:
+        """Keep the cursor in view; what a smaller pane had scrolled away comes back into a larger."""
+        first = self.first - max(room - self._room, 0)
+        self._room = room
+        self.first = max(min(max(first, cursor - room + 1), cursor, count - room), 0)
 
 
 def words_of(seen: str, width: int, height: int) -> list[Row]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gputop.render import numbers
 from gputop.render.bars import merged
@@ -22,6 +22,8 @@ HEAT: tuple[tuple[float, str, str], ...] = (
 colour. Finer than that of step times, since whole steps are less even than the work of ranks in
 step.
 """
+Marks = Mapping[int, tuple[str, str]]
+"""Glyph and style of the worst finding of a rank, by its number."""
 WORST = 5
 SIDE = 49
 """Cells of the list beside the map."""
@@ -43,20 +45,23 @@ def draw(
     standings: Sequence[Standing],
     width: int,
     height: int,
+    *,
     cursor: int | None = None,
     mono: bool = False,
+    marks: Marks | None = None,
 ) -> list[Row]:
-    """The map, and the worst ranks beside it where there is room."""
+    """The map, and beside it where there is room the ranks that findings name and the slowest."""
+    marks = marks or {}
     room = width - SIDE - 3 if width >= SIDE + 27 else width
     columns = columns_of(len(standings), room, height)
     cells = min(max(room // columns, 1), 3)
     rows = [
-        _row(standings, y, columns, cells=cells, cursor=cursor, mono=mono)
+        _row(standings, y, columns, cells=cells, cursor=cursor, mono=mono, marks=marks)
         for y in range(min(height, math.ceil(math.ceil(len(standings) / columns) / 2)))
     ]
     if room == width:
         return rows
-    listed = worst(standings, width - columns * cells - 3, cursor, mono)[:height]
+    listed = worst(standings, width - columns * cells - 3, cursor, mono, marks)[:height]
     return beside(rows, columns * cells, listed, gap=3)
 
 
@@ -75,6 +80,7 @@ def _row(
     cells: int,
     cursor: int | None,
     mono: bool,
+    marks: Marks,
 ) -> Row:
     """Two rows of ranks: the upper one is the foreground of upper half blocks."""
     row = []
@@ -83,41 +89,55 @@ def _row(
         if above >= len(standings):
             break
         pair = [index for index in (above, below) if index < len(standings)]
+        marked = [mark for index in pair if (mark := marks.get(standings[index].rank.rank))]
         if mono:
             slowest = max(standings[index].ratio for index in pair)
-            glyph = "◆" if cursor in pair else heat(slowest)[1]
-            row.append((glyph * cells, "text"))
+            glyph = marked[0][0] if marked else heat(slowest)[1]
+            row.append((("◆" if cursor in pair else glyph) * cells, "text"))
             continue
-        styles = [
-            "accent" if index == cursor else heat(standings[index].ratio)[0] for index in pair
-        ]
+        styles = []
+        for index in pair:
+            mark = marks.get(standings[index].rank.rank)
+            own = mark[1] if mark else heat(standings[index].ratio)[0]
+            styles.append("accent" if index == cursor else own)
         row.append(("▀" * cells, "/".join(styles)))
     return merged(row)
 
 
-def worst(standings: Sequence[Standing], width: int, cursor: int | None, mono: bool) -> list[Row]:
-    """The ranks with the most own work, the chosen one, and what the colours mean."""
+def worst(
+    standings: Sequence[Standing],
+    width: int,
+    cursor: int | None,
+    mono: bool,
+    marks: Marks | None = None,
+) -> list[Row]:
+    """The ranks that findings name, then those with the most own work, the chosen one, and what the
+    colours mean.
+    """
+    marks = marks or {}
     head = right("rank", 8) + right("own ms", 10) + right("of median", 11) + "  slow in"
     rows: list[Row] = [[(head, "muted")]]
-    slowest = sorted(standings, key=lambda standing: -standing.ratio)[:WORST]
-    rows += [_line(standing, chosen=False) for standing in slowest]
+    named_first = sorted(standings, key=lambda s: (s.rank.rank not in marks, -s.ratio))
+    for standing in named_first[:WORST]:
+        rows.append(_line(standing, chosen=False, mark=marks.get(standing.rank.rank)))
     if cursor is not None and cursor < len(standings):
         rows += [
             [],
             [("at the cursor, enter opens it", "muted")],
-            _line(standings[cursor], chosen=True),
+            _line(standings[cursor], chosen=True, mark=marks.get(standings[cursor].rank.rank)),
         ]
     rows += [[], legend(mono)]
     return [clip(row, width) for row in rows]
 
 
-def _line(standing: Standing, chosen: bool) -> Row:
+def _line(standing: Standing, chosen: bool, mark: tuple[str, str] | None) -> Row:
     ground = "/cursor" if chosen else ""
     style = heat(standing.ratio)[0]
     slow = standing.ratio >= 1.02
     digits = numbers.digits_for(standing.own_ms)
+    glyph, glyph_style = mark or ("▲" if slow else " ", "high")
     return [
-        ("▲" if slow else " ", "high" + ground),
+        (glyph, glyph_style + ground),
         (right(str(standing.rank.rank), 7), "text" + ground),
         (right(numbers.ms_column(standing.own_ms, digits), 10), "text" + ground),
         (right(against_median(standing.ratio), 11), (style if slow else "muted") + ground),

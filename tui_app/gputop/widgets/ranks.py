@@ -73,7 +73,8 @@ def draw(
     room = height - len(hosts)
     if len(lines) >= GRID_FROM and snapshot.summary.ranks:
         standings = [line.standing for line in lines if line.standing is not None]
-        rows = rank_map.draw(standings, width, room, cursor, mono)
+        marks = _severities(snapshot)
+        rows = rank_map.draw(standings, width, room, cursor=cursor, mono=mono, marks=marks)
     else:
         columns = fitting(_columns(snapshot, mono), width)
         rows = [[(clip_head(columns), "muted")]]
@@ -95,13 +96,14 @@ def clip_head(columns: list[Column]) -> str:
 def lines_of(snapshot: Snapshot) -> list[Line]:
     """A row for each rank with its GPU, then for each GPU that no rank uses."""
     run = snapshot.summary
-    marked = {f.rank: f.severity for f in reversed(snapshot.findings) if f.rank is not None}
+    marked = _severities(snapshot)
     gpus = {(gpu.host, gpu.index): gpu for gpu in run.gpus}
     lines = []
     for standing in standings(run.ranks):
         rank = standing.rank
         gpu = gpus.get(snapshot.devices.get(rank.rank, ("", -1)))
-        lines.append(Line(standing, gpu, _mark(rank, marked.get(rank.rank), snapshot.ended)))
+        mark = marked.get(rank.rank) or _at_hand(rank, snapshot.ended)
+        lines.append(Line(standing, gpu, mark))
     used = {snapshot.devices.get(rank.rank) for rank in run.ranks}
     lines += [Line(None, gpu, (" ", "text")) for key, gpu in gpus.items() if key not in used]
     return lines
@@ -185,10 +187,17 @@ def _row(line: Line, columns: list[Column], chosen: bool) -> Row:
 # ---- cells
 
 
-def _mark(rank: RankSummary, severity: str | None, ended: bool) -> tuple[str, str]:
-    """Glyph and style: the rank's worst finding, or that it is gone while the run goes on."""
-    if severity:
-        return palette.SEVERITY[severity].glyph, severity
+def _severities(snapshot: Snapshot) -> dict[int, tuple[str, str]]:
+    """Glyph and style of the worst finding of each rank that one names."""
+    marks = {}
+    for finding in reversed(snapshot.findings):
+        if finding.rank is not None:
+            marks[finding.rank] = palette.SEVERITY[finding.severity].glyph, finding.severity
+    return marks
+
+
+def _at_hand(rank: RankSummary, ended: bool) -> tuple[str, str]:
+    """Glyph and style of a rank without a finding: that it is gone while the run goes on."""
     return (" ", "text") if rank.alive or ended else ("○", "muted")
 
 
@@ -291,7 +300,10 @@ def _ram(line: Line, totals: dict[str, float], cells: int) -> Row:
     rank = line.standing.rank
     total = totals.get(rank.host, float("nan"))
     style = fullness(rank.rss_gib / total if total else 0.0)
-    figure = f"{numbers.gib(rank.rss_gib)}/{total:,.0f}"
+    figure = numbers.gib(rank.rss_gib)
+    if not total > 0:  # before the machine was looked at for the first time
+        return [(right(figure, cells), "text")]
+    figure += f"/{total:,.0f}"
     parts = [(rank.rss_gib, style, "━")]
     return [*layered_bar(parts, rank.peak_rss_gib, total, cells - 9), (right(figure, 9), "text")]
 

@@ -19,6 +19,7 @@ from gputop.widgets.frame import framed
 from gputop.widgets.header import broken_since, standing_still
 from gputop.widgets.loss import covered
 from gputop.widgets.starting import under_way
+from gputop_analysis.overview import RATE_WINDOW_S
 from gputop_analysis.text import counted, duration
 from gputop_analysis.win import mean_step_ms
 
@@ -38,6 +39,8 @@ class Tile(NamedTuple):
     figure: Row
     trend: Row
     alarm: str = ""
+    window: str = ""
+    """Of which steps or seconds the figure is."""
 
 
 def draw(snapshot: Snapshot, width: int) -> list[Row]:
@@ -57,7 +60,9 @@ def draw(snapshot: Snapshot, width: int) -> list[Row]:
         cells_left -= cells
         tile = make(snapshot, cells - 4)
         content = [clip(tile.figure, cells - 4), fill(tile.trend, cells - 4)]
-        box = framed(tile.title, content, cells, HEIGHT, rule=tile.alarm or "rule")
+        note: Row = [(tile.window, "muted")]
+        rule = tile.alarm or "rule"
+        box = framed(tile.title, content, cells, HEIGHT, note=note, rule=rule)
         for row, part in zip(rows, box, strict=True):
             row += part
     return rows
@@ -115,7 +120,8 @@ def _step(snapshot: Snapshot, width: int) -> Tile:
     slow: Row = [("  p95 ", "muted"), (numbers.duration_ms(run.step_time_p95_ms), "text")]
     if row_width([*figure, *median, *slow]) <= width:
         figure += median
-    return Tile("Step, mean", [*figure, *slow], _area(trend, width, "accent"))
+    area = _area(trend, width, "accent")
+    return Tile("Step, mean", [*figure, *slow], area, window=snapshot.averaged_steps)
 
 
 def _speed(snapshot: Snapshot, width: int) -> Tile:
@@ -132,9 +138,11 @@ def _speed(snapshot: Snapshot, width: int) -> Tile:
         word += [(f" {unit}   ", "muted")]
         if value > 0 and row_width(figure) + row_width(word) - 3 <= width:
             figure += word
-    title = "Speed, mean" if snapshot.ended else "Speed"
+    title, window = "Speed", f"last {RATE_WINDOW_S:.0f} s"
+    if snapshot.ended:
+        title, window = "Speed, mean", snapshot.averaged_steps
     if figure:
-        return Tile(title, figure, trend)
+        return Tile(title, figure, trend, window=window)
     stands = "standing" if run.silent_s else numbers.NONE
     return Tile(title, [(stands, "muted")], _area(_recent(snapshot, ()), width, "muted"))
 

@@ -20,7 +20,7 @@ from gputop_analysis.model import Finding, Input, Proof, Severity
 from gputop_analysis.overview import Ending
 from gputop_analysis.raised import fatal, of_threads
 from gputop_analysis.standstill import standstill
-from gputop_analysis.summary import run_state, steps_done
+from gputop_analysis.summary import run_state, steps_at, steps_done
 from gputop_analysis.text import counted, cut_end, rank_list
 from gputop_analysis.view import RunView
 
@@ -88,7 +88,8 @@ def _raised_before_a_stop(view: RunView) -> list[Event]:
 def _raised_first(view: RunView, spec: Spec, raised: list[Event]) -> Finding:
     first = raised[0]
     rank, site = first.get("rank"), first.get("site")
-    step, words = first.get("step", "?"), _said(first)
+    done, words = steps_at(view.record, first), _said(first)
+    step = "?" if done is None else f"{done:,}"
     evidence = (
         f"{words}, at {site or 'an unknown line'} in phase {first.get('phase', '?')}, step {step}"
     )
@@ -176,7 +177,7 @@ def _vanished_first(view: RunView, spec: Spec, lost: Event, raised: list[Event])
     failed = ", ".join(str(event.get("rank")) for event in raised[:8])
     return spec.make(
         severity="critical",
-        title=f"rank {rank} vanished first, after step {step:,}, without an exception",
+        title=f"rank {rank} vanished first, at step {step:,}, without an exception",
         evidence=f"the process of rank {rank} was gone ({reason}) and had raised nothing; rank "
         f"{failed} then failed to reach it: {_said(raised[0])}{_killed_meanwhile(view)}",
         fix=f"look at what ended rank {rank}: the out-of-memory killer (`dmesg -T | grep -i oom`), "

@@ -18,6 +18,7 @@ from gputop_analysis.standstill import (
     standstill,
     training_frames,
 )
+from gputop_analysis.summary import steps_at
 from gputop_analysis.user_line import user_line
 from gputop_analysis.view import RunView
 
@@ -314,9 +315,10 @@ def _finding(
     confidence: float = 0.9,
 ) -> Finding:
     line, dump, excuse = _line(standstill), standstill.dump, _excuse(view, standstill)
+    step = steps_at(view.record, dump)
     where = (
         f"rank {standstill.rank} is in phase {dump.get('phase', '?')} of step "
-        f"{dump.get('step', '?')} at {line}"
+        f"{'?' if step is None else step} at {line}"
     )
     parts = [
         f"suspected after {standstill.silent_s:.0f} s without a step (limit {standstill.limit_s:.0f} s)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import MEMORY, TRACEBACK
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.summary import steps_at
 from gputop_analysis.units import GIB
 from gputop_analysis.view import RunView
 from gputop_analysis.vram.oom import explain, nearest_lever
@@ -60,8 +62,8 @@ def cuda_out_of_memory(view: RunView, spec: Spec) -> Finding | None:
     event = next((e for e in _by_time(view) if _is_cuda_oom(e)), None)
     if event is None:
         return None
-    rank = event.get("rank")
-    met = explain(event)
+    rank, step = event.get("rank"), steps_at(view.record, event)
+    met = replace(explain(event), step=step)
     sizes, lever = met.sizes, nearest_lever(view, met)
     sizes_text = ", ".join(f"{name} {size / GIB:.2f} GiB" for name, size in sizes.items())
     growth, foreign = _growth(view, rank), _foreign_bytes(view)
@@ -73,7 +75,7 @@ def cuda_out_of_memory(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         severity="critical",
         title=f"rank {rank} ran out of GPU memory{asked_text} at step "
-        f"{event.get('step', '?')}{layer}",
+        f"{'?' if step is None else step}{layer}",
         evidence=f"{event.get('class')} at {where}"
         + (f"; held by {met.holders()}" if met.holders() else "")
         + (f"; {sizes_text}" if sizes_text else "")

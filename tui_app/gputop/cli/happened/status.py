@@ -1,6 +1,7 @@
 """``gputop status``: where a run stands, in one line that is made quickly enough for a status bar.
 
-No NumPy and no judgement: the newest records of each rank, the state of its hosts.
+No NumPy and no findings: the newest records of each rank, the state of its hosts, and the severity
+of what needs no more to be seen: a loss that is no number, steps that do not come, a failed end.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gputop import palette
 from gputop.cli.parsing import Parser
 
 if TYPE_CHECKING:
@@ -21,6 +23,10 @@ _ROWS = 64
 """Of the slowest rank, over which the step time is taken."""
 _SILENT_STEPS, _SILENT_S = 10, 5.0
 """No step for so many times the usual, and at least so long, is said."""
+_STAYS_BAD = 3
+"""Newest records of a rank without a finite loss, from which on it is critical."""
+_TAIL_BYTES = 4 << 20
+"""Of a host's events, among which a suspected hang is looked for: the stacks of its ranks follow."""
 
 
 class RunStanding(NamedTuple):
@@ -38,10 +44,17 @@ class RunStanding(NamedTuple):
     loss_is_bad: bool
     silent_s: float
     """Since the newest step, while that is longer than usual; else 0."""
+    severity: str = ""
+    """A health of the palette's: ``critical``, ``attention``, ``failed``, ``stopped``, ``ended``;
+    empty while the run goes on and nothing of it is wrong that can be seen without judging it.
+    """
 
     def short(self) -> str:
-        """``train.py 600 21.0 ms loss 1.74``."""
+        """``train.py 600 21.0 ms loss 1.74``, ``✖ critical train.py 80 NO STEP 4:06``."""
         parts = [self.script]
+        if self.severity:
+            mark = palette.HEALTH[self.severity]
+            parts = [mark.glyph, mark.word, self.script]
         if self.state == "running":
             parts.append(f"{self.steps:,}" if self.steps else "starting")
         else:
@@ -117,7 +130,8 @@ def standing_of(run: RunInfo, now_ns: int) -> RunStanding:
     else:
         step_ms = math.nan
     losses = [row["loss"] for row in slowest if math.isfinite(row["loss"])]
-    is_bad = bool(slowest) and _is_bad(slowest)
+    bad_records = max(map(_newest_bad, newest), default=0)
+    is_bad = bad_records > 0
     silent_s = 0.0
     if slowest and run.state == "running":
         since_s = (now_ns - max(rows[-1]["t_end_ns"] for rows in newest)) / 1e9
@@ -133,7 +147,32 @@ def standing_of(run: RunInfo, now_ns: int) -> RunStanding:
         loss=losses[-1] if losses and not is_bad else math.nan,
         loss_is_bad=is_bad,
         silent_s=silent_s,
+        severity=_severity(run, bad_records, silent_s),
     )
+
+
+def _severity(run: RunInfo, bad_records: int, silent_s: float) -> str:
+    """The health that facts alone tell; see ``RunStanding.severity``."""
+    if run.state == "lost" or (run.exit_code and not run.stopped_by):
+        return "failed"
+    if bad_records >= _STAYS_BAD or (silent_s and _is_suspected_to_hang(run.path)):
+        return "critical"
+    if run.state == "ended":
+        return "stopped" if run.stopped_by else "ended"
+    if silent_s or bad_records:
+        return "attention"
+    return ""
+
+
+def _is_suspected_to_hang(run_dir: Path) -> bool:
+    """Whether a host suspects a hang that is not over."""
+    from gputop_probes.record.files import host_folders, read_tail
+
+    for folder in host_folders(run_dir):
+        text = read_tail(folder / "events.jsonl", _TAIL_BYTES)
+        if text.rfind(b'"hang_suspected"') > text.rfind(b'"hang_over"'):
+            return True
+    return False
 
 
 def _newest(file: Path) -> list[dict[str, Any]]:
@@ -146,10 +185,16 @@ def _newest(file: Path) -> list[dict[str, Any]]:
         return []
 
 
-def _is_bad(rows: list[dict[str, Any]]) -> bool:
+def _newest_bad(rows: list[dict[str, Any]]) -> int:
+    """Newest records of a rank whose loss is no number, without a gap."""
     from gputop_agent.wire import F_NONFINITE
 
-    return bool(rows[-1]["flags"] & F_NONFINITE)
+    count = 0
+    for row in reversed(rows):
+        if not row["flags"] & F_NONFINITE:
+            break
+        count += 1
+    return count
 
 
 def _script(command: list[str]) -> str:
