@@ -24,7 +24,7 @@ from gputop_agent.timing.step_state import (
     UPDATE,
     open_step,
 )
-from gputop_agent.watchers import gradients, growth, habits, training_mode, uncleared
+from gputop_agent.watchers import discarded, gradients, growth, habits, training_mode, uncleared
 
 FIRST_STEPS = (20, 40, 60, 100)
 PERIOD_STEPS, PERIOD_NS = 500, 5_000_000_000
@@ -58,6 +58,7 @@ class Checkup:
         self.strays = gradients.Strays()
         self.mode = training_mode.TrainingMode()
         self.habits = habits.SeenHabits()
+        self.discarded = discarded.Discarded()
 
 
 current = Checkup()
@@ -108,6 +109,7 @@ def _begin(step):
         # the last one may be gone, and the next one not have stepped yet
         current.optimizer = optimizers[0] if optimizers else None
         current.found, current.values, current.weights = {"step": step}, late.Late(), None
+        current.discarded.begin(current.optimizer)
         current.began_step, open_step.check_stage = step, FIRST_FORWARD
         uncleared.begin(optimizers)
 
@@ -126,10 +128,18 @@ def before_backward(args, kwargs):
     if open_step.check_stage < OTHER_UPDATES:
         habits_ = current.habits
         steps.book_agent_time(habits_.before_backward, args, kwargs, current.optimizer)
+        if late.may_look():
+            steps.book_agent_time(current.discarded.before_backward, args)
     if uncleared.is_open():
         steps.book_agent_time(uncleared.before_backward)
     elif open_step.check_stage < UPDATE and not open_step.backwards:
         steps.book_agent_time(_look_at_stale)
+
+
+def after_backward():
+    """An outermost backward has ended."""
+    if open_step.check_stage < OTHER_UPDATES and late.may_look():
+        steps.book_agent_time(current.discarded.after_backward)
 
 
 def before_update(optimizer):
@@ -199,11 +209,13 @@ def _look_at_missing(optimizer):
         _look_at_gradients(parameters)
         if late.may_look():
             current.found.update(current.strays.look())
+            current.found.update(current.discarded.before_update())
         _look_at_mode(parameters)
         current.found.update(current.habits.before_update(parameters, current.values))
     current.found["lr_max"] = max(
         (_number(group.get("lr")) for group in optimizer.param_groups), default=None
     )
+    _note_resting(optimizer)
     low = [
         parameter
         for parameter in parameters
@@ -232,6 +244,20 @@ def _note_missing(parameters, without):
         current.found["without_gradient_names"] = gradients.names(without[: gradients.MAX_NAMES])
     else:
         current.found["without_gradient_names"] = []
+
+
+def _note_resting(optimizer):
+    """Parameters with gradients in groups whose learning rate is 0, where others have one."""
+    resting = [
+        parameter
+        for group in optimizer.param_groups
+        if _number(group.get("lr")) == 0
+        for parameter in group["params"]
+        if parameter.grad is not None
+    ]
+    if resting and (current.found["lr_max"] or 0) > 0:
+        current.found["resting"] = sum(parameter.numel() for parameter in resting)
+        current.found["resting_names"] = gradients.names(resting[: gradients.MAX_NAMES])
 
 
 def _look_at_gradients(parameters):
@@ -279,6 +305,7 @@ def _bf16_change(parts):
 def _finish():
     """End the look, whatever it has seen."""
     current.habits.end()
+    current.discarded.begin(None)
     if not current.warned_looked:
         current.warned_looked = True
         current.found["scheduler_first"] = _scheduler_came_first()
@@ -319,6 +346,8 @@ def _send(found):
         learns,
         dead,
         partly,
+        found.get("resting"),
+        found.get("cleared_looks", 0) >= SURE_LOOKS,
         found.get("eval_mode_looks", 0) >= training_mode.SURE_LOOKS,
         *habits.gist(found),
     )

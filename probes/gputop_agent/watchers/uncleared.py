@@ -6,8 +6,11 @@ one backward began: the first one after they were cleared. If all backwards betw
 began with what the update before had used, nothing cleared it.
 """
 
-from gputop_agent.runtime import late, transport
+from typing import Any
+
+from gputop_agent.runtime import frames, late, transport
 from gputop_agent.runtime.session import session
+from gputop_agent.watchers import gradients
 
 MAX_OPTIMIZERS = 4
 MAX_TENSORS, MAX_VALUES = 8, 4096  # gradients and values of each that are looked at
@@ -81,8 +84,10 @@ class Uncleared:
 
     def __init__(self):
         self.open = {}  # id of an optimizer -> Held
+        self.backward_at: Any = None  # the line of the first backward of the look
         self.unread = []  # (step, Held) whose values are on their way from a device
         self.looks = {}  # id of an optimizer -> looks in a row that found its gradients uncleared
+        self.empty = {}  # the same of those that found no gradient at all
 
 
 current = Uncleared()
@@ -97,7 +102,7 @@ def reset():
 def begin(optimizers):
     """Look at these, where there are several."""
     _judge_unread()
-    current.open = {}
+    current.open, current.backward_at = {}, None
     if len(optimizers) > 1:
         current.open = {id(optimizer): Held(optimizer) for optimizer in optimizers[:MAX_OPTIMIZERS]}
 
@@ -114,6 +119,7 @@ def end():
 
 def before_backward():
     """An outermost backward begins."""
+    current.backward_at = current.backward_at or frames.caller_site()
     if late.may_look():
         for held in current.open.values():
             held.backward_begins()
@@ -125,12 +131,36 @@ def before_update(optimizer):
     if held is None or not held.update_begins():
         return
     del current.open[id(optimizer)]
+    _count_empty(optimizer, held)
     if held.parameters:
         held.clear = held.clear or not held.added_to()
         held.parameters, held.groups = [], ()
         current.unread.append((session.step, held))
     if not session.cuda:
         _judge_unread()
+
+
+def _count_empty(optimizer, held):
+    """Tell an optimizer that has had no gradient to work with at three looks in a row."""
+    wanting = [
+        parameter
+        for group in held.groups
+        for parameter in group["params"]
+        if parameter.requires_grad
+    ]
+    is_empty = bool(wanting) and all(parameter.grad is None for parameter in wanting)
+    looks = current.empty.get(held.key, 0) + 1 if is_empty else 0
+    current.empty[held.key] = looks
+    if looks == SURE_LOOKS:
+        transport.send_event(
+            "no_gradient",
+            step=session.step,
+            looks=looks,
+            optimizer=held.name,
+            values=sum(parameter.numel() for parameter in wanting),
+            names=gradients.names(wanting[: gradients.MAX_NAMES]),
+            at=current.backward_at,
+        )
 
 
 def _judge_unread():
