@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import LOSS, RATE, phases
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
@@ -207,6 +208,7 @@ def weights_vanished(view: RunView, spec: Spec) -> Finding | None:
     "put together by hand",
     traps="a perturbation of the weights or of the input, as of SAM or adversarial training, whose "
     "gradients are cleared on purpose",
+    seen_on=CPU,
     pictures=(
         LOSS,
         phases("forward", "backward"),
