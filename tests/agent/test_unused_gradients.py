@@ -18,6 +18,16 @@ for kind in sys.argv[1:]:
 else:
     sys.exit()
 torch.manual_seed(sys.argv.index(kind))
+if kind in ("forgotten", "dropped", "updated"):
+    first, last = torch.randn(16, 12, requires_grad=True), torch.randn(12, 8, requires_grad=True)
+    for step in range(160):
+        inner = (torch.randn(4, 16) @ first).tanh() * (0.0 if kind == "dropped" else 1.0)
+        (inner @ last).square().mean().backward()
+        with torch.no_grad():
+            for w in (last,) if kind == "forgotten" else (first, last):
+                w -= 0.01 * w.grad
+                w.grad = None
+    sys.exit()
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -70,6 +80,7 @@ for step in range(160):
     opt.step()
     if other: other.step()
 """
+BY_HAND = ["forgotten", "dropped", "updated"]
 KINDS = [
     "cleared",
     "gathered",
@@ -80,6 +91,7 @@ KINDS = [
     "all at rest",
     "apart",
     "together",
+    *BY_HAND,
 ]
 
 
@@ -115,6 +127,26 @@ def test_a_group_without_a_learning_rate(guests):
     assert (last["resting"], last["resting_names"]) == (272, ["body.weight", "body.bias"])
     others = [kind for kind in KINDS if kind != "resting"]
     assert not any("resting" in look for kind in others for look in looks(guests, kind))
+
+
+def test_a_weight_that_a_loop_without_optimizer_forgets(guests):
+    last = looks(guests, "forgotten")[-1]
+    assert (last["stray"], last["graded"], last["stray_names"]) == (
+        192,
+        288,
+        ["a tensor of 16 x 12"],
+    )
+    assert last["stray_looks"] >= 3
+    others = [kind for kind in KINDS if kind != "forgotten"]
+    assert not any("stray" in look for kind in others for look in looks(guests, kind))
+
+
+def test_gradients_of_zero_in_a_loop_without_optimizer(guests):
+    last = looks(guests, "dropped")[-1]
+    assert (last["zero_gradient"], last["trainable"], last["zero_gradient_looks"]) == (288, 288, 3)
+    assert set(last["zero_gradient_names"]) == {"a tensor of 16 x 12", "a tensor of 12 x 8"}
+    for kind in ("forgotten", "updated"):
+        assert not any("zero_gradient" in look for look in looks(guests, kind))
 
 
 def test_an_optimizer_that_no_gradient_comes_to(guests):

@@ -13,7 +13,7 @@ import sys
 from time import monotonic_ns
 from typing import Any
 
-from gputop_agent.runtime import interrupts, late, transport
+from gputop_agent.runtime import frames, interrupts, late, transport
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import replicas, steps
 from gputop_agent.timing.step_state import (
@@ -24,7 +24,15 @@ from gputop_agent.timing.step_state import (
     UPDATE,
     open_step,
 )
-from gputop_agent.watchers import discarded, gradients, growth, habits, training_mode, uncleared
+from gputop_agent.watchers import (
+    by_hand,
+    discarded,
+    gradients,
+    growth,
+    habits,
+    training_mode,
+    uncleared,
+)
 
 FIRST_STEPS = (20, 40, 60, 100)
 PERIOD_STEPS, PERIOD_NS = 500, 5_000_000_000
@@ -59,6 +67,7 @@ class Checkup:
         self.mode = training_mode.TrainingMode()
         self.habits = habits.SeenHabits()
         self.discarded = discarded.Discarded()
+        self.by_hand = by_hand.ByHand()
 
 
 current = Checkup()
@@ -110,6 +119,7 @@ def _begin(step):
         current.optimizer = optimizers[0] if optimizers else None
         current.found, current.values, current.weights = {"step": step}, late.Late(), None
         current.discarded.begin(current.optimizer)
+        current.by_hand.begin()
         current.began_step, open_step.check_stage = step, FIRST_FORWARD
         uncleared.begin(optimizers)
 
@@ -130,6 +140,8 @@ def before_backward(args, kwargs):
         steps.book_agent_time(habits_.before_backward, args, kwargs, current.optimizer)
         if late.may_look():
             steps.book_agent_time(current.discarded.before_backward, args)
+            if current.optimizer is None:
+                steps.book_agent_time(_look_by_hand_before, args)
     if uncleared.is_open():
         steps.book_agent_time(uncleared.before_backward)
     elif open_step.check_stage < UPDATE and not open_step.backwards:
@@ -140,6 +152,18 @@ def after_backward():
     """An outermost backward has ended."""
     if open_step.check_stage < OTHER_UPDATES and late.may_look():
         steps.book_agent_time(current.discarded.after_backward)
+        if current.optimizer is None:
+            steps.book_agent_time(_look_by_hand_after)
+
+
+def _look_by_hand_before(args):
+    """Weights of a loop without an optimizer."""
+    current.found.setdefault("backward_at", frames.caller_site())
+    current.found.update(current.by_hand.before_backward(args))
+
+
+def _look_by_hand_after():
+    current.found.update(current.by_hand.after_backward())
 
 
 def before_update(optimizer):

@@ -220,7 +220,8 @@ def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
         else:
             title = f"{100 * share:.0f} % of the gradients are for nobody"
             place = "in no optimizer"
-            fix = _replaced_part(names) if idle else _not_frozen()
+            by_hand = not view.hello(rank).get("optimizer")
+            fix = _replaced_part(names) if idle else _not_frozen(by_hand)
         return spec.make(
             severity="medium",
             title=f"{title}: {', '.join(names[:2])}",
@@ -256,7 +257,12 @@ def _part(missing: int, total: int) -> str:
     return f"{100 * missing / total:.1f} % of the parameters get"
 
 
-def _not_frozen() -> str:
+def _not_frozen(by_hand: bool) -> str:
+    if by_hand:
+        return (
+            "update it as the others are, and clear its gradient, which adds up; if it shall stay "
+            "as it is, call requires_grad_(False) on it"
+        )
     return (
         "call requires_grad_(False) on what shall stay as it is, such as a teacher or a network "
         "that a loss looks through: the backward then leaves its weights out; or give it to an "
