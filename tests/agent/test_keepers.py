@@ -1,7 +1,8 @@
 """Which container keeps what piles up."""
 
-from collections import deque
+from collections import OrderedDict, deque
 
+import pytest
 import torch
 
 from gputop_agent.runtime import frames
@@ -67,3 +68,21 @@ def test_an_attribute_is_named_and_a_container_of_torchs_is_not(monkeypatch):
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1)) for _ in range(40)], 0.1)
     parameters = [*optimizer.param_groups[0]["params"]]
     assert keepers._most_common(parameters, (parameters,))[0] == ""
+
+
+@pytest.mark.parametrize("kind", [dict, OrderedDict])
+@pytest.mark.parametrize("layers", [4, 30])
+def test_states_of_a_model_pile_up_in_the_list_of_them(monkeypatch, kind, layers):
+    monkeypatch.setattr(frames, "origin", of_this_file)
+    keeper, recorder, tensors = keepers.Keeper(), Recorder(), []
+
+    def keep(count):
+        for _ in range(count):
+            state = kind((f"layer.{n}.weight", torch.ones(2)) for n in range(layers))
+            tensors.extend(state.values())
+            recorder.rows.append(state)
+
+    keep(60)
+    assert looked(tensors, keeper) == {}
+    keep(5)
+    assert looked(tensors, keeper)["kept_in"] == "rows"

@@ -296,6 +296,44 @@ def test_workers_are_promised_what_the_cores_can_compute(tmp_path):
     )
 
 
+def spinning(tmp_path, *, device, cores, threads, data_ms):
+    """A loader without workers, and torch's threads that keep every core busy all of the time."""
+    build = Builder(tmp_path / "r", cpu_count=cores)
+    build.hello(0, device=device, dataloader=LOADER, threads={"torch": threads})
+    build.steps(400, data=data_ms, forward=5.0, backward=10.0)
+    for tick in range(21):
+        used = tick * 5 * 10**8
+        build.sample("host", t_ns=T0 + used, cpu_pct=100.0, cpu_count=cores)
+        build.sample(
+            "process",
+            t_ns=T0 + used,
+            pid=100,
+            rank=0,
+            kind=PROCESS_RANK,
+            cpu_ns_total=cores * used,
+            thread_cpu_ns_total=used,
+            run_wait_ns_total=0,
+        )
+    return {one.id: one for one in finished(build)}["IN02"]
+
+
+@pytest.mark.parametrize(("device", "least_ms"), [("cuda:0", 8.0), ("cpu", 7.0)])
+def test_threads_that_wait_in_a_loop_are_no_lack_of_cores(tmp_path, device, least_ms):
+    """While a batch is made one thread works, beside a GPU always; the others wait for it."""
+    loader = spinning(tmp_path, device=device, cores=16, threads=16, data_ms=10.0)
+    assert "num_workers=2" in loader.fix
+    assert "no free core" not in loader.fix
+    assert least_ms < loader.recoverable_ms_per_step < 10.0
+
+
+def test_cores_that_torchs_threads_use_may_hold_work_or_not(tmp_path):
+    """More threads than cores: how much of what they use computes is not in the record."""
+    loader = spinning(tmp_path, device="cpu", cores=2, threads=4, data_ms=5.0)
+    assert "no free core" not in loader.fix
+    assert "fewer of torch's 4 threads" in loader.fix
+    assert loader.recoverable_ms_per_step is None
+
+
 def test_programs_outside_the_run_are_blamed_and_not_the_workers(tmp_path):
     one = late(
         tmp_path, loader={**LOADER, "num_workers": 2}, machine_pct=100.0, rank_cores=0.3, waits=0.7

@@ -27,8 +27,9 @@ def trained(path, looks=(), hello=None, steps=300, **columns):
         values = {"forward": 8, "backward": 16, "optimizer": 4, "lr": 1e-3, **columns}
         build.step(0, loss=2 + 0.1 * random.standard_normal(), optimizer_steps=1, **values)
     for at, fields in enumerate(looks):
-        event = {"lr_max": 1e-3, "backward_at": "train.py:9", "update_at": "train.py:10", **fields}
-        build.event("checkup", rank=0, pid=1, step=20 * (at + 1), alike=at + 1, **event)
+        event = {"lr_max": 1e-3, "backward_at": "train.py:9", "update_at": "train.py:10"}
+        event = {"alike": at + 1, **event, **fields}
+        build.event("checkup", rank=0, pid=1, step=20 * (at + 1), **event)
     return build
 
 
@@ -44,12 +45,21 @@ def found(build):
         ("NU17", {"normalised_twice": "sigmoid"}, {}, "train.py:9"),
         ("NU18", {"weights_rms": 1e-7}, {"weights_rms": 1e-3}, "train.py:7"),
         ("CE07", {"graph_again": [0.8, 0.8]}, {"graph_again": [0.1, 0.1]}, "train.py:9"),
+        (
+            "NU06",
+            {"resting": 300, "trainable": 1000},
+            {"resting": 3, "trainable": 1000},
+            "train.py:7",
+        ),
+        ("NU19", {"cleared_looks": 3, "cleared_backwards": 3}, {"cleared_looks": 2}, "train.py:9"),
+        ("NU08", {"without_gradient": 90, "trainable": 1000}, {"trainable": 1000}, "train.py:9"),
+        ("NU08", {"without_gradient": 90, "trainable": 90}, {"trainable": 90}, "train.py:7"),
     ],
 )
 def test_a_habit_is_found_at_its_line(tmp_path, id, fields, near, site):
     told = found(trained(tmp_path / "fault", [fields] * 3))
     assert told.keys() == {id} and told[id].site == site
-    if id != "NU16":  # which counts its looks itself
+    if id not in ("NU16", "NU19"):  # which count their looks themselves
         assert found(trained(tmp_path / "once", [{}, fields])) == {}
     assert found(trained(tmp_path / "gone", [fields, fields, fields, {}])) == {}
     assert found(trained(tmp_path / "near", [near] * 3)) == {}
@@ -103,3 +113,85 @@ def test_a_loss_that_was_infinite_and_is_not_read_at_the_end(tmp_path):
     for loss in (2.0, float("nan")):
         build.step(0, loss=loss, forward=8, backward=16, optimizer=4, optimizer_steps=1)
     assert "finite again since" in found(build)["NU01"].title
+
+
+ZEROS = {"gradients_looked_at": 900, "gradients_not_zero": 0, "trainable": 900}
+
+
+@pytest.mark.parametrize(
+    ("clip", "weights_rms", "site", "says"),
+    [
+        ({}, 0.0, "train.py:9", "of two factors, as in LoRA"),
+        ({}, 0.1, "train.py:9", "look at the activations"),
+        ({"max_norm": 0.0, "site": "train.py:8"}, 0.1, "train.py:8", "a max_norm above 0"),
+        ({"max_norm": 1.0, "site": "train.py:8"}, 0.1, "train.py:9", "look at the activations"),
+    ],
+)
+def test_gradients_of_zero_by_what_made_them(tmp_path, clip, weights_rms, site, says):
+    looks = [{**ZEROS, "weights_rms": weights_rms}] * 4
+    told = found(trained(tmp_path, looks, {"clip": clip}))
+    assert told.keys() == {"NU13"}, "weights of zero from the first look on have not vanished"
+    assert told["NU13"].site == site and says in told["NU13"].fix
+
+
+def test_gradients_that_are_all_zero_whatever_else_the_looks_found(tmp_path):
+    """A suspicion that is confirmed begins the count of looks anew."""
+    confirmed = {**ZEROS, "alike": 1, "zero_gradient": 900, "zero_gradient_looks": 3}
+    told = found(trained(tmp_path, [{**confirmed, "zero_gradient_names": ["body.weight"]}]))
+    assert told["NU13"].severity == "high" and "all gradients are zero" in told["NU13"].title
+
+
+@pytest.mark.parametrize(
+    ("low_steps", "low", "severity"),
+    [(200, 1e-8, "medium"), (100, 1e-8, None), (200, 1e-6, None), (200, 1e-12, "high")],
+)
+def test_a_rate_that_is_as_good_as_zero_for_half_of_the_run(tmp_path, low_steps, low, severity):
+    build = trained(tmp_path, steps=300 - low_steps)
+    for _ in range(low_steps):
+        build.step(0, loss=2.0, optimizer_steps=1, forward=8, backward=16, optimizer=4, lr=low)
+    told = found(build).get("NU06")
+    assert (told.severity if told else None) == severity
+
+
+def test_a_weight_that_a_loop_without_optimizer_forgets(tmp_path):
+    fields = {"graded": 1000, "stray": 300, "stray_looks": 3, "stray_names": ["a tensor of 300"]}
+    told = found(trained(tmp_path, [fields] * 3, {"optimizer": {}}))["NU08"]
+    assert told.site == "train.py:9" and told.fix.startswith("update it as the others are")
+
+
+def test_one_of_several_optimizers_without_any_gradient(tmp_path):
+    build = trained(tmp_path)
+    build.event(
+        "no_gradient",
+        rank=0,
+        pid=1,
+        step=60,
+        looks=3,
+        optimizer="SGD",
+        values=136,
+        names=["head.weight"],
+        at="train.py:9",
+    )
+    (told,) = found(build).values()
+    assert (told.id, told.site, told.severity) == ("NU08", "train.py:9", "medium")
+    assert "SGD updates nothing" in told.title and "head.weight" in told.title
+
+
+@pytest.mark.parametrize(("step", "site"), [(100, "train.py:30"), (90, None)])
+def test_the_line_where_a_loss_stopped_being_finite(tmp_path, step, site):
+    build = trained(tmp_path, steps=100)
+    build.step(0, loss=float("nan"), flags=wire.F_NONFINITE, forward=8, backward=16, optimizer=4)
+    build.event("nonfinite", rank=0, pid=1, step=100, loss="nan")
+    build.event(
+        "nan_origin",
+        rank=0,
+        pid=1,
+        step=100,
+        watched=False,
+        direction="forward",
+        how="graph",
+        operation="div",
+        layer="loss",
+    )
+    build.event("nan_place", rank=0, pid=1, step=step, operation="div", site="train.py:30")
+    assert found(build)["NU01"].site == site

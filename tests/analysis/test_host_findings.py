@@ -193,6 +193,22 @@ def test_a_backward_is_launched_by_another_thread_of_the_process_synthetic(tmp_p
         assert ("HO01" in found(build)) == expected
 
 
+def test_threads_that_wait_in_a_loop_launch_nothing_synthetic(tmp_path):
+    """Sixteen cores of torch's threads, beside a training thread that mostly sleeps."""
+    build = gpu_run(tmp_path, thread_cpu=0.3, forward=13.0, backward=5.0)
+    gpu_samples(build, sm_active_pct=45.0)
+    for tick in range(7):
+        build.sample(
+            "process",
+            t_ns=T0 + tick * 5 * 10**8,
+            cpu_ns_total=16 * tick * 5 * 10**8,
+            pid=100,
+            rank=0,
+            kind=PROCESS_RANK,
+        )
+    assert "HO01" not in found(build)
+
+
 def test_a_busy_gpu_or_an_idle_thread_is_not_launch_bound_synthetic(tmp_path):
     build = gpu_run(tmp_path / "busy")
     gpu_samples(build, sm_active_pct=92.0)

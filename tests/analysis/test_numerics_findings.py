@@ -405,6 +405,23 @@ def replicas(
             build.event("replica", rank=rank, pid=rank + 1, joins=joins, **event)
 
 
+@pytest.mark.parametrize(
+    ("rates", "said"), [((1e-3, 2e-3), True), ((1e-3, 1e-3), False), ((1e-3, None), False)]
+)
+def test_replicas_that_ranks_update_at_rates_of_their_own(tmp_path, rates, said):
+    optimizer = {"site": "train.py:7"}
+    build = trained(tmp_path, steps=150, ranks=2, hello={"optimizer": optimizer})
+    replicas(build, lambda rank, update: update + 7 * rank * (update >= 50))
+    for rank, rate in enumerate(rates):
+        for at in range(4):
+            fields = {"step": 20 * (at + 1), "alike": at + 1, "lr_max": rate}
+            build.event("checkup", rank=rank, pid=rank + 1, **fields)
+    parted = found(build)["NU09"]
+    assert ("the same learning rate" in parted.fix) is said
+    assert parted.site == ("train.py:7" if said else None)
+    assert ("0.001 on rank 0, 0.002 on rank 1" in parted.evidence) is said
+
+
 def test_replicas_that_drift_apart(tmp_path):
     build = trained(tmp_path, steps=150, ranks=3)
     replicas(build, lambda rank, update: update + 7 * (rank == 1 and update >= 50), ranks=3)

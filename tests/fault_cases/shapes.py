@@ -1,8 +1,12 @@
 """Faults of other shapes, each with a clean twin that is a near miss."""
 
+from pathlib import Path
+
 from fault_cases import Case, Clean
 
 SHAPES, RANKS = "shapes.py", "shapes_ranks.py"
+_LINES = (Path(__file__).parents[1] / "faults" / "scripts" / SHAPES).read_text().splitlines()
+_MEAN = next(number for number, text in enumerate(_LINES, 1) if text.endswith("# the mean"))
 LOADER = ("IN01", "IN02", "IN03")
 
 CASES = (
@@ -55,6 +59,31 @@ CASES = (
         title="slower and slower",
     ),
     Case("NU06", "a learning rate that vanishes", SHAPES, {"FAULT": "lr_vanishes", "STEPS": 200}),
+    Case(
+        "NU06",
+        "a group of weights with a learning rate of 0",
+        SHAPES,
+        {"FAULT": "group_at_rest"},
+        title="of the parameters is 0",
+        site=r"shapes\.py:\d+",
+        severity=("medium",),
+    ),
+    Case(
+        "NU19",
+        "gradients cleared for each batch",
+        SHAPES,
+        {"FAULT": "cleared_each_batch"},
+        title="3 of 4 backwards",
+        site=r"shapes\.py:\d+",
+    ),
+    Case(
+        "NU01",
+        "a mean of no rows",
+        SHAPES,
+        {"FAULT": "mean_of_none"},
+        title="div in loss",
+        site=rf"shapes\.py:{_MEAN}$",
+    ),
     Case(
         "NU15",
         "a cosine that goes back up",
@@ -152,5 +181,6 @@ CLEAN = (
     ),
     Clean("a collection while torch compiles", SHAPES, {"FAULT": "clean_compile_gc"}),
     Clean("two networks that learn in turn", SHAPES, {"FAULT": "clean_in_turn"}),
+    Clean("four batches an update", SHAPES, {"FAULT": "clean_gathered"}),
     Clean("texts of one length on two ranks", RANKS, suite=False),
 )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gputop_analysis.findings.input.loader_looks import workers
-from gputop_analysis.findings.shares import Share, run_queue
+from gputop_analysis.findings.shares import Share, on_device, run_queue
 from gputop_analysis.view import Array, RunView
 from gputop_probes.record.layout import PROCESS_RANK, PROCESS_WORKER
 
@@ -97,8 +97,9 @@ def neighbours(view: RunView, host: str) -> list[tuple[str, float]]:
     return [(name, total / looks) for name, total in largest]
 
 
-def own_cores(view: RunView, rank: int, processes: int) -> float | None:
-    """Cores that a rank gets for so many of its processes; None where they are not known.
+def own_cores(view: RunView, rank: int, busy_threads: int) -> float | None:
+    """Cores that a rank gets for so many of its threads, workers among them; None where they are
+    not known.
 
     The ranks of a host and other programs share its cores in equal parts, thread by thread. How
     many other threads want a core shows in how long the training thread waits for one.
@@ -107,9 +108,9 @@ def own_cores(view: RunView, rank: int, processes: int) -> float | None:
     if not cores:
         return None
     ranks = max(1, sum(view.host_of(other_rank) == host for other_rank in view.ranks))
-    threads = ranks * processes
+    threads = ranks * busy_threads
     wanting = threads + _rivals(view, rank, ranks, cores)
-    return min(float(processes), cores * threads / max(wanting, cores) / ranks)
+    return min(float(busy_threads), cores * threads / max(wanting, cores) / ranks)
 
 
 def _slower_beside(view: RunView, rank: int, busy: float, workers: int) -> float:
@@ -156,18 +157,22 @@ UNDISTURBED = 0.95
 """Part of the time that a ready thread runs, from which nothing else seems to want its core."""
 
 
-def work_ms(view: RunView, rank: int, wall_ms: float) -> float | None:
-    """CPU time of a step: the rank's process with all its threads, and its workers; None: not
-    known.
+def work_ms(view: RunView, wait: Share, threads: int | None) -> float | None:
+    """CPU time of a step: the rank's process, and its workers; None: not known.
 
+    ``threads``: torch's threads that count while the model runs; None: all the CPU time counts.
+    Between operators these threads wait for the next one in a loop, which takes cores that they do
+    not need: so at most one thread makes or awaits a batch, and at most so many compute the rest.
     Where the samplers saw too little, the training thread's own CPU time, without workers.
     """
-    rows, crew = view.rank_processes.get(rank), workers(view).get(rank)
+    rows, crew = view.rank_processes.get(wait.rank), workers(view).get(wait.rank)
     if rows is not None and len(rows) >= 3 and rows["cpu_ns_total"][-1] > rows["cpu_ns_total"][0]:
         lasted = max(1, int(rows["t_ns"][-1] - rows["t_ns"][0]))
-        busy = float(rows["cpu_ns_total"][-1] - rows["cpu_ns_total"][0]) / lasted
-        return (busy + (crew.count * crew.cpu if crew else 0.0)) * wall_ms
-    series = view.per_rank[rank]
+        used_ms = wait.wall_ms * float(rows["cpu_ns_total"][-1] - rows["cpu_ns_total"][0]) / lasted
+        if threads is not None:
+            used_ms = min(used_ms, wait.mean_ms + threads * (wait.wall_ms - wait.mean_ms))
+        return used_ms + (crew.count * crew.cpu * wait.wall_ms if crew else 0.0)
+    series = view.per_rank[wait.rank]
     used, counts = series.steady_rows["cpu_ns"], series.n_steps[series.steady]
     known = used >= 0
     if crew is not None or not known.any():
@@ -175,19 +180,36 @@ def work_ms(view: RunView, rank: int, wall_ms: float) -> float | None:
     return float(used[known].sum()) / 1e6 / max(1.0, float(counts[known].sum()))
 
 
-def won_by_workers(view: RunView, wait: Share, now: int, then: int) -> float:
+def computing_threads(view: RunView, rank: int) -> int | None:
+    """Torch's threads that may have work while the model runs; None: not known.
+
+    Beside a GPU one: the training thread and that of the backward take turns at launching.
+    """
+    if on_device(view, rank):
+        return 1
+    threads = (view.hello(rank).get("threads") or {}).get("torch")
+    return threads if isinstance(threads, int) else None
+
+
+def won_by_workers(
+    view: RunView, wait: Share, now: int, then: int, *, threads: int | None = None
+) -> float:
     """Milliseconds a step that ``then`` workers would win over ``now``, on the cores that there
     are.
 
     A step then takes as long as the slowest of three: the work that is no input; making its batches
     in ``then`` processes; and all of it together on the rank's cores. Handing a batch over stays.
+    ``threads``: torch's threads that have work while the model runs, where they are not as many as
+    it has.
     """
     rest_ms = max(0.0, wait.wall_ms - wait.mean_ms)
     if now == 0:
         making_ms = wait.mean_ms / then
     else:
         making_ms = wait.wall_ms * now / then
-    cores, work = own_cores(view, wait.rank, 1 + then), work_ms(view, wait.rank, wait.wall_ms)
+    threads = threads or computing_threads(view, wait.rank)
+    cores = own_cores(view, wait.rank, (threads or 1) + then)
+    work = work_ms(view, wait, threads)
     if work is None:
         work = wait.wall_ms if now == 0 else rest_ms + now * wait.wall_ms
     slower = _slower_beside(view, wait.rank, work / rest_ms if rest_ms else 1.0, then)

@@ -44,6 +44,8 @@ from gputop_agent.contracts.memory import AllocatorEvent, MemorySnapshotEvent, T
 from gputop_agent.contracts.numerics import (
     CheckupEvent,
     NanOrigin,
+    NanPlace,
+    NoGradientEvent,
     NonFinite,
     Replica,
     SpikeOrigin,
@@ -73,6 +75,8 @@ EVENTS: dict[str, Any] = {
     "exception": Raised,
     "nonfinite": NonFinite,
     "nan_origin": NanOrigin,
+    "nan_place": NanPlace,
+    "no_gradient": NoGradientEvent,
     "spike_origin": SpikeOrigin,
     "stack_dump": StackDump,
     "flight_recorder": FlightRecorder,

@@ -2,6 +2,7 @@
 
 from typing import Annotated, TypedDict
 
+from gputop_agent.contracts.host import SiteFacts
 from gputop_agent.contracts.kinds import NEEDED, Line, OfClass, Real, Scalar, Step, Whole
 
 
@@ -23,6 +24,9 @@ class CheckupEvent(TypedDict, total=False):
     without_gradient_names: list[Line]
     lr_max: Real
     """Over the groups."""
+    resting: Whole
+    """Values with gradients in groups whose learning rate is 0, while others have one."""
+    resting_names: list[Line]
     gradients_looked_at: Whole
     gradients_not_zero: Whole
     """Values of up to eight gradients just before an update."""
@@ -38,6 +42,12 @@ class CheckupEvent(TypedDict, total=False):
     """
     stray_waiting: Whole
     """Those of them that an optimizer has which has not stepped."""
+    cleared_backwards: Whole
+    step_backwards: Whole
+    cleared_looks: Whole
+    """Backwards of the step whose gradients were cleared before its update, of so many, and looks in
+    a row that found some.
+    """
     eval_mode: Line
     """Class of a module that is updated in eval mode, and was updated in training mode before."""
     eval_mode_parts: list[Line]
@@ -170,6 +180,29 @@ class NanOrigin(OfClass, total=False):
     course_largest: list[Real]
     """Absolute maximum of what the layer gave in them."""
     batch: BatchOrigin
+
+
+class NanPlace(SiteFacts, total=False):
+    """The line of the operation at which values stopped being finite, as the step after it showed."""
+
+    step: Annotated[Step, NEEDED]
+    """In which they did."""
+    operation: Line
+
+
+class NoGradientEvent(TypedDict, total=False):
+    """One of several optimizers updates, and none of its parameters has a gradient; once, at the
+    third look in a row.
+    """
+
+    step: Annotated[Step, NEEDED]
+    looks: Annotated[Whole, NEEDED]
+    optimizer: Annotated[Line, NEEDED]
+    """Its class."""
+    values: Annotated[Whole, NEEDED]
+    names: list[Line]
+    at: Line
+    """The line of the step's first backward."""
 
 
 class SpikeOrigin(TypedDict, total=False):

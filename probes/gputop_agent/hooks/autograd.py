@@ -93,6 +93,8 @@ def after_backward(token, args, result):
         device.timer.mark("backward_end")
     if numerics.watch.is_in and args:
         numerics.after_backward(args[0])
+    if open_step.check_stage:
+        checkup.after_backward()
     _look_after(args)
 
 

@@ -13,7 +13,7 @@ import sys
 from time import monotonic_ns
 from typing import Any
 
-from gputop_agent.runtime import interrupts, late, transport
+from gputop_agent.runtime import frames, interrupts, late, transport
 from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 from gputop_agent.timing import replicas, steps
@@ -25,7 +25,15 @@ from gputop_agent.timing.step_state import (
     UPDATE,
     open_step,
 )
-from gputop_agent.watchers import gradients, growth, habits, training_mode, uncleared
+from gputop_agent.watchers import (
+    by_hand,
+    discarded,
+    gradients,
+    growth,
+    habits,
+    training_mode,
+    uncleared,
+)
 
 FIRST_STEPS = (20, 40, 60, 100)
 PERIOD_STEPS, PERIOD_NS = 500, 5_000_000_000
@@ -58,6 +66,8 @@ class Checkup:
         self.strays = gradients.Strays()
         self.mode = training_mode.TrainingMode()
         self.habits = habits.SeenHabits()
+        self.discarded = discarded.Discarded()
+        self.by_hand = by_hand.ByHand()
 
 
 current = Checkup()
@@ -104,6 +114,8 @@ def _begin(step):
         # the last one may be gone, and the next one not have stepped yet
         current.optimizer = optimizers[0] if optimizers else None
         current.findings, current.values, current.weights = {"step": step}, late.Late(), None
+        current.discarded.begin(current.optimizer)
+        current.by_hand.begin()
         current.began_step, open_step.check_stage = step, FIRST_FORWARD
         uncleared.begin(optimizers)
 
@@ -122,10 +134,32 @@ def before_backward(args, kwargs):
     if open_step.check_stage < OTHER_UPDATES:
         habits_ = current.habits
         steps.book_agent_time(habits_.before_backward, args, kwargs, current.optimizer)
+        if late.may_look():
+            steps.book_agent_time(current.discarded.before_backward, args)
+            if current.optimizer is None:
+                steps.book_agent_time(_look_by_hand_before, args)
     if uncleared.is_open():
         steps.book_agent_time(uncleared.before_backward)
     elif open_step.check_stage < UPDATE and not open_step.backwards:
         steps.book_agent_time(_look_at_stale)
+
+
+def after_backward():
+    """An outermost backward has ended."""
+    if open_step.check_stage < OTHER_UPDATES and late.may_look():
+        steps.book_agent_time(current.discarded.after_backward)
+        if current.optimizer is None:
+            steps.book_agent_time(_look_by_hand_after)
+
+
+def _look_by_hand_before(args):
+    """Weights of a loop without an optimizer."""
+    current.findings.setdefault("backward_at", frames.caller_site())
+    current.findings.update(current.by_hand.before_backward(args))
+
+
+def _look_by_hand_after():
+    current.findings.update(current.by_hand.after_backward())
 
 
 def before_update(optimizer):
@@ -197,11 +231,13 @@ def _look_at_missing(optimizer):
         _look_at_gradients(parameters)
         if late.may_look():
             current.findings.update(current.strays.look())
+            current.findings.update(current.discarded.before_update())
         _look_at_mode(parameters)
         current.findings.update(current.habits.before_update(parameters, current.values))
     current.findings["lr_max"] = max(
         (_number(group.get("lr")) for group in optimizer.param_groups), default=None
     )
+    _note_resting(optimizer)
     low = [
         parameter
         for parameter in parameters
@@ -232,6 +268,20 @@ def _note_missing(parameters, without):
         current.findings["without_gradient_names"] = gradients.names(without[: gradients.MAX_NAMES])
     else:
         current.findings["without_gradient_names"] = []
+
+
+def _note_resting(optimizer):
+    """Parameters with gradients in groups whose learning rate is 0, where others have one."""
+    resting = [
+        parameter
+        for group in optimizer.param_groups
+        if _number(group.get("lr")) == 0
+        for parameter in group["params"]
+        if parameter.grad is not None
+    ]
+    if resting and (current.findings["lr_max"] or 0) > 0:
+        current.findings["resting"] = sum(parameter.numel() for parameter in resting)
+        current.findings["resting_names"] = gradients.names(resting[: gradients.MAX_NAMES])
 
 
 def _look_at_gradients(parameters):
@@ -282,6 +332,7 @@ def _bf16_change(parts):
 def _finish():
     """End the look, whatever it has seen."""
     current.habits.end()
+    current.discarded.begin(None)
     if not current.warned_looked:
         current.warned_looked = True
         current.findings["scheduler_first"] = _scheduler_came_first()
@@ -323,6 +374,8 @@ def _send(findings):
         learns,
         dead,
         partly,
+        findings.get("resting"),
+        findings.get("cleared_looks", 0) >= SURE_LOOKS,
         findings.get("eval_mode_looks", 0) >= training_mode.SURE_LOOKS,
         *habits.gist(findings),
     )

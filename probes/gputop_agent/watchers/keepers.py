@@ -7,7 +7,7 @@ import inspect
 import linecache
 import re
 import sys
-from collections import deque
+from collections import OrderedDict, deque
 from time import monotonic_ns
 
 from gputop_agent.runtime import frames
@@ -16,8 +16,9 @@ MIN_LENGTH = 20
 MAX_DEPTH = 4
 MAX_NS = 30_000_000
 ENOUGH, MAX_TRIED, STRIDE = 3, 10, 7  # tensors that a container was found of, and tried
-_PILES = list, deque, set, dict
-_BETWEEN = tuple, list, dict
+_MAPS = dict, OrderedDict
+_PILES = (list, deque, set, *_MAPS)
+_BETWEEN = (tuple, list, *_MAPS)
 
 
 class Keeper:
@@ -57,8 +58,12 @@ def _most_common(tensors, ours):
 
 
 def _pile_above(thing, ours):
-    """The nearest long container above, by the shortest way; None where there is none."""
+    """The nearest long container above, by the shortest way; None where there is none.
+
+    A long dict may be one of many, as states of a model are: then it is the list of them.
+    """
     level, visited = [thing], set()
+    long_map = None
     for _ in range(MAX_DEPTH):
         above = []
         for holder in gc.get_referrers(*level):
@@ -70,13 +75,15 @@ def _pile_above(thing, ours):
             if _is_namespace(holder):
                 continue
             if type(holder) in _PILES and len(holder) >= MIN_LENGTH:
-                return holder
+                if type(holder) not in _MAPS:
+                    return holder
+                long_map = holder if long_map is None else long_map
             if type(holder) in _BETWEEN or _is_the_users(holder):
                 above.append(holder)
         level = above
         if not level or len(level) > MIN_LENGTH:
-            return None
-    return None
+            break
+    return long_map
 
 
 def _is_namespace(holder):

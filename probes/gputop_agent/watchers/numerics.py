@@ -16,7 +16,7 @@ from gputop_agent.runtime import guard, late, modes, transport
 from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import OTHER, session
 from gputop_agent.timing import clock, device, steps
-from gputop_agent.watchers import batch_origin, layers, numeric_origin, numeric_pass
+from gputop_agent.watchers import batch_origin, layers, nan_place, numeric_origin, numeric_pass
 from gputop_agent.watchers.layer_slots import Observed, SlottedModules
 from gputop_agent.watchers.updates import Updates
 
@@ -118,6 +118,7 @@ def _take_out():
             run.take_out()
     if watch.observed is not None:
         watch.observed.take_out()
+    nan_place.switch_off()
     watch.observed = watch.current = watch.previous = None
     watch.is_in = False
 
@@ -136,17 +137,22 @@ def loss_read(loss, value):
 
 def before_backward(tensors):
     """A backward begins, outermost, while slots are in."""
+    loss = _first(tensors)
+    nan_place.before_backward(loss)
     if session.cuda and watch.current is not None:
-        if isinstance(tensors, session.torch.Tensor):
-            loss = tensors
-        else:
-            loss = tensors[0]
         watch.current.loss = numeric_pass.graph_origin.extent(loss)
 
 
 def after_backward(tensors):
     """It has ended."""
     _booked(_judge_backward, tensors)
+    if watch.is_armed or watch.burst > 0:
+        guard.safely(nan_place.switch_on)
+
+
+def _first(tensors):
+    """Of what a backward is given, the tensor, or the first of several."""
+    return tensors if isinstance(tensors, session.torch.Tensor) else tensors[0]
 
 
 def before_update(optimizer):
@@ -209,6 +215,8 @@ def _loss_is_bad(loss):
     else:
         fields = numeric_origin.of_graph(_layers_now(), loss)
     _send(fields, session.step, batch_origin.current())
+    if fields and fields["direction"] in ("forward", "input") and fields.get("operation"):
+        nan_place.begin(loss, fields["operation"], session.step)
     if not watch.is_in:
         _begin_burst()
 
@@ -256,10 +264,7 @@ def _judge_backward(tensors):
 
 
 def _judge_now(current, tensors):
-    if isinstance(tensors, session.torch.Tensor):
-        loss = tensors
-    else:
-        loss = tensors[0]
+    loss = _first(tensors)
     pairs = [extent for _, extent in current.backward]
     if current.loss is not None:  # on a GPU, in a burst
         pairs.append(current.loss)

@@ -6,8 +6,11 @@ one backward began: the first one after they were cleared. If all backwards betw
 began with what the update before had used, nothing cleared it.
 """
 
-from gputop_agent.runtime import late, transport
+from typing import Any
+
+from gputop_agent.runtime import frames, late, transport
 from gputop_agent.runtime.session import session
+from gputop_agent.watchers import gradients
 
 MAX_OPTIMIZERS = 4
 MAX_BACKWARDS = 16  # between two updates: more are not judged
@@ -80,8 +83,10 @@ class Uncleared:
 
     def __init__(self):
         self.open = {}  # id of an optimizer -> Held
+        self.backward_at: Any = None  # the line of the first backward of the look
         self.unread = []  # (step, Held) whose values are on their way from a device
         self.looks = {}  # id of an optimizer -> looks in a row that found its gradients uncleared
+        self.empty = {}  # the same of those that found no gradient at all
 
 
 current = Uncleared()
@@ -96,7 +101,7 @@ def reset():
 def begin(optimizers):
     """Look at these, where there are several."""
     _judge_unread()
-    current.open = {}
+    current.open, current.backward_at = {}, None
     if len(optimizers) > 1:
         current.open = {id(optimizer): Held(optimizer) for optimizer in optimizers[:MAX_OPTIMIZERS]}
 
@@ -113,39 +118,64 @@ def end():
 
 def before_backward():
     """An outermost backward begins."""
+    current.backward_at = current.backward_at or frames.caller_site()
     if late.may_look():
-        for gradients in current.open.values():
-            gradients.backward_begins()
+        for held in current.open.values():
+            held.backward_begins()
 
 
 def before_update(optimizer):
     """The update begins."""
-    gradients = current.open.get(id(optimizer))
-    if gradients is None or not gradients.update_begins():
+    held = current.open.get(id(optimizer))
+    if held is None or not held.update_begins():
         return
     del current.open[id(optimizer)]
-    if gradients.parameters:
-        gradients.clear = gradients.clear or not gradients.added_to()
-        gradients.parameters, gradients.groups = [], ()
-        current.unread.append((session.step, gradients))
+    _count_empty(optimizer, held)
+    if held.parameters:
+        held.clear = held.clear or not held.added_to()
+        held.parameters, held.groups = [], ()
+        current.unread.append((session.step, held))
     if not session.cuda:
         _judge_unread()
 
 
+def _count_empty(optimizer, held):
+    """Tell an optimizer that has had no gradient to work with at three looks in a row."""
+    wanting = [
+        parameter
+        for group in held.groups
+        for parameter in group["params"]
+        if parameter.requires_grad
+    ]
+    is_empty = bool(wanting) and all(parameter.grad is None for parameter in wanting)
+    looks = current.empty.get(held.key, 0) + 1 if is_empty else 0
+    current.empty[held.key] = looks
+    if looks == SURE_LOOKS:
+        transport.send_event(
+            "no_gradient",
+            step=session.step,
+            looks=looks,
+            optimizer=held.name,
+            values=sum(parameter.numel() for parameter in wanting),
+            names=gradients.names(wanting[: gradients.MAX_NAMES]),
+            at=current.backward_at,
+        )
+
+
 def _judge_unread():
     unread, current.unread = current.unread, []
-    for step, gradients in unread:
-        numbers = gradients.values.read()
+    for step, held in unread:
+        numbers = held.values.read()
         if numbers is None:
             continue
-        left_over = not gradients.clear and min(numbers.values(), default=0) > 0
-        looks = current.looks.get(gradients.key, 0) + 1 if left_over else 0
-        current.looks[gradients.key] = looks
+        left_over = not held.clear and min(numbers.values(), default=0) > 0
+        looks = current.looks.get(held.key, 0) + 1 if left_over else 0
+        current.looks[held.key] = looks
         if looks == SURE_LOOKS:
             transport.send_event(
                 "uncleared",
                 step=step,
                 looks=looks,
-                optimizer=gradients.name,
-                backwards=gradients.backwards,
+                optimizer=held.name,
+                backwards=held.backwards,
             )

@@ -352,7 +352,38 @@ def train_in_turn():
         makes.step()
 
 
+# --- four batches an update, from one of two groups of weights, and a mean over rows that count
+# -------------------------
+
+
+def train_gathered():
+    body = nn.Sequential(nn.Linear(20, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh())
+    model = nn.Sequential(body, nn.Linear(64, 4), Pause())
+    rate = 0.0 if FAULT == "group_at_rest" else 1e-2
+    optimizer = torch.optim.SGD(
+        [{"params": body.parameters(), "lr": rate}, {"params": model[1].parameters(), "lr": 1e-2}]
+    )
+    teacher = torch.randn(20, 4)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        for _ in range(4):
+            if FAULT == "cleared_each_batch":
+                optimizer.zero_grad()
+            inputs = torch.randn(64, 20)
+            errors = F.mse_loss(model(inputs), inputs @ teacher, reduction="none").sum(1)
+            counts = torch.ones(64)
+            if FAULT == "mean_of_none" and step == 60:
+                counts = torch.zeros(64)
+            loss = (errors * counts).sum() / counts.sum() / 4  # the mean
+            loss.backward()
+        optimizer.step()
+
+
 PROGRAMS = {
+    "cleared_each_batch": train_gathered,
+    "group_at_rest": train_gathered,
+    "mean_of_none": train_gathered,
+    "clean_gathered": train_gathered,
     "clean_in_turn": train_in_turn,
     "judge_never_steps": train_in_turn,
     "loader_each_step": train_autoencoder,

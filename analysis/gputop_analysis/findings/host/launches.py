@@ -43,7 +43,7 @@ class Feeding:
     seen: Samples
     busy: float
     cpu: float
-    """CPU time per wall time: of the training thread, or of the whole process if more."""
+    """CPU time per wall time: of the training thread, and of the backward's if that is more."""
     wall_ms: float
     column: str
 
@@ -61,7 +61,7 @@ def launch_bound(view: RunView, rank: int) -> Feeding | None:
     if counts.sum() < ENOUGH_STEPS:
         return None
     wall_ns, waiting_ns = float(rows["wall_ns"].sum()), _waiting_ns(rows)
-    cpu = max(_thread_cpu(rows), _process_cpu(view, rank))
+    cpu = _launching_cpu(rows, _process_cpu(view, rank))
     busy, column = gpu_samples.busy_share()
     if busy is None or busy > 1 - IDLE or cpu < FEEDING or waiting_ns > 0.5 * (1 - busy) * wall_ns:
         return None
@@ -71,6 +71,20 @@ def launch_bound(view: RunView, rank: int) -> Feeding | None:
 def _waiting_ns(rows: Array) -> float:
     """Time in which nothing is launched: for data, copies and other ranks."""
     return sum(float(rows[name].sum()) for name in ("data_ns", "h2d_ns", "comm_ns"))
+
+
+def _launching_cpu(rows: Array, process_cpu: float) -> float:
+    """Cores used to launch: by the training thread, and while it waits in a backward by autograd's.
+
+    What the process uses beyond that is no launching: torch's threads for operators on the CPU wait
+    for the next one in a loop.
+    """
+    thread_cpu = _thread_cpu(rows)
+    if thread_cpu <= 0:
+        return process_cpu
+    working_ns = float(rows["wall_ns"].sum()) - _waiting_ns(rows)
+    backward_share = float(rows["backward_ns"].sum()) / max(working_ns, 1.0)
+    return max(thread_cpu, min(process_cpu, thread_cpu + backward_share))
 
 
 def _thread_cpu(rows: Array) -> float:

@@ -13,6 +13,7 @@ from gputop_analysis.findings.cores import (
     BUSY_CORES,
     HANDOVER_MS,
     Usage,
+    computing_threads,
     foreign_cores,
     neighbours,
     own_cores,
@@ -237,7 +238,7 @@ def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
             Input("cores", view.cores(wait.rank), "", "host.json cpu_count; 0: not known"),
             Input(
                 "cores for this rank",
-                _cores_said(view, wait.rank, 1 + wanted),
+                _cores_said(view, wait.rank, wanted),
                 "",
                 "shared with all that wants them",
             ),
@@ -257,8 +258,8 @@ def _severity_alone(wait: Share, making_ms: float) -> Severity:
     return "info"
 
 
-def _cores_said(view: RunView, rank: int, processes: int) -> float | str:
-    cores = own_cores(view, rank, processes)
+def _cores_said(view: RunView, rank: int, worker_count: int) -> float | str:
+    cores = own_cores(view, rank, (computing_threads(view, rank) or 1) + worker_count)
     return "not known" if cores is None else cores
 
 
@@ -349,20 +350,24 @@ def faster_batches(run: Facts, wait: Share) -> tuple[Option, ...]:
         words = f"set {words}"
     mend = _with_workers(run, worker_count, settings)
     return _if_won(words, won, wait, mend), Option(
-        _without_workers(run, worker_count), promises=False, last=True
+        _without_workers(run, wait, worker_count, wanted), promises=False, last=True
     )
 
 
 def _if_won(words: str, won: float, wait: Share, mend: ByArguments | None = None) -> Option:
     """More workers, offered where they win something."""
-    worth = won > LEAST_WON * wait.mean_ms
     return Option(
         words,
-        needs=() if worth else (FREE_CORES,),
+        needs=() if _worth(won, wait) else (FREE_CORES,),
         wins_ms=won,
         lever=Lever("num_workers", 1),
         mend=mend,
     )
+
+
+def _worth(won: float, wait: Share) -> bool:
+    """Whether more workers win enough of the data wait to be asked for."""
+    return won > LEAST_WON * wait.mean_ms
 
 
 def _with_workers(run: Facts, now: int, settings: dict[str, object]) -> ByArguments | None:
@@ -382,7 +387,7 @@ def _more_than(view: RunView, wait: Share, now: int) -> int:
     return min(wanted, max(now, _most_workers(Facts(view, wait.rank))))
 
 
-def _without_workers(run: Facts, now: int | None) -> str:
+def _without_workers(run: Facts, wait: Share, now: int, then: int) -> str:
     """What can be done where no core is left for a worker."""
     setting_text = f" (num_workers={now})" if now else ""
     if not run.cores:
@@ -390,6 +395,13 @@ def _without_workers(run: Facts, now: int | None) -> str:
     foreign = foreign_cores(run.view, run.view.host_of(run.rank))
     if foreign >= BUSY_CORES:
         taken = f", {foreign:.1f} of {run.cores} are taken by other programs"
+    elif _worth(won_by_workers(run.view, wait, now, then, threads=1), wait):
+        return (
+            f"{CHEAPER}; or {then} workers and fewer of torch's {run.threads} threads "
+            f"(OMP_NUM_THREADS={max(1, run.cores - then)}): these have the {run.cores} cores in "
+            f"use, and how much of that waits in a loop for the next operator is not known"
+            f"{setting_text}"
+        )
     else:
         taken = ""
     return f"{CHEAPER}; more workers would find no free core{taken}{setting_text}"

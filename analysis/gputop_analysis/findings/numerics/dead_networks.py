@@ -52,7 +52,9 @@ def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
     """The optimizer steps and changes nothing: dead units, a loss apart from the model."""
     for rank, events in told(view, "checkup").items():
         last = events[-1]
-        if last.get("gradients_not_zero") != 0 or last.get("alike", 0) < ALIKE:
+        all_zero = last.get("gradients_not_zero") == 0
+        whole = last.get("zero_gradient") or 0  # seen at three looks, whatever else has changed
+        if not all_zero or (last.get("alike", 0) < ALIKE and whole < (last.get("trainable") or 1)):
             continue
         since = _since(events)
         first, last_losses = _losses(view, rank)
@@ -61,26 +63,23 @@ def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
             loss = f"; loss {first:.4g} at first, {last_losses:.4g} now"
         else:
             loss = ""
-        if solved:
-            fix = "the loss is as good as 0: stop here"
-        else:
-            fix = (
-                "look at the activations: units that are dead (a smaller learning rate, LeakyReLU "
-                "or GELU, another initialisation) or saturated; and for a detach(), an argmax or "
-                "a mask of zeros between model and loss"
-            )
+        clip = view.hello(rank).get("clip") or {}
+        clipped = clip.get("max_norm") == 0
+        looks = max(last.get("alike", 0), last.get("zero_gradient_looks") or 0)
         return spec.make(
             severity="info" if solved else "high",
-            title=f"all gradients are zero since step {since} or before: nothing is learnt",
+            title=f"all gradients are zero since step {since} or before: "
+            + ("they are clipped to a norm of 0" if clipped else "nothing is learnt"),
             evidence=f"{last['gradients_looked_at']:,} gradient values of up to eight parameters "
-            f"were all zero at {last['alike']} looks in a row up to step {last['step']}, rank "
-            f"{rank}{loss}",
-            fix=fix,
+            f"were all zero at {looks} looks in a row up to step {last['step']}, rank "
+            f"{rank}{loss}" + ("; clip_grad_norm_ is called with max_norm=0" if clipped else ""),
+            fix=_ways_out(solved=solved, clipped=clipped, weights_rms=last.get("weights_rms")),
             rank=rank if len(view.ranks) > 1 else everybody(view),
+            site=clip.get("site") if clipped else last.get("backward_at"),
             confidence=0.95,
             proof=Proof(
                 statistic="looks in a row at which no gradient value was other than zero",
-                value=last["alike"],
+                value=looks,
                 threshold=ALIKE - 1,
                 unit="looks",
                 formula="eight parameters from the first to the last, 4096 values of each at "
@@ -99,6 +98,24 @@ def dead_gradients(view: RunView, spec: Spec) -> Finding | None:
             ),
         )
     return _partly_dead(view, spec)
+
+
+def _ways_out(*, solved: bool, clipped: bool, weights_rms: float | None) -> str:
+    """What to do about gradients that are all zero."""
+    if solved:
+        return "the loss is as good as 0: stop here"
+    if clipped:
+        return "give clip_grad_norm_ a max_norm above 0, such as 1.0: 0 takes all of a gradient"
+    if weights_rms == 0:
+        return (
+            "the weights that train are all 0, too: of two factors, as in LoRA, one must begin at "
+            "random values, since where both are 0 neither gets a gradient"
+        )
+    return (
+        "look at the activations: units that are dead (a smaller learning rate, LeakyReLU or GELU, "
+        "another initialisation) or saturated; and for a detach(), an argmax or a mask of zeros "
+        "between model and loss"
+    )
 
 
 def _partly_dead(view: RunView, spec: Spec) -> Finding | None:
@@ -123,6 +140,7 @@ def _partly_dead(view: RunView, spec: Spec) -> Finding | None:
             "learning rate, LeakyReLU or GELU, another initialisation), a detach() or a factor of "
             "zero in the loss; freeze them if that is meant",
             rank=rank if len(view.ranks) > 1 else everybody(view),
+            site=last.get("backward_at"),
             confidence=0.85,
             proof=Proof(
                 statistic="values whose whole tensor had a gradient of zero / values in the "

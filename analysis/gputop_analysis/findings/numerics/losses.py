@@ -21,6 +21,7 @@ from gputop_analysis.findings.numerics.origins import (
     inputs,
     nan_origin,
     of_loss_operation,
+    origin_site,
     sentence,
     spike_origin,
 )
@@ -90,6 +91,7 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
         + (f"; {sentence(origin, len(view.ranks))}" if origin else ""),
         fix=_against_a_bad_loss(Facts(view, first.rank), origin),
         rank=first.rank,
+        site=origin_site(view, origin),
         proof=Proof(
             statistic="steps with a loss that is NaN or infinite",
             value=max(losses.steps, 1),

@@ -24,7 +24,8 @@ MUCH_WITHOUT = 0.01
     "looks in a row, 20 steps or more apart; medium where they are more than 1 % of "
     "all, high where they are all of them; or the only optimizer lacks more than 1 % "
     "of what wants one; or at three looks in a row more than 1 % of what has one is in no "
-    "optimizer that has stepped, and does not change",
+    "optimizer that has stepped, and does not change; or one of several optimizers steps without "
+    "any gradient",
     fix="use them in the loss, or set requires_grad=False and leave them out of the optimizer",
     explains=("NU07",),
     no_use="where the parameters are frozen for now on purpose",
@@ -44,7 +45,37 @@ def without_gradient(view: RunView, spec: Spec) -> Finding | None:
         if missing == total and optimizer.get("module") not in ("torch", None):
             continue  # an optimizer that is not torch's may have gradients of its own
         return _without_gradient(view, spec, rank, look)
-    return _left_out(view, spec)
+    return _of_another_optimizer(view, spec) or _left_out(view, spec)
+
+
+def _of_another_optimizer(view: RunView, spec: Spec) -> Finding | None:
+    """One of several optimizers that updates without any gradient."""
+    for rank, events in told(view, "no_gradient").items():
+        last = events[-1]
+        name, values = last["optimizer"], last["values"]
+        names = [name or "a parameter of no module" for name in last.get("names") or [""]]
+        return spec.make(
+            severity="medium",
+            title=f"{name} updates nothing: none of its parameters has a gradient: "
+            f"{', '.join(names[:2])}",
+            evidence=f"all {values:,} values of {name}, one of several optimizers, had grad None "
+            f"when it stepped, at {last['looks']} looks in a row up to step {last['step']} of rank "
+            f"{rank}: {', '.join(names)}",
+            fix="look between these parameters and the loss of the backward: for a detach(), an "
+            ".item(), a torch.no_grad(), or a loss that is not added",
+            rank=rank if len(view.ranks) > 1 else everybody(view),
+            site=last.get("at"),
+            confidence=0.9,
+            proof=Proof(
+                statistic="looks in a row at an update of an optimizer without any gradient",
+                value=last["looks"],
+                threshold=ALIKE - 1,
+                unit="looks",
+                formula="20 steps or more apart",
+                inputs=(Input("values", values, "", f"no_gradient event, rank {rank}"),),
+            ),
+        )
+    return None
 
 
 def _without_gradient(view: RunView, spec: Spec, rank: int, look: Event) -> Finding:
@@ -54,6 +85,7 @@ def _without_gradient(view: RunView, spec: Spec, rank: int, look: Event) -> Find
         name or "a parameter of no module" for name in look.get("without_gradient_names") or [""]
     ]
     config = (view.hello(rank).get("model") or {}).get("config") or {}
+    optimizer = view.hello(rank).get("optimizer") or {}
     severity: Severity = "info"
     fix = (
         "use them in the loss, or call requires_grad_(False) and leave them out of the "
@@ -75,6 +107,7 @@ def _without_gradient(view: RunView, spec: Spec, rank: int, look: Event) -> Find
         f"{', '.join(names)}",
         fix=fix,
         rank=rank if len(view.ranks) > 1 else everybody(view),
+        site=optimizer.get("site") if share == 1 else look.get("backward_at"),
         proof=Proof(
             statistic="values without a gradient / values in the optimizer that want one",
             value=100 * share,
@@ -187,7 +220,8 @@ def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
         else:
             title = f"{100 * share:.0f} % of the gradients are for nobody"
             place = "in no optimizer"
-            fix = _replaced_part(names) if idle else _not_frozen()
+            by_hand = not view.hello(rank).get("optimizer")
+            fix = _replaced_part(names) if idle else _not_frozen(by_hand)
         return spec.make(
             severity="medium",
             title=f"{title}: {', '.join(names[:2])}",
@@ -198,6 +232,7 @@ def _for_nobody(view: RunView, spec: Spec) -> Finding | None:
             + (f"; the optimizer holds {idle:,} values that get no gradient" if idle else ""),
             fix=fix,
             rank=rank if len(view.ranks) > 1 else everybody(view),
+            site=last.get("backward_at"),
             confidence=0.85,
             proof=Proof(
                 statistic=f"values with a gradient and {place} / values with a gradient",
@@ -222,7 +257,12 @@ def _part(missing: int, total: int) -> str:
     return f"{100 * missing / total:.1f} % of the parameters get"
 
 
-def _not_frozen() -> str:
+def _not_frozen(by_hand: bool) -> str:
+    if by_hand:
+        return (
+            "update it as the others are, and clear its gradient, which adds up; if it shall stay "
+            "as it is, call requires_grad_(False) on it"
+        )
     return (
         "call requires_grad_(False) on what shall stay as it is, such as a teacher or a network "
         "that a loss looks through: the backward then leaves its weights out; or give it to an "

@@ -35,6 +35,14 @@ def nan_origin(view: RunView, step: int) -> Event | None:
     )
 
 
+def origin_site(view: RunView, origin: Event | None) -> str | None:
+    """The line of the operation that an origin names, where the step after it told it."""
+    if origin is None:
+        return None
+    places = told(view, "nan_place").get(origin["rank"], ())
+    return next((place.get("site") for place in places if place["step"] == origin["step"]), None)
+
+
 def skipped_origin(view: RunView) -> Event | None:
     """The event that says where the gradients of skipped updates come from."""
     events = [event for events in told(view, "nan_origin").values() for event in events]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.numerics.wrong_habits import optimizer_site
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.sites import called_from
 from gputop_analysis.findings.told import Event, told
@@ -115,8 +116,13 @@ def _of_replicas(view: RunView, spec: Spec, looks: Looks) -> Finding | None:
         culprit = f"rank {alone}"
     else:
         culprit = f"ranks {', '.join(map(str, sorted(sums)[:8]))}"
-    passed_by = _is_never_called(view)
-    if passed_by:
+    passed_by, rates = _is_never_called(view), _unequal_rates(view)
+    if rates:
+        fix = (
+            "give all ranks the same learning rate: an update that differs parts the replicas, "
+            "though their gradients are the same"
+        )
+    elif passed_by:
         fix = (
             "call the DistributedDataParallel object, ddp(x), and not what it wraps: ddp.module(x) "
             "or the model itself; only its own forward makes the backward sum the gradients"
@@ -133,10 +139,12 @@ def _of_replicas(view: RunView, spec: Spec, looks: Looks) -> Finding | None:
         + ("its forward is never called" if passed_by else culprit),
         evidence=f"after update {last:,} the ranks hold {len(kinds)} different sets of "
         f"parameters; unequal in {len(unequal)} of {len(common)} looks, first at update "
-        f"{unequal[0]}" + ("; DDP has counted no iteration" if passed_by else ""),
+        f"{unequal[0]}"
+        + ("; DDP has counted no iteration" if passed_by else "")
+        + (f"; their learning rates differ: {_rates_said(rates)}" if rates else ""),
         fix=fix,
         rank=None if passed_by else alone,
-        site=called_from(view, "forward", view.ranks[0]) if passed_by else None,
+        site=_place(view, bool(rates), passed_by),
         confidence=0.95,
         proof=Proof(
             statistic="looks at which the ranks' checksums differ",
@@ -156,6 +164,34 @@ def _of_replicas(view: RunView, spec: Spec, looks: Looks) -> Finding | None:
             ),
         ),
     )
+
+
+def _place(view: RunView, by_rates: bool, passed_by: bool) -> str | None:
+    """The line that parts them, where that is known."""
+    if by_rates:
+        return optimizer_site(view, view.ranks[0])
+    return called_from(view, "forward", view.ranks[0]) if passed_by else None
+
+
+def _unequal_rates(view: RunView) -> dict[int, float]:
+    """Learning rates by rank, where they differ at each of the looks that all ranks had; else
+    none.
+    """
+    by_rank = {
+        rank: {look["step"]: float(look["lr_max"]) for look in looks if look.get("lr_max")}
+        for rank, looks in told(view, "checkup").items()
+    }
+    if len(by_rank) < view.world_size:
+        return {}
+    common = sorted(set.intersection(*(set(rates) for rates in by_rank.values())))
+    spreads = [{rates[step] for rates in by_rank.values()} for step in common]
+    if len(common) < MIN_UNEQUAL or any(max(rates) <= 1.001 * min(rates) for rates in spreads):
+        return {}
+    return {rank: rates[common[-1]] for rank, rates in by_rank.items()}
+
+
+def _rates_said(rates: dict[int, float]) -> str:
+    return ", ".join(f"{rate:.3g} on rank {rank}" for rank, rate in sorted(rates.items())[:8])
 
 
 def _is_never_called(view: RunView) -> bool:

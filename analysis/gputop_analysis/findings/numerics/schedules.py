@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +11,7 @@ from gputop_agent import wire
 from gputop_analysis.findings.advice import BFLOAT16, OWN_LOOP, Option
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.numerics.origins import WATCH, sentence, skipped_origin
-from gputop_analysis.findings.numerics.wrong_habits import schedule_site
+from gputop_analysis.findings.numerics.wrong_habits import optimizer_site, schedule_site, standing
 from gputop_analysis.findings.pictures import LOSS, RATE, SCALE
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
@@ -155,6 +156,12 @@ def _counted_skips(series: RankSeries, mask: Array) -> _Skips | None:
 ZERO_STEPS, ZERO_SHARE = 50, 0.02
 VANISHED = 2.0**-24
 """Of the largest learning rate: a million steps of this size are less than one of the largest."""
+FADED, FADED_STEPS, FADED_SHARE = 2.0**-13, 100, 0.5
+"""The same where half of the run has it: no schedule that is meant spends half of a run so low."""
+RESTING_LOOKS = 3
+"""So many looks in a row must have found a group with a rate of 0."""
+MUCH_RESTING = 0.01
+"""Of the values in the optimizer, in groups with a learning rate of 0."""
 PEAK_RECORDS = 1500
 """Evenly spread over the whole run, where its largest learning rate is looked for."""
 
@@ -165,14 +172,17 @@ PEAK_RECORDS = 1500
     family="numerics",
     cause="compute",
     trigger="the learning rate of all groups is 0, or below 2^-24 of the largest it was, for the "
-    f"last {ZERO_STEPS} steps and {percent(ZERO_SHARE)} of the run; or torch has warned that the "
-    "scheduler steps before the optimizer (info)",
+    f"last {ZERO_STEPS} steps and {percent(ZERO_SHARE)} of the run, or below 2^-13 of it for the "
+    f"last {FADED_STEPS} steps and {percent(FADED_SHARE)} of the run (medium); or that of groups "
+    f"with more than {percent(MUCH_RESTING)} of the values is 0 at three looks in a row, 20 steps "
+    "or more apart, while others learn (medium); or torch has warned that the scheduler steps "
+    "before the optimizer (info)",
     fix="a schedule as long as the run; scheduler.step() after optimizer.step(), once for "
     "each of its units",
     no_use="where the training is meant to end there",
-    reads="steps.lr, torch's own warning about the order",
+    reads="steps.lr, rates of the groups at the looks of NU08, torch's own warning about the order",
     silent="the learning rate is not read",
-    traps="the warm-up's first step",
+    traps="the warm-up's first step; layers that are to be thawed later",
     seen_on=CPU,
     pictures=(
         RATE,
@@ -182,8 +192,12 @@ PEAK_RECORDS = 1500
 def learning_rate_zero(view: RunView, spec: Spec) -> Finding | None:
     """Steps that change nothing."""
     for rank in view.ranks:
-        gone = _vanished(view, rank)
-        if gone is None or gone.steps < max(ZERO_STEPS, ZERO_SHARE * gone.last_step):
+        gone = _vanished(view, rank, VANISHED)
+        least_steps = max(ZERO_STEPS, ZERO_SHARE * gone.last_step) if gone else 0
+        if gone is None or gone.steps < least_steps:
+            gone = _vanished(view, rank, FADED)
+            least_steps = max(FADED_STEPS, FADED_SHARE * gone.last_step) if gone else 0
+        if gone is None or gone.steps < least_steps:
             continue
         value = "0" if gone.now == 0 else f"{gone.now:.2g}"
         if gone.peak > 0:
@@ -191,21 +205,23 @@ def learning_rate_zero(view: RunView, spec: Spec) -> Finding | None:
         else:
             before = "it was never above 0"
         return spec.make(
-            severity="high",
+            severity="high" if gone.limit == VANISHED else "medium",
             title=f"the learning rate is {'0' if gone.now == 0 else 'as good as 0'} since step "
             f"{gone.since}{'' if gone.exact else ' at the latest'}: nothing is learnt",
             evidence=f"lr is {value} after {gone.steps:,} steps of rank {rank} with less than "
-            f"{VANISHED:.0e} of the largest; " + before,
+            f"{gone.limit:.0e} of the largest; " + before,
             fix="the schedule is shorter than the run, or is stepped once a batch where it counts "
             "epochs: set its total steps to the run's, and a floor above 0",
             rank=everybody(view),
             site=schedule_site(view, rank),
             proof=Proof(
-                statistic="steps at the end with a learning rate of at most 2^-24 of the largest",
+                statistic="steps at the end with a learning rate of at most "
+                f"2^{math.log2(gone.limit):.0f} of the largest",
                 value=gone.steps,
-                threshold=max(ZERO_STEPS, ZERO_SHARE * gone.last_step),
+                threshold=least_steps,
                 unit="steps",
-                formula="threshold = max(50 steps, 2 % of the steps done)",
+                formula="threshold = max(50 steps, 2 % of the steps done) at 2^-24 of the largest, "
+                "max(100 steps, half of the steps done) at 2^-13",
                 inputs=(
                     Input("largest lr", gone.peak, "", f"steps.lr, rank {rank}"),
                     Input("lr now", gone.now, "", f"steps.lr, rank {rank}"),
@@ -213,7 +229,43 @@ def learning_rate_zero(view: RunView, spec: Spec) -> Finding | None:
                 ),
             ),
         )
-    return _misordered(view, spec)
+    return _resting(view, spec) or _misordered(view, spec)
+
+
+def _resting(view: RunView, spec: Spec) -> Finding | None:
+    """Groups of parameters with a learning rate of 0, beside others that learn."""
+    for rank, looks in told(view, "checkup").items():
+        last = looks[-1]
+        resting, total = last.get("resting") or 0, last.get("trainable") or 0
+        in_a_row = standing(looks, lambda look: look.get("resting"))
+        if in_a_row < RESTING_LOOKS or not total or resting <= MUCH_RESTING * total:
+            continue
+        names = [name or "a parameter of no module" for name in last.get("resting_names") or [""]]
+        return spec.make(
+            severity="medium",
+            title=f"the learning rate of {100 * resting / total:.0f} % of the parameters is 0: "
+            f"{', '.join(names[:2])}",
+            evidence=f"{resting:,} of {total:,} values in the optimizer have gradients and are in "
+            f"groups with lr=0, at {in_a_row} looks in a row up to step {last['step']} of rank "
+            f"{rank}, while other groups have {last.get('lr_max') or 0:.3g}: {', '.join(names)}",
+            fix="give that group a learning rate; if it shall stay as it is, call "
+            "requires_grad_(False) on it, which saves its part of the backward",
+            rank=everybody(view),
+            site=optimizer_site(view, rank),
+            proof=Proof(
+                statistic="values in groups with a learning rate of 0 / values in the optimizer",
+                value=100 * resting / total,
+                threshold=100 * MUCH_RESTING,
+                unit="%",
+                formula="groups whose parameters have gradients",
+                inputs=(
+                    Input("in such groups", resting, "values", f"checkup event, rank {rank}"),
+                    Input("in the optimizer", total, "values", "the same"),
+                    Input("looks in a row", in_a_row, "", "the same"),
+                ),
+            ),
+        )
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +279,8 @@ class _Vanished:
     last_step: int
     now: float
     peak: float
+    limit: float
+    """Of the largest rate, below which it is."""
 
     @property
     def steps(self) -> int:
@@ -234,7 +288,8 @@ class _Vanished:
         return self.last_step - self.since + 1
 
 
-def _vanished(view: RunView, rank: int) -> _Vanished | None:
+def _vanished(view: RunView, rank: int, limit: float) -> _Vanished | None:
+    """The rate of a rank where it ends below ``limit`` of its largest."""
     series = view.per_rank[rank]
     rates = series.rows["lr"][series.attempt_start :]
     if not len(rates) or not np.isfinite(rates[-1]):
@@ -245,9 +300,9 @@ def _vanished(view: RunView, rank: int) -> _Vanished | None:
         (float(np.nanmax(part)) for part in (rates, spread_rates) if np.isfinite(part).any()),
         default=0.0,
     )
-    learns = np.flatnonzero(~(rates <= VANISHED * peak))
+    learns = np.flatnonzero(~(rates <= limit * peak))
     begin = int(learns[-1]) + 1 if len(learns) else 0
-    if begin == len(rates) or _other_groups_learn(view, rank, series, begin):
+    if begin == len(rates) or _other_groups_learn(view, rank, series, begin=begin, limit=limit):
         return None
     first = series.attempt_start + begin
     return _Vanished(
@@ -256,10 +311,13 @@ def _vanished(view: RunView, rank: int) -> _Vanished | None:
         last_step=int(series.steps[-1]),
         now=float(rates[-1]),
         peak=peak,
+        limit=limit,
     )
 
 
-def _other_groups_learn(view: RunView, rank: int, series: RankSeries, begin: int) -> bool:
+def _other_groups_learn(
+    view: RunView, rank: int, series: RankSeries, *, begin: int, limit: float
+) -> bool:
     """Whether groups beside the first may learn since the record ``begin`` of the last attempt.
 
     Rows have the first group's rate, or where that is 0 the largest; looks have the largest.
@@ -270,7 +328,7 @@ def _other_groups_learn(view: RunView, rank: int, series: RankSeries, begin: int
     since = series.steps[series.attempt_start + begin]
     later = [float(look["lr_max"]) for look in looks if look.get("step", 0) > since]
     if later:
-        return later[-1] > VANISHED * max(float(look["lr_max"]) for look in looks)
+        return later[-1] > limit * max(float(look["lr_max"]) for look in looks)
     return float(series.rows["lr"][-1]) != 0
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gputop_analysis.findings.pictures import LOSS, RATE
+from gputop_analysis.findings.note import CPU
+from gputop_analysis.findings.pictures import LOSS, RATE, phases
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import Event, told
@@ -151,7 +152,7 @@ def normalised_twice(view: RunView, spec: Spec) -> Finding | None:
     explains=("NU07", "NU13"),
     no_use="where weights are meant to be driven to zero, as in pruning",
     reads="4096 weights of up to eight matrices just before an update, at the looks of NU08",
-    silent="fewer than three looks; sharded weights",
+    silent="fewer than three looks; sharded weights; weights that are 0 at the first look",
     traps="adapters that begin at zero: others of the matrices do not",
     pictures=(
         LOSS,
@@ -164,8 +165,8 @@ def weights_vanished(view: RunView, spec: Spec) -> Finding | None:
         last = events[-1]
         largest = last.get("weights_rms")
         looks = standing(events, lambda event: event.get("weights_rms", 1.0) < VANISHED)
-        if largest is None or looks < ALIKE:
-            continue
+        if largest is None or looks < ALIKE or events[0].get("weights_rms") == 0:
+            continue  # zeros from the beginning have not vanished: see NU13
         optimizer = view.hello(rank).get("optimizer") or {}
         decay = optimizer.get("weight_decay")
         return spec.make(
@@ -186,6 +187,65 @@ def weights_vanished(view: RunView, spec: Spec) -> Finding | None:
                 unit="",
                 formula="of 4096 weights each of up to eight matrices; below the threshold",
                 inputs=(Input("looks in a row", looks, "", f"checkup events, rank {rank}"),),
+            ),
+        )
+    return None
+
+
+@finding(
+    id="NU19",
+    name="gradients cleared unused",
+    family="numerics",
+    cause="compute",
+    trigger="at three looks in a row, 20 steps or more apart, the gradients of a backward were "
+    "cleared before the update of its step used them, and another batch went forward after it",
+    fix="zero_grad() once for each update, and not for each batch that it gathers",
+    explains=("NU07",),
+    no_use="where only the last batch of a step is meant to count",
+    reads="values of up to eight gradients and weights around the backwards of a step, at the "
+    "looks of NU08",
+    silent="fewer than three looks; several optimizers; parameters on a GPU; gradients that are "
+    "put together by hand",
+    traps="a perturbation of the weights or of the input, as of SAM or adversarial training, whose "
+    "gradients are cleared on purpose",
+    seen_on=CPU,
+    pictures=(
+        LOSS,
+        phases("forward", "backward"),
+    ),
+)
+def cleared_unused(view: RunView, spec: Spec) -> Finding | None:
+    """Batches that are computed for nothing: the update has the gradients of the last one alone."""
+    for rank, events in told(view, "checkup").items():
+        last = events[-1]
+        looks, cleared = last.get("cleared_looks") or 0, last.get("cleared_backwards") or 0
+        if looks < ALIKE or not cleared:
+            continue
+        backwards = max(cleared + 1, int(last.get("step_backwards") or 0))
+        return spec.make(
+            severity="high",
+            title=f"{cleared} of {backwards} backwards a step are for nothing: their gradients are "
+            "cleared before the update",
+            evidence=f"at {looks} looks in a row up to step {last['step']} of rank {rank} the "
+            f"gradients of {cleared} of {backwards} backwards had been set to zero or None when "
+            "the next one began, and the weights were the same: the update had those of the last "
+            "batch alone",
+            fix="call optimizer.zero_grad() once for each update, before its first batch or right "
+            "after optimizer.step()",
+            rank=rank if len(view.ranks) > 1 else everybody(view),
+            site=last.get("backward_at"),
+            confidence=0.95,
+            proof=Proof(
+                statistic="looks in a row at a step with gradients that were cleared unused",
+                value=looks,
+                threshold=ALIKE - 1,
+                unit="looks",
+                formula="64 values of up to eight gradients after each backward and before the "
+                "next",
+                inputs=(
+                    Input("cleared", cleared, "backwards a step", f"checkup event, rank {rank}"),
+                    Input("all", backwards, "backwards a step", "the same"),
+                ),
             ),
         )
     return None

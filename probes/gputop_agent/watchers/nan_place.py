@@ -1,0 +1,98 @@
+"""The line of the operation at which values stopped being finite.
+
+Autograd's nodes know the lines that made them only in anomaly mode. So the forward after the one
+that went wrong is made in that mode, without its check for NaN, and up to its backward only: where
+the same operations follow each other again, the node at the same place has the line.
+"""
+
+import re
+from typing import Any
+
+from gputop_agent.runtime import frames, transport
+from gputop_agent.runtime.session import session
+from gputop_agent.watchers.graph_origin import Graph
+
+MAX_NODES = 5000  # each costs some 0.1 ms in that mode
+_FILE_LINE = re.compile(r'File "([^"]+)", line (\d+), in ')
+
+
+class Search:
+    """The node that is looked for, and whether anomaly mode is on for it."""
+
+    def __init__(self):
+        self.step = -1  # in which values stopped being finite
+        self.operations: Any = ()  # of that step's graph, in order
+        self.place = -1  # of the origin among them
+        self.is_on = False
+
+
+search = Search()
+
+
+@session.after_fork
+def reset():
+    """In a forked child."""
+    switch_off()
+    search.__init__()
+
+
+def begin(loss, operation, step):
+    """Look for the line of an operation, the origin in the graph of a loss."""
+    graph = Graph(loss)
+    origin = graph.origin()
+    nodes = _made(graph)
+    if origin is None or origin.name != operation or len(nodes) > MAX_NODES:
+        return
+    search.step, search.operations = step, [node.name for node in nodes]
+    search.place = next((at for at, node in enumerate(nodes) if node is origin), -1)
+
+
+def switch_on():
+    """A backward has ended: the next forward may be the one. Not where the script has the mode on,
+    or torch compiles.
+    """
+    torch = session.torch
+    if search.place < 0 or session.compile_seen or torch.is_anomaly_enabled():
+        return
+    if not hasattr(torch, "is_anomaly_check_nan_enabled"):
+        return  # before torch 2.0 the mode has no part without that check
+    search.is_on = True
+    torch.set_anomaly_enabled(True, False)
+
+
+def switch_off():
+    """As it was; what the script itself has switched on since checks for NaN, and stays."""
+    if search.is_on:
+        torch = session.torch
+        search.is_on = False
+        if torch.is_anomaly_enabled() and not torch.is_anomaly_check_nan_enabled():
+            torch.set_anomaly_enabled(False, False)
+
+
+def before_backward(loss):
+    """A backward begins: tell the line, if it goes through the same operations."""
+    if not search.is_on:
+        return
+    switch_off()
+    nodes = _made(Graph(loss, reads_tensors=False))
+    place, search.place = search.place, -1
+    if [node.name for node in nodes] != search.operations:
+        return
+    site = _site(nodes[place].node.metadata.get("traceback_") or ())
+    if site:
+        fields = {"operation": nodes[place].name, "site": site}
+        transport.send_event("nan_place", step=search.step, **fields)
+
+
+def _made(graph):
+    """Its operations in order, without the leaves."""
+    return [node for node in graph.in_order() if node.children]
+
+
+def _site(traceback):
+    """The innermost line of the user's among those that made a node."""
+    for entry in reversed(traceback):
+        found = _FILE_LINE.search(entry)
+        if found and frames.origin(found.group(1)) == frames.USER:
+            return "%s:%s" % (frames.short_name(found.group(1)), found.group(2))
+    return None

@@ -1,0 +1,86 @@
+"""The line of the operation at which values stopped being finite, in real trainings."""
+
+import pytest
+from agent_support import run_plain, run_script
+
+pytestmark = pytest.mark.e2e
+
+SCRIPT = """
+import sys, warnings, eager, torch
+from torch import nn
+from torch.nn import functional as F
+warnings.simplefilter("ignore")
+torch.manual_seed(0)
+torch.set_num_threads(1)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x, mask):
+        x = self.first(x)
+        scores = x.masked_fill(~mask, float("-inf"))
+        weights = scores.softmax(1)  # inside
+        return self.last(weights * x)
+
+
+def mean_of(losses, count):
+    total = losses.sum()
+    return total / count  # outside
+
+
+net, kind = Net(), sys.argv[1]
+optimizer = torch.optim.SGD(net.parameters(), 1e-2)
+for step in range(40):
+    mask = torch.ones(4, 8, dtype=torch.bool)
+    if kind == "inside" and step == 25: mask[2] = False
+    count = 0 if kind == "outside" and step >= 25 else 4
+    if kind == "own mode" and step == 26: torch.autograd.set_detect_anomaly(True, check_nan=True)
+    if kind == "own mode" and step == 25: count = 0
+    out = net(torch.randn(4, 8), mask)
+    if kind == "another way" and step == 25: out = out / torch.zeros(1)
+    losses = F.cross_entropy(out, torch.randint(0, 3, (4,)), reduction="none")
+    if kind == "outside" and step < 25: losses = losses * 1.0
+    loss = mean_of(losses, count)
+    optimizer.zero_grad()
+    try:
+        loss.backward()
+    except RuntimeError as error:
+        print(step, "stopped")
+        break
+    optimizer.step()
+    print(step, loss.item())
+print(torch.is_anomaly_enabled())
+"""
+
+
+def told(tmp_path, kind):
+    """The events of a run whose output is that of a bare one."""
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    outcome = run_script([str(script), kind])
+    assert (outcome.exit_code, outcome.agent_errors) == (0, ""), outcome.stderr
+    bare = run_plain([str(script), kind])
+    assert (outcome.stdout, outcome.stderr) == (bare.stdout, bare.stderr)
+    (guest,) = outcome.guests
+    return guest.of_type("nan_origin"), guest.of_type("nan_place")
+
+
+@pytest.mark.parametrize(("kind", "operation"), [("inside", "softmax"), ("outside", "div")])
+def test_the_line_is_that_of_the_operation(tmp_path, kind, operation):
+    (origin, *_), (place,) = told(tmp_path, kind)
+    line = next(at for at, text in enumerate(SCRIPT.split("\n"), 1) if text.endswith(f"# {kind}"))
+    assert (place["site"], place["operation"]) == (f"train.py:{line}", operation)
+    assert place["step"] == origin["step"] == 25
+
+
+def test_a_step_that_goes_another_way_tells_no_line(tmp_path):
+    (origin, *_), places = told(tmp_path, "another way")
+    assert origin["operation"] == "div" and places == []
+
+
+def test_a_mode_that_the_script_switches_on_stays(tmp_path):
+    _, (place,) = told(tmp_path, "own mode")  # the output says that it is on at the end
+    assert place["operation"] == "div"
