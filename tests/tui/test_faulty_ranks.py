@@ -75,10 +75,10 @@ def crash(made: Builder, ranks: int, odd: int, at_ns: int) -> None:
     made.end(exit_code=1)
 
 
-@pytest.mark.parametrize("ranks", [16, 64])
+@pytest.mark.parametrize("ranks", [16, 24, 64])
 @pytest.mark.parametrize("fault", REPORTED)
 async def test_which_rank_is_read_off_the_first_screen(tmp_path, fault, ranks):
-    odd = ranks // 2 + 1
+    odd = ranks - 2
     made = trained(tmp_path / "r", ranks, odd, fault)
     now_ns = max(made.clock.values()) + SECOND
     if fault == "hang":
