@@ -8,6 +8,7 @@ import pytest
 from analysis_support import T0, Builder
 from tui_pilot import screen_text, settle, step
 from tui_screens import still
+from tui_support import StillFeed
 
 from gputop.feed.build import build
 from gputop_agent import wire
@@ -94,6 +95,7 @@ async def test_which_rank_is_read_off_the_first_screen(tmp_path, fault, ranks):
     findings = tuple(evaluate(record, None if ended else 1000, live=not ended))
     seen = build(record, findings, window_steps=1000, now_ns=now_ns, ended=ended)
     app = still(seen)
+    assert isinstance(app.feed, StillFeed)
     async with app.run_test(size=(120, 40)) as pilot:
         app.feed.next = seen._replace(sequence=seen.sequence + 1)
         await step(app, pilot)
