@@ -23,6 +23,8 @@ BEFORE_NS = 10**9
 """What happened so shortly before a silence may have begun it."""
 ENOUGH_NS = 2 * 10**9
 """Between two samples that a share of a core is told from."""
+_OTHER_WORK = ("eval", "checkpoint", "compile")
+"""Phases of a rank that works although no step ends."""
 _WANTED = ("cpu_ns_total", "run_wait_ns_total")
 OUT_OF_REACH = re.compile(
     r"(?i)connection (reset|closed|refused|aborted)|read error|broken pipe|peer|socket|timed? ?out"
@@ -85,7 +87,11 @@ def _cause_of_episode(view: RunView, episode: Episode, is_sure: bool = False) ->
 
 
 def _is_known(standing: RankStanding) -> bool:
-    """Whether a rank has told where it is, or why it cannot."""
+    """Whether a rank has told where it is, or why it cannot, and that is no work that others are to
+    wait for.
+    """
+    if standing.phase in _OTHER_WORK:
+        return False
     return standing.answered or bool(standing.left) or standing.state in ("T", "t")
 
 

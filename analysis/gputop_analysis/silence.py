@@ -14,6 +14,8 @@ USUAL_STEPS = 3.0
 _SLOW = 0.95
 _ONE_SENDING_NS = 10**9
 """A rank sends what it saw of each phase one after the other."""
+_OF_ALL = ("eval", "checkpoint", "compile")
+"""Phases that are the run's even where one rank is in them."""
 _DOING = {
     "eval": "evaluating",
     "checkpoint": "saving a checkpoint",
@@ -34,11 +36,16 @@ def silence_s(view: RunView, now_ns: int) -> float:
 
 
 def doing_since(record: RunRecord, since_ns: int) -> str:
-    """What the newest stacks say it does: ``evaluating``; empty: none, or it waits."""
+    """What the newest stacks say it does: ``evaluating``; empty: none, or it waits. What one rank
+    does is told where the others wait for it.
+    """
     looks = [e for e in record.events("stacks", "stack_dump") if e.get("t_ns", 0) > since_ns]
     if not looks:
         return ""
     newest_ns = max(event["t_ns"] for event in looks)
     together = [event for event in looks if event["t_ns"] > newest_ns - _ONE_SENDING_NS]
     most_seen = max(together, key=lambda event: event.get("total") or 1)
+    for event in together:
+        if event.get("type") == "stack_dump" and event.get("phase") in _OF_ALL:
+            return _DOING[event["phase"]]
     return _DOING.get(str(most_seen.get("phase")), "")

@@ -236,6 +236,16 @@ def test_what_the_training_does_meanwhile(tmp_path, phase, doing):
     assert silent(build, 40).doing == doing
 
 
+def test_what_one_rank_does_that_the_others_wait_for_is_what_the_run_does(tmp_path):
+    build = trained(tmp_path / "r", ranks=2)
+    at = max(build.clock.values()) + 9 * SECOND
+    for rank, phase in ((1, "comm"), (0, "checkpoint")):
+        build.event("stack_dump", t_ns=at, rank=rank, phase=phase, step=60, reason="standing")
+    build.sample("process", t_ns=at + 5 * SECOND, kind=1, rank=0, pid=100)
+    now = summarise(build.open(), now_ns=at + 6 * SECOND)
+    assert now.doing == "saving a checkpoint" and not now.stands
+
+
 def test_slow_steps_are_no_silence(tmp_path):
     build = Builder(tmp_path / "r")
     build.hello()

@@ -275,7 +275,9 @@ LOOK_S = 9.0
 SECOND = 10**9
 
 
-def standing(tmp_path, waiting=(0,), answered=(0, 1), line="train.py:92 evaluate", other=0.1):
+def standing(
+    tmp_path, waiting=(0,), answered=(0, 1), line="train.py:92 evaluate", other=0.1, phase="other"
+):
     """Two ranks that stop after 40 steps, and were looked at ``LOOK_S`` later. Rank 0 waits."""
     build = Builder(tmp_path / "r")
     for rank in (0, 1):
@@ -293,7 +295,7 @@ def standing(tmp_path, waiting=(0,), answered=(0, 1), line="train.py:92 evaluate
             t_ns=at + SECOND // 2,
             reason="standing",
             rank=rank,
-            phase="comm" if waits else "other",
+            phase="comm" if waits else phase,
             step=40,
             threads=[{"name": "MainThread", "training": True, "frames": frames}],
             collective=collective | {"state": "started" if waits else "completed"},
@@ -336,6 +338,13 @@ def test_a_silence_in_which_nobody_is_known_to_wait_for_one_is_no_finding(tmp_pa
     build, at = standing(tmp_path, **what)
     said, found = judged_at(build, at + 3 * SECOND)
     assert "HC11" not in found and said.headline.startswith("no step for 12 s, where one took 1")
+
+
+@pytest.mark.parametrize("phase", ["eval", "checkpoint", "compile"])
+def test_a_rank_that_does_what_others_are_to_wait_for_is_not_told(tmp_path, phase):
+    build, at = standing(tmp_path, phase=phase)
+    _, found = judged_at(build, at + 3 * SECOND)
+    assert "HC11" not in found
 
 
 def test_a_step_ends_what_was_told_of_the_silence(tmp_path):

@@ -448,6 +448,17 @@ class Ranks(ScrollingPanel):
         ranks = len(snapshot.summary.ranks)
         return ranks if ranks > 1 else 0
 
+    def _keep_in_view(self) -> None:
+        """While nobody moves in it, the rank that the first finding names is in view."""
+        super()._keep_in_view()
+        if self.has_focus or self.cursor or self.snapshot is None:
+            return
+        ranks = [rank.rank for rank in self.snapshot.summary.ranks]
+        named = [finding.rank for finding in self.snapshot.findings if finding.rank in ranks]
+        room = self.visible_items()
+        if named and ranks.index(named[0]) >= room:
+            self.first = min(ranks.index(named[0]) - room // 2, len(ranks) - room)
+
     def visible_items(self) -> int:
         room = self.inside(*self.size)[1]
         if self.snapshot is None:
