@@ -85,10 +85,13 @@ def _stands_out(evidence: Evidence, samples: Samples) -> None:
     heat = {gpu: mean(_working(fields, "heat") or [0.0]) for gpu, fields in samples.items()}
     hot_gpus = [gpu for gpu, share in heat.items() if share >= _HOT]
     if hot_gpus:
-        most = max(heat.values())
+        hottest_share = max(heat.values())
         more = f" and of {len(hot_gpus) - 1} more" if len(hot_gpus) > 1 else ""
         hottest = max(hot_gpus, key=lambda gpu: heat[gpu])
-        evidence.cause = f"heat lowers the clock of {hottest}{more} (in {100 * most:.0f} % of its samples with work)"
+        evidence.cause = (
+            f"heat lowers the clock of {hottest}{more} (in {100 * hottest_share:.0f} % of its "
+            "samples with work)"
+        )
         return
     used = [value for fields in samples.values() for value in _known(fields["utilization"])]
     if used and len(used) <= len(samples):
