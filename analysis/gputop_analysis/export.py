@@ -10,6 +10,7 @@ import numpy as np
 
 from gputop_agent import wire
 from gputop_analysis.report import finite, report_data
+from gputop_probes.record.layout import STEP_BYTES
 from gputop_probes.record.reader import RunRecord
 
 _ROWS_AT_ONCE = 10_000
@@ -24,7 +25,6 @@ _PLAIN = (
     "optimizer_steps",
     "flags",
 )
-_BYTES = ("allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "rss_bytes")
 COLUMNS = (
     "rank",
     "step",
@@ -34,7 +34,7 @@ COLUMNS = (
     *(f"{name}_ms" for name in wire.PHASES),
     "wall_max_ms",
     "gc_ms",
-    *_BYTES,
+    *STEP_BYTES,
     *_PLAIN,
 )
 """CSV header. Durations are sums over the record's ``n_steps`` steps; ``t_end_s`` is Unix time."""
@@ -67,7 +67,7 @@ def _cells(rank: int, row: Any) -> list[str]:
         str(row["n_steps"]),
         f"{int(row['t_end_ns']) / 1e9:.6f}",
         *(f"{int(row[name]) / 1e6:.6f}" for name in durations),
-        *("" if row[name] < 0 else str(row[name]) for name in _BYTES),
+        *("" if row[name] < 0 else str(row[name]) for name in STEP_BYTES),
         *(_number(row[name]) for name in _PLAIN),
     ]
 

@@ -156,17 +156,13 @@ def test_gpus_are_named_in_one_word_as_for_fit(capsys):
     assert json.loads(apart)["pick"] == json.loads(in_one)["pick"]
 
 
-class _Driver:
-    """NVML with H100s of which one was limited."""
-
-    module = SimpleNamespace(nvmlDeviceGetCount=lambda: 2, nvmlDeviceGetHandleByIndex=int)
-
-    def ask(self, function, device, default=None):
-        limits = (500_000.0, 700_000.0)
-        return b"NVIDIA H100 80GB HBM3" if function.endswith("Name") else limits[device]
-
-    def close(self):
-        pass
+LIMITED_DRIVER = SimpleNamespace(
+    nvmlDeviceGetCount=lambda: 2,
+    nvmlDeviceGetHandleByIndex=int,
+    nvmlDeviceGetName=lambda _: b"NVIDIA H100 80GB HBM3",
+    nvmlDeviceGetEnforcedPowerLimit=lambda device: (500_000, 700_000)[device],
+)
+"""NVML with H100s of which one was limited, mW."""
 
 
 def test_a_power_limit_is_what_the_name_says_or_what_is_in_force_here(capsys, monkeypatch):
@@ -176,7 +172,7 @@ def test_a_power_limit_is_what_the_name_says_or_what_is_in_force_here(capsys, mo
     words = ("plan", "--model", "llama3-8b", "--global-batch", "16", "--json", "--tp", "1")
     _, full, _ = run(capsys, *words, "--gpu", "H100", "--gpus", "8")
     _, capped, _ = run(capsys, *words, "--gpu", "H100 500W", "--gpus", "8")
-    monkeypatch.setattr(nvml, "Nvml", _Driver)
+    monkeypatch.setattr(nvml, "_load", lambda: LIMITED_DRIVER)
     assert lowered_limit_w("H100-SXM5-80GB") == 500 and lowered_limit_w("A100-SXM4-80GB") == 0
     _, here, said = run(capsys, *words, "--gpu", "H100", "--gpus", "8")
     times = [json.loads(out)["pick"]["step_time_s"] for out in (full, capped, here)]

@@ -353,11 +353,11 @@ def _slice_s(first: Side, second: Side) -> float:
 
 def _round(first: Side, second: Side, a: Side, seconds: float, round_s: float) -> np.ndarray:
     ends = time.monotonic() + round_s
-    for one, other in itertools.cycle(((first, second), (second, first))):
-        if not (one.turn(seconds) and other.turn(seconds)) or time.monotonic() >= ends:
+    for leading, following in itertools.cycle(((first, second), (second, first))):
+        if not (leading.turn(seconds) and following.turn(seconds)) or time.monotonic() >= ends:
             break
-        if one.can_turn_fast() and other.can_turn_fast():
-            _fast_turns(one, other, seconds, ends)
+        if leading.can_turn_fast() and following.can_turn_fast():
+            _fast_turns(leading, following, seconds, ends)
             break
     times = {side: side.step_ns() for side in (first, second)}
     b = second if a is first else first

@@ -123,10 +123,10 @@ def _refuse_others(mark: pytest.Mark | None, names: set[str]) -> None:
     """Fail where a marker has arguments that it does not know: a limit left out would pass."""
     if mark is None:
         return
-    others = [f"{name}=" for name in sorted(mark.kwargs.keys() - names)]
-    others += [repr(argument) for argument in mark.args[1:]]
-    if others:
-        pytest.fail(f"{mark.name} does not take {', '.join(others)}", pytrace=False)
+    unknown = [f"{name}=" for name in sorted(mark.kwargs.keys() - names)]
+    unknown += [repr(argument) for argument in mark.args[1:]]
+    if unknown:
+        pytest.fail(f"{mark.name} does not take {', '.join(unknown)}", pytrace=False)
 
 
 def _amount(mark: pytest.Mark, units: Mapping[str, float], example: str) -> float:

@@ -86,8 +86,8 @@ def judge_dumps(dumps: dict[Path, dict[str, Any]]) -> Evidence:
         config = _configured(content)
         calls[rank] = _calls(content["entries"], config)
         for name, group in config.items():
-            known = groups.get(name, group)
-            groups[name] = Group(group.description, known.ranks | group.ranks)
+            before = groups.get(name, group)
+            groups[name] = Group(group.description, before.ranks | group.ranks)
     lists = [content for content in dumps.values() if _ALL in content]
     if lists:
         groups.setdefault("0", Group(_DEFAULT, frozenset(calls)))

@@ -78,13 +78,13 @@ def _of_stages(what_if: StragglerJudgement) -> Iterator[Fix]:
 def _of_memory(memory: Memory) -> Iterator[Fix]:
     """The setting that would have reserved least."""
     recorded = memory.settings[0].peak_reserved if memory.settings else None
-    others = [
+    reserved_by_setting = [
         (setting.peak_reserved, setting.name)
         for setting in memory.settings[1:]
         if setting.peak_reserved is not None
     ]
-    if not recorded or not others:
+    if not recorded or not reserved_by_setting:
         return
-    least, name = min(others)
-    if recorded - least >= _NOTABLE * recorded:
-        yield Fix(f"run with {name}", f"{size(recorded - least)} of {size(recorded)} reserved")
+    lowest, name = min(reserved_by_setting)
+    if recorded - lowest >= _NOTABLE * recorded:
+        yield Fix(f"run with {name}", f"{size(recorded - lowest)} of {size(recorded)} reserved")

@@ -38,19 +38,19 @@ def plain_files_in(folder: Path) -> list[Path]:
 
 def files_below(folder: Path) -> list[Path]:
     """Those in its folders, where it has none of its own; what lies in a run is left out."""
-    found: list[Path] = []
+    files: list[Path] = []
     top = len(folder.parts)
     entries = 0
-    for place, folders, names in islice(os.walk(folder), _ENTRIES_AT_MOST):
-        here = Path(place)
+    for path, folders, names in islice(os.walk(folder), _ENTRIES_AT_MOST):
+        here = Path(path)
         entries += len(folders) + len(names)
         if entries > _ENTRIES_AT_MOST:
             break
         if len(here.parts) - top >= _DEPTH or is_run(here):
             folders.clear()
         if here != folder and not is_run(here):
-            found += [here / name for name in names if name.endswith(_NAMES)]
-    return sorted(filter(is_regular, found), key=_by_number)[:_FILES_AT_MOST]
+            files += [here / name for name in names if name.endswith(_NAMES)]
+    return sorted(filter(is_regular, files), key=_by_number)[:_FILES_AT_MOST]
 
 
 def _by_number(path: Path) -> list[tuple[int, str]]:

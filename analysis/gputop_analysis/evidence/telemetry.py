@@ -66,35 +66,52 @@ def _known(values: Iterable[float]) -> list[float]:
 
 
 def _stands_out(evidence: Evidence, samples: Samples) -> None:
-    clocks = {gpu: _working(fields, "clock") for gpu, fields in samples.items()}
-    mean_mhz = {gpu: mean(values) for gpu, values in clocks.items() if values}
-    if len(mean_mhz) > 1:
-        slowest = min(mean_mhz, key=lambda gpu: mean_mhz[gpu])
-        other_mhz = mean(value for gpu, value in mean_mhz.items() if gpu != slowest)
-        if other_mhz > 0 and mean_mhz[slowest] < _SLOWER * other_mhz:
-            hot = mean(_working(samples[slowest], "heat") or [0.0]) >= _HOT
-            evidence.cause = f"slow clock of {slowest}{': heat' if hot else ''}"
-            if mean_mhz[slowest] > 0:
-                evidence.slowdown = other_mhz / mean_mhz[slowest]
-            else:
-                evidence.slowdown = None
-            evidence.findings.append(
-                f"{slowest} runs at {mean_mhz[slowest]:,.0f} MHz, the others at {other_mhz:,.0f}"
-            )
-            return
+    """The first of these that is so: one slow clock, heat, idle GPUs."""
     heat = {gpu: mean(_working(fields, "heat") or [0.0]) for gpu, fields in samples.items()}
-    hot_gpus = [gpu for gpu, share in heat.items() if share >= _HOT]
-    if hot_gpus:
-        most = max(heat.values())
-        more = f" and of {len(hot_gpus) - 1} more" if len(hot_gpus) > 1 else ""
-        hottest = max(hot_gpus, key=lambda gpu: heat[gpu])
-        evidence.cause = f"heat lowers the clock of {hottest}{more} (in {100 * most:.0f} % of its samples with work)"
+    if _has_slow_clock(evidence, samples, heat):
+        return
+    if max(heat.values()) >= _HOT:
+        evidence.cause = _heat_words(heat)
         return
     used = [value for fields in samples.values() for value in _known(fields["utilization"])]
     if used and len(used) <= len(samples):
         evidence.unknown.append("how it went on: there is one sample of a GPU")
     elif used and mean(used) < _WORKING:
         evidence.cause = f"GPUs are busy for {mean(used):.0f} % of the time only"
+
+
+def _has_slow_clock(evidence: Evidence, samples: Samples, heat: dict[str, float]) -> bool:
+    """Whether one GPU's clock is below those of the others, which is then told."""
+    clocks = {gpu: _working(fields, "clock") for gpu, fields in samples.items()}
+    mean_mhz = {gpu: mean(values) for gpu, values in clocks.items() if values}
+    if len(mean_mhz) < 2:
+        return False
+    slowest = min(mean_mhz, key=lambda gpu: mean_mhz[gpu])
+    slowest_mhz = mean_mhz.pop(slowest)
+    other_mhz = mean(mean_mhz.values())
+    if other_mhz <= 0 or slowest_mhz >= _SLOWER * other_mhz:
+        return False
+    evidence.cause = f"slow clock of {slowest}{': heat' if heat[slowest] >= _HOT else ''}"
+    evidence.slowdown = other_mhz / slowest_mhz if slowest_mhz > 0 else None
+    evidence.findings.append(
+        f"{slowest} runs at {slowest_mhz:,.0f} MHz, the others at {other_mhz:,.0f}"
+    )
+    return True
+
+
+def _heat_words(heat: dict[str, float]) -> str:
+    """``heat lowers the clock of GPU 3 and of 2 more (in 40 % of its samples with work)``.
+
+    Args:
+        heat: of each GPU, the share of its samples with work in which heat lowered the clock.
+    """
+    hot_gpus = [gpu for gpu, share in heat.items() if share >= _HOT]
+    hottest = max(hot_gpus, key=lambda gpu: heat[gpu])
+    more = f" and of {len(hot_gpus) - 1} more" if len(hot_gpus) > 1 else ""
+    return (
+        f"heat lowers the clock of {hottest}{more} (in {100 * heat[hottest]:.0f} % of its "
+        "samples with work)"
+    )
 
 
 def _working(fields: dict[str, array[float]], name: str) -> list[float]:

@@ -84,21 +84,21 @@ def _newest(traces: dict[Path, Trace]) -> tuple[dict[Path, Trace], list[str]]:
     return {path: trace for path, trace in traces.items() if path in chosen}, passed_over
 
 
-def _told_apart(one: Path, other: Path) -> tuple[str, str]:
+def _told_apart(first: Path, second: Path) -> tuple[str, str]:
     """Names of two files, with their folders where the names are the same."""
-    if one.name != other.name:
-        return one.name, other.name
-    return f"{one.parent.name}/{one.name}", f"{other.parent.name}/{other.name}"
+    if first.name != second.name:
+        return first.name, second.name
+    return f"{first.parent.name}/{first.name}", f"{second.parent.name}/{second.name}"
 
 
 def _numbered(traces: dict[Path, Trace]) -> dict[int | None, Trace]:
     """Traces by rank; None for one alone that does not tell it."""
-    told = {path: _told_rank(path, trace) for path, trace in traces.items()}
+    ranks = {path: _told_rank(path, trace) for path, trace in traces.items()}
     if len(traces) == 1:
-        return {told[path]: trace for path, trace in traces.items()}
-    taken = {rank for rank in told.values() if rank is not None}
+        return {ranks[path]: trace for path, trace in traces.items()}
+    taken = {rank for rank in ranks.values() if rank is not None}
     free = (number for number in itertools.count() if number not in taken)
-    numbers = {path: next(free) if rank is None else rank for path, rank in told.items()}
+    numbers = {path: next(free) if rank is None else rank for path, rank in ranks.items()}
     return {numbers[path]: traces[path] for path in sorted(traces, key=numbers.__getitem__)}
 
 

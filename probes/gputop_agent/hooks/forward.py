@@ -103,17 +103,10 @@ class Slots:
         for reference, slot in self.set:
             module: Any = reference()
             if module is not None and module.__dict__.get(CALL_SLOT) is slot:
-                _restore(module, slot)
+                layer_slots.restore(module, slot)
 
 
 slots = Slots()
-
-
-def _restore(module, slot):
-    if slot.inner is None:
-        del module.__dict__[CALL_SLOT]
-    else:
-        module.__dict__[CALL_SLOT] = slot.inner
 
 
 def hook(module, trained=True):
@@ -133,7 +126,7 @@ def hook(module, trained=True):
     def put_back():
         owner = reference()
         if owner is not None and owner.__dict__.get(CALL_SLOT) is slot:
-            _restore(owner, slot)
+            layer_slots.restore(owner, slot)
 
     session.undo.append(put_back)
     slots.set.append((reference, slot))
@@ -158,7 +151,7 @@ def _watch_pickling(torch):
                     layer_slots.restore(self, slot)
                     slot = self.__dict__.get(CALL_SLOT)
                 if type(slot) is CallSlot:
-                    _restore(self, slot)
+                    layer_slots.restore(self, slot)
         except Exception:
             guard.failed("__reduce_ex__")
         return super(module_class, self).__reduce_ex__(protocol)

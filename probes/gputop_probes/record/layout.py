@@ -145,6 +145,8 @@ NUMPY_CODES = frozenset(_NUMPY_CODES.values())
 
 LOG_LENGTHS = {"output.log": "output_bytes", "stderr.log": "stderr_bytes"}
 """The logs of a host, and the column that holds the length of each."""
+STEP_BYTES = tuple(name for name, _ in wire.STEP_FIELDS if name.endswith("_bytes"))
+"""Columns of memory in a table of steps; -1 where they were not measured."""
 LATER_COLUMNS = {"host": frozenset(LOG_LENGTHS.values())}
 """Columns of a table that older records lack."""
 

@@ -59,7 +59,7 @@ def _shortened(answer: dict[str, Any]) -> bool:
     """Make the answer a little shorter; False where nothing can go."""
     lists = [value for value in _inside(answer) if isinstance(value, list) and len(value) > 1]
     if lists:
-        max(lists, key=lambda one: len(_text(one))).pop()
+        max(lists, key=lambda values: len(_text(values))).pop()
         return True
     if _cut_longest(answer, _LONG):
         return True
@@ -71,15 +71,15 @@ def _shortened(answer: dict[str, Any]) -> bool:
 
 def _cut_longest(answer: dict[str, Any], shortest: int) -> bool:
     """Cut the longest text above so many characters; False where there is none."""
-    places = [
+    texts = [
         (len(value), holder, key)
         for holder in [answer, *(part for part in _inside(answer) if isinstance(part, dict))]
         for key, value in holder.items()
         if isinstance(value, str) and len(value) > shortest and key not in _WHOLE
     ]
-    if not places:
+    if not texts:
         return False
-    length, holder, key = max(places, key=lambda place: place[0])
+    length, holder, key = max(texts, key=lambda text: text[0])
     holder[key] = holder[key][: max(shortest - 4, length * 3 // 4)] + " ..."
     return True
 

@@ -32,18 +32,18 @@ def _offered(tool: AgentTool, allow_actions: bool) -> Tool:
     """The tool as the SDK knows it. An argument that it does not have is an error: left out, the
     answer would be about another run than the one that was meant.
     """
-    made = Tool.from_function(
+    offered = Tool.from_function(
         _answering(tool, allow_actions),
         tool.name,
         description=tool.description,
         annotations=ToolAnnotations(read_only_hint=not tool.acts, destructive_hint=False),
         structured_output=False,
     )
-    arguments = made.fn_metadata.arg_model
+    arguments = offered.fn_metadata.arg_model
     arguments.model_config["extra"] = "forbid"
     arguments.model_rebuild(force=True)
-    made.parameters["additionalProperties"] = False
-    return made
+    offered.parameters["additionalProperties"] = False
+    return offered
 
 
 def _answering(tool: AgentTool, allow_actions: bool) -> Any:

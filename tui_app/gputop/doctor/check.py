@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+OTHER_PYTHON = "activate the environment that trains, or name its interpreter with --python"
+"""What helps where the interpreter has no torch."""
+
 
 @dataclass(frozen=True)
 class Check:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gputop.doctor.check import Check
+from gputop.doctor.check import OTHER_PYTHON, Check
 
 if TYPE_CHECKING:
     from gputop_analysis.planner.probed import Probed
@@ -273,4 +273,4 @@ def _reach(place: ProbedHost) -> str:
             f"{shlex.join(place.start)} must work without a password, and the interpreter must "
             "have torch"
         )
-    return "activate the environment that trains, or name its interpreter with --python"
+    return OTHER_PYTHON

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from gputop.doctor.check import Check
+from gputop.doctor.check import OTHER_PYTHON, Check
 
 _TORCH_FACTS = """
 import json, sys
@@ -59,8 +59,9 @@ def check_torch(python: str | None) -> Check:
     facts = json.loads(done.stdout.splitlines()[-1])
     where = f"{python} (Python {facts['python']})"
     if "error" in facts:
-        fix = "activate the environment that trains, or name its interpreter with --python"
-        return Check("torch", "warn", f"{where} cannot import torch: {facts['error']}", fix)
+        return Check(
+            "torch", "warn", f"{where} cannot import torch: {facts['error']}", OTHER_PYTHON
+        )
     if facts["cuda"]:
         cuda = f"CUDA {facts['cuda']}, {facts['devices']} device(s)"
     else:

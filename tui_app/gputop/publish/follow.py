@@ -37,16 +37,16 @@ class Asked(NamedTuple):
     target: str
 
 
-def follow(record: RunRecord, asked: list[Asked], say: Callable[[str], None]) -> list[Asked]:
+def follow(record: RunRecord, requests: list[Asked], say: Callable[[str], None]) -> list[Asked]:
     """Publish a run until it is over.
 
     Returns:
         The publishers that took the last reading.
     """
     logging.disable(logging.CRITICAL)  # libraries tell of dead servers at length; ``say`` does once
-    lines = [Line(publisher, record.path.name, say) for publisher in asked]
+    lines = [Line(publisher, record.path.name, say) for publisher in requests]
     source = Source(record)
-    pause = min(publisher.entry.every_s for publisher in asked)
+    pause = min(publisher.entry.every_s for publisher in requests)
     while True:
         reading = source.next()
         for line in lines:
@@ -60,7 +60,7 @@ def follow(record: RunRecord, asked: list[Asked], say: Callable[[str], None]) ->
     for line in lines:
         line.end(last, page)
     done = [line.join(max(0.0, deadline - time.monotonic())) for line in lines]
-    return list(itertools.compress(asked, done))
+    return list(itertools.compress(requests, done))
 
 
 class Source:
@@ -96,14 +96,14 @@ def _over(summary: RunSummary) -> bool:
 class Line:
     """One publisher in a thread of its own. It opens there: a dead server delays nobody."""
 
-    def __init__(self, asked: Asked, run: str, say: Callable[[str], None]):
-        self._asked, self._run, self._say = asked, run, say
+    def __init__(self, request: Asked, run: str, say: Callable[[str], None]):
+        self._asked, self._run, self._say = request, run, say
         self._waiting: queue.Queue[tuple[Reading, str | None]] = queue.Queue()
         self._due_s = 0.0
         self._late: list[Reading] = []
         self.failed = False
         self._told = ""
-        self._thread = threading.Thread(target=self._work, name=asked.entry.name, daemon=True)
+        self._thread = threading.Thread(target=self._work, name=request.entry.name, daemon=True)
         self._thread.start()
 
     def put(self, reading: Reading) -> None:

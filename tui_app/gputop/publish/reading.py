@@ -15,11 +15,11 @@ from gputop_agent import wire
 from gputop_analysis.model import Finding, GpuSummary, HostSummary, RankSummary
 from gputop_analysis.overview import RunSummary, Verdict
 from gputop_analysis.units import GIB
+from gputop_probes.record.layout import STEP_BYTES
 from gputop_probes.record.reader import RunRecord
 
 POINTS_AT_ONCE = 500
 """Points a rank in one reading, at most: more steps than that are means over several."""
-_BYTES = ("allocated_bytes", "reserved_bytes", "peak_allocated_bytes", "rss_bytes")
 _GPU_COLUMNS = {
     "util_pct": 1.0,
     "memory_used_gib": 1.0,
@@ -109,7 +109,7 @@ def _point(rank: int, rows: Any) -> Point:
     values = {f"{head}/step_ms": float(rows["wall_ns"].sum()) / steps / 1e6}
     for phase in wire.PHASES:
         values[f"{head}/{phase}_ms"] = float(rows[f"{phase}_ns"].sum()) / steps / 1e6
-    for name in _BYTES:
+    for name in STEP_BYTES:
         if rows[name][-1] >= 0:
             values[f"{head}/{name.removesuffix('_bytes')}_gib"] = float(rows[name].max()) / GIB
     seconds = float(rows["wall_ns"].sum()) / 1e9

@@ -103,7 +103,7 @@ def snapshot_path(name: str) -> Path:
     if path.suffix in (".pickle", ".gz", ".pkl") or ("/" in name and not path.exists()):
         raise CliError(f"there is no file {name}")
     run = find_record(name)
-    snapshots = sorted((run / "memory").glob("*.pickle*"), key=lambda one: one.stat().st_mtime)
+    snapshots = sorted((run / "memory").glob("*.pickle*"), key=lambda file: file.stat().st_mtime)
     if not snapshots:
         raise CliError(
             f"the run {run.name} has no memory snapshot: name a file of "

@@ -34,7 +34,9 @@ def execute(words: list[str]) -> int:
         for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)  # the run's end is ours
     taken = follow(record, requests, _say)
-    written = [one.target for one in taken if one.entry.name in ("prometheus", "tensorboard")]
+    written = [
+        request.target for request in taken if request.entry.name in ("prometheus", "tensorboard")
+    ]
     for target in written:
         if Path(target).exists() and not options.beside:
             print(f"wrote {target}", file=sys.stderr)

@@ -85,19 +85,19 @@ def words_of(name: str) -> Words:
     )
 
 
-def bash(known: list[Words]) -> str:
+def bash(commands: list[Words]) -> str:
     """A function for ``complete -F``."""
     cases = []
-    for command in known:
+    for command in commands:
         words = [*command.parts, *(option for option, _ in command.options)]
         runs = " $(_gputop_runs)" if command.names_runs else ""
         cases.append(f'    {command.name}) words="{" ".join(words)}{runs}" ;;')
     values = [
         f'    {command.name}:{option}) words="{" ".join(choices)}" ;;'
-        for command in known
+        for command in commands
         for option, choices in command.choices.items()
     ]
-    with_value = sorted({option for command in known for option in command.takes_value})
+    with_value = sorted({option for command in commands for option in command.takes_value})
     return f"""\
 # gputop completion bash
 _gputop_runs() {{
@@ -110,7 +110,7 @@ _gputop() {{
   local words="" index
   COMPREPLY=()
   if [ "$COMP_CWORD" -eq 1 ]; then
-    COMPREPLY=($(compgen -W "{" ".join(command.name for command in known)} help --help --version" \
+    COMPREPLY=($(compgen -W "{" ".join(command.name for command in commands)} help --help --version" \
 -- "$word"))
     return
   fi
@@ -136,7 +136,7 @@ _gputop() {{
   if [ -z "$words" ]; then
     case "$name" in
 {chr(10).join(cases)}
-    help) words="{" ".join(command.name for command in known)}" ;;
+    help) words="{" ".join(command.name for command in commands)}" ;;
     esac
   fi
   COMPREPLY=($(compgen -W "$words" -- "$word"))

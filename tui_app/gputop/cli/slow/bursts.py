@@ -108,12 +108,12 @@ class WhenSteady:
         return True
 
 
-def result_lines(found: list[dict[str, Any]], width: int) -> list[str]:
+def result_lines(events: list[dict[str, Any]], width: int) -> list[str]:
     """What the profiles show: the first rank's trace in full, of the others one line each."""
-    if not found:
+    if not events:
         return ["gputop: no profile arrived before the end"]
     lines: list[str] = []
-    for index, event in enumerate(found):
+    for index, event in enumerate(events):
         head = f"rank {event.get('rank', 0)}"
         if event.get("error"):
             lines.append(f"{head}: no profile: {event['error']}")

@@ -79,7 +79,8 @@ def _of_run(name: str, as_json: bool) -> int:
         )
         return 0
     print(verdict_text(report, report_width(), wants_colour()))
-    others = len(report.findings) - 1
-    rest = f"{counted(others, 'other finding')} and all figures" if others > 0 else "all figures"
-    print(f"\n{rest}: gputop report {Path(name).name}")
+    further = "all figures"
+    if len(report.findings) > 1:
+        further = f"{counted(len(report.findings) - 1, 'other finding')} and {further}"
+    print(f"\n{further}: gputop report {Path(name).name}")
     return 0

@@ -34,7 +34,7 @@ def execute(words: list[str]) -> int:
     with cli_errors(ValueError, LookupError):
         if options.scaling:
             return _scaling(
-                job, wanted, gpus, limits=limits, known=calibration, as_json=options.json
+                job, wanted, gpus, limits=limits, calibration=calibration, as_json=options.json
             )
         plan = best(job, wanted, gpus, limits=limits, calibration=calibration)
     from gputop.cli.printing import report_width
@@ -66,16 +66,18 @@ def parser() -> Parser:
     return parser
 
 
-def _scaling(job: Any, wanted: Any, most: int, *, limits: Any, known: Any, as_json: bool) -> int:
+def _scaling(
+    job: Any, wanted: Any, gpus_at_most: int, *, limits: Any, calibration: Any, as_json: bool
+) -> int:
     """One line a number of GPUs; efficiency: tokens/s a GPU over that of the fewest that fit."""
     from gputop_analysis.planner.choices import choice
     from gputop_analysis.planner.hardware import cluster
     from gputop_analysis.planner.questions import best, counts_up_to
 
     rows: list[dict[str, Any]] = []
-    for gpus in counts_up_to(most, cluster(wanted.gpu, most).gpus_per_node):
+    for gpus in counts_up_to(gpus_at_most, cluster(wanted.gpu, gpus_at_most).gpus_per_node):
         try:
-            plan = best(job, wanted, gpus, limits=limits, calibration=known)
+            plan = best(job, wanted, gpus, limits=limits, calibration=calibration)
         except ValueError:
             continue
         chosen = choice(plan, plan.pick, wanted.usd_per_gpu_hour)
@@ -91,7 +93,7 @@ def _scaling(job: Any, wanted: Any, most: int, *, limits: Any, known: Any, as_js
             }
         )
     if not rows:
-        raise CliError(f"nothing fits on up to {most} GPUs")
+        raise CliError(f"nothing fits on up to {gpus_at_most} GPUs")
     if as_json:
         print(json.dumps(rows, indent=2))
         return 0

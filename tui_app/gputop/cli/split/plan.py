@@ -13,6 +13,7 @@ from gputop.cli.parsing import Parser
 from gputop.cli.quantities import amount
 from gputop.cli.split.plan_options import (
     PINNED,
+    WHAT_IS_TRAINED,
     add_gpus,
     add_job,
     add_split,
@@ -177,7 +178,7 @@ def _open_screen() -> int:
     from gputop.cli.terminal import has_terminal
 
     if not has_terminal():
-        raise CliError("what is trained? give --model NAME (gputop models lists them) or --run RUN")
+        raise CliError(WHAT_IS_TRAINED)
     from gputop.app.strategy import run_strategy
 
     run_strategy()

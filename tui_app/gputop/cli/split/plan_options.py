@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from gputop_analysis.planner.space import Limits
     from gputop_analysis.vram.setup import Lora, ModelShape, Setup
 
+WHAT_IS_TRAINED = "what is trained? give --model NAME (gputop models lists them) or --run RUN"
 PINNED = ("tp", "pp", "vpp", "cp", "ep", "replicas", "micro_batch")
 SCHEDULES = {"1f1b": (False,), "zero-bubble": (True,), "any": (False, True)}
 TOKENS_A_STEP = 2**20
@@ -143,7 +144,7 @@ def job_of(options: argparse.Namespace, gpus: int) -> Job:
     from gputop_analysis.planner.job import Job, trainable_share
 
     if not options.model and not options.run:
-        raise CliError("what is trained? give --model NAME (gputop models lists them) or --run RUN")
+        raise CliError(WHAT_IS_TRAINED)
     for name in ("seq", "global_batch"):
         refuse_below_one(f"--{_dashed(name)}", getattr(options, name))
     _check_optimizer(options.optimizer)
