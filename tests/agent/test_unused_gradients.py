@@ -114,6 +114,8 @@ def test_gradients_of_all_batches_but_the_last_are_cleared(guests):
     last = looks(guests, "cleared")[-1]
     assert (last["cleared_backwards"], last["step_backwards"]) == (2, 3)
     assert last["cleared_looks"] >= 3
+    line = 1 + SCRIPT.split("\n").index('            if kind != "gathered": opt.zero_grad()')
+    assert last["cleared_at"] == f"loops.py:{line}"
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "cleared"])

@@ -52,6 +52,12 @@ def found(build):
             "train.py:7",
         ),
         ("NU19", {"cleared_looks": 3, "cleared_backwards": 3}, {"cleared_looks": 2}, "train.py:9"),
+        (
+            "NU19",
+            {"cleared_looks": 3, "cleared_backwards": 3, "cleared_at": "train.py:5"},
+            {},
+            "train.py:5",
+        ),
         ("NU08", {"without_gradient": 90, "trainable": 1000}, {"trainable": 1000}, "train.py:9"),
         ("NU08", {"without_gradient": 90, "trainable": 90}, {"trainable": 90}, "train.py:7"),
     ],

@@ -48,6 +48,8 @@ class CheckupEvent(TypedDict, total=False):
     """Backwards of the step whose gradients were cleared before its update, of so many, and looks in
     a row that found some.
     """
+    cleared_at: Line
+    """The only ``zero_grad()`` in the loop around the backward."""
     eval_mode: Line
     """Class of a module that is updated in eval mode, and was updated in training mode before."""
     eval_mode_parts: list[Line]

@@ -47,7 +47,9 @@ def discover():
     modules, optimizers = _live_objects()
     for optimizer in optimizers:
         know(optimizer)
-    wanted = {id(parameter) for optimizer in optimizers for parameter in _parameters_of(optimizer)}
+    wanted = [id(parameter) for optimizer in optimizers for parameter in _parameters_of(optimizer)]
+    place_of = {key: place for place, key in enumerate(wanted)}
+    wanted = set(wanted)
     children = {id(child) for module in modules for child in _children(module)}
     roots = []
     for module in modules:
@@ -60,7 +62,15 @@ def discover():
                 owned.update(parameter_ids)
             roots.append(module)
             _hook_with_wrapped(module, trained and bool(parameter_ids))
+    # the collector lists the youngest first: the order that a script sees is its optimizers'
+    roots.sort(key=lambda root: _first_place(root, place_of))
     _note_roots(roots, wanted)
+
+
+def _first_place(module, place_of):
+    """Where its first parameter stands in the optimizers; after all where it has none there."""
+    places = [place_of[id(one)] for one in module.parameters() if id(one) in place_of]
+    return min(places, default=len(place_of))
 
 
 def know(optimizer):

@@ -6,15 +6,19 @@ weights in between or asks for the gradient of an input, gradients that are put 
 are others at the update than the last backward left.
 """
 
+import ast
+import linecache
+import sys
 from typing import Any
 
-from gputop_agent.runtime import late
+from gputop_agent.runtime import frames, late
 from gputop_agent.runtime.session import session
 from gputop_agent.timing.step_state import open_step
 
 MAX_TENSORS, MAX_VALUES = 8, 64
 MAX_NODES = 5000
 TOLERANCE = 1e-3  # of a scaled gradient
+SURE_LOOKS = 3
 
 
 class Discarded:
@@ -23,6 +27,7 @@ class Discarded:
     def __init__(self):
         self.looks = 0  # in a row that found some
         self.has_several = False  # backwards a step, at the last look
+        self.cleared_at = None
         self.begin(None)
 
     def begin(self, optimizer):
@@ -51,6 +56,8 @@ class Discarded:
             and not self.is_for_inputs
         ):
             self.cleared += 1
+            if self.looks == SURE_LOOKS - 1:
+                self.cleared_at = self.cleared_at or _clearing_line()
         self.backwards += 1
         self.is_for_inputs = not self.has_several or self._reaches_inputs(args)
         self.forwards, self.weights = open_step.forwards, weights
@@ -77,7 +84,10 @@ class Discarded:
         fields = {"cleared_backwards": cleared, "step_backwards": self.backwards}
         self.has_several = self.backwards > 1
         self.begin(None)
-        return dict(fields, cleared_looks=self.looks) if cleared else {}
+        if not cleared:
+            return {}
+        fields["cleared_looks"] = self.looks
+        return dict(fields, cleared_at=self.cleared_at) if self.cleared_at else fields
 
     def _reaches_inputs(self, args):
         """Whether the backward goes to a leaf that is no parameter, as an input to be perturbed.
@@ -99,6 +109,28 @@ class Discarded:
                     seen.add(following)
                     todo.append(following)
         return False
+
+
+def _clearing_line():
+    """Site of the only ``zero_grad()`` in the innermost loop around the line that calls the
+    backward; None where there is none, or several.
+    """
+    calling = [frame for frame in frames.stack(sys._getframe(1)) if frames.is_user(frame)]
+    if not calling:
+        return None
+    file, line = calling[0].f_code.co_filename, calling[0].f_lineno
+    loops = [
+        node
+        for node in ast.walk(ast.parse("".join(linecache.getlines(file))))
+        if isinstance(node, (ast.For, ast.While)) and node.lineno <= line <= node.end_lineno
+    ]
+    innermost = max(loops, key=lambda loop: loop.lineno, default=None)
+    calls = [
+        node.lineno
+        for node in (ast.walk(innermost) if innermost else ())
+        if isinstance(node, ast.Attribute) and node.attr == "zero_grad"
+    ]
+    return "%s:%d" % (frames.short_name(file), calls[0]) if len(calls) == 1 else None
 
 
 def _is_alone(optimizer):

@@ -233,7 +233,7 @@ def cleared_unused(view: RunView, spec: Spec) -> Finding | None:
             fix="call optimizer.zero_grad() once for each update, before its first batch or right "
             "after optimizer.step()",
             rank=rank if len(view.ranks) > 1 else everybody(view),
-            site=last.get("backward_at"),
+            site=last.get("cleared_at") or last.get("backward_at"),
             confidence=0.95,
             proof=Proof(
                 statistic="looks in a row at a step with gradients that were cleared unused",
