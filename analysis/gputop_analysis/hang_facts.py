@@ -81,7 +81,7 @@ def _cause_of_episode(view: RunView, episode: Episode, is_sure: bool = False) ->
     else:
         for raised in _raised_within(view, first, since):
             _note_left(standing, raised, view)
-    if is_sure and not all(_is_known(one) for one in standing.values()):
+    if is_sure and not all(map(_is_known, standing.values())):
         return None
     return judge(standing, groups_of(view))
 

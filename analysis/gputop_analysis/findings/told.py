@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,3 +50,8 @@ def _read(view: RunView, kind: str) -> dict[int, list[Event]]:
 def spread(ranks: list[int]) -> list[int]:
     """All ranks, or 64 evenly spread ones: enough for what the code of all ranks does alike."""
     return ranks[:: max(1, -(-len(ranks) // SPREAD_RANKS))]
+
+
+def parameter_names(names: Iterable[str | None]) -> list[str]:
+    """Names of parameters as a guest tells them, with words for those that have none."""
+    return [name or "a parameter of no module" for name in names]

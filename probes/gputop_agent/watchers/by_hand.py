@@ -8,9 +8,9 @@ others have, is updated by nobody; a gradient that is zero as a whole is dead.
 import weakref
 
 from gputop_agent.runtime import late
-from gputop_agent.watchers import gradients
+from gputop_agent.watchers import gradients, graph_leaves
 
-MAX_NODES, MAX_LEAVES = 5000, 64
+MAX_LEAVES = 64
 KEPT_VALUES = 64
 
 
@@ -75,19 +75,8 @@ class ByHand:
 
 def _leaves(node):
     """Leaves on the CPU below a node; none where its graph is large."""
-    todo, seen, leaves = [node], {node}, []
-    while todo:
-        if len(seen) > MAX_NODES:
-            return []
-        current = todo.pop()
-        leaf = getattr(current, "variable", None)
-        if leaf is not None and leaf.is_cpu and late.is_plain(leaf):
-            leaves.append(leaf)
-        for following, _ in getattr(current, "next_functions", ()):
-            if following is not None and following not in seen:
-                seen.add(following)
-                todo.append(following)
-    return leaves[:MAX_LEAVES]
+    leaves = graph_leaves.below(node) or ()
+    return [leaf for leaf in leaves if leaf.is_cpu and late.is_plain(leaf)][:MAX_LEAVES]
 
 
 def _has_gradient(leaf):

@@ -12,11 +12,12 @@ import sys
 from typing import Any
 
 from gputop_agent.runtime import frames, late
+from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 from gputop_agent.timing.step_state import open_step
+from gputop_agent.watchers import graph_leaves
 
 MAX_TENSORS, MAX_VALUES = 8, 64
-MAX_NODES = 5000
 TOLERANCE = 1e-3  # of a scaled gradient
 SURE_LOOKS = 3
 
@@ -95,20 +96,13 @@ class Discarded:
         Of a graph that is too large to ask, too.
         """
         node = getattr(args[0], "grad_fn", None) if args else None
-        todo, seen = [node], {node}
-        while todo:
-            if len(seen) > MAX_NODES:
-                return True
-            current = todo.pop()
-            leaf = getattr(current, "variable", None)
-            if leaf is not None and id(leaf) not in self.owned:
-                if not isinstance(leaf, session.torch.nn.Parameter):
-                    return True
-            for following, _ in getattr(current, "next_functions", ()):
-                if following is not None and following not in seen:
-                    seen.add(following)
-                    todo.append(following)
-        return False
+        leaves = graph_leaves.below(node)
+        if leaves is None:
+            return True
+        parameter_class = session.torch.nn.Parameter
+        return any(
+            id(leaf) not in self.owned and not isinstance(leaf, parameter_class) for leaf in leaves
+        )
 
 
 def _clearing_line():
@@ -134,12 +128,11 @@ def _clearing_line():
 
 
 def _is_alone(optimizer):
-    alive = [reference() for reference in session.optimizers.values()]
-    return [one for one in alive if one is not None] == [optimizer]
+    return alive(session.optimizers.values()) == [optimizer]
 
 
 def _ids(optimizer):
-    return {id(one) for group in optimizer.param_groups for one in group["params"]}
+    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
 
 
 def _some_parameters(optimizer):
@@ -153,7 +146,8 @@ def _some_parameters(optimizer):
 
 
 def _gradients(parameters):
-    return [one.grad for one in parameters if one.grad is not None and late.is_plain(one.grad)]
+    gradients = (parameter.grad for parameter in parameters)
+    return [grad for grad in gradients if grad is not None and late.is_plain(grad)]
 
 
 def _values(tensors):

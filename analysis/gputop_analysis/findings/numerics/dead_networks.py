@@ -8,7 +8,7 @@ from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import LOSS, RATE
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
-from gputop_analysis.findings.told import Event, told
+from gputop_analysis.findings.told import Event, parameter_names, told
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.text import percent
 from gputop_analysis.view import RunView
@@ -128,7 +128,7 @@ def _partly_dead(view: RunView, spec: Spec) -> Finding | None:
         solved = abs(last_losses) <= SOLVED * abs(first)
         if not dead or not total or solved or experts:
             continue
-        names = [name or "a parameter of no module" for name in last["zero_gradient_names"]]
+        names = parameter_names(last["zero_gradient_names"])
         share, looks = dead / total, last["zero_gradient_looks"]
         return spec.make(
             severity="medium" if share > MUCH_DEAD else "info",

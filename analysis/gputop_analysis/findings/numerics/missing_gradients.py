@@ -7,7 +7,7 @@ from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.numerics.dead_networks import ALIKE
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
-from gputop_analysis.findings.told import Event, told
+from gputop_analysis.findings.told import Event, parameter_names, told
 from gputop_analysis.model import Finding, Input, Proof, Severity
 from gputop_analysis.text import counted
 from gputop_analysis.view import RunView
@@ -53,7 +53,7 @@ def _of_another_optimizer(view: RunView, spec: Spec) -> Finding | None:
     for rank, events in told(view, "no_gradient").items():
         last = events[-1]
         name, values = last["optimizer"], last["values"]
-        names = [name or "a parameter of no module" for name in last.get("names") or [""]]
+        names = parameter_names(last.get("names") or [""])
         return spec.make(
             severity="medium",
             title=f"{name} updates nothing: none of its parameters has a gradient: "
@@ -81,9 +81,7 @@ def _of_another_optimizer(view: RunView, spec: Spec) -> Finding | None:
 def _without_gradient(view: RunView, spec: Spec, rank: int, look: Event) -> Finding:
     missing, total = look["without_gradient"], look["trainable"]
     share = missing / total
-    names = [
-        name or "a parameter of no module" for name in look.get("without_gradient_names") or [""]
-    ]
+    names = parameter_names(look.get("without_gradient_names") or [""])
     config = (view.hello(rank).get("model") or {}).get("config") or {}
     optimizer = view.hello(rank).get("optimizer") or {}
     severity: Severity = "info"

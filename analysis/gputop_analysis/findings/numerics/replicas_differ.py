@@ -6,7 +6,7 @@ from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.numerics.wrong_habits import optimizer_site
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.sites import called_from
-from gputop_analysis.findings.told import Event, told
+from gputop_analysis.findings.told import Event, parameter_names, told
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.view import RunView
 
@@ -74,7 +74,7 @@ def _outside_of_ddp(view: RunView, spec: Spec, looks: Looks) -> Finding | None:
     if not unequal or not changes:
         return None
     values = int(last_looks[0]["outside_values"])
-    names = [name or "a parameter of no module" for name in last_looks[0].get("outside_names", ())]
+    names = parameter_names(last_looks[0].get("outside_names", ()))
     return spec.make(
         severity="high",
         title=f"parameters outside of DDP differ between the ranks: {', '.join(names[:2])}",

@@ -15,7 +15,7 @@ from gputop_analysis.findings.numerics.wrong_habits import optimizer_site, sched
 from gputop_analysis.findings.pictures import LOSS, RATE, SCALE
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
-from gputop_analysis.findings.told import told
+from gputop_analysis.findings.told import parameter_names, told
 from gputop_analysis.mend import ByRule
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.series import RankSeries
@@ -240,7 +240,7 @@ def _resting(view: RunView, spec: Spec) -> Finding | None:
         in_a_row = standing(looks, lambda look: look.get("resting"))
         if in_a_row < RESTING_LOOKS or not total or resting <= MUCH_RESTING * total:
             continue
-        names = [name or "a parameter of no module" for name in last.get("resting_names") or [""]]
+        names = parameter_names(last.get("resting_names") or [""])
         return spec.make(
             severity="medium",
             title=f"the learning rate of {100 * resting / total:.0f} % of the parameters is 0: "

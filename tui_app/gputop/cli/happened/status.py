@@ -166,10 +166,11 @@ def _severity(run: RunInfo, bad_records: int, silent_s: float) -> str:
 
 def _is_suspected_to_hang(run_dir: Path) -> bool:
     """Whether a host suspects a hang that is not over."""
+    from gputop_probes.record import layout
     from gputop_probes.record.files import host_folders, read_tail
 
     for folder in host_folders(run_dir):
-        text = read_tail(folder / "events.jsonl", _TAIL_BYTES)
+        text = read_tail(folder / layout.EVENTS_FILE, _TAIL_BYTES)
         if text.rfind(b'"hang_suspected"') > text.rfind(b'"hang_over"'):
             return True
     return False
