@@ -52,6 +52,9 @@ def as_for_real_tensors() -> Iterator[None]:
             setattr(module, name, value)
 
 
+_GROUPED_PRODUCT: Any = getattr(torch.nn.functional, "grouped_mm", None)
+
+
 def _grouped_product(
     rows: torch.Tensor, weight: torch.Tensor, *, offs: Any = None, **options: Any
 ) -> torch.Tensor:
@@ -61,9 +64,6 @@ def _grouped_product(
     if weight.dtype == torch.bfloat16:
         return _GROUPED_PRODUCT(rows, weight, offs=offs, **options)
     return _GroupedProduct.apply(rows, weight)  # type: ignore[no-any-return]
-
-
-_GROUPED_PRODUCT: Any = getattr(torch.nn.functional, "grouped_mm", None)
 
 
 class _GroupedProduct(torch.autograd.Function):

@@ -41,6 +41,9 @@ ONE_ATTENTION = ("bloom", "mpt")
 WITHOUT_SDPA = ("gpt_neo", "gpt_oss")
 """Those that have FlashAttention, but no SDPA."""
 RELU = ("opt",)
+"""Families whose activation is that."""
+ALL_EXPERTS = ("llama4_text",)
+"""Families that send each token through all experts (``Llama4TextMoe`` of Transformers)."""
 ALIBI = ("bloom", "mpt")
 """Families that add a slope to attention scores in place of any position of queries and keys."""
 KEEPS_NO_INPUTS = (43, 2)
@@ -59,10 +62,6 @@ def bitsandbytes_keeps_inputs(setup: Setup) -> bool:
     if named is None or not setup.quantized:
         return False
     return (int(named[1]), int(named[2] or 99)) < KEEPS_NO_INPUTS
-
-
-ALL_EXPERTS = ("llama4_text",)
-"""Families that send each token through all experts (``Llama4TextMoe`` of Transformers)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,13 +171,12 @@ def keeps_scores(d: Dims) -> bool:
     """Whether attention writes its scores to memory: asked to, or since no kernel does it."""
     if d.setup.attention == "eager":
         return True
-    family = d.model.family
-    if d.recipe in TRANSFORMERS_CODE and family in ONE_ATTENTION:
+    refusing = ONE_ATTENTION
+    if d.setup.attention == "sdpa":
+        refusing += WITHOUT_SDPA
+    if d.recipe in TRANSFORMERS_CODE and d.model.family in refusing:
         return True
-    if d.setup.attention != "sdpa":
-        return False
-    refused = d.recipe in TRANSFORMERS_CODE and family in WITHOUT_SDPA
-    return refused or capped(d) or by_math(d)
+    return by_math(d) or (d.setup.attention == "sdpa" and capped(d))
 
 
 def scores_peak(d: Dims, habits: Habits) -> Number:
@@ -221,7 +219,7 @@ def scores(d: Dims, habits: Habits) -> float:
     softmax (Megatron-LM's 5 as²b).
     """
     softmax = softmax_bytes(d, habits)
-    if d.setup.attention == "sdpa" and by_math(d):
+    if by_math(d):
         return softmax
     copied = d.compute * (softmax > d.compute)
     dropped = d.setup.dropout > 0 or _drops_scores(d)
@@ -232,7 +230,7 @@ def softmax_bytes(d: Dims, habits: Habits) -> float:
     """Of one value of an attention's softmax, which autocast runs in fp32, as SDPA's own products
     do (``_scaled_dot_product_attention_math``).
     """
-    if d.setup.attention == "sdpa" and by_math(d):
+    if by_math(d):
         return 4.0
     in_type = _drops_scores(d) or d.model.family in SOFTMAX_AS_IT_IS
     if d.recipe == "megatron" or (in_type and not habits.casts_inputs):
@@ -333,10 +331,12 @@ def _passes(d: Dims, linear: Linear) -> Number:
 
 
 def by_math(d: Dims) -> bool:
-    """Whether SDPA has no fused kernel: in fp32 flash attention does not run, and the
+    """Whether attention is SDPA's without a fused kernel: in fp32 flash attention does not run, and the
     memory-efficient one knows no groups of heads; nor does any know Falcon's single key that all
     heads share.
     """
+    if d.setup.attention != "sdpa":
+        return False
     if d.model.family == "falcon" and d.model.kv_heads == 1 and d.recipe in TRANSFORMERS_CODE:
         return True
     return d.compute == 4 and 0 < d.model.kv_heads < d.model.heads and d.recipe != "megatron"

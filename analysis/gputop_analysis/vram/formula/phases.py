@@ -161,16 +161,21 @@ def gradients(
         return whole_values, most(whole_values, states.gradients), states.gradients
     stays = 1 if habits.flat_gradients else several
     early = states.gradients * stays
-    if d.recipe == "deepspeed" and d.setup.parallel.sharding == "zero2":
+    if partitions_at_once(d):
         return early, early + states.gradients, states.gradients
     return early, states.gradients, states.gradients
 
 
-def first_gradients(d: Dims, early: Number, late: Number) -> Number:
-    """Bytes of gradients in the backward pass of the last layer; DeepSpeed's stage 2 has a place
-    for all that this rank will keep from the first one on (``grads_in_partition``).
+def partitions_at_once(d: Dims) -> bool:
+    """Whether it is DeepSpeed's stage 2, which has a place for all gradients that this rank will
+    keep of a micro-batch from the first one on (``grads_in_partition``).
     """
-    if d.recipe == "deepspeed" and d.setup.parallel.sharding == "zero2":
+    return d.recipe == "deepspeed" and d.setup.parallel.sharding == "zero2"
+
+
+def first_gradients(d: Dims, early: Number, late: Number) -> Number:
+    """Bytes of gradients in the backward pass of the last layer."""
+    if partitions_at_once(d):
         return late
     return most(early, late * communication.at_work(d))
 
