@@ -196,9 +196,11 @@ def parallel_of(cells: Mapping[str, str], said: dict[str, Any]) -> Split:
 
 
 def _applied(sharding: str, ranks: int) -> str:
-    """What a sharding comes to over so many ranks of data and context parallelism."""
+    """What a sharding comes to over so many ranks of data and context parallelism; DeepSpeed's
+    engine has its optimizer and buckets on one, too.
+    """
     if ranks == 1:
-        return "none"
+        return sharding if sharding.startswith("zero") else "none"
     return "ddp" if sharding == "none" else sharding
 
 

@@ -213,7 +213,7 @@ class TraceJob:
             self.model = wrappers.place(self.model, shared, tracker, _head(self.model), self.notes)
             trained = [weight for weight in self.model.parameters() if weight.requires_grad]
             loop = self.loop = self._loop(trained)
-            if wrappers.casts(setup):
+            if wrappers.casts(setup) or zero.stage_of(setup):
                 loop.autocast = None
             else:
                 loop.autocast = autocast_dtype(setup)
@@ -341,8 +341,6 @@ def _untraced(setup: Dict[str, Any]) -> List[str]:
         untraced.append("lengths varied")
     if setup.get("dropout"):
         untraced.append("a dropout other than the model's own")
-    if setup.get("modules_to_save"):
-        untraced.append("modules to save (%s)" % ", ".join(setup["modules_to_save"]))
     return untraced
 
 

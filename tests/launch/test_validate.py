@@ -12,7 +12,8 @@ from gputop.cli import main
 from gputop_analysis.launch import check_accelerate, check_deepspeed, check_megatron
 from gputop_analysis.launch.emit import LAUNCHERS, emit
 from gputop_analysis.launch.strategy import Strategy
-from gputop_analysis.launch.validate import UnknownFormatError, check_command, check_text
+from gputop_analysis.launch.texts import UnknownFormatError
+from gputop_analysis.launch.validate import check_command, check_text
 from gputop_analysis.vram.setup import ModelShape
 
 MODEL = ModelShape("llama3-8b", "llama", 4096, 32, 32, 8, 128, 14336, 128256, max_position=8192)

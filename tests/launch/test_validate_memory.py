@@ -73,6 +73,57 @@ def test_deepspeed_says_what_it_shards_and_keeps_on_the_host():
 
 
 @pytest.mark.parametrize(
+    ("zero", "expected"),
+    [
+        ({"stage": 2, "reduce_bucket_size": 2e8}, {"reduce_bucket_size": 200_000_000}),
+        ({"stage": 3, "reduce_bucket_size": "auto"}, {"reduce_bucket_size": 0}),
+        ({"stage": 2, "overlap_comm": True}, {"overlap_comm": True}),
+        ({"stage": 3, "overlap_comm": True}, {}),  # its one bucket is not doubled
+        ({"stage": 2, "reduce_bucket_size": "large"}, {}),
+    ],
+)
+def test_deepspeed_says_how_large_its_buckets_are(zero, expected):
+    found = memory.of_deepspeed({"zero_optimization": zero}, None)
+    buckets = {
+        name: found[name] for name in ("reduce_bucket_size", "overlap_comm") if name in found
+    }
+    assert buckets == expected
+
+
+def test_a_type_that_is_left_to_the_script_is_not_decided():
+    auto = {"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}
+    assert "dtype" not in memory.of_deepspeed({**auto, "zero_optimization": {"stage": 2}}, None)
+    fp16 = {"bf16": {"enabled": "auto"}, "fp16": {"enabled": True}}
+    assert memory.of_deepspeed(fp16, None)["dtype"] == "fp16"
+
+
+def test_an_estimate_starts_from_a_configuration(tmp_path, capsys):
+    file = tmp_path / "ds.json"
+    zero = {"stage": 2, "reduce_bucket_size": 2e8, "overlap_comm": True}
+    file.write_text(json.dumps({"bf16": {"enabled": "auto"}, "zero_optimization": zero}))
+    ask = ["estimate", "--model", "llama-3-8b", "--lora", "--tier", "formula", "--json"]
+    assert main([*ask, "--config", str(file)]) == 0
+    setup = json.loads(capsys.readouterr().out)["setup"]
+    assert (setup["recipe"], setup["parallel"]["sharding"]) == ("deepspeed", "zero2")
+    assert (setup["reduce_bucket_size"], setup["overlap_comm"]) == (200_000_000, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "why"),
+    [
+        ("{}", (), "no distributed_type"),
+        ("{", (), "is no JSON"),
+        ('{"zero_optimization": {"stage": 2}}', ("--fsdp",), "leave all but one out"),
+    ],
+)
+def test_a_configuration_that_cannot_be_used_is_said(tmp_path, capsys, text, more, why):
+    file = tmp_path / "ds.json"
+    file.write_text(text)
+    assert main(["estimate", "--model", "llama-3-8b", "--config", str(file), *more]) == 2
+    assert why in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("section", "expected"),
     [
         ({"fsdp_version": 2}, {"sharding": "fsdp2", "reshard_after_forward": True}),

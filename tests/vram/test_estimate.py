@@ -238,7 +238,7 @@ def test_a_tier_that_does_not_cover_a_setup_says_which_does():
         ({"pp": 64}, "64 pipeline stages are more than the 32 layers"),
         ({"cp": 3}, "cuts a sequence into 6 equal parts"),
         ({"ep": 2}, "no experts to spread"),
-        ({"sharding": "zero3"}, "ZeRO-3 shards over data-parallel ranks"),
+        ({"sharding": "zero1", "recipe": "megatron"}, "ZeRO-1 shards over data-parallel ranks"),
         ({"sharding": "fsdp2"}, "dp must be above 1"),
         ({"quantized": "nf4"}, "only be trained with LoRA"),
         ({"lora": Lora(rank=0)}, "rank must be at least 1"),

@@ -14,12 +14,21 @@ FULL = {"checkpointing": "full"}
 ADAPTED = {"lora_rank": 16, "lora_targets": "all-linear"}
 QUERIES = {"lora_rank": 16, "lora_targets": "q_proj,v_proj", "lora_dtype": "bf16"}
 ZERO1, ZERO2, ZERO3 = ({"sharding": f"zero{stage}", "dp": 4} for stage in (1, 2, 3))
+ALONE3 = {"sharding": "zero3", "reduce_bucket_size": 0}
+SMALL = {"reduce_bucket_size": 200_000_000, "overlap_comm": True}
+WHOLE = {"modules_to_save": "embed_tokens,lm_head", "lora_dtype": "bf16"}
 SETUPS = {
     "DeepSpeed casts adapters": ("llama-3.1-8b", {**ZERO3, **FULL, **ADAPTED, "seq": 4096}),
     "the same in stage 2": ("starcoder2-3b", {**ZERO2, **ADAPTED, "quant": "nf4"}),
     "stage 1's bucket": ("llama-3.2-3b", {**ZERO1, **FULL, "seq": 512, "micro_batch": 4}),
     "stage 2's copies": ("granite-3.1-2b", {**ZERO2, "seq": 1024, "optimizer": "adamw-8bit"}),
     "flat partitions": ("gpt-neox-20b", {**ZERO2, **FULL, "seq": 512, "optimizer": "adafactor"}),
+    "DeepSpeed on one GPU": ("llama-3.2-3b", {"sharding": "zero2", **FULL, "seq": 1024}),
+    "its third stage on one": ("llama-3.2-3b", {**ALONE3, **FULL, "seq": 1024}),
+    "it never autocasts": ("llama-3.2-3b", {**ZERO1, **FULL, "autocast": True, "seq": 1024}),
+    "two buckets": ("qwen1.5-7b", {**ZERO2, **SMALL, **ADAPTED, **FULL, "seq": 1024}),
+    "an embedding trained whole": ("llama-3.1-8b", {**WHOLE, **ADAPTED, **FULL, "seq": 512}),
+    "a head trained whole": ("qwen1.5-7b", {**WHOLE, **ADAPTED, **FULL, "quant": "nf4"}),
     "8 bits but for embeddings": ("gemma-3-1b", {"seq": 512, **FULL, "optimizer": "adamw-8bit"}),
     "tied gradients": ("bloom-560m", {**FULL, "loss": "fused", "optimizer": "sgd"}),
     "states of Lion": ("opt-1.3b", {**FULL, "seq": 512, "optimizer": "lion"}),

@@ -219,7 +219,7 @@ MODELS = {
 NO_MODELS = (
     "deepseek-v4",
     "Llama-3.3-8B",
-    "Qwen/Qwen-72B",
+    "Qwen/Qwen-13B",
     "StarCoder 15B",
     "Baichuan 13B",
     "nvidia/Llama-3.1-Minitron-4B-Width-Base",

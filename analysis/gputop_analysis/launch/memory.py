@@ -7,6 +7,7 @@ from typing import Any
 
 from gputop_analysis.launch.check_megatron import Arguments, read
 from gputop_analysis.launch.problems import whole
+from gputop_analysis.launch.texts import kind_of, parsed
 from gputop_analysis.vram.setup import ModelShape
 
 _OPTIMIZERS = {
@@ -32,29 +33,58 @@ _GRADIENTS_ONLY = ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2", "2", "5")
 _NEEDED = ("--num-layers", "--hidden-size", "--num-attention-heads")
 
 
+def of_text(text: str, name: str, gpus: int | None) -> dict[str, Any]:
+    """Options of the estimator by name, from the text of a DeepSpeed or accelerate configuration.
+
+    Raises:
+        ValueError: it is neither, or its settings stand in another file.
+    """
+    config = parsed(text, name)
+    if kind_of(config, name) == "accelerate":
+        return of_accelerate(config)
+    return of_deepspeed(config, gpus)
+
+
 def of_deepspeed(config: Mapping[str, Any], gpus: int | None) -> dict[str, Any]:
     """Options of the estimator by name, from DeepSpeed's JSON; not what it leaves to the script."""
     zero = _section(config, "zero_optimization")
     tp = whole(_section(config, "tensor_parallel").get("autotp_size")) or 1
-    dtype = next(
-        (name for name in ("bf16", "fp16") if _section(config, name).get("enabled") is True), "fp32"
-    )
     options: dict[str, Any] = {
         "sharding": _of_stage(zero.get("stage")),
         "offload": _offload(_device(zero, "offload_optimizer"), _device(zero, "offload_param")),
-        "dtype": dtype,
-        "master_weights": dtype != "fp32",
         "clip_grad": bool(config.get("gradient_clipping")),
         "recipe": "deepspeed",
         "tp": tp,
     }
     optimizer_type = str(_section(config, "optimizer").get("type") or "").lower()
     if optimizer_type in _OPTIMIZERS:
-        options |= {"optimizer": _OPTIMIZERS[optimizer_type]}
-    else:
-        options |= {}
-    options |= {"dp": max(1, gpus // tp)} if gpus else {}
-    return options | _batches(config, options.get("dp"))
+        options["optimizer"] = _OPTIMIZERS[optimizer_type]
+    if gpus:
+        options["dp"] = max(1, gpus // tp)
+    return options | _precision(config) | _buckets(zero) | _batches(config, options.get("dp"))
+
+
+def _precision(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Type of the computation; nothing where ``auto`` leaves it to the script."""
+    enabled = {name: _section(config, name).get("enabled") for name in ("bf16", "fp16")}
+    on = [name for name, value in enabled.items() if value is True]
+    if not on and "auto" in enabled.values():
+        return {}
+    dtype = on[0] if on else "fp32"
+    return {"dtype": dtype, "master_weights": dtype != "fp32"}
+
+
+def _buckets(zero: Mapping[str, Any]) -> dict[str, Any]:
+    """What gradients are reduced in; 0 values for ``auto``."""
+    options: dict[str, Any] = {}
+    size = zero.get("reduce_bucket_size")
+    if size == "auto":
+        options["reduce_bucket_size"] = 0
+    elif isinstance(size, int | float) and size >= 1:
+        options["reduce_bucket_size"] = int(size)
+    if zero.get("overlap_comm") is True and zero.get("stage") in (1, 2):
+        options["overlap_comm"] = True
+    return options
 
 
 def _batches(config: Mapping[str, Any], dp: int | None) -> dict[str, int]:

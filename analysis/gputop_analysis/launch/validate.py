@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from gputop_analysis.launch import check_accelerate, check_deepspeed, check_megatron, flags
 from gputop_analysis.launch.problems import Problem, whole
-
-
-class UnknownFormatError(ValueError):
-    """Neither a DeepSpeed JSON nor an accelerate YAML; the message says what was seen."""
+from gputop_analysis.launch.texts import kind_of, parsed
 
 
 def check_text(text: str, name: str, ranks: int | None = None) -> tuple[str, list[Problem]]:
@@ -22,47 +17,10 @@ def check_text(text: str, name: str, ranks: int | None = None) -> tuple[str, lis
         UnknownFormatError: not a configuration that is known, or not readable.
     """
     config = parsed(text, name)
-    if "distributed_type" in config or "compute_environment" in config:
-        return "accelerate", check_accelerate.check(config)
-    if {
-        "zero_optimization",
-        "train_batch_size",
-        "train_micro_batch_size_per_gpu",
-        "fp16",
-        "bf16",
-    } & set(config):
-        return "deepspeed", check_deepspeed.check(config, ranks)
-    raise UnknownFormatError(
-        f"{name} has no distributed_type (accelerate) and no zero_optimization or batch (DeepSpeed)"
-    )
-
-
-def parsed(text: str, name: str) -> dict[str, Any]:
-    """A JSON or YAML text's mapping.
-
-    Raises:
-        UnknownFormatError: it cannot be read, or holds no mapping.
-    """
-    if not text.strip():
-        raise UnknownFormatError(f"{name} is empty")
-    try:
-        data = json.loads(text)
-    except json.JSONDecodeError as wrong:
-        if name.endswith(".json"):
-            raise UnknownFormatError(f"{name} is no JSON: {wrong}") from None
-        data = _yaml(text, name)
-    if not isinstance(data, dict):
-        raise UnknownFormatError(f"{name} holds no mapping of keys to values")
-    return data
-
-
-def _yaml(text: str, name: str) -> Any:
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as wrong:
-        raise UnknownFormatError(f"{name} is no YAML: {' '.join(str(wrong).split())}") from None
+    kind = kind_of(config, name)
+    if kind == "accelerate":
+        return kind, check_accelerate.check(config)
+    return kind, check_deepspeed.check(config, ranks)
 
 
 def check_command(words: Sequence[str], world: int | None = None) -> tuple[str, list[Problem]]:

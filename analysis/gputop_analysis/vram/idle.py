@@ -26,6 +26,10 @@ def _trains(setup: Setup) -> bool:
 
 
 _ADAPTERS = Need(lambda setup: setup.lora is not None, "--lora-rank")
+_BUCKETS = Need(
+    lambda setup: setup.by_deepspeed and setup.parallel.sharding != "none",
+    "--zero, whose buckets it is about",
+)
 _EXPERTS = Need(lambda setup: bool(setup.model.experts), "a model with experts")
 _STAGES = Need(lambda setup: setup.parallel.pp > 1, "--pp of 2 or more")
 NEEDS: dict[str, Need] = {
@@ -78,6 +82,8 @@ NEEDS: dict[str, Need] = {
         lambda setup: setup.parallel.sharding in SHARDS and _trains(setup),
         "--sharding with ZeRO or FSDP, and an optimizer",
     ),
+    "reduce_bucket_size": _BUCKETS,
+    "overlap_comm": _BUCKETS,
     "vpp": _STAGES,
     "pipeline_stage": _STAGES,
     "sequence_parallel": Need(lambda setup: setup.parallel.tp > 1, "--tp of 2 or more"),

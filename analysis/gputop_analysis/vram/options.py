@@ -13,6 +13,11 @@ from gputop_analysis.vram.setup import Lora, ModelShape, Setup
 ROLES = ("critic", "reference", "reward")
 FREEZABLE = ("vision", "projector", "language", "embeddings")
 SAVED_MODULES = ("embeddings", "head")
+SAVED_AS = {
+    **dict.fromkeys(("embed_tokens", "wte", "embed_in", "word_embeddings"), "embeddings"),
+    **dict.fromkeys(("lm_head", "embed_out", "output"), "head"),
+}
+"""Names that families give these modules, as peft's ``modules_to_save`` takes them."""
 QUANTIZED = ("", "int8", "nf4")
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 _MODULE_DTYPES = ("fp32", "bf16", "fp16")
@@ -31,6 +36,8 @@ class Option(NamedTuple):
     help: str
     choices: tuple[str, ...] = ()
     least: int = 1
+    names: Mapping[str, str] = {}
+    """Of ``words``: what else a choice is called."""
 
     @property
     def label(self) -> str:
@@ -134,7 +141,13 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("bitsandbytes", "Memory", "text", "", "release of bitsandbytes, with --quant"),
     Option(
-        "modules_to_save", "Memory", "words", (), "trained in full beside adapters", SAVED_MODULES
+        "modules_to_save",
+        "Memory",
+        "words",
+        (),
+        "trained in full beside adapters",
+        SAVED_MODULES,
+        names=SAVED_AS,
     ),
     Option("allocator", "Memory", "text", "", "PYTORCH_CUDA_ALLOC_CONF of the run"),
     Option(
@@ -165,6 +178,15 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option("pipeline_stage", "Parallel", "count", 0, "stage that is asked about", least=0),
     Option("offload", "Parallel", "choice", "none", "what lives on the host", OFFLOADS),
+    Option(
+        "reduce_bucket_size",
+        "Parallel",
+        "count",
+        500_000_000,
+        "DeepSpeed's, in values; 0: auto, the hidden size squared",
+        least=0,
+    ),
+    Option("overlap_comm", "Parallel", "flag", False, "DeepSpeed's: a second bucket of gradients"),
 )
 OPTION: dict[str, Option] = {option.name: option for option in OPTIONS}
 _PARALLEL = frozenset(Split.__dataclass_fields__)
@@ -305,7 +327,8 @@ def _words(option: Option, value: Any) -> tuple[str, ...]:
     items: Iterable[Any] = (
         value.replace(";", ",").split(",") if isinstance(value, str) else value or ()
     )
-    words = tuple(word for item in items if (word := str(item).strip()))
+    written = [word for item in items if (word := str(item).strip())]
+    words = tuple(dict.fromkeys(option.names.get(word, word) for word in written))
     for word in words:
         if option.choices and word not in option.choices:
             raise ValueError(f"{option.name} takes {', '.join(option.choices)}, not {word!r}")

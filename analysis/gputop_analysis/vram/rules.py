@@ -95,7 +95,10 @@ def _targets(setup: Setup) -> Iterator[str]:
 def _split(setup: Setup) -> Iterator[str]:
     uneven = setup.recipe in UNEVEN_STAGES
     training = Training.of(setup.model, seq=setup.seq, uneven_stages=uneven)
-    yield from (why for _, why in broken(training, setup.parallel))
+    for rule, why in broken(training, setup.parallel):
+        if rule.name == "sharding" and setup.by_deepspeed:
+            continue  # its engine runs on one GPU, too, most of all to offload
+        yield why
 
 
 def _offload(setup: Setup) -> Iterator[str]:

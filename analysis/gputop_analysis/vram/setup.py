@@ -154,6 +154,10 @@ class Setup:
     """
     allocator: str = ""
     """``PYTORCH_CUDA_ALLOC_CONF`` of the run."""
+    reduce_bucket_size: int = 500_000_000
+    """DeepSpeed's, in values; 0: ``auto``, for which Transformers takes the hidden size squared."""
+    overlap_comm: bool = False
+    """DeepSpeed fills one bucket of gradients while the other is reduced."""
 
     def but(self, **changes: Any) -> Setup:
         """The same with some fields changed; those of ``parallel`` may be given by name."""
@@ -164,12 +168,21 @@ class Setup:
         return replace(self, parallel=parallel, **changes)
 
     def by_engine(self) -> Setup:
-        """The same with DeepSpeed's recipe where Transformers shards by ZeRO: no other engine of
-        its Trainer and of Accelerate does.
+        """The same by DeepSpeed's habits where it trains: Transformers and Accelerate have no other
+        engine for ZeRO. It casts the whole model to the type of the computation instead of
+        autocasting (``_configure_distributed_model`` of its ``runtime/engine.py``).
         """
-        if self.recipe == "transformers" and self.parallel.sharding.startswith("zero"):
-            return replace(self, recipe="deepspeed")
-        return self
+        if not self.by_deepspeed:
+            return self
+        if self.dtype in ("bf16", "fp16"):
+            return replace(self, recipe="deepspeed", weights="", autocast=False)
+        return replace(self, recipe="deepspeed")
+
+    @property
+    def by_deepspeed(self) -> bool:
+        """Whether DeepSpeed's engine trains it."""
+        by_trainer = self.recipe == "transformers" and self.parallel.sharding.startswith("zero")
+        return self.recipe == "deepspeed" or by_trainer
 
     @property
     def tokens(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Dict, List
 
 import torch
@@ -47,8 +48,39 @@ def adapt(model: Any, setup: Dict[str, Any], tracker: Any, notes: List[str]) -> 
         notes.append(
             "%s weights and their matrix products as in bitsandbytes, by hand" % quantization
         )
-        return model
-    return add_lora(model, lora) if lora else model
+    elif lora:
+        model = add_lora(model, lora)
+    if lora:
+        train_whole(model, list(setup.get("modules_to_save") or ()))
+    return model
+
+
+class TrainedWhole(nn.Module):
+    """A frozen module beside the copy of it that is trained instead, as peft's
+    ``ModulesToSaveWrapper`` has it (``peft/utils/other.py``).
+    """
+
+    def __init__(self, original: nn.Module) -> None:
+        super().__init__()
+        self.original, self.trained = original, copy.deepcopy(original)
+        for parameter in self.trained.parameters():
+            parameter.requires_grad_(True)
+
+    @property
+    def weight(self) -> Any:
+        return self.trained.weight
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.trained(*args, **kwargs)
+
+
+def train_whole(model: Any, names: List[str]) -> None:
+    """Train the embedding or the head in full beside the adapters."""
+    base = model.get_base_model() if hasattr(model, "get_base_model") else model
+    if "embeddings" in names:
+        base.set_input_embeddings(TrainedWhole(base.get_input_embeddings()))
+    if "head" in names and not getattr(base.config, "tie_word_embeddings", False):
+        base.set_output_embeddings(TrainedWhole(base.get_output_embeddings()))
 
 
 KEEPS_NO_INPUTS = (0, 43, 2)

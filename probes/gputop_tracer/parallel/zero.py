@@ -1,8 +1,8 @@
-"""ZeRO 1 and 2 by their memory, as DeepSpeed has them with its default options.
+"""ZeRO 1 and 2 by their memory, as DeepSpeed has them.
 
 DeepSpeed need not be installed: what it allocates is written by hand, after
-``deepspeed/runtime/zero/stage_1_and_2.py`` (``contiguous_gradients``, no ``overlap_comm``) and the
-defaults of ``deepspeed/runtime/zero/config.py``. What it keeps as one flat tensor over all layers
+``deepspeed/runtime/zero/stage_1_and_2.py`` (``contiguous_gradients``) and the defaults of
+``deepspeed/runtime/zero/config.py``. What it keeps as one flat tensor over all layers
 is one here too, of the size that all layers give, though only a few are traced.
 """
 
@@ -17,9 +17,6 @@ from torch.autograd import Variable
 from gputop_tracer.tracking.place import NOWHERE
 from gputop_tracer.tracking.tracker import Tracker
 
-BUCKET = 500_000_000
-"""Values: ``reduce_bucket_size``."""
-
 
 class Shared(NamedTuple):
     """What is trained, and over how many ranks it is shared."""
@@ -29,6 +26,10 @@ class Shared(NamedTuple):
     values: int
     """Of the trained weights of all layers, the traced ones and those that they stand for."""
     world: int
+    bucket: int
+    """Values: ``reduce_bucket_size``."""
+    overlaps: bool = False
+    """``overlap_comm``: a second bucket is filled while the first is reduced."""
 
     @property
     def partition(self) -> int:
@@ -45,6 +46,11 @@ class Shared(NamedTuple):
             tensor = torch.empty(values, dtype=dtype)
         self.tracker.tag(tensor, category)
         return tensor
+
+    def buckets(self) -> torch.Tensor:
+        """Of stages 1 and 2 (``setup_buckets``)."""
+        values = self.bucket * (2 if self.overlaps else 1)
+        return self.empty(values, self.dtype, "communication")
 
     def layer_of(self, weight: Any) -> int:
         return self.tracker.places.place_of(weight)[1]
@@ -109,11 +115,13 @@ class Stage1:
 
     def _begin(self, _weight: Any) -> None:
         if self._bucket is None:
-            self._bucket = self.shared.empty(BUCKET, self.shared.dtype, "communication")
+            self._bucket = self.shared.buckets()
 
     def step(self) -> None:
         shared = self.shared
-        if shared.values > BUCKET:  # this rank's share is begun while most gradients still wait
+        if (
+            shared.values > shared.bucket
+        ):  # this rank's share is begun while most gradients still wait
             gradients = [shared.empty(shared.partition, shared.dtype, "gradients")]
             self.zero_grad()
         else:
@@ -162,20 +170,20 @@ class Stage2:
         if not self._left:
             self._begin()
         layer = self.shared.layer_of(weight)
-        if weight.numel() > BUCKET:
+        if weight.numel() > self.shared.bucket:
             self._reduce(weight.numel())
         else:
             self._waiting += weight.numel()
         weight.grad = None
         self._left[layer] -= 1
         if self._full(layer):
-            self._reduce(BUCKET)
+            self._reduce(self.shared.bucket)
 
     def _full(self, layer: int) -> bool:
         """Between the layers that a traced one stands for, buckets fill: so do they after each."""
-        if self.shared.values <= BUCKET or (layer >= 0 and self._left[layer]):
+        if self.shared.values <= self.shared.bucket or (layer >= 0 and self._left[layer]):
             return False
-        return self._waiting > BUCKET or 0 <= layer < self._top
+        return self._waiting > self.shared.bucket or 0 <= layer < self._top
 
     def _reduce(self, values: int) -> None:
         """Of a flat copy of the bucket that goes around (``allreduce_and_scatter``)."""
@@ -183,7 +191,7 @@ class Stage2:
         torch.empty(values, dtype=self.shared.dtype)
 
     def _begin(self) -> None:
-        self._bucket = self.shared.empty(BUCKET, self.shared.dtype, "communication")
+        self._bucket = self.shared.buckets()
         self._here = [self.shared.empty(self.shared.partition, self.shared.dtype, "gradients")]
         self._count()
 
@@ -194,7 +202,7 @@ class Stage2:
     def _end(self) -> None:
         """The backward pass is over."""
         with self.shared.tracker.places.inside(NOWHERE):
-            self._reduce(min(self.shared.values, BUCKET))
+            self._reduce(min(self.shared.values, self.shared.bucket))
         self._bucket, self._left = None, {}
         if not self._sum:
             self._sum = self._here
@@ -202,12 +210,9 @@ class Stage2:
 
 
 def stage_of(setup: Dict[str, Any]) -> int:
-    """Of DeepSpeed; 0 for another sharding, and for one rank."""
-    parallel = setup.get("parallel") or {}
-    sharding = parallel.get("sharding") or "none"
-    if ranks(setup) == 1 or not sharding.startswith("zero"):
-        return 0
-    return int(sharding[-1])
+    """Of DeepSpeed, on one rank too; 0 for another sharding."""
+    sharding = (setup.get("parallel") or {}).get("sharding") or "none"
+    return int(sharding[-1]) if sharding.startswith("zero") else 0
 
 
 def ranks(setup: Dict[str, Any]) -> int:

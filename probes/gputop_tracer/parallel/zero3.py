@@ -18,7 +18,7 @@ from gputop_tracer.model import build
 from gputop_tracer.tracking.place import NOWHERE, repeated_layers
 from gputop_tracer.tracking.tracker import Tracker
 
-from .zero import BUCKET, Partition, Shared, Stage2
+from .zero import Partition, Shared, Stage2
 
 PREFETCH = 50_000_000
 """Values gathered ahead of their use: ``stage3_prefetch_bucket_size``."""
@@ -37,7 +37,7 @@ class Stage3(Stage2):
     def __init__(self, shared: Shared, make: Callable[[List[Any]], Any]) -> None:
         largest = -(-max(weight.numel() for weight in shared.weights) // shared.world)
         super().__init__(shared, Partition(shared, make, SUB_GROUP, largest))
-        self._bucket = shared.empty(BUCKET, shared.dtype, "communication")
+        self._bucket = shared.empty(shared.bucket, shared.dtype, "communication")
         self._here = [shared.empty(shared.partition, shared.dtype, "gradients")]
 
     def step(self) -> None:
@@ -52,7 +52,7 @@ class Stage3(Stage2):
 
     def _end(self) -> None:
         with self.shared.tracker.places.inside(NOWHERE):
-            self._reduce(min(self.shared.values, BUCKET))
+            self._reduce(min(self.shared.values, self.shared.bucket))
         self._left = {}
 
 

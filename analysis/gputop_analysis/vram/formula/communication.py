@@ -12,11 +12,6 @@ from gputop_analysis.vram.formula.states import gradient_bytes, has_gradient, we
 
 LAYER = ("layers", "norms", "experts", "adapters")
 """Parts that the layers share evenly."""
-DEEPSPEED_BUCKET = 5e8
-"""``reduce_bucket_size`` of DeepSpeed, in elements. Each stage takes a buffer of that size whatever
-is trained (``setup_buckets`` in its ``stage_1_and_2.py``, the bucket's flat buffer in
-``stage3.py``).
-"""
 REUSED, PREFETCHED = 5e8, 5e7
 """Half of ``stage3_max_reuse_distance``, and ``stage3_prefetch_bucket_size``, in elements."""
 BACKWARD = ("backward", "backward end")
@@ -29,8 +24,7 @@ its release 0.13 stage 1 had none.)
 
 def buckets(d: Dims, parts: Iterable[Part], habits: Habits, phase: str) -> Number:
     """Of DDP (a copy of all gradients: ``gradient_as_bucket_view`` is off by default), and of
-    DeepSpeed: one bucket, without overlap of communication, in the phases that its stage fills it
-    in.
+    DeepSpeed, in the phases that its stage fills them in.
     """
     sharding = d.setup.parallel.sharding
     trained = [part for part in parts if part.trained]
@@ -38,13 +32,7 @@ def buckets(d: Dims, parts: Iterable[Part], habits: Habits, phase: str) -> Numbe
         if phase not in FILLED.get(sharding, (phase,)):
             return 0.0
         total = sum((part.count for part in trained), 0.0)
-        if sharding == "ddp":
-            bucket_values = least(total, DEEPSPEED_BUCKET)
-        else:
-            bucket_values = DEEPSPEED_BUCKET + 0.0 * total
-        if sharding == "zero2":
-            bucket_values += _reduced(total, phase)
-        return bucket_values * min(habits.gradients, 4.0)
+        return _deepspeed_buckets(d, total, phase) * min(habits.gradients, 4.0)
     if habits.passing_gradients and sharding in ("ddp", "zero1"):  # DDP around ZeRO-1 as well
         return sum((part.count * habits.passing_gradients for part in trained), 0.0) * true(
             d.shards > 1
@@ -54,13 +42,34 @@ def buckets(d: Dims, parts: Iterable[Part], habits: Habits, phase: str) -> Numbe
     return 0.0
 
 
-def _reduced(total: Number, phase: str) -> Number:
+def _deepspeed_buckets(d: Dims, total: Number, phase: str) -> Number:
+    """Values in DeepSpeed's buffers where ``total`` are trained. Every stage of ZeRO takes one of
+    the bucket's size whatever is trained, stages 1 and 2 a second one where communication overlaps
+    (``setup_buckets`` of ``stage_1_and_2.py``, the bucket's flat buffer in ``stage3.py``).
+    """
+    sharding, size = d.setup.parallel.sharding, bucket_size(d)
+    if sharding == "ddp":
+        return least(total, size)
+    if sharding == "zero3":
+        return size + 0.0 * total
+    buffers = (2 if d.setup.overlap_comm else 1) * size + 0.0 * total
+    return buffers + _reduced(total, size, phase) * (sharding == "zero2")
+
+
+def bucket_size(d: Dims) -> float:
+    """Values of DeepSpeed's bucket; what Transformers makes of ``auto`` stands in
+    ``trainer_config_process`` of its ``integrations/deepspeed.py``.
+    """
+    return float(d.setup.reduce_bucket_size or d.model.hidden**2)
+
+
+def _reduced(total: Number, size: float, phase: str) -> Number:
     """Values of the flat copy of DeepSpeed's bucket that goes around (``allreduce_and_scatter``):
     of a full one already with the first layers, of what is left at the end.
     """
     if phase == "backward end":
-        return least(total, DEEPSPEED_BUCKET)
-    return choose(total > DEEPSPEED_BUCKET, DEEPSPEED_BUCKET, 0.0)
+        return least(total, size)
+    return choose(total > size, size, 0.0)
 
 
 def gathered(d: Dims, parts: Iterable[Part], habits: Habits) -> Number:
@@ -73,7 +82,9 @@ def gathered(d: Dims, parts: Iterable[Part], habits: Habits) -> Number:
     parts = list(parts)
     sizes = {part.name: part.count * _gathered_bytes(d, part, habits) for part in parts}
     if d.recipe == "deepspeed":
-        return most(sizes.get("head", 0.0), _kept_at_the_turn(parts, sizes))
+        kept = most(sizes.get("head", 0.0), _kept_at_the_turn(parts, sizes))
+        alone_and_whole = (d.shards == 1) & (d.setup.parallel.offload != "all")
+        return kept * (1 - true(alone_and_whole))
     if not d.setup.parallel.reshard_after_forward:
         return sum(sizes.values()) * (1 - 1 / d.shards)
     layers = at_work(d) * sum(sizes.get(name, 0) for name in LAYER)

@@ -56,6 +56,10 @@ LEFT_IN_16_BITS = ("bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "mpt", 
 """Families whose loss took the logits as they were until ``SHIFTED_LABELS`` (Transformers 4.45 and
 4.48, ``modeling_FAMILY.py``); others turned them to fp32.
 """
+REMOTE_IN_16_BITS = ("qwen",)
+"""Families outside of Transformers whose own code takes the logits as they are
+(``QWenLMHeadModel.forward`` in ``modeling_qwen.py`` of the model's repository).
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +151,8 @@ def _of_entry(d: Dims) -> tuple[Number, Number]:
         return (a + 8, FP32_COPIES) if raised else (2 * a, 3 * a)
     if d.recipe in TRANSFORMERS_CODE:
         version = release(d.setup.transformers)
-        if version < SHIFTED_LABELS and d.model.family in LEFT_IN_16_BITS:
+        in_library = version < SHIFTED_LABELS and d.model.family in LEFT_IN_16_BITS
+        if in_library or d.model.family in REMOTE_IN_16_BITS:
             return _as_they_are(d)
         copy = 4 if version < SHIFTED_LABELS else 0
         logits = 0 if version < FREED_LOGITS else half

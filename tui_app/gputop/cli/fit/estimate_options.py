@@ -41,6 +41,12 @@ def add_options(parser: Parser) -> None:
         choices=("1", "2"),
         help="--sharding fsdp2, or fsdp1 with `--fsdp 1`",
     )
+    short.add_argument(
+        "--config",
+        "--deepspeed",
+        metavar="FILE",
+        help="what a DeepSpeed or accelerate configuration says: sharding, offload, buckets, type",
+    )
     short.add_argument("--hsdp", metavar="N", help="--sharding hsdp --replicas N")
     short.add_argument("--lora", action="store_true", help="--lora-rank 16")
     short.add_argument(
@@ -57,6 +63,8 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
     """
     values: dict[str, Any] = {}
     _one_sharding(options)
+    if options.config is not None:
+        values |= _of_config(options.config)
     if options.zero is not None:
         if options.zero != "0":
             values["sharding"] = "zero" + options.zero
@@ -84,10 +92,26 @@ def given(options: argparse.Namespace) -> dict[str, Any]:
     return values | typed
 
 
+def _of_config(name: str) -> dict[str, Any]:
+    """Options that a configuration decides; what it calls ``auto`` is left to the other options.
+
+    Raises:
+        CliError: no such file, or no configuration of that kind.
+    """
+    from gputop_analysis.launch import memory
+
+    text = existing_file(name, or_else="").read_text(encoding="utf-8", errors="replace")
+    with cli_errors(ValueError):
+        values = memory.of_text(text, name, None)
+    if values["sharding"] == "ddp":
+        del values["sharding"]  # follows from --dp
+    return values
+
+
 def _one_sharding(options: argparse.Namespace) -> None:
     named = [
         f"--{name}"
-        for name in ("zero", "fsdp", "hsdp", "sharding")
+        for name in ("config", "zero", "fsdp", "hsdp", "sharding")
         if getattr(options, name) is not None
     ]
     if len(named) > 1:

@@ -79,7 +79,8 @@ def parser() -> Parser:
 
 
 def _of_file(file: str, options: argparse.Namespace) -> dict[str, Any]:
-    from gputop_analysis.launch.validate import UnknownFormatError, check_text
+    from gputop_analysis.launch.texts import UnknownFormatError
+    from gputop_analysis.launch.validate import check_text
 
     try:
         text = Path(file).read_text(encoding="utf-8")

@@ -24,14 +24,9 @@ def memory_of_text(
 ) -> tuple[list[Problem], dict[str, Any] | None]:
     """Problems and figures of a configuration file."""
     from gputop_analysis.launch import memory
-    from gputop_analysis.launch.validate import parsed
 
-    config = parsed(text, name)
     try:
-        if "distributed_type" in config or "compute_environment" in config:
-            values = memory.of_accelerate(config)
-        else:
-            values = memory.of_deepspeed(config, options.gpus)
+        values = memory.of_text(text, name, options.gpus)
     except ValueError as error:
         return _not_checked(str(error))
     return _checked(None, values, options)
