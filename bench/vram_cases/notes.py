@@ -8,6 +8,8 @@ import json
 import re
 from typing import Any
 
+from gputop_analysis.vram.options import SAVED_AS
+
 PROJECTIONS = {
     "lora_query": "q_proj",
     "lora_key": "k_proj",
@@ -18,7 +20,8 @@ PROJECTIONS = {
 """LitGPT's switches of LoRA and the layers that they adapt."""
 MLP = ("gate_proj", "up_proj", "down_proj")
 _NAMES = re.compile(
-    r"\b(?:[qkvo]_proj|gate_proj|up_proj|down_proj|qkv_proj|c_attn|query_key_value|out_proj|fc[12])\b"
+    r"\b(?:[qkvo]_proj|(?:gate|up|down|qkv|gate_up|out|c)_proj|c_attn|c_fc|query_key_value"
+    r"|dense_(?:h_to_4h|4h_to_h)|fc[12]|w[123])\b"
 )
 
 
@@ -40,7 +43,7 @@ def lora_targets(notes: str, said: dict[str, Any]) -> tuple[str, ...] | None:
     if isinstance(given, list) and given:
         return tuple(str(name) for name in given)
     if isinstance(given, str) and given:
-        return ("all-linear",) if "all" in given else (given,)
+        return ("all-linear",) if "all" in given else tuple(re.split(r"\s*,\s*", given))
     if re.search(r"target\w*\s*=\s*all|all[- ]linear|all layers|all linear", notes, re.IGNORECASE):
         return ("all-linear",)
     switched = [
@@ -55,6 +58,13 @@ def lora_targets(notes: str, said: dict[str, Any]) -> tuple[str, ...] | None:
     if re.search(r"(?:^|\W)q\s*,\s*v(?:\W|$)", notes):
         return ("q_proj", "v_proj")
     return tuple(dict.fromkeys(_NAMES.findall(notes))) or None
+
+
+def modules_to_save(notes: str) -> tuple[str, ...]:
+    """What is trained in full beside adapters."""
+    found = re.search(r"modules_to_save\s*[=:]\s*\[?([\w', .\"]+)", notes)
+    names = re.findall(r"\w+", found[1]) if found else ()
+    return tuple(dict.fromkeys(SAVED_AS.get(name, name) for name in names))
 
 
 def other_adapter(said: dict[str, Any]) -> str | None:

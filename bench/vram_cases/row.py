@@ -136,6 +136,7 @@ def setup_of(cells: Mapping[str, str], said: dict[str, Any]) -> Setup:
         transformers=text.transformers_version(cells.get("framework_version", "")),
         recipe="deepspeed" if _deepspeed(cells) else habits.recipe,
         lengths=notes.lengths(cells.get("notes", "")),
+        modules_to_save=notes.modules_to_save(cells.get("notes", "")) if lora else (),
         allocator=notes.allocator(cells.get("notes", "")) or habits.allocator,
     )
 

@@ -185,6 +185,16 @@ def test_modules_to_save_are_trained_in_full():
     assert more == pytest.approx(10 * 2 * LLAMA.vocab * LLAMA.hidden, rel=0.01)
 
 
+def test_a_loop_of_ones_own_takes_its_softmax_as_it_is():
+    """Scores, their dropped copy and its mask in 16 bits; autocast runs the softmax in fp32."""
+    setup = Setup(catalog.model("gpt2"), 1024, recipe="plain", attention="eager", dropout=0.1)
+    values = setup.seq**2 * 12 * 12  # of all heads and layers
+    scores = peak(setup).allocated - peak(setup.but(attention="sdpa")).allocated
+    assert scores == pytest.approx(5 * values, rel=0.05)
+    cast = peak(setup.but(autocast=True)).allocated - peak(setup).allocated
+    assert cast == pytest.approx(4 * values, rel=0.05)
+
+
 def test_deepspeeds_stage_2_takes_its_bucket_whatever_is_trained():
     setup = Setup(LLAMA, lora=ATTENTION, recipe="deepspeed", parallel=Split(dp=8, sharding="zero2"))
     buffers = {

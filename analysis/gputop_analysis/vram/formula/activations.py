@@ -232,10 +232,11 @@ def softmax_bytes(d: Dims, habits: Habits) -> float:
     """
     if by_math(d):
         return 4.0
-    in_type = _drops_scores(d) or d.model.family in SOFTMAX_AS_IT_IS
-    if d.recipe == "megatron" or (in_type and not habits.casts_inputs):
+    if d.recipe == "megatron":
         return d.compute
-    return 4.0
+    by_hand = d.recipe == "plain" and not d.setup.autocast
+    in_type = by_hand or _drops_scores(d) or d.model.family in SOFTMAX_AS_IT_IS
+    return d.compute if in_type and not habits.casts_inputs else 4.0
 
 
 def _drops_scores(d: Dims) -> bool:
