@@ -70,7 +70,7 @@ its recipes have a ``batch_size`` of many micro-batches, its ``GPT`` a head of i
 LLAMA_FACTORY = replace(HUGGING_FACE, checkpointing="full")
 """``disable_gradient_checkpointing`` is False (its ``hparams/model_args.py``)."""
 UNSLOTH = Framework(
-    "transformers", "fp32", "flash", kernels=True, checkpointing="full", offloads_activations=True
+    "unsloth", "fp32", "flash", kernels=True, checkpointing="full", offloads_activations=True
 )
 """``use_gradient_checkpointing = "unsloth"``, as its notebooks have it."""
 TORCHTITAN = Framework(

@@ -43,7 +43,9 @@ def lora_targets(notes: str, said: dict[str, Any]) -> tuple[str, ...] | None:
     if isinstance(given, list) and given:
         return tuple(str(name) for name in given)
     if isinstance(given, str) and given:
-        return ("all-linear",) if "all" in given else tuple(re.split(r"\s*,\s*", given))
+        if "all" in given:
+            return ("all-linear",)
+        return tuple(name.strip() for name in given.split(","))
     if re.search(r"target\w*\s*=\s*all|all[- ]linear|all layers|all linear", notes, re.IGNORECASE):
         return ("all-linear",)
     switched = [

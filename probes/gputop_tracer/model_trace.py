@@ -316,6 +316,11 @@ def refuse(setup: Dict[str, Any]) -> List[str]:
             "added straight into fp32 buffers. Those of transformers would come out too high: use "
             "the formula tier"
         )
+    if setup.get("recipe") == "unsloth":
+        raise ValueError(
+            "Unsloth replaces layers by kernels of its own, which are not traced: use the formula "
+            "tier"
+        )
     if setup.get("quantized") and setup["model"].get("experts") and _had_single_experts(setup):
         raise ValueError(
             "transformers %s quantised each expert by itself; the one here "

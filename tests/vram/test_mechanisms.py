@@ -15,6 +15,7 @@ from gputop_analysis.vram.adapters import adapters
 from gputop_analysis.vram.allocator import Allocator
 from gputop_analysis.vram.formula import peak
 from gputop_analysis.vram.formula.reserved import VARIED
+from gputop_analysis.vram.question import estimate
 from gputop_analysis.vram.replay import peak as replayed
 from gputop_analysis.vram.setup import Lora, ModelShape, Setup
 
@@ -193,6 +194,36 @@ def test_a_loop_of_ones_own_takes_its_softmax_as_it_is():
     assert scores == pytest.approx(5 * values, rel=0.05)
     cast = peak(setup.but(autocast=True)).allocated - peak(setup).allocated
     assert cast == pytest.approx(4 * values, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("name", "gib", "tokens"),
+    [
+        ("llama-3.1-8b", 12, 21_848),
+        ("llama-3.1-8b", 24, 78_475),
+        ("llama-3.1-8b", 80, 342_733),
+        ("llama-3.3-70b", 80, 89_389),
+    ],
+)
+def test_unsloths_kernels_work_in_place(name, gib, tokens):
+    """The longest context of QLoRA r32 on all linear layers that its README (December 2024) gives
+    for a GPU of so many GB.
+    """
+    setup = Setup(
+        catalog.model(name),
+        tokens,
+        quantized="nf4",
+        lora=Lora(32, ("all-linear",)),
+        optimizer="adamw-8bit",
+        attention="flash",
+        checkpointing="full",
+        offload_activations=True,
+        recipe="unsloth",
+    )
+    found = estimate(setup, "formula")
+    assert found.device_total == pytest.approx(gib * 1e9, rel=0.08)
+    plain = estimate(setup.but(recipe="transformers", kernels=True, loss="fused"), "formula")
+    assert plain.peak.allocated > 1.2 * found.peak.allocated
 
 
 def test_deepspeeds_stage_2_takes_its_bucket_whatever_is_trained():

@@ -29,7 +29,16 @@ ATTENTIONS = ("eager", "sdpa", "flash")
 LOSSES = ("plain", "fused", "chunked")
 """``fused``: logits are never whole (Liger, cut cross-entropy); ``chunked``: in pieces."""
 LENGTHS = ("", "fixed", "varied")
-RECIPES = ("transformers", "torchtitan", "megatron", "deepspeed", "nanotron", "litgpt", "plain")
+RECIPES = (
+    "transformers",
+    "torchtitan",
+    "megatron",
+    "deepspeed",
+    "nanotron",
+    "litgpt",
+    "unsloth",
+    "plain",
+)
 """Whose habits a run has where options are open: gradients' dtype, master weights, buffers."""
 TRANSFORMERS_CODE = ("transformers", "deepspeed")
 """Recipes whose model runs as Transformers wrote it, operation by operation."""
@@ -170,8 +179,11 @@ class Setup:
     def by_engine(self) -> Setup:
         """The same by DeepSpeed's habits where it trains: Transformers and Accelerate have no other
         engine for ZeRO. It casts the whole model to the type of the computation instead of
-        autocasting (``_configure_distributed_model`` of its ``runtime/engine.py``).
+        autocasting (``_configure_distributed_model`` of its ``runtime/engine.py``). Unsloth brings
+        kernels, and a cross-entropy that never has whole logits.
         """
+        if self.recipe == "unsloth":
+            return replace(self, kernels=True, loss="fused" if self.loss == "plain" else self.loss)
         if not self.by_deepspeed:
             return self
         if self.dtype in ("bf16", "fp16"):

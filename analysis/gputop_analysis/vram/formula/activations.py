@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from gputop_analysis.catalog.families import traits
 from gputop_analysis.catalog.params import Linear, head_width, linears, shared_width
 from gputop_analysis.vram.adapters import names_of, targeted
+from gputop_analysis.vram.formula import unsloth
 from gputop_analysis.vram.formula.dims import Dims, Number
 from gputop_analysis.vram.formula.habits import Habits
 from gputop_analysis.vram.formula.releases import single_experts
@@ -87,6 +88,8 @@ class ActivationBytes:
 
 def layer(d: Dims, habits: Habits, moe: bool) -> ActivationBytes:
     """Of a layer without checkpointing."""
+    if unsloth.replaces(d, moe):
+        return _by_unsloth(d, habits)
     adapters, adapters_mlp = adapters_kept(d, habits, moe)
     width = _mlp_width(d, moe)
     between = stream_kept(d, habits) / d.outer_tp
@@ -112,6 +115,19 @@ def layer(d: Dims, habits: Habits, moe: bool) -> ActivationBytes:
         norm_peak=(5 * 4 if habits.eager_norm and _rms(d) else 3 * habits.residual)
         * hidden
         / d.outer_tp,
+        scores_peak=scores_peak(d, habits) / d.tp,
+    )
+
+
+def _by_unsloth(d: Dims, habits: Habits) -> ActivationBytes:
+    between = stream_kept(d, habits) / d.outer_tp
+    attention = (attention_kept(d, habits) + unsloth.attention_input(d)) / d.tp
+    return ActivationBytes(
+        outside=between + attention,
+        mlp=unsloth.mlp_kept(d) / d.tp,
+        entry=habits.residual * d.model.hidden / d.outer_tp,
+        mlp_peak=unsloth.mlp_peak(d) / d.tp,
+        norm_peak=habits.residual * d.model.hidden / d.outer_tp,
         scores_peak=scores_peak(d, habits) / d.tp,
     )
 
