@@ -65,7 +65,7 @@ def lora_targets(notes: str, said: dict[str, Any]) -> tuple[str, ...] | None:
 def modules_to_save(notes: str) -> tuple[str, ...]:
     """What is trained in full beside adapters."""
     found = re.search(r"modules_to_save\s*[=:]\s*\[?([\w', .\"]+)", notes)
-    names = re.findall(r"\w+", found[1]) if found else ()
+    names: list[str] = re.findall(r"\w+", found[1]) if found else []
     return tuple(dict.fromkeys(SAVED_AS.get(name, name) for name in names))
 
 

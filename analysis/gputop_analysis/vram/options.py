@@ -13,7 +13,7 @@ from gputop_analysis.vram.setup import Lora, ModelShape, Setup
 ROLES = ("critic", "reference", "reward")
 FREEZABLE = ("vision", "projector", "language", "embeddings")
 SAVED_MODULES = ("embeddings", "head")
-SAVED_AS = {
+SAVED_AS: Mapping[str, str] = {
     **dict.fromkeys(("embed_tokens", "wte", "embed_in", "word_embeddings"), "embeddings"),
     **dict.fromkeys(("lm_head", "embed_out", "output"), "head"),
 }
