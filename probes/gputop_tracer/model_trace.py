@@ -224,6 +224,7 @@ class TraceJob:
             loop.in_flight = pipeline.in_flight(setup)
             if loop.in_flight == 1:
                 loop.no_sync = wrappers.waiting(self.model, setup)
+            loop.announce = wrappers.announcing(self.model, setup)
             loop.passes_on = not pipeline.is_last(setup)
             loop.run(steps)
             self._write_meta(trained)

@@ -17,6 +17,7 @@ ZERO1, ZERO2, ZERO3 = ({"sharding": f"zero{stage}", "dp": 4} for stage in (1, 2,
 ALONE3 = {"sharding": "zero3", "reduce_bucket_size": 0}
 SMALL = {"reduce_bucket_size": 200_000_000, "overlap_comm": True}
 WHOLE = {"modules_to_save": "embed_tokens,lm_head", "lora_dtype": "bf16"}
+STAGE = {"sharding": "fsdp2", "dp": 8, "pp": 2, "accumulation": 4, "recipe": "torchtitan"}
 SETUPS = {
     "DeepSpeed casts adapters": ("llama-3.1-8b", {**ZERO3, **FULL, **ADAPTED, "seq": 4096}),
     "the same in stage 2": ("starcoder2-3b", {**ZERO2, **ADAPTED, "quant": "nf4"}),
@@ -29,6 +30,7 @@ SETUPS = {
     "two buckets": ("qwen1.5-7b", {**ZERO2, **SMALL, **ADAPTED, **FULL, "seq": 1024}),
     "an embedding trained whole": ("llama-3.1-8b", {**WHOLE, **ADAPTED, **FULL, "seq": 512}),
     "a head trained whole": ("qwen1.5-7b", {**WHOLE, **ADAPTED, **FULL, "quant": "nf4"}),
+    "a stage of FSDP2 stays whole": ("llama-3.1-8b", {**STAGE, **FULL, "weights": "fp32"}),
     "8 bits but for embeddings": ("gemma-3-1b", {"seq": 512, **FULL, "optimizer": "adamw-8bit"}),
     "tied gradients": ("bloom-560m", {**FULL, "loss": "fused", "optimizer": "sgd"}),
     "states of Lion": ("opt-1.3b", {**FULL, "seq": 512, "optimizer": "lion"}),

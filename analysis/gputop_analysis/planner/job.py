@@ -46,6 +46,10 @@ class FrameworkHabits:
     gradient_bytes: int = 4
     fused_elementwise: bool = True
     """Bias, dropout, activation and residual in single kernels."""
+    written_out: bool = False
+    """Where they are not: norms, rotary embedding and activation are PyTorch's own operations, as in
+    Transformers and torchtitan.
+    """
     fused_accumulation: bool = True
     """A weight gradient is added to the held one in the product's epilogue (Megatron-LM)."""
     fused_loss: bool = False

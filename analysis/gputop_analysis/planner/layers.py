@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gputop_analysis.catalog.families import traits
 from gputop_analysis.planner import gemm
 from gputop_analysis.planner.hardware import Device
 from gputop_analysis.planner.job import Job
 from gputop_analysis.planner.layout import Floats, Layouts
 from gputop_analysis.planner.products import Product, attention_dims, products
+from gputop_analysis.vram.formula.activations import EAGER_GELU
 
 FORWARD_KERNELS = 24
 """Of a dense eager layer, fused as usual: 4 products, attention, 2 norms, rotary, residuals."""
@@ -47,6 +49,12 @@ configs/system/b200_bf16_ceperm.json, permute_fwd and permute_bwd), plain ones 0
 FUSED_LOSS_BYTES = 10.0
 """For each logit, forward or backward, at the rate of plain kernels: Transformer Engine's fused
 cross-entropy moves 4 at 0.30 of B200's memory rate (the same file, ce_fusion).
+"""
+FUSED_BACKWARD, WRITTEN_BACKWARD = 1.5, 1.7
+"""Bytes that the backward of what is elementwise moves over its forward's; the second as counted."""
+WRITTEN_RMS_NORM, WRITTEN_RESIDUAL, WRITTEN_ROTARY, WRITTEN_GATED, WRITTEN_GELU = 36, 6, 21, 10, 32
+"""Bytes that PyTorch's own operations move in a forward: of a value of the hidden state, of the
+queries and keys, and of the activation (gated, or GPT-2's).
 """
 LOW_PRECISION = ("fp8", "fp4")
 FP8_CAST_BYTES = 4.0
@@ -92,11 +100,12 @@ def layer(job: Job, device: Device, layouts: Layouts, moe: bool) -> Piece:
     moved = _elementwise_bytes(job, layouts, tokens, moe) / (
         device.bytes_per_s * device.efficiency.memory_share
     )
+    backward_moves = WRITTEN_BACKWARD if _is_written_out(job) else FUSED_BACKWARD
     host = _host_seconds(job, layouts, moe)
     trained = job.trainable_share if job.trainable_share < 1 else 1.0
     return Piece(
         forward=forward + core + moved,
-        backward=data + trained * weight + core_backward + 1.5 * moved,
+        backward=data + trained * weight + core_backward + backward_moves * moved,
         weight_gradient=trained * weight,
         attention_core=core,
         host_forward=host,
@@ -220,6 +229,10 @@ def _three(
     return forward, data, weight
 
 
+def _is_written_out(job: Job) -> bool:
+    return job.habits.written_out and not job.habits.fused_elementwise
+
+
 def _elementwise_bytes(job: Job, layouts: Layouts, tokens: Floats, moe: bool) -> Floats:
     """Memory traffic of a layer's forward besides its products: norms, residuals, rotary,
     activation.
@@ -227,18 +240,47 @@ def _elementwise_bytes(job: Job, layouts: Layouts, tokens: Floats, moe: bool) ->
     Per token: a norm reads and writes (4 bytes a value), a residual with dropout reads two, writes
     one and a mask (7).
     """
+    if _is_written_out(job):
+        return _written_out_bytes(job, layouts, tokens, moe)
     model = job.model
     extra = 1.0 if job.habits.fused_elementwise else 2.0
     rows = tokens / np.where(layouts.sequence_parallel, layouts.tp, 1)
     activation_bytes = (8 + 14 * extra) * rows * model.hidden
     width, _ = attention_dims(model)
     rotary = 8 * extra * tokens * model.heads * width / layouts.tp
-    if moe:
-        ffn = model.top_k * (model.moe_ffn or model.ffn) + model.shared_ffn
-    else:
-        ffn = model.ffn
+    ffn = _activation_width(job, moe)
     activation = (6 if model.gated_mlp else 4) * extra * tokens * ffn / layouts.tp
     return activation_bytes + rotary + activation + _permutation_bytes(job, layouts, tokens) * moe
+
+
+def _written_out_bytes(job: Job, layouts: Layouts, tokens: Floats, moe: bool) -> Floats:
+    """The same of PyTorch's own operations, one kernel each, counted in layers of Transformers 5.24
+    (what non-matrix operations read and write): an RMSNorm casts, squares, takes the mean, scales
+    twice and casts back; the rotary embedding multiplies, turns, joins and adds.
+    """
+    model = job.model
+    family = traits(model.family)
+    rows = tokens / np.where(layouts.sequence_parallel, layouts.tp, 1)
+    norm_bytes = WRITTEN_RMS_NORM if family.norm == "rms" else 4.0
+    width, _ = attention_dims(model)
+    rotated = 0 if family.learned_positions else model.heads + (model.kv_heads or model.heads)
+    activation = _activation_width(job, moe) / layouts.tp
+    if model.gated_mlp:
+        activation_bytes = WRITTEN_GATED * activation
+    else:
+        activation_bytes = (WRITTEN_GELU if model.family in EAGER_GELU else 4.0) * activation
+    return (
+        (2 * norm_bytes + 2 * WRITTEN_RESIDUAL) * rows * model.hidden
+        + (WRITTEN_ROTARY * rotated * width / layouts.tp + activation_bytes) * tokens
+        + _permutation_bytes(job, layouts, tokens) * moe
+    )
+
+
+def _activation_width(job: Job, moe: bool) -> int:
+    model = job.model
+    if moe:
+        return model.top_k * (model.moe_ffn or model.ffn) + model.shared_ffn
+    return model.ffn
 
 
 def _permutation_bytes(job: Job, layouts: Layouts, tokens: Floats) -> Floats:

@@ -186,6 +186,30 @@ def waiting(model: Any, setup: Setup) -> Callable[[], Any]:
     return nullcontext
 
 
+def stays_whole(setup: Setup) -> bool:
+    """Whether FSDP2 keeps weights and gradients of a pipeline's stage unsharded for all
+    micro-batches of a step, as torchtitan has it.
+    """
+    staged = int((setup.get("parallel") or {}).get("pp") or 1) > 1
+    return (
+        staged
+        and sharding_of(setup)[0] in ("fsdp2", "hsdp")
+        and setup.get("recipe") == "torchtitan"
+    )
+
+
+def announcing(model: Any, setup: Setup) -> Callable[[bool], None]:
+    """What a pipeline's stage tells FSDP2 before each backward pass, with whether it is the last
+    one (``_PipelineStageBase.backward_maybe_with_nosync`` of PyTorch).
+    """
+
+    def announce(is_last: bool) -> None:
+        model.set_reshard_after_backward(False)
+        model.set_requires_gradient_sync(is_last)
+
+    return announce if stays_whole(setup) else lambda _is_last: None
+
+
 @contextmanager
 def _not_reduced(model: Any) -> Iterator[None]:
     model.set_requires_gradient_sync(False)
@@ -268,9 +292,10 @@ def _fully_shard(model: nn.Module, setup: Setup, mesh: Any, of_experts: Any) -> 
         fsdp: Any = importlib.import_module("torch.distributed._composable.fsdp")
         MixedPrecisionPolicy, fully_shard = fsdp.MixedPrecisionPolicy, fsdp.fully_shard
 
+    reshards = bool(setup["parallel"].get("reshard_after_forward", True))
     options: Dict[str, Any] = {
         "mesh": mesh,
-        "reshard_after_forward": bool(setup["parallel"].get("reshard_after_forward", True)),
+        "reshard_after_forward": reshards and not stays_whole(setup),
     }
     if mixes(setup):
         options["mp_policy"] = MixedPrecisionPolicy(build.compute_dtype(setup), torch.float32)

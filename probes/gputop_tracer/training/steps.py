@@ -31,6 +31,8 @@ class Loop:
         """Micro-batches of a pipeline stage that wait for their backward, with the one at work."""
         self.no_sync: Callable[[], Any] = nullcontext
         """Around micro-batches whose gradients wait for a later one's."""
+        self.announce: Callable[[bool], None] = lambda _is_last: None
+        """Called before each backward pass, with whether it is the step's last."""
         self.passes_on = False
         """Whether what the model makes goes to a next stage, which sends its gradient back."""
         self.trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -51,8 +53,10 @@ class Loop:
             with self.no_sync() if number + 1 < count else nullcontext():
                 waiting.append(self._forward(step))
                 if len(waiting) == self.in_flight:
+                    self.announce(number + 1 == count and len(waiting) == 1)
                     self._backward(waiting.pop(0), step)
         while waiting:
+            self.announce(len(waiting) == 1)
             self._backward(waiting.pop(0), step)
 
     def _forward(self, step: int) -> torch.Tensor:

@@ -85,11 +85,21 @@ def gathered(d: Dims, parts: Iterable[Part], habits: Habits) -> Number:
         kept = most(sizes.get("head", 0.0), _kept_at_the_turn(parts, sizes))
         alone_and_whole = (d.shards == 1) & (d.setup.parallel.offload != "all")
         return kept * (1 - true(alone_and_whole))
+    of_others = sum(sizes.values()) * (1 - 1 / d.shards)
     if not d.setup.parallel.reshard_after_forward:
-        return sum(sizes.values()) * (1 - 1 / d.shards)
+        return of_others
     layers = at_work(d) * sum(sizes.get(name, 0) for name in LAYER)
     gathered_bytes = layers + sizes.get("embeddings", 0) + sizes.get("head", 0)
-    return least(gathered_bytes, sum(sizes.values()) * (1 - 1 / d.shards))
+    return choose(stays_whole(d), of_others, least(gathered_bytes, of_others))
+
+
+def stays_whole(d: Dims) -> Number:
+    """Whether weights and gradients of FSDP2 stay unsharded from a step's first micro-batch to its
+    last: those of a pipeline's stage (``set_reshard_after_backward(False)`` and
+    ``set_requires_gradient_sync(False)`` in PyTorch's ``distributed/pipelining/stage.py``).
+    """
+    per_parameter = d.setup.parallel.sharding in ("fsdp2", "hsdp")
+    return (d.pp > 1) & (per_parameter and d.recipe == "torchtitan")
 
 
 def _kept_at_the_turn(parts: list[Part], sizes: dict[str, Number]) -> Number:
@@ -137,6 +147,12 @@ def whole_gradients(d: Dims, parts: Iterable[Part], habits: Habits) -> Number:
         if has_gradient(part, habits)
     )
     return sum(sizes, 0.0)
+
+
+def pipelined_gradients(d: Dims, parts: Iterable[Part], habits: Habits) -> Number:
+    """Those that a pipeline's stage adds up unsharded, in the fp32 that they are reduced in."""
+    values = sum((part.count for part in parts if has_gradient(part, habits)), 0.0)
+    return 4.0 * values * true(stays_whole(d))
 
 
 def at_work(d: Dims) -> Number:

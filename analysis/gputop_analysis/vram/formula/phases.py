@@ -160,10 +160,11 @@ def gradients(
         whole_values = communication.whole_gradients(d, parts, habits) * several
         return whole_values, most(whole_values, states.gradients), states.gradients
     stays = 1 if habits.flat_gradients else several
-    early = states.gradients * stays
+    pipelined = communication.pipelined_gradients(d, parts, habits)
+    early = most(states.gradients * stays, pipelined)
     if partitions_at_once(d):
         return early, early + states.gradients, states.gradients
-    return early, states.gradients, states.gradients
+    return early, most(states.gradients, pipelined), states.gradients
 
 
 def partitions_at_once(d: Dims) -> bool:
