@@ -34,7 +34,7 @@ def asked(capsys: pytest.CaptureFixture[str], command: str) -> str:
 
 def test_the_verdict_comes_first_with_what_it_would_take(capsys):
     said = asked(capsys, "fit 8b --gpus RTX4090").splitlines()
-    assert said[0].startswith("no for full fine-tuning, yes for LoRA")
+    assert said[0].startswith("tight for full fine-tuning, yes for LoRA")
     assert "llama-3.1-8b on 1 x GeForce RTX 4090" in said[0]
     assert any("gputop estimate" in line and "--qlora" in line for line in said)
     assert "what it would take:" in said
@@ -134,3 +134,20 @@ def test_more_gpus_never_turn_a_yes_into_a_no():
     gpu = catalog.gpu("A100-80GB")
     verdicts = [fit(Setup(LLAMA, 2048), gpu, count).verdict for count in (1, 2, 4, 8, 64)]
     assert verdicts == sorted(verdicts, key=[NO, TIGHT, YES].index)
+
+
+def test_one_gpu_offloads_by_deepspeed():
+    """What is printed asks for the same again."""
+    answer = fit(Setup(catalog.model("llama-2-7b")), catalog.gpu("RTX 4090"), 1)
+    way = answer.ways[0]
+    assert (way.purpose, way.verdict) == ("full fine-tuning", "tight")
+    assert way.host_bytes > 90 * GIB and "DeepSpeed" in way.changes
+    setup = way.estimate.setup
+    assert (setup.recipe, setup.parallel.sharding) == ("deepspeed", "zero2")
+    assert {"--sharding", "zero2", "--offload", "optimizer"} <= set(way.words)
+
+
+def test_zero_that_was_asked_for_stays_on_one_gpu():
+    setup = Setup(LLAMA, recipe="deepspeed").but(sharding="zero3", offload="all")
+    answer = fit(setup, catalog.gpu("A100 80GB"), 1)
+    assert all(way.estimate.setup.parallel.sharding == "zero3" for way in answer.ways)

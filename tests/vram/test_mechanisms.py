@@ -226,6 +226,17 @@ def test_unsloths_kernels_work_in_place(name, gib, tokens):
     assert plain.peak.allocated > 1.2 * found.peak.allocated
 
 
+@pytest.mark.parametrize(("sharding", "gradients"), [("zero1", 2), ("zero2", 0), ("zero3", 0)])
+def test_deepspeed_sends_its_share_of_the_gradients_to_the_host(sharding, gradients):
+    """With the optimizer offloaded, of all parameters on one GPU; stage 1 keeps them for its
+    reduction.
+    """
+    split = Split(sharding=sharding, offload="optimizer")
+    found = peak(Setup(LLAMA, 256, checkpointing="full", recipe="deepspeed", parallel=split))
+    held = found.breakdown.get("gradients", 0)
+    assert held == pytest.approx(gradients * LLAMA.params, rel=0.01)
+
+
 def test_deepspeeds_stage_2_takes_its_bucket_whatever_is_trained():
     setup = Setup(LLAMA, lora=ATTENTION, recipe="deepspeed", parallel=Split(dp=8, sharding="zero2"))
     buffers = {

@@ -199,9 +199,16 @@ def _ladder(setup: Setup, gpus: int) -> Iterator[tuple[tuple[str, ...], Setup]]:
     if sharded.optimizer in ("adamw", "adamw-fused") and sharded.lora is None:
         eight = sharded.but(optimizer="adamw-8bit")
         yield (*done, "8-bit AdamW"), eight
-    if gpus > 1 and sharded.parallel.stage == 3 and not sharded.quantized:
+    if sharded.quantized:
+        return
+    if gpus > 1 and sharded.parallel.stage == 3:
         yield (*done, "optimizer on the host"), sharded.but(offload="optimizer")
         yield (*done, "parameters on the host"), sharded.but(offload="all")
+    elif sharded.parallel.world == 1 and sharded.recipe == "transformers":
+        alone = sharded.but(recipe="deepspeed")
+        done.append("DeepSpeed")
+        yield (*done, "optimizer on the host"), alone.but(sharding="zero2", offload="optimizer")
+        yield (*done, "parameters on the host"), alone.but(sharding="zero3", offload="all")
 
 
 def _spread(setup: Setup, gpus: int, sharding: str) -> Setup:
@@ -215,7 +222,10 @@ def _spread(setup: Setup, gpus: int, sharding: str) -> Setup:
         sharding_kind = sharding or "ddp"
     else:
         sharding_kind = "none"
-    return setup.but(dp=dp, sharding=sharding_kind if dp > 1 else "none")
+    alone_by_engine = setup.by_deepspeed and sharding_kind.startswith("zero")
+    if dp == 1 and not alone_by_engine:
+        sharding_kind = "none"
+    return setup.but(dp=dp, sharding=sharding_kind)
 
 
 def _way(
