@@ -155,7 +155,9 @@ def test_sharding_as_the_ranks_tell_it():
     assert (hsdp.sharding, hsdp.replicas, hsdp.dp) == ("hsdp", 2, 8)
     tp = layout(fsdp={"version": 2}, mesh={"names": ["dp", "tp"], "shape": [4, 2]}).parallel
     assert (tp.dp, tp.tp) == (4, 2)
-    zero = layout(deepspeed={"zero_stage": 2, "offload_optimizer": True})
+    buckets = {"reduce_bucket_size": 2 * 10**8, "overlap_comm": True}
+    zero = layout(deepspeed={"zero_stage": 2, "offload_optimizer": True, **buckets})
+    assert (zero.reduce_bucket_size, zero.overlap_comm) == (2 * 10**8, True)
     assert (zero.parallel.sharding, zero.parallel.offload, zero.recipe) == (
         "zero2",
         "optimizer",

@@ -236,7 +236,12 @@ def _parallel(setup: Setup, hello: Hello, world: int) -> Setup:
             layout, sharding=_ZERO.get(int(zero.get("zero_stage", 0)), "ddp"), offload=offload
         )
         return replace(
-            setup, parallel=layout, recipe="deepspeed", master_weights=setup.dtype != "fp32"
+            setup,
+            parallel=layout,
+            recipe="deepspeed",
+            master_weights=setup.dtype != "fp32",
+            reduce_bucket_size=int(zero.get("reduce_bucket_size") or setup.reduce_bucket_size),
+            overlap_comm=bool(zero.get("overlap_comm")) and layout.sharding in ("zero1", "zero2"),
         )
     if "fsdp" in parallel:
         return replace(setup, parallel=_fsdp(layout, _entry(parallel, "fsdp"), degrees))

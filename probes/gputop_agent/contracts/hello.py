@@ -165,6 +165,9 @@ class DeepSpeed(TypedDict, total=False):
     accumulation: Scalar
     micro_batch: Scalar
     zero_stage: Annotated[int, Range(0, 3)]
+    reduce_bucket_size: Whole
+    """Values."""
+    overlap_comm: bool
 
 
 class Pipeline(TypedDict, total=False):

@@ -109,11 +109,18 @@ def _describe_deepspeed(engine):
     zero = config.zero_config
     return {
         "zero_stage": int(zero.stage),
-        "offload_optimizer": zero.offload_optimizer is not None,
-        "offload_param": zero.offload_param is not None,
+        "offload_optimizer": _leaves_the_device(zero.offload_optimizer),
+        "offload_param": _leaves_the_device(zero.offload_param),
+        "reduce_bucket_size": int(zero.reduce_bucket_size),
+        "overlap_comm": bool(zero.overlap_comm),
         "accumulation": config.gradient_accumulation_steps,
         "micro_batch": config.train_micro_batch_size_per_gpu,
     }
+
+
+def _leaves_the_device(offload):
+    """Whether a section of the configuration is there and names a place (``none`` is allowed)."""
+    return offload is not None and getattr(offload.device, "value", offload.device) != "none"
 
 
 def _mesh(root):
