@@ -57,7 +57,7 @@ def discover():
             continue
         parameter_ids = [id(parameter) for parameter in module.parameters()]
         if parameter_ids or _is_loss(module):
-            trained = not wanted.isdisjoint(parameter_ids) or not wanted
+            trained = _is_trained(module, wanted)
             if trained:
                 owned.update(parameter_ids)
             roots.append(module)
@@ -65,6 +65,14 @@ def discover():
     # the collector lists the youngest first: the order that a script sees is its optimizers'
     roots.sort(key=lambda root: _first_place(root, place_of))
     _note_roots(roots, wanted)
+
+
+def _is_trained(module, wanted):
+    """Whether an optimizer knows one of its parameters; DeepSpeed's have flat partitions of their
+    own instead.
+    """
+    by_engine = any(kind.__name__ == "DeepSpeedEngine" for kind in type(module).__mro__)
+    return by_engine or not wanted or any(id(one) in wanted for one in module.parameters())
 
 
 def _first_place(module, place_of):
@@ -201,11 +209,7 @@ def _hook_with_wrapped(module, trained):
 
 
 def _note_roots(found, wanted):
-    trained = [
-        module
-        for module in found
-        if not wanted or any(id(p) in wanted for p in module.parameters())
-    ]
+    trained = [module for module in found if _is_trained(module, wanted)]
     search.frontier, search.depth = [weakref.ref(module) for module in trained], 0
     session.roots = [weakref.ref(module) for module in trained if not _is_loss(module)]
     others = {id(module) for module in found} - {id(module) for module in trained}
