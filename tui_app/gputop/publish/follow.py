@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from gputop.publish.reading import Points, Reading, read
+from gputop.publish.reading import OVER, Points, Reading, read
 from gputop.publish.table import Entry, Publisher
 from gputop_analysis.findings.live import LiveFindings
 from gputop_analysis.html import as_html
@@ -90,7 +90,7 @@ class Source:
 
 
 def _over(summary: RunSummary) -> bool:
-    return summary.state in ("ended", "lost")
+    return summary.state in OVER
 
 
 class Line:

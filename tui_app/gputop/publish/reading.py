@@ -20,6 +20,8 @@ from gputop_probes.record.reader import RunRecord
 
 POINTS_AT_ONCE = 500
 """Points a rank in one reading, at most: more steps than that are means over several."""
+OVER = ("ended", "lost")
+"""States of a run of which no more will come."""
 _GPU_COLUMNS = {
     "util_pct": 1.0,
     "memory_used_gib": 1.0,
@@ -67,7 +69,7 @@ class Reading:
     @property
     def over(self) -> bool:
         """Whether no more will come."""
-        return self.state in ("ended", "lost")
+        return self.state in OVER
 
     @property
     def failed(self) -> bool:
@@ -169,19 +171,31 @@ def _samples(run: str, summary: RunSummary, findings: list[Finding]) -> Iterator
     yield Sample("gputop.run.active", float(running), labels)
     if summary.exit_code is not None:
         yield Sample("gputop.run.exit_code", float(summary.exit_code), labels)
+    for rank in summary.ranks:
+        yield from _of_rank(rank, _labels_of(rank, labels))
+    for finding in findings:
+        yield from _of_finding(finding, labels)
+    if summary.state not in OVER:
+        yield from _of_now(summary, labels)
+
+
+def _labels_of(rank: RankSummary, whole: dict[str, str]) -> dict[str, str]:
+    return {**whole, "rank": str(rank.rank), "host": rank.host}
+
+
+def _of_now(summary: RunSummary, labels: dict[str, str]) -> Iterator[Sample]:
+    """What is true only while the run goes on: who scrapes takes each figure for one of now."""
     yield Sample("gputop.step.rate", summary.steps_per_s, labels)
     if summary.samples_per_s:
         yield Sample("gputop.sample.rate", summary.samples_per_s, labels)
     if summary.tokens_per_s:
         yield Sample("gputop.token.rate", summary.tokens_per_s, labels)
     for rank in summary.ranks:
-        yield from _of_rank(rank, {**labels, "rank": str(rank.rank), "host": rank.host})
+        yield from _memory_of(rank, _labels_of(rank, labels))
     for gpu in measured(summary.gpus):
         yield from _of_gpu(gpu, labels)
     for host in summary.hosts:
         yield from _of_host(host, {**labels, "host": host.host})
-    for finding in findings:
-        yield from _of_finding(finding, labels)
 
 
 def _of_rank(rank: RankSummary, labels: dict[str, str]) -> Iterator[Sample]:
@@ -191,10 +205,14 @@ def _of_rank(rank: RankSummary, labels: dict[str, str]) -> Iterator[Sample]:
     yield Sample("gputop.loss", rank.loss, labels)
     for phase, mean_ms in rank.phases_mean_ms.items():
         yield Sample("gputop.phase.time", mean_ms / 1e3, {**labels, "phase": phase})
+    peak = rank.peak_allocated_gib * GIB
+    yield Sample("gputop.memory.usage", peak, {**labels, "kind": "peak_allocated"})
+
+
+def _memory_of(rank: RankSummary, labels: dict[str, str]) -> Iterator[Sample]:
     kinds = {
         "allocated": rank.allocated_gib,
         "reserved": rank.reserved_gib,
-        "peak_allocated": rank.peak_allocated_gib,
         "rss": rank.rss_gib,
     }
     for category, size_gib in kinds.items():
