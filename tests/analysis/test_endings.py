@@ -9,7 +9,7 @@ import itertools
 import numpy as np
 import pytest
 from analysis_support import T0, Builder
-from quoted_tracebacks import PORT_TAKEN
+from quoted_tracebacks import ONLY_MISSED, PORT_TAKEN
 from tui_support import a_finding
 
 from gputop_agent import wire
@@ -422,3 +422,13 @@ def test_a_port_that_is_taken_is_no_line_to_mend(tmp_path):
     (build.path / "hosts" / "box" / "output.log").write_text(PORT_TAKEN)
     (failure,) = (one for one in evaluate(build.open()) if one.id == "HC09")
     assert failure.site is None and "--master-port" in str(failure.fix)
+
+
+def test_the_line_that_missed_another_rank_is_not_the_one_to_mend(tmp_path):
+    build = trained(tmp_path / "r", ranks=2)
+    build.event("rank_lost", t_ns=build.clock[0], rank=0, reason="process gone", step=59)
+    build.end(exit_code=1)
+    (build.path / "hosts" / "box" / "output.log").write_text(ONLY_MISSED)
+    (failure,) = (one for one in evaluate(build.open()) if one.id == "HC09")
+    assert "look at why rank 0 (process gone) went" in str(failure.fix)
+    assert "mend" not in str(failure.fix)

@@ -10,7 +10,7 @@ from gputop_analysis.ending import ending, stopping_event
 from gputop_analysis.findings.advice import Option
 from gputop_analysis.findings.crash.lack_of_memory import out_of_memory_kills
 from gputop_analysis.findings.crash.last_words import last_line, last_words
-from gputop_analysis.findings.crash.tracebacks import LastWords
+from gputop_analysis.findings.crash.tracebacks import LastWords, follows_surely
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import LAST_OUTPUT, TRACEBACK
 from gputop_analysis.findings.registry import Spec, finding
@@ -447,6 +447,11 @@ def _advice(view: RunView, end: _End) -> str:
         return (
             "the port is taken, often by an earlier run that still lives: end that one, or give "
             "another, as `torchrun --master-port 29501` does"
+        )
+    if end.raised and end.lost_reason and follows_surely(end.raised.what):
+        return (
+            f"look at why rank {end.lost_rank} ({end.lost_reason}) went: at "
+            f"{end.raised.site or 'the line of the traceback'} another rank only missed it"
         )
     if end.raised:
         return f"mend {end.raised.site or 'what the traceback says'}"
