@@ -9,11 +9,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from analysis_support import Builder
+from analysis_support import T0, Builder
 from e2e_support import gputop
 
 from gputop.publish.follow import Source
-from gputop.publish.reading import Reading, read
+from gputop.publish.reading import Points, Reading, read
 from gputop_analysis.summary import summarise
 from gputop_analysis.verdict import verdict
 from gputop_probes.record.reader import RunRecord
@@ -405,10 +405,40 @@ def test_a_dead_server_is_one_line_and_holds_up_no_other(run_dir, tmp_path) -> N
 
 
 def test_points_are_given_once_and_thinned(run_dir) -> None:
-    from gputop.publish.reading import Points
-    from gputop_probes.record.reader import RunRecord
-
     points = Points(RunRecord.open(run_dir))
     first = points.new()
     assert len(first) == 240 and points.new() == ()
     assert [point.t_ns for point in first] == sorted(point.t_ns for point in first)
+
+
+def test_gpu_samples_stand_beside_the_steps_of_their_time(tmp_path) -> None:
+    """Those before the first step and after the last are of none; each is given once."""
+    builder = Builder(tmp_path / "run")
+    builder.hello()
+    points = Points(builder.open())
+
+    def sample(util_pct: float, index: int = 0, memory: int = GIB) -> None:
+        now_ns = builder.clock.get(0, T0)
+        fields = {"index": index, "util_pct": util_pct, "power_w": float("nan")}
+        builder.sample("gpu", t_ns=now_ns + 1000, memory_used_bytes=memory, **fields)
+
+    def told() -> list[dict[str, float]]:
+        points.record.refresh()
+        new = [point.values for point in points.new()]
+        return [{k: v for k, v in one.items() if "/gpu" in k} for one in new]
+
+    sample(3.0)
+    builder.steps(1, forward=5.0)
+    sample(90.0)
+    sample(70.0, memory=2 * GIB)
+    sample(50.0, index=1, memory=-1)
+    builder.steps(2, forward=5.0)
+    sample(0.0)
+    head = "gputop/box/gpu0"
+    assert told() == [
+        {},
+        {f"{head}/util_pct": 80, f"{head}/memory_used_gib": 2, "gputop/box/gpu1/util_pct": 50},
+        {},
+    ]
+    builder.steps(1, forward=5.0)
+    assert told() == [{f"{head}/util_pct": 0, f"{head}/memory_used_gib": 1}]

@@ -86,7 +86,7 @@ class Source:
     def _reading(self, summary: RunSummary, findings: list[Finding]) -> Reading:
         judged = verdict(summary, findings, self._live.settled)
         reading = read(self._record, summary, findings, judged)
-        return replace(reading, points=self._points.new(summary.gpus))
+        return replace(reading, points=self._points.new())
 
 
 def _over(summary: RunSummary) -> bool:

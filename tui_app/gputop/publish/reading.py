@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gputop.occasions import hang_of
+from gputop.publish.gpu_points import GpuPoints
 from gputop_agent import wire
 from gputop_analysis.model import Finding, GpuSummary, HostSummary, RankSummary
 from gputop_analysis.overview import RunSummary, Verdict
@@ -22,13 +23,6 @@ POINTS_AT_ONCE = 500
 """Points a rank in one reading, at most: more steps than that are means over several."""
 OVER = ("ended", "lost")
 """States of a run of which no more will come."""
-_GPU_COLUMNS = {
-    "util_pct": 1.0,
-    "memory_used_gib": 1.0,
-    "power_w": 1.0,
-    "temperature_c": 1.0,
-    "sm_clock_mhz": 1.0,
-}
 
 
 class Sample(NamedTuple):
@@ -84,12 +78,15 @@ class Points:
     record: RunRecord
     _done: dict[int, int] = field(default_factory=dict)
 
-    def new(self, gpus: tuple[GpuSummary, ...] = ()) -> tuple[Point, ...]:
+    def __post_init__(self) -> None:
+        self._gpus = GpuPoints(self.record)
+
+    def new(self) -> tuple[Point, ...]:
         """The points of all ranks since the last call, in the order of time."""
         points = [point for rank in self.record.ranks() for point in self._of_rank(rank)]
         points.sort(key=lambda point: point.t_ns)
         if points:
-            points[-1].values.update(_gpu_values(gpus))
+            self._gpus.add_to(points)
         return tuple(points)
 
     def _of_rank(self, rank: int) -> Iterator[Point]:
@@ -128,16 +125,6 @@ def _point(rank: int, rows: Any) -> Point:
 def measured(gpus: tuple[GpuSummary, ...]) -> Iterator[GpuSummary]:
     """Devices whose figures were not added to a recording for show."""
     return (gpu for gpu in gpus if not gpu.added)
-
-
-def _gpu_values(gpus: tuple[GpuSummary, ...]) -> dict[str, float]:
-    values = {}
-    for gpu in measured(gpus):
-        for name in _GPU_COLUMNS:
-            value = float(getattr(gpu, name))
-            if math.isfinite(value):
-                values[f"gputop/{gpu.host}/gpu{gpu.index}/{name}"] = value
-    return values
 
 
 def read(
