@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,41 +13,37 @@ import numpy.typing as npt
 from gputop_analysis.hardware import gib, known_mean
 from gputop_probes.record.reader import HostFiles, RunRecord
 
-if TYPE_CHECKING:
-    from gputop.publish.reading import Point
-
 Array = npt.NDArray[Any]
 
 _READ_AS_THEY_ARE = ("util_pct", "power_w", "temperature_c", "sm_clock_mhz")
 
 
 class GpuPoints:
-    """Hands out each sample of a record once: to the first point that ends after it."""
+    """Hands out each sample of a record once: to the first point of time that is after it."""
 
     def __init__(self, record: RunRecord):
         self._record = record
         self._done: dict[str, int] = {}
 
-    def add_to(self, points: list[Point]) -> None:
-        """Add the samples between two points to the later one.
+    def new(self, ends_ns: Array) -> Iterator[tuple[int, dict[str, float]]]:
+        """Place among the ends of steps, and means of a device's samples up to that end.
 
         Args:
-            points: in the order of time. Samples after the last wait for the next call, those
-                before the very first are of no step.
+            ends_ns: in order. Samples after the last wait for the next call, those before the very
+                first are of no step.
         """
-        ends_ns = np.array([point.t_ns for point in points], dtype=np.int64)
         for host in self._record.hosts.values():
             first = self._done.get(host.name, 0)
             rows = np.asarray(host.gpu.rows[first:])
             places = np.searchsorted(ends_ns, rows["t_ns"])
-            later = np.flatnonzero(places == len(points))
+            later = np.flatnonzero(places == len(ends_ns))
             taken = int(later[0]) if len(later) else len(rows)
             self._done[host.name] = first + taken
             rows, places = rows[:taken], places[:taken]
             if first == 0:
                 rows, places = rows[places > 0], places[places > 0]
             for place, index, samples in _grouped(host, rows, places):
-                points[place].values.update(_means(f"gputop/{host.name}/gpu{index}", samples))
+                yield place, _means(f"gputop/{host.name}/gpu{index}", samples)
 
 
 def _grouped(host: HostFiles, rows: Array, places: Array) -> Iterator[tuple[int, int, Array]]:

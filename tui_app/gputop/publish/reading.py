@@ -86,7 +86,9 @@ class Points:
         points = [point for rank in self.record.ranks() for point in self._of_rank(rank)]
         points.sort(key=lambda point: point.t_ns)
         if points:
-            self._gpus.add_to(points)
+            ends_ns = np.array([point.t_ns for point in points], dtype=np.int64)
+            for place, values in self._gpus.new(ends_ns):
+                points[place].values.update(values)
         return tuple(points)
 
     def _of_rank(self, rank: int) -> Iterator[Point]:
