@@ -164,3 +164,21 @@ Traceback (most recent call last):
 torch.distributed.DistNetworkError: The server socket has failed to listen on any local network \
 address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use
 """
+
+ONLY_MISSED = """\
+Traceback (most recent call last):
+  File "/home/me/train.py", line 44, in worker
+    dist.all_reduce(loss)
+RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer \
+[127.0.0.1]:38804. This is typically caused by a remote worker crashing.
+"""
+
+RANKS_WITHOUT_MARKS = (
+    """\
+Traceback (most recent call last):
+  File "/home/me/train.py", line 41, in worker
+    dist.all_gather(parts, loss)
+ValueError: no such shard: 7
+"""
+    + ONLY_MISSED
+)

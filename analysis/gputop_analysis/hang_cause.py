@@ -43,6 +43,7 @@ _KIND_OF_CALL = {
     "sleep": "sleeps",
     "pause": "sleeps",
     "futex": "lock",
+    "lock": "lock",
     "lock a file": "lock",
     "read": "reads",
     "recv": "reads",
@@ -52,6 +53,7 @@ _KIND_OF_CALL = {
     "connect": "reads",
     "open": "opens",
     "write": "writes",
+    "send": "writes",
     "sync": "writes",
     "wait": "waits for a process",
 }

@@ -89,10 +89,14 @@ def _problem(serious: list[Finding], findings: list[Finding]) -> str:
     first = serious[0]
     others = [finding for finding in findings if finding is not first and finding.id != _EXIT]
     more = f" (+{len(others)} more)" if others else ""
-    speaks = first.id in CATALOGUE and CATALOGUE[first.id].cause in _SPEAKING
-    if speaks:
-        return f"{first.title}{more}"
-    return f"{first.name}: {first.title}{more}"
+    return f"{in_words(first)}{more}"
+
+
+def in_words(finding: Finding) -> str:
+    """Its title, with its name before it where the title alone does not say what is wrong."""
+    if finding.id in CATALOGUE and CATALOGUE[finding.id].cause in _SPEAKING:
+        return finding.title
+    return f"{finding.name}: {finding.title}"
 
 
 def _final_health(summary: RunSummary, serious: list[Finding]) -> Health:

@@ -9,7 +9,7 @@ import itertools
 import numpy as np
 import pytest
 from analysis_support import T0, Builder
-from quoted_tracebacks import PORT_TAKEN
+from quoted_tracebacks import ONLY_MISSED, PORT_TAKEN
 from tui_support import a_finding
 
 from gputop_agent import wire
@@ -422,3 +422,54 @@ def test_a_port_that_is_taken_is_no_line_to_mend(tmp_path):
     (build.path / "hosts" / "box" / "output.log").write_text(PORT_TAKEN)
     (failure,) = (one for one in evaluate(build.open()) if one.id == "HC09")
     assert failure.site is None and "--master-port" in str(failure.fix)
+
+
+def test_the_line_that_missed_another_rank_is_not_the_one_to_mend(tmp_path):
+    build = trained(tmp_path / "r", ranks=2)
+    build.event("rank_lost", t_ns=build.clock[0], rank=0, reason="process gone", step=59)
+    build.end(exit_code=1)
+    (build.path / "hosts" / "box" / "output.log").write_text(ONLY_MISSED)
+    (failure,) = (one for one in evaluate(build.open()) if one.id == "HC09")
+    assert "look at why rank 0 (process gone) went" in str(failure.fix)
+    assert "mend" not in str(failure.fix)
+
+
+TOLD_BY_TORCHRUN = """\
+E1127 19:47:34 14611 torch/elastic/multiprocessing/api.py:1002] failed (exitcode: {code}) \
+local_rank: 1 (pid: 77) of binary: /opt/bin/python
+[0]:
+  exitcode  : -15 (pid: 76)  (SIGTERM)
+"""
+
+
+@pytest.mark.parametrize(
+    ("printed", "how", "fix"),
+    [
+        (TOLD_BY_TORCHRUN.format(code=-11), "by SIGSEGV", "a crash in native code: run"),
+        (TOLD_BY_TORCHRUN.format(code=3), "with exit code 3", "os._exit(3)"),
+        ("", "without an exception", "out-of-memory killer"),
+    ],
+)
+def test_how_a_rank_vanished_is_told_where_its_launcher_did(tmp_path, printed, how, fix):
+    build = trained(tmp_path / "r", ranks=4)
+    at = build.clock[0]
+    build.event("rank_lost", t_ns=at, rank=1, pid=77, reason="process ended", step=59)
+    for rank in (3, 0, 2):
+        missed = {"class": "RuntimeError", "message": "Connection closed by peer", "step": 59}
+        build.event("exception", t_ns=at + SECOND, rank=rank, **missed)
+    build.end(exit_code=1)
+    (build.path / "hosts" / "box" / "output.log").write_text(printed)
+    (first,) = (one for one in evaluate(build.open()) if one.id == "HC06")
+    assert first.title == f"rank 1 vanished first, at step 60, {how}"
+    assert "; ranks 0-3 but 1 then failed" in first.evidence
+    assert fix in str(first.fix)
+
+
+def test_parameters_without_a_gradient_are_no_line_to_mend(tmp_path):
+    build = trained(tmp_path / "r", ranks=2)
+    message = "Expected to have finished reduction in the prior iteration before starting a new one"
+    head = {"class": "RuntimeError", "message": message, "site": "train.py:42 main", "step": 60}
+    build.event("exception", t_ns=build.clock[0], rank=1, **head)
+    build.end(exit_code=1)
+    (first,) = (one for one in evaluate(build.open()) if one.id == "HC06")
+    assert "find_unused_parameters=True" in str(first.fix) and "mend" not in str(first.fix)

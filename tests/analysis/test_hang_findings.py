@@ -367,3 +367,33 @@ def test_a_rank_that_left_is_told_of_as_surely_as_in_a_hang(tmp_path):
     build.event("goodbye", t_ns=at - 5 * SECOND, rank=1, steps=40)
     _, found = judged_at(build, at + 3 * SECOND)
     assert found["HC11"].severity == "high" and "ended its training" in found["HC11"].title
+
+
+def test_what_a_rank_calls_after_its_loop_is_no_mismatch(tmp_path):
+    """Rank 0 has fewer batches and waits in the barrier behind the loop."""
+    build = Builder(tmp_path / "r")
+    for rank in (0, 1):
+        build.hello(rank, world_size=2)
+        build.steps(20, rank, forward=6.0, backward=12.0)
+    at = build.clock[1]
+    build.event("hang_suspected", t_ns=at, silent_s=30.0, limit_s=30.0, phase="comm")
+    stands = {0: ("barrier", 30, []), 1: ("all_reduce", 12, ["10 for"])}
+    for rank, (operation, line, blocks) in stands.items():
+        done = [
+            {"group": "0", "seq": number, "op": "gloo:all_reduce", "shapes": "1", "bytes": 4,
+             "state": "completed", "created_ns": at - 10**6 * (41 - number), "site": "train.py:12"}
+            for number in range(20)
+        ]  # fmt: skip
+        last = {"group": "0", "seq": 20, "op": f"gloo:{operation}", "shapes": "", "bytes": 0,
+                "state": "scheduled", "created_ns": at, "site": f"train.py:{line}"}  # fmt: skip
+        places = [{"site": f"train.py:{line}", "function": "main", "blocks": blocks, "code": ""}]
+        frame = f"torch/distributed/distributed_c10d.py:5 {operation}"
+        frames = [frame, f"train.py:{line} main"]
+        threads = [{"name": "MainThread", "training": True, "frames": frames}]
+        build.event("stack_dump", t_ns=at, rank=rank, reason="hang", phase="comm", step=20,
+                    threads=threads, collective=last, places=places)  # fmt: skip
+        build.event("flight_recorder", t_ns=at, rank=rank, reason="hang", part=0, parts=1,
+                    entries=[*done, last])  # fmt: skip
+    hang = found(build)
+    assert "CR12" not in hang and hang["HC01"].rank == 0
+    assert "rank 0 has left the loop at train.py:10" in hang["HC01"].title

@@ -20,6 +20,7 @@ OUTPUTS = {
     "torchrun --tee": (quoted.TEED, OF_RANK_0),
     "accelerate launch": (quoted.ACCELERATE, ("RuntimeError: gave up", "train.py:22 main")),
     "mp.spawn": (quoted.SPAWNED, (SHARD, "train.py:41 worker")),
+    "ranks without marks": (quoted.RANKS_WITHOUT_MARKS, (SHARD, "train.py:41 worker")),
     "srun --label": (quoted.LABELLED, (SHARD, "train.py:41 worker")),
     "rich": (quoted.BOXED, (SHARD, "train.py:14 main")),
     "an exception group": (quoted.GROUPED, (SHARD, "train.py:5 read")),

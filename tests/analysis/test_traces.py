@@ -207,6 +207,13 @@ def test_bytes_come_from_the_host_operator_where_the_kernel_has_none(tmp_path):
         ("void ncclDevKernel_AllGather_RING_LL(x)", "all_gather"),
         ("ncclKernel_Broadcast_RING_LL_Sum_int8_t", "broadcast"),
         ("void c10d::symmetric_memory::two_shot_all_reduce_kernel<float>(x)", "all_reduce"),
+        ("void flashinfer::trtllm_allreduce_fusion::allreduce_fusion_kernel<2>(x)", "all_reduce"),
+        ("void quickreduce::allreduce_prototype_twoshot<4>(x)", "all_reduce"),
+        ("void deep_ep::internode_ll::dispatch<true, 7168>(void*)", "dispatch"),
+        ("void dpsk::ep::intranode::combine<__nv_bfloat16, 8>(int4*)", "combine"),
+        ("EpCombineInterNodeKernel_bf16", "combine"),
+        ("void moeA2ADispatchKernel<8>(int const*)", "dispatch"),
+        ("kuserbuffers_pushsend(int, int*)", "userbuffers"),
     ],
 )
 def test_names_of_old_and_new_collectives(tmp_path, name, operation):

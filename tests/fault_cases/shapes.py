@@ -81,7 +81,7 @@ CASES = (
         "a mean of no rows",
         SHAPES,
         {"FAULT": "mean_of_none"},
-        title="div in loss",
+        title="div after",
         site=rf"shapes\.py:{_MEAN}$",
     ),
     Case(

@@ -105,6 +105,17 @@ def test_the_patch_of_a_verdict_is_taken_by_git(run_dir, tmp_path) -> None:
     assert "num_workers" in (tmp_path / "train.py").read_text()
 
 
+def test_a_cause_that_speaks_for_itself_has_no_name_before_it(tmp_path) -> None:
+    builder = Builder(tmp_path / "failed")
+    builder.hello()
+    builder.steps(40, forward=6.0)
+    told = {"class": "ValueError", "message": "no such shard", "site": "train.py:3 load"}
+    builder.event("exception", t_ns=builder.clock[0], rank=0, step=39, **told)
+    builder.end(1)
+    answer = tools.verdict(str(tmp_path / "failed"))
+    assert answer["cause"] == "rank 0 fails at step 40: ValueError: no such shard"
+
+
 def test_without_a_patch_it_says_why(run_dir, tmp_path) -> None:
     os.utime(tmp_path / "train.py")
     answer = json.loads(fitted(tools.verdict(str(run_dir))))

@@ -9,16 +9,41 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from analysis_support import Builder
+from analysis_support import T0, Builder
 from e2e_support import gputop
+
+from gputop.publish.follow import Source
+from gputop.publish.reading import Points, Reading, read
+from gputop_analysis.summary import summarise
+from gputop_analysis.verdict import verdict
+from gputop_probes.record.reader import RunRecord
 
 GIB = 1 << 30
 
 
 @pytest.fixture(scope="module")
 def run_dir(tmp_path_factory) -> Path:
+    """A run that has ended."""
+    builder = recorded(tmp_path_factory.mktemp("run") / "recorded")
+    builder.end(0)
+    return builder.path
+
+
+@pytest.fixture
+def going_on(tmp_path) -> Builder:
+    """The same run before its end."""
+    return recorded(tmp_path / "recorded")
+
+
+def reading_of(builder: Builder) -> Reading:
+    """What is published at the time of the newest step."""
+    record = builder.open()
+    summary = summarise(record, now_ns=builder.clock[0])
+    return read(record, summary, [], verdict(summary, []))
+
+
+def recorded(path: Path) -> Builder:
     """Two ranks, one slow at its data without workers; a GPU."""
-    path = tmp_path_factory.mktemp("run") / "recorded"
     builder = Builder(path)
     loader = {"site": "train.py:7", "num_workers": 0, "batch_size": 8}
     for rank in (0, 1):
@@ -35,8 +60,7 @@ def run_dir(tmp_path_factory) -> Path:
             memory_used_bytes=4 * GIB,
             memory_total_bytes=8 * GIB,
         )
-    builder.end(0)
-    return path
+    return builder
 
 
 def published(run_dir: Path, tmp_path: Path, *words: str, **environment: str):
@@ -88,19 +112,40 @@ def test_prometheus_reads_the_textfile(run_dir, tmp_path) -> None:
         for sample in families["gputop_phase_seconds"].samples
     }
     assert phases["0", "data"] == pytest.approx(0.006, rel=0.05)
-    (gpu,) = families["gputop_gpu_power_watts"].samples
-    assert gpu.value == 200 and gpu.labels["hw_id"] == "box:0"
     found = {sample.labels["id"] for sample in families["gputop_finding"].samples}
     assert "IN02" in found
+
+
+def test_a_textfile_keeps_nothing_that_is_no_longer_so(going_on, tmp_path) -> None:
+    """A collector reads it again and again, long after the run."""
+    parser = pytest.importorskip("prometheus_client.parser", reason="extra prometheus")
+    from gputop.publish.prometheus import Prometheus
+
+    publisher = Prometheus(str(tmp_path / "gputop.prom"))
+    texts = []
+    for ended in (False, True):
+        if ended:
+            going_on.end(0)
+        publisher.publish(reading_of(going_on))
+        texts.append((tmp_path / "gputop.prom").read_text())
+    live, over = (
+        {family.name: family for family in parser.text_string_to_metric_families(text)}
+        for text in texts
+    )
+    (gpu,) = live["gputop_gpu_power_watts"].samples
+    assert gpu.value == 200 and gpu.labels["hw_id"] == "box:0"
+    assert live["gputop_run_active"].samples[0].value == 1
+    gone = {"gputop_steps_per_second", "gputop_memory_bytes"}
+    gone |= {name for name in live if name.startswith("gputop_gpu_")}
+    assert live.keys() - over.keys() == gone
+    assert over["gputop_run_active"].samples[0].value == 0
 
 
 def test_prometheus_scrapes_a_live_port(run_dir) -> None:
     pytest.importorskip("prometheus_client", reason="extra prometheus")
     from urllib.request import urlopen
 
-    from gputop.publish.follow import Source
     from gputop.publish.prometheus import Prometheus
-    from gputop_probes.record.reader import RunRecord
 
     with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as free:
         port = free.server_port
@@ -110,14 +155,16 @@ def test_prometheus_scrapes_a_live_port(run_dir) -> None:
         assert b'gputop_run_exit_code{run="recorded"} 0.0' in answer.read()
 
 
-def test_a_collector_decodes_the_opentelemetry_metrics(run_dir, tmp_path) -> None:
+def test_a_collector_decodes_the_opentelemetry_metrics(going_on) -> None:
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason="extra otlp")
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
         ExportMetricsServiceRequest,
     )
 
+    from gputop.publish.otlp import Otlp
+
     with Collector() as collector:
-        published(run_dir, tmp_path, "--otlp", collector.url)
+        Otlp(collector.url, "recorded").publish(reading_of(going_on))
     request = ExportMetricsServiceRequest()
     path, body = collector.posts[-1]
     request.ParseFromString(body)
@@ -358,10 +405,40 @@ def test_a_dead_server_is_one_line_and_holds_up_no_other(run_dir, tmp_path) -> N
 
 
 def test_points_are_given_once_and_thinned(run_dir) -> None:
-    from gputop.publish.reading import Points
-    from gputop_probes.record.reader import RunRecord
-
     points = Points(RunRecord.open(run_dir))
     first = points.new()
     assert len(first) == 240 and points.new() == ()
     assert [point.t_ns for point in first] == sorted(point.t_ns for point in first)
+
+
+def test_gpu_samples_stand_beside_the_steps_of_their_time(tmp_path) -> None:
+    """Those before the first step and after the last are of none; each is given once."""
+    builder = Builder(tmp_path / "run")
+    builder.hello()
+    points = Points(builder.open())
+
+    def sample(util_pct: float, index: int = 0, memory: int = GIB) -> None:
+        now_ns = builder.clock.get(0, T0)
+        fields = {"index": index, "util_pct": util_pct, "power_w": float("nan")}
+        builder.sample("gpu", t_ns=now_ns + 1000, memory_used_bytes=memory, **fields)
+
+    def told() -> list[dict[str, float]]:
+        points.record.refresh()
+        new = [point.values for point in points.new()]
+        return [{k: v for k, v in one.items() if "/gpu" in k} for one in new]
+
+    sample(3.0)
+    builder.steps(1, forward=5.0)
+    sample(90.0)
+    sample(70.0, memory=2 * GIB)
+    sample(50.0, index=1, memory=-1)
+    builder.steps(2, forward=5.0)
+    sample(0.0)
+    head = "gputop/box/gpu0"
+    assert told() == [
+        {},
+        {f"{head}/util_pct": 80, f"{head}/memory_used_gib": 2, "gputop/box/gpu1/util_pct": 50},
+        {},
+    ]
+    builder.steps(1, forward=5.0)
+    assert told() == [{f"{head}/util_pct": 0, f"{head}/memory_used_gib": 1}]

@@ -6,6 +6,7 @@ import os
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -210,6 +211,30 @@ def test_limit_from_the_environment(tmp_path, monkeypatch, text: str, limit: flo
     monkeypatch.setenv("GPUTOP_HANG_S", text)
     watched = Watched(tmp_path, monkeypatch, limit_s=None)
     assert watched.watch.limit_s(watched.ranks[0]) == limit
+
+
+@pytest.mark.parametrize(
+    ("machine", "number", "call"),
+    [
+        ("x86_64", 0, "read"),
+        ("x86_64", 288, "accept"),
+        ("x86_64", 220, "lock"),
+        ("aarch64", 63, "read"),
+        ("aarch64", 98, "futex"),
+        ("aarch64", 260, "wait"),
+        ("riscv64", 63, ""),
+        ("x86_64", -1, ""),
+    ],
+)
+def test_a_call_is_known_by_the_numbers_of_the_machine(monkeypatch, machine, number, call) -> None:
+    """They differ: 63 reads on ARM and is ``uname`` on x86-64."""
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine=machine))
+    syscall = f"{number} 0xffff 0x0\n".encode()
+    texts = {"syscall": syscall, "stat": b"7 (python) S 1"}
+    monkeypatch.setattr(
+        blocked.procfs, "read_bytes", lambda path: texts.get(os.path.basename(path))
+    )
+    assert blocked.describe(7, 7)["call"] == call
 
 
 def test_what_a_blocked_thread_waits_for(tmp_path: Path) -> None:

@@ -32,7 +32,18 @@ KINDS = {
 STEP = "ProfilerStep#"
 
 _COMM_KERNEL = re.compile(
-    r"(?:\bn|\br|\bone|\bms)ccl|(?:multimem|one_shot|two_shot)_all_|cross_device_reduce|nvshmem",
+    "|".join(
+        (
+            r"(?:\bn|\br|\bone|\bms)ccl",
+            r"multimem_all_|(?:one|two)_?shot_?all_?|(?:nv|roc)shmem",
+            # vLLM, aiter, FlashInfer, QuickReduce
+            r"cross_device_(?:reduce|store)|all_?reduce_(?:fusion|prototype)",
+            # DeepEP, MoRI, TensorRT-LLM: tokens to experts and back
+            r"ep::(?:intra|inter)node|\bEp(?:Dispatch|Combine)|moeA2A(?:Dispatch|Combine)",
+            # Transformer Engine
+            r"userbuffers_",
+        )
+    ),
     re.IGNORECASE,
 )
 _COMM_OP = re.compile(r"c10d::|_?c10d_functional::|record_param_comms$")
@@ -44,6 +55,7 @@ _VERBS = tuple(
         (r"reduce_?scatter", "reduce_scatter"),
         (r"all_?gather", "all_gather"),
         (r"all_?to_?all", "all_to_all"),
+        (r"userbuffers", "userbuffers"),
         (r"send_?recv", "send_recv"),
         (r"broadcast", "broadcast"),
         (r"barrier", "barrier"),
@@ -52,6 +64,8 @@ _VERBS = tuple(
         (r"reduce", "reduce"),
         (r"send", "send"),
         (r"recv", "recv"),
+        (r"dispatch", "dispatch"),
+        (r"combine", "combine"),
     )
 )
 
@@ -78,7 +92,9 @@ ATTENTION = {
 
 @lru_cache(maxsize=4096)
 def is_comm_kernel(name: str) -> bool:
-    """Whether a kernel moves data between ranks: NCCL, RCCL, oneCCL, symmetric memory."""
+    """Whether a kernel moves data between ranks: by a library of collectives, shared memory of
+    several GPUs, or an exchange of experts' tokens.
+    """
     return _COMM_KERNEL.search(name) is not None
 
 

@@ -7,17 +7,28 @@ from typing import Any
 
 from gputop_probes import procfs
 
-_ON_DESCRIPTOR = {0, 1, 17, 18, 19, 20, 74, 75, 40, 285}
-"""System calls of x86-64 whose first argument is a file: read, write, pread, pwrite, readv, writev,
-fsync, fdatasync, sendfile, fallocate.
-"""
 _CALLS = {
-    0: "read", 1: "write", 2: "open", 7: "poll", 17: "read", 18: "write", 19: "read", 20: "write",
-    23: "select", 34: "pause", 35: "sleep", 42: "connect", 43: "accept", 45: "recv", 47: "recv",
-    61: "wait", 72: "lock a file", 73: "lock a file", 74: "sync", 75: "sync", 202: "futex",
-    230: "sleep", 232: "poll", 247: "wait", 257: "open", 270: "select", 271: "poll", 281: "poll",
+    "x86_64": {
+        0: "read", 1: "write", 2: "open", 7: "poll", 17: "read", 18: "write", 19: "read",
+        20: "write", 23: "select", 34: "pause", 35: "sleep", 40: "write", 42: "connect",
+        43: "accept", 44: "send", 45: "recv", 46: "send", 47: "recv", 61: "wait",
+        65: "lock", 70: "recv", 72: "lock a file", 73: "lock a file", 74: "sync", 75: "sync",
+        128: "pause", 130: "pause", 202: "futex", 220: "lock", 230: "sleep", 232: "poll",
+        247: "wait", 257: "open", 270: "select", 271: "poll", 281: "poll", 285: "write",
+        288: "accept", 299: "recv", 441: "poll", 449: "futex",
+    },
+    "aarch64": {
+        22: "poll", 25: "lock a file", 32: "lock a file", 47: "write", 56: "open", 63: "read",
+        64: "write", 65: "read", 66: "write", 67: "read", 68: "write", 71: "write",
+        72: "select", 73: "poll", 82: "sync", 83: "sync", 95: "wait", 98: "futex", 101: "sleep",
+        115: "sleep", 133: "pause", 137: "pause", 188: "recv", 192: "lock", 193: "lock",
+        202: "accept", 203: "connect", 206: "send", 207: "recv", 211: "send", 212: "recv",
+        242: "accept", 243: "recv", 260: "wait", 441: "poll", 449: "futex",
+    },
 }  # fmt: skip
-"""System calls of x86-64 that wait, in short."""
+"""System calls that wait, in short, by machine and number: pipes, sockets, semaphores, messages."""
+_OF_FILES = ("read", "write", "sync")
+"""Those whose first argument is a file."""
 
 
 def describe(pid: int, tid: int) -> dict[str, Any]:
@@ -32,35 +43,34 @@ def describe(pid: int, tid: int) -> dict[str, Any]:
     elif stat:
         state = stat.state
     wchan = (procfs.read_bytes(f"{task}/wchan") or b"").decode(errors="replace").strip()
-    number, first = _system_call(task)
-    path = _file(pid, number, first)
+    call, first = _system_call(task)
+    path = ""
+    if call in _OF_FILES:
+        path = _file(pid, first)
     return {
         "pid": pid,
         "state": state,
         "wchan": "" if wchan == "0" else wchan,
-        "call": _CALLS.get(number, ""),
+        "call": call,
         "path": path,
         "mount": _mount(pid, path),
     }
 
 
-def _system_call(task: str) -> tuple[int, int]:
-    """Number and first argument of the call that a thread is in; -1: none, or not ours."""
+def _system_call(task: str) -> tuple[str, int]:
+    """Short name and first argument of the call that a thread is in; empty: none, or not ours."""
     words = (procfs.read_bytes(f"{task}/syscall") or b"").split()
-    if os.uname().machine != "x86_64":
-        return -1, 0
     try:
-        return int(words[0]), int(words[1], 16)
+        number, first = int(words[0]), int(words[1], 16)
     except (IndexError, ValueError):
-        return -1, 0
+        return "", 0
+    return _CALLS.get(os.uname().machine, {}).get(number, ""), first
 
 
-def _file(pid: int, number: int, first: int) -> str:
-    """The file that a system call is about."""
-    if number not in _ON_DESCRIPTOR:
-        return ""
+def _file(pid: int, descriptor: int) -> str:
+    """The file behind a descriptor; empty: none, or a pipe or socket."""
     try:
-        path = os.readlink(f"/proc/{pid}/fd/{first}")
+        path = os.readlink(f"/proc/{pid}/fd/{descriptor}")
     except OSError:
         return ""
     if path.startswith("/"):

@@ -18,6 +18,7 @@ from gputop_analysis.explain import NotInReport, explain, raised_as
 from gputop_analysis.lint.mends import patch_of
 from gputop_analysis.model import Finding
 from gputop_analysis.report import Report, finite
+from gputop_analysis.verdict import in_words
 from gputop_probes import redact
 from gputop_probes.record.plain import plain_line
 from gputop_probes.record.reader import RunRecord
@@ -294,7 +295,7 @@ def _cause(finding: Finding, record: RunRecord) -> Answer:
     patch = patch_of(finding, record.manifest)
     return {
         "finding": finding.id,
-        "cause": f"{finding.name}: {finding.title}",
+        "cause": in_words(finding),
         "where": site.where,
         "where_is": site.how,
         "rank": finding.rank,

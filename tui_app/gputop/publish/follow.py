@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from gputop.publish.reading import Points, Reading, read
+from gputop.publish.reading import OVER, Points, Reading, read
 from gputop.publish.table import Entry, Publisher
 from gputop_analysis.findings.live import LiveFindings
 from gputop_analysis.html import as_html
@@ -86,11 +86,11 @@ class Source:
     def _reading(self, summary: RunSummary, findings: list[Finding]) -> Reading:
         judged = verdict(summary, findings, self._live.settled)
         reading = read(self._record, summary, findings, judged)
-        return replace(reading, points=self._points.new(summary.gpus))
+        return replace(reading, points=self._points.new())
 
 
 def _over(summary: RunSummary) -> bool:
-    return summary.state in ("ended", "lost")
+    return summary.state in OVER
 
 
 class Line:

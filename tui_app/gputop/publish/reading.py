@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gputop.occasions import hang_of
+from gputop.publish.gpu_points import GpuPoints
 from gputop_agent import wire
 from gputop_analysis.model import Finding, GpuSummary, HostSummary, RankSummary
 from gputop_analysis.overview import RunSummary, Verdict
@@ -20,13 +21,8 @@ from gputop_probes.record.reader import RunRecord
 
 POINTS_AT_ONCE = 500
 """Points a rank in one reading, at most: more steps than that are means over several."""
-_GPU_COLUMNS = {
-    "util_pct": 1.0,
-    "memory_used_gib": 1.0,
-    "power_w": 1.0,
-    "temperature_c": 1.0,
-    "sm_clock_mhz": 1.0,
-}
+OVER = ("ended", "lost")
+"""States of a run of which no more will come."""
 
 
 class Sample(NamedTuple):
@@ -67,7 +63,7 @@ class Reading:
     @property
     def over(self) -> bool:
         """Whether no more will come."""
-        return self.state in ("ended", "lost")
+        return self.state in OVER
 
     @property
     def failed(self) -> bool:
@@ -82,12 +78,17 @@ class Points:
     record: RunRecord
     _done: dict[int, int] = field(default_factory=dict)
 
-    def new(self, gpus: tuple[GpuSummary, ...] = ()) -> tuple[Point, ...]:
+    def __post_init__(self) -> None:
+        self._gpus = GpuPoints(self.record)
+
+    def new(self) -> tuple[Point, ...]:
         """The points of all ranks since the last call, in the order of time."""
         points = [point for rank in self.record.ranks() for point in self._of_rank(rank)]
         points.sort(key=lambda point: point.t_ns)
         if points:
-            points[-1].values.update(_gpu_values(gpus))
+            ends_ns = np.array([point.t_ns for point in points], dtype=np.int64)
+            for place, values in self._gpus.new(ends_ns):
+                points[place].values.update(values)
         return tuple(points)
 
     def _of_rank(self, rank: int) -> Iterator[Point]:
@@ -128,16 +129,6 @@ def measured(gpus: tuple[GpuSummary, ...]) -> Iterator[GpuSummary]:
     return (gpu for gpu in gpus if not gpu.added)
 
 
-def _gpu_values(gpus: tuple[GpuSummary, ...]) -> dict[str, float]:
-    values = {}
-    for gpu in measured(gpus):
-        for name in _GPU_COLUMNS:
-            value = float(getattr(gpu, name))
-            if math.isfinite(value):
-                values[f"gputop/{gpu.host}/gpu{gpu.index}/{name}"] = value
-    return values
-
-
 def read(
     record: RunRecord, summary: RunSummary, findings: list[Finding], verdict: Verdict
 ) -> Reading:
@@ -169,19 +160,31 @@ def _samples(run: str, summary: RunSummary, findings: list[Finding]) -> Iterator
     yield Sample("gputop.run.active", float(running), labels)
     if summary.exit_code is not None:
         yield Sample("gputop.run.exit_code", float(summary.exit_code), labels)
+    for rank in summary.ranks:
+        yield from _of_rank(rank, _labels_of(rank, labels))
+    for finding in findings:
+        yield from _of_finding(finding, labels)
+    if summary.state not in OVER:
+        yield from _of_now(summary, labels)
+
+
+def _labels_of(rank: RankSummary, whole: dict[str, str]) -> dict[str, str]:
+    return {**whole, "rank": str(rank.rank), "host": rank.host}
+
+
+def _of_now(summary: RunSummary, labels: dict[str, str]) -> Iterator[Sample]:
+    """What is true only while the run goes on: who scrapes takes each figure for one of now."""
     yield Sample("gputop.step.rate", summary.steps_per_s, labels)
     if summary.samples_per_s:
         yield Sample("gputop.sample.rate", summary.samples_per_s, labels)
     if summary.tokens_per_s:
         yield Sample("gputop.token.rate", summary.tokens_per_s, labels)
     for rank in summary.ranks:
-        yield from _of_rank(rank, {**labels, "rank": str(rank.rank), "host": rank.host})
+        yield from _memory_of(rank, _labels_of(rank, labels))
     for gpu in measured(summary.gpus):
         yield from _of_gpu(gpu, labels)
     for host in summary.hosts:
         yield from _of_host(host, {**labels, "host": host.host})
-    for finding in findings:
-        yield from _of_finding(finding, labels)
 
 
 def _of_rank(rank: RankSummary, labels: dict[str, str]) -> Iterator[Sample]:
@@ -191,10 +194,14 @@ def _of_rank(rank: RankSummary, labels: dict[str, str]) -> Iterator[Sample]:
     yield Sample("gputop.loss", rank.loss, labels)
     for phase, mean_ms in rank.phases_mean_ms.items():
         yield Sample("gputop.phase.time", mean_ms / 1e3, {**labels, "phase": phase})
+    peak = rank.peak_allocated_gib * GIB
+    yield Sample("gputop.memory.usage", peak, {**labels, "kind": "peak_allocated"})
+
+
+def _memory_of(rank: RankSummary, labels: dict[str, str]) -> Iterator[Sample]:
     kinds = {
         "allocated": rank.allocated_gib,
         "reserved": rank.reserved_gib,
-        "peak_allocated": rank.peak_allocated_gib,
         "rss": rank.rss_gib,
     }
     for category, size_gib in kinds.items():

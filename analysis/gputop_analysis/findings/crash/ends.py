@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from gputop_analysis.ending import ending, stopping_event
 from gputop_analysis.findings.advice import Option
 from gputop_analysis.findings.crash.lack_of_memory import out_of_memory_kills
-from gputop_analysis.findings.crash.last_words import last_line, last_words
-from gputop_analysis.findings.crash.tracebacks import LastWords
+from gputop_analysis.findings.crash.last_words import last_line, last_words, told_exit_code
+from gputop_analysis.findings.crash.tracebacks import LastWords, follows_surely
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import LAST_OUTPUT, TRACEBACK
 from gputop_analysis.findings.registry import Spec, finding
@@ -28,8 +28,10 @@ Event = dict[str, Any]
 
 _LONGEST_TITLE = 140
 _SAID = 120
-_PORT_TAKEN = re.compile("EADDRINUSE|address already in use", re.IGNORECASE)
 """Letters of an exception's message at most."""
+_PORT_TAKEN = re.compile("EADDRINUSE|address already in use", re.IGNORECASE)
+_UNUSED = "Expected to have finished reduction in the prior iteration"
+"""What DistributedDataParallel says of parameters without a gradient, a step later."""
 _NATIVE_CRASH = (
     "a crash in native code: run with PYTHONFAULTHANDLER=1 for the line; for SIGBUS look "
     "at /dev/shm (df -h)"
@@ -98,6 +100,11 @@ def _raised_first(view: RunView, spec: Spec, raised: list[Event]) -> Finding:
         evidence += f"; rank {', '.join(map(str, sorted(later_ranks)))} failed after it"
     title = f"rank {rank} fails at step {step}: {words}"
     fix = f"mend {site or 'what the traceback says'}"
+    if _UNUSED in str(first.get("message")):
+        fix = (
+            f"in the step before, the loss of rank {rank} did not go through all parameters: let it "
+            "on every rank, or give DistributedDataParallel find_unused_parameters=True"
+        )
     if view.world_size > 1:
         title = f"rank {rank} fails first at step {step}: {words}"
         fix += "; later errors of other ranks follow from it"
@@ -174,15 +181,16 @@ def _vanished(view: RunView, raised: list[Event]) -> Event | None:
 def _vanished_first(view: RunView, spec: Spec, lost: Event, raised: list[Event]) -> Finding:
     rank, reason = lost["rank"], str(lost.get("reason"))
     step = steps_done(view.record, rank)
-    failed = ", ".join(str(event.get("rank")) for event in raised[:8])
+    failed = rank_list(int(event.get("rank", -1)) for event in raised)
+    code = told_exit_code(view, int(lost.get("pid") or 0))
+    how = _how_it_went(code)
     return spec.make(
         severity="critical",
-        title=f"rank {rank} vanished first, at step {step:,}, without an exception",
-        evidence=f"the process of rank {rank} was gone ({reason}) and had raised nothing; rank "
+        title=f"rank {rank} vanished first, at step {step:,}, {how}",
+        evidence=f"the process of rank {rank} was gone ({reason}), {how}, and had raised nothing; "
         f"{failed} then failed to reach it: {_said(raised[0])}{_killed_meanwhile(view)}",
-        fix=f"look at what ended rank {rank}: the out-of-memory killer (`dmesg -T | grep -i oom`), "
-        "the scheduler, a crash in native code (PYTHONFAULTHANDLER=1), or a person; the errors of "
-        "the other ranks follow from it",
+        fix=f"look at what ended rank {rank}: {_what_ends_so(view, code)}; the errors of the other "
+        "ranks follow from it",
         rank=rank,
         host=lost.get("host") or view.host_of(rank) or None,
         confidence=0.9,
@@ -195,6 +203,25 @@ def _vanished_first(view: RunView, spec: Spec, lost: Event, raised: list[Event])
             "speak of a connection",
             inputs=(Input(f"rank {rank}", reason, "", f"rank_lost event, t_ns {lost['t_ns']}"),),
         ),
+    )
+
+
+def _how_it_went(code: int | None) -> str:
+    if code is None:
+        return "without an exception"
+    return f"by {_signal_name(-code)}" if code < 0 else f"with exit code {code}"
+
+
+def _what_ends_so(view: RunView, code: int | None) -> str:
+    """What may have ended a rank with this code; None where nobody told it."""
+    by_signal = _signal_advice(view, -code) if code is not None and code < 0 else ""
+    if by_signal:
+        return by_signal
+    if code is not None and code >= 0:
+        return f"os._exit({code}), or native code that ends the process"
+    return (
+        "the out-of-memory killer (`dmesg -T | grep -i oom`), the scheduler, a crash in native "
+        "code (PYTHONFAULTHANDLER=1), or a person"
     )
 
 
@@ -447,6 +474,11 @@ def _advice(view: RunView, end: _End) -> str:
         return (
             "the port is taken, often by an earlier run that still lives: end that one, or give "
             "another, as `torchrun --master-port 29501` does"
+        )
+    if end.raised and end.lost_reason and follows_surely(end.raised.what):
+        return (
+            f"look at why rank {end.lost_rank} ({end.lost_reason}) went: at "
+            f"{end.raised.site or 'the line of the traceback'} another rank only missed it"
         )
     if end.raised:
         return f"mend {end.raised.site or 'what the traceback says'}"

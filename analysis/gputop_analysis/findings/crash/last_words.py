@@ -13,6 +13,8 @@ from gputop_probes.record.plain import plain_line
 LONGEST = 160
 _PROGRESS = re.compile(r"\d+%\||it/s\b|s/it\b")
 """Of a bar as tqdm draws it."""
+_EXIT_CODE = re.compile(r"exitcode *: (-?\d{1,3})\)?(?: local_rank: \d+)? \(pid: (\d+)\)")
+"""As torchrun tells of each process: its code and number."""
 
 
 def last_words(view: RunView) -> LastWords | None:
@@ -20,6 +22,17 @@ def last_words(view: RunView) -> LastWords | None:
     for text in last_outputs(view):
         if words := parsed(text):
             return words._replace(what=redact.text(words.what))
+    return None
+
+
+def told_exit_code(view: RunView, pid: int) -> int | None:
+    """The exit code of a process as its launcher printed it, negative for a signal; None: it did
+    not.
+    """
+    for text in last_outputs(view):
+        for code, told_pid in _EXIT_CODE.findall(text):
+            if int(told_pid) == pid:
+                return int(code)
     return None
 
 

@@ -26,6 +26,8 @@ _FRAME_IN_BOX = re.compile(r"[│|]\s+(\S+):(\d+) in (\S+)")
 _IN_A_CHAIN = ("During handling of the above", "The above exception was the direct")
 _FOLLOWS = re.compile("by peer|Broken pipe|Connection refused|recvBytes|Socket Timeout")
 """What a rank raises because another one has gone."""
+_FOLLOWS_SURELY = re.compile("gloo/transport/.*by peer|ncclRemoteError|recvBytes")
+"""The same where no mark tells that it was a rank which raised it."""
 _COMMAND = re.compile(r".*/bin/[^/.]+")
 """The file of an installed command, as torchrun is one."""
 _PACKAGES = ("site-packages", "dist-packages", "<frozen", f"{os.sep}lib{os.sep}python")
@@ -49,8 +51,8 @@ class _Traceback(NamedTuple):
 
 
 def parsed(text: str) -> LastWords | None:
-    """The exception that ended the command: the first rank's where several are quoted, not what the
-    launcher raises over it nor what other ranks raise as that one is gone; else the last.
+    """The exception that ended the command: the first rank's where several are marked, else the
+    last; not what the launcher raises over it nor what other ranks raise as that one is gone.
     """
     chains = _chains(ESCAPES.sub("", text).splitlines())
     first_hand = [chain for chain in chains if not _is_of_a_launcher(chain.words)]
@@ -60,7 +62,13 @@ def parsed(text: str) -> LastWords | None:
     causes = [chain for chain in of_ranks if not _FOLLOWS.search(chain.words.what)] or of_ranks
     if causes:
         return causes[0].words
-    return first_hand[-1].words if first_hand else None
+    causes = [chain for chain in first_hand if not follows_surely(chain.words.what)] or first_hand
+    return causes[-1].words if causes else None
+
+
+def follows_surely(what: str) -> bool:
+    """Whether an exception only says that another rank is no longer there."""
+    return _FOLLOWS_SURELY.search(what) is not None
 
 
 def _chains(lines: list[str]) -> list[_Traceback]:

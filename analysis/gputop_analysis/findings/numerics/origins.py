@@ -70,7 +70,9 @@ def in_short(event: Event) -> str:
     operation = event.get("operation")
     way = "backward of " if direction == "backward" else ""
     layer = _named(event) or event.get("class") or "the model"
-    return f"{way}{operation} in {layer}" if operation else f"{way}{layer}"
+    if not operation:
+        return f"{way}{layer}"
+    return f"{way}{operation} {_after_the_last(event) or f'in {layer}'}"
 
 
 def beside_model(event: Event) -> bool:
@@ -101,7 +103,7 @@ def sentence(event: Event, ranks: int) -> str:
 
 
 def _what(event: Event) -> str:
-    direction, value = event["direction"], event.get("value") or "NaN"
+    direction, value = event["direction"], event.get("value") or "a value that is not finite"
     if direction == "gone":
         return (
             f"no longer to be told: weights or gradients of {event.get('bad_layers', 0):,} of "
@@ -123,7 +125,9 @@ def _what(event: Event) -> str:
     if direction == "backward":
         by = f" by the gradient of {operation}" if operation else ""
         return f"backward: the gradient became {value} in {_layer(event)}{by}{_limits(event)}"
-    by = f"{operation} in {_layer(event)}" if operation else _layer(event)
+    by = _layer(event)
+    if operation:
+        by = f"{operation} {_after_the_last(event) or f'in {by}'}"
     return f"forward: {by} gave {value}{_limits(event)}"
 
 
@@ -147,7 +151,8 @@ def _sure(event: Event) -> str:
     between = event.get("between")
     if not between or not any(between):
         return ""
-    before, after = between[0] or "the input", between[1] or "the loss"
+    before = _called(between[0]) or "the input"
+    after = _called(between[1]) or "the loss"
     by = "the graph of the loss"
     if event.get("how") == "weights":
         by = "finite weights"
@@ -185,9 +190,23 @@ def _layer(event: Event) -> str:
     return f"{name} ({class_name})" if class_name else name
 
 
+def _after_the_last(event: Event) -> str:
+    """``after head`` of an operation of which the graph tells that it follows all weights: it may be
+    of the loss, of a layer without weights, or of what a layer with some does after them.
+    """
+    last = (event.get("between") or [""])[0]
+    if event.get("how") != "graph" or event.get("layer") != "loss" or not last:
+        return ""
+    return f"after {_called(last)}"
+
+
 def _named(event: Event) -> str:
-    """The layer's name; ``layer 0`` where that is a number alone, as in a Sequential."""
-    name = event.get("layer", "")
+    """The layer's name."""
+    return _called(event.get("layer", ""))
+
+
+def _called(name: str) -> str:
+    """``layer 0`` where a name is a number alone, as in a Sequential."""
     return f"layer {name}" if name[:1].isdigit() else name
 
 

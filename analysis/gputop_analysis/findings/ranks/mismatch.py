@@ -52,10 +52,11 @@ def collective_mismatch(view: RunView, spec: Spec) -> Finding | None:
         return None
     entries = _entries_of_ranks(view)
     place = _first_difference(entries)
-    cause = _cause_of_a_mismatch(view)
+    cause, told = _cause_of_a_mismatch(view), cause_of(view)
+    if told is not None and told.kind == "ended early":
+        return None  # what it calls after its loop differs, and is not what is wrong
     if place is None:
         stands_still = next(view.record.events("hang_suspected"), None) is not None
-        told = cause_of(view)
         if told is None or told.kind not in MISMATCHES or stands_still:
             return None
         return _of_one_side(view, spec, told)
