@@ -11,6 +11,9 @@ import sys
 import pytest
 from e2e_support import gputop
 
+from gputop.cli.records import open_record
+from gputop_analysis.view import RunView
+
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.skipif(
@@ -54,5 +57,8 @@ def test_a_step_is_an_update_and_the_slow_rank_is_named(stage, tmp_path):
     assert done.returncode == 0, done.stderr
     report = json.loads(gputop("report", "run", "--json", tmp_path=tmp_path).stdout)
     assert (report["steps"], report["world_size"]) == (MICRO_BATCHES // ACCUMULATED, 2)
+    hello = RunView(open_record(str(tmp_path / "run"))).hello(0)
+    assert hello["parallel"]["deepspeed"]["zero_stage"] == stage
+    assert hello["model"]["parameters"] == 128 * 512 + 512 + 512 * 128 + 128
     slow = next(one for one in report["findings"] if one["id"] == "CR04")
     assert slow["rank"] == 1 and slow["recoverable_ms_per_step"] == pytest.approx(SLOW_MS, rel=0.5)
