@@ -67,6 +67,37 @@ def test_ddp_fsdp1_and_fsdp2_on_two_ranks(tmp_path):
     assert guests[1].phase_ms("comm") < guests[0].phase_ms("comm")
 
 
+ENGINE = """
+import torch
+from torch import nn
+class DeepSpeedEngine(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+    def forward(self, x):
+        return self.module(x)
+engine = DeepSpeedEngine(nn.Linear(8, 8))
+flat = nn.Parameter(torch.zeros(72))
+optimizer = torch.optim.SGD([flat], 1e-3)
+for _ in range(20):
+    engine(torch.randn(4, 8)).pow(2).mean().backward()
+    flat.grad = torch.cat([p.grad.flatten() for p in engine.parameters()])
+    optimizer.step()
+    engine.zero_grad()
+"""
+
+
+def test_a_model_whose_optimizer_holds_flat_partitions_is_described(tmp_path):
+    """As ZeRO's do; without DeepSpeed's configuration its engine is known by name alone."""
+    script = tmp_path / "engine.py"
+    script.write_text(ENGINE)
+    outcome = run_script([str(script)])
+    assert (outcome.exit_code, outcome.agent_errors) == (0, "")
+    hello = outcome.guests[0].of_type("hello")[-1]
+    assert hello["model"]["parameters"] == 72 and hello["parallel"]["deepspeed"] is True
+    assert outcome.guests[0].phase_ms("forward") > 0
+
+
 TRAINERS = """
 import atexit, json, os, sys, time, torch, torch._dynamo, torch.utils.data
 from torch import nn
