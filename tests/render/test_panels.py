@@ -130,6 +130,17 @@ def test_the_last_steps_before_it_stood_stay_in_the_chart(four, cells):
     assert area.strip()[0] != "┊" and area.count("┊") > cells // 2
 
 
+def test_the_step_that_is_not_over_is_no_stand(four):
+    none = (math.nan,) * 10
+    line = Timeline(0.5, ((4.0,) * 10,) * 30 + (none,) * 3, (math.nan,) * 33, (1,) * 30 + (0,) * 3)
+    goes_on = four._replace(timeline=line, summary=four.summary._replace(state="running"))
+    standing = goes_on._replace(summary=goes_on.summary._replace(silent_s=9.0))
+    moving, stood = (
+        "".join(texts(step_chart.chart(shown, 40, 6))) for shown in (goes_on, standing)
+    )
+    assert "┊" not in moving and "┊" in stood
+
+
 def test_a_chart_of_nothing_but_a_stand_says_so(four):
     line = Timeline(0.5, ((math.nan,) * 10,) * 40, (math.nan,) * 40, (0,) * 40)
     stands = four.summary._replace(state="running", silent_s=246.0)

@@ -55,9 +55,10 @@ class ParetoDialog(Typed, ModalScreen[None]):
         follow_theme(widget)
         plot = widget.plt
         plot.xlabel("step, seconds")
-        if self._all:
-            steps = [choice.step_s for choice in self._all]
-            memory = [choice.reserved_gib for choice in self._all]
+        if shown := (*self._all, *self._front):
+            steps = [choice.step_s for choice in shown]
+            memory = [choice.reserved_gib for choice in shown]
+            steps += [self._base_s] * bool(self._base_s)
             _axis(plot.xticks, plot.xlim, even_ticks(min(steps), max(steps)))
             _axis(plot.yticks, plot.ylim, even_ticks(min(memory), max(memory)))
         self._scatter(self._all, _FITS, "muted")

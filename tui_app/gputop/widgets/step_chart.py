@@ -99,7 +99,7 @@ def _joined(bins: Sequence[tuple[tuple[float, ...] | None, float]]) -> tuple[flo
 
 def chart(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> list[Row]:
     """The area with its scale at the left and the time below, in ``width`` x ``height`` cells."""
-    line = snapshot.timeline
+    line = _without_unfinished(snapshot)
     tagged = width - AXIS >= TAGS_FROM
     cells, rows = max(width - AXIS - TAG * tagged, 1), max(height - 1, 1)
     columns, cell_s = in_cells(line, parted(line), cells)
@@ -136,6 +136,19 @@ def _with_gaps(row: Row, columns: Columns) -> Row:
         else:
             result.append(cell)
     return result
+
+
+def _without_unfinished(snapshot: Snapshot) -> Timeline:
+    """The timeline up to the newest step: a step that takes no longer than others is no stand."""
+    line, run = snapshot.timeline, snapshot.summary
+    if run.state != "running" or run.silent_s:
+        return line
+    count = len(line.steps)
+    while count and line.phases_ms[count - 1][0] != line.phases_ms[count - 1][0]:
+        count -= 1
+    return line._replace(
+        phases_ms=line.phases_ms[:count], wait_ms=line.wait_ms[:count], steps=line.steps[:count]
+    )
 
 
 def _stood(snapshot: Snapshot, columns: Columns) -> str:
