@@ -4,6 +4,7 @@ side.
 
 import dataclasses
 import json
+import re
 
 import numpy as np
 import pytest
@@ -137,9 +138,12 @@ def test_load_on_either_machine_is_taken_off(tmp_path, monkeypatch):
         speed, "foreign_wait_ms", lambda view: 5.0 if view.record.path == b.path else 0.0
     )
     assert (compare(a, b).judgement, compare(b, a).judgement) == ("no difference", "no difference")
-    assert "from A for 5.00 ms a step, from B for 0.00" in " ".join(
-        diff_text(compare(b, a), 100).split()
-    )
+    told = " ".join(diff_text(compare(b, a), 100).split())
+    assert "from A for 5.00 ms a step, from B for 0.00" in told
+    beside_the_times = r"%\) without the load of other programs"
+    assert len(re.findall(beside_the_times, told)) == 2, "in the headline and beside the speeds"
+    monkeypatch.setattr(speed, "foreign_wait_ms", lambda view: 0.0)
+    assert "load of other programs" not in diff_text(compare(b, a), 100)
 
 
 def test_settings_are_told_once_whole_and_in_order(tmp_path):

@@ -16,6 +16,7 @@ from gputop_analysis.goodput import PARTS
 from gputop_analysis.html import as_html
 from gputop_analysis.html.charts import histogram
 from gputop_analysis.html.colours import BUDGET, DARK, GOODPUT, LIGHT
+from gputop_analysis.html.elements import prose
 from gputop_analysis.html.script import POLICY, SCRIPT
 from gputop_analysis.html.svg import ticks
 from gputop_analysis.report import Extra, Report, as_data, as_markdown, as_text
@@ -288,3 +289,20 @@ def test_names_of_times_stand_above_the_lines_of_all_of_them():
     names = [float(y) for y in re.findall(r'<text [^>]*y="([\d.]+)"[^>]*class="halo"', drawn)]
     lines = [float(y) for y in re.findall(r'<line [^>]*y1="([\d.]+)"[^>]*--strong', drawn)]
     assert len(names) == len(lines) == 2 and max(names) <= min(lines)
+
+
+@pytest.mark.parametrize(("tokens", "columns"), [(0, 4), (64, 3)])
+def test_the_last_row_of_tiles_is_full(tmp_path, tokens, columns):
+    """Of eight tiles, four beside each other; of nine, three."""
+    build = Builder(tmp_path)
+    build.hello(0)
+    for _ in range(60):
+        build.step(forward=10.0, samples=8, tokens=tokens)
+    build.end()
+    page = as_html(Report(build.open()))
+    assert page.count('<div class="tile">') == (9 if tokens else 8)
+    assert f"--columns:{columns}" in page
+
+
+def test_words_between_backticks_are_code_and_stay_escaped():
+    assert prose("use `a < b`, not `c") == "use <code>a &lt; b</code>, not `c"

@@ -17,7 +17,7 @@ from gputop.feed.whatif import of_run
 from gputop.render import plan
 from gputop.render.rows import row_text, row_width
 from gputop.screens.dialog import ChoiceDialog, TextDialog
-from gputop.screens.pareto import ParetoDialog
+from gputop.screens.pareto import TICKS, ParetoDialog, even_ticks
 from gputop.screens.strategy import StrategyScreen
 from gputop.screens.whatif import WhatIfDialog, table
 from gputop.widgets.plan_panes import notice_rows
@@ -213,7 +213,7 @@ async def test_above_a_run_of_an_unknown_model_it_says_so_and_takes_what_is_know
     record = RunRecord.open(folder)
     running = build(record, (), window_steps=500, now_ns=START_NS + 11 * 10**9)
     found = RunBaseLoader(ask)(record, running)
-    assert isinstance(found, Unknown) and "TinyNet, 1.2 B parameters" in found.told
+    assert isinstance(found, Unknown) and "TinyNet, 1.2 B parameters" in found.text
     assert "of its size" in found.text
     assert (found.ask.seq, found.ask.global_batch) == (
         1024,
@@ -223,13 +223,15 @@ async def test_above_a_run_of_an_unknown_model_it_says_so_and_takes_what_is_know
         await press(app, pilot, "u")
         app.screen.receive(running._replace(page=found), None)
         await settle(app, pilot)
-        assert isinstance(app.screen, StrategyScreen) and "is not known" in screen_text(app)
+        assert isinstance(app.screen, StrategyScreen) and "is not in the catalog" in screen_text(
+            app
+        )
         assert "parameters" in screen_text(app)  # the end of it: it is wrapped, not cut
         await press(app, pilot, "down", "right")
-        assert "is not known" in screen_text(app)
+        assert "is not in the catalog" in screen_text(app)
         app.screen._change(app.screen.ask.given("model", model("llama-3-70b")))
         await settle(app, pilot)
-        assert "is not known" not in screen_text(app)
+        assert "is not in the catalog" not in screen_text(app)
 
 
 async def test_the_table_and_a_launch_can_be_saved(ask, tmp_path):
@@ -287,3 +289,13 @@ async def test_a_pane_that_grows_shows_what_it_had_scrolled_away(ask):
         assert table.first == 2
         table.rows(100, 30)
         assert table.first == 0
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [(5.9, 18.7, [5, 10, 15, 20]), (11.6, 79.2, [0, 20, 40, 60, 80]), (3.0, 3.0, None)],
+)
+def test_ticks_are_round_and_enclose(low, high, expected):
+    at = even_ticks(low, high)
+    assert (at[0] <= low and high <= at[-1] and 2 <= len(at) <= TICKS + 1) or low == high
+    assert expected is None or at == expected

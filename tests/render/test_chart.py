@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -130,3 +131,10 @@ def test_a_legend_stands_at_every_width(plot, width):
     text = "\n".join(row_text(row) for row in plots.draw(plot, width, 9))
     names = plot.focus if isinstance(plot, Columns) else [name for name, _ in plot.legend]
     assert all(name in text for name in names)
+
+
+def test_bars_that_do_not_fit_are_counted():
+    many = replace(BARS, bars=BARS.bars[:1] * 8)
+    lines = texts(plots.draw(many, 80, 6))
+    assert lines[-1].strip() == "and 4 more" and len(lines) == 6
+    assert "more" not in "".join(texts(plots.draw(many, 80, 9)))

@@ -130,6 +130,37 @@ def test_the_last_steps_before_it_stood_stay_in_the_chart(four, cells):
     assert area.strip()[0] != "┊" and area.count("┊") > cells // 2
 
 
+def test_the_step_that_is_not_over_is_no_stand(four):
+    none = (math.nan,) * 10
+    line = Timeline(0.5, ((4.0,) * 10,) * 30 + (none,) * 3, (math.nan,) * 33, (1,) * 30 + (0,) * 3)
+    goes_on = four._replace(timeline=line, summary=four.summary._replace(state="running"))
+    standing = goes_on._replace(summary=goes_on.summary._replace(silent_s=9.0))
+    moving, stood = (
+        "".join(texts(step_chart.chart(shown, 40, 6))) for shown in (goes_on, standing)
+    )
+    assert "┊" not in moving and "┊" in stood
+
+
+def test_a_chart_of_nothing_but_a_stand_says_so(four):
+    line = Timeline(0.5, ((math.nan,) * 10,) * 40, (math.nan,) * 40, (0,) * 40)
+    stands = four.summary._replace(state="running", silent_s=246.0)
+    standing = four._replace(timeline=line, summary=stands)
+    lines = texts(step_chart.chart(standing, 66, 12))
+    assert sum("no step for 4:06" in line for line in lines) == 1
+    assert all(len(line) == len(lines[0]) for line in lines[:-1])
+    assert "no step" not in "".join(texts(step_chart.chart(four, 66, 12)))
+
+
+@pytest.mark.parametrize("height", [7, 8, 12, 13, 20, 31])
+def test_the_scale_of_the_chart_has_its_half_at_any_height(four, height):
+    ticks = [line[: step_chart.AXIS].strip() for line in texts(step_chart.chart(four, 66, height))]
+    named = [tick for tick in ticks if tick]
+    if height > step_chart.FIFTHS_FROM:
+        assert named == ["25.0 ms", "20.0 ms", "15.0 ms", "10.0 ms", "5.0 ms", "0"]
+    else:
+        assert named == ["25.0 ms", "12.5 ms", "0"]
+
+
 def test_a_phase_is_named_for_a_slow_rank_only_where_it_holds_a_part_of_that(four):
     """Where the step differs and no phase does, ``data +0.00`` would be no reason."""
     first, second = four.summary.ranks[:2]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 from tui_pilot import press, screen_text, settle, started, step
-from tui_support import FakeControl, a_finding
+from tui_support import START_NS, FakeControl, a_finding, write_run
 
+from gputop.feed.build import build
 from gputop.feed.ranks import RanksPageData
 from gputop.feed.snapshot import Notice
 from gputop.output.tail import OutputView
@@ -21,7 +22,9 @@ from gputop.widgets.findings import Findings
 from gputop.widgets.footer import places
 from gputop.widgets.history import HistoryPanel
 from gputop.widgets.output import Output
+from gputop.widgets.ranks import Ranks
 from gputop_analysis.layers import Layer, Layers
+from gputop_probes.record.reader import RunRecord
 
 LONG = "x" * 100 + " the end"
 
@@ -40,6 +43,24 @@ def dumps(odd: int, count: int, t_ns: int = 1) -> tuple[Notice, ...]:
         }
         result.append(Notice(t_ns, "stack_dump", rank, body))
     return tuple(result)
+
+
+async def test_the_ranks_begin_at_the_one_that_the_first_finding_names(many_ranks_of_a_run):
+    """Of 16 ranks four fit: the cursor is not on rank 0 while rank 9 is what is wrong."""
+    async with started(many_ranks_of_a_run, size=(80, 24)) as (app, pilot):
+        await press(app, pilot, "3")
+        panel = app.screen.query_one(Ranks)
+        assert panel.cursor == 9 and "▲   9" in screen_text(app)
+        await press(app, pilot, "home", "1", "3")
+        assert panel.cursor == 0, "who has moved it finds it where it was"
+
+
+@pytest.fixture
+def many_ranks_of_a_run(tmp_path):
+    folder = write_run(tmp_path / "sixteen", ranks=16, slow_rank=9)
+    record = RunRecord.open(folder)
+    wide = build(record, (), window_steps=500, now_ns=START_NS + 11 * 10**9)
+    return wide._replace(findings=(a_finding(rank=9),))
 
 
 # ---- w: what is not normal

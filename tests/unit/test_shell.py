@@ -113,6 +113,13 @@ def test_the_line_begins_with_what_is_wrong(folder):
     assert standing_of(run._replace(state="lost"), last_ns).short().startswith("✖ failed ")
 
 
+def test_how_a_run_ended_is_said_once(tmp_path, capsys):
+    folder = write_run(tmp_path / "over")
+    assert main(["status", str(folder)]) == 0
+    line = capsys.readouterr().out
+    assert line.count("ended") == 1 and line.startswith(f"{folder.name}: ■ ended"), line
+
+
 def test_the_line_is_of_any_rank_whose_loss_is_no_number(folder):
     run = read_run(folder)._replace(state="running")
     last_ns = START_NS + 2 * 10**9 + 400 * 15_900_000

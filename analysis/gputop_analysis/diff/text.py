@@ -69,10 +69,10 @@ def figures(diff: Diff) -> list[tuple[str, str]]:
     if diff.judgement == "not comparable":
         text += ", not compared"
     else:
-        text += f", {_percent(speed.slower)}"
+        text += f", {_slower(speed)}"
     compared = f"{speed.steps[0]:,} and {speed.steps[1]:,} steps past the warm-up"
     rows = [("speed", text), ("compared", compared)]
-    if max(speed.foreign_ms) >= 0.005 * max(speed.a_ms, speed.b_ms):
+    if _loaded(speed):
         of_a, of_b = (ms(value) for value in speed.foreign_ms)
         load = (
             f"other programs kept cores from A for {of_a} ms a step, from B for {of_b}: "
@@ -100,13 +100,10 @@ def _judged(diff: Diff, name_winner: bool = True) -> str:
     if speed is None:
         return JUDGEMENTS["too few steps"]
     if not name_winner and not diff.is_regression:
-        return (
-            f"B takes {ms(speed.b_ms)} ms a {speed.unit}, "
-            f"A {ms(speed.a_ms)}: {_percent(speed.slower)}"
-        )
+        return f"B takes {ms(speed.b_ms)} ms a {speed.unit}, A {ms(speed.a_ms)}: {_slower(speed)}"
     if diff.judgement in ("no difference", "faster"):
         times_text = f"B takes {ms(speed.b_ms)} ms a {speed.unit}, A {ms(speed.a_ms)}"
-        return f"{JUDGEMENTS[diff.judgement]}: {times_text}, {_percent(speed.slower)}"
+        return f"{JUDGEMENTS[diff.judgement]}: {times_text}, {_slower(speed)}"
     limit = f"threshold {100 * diff.threshold:g} %"
     if diff.is_regression:
         head = "regression"
@@ -116,7 +113,7 @@ def _judged(diff: Diff, name_winner: bool = True) -> str:
         limit = f"; {limit}"
     else:
         limit = ""
-    return f"{head}: B is {_percent(speed.slower)}{_where(speed)}{limit}"
+    return f"{head}: B is {_slower(speed)}{_where(speed)}{limit}"
 
 
 def _where(speed: SpeedDiff) -> str:
@@ -136,6 +133,19 @@ def _name(phase: str) -> str:
         "data": "waiting for data",
         "wait": "waiting for other ranks",
     }.get(phase, phase)
+
+
+def _loaded(speed: SpeedDiff) -> bool:
+    """Whether other programs took enough of a run's step to change the judgement."""
+    return max(speed.foreign_ms) >= 0.005 * max(speed.a_ms, speed.b_ms)
+
+
+def _slower(speed: SpeedDiff) -> str:
+    """The growth, and what it leaves out: the step times beside it have other programs' load."""
+    words = _percent(speed.slower)
+    if _loaded(speed):
+        words += " without the load of other programs"
+    return words
 
 
 def _percent(slower: Interval) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 
 from gputop_analysis.findings.registry import CATALOGUE
-from gputop_analysis.html.elements import details, pairs, section, table
+from gputop_analysis.html.elements import details, pairs, prose, section, table
 from gputop_analysis.model import Finding, Proof
 from gputop_analysis.report.build import Report
 from gputop_analysis.report.words import confidence, figure, measured, recoverable
@@ -35,8 +35,8 @@ def _card(report: Report, finding: Finding) -> str:
         f'<span class="id">{escape(finding.severity)} &middot; '
         f"{escape(finding.id)} {escape(finding.name)}</span>{won}</div>"
         f'<p class="title">{escape(finding.title)}</p>'
-        f'<p class="evidence">{escape(finding.evidence)}</p>'
-        f'<div class="fix">{escape(finding.fix)}'
+        f'<p class="evidence">{prose(finding.evidence)}</p>'
+        f'<div class="fix">{prose(finding.fix)}'
         f"</div>{details('Proof and small print', _proof(report, finding))}</div>"
     )
 

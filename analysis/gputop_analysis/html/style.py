@@ -33,8 +33,8 @@ section{background:var(--card);border:1px solid var(--rule);border-radius:12px;p
 .first{margin-top:16px;padding:14px 16px;border-radius:8px;background:var(--inset)}
 .first .label{color:var(--c);font-weight:650;font-size:13px;margin-bottom:4px}
 .first .won{color:var(--muted);font-size:13px;margin-top:6px}
-.tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(220px,1fr));gap:12px;
-  margin-top:18px}
+.tiles{display:grid;grid-template-columns:repeat(var(--columns),1fr);gap:12px;margin-top:18px}
+.two .tiles{grid-template-columns:1fr 1fr}
 .tile{background:var(--card);border:1px solid var(--rule);border-radius:12px;padding:14px 16px}
 .tile .k{color:var(--muted);font-size:12.5px}
 .tile .v{color:var(--strong);font-size:22px;font-weight:650;line-height:1.35;
@@ -84,7 +84,9 @@ svg .cross{stroke:var(--strong);stroke-opacity:.55;pointer-events:none}
 @media(max-width:600px){main{padding:20px 10px 40px}td:has(.meter){display:none}
  td:has(.key){white-space:normal;overflow-wrap:break-word}th,td{padding-left:5px;padding-right:5px}
  section{padding:14px 12px}h1{font-size:22px}
- .tiles{grid-template-columns:1fr 1fr}.wide svg{min-width:680px}svg text{font-size:15px}
+ .tiles{grid-template-columns:1fr 1fr}
+ .tiles .tile:last-child:nth-child(odd){grid-column:1/-1}
+ td.l:first-child{overflow-wrap:normal}.wide svg{min-width:680px}svg text{font-size:15px}
  dl{grid-template-columns:1fr}dd{margin-bottom:6px}}
 .legend{display:flex;flex-wrap:wrap;gap:4px 18px;font-size:13px;color:var(--muted);margin:0 0 8px}
 .finding{border:1px solid var(--rule);border-left:4px solid var(--c);border-radius:8px;
@@ -104,6 +106,7 @@ dl{display:grid;grid-template-columns:max-content 1fr;gap:4px 18px;margin:10px 0
   font-size:13.5px}
 dt{color:var(--muted)}
 dd{margin:0;overflow-wrap:anywhere}
+.fix code,.first code,.evidence code{font:.92em ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
 .none{color:var(--muted);margin-top:8px}
 pre{overflow-x:auto;font:12.5px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;
   margin:10px 0 0}

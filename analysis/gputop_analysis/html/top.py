@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from html import escape
 
-from gputop_analysis.html.elements import chip, tile
+from gputop_analysis.html.elements import chip, prose, tile
 from gputop_analysis.overview import RATE_WINDOW_S, RunSummary
 from gputop_analysis.report.build import Report
 from gputop_analysis.report.occasion import occasion
@@ -69,7 +69,7 @@ def _first(report: Report) -> str:
         gain = f'<div class="won">wins back {escape(won)}</div>'
     return (
         '<div class="first">'
-        f'<div class="label">Do this first</div>{escape(limit.do_first)}{gain}</div>'
+        f'<div class="label">Do this first</div>{prose(limit.do_first)}{gain}</div>'
     )
 
 
@@ -93,7 +93,11 @@ def tiles(report: Report) -> str:
     if s.world_size:
         shown.append(tile("ranks", size(s).removesuffix(" ranks").removesuffix(" rank"), ""))
     shown.append(tile("duration", duration(s.duration_s), ""))
-    return f'<div class="tiles">{"".join(shown)}</div>{_window(s)}'
+    columns = min(
+        (5, 4, 3), key=lambda count: -len(shown) % count
+    )  # the last row as full as can be
+    grid = f'<div class="tiles" style="--columns:{columns}">'
+    return f"{grid}{''.join(shown)}</div>{_window(s)}"
 
 
 def _window(s: RunSummary) -> str:
@@ -101,7 +105,9 @@ def _window(s: RunSummary) -> str:
     if not math.isfinite(s.step_time_p50_ms):
         return ""
     words = f"step times and speed: {s.averaged_over}"
-    if s.state == "running":
+    if s.stands:
+        words = f"step times: {s.averaged_over}"
+    elif s.state == "running":
         speed = f"over the last {RATE_WINDOW_S:.0f} s"
         words = f"step times: {s.averaged_over}; speed: {speed}"
     return f'<p class="none">{words}</p>'

@@ -22,9 +22,7 @@ class Unknown:
 
     ask: Ask
     text: str
-    """What is shown instead."""
-    told: str = ""
-    """What the run tells of its model."""
+    """What the run tells of its model, and what is shown instead."""
 
 
 def unknown(view: RunView, example: Ask) -> Unknown:
@@ -48,8 +46,11 @@ def unknown(view: RunView, example: Ask) -> Unknown:
     )
     like = "of its size as an example" if near else "as an example"
     on = "" if _has_gpus(view) else ", and it ran on no GPU"
-    text = f"the run's model is not known{on}: {ask.model.name} {like}"
-    return Unknown(ask, text, f"the run's is {description}" if description else "")
+    if description:
+        text = f"the run's model, {description}, is not in the catalog{on}: {ask.model.name} {like}"
+    else:
+        text = f"the run's model is not known{on}: {ask.model.name} {like}"
+    return Unknown(ask, text)
 
 
 def _has_tokens(view: RunView) -> bool:

@@ -37,6 +37,7 @@ class CatalogPlot(Typed, ModalScreen[None]):
         + """
     CatalogPlot > .box { height: 90%; }
     CatalogPlot PlotextPlot { height: 1fr; }
+    CatalogPlot #upwards { color: $role-muted; }
     CatalogPlot #named { height: auto; max-height: 7; color: $role-muted; }
     """
     )
@@ -54,6 +55,7 @@ class CatalogPlot(Typed, ModalScreen[None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="box") as box:
             box.border_subtitle = "m other axis · esc back"
+            yield Static("", id="upwards", markup=False)
             yield PlotextPlot()
             yield Static("", id="named", markup=False)
 
@@ -84,7 +86,7 @@ class CatalogPlot(Typed, ModalScreen[None]):
         plot = widget.plt
         plot.clear_data()
         plot.xlabel("$/h of one GPU")
-        plot.ylabel(self.axis.label)
+        self.query_one("#upwards", Static).update(self.axis.label)
         room = widget.size
         if found:
             rents, values = [p.usd_per_hour for p in found], [p.value for p in found]
@@ -142,5 +144,5 @@ def _axis(
     at: list[float],
 ) -> None:
     """A logarithmic axis: rents and rates lie over two orders of magnitude."""
-    place([log10(tick) for tick in at], [f"{tick:g}" for tick in at])
+    place([log10(tick) for tick in at], [f"{tick:,.10g}" for tick in at])
     limit(log10(at[0]), log10(at[-1]))

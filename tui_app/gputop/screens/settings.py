@@ -17,7 +17,8 @@ from gputop.screens.dialog import CSS
 from gputop.screens.typed import Typed
 from gputop.settings import SETTINGS, Setting, Settings, SettingsError, Value
 
-LABEL = 26
+GROUP = 15
+LABEL = 22
 VALUE = 10
 
 
@@ -45,12 +46,16 @@ class Line(NamedTuple):
 
     @property
     def label(self) -> str:
-        """Its name."""
-        if not self.entry:
-            return self.setting.key.replace(".", ": ")
+        """Its name, beside its group's."""
         spec = panel(self.entry)
-        name = spec.title if self.is_left_out and spec else self.entry
-        return f"{self.setting.key.partition('.')[0]}: {name}"
+        if self.is_left_out and spec:
+            return spec.title
+        return self.entry or self.setting.key.rpartition(".")[2]
+
+    @property
+    def group(self) -> str:
+        """The table of the file in which it stands."""
+        return self.setting.key.rpartition(".")[0].capitalize()
 
     def next(self, current: Settings, step: int) -> Value:
         """The value after a change."""
@@ -131,10 +136,14 @@ class SettingsDialog(Typed, ModalScreen[None]):
         variables = self.app.theme_variables
         accent, muted = variables["role-accent"], variables["role-muted"]
         rows = []
+        group = ""
         for index, line in enumerate(LINES):
             chosen = index == self._at
+            headline = line.group if line.group != group else ""
+            group = line.group
             rows.append(
                 Content.assemble(
+                    (headline.ljust(GROUP), muted),
                     ("› " if chosen else "  ", accent),
                     (line.label.ljust(LABEL), "bold" if chosen else ""),
                     (line.value(self._chosen_settings).ljust(VALUE), accent),

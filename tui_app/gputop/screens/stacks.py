@@ -165,8 +165,9 @@ class StacksDialog(TextDialog):
     """All ranks side by side; ``w`` leaves only those that stand elsewhere than the most."""
 
     DEFAULT_CSS = (
-        CSS.format(name="StacksDialog", width="96%")
+        CSS.format(name="StacksDialog", width="100%")
         + "StacksDialog { align: center bottom; background: transparent; }"
+        + "StacksDialog > .box { max-width: 100%; }"
     )
     """At the foot of the screen, which stays as bright: its first lines say what is wrong."""
     BINDINGS: ClassVar[list[BindingType]] = [Binding("w", "worst", show=False)]

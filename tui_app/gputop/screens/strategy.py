@@ -249,11 +249,8 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         else:
             meaning = self.form.entry.meaning
         example = self._unknown is not None and self.ask.model == self._unknown.ask.model
-        note = ""
-        if self._unknown and self._unknown.told:
-            note = f" · {self._unknown.told}"
         if self._unknown and example:
-            notice = f"{self._unknown.text}; / chooses another{note}"
+            notice = f"{self._unknown.text}; / chooses another"
         else:
             notice = ""
         self.query_one(PlanTitle).show(self.ask, self._source, meaning, notice)

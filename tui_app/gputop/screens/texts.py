@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import zip_longest
 from typing import Any
 
 from textual.content import Content
@@ -15,6 +16,7 @@ from gputop.render import numbers
 from gputop.render.rows import shorten, wrap
 from gputop.screens.dialog import text_columns
 from gputop.widgets.canvas import Canvas
+from gputop.widgets.step_chart import PARTS
 
 Colours = Mapping[str, str]
 
@@ -90,32 +92,62 @@ def _with_sentences(groups: Mapping[str, list[Action]], colours: Colours) -> lis
 def _in_columns(
     groups: Mapping[str, list[Action]], colours: Colours, columns: int, mode: str
 ) -> list[Content]:
-    """Groups below each other in columns of one height."""
-    entries: list[tuple[str, str, str]] = []
+    """Whole groups below each other in at most so many columns, a line between two."""
+    headline = f"bold {colours['role-accent']}"
+    blocks: list[list[Content]] = []
     for group, actions in groups.items():
-        entries.append(("", group, f"bold {colours['role-accent']}"))
-        listed = [action for action in actions if action.id not in SELF_EVIDENT]
-        entries += [(action.shown, action.label_in(mode), "") for action in listed]
-    rows = -(-len(entries) // columns)
-    lines = []
-    for y in range(rows):
-        parts: list[tuple[str, str]] = []
-        for key, word, style in entries[y::rows]:
-            if key:
-                parts += [(f"{key:<{KEY}}", "bold"), (f"{word:<{ENTRY - KEY}}", "")]
-            else:
-                parts.append((f"{word:<{ENTRY}}", style))
-        lines.append(Content.assemble(*parts))
+        block = [Content.styled(f"{group:<{ENTRY}}", headline)]
+        for action in actions:
+            if action.id not in SELF_EVIDENT:
+                word = action.label_in(mode)
+                block.append(
+                    Content.assemble((f"{action.shown:<{KEY}}", "bold"), f"{word:<{ENTRY - KEY}}")
+                )
+        blocks.append(block)
+    nothing = Content(" " * ENTRY)
+    stacks = [_below_each_other(stack) for stack in _stacked(blocks, columns)]
+    lines = [Content("").join(row) for row in zip_longest(*stacks, fillvalue=nothing)]
+    return [*lines, Content("")]
+
+
+def _stacked(blocks: list[list[Content]], columns: int) -> list[list[list[Content]]]:
+    """The blocks in columns of about one height: the longest first, each where the column is
+    shortest; in a column, and of the columns, in their first order.
+    """
+    order = sorted(range(len(blocks)), key=lambda index: -len(blocks[index]))
+    stacks: list[list[int]] = [[] for _ in range(min(columns, len(blocks)))]
+    for index in order:
+        shortest = min(stacks, key=lambda stack: sum(len(blocks[i]) + 1 for i in stack))
+        shortest.append(index)
+    return [[blocks[index] for index in stack] for stack in sorted(map(sorted, stacks))]
+
+
+def _below_each_other(blocks: list[list[Content]]) -> list[Content]:
+    lines: list[Content] = []
+    for block in blocks:
+        lines += [Content(" " * ENTRY)] * bool(lines) + block
     return lines
 
 
 def _phase_samples(colours: Colours, width: int) -> list[Content]:
-    """The phases' colours, in as many lines as that takes; no mark parts from its name."""
+    """The colours of a step's parts, in as few lines as that takes, which are of about one length;
+    no mark parts from its name.
+    """
+    samples = []
+    for name, look in PARTS.items():
+        colour = colours.get(f"phase-{look.style}") or colours[f"role-{look.style}"]
+        samples.append(Content.assemble(("■ ", colour), f"{name}  "))
+    lines = _filled(samples, width)
+    narrower = width - 1
+    while len(_filled(samples, narrower)) == len(lines):
+        narrower -= 1
+    return _filled(samples, narrower + 1)
+
+
+def _filled(samples: list[Content], width: int) -> list[Content]:
     lines: list[Content] = [Content("")]
-    for phase in palette.PHASES:
-        mark = ("■ ", colours[f"phase-{phase.name}"])
-        sample = Content.assemble(mark, f"{phase.name}  ")
-        if lines[-1].cell_length + sample.cell_length > width:
+    for sample in samples:
+        if lines[-1].cell_length and lines[-1].cell_length + sample.cell_length > width:
             lines.append(Content(""))
         lines[-1] += sample
     return lines

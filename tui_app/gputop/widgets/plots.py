@@ -135,7 +135,10 @@ def _bars(plot: Bars, width: int, height: int) -> list[Row]:
         figures = len(plot.legend)
     cells = max(width - LABEL - 10 * figures, 4)
     rows: list[Row] = []
-    for bar in plot.bars[:height]:
+    shown = plot.bars
+    if len(shown) > height:
+        shown = shown[: height - 1]
+    for bar in shown:
         label: Row = [
             ("▲ " if bar.chosen else "  ", "high"),
             (left(bar.label, LABEL - 3) + " ", "text"),
@@ -151,6 +154,8 @@ def _bars(plot: Bars, width: int, height: int) -> list[Row]:
             if n:
                 drawn.append((glyph * n, style))
         rows.append([*label, *drawn, (" " * (cells - sum(widths[: len(values)])), ""), *texts])
+    if more := len(plot.bars) - len(shown):
+        rows.append([(f"  and {more:,} more", "muted")])
     return rows
 
 

@@ -437,6 +437,9 @@ def _phases_and_wait(standing: Standing) -> dict[str, float]:
 class Ranks(ScrollingPanel):
     """Panel 3."""
 
+    _moved = False
+    """Whether somebody moved the cursor."""
+
     class Chosen(Message):
         """A rank was opened."""
 
@@ -449,15 +452,27 @@ class Ranks(ScrollingPanel):
         return ranks if ranks > 1 else 0
 
     def _keep_in_view(self) -> None:
-        """While nobody moves in it, the rank that the first finding names is in view."""
+        """Until somebody moves in it, it stands at the rank that the first finding names."""
+        room, named = self.visible_items(), self._named()
+        if not self._moved:
+            self.set_reactive(ScrollingPanel.cursor, named)
         super()._keep_in_view()
-        if self.has_focus or self.cursor or self.snapshot is None:
+        if self.has_focus or self._moved or self.snapshot is None:
             return
+        if named >= room:
+            self.first = min(named - room // 2, len(self.snapshot.summary.ranks) - room)
+
+    def _named(self) -> int:
+        """Index of the rank that the first finding names; 0 where none does."""
+        if self.snapshot is None:
+            return 0
         ranks = [rank.rank for rank in self.snapshot.summary.ranks]
         named = [finding.rank for finding in self.snapshot.findings if finding.rank in ranks]
-        room = self.visible_items()
-        if named and ranks.index(named[0]) >= room:
-            self.first = min(ranks.index(named[0]) - room // 2, len(ranks) - room)
+        return ranks.index(named[0]) if named else 0
+
+    def move(self, step: int) -> None:
+        self._moved = True
+        super().move(step)
 
     def visible_items(self) -> int:
         room = self.inside(*self.size)[1]
@@ -498,6 +513,7 @@ class Ranks(ScrollingPanel):
 
     def choose(self) -> None:
         """Open the rank under the cursor."""
+        self._moved = True
         ranks = self.snapshot.summary.ranks if self.snapshot else ()
         if len(ranks) > 1:
             self.post_message(self.Chosen(ranks[self.cursor].rank))

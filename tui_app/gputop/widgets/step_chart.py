@@ -10,7 +10,7 @@ from gputop import palette
 from gputop.feed.snapshot import Snapshot, Timeline
 from gputop.render import numbers
 from gputop.render.bars import stacked_columns
-from gputop.render.rows import Row, right
+from gputop.render.rows import Row, right, row_width
 from gputop_agent.wire import PHASES
 from gputop_analysis.step_parts import parts_of
 
@@ -23,6 +23,8 @@ WIDEST = 4
 """Cells of a bin at most."""
 LEAST_SHARE = 0.015
 """Of the step, from which on a part has a name."""
+HALF_FROM, FIFTHS_FROM = 5, 16
+"""Rows of a chart from which on its scale has a tick at the half, or at the fifths."""
 CUT_AT = 3.0
 """Medians of the step time at which the scale ends at the latest."""
 
@@ -97,7 +99,7 @@ def _joined(bins: Sequence[tuple[tuple[float, ...] | None, float]]) -> tuple[flo
 
 def chart(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> list[Row]:
     """The area with its scale at the left and the time below, in ``width`` x ``height`` cells."""
-    line = snapshot.timeline
+    line = _without_unfinished(snapshot)
     tagged = width - AXIS >= TAGS_FROM
     cells, rows = max(width - AXIS - TAG * tagged, 1), max(height - 1, 1)
     columns, cell_s = in_cells(line, parted(line), cells)
@@ -108,9 +110,12 @@ def chart(snapshot: Snapshot, width: int, height: int, mono: bool = False) -> li
     styles, letters = [look.style for look in looks], [look.letter for look in looks]
     area = stacked_columns(drawn, styles, letters, rows, top, mono=mono)
     lead = cells - len(columns)
+    stood = _stood(snapshot, columns)
     result: list[Row] = []
     for y, row in enumerate(area):
         cut = _with_gaps(row, columns)
+        if y == rows // 2 and stood:
+            cut = _written_over(cut, stood)
         label: Row = [(right(_tick(y, rows, top), AXIS - 1) + " ", "muted")]
         result.append([*label, (" " * lead, ""), *cut])
     if tagged:
@@ -133,13 +138,50 @@ def _with_gaps(row: Row, columns: Columns) -> Row:
     return result
 
 
+def _without_unfinished(snapshot: Snapshot) -> Timeline:
+    """The timeline up to the newest step: a step that takes no longer than others is no stand."""
+    line, run = snapshot.timeline, snapshot.summary
+    if run.state != "running" or run.silent_s:
+        return line
+    count = len(line.steps)
+    while count and line.phases_ms[count - 1][0] != line.phases_ms[count - 1][0]:
+        count -= 1
+    return line._replace(
+        phases_ms=line.phases_ms[:count], wait_ms=line.wait_ms[:count], steps=line.steps[:count]
+    )
+
+
+def _stood(snapshot: Snapshot, columns: Columns) -> str:
+    """Why there is nothing to see where the run stood all the time that is shown."""
+    silent_s = snapshot.summary.silent_s
+    if not silent_s or any(column[0] == column[0] for column in columns):
+        return ""
+    return f" no step for {numbers.clock(silent_s)} "
+
+
+def _written_over(row: Row, text: str) -> Row:
+    """The row with the text in its middle, where it fits."""
+    cells = row_width(row)
+    if len(text) > cells:
+        return row
+    start = (cells - len(text)) // 2
+    (glyph, style), *_ = row
+    rest = cells - start - len(text)
+    return [(glyph[0] * start, style), (text, "muted"), (glyph[0] * rest, style)]
+
+
 def _tick(y: int, height: int, top: float) -> str:
+    """The time that stands beside a row: the top's, the bottom's, and between them that of a half,
+    of fifths where there is room; such a row has it within it or at its upper edge.
+    """
     if y == 0:
         return numbers.duration_ms(top)
-    if height >= 6 and height % 2 == 0 and y == height // 2:
-        return numbers.duration_ms(top / 2)
     if y == height - 1 and height >= 4:
         return "0"
+    parts = 5 if height >= FIFTHS_FROM else 2
+    for part in range(1, parts):
+        if height >= HALF_FROM and y == height * part // parts:
+            return numbers.duration_ms(top * (parts - part) / parts)
     return ""
 
 

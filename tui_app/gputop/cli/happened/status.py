@@ -101,7 +101,8 @@ def execute(words: list[str]) -> int:
     elif options.short:
         print(standing.short())
     else:
-        print(f"{standing.name}: {standing.state}, {standing.short()}")
+        state = "" if standing.severity == standing.state else f"{standing.state}, "
+        print(f"{standing.name}: {state}{standing.short()}")
     return 0
 
 
