@@ -156,7 +156,8 @@ async def test_a_finding_opens_with_evidence_and_fix_and_is_copied(running):
 async def test_the_cursor_moves_and_y_copies_the_chosen_row(running):
     async with started(running) as (app, pilot):
         await pilot.press("r", "down", "down", "y")
-        assert app.main.query_one(Ranks).cursor == 2 and app.clipboard.startswith("rank 2 on box")
+        # from rank 1 on, which the first finding names
+        assert app.main.query_one(Ranks).cursor == 3 and app.clipboard.startswith("rank 3 on box")
         await pilot.press("f", "down", "y")
         assert app.main.query_one(Findings).cursor == 1 and app.clipboard.startswith("HO06")
         await pilot.press("1", "y")

@@ -97,7 +97,8 @@ def test_the_settings_screen_changes_what_holds_and_the_file(running, tmp_path, 
     async def main():
         async with started(running) as (app, pilot):
             await press(app, pilot, "comma")
-            assert "theme" in screen_text(app) and "notifications: hang" in screen_text(app)
+            shown = screen_text(app)
+            assert all(word in shown for word in ("Notifications", "theme", "hang"))
             await press(app, pilot, "right", "right")
             assert app.theme == "gputop-light"
             await press(app, pilot, "up", "space", "escape")  # the last one: panel Loss

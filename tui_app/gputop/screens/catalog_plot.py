@@ -24,9 +24,19 @@ from gputop_analysis.catalog.listing import Listed
 
 WIDTH, BESIDE = 110, 6
 """Cells of the dialog, and of its border and padding."""
+BELOW = 3
+"""Rows below the plot's own: its axis, labels and what they mean."""
 LABEL = 6
 """Cells of a label below the plot, with the gap to the next."""
 _UNBROKEN = "\N{NO-BREAK SPACE}"
+
+
+class _Plot(PlotextPlot):
+    """Is drawn anew when its room has changed, which the rows of names below it take from it."""
+
+    def on_resize(self) -> None:
+        if isinstance(self.screen, CatalogPlot):
+            self.screen.draw()
 
 
 class CatalogPlot(Typed, ModalScreen[None]):
@@ -56,20 +66,15 @@ class CatalogPlot(Typed, ModalScreen[None]):
         with Vertical(classes="box") as box:
             box.border_subtitle = "m other axis · esc back"
             yield Static("", id="upwards", markup=False)
-            yield PlotextPlot()
+            yield _Plot()
             yield Static("", id="named", markup=False)
-
-    def on_mount(self) -> None:
-        self.call_after_refresh(self._draw)
-
-    def on_resize(self) -> None:
-        self.call_after_refresh(self._draw)
 
     def action_next_axis(self) -> None:
         self.axis = AXES[(AXES.index(self.axis) + 1) % len(AXES)]
-        self._draw()
+        self.draw()
 
-    def _draw(self) -> None:
+    def draw(self) -> None:
+        """Everything anew, in the room that there is."""
         points_ = points(self._rows, self.axis.name)
         unpriced = len(self._rows) - len(points_)
         without = f" · {unpriced} without a known rent" if unpriced else ""
@@ -88,10 +93,11 @@ class CatalogPlot(Typed, ModalScreen[None]):
         plot.xlabel("$/h of one GPU")
         self.query_one("#upwards", Static).update(self.axis.label)
         room = widget.size
+        rows = room.height - BELOW
         if found:
             rents, values = [p.usd_per_hour for p in found], [p.value for p in found]
             _axis(plot.xticks, plot.xlim, ticks(min(rents), max(rents), room.width // LABEL))
-            _axis(plot.yticks, plot.ylim, ticks(min(values), max(values), room.height // 2))
+            _axis(plot.yticks, plot.ylim, ticks(min(values), max(values), rows // 2))
         self._scatter(found, "·", "muted")
         for letter, point in named:
             self._scatter([point], letter, "good" if letter in MARKS else "accent")
@@ -123,8 +129,8 @@ def legend(named: Sequence[tuple[str, Point]], width: int) -> str:
 
 def ticks(low: float, high: float, room: int = 100) -> list[float]:
     """1, 2 and 5 times powers of ten between two amounts, both ends rounded outwards; where there
-    is no ``room`` for so many, only powers of ten, or each second one: labels of one row would hide
-    each other.
+    is no ``room`` for so many, only powers of ten, each second one, or the ends: labels of one row
+    would hide each other.
     """
     found: list[float] = []
     for steps, every in (((1, 2, 5), 1), ((1,), 1), ((1,), 2)):
@@ -134,8 +140,8 @@ def ticks(low: float, high: float, room: int = 100) -> list[float]:
         above = [tick for tick in ladder if tick >= high][:1]
         found = sorted({*below, *(tick for tick in ladder if low < tick < high), *above})
         if len(found) <= room:
-            break
-    return found
+            return found
+    return [found[0], found[-1]]
 
 
 def _axis(
