@@ -189,19 +189,19 @@ def parallel_of(cells: Mapping[str, str], said: dict[str, Any]) -> Split:
         ep=ep,
         etp=text.count(str(args.get("expert-tensor-parallel-size", ""))) or 0,
         sequence_parallel=tp > 1 and (bool(args.get("sequence-parallel")) or not args),
-        sharding=_applied(sharding, (dp or 1) * cp),
+        sharding=_applied(sharding, (dp or 1) * cp, by_engine=not args),
         replicas=megatron.instances(said),
         offload=text.offload(written),
         pipeline_stage=pp - 1 if "last rank" in cells.get("mem_metric", "") else 0,
     )
 
 
-def _applied(sharding: str, ranks: int) -> str:
+def _applied(sharding: str, ranks: int, *, by_engine: bool) -> str:
     """What a sharding comes to over so many ranks of data and context parallelism; DeepSpeed's
-    engine has its optimizer and buckets on one, too.
+    engine has its optimizer and buckets on one, too, Megatron-LM's nothing.
     """
     if ranks == 1:
-        return sharding if sharding.startswith("zero") else "none"
+        return sharding if by_engine and sharding.startswith("zero") else "none"
     return "ddp" if sharding == "none" else sharding
 
 
