@@ -25,6 +25,7 @@ sys.path[:0] = [str(ROOT / name) for name in ("tests", "tui_app", "analysis", "p
 
 from cases import (  # noqa: E402
     EIGHTH,
+    ELEVENTH,
     ENVIRONMENT,
     FIFTH,
     FOURTH,
@@ -72,7 +73,18 @@ def _chosen(options: argparse.Namespace) -> list[tuple[Shape, str]]:
     if options.out and options.out.exists():
         done = {json.loads(line)["name"] for line in options.out.read_text().splitlines()}
     runs = []
-    for shape in (*SHAPES, *SECOND, *THIRD, *FOURTH, *FIFTH, *SEVENTH, *EIGHTH, *NINTH, *TENTH):
+    for shape in (
+        *SHAPES,
+        *SECOND,
+        *THIRD,
+        *FOURTH,
+        *FIFTH,
+        *SEVENTH,
+        *EIGHTH,
+        *NINTH,
+        *TENTH,
+        *ELEVENTH,
+    ):
         if not options.k or shape.name in options.k or shape.script in options.k:
             names = [shape.name] * (not options.clean) + [f"clean_{shape.name}"] * (
                 shape.twin and not options.faults

@@ -1,5 +1,8 @@
 """Where an exception is said to come from."""
 
+import pytest
+from agent_support import run_script
+
 from gputop_agent.runtime import frames
 from gputop_agent.watchers import exceptions
 
@@ -21,3 +24,29 @@ ValueError: corrupt sample 300
         exceptions._site(outside + exceptions._quoted(message.partition("\n")[2]))
         == "train.py:28 <module>"
     )
+
+
+FAILS = """
+import sys, eager, torch
+net = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(30):
+    out = net(torch.randn(8, 4))
+    if not torch.isfinite(out).all() or step == 29:
+        raise ValueError("logits")
+    scale = float("nan") if sys.argv[1] == "nan" and step == 20 else 1.0
+    optimizer.zero_grad()
+    (out.square().mean() * scale).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(("kind", "weight"), [("nan", "0.weight"), ("finite", None)])
+def test_a_weight_that_is_no_number_is_told_with_what_it_led_to(tmp_path, kind, weight):
+    script = tmp_path / "train.py"
+    script.write_text(FAILS)
+    outcome = run_script([str(script), kind])
+    assert (outcome.exit_code, outcome.agent_errors) == (1, "")
+    (raised,) = outcome.guests[0].of_type("exception")
+    assert (raised["message"], raised.get("bad_weight")) == ("logits", weight)

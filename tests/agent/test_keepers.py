@@ -86,3 +86,20 @@ def test_states_of_a_model_pile_up_in_the_list_of_them(monkeypatch, kind, layers
     assert looked(tensors, keeper) == {}
     keep(5)
     assert looked(tensors, keeper)["kept_in"] == "rows"
+
+
+def test_outputs_are_found_among_the_many_tensors_that_their_graphs_keep(monkeypatch):
+    monkeypatch.setattr(frames, "origin", of_this_file)
+    keeper, outputs = keepers.Keeper(), []
+    start = torch.ones(2, requires_grad=True)
+
+    def keep(count):
+        for _ in range(count):
+            outputs.append((start * 2, "played"))
+
+    keep(30)
+    of_graphs_alone = [torch.ones(1) for _ in range(200)]
+    held_by_torch = iter([of_graphs_alone])
+    assert keeper.look(next(held_by_torch), beside=(of_graphs_alone,)) == {}
+    keep(10)
+    assert keeper.look(of_graphs_alone, beside=())["kept_in"] == "outputs"

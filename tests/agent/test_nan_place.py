@@ -36,10 +36,13 @@ optimizer = torch.optim.SGD(net.parameters(), 1e-2)
 for step in range(40):
     mask = torch.ones(4, 8, dtype=torch.bool)
     if kind == "inside" and step == 25: mask[2] = False
+    if kind == "first step" and step == 0: mask[2] = False
+    longer = kind == "longer" and step != 25
     count = 0 if kind == "outside" and step >= 25 else 4
     if kind == "own mode" and step == 26: torch.autograd.set_detect_anomaly(True, check_nan=True)
     if kind == "own mode" and step == 25: count = 0
-    out = net(torch.randn(4, 8), mask)
+    out = net(torch.randn(4, 8), mask) * 1.0 if longer else net(torch.randn(4, 8), mask)
+    if kind == "longer" and step == 25: count = 0
     if kind == "another way" and step == 25: out = out / torch.zeros(1)
     losses = F.cross_entropy(out, torch.randint(0, 3, (4,)), reduction="none")
     if kind == "outside" and step < 25: losses = losses * 1.0
@@ -74,6 +77,19 @@ def test_the_line_is_that_of_the_operation(tmp_path, kind, operation):
     line = next(at for at, text in enumerate(SCRIPT.split("\n"), 1) if text.endswith(f"# {kind}"))
     assert (place["site"], place["operation"]) == (f"train.py:{line}", operation)
     assert place["step"] == origin["step"] == 25
+
+
+def test_the_first_step_of_all_is_explained_too(tmp_path):
+    (origin, *_), (place, *_) = told(tmp_path, "first step")
+    line = next(at for at, text in enumerate(SCRIPT.split("\n"), 1) if text.endswith("# inside"))
+    assert (place["step"], place["site"]) == (0, f"train.py:{line}")
+    assert (origin["step"], origin["operation"]) == (0, "softmax")
+
+
+def test_a_graph_that_is_longer_before_the_operation_tells_its_line(tmp_path):
+    _, (place,) = told(tmp_path, "longer")
+    line = next(at for at, text in enumerate(SCRIPT.split("\n"), 1) if text.endswith("# outside"))
+    assert (place["site"], place["operation"]) == (f"train.py:{line}", "div")
 
 
 def test_a_step_that_goes_another_way_tells_no_line(tmp_path):

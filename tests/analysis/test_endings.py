@@ -473,3 +473,15 @@ def test_parameters_without_a_gradient_are_no_line_to_mend(tmp_path):
     build.end(exit_code=1)
     (first,) = (one for one in evaluate(build.open()) if one.id == "HC06")
     assert "find_unused_parameters=True" in str(first.fix) and "mend" not in str(first.fix)
+
+
+def test_a_failure_over_weights_that_are_no_numbers_is_one_of_numbers(tmp_path):
+    build = trained(tmp_path / "r", ranks=1)
+    head = {"class": "ValueError", "message": "logits", "site": "play.py:84 play", "step": 60}
+    build.event("exception", t_ns=build.clock[0], rank=0, bad_weight="trunk.0.weight", **head)
+    build.end(exit_code=1)
+    found = {one.id: one for one in evaluate(build.open())}
+    assert found["HC06"].site == found["NU01"].site == "play.py:84 play"
+    assert "trunk.0.weight was no number by then" in found["HC06"].fix
+    assert found["NU01"].title == "weights are NaN or infinite where rank 0 fails at step 60"
+    assert "--watch-numerics" in found["NU01"].fix

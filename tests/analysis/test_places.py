@@ -59,6 +59,15 @@ CASES = {
         [([MAIN, LOOP, "ema.py:9 update", f"ema.py:{n} each"], 4) for n in range(9)],
         LOOP,  # update was seen at this line only, as main is: the loop's line is the place
     ),
+    "a function that the training does not run in": (
+        [([MAIN, LOOP, f"grid.py:{n % 4} draw"], 9 - n % 4) for n in range(5)]
+        + [([MAIN, "train.py:52 train", f"grid.py:{n} draw"], 8) for n in range(3)],
+        "grid.py:0 draw",
+    ),
+    "the function that the training runs in": (
+        [([MAIN, f"train.py:{50 + n} train"], 6) for n in range(7)],
+        None,
+    ),
     "two lines of the loop": ([([MAIN, LOOP], 10), ([MAIN, "train.py:51 train"], 10)], LOOP),
     "inside a trainer": ([([MAIN], 30, "lightning/loops/fit.py:3 run")], None),
     "below a trainer": (

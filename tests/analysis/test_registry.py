@@ -32,3 +32,14 @@ def test_a_broken_check_is_said_and_the_others_are_judged(tmp_path, monkeypatch)
     assert found["XX01"].severity == "info"
     assert "could not be judged" in found["XX01"].title
     assert "NU01" in found
+
+
+def test_the_place_stands_before_the_fix_unless_a_sentence_names_it():
+    spec = registry.CATALOGUE["HO06"]
+    told = {"severity": "medium", "title": "slow", "evidence": "seen", "fix": "do less"}
+    nowhere = spec.make(**told)
+    assert registry.placed(nowhere).fix == "do less"
+    placed = registry.placed(spec.make(**told, site="train.py:9 log"))
+    assert (placed.fix, registry.placed(placed)) == ("at train.py:9: do less", placed)
+    named = spec.make(**told | {"evidence": "at train.py:9 log"}, site="train.py:9 log")
+    assert registry.placed(named).fix == "do less"

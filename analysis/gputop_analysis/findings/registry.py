@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from gputop_analysis.findings.advice import Fix, as_text, offered, options_of
@@ -143,7 +143,7 @@ def finding(
         def bound(view: RunView) -> list[Finding]:
             try:
                 result = check(view, CATALOGUE[id])
-                findings = [offered(view, finding_) for finding_ in as_list(result)]
+                findings = [placed(offered(view, one)) for one in as_list(result)]
                 assert not STRICT or all(finding_.proof for finding_ in findings), (
                     f"{id} shows no proof"
                 )
@@ -181,6 +181,15 @@ def explained_ids(cause: Spec) -> tuple[str, ...]:
     """Ids of the findings that ``cause`` takes in, whichever end says so."""
     said_there = sorted(spec.id for spec in CATALOGUE.values() if cause.id in spec.explained_by)
     return tuple(dict.fromkeys((*cause.explains, *said_there)))
+
+
+def placed(finding: Finding) -> Finding:
+    """The finding with its place before the fix, where no sentence of it names the place."""
+    place = (finding.site or "").partition(" ")[0]
+    told = f"{finding.title} {finding.evidence} {finding.fix}"
+    if not place or not finding.fix or place in told:
+        return finding
+    return replace(finding, fix=f"at {place}: {finding.fix}")
 
 
 def as_list(result: Result) -> list[Finding]:

@@ -59,8 +59,10 @@ class Site:
     """The most frequent lines, where none holds most of the samples."""
     beside: str = ""
     """The second of two lines that hold most samples together."""
-    is_loop: bool = False
-    """Whether it is the first line of a loop, and no line in it holds most of the samples."""
+    where: str = "at"
+    """``in the loop at`` its first line, or ``in the function at`` its most frequent line, where no
+    line in it holds most of the samples.
+    """
 
     @property
     def words(self) -> str:
@@ -68,19 +70,21 @@ class Site:
         inside = f", inside {self.detail}" if self.detail else ""
         if self.site is None:
             return f"{self.spread} (of {self.samples} stack samples)"
-        where = "in the loop at" if self.is_loop else "at"
         return (
-            f"most often {where} {self.site}{inside} ({self.share * 100:.0f} %{self.beside} of "
+            f"most often {self.where} {self.site}{inside} ({self.share * 100:.0f} %{self.beside} of "
             f"{self.samples} stack samples)"
         )
 
 
-def top_site(view: RunView, phase: str, rank: int | None = None, *, nested: int = 0) -> Site | None:
+def top_site(
+    view: RunView, phase: str, rank: int | None = None, *, nested: int = 0, all_work: bool = False
+) -> Site | None:
     """Where a phase's samples lie, on one rank or on all; None with fewer than 5 samples.
 
     Of evaluations it is the line of the training's loop that asks for them: there they are made
     less often. With ``nested``, operators on tensors inside so many loops in which no model runs
-    count as host code: such a loop goes through the elements of tensors.
+    count as host code: such a loop goes through the elements of tensors. With ``all_work`` the place
+    may be of tensor work too, as that of a phase that has grown.
     """
     samples = marked(view, phase, rank)
     if phase == "eval":
@@ -91,12 +95,16 @@ def top_site(view: RunView, phase: str, rank: int | None = None, *, nested: int 
     working = working_loops(view, rank)
     if nested:
         samples = with_loops(samples, working, nested)
-    judged = _judged(samples)
+    judged = samples if all_work else _judged(samples)
     line = surest(judged, lines_by_function(view, rank), working)
     if line is not None:
         site = _at_line(line, judged, total(samples))
     else:
-        site = _pair(judged, total(samples)) or _spread(judged, total(samples))
+        site = (
+            _pair(judged, total(samples))
+            or _function(judged, total(samples), trained=_functions_of_training(view, rank))
+            or _spread(judged, total(samples))
+        )
     return replace(
         site,
         torch_share=total(sample for sample in samples if sample.in_torch) / site.samples,
@@ -124,7 +132,7 @@ def _at_line(line: str, judged: list[PlacedSample], count: int) -> Site:
         share=total(at_line) / count,
         samples=count,
         detail=insides.most_common(1)[0][0],
-        is_loop=line.startswith(LOOP),
+        where="in the loop at" if line.startswith(LOOP) else "at",
     )
 
 
@@ -277,6 +285,43 @@ def _pair(samples: Sequence[PlacedSample], count: int) -> Site | None:
     (first, at_first), *second = top_two
     beside = "".join(f" and {100 * at_line / count:.0f} % at {line}" for line, at_line in second)
     return Site(first, at_first / count, count, beside=beside)
+
+
+def _function(samples: Sequence[PlacedSample], count: int, *, trained: set[Path]) -> Site | None:
+    """The innermost function below which surely most samples lie, at its most frequent line; None
+    where there is none but those that the training runs in, or these are not known.
+    """
+    depth, inside = 0, list(samples)
+    while True:
+        deeper = _most_in_a_function([one for one in inside if len(_lines(one)) > depth], depth)
+        if surely(total(deeper), total(samples)) <= MOSTLY:
+            break
+        depth, inside = depth + 1, deeper
+    if not depth or not trained or functions(inside[0].path)[:depth] in trained:
+        return None
+    lines: Counter[str] = Counter()
+    for sample in inside:
+        lines[_lines(sample)[depth - 1]] += sample.count
+    line = lines.most_common(1)[0][0]
+    return Site(line, total(inside) / count, count, where="in the function at")
+
+
+def _most_in_a_function(samples: Sequence[PlacedSample], depth: int) -> list[PlacedSample]:
+    """Of samples that share their functions down to a depth, those of the most frequent next one."""
+    by_function: dict[str, list[PlacedSample]] = {}
+    for sample in samples:
+        by_function.setdefault(functions(sample.path)[depth], []).append(sample)
+    return max(by_function.values(), key=total, default=[])
+
+
+def _lines(sample: PlacedSample) -> Path:
+    """The lines of a sample's path, without loops."""
+    return tuple(label for label in sample.path if not label.startswith(LOOP))
+
+
+def _functions_of_training(view: RunView, rank: int | None) -> set[Path]:
+    """Functions in which forwards, backwards and updates happen."""
+    return {functions(path) for path in paths_within(view, rank, COMPUTE)}
 
 
 def _spread(samples: Sequence[PlacedSample], count: int) -> Site:

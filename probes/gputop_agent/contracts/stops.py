@@ -28,6 +28,8 @@ class Raised(OfClass, total=False):
     """Name of the one that it ended; null: it ended the process."""
     module: Line
     """Whose forward was going on; only for lack of device memory."""
+    bad_weight: Line
+    """A weight in the CPU's memory that is no number by then: what it says may follow from it."""
     module_class: Line
     memory: dict[str, Amount]
     """weights_bytes, gradients_bytes, optimizer_bytes, buffers_bytes, allocated_bytes,

@@ -1,5 +1,6 @@
 """What keeps the tensors that pile up: from one of them up through tuples, objects and small dicts
-to the list, deque, set or dict that grows, its name, and the line of the script that fills it.
+to the list, deque, set or dict that grows, its name, and the line of the script that fills it. Most
+of what a kept graph holds is in no container: then the variables of the script are gone through.
 """
 
 import gc
@@ -25,7 +26,7 @@ class Keeper:
     """The container found at the last look: it is told once it has grown since."""
 
     def __init__(self):
-        self.name, self.length = "", 0
+        self.lengths = {}  # by name, at the last look
         self.told = {}
 
     def look(self, tensors, beside=()):
@@ -35,10 +36,40 @@ class Keeper:
         """
         if not self.told:
             name, length = _most_common(tensors, (tensors, *beside))
-            if name and name == self.name and length > self.length:
+            lengths = {name: length} if name else _variables_with_graphs()
+            grown = {
+                name: length - self.lengths[name]
+                for name, length in lengths.items()
+                if length > self.lengths.get(name, length)
+            }
+            if grown:
+                name = max(grown, key=grown.__getitem__)
                 self.told = {"kept_in": name, "kept_site": _filled_at(name)}
-            self.name, self.length = name, length
+            self.lengths = lengths
         return self.told
+
+
+def _variables_with_graphs():
+    """Lengths, by name, of long lists and deques of the running functions and of their objects whose
+    last entry holds a tensor with a graph.
+    """
+    lengths = {}
+    for frame in frames.stack(sys._getframe(1), 32):
+        if frames.origin(frame.f_code.co_filename) == frames.USER:
+            for name, value in _variables(frame):
+                named = [(name, value)]
+                if _is_the_users(value):
+                    named = getattr(value, "__dict__", {}).items()
+                lengths.update((name, len(pile)) for name, pile in named if _keeps_graphs(pile))
+    return lengths
+
+
+def _keeps_graphs(pile):
+    if type(pile) not in (list, deque) or len(pile) < MIN_LENGTH:
+        return False
+    last = pile[-1]
+    parts = last if type(last) in (tuple, list) else last.values() if type(last) is dict else [last]
+    return any(getattr(part, "grad_fn", None) is not None for part in list(parts)[:MIN_LENGTH])
 
 
 def _most_common(tensors, ours):
@@ -117,17 +148,21 @@ def _name_of(pile, ours):
 
 
 def _local_name(frame, thing):
-    """The name of a variable of a running function; see ``horizon`` for the care that is taken."""
+    """The name of a variable of a running function."""
+    return next((name for name, value in _variables(frame) if value is thing), "")
+
+
+def _variables(frame):
+    """Names and values of a running function; see ``horizon`` for the care that is taken."""
     if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        values = frame.f_globals
-    elif sys.version_info < (3, 13) and sys.gettrace() is not None:
-        return ""
-    else:
-        values = frame.f_locals
-    name = next((name for name, value in list(values.items()) if value is thing), "")
-    if values is not frame.f_globals and sys.version_info < (3, 13):
+        return list(frame.f_globals.items())
+    if sys.version_info < (3, 13) and sys.gettrace() is not None:
+        return []
+    values = frame.f_locals
+    variables = list(values.items())
+    if sys.version_info < (3, 13):
         values.clear()
-    return name
+    return variables
 
 
 def _filled_at(name):

@@ -1,8 +1,9 @@
 """The line of the operation at which values stopped being finite.
 
 Autograd's nodes know the lines that made them only in anomaly mode. So the forward after the one
-that went wrong is made in that mode, without its check for NaN, and up to its backward only: where
-the same operations follow each other again, the node at the same place has the line.
+that went wrong is made in that mode, without its check for NaN, and up to its backward only. Its node at
+the same place has the line, where the operations from there to the loss, or up to there, are the
+same again: a recurrent model's graph is as long as its batch.
 """
 
 import re
@@ -75,13 +76,27 @@ def before_backward(loss):
         return
     switch_off()
     nodes = _made(Graph(loss, reads_tensors=False))
-    place, search.place = search.place, -1
-    if [node.name for node in nodes] != search.operations:
+    place = _same_place([node.name for node in nodes])
+    search.place = -1
+    if place is None:
         return
     site = _site(nodes[place].node.metadata.get("traceback_") or ())
     if site:
         fields = {"operation": nodes[place].name, "site": site}
         transport.send_event("nan_place", step=search.step, **fields)
+
+
+def _same_place(operations):
+    """Where the origin's operation stands in the graph of another step; None where that parts both
+    before and after it.
+    """
+    from_there = search.operations[search.place :]
+    if operations[-len(from_there) :] == from_there:
+        return len(operations) - len(from_there)
+    up_to_there = search.operations[: search.place + 1]
+    if operations[: len(up_to_there)] == up_to_there:
+        return search.place
+    return None
 
 
 def _made(graph):

@@ -236,12 +236,16 @@ def _layers_now():
 def _begin_burst():
     watch.burst = BURST_BACKWARDS
     if not watch.is_in:
-        session.step_listeners.append(_keep_hooks_in)
+        session.step_listeners.append(_watch_burst)
         _put_in()
 
 
-def _keep_hooks_in(*_):
-    """As a listener of every step it has the hooks stay in."""
+def _watch_burst(*_):
+    """As a listener of every step it has the hooks stay in; in a first step the model is not known
+    before its end.
+    """
+    if not watch.is_in:
+        _put_in()
 
 
 def _judge_backward(tensors):
@@ -259,8 +263,8 @@ def _judge_backward(tensors):
     watch.burst -= 1
     if watch.burst <= 0:
         _take_out()
-        if _keep_hooks_in in session.step_listeners:
-            session.step_listeners.remove(_keep_hooks_in)
+        if _watch_burst in session.step_listeners:
+            session.step_listeners.remove(_watch_burst)
 
 
 def _judge_now(current, tensors):

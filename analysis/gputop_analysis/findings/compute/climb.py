@@ -185,7 +185,7 @@ def _pace(rest: Array) -> tuple[Array, list[int]]:
 def told_climb(view: RunView, spec: Spec, climb: Climb) -> Finding:
     """The finding: something piles up."""
     rank, (before, after) = climb.rank, climb.walls_ms
-    site = top_site(view, climb.phase, rank=rank)
+    site = top_site(view, climb.phase, rank=rank, all_work=True)
     at = named(site, " at {}")
     lost = climb.lost_ms
     return spec.make(

@@ -102,7 +102,7 @@ def step_time_regression(view: RunView, spec: Spec) -> Finding | None:
     waits = change.phase in WAITING
     site = None
     if change.phase in ("data", "other", "eval"):
-        site = top_site(view, change.phase, rank=rank)
+        site = top_site(view, change.phase, rank=rank, all_work=True)
     per = "" if change.unit == "step" else f" for the same number of {change.unit}"
     where = "" if waits or len(view.ranks) == 1 else f": rank {rank} in {change.phase}"
     relative = change.after_ms / change.before_ms - 1

@@ -105,6 +105,8 @@ def _raised_first(view: RunView, spec: Spec, raised: list[Event]) -> Finding:
             f"in the step before, the loss of rank {rank} did not go through all parameters: let it "
             "on every rank, or give DistributedDataParallel find_unused_parameters=True"
         )
+    if first.get("bad_weight"):
+        fix = f"{first['bad_weight']} was no number by then: mend what made it so (NU01), not this line"
     if view.world_size > 1:
         title = f"rank {rank} fails first at step {step}: {words}"
         fix += "; later errors of other ranks follow from it"

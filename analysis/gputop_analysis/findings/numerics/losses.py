@@ -29,6 +29,7 @@ from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody
 from gputop_analysis.findings.told import spread, told
 from gputop_analysis.model import Finding, Input, Proof
+from gputop_analysis.raised import fatal
 from gputop_analysis.series import RankSeries
 from gputop_analysis.spikes import TOGETHER_STEPS, instabilities, spikes_of, stand_outs, steps_named
 from gputop_analysis.stats import mad_sigma
@@ -56,13 +57,13 @@ an alarm.
     name="non-finite loss",
     family="numerics",
     cause="nan",
-    trigger="a loss is NaN or infinite",
+    trigger="a loss is NaN or infinite, or a weight is where an exception ends a rank",
     fix="lower the learning rate, clip gradients, use bf16 instead of fp16, look "
     "at the batch of that step",
     explains=("NU02", "NU03", "NU04", "NU07", "NU10"),
     immediate=True,
     no_use="bf16: where nothing is float16; clipping: where gradients are clipped",
-    reads="nonfinite and nan_origin events, steps.loss and its flag",
+    reads="nonfinite, nan_origin and exception events, steps.loss and its flag",
     silent="the loss is not read",
     traps="masked batches without a target",
     seen_on=CPU,
@@ -71,7 +72,7 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
     """The training diverged or met a bad batch."""
     first_of_ranks = _first_of_ranks(view)
     if not first_of_ranks:
-        return None
+        return _weights_at_the_end(view, spec)
     first = min(first_of_ranks)
     origin = nan_origin(view, first.step)
     losses = _bad_losses(view.per_rank[first.rank])
@@ -109,6 +110,34 @@ def nonfinite_loss(view: RunView, spec: Spec) -> Finding | None:
                 *(Input("just before", text, "", f"steps, rank {first.rank}") for text in settings),
                 *(inputs(origin) if origin else ()),
             ),
+        ),
+    )
+
+
+def _weights_at_the_end(view: RunView, spec: Spec) -> Finding | None:
+    """Of a rank that failed over weights that were no numbers, though no loss was read that was."""
+    failed = next((event for event in fatal(view.record) if event.get("bad_weight")), None)
+    if failed is None:
+        return None
+    rank, step = int(failed.get("rank", 0)), int(failed.get("step") or 0)
+    return spec.make(
+        severity="critical",
+        title=f"weights are NaN or infinite where rank {rank} fails at step {step:,}",
+        evidence=f"{failed['bad_weight']} was, as {failed.get('class')} ended the rank at "
+        f"{failed.get('site') or 'an unknown line'}; the loss went wrong in one of the steps before",
+        fix=(
+            f"{WATCH} names the layer, the operation and the batch",
+            *_against_divergence(Facts(view, rank)),
+        ),
+        rank=rank,
+        site=failed.get("site"),
+        proof=Proof(
+            statistic="ranks that an exception ended with a weight that is NaN or infinite",
+            value=1,
+            threshold=0,
+            unit="",
+            formula="of each weight in the CPU's memory the first 4,096 values",
+            inputs=(Input("weight", failed["bad_weight"], "", "exception event"),),
         ),
     )
 
@@ -180,9 +209,11 @@ def _against_a_bad_loss(run: Facts, origin: Event | None) -> tuple[str | Option,
         return (*first, "look at the batch of that step")
     if origin is not None and origin["direction"] == "input":
         return (*first, "leave out what torch.isfinite says no to, where the dataset is read")
+    return (*first, "look at the batch of that step", *_against_divergence(run))
+
+
+def _against_divergence(run: Facts) -> tuple[str | Option, ...]:
     return (
-        *first,
-        "look at the batch of that step",
         "then a lower learning rate or a longer warm-up",
         Option("gradient clipping: " + phrase(run, "clip", norm=1.0), needs=(NOT_CLIPPED,)),
         "bf16 instead of fp16",
