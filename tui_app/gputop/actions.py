@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from gputop.panels import PANELS, PanelSpec, panel
 
-Scope = Literal["always", "live", "replay", "control"]
+Scope = Literal["always", "live", "replay", "control", "moving"]
 
 
 class Action(NamedTuple):
@@ -234,8 +234,12 @@ def target(action: Action) -> str:
     return f"screen.{action.id}"
 
 
-def applies(action: Action, mode: str, control: bool) -> bool:
-    """Whether an action has any effect: seeking in a replay, profiling where someone listens."""
+def applies(action: Action, mode: str, control: bool, ended: bool = False) -> bool:
+    """Whether an action has any effect: seeking in a replay, profiling where someone listens,
+    holding a picture that moves, which that of an ended run does only in a replay.
+    """
     if action.scope == "control":
         return control
+    if action.scope == "moving":
+        return mode != "live" or not ended
     return action.scope == "always" or (action.scope == "replay") == (mode != "live")

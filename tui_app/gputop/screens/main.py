@@ -104,6 +104,7 @@ class MainScreen(Typed, Screen[None]):
             footer = self.query_one(Footer)
             footer.position = snapshot.position
             footer.control = self._control and not snapshot.ended
+            footer.ended = snapshot.ended
             if output is not None:
                 self.query_one(Output).show(output)
 
@@ -263,6 +264,9 @@ class MainScreen(Typed, Screen[None]):
 
     def action_pause(self) -> None:
         if self.mode == "live":
+            if not self.paused and self._latest.ended:
+                self.notify("the run has ended: no new steps come")
+                return
             self.paused = not self.paused
         else:
             self.app.call_later(self.app.run_action, "app.play")
