@@ -70,7 +70,9 @@ def test_fits_are_the_gpus_with_room_for_the_device_total(found):
 
 
 def test_levers_are_in_the_order_of_what_they_save_and_name_what_they_open(found):
-    totals = [lever.reserved + overhead.CONTEXT + overhead.nccl(lever.setup) for lever in found.levers]
+    totals = [
+        lever.reserved + overhead.CONTEXT + overhead.nccl(lever.setup) for lever in found.levers
+    ]
     assert totals == sorted(totals)
     assert max(totals) < found.device_total
     for lever in found.levers:

@@ -47,6 +47,10 @@ SELF_EVIDENT = frozenset(
 """Left out of the columns; of a pair of keys the first one says both."""
 
 
+OF_NO_RUN = frozenset(["estimator", "strategy", "catalog", "topology", "runs"])
+"""Screens on which no phase and no finding is drawn."""
+
+
 def help_text(
     mode: str,
     control: bool,
@@ -72,8 +76,9 @@ def help_text(
         lines = _with_sentences(groups, colours)
     else:
         lines = _in_columns(groups, colours, max(width // ENTRY, 1), mode)
-    lines += _phase_samples(colours, width)
-    lines.append(Content.assemble(*_severity_samples(colours)))
+    if screen not in OF_NO_RUN:
+        lines += _phase_samples(colours, width)
+        lines.append(Content.assemble(*_severity_samples(colours)))
     words = " · ".join(short_words.meanings(seen))
     lines += [Content.styled(line, colours["role-muted"]) for line in wrap(words, width) if line]
     return Content("\n").join(lines)
