@@ -405,8 +405,10 @@ async def test_arrows_seek_in_a_replay_until_the_history_has_the_screen(running)
         app.main.receive(app.main.snapshot._replace(position=position), None)
         await press(app, pilot, "2", "left")
         assert sought == [("seek", -0.02)] and app.main.query_one(HistoryPanel).cursor is None
+        assert "← → seek" in screen_text(app)
         await press(app, pilot, "z", "left")
         assert len(sought) == 1 and app.main.query_one(HistoryPanel).cursor is not None
+        assert "← → time cursor" in screen_text(app)
 
 
 def running_position(running):
@@ -464,3 +466,17 @@ async def test_a_click_on_the_replay_bar_seeks_there(running):
         await settle(app, pilot)
         method, share = sought[0]
         assert method == "seek_to" and share == pytest.approx(0.45, abs=0.1)
+
+
+async def test_help_explains_colours_of_phases_only_where_some_are_drawn(running):
+    async with started(running, FakeControl(), size=(120, 40)) as (app, pilot):
+        await press(app, pilot, "question_mark")
+        assert "✖ critical" in screen_text(app) and "vs median" in screen_text(app)
+        await press(app, pilot, "escape", "v", "question_mark")
+        assert "✖ critical" not in screen_text(app) and "≈: uncertain" in screen_text(app)
+
+
+async def test_a_young_run_has_no_last_thousand_steps(running):
+    async with started(running, size=(120, 40)) as (app, pilot):
+        await press(app, pilot, "b")
+        assert "all steps so far" in screen_text(app)

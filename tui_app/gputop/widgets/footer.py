@@ -33,10 +33,11 @@ def draw(
     panel: str = "",
     *,
     ended: bool = False,
+    zoomed: bool = False,
 ) -> Row:
     """Keys and labels of a screen in the order of importance, as many as fit."""
     row: Row = [(" ", "")]
-    for place_ in places(mode, control, width, screen, panel, ended=ended):
+    for place_ in places(mode, control, width, screen, panel, ended=ended, zoomed=zoomed):
         gap = place_.start - row_width(row)
         row += [(" " * gap, ""), *_item(place_.action, mode)]
     return row
@@ -50,9 +51,11 @@ def places(
     panel: str = "",
     *,
     ended: bool = False,
+    zoomed: bool = False,
 ) -> list[Place]:
     """Where each key stands; ``panel`` has the focus."""
-    actions = [a for a in in_footer(screen, mode, panel) if applies(a, mode, control, ended)]
+    offered = in_footer(screen, mode, panel, zoomed=zoomed)
+    actions = [action for action in offered if applies(action, mode, control, ended)]
     widths = [row_width(_item(action, mode)) for action in actions]
     wide = 1 + sum(cells + GAPS[0] for cells in widths) - GAPS[0] <= width
     gap, start = GAPS[not wide], 1
@@ -87,7 +90,7 @@ def position_bar(position: Position, width: int) -> Row:
     ]
 
 
-class Footer(Canvas, drawn=("position", "panel", "control", "ended")):
+class Footer(Canvas, drawn=("position", "panel", "control", "ended", "zoomed")):
     """Docked at the bottom; in a replay the position stands above the keys."""
 
     position: reactive[Position | None] = reactive(None, repaint=False)
@@ -97,6 +100,8 @@ class Footer(Canvas, drawn=("position", "panel", "control", "ended")):
     """Whether there is a training that can be asked."""
     ended: reactive[bool] = reactive(False, repaint=False)
     """Whether the run is over."""
+    zoomed: reactive[bool] = reactive(False, repaint=False)
+    """Whether the panel with the focus has the whole screen."""
 
     def __init__(
         self, mode: str, control: bool, name_of_screen: str = "main", *, id: str | None = None
@@ -107,7 +112,7 @@ class Footer(Canvas, drawn=("position", "panel", "control", "ended")):
         self.set_reactive(Footer.control, control)
 
     def rows(self, width: int, height: int) -> list[Row]:
-        keys = draw(*self._offered(width), ended=self.ended)
+        keys = draw(*self._offered(width), ended=self.ended, zoomed=self.zoomed)
         if self.position and height > 1:
             return [position_bar(self.position, width), keys]
         return [keys]
@@ -118,7 +123,8 @@ class Footer(Canvas, drawn=("position", "panel", "control", "ended")):
         if self.position and self.size.height > 1 and event.y == 0:
             self._seek(event.x)
             return
-        for place_ in places(*self._offered(self.size.width), ended=self.ended):
+        drawn = self._offered(self.size.width)
+        for place_ in places(*drawn, ended=self.ended, zoomed=self.zoomed):
             if place_.start <= event.x < place_.end:
                 self.app.call_later(self.screen.run_action, target(place_.action))
 
