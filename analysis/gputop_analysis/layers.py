@@ -117,10 +117,15 @@ class FoldedLayers:
 
     def told(self) -> str:
         """``32 x LlamaDecoderLayer, 1.9 ms each, 17 stands out: 4.1``."""
-        text = f"{len(self.members)} x {self.kind}, {self.each_ms:.2g} ms each"
+        text = f"{len(self.members)} x {self.kind}, {_two_figures(self.each_ms)} ms each"
         for outlier in self.outliers[:2]:
-            text += f", {outlier.name} stands out: {outlier.ms:.2g}"
+            text += f", {outlier.name} stands out: {_two_figures(outlier.ms)}"
         return text
+
+
+def _two_figures(value: float) -> str:
+    """``1.9`` or ``254``, never an exponent."""
+    return f"{value:.2g}" if value < 99.5 else f"{value:.0f}"
 
 
 def layers_of(

@@ -6,6 +6,7 @@ import math
 import re
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
+from typing import Any
 
 SGR = {
     "critical": "1;31",
@@ -34,6 +35,11 @@ RANKS_IN_TEXT, RANKS_ON_A_PAGE = 16, 32
 LABEL = 10
 """Columns of a label before wrapped text."""
 
+_UNITS = r"(?:%|(?:[nmµu]?s|min|h|[KMGT]i?B|kB|B|Gbit|[MGTP]?FLOPs?|k?Wh?|°C|GHz|MHz)\b)"
+BREAKS = re.compile(rf" (?!(?<=\d ){_UNITS})")
+"""Where a line of a text may end: at a blank, but not at that between a figure and its unit."""
+_BEFORE_UNIT = re.compile(rf"(?<=\d) (?={_UNITS})")
+_UNBROKEN = "\xa0"
 _SITE = re.compile(r"(.+\.py):(\d+)\b")
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _LEVELS, _ASCII_LEVELS = "▁▂▃▄▅▆▇█", "_.-:=+*#"
@@ -220,12 +226,18 @@ def for_terminal(text: str, colour: bool) -> str:
     return text.replace(MISSING, "-").encode("ascii", "replace").decode()
 
 
+def wrap(text: str, width: int, **how: Any) -> list[str]:
+    """As ``textwrap.wrap``, but a figure and its unit stay on one line."""
+    together = _BEFORE_UNIT.sub(_UNBROKEN, text)
+    return [line.replace(_UNBROKEN, " ") for line in textwrap.wrap(together, width, **how)]
+
+
 def wrapped(label: str, text: str, width: int, indent: int = 4) -> list[str]:
     """``label  text`` wrapped to ``width``, continuation lines below the text's first column."""
     head = " " * indent + f"{label:<{LABEL}}"
-    return textwrap.wrap(
-        text, max(20, width), initial_indent=head, subsequent_indent=" " * len(head)
-    ) or [head]
+    return wrap(text, max(20, width), initial_indent=head, subsequent_indent=" " * len(head)) or [
+        head
+    ]
 
 
 def _mean(values: Sequence[float]) -> float:

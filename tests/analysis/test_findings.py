@@ -340,6 +340,24 @@ def test_a_straggler_is_named_with_rank_phase_and_cost(tmp_path, phase, id, rank
         assert "optimizer" in only[id].title
 
 
+@pytest.mark.parametrize(("phase", "id"), [("backward", "CR01"), ("data", "IN11")])
+def test_the_title_of_a_straggler_says_what_mending_it_wins(tmp_path, phase, id):
+    """The others wait 9 ms for a rank that is 6 ms late, since their sums no longer overlap; the
+    title said that they lose 9, and the line below it that mending wins 6.
+    """
+    build = Builder(tmp_path / "r")
+    for rank in range(4):
+        build.hello(rank, world_size=4)
+    for _ in range(200):
+        for rank in range(4):
+            own = {"data": 0.5, "forward": 5.0, "backward": 10.0}
+            own[phase] += 6.0 * (rank == 1)
+            build.step(rank, wait_ms=0.2 if rank == 1 else 9.2, **own)
+    slow = found(build)[id]
+    assert slow.recoverable_ms_per_step == pytest.approx(6.0, rel=0.05)
+    assert f"the others lose {slow.recoverable_ms_per_step:.1f} ms a step" in slow.title
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_no_straggler_among_equal_ranks_with_autocorrelated_noise(tmp_path, seed):
     build = Builder(tmp_path / "r")

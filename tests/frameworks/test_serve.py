@@ -208,3 +208,14 @@ def colours(picture: bytes) -> int:
         place += 12 + size
     rows = zlib.decompress(data)
     return len({rows[i : i + 12] for i in range(0, len(rows), 97)})
+
+
+def test_the_page_asks_for_nothing_that_is_not_there_or_elsewhere(address):
+    """It asked for /favicon.ico, and for a font of another site that its own policy forbids."""
+    parts = urlsplit(address)
+    cookie = status(address, f"/?{parts.query}")[1].partition(";")[0]
+    connection = http.client.HTTPConnection(parts.netloc, timeout=30)
+    connection.request("GET", "/", headers={"Cookie": cookie})
+    page = connection.getresponse().read().decode()
+    assert 'rel="icon" href="data:' in page
+    assert set(re.findall(r'(?:href|src)="(?:https?:)?//([^/"]+)', page)) <= {parts.netloc}

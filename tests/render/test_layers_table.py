@@ -60,3 +60,14 @@ def test_a_few_bytes_are_told_in_bytes_and_one_step_is_no_median():
     row = row_text(table(layers, 120)[2])
     assert "0    640 B  " in row
     assert "rank 0, step 14, ms by" in row_text(summary(replace(layers, steps=(14,)), 120)[0])
+
+
+def test_long_layers_are_told_without_an_exponent_and_uncalled_ones_without_a_time():
+    """Of blocks of 250 ms each stood ``2.5e+02 ms each``, of a layer never called ``0.000``."""
+    layers = layers_of_four_blocks()
+    for block in layers.root.children:
+        block.forward_ms = 254.0
+    layers.root.children.append(Layer("positions", "Embedding", parameter_bytes=64))
+    rows = [row_text(row) for row in table(layers, 120)]
+    assert "4 x Block, 254 ms each" in rows[2]
+    assert rows[-1].split()[:6] == ["positions", "Embedding", "–", "–", "–", "0"]

@@ -215,17 +215,17 @@ def test_eight_ranks_with_gpus_fit_120_columns_and_keep_what_tells_most(tmp_path
     snapshot = snapshot_of(tmp_path / "r", ranks=8, gpus=8, slow_rank=5, steps=60)
     lines = texts(ranks.draw(snapshot, 116, 10))
     assert [line.split()[0] for line in lines[1:9]] == ["0", "1", "2", "3", "4", "5", "6", "7"]
-    for name in ("gpu", "util", "power", "temp", "memory", "own ms", "wait", "of median"):
+    for name in ("gpu", "util", "power", "temp", "memory", "own ms", "wait", "vs median"):
         assert name in lines[0], name
     narrow = texts(ranks.draw(snapshot, 56, 10))
-    assert "of median" in narrow[0] and "temp" not in narrow[0]
+    assert "vs median" in narrow[0] and "temp" not in narrow[0]
 
 
 def test_many_ranks_are_a_heat_map_beside_the_worst(tmp_path):
     snapshot = snapshot_of(tmp_path / "r", ranks=30, slow_rank=7, steps=30)
     rows = ranks.draw(snapshot, 116, 12, cursor=7)
     text = texts(rows)
-    assert text[0].split()[-4:] == ["of", "median", "slow", "in"] and "data +5." in text[1]
+    assert text[0].split()[-4:] == ["vs", "median", "slow", "in"] and "data +5." in text[1]
     assert text[1].split()[1:3][0] == "7" or "▲      7" in text[1]
     styles = [style for row in rows[:4] for part, style in row if "▀" in part]
     assert any("accent" in style for style in styles) and any("heat1" in style for style in styles)
@@ -696,7 +696,7 @@ def test_the_first_finding_tells_its_whole_fix_before_the_others_tell_any(one):
 def test_of_two_ranks_each_is_compared_with_the_other(tmp_path):
     two = snapshot_of(tmp_path / "two", ranks=2, gpus=0, slow_rank=1)
     head, first, second = texts(ranks.draw(two, 150, 4))[:3]
-    assert "of peer" in head and "of median" not in head
+    assert "vs peer" in head and "vs median" not in head
     assert "data +5.00" in second and "+34 %" in second  # as the finding says
     assert "−25 %" in first
     assert [rank_map.against_median(ratio) for ratio in (1.0, 0.5, 9.5, 10.53, 2000.0)] == [

@@ -1,9 +1,12 @@
 """Rows of styled text: widths never lie, words are not cut."""
 
+import re
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gputop.render import rows
+from gputop_analysis.text import wrap
 
 TEXT = st.text(
     alphabet=st.characters(codec="utf-8", exclude_categories=("Cc", "Cs", "Mn", "Me", "Cf")),
@@ -69,3 +72,14 @@ def test_a_part_that_does_not_fit_is_left_out_whole():
     for width in range(30):
         text = rows.row_text(rows.whole(parts, width))
         assert text in ("", "reserved 24.8", "reserved 24.8  CUDA 0.6") and len(text) <= width
+
+
+def test_a_figure_and_its_unit_stay_together_where_a_text_is_broken_or_cut():
+    """``gputop why`` broke ``95 %`` over two lines, a panel ended in ``(95…``."""
+    text = "run-queue wait 47 % of 52 s (95 % interval 43 to 50 %), 0.9 GiB, 12 steps"
+    for width in range(12, 80):
+        for lines in (rows.wrap(text, width), wrap(text, width), [rows.shorten(text, width)]):
+            for line in lines:
+                assert len(line) <= width
+                assert not re.search(r"(47|52|95|50|0\.9)…?$", line) or width < 16, (width, line)
+        assert " ".join(wrap(text, width)) == text

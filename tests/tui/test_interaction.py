@@ -7,9 +7,11 @@ from tui_pilot import press, screen_text, settle, started, step
 from tui_support import START_NS, FakeControl, a_finding, write_run
 
 from gputop.feed.build import build
+from gputop.feed.plots import Trouble
 from gputop.feed.ranks import RanksPageData
-from gputop.feed.snapshot import Notice
+from gputop.feed.snapshot import Notice, Position
 from gputop.output.tail import OutputView
+from gputop.pages.layers import LayersPage
 from gputop.pages.ranks import detail, headline, standing_out
 from gputop.render.layers import standing_out as layers_standing_out
 from gputop.render.rows import row_text
@@ -27,6 +29,11 @@ from gputop_analysis.layers import Layer, Layers
 from gputop_probes.record.reader import RunRecord
 
 LONG = "x" * 100 + " the end"
+
+
+def told(app) -> str:
+    """The newest notification."""
+    return list(app._notifications)[-1].message
 
 
 def dumps(odd: int, count: int, t_ns: int = 1) -> tuple[Notice, ...]:
@@ -175,6 +182,44 @@ async def test_the_footer_of_an_ended_run_has_no_key_that_asks_the_training(runn
         await settle(app, pilot)
         last = screen_text(app).splitlines()[-1]
         assert "profile" not in last and "stacks" not in last and "z zoom" in last
+        assert "pause" not in last
+        await press(app, pilot, "space")
+        assert not app.main.paused and "no new steps come" in told(app)
+        await press(app, pilot, "question_mark")
+        assert "space" not in screen_text(app)
+
+
+@pytest.mark.parametrize("key", ["p", "M", "I"])
+async def test_what_asks_a_training_says_in_a_replay_that_there_is_none(running, key):
+    async with started(running, size=(120, 40), mode="replay") as (app, pilot):
+        await press(app, pilot, key)
+        assert "no training is there to be asked" in told(app)
+
+
+async def test_what_became_of_a_memory_snapshot_is_told(running):
+    """On a CPU none is written, and the screen left it at having asked."""
+    async with started(running, FakeControl(), size=(120, 40)) as (app, pilot):
+        body: dict[str, object] = {"error": "this process uses no CUDA"}
+        failed = Notice(1, "memory_snapshot", 0, body)
+        app.feed.next = running._replace(notices=(failed,), sequence=5)
+        await step(app, pilot)
+        await settle(app, pilot)
+        assert told(app) == "rank 0: no memory snapshot: this process uses no CUDA"
+
+
+@pytest.mark.parametrize(
+    ("control", "mode", "words"),
+    [
+        (True, "live", "Three steps are being watched"),
+        (False, "live", "No layer was watched so far: l watches"),
+        (False, "replay", "No layer was watched. `gputop run --layers`"),
+    ],
+)
+def test_layers_that_were_not_watched_say_what_can_be_done_about_it(control, mode, words, running):
+    position = None if mode == "live" else Position(5, 0, 10, 1.0, False)
+    loader = LayersPage(control).loader()
+    read = loader(RunRecord.open(running.run_dir), running._replace(position=position))
+    assert isinstance(read, Trouble) and read.text.startswith(words)
 
 
 async def test_stacks_that_come_while_something_is_asked_wait_for_the_answer(running):
@@ -360,8 +405,10 @@ async def test_arrows_seek_in_a_replay_until_the_history_has_the_screen(running)
         app.main.receive(app.main.snapshot._replace(position=position), None)
         await press(app, pilot, "2", "left")
         assert sought == [("seek", -0.02)] and app.main.query_one(HistoryPanel).cursor is None
+        assert "← → seek" in screen_text(app)
         await press(app, pilot, "z", "left")
         assert len(sought) == 1 and app.main.query_one(HistoryPanel).cursor is not None
+        assert "← → time cursor" in screen_text(app)
 
 
 def running_position(running):
@@ -419,3 +466,17 @@ async def test_a_click_on_the_replay_bar_seeks_there(running):
         await settle(app, pilot)
         method, share = sought[0]
         assert method == "seek_to" and share == pytest.approx(0.45, abs=0.1)
+
+
+async def test_help_explains_colours_of_phases_only_where_some_are_drawn(running):
+    async with started(running, FakeControl(), size=(120, 40)) as (app, pilot):
+        await press(app, pilot, "question_mark")
+        assert "✖ critical" in screen_text(app) and "vs median" in screen_text(app)
+        await press(app, pilot, "escape", "v", "question_mark")
+        assert "✖ critical" not in screen_text(app) and "≈: uncertain" in screen_text(app)
+
+
+async def test_a_young_run_has_no_last_thousand_steps(running):
+    async with started(running, size=(120, 40)) as (app, pilot):
+        await press(app, pilot, "b")
+        assert "all steps so far" in screen_text(app)

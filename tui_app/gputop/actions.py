@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 from gputop.panels import PANELS, PanelSpec, panel
 
-Scope = Literal["always", "live", "replay", "control"]
+Scope = Literal["always", "live", "replay", "control", "moving"]
 
 
 class Action(NamedTuple):
@@ -175,13 +175,16 @@ def in_panels() -> list[Action]:
     return [action for action in ACTIONS if action.screen in OF_PANELS]
 
 
-def in_footer(name: str, mode: str = "live", panel: str = "") -> list[Action]:
+def in_footer(
+    name: str, mode: str = "live", panel: str = "", *, zoomed: bool = False
+) -> list[Action]:
     """Actions of a screen's footer, the most important first; a replay's moves come early.
 
     Args:
         name: of the screen.
         mode: ``live`` or a replay's.
         panel: that has the focus; a key that means something else there stands with that meaning.
+        zoomed: whether it has the whole screen, where arrows are its own in a replay too.
     """
     here = on_screen(name)
     if name == "main":
@@ -190,7 +193,7 @@ def in_footer(name: str, mode: str = "live", panel: str = "") -> list[Action]:
             (a for a in here if a.footer), key=lambda a: 2.5 if a.id in moves else a.footer
         )
         own = {a.shown: a for a in ACTIONS if a.screen == panel and panel in OF_PANELS}
-        return [own.get(a.key, a) if a.scope != "replay" else a for a in shown]
+        return [own.get(a.key, a) if zoomed or a.scope != "replay" else a for a in shown]
     return sorted(
         (action for action in here if action.id in PAGE_FOOTER),
         key=lambda a: PAGE_FOOTER.index(a.id),
@@ -234,8 +237,12 @@ def target(action: Action) -> str:
     return f"screen.{action.id}"
 
 
-def applies(action: Action, mode: str, control: bool) -> bool:
-    """Whether an action has any effect: seeking in a replay, profiling where someone listens."""
+def applies(action: Action, mode: str, control: bool, ended: bool = False) -> bool:
+    """Whether an action has any effect: seeking in a replay, profiling where someone listens,
+    holding a picture that moves, which that of an ended run does only in a replay.
+    """
     if action.scope == "control":
         return control
+    if action.scope == "moving":
+        return mode != "live" or not ended
     return action.scope == "always" or (action.scope == "replay") == (mode != "live")

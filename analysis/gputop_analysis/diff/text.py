@@ -4,7 +4,6 @@ what was set differently.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +20,7 @@ from gputop_analysis.text import (
     ms,
     painted,
     times,
+    wrap,
 )
 
 _STYLE: dict[Judgement, str] = {
@@ -45,14 +45,12 @@ def diff_text(diff: Diff, width: int = 80, colour: bool = False) -> str:
 
 
 def _verdict(diff: Diff, width: int, colour: bool) -> Iterator[str]:
-    for line in textwrap.wrap(headline(diff), width):
+    for line in wrap(headline(diff), width):
         yield painted(line, style_of(diff), colour)
     yield f"{'A':<10} {diff.a_name}, {counted(diff.a_steps, 'step')}"[:width]
     yield f"{'B':<10} {diff.b_name}, {counted(diff.b_steps, 'step')}"[:width]
     for label, text in figures(diff):
-        yield from textwrap.wrap(
-            text, width, initial_indent=f"{label:<10} ", subsequent_indent=" " * 11
-        )
+        yield from wrap(text, width, initial_indent=f"{label:<10} ", subsequent_indent=" " * 11)
 
 
 def style_of(diff: Diff) -> str:
@@ -229,7 +227,7 @@ def signed(value: float) -> str:
 def _findings(diff: Diff, width: int, colour: bool) -> Iterator[str]:
     for word, style, finding in findings_rows(diff):
         text = f"{finding.id:<6}{finding.title}"
-        lines = textwrap.wrap(text, width, initial_indent=f"{word:<7}", subsequent_indent=" " * 13)
+        lines = wrap(text, width, initial_indent=f"{word:<7}", subsequent_indent=" " * 13)
         yield painted(lines[0], style, colour)
         yield from lines[1:]
     if diff.findings is not None and not any(findings_rows(diff)):
@@ -261,7 +259,7 @@ def _loss(diff: Diff, width: int, colour: bool) -> Iterator[str]:
     if lines:
         yield painted("loss", "bold", colour)
     for line in lines:
-        yield from textwrap.wrap(line, width)
+        yield from wrap(line, width)
 
 
 def loss_lines(diff: Diff) -> list[str]:

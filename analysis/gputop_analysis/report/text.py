@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -45,6 +44,7 @@ from gputop_analysis.text import (
     painted,
     sparkline,
     whole,
+    wrap,
     wrapped,
 )
 
@@ -104,7 +104,7 @@ def _verdict(report: Report, width: int, colour: bool) -> Iterator[str]:
 
 
 def _headline(report: Report, width: int, colour: bool) -> Iterator[str]:
-    for line in textwrap.wrap(report.verdict.headline, width):
+    for line in wrap(report.verdict.headline, width):
         yield painted(line, HEALTH_STYLE[report.verdict.health], colour)
 
 
@@ -123,13 +123,11 @@ def _header(report: Report, width: int, colour: bool) -> Iterator[str]:
     if report.record.manifest.recording:
         yield f"{'recording':<9} {report.record.manifest.recording}"[:width]
     for note in output_notes(report.record):
-        yield from textwrap.wrap(
-            note, width, initial_indent=f"{'output':<9} ", subsequent_indent=" " * 10
-        )
+        yield from wrap(note, width, initial_indent=f"{'output':<9} ", subsequent_indent=" " * 10)
     yield from _damaged(report, width)
     yield f"{'steps':<9} {done(s)}, {size(s)}, {duration(s.duration_s)}"
     for label, figures in (("speed", speed(s)), ("step", step_time(s))):
-        yield from textwrap.wrap(f"{label:<9} {figures}", width, subsequent_indent=" " * 10)
+        yield from wrap(f"{label:<9} {figures}", width, subsequent_indent=" " * 10)
     yield from _startup(report, width)
     if s.own_cost is not None:
         yield f"{'gputop':<9} {s.own_cost.words}"
@@ -139,7 +137,7 @@ def _header(report: Report, width: int, colour: bool) -> Iterator[str]:
 
 def _damaged(report: Report, width: int) -> Iterator[str]:
     if damage := report.record.damage.told():
-        yield from textwrap.wrap(f"{'damaged':<9} {damage}", width, subsequent_indent=" " * 10)
+        yield from wrap(f"{'damaged':<9} {damage}", width, subsequent_indent=" " * 10)
 
 
 def _startup(report: Report, width: int) -> Iterator[str]:
@@ -149,7 +147,7 @@ def _startup(report: Report, width: int) -> Iterator[str]:
         until = "until the first step"
     else:
         until = "without a first step"
-    yield from textwrap.wrap(
+    yield from wrap(
         f"{'start-up':<9} {duration(startup.seconds)} {until}: {startup.words()}",
         width,
         subsequent_indent=" " * 10,
@@ -172,7 +170,7 @@ def _phases(report: Report, width: int, colour: bool) -> Iterator[str]:
     if any(series.clock == "device" for series in report.view.per_rank.values()):
         yield "phases by the device's clock: CUDA events at some steps"
     if report.summary.sampled is not None:
-        yield from textwrap.wrap(report.summary.sampled.words, width)
+        yield from wrap(report.summary.sampled.words, width)
 
 
 def _budget(report: Report, width: int, colour: bool) -> Iterator[str]:
@@ -188,7 +186,7 @@ def _budget(report: Report, width: int, colour: bool) -> Iterator[str]:
         yield (
             f"{LINES[name].title:<26}{figures}  {painted(meter, BUDGET_STYLE[name], colour)}"
         ).rstrip()
-    yield from textwrap.wrap(", ".join(budget_notes(report)), width)
+    yield from wrap(", ".join(budget_notes(report)), width)
 
 
 def _ranks(report: Report, width: int, colour: bool) -> Iterator[str]:
@@ -225,7 +223,7 @@ def _ranks(report: Report, width: int, colour: bool) -> Iterator[str]:
         )
         yield f"{columns}  {r.host[:14]}"
     for sentence in (note, balance(report.rank_table)):
-        yield from textwrap.wrap(sentence, width, initial_indent="     ", subsequent_indent="     ")
+        yield from wrap(sentence, width, initial_indent="     ", subsequent_indent="     ")
 
 
 def _rank_line(

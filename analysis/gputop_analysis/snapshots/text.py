@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator
 
 from gputop_analysis.snapshots.analyse import Memory
 from gputop_analysis.snapshots.difference import changes
-from gputop_analysis.text import bar, counted, cut_middle, sparkline
+from gputop_analysis.text import bar, counted, cut_middle, sparkline, wrap
 
 _SHOWN = 12
 _SHOWN_CULPRITS = 5
@@ -57,9 +56,7 @@ def difference_text(before: Memory, after: Memory, width: int) -> str:
 def wrapped(sentences: Iterable[str], width: int) -> list[str]:
     """Sentences in lines of at most ``width`` columns; each but its first indented."""
     return [
-        line
-        for sentence in sentences
-        for line in textwrap.wrap(sentence, width, subsequent_indent="  ")
+        line for sentence in sentences for line in wrap(sentence, width, subsequent_indent="  ")
     ]
 
 

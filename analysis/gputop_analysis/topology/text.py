@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import textwrap
-
+from gputop_analysis.text import wrap
 from gputop_analysis.topology.model import CODES, Topology, advice
 
 
@@ -14,7 +13,7 @@ def as_text(topology: Topology, width: int = 80) -> str:
     )
     lines = [
         head,
-        *textwrap.wrap(f"from {topology.source}", width),
+        *wrap(f"from {topology.source}", width),
         "",
         *matrix(topology, width),
         "",
@@ -32,7 +31,7 @@ def as_text(topology: Topology, width: int = 80) -> str:
         lines += ["", f"network: {len(topology.nics)} x {topology.network or 'card'}{rate}"]
     lines.append("")
     for sentence in (*advice(topology), *topology.notes):
-        lines += textwrap.wrap(sentence, width, initial_indent="- ", subsequent_indent="  ")
+        lines += wrap(sentence, width, initial_indent="- ", subsequent_indent="  ")
     return "\n".join(lines)
 
 
@@ -63,5 +62,5 @@ def matrix(topology: Topology, width: int) -> list[str]:
         near = ", ".join(
             f"{name} {topology.nearest_nic(gpu)}" for gpu, name in enumerate(topology.gpus)
         )
-        lines += textwrap.wrap(f"nearest card: {near}", width)
+        lines += wrap(f"nearest card: {near}", width)
     return lines

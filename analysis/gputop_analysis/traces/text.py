@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from gputop_analysis.text import bar, ms
+from gputop_analysis.text import bar, ms, wrap
 from gputop_analysis.traces.model import COMM, Lane, TraceReport
 
 _SHOWN_STEPS = 12
@@ -64,7 +63,7 @@ def _head(report: TraceReport, width: int) -> Iterator[str]:
     rank = ""
     if report.rank is not None:
         rank = f", rank {report.rank} of {report.world_size}"
-    yield from textwrap.wrap(f"trace {report.path}: {report.events:,} events{rank}", width)
+    yield from wrap(f"trace {report.path}: {report.events:,} events{rank}", width)
     if report.torn:
         yield f"the file is not whole ({report.torn}): this is what it still has"
     if not report.lanes:

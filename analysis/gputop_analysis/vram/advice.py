@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from gputop_analysis import catalog
 from gputop_analysis.vram.estimate import Estimate
-from gputop_analysis.vram.fits import Fit, Need, smallest
-from gputop_analysis.vram.levers import Lever, changes, levers
+from gputop_analysis.vram.fits import Fit, Need, overhead, smallest
+from gputop_analysis.vram.levers import WORTH, Lever, changes, levers
 from gputop_analysis.vram.setup import Setup
 from gputop_analysis.vram.tiers import has_profile, solve, two_stacks
 
@@ -54,7 +54,11 @@ def advised(estimate: Estimate, need: Need, gpu: str = "") -> Estimate:
     saving = levers(
         need.reserved, change_list, [reserved_of(changed) for _, changed in change_list]
     )
-    opened = tuple(_with_gpu(lever, estimate.fits) for lever in saving)
+    # ranks that share out need buffers of NCCL's, which one GPU alone does not
+    before = need.reserved + overhead(setup)
+    after = {lever: lever.reserved + overhead(lever.setup) for lever in saving}
+    worth = sorted((one for one in saving if before - after[one] >= WORTH), key=after.__getitem__)
+    opened = tuple(_with_gpu(lever, estimate.fits) for lever in worth)
     return replace(
         estimate, levers=opened, gpu=wanted.name if wanted else "", max_micro_batch=largest_batch
     )

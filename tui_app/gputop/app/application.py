@@ -277,6 +277,11 @@ class GputopApp(InterruptedApp):
 
     def show_notice(self, notice: Notice) -> None:
         """Open what an agent sent."""
+        if notice.kind == "memory_snapshot":
+            from gputop.screens.texts import memory_snapshot_text
+
+            self.notify(memory_snapshot_text(notice, self.source.run_dir.name))
+            return
         from textual.content import Content
 
         from gputop.screens import texts
@@ -359,10 +364,10 @@ class GputopApp(InterruptedApp):
     def action_layers(self) -> None:
         from gputop.screens.layers import LayersScreen
 
-        if self.source.control is not None and not self.layers_asked:
+        if self.listens and self.still_running() and not self.layers_asked:
             self.layers_asked = True
             self._command(lambda control: control.layers(), "watching three steps layer by layer")
-        self._open(LayersScreen)
+        self._open(LayersScreen, self.layers_asked)
 
     def action_estimator(self) -> None:
         from gputop.feed.examples import first_setup
@@ -464,8 +469,12 @@ class GputopApp(InterruptedApp):
     @property
     def listens(self) -> bool:
         """Whether there is a training that can be asked: what asks one is not offered after it."""
-        snapshot = self.main.snapshot
-        return self.source.control is not None and not (snapshot is not None and snapshot.ended)
+        return self.source.control is not None and not self.ended
+
+    @property
+    def ended(self) -> bool:
+        """Whether the run is over, as far as the screen knows."""
+        return self.main.snapshot is not None and self.main.snapshot.ended
 
     def action_help(self) -> None:
         from gputop.screens import texts
@@ -481,6 +490,7 @@ class GputopApp(InterruptedApp):
                 self.source.mode,
                 self.listens,
                 self.theme_variables,
+                ended=self.ended,
                 screen=name,
                 size=size,
                 seen=seen,
@@ -509,8 +519,7 @@ class GputopApp(InterruptedApp):
         self.push_screen(SearchDialog(output.needle), search)
 
     def action_profile(self) -> None:
-        if self.source.control is not None:
-            self._command(lambda control: control.profile(3), "profiling the next three steps")
+        self._command(lambda control: control.profile(3), "profiling the next three steps")
 
     def action_dump(self) -> None:
         if self.still_running():
@@ -531,15 +540,14 @@ class GputopApp(InterruptedApp):
             self.notify("no stacks were recorded")
 
     def action_memory_snapshot(self) -> None:
-        if self.source.control is not None:
-            self._command(
-                lambda control: control.memory_snapshot(),
-                "asked every rank for a snapshot: gputop memory shows it",
-            )
+        self._command(
+            lambda control: control.memory_snapshot(), "asked every rank for a memory snapshot"
+        )
 
     def action_hand_over(self) -> None:
         control = self.source.control
-        if control is None:
+        if control is None or not self.still_running():
+            self._nobody_to_ask()
             return
         self.clear_notifications()
         try:
@@ -552,7 +560,7 @@ class GputopApp(InterruptedApp):
 
     def _command(self, send, said: str) -> None:
         if not self.still_running():
-            self.notify("the command has ended: nobody is there to be asked")
+            self._nobody_to_ask()
             return
         try:
             send(self.source.control)
@@ -560,6 +568,14 @@ class GputopApp(InterruptedApp):
             self.notify(f"{error}", title="not sent", severity="warning")
         else:
             self.notify(said)
+
+    def _nobody_to_ask(self) -> None:
+        if self.source.mode != "live":
+            self.notify("a recording: no training is there to be asked")
+        elif self.source.control is None:
+            self.notify("this screen only watches: the training is asked where it was started")
+        else:
+            self.notify("the command has ended: nobody is there to be asked")
 
     def action_export(self) -> None:
         from gputop.screens.dialog import ChoiceDialog
@@ -648,7 +664,8 @@ class GputopApp(InterruptedApp):
         yield from palette_places.findings(self, self.main.snapshot)
         footer = [action.id for action in in_footer(name, self.source.mode)]
         for action in sorted(on_screen(name), key=lambda a: _place(a.id, footer)):
-            if applies(action, self.source.mode, self.listens) and action.group != "Moving":
+            here = applies(action, self.source.mode, self.listens, self.ended)
+            if here and action.group != "Moving":
                 run = partial(self._run_from_palette, target(action))
                 yield SystemCommand(
                     f"{action.label.capitalize()} ({action.shown})", action.words, run

@@ -10,10 +10,12 @@ from gputop_agent.contracts import Hello
 from gputop_analysis.layers import Layers, layers_of, watched_ranks
 from gputop_probes.record.reader import RunRecord
 
-NOT_WATCHED = (
-    "No layer was watched: start with `gputop run --layers`, or ask a running training"
-    " with `gputop layers RUN` or by pressing l here."
+NOT_WATCHED = "No layer was watched. `gputop run --layers` watches them from the start on."
+NOT_YET_WATCHED = (
+    "No layer was watched so far: l watches three steps where the training was started, and"
+    " `gputop layers RUN` anywhere."
 )
+BEING_WATCHED = "Three steps are being watched, layer by layer: the table comes with them."
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +31,19 @@ class LayersLoader:
     """Reads the layers of one rank, of the first one where none is named."""
 
     rank: int | None = None
+    asked: bool = False
+    """Whether the training was asked for them."""
 
     def __call__(self, record: RunRecord, snapshot: Snapshot) -> LayersPageData | Trouble:
         layers = layers_with_peak(record, self.rank)
         if layers is None:
-            return Trouble(NOT_WATCHED)
+            return Trouble(self._nothing(snapshot))
         return LayersPageData(layers, tuple(watched_ranks(record)))
+
+    def _nothing(self, snapshot: Snapshot) -> str:
+        if snapshot.ended or snapshot.position is not None:
+            return NOT_WATCHED
+        return BEING_WATCHED if self.asked else NOT_YET_WATCHED
 
 
 def layers_with_peak(record: RunRecord, rank: int | None) -> Layers | None:

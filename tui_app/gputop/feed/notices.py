@@ -5,7 +5,7 @@ from __future__ import annotations
 from gputop.feed.snapshot import Notice
 from gputop_probes.record.reader import RunRecord
 
-NOTICE_TYPES = ("profile", "stack_dump")
+NOTICE_TYPES = ("profile", "stack_dump", "memory_snapshot")
 
 
 def notices(record: RunRecord) -> tuple[Notice, ...]:

@@ -38,4 +38,6 @@ def window_of(record: RunRecord, snapshot: Snapshot) -> tuple[int | None, str]:
     if snapshot.ended and short(record):
         return None, "the whole run"
     steps = steps_back(record)
+    if snapshot.summary.steps <= steps:
+        return steps, "all steps so far"
     return steps, f"the last {steps:,} steps"

@@ -22,10 +22,17 @@ class LayersPage(Page):
     only_worst = False
     """Whether only layers are shown that take far longer than their like."""
 
+    def __init__(self, asked: bool = False, *, id: str | None = None):
+        super().__init__(id=id)
+        self.asked = asked
+        """Whether the training was asked to watch its layers."""
+
     def loader(self) -> LayersLoader:
-        return LayersLoader(self.rank)
+        return LayersLoader(self.rank, self.asked)
 
     def note(self) -> Row:
+        if not isinstance(self.page, LayersPageData):
+            return []
         if self.only_worst:
             return [("only what stands out, ", "accent"), ("w", "accent"), (" all", "muted")]
         return [(f"by {self.sort}, ", "muted"), ("s", "accent"), (" sorts", "muted")]
@@ -38,12 +45,14 @@ class LayersPage(Page):
         self.kept = len(head) + 1  # the table's heading stays
         return [*head, *rows]
 
-    def step(self, by: int) -> None:
-        """Go to the next rank that was watched."""
+    def step(self, by: int) -> bool:
+        """Go to the next rank that was watched. Returns whether there is one."""
         page = self.page
-        if isinstance(page, LayersPageData) and len(page.ranks) > 1:
-            position = page.ranks.index(page.layers.rank) + by
-            self.rank = page.ranks[position % len(page.ranks)]
+        if not isinstance(page, LayersPageData) or len(page.ranks) < 2:
+            return False
+        position = page.ranks.index(page.layers.rank) + by
+        self.rank = page.ranks[position % len(page.ranks)]
+        return True
 
     def sort_next(self) -> None:
         """Sort by the next column."""

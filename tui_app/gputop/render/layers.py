@@ -176,11 +176,17 @@ def _values(layers: Layers, row: Layer | FoldedLayers) -> dict[str, str]:
     members = row.members if isinstance(row, FoldedLayers) else (row,)
     flops = sum(layer.flops for layer in members)
     peak = layers.of_peak(members[0]) if isinstance(row, Layer) else None
+    calls = sum(layer.calls for layer in members)
+    forward_ms = sum(layer.forward_ms for layer in members)
+    backward_ms = sum(layer.backward_ms for layer in members)
+    share = numbers.percent(sum(map(layers.share, members)), 1)
+    # of a layer that was never called, such as one whose weights others read, no time is known
+    timed = bool(calls or forward_ms or backward_ms)
     return {
-        "forward": numbers.ms(sum(layer.forward_ms for layer in members)),
-        "backward": numbers.ms(sum(layer.backward_ms for layer in members)),
-        "share": numbers.percent(sum(map(layers.share, members)), 1),
-        "calls": str(sum(layer.calls for layer in members)),
+        "forward": numbers.ms(forward_ms) if timed else numbers.NONE,
+        "backward": numbers.ms(backward_ms) if timed else numbers.NONE,
+        "share": share if timed else numbers.NONE,
+        "calls": str(calls),
         "activ.": _bytes(sum(layer.activation_bytes for layer in members)),
         "params": _bytes(sum(layer.parameter_bytes for layer in members)),
         "grads": _bytes(sum(layer.gradient_bytes for layer in members)),

@@ -7,14 +7,13 @@ default.
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from collections.abc import Sequence
 from functools import lru_cache
 
+from gputop_analysis.text import BREAKS
+
 Row = list[tuple[str, str]]
-_BREAKS = re.compile(r" (?!(?<=\d )(?:%|(?:ms|s|min|h|GiB|MiB|GB|MB|W|°C)\b))")
-"""Where a line may end."""
 
 
 def char_width(char: str) -> int:
@@ -64,15 +63,19 @@ def cut(text: str, width: int) -> str:
 
 
 def shorten(text: str, width: int) -> str:
-    """``text`` in at most ``width`` cells: ends at a word and an ellipsis where it is too long."""
+    """``text`` in at most ``width`` cells: ends at a word and an ellipsis where it is too long, not
+    at a figure whose unit is left out.
+    """
     if text_width(text) <= width:
         return text
     if width <= 1:
         return cut(text, max(width, 0))
     head = cut(text, width - 1)
-    space = head.rfind(" ")
-    if space > width // 2 and text[len(head)] != " ":
-        head = head[:space]
+    ends = [found.start() for found in BREAKS.finditer(text[: len(head) + 10])]
+    if len(head) not in ends:
+        space = max((end for end in ends if end < len(head)), default=-1)
+        if space > width // 2:
+            head = head[:space]
     return head.rstrip(" ,;:") + "…"
 
 
@@ -145,7 +148,7 @@ def wrap(text: str, width: int) -> list[str]:
     lines: list[str] = []
     for paragraph in text.splitlines() or [""]:
         line = ""
-        for word in _BREAKS.split(paragraph):
+        for word in BREAKS.split(paragraph):
             if line:
                 trial = f"{line} {word}"
             else:

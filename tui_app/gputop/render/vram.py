@@ -262,20 +262,25 @@ def resampled(values: list[int], count: int) -> list[float]:
 
 
 def lever_rows(estimate: Estimate, width: int, chosen: int | None = None) -> list[Row]:
-    """One line a lever: what it saves, what it is, what is left and where that fits."""
+    """One line a lever: what it saves, what it is, what is left and where that fits; as the total
+    above, with what is not the allocator's.
+    """
+    from gputop_analysis.vram.fits import overhead
+
     rows: list[Row] = []
     for index, lever in enumerate(estimate.levers):
         ground = ""
         if index == chosen:
             ground = "/cursor"
-        then = f"{gib(lever.reserved)} GiB"
+        total = lever.reserved + overhead(lever.setup)
+        then = f"{gib(total)} GiB"
         if lever.gpu:
             then += f", fits {short_gpu(lever.gpu)}"
         room = width - 10 - len(then) - 2
         if room < 16:
-            then, room = f"{gib(lever.reserved)}", width - 10 - 8
+            then, room = f"{gib(total)}", width - 10 - 8
         row: Row = [
-            (right("−" + gib(lever.saves), 8) + "  ", "good" + ground),
+            (right("−" + gib(estimate.device_total - total), 8) + "  ", "good" + ground),
             (left(lever.change, room), "text" + ground),
         ]
         rows.append([*row, (right(then, width - 10 - room), "muted" + ground)])

@@ -113,6 +113,8 @@ class CatalogScreen(Typed, Moving, Screen[None]):
     def action_next_pane(self) -> None:
         if self.facts.display:
             self.set_focus(self.table if self.facts.has_focus else self.facts, scroll_visible=False)
+        else:
+            self.notify("the facts have no room here: mark two with space, or enlarge the terminal")
 
     # ---- order, filter, marks
 

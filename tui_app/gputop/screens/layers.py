@@ -14,13 +14,15 @@ class LayersScreen(PageScreen):
     NAME = "layers"
     BINDINGS = bindings(NAME)
 
-    def __init__(self, mode: str, control: bool, snapshot: Snapshot):
-        self.table = LayersPage(id="page")
+    def __init__(self, mode: str, control: bool, snapshot: Snapshot, asked: bool = False):
+        self.table = LayersPage(asked, id="page")
         super().__init__(mode, control, snapshot, self.table)
 
     def action_layers_rank(self) -> None:
-        self.table.step(1)
-        self.post_message(PageWanted())
+        if self.table.step(1):
+            self.post_message(PageWanted())
+        else:
+            self.notify("no other rank was watched")
 
     def action_sort_layers(self) -> None:
         self.table.sort_next()

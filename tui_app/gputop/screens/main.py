@@ -83,8 +83,12 @@ class MainScreen(Typed, Screen[None]):
 
     def on_descendant_focus(self) -> None:
         """The keys of the footer are those that work where the focus is."""
-        panel = self.focused_panel()
-        self.query_one(Footer).panel = (panel.id if panel else None) or ""
+        self._tell_footer()
+
+    def _tell_footer(self) -> None:
+        panel, footer = self.focused_panel(), self.query_one(Footer)
+        footer.panel = (panel.id if panel else None) or ""
+        footer.zoomed = self.query_one(Body).zoomed is not None
 
     # ---- data
 
@@ -104,6 +108,7 @@ class MainScreen(Typed, Screen[None]):
             footer = self.query_one(Footer)
             footer.position = snapshot.position
             footer.control = self._control and not snapshot.ended
+            footer.ended = snapshot.ended
             if output is not None:
                 self.query_one(Output).show(output)
 
@@ -176,6 +181,7 @@ class MainScreen(Typed, Screen[None]):
     def action_zoom(self) -> None:
         body, panel = self.query_one(Body), self.focused_panel()
         body.set(zoomed=None if body.zoomed or panel is None else panel.id)
+        self._tell_footer()
 
     def action_hide(self) -> None:
         body, panel = self.query_one(Body), self.focused_panel()
@@ -203,6 +209,7 @@ class MainScreen(Typed, Screen[None]):
             findings.action_worst()
         elif body.zoomed:
             body.set()
+            self._tell_footer()
         elif self.paused:
             self.paused = False
         else:
@@ -263,6 +270,9 @@ class MainScreen(Typed, Screen[None]):
 
     def action_pause(self) -> None:
         if self.mode == "live":
+            if not self.paused and self._latest.ended:
+                self.notify("the run has ended: no new steps come")
+                return
             self.paused = not self.paused
         else:
             self.app.call_later(self.app.run_action, "app.play")

@@ -47,6 +47,10 @@ SELF_EVIDENT = frozenset(
 """Left out of the columns; of a pair of keys the first one says both."""
 
 
+OF_NO_RUN = frozenset(["estimator", "strategy", "catalog", "topology", "runs"])
+"""Screens on which no phase and no finding is drawn."""
+
+
 def help_text(
     mode: str,
     control: bool,
@@ -55,6 +59,7 @@ def help_text(
     size: tuple[int, int] = (120, 70),
     *,
     seen: str = "",
+    ended: bool = False,
 ) -> Content:
     """All actions that apply on a screen, by group, then what the colours mean, and of the short
     words in ``seen``, the text on the screen, what they mean.
@@ -63,7 +68,7 @@ def help_text(
     """
     groups: dict[str, list[Action]] = {}
     for action in [*on_screen(screen), *(in_panels() if screen == "main" else [])]:
-        if applies(action, mode, control):
+        if applies(action, mode, control, ended):
             groups.setdefault(action.group, []).append(action)
     width, height = text_columns(size[0]), size[1] - ROWS_AROUND
     rows = sum(len(actions) + 2 for actions in groups.values()) + 4
@@ -71,8 +76,9 @@ def help_text(
         lines = _with_sentences(groups, colours)
     else:
         lines = _in_columns(groups, colours, max(width // ENTRY, 1), mode)
-    lines += _phase_samples(colours, width)
-    lines.append(Content.assemble(*_severity_samples(colours)))
+    if screen not in OF_NO_RUN:
+        lines += _phase_samples(colours, width)
+        lines.append(Content.assemble(*_severity_samples(colours)))
     words = " · ".join(short_words.meanings(seen))
     lines += [Content.styled(line, colours["role-muted"]) for line in wrap(words, width) if line]
     return Content("\n").join(lines)
@@ -165,6 +171,14 @@ def text_on(screen: Screen[Any]) -> str:
     return "\n".join(canvas.drawn_text for canvas in screen.query(Canvas) if canvas.display)
 
 
+def memory_snapshot_text(notice: Notice, run: str) -> str:
+    """What became of the memory snapshot that was asked for, in one sentence."""
+    rank = "" if notice.rank is None else f"rank {notice.rank}: "
+    if notice.body.get("error"):
+        return f"{rank}no memory snapshot: {notice.body['error']}"
+    return f"{rank}memory snapshot written: gputop memory {run}"
+
+
 def notice_title(notice: Notice) -> str:
     """Title of the dialog that shows what an agent sent."""
     rank = "" if notice.rank is None else f" of rank {notice.rank}"
@@ -183,7 +197,7 @@ def _profile(body: Mapping[str, Any], width: int) -> str:
     on_device = any(row.get("device_ms") for row in table)
     wide = max(min(OPERATOR, width - 18 - 11 * on_device), 12)
     head = f"{'operator':<{wide}}{'calls':>8}{'cpu ms':>10}" + f"{'device ms':>11}" * on_device
-    lines = [f"{body.get('steps', '?')} steps", head]
+    lines = [f"{body.get('steps', '?')} steps together", head]
     for row in table:
         name = shorten(str(row.get("op", "?")), wide - 1)
         line = f"{name:<{wide}}{row.get('calls', 0):>8}"

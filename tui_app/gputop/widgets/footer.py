@@ -25,20 +25,37 @@ class Place(NamedTuple):
     action: Action
 
 
-def draw(mode: str, control: bool, width: int, screen: str = "main", panel: str = "") -> Row:
+def draw(
+    mode: str,
+    control: bool,
+    width: int,
+    screen: str = "main",
+    panel: str = "",
+    *,
+    ended: bool = False,
+    zoomed: bool = False,
+) -> Row:
     """Keys and labels of a screen in the order of importance, as many as fit."""
     row: Row = [(" ", "")]
-    for place_ in places(mode, control, width, screen, panel):
+    for place_ in places(mode, control, width, screen, panel, ended=ended, zoomed=zoomed):
         gap = place_.start - row_width(row)
         row += [(" " * gap, ""), *_item(place_.action, mode)]
     return row
 
 
 def places(
-    mode: str, control: bool, width: int, screen: str = "main", panel: str = ""
+    mode: str,
+    control: bool,
+    width: int,
+    screen: str = "main",
+    panel: str = "",
+    *,
+    ended: bool = False,
+    zoomed: bool = False,
 ) -> list[Place]:
     """Where each key stands; ``panel`` has the focus."""
-    actions = [a for a in in_footer(screen, mode, panel) if applies(a, mode, control)]
+    offered = in_footer(screen, mode, panel, zoomed=zoomed)
+    actions = [action for action in offered if applies(action, mode, control, ended)]
     widths = [row_width(_item(action, mode)) for action in actions]
     wide = 1 + sum(cells + GAPS[0] for cells in widths) - GAPS[0] <= width
     gap, start = GAPS[not wide], 1
@@ -73,7 +90,7 @@ def position_bar(position: Position, width: int) -> Row:
     ]
 
 
-class Footer(Canvas, drawn=("position", "panel", "control")):
+class Footer(Canvas, drawn=("position", "panel", "control", "ended", "zoomed")):
     """Docked at the bottom; in a replay the position stands above the keys."""
 
     position: reactive[Position | None] = reactive(None, repaint=False)
@@ -81,6 +98,10 @@ class Footer(Canvas, drawn=("position", "panel", "control")):
     """Id of the panel that has the focus."""
     control: reactive[bool] = reactive(False, repaint=False)
     """Whether there is a training that can be asked."""
+    ended: reactive[bool] = reactive(False, repaint=False)
+    """Whether the run is over."""
+    zoomed: reactive[bool] = reactive(False, repaint=False)
+    """Whether the panel with the focus has the whole screen."""
 
     def __init__(
         self, mode: str, control: bool, name_of_screen: str = "main", *, id: str | None = None
@@ -91,7 +112,7 @@ class Footer(Canvas, drawn=("position", "panel", "control")):
         self.set_reactive(Footer.control, control)
 
     def rows(self, width: int, height: int) -> list[Row]:
-        keys = draw(self.mode, self.control, width, self.name_of_screen, self.panel)
+        keys = draw(*self._offered(width), ended=self.ended, zoomed=self.zoomed)
         if self.position and height > 1:
             return [position_bar(self.position, width), keys]
         return [keys]
@@ -102,10 +123,13 @@ class Footer(Canvas, drawn=("position", "panel", "control")):
         if self.position and self.size.height > 1 and event.y == 0:
             self._seek(event.x)
             return
-        drawn = (self.mode, self.control, self.size.width, self.name_of_screen, self.panel)
-        for place_ in places(*drawn):
+        drawn = self._offered(self.size.width)
+        for place_ in places(*drawn, ended=self.ended, zoomed=self.zoomed):
             if place_.start <= event.x < place_.end:
                 self.app.call_later(self.screen.run_action, target(place_.action))
+
+    def _offered(self, width: int) -> tuple[str, bool, int, str, str]:
+        return self.mode, self.control, width, self.name_of_screen, self.panel
 
     def _seek(self, x: int) -> None:
         assert self.position is not None

@@ -115,7 +115,7 @@ def worst(
     colours mean.
     """
     marks = marks or {}
-    head = right("rank", 8) + right("own ms", 10) + right("of median", 11) + "  slow in"
+    head = right("rank", 8) + right("own ms", 10) + right("vs median", 11) + "  slow in"
     rows: list[Row] = [[(head, "muted")]]
     named_first = sorted(standings, key=lambda s: (s.rank.rank not in marks, -s.ratio))
     for standing in named_first[:WORST]:

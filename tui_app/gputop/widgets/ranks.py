@@ -149,7 +149,7 @@ def _columns(snapshot: Snapshot, mono: bool) -> list[Column]:
         Column("own ━ wait ╌", 12, 4, lambda line, n: _split(line, slowest, n), 16),
         Column("  own ms", 8, 1, lambda line, n: _ms(line, n, digits, "own")),
         Column("  wait", 6, 2, lambda line, n: _ms(line, n, digits, "wait")),
-        Column("of peer" if len(run.ranks) == 2 else "of median", 9, 0, _against),
+        Column("vs peer" if len(run.ranks) == 2 else "vs median", 9, 0, _against),
     ]
     if any(standing.phase for standing in standings(run.ranks)):
         columns.append(Column("slow in", 14, 8, _slow_in, 6))

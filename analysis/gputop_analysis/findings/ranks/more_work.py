@@ -73,7 +73,7 @@ def more_work(view: RunView, spec: Spec) -> Finding | None:
     return spec.make(
         severity="high" if cost.low > 0.10 * culprit.wall_ms else "medium",
         title=f"rank {rank} gets larger batches, {work.mine:,.0f} {work.unit} a step for "
-        f"{work.others:,.0f}: the others lose {cost.value:.1f} ms",
+        f"{work.others:,.0f}: the others lose {part * won.value:.1f} ms a step",
         evidence=f"rank {rank} has {work.ratio:.2f} times the {work.unit} of the median other "
         f"rank ({work.mine:,.1f} for {work.others:,.1f} a step) and computes longer by as much: "
         f"{culprit.causes}; it waits {own_wait:.1f} ms a step for the others, they wait "

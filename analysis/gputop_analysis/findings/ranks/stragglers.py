@@ -64,7 +64,7 @@ class Straggler:
     @property
     def recoverable_ms(self) -> Interval:
         """What mending the cause wins back: no more than the others wait, and no more than the rank
-        is longer at it.
+        is longer at it. Titles say this too: what the others lose by that cause.
 
         The others also wait for what its lateness itself makes slower, such as sums that no longer
         overlap. Arrival times know nothing of those; there the others' waits lie inside their
@@ -182,7 +182,8 @@ def _straggler_with(view: RunView, spec: Spec, advice: str) -> Finding | None:
         host = f" on {view.host_of(culprit.rank)}"
     return spec.make(
         severity="high" if cost.low > 0.10 * culprit.wall_ms else "medium",
-        title=f"rank {culprit.rank} is slow in {name}: the others lose {cost.value:.1f} ms a step",
+        title=f"rank {culprit.rank} is slow in {name}: the others lose "
+        f"{culprit.recoverable_ms.value:.1f} ms a step",
         evidence=f"rank {culprit.rank}{host} waits {own_wait:.1f} ms a step for the others, they "
         f"wait {theirs:.1f} ms for it ({culprit.waits.source}, {len(culprit.waits.ms):,} steps or "
         f"groups of steps, p at most {culprit.culprit.p:.2g}); it takes longer than "

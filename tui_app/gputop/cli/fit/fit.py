@@ -6,7 +6,6 @@ import argparse
 import json
 import re
 import shlex
-import textwrap
 from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError, cli_errors
@@ -16,6 +15,7 @@ from gputop.cli.notices import notice
 from gputop.cli.parsing import Parser, refuse_below_one
 from gputop.cli.printing import report_width
 from gputop.cli.working import working
+from gputop_analysis.text import wrap
 from gputop_analysis.units import GIB
 
 if TYPE_CHECKING:
@@ -172,9 +172,7 @@ def _row(way: Way, before: str = "") -> list[str]:
     else:
         text = f"{size}, even with {how}"
     first = f"  {way.verdict:<6}{before}{way.purpose}: "
-    return textwrap.wrap(
-        f"{first}{text}", report_width(), subsequent_indent=8 * " ", drop_whitespace=True
-    )
+    return wrap(f"{first}{text}", report_width(), subsequent_indent=8 * " ", drop_whitespace=True)
 
 
 def command(way: Way, name: str) -> str:

@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -142,7 +141,7 @@ def _mend(
 
 def _print_remarks(remarks: Iterable[Remark]) -> None:
     from gputop.cli.printing import report_width
-    from gputop_analysis.text import counted
+    from gputop_analysis.text import counted, wrap
 
     width, count, fixable = report_width(), 0, 0
     for remark in remarks:
@@ -153,11 +152,8 @@ def _print_remarks(remarks: Iterable[Remark]) -> None:
             f"[{remark.rule}]{finding}"
         )
         for label, text in (("why", remark.why), ("fix", remark.fix)):
-            print(
-                textwrap.fill(
-                    text, width, initial_indent=f"    {label}: ", subsequent_indent=" " * 9
-                )
-            )
+            head = f"    {label}: "
+            print("\n".join(wrap(text, width, initial_indent=head, subsequent_indent=" " * 9)))
     if count:
         hint = ""
         if fixable:

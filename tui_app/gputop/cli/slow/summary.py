@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import sys
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,7 +74,7 @@ def shown(lines: list[tuple[str, str]], folder: str = "") -> list[str]:
     """
     from gputop import settings
     from gputop.links import links_of
-    from gputop_analysis.text import painted
+    from gputop_analysis.text import painted, wrap
     from gputop_probes.record.plain import plain_line
 
     if not sys.stderr.isatty():
@@ -87,10 +86,7 @@ def shown(lines: list[tuple[str, str]], folder: str = "") -> list[str]:
     for line, style in lines:
         text = plain_line(line)
         indent = " " * (len(_WHO) + (len(text) - len(text.lstrip())))
-        wrapped = textwrap.wrap(
-            _WHO + text, width, subsequent_indent=indent, break_on_hyphens=False
-        )
-        for row in wrapped:
+        for row in wrap(_WHO + text, width, subsequent_indent=indent, break_on_hyphens=False):
             linked = links.marked(row) if links else row
             rows.append(painted(linked, style, colour and bool(style)))
     return rows

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import textwrap
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ from gputop.cli.named import gpu_named
 from gputop.cli.parsing import Parser
 from gputop.cli.printing import writing
 from gputop.cli.terminal import has_terminal
+from gputop_analysis.text import wrap
 
 if TYPE_CHECKING:
     from gputop_analysis.catalog.listing import Listed
@@ -155,7 +155,7 @@ def side_by_side(rows: list[Listed], total: int = 120) -> list[str]:
     width = min(60, max(26, (total - 18) // len(rows)))
     lines = []
     for key in columns[0]:
-        cells = [textwrap.wrap(column[key], width - 2) or [""] for column in columns]
+        cells = [wrap(column[key], width - 2) or [""] for column in columns]
         for number, parts in enumerate(zip_longest(*cells, fillvalue="")):
             lines.append(
                 f"{'' if number else key:<18}{''.join(f'{part:<{width}}' for part in parts)}".rstrip()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import textwrap
 from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError, cli_errors
@@ -27,6 +26,7 @@ from gputop.cli.split.plan_run import against_now, calibration_by, changes_of_ru
 from gputop.cli.split.plan_workload import add_workload, cheapest, chosen, rlhf, served, told
 from gputop.cli.working import working
 from gputop.short_words import LEGEND
+from gputop_analysis.text import wrap
 
 if TYPE_CHECKING:
     from gputop.fleet import Fleet
@@ -104,7 +104,7 @@ def _print(plan: Plan, wanted: Wanted, options: argparse.Namespace) -> None:
     )
     measured_now = said_now(options.run, plan) if options.run else ""
     if measured_now:
-        print("\n".join(textwrap.wrap(measured_now, width)))
+        print("\n".join(wrap(measured_now, width)))
     if options.what_if:
         print("\n".join(["", *_what_if(plan, options, width)]))
 

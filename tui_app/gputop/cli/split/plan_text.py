@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gputop.cli.quantities import dollars, long_time, short
 from gputop.short_words import legend
-from gputop_analysis.text import counted, painted, step_time
+from gputop_analysis.text import counted, painted, step_time, wrap
 
 if TYPE_CHECKING:
     from gputop_analysis.planner.calibrate import Calibration
@@ -45,24 +45,24 @@ def as_text(
         painted(f"{first.name}: {step_time(first.step_s)} a step", "bold", colour)
         + f" ({step_time(first.interval_s[0])} to {step_time(first.interval_s[1])} in 80 % of "
         f"cases), {first.tokens_per_s:,.0f} tokens/s, MFU {100 * first.mfu:.0f} %",
-        *textwrap.wrap(why(plan, first), width),
+        *wrap(why(plan, first), width),
         *parts(first, width, colour),
         "",
         *table(choices, width),
     ]
-    lines += textwrap.wrap(legend("\n".join(lines)), width)
+    lines += wrap(legend("\n".join(lines)), width)
     for other in [choice_ for choice_ in choices if choice_.index != first.index][:2]:
-        lines += textwrap.wrap(
+        lines += wrap(
             f"not {other.name}: {difference(first, other)}", width, subsequent_indent="  "
         )
     if new := plan.never_calibrated(first.index):
-        lines += textwrap.wrap(
+        lines += wrap(
             f"the range is wider for what no published run has calibrated: {', '.join(new)}", width
         )
     lines += ["its memory by category:", *_pasted(estimate_command(plan, first.index), width)]
     lines += ["", *_whole_training(plan, first, wanted, tokens, width)]
     if note := corrected(plan.calibration):
-        lines += textwrap.wrap(note, width)
+        lines += wrap(note, width)
     lines.append(
         f"{counted(len(plan.layouts), 'configuration')} by the rules, {len(plan.order):,} fit"
     )
@@ -155,11 +155,9 @@ def _whole_training(
         hourly = wanted.usd_per_gpu_hour * plan.cluster.gpus
         text = f"rent {dollars(wanted.usd_per_gpu_hour)}/h a GPU, {dollars(hourly)}/h in all"
     if not tokens:
-        return textwrap.wrap(
-            f"{text}; --tokens 1T says how long a training takes and what it costs", width
-        )
+        return wrap(f"{text}; --tokens 1T says how long a training takes and what it costs", width)
     hours = training_hours(plan, first.index, tokens)
     cost = "" if hourly is None else f" and {dollars(hours * hourly)}"
-    return textwrap.wrap(
+    return wrap(
         f"{text}; {short(tokens)} tokens take {long_time(hours)}{cost}, restarts not counted", width
     )

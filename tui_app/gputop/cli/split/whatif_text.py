@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING
+
+from gputop_analysis.text import wrap
 
 if TYPE_CHECKING:
     from gputop_analysis.planner.whatif import Change
@@ -33,7 +34,7 @@ def table(changes: tuple[Change, ...], width: int, of: str) -> list[str]:
             f"{text} {'' if change.fits else 'does not fit'}{_parts(change)}"[:width].rstrip()
         )
     for change in cannot:
-        lines += textwrap.wrap(f"not {change.name}: {change.rule}", width, subsequent_indent="  ")
+        lines += wrap(f"not {change.name}: {change.rule}", width, subsequent_indent="  ")
     return lines
 
 
