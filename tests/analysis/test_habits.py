@@ -162,7 +162,9 @@ def test_a_rate_that_is_as_good_as_zero_for_half_of_the_run(tmp_path, low_steps,
 def test_a_weight_that_a_loop_without_optimizer_forgets(tmp_path):
     fields = {"graded": 1000, "stray": 300, "stray_looks": 3, "stray_names": ["a tensor of 300"]}
     told = found(trained(tmp_path, [fields] * 3, {"optimizer": {}}))["NU08"]
-    assert told.site == "train.py:9" and told.fix.startswith("at train.py:9: update it as the others")
+    assert told.site == "train.py:9" and told.fix.startswith(
+        "at train.py:9: update it as the others"
+    )
 
 
 def test_one_of_several_optimizers_without_any_gradient(tmp_path):
