@@ -15,6 +15,7 @@ from gputop.messages import PageClosed, ScreenAsked
 from gputop.screens.moving import Moving
 from gputop.screens.page import bindings
 from gputop.screens.typed import Typed
+from gputop.screens.typed_text import typed_text
 from gputop.widgets.catalog_panes import CatalogFacts, CatalogTable, CatalogTitle
 from gputop.widgets.footer import Footer
 
@@ -132,14 +133,9 @@ class CatalogScreen(Typed, Moving, Screen[None]):
         """While the filter is typed, letters go there."""
         if not self._typing:
             return
-        if event.key == "backspace":
-            self._show(self.view.filtered(self.view.words[:-1]))
-        elif event.character and event.is_printable:
-            self._show(self.view.filtered(self.view.words + event.character))
-        else:
-            return
-        event.stop()
-        event.prevent_default()
+        text = typed_text(self.view.words, event)
+        if text is not None:
+            self._show(self.view.filtered(text))
 
     def action_mark(self) -> None:
         if self.table.chosen is not None:

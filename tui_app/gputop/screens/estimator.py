@@ -23,6 +23,7 @@ from gputop.messages import PageClosed
 from gputop.screens.moving import Moving
 from gputop.screens.page import bindings
 from gputop.screens.typed import Typed
+from gputop.screens.typed_text import begins_figure, typed_text
 from gputop.tracing import Watch
 from gputop.widgets.estimate_answer import Answer, EstimateAnswer
 from gputop.widgets.estimate_form import EstimateForm
@@ -237,33 +238,27 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
             self.action_find_model()
         elif widget.typed is not None:
             self._commit()
-        elif line is not None and line.name in OPTION and OPTION[line.name].kind in _TYPED:
+        elif self._takes_figures:
             widget.typed = ""
         else:
             self._step(1)
 
+    @property
+    def _takes_figures(self) -> bool:
+        """Whether the line at the cursor is one to type into."""
+        line = self._form_widget.line
+        return line is not None and line.name in OPTION and OPTION[line.name].kind in _TYPED
+
     def on_key(self, event: Key) -> None:
         """Type figures into the line at the cursor; while typing, letters go there too."""
-        widget, line = self._form_widget, self._form_widget.line
-        if (
-            line is None
-            or self._on_levers
-            or line.name not in OPTION
-            or OPTION[line.name].kind not in _TYPED
-        ):
+        widget = self._form_widget
+        if self._on_levers or not self._takes_figures:
             return
-        if event.key == "backspace" and widget.typed is not None:
-            widget.typed = widget.typed[:-1]
-        elif (
-            event.character
-            and event.is_printable
-            and (widget.typed is not None or event.character.isdigit())
-        ):
-            widget.typed = (widget.typed or "") + event.character
-        else:
+        if widget.typed is None and not begins_figure(event):
             return
-        event.stop()
-        event.prevent_default()
+        text = typed_text(widget.typed or "", event)
+        if text is not None:
+            widget.typed = text
 
     def _commit(self) -> None:
         """What was typed becomes the value."""

@@ -22,6 +22,7 @@ from gputop.messages import PageClosed, ScreenAsked
 from gputop.screens.moving import Moving
 from gputop.screens.page import bindings
 from gputop.screens.typed import Typed
+from gputop.screens.typed_text import begins_figure, typed_text
 from gputop.widgets.footer import Footer
 from gputop.widgets.plan_panes import PlanForm, PlanParts, PlanTable, PlanTitle
 from gputop_analysis.parallelism.split import RECOMPUTES
@@ -307,18 +308,11 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         form = self.form
         if self._on_table or form.entry.name not in _TYPED:
             return
-        if event.key == "backspace" and form.typed is not None:
-            form.typed = form.typed[:-1]
-        elif (
-            event.character
-            and event.is_printable
-            and (form.typed is not None or event.character.isdigit())
-        ):
-            form.typed = (form.typed or "") + event.character
-        else:
+        if form.typed is None and not begins_figure(event):
             return
-        event.stop()
-        event.prevent_default()
+        text = typed_text(form.typed or "", event)
+        if text is not None:
+            form.typed = text
 
     def _commit(self) -> None:
         """What was typed becomes the value."""
