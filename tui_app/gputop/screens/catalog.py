@@ -95,10 +95,12 @@ class CatalogScreen(Typed, Moving, Screen[None]):
         """What stands above and below the table."""
         source = f"for run {self._base.name}" if self._base else ""
         self.query_one(CatalogTitle).show(self.view, self._typing, source)
+        shown = (self.table.chosen,) if self.table.chosen else ()
         several = len(self.view.marked) > 1
+        if several:
+            shown = tuple(self.view.compared)
         self.set_class(several, "several")
-        chosen = self.table.chosen
-        self.facts.show(tuple(self.view.compared) if several else (chosen,) if chosen else ())
+        self.facts.show(shown)
         if self.facts.has_focus and not self.facts.display:
             self.set_focus(self.table)
 

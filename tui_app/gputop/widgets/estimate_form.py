@@ -54,8 +54,11 @@ def _row(
         style = "bold text"
     else:
         style = "text"
+    mark = "◆" if differs else " "
+    if here:
+        mark = "▸"
     row: Row = [
-        ("▸" if here else "◆" if differs else " ", "accent" + ground),
+        (mark, "accent" + ground),
         (" " + left(line.label, label), "muted" + ground),
     ]
     row += [("‹" if arrows else " ", "accent" + ground), (right(value, room), style + ground)]
