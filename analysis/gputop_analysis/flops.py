@@ -41,7 +41,7 @@ class UnitFlops:
 
 
 @dataclass(frozen=True, slots=True)
-class Efficiency:
+class FlopsUtilization:
     """FLOPs of a rank against its device's peak."""
 
     mfu: float
@@ -58,7 +58,7 @@ class Efficiency:
     source: str
 
 
-def efficiency(view: RunView, rank: int) -> Efficiency | None:
+def efficiency(view: RunView, rank: int) -> FlopsUtilization | None:
     """MFU and HFU of a rank; None without its FLOPs, its device's peak, or steady steps."""
     hello = view.hello(rank)
     gpu = find_gpu(str(hello.get("device_name") or ""))
@@ -82,7 +82,7 @@ def efficiency(view: RunView, rank: int) -> Efficiency | None:
     )
     if steady_s <= 0 or steady_units <= 0:
         return None
-    return Efficiency(
+    return FlopsUtilization(
         mfu=unit.model * steady_units / (peak * steady_s),
         hfu=unit.hardware * steady_units / (peak * steady_s),
         model_flops_per_step=unit.model * steady_units / max(steps, 1),

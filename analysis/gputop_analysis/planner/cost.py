@@ -12,7 +12,7 @@ from gputop_analysis.catalog.params import moe_layers
 from gputop_analysis.planner import collectives, communication, layers, pipeline, weights
 from gputop_analysis.planner.hardware import Cluster
 from gputop_analysis.planner.job import Job
-from gputop_analysis.planner.layers import Piece
+from gputop_analysis.planner.layers import LayerTime
 from gputop_analysis.planner.layout import Floats, Layouts
 
 OVERLAP_SLOWDOWN = 0.13
@@ -188,7 +188,7 @@ def _busiest_layer(job: Job, cluster: Cluster, layouts: Layouts, mean: _Pass) ->
     )
 
 
-def _pass(job: Job, cluster: Cluster, layouts: Layouts, piece: Piece, moe: bool) -> _Pass:
+def _pass(job: Job, cluster: Cluster, layouts: Layouts, piece: LayerTime, moe: bool) -> _Pass:
     tp_f, tp_b = communication.tensor_parallel(job, cluster, layouts)
     if job.habits.overlap_tensor_parallel:
         tp_f, tp_b = (

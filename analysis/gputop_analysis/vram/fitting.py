@@ -65,7 +65,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FittingWays:
     """Ways by purpose, the first of ``PURPOSES`` first: the mildest that fits, else the leanest."""
 
     ways: tuple[Way, ...]
@@ -78,7 +78,7 @@ class Answer:
         return self.ways[0].verdict
 
 
-def fit(setup: Setup, gpu: GpuSpec, gpus: int) -> Answer:
+def fit(setup: Setup, gpu: GpuSpec, gpus: int) -> FittingWays:
     """What fits on ``gpus`` of that GPU.
 
     Args:
@@ -100,7 +100,7 @@ def fit(setup: Setup, gpu: GpuSpec, gpus: int) -> Answer:
         check(setup)
         raise ValueError(f"{setup.model.name} cannot be trained so on {gpus} x {gpu.name}")
     more = [_more(setup, way, gpu, gpus) for way in ways if way.verdict == NO or way.host_bytes]
-    return Answer(tuple(ways), tuple(way for way in more if way is not None))
+    return FittingWays(tuple(ways), tuple(way for way in more if way is not None))
 
 
 def options_of(setup: Setup) -> list[str]:

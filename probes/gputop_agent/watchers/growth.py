@@ -43,7 +43,7 @@ class NextCount:
         self.blocks, self.heap_bytes, self.first_step = -1, 0, 0
         self.asked, self.next_ask = 0, 0  # times, and the step of the next one at least
         self.chain = graph_chain.Chain()
-        self.keeper = keepers.Keeper()
+        self.keeper = keepers.GrowingContainer()
         self.counted_step = 0
 
 

@@ -13,7 +13,7 @@ from gputop.feed.run_base import RunBase, RunBaseLoader
 from gputop.feed.snapshot import Snapshot
 from gputop.messages import PageClosed, ScreenAsked
 from gputop.screens.moving import Moving
-from gputop.screens.page import bindings
+from gputop.screens.page import Reads, bindings
 from gputop.screens.typed import Typed
 from gputop.screens.typed_text import typed_text
 from gputop.widgets.catalog_panes import CatalogFacts, CatalogTable, CatalogTitle
@@ -42,7 +42,7 @@ class CatalogScreen(Typed, Moving, Screen[None]):
     def __init__(self, view: CatalogView | None = None):
         super().__init__()
         self.view = view or first_view()
-        self.page = _Reads()
+        self.page = Reads(RunBaseLoader)
         self._base: RunBase | None = None
         self._typing = False
 
@@ -202,10 +202,3 @@ class CatalogScreen(Typed, Moving, Screen[None]):
 
         if self.table.chosen is not None:
             self.post_message(ScreenAsked(TopologyScreen(self.table.chosen.spec.name)))
-
-
-class _Reads:
-    """What this screen reads of a live run."""
-
-    def loader(self) -> RunBaseLoader:
-        return RunBaseLoader()

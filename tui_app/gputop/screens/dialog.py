@@ -35,7 +35,7 @@ CSS = """
 
 
 @dataclass(frozen=True, slots=True)
-class Choice(Generic[Result]):
+class DialogChoice(Generic[Result]):
     """One answer."""
 
     key: str
@@ -55,7 +55,7 @@ class ChoiceDialog(Typed, ModalScreen[Result | None], Generic[Result]):
         Binding("enter", "take", show=False),
     ]
 
-    def __init__(self, title: str, question: str, choices: list[Choice[Result]]):
+    def __init__(self, title: str, question: str, choices: list[DialogChoice[Result]]):
         super().__init__()
         self._title = title
         self._question = question

@@ -21,11 +21,11 @@ from gputop.feed.refinement import LIMIT_S
 from gputop.feed.snapshot import Snapshot
 from gputop.messages import PageClosed
 from gputop.screens.moving import Moving
-from gputop.screens.page import bindings
+from gputop.screens.page import Reads, bindings
 from gputop.screens.typed import Typed
 from gputop.screens.typed_text import begins_figure, typed_text
 from gputop.tracing import Watch
-from gputop.widgets.estimate_answer import Answer, EstimateAnswer
+from gputop.widgets.estimate_answer import EstimateAnswer, ShownEstimate
 from gputop.widgets.estimate_form import EstimateForm
 from gputop.widgets.estimate_title import EstimateTitle
 from gputop.widgets.footer import Footer
@@ -91,7 +91,7 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
         """
         super().__init__()
         self.form = Form(setup, gpu)
-        self.page = _Reads()
+        self.page = Reads(RunSetupLoader)
         self._source = source
         self._run: RunSetup | None = None
         self._estimator = Estimator(tracer)
@@ -182,7 +182,7 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
         shown = result.estimate or (self._last.estimate if self._last else None)
         if result.estimate is not None:
             self._last = result
-        self.query_one(EstimateAnswer).answer = Answer(
+        self.query_one(EstimateAnswer).answer = ShownEstimate(
             shown, result.base, result.problem, self._working(), result.quick
         )
 
@@ -303,10 +303,12 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
         self.app.push_screen(ModelDialog(self.form.setup.model.name), take)
 
     def action_examples(self) -> None:
-        from gputop.screens.dialog import Choice, ChoiceDialog
+        from gputop.screens.dialog import ChoiceDialog, DialogChoice
 
         keys = "123456789abcdefghi"
-        choices = [Choice(keys[i], example.title, "", i) for i, example in enumerate(EXAMPLES)]
+        choices = [
+            DialogChoice(keys[i], example.title, "", i) for i, example in enumerate(EXAMPLES)
+        ]
 
         def take(index: int | None) -> None:
             if index is not None:
@@ -429,10 +431,3 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
         else:
             self._progress("")
             self.notify("the trace answers the setup as it was: undo with u to see it")
-
-
-class _Reads:
-    """What this screen reads of a live run."""
-
-    def loader(self) -> RunSetupLoader:
-        return RunSetupLoader()

@@ -16,7 +16,7 @@ from gputop.feed.runs import Figures, RunsView, list_all, read_figures
 from gputop.feed.snapshot import Snapshot
 from gputop.messages import PageClosed, RunAsked, ScreenAsked
 from gputop.screens.moving import Moving
-from gputop.screens.page import ReadsNothing, bindings
+from gputop.screens.page import Reads, bindings, nothing
 from gputop.screens.typed import Typed
 from gputop.screens.typed_text import typed_text
 from gputop.widgets.footer import Footer
@@ -66,7 +66,7 @@ class RunsScreen(Typed, Moving, Screen[None]):
         """``at``: where the cursor begins; ``mark``: that run is marked, to be compared with."""
         super().__init__()
         self.view = RunsView()
-        self.page = ReadsNothing()
+        self.page = Reads(nothing)
         self._clock = clock
         self._at = at
         self._mark = mark

@@ -17,7 +17,7 @@ GAPS = (3, 2)
 """Columns between two keys: the wider where all of them fit so."""
 
 
-class Place(NamedTuple):
+class KeyCells(NamedTuple):
     """Cells ``start`` to ``end`` of the line of keys, and what a click there does."""
 
     start: int
@@ -36,16 +36,16 @@ def draw(mode: str, control: bool, width: int, screen: str = "main", panel: str 
 
 def places(
     mode: str, control: bool, width: int, screen: str = "main", panel: str = ""
-) -> list[Place]:
+) -> list[KeyCells]:
     """Where each key stands; ``panel`` has the focus."""
     actions = [a for a in in_footer(screen, mode, panel) if applies(a, mode, control)]
     widths = [row_width(_item(action, mode)) for action in actions]
     wide = 1 + sum(cells + GAPS[0] for cells in widths) - GAPS[0] <= width
     gap, start = GAPS[not wide], 1
-    result: list[Place] = []
+    result: list[KeyCells] = []
     for action, cells in zip(actions, widths, strict=True):
         if start + cells <= width:
-            result.append(Place(start, start + cells, action))
+            result.append(KeyCells(start, start + cells, action))
             start += cells + gap
     return result
 

@@ -369,7 +369,7 @@ def _less_host_memory(run: Facts | None, grown: int) -> list[str | Option]:
         words = (
             f"lower num_workers from {workers}, or prefetch_factor (each worker holds its batches)"
         )
-        options.append(Option(words, lever=advice.Lever("num_workers", -1)))
+        options.append(Option(words, lever=advice.MovedSetting("num_workers", -1)))
     if loader.get("pin_memory") and run is not None and run.on_gpu:
         options.append("pin_memory=False in the DataLoader: pinned memory cannot be swapped")
     if grown == PROCESS_WORKER:

@@ -63,7 +63,7 @@ REMOTE_IN_16_BITS = ("qwen",)
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class LossBytes:
     """Bytes of one token at the worst moment of both passes."""
 
     forward: Number
@@ -72,12 +72,12 @@ class Loss:
     """In segments that the loss has to itself from one step to the next."""
 
 
-def loss(d: Dims, habits: Habits) -> Loss:
+def loss(d: Dims, habits: Habits) -> LossBytes:
     """Of logits and loss; nothing where the logits are never whole."""
     entries = d.model.vocab / d.tp
     if d.setup.loss == "fused":
         rows = FUSED_ROWS * d.model.hidden + 0 * entries
-        return Loss(rows, 0 * entries, rows)
+        return LossBytes(rows, 0 * entries, rows)
     forward, backward = _of_entry(d)
     if d.recipe == "litgpt":
         return _litgpt(d, entries)
@@ -85,11 +85,11 @@ def loss(d: Dims, habits: Habits) -> Loss:
         logits_bytes, piece = d.compute, 4.0 if d.setup.compile else backward
         saved = 0.0 if d.setup.compile else logits_bytes
         forward, backward = logits_bytes + forward / CHUNKS, logits_bytes + saved + piece / CHUNKS
-        return Loss(entries * forward, entries * backward, entries * backward)
-    return Loss(entries * forward, entries * backward, entries * _cached(d, backward))
+        return LossBytes(entries * forward, entries * backward, entries * backward)
+    return LossBytes(entries * forward, entries * backward, entries * _cached(d, backward))
 
 
-def _litgpt(d: Dims, entries: Number) -> Loss:
+def _litgpt(d: Dims, entries: Number) -> LossBytes:
     """Of whole logits in fp32, those of the last step beside them until they are made; their log
     softmax, and its gradient piece by piece, or at once.
     """
@@ -99,7 +99,7 @@ def _litgpt(d: Dims, entries: Number) -> Loss:
     else:
         piece = 1
     backward = LITGPT_LOGITS + 4 + 8 * piece
-    return Loss(entries * converted, entries * backward, entries * backward)
+    return LossBytes(entries * converted, entries * backward, entries * backward)
 
 
 def quantized_head(d: Dims) -> tuple[Number, Number]:
