@@ -61,9 +61,9 @@ def judge(ratios: np.ndarray, rounds: int, threshold: float, error: float = ERRO
 def judge_last(ratios: np.ndarray, rounds: int, threshold: float, error: float) -> PairedChange:
     """The same at the last look, of which only whether B is slower at all need be sure.
 
-    Where noise hides on which side of the threshold a change lies, the likeliest value says it. That
-    is asked once, with an error of its own: a chance of ERROR / 2 that equal commands are called
-    slower, if they were not found equal before.
+    Where noise hides on which side of the threshold a change lies, the likeliest value says it.
+    That is asked once, with an error of its own: a chance of ERROR / 2 that equal commands are
+    called slower, if they were not found equal before.
     """
     judged = judge(ratios, rounds, threshold, error)
     if judged.verdict != "undecided":

@@ -1,7 +1,8 @@
 """Readers of logs of GPUs: the values of each sample, by GPU and field.
 
-``nvidia-smi`` as a table, ``-q``, ``--query-gpu ... --format=csv``, ``dmon`` and ``pmon``; ``dcgmi dmon``
-and what DCGM's exporter serves; ``rocm-smi``, also with ``--csv``, and ``amd-smi ... --csv``.
+``nvidia-smi`` as a table, ``-q``, ``--query-gpu ... --format=csv``, ``dmon`` and ``pmon``; ``dcgmi
+dmon`` and what DCGM's exporter serves; ``rocm-smi``, also with ``--csv``, and ``amd-smi ...
+--csv``.
 """
 
 from __future__ import annotations

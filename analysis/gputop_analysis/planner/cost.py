@@ -244,8 +244,8 @@ def _behind(job: Job, communication_s: Floats, compute_s: Floats, ranks: Floats)
 def _data_parallel(
     job: Job, cluster: Cluster, layouts: Layouts, *, count: Floats, layer: _Pass, micro: Floats
 ) -> tuple[Floats, Floats]:
-    """Exposed gradient and parameter traffic, and the update. With pipeline stages FSDP gathers once
-    a step, as the parameters stay (torchtitan's ``fsdp_reshard_after_forward`` by default).
+    """Exposed gradient and parameter traffic, and the update. With pipeline stages FSDP gathers
+    once a step, as the parameters stay (torchtitan's ``fsdp_reshard_after_forward`` by default).
     """
     weights_held = weights.held(job.model, layouts, count)
     share = job.trainable_share

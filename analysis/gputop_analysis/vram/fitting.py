@@ -19,8 +19,8 @@ PURPOSES = ("full fine-tuning", "LoRA", "QLoRA")
 COUNTS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """GPUs that are tried where those at hand are too few."""
 HOPELESS = 1.6
-"""Times the GPU's memory, above which the formula alone says no: nine in ten published runs lie within
-15 % of it, and a replay takes a hundred times as long.
+"""Times the GPU's memory, above which the formula alone says no: nine in ten published runs lie
+within 15 % of it, and a replay takes a hundred times as long.
 """
 STATE_BYTES, WEIGHT_BYTES = 16, 2
 """Host bytes a trained parameter (fp32 weight, gradient, two moments), and a parameter."""

@@ -27,8 +27,8 @@ class ComparedRuns(NamedTuple):
 
 
 def read_comparison(a: Path, b: Path) -> ComparedRuns | Trouble:
-    """Compare run ``b`` with the baseline ``a``, as ``gputop diff`` does; why not, where they cannot
-    be compared. Takes seconds for long runs.
+    """Compare run ``b`` with the baseline ``a``, as ``gputop diff`` does; why not, where they
+    cannot be compared. Takes seconds for long runs.
     """
     from gputop_analysis.changed_findings import with_findings
     from gputop_analysis.diff import compare

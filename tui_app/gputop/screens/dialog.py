@@ -25,11 +25,12 @@ CSS = """
 {name} {{ align: center middle; background: $background 60%; }}
 {name} > .box {{
     width: {width}; max-width: 96%; height: auto; max-height: 92%;
-    background: $surface; border: round $role-rule; border-title-color: $role-accent; border-title-style: bold;
+    background: $surface; border: round $role-rule;
+    border-title-color: $role-accent; border-title-style: bold;
     border-subtitle-color: $role-muted; padding: 1 2;
     scrollbar-size-vertical: 1; scrollbar-color: $role-rule; scrollbar-color-hover: $role-muted;
-    scrollbar-color-active: $role-accent; scrollbar-background: $surface; scrollbar-background-hover: $surface;
-    scrollbar-background-active: $surface;
+    scrollbar-color-active: $role-accent; scrollbar-background: $surface;
+    scrollbar-background-hover: $surface; scrollbar-background-active: $surface;
 }}
 """
 

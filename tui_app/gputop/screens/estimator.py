@@ -86,8 +86,8 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
         gpu: str = "",
         refine_s: float | None = None,
     ):
-        """Seconds ``refine_s`` that a form stands before a trace refines its answer by itself; None:
-        only the key traces.
+        """Seconds ``refine_s`` that a form stands before a trace refines its answer by itself;
+        None: only the key traces.
         """
         super().__init__()
         self.form = Form(setup, gpu)

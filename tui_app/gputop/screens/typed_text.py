@@ -6,7 +6,7 @@ from textual.events import Key
 
 
 def typed_text(text: str, key: Key) -> str | None:
-    """The text of a line that takes this key, which goes nowhere else then; None: it types nothing."""
+    """The text of a line that takes this key, and keeps it; None where it types nothing."""
     if key.key == "backspace":
         typed = text[:-1]
     elif key.character and key.is_printable:

@@ -238,8 +238,8 @@ def lines_of(loader: LoaderInUse) -> tuple[str, ...]:
 
 
 def _fetching_ms(series: RankSeries) -> float:
-    """Milliseconds of fetching, the garbage collector's part left out: a sample that fell into it is
-    seen where the interpreter goes on.
+    """Milliseconds of fetching, the garbage collector's part left out: a sample that fell into it
+    is seen where the interpreter goes on.
     """
     rows = series.rows
     return float(np.maximum(rows["data_ns"] - rows["gc_ns"], 0).sum()) / 1e6

@@ -191,8 +191,8 @@ def _layer(event: Event) -> str:
 
 
 def _after_the_last(event: Event) -> str:
-    """``after head`` of an operation of which the graph tells that it follows all weights: it may be
-    of the loss, of a layer without weights, or of what a layer with some does after them.
+    """``after head`` of an operation of which the graph tells that it follows all weights: it may
+    be of the loss, of a layer without weights, or of what a layer with some does after them.
     """
     last = (event.get("between") or [""])[0]
     if event.get("how") != "graph" or event.get("layer") != "loss" or not last:

@@ -159,8 +159,8 @@ def _half(d: Dims) -> Number:
 
 
 def _of_encoder(d: Dims) -> tuple[Number, Number]:
-    """Encoders leave their logits in the type of the products (``BertForMaskedLM``), which autocast's
-    softmax raises.
+    """Encoders leave their logits in the type of the products (``BertForMaskedLM``), which
+    autocast's softmax raises.
     """
     if d.setup.autocast or d.setup.weights == "fp32":
         return d.compute + 8, FP32_COPIES
