@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gputop_analysis.findings.shares import run_queue
-from gputop_analysis.flops import Efficiency, efficiency
+from gputop_analysis.flops import FlopsUtilization, efficiency
 from gputop_analysis.split import WallSplit, apportion, split_of
 from gputop_analysis.view import RunView, once_per_view
 from gputop_analysis.waits import hidden_wait_ms, straggling_shares
@@ -115,7 +115,7 @@ class RankBudget:
     """By name, all names of ``LINES`` in their order."""
     clock: str
     """``device`` where CUDA events split the compute, else ``host``."""
-    efficiency: Efficiency | None = None
+    efficiency: FlopsUtilization | None = None
     """None where the FLOPs of a step or the device's peak are not known."""
 
 
@@ -236,7 +236,7 @@ def _without_queueing(view: RunView, rank: int, split: WallSplit) -> tuple[WallS
     return replace(split, **remaining_ns), sum(times) - sum(remaining_ns.values())
 
 
-def _useful(split: WallSplit, efficiency: Efficiency | None) -> tuple[int, int]:
+def _useful(split: WallSplit, efficiency: FlopsUtilization | None) -> tuple[int, int]:
     """Useful compute and overhead; together all of the compute."""
     compute = split.forward + split.backward + split.optimizer
     useful = round(compute * (1 - split.skipped))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from gputop_analysis.parallelism.split import Split
 
+_SERVING = "serving is a bound by memory and arithmetic, no measured run has calibrated it"
 WORKLOADS = {
     "rlhf": "generation is a bound by memory and arithmetic, no measured run has calibrated it",
-    "inference-batch": "serving is a bound by memory and arithmetic, no measured run has calibrated it",
-    "inference-streaming": "serving is a bound by memory and arithmetic, no measured run has calibrated it",
+    "inference-batch": _SERVING,
+    "inference-streaming": _SERVING,
 }
 """Presets of ``gputop plan --workload``."""
 TRACED = {

@@ -15,7 +15,7 @@ import numpy as np
 
 from gputop_agent.contracts import Hello, Model
 from gputop_analysis.catalog.gpu_names import find_gpu
-from gputop_analysis.view import RunView
+from gputop_analysis.view import Array, RunView
 
 RECOMPUTED = 4 / 3
 """Hardware over model FLOPs with full activation checkpointing: forward twice and backward, over
@@ -41,7 +41,7 @@ class UnitFlops:
 
 
 @dataclass(frozen=True, slots=True)
-class Efficiency:
+class FlopsUtilization:
     """FLOPs of a rank against its device's peak."""
 
     mfu: float
@@ -58,7 +58,7 @@ class Efficiency:
     source: str
 
 
-def efficiency(view: RunView, rank: int) -> Efficiency | None:
+def efficiency(view: RunView, rank: int) -> FlopsUtilization | None:
     """MFU and HFU of a rank; None without its FLOPs, its device's peak, or steady steps."""
     hello = view.hello(rank)
     gpu = find_gpu(str(hello.get("device_name") or ""))
@@ -82,7 +82,7 @@ def efficiency(view: RunView, rank: int) -> Efficiency | None:
     )
     if steady_s <= 0 or steady_units <= 0:
         return None
-    return Efficiency(
+    return FlopsUtilization(
         mfu=unit.model * steady_units / (peak * steady_s),
         hfu=unit.hardware * steady_units / (peak * steady_s),
         model_flops_per_step=unit.model * steady_units / max(steps, 1),
@@ -96,23 +96,29 @@ def efficiency(view: RunView, rank: int) -> Efficiency | None:
 
 def precision(hello: Hello) -> str:
     """The type of a rank's matrix products: ``float32``, ``tf32``, ``float16`` or ``bfloat16``."""
-    if isinstance(hello.get("parallel"), dict):
-        sharded = (hello.get("parallel") or {}).get("fsdp") or {}
-    else:
-        sharded = {}
-    if isinstance(sharded, dict):
-        mixed = sharded.get("mixed_precision") or {}
-    else:
-        mixed = {}
-    amp = hello.get("amp") or {}
-    weights = (hello.get("model") or {}).get("by_dtype") or {}
-    largest = max(weights, key=lambda kind: weights[kind], default="float32")
-    dtype = (
-        mixed.get("param_dtype") or (amp.get("dtype") if amp.get("autocast") else None) or largest
-    )
+    dtype = _fsdp_dtype(hello) or _autocast_dtype(hello) or _largest_dtype(hello)
     flags = hello.get("flags") or {}
     fast = flags.get("cuda_matmul_tf32") or flags.get("matmul_precision") in ("high", "medium")
     return "tf32" if dtype == "float32" and fast else str(dtype)
+
+
+def _fsdp_dtype(hello: Hello) -> str:
+    """What FSDP casts parameters to; empty where it casts none."""
+    parallel = hello.get("parallel")
+    sharded = parallel.get("fsdp") if isinstance(parallel, dict) else None
+    mixed = sharded.get("mixed_precision") if isinstance(sharded, dict) else None
+    return str((mixed or {}).get("param_dtype") or "")
+
+
+def _autocast_dtype(hello: Hello) -> str | None:
+    amp = hello.get("amp") or {}
+    return amp.get("dtype") if amp.get("autocast") else None
+
+
+def _largest_dtype(hello: Hello) -> str:
+    """The type of most parameters."""
+    weights = (hello.get("model") or {}).get("by_dtype") or {}
+    return max(weights, key=lambda kind: weights[kind], default="float32")
 
 
 def unit_flops(view: RunView, rank: int) -> UnitFlops | None:
@@ -157,22 +163,14 @@ def _from_shape(view: RunView, rank: int) -> UnitFlops | None:
         return None
     trainable = float(model.get("trainable") or 0)
     weights = float(model["parameters"])
-    hidden, layers = config.get("hidden_size"), config.get("layers")
-    attention, has_vocabulary = 0.0, isinstance(config.get("vocab_size"), int)
-    if isinstance(hidden, int) and isinstance(layers, int) and has_vocabulary:
+    attention = 0.0
+    if _ints(config, "hidden_size", "layers", "vocab_size"):
         if not config.get("tied_embeddings", True):
             # the input's embedding is a look-up, no product
-            table = float(config["vocab_size"]) * hidden
+            table = float(config["vocab_size"]) * config["hidden_size"]
             trainable -= table if trainable == weights else 0.0
             weights -= table
-        length = float(rows["tokens"].sum(dtype=np.float64)) / max(
-            float(rows["samples"].sum(dtype=np.float64)), 1.0
-        )
-        if _ints(config, "heads", "head_dim"):
-            width = config["heads"] * config["head_dim"]
-        else:
-            width = hidden
-        attention = 12.0 * layers * width * length
+        attention = _attention_flops(config, rows)
     flops = 4.0 * weights + 2.0 * trainable + attention
     recomputed = RECOMPUTED if hello.get("checkpointing") else 1.0
     if attention:
@@ -202,6 +200,16 @@ def _is_spread(hello: Hello) -> bool:
     deepspeed = parallel.get("deepspeed")
     zero3 = isinstance(deepspeed, dict) and deepspeed.get("zero_stage") == 3
     return flat or zero3 or bool({"tp", "cp", "ep"} & set(names))
+
+
+def _attention_flops(config: Mapping[str, Any], rows: Array) -> float:
+    """Of one token: 12 L H Q T; H Q is the hidden size where the heads do not say otherwise."""
+    tokens = float(rows["tokens"].sum(dtype=np.float64))
+    length = tokens / max(float(rows["samples"].sum(dtype=np.float64)), 1.0)
+    width = config["hidden_size"]
+    if _ints(config, "heads", "head_dim"):
+        width = config["heads"] * config["head_dim"]
+    return 12.0 * config["layers"] * width * length
 
 
 def _ints(config: Mapping[str, Any], *names: str) -> bool:

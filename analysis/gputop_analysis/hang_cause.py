@@ -1,5 +1,5 @@
-"""Who holds up a training of several ranks, and what that rank did: from stacks, the last collectives
-of each rank by group, messages between ranks, and what ``/proc`` tells.
+"""Who holds up a training of several ranks, and what that rank did: from stacks, the last
+collectives of each rank by group, messages between ranks, and what ``/proc`` tells.
 
 Ranks wait for the members of a group that have not come to a collective, and for the peer of a
 message. Followed to its end, that leads to a rank that waits for nobody: what it does is the kind.

@@ -81,17 +81,18 @@ def departure_of(
     if away.seen_before and not (other_group and same_line):
         if away.is_early:
             return _gone_ahead(rank, did, missed)
-        is_of_backward = any(
-            _BACKWARD in place.code
-            for other in others
-            for place in ranks[other].places
-            if usual.site.startswith(place.site)
-        )
         block = _block_left(rank, usual, ranks, others)
+        is_of_backward = _is_of_backward(usual, ranks, others)
         return _skipped(rank, usual, missed, block, is_of_backward=is_of_backward)
     if other_group:
         return _Departure("other order", f"rank {rank} calls {did} before {missed}")
     return _Departure("other operation", f"rank {rank} calls {did} instead of {missed}")
+
+
+def _is_of_backward(usual: Call, ranks: Ranks, others: list[int]) -> bool:
+    """Whether others make that call at a line that calls a backward."""
+    places = (place for other in others for place in ranks[other].places)
+    return any(_BACKWARD in place.code for place in places if usual.site.startswith(place.site))
 
 
 def _gone_ahead(rank: int, did: str, missed: str) -> _Departure:

@@ -124,8 +124,8 @@ def _first_to_leave(view: RunView, departed: Event, until_ns: int) -> Event:
 
 
 def _of_a_death(view: RunView) -> Cause | None:
-    """Of a run whose ranks failed: which one had left its program, else which was the first that the
-    others could not reach.
+    """Of a run whose ranks failed: which one had left its program, else which was the first that
+    the others could not reach.
     """
     raised = fatal(view.record)
     if not raised or not all(OUT_OF_REACH.search(str(e.get("message") or "")) for e in raised):

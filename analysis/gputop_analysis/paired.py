@@ -25,7 +25,7 @@ _EXACT = 50
 Verdict = Literal["slower", "not slower", "undecided"]
 
 
-class Judged(NamedTuple):
+class PairedChange(NamedTuple):
     """The change of the step time, and what is sure of it."""
 
     verdict: Verdict
@@ -38,7 +38,7 @@ class Judged(NamedTuple):
     """Of ``slower``: by more than the threshold; else that is only the likeliest."""
 
 
-def judge(ratios: np.ndarray, rounds: int, threshold: float, error: float = ERROR) -> Judged:
+def judge(ratios: np.ndarray, rounds: int, threshold: float, error: float = ERROR) -> PairedChange:
     """Say whether B is surely slower than A by more than ``threshold``, or surely not.
 
     Args:
@@ -55,15 +55,15 @@ def judge(ratios: np.ndarray, rounds: int, threshold: float, error: float = ERRO
         verdict = "slower"
     elif change.high < threshold:
         verdict = "not slower"
-    return Judged(verdict, change, clock, len(ratios), rounds)
+    return PairedChange(verdict, change, clock, len(ratios), rounds)
 
 
-def judge_last(ratios: np.ndarray, rounds: int, threshold: float, error: float) -> Judged:
+def judge_last(ratios: np.ndarray, rounds: int, threshold: float, error: float) -> PairedChange:
     """The same at the last look, of which only whether B is slower at all need be sure.
 
-    Where noise hides on which side of the threshold a change lies, the likeliest value says it. That
-    is asked once, with an error of its own: a chance of ERROR / 2 that equal commands are called
-    slower, if they were not found equal before.
+    Where noise hides on which side of the threshold a change lies, the likeliest value says it.
+    That is asked once, with an error of its own: a chance of ERROR / 2 that equal commands are
+    called slower, if they were not found equal before.
     """
     judged = judge(ratios, rounds, threshold, error)
     if judged.verdict != "undecided":

@@ -149,6 +149,11 @@ _RUNS_SHOWN = 6
 _MOST_LEFT_OUT = 3
 
 
+def step_number(step: int | None) -> str:
+    """``12``; a question mark where the step is not known."""
+    return "?" if step is None else str(step)
+
+
 def share_words(share: float) -> str:
     """``38 %``; a share that is not quite all is not 100 %, and one that is not nothing not 0 %."""
     if 0.99 < share < 1:

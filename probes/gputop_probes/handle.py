@@ -13,7 +13,7 @@ from typing import Any
 
 from gputop_probes import ending, procfs, stop
 from gputop_probes.fate import Fate
-from gputop_probes.output import Output
+from gputop_probes.output import OutputHolder
 from gputop_probes.record import layout
 from gputop_probes.relay import Relay
 from gputop_probes.streams import Console
@@ -38,7 +38,7 @@ class RunHandle:
         report: int | None = None,
         unread: bytes = b"",
         fate: Fate | None = None,
-        output: Output | None = None,
+        output: OutputHolder | None = None,
         console: Console | None = None,
     ):
         self.run_dir = run_dir

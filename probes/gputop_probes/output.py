@@ -68,7 +68,7 @@ class Losses(NamedTuple):
     not_passed_on: int
 
 
-class Output:
+class OutputHolder:
     """What one of the two holders has of the command's output."""
 
     def __init__(self, shared: int, routes: list[Route], holder: int):
@@ -321,7 +321,7 @@ class Output:
             self._children.remove(pid)
 
 
-def share(routes: list[Route], log_mb: int, holder: int = FRONT) -> Output:
+def share(routes: list[Route], log_mb: int, holder: int = FRONT) -> OutputHolder:
     """Make the shared memory for these streams; their logs are continued at their ends.
 
     Raises:
@@ -338,7 +338,7 @@ def share(routes: list[Route], log_mb: int, holder: int = FRONT) -> Output:
             ring_bytes //= 4
     text = Path(keeper.__file__).read_bytes()
     os.pwrite(shared, text.ljust(keeper.PROGRAM_BYTES, b"\n"), keeper.HEAD_BYTES)
-    output = Output(shared, routes, holder)
+    output = OutputHolder(shared, routes, holder)
     output._cells[keeper.RING_BYTES] = ring_bytes
     output._cells[keeper.LOG_LIMIT] = log_mb << 20
     for route in routes:

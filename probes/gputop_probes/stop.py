@@ -54,7 +54,9 @@ def deliver(number: int, pgid: int, run_id: str, seen_pids: Iterable[int] = ()) 
 
 
 def processes(run_id: str, pgid: int, seen_pids: Iterable[int] = ()) -> list[int]:
-    """Living processes of a run: marked by its id, descended from one, in its group, or seen before."""
+    """Living processes of a run: marked by its id, descended from one, in its group, or seen
+    before.
+    """
     stats = {
         pid: stat for pid in procfs.pids() if (stat := procfs.stat(pid)) and stat.state not in "ZX"
     }

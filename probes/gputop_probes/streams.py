@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from gputop_probes.descriptors import closed_at_start
-from gputop_probes.output import Output, Route, chosen_log_mb, open_log, open_pipe, share
+from gputop_probes.output import OutputHolder, Route, chosen_log_mb, open_log, open_pipe, share
 
 if TYPE_CHECKING:
     from gputop_probes.run_spec import RunSpec
@@ -44,7 +44,7 @@ class Opened(NamedTuple):
     """What is made for one command before it is started."""
 
     streams: Streams
-    output: Output
+    output: OutputHolder
     console: Console | None
 
 

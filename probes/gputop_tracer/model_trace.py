@@ -69,36 +69,11 @@ class TraceJob:
         """A model of transformers, by its configuration."""
         setup = self.setup
         config = build.config_of(setup, source)
-        if pipeline.stages(setup) > 1:
-            build.set_depth(config, pipeline.depth(build.depth_of(config), setup))
-        self.depth = self.layers = build.depth_of(config)
-        if (
-            not self.full
-            and self.depth > SHALLOW
-            and build.uniform(config)
-            and interleaved.chunks(setup) == 1
-        ):
-            build.set_depth(config, SHALLOW)
-            self.layers = SHALLOW
+        self._set_depth(config)
         heads.experts_in_one_product(config)
         heads.without_chance(config)
-        if "mamba" in config.model_type:
-            self.notes.append(
-                "state-space layers as transformers writes them out in PyTorch: with the kernels "
-                "of mamba-ssm they keep far less"
-            )
-        if heads.task(config) == "sound":
-            self.notes.append(
-                "%d s of sound a sample; the loss is the mean of the output, without CTC's own "
-                "temporaries" % heads.SECONDS
-            )
         self.model = build.build(config, build.weights_dtype(setup), attention_of(setup))
-        used = getattr(build.text_config(self.model.config), "_attn_implementation", "")
-        if setup.get("attention") == "flash" and used not in ("", FLASH):
-            self.notes.append(
-                "transformers has no FlashAttention that can be traced for %s: its %s attention is"
-                % (config.model_type, used)
-            )
+        self._note_what_differs(config)
         if losses.behave_like(self.model, setup.get("transformers") or ""):
             self.notes.append(
                 "the loss is computed as transformers %s does" % setup["transformers"]
@@ -109,23 +84,59 @@ class TraceJob:
             )
             losses.of_kernel(self.model, fused.cross_entropy)
             self.rotary = fused.rotary(self.model)
-        loss_kind = setup.get("loss") or "plain"
-        compiled = bool(self.setup.get("compile"))
-        if setup.get("recipe") == "litgpt" and loss_kind != "fused":
-            pieces = losses.LITGPT_PIECE if loss_kind == "chunked" else self.setup["seq"]
-            self.model.loss_function = losses.Litgpt(self.model, int(pieces))
-        elif loss_kind != "plain" and not losses.fuse(
-            self.model, loss_kind, self.tracker.operator, compiled
-        ):
-            self.notes.append(
-                "%s has no head over a vocabulary that a %s loss could take"
-                % (config.model_type, loss_kind)
-            )
+        self._set_loss(config)
         self.make_batch = lambda: ((), self._batch(config))
         if heads.task(config) == "image_text":
             self.below = Knowing(lambda: self.tracker.phase in LOSS_PHASES)
             vision_inputs = vision.inputs(config, setup)
             self.make_batch = lambda: ((), vision.fake(self.mode, vision_inputs))
+
+    def _set_depth(self, config: Any) -> None:
+        """A stage has its own layers only; of layers that are alike a few stand for all."""
+        setup = self.setup
+        if pipeline.stages(setup) > 1:
+            build.set_depth(config, pipeline.depth(build.depth_of(config), setup))
+        self.depth = self.layers = build.depth_of(config)
+        if self.full or self.depth <= SHALLOW:
+            return
+        if build.uniform(config) and interleaved.chunks(setup) == 1:
+            build.set_depth(config, SHALLOW)
+            self.layers = SHALLOW
+
+    def _note_what_differs(self, config: Any) -> None:
+        """From the training that the setup means."""
+        if "mamba" in config.model_type:
+            self.notes.append(
+                "state-space layers as transformers writes them out in PyTorch: with the kernels "
+                "of mamba-ssm they keep far less"
+            )
+        if heads.task(config) == "sound":
+            self.notes.append(
+                "%d s of sound a sample; the loss is the mean of the output, without CTC's own "
+                "temporaries" % heads.SECONDS
+            )
+        used = getattr(build.text_config(self.model.config), "_attn_implementation", "")
+        if self.setup.get("attention") == "flash" and used not in ("", FLASH):
+            self.notes.append(
+                "transformers has no FlashAttention that can be traced for %s: its %s attention is"
+                % (config.model_type, used)
+            )
+
+    def _set_loss(self, config: Any) -> None:
+        """In the place of the model's own, where the setup says another."""
+        setup = self.setup
+        kind = setup.get("loss") or "plain"
+        if setup.get("recipe") == "litgpt" and kind != "fused":
+            pieces = losses.LITGPT_PIECE if kind == "chunked" else setup["seq"]
+            self.model.loss_function = losses.Litgpt(self.model, int(pieces))
+            return
+        if kind == "plain":
+            return
+        if not losses.fuse(self.model, kind, self.tracker.operator, bool(setup.get("compile"))):
+            self.notes.append(
+                "%s has no head over a vocabulary that a %s loss could take"
+                % (config.model_type, kind)
+            )
 
     def _batch(self, config: Any) -> Dict[str, Any]:
         dtype = build.weights_dtype(self.setup)

@@ -12,16 +12,9 @@ from gputop_agent.watchers import graph_chain
 pytestmark = pytest.mark.e2e
 
 SCRIPT = """
-import os, sys, eager, torch, torch.utils.data
+import eager, each_kind, torch, torch.utils.data
 from torch import nn
-torch.set_num_threads(1)
-for kind in sys.argv[1:]:
-    pid = os.fork()
-    if pid == 0: break
-    assert os.waitpid(pid, 0)[1] == 0
-else:
-    sys.exit()
-torch.manual_seed(sys.argv.index(kind))
+kind = each_kind.fork()
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
@@ -135,8 +128,7 @@ def guests(tmp_path_factory):
     assert outcome.stderr.count("Warning:") == 1 and "Traceback" not in outcome.stderr, (
         "torch's own, of the scheduler"
     )
-    found = {guest.of_type("hello")[0]["flags"]["seed"]: guest for guest in outcome.guests}
-    return {kind: found[KINDS.index(kind) + 1] for kind in KINDS}
+    return outcome.by_kind(KINDS)
 
 
 def looks(guests, kind):

@@ -33,7 +33,7 @@ def looked(tensors, keeper):
 
 def test_a_local_container_that_grows_is_named_at_the_second_look(monkeypatch):
     monkeypatch.setattr(frames, "origin", of_this_file)
-    keeper = keepers.Keeper()
+    keeper = keepers.GrowingContainer()
     history, tensors = pile_of(lambda values: [(value, 1) for value in values])
     assert looked(tensors, keeper) == {}
     for _ in range(50):
@@ -48,7 +48,7 @@ def test_a_local_container_that_grows_is_named_at_the_second_look(monkeypatch):
 
 def test_what_does_not_grow_is_not_told(monkeypatch):
     monkeypatch.setattr(frames, "origin", of_this_file)
-    keeper = keepers.Keeper()
+    keeper = keepers.GrowingContainer()
     shadow, tensors = pile_of(lambda values: {str(i): value for i, value in enumerate(values)})
     assert [looked(tensors, keeper), looked(tensors, keeper)] == [{}, {}]
     assert len(shadow) == 200
@@ -56,7 +56,7 @@ def test_what_does_not_grow_is_not_told(monkeypatch):
 
 def test_an_attribute_is_named_and_a_container_of_torchs_is_not(monkeypatch):
     monkeypatch.setattr(frames, "origin", of_this_file)
-    keeper, recorder = keepers.Keeper(), Recorder()
+    keeper, recorder = keepers.GrowingContainer(), Recorder()
     recorder.rows, tensors = pile_of(deque)
     assert looked(tensors, keeper) == {}
     tensors.append(torch.ones(2))
@@ -64,7 +64,7 @@ def test_an_attribute_is_named_and_a_container_of_torchs_is_not(monkeypatch):
     assert looked(tensors, keeper)["kept_in"] == "rows"
     del recorder
     monkeypatch.undo()
-    keeper = keepers.Keeper()
+    keeper = keepers.GrowingContainer()
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(1)) for _ in range(40)], 0.1)
     parameters = [*optimizer.param_groups[0]["params"]]
     assert keepers._most_common(parameters, (parameters,))[0] == ""
@@ -74,7 +74,7 @@ def test_an_attribute_is_named_and_a_container_of_torchs_is_not(monkeypatch):
 @pytest.mark.parametrize("layers", [4, 30])
 def test_states_of_a_model_pile_up_in_the_list_of_them(monkeypatch, kind, layers):
     monkeypatch.setattr(frames, "origin", of_this_file)
-    keeper, recorder, tensors = keepers.Keeper(), Recorder(), []
+    keeper, recorder, tensors = keepers.GrowingContainer(), Recorder(), []
 
     def keep(count):
         for _ in range(count):

@@ -8,16 +8,9 @@ from agent_support import run_script
 pytestmark = pytest.mark.e2e
 
 SCRIPT = """
-import os, sys, eager, torch
+import sys, eager, each_kind, torch
 from torch import nn
-torch.set_num_threads(1)
-for kind in sys.argv[1:]:
-    pid = os.fork()
-    if pid == 0: break
-    assert os.waitpid(pid, 0)[1] == 0
-else:
-    sys.exit()
-torch.manual_seed(sys.argv.index(kind))
+kind = each_kind.fork()
 if kind in ("forgotten", "dropped", "updated"):
     first, last = torch.randn(16, 12, requires_grad=True), torch.randn(12, 8, requires_grad=True)
     for step in range(160):
@@ -102,8 +95,7 @@ def guests(tmp_path_factory):
     script.write_text(SCRIPT)
     outcome = run_script([str(script), *KINDS], timeout=200)
     assert (outcome.exit_code, outcome.agent_errors) == (0, ""), outcome.stderr
-    found = {guest.of_type("hello")[0]["flags"]["seed"]: guest for guest in outcome.guests}
-    return {kind: found[KINDS.index(kind) + 1] for kind in KINDS}
+    return outcome.by_kind(KINDS)
 
 
 def looks(guests, kind):

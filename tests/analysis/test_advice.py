@@ -11,7 +11,7 @@ from analysis_support import T0, Builder
 
 from gputop_agent import wire
 from gputop_analysis.findings import CATALOGUE, cores, evaluate
-from gputop_analysis.findings.advice import Lever, Option, offered
+from gputop_analysis.findings.advice import MovedSetting, Option, offered
 from gputop_analysis.findings.levers import settled
 from gputop_analysis.model import Finding
 from gputop_analysis.view import RunView
@@ -356,7 +356,7 @@ def test_the_workers_are_blamed_where_they_take_the_cores(tmp_path):
     assert "outside the run 0.0" in one.evidence
 
 
-def of(id: str, lever: Lever | None, ms: float | None, **more) -> Finding:
+def of(id: str, lever: MovedSetting | None, ms: float | None, **more) -> Finding:
     options = (Option(f"{id} moves it", lever=lever), Option(f"{id} besides"))
     return Finding(
         id, id, "medium", id, "e", "f", options=options, recoverable_ms_per_step=ms, **more
@@ -364,22 +364,28 @@ def of(id: str, lever: Lever | None, ms: float | None, **more) -> Finding:
 
 
 def test_findings_that_pull_one_lever_apart_become_one():
-    up, down = of("IN02", Lever("num_workers", 1), 9.0), of("IN04", Lever("num_workers", -1), 2.0)
+    up, down = (
+        of("IN02", MovedSetting("num_workers", 1), 9.0),
+        of("IN04", MovedSetting("num_workers", -1), 2.0),
+    )
     (one,) = settled([down, up])
     assert one.id == "IN02" and one.absorbed == ("IN04",)
     assert one.fix == "IN02 moves it; IN02 besides; IN04 besides"
     (one,) = settled([up, replace(down, recoverable_ms_per_step=20.0)])
     assert one.id == "IN04" and "IN02 would ask for the opposite of num_workers" in one.evidence
-    same = of("IN04", Lever("num_workers", 1), 2.0)
+    same = of("IN04", MovedSetting("num_workers", 1), 2.0)
     assert settled([up, same]) == [up, same]
     elsewhere = replace(down, rank=1)
     assert settled([replace(up, rank=0), elsewhere]) == [replace(up, rank=0), elsewhere]
-    other = of("HO14", Lever("torch threads", -1), 2.0)
+    other = of("HO14", MovedSetting("torch threads", -1), 2.0)
     assert settled([up, other]) == [up, other]
 
 
 def test_a_danger_decides_before_time():
-    larger, smaller = of("CE04", Lever("batch", 1), 9.0), of("ME01", Lever("batch", -1), None)
+    larger, smaller = (
+        of("CE04", MovedSetting("batch", 1), 9.0),
+        of("ME01", MovedSetting("batch", -1), None),
+    )
     (one,) = settled([larger, replace(smaller, severity="high")])
     assert one.id == "ME01"
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gputop_analysis.lint import SourceError, diff, fixed, lint, write
 from gputop_analysis.lint.edits import add_keywords, prepend, remove_keyword, set_keyword
-from gputop_analysis.lint.source import Source, apply
+from gputop_analysis.lint.source import SourceFile, apply
 
 VALUES = [
     "1",
@@ -53,7 +53,7 @@ def calls(draw):
 
 def parsed(text):
     try:
-        source = Source.parse("x.py", text.encode())
+        source = SourceFile.parse("x.py", text.encode())
     except SourceError:
         return None, None
     return source, source.tree.body[-1].value

@@ -13,8 +13,8 @@ import pytest
 from analysis_support import Builder
 from e2e_support import ROOT, gputop, training
 
-from gputop.notify import Notice, Notifier, open, payload
-from gputop.publish.follow import Source
+from gputop.notify import NotificationText, Notifier, open, payload
+from gputop.publish.follow import RecordReadings
 from gputop_analysis.model import Finding
 
 
@@ -23,7 +23,7 @@ def reading(tmp_path):
     builder = Builder(tmp_path / "run")
     builder.hello()
     builder.steps(60, forward=3.0, backward=5.0)
-    return Source(builder.open()).next()
+    return RecordReadings(builder.open()).next()
 
 
 def finding(severity: str) -> Finding:
@@ -31,7 +31,7 @@ def finding(severity: str) -> Finding:
 
 
 def test_each_thing_is_said_once(reading) -> None:
-    notices: list[Notice] = []
+    notices: list[NotificationText] = []
     notifier = Notifier(notices.append)
     notifier.publish(replace(reading, findings=(finding("high"),)))
     assert notices == []
@@ -58,7 +58,7 @@ def test_each_thing_is_said_once(reading) -> None:
     ],
 )
 def test_slack_and_discord_get_their_shapes(url: str, key: str) -> None:
-    body = payload(url, Notice("end", "<!channel> a & b " + "x" * 3000, {"event": "end"}))
+    body = payload(url, NotificationText("end", "<!channel> a & b " + "x" * 3000, {"event": "end"}))
     assert "event" not in body
     if key == "content":
         assert len(body[key]) <= 2000 and body["allowed_mentions"] == {"parse": []}
@@ -69,7 +69,9 @@ def test_slack_and_discord_get_their_shapes(url: str, key: str) -> None:
 
 def test_any_other_address_gets_json() -> None:
     data = {"event": "end"}
-    assert payload("https://notslack.com.example/hook", Notice("end", "text", data)) == data
+    assert (
+        payload("https://notslack.com.example/hook", NotificationText("end", "text", data)) == data
+    )
 
 
 def test_a_command_gets_json_and_text(reading, tmp_path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from analysis_support import T0, Builder
 from e2e_support import gputop
 
-from gputop.publish.follow import Source
+from gputop.publish.follow import RecordReadings
 from gputop.publish.reading import Points, Reading, read
 from gputop_analysis.summary import summarise
 from gputop_analysis.verdict import verdict
@@ -150,7 +150,7 @@ def test_prometheus_scrapes_a_live_port(run_dir) -> None:
     with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as free:
         port = free.server_port
     publisher = Prometheus(f":{port}")
-    publisher.publish(Source(RunRecord.open(run_dir)).last())
+    publisher.publish(RecordReadings(RunRecord.open(run_dir)).last())
     with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
         assert b'gputop_run_exit_code{run="recorded"} 0.0' in answer.read()
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputop.feed.plots import Bar, Bars, Chart, Columns, Line, Listing, Mark
+from gputop.feed.plots import Bar, Bars, Chart, Columns, Listing, MarkedStep, PlotLine
 from gputop.render import chart
 from gputop.render.rows import row_text, row_width
 from gputop.widgets import plots
 
-RISING = Line("loss", tuple(map(float, range(100))), tuple(map(float, range(100))))
+RISING = PlotLine("loss", tuple(map(float, range(100))), tuple(map(float, range(100))))
 
 
 def texts(rows):
@@ -39,7 +39,7 @@ def test_a_rising_line_goes_from_the_lower_left_to_the_upper_right():
 
 
 def test_the_labels_are_the_range_and_a_limit_is_drawn_where_it_lies():
-    one = Chart("memory", "GiB", (Line("a", (0, 10), (0.0, 10.0)),), level=5.0, from_zero=True)
+    one = Chart("memory", "GiB", (PlotLine("a", (0, 10), (0.0, 10.0)),), level=5.0, from_zero=True)
     lines = texts(chart.draw(one, 40, 9))
     assert lines[0].split()[0] == "10" and lines[7].split()[0] == "0"
     assert [y for y, line in enumerate(lines) if "╌" in line] == [4]
@@ -47,25 +47,27 @@ def test_the_labels_are_the_range_and_a_limit_is_drawn_where_it_lies():
 
 def test_values_of_very_different_size_get_a_logarithmic_scale():
     values = tuple(10.0**-k for k in range(5))
-    scale = chart.scale_of(Chart("loss", "", (Line("a", (0, 1, 2, 3, 4), values),)))
+    scale = chart.scale_of(Chart("loss", "", (PlotLine("a", (0, 1, 2, 3, 4), values),)))
     assert scale is not None and scale.log and scale.share(1e-2) == pytest.approx(0.5)
 
 
 def test_a_value_that_is_not_known_leaves_a_gap():
-    line = Line("a", tuple(map(float, range(9))), (1, 1, 1, math.nan, math.nan, math.nan, 2, 2, 2))
+    line = PlotLine(
+        "a", tuple(map(float, range(9))), (1, 1, 1, math.nan, math.nan, math.nan, 2, 2, 2)
+    )
     cells = dots(texts(chart.draw(Chart("a", "", (line,)), chart.AXIS + 9, 4, axis=False)))
     assert not any(x in (3, 4, 5) for row in cells for x in row)
 
 
 def test_a_mark_points_at_its_step_and_says_its_value():
-    one = Chart("loss", "", (RISING,), (Mark(50, "8.1"), Mark(70, None)))
+    one = Chart("loss", "", (RISING,), (MarkedStep(50, "8.1"), MarkedStep(70, None)))
     first, second, *_ = texts(chart.draw(one, chart.AXIS + 100, 8))
     assert first[chart.AXIS + 50 : chart.AXIS + 55] == "▼ 8.1" and first[chart.AXIS + 70] != "▼"
     assert second[chart.AXIS + 50] == "┊" and second[chart.AXIS + 70] == "┊"
 
 
 def test_nothing_measured_is_said():
-    assert texts(chart.draw(Chart("loss", "", (Line("a", (), ()),)), 40, 5)) == [
+    assert texts(chart.draw(Chart("loss", "", (PlotLine("a", (), ()),)), 40, 5)) == [
         "loss: not measured."
     ]
 
@@ -78,8 +80,8 @@ def test_any_values_fit_into_any_size(series, width, height):
     one = Chart(
         "x",
         "ms",
-        (Line("x", tuple(map(float, range(len(series)))), tuple(series)),),
-        (Mark(3, "3"),),
+        (PlotLine("x", tuple(map(float, range(len(series)))), tuple(series)),),
+        (MarkedStep(3, "3"),),
     )
     rows = chart.draw(one, width, height)
     assert len(rows) <= height and all(row_width(row) <= width for row in rows)

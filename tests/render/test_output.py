@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputop.output.ansi import column_of, resolve, resolve_text
-from gputop.output.lines import MAX_LINES, LineBuffer, Stream
+from gputop.output.lines import MAX_LINES, LineBuffer, OutputWriter
 from gputop.output.progress_bar import newest_bar
 from gputop.output.tail import FIRST_READ, Tail
 
 
 def shown(*chunks: bytes) -> list[str]:
     buffer = LineBuffer()
-    stream = Stream(buffer)
+    stream = OutputWriter(buffer)
     for chunk in chunks:
         stream.feed(chunk)
     return [resolve_text(raw) for raw in buffer.lines]
@@ -72,7 +72,7 @@ def test_cursor_up_keeps_the_column():
 
 def test_two_streams_keep_their_own_lines():
     buffer = LineBuffer()
-    out, err = Stream(buffer), Stream(buffer)
+    out, err = OutputWriter(buffer), OutputWriter(buffer)
     out.feed(b"log 1\n")
     err.feed(b"bar 10%")
     out.feed(b"log 2\n")
@@ -83,7 +83,7 @@ def test_two_streams_keep_their_own_lines():
 
 def test_the_buffer_is_bounded_and_names_stay():
     buffer = LineBuffer()
-    stream = Stream(buffer)
+    stream = OutputWriter(buffer)
     for block in range(4):
         stream.feed("".join(f"{block * 10_000 + i}\n" for i in range(10_000)).encode())
     assert len(buffer.lines) <= MAX_LINES * 5 // 4
@@ -92,7 +92,7 @@ def test_the_buffer_is_bounded_and_names_stay():
 
 def test_a_bar_redrawn_for_hours_stays_small():
     buffer = LineBuffer()
-    stream = Stream(buffer)
+    stream = OutputWriter(buffer)
     for percent in range(20_000):
         stream.feed(f"\rstep {percent:>6} {'#' * 40}".encode())
     assert len(buffer.lines) == 1 and len(buffer.lines[0]) < 20_000
@@ -200,7 +200,7 @@ def test_the_commands_own_bar_is_read_while_it_moves(lines, expected):
 
 def test_a_bar_written_over_itself_is_the_newest_that_is_whole():
     buffer = LineBuffer()
-    stream = Stream(buffer)
+    stream = OutputWriter(buffer)
     for done in range(100, 400):
         stream.feed(("\r" + BAR.replace("599/", f"{done}/")).encode())
         bar = newest_bar(buffer.lines)

@@ -9,7 +9,7 @@ from tui_support import START_NS, a_finding, a_proof, write_run
 
 from gputop.feed.budget import BudgetLoader
 from gputop.feed.build import build, by_worth
-from gputop.feed.evidence import Evidence, EvidenceLoader
+from gputop.feed.evidence import EvidenceLoader, FindingDetails
 from gputop.feed.numerics import NumericsLoader
 from gputop.feed.plots import Bars, Chart, Columns, Listing
 from gputop.feed.ranks import RanksLoader
@@ -77,7 +77,7 @@ def test_the_table_of_ranks_puts_the_culprit_first_and_what_is_not_known_last(re
 
 
 def test_evidence_works_without_a_proof_and_without_pictures():
-    lines = "\n".join(texts(evidence.draw(Evidence(a_finding(proof=None)), 78, 18)))
+    lines = "\n".join(texts(evidence.draw(FindingDetails(a_finding(proof=None)), 78, 18)))
     assert (
         "DataLoader(num_workers=2" in lines
         and "threshold" not in lines
@@ -88,7 +88,11 @@ def test_evidence_works_without_a_proof_and_without_pictures():
 
 def test_evidence_says_what_lint_sees_at_the_line():
     lines = "\n".join(
-        texts(evidence.draw(Evidence(a_finding(), in_source="loader-workers, no workers"), 78, 24))
+        texts(
+            evidence.draw(
+                FindingDetails(a_finding(), in_source="loader-workers, no workers"), 78, 24
+            )
+        )
     )
     assert "lint: loader-workers, no workers" in lines
 
@@ -114,7 +118,7 @@ def test_every_finding_of_the_catalogue_has_a_picture_that_can_be_drawn(record, 
     for spec in CATALOGUE.values():
         found = a_finding(id=spec.id, name=spec.name, rank=2)
         page = EvidenceLoader(spec.id, 2)(record, snapshot._replace(findings=(found,)))
-        assert isinstance(page, Evidence), spec.id
+        assert isinstance(page, FindingDetails), spec.id
         assert all(isinstance(plot, (Chart, Columns, Bars, Listing)) for plot in page.plots), (
             spec.id
         )

@@ -14,7 +14,7 @@ from gputop_analysis.parallelism.split import Split
 from gputop_analysis.vram.eventlog import parse
 from gputop_analysis.vram.profiles import store
 from gputop_analysis.vram.profiles.dims import dims
-from gputop_analysis.vram.profiles.steps import Training, course
+from gputop_analysis.vram.profiles.steps import StepCourse, course
 from gputop_analysis.vram.profiles.term import Term
 from gputop_analysis.vram.profiles.variant import variant
 from gputop_analysis.vram.setup import Lora, Setup
@@ -106,7 +106,7 @@ def test_the_archive_is_the_same_for_the_same_profiles():
 def test_an_update_keeps_and_makes_what_it_should(optimizer: str, kept: float, most: float):
     """Bytes a parameter in bf16, besides the weights and gradients."""
     values = 4096 * 4096
-    steps = course(parse(document()), Training(optimizer, 2))
+    steps = course(parse(document()), StepCourse(optimizer, 2))
     log = steps.sized(sizes(values), 2)
     held = running(log)
     start = max(at for at, phase, _ in log.marks if phase == "optimizer")
@@ -129,7 +129,7 @@ def running(log) -> list[int]:
 
 def test_accumulation_frees_the_second_gradients_at_once():
     once, twice = (
-        course(parse(document()), Training("sgd", 2, accumulate)).sized(sizes(4096), 2)
+        course(parse(document()), StepCourse("sgd", 2, accumulate)).sized(sizes(4096), 2)
         for accumulate in (False, True)
     )
     assert running(once)[-1] == running(twice)[-1]

@@ -1,7 +1,7 @@
 """Two commands measured in turns on one machine: one runs while the other is stopped.
 
-Turns last half a second. Where both do nothing but compute on the CPU they last some steps' time, and
-those of a second count together: what else the machine does at the time then meets both alike.
+Turns last half a second. Where both do nothing but compute on the CPU they last some steps' time,
+and those of a second count together: what else the machine does at the time then meets both alike.
 
 Both are ordinary runs of gputop. A run that ends, or has run for a round, is started anew. Beside
 the clock the kernel's count of how long the training's thread waited for a core is read, which is

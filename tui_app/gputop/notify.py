@@ -30,7 +30,7 @@ _DISCORD_CHARACTERS = 2000
 _FINDINGS = 5
 
 
-class Notice(NamedTuple):
+class NotificationText(NamedTuple):
     """One thing to say."""
 
     event: str
@@ -42,7 +42,7 @@ class Notice(NamedTuple):
 class Notifier:
     """Says each thing once."""
 
-    def __init__(self, send: Callable[[Notice], None]):
+    def __init__(self, send: Callable[[NotificationText], None]):
         self._send = send
         self._occasions = Occasions()
 
@@ -59,7 +59,7 @@ class Notifier:
         for event, text_ in occasions:
             if event in wanted:
                 text = f"gputop: {reading.name} on {reading.host}: {text_}"
-                self._send(Notice(event, text, _data(event, text, reading)))
+                self._send(NotificationText(event, text, _data(event, text, reading)))
 
 
 def _data(event: str, text: str, reading: Reading) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def _data(event: str, text: str, reading: Reading) -> dict[str, Any]:
     )
 
 
-def payload(url: str, notice: Notice) -> dict[str, Any]:
+def payload(url: str, notice: NotificationText) -> dict[str, Any]:
     """The body that the host of a web address understands."""
     host = urllib.parse.urlsplit(url).hostname or ""
     if host == "slack.com" or host.endswith(".slack.com"):
@@ -96,10 +96,10 @@ def _harmless(text: str) -> str:
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def to_url(url: str) -> Callable[[Notice], None]:
+def to_url(url: str) -> Callable[[NotificationText], None]:
     """Post each notice to a web address."""
 
-    def send(notice: Notice) -> None:
+    def send(notice: NotificationText) -> None:
         request = urllib.request.Request(
             url,
             json.dumps(payload(url, notice)).encode(),
@@ -118,10 +118,10 @@ def to_url(url: str) -> Callable[[Notice], None]:
     return send
 
 
-def to_command(words: list[str]) -> Callable[[Notice], None]:
+def to_command(words: list[str]) -> Callable[[NotificationText], None]:
     """Start a command for each notice: JSON on its standard input, the text in ``GPUTOP_TEXT``."""
 
-    def send(notice: Notice) -> None:
+    def send(notice: NotificationText) -> None:
         environment = {"GPUTOP_EVENT": notice.event, "GPUTOP_TEXT": notice.text}
         try:
             done = subprocess.run(

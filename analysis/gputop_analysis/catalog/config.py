@@ -135,31 +135,40 @@ def _first(config: Config, names: tuple[str, ...]) -> int:
 def _mend(counts: dict[str, int], family: str, text: Config) -> None:
     """What a family says in its own way, and what follows from the rest."""
     counts["moe_every"] = counts["moe_every"] or 1
-    if family == "falcon" and not text.get("new_decoder_architecture"):
-        if text.get("multi_query", True):
-            counts["kv_heads"] = 1
-        else:
-            counts["kv_heads"] = counts["heads"]
-    if family == "gpt_bigcode" and text.get("multi_query", True):
-        counts["kv_heads"] = 1
-    if isinstance(attention := text.get("attn_config"), Mapping) and attention.get("kv_n_heads"):
-        counts["kv_heads"] = int(attention["kv_n_heads"])
-    if family == "mpt":
-        counts["ffn"] = counts["ffn"] or int(text.get("expansion_ratio", 4)) * counts["hidden"]
-    if family.startswith("llama4"):
-        counts["moe_ffn"], counts["ffn"] = (
-            counts["ffn"],
-            int(text.get("intermediate_size_mlp") or counts["ffn"]),
-        )
-    if family == "vit" and (patch := _first(text, ("patch_size",))):
+    counts["kv_heads"] = _kv_heads(counts, family, text) or counts["heads"]
+    counts["head_dim"] = counts["head_dim"] or counts["hidden"] // counts["heads"]
+    _mend_widths(counts, family, text)
+    patch = _first(text, ("patch_size",)) if family == "vit" else 0
+    if patch:
         # it sees nothing but its patches
         counts["max_position"] = (_first(text, ("image_size",)) // patch) ** 2
     if family not in _MLA_FAMILIES and not counts["mla_nope_dim"]:
         counts.update(mla_q_rank=0, mla_kv_rank=0, mla_rope_dim=0, mla_v_dim=0)
+
+
+def _kv_heads(counts: dict[str, int], family: str, text: Config) -> int:
+    """Heads of keys and values; 0 where the configuration does not say."""
+    attention = text.get("attn_config")
+    if isinstance(attention, Mapping) and attention.get("kv_n_heads"):
+        return int(attention["kv_n_heads"])
+    shares_one = text.get("multi_query", True)
+    if family == "gpt_bigcode" and shares_one:
+        return 1
+    if family == "falcon" and not text.get("new_decoder_architecture"):
+        return 1 if shares_one else counts["heads"]
+    return counts["kv_heads"]
+
+
+def _mend_widths(counts: dict[str, int], family: str, text: Config) -> None:
+    """Of the dense MLP and of an expert."""
+    if family == "mpt" and not counts["ffn"]:
+        counts["ffn"] = int(text.get("expansion_ratio", 4)) * counts["hidden"]
+    if family.startswith("llama4"):
+        # its intermediate size is that of an expert
+        counts["moe_ffn"] = counts["ffn"]
+        counts["ffn"] = int(text.get("intermediate_size_mlp") or counts["ffn"])
     if counts["experts"] and not counts["moe_ffn"]:
         counts["moe_ffn"] = counts["ffn"]
-    counts["kv_heads"] = counts["kv_heads"] or counts["heads"]
-    counts["head_dim"] = counts["head_dim"] or counts["hidden"] // counts["heads"]
     counts["ffn"] = counts["ffn"] or 4 * counts["hidden"]
 
 

@@ -31,10 +31,12 @@ _INSIDE = (
 _MEMORY_ALONE = re.compile(r"\b((?:gpu:)?[ahv]\d{2,3})[_-](\d{2})(?![\dg])\b")
 """A chip and its memory without a unit, as the constraints of clusters have it: ``a100_80``."""
 _NOISE = re.compile(
-    r"^-{1,2}(?:gres|gpus(?:-per-(?:node|task))?|constraint|[cg])[= ]|\bgres[/:]|\(s:[\d,-]+\)"  # Slurm
+    # Slurm
+    r"^-{1,2}(?:gres|gpus(?:-per-(?:node|task))?|constraint|[cg])[= ]|\bgres[/:]|\(s:[\d,-]+\)"
     r"|^\|\s*\d+\s|\s(?:on|off)\s*\|.*$"  # a row of nvidia-smi
     r"|^(?:gpu|device)\s*\d+\s*:|^gpu(?=\s\d+x)|,?\s*compute capability [\d.]+|\bsm[_ ]?\d{2,3}\b"
-    r"|\(uuid[^)]*\)|\(gfx[^)]*\)|\bgfx\w+|\bcuda:\d+|\(rev \w+\)|\(\d+ nodes?\)|[®™]|\((?:r|tm|kaggle|colab)\)"
+    r"|\(uuid[^)]*\)|\(gfx[^)]*\)|\bgfx\w+|\bcuda:\d+|\(rev \w+\)|\(\d+ nodes?\)"
+    r"|[®™]|\((?:r|tm|kaggle|colab)\)"
     r"|\bhbm\d?\w?|\bg?ddr\d\w?|\bgen\s?\d\b|\bnvl\d+\b"
     r"|\b(?:ga10\d|gp10\d|gv10\d|tu1\d\d|ad10\d|gm\d{3}|gk\d{3}|gh100|gb20[2-7])[a-z]{0,3}\b"
 )
@@ -93,7 +95,8 @@ def facts(text: str) -> NameFacts:
 
 def counted(text: str) -> tuple[int, str]:
     """How many, and the text without it: ``8xA100``, ``8 A100s``, ``two A100s``, ``A100 x8``,
-    ``A100:8``, ``HGX H100 8-GPU``, ``2 nodes x 8 H100``; 0 where it says 0, or two numbers contradict.
+    ``A100:8``, ``HGX H100 8-GPU``, ``2 nodes x 8 H100``; 0 where it says 0, or two numbers
+    contradict.
     """
     text = text.strip()
     for word, number in _NUMBERS.items():

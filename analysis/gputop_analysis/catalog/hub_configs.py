@@ -1,7 +1,7 @@
 """Configurations of models that no formula covers, by the names of hubs: a trace takes them.
 
-``hub_configs.json`` holds ``{id: {"also": [other names], "config": what differs from the defaults of
-its family in transformers}}``; parameters were counted against those that are published.
+``hub_configs.json`` holds ``{id: {"also": [other names], "config": what differs from the defaults
+of its family in transformers}}``; parameters were counted against those that are published.
 """
 
 from __future__ import annotations

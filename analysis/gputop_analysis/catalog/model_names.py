@@ -19,13 +19,16 @@ from gputop_analysis.data import table
 SUGGESTIONS = 5
 _QUANTISED = re.compile(
     r"[-. ](?:unsloth|bnb|[348]-?bits?|int[48]|nf4|(?:nv|mx)?fp[48]|fp16|bf16|f16|f32"
-    r"|w\d+a\d+|gptq|awq|gguf|ggml|exl2|mlx|qat|i?q\d(?:[-.]?[k01s](?:-?[msl])?)?|dynamic|turbo|quantized|quant|sharded|autoround|hqq|eetq|aqlm"
+    r"|w\d+a\d+|gptq|awq|gguf|ggml|exl2|mlx|qat|i?q\d(?:[-.]?[k01s](?:-?[msl])?)?"
+    r"|dynamic|turbo|quantized|quant|sharded|autoround|hqq|eetq|aqlm"
     r"|safetensors|hf|fast)(?=$|[-. ])"
 )
 _FOUR_BIT = re.compile(r"[-. ](?:bnb|4-?bits?|int4|nf4|gptq|awq)(?=$|[-. ])")
 _TUNED = re.compile(
-    r"\b(?:meta|hf|base|instruct|inst|chat|it|pt|sft|dpo|orpo|kto|rlhf|grpo|preview|thinking|reasoning|embedding|reranker"
-    r"|deduped|abliterated|uncensored|latest|\d+k|1m|mt|mnli|lora|qlora|adapter|peft|ft|finetuned?|fine-tuned?|full|merged"
+    r"\b(?:meta|hf|base|instruct|inst|chat|it|pt|sft|dpo|orpo|kto|rlhf|grpo|preview|thinking"
+    r"|reasoning|embedding|reranker"
+    r"|deduped|abliterated|uncensored|latest|\d+k|1m|mt|mnli|lora|qlora|adapter|peft|ft"
+    r"|finetuned?|fine-tuned?|full|merged"
     r"|pretrained|pretrain|model|weights|ckpt|checkpoint|release|ner|squad2?|whole-word-masking)\b"
 )
 _PART = re.compile(r"-\((?:text|multimodal)\)")
@@ -41,10 +44,15 @@ _FOLDERS = (
 )
 """Folders inside that of a model."""
 _OTHER_SHAPE = re.compile(
-    r"llava|[-_]vl\b|video|vision|audio|omni|\bmoe\b|eagle|draft|medusa|chinese|korean|japanese|distil"
-    r"|distill|prune|minitron|extended|merge[^d]|\d+x\d|mini(?:cpm|gpt)|expand|tiny|nano|lite|reward|\brm\b"
-    r"|speech|\btts\b|\basr\b|vocab|mamba|hybrid|linear|\bvla\b|\bocr\b|upscal|depth|width|layers?\b|sliced"
-    r"|speculat|\bmtp\b|\bclip\b|classif|bitnet|1\.58|upcycl|passthrough|openvla|geochat|tokenizer|\b(?:jp|ja|ko|kr|tw|zh|cn)\b|vila\b"
+    r"llava|[-_]vl\b|video|vision|audio|omni|\bmoe\b|eagle|draft|medusa"
+    r"|chinese|korean|japanese|distil"
+    r"|distill|prune|minitron|extended|merge[^d]|\d+x\d|mini(?:cpm|gpt)|expand|tiny|nano|lite"
+    r"|reward|\brm\b"
+    r"|speech|\btts\b|\basr\b|vocab|mamba|hybrid|linear|\bvla\b|\bocr\b|upscal|depth"
+    r"|width|layers?\b|sliced"
+    r"|speculat|\bmtp\b|\bclip\b|classif|bitnet|1\.58|upcycl"
+    r"|passthrough|openvla|geochat|tokenizer"
+    r"|\b(?:jp|ja|ko|kr|tw|zh|cn)\b|vila\b"
 )
 """Words of models that have another shape than the one that their name ends with."""
 

@@ -26,18 +26,21 @@ KINDS = (
     Kind(
         "a diffusion model",
         r"stable-?diffusion|sdxl|\bsd-?v?[123]\b|\bflux\b|\bdit\b|\bsit\b|pixart|unet|ddpm|\bvae\b"
-        r"|\bsana|hunyuan-?dit|hunyuan-?video|cogvideo|\bwan-?2|kandinsky|ltx-?video|\bmochi|qwen-image|animatediff|controlnet",
+        r"|\bsana|hunyuan-?dit|hunyuan-?video|cogvideo|\bwan-?2|kandinsky|ltx-?video"
+        r"|\bmochi|qwen-image|animatediff|controlnet",
         _SCRIPT,
     ),
     Kind(
         "a model of sound",
         r"whisper|wav2vec|hubert|wavlm|conformer|musicgen|encodec|seamless|parakeet|canary|\bclap\b"
-        r"|speecht5|\btts\b|\bvits\b|kokoro|\bbark\b|tacotron|fastspeech|hifi-?gan|qwen\d?-audio|voxtral",
+        r"|speecht5|\btts\b|\bvits\b|kokoro|\bbark\b|tacotron|fastspeech"
+        r"|hifi-?gan|qwen\d?-audio|voxtral",
         _CONFIG,
     ),
     Kind(
         "a state-space or hybrid model",
-        r"mamba|jamba|rwkv|zamba|hymba|falcon-h1|qwen3-next|\blfm2|nemotron-h|granite-4|bamba|retnet|xlstm",
+        r"mamba|jamba|rwkv|zamba|hymba|falcon-h1|qwen3-next|\blfm2|nemotron-h|granite-4"
+        r"|bamba|retnet|xlstm",
         _CONFIG,
     ),
     Kind(
@@ -51,13 +54,15 @@ KINDS = (
         "an encoder of sentences or of a family without a formula",
         r"deberta|modernbert|electra|albert|nomic-embed|gte-|jina-embed|bge-m3|longformer|big-?bird"
         r"|\bm?bart\b|pegasus|nllb|siglip|phi-3\.5-moe"
-        r"|layoutlm|trocr|donut|mpnet|xlnet|\besm-?2|\bmt5|\bbyt5|\bt5-v1|\bul2\b|arctic-embed|embeddinggemma|distilroberta|minilm",
+        r"|layoutlm|trocr|donut|mpnet|xlnet|\besm-?2|\bmt5|\bbyt5|\bt5-v1"
+        r"|\bul2\b|arctic-embed|embeddinggemma|distilroberta|minilm",
         _CONFIG,
     ),
     Kind(
         "a model that sees or hears, of a family without a formula",
         r"\bllava-?(?:v?1\.6|next|onevision)|-vl\b|internvl[12]|smolvlm|idefics|paligemma|florence"
-        r"|molmo|minicpm-?[vo]|gemma-3n|omni|blip|openvla|\bvla\b|\bpi-?0(?:\.5)?\b|phi-[34](?:\.5)?-(?:vision|multimodal)",
+        r"|molmo|minicpm-?[vo]|gemma-3n|omni|blip|openvla|\bvla\b"
+        r"|\bpi-?0(?:\.5)?\b|phi-[34](?:\.5)?-(?:vision|multimodal)",
         _CONFIG,
     ),
 )

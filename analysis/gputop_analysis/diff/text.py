@@ -1,5 +1,5 @@
-"""The comparison for a terminal or a pipe: verdict, speed by phase and rank, findings, memory, loss,
-what was set differently.
+"""The comparison for a terminal or a pipe: verdict, speed by phase and rank, findings, memory,
+loss, what was set differently.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Readers of logs of GPUs: the values of each sample, by GPU and field.
 
-``nvidia-smi`` as a table, ``-q``, ``--query-gpu ... --format=csv``, ``dmon`` and ``pmon``; ``dcgmi dmon``
-and what DCGM's exporter serves; ``rocm-smi``, also with ``--csv``, and ``amd-smi ... --csv``.
+``nvidia-smi`` as a table, ``-q``, ``--query-gpu ... --format=csv``, ``dmon`` and ``pmon``; ``dcgmi
+dmon`` and what DCGM's exporter serves; ``rocm-smi``, also with ``--csv``, and ``amd-smi ...
+--csv``.
 """
 
 from __future__ import annotations
@@ -112,31 +113,46 @@ def read_log(text: str) -> tuple[str, Samples]:
 
 def _form(text: str) -> str | None:
     """Which log it is, by its first lines; a header tells more than a table."""
-    form = None
     if is_page(text):
         return "page"
+    by_values = None
     for line in text[:HEAD].splitlines()[:_HEAD_LINES]:
-        words = _words(line)
-        if "#" in words and "Entity" in words:
-            return "dcgmi"
-        if is_of_processes(line):
-            return "processes"
-        if is_title(line):
-            return "amd table"
-        if words[:1] == ["#"] and "gpu" in words and _columns(words):
-            return "dmon"
-        if _EXPORTED.match(line):
-            return "exporter"
-        header = _header(line.split(","))
-        if not {"utilization", "power"}.isdisjoint(_columns(header, _AMD_TITLES)):
-            return "amd"
-        if any("." in cell for cell in header) and _columns(header):
-            return "query"
-        if _TABLE_VALUES.search(line):
-            form = "table"
-        elif (match := _AMD_LINE.match(line)) and _columns([match[2]], _AMD_TITLES):
-            form = "amd lines"
-    return form
+        by_header = _form_of_header(line)
+        if by_header is not None:
+            return by_header
+        by_values = _form_of_values(line) or by_values
+    return by_values
+
+
+def _form_of_header(line: str) -> str | None:
+    """The log that such a line is the header of."""
+    words = _words(line)
+    if "#" in words and "Entity" in words:
+        return "dcgmi"
+    if is_of_processes(line):
+        return "processes"
+    if is_title(line):
+        return "amd table"
+    if words[:1] == ["#"] and "gpu" in words and _columns(words):
+        return "dmon"
+    if _EXPORTED.match(line):
+        return "exporter"
+    titles = _header(line.split(","))
+    if not {"utilization", "power"}.isdisjoint(_columns(titles, _AMD_TITLES)):
+        return "amd"
+    if any("." in title for title in titles) and _columns(titles):
+        return "query"
+    return None
+
+
+def _form_of_values(line: str) -> str | None:
+    """The log that such a line of values is of."""
+    if _TABLE_VALUES.search(line):
+        return "table"
+    match = _AMD_LINE.match(line)
+    if match and _columns([match[2]], _AMD_TITLES):
+        return "amd lines"
+    return None
 
 
 def _words(line: str) -> list[str]:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gputop_analysis.findings.facts import Facts, facts
-from gputop_analysis.findings.option import Lever as Lever
+from gputop_analysis.findings.option import MovedSetting as MovedSetting
 from gputop_analysis.findings.option import Option, RunNeed
 from gputop_analysis.model import Finding
 from gputop_analysis.view import RunView

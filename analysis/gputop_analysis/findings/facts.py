@@ -74,7 +74,9 @@ class Facts:
         return trainers[0] if trainers else ""
 
     def version(self, library: str) -> tuple[int, ...]:
-        """Of ``torch``, ``python`` or a library that was imported, as numbers; empty where it is not known."""
+        """Of ``torch``, ``python`` or a library that was imported, as numbers; empty where it is
+        not known.
+        """
         version_ = self.hello.get(library) if library in ("torch", "python") else None  # type: ignore[misc]
         version_ = version_ or (self.hello.get("libraries") or {}).get(library)
         return tuple(

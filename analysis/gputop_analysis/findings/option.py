@@ -18,7 +18,7 @@ class RunNeed(NamedTuple):
     holds: Callable[[Facts], bool]
 
 
-class Lever(NamedTuple):
+class MovedSetting(NamedTuple):
     """A setting that an option moves; two in opposite directions contradict each other."""
 
     name: str
@@ -36,7 +36,7 @@ class Option:
     needs: tuple[RunNeed, ...] = ()
     wins_ms: float | None = None
     """At most so much a step; None: as much as the finding says."""
-    lever: Lever | None = None
+    lever: MovedSetting | None = None
     promises: bool = True
     """Whether what it wins can be told beforehand; what only might help promises nothing."""
     assumes: bool = True

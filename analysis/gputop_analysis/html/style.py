@@ -106,7 +106,8 @@ dl{display:grid;grid-template-columns:max-content 1fr;gap:4px 18px;margin:10px 0
   font-size:13.5px}
 dt{color:var(--muted)}
 dd{margin:0;overflow-wrap:anywhere}
-.fix code,.first code,.evidence code{font:.92em ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
+.fix code,.first code,.evidence code{
+  font:.92em ui-monospace,SFMono-Regular,Menlo,Consolas,monospace}
 .none{color:var(--muted);margin-top:8px}
 pre{overflow-x:auto;font:12.5px/1.5 ui-monospace,SFMono-Regular,Menlo,Consolas,monospace;
   margin:10px 0 0}

@@ -7,16 +7,19 @@ from typing import Any
 from gputop_analysis.launch.problems import Problem, error, unknown_keys, warning, whole
 
 _KEYS = (
-    "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "optimizer", "scheduler",
-    "communication_data_type", "prescale_gradients", "gradient_predivide_factor", "sparse_gradients", "fp16",
-    "bf16", "amp", "torch_autocast", "gradient_clipping", "zero_optimization", "zero_allow_untested_optimizer",
-    "zero_force_ds_cpu_optimizer", "aio", "steps_per_print", "wall_clock_breakdown", "dump_state", "flops_profiler",
-    "activation_checkpointing", "sparse_attention", "data_efficiency", "curriculum_learning", "monitor_config",
-    "tensorboard", "wandb", "csv_monitor", "comms_logger", "compression_training", "checkpoint", "data_types",
-    "autotuning", "elasticity", "hybrid_engine", "nebula", "pipeline", "tensor_parallel", "sequence_parallel_size",
-    "compile", "gradient_accumulation_dtype", "seed", "use_data_before_expert_parallel_", "disable_allgather",
-    "comet", "load_universal_checkpoint", "eigenvalue", "quantize_training", "progressive_layer_drop", "timers",
-    "graph_harvesting", "dataloader_drop_last", "checkpoint_engine", "zenflow",
+    "train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps",
+    "optimizer", "scheduler", "communication_data_type", "prescale_gradients",
+    "gradient_predivide_factor", "sparse_gradients", "fp16", "bf16", "amp", "torch_autocast",
+    "gradient_clipping", "zero_optimization", "zero_allow_untested_optimizer",
+    "zero_force_ds_cpu_optimizer", "aio", "steps_per_print", "wall_clock_breakdown", "dump_state",
+    "flops_profiler", "activation_checkpointing", "sparse_attention", "data_efficiency",
+    "curriculum_learning", "monitor_config", "tensorboard", "wandb", "csv_monitor", "comms_logger",
+    "compression_training", "checkpoint", "data_types", "autotuning", "elasticity", "hybrid_engine",
+    "nebula", "pipeline", "tensor_parallel", "sequence_parallel_size", "compile",
+    "gradient_accumulation_dtype", "seed", "use_data_before_expert_parallel_", "disable_allgather",
+    "comet", "load_universal_checkpoint", "eigenvalue", "quantize_training",
+    "progressive_layer_drop", "timers", "graph_harvesting", "dataloader_drop_last",
+    "checkpoint_engine", "zenflow",
 )  # fmt: skip
 
 

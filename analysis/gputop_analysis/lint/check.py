@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gputop_analysis.lint.model import RULES, Hit, Remark, Rule
 from gputop_analysis.lint.module import Module
-from gputop_analysis.lint.source import Source, SourceError
+from gputop_analysis.lint.source import SourceError, SourceFile
 from gputop_analysis.text import file_and_line
 
 
@@ -16,10 +16,10 @@ def lint(path: str, data: bytes) -> list[Remark]:
     Raises:
         SourceError: it is no Python; the message is one line that names the line.
     """
-    return remarks_of(Source.parse(path, data))
+    return remarks_of(SourceFile.parse(path, data))
 
 
-def remarks_of(source: Source, seen_line: int = 0) -> list[Remark]:
+def remarks_of(source: SourceFile, seen_line: int = 0) -> list[Remark]:
     """All remarks on a parsed file; at ``seen_line`` a run may have seen what one is about."""
     module = Module(source, seen_line)
     remarks = [
@@ -77,7 +77,7 @@ def in_source(site: str | None, root: str) -> str:
     return summary
 
 
-def _remark(source: Source, rule: Rule, hit: Hit) -> Remark:
+def _remark(source: SourceFile, rule: Rule, hit: Hit) -> Remark:
     node = hit.node
     column = source.start(node) - source.line_start(node) + 1
     spans = not hasattr(node, "body")  # of a loop or a function only the first line is meant

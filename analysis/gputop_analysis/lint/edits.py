@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import ast
 
-from gputop_analysis.lint.source import Edit, Source, apply
+from gputop_analysis.lint.source import Edit, SourceFile, apply
 
 Edits = tuple[Edit, ...]
 NONE: Edits = ()
 
 
-def add_keywords(source: Source, call: ast.Call, **values: str) -> Edits:
+def add_keywords(source: SourceFile, call: ast.Call, **values: str) -> Edits:
     """Append ``name=value`` for each; nothing where the call's form does not allow it."""
     return _append(source, call, [f"{name}={value}" for name, value in values.items()])
 
 
-def set_keyword(source: Source, call: ast.Call, name: str, value: str) -> Edits:
+def set_keyword(source: SourceFile, call: ast.Call, name: str, value: str) -> Edits:
     """Give the keyword this value, replacing the one it has."""
     argument = keyword(call, name)
     if argument is None:
@@ -23,7 +23,7 @@ def set_keyword(source: Source, call: ast.Call, name: str, value: str) -> Edits:
     return (Edit(source.start(argument.value), source.end(argument.value), value),)
 
 
-def remove_keyword(source: Source, call: ast.Call, name: str) -> Edits:
+def remove_keyword(source: SourceFile, call: ast.Call, name: str) -> Edits:
     """Take the keyword out with its comma; nothing where a comment would be lost."""
     argument = keyword(call, name)
     if argument is None:
@@ -42,13 +42,13 @@ def remove_keyword(source: Source, call: ast.Call, name: str) -> Edits:
     return (Edit(*span, ""),)
 
 
-def prepend(source: Source, call: ast.Call, argument: str) -> Edits:
+def prepend(source: SourceFile, call: ast.Call, argument: str) -> Edits:
     """Put an argument before all others."""
     at = _opening(source, call) + 1
     return (Edit(at, at, argument + (", " if _arguments(call) else "")),)
 
 
-def insert_line(source: Source, statement: ast.stmt, line: str, *, after: bool) -> Edits:
+def insert_line(source: SourceFile, statement: ast.stmt, line: str, *, after: bool) -> Edits:
     """A line of its own before or after a statement that has its lines for itself."""
     indent = source.indent(statement)
     end = source.end(statement)
@@ -62,7 +62,7 @@ def insert_line(source: Source, statement: ast.stmt, line: str, *, after: bool) 
     return (Edit(behind, behind, f"{source.newline}{indent}{line}"),)
 
 
-def delete_statement(source: Source, statement: ast.stmt, siblings: list[ast.stmt]) -> Edits:
+def delete_statement(source: SourceFile, statement: ast.stmt, siblings: list[ast.stmt]) -> Edits:
     """Take out a statement that has its lines for itself and is not the only one of its block."""
     end = source.end(statement)
     remainder = source.text[end:].split("\n", 1)
@@ -77,7 +77,7 @@ def delete_statement(source: Source, statement: ast.stmt, siblings: list[ast.stm
 
 
 def move(
-    source: Source,
+    source: SourceFile,
     statement: ast.stmt,
     siblings: list[ast.stmt],
     *,
@@ -103,7 +103,7 @@ def move(
     return (*taken, *put) if put else NONE
 
 
-def unwrap(source: Source, statement: ast.With | ast.AsyncWith) -> Edits:
+def unwrap(source: SourceFile, statement: ast.With | ast.AsyncWith) -> Edits:
     """Take a ``with`` away from around its block; nothing where a comment would be lost, or where
     moving the lines would change a text.
     """
@@ -134,7 +134,7 @@ def keyword(call: ast.Call, name: str) -> ast.keyword | None:
     return next((argument for argument in call.keywords if argument.arg == name), None)
 
 
-def _append(source: Source, call: ast.Call, texts: list[str]) -> Edits:
+def _append(source: SourceFile, call: ast.Call, texts: list[str]) -> Edits:
     arguments = sorted(_arguments(call), key=source.start)
     if not arguments:
         at = _opening(source, call) + 1
@@ -156,7 +156,7 @@ def _arguments(call: ast.Call) -> list[ast.expr | ast.keyword]:
     return [*call.args, *call.keywords]
 
 
-def _argument_end(source: Source, call: ast.Call, argument: ast.expr | ast.keyword) -> int:
+def _argument_end(source: SourceFile, call: ast.Call, argument: ast.expr | ast.keyword) -> int:
     """Behind the argument and the brackets around it, which ``ast`` does not count in."""
     end = at = source.end(argument)
     limit = source.end(call) - 1
@@ -174,7 +174,7 @@ def _argument_end(source: Source, call: ast.Call, argument: ast.expr | ast.keywo
     return end
 
 
-def _opening(source: Source, call: ast.Call) -> int:
+def _opening(source: SourceFile, call: ast.Call) -> int:
     """Offset of the call's opening bracket: the first one behind the function."""
     at = source.end(call.func)
     while source.text[at] != "(":

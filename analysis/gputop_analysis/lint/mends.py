@@ -20,7 +20,7 @@ from gputop_analysis.lint.edits import Edits, add_keywords, keyword, remove_keyw
 from gputop_analysis.lint.module import Module, constant, dotted
 from gputop_analysis.lint.patch import diff
 from gputop_analysis.lint.rules_loader import dataset_class
-from gputop_analysis.lint.source import LARGEST_BYTES, Edit, Source, SourceError, apply
+from gputop_analysis.lint.source import LARGEST_BYTES, Edit, SourceError, SourceFile, apply
 from gputop_analysis.mend import DATA_LOADER, DDP, ByArguments, ByRule, Mend
 from gputop_analysis.model import Finding
 from gputop_analysis.text import file_and_line
@@ -91,14 +91,14 @@ def mended(mend: Mend, name: str, data: bytes, line: int = 0) -> bytes:
         NoMend: the text leaves a doubt.
         SourceError: it is no Python.
     """
-    source = Source.parse(name, data)
+    source = SourceFile.parse(name, data)
     if isinstance(mend, ByRule):
         edits = _by_rule(mend, source, line)
     else:
         edits = _by_arguments(mend, Module(source, line))
     changed = source.encode(apply(source.text, list(edits)))
     try:
-        Source.parse(name, changed)
+        SourceFile.parse(name, changed)
     except SourceError:
         raise NoMend(f"{name} is written in a way that cannot be edited safely") from None
     if changed == data:
@@ -150,7 +150,7 @@ def _as_text(patch: bytes) -> str:
         raise NoMend("the script is not in UTF-8: a patch would not survive as text") from None
 
 
-def _by_rule(mend: ByRule, source: Source, line: int) -> Edits:
+def _by_rule(mend: ByRule, source: SourceFile, line: int) -> Edits:
     remarks = [remark for remark in remarks_of(source, line) if remark.rule == mend.rule]
     there = [remark for remark in remarks if remark.line <= line <= remark.end_line]
     edits = [edit for remark in there or remarks for edit in remark.edits]

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from functools import cached_property
 
-from gputop_analysis.lint.source import Source
+from gputop_analysis.lint.source import SourceFile
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -35,7 +35,7 @@ class Module:
     At ``seen_line`` a run saw what a rule is about: conditions around that line held.
     """
 
-    def __init__(self, source: Source, seen_line: int = 0):
+    def __init__(self, source: SourceFile, seen_line: int = 0):
         self.source = source
         self.seen_line = seen_line
         self.tree = source.tree

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from gputop_analysis.lint.check import remarks_of
-from gputop_analysis.lint.source import Edit, Source, apply
+from gputop_analysis.lint.source import Edit, SourceFile, apply
 
 _MAX_ROUNDS = 20
 _LINE = re.compile(rb"[^\n]*\n|[^\n]+")
@@ -27,7 +27,7 @@ def fixed(path: str, data: bytes, rules: frozenset[str] | None = None) -> bytes:
         SourceError: the file is no Python.
     """
     for _ in range(_MAX_ROUNDS):
-        source = Source.parse(path, data)
+        source = SourceFile.parse(path, data)
         changed = _one_round(source, rules)
         if changed == data:
             break
@@ -35,7 +35,7 @@ def fixed(path: str, data: bytes, rules: frozenset[str] | None = None) -> bytes:
     return data
 
 
-def _one_round(source: Source, rules: frozenset[str] | None) -> bytes:
+def _one_round(source: SourceFile, rules: frozenset[str] | None) -> bytes:
     chosen: list[Edit] = []
     for remark in remarks_of(source):
         edits = list(remark.edits)
@@ -49,7 +49,7 @@ def _meet(some: list[Edit], further: list[Edit]) -> bool:
     return any(a.start <= b.end and b.start <= a.end for a in some for b in further)
 
 
-def _parses(source: Source, edits: list[Edit]) -> bool:
+def _parses(source: SourceFile, edits: list[Edit]) -> bool:
     try:
         ast.parse(apply(source.text, edits))
     except (SyntaxError, ValueError):

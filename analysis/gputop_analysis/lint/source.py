@@ -28,7 +28,7 @@ class Edit:
 
 
 @dataclass(slots=True)
-class Source:
+class SourceFile:
     """One file. Offsets are characters of ``text``; those of ``tree`` UTF-8 bytes of a line."""
 
     path: str
@@ -40,7 +40,7 @@ class Source:
     _line_starts: list[int] = field(default_factory=list)
 
     @classmethod
-    def parse(cls, path: str, data: bytes) -> Source:
+    def parse(cls, path: str, data: bytes) -> SourceFile:
         """Decode and parse.
 
         Raises:

@@ -22,8 +22,8 @@ LINK_HOP_S = 6e-6
 """A hop over NVLink: A100's all-reduce of 8 ranks, 79 us = launch + 14 hops of 5 us."""
 
 MESSAGE_BYTES = 256e6
-"""What one collective carries where a program reduces more, of networks on which each pays again: the
-size that calib/collectives.csv was measured with.
+"""What one collective carries where a program reduces more, of networks on which each pays again:
+the size that calib/collectives.csv was measured with.
 """
 ALL_TO_ALL_SHARE = 0.89
 """All-to-all over all-gather in a node: B200, 537 and 606 GB/s (calib/collectives.csv)."""
@@ -40,8 +40,8 @@ class RankGroup:
     bytes_per_s: Floats
     """Of the slowest part of a ring, per rank, one way, the node's other groups active."""
     gather_bytes_per_s: Floats
-    """The same of all-gather and reduce-scatter, which gain nothing from a reduction in the switch of
-    a node; between nodes both have the rate of the NICs.
+    """The same of all-gather and reduce-scatter, which gain nothing from a reduction in the switch
+    of a node; between nodes both have the rate of the NICs.
     """
     hop_s: Floats
 

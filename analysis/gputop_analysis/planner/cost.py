@@ -12,7 +12,7 @@ from gputop_analysis.catalog.params import moe_layers
 from gputop_analysis.planner import collectives, communication, layers, pipeline, weights
 from gputop_analysis.planner.hardware import Cluster
 from gputop_analysis.planner.job import Job
-from gputop_analysis.planner.layers import Piece
+from gputop_analysis.planner.layers import LayerTime
 from gputop_analysis.planner.layout import Floats, Layouts
 
 OVERLAP_SLOWDOWN = 0.13
@@ -188,7 +188,7 @@ def _busiest_layer(job: Job, cluster: Cluster, layouts: Layouts, mean: _Pass) ->
     )
 
 
-def _pass(job: Job, cluster: Cluster, layouts: Layouts, piece: Piece, moe: bool) -> _Pass:
+def _pass(job: Job, cluster: Cluster, layouts: Layouts, piece: LayerTime, moe: bool) -> _Pass:
     tp_f, tp_b = communication.tensor_parallel(job, cluster, layouts)
     if job.habits.overlap_tensor_parallel:
         tp_f, tp_b = (
@@ -244,8 +244,8 @@ def _behind(job: Job, communication_s: Floats, compute_s: Floats, ranks: Floats)
 def _data_parallel(
     job: Job, cluster: Cluster, layouts: Layouts, *, count: Floats, layer: _Pass, micro: Floats
 ) -> tuple[Floats, Floats]:
-    """Exposed gradient and parameter traffic, and the update. With pipeline stages FSDP gathers once
-    a step, as the parameters stay (torchtitan's ``fsdp_reshard_after_forward`` by default).
+    """Exposed gradient and parameter traffic, and the update. With pipeline stages FSDP gathers
+    once a step, as the parameters stay (torchtitan's ``fsdp_reshard_after_forward`` by default).
     """
     weights_held = weights.held(job.model, layouts, count)
     share = job.trainable_share

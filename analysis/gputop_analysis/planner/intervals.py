@@ -28,8 +28,8 @@ Megatron-Bridge's published tables) runs with experts were off by 0.29 and those
 parallelism by 0.39, the others by 0.16, as roots of mean squares of the logarithm.
 """
 NEW_CHIP_LOG_SD = 0.25
-"""More for an architecture that they have not: what large products reach of the peak is between 0.48
-and 0.77 on those that they have (calib/devices.csv).
+"""More for an architecture that they have not: what large products reach of the peak is between
+0.48 and 0.77 on those that they have (calib/devices.csv).
 """
 NEW_NETWORK_LOG_SD = 0.45
 """More of all that the GPU does not compute, on a network between nodes that they have not: hops

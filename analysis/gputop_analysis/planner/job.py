@@ -20,8 +20,8 @@ class FrameworkHabits:
     """Gradient reduction runs behind the last micro-batch's backward."""
     overlap_tensor_parallel: bool = False
     hidden_tensor_share: float = 0.0
-    """Of tensor-parallel communication that hides where it overlaps; 0: all but the first of as many
-    pieces as there are ranks (Transformer Engine's user buffers).
+    """Of tensor-parallel communication that hides where it overlaps; 0: all but the first of as
+    many pieces as there are ranks (Transformer Engine's user buffers).
     """
     overlap_expert_parallel: bool = False
     """Tokens travel behind another micro-batch's compute (DualPipe, arXiv:2412.19437, 3.2.1)."""
@@ -47,8 +47,8 @@ class FrameworkHabits:
     fused_elementwise: bool = True
     """Bias, dropout, activation and residual in single kernels."""
     written_out: bool = False
-    """Where they are not: norms, rotary embedding and activation are PyTorch's own operations, as in
-    Transformers and torchtitan.
+    """Where they are not: norms, rotary embedding and activation are PyTorch's own operations, as
+    in Transformers and torchtitan.
     """
     fused_accumulation: bool = True
     """A weight gradient is added to the held one in the product's epilogue (Megatron-LM)."""

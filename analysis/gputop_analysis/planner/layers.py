@@ -76,7 +76,7 @@ VOCABULARY_MULTIPLE = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class LayerTime:
     """GPU seconds of one layer (or of the head) for one micro-batch, and the CPU's to issue it."""
 
     forward: Floats
@@ -89,7 +89,7 @@ class Piece:
     host_backward: Floats
 
 
-def layer(job: Job, device: Device, layouts: Layouts, moe: bool) -> Piece:
+def layer(job: Job, device: Device, layouts: Layouts, moe: bool) -> LayerTime:
     """A dense layer, or one with experts."""
     tokens = layouts.micro_batch * job.seq / layouts.cp
     forward = data = weight = 0.0 * tokens
@@ -103,7 +103,7 @@ def layer(job: Job, device: Device, layouts: Layouts, moe: bool) -> Piece:
     backward_moves = WRITTEN_BACKWARD if _is_written_out(job) else FUSED_BACKWARD
     host = _host_seconds(job, layouts, moe)
     trained = job.trainable_share if job.trainable_share < 1 else 1.0
-    return Piece(
+    return LayerTime(
         forward=forward + core + moved,
         backward=data + trained * weight + core_backward + backward_moves * moved,
         weight_gradient=trained * weight,
@@ -113,7 +113,7 @@ def layer(job: Job, device: Device, layouts: Layouts, moe: bool) -> Piece:
     )
 
 
-def head(job: Job, device: Device, layouts: Layouts) -> Piece:
+def head(job: Job, device: Device, layouts: Layouts) -> LayerTime:
     """Embedding, last norm, logits and the loss."""
     tokens = layouts.micro_batch * job.seq / layouts.cp
     padded = VOCABULARY_MULTIPLE * np.ceil(job.model.vocab / (VOCABULARY_MULTIPLE * layouts.tp))
@@ -128,7 +128,7 @@ def head(job: Job, device: Device, layouts: Layouts) -> Piece:
     loss_backward = logits * (FUSED_LOSS_BYTES if job.habits.fused_loss else 10 * extra) / rate
     embedding = 8 * tokens * job.model.hidden / rate
     host = _host_seconds(job, layouts, False)
-    return Piece(
+    return LayerTime(
         forward=forward + loss + embedding,
         backward=data + job.trainable_share * weight + loss_backward + 2 * embedding,
         weight_gradient=job.trainable_share * weight,

@@ -39,7 +39,8 @@ def slowest_stage(
     ``head_in_layers`` layers.
 
     With equal stages the last has the head on top; with uneven ones it lacks a layer
-    (``parallelism.split.chunk_layers``); where a framework balances, it has as many fewer as the head is worth.
+    (``parallelism.split.chunk_layers``); where a framework balances, it has as many fewer as the
+    head is worth.
     """
     if not balanced:
         largest = np.minimum(vpp * np.ceil(layers / (pp * vpp)), layers)

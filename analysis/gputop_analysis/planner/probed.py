@@ -1,4 +1,6 @@
-"""Short measurements on the hardware that is planned for, in place of what its kind usually reaches."""
+"""Short measurements on the hardware that is planned for, in place of what its kind usually
+reaches.
+"""
 
 from __future__ import annotations
 

@@ -50,7 +50,8 @@ def _choices(row: Row, job: Job, cluster: Cluster) -> Iterator[Choice]:
             _recompute(row),
         ):
             yield {
-                "tp": tp, "pp": pp, "cp": cp, "dp": dp, "vpp": vpp, "ep": count(row, "ep") or 1, "micro_batch": micro,
+                "tp": tp, "pp": pp, "cp": cp, "dp": dp, "vpp": vpp, "ep": count(row, "ep") or 1,
+                "micro_batch": micro,
                 "zero": _zero(row), "replicas": _replicas(row, cluster, dp), "recompute": recompute,
                 "sequence_parallel": sp and tp > 1,
             }  # fmt: skip

@@ -7,6 +7,6 @@ GPU of it.
 
 from __future__ import annotations
 
-from gputop_analysis.snapshots.load import Snapshot, SnapshotError, load
+from gputop_analysis.snapshots.load import AllocatorSnapshot, SnapshotError, load
 
-__all__ = ["Snapshot", "SnapshotError", "load"]
+__all__ = ["AllocatorSnapshot", "SnapshotError", "load"]

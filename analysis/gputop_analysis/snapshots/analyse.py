@@ -9,8 +9,13 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from gputop_analysis.snapshots import frames
-from gputop_analysis.snapshots.history import History, history
-from gputop_analysis.snapshots.load import BlockInUse, DeviceSnapshot, Snapshot, SnapshotError
+from gputop_analysis.snapshots.history import GpuHistory, history
+from gputop_analysis.snapshots.load import (
+    AllocatorSnapshot,
+    BlockInUse,
+    DeviceSnapshot,
+    SnapshotError,
+)
 from gputop_analysis.snapshots.play import play_as_recorded
 from gputop_analysis.snapshots.settings import AllocatorSetting, other_settings
 
@@ -107,7 +112,9 @@ class Memory:
         }
 
 
-def analyse(snapshot: Snapshot, device: int | None = None, capacity: int | None = None) -> Memory:
+def analyse(
+    snapshot: AllocatorSnapshot, device: int | None = None, capacity: int | None = None
+) -> Memory:
     """Judge one GPU of a snapshot.
 
     Args:
@@ -146,7 +153,7 @@ def analyse(snapshot: Snapshot, device: int | None = None, capacity: int | None 
     )
 
 
-def _chosen(snapshot: Snapshot, device: int | None) -> DeviceSnapshot:
+def _chosen(snapshot: AllocatorSnapshot, device: int | None) -> DeviceSnapshot:
     if device is None:
         return max(snapshot.devices, key=_weight)
     for device_ in snapshot.devices:
@@ -183,7 +190,7 @@ def _sums(pairs: Iterable[tuple[str, int]]) -> dict[str, int]:
     return sums
 
 
-def _moment(snapshot: Snapshot, device: DeviceSnapshot, peak: int) -> str:
+def _moment(snapshot: AllocatorSnapshot, device: DeviceSnapshot, peak: int) -> str:
     """The innermost annotation open at the peak, else what the request's stack tells."""
     if not peak:
         return ""
@@ -199,7 +206,7 @@ def _moment(snapshot: Snapshot, device: DeviceSnapshot, peak: int) -> str:
     return opened[-1] if opened else frames.site(event.frames)
 
 
-def _thinned(course: History) -> tuple[tuple[int, int], ...]:
+def _thinned(course: GpuHistory) -> tuple[tuple[int, int], ...]:
     """The highest values of at most 200 equal parts of the events."""
     count = len(course.allocated)
     parts = min(count, _POINTS)
@@ -210,7 +217,7 @@ def _thinned(course: History) -> tuple[tuple[int, int], ...]:
     )
 
 
-def _fragmentation(course: History) -> Fragmentation:
+def _fragmentation(course: GpuHistory) -> Fragmentation:
     """What lies idle when the most is reserved; of moments alike the one with the most in use."""
     highest = max(course.reserved)
     index = min(

@@ -21,7 +21,7 @@ _DEFAULT_POOL = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class GpuHistory:
     """One GPU's events between two states."""
 
     device: DeviceSnapshot
@@ -64,7 +64,7 @@ class History:
         return spans.all()
 
 
-def history(device: DeviceSnapshot) -> History:
+def history(device: DeviceSnapshot) -> GpuHistory:
     """The course of one GPU's memory."""
     first = _before(device)
     allocated = sum(block.requested for segment in first for block in segment.blocks)
@@ -83,7 +83,7 @@ def history(device: DeviceSnapshot) -> History:
             reserved -= event.size
         course.append(allocated)
         reserved_course.append(reserved)
-    return History(device, first, tuple(course), tuple(reserved_course))
+    return GpuHistory(device, first, tuple(course), tuple(reserved_course))
 
 
 def _before(device: DeviceSnapshot) -> tuple[Segment, ...]:

@@ -76,7 +76,7 @@ class DeviceSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class AllocatorSnapshot:
     """Content of one file."""
 
     path: str
@@ -89,7 +89,7 @@ class Snapshot:
     """(START or END, name, time_us) of ``record_function`` and the optimizer."""
 
 
-def load(path: str | os.PathLike[str]) -> Snapshot:
+def load(path: str | os.PathLike[str]) -> AllocatorSnapshot:
     """Read a snapshot, plain or gzipped.
 
     Raises:
@@ -136,7 +136,7 @@ def _inflated(path: str | os.PathLike[str], data: bytes) -> bytes:
     return plain
 
 
-def _snapshot(path: str, content: Any) -> Snapshot:
+def _snapshot(path: str, content: Any) -> AllocatorSnapshot:
     if isinstance(content, list):  # torch.cuda.memory_snapshot() before 2.0: the segments alone
         content = {"segments": content}
     if not isinstance(content, dict) or not isinstance(content.get("segments"), list):
@@ -152,7 +152,7 @@ def _snapshot(path: str, content: Any) -> Snapshot:
     if not numbers:
         raise SnapshotError(f"{path} holds no memory and no history: nothing was allocated")
     settings = content.get("allocator_settings")
-    return Snapshot(
+    return AllocatorSnapshot(
         path=path,
         devices=tuple(
             DeviceSnapshot(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gputop_analysis.snapshots.frames import is_empty_cache
-from gputop_analysis.snapshots.history import FREED, GIVEN, RETURNED, History
+from gputop_analysis.snapshots.history import FREED, GIVEN, RETURNED, GpuHistory
 from gputop_analysis.snapshots.load import Event, Segment
 from gputop_analysis.vram.allocator import Allocator, Block, OutOfMemoryError
 from gputop_analysis.vram.blocks import UNIT
@@ -33,7 +33,7 @@ class Played(NamedTuple):
     """Index of the first event after which the model reserved other than was recorded."""
 
 
-def play_as_recorded(history: History, conf: AllocatorConf) -> Played:
+def play_as_recorded(history: GpuHistory, conf: AllocatorConf) -> Played:
     """Play a history with its own settings, and compare after every event."""
     player = _Player(conf, None)
     index, difference, peak = 0, None, 0
@@ -61,7 +61,7 @@ def _within_return(events: tuple[Event, ...], index: int) -> bool:
 
 
 def play_with(
-    history: History,
+    history: GpuHistory,
     conf: AllocatorConf,
     recorded: AllocatorConf,
     capacity: int | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gputop_analysis.snapshots.frames import is_empty_cache
-from gputop_analysis.snapshots.history import RETURNED, History
+from gputop_analysis.snapshots.history import RETURNED, GpuHistory
 from gputop_analysis.snapshots.play import play_with
 from gputop_analysis.vram.conf import AllocatorConf, parse
 
@@ -36,7 +36,7 @@ class AllocatorSetting(NamedTuple):
 
 
 def other_settings(
-    history: History, recorded: AllocatorConf, capacity: int | None
+    history: GpuHistory, recorded: AllocatorConf, capacity: int | None
 ) -> tuple[AllocatorSetting, ...]:
     """The recorded peak, then that of each other setting.
 

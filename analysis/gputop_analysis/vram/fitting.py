@@ -19,8 +19,8 @@ PURPOSES = ("full fine-tuning", "LoRA", "QLoRA")
 COUNTS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 """GPUs that are tried where those at hand are too few."""
 HOPELESS = 1.6
-"""Times the GPU's memory, above which the formula alone says no: nine in ten published runs lie within
-15 % of it, and a replay takes a hundred times as long.
+"""Times the GPU's memory, above which the formula alone says no: nine in ten published runs lie
+within 15 % of it, and a replay takes a hundred times as long.
 """
 STATE_BYTES, WEIGHT_BYTES = 16, 2
 """Host bytes a trained parameter (fp32 weight, gradient, two moments), and a parameter."""
@@ -65,7 +65,7 @@ class Way:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class FittingWays:
     """Ways by purpose, the first of ``PURPOSES`` first: the mildest that fits, else the leanest."""
 
     ways: tuple[Way, ...]
@@ -78,7 +78,7 @@ class Answer:
         return self.ways[0].verdict
 
 
-def fit(setup: Setup, gpu: GpuSpec, gpus: int) -> Answer:
+def fit(setup: Setup, gpu: GpuSpec, gpus: int) -> FittingWays:
     """What fits on ``gpus`` of that GPU.
 
     Args:
@@ -100,7 +100,7 @@ def fit(setup: Setup, gpu: GpuSpec, gpus: int) -> Answer:
         check(setup)
         raise ValueError(f"{setup.model.name} cannot be trained so on {gpus} x {gpu.name}")
     more = [_more(setup, way, gpu, gpus) for way in ways if way.verdict == NO or way.host_bytes]
-    return Answer(tuple(ways), tuple(way for way in more if way is not None))
+    return FittingWays(tuple(ways), tuple(way for way in more if way is not None))
 
 
 def options_of(setup: Setup) -> list[str]:

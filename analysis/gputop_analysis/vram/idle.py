@@ -13,7 +13,7 @@ from gputop_analysis.vram.setup import TRANSFORMERS_CODE, Setup
 SHARDS = ("zero1", "zero2", "zero3", "fsdp1", "fsdp2", "hsdp")
 
 
-class Need(NamedTuple):
+class Precondition(NamedTuple):
     """When an option means something."""
 
     applies: Callable[[Setup], bool]
@@ -25,60 +25,64 @@ def _trains(setup: Setup) -> bool:
     return setup.optimizer != "none"
 
 
-_ADAPTERS = Need(lambda setup: setup.lora is not None, "--lora-rank")
-_BUCKETS = Need(
+_ADAPTERS = Precondition(lambda setup: setup.lora is not None, "--lora-rank")
+_BUCKETS = Precondition(
     lambda setup: setup.by_deepspeed and setup.parallel.sharding != "none",
     "--zero, whose buckets it is about",
 )
-_EXPERTS = Need(lambda setup: bool(setup.model.experts), "a model with experts")
-_STAGES = Need(lambda setup: setup.parallel.pp > 1, "--pp of 2 or more")
-NEEDS: dict[str, Need] = {
-    "seq": Need(
+_EXPERTS = Precondition(lambda setup: bool(setup.model.experts), "a model with experts")
+_STAGES = Precondition(lambda setup: setup.parallel.pp > 1, "--pp of 2 or more")
+NEEDS: dict[str, Precondition] = {
+    "seq": Precondition(
         lambda setup: setup.model.family != "vit" or setup.seq == setup.model.max_position,
         "a model that reads text",
     ),
-    "image_size": Need(lambda setup: setup.images > 0, "--images, and a model with a vision tower"),
-    "images": Need(lambda setup: bool(setup.model.vision_layers), "a model with a vision tower"),
+    "image_size": Precondition(
+        lambda setup: setup.images > 0, "--images, and a model with a vision tower"
+    ),
+    "images": Precondition(
+        lambda setup: bool(setup.model.vision_layers), "a model with a vision tower"
+    ),
     "lora_targets": _ADAPTERS,
     "lora_dtype": _ADAPTERS,
     "lora_dropout": _ADAPTERS,
     "quant": _ADAPTERS,
     "modules_to_save": _ADAPTERS,
-    "double_quant": Need(lambda setup: setup.quantized == "nf4", "--quant nf4, or --qlora"),
-    "bitsandbytes": Need(lambda setup: bool(setup.quantized), "--quant nf4, or --qlora"),
-    "gated_kernel": Need(
+    "double_quant": Precondition(lambda setup: setup.quantized == "nf4", "--quant nf4, or --qlora"),
+    "bitsandbytes": Precondition(lambda setup: bool(setup.quantized), "--quant nf4, or --qlora"),
+    "gated_kernel": Precondition(
         lambda setup: setup.kernels and setup.model.gated_mlp, "--kernels, and a gated MLP"
     ),
-    "autocast": Need(lambda setup: setup.dtype in ("bf16", "fp16"), "--dtype bf16 or fp16"),
-    "grad_dtype": Need(
+    "autocast": Precondition(lambda setup: setup.dtype in ("bf16", "fp16"), "--dtype bf16 or fp16"),
+    "grad_dtype": Precondition(
         lambda setup: setup.lora is None and _trains(setup),
         "full training: gradients of adapters are of their own type",
     ),
-    "master_weights": Need(
+    "master_weights": Precondition(
         lambda setup: _trains(setup) and (setup.weights or setup.dtype) != "fp32",
         "weights of 16 bits that are trained",
     ),
-    "optimizer_in_backward": Need(_trains, "an optimizer"),
-    "freeze": Need(
+    "optimizer_in_backward": Precondition(_trains, "an optimizer"),
+    "freeze": Precondition(
         _trains,
         "an optimizer",
     ),
-    "compile": Need(
+    "compile": Precondition(
         lambda setup: setup.recipe != "megatron", "another recipe: Megatron-LM has its own kernels"
     ),
-    "transformers": Need(
+    "transformers": Precondition(
         lambda setup: setup.recipe in TRANSFORMERS_CODE, "--recipe transformers or deepspeed"
     ),
-    "replicas": Need(lambda setup: setup.parallel.sharding == "hsdp", "--sharding hsdp"),
-    "reshard_after_forward": Need(
+    "replicas": Precondition(lambda setup: setup.parallel.sharding == "hsdp", "--sharding hsdp"),
+    "reshard_after_forward": Precondition(
         lambda setup: setup.parallel.sharding in ("fsdp1", "fsdp2", "hsdp", "zero3"),
         "--sharding fsdp1, fsdp2, hsdp or zero3",
     ),
-    "sharding": Need(
+    "sharding": Precondition(
         lambda setup: setup.parallel.sharding != "ddp" or setup.parallel.dp > 1,
         "--dp of 2 ranks or more",
     ),
-    "offload": Need(
+    "offload": Precondition(
         lambda setup: setup.parallel.sharding in SHARDS and _trains(setup),
         "--sharding with ZeRO or FSDP, and an optimizer",
     ),
@@ -86,7 +90,7 @@ NEEDS: dict[str, Need] = {
     "overlap_comm": _BUCKETS,
     "vpp": _STAGES,
     "pipeline_stage": _STAGES,
-    "sequence_parallel": Need(lambda setup: setup.parallel.tp > 1, "--tp of 2 or more"),
+    "sequence_parallel": Precondition(lambda setup: setup.parallel.tp > 1, "--tp of 2 or more"),
     "ep": _EXPERTS,
     "etp": _EXPERTS,
 }

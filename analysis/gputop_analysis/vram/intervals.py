@@ -1,12 +1,12 @@
 """How far an estimate may be off: from the errors that each tier made on published measurements.
 
-The formula's are in ``residuals``, source by source. Of traces and profiles, measured on few sources:
-``vram_intervals.json`` is written by ``bench/vram_accuracy.py --write-intervals`` as ``{tier:
-{kind: [lo_pct, hi_pct, n]}}``: the 5th and 95th percentile of (measured - estimated) / estimated,
-and the number of runs. They are runs whose reserved memory or device total was measured; where a
-kind has fewer than ``ENOUGH`` of these, also those by what was allocated. A run that measured less
-than the weights, gradients and states that it names says something else than it measured, and does
-not count.
+The formula's are in ``residuals``, source by source. Of traces and profiles, measured on few
+sources: ``vram_intervals.json`` is written by ``bench/vram_accuracy.py --write-intervals`` as
+``{tier: {kind: [lo_pct, hi_pct, n]}}``: the 5th and 95th percentile of (measured - estimated) /
+estimated, and the number of runs. They are runs whose reserved memory or device total was measured;
+where a kind has fewer than ``ENOUGH`` of these, also those by what was allocated. A run that
+measured less than the weights, gradients and states that it names says something else than it
+measured, and does not count.
 """
 
 from __future__ import annotations

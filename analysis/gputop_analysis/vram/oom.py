@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from gputop_analysis.text import step_number
 from gputop_analysis.units import GIB
 from gputop_analysis.view import RunView
 
@@ -74,7 +75,7 @@ class OutOfMemory:
     def where(self) -> str:
         """The layer and the phase in words."""
         layer = f"{self.layer} ({self.layer_class}), " if self.layer else ""
-        return f"{layer}phase {self.phase}, step {'?' if self.step is None else self.step}"
+        return f"{layer}phase {self.phase}, step {step_number(self.step)}"
 
     def holders(self) -> str:
         """What held the memory, in GiB."""

@@ -23,7 +23,7 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off", "")
 _MODULE_DTYPES = ("fp32", "bf16", "fp16")
 
 
-class Option(NamedTuple):
+class SetupOption(NamedTuple):
     """One option, as it is called everywhere; on the command line with dashes."""
 
     name: str
@@ -45,9 +45,9 @@ class Option(NamedTuple):
         return self.name.replace("_", " ")
 
 
-OPTIONS: tuple[Option, ...] = (
-    Option("seq", "Training", "count", 2048, "tokens of a sequence"),
-    Option(
+OPTIONS: tuple[SetupOption, ...] = (
+    SetupOption("seq", "Training", "count", 2048, "tokens of a sequence"),
+    SetupOption(
         "lengths",
         "Training",
         "choice",
@@ -55,10 +55,12 @@ OPTIONS: tuple[Option, ...] = (
         "fixed: packed or padded to seq; varied: batches as long as their longest text",
         vocabulary.LENGTHS,
     ),
-    Option("micro_batch", "Training", "count", 1, "sequences of one forward pass on one GPU"),
-    Option("accumulation", "Training", "count", 1, "micro-batches of one optimizer step"),
-    Option("dtype", "Training", "choice", "bf16", "type of the computation", vocabulary.DTYPES),
-    Option(
+    SetupOption("micro_batch", "Training", "count", 1, "sequences of one forward pass on one GPU"),
+    SetupOption("accumulation", "Training", "count", 1, "micro-batches of one optimizer step"),
+    SetupOption(
+        "dtype", "Training", "choice", "bf16", "type of the computation", vocabulary.DTYPES
+    ),
+    SetupOption(
         "weights",
         "Training",
         "choice",
@@ -66,35 +68,37 @@ OPTIONS: tuple[Option, ...] = (
         "type of the stored weights; fp32 with bf16 is AMP",
         ("", *_MODULE_DTYPES),
     ),
-    Option("optimizer", "Training", "choice", "adamw", "optimizer", vocabulary.OPTIMIZERS),
-    Option(
+    SetupOption("optimizer", "Training", "choice", "adamw", "optimizer", vocabulary.OPTIMIZERS),
+    SetupOption(
         "images", "Training", "count", 0, "images of one sequence, for a model that sees", least=0
     ),
-    Option("image_size", "Training", "count", 336, "edge of an image in pixels", least=14),
-    Option("checkpointing", "Memory", "choice", "none", "activation checkpointing", RECOMPUTES),
-    Option("loss", "Memory", "choice", "plain", "cross-entropy", vocabulary.LOSSES),
-    Option("attention", "Memory", "choice", "sdpa", "attention", vocabulary.ATTENTIONS),
-    Option(
+    SetupOption("image_size", "Training", "count", 336, "edge of an image in pixels", least=14),
+    SetupOption(
+        "checkpointing", "Memory", "choice", "none", "activation checkpointing", RECOMPUTES
+    ),
+    SetupOption("loss", "Memory", "choice", "plain", "cross-entropy", vocabulary.LOSSES),
+    SetupOption("attention", "Memory", "choice", "sdpa", "attention", vocabulary.ATTENTIONS),
+    SetupOption(
         "lora_rank", "Memory", "count", 0, "rank of the LoRA adapters; 0: full training", least=0
     ),
-    Option(
+    SetupOption(
         "lora_targets",
         "Memory",
         "words",
         ("q_proj", "v_proj"),
         "adapted layers as in peft, or all-linear",
     ),
-    Option("lora_dtype", "Memory", "choice", "fp32", "type of the adapters", _MODULE_DTYPES),
-    Option("lora_dropout", "Memory", "share", 0.0, "dropout of the adapters"),
-    Option("quant", "Memory", "choice", "", "quantised frozen weights, with LoRA", QUANTIZED),
-    Option(
+    SetupOption("lora_dtype", "Memory", "choice", "fp32", "type of the adapters", _MODULE_DTYPES),
+    SetupOption("lora_dropout", "Memory", "share", 0.0, "dropout of the adapters"),
+    SetupOption("quant", "Memory", "choice", "", "quantised frozen weights, with LoRA", QUANTIZED),
+    SetupOption(
         "double_quant",
         "Memory",
         "flag",
         True,
         "with --quant nf4: its constants are quantised again (bnb_4bit_use_double_quant)",
     ),
-    Option(
+    SetupOption(
         "grad_dtype",
         "Memory",
         "choice",
@@ -102,45 +106,47 @@ OPTIONS: tuple[Option, ...] = (
         "type of the kept gradients; as the weights",
         ("", *_MODULE_DTYPES),
     ),
-    Option(
+    SetupOption(
         "master_weights", "Memory", "flag", False, "an fp32 copy of the weights in the optimizer"
     ),
-    Option("freeze", "Memory", "words", (), "parts that are not trained", FREEZABLE),
-    Option("roles", "Memory", "words", (), "RLHF: further models on this GPU", ROLES),
-    Option(
+    SetupOption("freeze", "Memory", "words", (), "parts that are not trained", FREEZABLE),
+    SetupOption("roles", "Memory", "words", (), "RLHF: further models on this GPU", ROLES),
+    SetupOption(
         "kernels",
         "Memory",
         "flag",
         False,
         "fused norms, rotary embedding and in-place cross-entropy (Liger)",
     ),
-    Option(
+    SetupOption(
         "gated_kernel",
         "Memory",
         "flag",
         True,
         "with kernels: one for the gated MLP's product (Liger)",
     ),
-    Option(
+    SetupOption(
         "optimizer_in_backward",
         "Memory",
         "flag",
         False,
         "update each parameter in the backward pass",
     ),
-    Option("offload_activations", "Memory", "flag", False, "kept activations wait on the host"),
-    Option("dropout", "Memory", "share", 0.0, "dropout of the model itself"),
-    Option("autocast", "Memory", "flag", False, "autocast over 16-bit weights"),
-    Option("clip_grad", "Memory", "flag", True, "clip the norm of the gradients"),
-    Option("compile", "Memory", "flag", False, "torch.compile"),
-    Option(
+    SetupOption(
+        "offload_activations", "Memory", "flag", False, "kept activations wait on the host"
+    ),
+    SetupOption("dropout", "Memory", "share", 0.0, "dropout of the model itself"),
+    SetupOption("autocast", "Memory", "flag", False, "autocast over 16-bit weights"),
+    SetupOption("clip_grad", "Memory", "flag", True, "clip the norm of the gradients"),
+    SetupOption("compile", "Memory", "flag", False, "torch.compile"),
+    SetupOption(
         "recipe", "Memory", "choice", "transformers", "whose habits the run has", vocabulary.RECIPES
     ),
-    Option(
+    SetupOption(
         "transformers", "Memory", "text", "", "version of transformers whose habits the run has"
     ),
-    Option("bitsandbytes", "Memory", "text", "", "release of bitsandbytes, with --quant"),
-    Option(
+    SetupOption("bitsandbytes", "Memory", "text", "", "release of bitsandbytes, with --quant"),
+    SetupOption(
         "modules_to_save",
         "Memory",
         "words",
@@ -149,18 +155,18 @@ OPTIONS: tuple[Option, ...] = (
         SAVED_MODULES,
         names=SAVED_AS,
     ),
-    Option("allocator", "Memory", "text", "", "PYTORCH_CUDA_ALLOC_CONF of the run"),
-    Option(
+    SetupOption("allocator", "Memory", "text", "", "PYTORCH_CUDA_ALLOC_CONF of the run"),
+    SetupOption(
         "sharding", "Parallel", "choice", "none", "how data-parallel ranks share states", SHARDINGS
     ),
-    Option("dp", "Parallel", "count", 1, "data-parallel ranks"),
-    Option("replicas", "Parallel", "count", 1, "HSDP: groups of ranks with a whole copy"),
-    Option("tp", "Parallel", "count", 1, "tensor-parallel ranks"),
-    Option("pp", "Parallel", "count", 1, "pipeline stages"),
-    Option("vpp", "Parallel", "count", 1, "model chunks of a stage (interleaved schedule)"),
-    Option("cp", "Parallel", "count", 1, "context-parallel ranks"),
-    Option("ep", "Parallel", "count", 1, "expert-parallel ranks"),
-    Option(
+    SetupOption("dp", "Parallel", "count", 1, "data-parallel ranks"),
+    SetupOption("replicas", "Parallel", "count", 1, "HSDP: groups of ranks with a whole copy"),
+    SetupOption("tp", "Parallel", "count", 1, "tensor-parallel ranks"),
+    SetupOption("pp", "Parallel", "count", 1, "pipeline stages"),
+    SetupOption("vpp", "Parallel", "count", 1, "model chunks of a stage (interleaved schedule)"),
+    SetupOption("cp", "Parallel", "count", 1, "context-parallel ranks"),
+    SetupOption("ep", "Parallel", "count", 1, "expert-parallel ranks"),
+    SetupOption(
         "etp",
         "Parallel",
         "count",
@@ -168,17 +174,17 @@ OPTIONS: tuple[Option, ...] = (
         "tensor parallelism inside an expert; 0: as tp, or 1 where experts fold over tp",
         least=0,
     ),
-    Option("sequence_parallel", "Parallel", "flag", False, "sequence parallelism with TP"),
-    Option(
+    SetupOption("sequence_parallel", "Parallel", "flag", False, "sequence parallelism with TP"),
+    SetupOption(
         "reshard_after_forward",
         "Parallel",
         "flag",
         True,
         "FSDP and ZeRO-3 free gathered weights after the forward",
     ),
-    Option("pipeline_stage", "Parallel", "count", 0, "stage that is asked about", least=0),
-    Option("offload", "Parallel", "choice", "none", "what lives on the host", OFFLOADS),
-    Option(
+    SetupOption("pipeline_stage", "Parallel", "count", 0, "stage that is asked about", least=0),
+    SetupOption("offload", "Parallel", "choice", "none", "what lives on the host", OFFLOADS),
+    SetupOption(
         "reduce_bucket_size",
         "Parallel",
         "count",
@@ -186,9 +192,11 @@ OPTIONS: tuple[Option, ...] = (
         "DeepSpeed's, in values; 0: auto, the hidden size squared",
         least=0,
     ),
-    Option("overlap_comm", "Parallel", "flag", False, "DeepSpeed's: a second bucket of gradients"),
+    SetupOption(
+        "overlap_comm", "Parallel", "flag", False, "DeepSpeed's: a second bucket of gradients"
+    ),
 )
-OPTION: dict[str, Option] = {option.name: option for option in OPTIONS}
+OPTION: dict[str, SetupOption] = {option.name: option for option in OPTIONS}
 _PARALLEL = frozenset(Split.__dataclass_fields__)
 _LORA = {
     "lora_rank": "rank",
@@ -288,7 +296,7 @@ def parse(name: str, value: Any) -> Any:
     return _choice(option, str(text or ""))
 
 
-def _count(option: Option, value: Any) -> int:
+def _count(option: SetupOption, value: Any) -> int:
     written = str(value).replace("_", "").replace(",", "").lower()
     try:
         if option.name == "seq" and written.endswith("k"):
@@ -304,7 +312,7 @@ def _count(option: Option, value: Any) -> int:
     return number
 
 
-def _share(option: Option, value: Any) -> float:
+def _share(option: SetupOption, value: Any) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -314,7 +322,7 @@ def _share(option: Option, value: Any) -> float:
     return number
 
 
-def _flag(option: Option, value: Any) -> bool:
+def _flag(option: SetupOption, value: Any) -> bool:
     if isinstance(value, bool):
         return value
     word = str(value if value is not None else "").lower()
@@ -323,7 +331,7 @@ def _flag(option: Option, value: Any) -> bool:
     return word in _TRUE
 
 
-def _words(option: Option, value: Any) -> tuple[str, ...]:
+def _words(option: SetupOption, value: Any) -> tuple[str, ...]:
     items: Iterable[Any] = (
         value.replace(";", ",").split(",") if isinstance(value, str) else value or ()
     )
@@ -335,7 +343,7 @@ def _words(option: Option, value: Any) -> tuple[str, ...]:
     return words
 
 
-def _choice(option: Option, value: str) -> str:
+def _choice(option: SetupOption, value: str) -> str:
     word = "" if value == "none" and "" in option.choices else value
     if option.choices and word not in option.choices:
         named = ", ".join(choice or "none" for choice in option.choices)

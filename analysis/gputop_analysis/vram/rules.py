@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gputop_analysis.parallelism.rules import UNEVEN_STAGES, Training, broken, words
 from gputop_analysis.vram import conf
-from gputop_analysis.vram.setup import Setup
+from gputop_analysis.vram.setup import Lora, ModelShape, Setup
 
 MOST = 1 << 24
 """Of any count: beyond all that is trained, and small enough that sizes are numbers of 64 bits."""
@@ -19,7 +19,7 @@ def check(setup: Setup) -> None:
         ValueError: the first rule that it breaks, in words.
     """
     conf.parse(setup.allocator)
-    for rules in (_counts, _adapters, _split, _offload, _stage):
+    for rules in (_counts, _adapters, _quantized, _vision, _split, _offload, _stage):
         for rule in rules(setup):
             raise ValueError(rule)
 
@@ -50,46 +50,58 @@ def _counts(setup: Setup) -> Iterator[str]:
 
 
 def _adapters(setup: Setup) -> Iterator[str]:
-    if setup.lora is not None and setup.lora.rank < 1:
-        yield f"the LoRA rank must be at least 1, not {setup.lora.rank}"
-    hidden = setup.model.hidden
-    if setup.lora is not None and hidden and setup.lora.rank > hidden:
+    lora, hidden = setup.lora, setup.model.hidden
+    if lora is None:
+        return
+    if lora.rank < 1:
+        yield f"the LoRA rank must be at least 1, not {lora.rank}"
+    if not hidden:
+        return
+    if lora.rank > hidden:
         yield (
-            f"LoRA rank {setup.lora.rank} is above the hidden size {hidden}: adapters would "
+            f"LoRA rank {lora.rank} is above the hidden size {hidden}: adapters would "
             "outgrow their layers"
         )
-    if setup.lora is not None and hidden and not setup.model.vision_layers:
-        yield from _targets(setup)
-    if setup.quantized and setup.lora is None and setup.optimizer != "none":
+    if not setup.model.vision_layers:
+        yield from _targets(setup.model, lora)
+
+
+def _targets(shape: ModelShape, lora: Lora) -> Iterator[str]:
+    from gputop_analysis.catalog.params import linears
+    from gputop_analysis.vram.adapters import adapters
+
+    names = dict.fromkeys(linear.name for moe in (False, True) for linear in linears(shape, moe))
+    if names and not adapters(shape, lora):
+        asked_text = ", ".join(lora.targets) or "nothing"
+        yield (
+            f"no layer of {shape.name} is called {asked_text}: LoRA targets are "
+            f"{', '.join(names)}, or all-linear"
+        )
+
+
+def _quantized(setup: Setup) -> Iterator[str]:
+    if not setup.quantized:
+        return
+    if setup.lora is None and setup.optimizer != "none":
         yield (
             f"{setup.quantized} weights are frozen: they can only be trained with LoRA adapters "
             "(add a LoRA rank)"
         )
-    if (
-        setup.quantized
-        and setup.parallel.sharding in ("zero1", "zero2", "zero3")
-        and setup.parallel.offload == "all"
-    ):
+    parallel = setup.parallel
+    if parallel.offload == "all" and parallel.sharding in ("zero1", "zero2", "zero3"):
         yield f"{setup.quantized} weights stay on the GPU: bitsandbytes cannot offload them"
-    if setup.images and not setup.model.vision_layers:
-        yield f"{setup.model.name} has no vision tower, so it takes no images"
-    seeing = [part for part in ("vision", "projector") if part in setup.freeze]
-    if seeing and not setup.model.vision_layers:
-        yield f"{setup.model.name} has no {'vision tower' if 'vision' in seeing else 'projector'} to freeze"
 
 
-def _targets(setup: Setup) -> Iterator[str]:
-    from gputop_analysis.catalog.params import linears
-    from gputop_analysis.vram.adapters import adapters
-
-    lora, shape = setup.lora, setup.model
-    names = dict.fromkeys(linear.name for moe in (False, True) for linear in linears(shape, moe))
-    if lora is not None and names and not adapters(shape, lora):
-        asked_text = ", ".join(lora.targets) or "nothing"
-        yield (
-            f"no layer of {shape.name} is called {asked_text}: LoRA targets are {', '.join(names)}, or "
-            "all-linear"
-        )
+def _vision(setup: Setup) -> Iterator[str]:
+    if setup.model.vision_layers:
+        return
+    name = setup.model.name
+    if setup.images:
+        yield f"{name} has no vision tower, so it takes no images"
+    if "vision" in setup.freeze:
+        yield f"{name} has no vision tower to freeze"
+    if "projector" in setup.freeze:
+        yield f"{name} has no projector to freeze"
 
 
 def _split(setup: Setup) -> Iterator[str]:

@@ -1,4 +1,6 @@
-"""Events of a process's course: its start, what is written and logged on the way, what gputop costs it, its end."""
+"""Events of a process's course: its start, what is written and logged on the way, what gputop costs
+it, its end.
+"""
 
 from typing import Annotated, TypedDict, Union
 

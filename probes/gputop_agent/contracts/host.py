@@ -30,7 +30,9 @@ class StackSample(SiteFacts, total=False):
 
 
 class Stacks(TypedDict, total=False):
-    """Which lines spend data, other, communication and evaluation time; every 2 s, later up to every 30 s."""
+    """Which lines spend data, other, communication and evaluation time; every 2 s, later up to
+    every 30 s.
+    """
 
     phase: Line
     period_ms: Amount

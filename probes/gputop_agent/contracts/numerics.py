@@ -1,4 +1,6 @@
-"""Events of gradients, weights and losses: what looks at them found, and where a NaN or a jump came from."""
+"""Events of gradients, weights and losses: what looks at them found, and where a NaN or a jump came
+from.
+"""
 
 from typing import Annotated, TypedDict
 
@@ -45,8 +47,8 @@ class CheckupEvent(TypedDict, total=False):
     cleared_backwards: Whole
     step_backwards: Whole
     cleared_looks: Whole
-    """Backwards of the step whose gradients were cleared before its update, of so many, and looks in
-    a row that found some.
+    """Backwards of the step whose gradients were cleared before its update, of so many, and looks
+    in a row that found some.
     """
     cleared_at: Line
     """The only ``zero_grad()`` in the loop around the backward."""
@@ -153,9 +155,9 @@ class NanOrigin(OfClass, total=False):
 
     step: Annotated[Step, NEEDED]
     direction: Annotated[Line, NEEDED]
-    """``forward``, ``backward``, ``input``, ``weights`` (not finite before the forward), ``reduced``
-    (the rank's own gradients were finite, their sum over the ranks was not) or ``gone`` (no longer
-    to be told).
+    """``forward``, ``backward``, ``input``, ``weights`` (not finite before the forward),
+    ``reduced`` (the rank's own gradients were finite, their sum over the ranks was not) or ``gone``
+    (no longer to be told).
     """
     how: Line
     """``hooks`` in the layers, the ``graph`` of the loss, ``weights`` or ``gradients`` afterwards."""

@@ -14,7 +14,7 @@ _MAX_BREAKS, _MAX_REASONS = 8, 500
 _MAX_REASON_CHARS = 200
 
 
-class Compilation:
+class OngoingCompilation:
     """What dynamo is compiling."""
 
     def __init__(self):
@@ -23,7 +23,7 @@ class Compilation:
         self.running = 0  # compilations, in any thread
 
 
-compilation = Compilation()
+compilation = OngoingCompilation()
 
 
 def is_compiling():

@@ -20,7 +20,7 @@ WRAPPED_AS = ("module", "_orig_mod", "_forward_module")  # where a wrapper keeps
 owned = set()  # ids of the parameters of known roots
 
 
-class Search:
+class RootSearch:
     """How far the search for roots has come."""
 
     def __init__(self):
@@ -29,7 +29,7 @@ class Search:
         self.depth = 0
 
 
-search = Search()
+search = RootSearch()
 
 
 def _nothing(module, trained=True):

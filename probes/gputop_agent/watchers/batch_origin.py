@@ -1,5 +1,5 @@
-"""Which batch the training is at: its number in the epoch, the samples in it and their files, as far
-as loader and dataset tell.
+"""Which batch the training is at: its number in the epoch, the samples in it and their files, as
+far as loader and dataset tell.
 
 With ``--watch-numerics`` the batch is held until the next one is fetched, and the sampler's indices
 are noted. No code of the user's is run: attributes are read from ``__dict__``.

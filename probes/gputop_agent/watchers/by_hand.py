@@ -1,5 +1,5 @@
-"""Weights of a training without an optimizer: leaves of the loss's graph, looked at around the first
-backward of a look.
+"""Weights of a training without an optimizer: leaves of the loss's graph, looked at around the
+first backward of a look.
 
 What has a gradient that is left over from before, and has not changed since the last look while
 others have, is updated by nobody; a gradient that is zero as a whole is dead.

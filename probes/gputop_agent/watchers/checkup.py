@@ -83,8 +83,8 @@ def reset():
 
 
 def on_step_closed(step):
-    """A step at or after ``open_step.check_due`` has ended: begin a look, or give one up that met no
-    update.
+    """A step at or after ``open_step.check_due`` has ended: begin a look, or give one up that met
+    no update.
     """
     open_step.check_due = step + EVERY_STEPS
     if session.ddp:

@@ -1,8 +1,8 @@
 """torch's flight recorder: the last collectives of this rank, with the time each was started from
 Python.
 
-It is on by default (gloo and NCCL). Called from the agent's thread only: a full dump of 2000 entries
-takes 14-38 ms. Gloo's has no messages between two ranks: those are noted by ``messages``.
+It is on by default (gloo and NCCL). Called from the agent's thread only: a full dump of 2000
+entries takes 14-38 ms. Gloo's has no messages between two ranks: those are noted by ``messages``.
 """
 
 import json

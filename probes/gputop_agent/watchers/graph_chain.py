@@ -38,8 +38,8 @@ class Chain:
 
     def look(self, tensors):
         """Nodes made since the last look that the way back to an older one led through, and the
-        tensor at which it begins; ``(0, None)`` where none leads there by nodes of all the time: one
-        by nodes of the last step alone, to what was computed once, keeps nothing more.
+        tensor at which it begins; ``(0, None)`` where none leads there by nodes of all the time:
+        one by nodes of the last step alone, to what was computed once, keeps nothing more.
 
         ``tensors`` hold a graph each.
         """
@@ -87,8 +87,8 @@ def name_of(tensor):
 
 
 def place_of(name):
-    """``train.py:88``, the only line in the user's files on the stack that makes what is kept by this
-    name from itself; empty where there are none or several.
+    """``train.py:88``, the only line in the user's files on the stack that makes what is kept by
+    this name from itself; empty where there are none or several.
     """
     word = re.escape(name)
     makes = re.compile(r"\s*[\w.\[\]'\"]*\b%s\b['\"\]]*\s*(\+=|=[^=].*\b%s\b)" % (word, word))

@@ -87,6 +87,12 @@ class Node:
         self.suspects: Any = ()  # numbers of the nodes that it was chosen from as the likeliest
 
 
+def _note_result(node, tensor, finite):
+    node.given = finite if node.given is None else node.given and finite
+    if node.result is None or not finite:
+        node.result = tensor
+
+
 class Graph:
     """Nodes below a loss. ``nodes`` by torch's node; with a range, others are looked through."""
 
@@ -131,12 +137,7 @@ class Graph:
             return
         finite = finite is not False  # whole numbers always are
         if _RESULTS.fullmatch(name):
-            if node.given is None:
-                node.given = finite
-            else:
-                node.given = node.given and finite
-            if node.result is None or not finite:
-                node.result = tensor
+            _note_result(node, tensor, finite)
             return
         position = _PLACES.get(name)
         if position is None or (name == "weight" and node.name.startswith(_TABLES)):
@@ -144,10 +145,11 @@ class Graph:
         if node.name in _ADDED_TO:
             position += 1
         node.inputs.append((position, tensor))
-        if position < len(node.children):
-            child = node.children[position]
-        else:
-            child = None
+        self._note_giver(node, position, tensor, finite)
+
+    def _note_giver(self, node, position, tensor, finite):
+        """What a node was given is what the one below it gave."""
+        child = node.children[position] if position < len(node.children) else None
         giver = self.nodes.get(child)
         if giver is None:
             if not finite:

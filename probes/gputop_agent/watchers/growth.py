@@ -5,8 +5,9 @@ A run that grows is counted in at most six times, each time after as much growth
 the training thread, booked as ours.
 
 Graphs whose buffers are freed take little memory each. So Python's own blocks and the C heap are
-asked for as well, at a few steps: where they grow with each step, tensors are counted twice or three
-times, and not again where few of them hold a graph and none holds one that goes back over steps.
+asked for as well, at a few steps: where they grow with each step, tensors are counted twice or
+three times, and not again where few of them hold a graph and none holds one that goes back over
+steps.
 """
 
 import gc
@@ -43,7 +44,7 @@ class NextCount:
         self.blocks, self.heap_bytes, self.first_step = -1, 0, 0
         self.asked, self.next_ask = 0, 0  # times, and the step of the next one at least
         self.chain = graph_chain.Chain()
-        self.keeper = keepers.Keeper()
+        self.keeper = keepers.GrowingContainer()
         self.counted_step = 0
 
 

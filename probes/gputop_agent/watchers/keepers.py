@@ -22,7 +22,7 @@ _PILES = (list, deque, set, *_MAPS)
 _BETWEEN = (tuple, list, *_MAPS)
 
 
-class Keeper:
+class GrowingContainer:
     """The container found at the last look: it is told once it has grown since."""
 
     def __init__(self):

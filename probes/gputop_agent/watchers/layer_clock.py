@@ -42,8 +42,8 @@ class LayerClock:
     # ---- forward
 
     def stop(self):
-        """A call begins or ends: what is looked at until ``enter`` or ``leave`` is no layer's time. At
-        the outermost call that lies outside of the phase, and is not counted.
+        """A call begins or ends: what is looked at until ``enter`` or ``leave`` is no layer's time.
+        At the outermost call that lies outside of the phase, and is not counted.
         """
         now_ns = monotonic_ns()
         if self.is_running:

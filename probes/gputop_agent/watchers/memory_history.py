@@ -1,4 +1,5 @@
-"""Snapshots of CUDA's caching allocator, with what it did before: on lack of memory, and on command.
+"""Snapshots of CUDA's caching allocator, with what it did before: on lack of memory, and on
+command.
 
 ``gputop run --memory-history`` has torch record each allocation with its Python stack from the
 moment that CUDA comes up, a bounded number of them. A snapshot on command is taken by the training

@@ -1,7 +1,7 @@
 """Messages between two ranks, as the script sends them: gloo's flight recorder has none.
 
-Noted by the hooks on ``send`` and ``recv`` and on what ``isend`` and ``irecv`` call, also in a batch,
-in a ring of fixed size.
+Noted by the hooks on ``send`` and ``recv`` and on what ``isend`` and ``irecv`` call, also in a
+batch, in a ring of fixed size.
 """
 
 import sys

@@ -17,7 +17,7 @@ MAX_NODES = 5000  # each costs some 0.1 ms in that mode
 _FILE_LINE = re.compile(r'File "([^"]+)", line (\d+), in ')
 
 
-class Search:
+class NodeSearch:
     """The node that is looked for, and whether anomaly mode is on for it."""
 
     def __init__(self):
@@ -27,7 +27,7 @@ class Search:
         self.is_on = False
 
 
-search = Search()
+search = NodeSearch()
 
 
 @session.after_fork

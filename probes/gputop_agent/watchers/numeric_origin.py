@@ -57,8 +57,8 @@ def bad_gradients(layers):
 
 
 def of_forward(watched, loss=None):
-    """The origin of a loss that is not finite. Extents are numbers; ``loss`` where its graph and the
-    weights that it met are still there.
+    """The origin of a loss that is not finite. Extents are numbers; ``loss`` where its graph and
+    the weights that it met are still there.
     """
     graph, weights = None, {}
     if loss is not None:

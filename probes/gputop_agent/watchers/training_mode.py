@@ -1,8 +1,8 @@
 """Whether a model that was trained in training mode is now updated in eval mode.
 
 Somebody called ``eval()`` for an evaluation, and ``train()`` was forgotten: dropout is off, and
-batch norm neither uses the statistics of the batch nor keeps any. A model that was in eval mode from
-the beginning may be meant so, and one whose parts alone are in eval mode is.
+batch norm neither uses the statistics of the batch nor keeps any. A model that was in eval mode
+from the beginning may be meant so, and one whose parts alone are in eval mode is.
 """
 
 import weakref

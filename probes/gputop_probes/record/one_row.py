@@ -1,4 +1,6 @@
-"""A glance at the end of a file of steps, without NumPy: its last rows, and whether one can be true."""
+"""A glance at the end of a file of steps, without NumPy: its last rows, and whether one can be
+true.
+"""
 
 from __future__ import annotations
 

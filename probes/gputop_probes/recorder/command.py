@@ -17,7 +17,7 @@ from gputop_probes.inherited import Inherited
 from gputop_probes.streams import Streams
 
 
-class Command:
+class WatchedCommand:
     """A started command, ours (``child=True``) or taken over from a recorder that is gone."""
 
     def __init__(
@@ -80,7 +80,7 @@ def start(
     streams: Streams,
     inherited: Inherited,
     fate: Fate,
-) -> Command:
+) -> WatchedCommand:
     """Start the command; it leads a new session and process group.
 
     Args:
@@ -110,7 +110,7 @@ def start(
         number = int(failure)
         raise start_error(words[0], OSError(number, os.strerror(number)))
     stat = procfs.stat(pid)
-    return Command(pid, pid, stat.start_ticks if stat else 0, fate=fate)
+    return WatchedCommand(pid, pid, stat.start_ticks if stat else 0, fate=fate)
 
 
 def _failure(reading: int, writing: int) -> bytes:

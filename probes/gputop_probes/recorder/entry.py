@@ -17,7 +17,7 @@ from gputop_probes.record.private import open_private
 from gputop_probes.record.writer import RecordWriter
 from gputop_probes.recorder import command as commands
 from gputop_probes.recorder import signals
-from gputop_probes.recorder.command import Command
+from gputop_probes.recorder.command import WatchedCommand
 from gputop_probes.recorder.environment import child_environment
 from gputop_probes.recorder.journal import Journal, first_state
 from gputop_probes.recorder.server import RecorderServer
@@ -121,7 +121,7 @@ def _following(run_dir: Path, host: str, run_id: str, pid: int, clock_offset_ns:
     stat = procfs.stat(pid)
     if stat is None:
         raise StartError("the process that was to be followed has ended")
-    command = Command(pid, stat.pgid, stat.start_ticks, child=False, followed=True)
+    command = WatchedCommand(pid, stat.pgid, stat.start_ticks, child=False, followed=True)
     server = _open_server(run_id)
     journal = Journal(
         RecordWriter(run_dir, host), clock_offset_ns, first_state(host, run_id, clock_offset_ns)
@@ -144,7 +144,7 @@ class _Begun(NamedTuple):
 
     journal: Journal
     server: RecorderServer
-    command: Command
+    command: WatchedCommand
     leave_request: LeaveRequest
 
 
@@ -249,7 +249,7 @@ def _open_server(run_id: str) -> RecorderServer:
     raise problem
 
 
-def _greeting(command: Command) -> dict[str, Any]:
+def _greeting(command: WatchedCommand) -> dict[str, Any]:
     return {
         "command_pid": command.pid,
         "command_pgid": command.pgid,

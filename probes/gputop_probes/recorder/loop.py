@@ -15,7 +15,7 @@ from typing import Any
 
 from gputop_probes import procfs, stop
 from gputop_probes.recorder import command as commands
-from gputop_probes.recorder.command import Command
+from gputop_probes.recorder.command import WatchedCommand
 from gputop_probes.recorder.intake import Intake, Peer
 from gputop_probes.recorder.journal import Journal
 from gputop_probes.recorder.ranks import RankAssignment
@@ -37,7 +37,7 @@ class Recorder:
         journal: Journal,
         server: RecorderServer,
         ranks: RankAssignment,
-        command: Command,
+        command: WatchedCommand,
         leave_request: LeaveRequest,
     ):
         self.journal = journal

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from gputop_probes.output import Losses, Output
+from gputop_probes.output import Losses, OutputHolder
 from gputop_probes.recorder.journal import Journal
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _LOOK_S = 1.0
 class OutputWatch:
     """Tends the output of the recorder's command."""
 
-    def __init__(self, output: Output, journal: Journal):
+    def __init__(self, output: OutputHolder, journal: Journal):
         self._output = output
         self._journal = journal
         self._told = Losses(0, 0, 0)

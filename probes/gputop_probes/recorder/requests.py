@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from gputop_agent import wire
 from gputop_probes import stop
-from gputop_probes.recorder.command import Command
+from gputop_probes.recorder.command import WatchedCommand
 from gputop_probes.recorder.intake import Intake, Peer
 from gputop_probes.recorder.journal import Journal
 from gputop_probes.recorder.ranks import RankAssignment
@@ -26,7 +26,7 @@ class RecorderState(Protocol):
 
     journal: Journal
     ranks: RankAssignment
-    command: Command
+    command: WatchedCommand
     intake: Intake
     stopped_by_us: bool
     known_pids: Callable[[], list[int]]

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from gputop_probes import output, procfs
-from gputop_probes.output import Output, Route
+from gputop_probes.output import OutputHolder, Route
 
 _PIDFD_GETFD = 438
 
 
-def find_output(host_dir: Path, state: dict[str, Any], command_pid: int) -> Output | None:
+def find_output(host_dir: Path, state: dict[str, Any], command_pid: int) -> OutputHolder | None:
     """Output that the keeper of this run has, or that the command still writes to; None where
     neither can be had.
 
@@ -54,7 +54,7 @@ def _find_keeper(identity: list[int]) -> tuple[int, list[str]] | None:
     return None
 
 
-def _beside(pid: int, arguments: list[str]) -> Output:
+def _beside(pid: int, arguments: list[str]) -> OutputHolder:
     """Hold what a living keeper holds."""
     routes = []
     for word in arguments[1:]:
@@ -62,10 +62,10 @@ def _beside(pid: int, arguments: list[str]) -> Output:
         routes.append(
             Route(_same(pid, source), _same(pid, log), log_number=log_number, beside=bool(beside)),
         )
-    return Output(_same(pid, int(arguments[0])), routes, output.RECORDER)
+    return OutputHolder(_same(pid, int(arguments[0])), routes, output.RECORDER)
 
 
-def _anew(host_dir: Path, pipes: list[int], command_pid: int) -> Output | None:
+def _anew(host_dir: Path, pipes: list[int], command_pid: int) -> OutputHolder | None:
     """The reading ends of the pipes that the command still has, with new shared memory."""
     routes = []
     for number in (1, 2):

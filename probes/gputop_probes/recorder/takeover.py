@@ -13,7 +13,7 @@ from gputop_probes.record import files, layout, schema
 from gputop_probes.record.fields import Tally
 from gputop_probes.record.writer import RecordWriter
 from gputop_probes.recorder import retaken
-from gputop_probes.recorder.command import Command
+from gputop_probes.recorder.command import WatchedCommand
 from gputop_probes.recorder.journal import Journal, first_state
 from gputop_probes.recorder.loop import Recorder
 from gputop_probes.recorder.output_watch import OutputWatch
@@ -51,7 +51,7 @@ def take_over(run_dir: Path, host: str) -> Recorder:
         journal,
         server,
         ranks=ranks,
-        command=Command(pid, int(state["command_pgid"]), start_ticks, child=False),
+        command=WatchedCommand(pid, int(state["command_pgid"]), start_ticks, child=False),
         leave_request=LeaveRequest(),
     )
     output = retaken.find_output(host_dir, state, pid)

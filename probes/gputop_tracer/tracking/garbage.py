@@ -1,5 +1,6 @@
 """Garbage collections that pass over what was there before the steps: most of it is the libraries',
-and looking at it again and again takes a third of a trace. What the steps leave is collected as ever.
+and looking at it again and again takes a third of a trace. What the steps leave is collected as
+ever.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ _CALLS: dict[str, tuple[str, ...]] = {
 _STEP = ("backward", "step")
 
 
-class Place(NamedTuple):
+class ScriptLine(NamedTuple):
     """A line of a script."""
 
     where: str
@@ -38,27 +38,27 @@ class Place(NamedTuple):
     """How it is known."""
 
 
-def place_of(finding: Finding, manifest: Manifest) -> Place:
+def place_of(finding: Finding, manifest: Manifest) -> ScriptLine:
     """The line that a finding measured, or else the one of the script that it is about."""
     named = file_and_line(finding.site)
     if named:
-        return Place(f"{named[0]}:{named[1]}", f"measured: {finding.site}")
+        return ScriptLine(f"{named[0]}:{named[1]}", f"measured: {finding.site}")
     script = script_of(manifest)
     if script is None:
-        return Place("", "the run's script cannot be read here")
+        return ScriptLine("", "the run's script cannot be read here")
     name = os.path.relpath(script, manifest.cwd or ".")
     if name.startswith(".."):
         name = str(script)
     for remark in _remarks(script):
         if remark.finding == finding.id:
-            return Place(f"{name}:{remark.line}", f"read in the source: {remark.rule}")
+            return ScriptLine(f"{name}:{remark.line}", f"read in the source: {remark.rule}")
     calls = _CALLS.get(finding.id) or _CALLS.get(finding.id[:2]) or ()
     line, call = _first_call(script, (*calls, *_STEP))
     if line and call in calls:
-        return Place(f"{name}:{line}", f"read in the source: what the fix concerns, {call}()")
+        return ScriptLine(f"{name}:{line}", f"read in the source: what the fix concerns, {call}()")
     if line:
-        return Place(f"{name}:{line}", f"the training step, {call}(): the cause has no line")
-    return Place("", "the cause has no line")
+        return ScriptLine(f"{name}:{line}", f"the training step, {call}(): the cause has no line")
+    return ScriptLine("", "the cause has no line")
 
 
 def _remarks(path: Path) -> list[Remark]:

@@ -1,5 +1,5 @@
-"""Textual's command palette in the app's order, without its picture sign and its crash on a page key
-before its list's layout.
+"""Textual's command palette in the app's order, without its picture sign and its crash on a page
+key before its list's layout.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The screen of an allocator snapshot, without a run: ``gputop open`` and ``gputop memory --screen``."""
+"""The screen of an allocator snapshot, without a run: ``gputop open`` and ``gputop memory
+--screen``.
+"""
 
 from __future__ import annotations
 

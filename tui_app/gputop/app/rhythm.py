@@ -20,8 +20,8 @@ SLOWEST = 15.0
 _SHARE = 0.045
 """Of a core, for all that the app does."""
 _SHARE_AT_FIRST, FIRST_S = 0.25, 5.0
-"""The same in the first seconds: a training that starts is looked at, and imports and the first frame
-are none of what a snapshot costs.
+"""The same in the first seconds: a training that starts is looked at, and imports and the first
+frame are none of what a snapshot costs.
 """
 _QUEUE = 4
 """Frames that may wait for the terminal before a tick is skipped."""

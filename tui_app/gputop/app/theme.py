@@ -117,15 +117,15 @@ _ROLES_ANSI = {
 def variables(dark: bool, ansi: bool) -> dict[str, str]:
     """Theme variables of all roles: the defaults under every theme."""
     if ansi:
-        roles = _ROLES_ANSI
+        roles, phases = _ROLES_ANSI, {phase.name: phase.ansi for phase in palette.PHASES}
     elif dark:
-        roles = _ROLES_DARK
+        roles, phases = _ROLES_DARK, {phase.name: phase.dark for phase in palette.PHASES}
     else:
-        roles = _ROLES_LIGHT
-    phases = {
-        f"phase-{p.name}": p.ansi if ansi else p.dark if dark else p.light for p in palette.PHASES
+        roles, phases = _ROLES_LIGHT, {phase.name: phase.light for phase in palette.PHASES}
+    return {
+        **{f"role-{name}": colour for name, colour in roles.items()},
+        **{f"phase-{name}": colour for name, colour in phases.items()},
     }
-    return {**{f"role-{name}": value for name, value in roles.items()}, **phases}
 
 
 def themes() -> list[Theme]:

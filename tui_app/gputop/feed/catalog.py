@@ -129,7 +129,7 @@ class Axis(NamedTuple):
 AXES = (Axis("tflops", "dense 16-bit TFLOP/s"), Axis("memory", "usable GiB"))
 
 
-class Point(NamedTuple):
+class GpuPoint(NamedTuple):
     """One GPU of the plot."""
 
     usd_per_hour: float
@@ -138,10 +138,10 @@ class Point(NamedTuple):
     vendor: str
 
 
-def points(rows: Sequence[Listed], axis: str) -> list[Point]:
+def points(rows: Sequence[Listed], axis: str) -> list[GpuPoint]:
     """Those whose rent is known, cheapest first."""
     points_ = [
-        Point(
+        GpuPoint(
             row.usd_per_hour,
             row.tflops if axis == "tflops" else row.spec.usable_gib,
             row.spec.name,
@@ -153,9 +153,9 @@ def points(rows: Sequence[Listed], axis: str) -> list[Point]:
     return sorted(points_)
 
 
-def front(found: Sequence[Point]) -> list[Point]:
+def front(found: Sequence[GpuPoint]) -> list[GpuPoint]:
     """Those than which none gives more for at most the same rent; ``found`` is sorted by rent."""
-    front_: list[Point] = []
+    front_: list[GpuPoint] = []
     for point in sorted(found, key=lambda one: (one.usd_per_hour, -one.value)):
         if not front_ or point.value > front_[-1].value:
             front_.append(point)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from gputop_analysis.diff import Diff
 
 
-class Side(NamedTuple):
+class RunSide(NamedTuple):
     """One of both runs."""
 
     name: str
@@ -19,16 +19,16 @@ class Side(NamedTuple):
     command: str
 
 
-class Compared(NamedTuple):
+class ComparedRuns(NamedTuple):
     """The comparison, and the runs A and B."""
 
     diff: Diff
-    sides: tuple[Side, Side]
+    sides: tuple[RunSide, RunSide]
 
 
-def read_comparison(a: Path, b: Path) -> Compared | Trouble:
-    """Compare run ``b`` with the baseline ``a``, as ``gputop diff`` does; why not, where they cannot
-    be compared. Takes seconds for long runs.
+def read_comparison(a: Path, b: Path) -> ComparedRuns | Trouble:
+    """Compare run ``b`` with the baseline ``a``, as ``gputop diff`` does; why not, where they
+    cannot be compared. Takes seconds for long runs.
     """
     from gputop_analysis.changed_findings import with_findings
     from gputop_analysis.diff import compare
@@ -47,6 +47,6 @@ def read_comparison(a: Path, b: Path) -> Compared | Trouble:
     except Exception as error:  # the screen says so, and the app goes on
         return Trouble(f"They cannot be compared: {type(error).__name__}: {error}")
     first, second = (
-        Side(record.path.name, " ".join(record.manifest.command)) for record in records
+        RunSide(record.path.name, " ".join(record.manifest.command)) for record in records
     )
-    return Compared(diff, (first, second))
+    return ComparedRuns(diff, (first, second))

@@ -9,7 +9,7 @@ import numpy as np
 
 from gputop.feed import listings, series
 from gputop.feed.numerics import charts
-from gputop.feed.plots import Bar, Bars, Chart, Line, Plot
+from gputop.feed.plots import Bar, Bars, Chart, Plot, PlotLine
 from gputop.feed.snapshot import Snapshot
 from gputop.feed.window import window_of
 from gputop_agent.wire import PHASES
@@ -28,7 +28,7 @@ Drawer = Callable[[RunView, Finding], Plot | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class FindingDetails:
     """What stands behind one finding."""
 
     finding: Finding
@@ -44,7 +44,7 @@ class EvidenceLoader:
     id: str
     rank: int | None
 
-    def __call__(self, record: RunRecord, snapshot: Snapshot) -> Evidence | None:
+    def __call__(self, record: RunRecord, snapshot: Snapshot) -> FindingDetails | None:
         finding = next(
             (f for f in snapshot.findings if (f.id, f.rank) == (self.id, self.rank)), None
         )
@@ -61,7 +61,9 @@ class EvidenceLoader:
         from gputop_analysis.lint import in_source  # parses sources: not before the first frame
 
         problem = in_source(finding.site, record.manifest.cwd)
-        return Evidence(finding, tuple(plot for plot in pictures if plot is not None), problem)
+        return FindingDetails(
+            finding, tuple(plot for plot in pictures if plot is not None), problem
+        )
 
 
 def drawer(picture: pictures.Picture) -> Drawer:
@@ -252,7 +254,7 @@ def device(*fields: tuple[str, str, str]) -> Drawer:
     """Samples of one GPU over time: ``(column, name, unit)``, all of one unit."""
 
     def picture(view: RunView, finding: Finding) -> Plot | None:
-        lines: list[Line] = []
+        lines: list[PlotLine] = []
         for name, host in view.record.hosts.items():
             if finding.host and name != finding.host:
                 continue
@@ -271,14 +273,16 @@ def device(*fields: tuple[str, str, str]) -> Drawer:
     return picture
 
 
-def _samples(rows, index: int, style: str, fields: tuple[tuple[str, str, str], ...]) -> list[Line]:
+def _samples(
+    rows, index: int, style: str, fields: tuple[tuple[str, str, str], ...]
+) -> list[PlotLine]:
     points = []
     for column, name, _ in fields:
         if column in (rows.dtype.names or ()) and np.isfinite(rows[column]).any():
             seconds = (rows["t_ns"] - rows["t_ns"][0]) / 1e9
             steps, values = series.extremes(seconds, rows[column])
             points.append(
-                Line(f"{name} of GPU {index}", steps, values, "muted" if points else style)
+                PlotLine(f"{name} of GPU {index}", steps, values, "muted" if points else style)
             )
     return points
 

@@ -40,7 +40,7 @@ _SHARDS = ("zero1", "zero2", "zero3", "fsdp1", "fsdp2", "hsdp")
 NODE = 8
 
 
-class Line(NamedTuple):
+class FormLine(NamedTuple):
     """One line of the form."""
 
     name: str
@@ -61,12 +61,12 @@ class Form:
     past: tuple[Setup, ...] = field(default=())
     """Setups before each change, for undoing."""
 
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[FormLine]:
         """The lines that mean something for this setup, in the order of the table."""
         setup = self.setup
         lines_ = [
-            Line(MODEL, "Model", "model", setup.model.name, "enter or / searches the models"),
-            Line(
+            FormLine(MODEL, "Model", "model", setup.model.name, "enter or / searches the models"),
+            FormLine(
                 GPU,
                 "Model",
                 "GPU",
@@ -76,7 +76,7 @@ class Form:
         ]
         values = values_of(setup)
         lines_ += [
-            Line(option.name, option.group, option.label, values[option.name], option.help)
+            FormLine(option.name, option.group, option.label, values[option.name], option.help)
             for option in OPTIONS
             if applies(option.name, setup)
         ]
@@ -182,7 +182,7 @@ def _possible(setup: Setup) -> bool:
     return True
 
 
-def shown(line: Line) -> str:
+def shown(line: FormLine) -> str:
     """A value as people read it."""
     value = line.value
     if isinstance(value, bool):
@@ -209,7 +209,7 @@ def differences(setup: Setup, other: Setup) -> Iterator[tuple[str, str, str]]:
     for option in OPTIONS:
         if values_[option.name] != other_values[option.name]:
             lines = (
-                Line(option.name, "", option.label, values[option.name], "")
+                FormLine(option.name, "", option.label, values[option.name], "")
                 for values in (values_, other_values)
             )
             first, second = (shown(line) for line in lines)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gputop.feed.plots import Chart, Line, Mark, Trouble
+from gputop.feed.plots import Chart, MarkedStep, PlotLine, Trouble
 from gputop.feed.series import extremes
 from gputop.feed.snapshot import Snapshot
 from gputop_analysis.numerics import Numerics, numerics
@@ -95,7 +95,7 @@ def charts(numerics: Numerics) -> dict[str, Chart]:
     charts_ = {}
     for axis, (title, unit, _, parts) in lines.items():
         drawn = tuple(
-            Line(name, *extremes(series.step, values), style) for name, values, style in parts
+            PlotLine(name, *extremes(series.step, values), style) for name, values, style in parts
         )
         drawn = tuple(line for line in drawn if line.values)
         if drawn:
@@ -103,7 +103,7 @@ def charts(numerics: Numerics) -> dict[str, Chart]:
     return charts_
 
 
-def _marks(numerics: Numerics, axis: str) -> tuple[Mark, ...]:
+def _marks(numerics: Numerics, axis: str) -> tuple[MarkedStep, ...]:
     """Instabilities on every axis, with a head where this one jumps; then its largest jumps."""
     apart = (numerics.series.step[-1] - numerics.series.first_step[0]) / MARKS_APART
     marks = [_of_event(event, axis) for event in numerics.instabilities[-MARKS_AT_MOST:]]
@@ -111,13 +111,13 @@ def _marks(numerics: Numerics, axis: str) -> tuple[Mark, ...]:
         (spike for spike in numerics.spikes if spike.axis == axis), key=lambda spike: -spike.sigmas
     )[:MARKS_AT_MOST]:
         if all(abs(mark.step - spike.step) > apart for mark in marks):
-            marks.append(Mark(spike.step, _label(spike), "high"))
+            marks.append(MarkedStep(spike.step, _label(spike), "high"))
     return tuple(sorted(marks, key=lambda mark: mark.step))
 
 
-def _of_event(event: Instability, axis: str) -> Mark:
+def _of_event(event: Instability, axis: str) -> MarkedStep:
     spike_ = next((spike for spike in event.spikes if spike.axis == axis), None)
-    return Mark(
+    return MarkedStep(
         spike_.step if spike_ else event.last_step, _label(spike_) if spike_ else None, "critical"
     )
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PlotLine:
     """One curve. Values may share nearly one step: a spike between two points stays visible."""
 
     name: str
@@ -18,7 +18,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class MarkedStep:
     """One step that is pointed at."""
 
     step: float
@@ -33,8 +33,8 @@ class Chart:
 
     title: str
     unit: str
-    lines: tuple[Line, ...]
-    marks: tuple[Mark, ...] = ()
+    lines: tuple[PlotLine, ...]
+    marks: tuple[MarkedStep, ...] = ()
     level: float | None = None
     """A limit, drawn as a dashed line."""
     from_zero: bool = False

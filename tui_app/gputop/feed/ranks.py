@@ -34,7 +34,9 @@ class RanksPageData:
     path: tuple[int, ...]
     """Which rank set each of the newest steps, the newest last."""
     excess_over_steps: dict[int, tuple[float, ...]]
-    """Own work of a rank against ``rank_excess.reference``, as 0.3 more, over the steps; empty: not told."""
+    """Own work of a rank against ``rank_excess.reference``, as 0.3 more, over the steps; empty: not
+    told.
+    """
     of: str
     """Which part of the run."""
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from gputop.feed.plots import Columns, Line
+from gputop.feed.plots import Columns, PlotLine
 from gputop_agent.wire import PHASES
 from gputop_analysis.view import Array, RunView
 
@@ -40,13 +40,13 @@ def line(
     name: str,
     values: Callable[[Array, Array], Array],
     style: str = "allocated",
-) -> Line:
+) -> PlotLine:
     """A value a step of a rank's last attempt; ``values`` gets the rows and their steps."""
     series = view.per_rank[rank]
     rows, counts = series.rows[series.attempt_start :], series.n_steps[series.attempt_start :]
     rows, counts = rows[_usable(rows)], counts[_usable(rows)]
     steps, shown = extremes(rows["step"].astype(float), values(rows, counts))
-    return Line(name, steps, shown, style)
+    return PlotLine(name, steps, shown, style)
 
 
 def _usable(rows: Array) -> Array:
@@ -88,7 +88,7 @@ def columns(
     )
 
 
-def trend_line(line: Line) -> Line | None:
+def trend_line(line: PlotLine) -> PlotLine | None:
     """The Theil-Sen line of eight windows' minima, which judges a leak; None: too short."""
     from gputop_analysis.stats import theil_sen
 
@@ -100,4 +100,6 @@ def trend_line(line: Line) -> Line | None:
     slope = theil_sen(x, y)
     middle = float(np.median(y - slope * x))
     ends = (line.steps[0], line.steps[-1])
-    return Line("trend of the minima", ends, tuple(middle + slope * step for step in ends), "high")
+    return PlotLine(
+        "trend of the minima", ends, tuple(middle + slope * step for step in ends), "high"
+    )

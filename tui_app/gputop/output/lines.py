@@ -56,7 +56,7 @@ class LineBuffer:
         self.lines[index] = raw
 
 
-class Stream:
+class OutputWriter:
     """One writer into a buffer: stdout or stderr of one host. It keeps its own cursor."""
 
     def __init__(self, buffer: LineBuffer, tint: str = ""):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from gputop.output.ansi import resolve_text
-from gputop.output.lines import LineBuffer, Stream
+from gputop.output.lines import LineBuffer, OutputWriter
 from gputop_probes.record.files import open_regular
 from gputop_probes.record.layout import LOG_LENGTHS
 
@@ -34,7 +34,7 @@ class OutputView(NamedTuple):
 
 
 class _File:
-    def __init__(self, path: Path, stream: Stream):
+    def __init__(self, path: Path, stream: OutputWriter):
         self.path = path
         self.stream = stream
         self.offset = -1
@@ -60,7 +60,7 @@ class Tail:
         grown = any(file.offset > ends[path] for path, file in self._files.items())
         if grown:  # a moment before the one that was shown
             self.buffer = LineBuffer()
-            self._files = {path: _File(path, Stream(self.buffer)) for path in self._files}
+            self._files = {path: _File(path, OutputWriter(self.buffer)) for path in self._files}
         for path, file in self._files.items():
             data = _read(file, ends[path])
             if data:
@@ -76,7 +76,7 @@ class Tail:
         for name in LOG_LENGTHS:
             for path in sorted(self.run_dir.glob(f"hosts/*/{name}")):
                 if path not in self._files:
-                    self._files[path] = _File(path, Stream(self.buffer))
+                    self._files[path] = _File(path, OutputWriter(self.buffer))
 
 
 def _end_of(path: Path, lengths: Mapping[str, int] | None, run_dir: Path) -> float:

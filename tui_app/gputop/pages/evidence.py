@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from gputop import palette
-from gputop.feed.evidence import Evidence, EvidenceLoader
+from gputop.feed.evidence import EvidenceLoader, FindingDetails
 from gputop.feed.plots import Plot
 from gputop.pages.page import Page
 from gputop.render import numbers
@@ -31,7 +31,7 @@ CRASH = "HC"
 PLOT_LEAST, PLOT_MOST = 7, 18
 
 
-def draw(evidence: Evidence, width: int, height: int, mono: bool = False) -> list[Row]:
+def draw(evidence: FindingDetails, width: int, height: int, mono: bool = False) -> list[Row]:
     """All rows of the page: stacked, or pictures beside the words where there is room."""
     finding = evidence.finding
     head = heading(finding, width)
@@ -236,7 +236,7 @@ class EvidencePage(Page):
 
     key = "5"
     title = "Evidence"
-    reads = Evidence
+    reads = FindingDetails
 
     def __init__(self, finding: Finding, *, id: str | None = None):
         super().__init__(id=id)
@@ -250,10 +250,10 @@ class EvidencePage(Page):
         """The words need no reading: they are there at once, the pictures follow."""
         page = super().page
         shown = (self.finding.id, self.finding.rank)
-        if isinstance(page, Evidence) and (page.finding.id, page.finding.rank) == shown:
+        if isinstance(page, FindingDetails) and (page.finding.id, page.finding.rank) == shown:
             self.finding = page.finding
             return page
-        return Evidence(self.finding)  # nothing read yet, or for the finding before
+        return FindingDetails(self.finding)  # nothing read yet, or for the finding before
 
     def note(self) -> Row:
         findings = ()
@@ -266,7 +266,7 @@ class EvidencePage(Page):
         return [(f"{keys.index(here) + 1} of {len(keys)}", "muted")]
 
     def content(self, page: object, width: int, height: int) -> list[Row]:
-        assert isinstance(page, Evidence)
+        assert isinstance(page, FindingDetails)
         return draw(page, width, height, self.mono)
 
     def step(self, by: int) -> None:

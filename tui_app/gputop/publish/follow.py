@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from gputop.publish.reading import OVER, Points, Reading, read
-from gputop.publish.table import Entry, Publisher
+from gputop.publish.table import Publisher, PublisherEntry
 from gputop_analysis.findings.live import LiveFindings
 from gputop_analysis.html import as_html
 from gputop_analysis.model import Finding
@@ -33,7 +33,7 @@ _WINDOW_STEPS = 1000
 class Asked(NamedTuple):
     """One publisher that the user asked for."""
 
-    entry: Entry
+    entry: PublisherEntry
     target: str
 
 
@@ -44,8 +44,8 @@ def follow(record: RunRecord, requests: list[Asked], say: Callable[[str], None])
         The publishers that took the last reading.
     """
     logging.disable(logging.CRITICAL)  # libraries tell of dead servers at length; ``say`` does once
-    lines = [Line(publisher, record.path.name, say) for publisher in requests]
-    source = Source(record)
+    lines = [PublisherThread(publisher, record.path.name, say) for publisher in requests]
+    source = RecordReadings(record)
     pause = min(publisher.entry.every_s for publisher in requests)
     while True:
         reading = source.next()
@@ -63,7 +63,7 @@ def follow(record: RunRecord, requests: list[Asked], say: Callable[[str], None])
     return list(itertools.compress(requests, done))
 
 
-class Source:
+class RecordReadings:
     """The readings of one record."""
 
     def __init__(self, record: RunRecord):
@@ -93,7 +93,7 @@ def _over(summary: RunSummary) -> bool:
     return summary.state in OVER
 
 
-class Line:
+class PublisherThread:
     """One publisher in a thread of its own. It opens there: a dead server delays nobody."""
 
     def __init__(self, request: Asked, run: str, say: Callable[[str], None]):

@@ -21,7 +21,7 @@ class Publisher(Protocol):
         ...
 
 
-class Entry(NamedTuple):
+class PublisherEntry(NamedTuple):
     """One publisher."""
 
     name: str
@@ -54,7 +54,7 @@ class Entry(NamedTuple):
 
 
 PUBLISHERS = (
-    Entry(
+    PublisherEntry(
         "prometheus",
         "[HOST]:PORT|FILE.prom",
         "serve for scraping, or keep a textfile",
@@ -63,7 +63,7 @@ PUBLISHERS = (
         "gputop.publish.prometheus",
         2.0,
     ),
-    Entry(
+    PublisherEntry(
         "otlp",
         "URL",
         "send OpenTelemetry metrics over HTTP",
@@ -71,7 +71,7 @@ PUBLISHERS = (
         "otlp",
         "gputop.publish.otlp",
     ),
-    Entry(
+    PublisherEntry(
         "wandb",
         "[ENTITY/]PROJECT",
         "log to Weights & Biases (WANDB_MODE is heeded)",
@@ -79,7 +79,7 @@ PUBLISHERS = (
         "wandb",
         "gputop.publish.wandb",
     ),
-    Entry(
+    PublisherEntry(
         "mlflow",
         "URI",
         "log to an MLflow tracking server",
@@ -87,7 +87,7 @@ PUBLISHERS = (
         "mlflow",
         "gputop.publish.mlflow",
     ),
-    Entry(
+    PublisherEntry(
         "tensorboard",
         "DIR",
         "write event files for TensorBoard",
@@ -95,8 +95,10 @@ PUBLISHERS = (
         "tensorboard",
         "gputop.publish.tensorboard",
     ),
-    Entry("trackio", "PROJECT", "log to Trackio", "trackio", "trackio", "gputop.publish.trackio"),
-    Entry(
+    PublisherEntry(
+        "trackio", "PROJECT", "log to Trackio", "trackio", "trackio", "gputop.publish.trackio"
+    ),
+    PublisherEntry(
         "notify",
         "URL|COMMAND",
         "say the first critical finding, a hang, the end",
@@ -108,6 +110,6 @@ PUBLISHERS = (
 )
 
 
-def entry(name: str) -> Entry | None:
+def entry(name: str) -> PublisherEntry | None:
     """The publisher of that name, None if there is none."""
     return next((publisher for publisher in PUBLISHERS if publisher.name == name), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from gputop.feed.plots import Chart, Line
+from gputop.feed.plots import Chart, PlotLine
 from gputop.render import numbers
 from gputop.render.bars import merged
 from gputop.render.braille import BITS
@@ -193,7 +193,7 @@ def _write_mark(grid: Cells, label: str, style: str, x: int) -> None:
 
 
 def _draw_line(
-    grid: Cells, line: Line, *, cells: int, rows: int, scale: Scale, steps: tuple[float, float]
+    grid: Cells, line: PlotLine, *, cells: int, rows: int, scale: Scale, steps: tuple[float, float]
 ) -> None:
     """Connect the points; a gap where a value is not a number."""
     bits: dict[tuple[int, int], int] = {}
@@ -226,7 +226,7 @@ def _between(before: tuple[int, int] | None, here: tuple[int, int]) -> list[tupl
     return between
 
 
-def legend(lines: Sequence[Line]) -> Row:
+def legend(lines: Sequence[PlotLine]) -> Row:
     """Names of the curves in their colours."""
     row: Row = []
     for line in lines:

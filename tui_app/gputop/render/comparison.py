@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from gputop import palette
-from gputop.feed.comparison import Compared
+from gputop.feed.comparison import ComparedRuns
 from gputop.render import numbers
 from gputop.render.bars import merged
 from gputop.render.rows import Row, beside, left, right, row_width, shorten_middle, text_width, wrap
@@ -52,7 +52,7 @@ class Difference(NamedTuple):
     interval: Interval
 
 
-def draw(compared: Compared, width: int) -> list[Row]:
+def draw(compared: ComparedRuns, width: int) -> list[Row]:
     """All rows, ``width`` cells wide."""
     rows = [*_head(compared, width), []]
     if width < BESIDE_FROM:
@@ -63,7 +63,7 @@ def draw(compared: Compared, width: int) -> list[Row]:
     )
 
 
-def _head(compared: Compared, width: int) -> list[Row]:
+def _head(compared: ComparedRuns, width: int) -> list[Row]:
     """The verdict, both runs, and what each took."""
     diff = compared.diff
     style = style_of(diff)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import NamedTuple
 
-from gputop.feed.plots import Chart, Line, Mark
+from gputop.feed.plots import Chart, MarkedStep, PlotLine
 from gputop.render import chart
 from gputop.render.bars import bar
 from gputop.render.rows import Row, left, right, say, shorten_middle
@@ -60,10 +60,10 @@ def course(memory: Memory, width: int, height: int) -> list[Row]:
     reserved = tuple(point[1] / count for point in memory.course)
     peak = allocated.index(max(allocated))
     lines = (
-        Line("reserved", steps, reserved, "reserved"),
-        Line("allocated", steps, allocated, "allocated"),
+        PlotLine("reserved", steps, reserved, "reserved"),
+        PlotLine("allocated", steps, allocated, "allocated"),
     )
-    marks = (Mark(steps[peak], f"allocated peak {size(memory.peak_allocated)}", "accent"),)
+    marks = (MarkedStep(steps[peak], f"allocated peak {size(memory.peak_allocated)}", "accent"),)
     plotted = Chart("memory", unit, lines, marks, from_zero=True, axis="event")
     head: Row = [(f"{unit}  ", "muted"), *chart.legend(lines)]
     head.append(("reserved is the upper line", "muted"))

@@ -13,8 +13,9 @@ from gputop.feed.run_base import RunBase, RunBaseLoader
 from gputop.feed.snapshot import Snapshot
 from gputop.messages import PageClosed, ScreenAsked
 from gputop.screens.moving import Moving
-from gputop.screens.page import bindings
+from gputop.screens.page import Reads, bindings
 from gputop.screens.typed import Typed
+from gputop.screens.typed_text import typed_text
 from gputop.widgets.catalog_panes import CatalogFacts, CatalogTable, CatalogTitle
 from gputop.widgets.footer import Footer
 
@@ -41,7 +42,7 @@ class CatalogScreen(Typed, Moving, Screen[None]):
     def __init__(self, view: CatalogView | None = None):
         super().__init__()
         self.view = view or first_view()
-        self.page = _Reads()
+        self.page = Reads(RunBaseLoader)
         self._base: RunBase | None = None
         self._typing = False
 
@@ -94,10 +95,12 @@ class CatalogScreen(Typed, Moving, Screen[None]):
         """What stands above and below the table."""
         source = f"for run {self._base.name}" if self._base else ""
         self.query_one(CatalogTitle).show(self.view, self._typing, source)
+        shown = (self.table.chosen,) if self.table.chosen else ()
         several = len(self.view.marked) > 1
+        if several:
+            shown = tuple(self.view.compared)
         self.set_class(several, "several")
-        chosen = self.table.chosen
-        self.facts.show(tuple(self.view.compared) if several else (chosen,) if chosen else ())
+        self.facts.show(shown)
         if self.facts.has_focus and not self.facts.display:
             self.set_focus(self.table)
 
@@ -134,14 +137,9 @@ class CatalogScreen(Typed, Moving, Screen[None]):
         """While the filter is typed, letters go there."""
         if not self._typing:
             return
-        if event.key == "backspace":
-            self._show(self.view.filtered(self.view.words[:-1]))
-        elif event.character and event.is_printable:
-            self._show(self.view.filtered(self.view.words + event.character))
-        else:
-            return
-        event.stop()
-        event.prevent_default()
+        text = typed_text(self.view.words, event)
+        if text is not None:
+            self._show(self.view.filtered(text))
 
     def action_mark(self) -> None:
         if self.table.chosen is not None:
@@ -206,10 +204,3 @@ class CatalogScreen(Typed, Moving, Screen[None]):
 
         if self.table.chosen is not None:
             self.post_message(ScreenAsked(TopologyScreen(self.table.chosen.spec.name)))
-
-
-class _Reads:
-    """What this screen reads of a live run."""
-
-    def loader(self) -> RunBaseLoader:
-        return RunBaseLoader()

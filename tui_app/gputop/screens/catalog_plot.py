@@ -15,7 +15,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 from textual_plotext import PlotextPlot
 
-from gputop.feed.catalog import AXES, Point, front, points
+from gputop.feed.catalog import AXES, GpuPoint, front, points
 from gputop.render.catalog import MARKS
 from gputop.screens.dialog import CSS
 from gputop.screens.typed import Typed
@@ -85,7 +85,7 @@ class CatalogPlot(Typed, ModalScreen[None]):
         text = f"{legend(named, width)}\nSmall letters: no other gives more for the same or less."
         self.query_one("#named", Static).update(text)
 
-    def _plot(self, found: Sequence[Point], named: Sequence[tuple[str, Point]]) -> None:
+    def _plot(self, found: Sequence[GpuPoint], named: Sequence[tuple[str, GpuPoint]]) -> None:
         widget = self.query_one(PlotextPlot)
         follow_theme(widget)
         plot = widget.plt
@@ -103,7 +103,7 @@ class CatalogPlot(Typed, ModalScreen[None]):
             self._scatter([point], letter, "good" if letter in MARKS else "accent")
         widget.refresh()
 
-    def _scatter(self, found: Sequence[Point], marker: str, role: str) -> None:
+    def _scatter(self, found: Sequence[GpuPoint], marker: str, role: str) -> None:
         plot = self.query_one(PlotextPlot).plt
         x, y = (
             [log10(point.usd_per_hour) for point in found],
@@ -113,7 +113,7 @@ class CatalogPlot(Typed, ModalScreen[None]):
             plot.scatter(x, y, marker=marker, color=colour(self.app, role))
 
 
-def letters(points: Sequence[Point], marked: Sequence[str]) -> list[tuple[str, Point]]:
+def letters(points: Sequence[GpuPoint], marked: Sequence[str]) -> list[tuple[str, GpuPoint]]:
     """What is named: marked ones by their marks' letters, those that none beats by small ones."""
     by_name = {point.name: point for point in points}
     named = [(MARKS[i], by_name[name]) for i, name in enumerate(marked) if name in by_name]
@@ -121,7 +121,7 @@ def letters(points: Sequence[Point], marked: Sequence[str]) -> list[tuple[str, P
     return [*zip(ascii_lowercase, best, strict=False), *named]
 
 
-def legend(named: Sequence[tuple[str, Point]], width: int) -> str:
+def legend(named: Sequence[tuple[str, GpuPoint]], width: int) -> str:
     """Letters and names in lines of at most ``width`` cells; no name is broken."""
     text = "   ".join(f"{letter} {point.name}".replace(" ", _UNBROKEN) for letter, point in named)
     return textwrap.fill(text, width, break_on_hyphens=False).replace(_UNBROKEN, " ")

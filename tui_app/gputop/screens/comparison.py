@@ -9,12 +9,12 @@ from textual.app import ComposeResult
 from textual.message import Message
 from textual.screen import Screen
 
-from gputop.feed.comparison import Compared, read_comparison
+from gputop.feed.comparison import ComparedRuns, read_comparison
 from gputop.feed.plots import Trouble
 from gputop.feed.snapshot import Snapshot
 from gputop.messages import PageClosed
 from gputop.screens.moving import Moving
-from gputop.screens.page import ReadsNothing, bindings
+from gputop.screens.page import Reads, bindings, nothing
 from gputop.screens.typed import Typed
 from gputop.widgets.comparison import ComparisonPane
 from gputop.widgets.footer import Footer
@@ -23,7 +23,7 @@ from gputop.widgets.footer import Footer
 class ComparisonRead(Message):
     """Two runs have been compared, or cannot be."""
 
-    def __init__(self, pair: tuple[Path, Path], answer: Compared | Trouble):
+    def __init__(self, pair: tuple[Path, Path], answer: ComparedRuns | Trouble):
         super().__init__()
         self.pair = pair
         self.answer = answer
@@ -44,7 +44,7 @@ class ComparisonScreen(Typed, Moving, Screen[None]):
     def __init__(self, a: Path, b: Path):
         super().__init__()
         self.pair = (a, b)
-        self.page = ReadsNothing()
+        self.page = Reads(nothing)
 
     def compose(self) -> ComposeResult:
         yield ComparisonPane(id="comparison")

@@ -25,17 +25,18 @@ CSS = """
 {name} {{ align: center middle; background: $background 60%; }}
 {name} > .box {{
     width: {width}; max-width: 96%; height: auto; max-height: 92%;
-    background: $surface; border: round $role-rule; border-title-color: $role-accent; border-title-style: bold;
+    background: $surface; border: round $role-rule;
+    border-title-color: $role-accent; border-title-style: bold;
     border-subtitle-color: $role-muted; padding: 1 2;
     scrollbar-size-vertical: 1; scrollbar-color: $role-rule; scrollbar-color-hover: $role-muted;
-    scrollbar-color-active: $role-accent; scrollbar-background: $surface; scrollbar-background-hover: $surface;
-    scrollbar-background-active: $surface;
+    scrollbar-color-active: $role-accent; scrollbar-background: $surface;
+    scrollbar-background-hover: $surface; scrollbar-background-active: $surface;
 }}
 """
 
 
 @dataclass(frozen=True, slots=True)
-class Choice(Generic[Result]):
+class DialogChoice(Generic[Result]):
     """One answer."""
 
     key: str
@@ -55,7 +56,7 @@ class ChoiceDialog(Typed, ModalScreen[Result | None], Generic[Result]):
         Binding("enter", "take", show=False),
     ]
 
-    def __init__(self, title: str, question: str, choices: list[Choice[Result]]):
+    def __init__(self, title: str, question: str, choices: list[DialogChoice[Result]]):
         super().__init__()
         self._title = title
         self._question = question

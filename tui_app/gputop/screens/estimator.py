@@ -21,10 +21,11 @@ from gputop.feed.refinement import LIMIT_S
 from gputop.feed.snapshot import Snapshot
 from gputop.messages import PageClosed
 from gputop.screens.moving import Moving
-from gputop.screens.page import bindings
+from gputop.screens.page import Reads, bindings
 from gputop.screens.typed import Typed
+from gputop.screens.typed_text import begins_figure, typed_text
 from gputop.tracing import Watch
-from gputop.widgets.estimate_answer import Answer, EstimateAnswer
+from gputop.widgets.estimate_answer import EstimateAnswer, ShownEstimate
 from gputop.widgets.estimate_form import EstimateForm
 from gputop.widgets.estimate_title import EstimateTitle
 from gputop.widgets.footer import Footer
@@ -85,12 +86,12 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
         gpu: str = "",
         refine_s: float | None = None,
     ):
-        """Seconds ``refine_s`` that a form stands before a trace refines its answer by itself; None:
-        only the key traces.
+        """Seconds ``refine_s`` that a form stands before a trace refines its answer by itself;
+        None: only the key traces.
         """
         super().__init__()
         self.form = Form(setup, gpu)
-        self.page = _Reads()
+        self.page = Reads(RunSetupLoader)
         self._source = source
         self._run: RunSetup | None = None
         self._estimator = Estimator(tracer)
@@ -181,7 +182,7 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
         shown = result.estimate or (self._last.estimate if self._last else None)
         if result.estimate is not None:
             self._last = result
-        self.query_one(EstimateAnswer).answer = Answer(
+        self.query_one(EstimateAnswer).answer = ShownEstimate(
             shown, result.base, result.problem, self._working(), result.quick
         )
 
@@ -237,33 +238,27 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
             self.action_find_model()
         elif widget.typed is not None:
             self._commit()
-        elif line is not None and line.name in OPTION and OPTION[line.name].kind in _TYPED:
+        elif self._takes_figures:
             widget.typed = ""
         else:
             self._step(1)
 
+    @property
+    def _takes_figures(self) -> bool:
+        """Whether the line at the cursor is one to type into."""
+        line = self._form_widget.line
+        return line is not None and line.name in OPTION and OPTION[line.name].kind in _TYPED
+
     def on_key(self, event: Key) -> None:
         """Type figures into the line at the cursor; while typing, letters go there too."""
-        widget, line = self._form_widget, self._form_widget.line
-        if (
-            line is None
-            or self._on_levers
-            or line.name not in OPTION
-            or OPTION[line.name].kind not in _TYPED
-        ):
+        widget = self._form_widget
+        if self._on_levers or not self._takes_figures:
             return
-        if event.key == "backspace" and widget.typed is not None:
-            widget.typed = widget.typed[:-1]
-        elif (
-            event.character
-            and event.is_printable
-            and (widget.typed is not None or event.character.isdigit())
-        ):
-            widget.typed = (widget.typed or "") + event.character
-        else:
+        if widget.typed is None and not begins_figure(event):
             return
-        event.stop()
-        event.prevent_default()
+        text = typed_text(widget.typed or "", event)
+        if text is not None:
+            widget.typed = text
 
     def _commit(self) -> None:
         """What was typed becomes the value."""
@@ -308,10 +303,12 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
         self.app.push_screen(ModelDialog(self.form.setup.model.name), take)
 
     def action_examples(self) -> None:
-        from gputop.screens.dialog import Choice, ChoiceDialog
+        from gputop.screens.dialog import ChoiceDialog, DialogChoice
 
         keys = "123456789abcdefghi"
-        choices = [Choice(keys[i], example.title, "", i) for i, example in enumerate(EXAMPLES)]
+        choices = [
+            DialogChoice(keys[i], example.title, "", i) for i, example in enumerate(EXAMPLES)
+        ]
 
         def take(index: int | None) -> None:
             if index is not None:
@@ -434,10 +431,3 @@ class EstimatorScreen(Typed, Moving, Screen[None]):
         else:
             self._progress("")
             self.notify("the trace answers the setup as it was: undo with u to see it")
-
-
-class _Reads:
-    """What this screen reads of a live run."""
-
-    def loader(self) -> RunSetupLoader:
-        return RunSetupLoader()

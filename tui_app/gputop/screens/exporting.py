@@ -6,13 +6,13 @@ import re
 from pathlib import Path
 
 from gputop.feed.snapshot import Snapshot
-from gputop.screens.dialog import Choice
+from gputop.screens.dialog import DialogChoice
 
 CHOICES = [
-    Choice("s", "SVG", "a picture of the screen", "svg"),
-    Choice("m", "Markdown", "for an issue or a pull request", "md"),
-    Choice("j", "JSON", "all figures, units in the names", "json"),
-    Choice("c", "CSV", "the phases of each rank as a table", "csv"),
+    DialogChoice("s", "SVG", "a picture of the screen", "svg"),
+    DialogChoice("m", "Markdown", "for an issue or a pull request", "md"),
+    DialogChoice("j", "JSON", "all figures, units in the names", "json"),
+    DialogChoice("c", "CSV", "the phases of each rank as a table", "csv"),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -9,6 +10,7 @@ from textual.binding import Binding, BindingType
 from textual.screen import Screen
 
 from gputop.actions import on_screen, target
+from gputop.feed.pages import Loader
 from gputop.feed.snapshot import Snapshot
 from gputop.messages import PageClosed, PauseAsked
 from gputop.pages.page import Page
@@ -22,11 +24,15 @@ def bindings(name: str) -> list[BindingType]:
     return [Binding(a.keys, target(a), a.label, id=a.id, show=False) for a in on_screen(name)]
 
 
-class ReadsNothing:
-    """Stands for the page of a screen that reads nothing of the run that is watched."""
+def nothing() -> None:
+    """Loads what a screen needs that reads nothing of the run that is watched."""
 
-    def loader(self) -> None:
-        return None
+
+class Reads:
+    """Stands for the page of a screen that draws itself."""
+
+    def __init__(self, loader: Callable[[], Loader | None]):
+        self.loader = loader
 
 
 class PageScreen(Typed, Screen[None]):

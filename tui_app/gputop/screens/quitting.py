@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from gputop.screens.dialog import Choice, ChoiceDialog
+from gputop.screens.dialog import ChoiceDialog, DialogChoice
 
 
 def quit_dialog(stopping: bool) -> ChoiceDialog[str]:
     """Stop, leave running or stay; once a stop was asked for, a sterner one is offered."""
     if stopping:
         choices = [
-            Choice("s", "ask again", "SIGINT, then SIGTERM, then SIGKILL", "stop"),
-            Choice("k", "kill it", "SIGKILL to all its processes", "kill"),
-            Choice("l", "leave it", "gputop goes, the training stays", "leave"),
+            DialogChoice("s", "ask again", "SIGINT, then SIGTERM, then SIGKILL", "stop"),
+            DialogChoice("k", "kill it", "SIGKILL to all its processes", "kill"),
+            DialogChoice("l", "leave it", "gputop goes, the training stays", "leave"),
         ]
         return ChoiceDialog(
             "Stopping", "The training has been asked to stop and still runs.", choices
         )
     choices = [
-        Choice("l", "leave it running", "back by gputop attach", "leave"),
-        Choice("s", "stop the training", "as Ctrl-C does", "stop"),
+        DialogChoice("l", "leave it running", "back by gputop attach", "leave"),
+        DialogChoice("s", "stop the training", "as Ctrl-C does", "stop"),
     ]
     return ChoiceDialog("Leave", "The training is still running.", choices)

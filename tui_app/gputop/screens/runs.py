@@ -16,8 +16,9 @@ from gputop.feed.runs import Figures, RunsView, list_all, read_figures
 from gputop.feed.snapshot import Snapshot
 from gputop.messages import PageClosed, RunAsked, ScreenAsked
 from gputop.screens.moving import Moving
-from gputop.screens.page import ReadsNothing, bindings
+from gputop.screens.page import Reads, bindings, nothing
 from gputop.screens.typed import Typed
+from gputop.screens.typed_text import typed_text
 from gputop.widgets.footer import Footer
 from gputop.widgets.runs_panes import RunFacts, RunsTable, RunsTitle
 
@@ -65,7 +66,7 @@ class RunsScreen(Typed, Moving, Screen[None]):
         """``at``: where the cursor begins; ``mark``: that run is marked, to be compared with."""
         super().__init__()
         self.view = RunsView()
-        self.page = ReadsNothing()
+        self.page = Reads(nothing)
         self._clock = clock
         self._at = at
         self._mark = mark
@@ -176,14 +177,9 @@ class RunsScreen(Typed, Moving, Screen[None]):
         """While the filter is typed, letters go there."""
         if not self._typing:
             return
-        if event.key == "backspace":
-            self._show(self.view.filtered(self.view.filter[:-1]))
-        elif event.character and event.is_printable:
-            self._show(self.view.filtered(self.view.filter + event.character))
-        else:
-            return
-        event.stop()
-        event.prevent_default()
+        text = typed_text(self.view.filter, event)
+        if text is not None:
+            self._show(self.view.filtered(text))
 
     def action_mark(self) -> None:
         chosen = self.table.chosen

@@ -22,7 +22,7 @@ LABEL = 22
 VALUE = 10
 
 
-class Line(NamedTuple):
+class SettingRow(NamedTuple):
     """A row: a setting, or one entry of a setting that is a list."""
 
     setting: Setting
@@ -77,7 +77,7 @@ class Line(NamedTuple):
 
 
 LINES = [
-    Line(setting, entry)
+    SettingRow(setting, entry)
     for setting in SETTINGS
     if setting.shown
     for entry in (setting.choices if isinstance(setting.default, tuple) else ("",))

@@ -24,7 +24,7 @@ FIX_LINES = 3
 """Lines of a fix at most: the stacks are what was asked for."""
 
 
-class Group(NamedTuple):
+class StackGroup(NamedTuple):
     """Ranks whose training threads stand at the same place."""
 
     frames: tuple[str, ...]
@@ -35,13 +35,13 @@ class Group(NamedTuple):
         return sorted(notice.rank for notice in self.members if notice.rank is not None)
 
 
-def groups_of(notices: Sequence[Notice], culprit: int | None = None) -> list[Group]:
+def groups_of(notices: Sequence[Notice], culprit: int | None = None) -> list[StackGroup]:
     """The newest training stack of each rank, that of ``culprit`` first, then fewest ranks."""
     newest = {notice.rank: notice for notice in notices if notice.kind == "stack_dump"}
     members: dict[tuple[str, ...], list[Notice]] = {}
     for notice in newest.values():
         members.setdefault(_frames(notice), []).append(notice)
-    groups = [Group(frames, tuple(notices_)) for frames, notices_ in members.items()]
+    groups = [StackGroup(frames, tuple(notices_)) for frames, notices_ in members.items()]
     return sorted(groups, key=lambda group: (culprit not in group.ranks, len(group.members)))
 
 
@@ -71,7 +71,7 @@ def why(snapshot: Snapshot) -> Judged:
     return Judged(critical[0].rank, reason, critical[0].fix)
 
 
-def odd_ones(groups: Sequence[Group], culprit: int | None = None) -> list[Group]:
+def odd_ones(groups: Sequence[StackGroup], culprit: int | None = None) -> list[StackGroup]:
     """The group of the rank that holds up the others, where a finding names it; else the groups of
     fewer ranks than the largest one: they stand where the others do not.
     """
@@ -83,7 +83,10 @@ def odd_ones(groups: Sequence[Group], culprit: int | None = None) -> list[Group]
 
 
 def draw(
-    groups: Sequence[Group], shown: Sequence[Group], width: int, culprit: int | None = None
+    groups: Sequence[StackGroup],
+    shown: Sequence[StackGroup],
+    width: int,
+    culprit: int | None = None,
 ) -> list[Row]:
     """The ``shown`` ones of all groups side by side in ``width`` columns."""
     if not shown:
@@ -113,7 +116,7 @@ def _frames(notice: Notice) -> tuple[str, ...]:
     return tuple(str(frame) for thread in training for frame in thread.get("frames") or [])
 
 
-def _block(group: Group, cells: int, odd: bool, usual: set[str], many: int) -> list[Row]:
+def _block(group: StackGroup, cells: int, odd: bool, usual: set[str], many: int) -> list[Row]:
     """Who stands there, then the frames; those that the others do not have are marked."""
     ranks, body = group.ranks, group.members[0].body
     if len(ranks) == 1:
@@ -204,7 +207,7 @@ class StacksDialog(TextDialog):
     def on_mount(self) -> None:
         self._tell()
 
-    def _marked(self) -> list[Group]:
+    def _marked(self) -> list[StackGroup]:
         return odd_ones(self.groups, self.culprit)
 
     def _stacks_at(self, size: tuple[int, int]) -> Words:

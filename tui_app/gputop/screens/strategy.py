@@ -20,8 +20,9 @@ from gputop.feed.unknown_run import Unknown
 from gputop.feed.whatif import WhatIf, of_choice, of_run
 from gputop.messages import PageClosed, ScreenAsked
 from gputop.screens.moving import Moving
-from gputop.screens.page import bindings
+from gputop.screens.page import Reads, bindings
 from gputop.screens.typed import Typed
+from gputop.screens.typed_text import begins_figure, typed_text
 from gputop.widgets.footer import Footer
 from gputop.widgets.plan_panes import PlanForm, PlanParts, PlanTable, PlanTitle
 from gputop_analysis.parallelism.split import RECOMPUTES
@@ -104,7 +105,7 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         self._tell_what_if = what_if
         self._unknown: Unknown | None = None
         self.ask = ask
-        self.page = _Reads(ask)
+        self.page = Reads(partial(RunBaseLoader, ask))
         self._source = source
         self._base: RunBase | None = None
         self._touched = keep
@@ -307,18 +308,11 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         form = self.form
         if self._on_table or form.entry.name not in _TYPED:
             return
-        if event.key == "backspace" and form.typed is not None:
-            form.typed = form.typed[:-1]
-        elif (
-            event.character
-            and event.is_printable
-            and (form.typed is not None or event.character.isdigit())
-        ):
-            form.typed = (form.typed or "") + event.character
-        else:
+        if form.typed is None and not begins_figure(event):
             return
-        event.stop()
-        event.prevent_default()
+        text = typed_text(form.typed or "", event)
+        if text is not None:
+            form.typed = text
 
     def _commit(self) -> None:
         """What was typed becomes the value."""
@@ -384,14 +378,14 @@ class StrategyScreen(Typed, Moving, Screen[None]):
             self.app.push_screen(ParetoDialog(planned.pareto, planned.choices, base_s))
 
     def action_save(self) -> None:
-        from gputop.screens.dialog import Choice, ChoiceDialog
+        from gputop.screens.dialog import ChoiceDialog, DialogChoice
 
         if self.table.planned is None or not self.table.planned.choices:
             return
         choices = [
-            Choice("c", "CSV", "every strategy of the table", "csv"),
-            Choice("j", "JSON", "the same with the question", "json"),
-            Choice("s", "SVG", "a picture of the screen", "svg"),
+            DialogChoice("c", "CSV", "every strategy of the table", "csv"),
+            DialogChoice("j", "JSON", "the same with the question", "json"),
+            DialogChoice("s", "SVG", "a picture of the screen", "svg"),
         ]
         self.app.push_screen(
             ChoiceDialog("Export", "Write into this folder as", choices), self._save
@@ -456,11 +450,11 @@ class StrategyScreen(Typed, Moving, Screen[None]):
             self.app.push_screen(WhatIfDialog(message.found, self.app.theme_variables))
 
     def action_workload(self) -> None:
-        from gputop.screens.dialog import Choice, ChoiceDialog
+        from gputop.screens.dialog import ChoiceDialog, DialogChoice
         from gputop_analysis.workloads.presets import WORKLOADS
 
         choices = [
-            Choice(str(i + 1), workload.name, SHORT[workload.name], workload.name)
+            DialogChoice(str(i + 1), workload.name, SHORT[workload.name], workload.name)
             for i, workload in enumerate(WORKLOADS)
         ]
 
@@ -507,12 +501,12 @@ class StrategyScreen(Typed, Moving, Screen[None]):
         self.post_message(ScreenAsked(TopologyScreen(self.ask.gpu)))
 
     def action_launch(self) -> None:
-        from gputop.screens.dialog import Choice, ChoiceDialog
+        from gputop.screens.dialog import ChoiceDialog, DialogChoice
         from gputop_analysis.launch.emit import LAUNCHERS
 
         if self.table.chosen is None:
             return
-        choices = [Choice(str(i + 1), name, "", name) for i, name in enumerate(LAUNCHERS)]
+        choices = [DialogChoice(str(i + 1), name, "", name) for i, name in enumerate(LAUNCHERS)]
 
         def take(name: str | None) -> None:
             if name is not None:
@@ -535,13 +529,3 @@ class StrategyScreen(Typed, Moving, Screen[None]):
             self.notify(str(error), severity="warning")
         else:
             self.app.push_screen(LaunchDialog(launcher, *launch))
-
-
-class _Reads:
-    """What this screen reads of a live run."""
-
-    def __init__(self, example: Ask):
-        self._example = example
-
-    def loader(self) -> RunBaseLoader:
-        return RunBaseLoader(self._example)

@@ -11,7 +11,7 @@ from gputop.feed import topology as feed
 from gputop.feed.snapshot import Snapshot
 from gputop.messages import PageClosed
 from gputop.screens.moving import Moving
-from gputop.screens.page import ReadsNothing, bindings
+from gputop.screens.page import Reads, bindings, nothing
 from gputop.screens.typed import Typed
 from gputop.widgets.footer import Footer
 from gputop.widgets.topology_panes import ServerList, TopologyMatrix, TopologyTitle
@@ -48,7 +48,7 @@ class TopologyScreen(Typed, Moving, Screen[None]):
 
     def __init__(self, gpu: str = ""):
         super().__init__()
-        self.page = ReadsNothing()
+        self.page = Reads(nothing)
         self._gpu = gpu
 
     def compose(self) -> ComposeResult:

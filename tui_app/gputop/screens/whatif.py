@@ -86,4 +86,6 @@ def _row(change: Change, what_if: WhatIf, name: int, has_cost: bool) -> tuple[st
     text += with_minus(f"{percent:>+7.1f}") + "%"
     more_gib = change.device_total_gib - change.before_gib
     text += f"{change.device_total_gib:>8.1f}" + with_minus(f"{more_gib:>+8.1f}") + _cost(cost)
-    return text, "muted" if not change.fits else "good" if change.step_pct < WON else "text"
+    if not change.fits:
+        return text, "muted"
+    return text, "good" if change.step_pct < WON else "text"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.reactive import reactive
 
-from gputop.feed.comparison import Compared
+from gputop.feed.comparison import ComparedRuns
 from gputop.feed.plots import Trouble
 from gputop.render import comparison
 from gputop.render.rows import Row, say
@@ -15,7 +15,7 @@ from gputop.widgets.panel import title_row
 class ComparisonPane(Canvas, can_focus=True, drawn=("answer", "first")):
     """All of the comparison below a title, scrolled where it is more than fits."""
 
-    answer: reactive[Compared | Trouble | None] = reactive(None, repaint=False)
+    answer: reactive[ComparedRuns | Trouble | None] = reactive(None, repaint=False)
     """None while it is read."""
     first: reactive[int] = reactive(0, repaint=False)
     """Rows that are scrolled away."""
@@ -39,7 +39,7 @@ class ComparisonPane(Canvas, can_focus=True, drawn=("answer", "first")):
         return [[(" ", ""), *row] for row in (title, [], *shown)]
 
     def _content(self, width: int) -> list[Row]:
-        if isinstance(self.answer, Compared):
+        if isinstance(self.answer, ComparedRuns):
             return comparison.draw(self.answer, width)
         if isinstance(self.answer, Trouble):
             return say(self.answer.text, width)

@@ -24,7 +24,7 @@ TIMELINE = 6
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ShownEstimate:
     """What is shown: an estimate, the one compared with, what keeps a newer one away."""
 
     estimate: Estimate | None = None
@@ -38,7 +38,7 @@ class Answer:
 
 
 def draw(
-    answer: Answer, width: int, height: int, lever: int | None = None, mono: bool = False
+    answer: ShownEstimate, width: int, height: int, lever: int | None = None, mono: bool = False
 ) -> list[Row]:
     """All rows; ``lever`` is the number of the lever at the cursor."""
     rows = [[(text, "high")] for text in _wrapped(answer.problem, width)]
@@ -78,7 +78,7 @@ def _wrapped(text: str, width: int) -> list[str]:
     return wrap("✖ " + text, width) if text else []
 
 
-def _head(estimate: Estimate, answer: Answer, width: int) -> list[Row]:
+def _head(estimate: Estimate, answer: ShownEstimate, width: int) -> list[Row]:
     end: Row = []
     if answer.base is not None:
         change, style = vram.difference(estimate.device_total - answer.base.device_total)
@@ -177,7 +177,7 @@ def _notes(estimate: Estimate, width: int) -> list[Row]:
 class EstimateAnswer(Canvas, can_focus=True, drawn=("answer", "cursor")):
     """Has a cursor on the levers while it has the focus."""
 
-    answer: reactive[Answer] = reactive(Answer(), repaint=False)
+    answer: reactive[ShownEstimate] = reactive(ShownEstimate(), repaint=False)
     cursor: reactive[int] = reactive(0, repaint=False)
 
     def move(self, step: int) -> None:

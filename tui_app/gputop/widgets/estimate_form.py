@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.reactive import reactive
 
-from gputop.feed.form import GPU, MODEL, Form, Line, shown
+from gputop.feed.form import GPU, MODEL, Form, FormLine, shown
 from gputop.render.rows import Row, fill, left, right, shorten_middle
 from gputop.widgets.canvas import Canvas
 from gputop.widgets.panel import title_row
@@ -38,7 +38,7 @@ def row_of(form: Form, cursor: int) -> int:
 
 
 def _row(
-    line: Line, width: int, here: bool, *, focused: bool, typed: str | None, differs: bool
+    line: FormLine, width: int, here: bool, *, focused: bool, typed: str | None, differs: bool
 ) -> Row:
     ground = "/cursor" if here and focused else ""
     label = LABEL if width >= 36 else 15
@@ -54,8 +54,11 @@ def _row(
         style = "bold text"
     else:
         style = "text"
+    mark = "◆" if differs else " "
+    if here:
+        mark = "▸"
     row: Row = [
-        ("▸" if here else "◆" if differs else " ", "accent" + ground),
+        (mark, "accent" + ground),
         (" " + left(line.label, label), "muted" + ground),
     ]
     row += [("‹" if arrows else " ", "accent" + ground), (right(value, room), style + ground)]
@@ -63,7 +66,7 @@ def _row(
     return fill(row, width)
 
 
-def _is_set(line: Line) -> bool:
+def _is_set(line: FormLine) -> bool:
     if line.name in (MODEL, GPU):
         return bool(line.value)
     return line.value != OPTION[line.name].default
@@ -78,7 +81,7 @@ class EstimateForm(Canvas, can_focus=True, drawn=("form", "cursor", "typed")):
     first = 0
 
     @property
-    def line(self) -> Line | None:
+    def line(self) -> FormLine | None:
         """The line at the cursor."""
         lines = self.form.lines() if self.form else []
         return lines[min(self.cursor, len(lines) - 1)] if lines else None

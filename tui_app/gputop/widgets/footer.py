@@ -17,7 +17,7 @@ GAPS = (3, 2)
 """Columns between two keys: the wider where all of them fit so."""
 
 
-class Place(NamedTuple):
+class KeyCells(NamedTuple):
     """Cells ``start`` to ``end`` of the line of keys, and what a click there does."""
 
     start: int
@@ -52,17 +52,17 @@ def places(
     *,
     ended: bool = False,
     zoomed: bool = False,
-) -> list[Place]:
+) -> list[KeyCells]:
     """Where each key stands; ``panel`` has the focus."""
     offered = in_footer(screen, mode, panel, zoomed=zoomed)
     actions = [action for action in offered if applies(action, mode, control, ended)]
     widths = [row_width(_item(action, mode)) for action in actions]
     wide = 1 + sum(cells + GAPS[0] for cells in widths) - GAPS[0] <= width
     gap, start = GAPS[not wide], 1
-    result: list[Place] = []
+    result: list[KeyCells] = []
     for action, cells in zip(actions, widths, strict=True):
         if start + cells <= width:
-            result.append(Place(start, start + cells, action))
+            result.append(KeyCells(start, start + cells, action))
             start += cells + gap
     return result
 

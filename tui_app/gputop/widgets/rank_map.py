@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from gputop.render import numbers
 from gputop.render.bars import merged
 from gputop.render.rows import Row, beside, clip, left, right
-from gputop.widgets.standings import Standing
+from gputop.widgets.standings import RankTimes
 from gputop_analysis.text import with_minus
 
 HEAT: tuple[tuple[float, str, str], ...] = (
@@ -42,7 +42,7 @@ def columns_of(count: int, width: int, height: int) -> int:
 
 
 def draw(
-    standings: Sequence[Standing],
+    standings: Sequence[RankTimes],
     width: int,
     height: int,
     *,
@@ -73,7 +73,7 @@ def cells_of(count: int, width: int, height: int) -> tuple[int, int]:
 
 
 def _row(
-    standings: Sequence[Standing],
+    standings: Sequence[RankTimes],
     y: int,
     columns: int,
     *,
@@ -105,7 +105,7 @@ def _row(
 
 
 def worst(
-    standings: Sequence[Standing],
+    standings: Sequence[RankTimes],
     width: int,
     cursor: int | None,
     mono: bool,
@@ -130,7 +130,7 @@ def worst(
     return [clip(row, width) for row in rows]
 
 
-def _line(standing: Standing, chosen: bool, mark: tuple[str, str] | None) -> Row:
+def _line(standing: RankTimes, chosen: bool, mark: tuple[str, str] | None) -> Row:
     ground = "/cursor" if chosen else ""
     style = heat(standing.ratio)[0]
     slow = standing.ratio >= 1.02

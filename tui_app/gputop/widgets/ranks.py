@@ -18,7 +18,7 @@ from gputop.widgets import rank_map
 from gputop.widgets.header import short_name
 from gputop.widgets.rank_map import against_median
 from gputop.widgets.scrolling import ScrollingPanel
-from gputop.widgets.standings import Standing, own_phases, standings
+from gputop.widgets.standings import RankTimes, own_phases, standings
 from gputop_analysis.overview import GPUS_ADDED
 
 if TYPE_CHECKING:
@@ -35,10 +35,10 @@ FULL, NEARLY_FULL = 0.95, 0.85
 """Shares of a memory from which on it is drawn as critical, and as high."""
 
 
-class Line(NamedTuple):
+class RankLine(NamedTuple):
     """What a row is about: a rank, its GPU, or one of them."""
 
-    standing: Standing | None
+    standing: RankTimes | None
     gpu: GpuSummary | None
     mark: tuple[str, str]
 
@@ -49,7 +49,7 @@ class Column(NamedTuple):
     head: str
     cells: int
     place: int
-    draw: Callable[[Line, int], Row]
+    draw: Callable[[RankLine, int], Row]
     stretch: int = 0
 
 
@@ -93,7 +93,7 @@ def clip_head(columns: list[Column]) -> str:
     return "  ".join(left(column.head, column.cells) for column in columns)
 
 
-def lines_of(snapshot: Snapshot) -> list[Line]:
+def lines_of(snapshot: Snapshot) -> list[RankLine]:
     """A row for each rank with its GPU, then for each GPU that no rank uses."""
     run = snapshot.summary
     marked = _severities(snapshot)
@@ -103,9 +103,9 @@ def lines_of(snapshot: Snapshot) -> list[Line]:
         rank = standing.rank
         gpu = gpus.get(snapshot.devices.get(rank.rank, ("", -1)))
         mark = marked.get(rank.rank) or _at_hand(rank, snapshot.ended)
-        lines.append(Line(standing, gpu, mark))
+        lines.append(RankLine(standing, gpu, mark))
     used = {snapshot.devices.get(rank.rank) for rank in run.ranks}
-    lines += [Line(None, gpu, (" ", "text")) for key, gpu in gpus.items() if key not in used]
+    lines += [RankLine(None, gpu, (" ", "text")) for key, gpu in gpus.items() if key not in used]
     return lines
 
 
@@ -174,7 +174,7 @@ def _cpu_columns(snapshot: Snapshot) -> list[Column]:
     ]
 
 
-def _row(line: Line, columns: list[Column], chosen: bool) -> Row:
+def _row(line: RankLine, columns: list[Column], chosen: bool) -> Row:
     row: Row = []
     for column in columns:
         row += [("  ", "")] if row else []
@@ -201,14 +201,14 @@ def _at_hand(rank: RankSummary, ended: bool) -> tuple[str, str]:
     return (" ", "text") if rank.alive or ended else ("○", "muted")
 
 
-def _name(line: Line, _cells: int) -> Row:
+def _name(line: RankLine, _cells: int) -> Row:
     if line.standing is None:
         return [(" ", ""), (right("–", 4), "muted")]
     style = "text" if line.mark[0] == " " else "bold " + line.mark[1]
     return [line.mark, (right(str(line.standing.rank.rank), 4), style)]
 
 
-def _host(line: Line, cells: int) -> Row:
+def _host(line: RankLine, cells: int) -> Row:
     if line.standing:
         host = line.standing.rank.host
     elif line.gpu:
@@ -218,13 +218,13 @@ def _host(line: Line, cells: int) -> Row:
     return [(shorten(host, cells), "muted")]
 
 
-def _gpu_name(line: Line, cells: int) -> Row:
+def _gpu_name(line: RankLine, cells: int) -> Row:
     if line.gpu is None:
         return [(numbers.NONE, "muted")]
     return [(shorten(f"{line.gpu.index} {short_name(line.gpu.name)}", cells), "muted")]
 
 
-def _util(line: Line, snapshot: Snapshot, cells: int) -> Row:
+def _util(line: RankLine, snapshot: Snapshot, cells: int) -> Row:
     gpu = line.gpu
     if gpu is None:
         return [(right(numbers.NONE, cells), "muted")]
@@ -232,7 +232,7 @@ def _util(line: Line, snapshot: Snapshot, cells: int) -> Row:
     return _trend(series, 100.0, cells, _whole(gpu.util_pct) + " %")
 
 
-def _cpu(line: Line, snapshot: Snapshot, cells: int) -> Row:
+def _cpu(line: RankLine, snapshot: Snapshot, cells: int) -> Row:
     if line.standing is None:
         return []
     series = snapshot.history.of(f"rank {line.standing.rank.rank}")
@@ -249,7 +249,7 @@ def _trend(series: tuple[float, ...], top: float, cells: int, figure: str) -> Ro
     return [(text, "meter"), (right(figure, 7), "text")]
 
 
-def _power(line: Line, cells: int) -> Row:
+def _power(line: RankLine, cells: int) -> Row:
     gpu = line.gpu
     if gpu is None:
         return []
@@ -257,7 +257,7 @@ def _power(line: Line, cells: int) -> Row:
     return [(right(text, cells), "muted")]
 
 
-def _temperature(line: Line, cells: int) -> Row:
+def _temperature(line: RankLine, cells: int) -> Row:
     gpu = line.gpu
     if gpu is None:
         return []
@@ -265,7 +265,7 @@ def _temperature(line: Line, cells: int) -> Row:
     return [(right(f"{_whole(gpu.temperature_c)} °C", cells), "high" if hot else "muted")]
 
 
-def _gpu_memory(line: Line, cells: int) -> Row:
+def _gpu_memory(line: RankLine, cells: int) -> Row:
     """``━`` allocated, ``╍`` reserved beyond it, ``╌`` others', ``┃`` the peak; the colour says how
     full it is.
     """
@@ -294,7 +294,7 @@ def _gpu_memory(line: Line, cells: int) -> Row:
     return [*layered_bar(parts, peak, total, cells - 9), (right(figure, 9), "text")]
 
 
-def _ram(line: Line, totals: dict[str, float], cells: int) -> Row:
+def _ram(line: RankLine, totals: dict[str, float], cells: int) -> Row:
     if line.standing is None:
         return []
     rank = line.standing.rank
@@ -317,7 +317,7 @@ def fullness(share: float) -> str:
     return "allocated"
 
 
-def _phases(line: Line, cells: int, mono: bool) -> Row:
+def _phases(line: RankLine, cells: int, mono: bool) -> Row:
     if line.standing is None:
         return []
     means = line.standing.rank.phases_mean_ms
@@ -326,7 +326,7 @@ def _phases(line: Line, cells: int, mono: bool) -> Row:
     return stacked_bar(values, styles, [phase.letter for phase in names], cells, mono)
 
 
-def _split(line: Line, slowest_ms: float, cells: int) -> Row:
+def _split(line: RankLine, slowest_ms: float, cells: int) -> Row:
     """Own time as a heavy line, waiting for others dashed, on the slowest step's scale."""
     standing = line.standing
     if standing is None:
@@ -339,7 +339,7 @@ def _split(line: Line, slowest_ms: float, cells: int) -> Row:
     return [("━" * own_cells, style), ("╌" * waiting, "wait")]
 
 
-def _ms(line: Line, cells: int, digits: int, what: str) -> Row:
+def _ms(line: RankLine, cells: int, digits: int, what: str) -> Row:
     standing = line.standing
     if standing is None:
         return []
@@ -349,7 +349,7 @@ def _ms(line: Line, cells: int, digits: int, what: str) -> Row:
     return [(text, "muted" if what == "wait" else "text")]
 
 
-def _against(line: Line, cells: int) -> Row:
+def _against(line: RankLine, cells: int) -> Row:
     if line.standing is None:
         return []
     ratio = line.standing.ratio
@@ -357,7 +357,7 @@ def _against(line: Line, cells: int) -> Row:
     return [(right(against_median(ratio), cells), style)]
 
 
-def _slow_in(line: Line, cells: int) -> Row:
+def _slow_in(line: RankLine, cells: int) -> Row:
     words = line.standing.slow_in if line.standing else ""
     return [(shorten(words, cells), "high")]
 
@@ -427,7 +427,7 @@ def phase_table(ranks: tuple[RankSummary, ...], width: int) -> list[Row]:
     return rows
 
 
-def _phases_and_wait(standing: Standing) -> dict[str, float]:
+def _phases_and_wait(standing: RankTimes) -> dict[str, float]:
     if not standing.wait_ms:
         means = standing.rank.phases_mean_ms
         return {phase.name: means.get(phase.name, 0.0) for phase in palette.PHASES}

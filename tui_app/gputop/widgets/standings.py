@@ -18,7 +18,7 @@ STANDS_OUT = 1.02
 """Times the median rank's own work, from which on the phase that is longer is named."""
 
 
-class Standing(NamedTuple):
+class RankTimes(NamedTuple):
     """One rank; milliseconds a step."""
 
     rank: RankSummary
@@ -40,7 +40,7 @@ class Standing(NamedTuple):
         return ""
 
 
-def standings(ranks: Sequence[RankSummary]) -> list[Standing]:
+def standings(ranks: Sequence[RankSummary]) -> list[RankTimes]:
     """Each rank beside the median one, of two beside the other: the median of two would halve the
     difference. In the order given.
     """
@@ -59,7 +59,7 @@ def standings(ranks: Sequence[RankSummary]) -> list[Standing]:
         untold = more < TELLS * (own_ms[place] - usual_ms[place])
         if ratio < STANDS_OUT or len(ranks) < 2 or untold:
             phase, more = "", 0.0
-        result.append(Standing(rank, own_ms[place], waits[place], ratio, phase, more))
+        result.append(RankTimes(rank, own_ms[place], waits[place], ratio, phase, more))
     return result
 
 

@@ -29,19 +29,19 @@ CUT_AT = 3.0
 """Medians of the step time at which the scale ends at the latest."""
 
 
-class Look(NamedTuple):
+class PartLook(NamedTuple):
     """Style and letter of a part."""
 
     style: str
     letter: str
 
 
-PARTS: dict[str, Look] = {}
+PARTS: dict[str, PartLook] = {}
 """The parts from the bottom up: the phases in their order, waiting after backward."""
 for _phase in palette.PHASES:
-    PARTS[_phase.name] = Look(_phase.name, _phase.letter)
+    PARTS[_phase.name] = PartLook(_phase.name, _phase.letter)
     if _phase.name == "backward":
-        PARTS["wait"] = Look("wait", "w")
+        PARTS["wait"] = PartLook("wait", "w")
 
 Columns = list[tuple[float, ...]]
 

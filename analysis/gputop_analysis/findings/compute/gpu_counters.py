@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gputop_analysis.findings.advice import WRITTEN_OUT, Lever, Option
+from gputop_analysis.findings.advice import WRITTEN_OUT, MovedSetting, Option
 from gputop_analysis.findings.compute.device_samples import Samples, samples
 from gputop_analysis.findings.dialect import loader_change, phrase
 from gputop_analysis.findings.facts import Facts
@@ -88,7 +88,7 @@ def batch_too_small(view: RunView, spec: Spec) -> Finding | None:
                 if accumulated > 1
                 else ", and the learning rate that goes with it"
             ),
-            lever=Lever("batch", 1),
+            lever=MovedSetting("batch", 1),
         ),
         rank=everybody(view),
         confidence=0.6,

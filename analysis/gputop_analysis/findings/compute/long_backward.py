@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gputop_analysis.findings.advice import Lever, Option
+from gputop_analysis.findings.advice import MovedSetting, Option
 from gputop_analysis.findings.compute.device_samples import samples
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.numerics.wrong_habits import ALIKE, standing
@@ -279,7 +279,7 @@ def needless_checkpointing(view: RunView, spec: Spec) -> Finding | None:
         fix=Option(
             "switch checkpointing off for as many layers as fit: "
             "model.gradient_checkpointing_disable(), or checkpoint every second layer",
-            lever=Lever("activation checkpointing", -1),
+            lever=MovedSetting("activation checkpointing", -1),
         ),
         rank=everybody(view),
         confidence=0.8,

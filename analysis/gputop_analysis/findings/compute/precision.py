@@ -110,22 +110,10 @@ def tensor_cores_idle(view: RunView, spec: Spec) -> Finding | None:
 def tf32_off(view: RunView, spec: Spec) -> Finding | None:
     """Float32 matrix products stay off the tensor cores."""
     rank = next(iter(view.ranks), None)
+    if rank is None or not on_device(view, rank):
+        return None
     hello = view.hello(rank)
-    if (
-        rank is None
-        or not on_device(view, rank)
-        or _capability(hello) < AMPERE
-        or hello.get("hip_version")
-    ):
-        return None
-    flags, amp = hello.get("flags") or {}, hello.get("amp") or {}
-    if amp.get("autocast") or not _all_float32(hello) or flags.get("matmul_precision") != "highest":
-        return None
-    if (
-        flags.get("cuda_matmul_tf32")
-        or flags.get("deterministic")
-        or (hello.get("env") or {}).get("NVIDIA_TF32_OVERRIDE")
-    ):
+    if not _has_tf32(hello) or not _multiplies_float32(hello):
         return None
     gpu_samples, run = samples(view, rank), Facts(view, rank)
     tensor = gpu_samples.mean("tensor_active_pct") if gpu_samples else None
@@ -239,6 +227,22 @@ def _capability(hello: Hello) -> float:
 
 def _dtypes(hello: Hello) -> list[str]:
     return list((hello.get("model") or {}).get("by_dtype") or {})
+
+
+def _has_tf32(hello: Hello) -> bool:
+    """Whether the GPU has tensor cores for it."""
+    return _capability(hello) >= AMPERE and not hello.get("hip_version")
+
+
+def _multiplies_float32(hello: Hello) -> bool:
+    """Whether matrix products are of float32 and stay so, unless somebody wants it exact."""
+    if (hello.get("amp") or {}).get("autocast") or not _all_float32(hello):
+        return False
+    flags = hello.get("flags") or {}
+    if flags.get("matmul_precision") != "highest" or flags.get("cuda_matmul_tf32"):
+        return False
+    is_chosen = flags.get("deterministic") or (hello.get("env") or {}).get("NVIDIA_TF32_OVERRIDE")
+    return not is_chosen
 
 
 def _all_float32(hello: Hello) -> bool:

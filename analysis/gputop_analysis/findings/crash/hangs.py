@@ -19,6 +19,7 @@ from gputop_analysis.standstill import (
     training_frames,
 )
 from gputop_analysis.summary import steps_at
+from gputop_analysis.text import step_number
 from gputop_analysis.user_line import user_line
 from gputop_analysis.view import RunView
 
@@ -318,7 +319,7 @@ def _finding(
     step = steps_at(view.record, dump)
     where = (
         f"rank {standstill.rank} is in phase {dump.get('phase', '?')} of step "
-        f"{'?' if step is None else step} at {line}"
+        f"{step_number(step)} at {line}"
     )
     parts = [
         f"suspected after {standstill.silent_s:.0f} s without a step (limit {standstill.limit_s:.0f} s)",

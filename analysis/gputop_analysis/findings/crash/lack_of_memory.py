@@ -16,6 +16,7 @@ from gputop_analysis.findings.pictures import MEMORY, TRACEBACK
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.summary import steps_at
+from gputop_analysis.text import step_number
 from gputop_analysis.units import GIB
 from gputop_analysis.view import RunView
 from gputop_analysis.vram.oom import explain, nearest_lever
@@ -74,8 +75,7 @@ def cuda_out_of_memory(view: RunView, spec: Spec) -> Finding | None:
         asked_text = f" for {sizes['asked'] / GIB:.2f} GiB"
     return spec.make(
         severity="critical",
-        title=f"rank {rank} ran out of GPU memory{asked_text} at step "
-        f"{'?' if step is None else step}{layer}",
+        title=f"rank {rank} ran out of GPU memory{asked_text} at step {step_number(step)}{layer}",
         evidence=f"{event.get('class')} at {where}"
         + (f"; held by {met.holders()}" if met.holders() else "")
         + (f"; {sizes_text}" if sizes_text else "")
@@ -369,7 +369,7 @@ def _less_host_memory(run: Facts | None, grown: int) -> list[str | Option]:
         words = (
             f"lower num_workers from {workers}, or prefetch_factor (each worker holds its batches)"
         )
-        options.append(Option(words, lever=advice.Lever("num_workers", -1)))
+        options.append(Option(words, lever=advice.MovedSetting("num_workers", -1)))
     if loader.get("pin_memory") and run is not None and run.on_gpu:
         options.append("pin_memory=False in the DataLoader: pinned memory cannot be swapped")
     if grown == PROCESS_WORKER:

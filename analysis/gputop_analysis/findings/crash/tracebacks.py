@@ -1,5 +1,5 @@
-"""Tracebacks that a text quotes: plain ones, those of ranks, which a launcher marks, those that rich
-draws in a box.
+"""Tracebacks that a text quotes: plain ones, those of ranks, which a launcher marks, those that
+rich draws in a box.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gputop_analysis.findings.advice import Lever, Option
+from gputop_analysis.findings.advice import MovedSetting, Option
 from gputop_analysis.findings.cores import BUSY_CORES, usage
 from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.input.late_batches import QUEUED
@@ -106,11 +106,11 @@ def _within(run: Facts, limit: float) -> Iterator[Option]:
     whole_cores = max(1, int(limit))
     if (run.threads or 1) > whole_cores:
         words = f"set OMP_NUM_THREADS={whole_cores} (now {run.threads})"
-        yield Option(words, lever=Lever("torch threads", -1), promises=False)
+        yield Option(words, lever=MovedSetting("torch threads", -1), promises=False)
     workers = run.loader.get("num_workers") or 0
     if workers > whole_cores:
         words = f"lower num_workers from {workers} to {whole_cores}"
-        yield Option(words, lever=Lever("num_workers", -1), promises=False)
+        yield Option(words, lever=MovedSetting("num_workers", -1), promises=False)
 
 
 class _Quota(NamedTuple):
@@ -210,7 +210,7 @@ def _oversubscribed(
         fix=Option(
             f"set OMP_NUM_THREADS={wanted} (now {max(threads)}), or "
             f"torch.set_num_threads({wanted})",
-            lever=Lever("torch threads", -1),
+            lever=MovedSetting("torch threads", -1),
             mend=ByArguments("torch.set_num_threads", {0: wanted}, had={0: max(threads)})
             if ours
             else None,

@@ -145,17 +145,17 @@ def _proof(contention: Contention) -> Proof:
 def _contention(view: RunView, rank: int) -> Contention | None:
     """None where there is no busy Python thread, signals are missing, or little is lost."""
     series, samples = view.per_rank[rank], view.rank_processes.get(rank)
-    events_ = list(view.events("threads", rank=rank))
-    events = [event for event in events_ if cores_used(event) > BUSY]
-    rows, counts = series.steady_rows, series.n_steps[series.steady]
-    if not events or samples is None or on_device(view, rank):
+    looks = list(view.events("threads", rank=rank))
+    rivals = [look for look in looks if cores_used(look) > BUSY]
+    if not rivals or samples is None or on_device(view, rank):
         return None
+    rows, counts = series.steady_rows, series.n_steps[series.steady]
     measured = rows["compute_cpu_ns"] >= 0  # not of steps that were only counted
     rows, counts = rows[measured], counts[measured]
     if len(rows) < ENOUGH_RECORDS or counts.sum() < ENOUGH_STEPS:
         return None
     samples = samples[samples["run_wait_ns_total"] >= 0]
-    contended, alone = within(rows, events), without(rows, events_)
+    contended, alone = within(rows, rivals), without(rows, looks)
     if len(samples) < 3 or np.count_nonzero(contended) < ENOUGH_RECORDS:
         return None
     switches = spent(samples, "voluntary_switches_total", rows)
@@ -165,34 +165,29 @@ def _contention(view: RunView, rank: int) -> Contention | None:
     using = float(rows["compute_cpu_ns"][contended].sum() / computing[contended].sum())
     lost_ns = _lost_ns(rows, computing)
     anyway_ns = _queued_anyway_ns(rows, queued, counts, alone, crowded(view, rank))
-    blocked, lost = (
-        Share(
-            rank,
-            np.maximum(ns, 0)[contended] / 1e6,
-            rows["wall_ns"][contended] / 1e6,
-            counts[contended],
-        )
-        for ns in (lost_ns - queued, lost_ns - anyway_ns)
-    )
+    wall_ms, steps = rows["wall_ns"][contended] / 1e6, counts[contended]
+    blocked_ms = np.maximum(lost_ns - queued, 0)[contended] / 1e6
+    lost_ms = np.maximum(lost_ns - anyway_ns, 0)[contended] / 1e6
+    blocked = Share(rank, blocked_ms, wall_ms, steps)
+    lost = Share(rank, lost_ms, wall_ms, steps)
     per_step = float(switches[contended].sum() / lost.steps)
     pause_ms = lost.mean_ms / max(per_step, 1e-9)
     if using >= COMPUTING or per_step <= 1 or pause_ms > SWITCH_MS:
         return None
-    if not blocked.surely_above(0.05) and not (
-        _hands_over(view, rank, per_step) and lost.surely_above(0.10)
-    ):
+    handed_over = _hands_over(view, rank, per_step) and lost.surely_above(0.10)
+    if not handed_over and not blocked.surely_above(0.05):
         return None
-    busy = float(np.mean([cores_used(event) for event in events]))
+    busy = float(np.mean([cores_used(look) for look in rivals]))
     alone_ms = _alone_ms(rows, counts, contended, alone)
     if alone_ms is not None:
         # less than a third of a core costs something too
-        contended = ~alone & within(rows, events_)
+        contended = ~alone & within(rows, looks)
         more_ms = (rows["wall_ns"] / 1e6 - alone_ms * counts)[contended]
         lost = Share(rank, more_ms, rows["wall_ns"][contended] / 1e6, counts[contended])
         if not lost.surely_above(0.0):
             return None
     part = lost.steps / float(counts[contended | alone].sum())
-    return Contention(lost, part, busy, per_step, *busiest(events), alone_ms)
+    return Contention(lost, part, busy, per_step, *busiest(rivals), alone_ms)
 
 
 def _alone_ms(rows: Array, counts: Array, contended: Array, alone: Array) -> float | None:

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 
-from gputop_analysis.findings.advice import Lever, Option
+from gputop_analysis.findings.advice import MovedSetting, Option
 from gputop_analysis.findings.compute.device_samples import Samples, samples
 from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
@@ -159,7 +159,7 @@ def launch_bound_run(view: RunView, spec: Spec) -> Finding | None:
         fix=(
             "torch.compile(model, mode='reduce-overhead')" if compiled else phrase(run, "compile"),
             "fused=True in the optimizer",
-            Option("a larger batch if memory allows", lever=Lever("batch", 1)),
+            Option("a larger batch if memory allows", lever=MovedSetting("batch", 1)),
         ),
         rank=everybody(view),
         gpu=bound_rank.seen.gpu if len(view.ranks) == 1 else None,

@@ -36,6 +36,16 @@ def _is_pinned(view: RunView, rank: int) -> bool | None:
     return (hello.get("dataloader") or {}).get("pin_memory")
 
 
+def _long_copies(view: RunView, *, above: float, pinned: bool) -> Share | None:
+    """Copies from memory of this kind, if they surely take more than ``above`` of the step."""
+    copies = copy_time(view)
+    if copies is None or not copies.surely_above(above):
+        return None
+    if _is_pinned(view, copies.rank) is not pinned:
+        return None
+    return copies
+
+
 PAGEABLE, PINNED = 0.03, 0.05
 """Shares of the step that copies of a batch take, by where it lies in the host's memory."""
 
@@ -57,12 +67,8 @@ PAGEABLE, PINNED = 0.03, 0.05
 )
 def pageable_copies(view: RunView, spec: Spec) -> Finding | None:
     """The driver first copies batches to where the GPU can read, and the host waits for it."""
-    copies = copy_time(view)
-    if (
-        copies is None
-        or not copies.surely_above(PAGEABLE)
-        or _is_pinned(view, copies.rank) is not False
-    ):
+    copies = _long_copies(view, above=PAGEABLE, pinned=False)
+    if copies is None:
         return None
     run = Facts(view, copies.rank)
     return spec.make(
@@ -111,12 +117,8 @@ def pageable_copies(view: RunView, spec: Spec) -> Finding | None:
 )
 def copy_on_critical_path(view: RunView, spec: Spec) -> Finding | None:
     """The copies are as fast as the link allows, but nothing computes meanwhile."""
-    copies = copy_time(view)
-    if (
-        copies is None
-        or not copies.surely_above(PINNED)
-        or _is_pinned(view, copies.rank) is not True
-    ):
+    copies = _long_copies(view, above=PINNED, pinned=True)
+    if copies is None:
         return None
     link = _link(view, copies.rank)
     if link is None:

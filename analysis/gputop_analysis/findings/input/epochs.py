@@ -47,43 +47,39 @@ def epoch_boundary_stall(view: RunView, spec: Spec) -> Finding | None:
     """Worker processes are stopped and started for each epoch, and the training waits meanwhile."""
     wait = data_wait(view)
     rank = wait.rank if wait else next(iter(view.ranks), None)
-    if rank is not None:
-        loader = view.hello(rank).get("dataloader") or {}
-    else:
-        loader = {}
-    starts = epoch_starts(view).get(rank) if rank is not None else None
-    if starts is None or rank is None or len(starts[0]) < 2 or not loader.get("num_workers"):
+    if rank is None:
+        return None
+    loader = view.hello(rank).get("dataloader") or {}
+    _, pauses_ms = epoch_starts(view).get(rank, ((), ()))
+    if len(pauses_ms) < 2 or not loader.get("num_workers") or loader.get("persistent_workers"):
         return None
     series = view.per_rank[rank]
-    if wait:
-        usual_ms = wait.mean_ms
-    else:
-        usual_ms = float(np.median(series.phase_ms("data")))
-    stalls_ms = starts[1] - usual_ms
+    usual_ms = wait.mean_ms if wait else float(np.median(series.phase_ms("data")))
+    stalls_ms = pauses_ms - usual_ms
     steps, wall_ms = series.total_steps(), float(series.rows["wall_ns"].sum()) / 1e6
     share = float(stalls_ms.sum()) / wall_ms
-    middle_ms = float(np.median(starts[1]))
+    middle_ms = float(np.median(pauses_ms))
     long_enough = middle_ms > TIMES * usual_ms and (middle_ms > LEAST_MS or share > MUCH)
-    if loader.get("persistent_workers") or not long_enough or share < LEAST_SHARE:
+    if not long_enough or share < LEAST_SHARE:
         return None
     won = block_bootstrap(stalls_ms, np.full(len(stalls_ms), steps / len(stalls_ms)), block=1)
     each_ms = float(stalls_ms.mean())
+    change = loader_change(Facts(view, rank), persistent_workers=True)
+    start_method, started_text = loader.get("start_method"), ""
+    if start_method:
+        started_text = f", started by {start_method}"
+    if start_method == "spawn":
+        change += ", or multiprocessing_context='fork'"
     return spec.make(
         severity="high" if share > 0.25 else "medium",
         title=f"each epoch begins with a pause of {each_ms:,.0f} ms: it starts "
         f"{counted(loader['num_workers'], 'worker')}",
-        evidence=f"{len(stalls_ms)} epochs began with {starts[1].min():,.0f} to "
-        f"{starts[1].max():,.0f} ms without a batch; a step usually waits {usual_ms:.1f} ms; one "
+        evidence=f"{len(stalls_ms)} epochs began with {pauses_ms.min():,.0f} to "
+        f"{pauses_ms.max():,.0f} ms without a batch; a step usually waits {usual_ms:.1f} ms; one "
         f"every {steps / len(stalls_ms):,.0f} steps or so, {share * 100:.0f} % of the time; "
-        "persistent_workers=False"
-        + (f", started by {loader['start_method']}" if loader.get("start_method") else ""),
+        f"persistent_workers=False{started_text}",
         fix=Option(
-            loader_change(Facts(view, rank), persistent_workers=True)
-            + (
-                ", or multiprocessing_context='fork'"
-                if loader.get("start_method") == "spawn"
-                else ""
-            ),
+            change,
             mend=ByArguments(
                 DATA_LOADER, {"persistent_workers": True}, had={"persistent_workers": False}
             ),
@@ -242,8 +238,8 @@ def lines_of(loader: LoaderInUse) -> tuple[str, ...]:
 
 
 def _fetching_ms(series: RankSeries) -> float:
-    """Milliseconds of fetching, the garbage collector's part left out: a sample that fell into it is
-    seen where the interpreter goes on.
+    """Milliseconds of fetching, the garbage collector's part left out: a sample that fell into it
+    is seen where the interpreter goes on.
     """
     rows = series.rows
     return float(np.maximum(rows["data_ns"] - rows["gc_ns"], 0).sum()) / 1e6

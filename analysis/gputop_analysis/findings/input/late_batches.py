@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gputop_agent.contracts import LoaderInUse
-from gputop_analysis.findings.advice import FREE_CORES, MAP_STYLE, NOWHERE, Lever, Option
+from gputop_analysis.findings.advice import FREE_CORES, MAP_STYLE, NOWHERE, MovedSetting, Option
 from gputop_analysis.findings.cores import (
     BUSY_CORES,
     HANDOVER_MS,
@@ -360,7 +360,7 @@ def _if_won(words: str, won: float, wait: Share, mend: ByArguments | None = None
         words,
         needs=() if _worth(won, wait) else (FREE_CORES,),
         wins_ms=won,
-        lever=Lever("num_workers", 1),
+        lever=MovedSetting("num_workers", 1),
         mend=mend,
     )
 
@@ -532,8 +532,8 @@ def _demand_of_threads(run: Facts) -> _Demand | None:
     threads, ranks, cores = run.threads or 1, run.ranks_here, run.cores
     if cores and ranks > cores:
         words = f"start fewer ranks here: {ranks} ranks share {cores} cores"
-        return _Demand(float(ranks), Option(words, lever=Lever("ranks", -1)))
-    lever = Lever("torch threads", -1)
+        return _Demand(float(ranks), Option(words, lever=MovedSetting("ranks", -1)))
+    lever = MovedSetting("torch threads", -1)
     if cores and threads * ranks > cores:
         fewer = max(1, cores // ranks)
         shared = f"{ranks} ranks of {threads} threads share {cores} cores"
@@ -559,7 +559,7 @@ def _demand_of_workers(run: Facts, used: Usage | None) -> _Demand | None:
         f"{counted(run.ranks_here, 'rank')}): {loader_change(run, num_workers=fewer)}"
     )
     busy_cores = used.workers if used is not None else 1.0
-    return _Demand(busy_cores, Option(words, lever=Lever("num_workers", -1)))
+    return _Demand(busy_cores, Option(words, lever=MovedSetting("num_workers", -1)))
 
 
 def _demand_of_others(run: Facts, used: Usage | None) -> _Demand | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gputop_analysis.findings.advice import Lever, Option
+from gputop_analysis.findings.advice import MovedSetting, Option
 from gputop_analysis.findings.dialect import loader_change, loader_site
 from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.input.late_batches import WAITING, data_wait, severity_of, wait_source
@@ -81,7 +81,7 @@ def storage_limited(view: RunView, spec: Spec) -> Finding | None:
             Option(
                 f"raise num_workers from {loader['num_workers']} (waiting for a disk takes no "
                 "core): " + loader_change(run, num_workers=2 * loader["num_workers"]),
-                lever=Lever("num_workers", 1),
+                lever=MovedSetting("num_workers", 1),
                 promises=False,
             ),
         ),

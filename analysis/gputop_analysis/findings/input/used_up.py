@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gputop_analysis.findings.advice import WORKERS, Lever, Option
+from gputop_analysis.findings.advice import WORKERS, MovedSetting, Option
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.model import Finding, Input, Proof
@@ -59,7 +59,7 @@ def _shared_memory(spec: Spec, host: HostFiles) -> Finding | None:
             Option(
                 "lower prefetch_factor or num_workers",
                 needs=(WORKERS,),
-                lever=Lever("num_workers", -1),
+                lever=MovedSetting("num_workers", -1),
             ),
             Option("torch.multiprocessing.set_sharing_strategy('file_system')", needs=(WORKERS,)),
         ),

@@ -14,7 +14,7 @@ from gputop_analysis.findings.advice import (
     OFFLOADED,
     SPLIT_MODEL,
     TOKENS,
-    Lever,
+    MovedSetting,
     Option,
 )
 from gputop_analysis.findings.memory.steady_growth import SOON_S, per_step, rank_growth
@@ -115,11 +115,11 @@ def out_of_memory_ahead(view: RunView, spec: Spec) -> Finding | None:
     }
     rank = min(seconds_left, key=lambda r: seconds_left[r], default=-1)
     fix = (
-        Option("a smaller micro-batch with more accumulation", lever=Lever("batch", -1)),
+        Option("a smaller micro-batch with more accumulation", lever=MovedSetting("batch", -1)),
         Option(
             "activation checkpointing",
             needs=(NOT_CHECKPOINTED,),
-            lever=Lever("activation checkpointing", 1),
+            lever=MovedSetting("activation checkpointing", 1),
         ),
         Option("PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True", needs=(NOT_EXPANDABLE,)),
         Option("cut or bucket the longest sequences", needs=(TOKENS,)),
@@ -322,12 +322,12 @@ def unused_memory(view: RunView, spec: Spec) -> Finding | None:
         fix=(
             Option(
                 "if the GPU is not busy all the time, raise the micro-batch",
-                lever=Lever("batch", 1),
+                lever=MovedSetting("batch", 1),
             ),
             Option(
                 "turn off activation checkpointing",
                 (CHECKPOINTED,),
-                lever=Lever("activation checkpointing", -1),
+                lever=MovedSetting("activation checkpointing", -1),
             ),
             Option("turn off offload", needs=(OFFLOADED,)),
             Option(

@@ -147,8 +147,8 @@ def _growth_begin(norms: Array) -> int | None:
 
 CLIPPED_SHARE, CLIP_STEPS, EARLY_STEPS, FAR_ABOVE, ENOUGH_NORMS = 0.90, 500, 100, 10.0, 20
 FAR_ABOVE_ADAPTIVE = 300.0
-"""Of optimizers that divide by the size of the gradients: to them a factor on all is nothing, and PPO
-with Adam clips to a hundredth by default.
+"""Of optimizers that divide by the size of the gradients: to them a factor on all is nothing, and
+PPO with Adam clips to a hundredth by default.
 """
 SIZES_OF_GRADIENTS = {"exp_avg_sq", "exp_avg_sq_row", "square_avg", "sum", "exp_inf"}
 """States of Adam and its kin, Adafactor, RMSprop and Adadelta, Adagrad, Adamax."""

@@ -290,11 +290,7 @@ def _last_good(rows: Array, step: int) -> list[str]:
 def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     """The mean loss over the ranks jumps up."""
     firsts, steps, losses = mean_losses(view)
-    spikes, levels, all_sigmas = stand_outs(losses)
-    if view.live and len(losses) >= 2 * SPIKE_WINDOW:
-        # a window that moves on would judge its first steps anew
-        recent = spikes >= SPIKE_WINDOW
-        spikes, levels, all_sigmas = spikes[recent], levels[recent], all_sigmas[recent]
+    spikes, levels, all_sigmas = _spikes(losses, view.live)
     if not len(spikes):
         return None
     at_worst = int(np.argmax(losses[spikes]))
@@ -303,7 +299,8 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
         float(levels[at_worst]),
         float(all_sigmas[at_worst]),
     )
-    certain = sigmas > CERTAIN_K and losses[worst] > level + CERTAIN_RELATIVE * abs(level)
+    loss, step = float(losses[worst]), int(steps[worst])
+    certain = sigmas > CERTAIN_K and loss > level + CERTAIN_RELATIVE * abs(level)
     alone = len(spikes) <= max(1, len(losses) // 500)
     before = losses[max(0, worst - SPIKE_WINDOW) : worst + 1]
     rewards = MIXED < float(np.mean(before < 0)) < 1 - MIXED
@@ -311,33 +308,26 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     repeats = period > 0 or _episodes(steps[spikes]) >= RHYTHM
     moves = repeats and networks_beside(view)
     wider = _scatters_more(losses, worst)
-    small = 0 < losses[worst] < SMALL * float(np.median(losses[:BEGINNING]))
-    rows = view.per_rank[view.ranks[0]].rows
-    row, at = _row_of(rows, int(steps[worst])), steps_named(int(firsts[worst]), int(steps[worst]))
-    if row is not None and np.isfinite(row["lr"]):
-        lr = f", lr {row['lr']:.3g}"
-    else:
-        lr = ""
-    moved = spike_origin(view, int(steps[worst]))
-    if (certain or not alone) and not rewards and not moves and not wider and not small:
-        severity = "medium"
-    else:
-        severity = "info"
+    small = 0 < loss < SMALL * float(np.median(losses[:BEGINNING]))
+    harmless = rewards or moves or wider or small
+    at = steps_named(int(firsts[worst]), step)
+    lr = _learning_rate(view.per_rank[view.ranks[0]].rows, step)
+    moved = spike_origin(view, step)
     if level > 0:
-        title = f"loss jumps to {losses[worst]:.4g} at {at}, {losses[worst] / level:.1f} times its level"
+        title = f"loss jumps to {loss:.4g} at {at}, {loss / level:.1f} times its level"
     else:
-        title = f"loss jumps to {losses[worst]:.4g} at {at} from {level:.4g}"
+        title = f"loss jumps to {loss:.4g} at {at} from {level:.4g}"
     if wider:
         fix = "nothing to mend: from there on the loss scatters as far again and again"
     else:
         fix = _after_a_jump(period, rewards, moves, bool(moved))
     return spec.make(
-        severity=severity,
+        severity="medium" if (certain or not alone) and not harmless else "info",
         title=title,
-        evidence=f"loss {losses[worst]:.4g} at {at}{lr}; the {SPIKE_WINDOW} records before it "
+        evidence=f"loss {loss:.4g} at {at}{lr}; the {SPIKE_WINDOW} records before it "
         f"have a median of {level:.4g}, and it stands {sigmas:,.0f} robust standard deviations "
         f"above; {counted(len(spikes), 'such step')} in "
-        f"{len(losses):,}{_together(view, int(steps[worst]))}{moved}",
+        f"{len(losses):,}{_together(view, step)}{moved}",
         fix=fix,
         rank=everybody(view),
         proof=Proof(
@@ -351,7 +341,7 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
             inputs=(
                 Input(
                     "loss",
-                    float(losses[worst]),
+                    loss,
                     "",
                     f"steps.loss_max or device.loss at {at}, mean over ranks",
                 ),
@@ -360,6 +350,24 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
             ),
         ),
     )
+
+
+def _spikes(losses: Array, is_live: bool) -> tuple[Array, Array, Array]:
+    """Indices of losses that stand out, the level below each, and by how many deviations."""
+    spikes, levels, sigmas = stand_outs(losses)
+    if not is_live or len(losses) < 2 * SPIKE_WINDOW:
+        return spikes, levels, sigmas
+    # a window that moves on would judge its first steps anew
+    recent = spikes >= SPIKE_WINDOW
+    return spikes[recent], levels[recent], sigmas[recent]
+
+
+def _learning_rate(rows: Array, step: int) -> str:
+    """Of that step, in words; empty where it was not seen."""
+    row = _row_of(rows, step)
+    if row is None or not np.isfinite(row["lr"]):
+        return ""
+    return f", lr {row['lr']:.3g}"
 
 
 @once_per_view

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from gputop_agent.contracts import Hello
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.numerics.dead_networks import ALIKE
@@ -129,47 +132,64 @@ def _without_gradient(view: RunView, spec: Spec, rank: int, look: Event) -> Find
 def _left_out(view: RunView, spec: Spec) -> Finding | None:
     """Parameters that want a gradient, and that no optimizer was given: they are never updated."""
     for rank in view.ranks:
-        hello = view.hello(rank)
-        model, optimizer = hello.get("model") or {}, hello.get("optimizer") or {}
-        trainable = int(model.get("trainable") or 0)
-        given_count = int(optimizer.get("all_parameters") or optimizer.get("parameters") or 0)
-        other_parameters = optimizer.get("others") or []
-        if (
-            not _comparable(hello)
-            or not given_count
-            or _once_given(view, rank, trainable)
-            or trainable - given_count <= MUCH_WITHOUT * trainable
-            or not _gradients_beyond(view, rank, given_count + MUCH_WITHOUT * trainable)
-        ):
-            continue
-        share = 1 - given_count / trainable
-        return spec.make(
-            severity="high" if share > 0.5 else "medium",
-            title=f"{100 * share:.0f} % of the parameters that want a gradient are in no optimizer",
-            evidence=f"{model.get('class') or 'the model'} has {trainable:,} values with "
-            "requires_grad=True, "
-            f"{' and '.join([str(optimizer.get('class')), *other_parameters])} "
-            + (f"have {given_count:,} together" if other_parameters else f"has {given_count:,}")
-            + ", and no other optimizer steps: the rest stays as it was made",
-            fix="give the optimizer model.parameters(); if the rest shall stay as it is, call "
-            "requires_grad_(False) on it, which saves its part of the backward pass too",
-            rank=rank if len(view.ranks) > 1 else everybody(view),
-            site=optimizer.get("site"),
-            confidence=0.8,
-            proof=Proof(
-                statistic="values that want a gradient and are in no optimizer / values that want "
-                "one",
-                value=100 * share,
-                threshold=100 * MUCH_WITHOUT,
-                unit="%",
-                formula="",
-                inputs=(
-                    Input("want a gradient", trainable, "values", "hello.model.trainable"),
-                    Input("in the optimizer", given_count, "values", "hello.optimizer.parameters"),
-                ),
-            ),
-        )
+        if _leaves_out_much(view, rank):
+            return _of_no_optimizer(view, spec, rank)
     return _for_nobody(view, spec)
+
+
+def _leaves_out_much(view: RunView, rank: int) -> bool:
+    """Whether gradients come back to much that no optimizer ever had."""
+    hello = view.hello(rank)
+    trainable, given = _trainable(hello), _given(hello.get("optimizer") or {})
+    if not _comparable(hello) or not given:
+        return False
+    much = MUCH_WITHOUT * trainable
+    if trainable - given <= much or _once_given(view, rank, trainable):
+        return False
+    return _gradients_beyond(view, rank, given + much)
+
+
+def _of_no_optimizer(view: RunView, spec: Spec, rank: int) -> Finding:
+    hello = view.hello(rank)
+    model, optimizer = hello.get("model") or {}, hello.get("optimizer") or {}
+    trainable, given_count = _trainable(hello), _given(optimizer)
+    other_parameters = optimizer.get("others") or []
+    share = 1 - given_count / trainable
+    return spec.make(
+        severity="high" if share > 0.5 else "medium",
+        title=f"{100 * share:.0f} % of the parameters that want a gradient are in no optimizer",
+        evidence=f"{model.get('class') or 'the model'} has {trainable:,} values with "
+        "requires_grad=True, "
+        f"{' and '.join([str(optimizer.get('class')), *other_parameters])} "
+        + (f"have {given_count:,} together" if other_parameters else f"has {given_count:,}")
+        + ", and no other optimizer steps: the rest stays as it was made",
+        fix="give the optimizer model.parameters(); if the rest shall stay as it is, call "
+        "requires_grad_(False) on it, which saves its part of the backward pass too",
+        rank=rank if len(view.ranks) > 1 else everybody(view),
+        site=optimizer.get("site"),
+        confidence=0.8,
+        proof=Proof(
+            statistic="values that want a gradient and are in no optimizer / values that want one",
+            value=100 * share,
+            threshold=100 * MUCH_WITHOUT,
+            unit="%",
+            formula="",
+            inputs=(
+                Input("want a gradient", trainable, "values", "hello.model.trainable"),
+                Input("in the optimizer", given_count, "values", "hello.optimizer.parameters"),
+            ),
+        ),
+    )
+
+
+def _trainable(hello: Hello) -> int:
+    """Values of the model that want a gradient."""
+    return int((hello.get("model") or {}).get("trainable") or 0)
+
+
+def _given(optimizer: Mapping[str, Any]) -> int:
+    """Values that this optimizer was given, or all optimizers together where that is told."""
+    return int(optimizer.get("all_parameters") or optimizer.get("parameters") or 0)
 
 
 def _once_given(view: RunView, rank: int, trainable: int) -> bool:
@@ -181,10 +201,8 @@ def _once_given(view: RunView, rank: int, trainable: int) -> bool:
         for kind in ("hello", "hello_update")
         for event in told(view, kind).get(rank, ())
     ]
-    given = [
-        int(one.get("all_parameters") or one.get("parameters") or 0) for one in told_optimizers
-    ]
-    return max(given, default=0) >= (1 - MUCH_WITHOUT) * trainable
+    most = max(map(_given, told_optimizers), default=0)
+    return most >= (1 - MUCH_WITHOUT) * trainable
 
 
 def _gradients_beyond(view: RunView, rank: int, count: float) -> bool:

@@ -191,8 +191,8 @@ def _layer(event: Event) -> str:
 
 
 def _after_the_last(event: Event) -> str:
-    """``after head`` of an operation of which the graph tells that it follows all weights: it may be
-    of the loss, of a layer without weights, or of what a layer with some does after them.
+    """``after head`` of an operation of which the graph tells that it follows all weights: it may
+    be of the loss, of a layer without weights, or of what a layer with some does after them.
     """
     last = (event.get("between") or [""])[0]
     if event.get("how") != "graph" or event.get("layer") != "loss" or not last:
@@ -230,36 +230,42 @@ def advice(event: Event | None) -> tuple[str, ...]:
     """What to do first, by where it began."""
     if event is None:
         return (f"{WATCH} names the layer, the operation and the batch",)
-    batch = event.get("batch") or {}
     if beside_model(event):
-        operation = event.get("operation") or "the loss"
-        value = f"look at what goes into {operation} after the model: "
-        if batch.get("finite"):
-            targets = ""
-        else:
-            targets = "the targets of that step's batch, or "
-        return (value + targets + "a value that the script computes without a gradient",)
-    if event["direction"] == "input":
-        samples = batch.get("samples") or []
-        if batch.get("files"):
-            return (f"look at {batch['files'][0]}",)
-        if len(samples) == 1 or (samples and batch.get("rows")):
-            return (f"look at sample {samples[0]:,}",)
-        more = f" (samples from {samples[0]:,})" if samples else ""
-        return (f"look at the batch of that step{more}",)
+        return (_look_beside_model(event),)
+    direction = event["direction"]
+    if direction == "input":
+        return (f"look at {_samples_to_look_at(event.get('batch') or {})}",)
     watched = f"{WATCH} names the layer and the operation"
-    if event["direction"] == "gone":
+    if direction == "gone":
         return (watched,)
+    by_operation = _by_operation(event.get("operation") or "", event)
     if event.get("how") != "hooks" and event.get("between"):
-        if event["direction"] == "forward":
-            likely = _by_operation(event.get("operation") or "", event)
-        else:
-            likely = ()
-        return (*likely, watched)
-    if event["direction"] in ("weights", "reduced"):
+        return (*by_operation, watched) if direction == "forward" else (watched,)
+    if direction in ("weights", "reduced"):
         return ()
-    operation = event.get("operation") or ""
-    return _by_operation(operation, event)
+    return by_operation
+
+
+def _look_beside_model(event: Event) -> str:
+    """At what met the model's finite output."""
+    operation = event.get("operation") or "the loss"
+    is_finite = (event.get("batch") or {}).get("finite")
+    targets = "" if is_finite else "the targets of that step's batch, or "
+    return (
+        f"look at what goes into {operation} after the model: {targets}"
+        "a value that the script computes without a gradient"
+    )
+
+
+def _samples_to_look_at(batch: dict[str, Any]) -> str:
+    """The file or the sample, as near as it is known."""
+    if batch.get("files"):
+        return str(batch["files"][0])
+    samples = batch.get("samples") or []
+    if len(samples) == 1 or (samples and batch.get("rows")):
+        return f"sample {samples[0]:,}"
+    first = f" (samples from {samples[0]:,})" if samples else ""
+    return f"the batch of that step{first}"
 
 
 _KEEP_OFF = {

@@ -23,8 +23,8 @@ CANDIDATES = 64
 LOW = 0.05
 """Of the largest rate: a swing that goes less far down is one of a cyclical schedule."""
 EXPLAINED, ALL_EXPLAINED, TRUSTED = 0.995, 0.9999, 0.9
-"""Part of the variance that a cosine must explain, of few readings nearly all, over the readings that
-fit it best: some lag a few steps. A triangle's is 0.986.
+"""Part of the variance that a cosine must explain, of few readings nearly all, over the readings
+that fit it best: some lag a few steps. A triangle's is 0.986.
 """
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gputop_analysis.findings.advice import OWN_LOOP, Lever, Option, at_least
+from gputop_analysis.findings.advice import OWN_LOOP, MovedSetting, Option, at_least
 from gputop_analysis.findings.dialect import phrase
 from gputop_analysis.findings.facts import Facts
 from gputop_analysis.findings.sites import Site, named
@@ -102,9 +102,9 @@ def _fewer(run: Facts, threads: int) -> Option:
     threads_ = counted(run.threads or 1, "busy thread")
     why = f"{ranks} ranks with {threads_} each share {cores} cores, and a sum waits for the last"
     if ranks > cores:
-        return Option(f"start at most {cores} ranks here: {why}", lever=Lever("ranks", -1))
+        return Option(f"start at most {cores} ranks here: {why}", lever=MovedSetting("ranks", -1))
     words = f"set OMP_NUM_THREADS={max(1, cores // ranks)}: {why} ({threads} threads)"
-    return Option(words, lever=Lever("torch threads", -1))
+    return Option(words, lever=MovedSetting("torch threads", -1))
 
 
 def _less_volume(run: Facts, by_volume_ms: float) -> list[Option]:

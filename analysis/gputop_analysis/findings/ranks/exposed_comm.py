@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,13 +20,13 @@ from gputop_analysis.findings.ranks.comm_options import (
 )
 from gputop_analysis.findings.registry import Spec, finding
 from gputop_analysis.findings.shares import everybody, run_queue
-from gputop_analysis.findings.sites import top_site
+from gputop_analysis.findings.sites import Site, top_site
 from gputop_analysis.findings.stages import pipeline_ranks
 from gputop_analysis.mend import ByArguments
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import block_bootstrap
 from gputop_analysis.text import percent
-from gputop_analysis.view import RunView
+from gputop_analysis.view import Array, RunView
 from gputop_analysis.waits import ARRIVALS, COLLECTIVES, waits
 
 Event = dict[str, Any]
@@ -35,6 +35,36 @@ EXPOSED, MUCH_EXPOSED = 0.10, 0.30
 SYNCHRONISED = 0.9
 """Of the micro-batches, from which each is synchronised: counts lag by a few iterations."""
 ENOUGH_ITERATIONS = 500
+
+
+class _LeastWait(NamedTuple):
+    """What the rank that waits least for communication waits, step by step."""
+
+    least_ms: Array
+    wall_ms: float
+    """Mean time of a step."""
+    ranks: int
+    source: str
+    by_script: bool
+    """Whether it waits in calls of the script's own, and not for gradients."""
+    site: Site | None
+    """Of those calls."""
+
+
+def _least_wait(view: RunView) -> _LeastWait | None:
+    waited, common = waits(view), view.common
+    if waited is None or common is None or waited.source == ARRIVALS:
+        return None
+    pipelined = pipeline_ranks(view)
+    if waited.source == COLLECTIVES and pipelined:
+        return None  # stages wait for each other's work, not for the network: see CR13
+    wall_ms = float(common.per_step_ms("wall_ns").mean())
+    least_ms, source, site = waited.ms.min(axis=1), waited.source, None
+    called_ms = common.per_step_ms("comm_ns").min(axis=1)
+    by_script = source != COLLECTIVES and called_ms.mean() > least_ms.mean()
+    if by_script and not pipelined:
+        least_ms, source, site = called_ms, COLLECTIVES, top_site(view, "comm")
+    return _LeastWait(least_ms, wall_ms, len(waited.ranks), source, by_script, site)
 
 
 @finding(
@@ -65,17 +95,11 @@ ENOUGH_ITERATIONS = 500
 )
 def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
     """Even the rank that everybody waits for waits for the network."""
-    waited, common = waits(view), view.common
-    if waited is None or common is None or waited.source == ARRIVALS:
+    wait = _least_wait(view)
+    if wait is None:
         return None
-    if waited.source == COLLECTIVES and pipeline_ranks(view):
-        return None  # stages wait for each other's work, not for the network: see CR13
-    wall_ms = float(common.per_step_ms("wall_ns").mean())
-    least_ms, source, site = waited.ms.min(axis=1), waited.source, None
-    called = common.per_step_ms("comm_ns").min(axis=1)
-    by_script = source != COLLECTIVES and called.mean() > least_ms.mean()
-    if by_script and not pipeline_ranks(view):
-        least_ms, source, site = called, COLLECTIVES, top_site(view, "comm")
+    wall_ms, source, site = wait.wall_ms, wait.source, wait.site
+    least_ms = wait.least_ms
     if not (least_ms.mean() > EXPOSED * wall_ms and least_ms.mean() > MIN_EFFECT_MS):
         return None
     queue, ms = _core_wait(view), block_bootstrap(least_ms, np.ones(len(least_ms)))
@@ -89,11 +113,11 @@ def exposed_communication(view: RunView, spec: Spec) -> Finding | None:
         title=f"communication takes {100 * ms.value / wall_ms:.0f} % of each step, {ms.value:.1f} "
         "ms, on every rank",
         evidence=f"the rank that waits least waits {ms.value:.1f} ms of {wall_ms:.1f} ms a step "
-        f"(95 % interval {ms.low:.1f} to {ms.high:.1f} ms, {source}, {steps}, {len(waited.ranks)} "
+        f"(95 % interval {ms.low:.1f} to {ms.high:.1f} ms, {source}, {steps}, {wait.ranks} "
         f"ranks, backend {parallel.get('backend')})"
-        + ("" if by_script else _gradients(sent, explained))
+        + ("" if wait.by_script else _gradients(sent, explained))
         + (f"; {site.words}" if site else ""),
-        fix=called_options(site, ms.value) if by_script else comm_options(run, ms.value),
+        fix=called_options(site, ms.value) if wait.by_script else comm_options(run, ms.value),
         rank=everybody(view),
         site=site.site if site else None,
         confidence=0.9,

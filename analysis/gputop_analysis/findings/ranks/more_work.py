@@ -20,8 +20,8 @@ BESIDE_WORK = 0.1
 is evidence of its own, and few steps or a busy machine leave the lead alone uncertain.
 """
 SURELY_MORE = 3.0
-"""Standard errors that the work of batches differs by: texts of random length differ on average, too,
-over a few hundred steps.
+"""Standard errors that the work of batches differs by: texts of random length differ on average,
+too, over a few hundred steps.
 """
 MOST_OF_IT = 0.5
 """Part of the rank's longer compute that its larger batches must account for."""

@@ -348,9 +348,9 @@ def _passes(d: Dims, linear: Linear) -> Number:
 
 
 def by_math(d: Dims) -> bool:
-    """Whether attention is SDPA's without a fused kernel: in fp32 flash attention does not run, and the
-    memory-efficient one knows no groups of heads; nor does any know Falcon's single key that all
-    heads share.
+    """Whether attention is SDPA's without a fused kernel: in fp32 flash attention does not run, and
+    the memory-efficient one knows no groups of heads; nor does any know Falcon's single key that
+    all heads share.
     """
     if d.setup.attention != "sdpa":
         return False

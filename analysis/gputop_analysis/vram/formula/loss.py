@@ -63,7 +63,7 @@ REMOTE_IN_16_BITS = ("qwen",)
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class LossBytes:
     """Bytes of one token at the worst moment of both passes."""
 
     forward: Number
@@ -72,12 +72,12 @@ class Loss:
     """In segments that the loss has to itself from one step to the next."""
 
 
-def loss(d: Dims, habits: Habits) -> Loss:
+def loss(d: Dims, habits: Habits) -> LossBytes:
     """Of logits and loss; nothing where the logits are never whole."""
     entries = d.model.vocab / d.tp
     if d.setup.loss == "fused":
         rows = FUSED_ROWS * d.model.hidden + 0 * entries
-        return Loss(rows, 0 * entries, rows)
+        return LossBytes(rows, 0 * entries, rows)
     forward, backward = _of_entry(d)
     if d.recipe == "litgpt":
         return _litgpt(d, entries)
@@ -85,11 +85,11 @@ def loss(d: Dims, habits: Habits) -> Loss:
         logits_bytes, piece = d.compute, 4.0 if d.setup.compile else backward
         saved = 0.0 if d.setup.compile else logits_bytes
         forward, backward = logits_bytes + forward / CHUNKS, logits_bytes + saved + piece / CHUNKS
-        return Loss(entries * forward, entries * backward, entries * backward)
-    return Loss(entries * forward, entries * backward, entries * _cached(d, backward))
+        return LossBytes(entries * forward, entries * backward, entries * backward)
+    return LossBytes(entries * forward, entries * backward, entries * _cached(d, backward))
 
 
-def _litgpt(d: Dims, entries: Number) -> Loss:
+def _litgpt(d: Dims, entries: Number) -> LossBytes:
     """Of whole logits in fp32, those of the last step beside them until they are made; their log
     softmax, and its gradient piece by piece, or at once.
     """
@@ -99,7 +99,7 @@ def _litgpt(d: Dims, entries: Number) -> Loss:
     else:
         piece = 1
     backward = LITGPT_LOGITS + 4 + 8 * piece
-    return Loss(entries * converted, entries * backward, entries * backward)
+    return LossBytes(entries * converted, entries * backward, entries * backward)
 
 
 def quantized_head(d: Dims) -> tuple[Number, Number]:
@@ -139,35 +139,54 @@ def head_buffers(d: Dims) -> Number:
 
 
 def _of_entry(d: Dims) -> tuple[Number, Number]:
-    """Bytes of a token and entry of the vocabulary, forward and backward. Encoders leave their
-    logits in the type of the products (``BertForMaskedLM``), which autocast's softmax raises.
-    """
+    """Bytes of a token and entry of the vocabulary, forward and backward."""
     a = d.compute
     if d.recipe == "megatron":
-        return (8 + a, 8 + a) if d.setup.kernels else (4 + a, 4 + a)
-    half = a if a < 4 else 0
-    if d.recipe in TRANSFORMERS_CODE and traits(d.model.family).encoder:
-        raised = d.setup.autocast or d.setup.weights == "fp32"
-        return (a + 8, FP32_COPIES) if raised else (2 * a, 3 * a)
+        each = (8 if d.setup.kernels else 4) + a
+        return each, each
     if d.recipe in TRANSFORMERS_CODE:
-        version = release(d.setup.transformers)
-        in_library = version < SHIFTED_LABELS and d.model.family in LEFT_IN_16_BITS
-        if in_library or d.model.family in REMOTE_IN_16_BITS:
-            return _as_they_are(d)
-        copy = 4 if version < SHIFTED_LABELS else 0
-        logits = 0 if version < FREED_LOGITS else half
-        if d.setup.kernels:
-            return logits + 4 + copy, logits + 4 + copy
-        squeezed = a if capped(d) else 0
-        return logits + 8 + copy + squeezed, 12.0 + squeezed
+        return _of_encoder(d) if traits(d.model.family).encoder else _of_transformers(d)
     if d.recipe == "nanotron":
         return NANOTRON_LOSS
     if d.recipe == "torchtitan":
-        parallel = LOSS_PARALLEL * true(d.tp > 1)
-        if d.setup.kernels:
-            return (half, 2 * a)
-        return (half + 8 + parallel, FP32_COPIES + parallel)
+        return _of_torchtitan(d)
     return 2 * a, 4 * a
+
+
+def _half(d: Dims) -> Number:
+    """Bytes of the logits in 16 bits; 0 where all is computed in fp32."""
+    return d.compute if d.compute < 4 else 0
+
+
+def _of_encoder(d: Dims) -> tuple[Number, Number]:
+    """Encoders leave their logits in the type of the products (``BertForMaskedLM``), which
+    autocast's softmax raises.
+    """
+    if d.setup.autocast or d.setup.weights == "fp32":
+        return d.compute + 8, FP32_COPIES
+    return 2 * d.compute, 3 * d.compute
+
+
+def _of_transformers(d: Dims) -> tuple[Number, Number]:
+    """What a causal model's loss in Transformers holds, by release."""
+    version = release(d.setup.transformers)
+    in_library = version < SHIFTED_LABELS and d.model.family in LEFT_IN_16_BITS
+    if in_library or d.model.family in REMOTE_IN_16_BITS:
+        return _as_they_are(d)
+    shifted = 4 if version < SHIFTED_LABELS else 0
+    logits = 0 if version < FREED_LOGITS else _half(d)
+    if d.setup.kernels:
+        each = logits + 4 + shifted
+        return each, each
+    squeezed = d.compute if capped(d) else 0
+    return logits + 8 + shifted + squeezed, 12.0 + squeezed
+
+
+def _of_torchtitan(d: Dims) -> tuple[Number, Number]:
+    if d.setup.kernels:
+        return _half(d), 2 * d.compute
+    parallel = LOSS_PARALLEL * true(d.tp > 1)
+    return _half(d) + 8 + parallel, FP32_COPIES + parallel
 
 
 def _as_they_are(d: Dims) -> tuple[Number, Number]:

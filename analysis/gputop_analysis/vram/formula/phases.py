@@ -26,7 +26,7 @@ PASSES = ("forward", "loss", "backward", "backward end", "embedding")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepBytes:
     """One training step of a rank."""
 
     phases: dict[str, Bytes]
@@ -36,7 +36,7 @@ class Step:
     """Bytes of activations that one layer keeps."""
 
 
-def step(d: Dims) -> Step:
+def step(d: Dims) -> StepBytes:
     """What a rank holds in each phase.
 
     Within a backward pass activations fall and gradients rise by the same steps, layer by layer, so
@@ -124,7 +124,7 @@ def step(d: Dims) -> Step:
         passes=_highest(found_phases[name] for name in PASSES),
         pools=pools(d, parts_, found_phases, kept_habits, late),
     )
-    return Step(found_phases, blocks, one_layer)
+    return StepBytes(found_phases, blocks, one_layer)
 
 
 def pools(

@@ -21,7 +21,7 @@ from gputop_analysis.vram.profiles.dims import dims
 from gputop_analysis.vram.profiles.optimizers import UPDATES
 from gputop_analysis.vram.profiles.sharded import Sharding, sharded
 from gputop_analysis.vram.profiles.stacks import deepened, depths_of
-from gputop_analysis.vram.profiles.steps import Course, Training, course
+from gputop_analysis.vram.profiles.steps import Course, StepCourse, course
 from gputop_analysis.vram.profiles.term import Size
 from gputop_analysis.vram.profiles.variant import is_ddp, is_tied, sharding_of, variant
 from gputop_analysis.vram.replay import Replay, summary
@@ -106,7 +106,7 @@ def events(setup: Setup) -> EventLog | None:
         return None
     width = WIDTHS[setup.lora.dtype if setup.lora else setup.weights or setup.dtype]
     sharding = sharding_of(setup)
-    training = Training(
+    training = StepCourse(
         setup.optimizer, width, setup.accumulation > 1, is_ddp(setup), is_tied(setup.model)
     )
     course_ = _course(name, setup.model.family, depths_of(setup.model), training, sharding)
@@ -122,7 +122,7 @@ def _course(
     name: str,
     family: str,
     depths: tuple[int, ...],
-    training: Training,
+    training: StepCourse,
     sharding: Sharding | None,
 ) -> tuple[tuple[Size, ...], Course] | None:
     """The terms of a profile, and its steps with all layers of a model."""

@@ -42,7 +42,7 @@ class Course(NamedTuple):
         return replace(self.log, bytes=column)
 
 
-class Training(NamedTuple):
+class StepCourse(NamedTuple):
     """What decides the course of the steps besides the profile."""
 
     optimizer: str
@@ -57,7 +57,7 @@ class Training(NamedTuple):
     """The head's weights are those of the embedding, and called by the head's name."""
 
 
-def course(log: EventLog, training: Training) -> Course:
+def course(log: EventLog, training: StepCourse) -> Course:
     """Two steps of a profile with all layers: the second one finds the states and what the first
     left in the cache.
 

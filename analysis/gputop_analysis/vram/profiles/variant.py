@@ -94,27 +94,29 @@ def _on_one_gpu(setup: Setup) -> Setup:
 
 def _beyond(setup: Setup) -> bool:
     """What changes the events in ways that no profile holds."""
-    return bool(
-        not (setup.parallel.world == 1 or is_ddp(setup))
-        or setup.parallel.offload != "none"
-        or setup.roles
-        or setup.freeze
-        or (
-            setup.quantized and setup.model.experts
-        )  # whether experts are quantised depends on the version
-        or setup.images
-        or not _one_size(setup.model)
-        or setup.master_weights
-        or setup.compile
-        or setup.optimizer == "none"  # without gradients little of the forward pass is kept
-        or setup.optimizer_in_backward
-        or setup.dropout
-        or setup.modules_to_save
-        or setup.bitsandbytes
-        or setup.lengths == "varied"
-        or setup.offload_activations
-        or setup.recipe not in _RECIPES
+    is_split = setup.parallel.world > 1 and not is_ddp(setup)
+    # whether experts are quantised depends on the version
+    has_quantized_experts = setup.quantized and setup.model.experts
+    reasons = (
+        is_split,
+        setup.parallel.offload != "none",
+        setup.roles,
+        setup.freeze,
+        has_quantized_experts,
+        setup.images,
+        not _one_size(setup.model),
+        setup.master_weights,
+        setup.compile,
+        setup.optimizer == "none",  # without gradients little of the forward pass is kept
+        setup.optimizer_in_backward,
+        setup.dropout,
+        setup.modules_to_save,
+        setup.bitsandbytes,
+        setup.lengths == "varied",
+        setup.offload_activations,
+        setup.recipe not in _RECIPES,
     )
+    return any(reasons)
 
 
 def _kernels(setup: Setup) -> str:

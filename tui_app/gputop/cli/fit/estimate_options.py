@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gputop.cli.errors import CliError, cli_errors
 from gputop.cli.parsing import Parser
-from gputop_analysis.vram.options import OPTIONS, Option, parse
+from gputop_analysis.vram.options import OPTIONS, SetupOption, parse
 
 if TYPE_CHECKING:
     from gputop_analysis.vram.setup import Setup
@@ -179,7 +179,7 @@ def existing_file(text: str, or_else: str = "a model is named with --model") -> 
     return path
 
 
-def _help(option: Option) -> str:
+def _help(option: SetupOption) -> str:
     if option.choices:
         return f"{option.help}: {', '.join(choice for choice in option.choices if choice)}"
     if isinstance(option.default, tuple):

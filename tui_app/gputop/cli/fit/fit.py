@@ -20,7 +20,7 @@ from gputop_analysis.units import GIB
 
 if TYPE_CHECKING:
     from gputop_analysis.catalog import GpuSpec
-    from gputop_analysis.vram.fitting import Answer, Way
+    from gputop_analysis.vram.fitting import FittingWays, Way
     from gputop_analysis.vram.setup import Setup
 
 _USAGE = """gputop fit MODEL --gpus 2xA100 [options of gputop estimate] [--json]
@@ -126,7 +126,7 @@ def _refuse_ranks(setup: Setup, gpus: int) -> None:
         raise ValueError(f"the split is of {split.world} GPUs, --gpus says {gpus}: leave --dp out")
 
 
-def text(answer: Answer, name: str, setup: Setup, gpu: GpuSpec, gpus: int) -> list[str]:
+def text(answer: FittingWays, name: str, setup: Setup, gpu: GpuSpec, gpus: int) -> list[str]:
     """The lines of the answer, the verdict first."""
     gib = gpu.usable_bytes / GIB
     lines = [
@@ -146,7 +146,7 @@ def text(answer: Answer, name: str, setup: Setup, gpu: GpuSpec, gpus: int) -> li
     return lines
 
 
-def _verdicts(answer: Answer, name: str, gpu: GpuSpec, gpus: int) -> list[str]:
+def _verdicts(answer: FittingWays, name: str, gpu: GpuSpec, gpus: int) -> list[str]:
     by_verdict = {
         verdict: [way.purpose for way in answer.ways if way.verdict == verdict]
         for verdict in ("yes", "tight", "no")
@@ -190,7 +190,7 @@ def planned(way: Way, name: str) -> str:
     return shlex.join([*words, "--seq", str(setup.seq)])
 
 
-def as_data(answer: Answer, name: str) -> dict[str, Any]:
+def as_data(answer: FittingWays, name: str) -> dict[str, Any]:
     """The answer under stable names; sizes in GiB."""
     return {
         "model": name,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from gputop.checking import Side, Work
-    from gputop_analysis.paired import Judged
+    from gputop_analysis.paired import PairedChange
     from gputop_analysis.stats import Interval
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -193,7 +193,7 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
 
 
-def _measured(measured: Iterator[np.ndarray], threshold: float, limit_s: float) -> Judged:
+def _measured(measured: Iterator[np.ndarray], threshold: float, limit_s: float) -> PairedChange:
     """Rounds until the interval decides or the time is up.
 
     The chance of an error is spent in proportion to the time, so that all looks together have it
@@ -221,7 +221,7 @@ def _measured(measured: Iterator[np.ndarray], threshold: float, limit_s: float) 
     return judge_last(ratios, count, threshold, ERROR * (1 - before))
 
 
-def markdown(judged: Judged, threshold: float, baseline: Work, work: Work) -> str:
+def markdown(judged: PairedChange, threshold: float, baseline: Work, work: Work) -> str:
     """The verdict for a pull request."""
     columns = "interval | threshold | pairs of slices | starts of each"
     verdict = judged.verdict if judged.surely_beyond else "slower at all"
@@ -247,7 +247,7 @@ def _between(change: Interval) -> str:
     return f"{change.low:+.1%} to {change.high:+.1%}"
 
 
-def as_data(judged: Judged, threshold: float, baseline: Work) -> dict[str, Any]:
+def as_data(judged: PairedChange, threshold: float, baseline: Work) -> dict[str, Any]:
     """The same as plain values; ``command`` and ``cwd`` are the baseline's: the file is one."""
     change = judged.change
     return {

@@ -14,7 +14,7 @@ _BEFORE_A_COMMAND = ("run", "check", "dryrun")
 """Commands after which the user's own command stands."""
 
 
-class Words(NamedTuple):
+class CompletionWords(NamedTuple):
     """What can stand after a command."""
 
     name: str
@@ -51,7 +51,7 @@ def parser() -> Parser:
     return parser
 
 
-def words_of(name: str) -> Words:
+def words_of(name: str) -> CompletionWords:
     """All that a command takes, from its option parsers."""
     command = next(item for item in COMMANDS if item.name == name)
     parsers = command.options()
@@ -74,7 +74,7 @@ def words_of(name: str) -> Words:
     places = [item for item in shown if not item.option_strings]
     fixed = [str(choice) for item in places for choice in item.choices or ()]
     inner = [parser.prog.split()[2] for parser in parsers if len(parser.prog.split()) > 2]
-    return Words(
+    return CompletionWords(
         name=name,
         summary=command.summary,
         options=tuple(options.items()),
@@ -85,7 +85,7 @@ def words_of(name: str) -> Words:
     )
 
 
-def bash(commands: list[Words]) -> str:
+def bash(commands: list[CompletionWords]) -> str:
     """A function for ``complete -F``."""
     cases = []
     for command in commands:
@@ -145,7 +145,7 @@ complete -o default -F _gputop gputop
 """
 
 
-def zsh(words: list[Words]) -> str:
+def zsh(words: list[CompletionWords]) -> str:
     """A function for ``compdef``."""
     cases = []
     for command in words:
@@ -189,7 +189,7 @@ compdef _gputop gputop
 """
 
 
-def _zsh_option(words: Words, option: str, text: str) -> str:
+def _zsh_option(words: CompletionWords, option: str, text: str) -> str:
     plain = text.replace("[", "(").replace("]", ")").replace(":", " ")
     value = ""
     if option in words.takes_value:
@@ -201,7 +201,7 @@ def _zsh_option(words: Words, option: str, text: str) -> str:
     return _quoted(f"{option}[{plain}]{value}")
 
 
-def fish(words: list[Words]) -> str:
+def fish(words: list[CompletionWords]) -> str:
     """Lines of ``complete``."""
     lines = [
         "# gputop completion fish",

@@ -25,14 +25,14 @@ _START_S = 10.0
 """After this long without a step it is said what the time went into."""
 
 
-class Rule(Protocol):
+class EndRule(Protocol):
     """Asked some twenty times a second whether the command is to end, and ends it."""
 
     def tick(self) -> None: ...
 
 
 def watch(
-    handle: RunHandle, calibrate: bool, timeout_s: float | None, rule: Rule | None = None
+    handle: RunHandle, calibrate: bool, timeout_s: float | None, rule: EndRule | None = None
 ) -> int:
     """Follow the run until its command ends.
 
