@@ -485,3 +485,28 @@ def test_a_failure_over_weights_that_are_no_numbers_is_one_of_numbers(tmp_path):
     assert "trunk.0.weight was no number by then" in found["HC06"].fix
     assert found["NU01"].title == "weights are NaN or infinite where rank 0 fails at step 60"
     assert "--watch-numerics" in found["NU01"].fix
+
+
+FAULT = """epoch 3
+Fatal Python error: Segmentation fault
+
+Thread 0x00007f57 (most recent call first):
+  File "/home/u/feed.py", line 5 in wait
+
+Current thread 0x00007f58 (most recent call first):
+  File "/usr/lib/python3.11/ctypes/__init__.py", line 519 in string_at
+  File "/home/u/train.py", line 71 in main
+  File "/home/u/train.py", line 90 in <module>
+
+Extension modules: torch._C (total: 1)
+"""
+
+
+def test_the_line_of_a_crash_in_native_code_is_what_the_fault_handler_printed(tmp_path):
+    build = trained(tmp_path / "r", ranks=1)
+    build.end(exit_code=139)
+    (build.path / "hosts" / "box" / "output.log").write_text(FAULT)
+    (crash,) = (one for one in evaluate(build.open()) if one.id == "HC09")
+    assert (crash.site, crash.title) == ("train.py:71 main", "exit 139: ended by SIGSEGV")
+    assert "Fatal Python error: Segmentation fault, at train.py:71 main" in crash.evidence
+    assert crash.fix.startswith("native code crashed below train.py:71 main")

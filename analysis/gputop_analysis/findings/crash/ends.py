@@ -9,7 +9,12 @@ from typing import Any, NamedTuple
 from gputop_analysis.ending import ending, stopping_event
 from gputop_analysis.findings.advice import Option
 from gputop_analysis.findings.crash.lack_of_memory import out_of_memory_kills
-from gputop_analysis.findings.crash.last_words import last_line, last_words, told_exit_code
+from gputop_analysis.findings.crash.last_words import (
+    last_fault,
+    last_line,
+    last_words,
+    told_exit_code,
+)
 from gputop_analysis.findings.crash.tracebacks import LastWords, follows_surely
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import LAST_OUTPUT, TRACEBACK
@@ -372,7 +377,9 @@ class _End(NamedTuple):
     is_stop: bool
     """Somebody or something outside asked for it."""
     raised: LastWords | None
-    """The exception behind it; None where a signal or a stop is behind it, or none was seen."""
+    """The exception behind it, or what Python's fault handler said of a signal; None where a stop is
+    behind it, or none was seen.
+    """
     lost_rank: int | None
     lost_reason: str
     """Of the first rank that vanished; empty: none has, or there is but one."""
@@ -388,7 +395,7 @@ def _end_of(view: RunView, code: int) -> _End:
         signal_number=number,
         how=ending(view.record, state, code),
         is_stop=is_stop,
-        raised=None if is_stop or number else _raised(view),
+        raised=None if is_stop else last_fault(view) if number else _raised(view),
         lost_rank=lost_rank,
         lost_reason=lost_reason,
     )
@@ -482,6 +489,8 @@ def _advice(view: RunView, end: _End) -> str:
             f"look at why rank {end.lost_rank} ({end.lost_reason}) went: at "
             f"{end.raised.site or 'the line of the traceback'} another rank only missed it"
         )
+    if end.raised and end.signal_number:
+        return f"native code crashed below {end.raised.site or 'what the output names'}: look there"
     if end.raised:
         return f"mend {end.raised.site or 'what the traceback says'}"
     if end.how.kind == "stopped":

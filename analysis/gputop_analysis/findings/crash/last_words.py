@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
-from gputop_analysis.findings.crash.tracebacks import ESCAPES, LastWords, parsed
+from gputop_analysis.findings.crash.tracebacks import ESCAPES, LastWords, fatal_error, parsed
 from gputop_analysis.last_output import last_outputs
 from gputop_analysis.view import RunView
 from gputop_probes import redact
@@ -19,8 +20,17 @@ _EXIT_CODE = re.compile(r"exitcode *: (-?\d{1,3})\)?(?: local_rank: \d+)? \(pid:
 
 def last_words(view: RunView) -> LastWords | None:
     """The exception in the recorded output of any host that ended it; None: none was printed."""
+    return _first(parsed, view)
+
+
+def last_fault(view: RunView) -> LastWords | None:
+    """What Python's fault handler said of a signal that native code made; None: nothing."""
+    return _first(fatal_error, view)
+
+
+def _first(read: Callable[[str], LastWords | None], view: RunView) -> LastWords | None:
     for text in last_outputs(view):
-        if words := parsed(text):
+        if words := read(text):
             return words._replace(what=redact.text(words.what))
     return None
 

@@ -4,6 +4,7 @@ rich draws in a box.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -17,7 +18,9 @@ _HEAD = re.compile(
     r"(?P<prefix>.*?)(?:\+ )?(?P<original>Original )?(?:Exception Group )?"
     r"Traceback \(most recent call last\)"
 )
-_FRAME = re.compile(r'[|>\s]*File "([^"]+)", line (\d+)(?:, in (\S+))?')
+_FRAME = re.compile(r'[|>\s]*File "([^"]+)", line (\d+)(?:,? in (\S+))?')
+_FATAL = "Fatal Python error: "
+"""Python's own words at a signal of native code, with PYTHONFAULTHANDLER or faulthandler.enable()."""
 _UNCOMPILED = re.compile(r'  File "[^"]+", line \d+$')
 """What Python prints without a heading where the script itself is no Python."""
 _RAISED = re.compile(r"(?:[|+-]+ )?([A-Za-z_][\w.]*(?:\([\w.]+\))?)(?:: .*|:)?")
@@ -64,6 +67,25 @@ def parsed(text: str) -> LastWords | None:
         return causes[0].words
     causes = [chain for chain in first_hand if not follows_surely(chain.words.what)] or first_hand
     return causes[-1].words if causes else None
+
+
+def fatal_error(text: str) -> LastWords | None:
+    """What Python's fault handler printed last, and the innermost line outside of packages; None
+    where it printed nothing.
+    """
+    _, head, after = ESCAPES.sub("", text).rpartition(_FATAL)
+    if not head:
+        return None
+    what, *lines = after.splitlines()
+    frames = (_FRAME.match(line) for line in _of_current_thread(lines))
+    sites = (_site(frame) for frame in frames if frame)
+    return LastWords(f"{_FATAL}{what.strip()}", next((site for site in sites if site), None))
+
+
+def _of_current_thread(lines: list[str]) -> Iterator[str]:
+    """The frames of the thread that the signal came to, innermost first."""
+    below = itertools.dropwhile(lambda line: not line.startswith("Current thread"), lines)
+    return itertools.takewhile(lambda line: line.strip(), itertools.islice(below, 1, None))
 
 
 def follows_surely(what: str) -> bool:
