@@ -168,11 +168,15 @@ def _steady_rows(rows: Array, common: Aligned) -> Array:
 
 
 def _coarser_edges(common: Aligned, rows: list[Array]) -> Array:
-    """Edges so wide that each rank, of its own sampled steps, usually has one in a bucket."""
-    gaps = (np.diff(r["step"].astype(np.int64)) for r in rows)
+    """Edges so wide that each rank, of its own sampled steps, usually has one in a bucket: those of
+    DDP's timers are the same on all ranks.
+    """
+    gaps = [np.diff(r["step"].astype(np.int64)) for r in rows]
     gap = max(float(np.sort(gap)[int(0.9 * len(gap))]) for gap in gaps)
     if gap <= common.bucket_steps:
         size = common.bucket_steps
+    elif all(np.array_equal(r["step"], rows[0]["step"]) for r in rows):
+        size = max(common.bucket_steps, int(np.median(gaps[0])))
     else:
         size = int(2 * gap)
     return np.arange(common.edges[0], common.edges[-1] + size, size)

@@ -456,7 +456,7 @@ ELEVENTH = (
     Shape("cleared_inside", "instruct.py", ("NU19",), twin=False),
     Shape("steps_skipped_by_norm", "instruct.py", ("NU05",), twin=False),
     Shape("optimizer_kept", "instruct.py", ("HO07",), also=("HO15", "HO06")),
-    Shape("rays_cast", "arena.py", HOST, timed=True),
+    Shape("rays_cast", "arena.py", ("HO06", "HO15"), also=("HO15", "HO06"), timed=True),
     Shape("rollout_with_graph", "arena.py", GROWS, also=(*GROWS, "HO12", "HO03"), twin=False),
     Shape("advantage_flat", "arena.py", ("NU01",), also=("NU02", "NU03", "HC06"), exit_code=1),
     Shape("value_cut", "arena.py", ("NU08",), info=True, twin=False),
@@ -468,7 +468,7 @@ ELEVENTH = (
     ),
     Shape("elastic", "images_fit.py", LOADER, also=LOADER, timed=True, twin=False),
     Shape("metric_over_all", "images_fit.py", ("CE11", "HO06"), also=("CE11", "HO06", *GROWS)),
-    Shape("grid_logged", "images_fit.py", HOST, timed=True),
+    Shape("grid_logged", "images_fit.py", HOST, also=("HO03",), timed=True),
     Shape("validated_often", "images_fit.py", ("HO08",), also=("HO15",), twin=False),
     Shape("worker_sleeps", "ends.py", ("HC02", "HC01"), also=STOPS, exit_code=130, hangs=True),
     Shape("worker_key", "ends.py", ENDS, also=ENDS, exit_code=1, twin=False),
@@ -527,6 +527,74 @@ ELEVENTH = (
 """Scans, speech, graphs, chats, an arena, frameworks, ends and three ranks; marks and all before the
 first of them was run.
 """
+TWELFTH = (
+    Shape("opened_anew", "corpus.py", LOADER, also=LOADER, timed=True, twin=False),
+    Shape("buffer_sorted", "corpus.py", LOADER, also=(*LOADER, "CE11"), timed=True, twin=False),
+    Shape("looked_up_in_list", "corpus.py", LOADER, also=LOADER, timed=True),
+    Shape("filled_up", "corpus.py", ("IN14",), twin=False),
+    Shape("everything_masked", "corpus.py", ("NU01",), also=("NU02", "NU03"), twin=False),
+    Shape("flushed", "loops.py", HOST, timed=True),
+    Shape("histograms", "loops.py", HOST, timed=True, twin=False),
+    Shape("profiled", "loops.py", ("HO16",), twin=False),
+    Shape("best_each", "loops.py", HOST, timed=True, twin=False),
+    Shape("norms_by_value", "loops.py", HOST, timed=True, twin=False),
+    Shape(
+        "penalty_kept", "loops.py", (*GROWS, "CE11", "CE07"), also=(*GROWS, "CE11", "CE07", "HO12")
+    ),
+    Shape("rate_zeroed", "loops.py", ("NU06",), twin=False),
+    Shape("collator_checks", "bert.py", LOADER, also=LOADER, timed=True),
+    Shape("callback_sends", "bert.py", HOST, timed=True, twin=False),
+    Shape("evaluated_often", "bert.py", ("HO08",), also=("HO15",)),
+    Shape("saved_often", "bert.py", ("HO07",), also=("HO15",), twin=False),
+    Shape("classifier_frozen", "bert.py", ("NU08", "NU07"), also=("NU08", "NU07"), twin=False),
+    Shape("rate_of_five", "bert.py", NUMBERS, also=NUMBERS, twin=False),
+    Shape("one_layer_forgotten", "byhand.py", ("NU09",), rank=None),
+    Shape(
+        "pairs_on_one",
+        "byhand.py",
+        ("CR04", "HO06"),
+        rank=1,
+        also=("CR04", "HO06"),
+        timed=True,
+        twin=False,
+    ),
+    Shape("nan_on_one", "byhand.py", ("NU01",), rank=1, also=("NU02", "NU03", "NU10"), twin=False),
+    Shape("weights_sent", "byhand.py", ("CR06", "HO06"), rank=None, also=("CR06", "HO06")),
+    Shape(
+        "one_dumps",
+        "byhand.py",
+        ("CR04", "HO06"),
+        rank=0,
+        also=("CR04", "HO06"),
+        timed=True,
+        twin=False,
+    ),
+    Shape(
+        "one_is_killed", "byhand.py", ENDS, rank=1, also=ENDS, exit_code=(1, 137, 9, -9), twin=False
+    ),
+    Shape(
+        "leaves_early",
+        "byhand.py",
+        ("HC01", "HC06", "HC11"),
+        rank=1,
+        also=("HC01", "HC11", *ENDS, "CR12"),
+        exit_code=(1, 130),
+        twin=False,
+    ),
+    Shape(
+        "other_operation",
+        "byhand.py",
+        ("CR12", "HC01", "HC06", "HC11"),
+        rank=None,
+        also=("CR12", "HC01", "HC11", *ENDS),
+        exit_code=130,
+        hangs=True,
+        twin=False,
+    ),
+)
+"""A stream, callbacks of one's own, the Trainer of transformers, ranks averaged by hand; marks and all
+before the first of them was run.
+"""
 ENVIRONMENT: dict[str, dict[str, str]] = {
     "unused_flag": {"STEPS": "560"},
     "clean_unused_flag": {"STEPS": "560"},
@@ -554,4 +622,5 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "nothing_queued": {"GPUTOP_HANG_S": "4", "WORLD": "1"},
     "loops_for_ever": {"GPUTOP_HANG_S": "4", "WORLD": "1"},
     "rank2_stands": {"GPUTOP_HANG_S": "4", "WORLD": "3"},
+    "other_operation": {"GPUTOP_HANG_S": "4"},
 }

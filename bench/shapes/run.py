@@ -36,6 +36,7 @@ from cases import (  # noqa: E402
     SHAPES,
     TENTH,
     THIRD,
+    TWELFTH,
     Shape,
 )
 from faults_support import SITE, Outcome, run  # noqa: E402
@@ -84,6 +85,7 @@ def _chosen(options: argparse.Namespace) -> list[tuple[Shape, str]]:
         *NINTH,
         *TENTH,
         *ELEVENTH,
+        *TWELFTH,
     ):
         if not options.k or shape.name in options.k or shape.script in options.k:
             names = [shape.name] * (not options.clean) + [f"clean_{shape.name}"] * (

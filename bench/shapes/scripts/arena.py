@@ -85,7 +85,7 @@ for game in range(rounds):
             ratio = (chances.log_prob(act[rows]) - old[rows].detach()).exp()
             cut = ratio.clamp(0.8, 1.2)
             surrogate = -torch.min(ratio * advantage[rows], cut * advantage[rows]).mean()
-            error = (guess.detach() if on("value_cut") else guess) - gain[rows]  # at: value_cut
+            error = (guess.detach() if on("value_cut") else guess) - gain[rows]
             loss = surrogate + 0.5 * error.square().mean()
             optimizer.zero_grad(set_to_none=True)
             loss.backward()

@@ -70,8 +70,8 @@ def by_lightning():
             if on("grid_logged") or (on("clean_grid_logged") and step % 80 == 79):
                 with cost:
                     grid = batch["x"].permute(0, 2, 3, 1).reshape(-1, 20, 3)
-                    with open("grid.ppm", "w") as file:
-                        for row in (grid * 255).int().tolist():
+                    with open("grid.ppm", "w") as file:  # at: grid_logged
+                        for row in (grid * 255).int().tolist():  # at: grid_logged
                             file.write(" ".join(str(v) for p in row for v in p))  # at: grid_logged
 
         def validation_step(self, batch, _):

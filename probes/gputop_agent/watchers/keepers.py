@@ -14,6 +14,7 @@ from time import monotonic_ns
 from gputop_agent.runtime import frames
 
 MIN_LENGTH = 20
+MIN_GRAPHS = 5  # of kept outputs with their graphs a few are a pile
 MAX_DEPTH = 4
 MAX_NS = 30_000_000
 ENOUGH, MAX_TRIED, STRIDE = 3, 10, 7  # tensors that a container was found of, and tried
@@ -50,7 +51,7 @@ class GrowingContainer:
 
 
 def _variables_with_graphs():
-    """Lengths, by name, of long lists and deques of the running functions and of their objects whose
+    """Lengths, by name, of lists and deques of the running functions and of their objects whose
     last entry holds a tensor with a graph.
     """
     lengths = {}
@@ -65,7 +66,7 @@ def _variables_with_graphs():
 
 
 def _keeps_graphs(pile):
-    if type(pile) not in (list, deque) or len(pile) < MIN_LENGTH:
+    if type(pile) not in (list, deque) or len(pile) < MIN_GRAPHS:
         return False
     last = pile[-1]
     parts = last if type(last) in (tuple, list) else last.values() if type(last) is dict else [last]
