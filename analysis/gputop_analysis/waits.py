@@ -93,7 +93,7 @@ def waits(view: RunView) -> Waits | None:
     common = view.common
     if common is None or len(common) < 10:
         return None
-    return _from_ddp(view, common) or _from_arrivals(view, common) or _from_comm_phase(common)
+    return _from_ddp(view, common) or _from_arrivals(view, common) or in_collectives(common)
 
 
 def _from_ddp(view: RunView, common: Aligned) -> Waits | None:
@@ -199,7 +199,8 @@ def _bucket_means(
     return counts, [mean / np.maximum(counts, 1e-9) for mean in means]
 
 
-def _from_comm_phase(common: Aligned) -> Waits | None:
+def in_collectives(common: Aligned) -> Waits | None:
+    """Time of all ranks in synchronous collectives; None where there is next to none."""
     ms = common.per_step_ms("comm_ns")
     if not (ms.mean(axis=0) > 0.05).any():
         return None

@@ -537,7 +537,7 @@ TWELFTH = (
     Shape("histograms", "loops.py", HOST, timed=True, twin=False),
     Shape("profiled", "loops.py", ("HO16",), twin=False),
     Shape("best_each", "loops.py", HOST, timed=True, twin=False),
-    Shape("norms_by_value", "loops.py", HOST, timed=True, twin=False),
+    Shape("norms_by_value", "loops.py", HOST, also=("HO03",), timed=True, twin=False),
     Shape(
         "penalty_kept", "loops.py", (*GROWS, "CE11", "CE07"), also=(*GROWS, "CE11", "CE07", "HO12")
     ),
@@ -546,7 +546,6 @@ TWELFTH = (
     Shape("callback_sends", "bert.py", HOST, timed=True, twin=False),
     Shape("evaluated_often", "bert.py", ("HO08",), also=("HO15",)),
     Shape("saved_often", "bert.py", ("HO07",), also=("HO15",), twin=False),
-    Shape("classifier_frozen", "bert.py", ("NU08", "NU07"), also=("NU08", "NU07"), twin=False),
     Shape("rate_of_five", "bert.py", NUMBERS, also=NUMBERS, twin=False),
     Shape("one_layer_forgotten", "byhand.py", ("NU09",), rank=None),
     Shape(
@@ -585,7 +584,7 @@ TWELFTH = (
         "other_operation",
         "byhand.py",
         ("CR12", "HC01", "HC06", "HC11"),
-        rank=None,
+        rank=0,
         also=("CR12", "HC01", "HC11", *ENDS),
         exit_code=130,
         hangs=True,
@@ -623,4 +622,6 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "loops_for_ever": {"GPUTOP_HANG_S": "4", "WORLD": "1"},
     "rank2_stands": {"GPUTOP_HANG_S": "4", "WORLD": "3"},
     "other_operation": {"GPUTOP_HANG_S": "4"},
+    "norms_by_value": {"STEPS": "300"},
+    "histograms": {"STEPS": "200"},
 }

@@ -68,6 +68,10 @@ CASES = {
         [([MAIN, f"train.py:{50 + n} train"], 6) for n in range(7)],
         None,
     ),
+    "one of several callbacks": (
+        [([MAIN, "loop train.py:49 train", LOOP, f"log.py:{n} after"], 6) for n in range(5)],
+        "log.py:0 after",
+    ),
     "two lines of the loop": ([([MAIN, LOOP], 10), ([MAIN, "train.py:51 train"], 10)], LOOP),
     "inside a trainer": ([([MAIN], 30, "lightning/loops/fit.py:3 run")], None),
     "below a trainer": (

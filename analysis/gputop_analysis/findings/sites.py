@@ -97,13 +97,17 @@ def top_site(
         samples = with_loops(samples, working, nested)
     judged = samples if all_work else _judged(samples)
     line = surest(judged, lines_by_function(view, rank), working)
+    count, trained = total(samples), _functions_of_training(view, rank)
     if line is not None:
-        site = _at_line(line, judged, total(samples))
+        handler = None
+        if _calls_in_turn(line, judged, working or set()):
+            handler = _function(judged, count, trained=trained)
+        site = handler or _at_line(line, judged, count)
     else:
         site = (
-            _pair(judged, total(samples))
-            or _function(judged, total(samples), trained=_functions_of_training(view, rank))
-            or _spread(judged, total(samples))
+            _pair(judged, count)
+            or _function(judged, count, trained=trained)
+            or _spread(judged, count)
         )
     return replace(
         site,
@@ -134,6 +138,19 @@ def _at_line(line: str, judged: list[PlacedSample], count: int) -> Site:
         detail=insides.most_common(1)[0][0],
         where="in the loop at" if line.startswith(LOOP) else "at",
     )
+
+
+def _calls_in_turn(line: str, samples: Sequence[PlacedSample], working: set[Path]) -> bool:
+    """Whether a line stands in a loop of its own and calls what most samples lie in, as one that goes
+    through callbacks does: which of them it is, the line does not say.
+    """
+    called = 0
+    for sample in samples:
+        if line in sample.path[:-1]:
+            before = sample.path[: sample.path.index(line)]
+            if before and ends_at_loop(before) and before not in working:
+                called += sample.count
+    return surely(called, total(samples)) > MOSTLY
 
 
 def _in_loop(sample: PlacedSample, trained: set[Path]) -> PlacedSample:

@@ -45,6 +45,7 @@ from gputop_analysis.findings.shares import (
     typical,
     without_queueing,
 )
+from gputop_analysis.findings.sites import named, top_site, trainers_call
 from gputop_analysis.mend import DATA_LOADER, ByArguments
 from gputop_analysis.model import Finding, Input, Proof, Severity
 from gputop_analysis.text import counted, percent
@@ -215,16 +216,18 @@ def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
         return None
     wanted = workers_needed(view, wait)
     won = won_by_workers(view, wait, 0, wanted)
+    making = top_site(view, "data", rank=wait.rank)
     return spec.make(
         severity=_severity_alone(wait, making_ms),
         title=f"{wait.share.value * 100:.0f} % of each step, {wait.ms.value:.1f} ms, makes the "
         "next batch: num_workers=0",
         evidence=f"the loader {loader_place(run)} has num_workers=0, so the training makes each "
         f"batch itself: {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step, {wait.percent}, "
-        f"{wait.clock} clock, {wait.steps:,} steady steps",
+        f"{wait.clock} clock, {wait.steps:,} steady steps"
+        + (f"; {making.words}" if named(making) else ""),
         fix=faster_batches(run, wait) if making_ms >= QUEUE_READ_MS else _whole_batches(run),
         rank=everybody(view),
-        site=loader_site(run),
+        site=loader_site(run) or named(making) or trainers_call(view, wait.rank),
         recoverable_ms_per_step=wait.mean_ms,
         interval_ms_per_step=(wait.ms.low, wait.ms.high),
         proof=wait.proof(

@@ -27,11 +27,13 @@ from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.stats import block_bootstrap
 from gputop_analysis.text import percent
 from gputop_analysis.view import Array, RunView
-from gputop_analysis.waits import ARRIVALS, COLLECTIVES, waits
+from gputop_analysis.waits import ARRIVALS, COLLECTIVES, in_collectives, waits
 
 Event = dict[str, Any]
 
 EXPOSED, MUCH_EXPOSED = 0.10, 0.30
+WRAPPERS = ("ddp", "fsdp", "deepspeed", "mesh")
+"""Of a model, which call collectives themselves."""
 SYNCHRONISED = 0.9
 """Of the micro-batches, from which each is synchronised: counts lag by a few iterations."""
 ENOUGH_ITERATIONS = 500
@@ -53,7 +55,9 @@ class _LeastWait(NamedTuple):
 
 def _least_wait(view: RunView) -> _LeastWait | None:
     waited, common = waits(view), view.common
-    if waited is None or common is None or waited.source == ARRIVALS:
+    if waited is not None and common is not None and waited.source == ARRIVALS:
+        waited = in_collectives(common)  # late arrivals are waiting for a rank, not for the network
+    if waited is None or common is None:
         return None
     pipelined = pipeline_ranks(view)
     if waited.source == COLLECTIVES and pipelined:
@@ -61,7 +65,8 @@ def _least_wait(view: RunView) -> _LeastWait | None:
     wall_ms = float(common.per_step_ms("wall_ns").mean())
     least_ms, source, site = waited.ms.min(axis=1), waited.source, None
     called_ms = common.per_step_ms("comm_ns").min(axis=1)
-    by_script = source != COLLECTIVES and called_ms.mean() > least_ms.mean()
+    by_wrapper = any(Facts(view, view.ranks[0]).parallel.get(name) for name in WRAPPERS)
+    by_script = not by_wrapper if source == COLLECTIVES else called_ms.mean() > least_ms.mean()
     if by_script and not pipelined:
         least_ms, source, site = called_ms, COLLECTIVES, top_site(view, "comm")
     return _LeastWait(least_ms, wall_ms, len(waited.ranks), source, by_script, site)
