@@ -72,6 +72,13 @@ CASES = {
         [([MAIN, "loop train.py:49 train", LOOP, f"log.py:{n} after"], 6) for n in range(5)],
         "log.py:0 after",
     ),
+    "the head of the loop, which fetches": (
+        [
+            ([MAIN, "loop train.py:49 train", "train.py:49 train", "rows.py:8 __iter__"], 20),
+            ([MAIN, "loop train.py:49 train", "train.py:49 train", "rows.py:3 collate"], 4),
+        ],
+        "rows.py:8 __iter__",
+    ),
     "two lines of the loop": ([([MAIN, LOOP], 10), ([MAIN, "train.py:51 train"], 10)], LOOP),
     "inside a trainer": ([([MAIN], 30, "lightning/loops/fit.py:3 run")], None),
     "below a trainer": (

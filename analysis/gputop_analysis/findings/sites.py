@@ -84,7 +84,7 @@ def top_site(
     Of evaluations it is the line of the training's loop that asks for them: there they are made
     less often. With ``nested``, operators on tensors inside so many loops in which no model runs
     count as host code: such a loop goes through the elements of tensors. With ``all_work`` the place
-    may be of tensor work too, as that of a phase that has grown.
+    may be of tensor work where it is of no host code, as that of a phase that has grown.
     """
     samples = marked(view, phase, rank)
     if phase == "eval":
@@ -95,24 +95,33 @@ def top_site(
     working = working_loops(view, rank)
     if nested:
         samples = with_loops(samples, working, nested)
-    judged = samples if all_work else _judged(samples)
-    line = surest(judged, lines_by_function(view, rank), working)
-    count, trained = total(samples), _functions_of_training(view, rank)
-    if line is not None:
-        handler = None
-        if _calls_in_turn(line, judged, working or set()):
-            handler = _function(judged, count, trained=trained)
-        site = handler or _at_line(line, judged, count)
-    else:
-        site = (
-            _pair(judged, count)
-            or _function(judged, count, trained=trained)
-            or _spread(judged, count)
-        )
+    site = _place(view, rank, samples, _judged(samples), working)
+    if all_work and site.site is None:
+        site = _place(view, rank, samples, samples, working)
     return replace(
         site,
         torch_share=total(sample for sample in samples if sample.in_torch) / site.samples,
         trainers_share=total(sample for sample in samples if sample.in_trainer) / site.samples,
+    )
+
+
+def _place(
+    view: RunView,
+    rank: int | None,
+    samples: list[PlacedSample],
+    judged: list[PlacedSample],
+    working: set[Path] | None,
+) -> Site:
+    """Where most of the judged samples lie, as a part of all."""
+    line = surest(judged, lines_by_function(view, rank), working)
+    count, trained = total(samples), _functions_of_training(view, rank)
+    if line is not None:
+        inside = None
+        if _tells_little(line, judged, working or set()):
+            inside = _function(judged, count, trained=trained)
+        return inside or _at_line(line, judged, count)
+    return (
+        _pair(judged, count) or _function(judged, count, trained=trained) or _spread(judged, count)
     )
 
 
@@ -140,15 +149,16 @@ def _at_line(line: str, judged: list[PlacedSample], count: int) -> Site:
     )
 
 
-def _calls_in_turn(line: str, samples: Sequence[PlacedSample], working: set[Path]) -> bool:
-    """Whether a line stands in a loop of its own and calls what most samples lie in, as one that goes
-    through callbacks does: which of them it is, the line does not say.
+def _tells_little(line: str, samples: Sequence[PlacedSample], working: set[Path]) -> bool:
+    """Whether a line only calls what most samples lie in, and does not say what that is: in a loop of
+    its own, as one that goes through callbacks, or as the head of the training's loop, which fetches.
     """
     called = 0
     for sample in samples:
         if line in sample.path[:-1]:
             before = sample.path[: sample.path.index(line)]
-            if before and ends_at_loop(before) and before not in working:
+            in_turn = bool(before) and ends_at_loop(before) and before not in working
+            if in_turn or before[-1:] == (f"{LOOP}{line}",):
                 called += sample.count
     return surely(called, total(samples)) > MOSTLY
 
