@@ -529,7 +529,14 @@ first of them was run.
 """
 TWELFTH = (
     Shape("opened_anew", "corpus.py", LOADER, also=LOADER, timed=True, twin=False),
-    Shape("buffer_sorted", "corpus.py", (*LOADER, "CE11"), also=(*LOADER, "CE11"), timed=True, twin=False),
+    Shape(
+        "buffer_sorted",
+        "corpus.py",
+        (*LOADER, "CE11"),
+        also=(*LOADER, "CE11"),
+        timed=True,
+        twin=False,
+    ),
     Shape("looked_up_in_list", "corpus.py", LOADER, also=LOADER, timed=True),
     Shape("filled_up", "corpus.py", ("IN14",), twin=False),
     Shape("everything_masked", "corpus.py", ("NU01",), also=("NU02", "NU03"), twin=False),

@@ -67,7 +67,7 @@ class Norms(Callback):
         if on("norms_by_value"):
             with cost:
                 total = 0.0
-                for value in trainer.model.parameters():
+                for value in trainer.model.parameters():  # at: norms_by_value
                     for row in value.grad.flatten()[:4000]:  # at: norms_by_value
                         total += row.item() ** 2  # at: norms_by_value
 
