@@ -16,6 +16,8 @@ Array = npt.NDArray[Any]
 
 
 ENOUGH_RECORDS = 10
+NEARLY_SAME = 0.8
+"""Of the steps that a rank has sampled, so many that all ranks have are compared one by one."""
 ARRIVALS = "arrival times of collectives"
 """Source that knows who came last, but not how long the collective itself took."""
 COLLECTIVES = "time in collectives"
@@ -175,11 +177,17 @@ def _coarser_edges(common: Aligned, rows: list[Array]) -> Array:
     gap = max(float(np.sort(gap)[int(0.9 * len(gap))]) for gap in gaps)
     if gap <= common.bucket_steps:
         size = common.bucket_steps
-    elif all(np.array_equal(r["step"], rows[0]["step"]) for r in rows):
+    elif _same_steps(rows):
         size = max(common.bucket_steps, int(np.median(gaps[0])))
     else:
         size = int(2 * gap)
     return np.arange(common.edges[0], common.edges[-1] + size, size)
+
+
+def _same_steps(rows: list[Array]) -> bool:
+    """Whether nearly all steps that one rank has sampled, all have."""
+    shared = set.intersection(*(set(r["step"].tolist()) for r in rows))
+    return len(shared) >= NEARLY_SAME * max(map(len, rows))
 
 
 def _bucket_means(

@@ -323,3 +323,24 @@ def test_collectives_of_the_script_beside_ddps_are_exposed_communication(tmp_pat
     for one in comms.values():
         assert one.site == "train.py:57 reduce_metrics" and "into one tensor" in one.fix
         assert one.recoverable_ms_per_step == pytest.approx(8.1, rel=0.02)
+
+
+@pytest.mark.parametrize("left_out", [None, 75])
+def test_a_slow_rank_of_a_short_run_whose_timers_tell_of_every_fourth_step(tmp_path, left_out):
+    random = np.random.default_rng(8)
+    build = Builder(tmp_path / "r")
+    for rank in range(3):
+        parallel = {"backend": "gloo", "ddp": {"bucket_bytes": [4_000_000]}}
+        build.hello(rank, world_size=3, parallel=parallel)
+    for step in range(120):
+        for rank in range(3):
+            told = step % 4 == 3 and not (rank == 2 and step == left_out)
+            waited = 4.0 if rank == 1 else 9.0
+            build.step(
+                rank,
+                forward=6.0 if rank == 1 else 3.0,
+                backward=14.0 - (3.0 if rank == 1 else 0.0),
+                optimizer=3.0,
+                wait_ms=max(0.1, waited + 3.0 * random.standard_normal()) if told else None,
+            )
+    assert found(build)["CR02"].rank == 1

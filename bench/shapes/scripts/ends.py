@@ -69,7 +69,7 @@ for step, (x, y) in enumerate(loader):  # at: worker_sleeps sizes_differ worker_
             queue.Queue().get()  # at: nothing_queued
         if on("loops_for_ever"):
             value = 0.5
-            while abs(value * value - 2) > 0:
+            while abs(value * value - 2) > 0:  # at: loops_for_ever
                 value = (value + 2 / value) / 2 + 1e-9  # at: loops_for_ever
         if on("native_fault"):
             ctypes.string_at(0)

@@ -64,7 +64,7 @@ def train(rank):
                 gc.collect()  # at: rank1_collects
         if on("losses_summed") or (on("clean_losses_summed") and step % 40 == 39):
             with cost:
-                for _ in range(10):
+                for _ in range(10):  # at: losses_summed
                     total = loss.detach().clone()
                     dist.all_reduce(total)  # at: losses_summed
                     dist.barrier()  # at: losses_summed
