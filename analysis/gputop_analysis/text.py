@@ -140,6 +140,13 @@ def times(factor: float) -> str:
     return f"{factor:.1f}x" if factor < 100 else f"{factor:,.0f}x"
 
 
+def factor(value: float) -> str:
+    """``2.4``, ``150``, ``4e+29``: how many times a level something is."""
+    if value < 100:
+        return f"{value:.1f}"
+    return f"{value:,.0f}" if value < 1e6 else f"{value:.0e}"
+
+
 def counted(number: int, noun: str) -> str:
     """``1 worker``, ``1,200 workers``."""
     return f"{number:,} {noun}" + ("" if number == 1 else "s")

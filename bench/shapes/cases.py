@@ -601,6 +601,41 @@ TWELFTH = (
 """A stream, callbacks of one's own, the Trainer of transformers, ranks averaged by hand; marks and all
 before the first of them was run.
 """
+THIRTEENTH = (
+    Shape("digests", "hybrid.py", HOST, timed=True, twin=False),
+    Shape("patterns_anew", "hybrid.py", HOST, timed=True, twin=False),
+    Shape("pairs_ranked", "hybrid.py", HOST, timed=True),
+    Shape("log_sent", "hybrid.py", HOST, timed=True),
+    Shape(
+        "embeddings_cached", "hybrid.py", GROWS, also=(*GROWS, "HO12", "HO06", "HO03"), twin=False
+    ),
+    Shape("linear_ends", "hybrid.py", ("NU06",), twin=False),
+    Shape("exploded", "hybrid.py", ("NU02", "NU03"), also=NUMBERS, twin=False),
+    Shape("one_augments", "shards2.py", ("IN11", "CR03"), rank=1, also=LOADER, timed=True),
+    Shape("loader_of_one_fails", "shards2.py", ENDS, rank=1, also=ENDS, exit_code=1, twin=False),
+    Shape("norms_by_hand", "shards2.py", ("CR06", "HO06"), rank=None, also=("CR06", "HO06")),
+    Shape("nan_of_one", "shards2.py", ("NU01",), rank=1, also=("NU02", "NU03", "NU10"), twin=False),
+    Shape(
+        "locked",
+        "shards2.py",
+        ("CR04", "HO06"),
+        rank=0,
+        also=("CR04", "HO06"),
+        timed=True,
+        twin=False,
+    ),
+    Shape(
+        "stuck_reading",
+        "shards2.py",
+        STOPS,
+        rank=0,
+        also=STOPS,
+        exit_code=130,
+        hangs=True,
+        twin=False,
+    ),
+)
+"""Texts and two ranks; marks and all before the first of them was run."""
 ENVIRONMENT: dict[str, dict[str, str]] = {
     "unused_flag": {"STEPS": "560"},
     "clean_unused_flag": {"STEPS": "560"},
@@ -631,4 +666,6 @@ ENVIRONMENT: dict[str, dict[str, str]] = {
     "other_operation": {"GPUTOP_HANG_S": "4"},
     "norms_by_value": {"STEPS": "300"},
     "histograms": {"STEPS": "200"},
+    "stuck_reading": {"GPUTOP_HANG_S": "4"},
+    "embeddings_cached": {"STEPS": "1200"},
 }

@@ -36,6 +36,7 @@ from cases import (  # noqa: E402
     SHAPES,
     TENTH,
     THIRD,
+    THIRTEENTH,
     TWELFTH,
     Shape,
 )
@@ -86,6 +87,7 @@ def _chosen(options: argparse.Namespace) -> list[tuple[Shape, str]]:
         *TENTH,
         *ELEVENTH,
         *TWELFTH,
+        *THIRTEENTH,
     ):
         if not options.k or shape.name in options.k or shape.script in options.k:
             names = [shape.name] * (not options.clean) + [f"clean_{shape.name}"] * (

@@ -216,3 +216,15 @@ async def test_it_opens_above_a_run_and_plans_its_job(tmp_path):
 
 def test_without_a_terminal_the_list_is_printed(capsys):
     assert main(["catalog"]) == 0 and "H100-SXM5-80GB" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("used", "name"), [("NVIDIA H200", "H200"), ("no such GPU", "K80"), ("", "K80")]
+)
+async def test_the_table_opens_at_the_gpu_that_the_run_uses(used, name):
+    app = CatalogApp()
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settle(app, pilot)
+        app.push_screen(CatalogScreen(used=used))
+        await settle(app, pilot)
+        assert name in app.screen.table.chosen.spec.name

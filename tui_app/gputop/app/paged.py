@@ -110,7 +110,8 @@ class PagedApp(FedApp):
     def action_catalog(self) -> None:
         from gputop.screens.catalog import CatalogScreen
 
-        self._open(lambda *_: CatalogScreen())
+        used = self._used_gpu()
+        self._open(lambda *_: CatalogScreen(used=used))
 
     def action_runs(self) -> None:
         from gputop.screens.runs import RunsScreen
@@ -127,10 +128,14 @@ class PagedApp(FedApp):
     def action_links(self) -> None:
         from gputop.screens.topology import TopologyScreen
 
+        used = self._used_gpu()
+        self._open(lambda *_: TopologyScreen(used))
+
+    def _used_gpu(self) -> str:
+        """The driver's name of a GPU of the run; empty where it uses none."""
         snapshot = self.main.snapshot
         gpus = snapshot.summary.gpus if snapshot is not None else ()
-        used = next((gpu.name for gpu in gpus if gpu.ours), "")
-        self._open(lambda *_: TopologyScreen(used))
+        return next((gpu.name for gpu in gpus if gpu.ours), "")
 
     def on_screen_asked(self, message: ScreenAsked) -> None:
         self.push_screen(message.screen)

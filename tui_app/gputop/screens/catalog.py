@@ -39,9 +39,11 @@ class CatalogScreen(Typed, Moving, Screen[None]):
     """
     AUTO_FOCUS = "#table"
 
-    def __init__(self, view: CatalogView | None = None):
+    def __init__(self, view: CatalogView | None = None, used: str = ""):
+        """``used`` is the GPU that the run uses, by its driver's name: the table opens there."""
         super().__init__()
         self.view = view or first_view()
+        self._used = used
         self.page = Reads(RunBaseLoader)
         self._base: RunBase | None = None
         self._typing = False
@@ -53,7 +55,13 @@ class CatalogScreen(Typed, Moving, Screen[None]):
         yield Footer("live", False, self.NAME, id="footer")
 
     def on_mount(self) -> None:
+        from gputop_analysis.catalog.gpu_names import find_gpu
+
         self._show(self.view)
+        used = find_gpu(self._used) if self._used else None
+        if used is not None:
+            self.table.follow(used.name)
+            self._tell()
 
     def on_resize(self) -> None:
         self.set_class(self.size.height < 34, "short")

@@ -15,7 +15,7 @@ from gputop_analysis.findings.told import told
 from gputop_analysis.model import Finding, Input, Proof
 from gputop_analysis.series import picked
 from gputop_analysis.spikes import stand_outs, steps_named
-from gputop_analysis.text import counted, percent
+from gputop_analysis.text import counted, factor, percent
 from gputop_analysis.view import Array, RunView
 
 RECORDS = 600
@@ -93,7 +93,7 @@ def gradient_blow_up(view: RunView, spec: Spec) -> Finding | None:
     else:
         peak = int(np.argmax(norms[spikes] / levels))
         at, level, value = int(spikes[peak]), float(levels[peak]), float(norms[spikes[peak]])
-        told_as = f"gradient norm jumps to {value:.3g}, {value / level:.0f} times its level"
+        told_as = f"gradient norm jumps to {value:.3g}, {factor(value / level)} times its level"
         proof_value, threshold, unit = float(sigmas[peak]), 8.0, "standard deviations"
         severe = sigmas[peak] > ALARM_SIGMAS and value > ALARM_FACTOR * level
         statistic = "(log norm - median of the 100 before it) / their robust standard deviation"

@@ -33,7 +33,7 @@ from gputop_analysis.raised import fatal
 from gputop_analysis.series import RankSeries
 from gputop_analysis.spikes import TOGETHER_STEPS, instabilities, spikes_of, stand_outs, steps_named
 from gputop_analysis.stats import mad_sigma
-from gputop_analysis.text import counted
+from gputop_analysis.text import counted, factor
 from gputop_analysis.training_series import collect
 from gputop_analysis.view import Array, RunView, once_per_view
 
@@ -314,7 +314,7 @@ def loss_spike(view: RunView, spec: Spec) -> Finding | None:
     lr = _learning_rate(view.per_rank[view.ranks[0]].rows, step)
     moved = spike_origin(view, step)
     if level > 0:
-        title = f"loss jumps to {loss:.4g} at {at}, {loss / level:.1f} times its level"
+        title = f"loss jumps to {loss:.4g} at {at}, {factor(loss / level)} times its level"
     else:
         title = f"loss jumps to {loss:.4g} at {at} from {level:.4g}"
     if wider:
