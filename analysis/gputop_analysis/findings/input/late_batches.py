@@ -224,7 +224,7 @@ def single_process_loader(view: RunView, spec: Spec) -> Finding | None:
         evidence=f"the loader {loader_place(run)} has num_workers=0, so the training makes each "
         f"batch itself: {wait.ms.value:.1f} ms of {wait.wall_ms:.1f} ms a step, {wait.percent}, "
         f"{wait.clock} clock, {wait.steps:,} steady steps"
-        + (f"; {making.words}" if named(making) else ""),
+        + (f"; {making.words}" if making is not None and making.site else ""),
         fix=faster_batches(run, wait) if making_ms >= QUEUE_READ_MS else _whole_batches(run),
         rank=everybody(view),
         site=loader_site(run) or named(making) or trainers_call(view, wait.rank),
