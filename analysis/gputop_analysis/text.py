@@ -135,9 +135,9 @@ def longer(growth: float) -> str:
     return f"{times(1 + growth)} as long"
 
 
-def times(factor: float) -> str:
+def times(value: float) -> str:
     """``2.0x``, ``23.9x``, ``1,200x``."""
-    return f"{factor:.1f}x" if factor < 100 else f"{factor:,.0f}x"
+    return f"{factor(value)}x"
 
 
 def factor(value: float) -> str:

@@ -11,6 +11,7 @@ without running anything.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -23,23 +24,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / name) for name in ("tests", "tui_app", "analysis", "probes")]
 
-from cases import (  # noqa: E402
-    EIGHTH,
-    ELEVENTH,
-    ENVIRONMENT,
-    FIFTH,
-    FOURTH,
-    NINTH,
-    SCRIPTS,
-    SECOND,
-    SEVENTH,
-    SHAPES,
-    TENTH,
-    THIRD,
-    THIRTEENTH,
-    TWELFTH,
-    Shape,
-)
+from cases import BATCHES, ENVIRONMENT, SCRIPTS, Shape  # noqa: E402
 from faults_support import SITE, Outcome, run  # noqa: E402
 
 from gputop_analysis.findings import evaluate  # noqa: E402
@@ -75,20 +60,7 @@ def _chosen(options: argparse.Namespace) -> list[tuple[Shape, str]]:
     if options.out and options.out.exists():
         done = {json.loads(line)["name"] for line in options.out.read_text().splitlines()}
     runs = []
-    for shape in (
-        *SHAPES,
-        *SECOND,
-        *THIRD,
-        *FOURTH,
-        *FIFTH,
-        *SEVENTH,
-        *EIGHTH,
-        *NINTH,
-        *TENTH,
-        *ELEVENTH,
-        *TWELFTH,
-        *THIRTEENTH,
-    ):
+    for shape in itertools.chain(*BATCHES):
         if not options.k or shape.name in options.k or shape.script in options.k:
             names = [shape.name] * (not options.clean) + [f"clean_{shape.name}"] * (
                 shape.twin and not options.faults

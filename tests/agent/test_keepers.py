@@ -90,6 +90,7 @@ def test_states_of_a_model_pile_up_in_the_list_of_them(monkeypatch, kind, layers
 
 def test_outputs_are_found_among_the_many_tensors_that_their_graphs_keep(monkeypatch):
     monkeypatch.setattr(frames, "origin", of_this_file)
+    monkeypatch.setattr(keepers.session, "torch", torch)
     keeper, outputs = keepers.GrowingContainer(), []
     start = torch.ones(2, requires_grad=True)
 

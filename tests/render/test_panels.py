@@ -446,7 +446,7 @@ def test_a_loss_that_is_nan_leaves_its_curve_blank_from_there_on(four):
 
 
 def test_footer_shows_whole_keys_only():
-    assert row_text(footer.draw("live", True, 30)).split() == [
+    assert row_text(footer.draw(footer.places("live", True, 30), "live")).split() == [
         "q",
         "quit",
         "?",
@@ -454,18 +454,22 @@ def test_footer_shows_whole_keys_only():
         "f",
         "findings",
     ]
-    assert "seek" in row_text(footer.draw("replay", False, 200))
-    assert "seek" not in row_text(footer.draw("live", True, 200))
-    assert "space play/pause" in row_text(footer.draw("replay", False, 200))
+    assert "seek" in row_text(footer.draw(footer.places("replay", False, 200), "replay"))
+    assert "seek" not in row_text(footer.draw(footer.places("live", True, 200), "live"))
+    assert "space play/pause" in row_text(
+        footer.draw(footer.places("replay", False, 200), "replay")
+    )
 
 
 def test_a_key_of_the_footer_says_what_it_does_where_the_focus_is():
-    elsewhere = row_text(footer.draw("live", True, 200, panel="ranks"))
+    elsewhere = row_text(footer.draw(footer.places("live", True, 200, panel="ranks"), "live"))
     assert "w all ranks" in elsewhere
     in_findings = footer.places("live", True, 200, panel="findings")
-    assert "w worst" in row_text(footer.draw("live", True, 200, panel="findings"))
+    assert "w worst" in row_text(
+        footer.draw(footer.places("live", True, 200, panel="findings"), "live")
+    )
     assert [p.action.screen for p in in_findings if p.action.key == "w"] == ["findings"]
-    seeking = row_text(footer.draw("replay", False, 200, panel="history"))
+    seeking = row_text(footer.draw(footer.places("replay", False, 200, panel="history"), "replay"))
     assert "← → seek" in seeking  # a replay's arrows seek there too, unless it is zoomed
 
 

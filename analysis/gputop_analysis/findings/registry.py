@@ -143,7 +143,7 @@ def finding(
         def bound(view: RunView) -> list[Finding]:
             try:
                 result = check(view, CATALOGUE[id])
-                findings = [placed(offered(view, one)) for one in as_list(result)]
+                findings = [placed(offered(view, finding_)) for finding_ in as_list(result)]
                 assert not STRICT or all(finding_.proof for finding_ in findings), (
                     f"{id} shows no proof"
                 )

@@ -5,15 +5,13 @@ import re
 import sys
 import threading
 
-from gputop_agent.runtime import current, guard, late, transport
-from gputop_agent.runtime.living import alive
+from gputop_agent.runtime import current, guard, transport
 from gputop_agent.runtime.session import session
 from gputop_agent.timing.activation import before_training
 from gputop_agent.watchers import dryrun, memory_history, out_of_memory
 
 MAX_MESSAGE = 1200
 MAX_FRAMES = 12
-MAX_WEIGHTS, MAX_VALUES = 200, 4096  # that are looked at: NaN spreads over all of a model
 _OPTIMIZER_FILE = os.path.join("torch", "optim", "optimizer.py")
 _TENSOR_FILE = os.path.join("torch", "_tensor.py")
 _MODULE_FILE = os.path.join("torch", "nn", "modules", "module.py")
@@ -97,7 +95,7 @@ def report(error, traceback, thread=None):
     if isinstance(error, _IGNORED):
         return
     if thread is None and not lacks_memory:
-        more = _bad_weight()
+        more = {"bad_weight": guard.safely(_bad_weight)}
     transport.send_event(
         "exception",
         **{"class": type(error).__name__},
@@ -113,20 +111,10 @@ def report(error, traceback, thread=None):
 
 
 def _bad_weight():
-    """``{"bad_weight": "head.weight"}`` of the first weight that is no number; empty where there is
-    none.
+    """A weight that is no number by now; imported late, as most processes train nothing."""
+    from gputop_agent.watchers import numeric_origin
 
-    On the CPU alone: a device may still wait for ranks that do not come.
-    """
-    torch = session.torch
-    if torch is None or not late.may_look():
-        return {}
-    weights = [pair for root in alive(session.roots) for pair in root.named_parameters()]
-    for name, weight in weights[:MAX_WEIGHTS]:
-        if late.is_plain(weight) and weight.is_cpu and weight.is_floating_point():
-            if not torch.isfinite(weight.detach().flatten()[:MAX_VALUES]).all():
-                return {"bad_weight": name}
-    return {}
+    return numeric_origin.first_bad_weight()
 
 
 def of_multiprocessing():

@@ -12,6 +12,7 @@ from collections import OrderedDict, deque
 from time import monotonic_ns
 
 from gputop_agent.runtime import frames
+from gputop_agent.runtime.session import session
 
 MIN_LENGTH = 20
 MIN_GRAPHS = 5  # of kept outputs with their graphs a few are a pile
@@ -38,14 +39,12 @@ class GrowingContainer:
         if not self.told:
             name, length = _most_common(tensors, (tensors, *beside))
             lengths = {name: length} if name else _variables_with_graphs()
-            grown = {
-                name: length - self.lengths[name]
-                for name, length in lengths.items()
-                if length > self.lengths.get(name, length)
+            growth = {
+                pile: lengths[pile] - self.lengths.get(pile, lengths[pile]) for pile in lengths
             }
-            if grown:
-                name = max(grown, key=grown.__getitem__)
-                self.told = {"kept_in": name, "kept_site": _filled_at(name)}
+            largest = max(growth, key=growth.__getitem__, default="")
+            if growth.get(largest, 0) > 0:
+                self.told = {"kept_in": largest, "kept_site": _filled_at(largest)}
             self.lengths = lengths
         return self.told
 
@@ -68,9 +67,12 @@ def _variables_with_graphs():
 def _keeps_graphs(pile):
     if type(pile) not in (list, deque) or len(pile) < MIN_GRAPHS:
         return False
-    last = pile[-1]
-    parts = last if type(last) in (tuple, list) else last.values() if type(last) is dict else [last]
-    return any(getattr(part, "grad_fn", None) is not None for part in list(parts)[:MIN_LENGTH])
+    parts = [pile[-1]]
+    if type(pile[-1]) in (tuple, list):
+        parts = pile[-1]
+    elif type(pile[-1]) is dict:
+        parts = list(pile[-1].values())
+    return any(type(part) is session.torch.Tensor and part.grad_fn for part in parts[:MIN_LENGTH])
 
 
 def _most_common(tensors, ours):

@@ -1,9 +1,9 @@
 """The line of the operation at which values stopped being finite.
 
 Autograd's nodes know the lines that made them only in anomaly mode. So the forward after the one
-that went wrong is made in that mode, without its check for NaN, and up to its backward only. Its node at
-the same place has the line, where the operations from there to the loss, or up to there, are the
-same again: a recurrent model's graph is as long as its batch.
+that went wrong is made in that mode, without its check for NaN, and up to its backward only. Its
+node at the same place has the line, where the operations from there to the loss, or up to there,
+are the same again: a recurrent model's graph is as long as its batch.
 """
 
 import re

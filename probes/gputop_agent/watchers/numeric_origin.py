@@ -4,9 +4,12 @@ watched, else from autograd's graph and from which weights are not finite.
 Each answer is the fields of a ``nan_origin`` event.
 """
 
+import itertools
 import math
 from typing import Any
 
+from gputop_agent.runtime import late, modes
+from gputop_agent.runtime.living import alive
 from gputop_agent.runtime.session import session
 from gputop_agent.watchers import graph_origin
 from gputop_agent.watchers.graph_layers import GraphLayers
@@ -15,6 +18,7 @@ from gputop_agent.watchers.numeric_pass import is_bad, largest
 
 LOSS = "loss"  # stands for a layer where the operation lies after the model
 INPUT = "input"
+MAX_WEIGHTS, MAX_VALUES = 200, 4096  # that a first look takes: NaN spreads over all of a model
 
 
 def bad_weights(layers):
@@ -34,6 +38,22 @@ def bad_weights(layers):
             if buffer is not None and graph_origin.is_finite(buffer) is False:
                 bad.setdefault(index, []).append(name)
     return bad, trained
+
+
+@modes.unseen
+def first_bad_weight():
+    """``head.weight``, the first weight that is no number; None where there is none.
+
+    On the CPU alone: a device may still wait for ranks that do not come.
+    """
+    if session.torch is None or not late.may_look():
+        return None
+    weights = (pair for root in alive(session.roots) for pair in root.named_parameters())
+    for name, weight in itertools.islice(weights, MAX_WEIGHTS):
+        if late.is_plain(weight) and weight.is_cpu:
+            if graph_origin.is_finite(weight.detach().flatten()[:MAX_VALUES]) is False:
+                return name
+    return None
 
 
 def bad_gradients(layers):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from textual.events import Click
@@ -25,24 +26,6 @@ class KeyCells(NamedTuple):
     action: Action
 
 
-def draw(
-    mode: str,
-    control: bool,
-    width: int,
-    screen: str = "main",
-    panel: str = "",
-    *,
-    ended: bool = False,
-    zoomed: bool = False,
-) -> Row:
-    """Keys and labels of a screen in the order of importance, as many as fit."""
-    row: Row = [(" ", "")]
-    for place_ in places(mode, control, width, screen, panel, ended=ended, zoomed=zoomed):
-        gap = place_.start - row_width(row)
-        row += [(" " * gap, ""), *_item(place_.action, mode)]
-    return row
-
-
 def places(
     mode: str,
     control: bool,
@@ -53,7 +36,7 @@ def places(
     ended: bool = False,
     zoomed: bool = False,
 ) -> list[KeyCells]:
-    """Where each key stands; ``panel`` has the focus."""
+    """Where keys stand, in the order of importance, as many as fit; ``panel`` has the focus."""
     offered = in_footer(screen, mode, panel, zoomed=zoomed)
     actions = [action for action in offered if applies(action, mode, control, ended)]
     widths = [row_width(_item(action, mode)) for action in actions]
@@ -65,6 +48,15 @@ def places(
             result.append(KeyCells(start, start + cells, action))
             start += cells + gap
     return result
+
+
+def draw(keys: Sequence[KeyCells], mode: str) -> Row:
+    """Keys and labels where they stand."""
+    row: Row = [(" ", "")]
+    for key in keys:
+        gap = key.start - row_width(row)
+        row += [(" " * gap, ""), *_item(key.action, mode)]
+    return row
 
 
 def _item(action: Action, mode: str) -> Row:
@@ -112,7 +104,7 @@ class Footer(Canvas, drawn=("position", "panel", "control", "ended", "zoomed")):
         self.set_reactive(Footer.control, control)
 
     def rows(self, width: int, height: int) -> list[Row]:
-        keys = draw(*self._offered(width), ended=self.ended, zoomed=self.zoomed)
+        keys = draw(self._keys(width), self.mode)
         if self.position and height > 1:
             return [position_bar(self.position, width), keys]
         return [keys]
@@ -123,13 +115,20 @@ class Footer(Canvas, drawn=("position", "panel", "control", "ended", "zoomed")):
         if self.position and self.size.height > 1 and event.y == 0:
             self._seek(event.x)
             return
-        drawn = self._offered(self.size.width)
-        for place_ in places(*drawn, ended=self.ended, zoomed=self.zoomed):
-            if place_.start <= event.x < place_.end:
-                self.app.call_later(self.screen.run_action, target(place_.action))
+        for key in self._keys(self.size.width):
+            if key.start <= event.x < key.end:
+                self.app.call_later(self.screen.run_action, target(key.action))
 
-    def _offered(self, width: int) -> tuple[str, bool, int, str, str]:
-        return self.mode, self.control, width, self.name_of_screen, self.panel
+    def _keys(self, width: int) -> list[KeyCells]:
+        return places(
+            self.mode,
+            self.control,
+            width,
+            self.name_of_screen,
+            self.panel,
+            ended=self.ended,
+            zoomed=self.zoomed,
+        )
 
     def _seek(self, x: int) -> None:
         assert self.position is not None

@@ -153,10 +153,11 @@ def unattributed_host_time(view: RunView, spec: Spec) -> Finding | None:
         return None
     site = top_site(view, "other", rank=other.rank)
     without_torch = _without_torch(other, site)
-    looped = top_site(view, "other", rank=other.rank, nested=NESTED)
-    by_element = _without_torch(other, looped)
-    if named(looped) and by_element.share.low > max(PART_OF_TWO, without_torch.share.value):
-        return _host_code(view, spec, by_element, looped, "medium")
+    if site is not None and site.torch_share:
+        looped = top_site(view, "other", rank=other.rank, nested=NESTED)
+        by_element = _without_torch(other, looped)
+        if named(looped) and by_element.share.low > max(PART_OF_TWO, without_torch.share.value):
+            return _host_code(view, spec, by_element, looped, "medium")
     if not without_torch.surely_above(UNATTRIBUTED) or _builds_loader(view, other.rank, site):
         return None
     return _host_code(view, spec, without_torch, site, _severity(without_torch, site))

@@ -33,7 +33,8 @@ from gputop_analysis.raised import fatal
 from gputop_analysis.series import RankSeries
 from gputop_analysis.spikes import TOGETHER_STEPS, instabilities, spikes_of, stand_outs, steps_named
 from gputop_analysis.stats import mad_sigma
-from gputop_analysis.text import counted, factor
+from gputop_analysis.summary import steps_at
+from gputop_analysis.text import counted, factor, step_number
 from gputop_analysis.training_series import collect
 from gputop_analysis.view import Array, RunView, once_per_view
 
@@ -119,10 +120,10 @@ def _weights_at_the_end(view: RunView, spec: Spec) -> Finding | None:
     failed = next((event for event in fatal(view.record) if event.get("bad_weight")), None)
     if failed is None:
         return None
-    rank, step = int(failed.get("rank", 0)), int(failed.get("step") or 0)
+    rank, step = int(failed.get("rank", 0)), step_number(steps_at(view.record, failed))
     return spec.make(
         severity="critical",
-        title=f"weights are NaN or infinite where rank {rank} fails at step {step:,}",
+        title=f"weights are NaN or infinite where rank {rank} fails at step {step}",
         evidence=f"{failed['bad_weight']} was, as {failed.get('class')} ended the rank at "
         f"{failed.get('site') or 'an unknown line'}; the loss went wrong in one of the steps before",
         fix=(
@@ -136,7 +137,7 @@ def _weights_at_the_end(view: RunView, spec: Spec) -> Finding | None:
             value=1,
             threshold=0,
             unit="",
-            formula="of each weight in the CPU's memory the first 4,096 values",
+            formula="of each weight in the CPU's memory the first values",
             inputs=(Input("weight", failed["bad_weight"], "", "exception event"),),
         ),
     )
