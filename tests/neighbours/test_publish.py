@@ -209,6 +209,11 @@ def test_mlflow_reads_its_store(run_dir, tmp_path, monkeypatch) -> None:
     experiment = client.get_experiment_by_name("gputop")
     (run,) = client.search_runs([experiment.experiment_id])
     assert run.info.run_name == "recorded" and run.info.status == "FINISHED"
+    summary = summarise(RunRecord.open(run_dir))
+    assert (run.info.start_time, run.info.end_time) == (
+        summary.started_ns // 10**6,
+        summary.ended_ns // 10**6,
+    )
     steps = client.get_metric_history(run.info.run_id, "gputop/rank0/step_ms")
     assert sorted(metric.step for metric in steps) == list(range(120))
     assert "num_workers=0" in run.data.tags["gputop.IN02"]
@@ -349,7 +354,6 @@ def test_a_target_that_cannot_work_is_refused_at_once(run_dir, capsys, name, tar
         ("prometheus", "[::1]:9400"),
         ("prometheus", "here/run.prom"),
         ("otlp", "https://collector.example/v1/metrics"),
-        ("mlflow", "sqlite:///runs.db"),
         ("mlflow", "folder"),
         ("mlflow", "databricks"),
         ("mlflow", "https://user@server.example"),
@@ -364,6 +368,36 @@ def test_a_target_that_may_work_is_not(name, target) -> None:
     from gputop.publish.targets import refused
 
     assert refused(name, target) == ""
+
+
+@pytest.mark.parametrize("target", ["sqlite:///runs.db", "mysql+pymysql://server/runs"])
+def test_a_database_needs_what_opens_it(monkeypatch, target) -> None:
+    import importlib.util
+
+    from gputop.publish.targets import refused
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    assert refused("mlflow", target).endswith("pip install mlflow")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "sqlalchemy")
+    assert refused("mlflow", target) == ""
+
+
+def test_phases_that_a_rank_never_had_are_no_charts(tmp_path) -> None:
+    builder = Builder(tmp_path / "run")
+    builder.hello()
+    builder.steps(3, forward=3.0, backward=5.0)
+    points = Points(RunRecord.open(tmp_path / "run"))
+    (*_, last) = points.new()
+    assert {name for name in last.values if name.endswith("_ms")} == {
+        "gputop/rank0/step_ms",
+        "gputop/rank0/forward_ms",
+        "gputop/rank0/backward_ms",
+    }
+    builder.steps(1, forward=3.0, backward=5.0, eval=7.0)
+    builder.steps(1, forward=3.0, backward=5.0)
+    points.record.refresh()
+    evaluated, after = [point.values["gputop/rank0/eval_ms"] for point in points.new()]
+    assert evaluated > 6 and after == 0
 
 
 def test_what_failed_is_not_said_to_be_written(run_dir, tmp_path) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from rich.color import Color
+from rich.segment import Segment
 from rich.style import Style
 from rich.terminal_theme import TerminalTheme
 from textual.app import App
@@ -39,15 +40,17 @@ def shown(app: App[Any], title: str, spoken: Callable[[str], str] | None = None)
 
 def rows_of(app: App[Any]) -> list[Row]:
     """The cells of the screen that an app shows at this moment."""
-    rows = []
-    for strip in app.screen._compositor.render_strips():
-        column, pieces = 0, []
-        for segment in strip:
-            front, back, bold = _look(segment.style or Style.null())
-            pieces.append(Piece(column, segment.text, front, back, bold))
-            column += segment.cell_length
-        rows.append(joined(pieces))
-    return rows
+    return [row_of(strip) for strip in app.screen._compositor.render_strips()]
+
+
+def row_of(segments: Iterable[Segment]) -> Row:
+    """The cells of one row, from its left end on."""
+    column, pieces = 0, []
+    for segment in segments:
+        front, back, bold = _look(segment.style or Style.null())
+        pieces.append(Piece(column, segment.text, front, back, bold))
+        column += segment.cell_length
+    return joined(pieces)
 
 
 def _look(style: Style) -> tuple[str, str, bool]:

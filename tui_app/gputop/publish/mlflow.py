@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
@@ -26,8 +27,15 @@ class MLflow:
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
         # else every client says where it looks for models
         self._client = MlflowClient(tracking_uri=uri, registry_uri=uri)
+        self._name, self._run = run, ""
+
+    def _begin(self, reading: Reading) -> None:
+        """The run lasts as long as the training, whenever it is published."""
         self._run = self._client.create_run(
-            self._experiment(), run_name=run, tags={"gputop.run": run}
+            self._experiment(),
+            start_time=reading.started_ns // 10**6,
+            run_name=self._name,
+            tags={"gputop.run": self._name},
         ).info.run_id
 
     def _experiment(self) -> str:
@@ -44,6 +52,8 @@ class MLflow:
 
     def publish(self, reading: Reading) -> None:
         """The points, and a tag a finding."""
+        if not self._run:
+            self._begin(reading)
         metrics = [
             Metric(name, value, point.t_ns // 10**6, point.step)
             for point in reading.points
@@ -62,9 +72,10 @@ class MLflow:
         with page_file(report) as page:
             self._client.log_artifact(self._run, str(page))
         status = "FAILED" if reading.failed else "FINISHED"
-        self._client.set_terminated(self._run, status)
+        ended_ns = reading.ended_ns or time.time_ns()
+        self._client.set_terminated(self._run, status, end_time=ended_ns // 10**6)
 
 
 def open(target: str, run: str) -> MLflow:
-    """Begin a run at the tracking server ``target``: ``http://...``, or a folder."""
+    """A run at the tracking server ``target``: ``http://...``, or a folder."""
     return MLflow(target, run)

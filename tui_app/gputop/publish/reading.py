@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -59,6 +60,9 @@ class Reading:
     hang: str = ""
     """What a hang looks like; empty while there is none."""
     steps: int = 0
+    started_ns: int = 0
+    """Of the command, on the clock of the points."""
+    ended_ns: int | None = None
 
     @property
     def over(self) -> bool:
@@ -77,6 +81,8 @@ class Points:
 
     record: RunRecord
     _done: dict[int, int] = field(default_factory=dict)
+    _phases: dict[int, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """Those that a rank has had: of the others there would be charts of zeros."""
 
     def __post_init__(self) -> None:
         self._gpus = GpuPoints(self.record)
@@ -100,15 +106,20 @@ class Points:
             return
         edges = np.linspace(first, len(rows), min(count, POINTS_AT_ONCE) + 1).astype(int)
         for start, end in itertools.pairwise(edges):
-            yield _point(rank, np.asarray(rows[start:end]))
+            yield self._point(rank, np.asarray(rows[start:end]))
+
+    def _point(self, rank: int, rows: Any) -> Point:
+        phases = self._phases[rank]
+        phases.update(phase for phase in wire.PHASES if rows[f"{phase}_ns"].any())
+        return _point(rank, rows, [phase for phase in wire.PHASES if phase in phases])
 
 
-def _point(rank: int, rows: Any) -> Point:
+def _point(rank: int, rows: Any, phases: list[str]) -> Point:
     """The mean of some records of a rank, by step."""
     steps = max(int(rows["n_steps"].sum()), 1)
     head = f"gputop/rank{rank}"
     values = {f"{head}/step_ms": float(rows["wall_ns"].sum()) / steps / 1e6}
-    for phase in wire.PHASES:
+    for phase in phases:
         values[f"{head}/{phase}_ms"] = float(rows[f"{phase}_ns"].sum()) / steps / 1e6
     for name in STEP_BYTES:
         if rows[name][-1] >= 0:
@@ -147,6 +158,8 @@ def read(
         host=next(iter(record.hosts), ""),
         hang=hang_of(record),
         steps=summary.steps,
+        started_ns=summary.started_ns,
+        ended_ns=summary.ended_ns,
     )
 
 

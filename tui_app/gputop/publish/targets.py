@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 import shutil
@@ -13,6 +14,8 @@ ADDRESS = re.compile(r"(?P<host>[\w.-]*|\[[0-9a-fA-F:]+\]):(?P<port>\d{1,5})")
 """``HOST:PORT`` to listen on; the host may be left out."""
 _URL = re.compile(r"[A-Za-z][\w+.-]*://")
 _HOST_AND_PORT = re.compile(r"[\w.-]+:\d+(/.*)?")
+_DATABASES = ("mssql", "mysql", "postgresql", "sqlite")
+"""Stores of MLflow that ``mlflow-skinny`` cannot open (mlflow/store/db/db_types.py)."""
 _NOT_IN_A_PROJECT = "\\#?%:"
 _LARGEST_PORT = 65535
 
@@ -40,7 +43,12 @@ def _web(target: str) -> str:
 def _mlflow(target: str) -> str:
     if _HOST_AND_PORT.fullmatch(target):
         return f"to mean a server, give http://{target}; to mean a folder, ./{target}"
-    return _web(target) if target.lower().startswith("http") and is_url(target) else ""
+    if not is_url(target):
+        return ""
+    scheme = target.split(":")[0].lower()
+    if scheme.split("+")[0] in _DATABASES and not importlib.util.find_spec("sqlalchemy"):
+        return "a database needs the whole of MLflow: pip install mlflow"
+    return _web(target) if scheme.startswith("http") else ""
 
 
 def _prometheus(target: str) -> str:
