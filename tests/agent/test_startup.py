@@ -53,6 +53,18 @@ def test_milestones_are_told_in_order_with_begin_end_and_place(outcome):
     assert begun == ["model", "torch.load", "weights", "process group", "first batch"]
 
 
+def test_a_model_is_built_once_its_optimizer_is(tmp_path):
+    """A long evaluation before the first backward is none of it."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import torch\nnet = torch.nn.Linear(4, 4)\ntorch.optim.SGD(net.parameters(), 0.01)\n"
+    )
+    outcome = run_script([str(script)])
+    models = [event for event in outcome.milestones if event["name"] == "model"]
+    assert [event["ended_ns"] is None for event in models] == [True, False]
+    assert models[1]["ended_ns"] - models[0]["began_ns"] < 0.2e9
+
+
 def test_nothing_of_it_stays_once_the_process_trains(outcome):
     assert outcome.stdout == "False OrderedDict() False\n", "what was there before was a wrapper"
     assert outcome.guest.n_steps == 3

@@ -6,6 +6,7 @@ import pytest
 from analysis_support import Builder
 
 from gputop_agent import wire
+from gputop_analysis.findings.shares import share_over
 from gputop_analysis.overview import OwnCost
 from gputop_analysis.report import Report, as_text
 from gputop_analysis.sampled import own_cost, sampled
@@ -63,3 +64,26 @@ def test_the_report_says_both(record):
     text = as_text(Report(record))
     assert "gputop    0.3 % of a step, 0.2 to 0.4" in text
     assert "phases estimated from 240 of 3,840 steps" in text
+
+
+def test_an_evaluation_inside_a_window_stands_for_itself_alone(tmp_path):
+    """Once every 500 steps 500 ms of it lie outside the phases: 1 ms a step, not 15."""
+    build = Builder(tmp_path / "r")
+    build.hello(0)
+    for i in range(60):
+        build.step(n_steps=4, forward=0.5, other=0.5 + 0.02 * (i % 3), flags=wire.F_WINDOW)
+        build.step(n_steps=60, forward=0.6, other=0.6, flags=wire.F_ESTIMATED)
+        if i % 8 == 7:
+            flags = wire.F_EVAL | (wire.F_WINDOW if i == 15 else 0)
+            build.step(forward=0.5, other=500.0, flags=flags)
+    build.end()
+    series = RunView(build.open()).per_rank[0]
+    share = share_over(series, series.after_set_up, lambda rows: rows["other_ns"])
+    rows = series.rows[series.after_set_up]
+    assert share.wall_ms == pytest.approx(rows["wall_ns"].sum() / rows["n_steps"].sum() / 1e6)
+    assert share.steps == rows["n_steps"].sum()
+    assert share.mean_ms == pytest.approx(rows["other_ns"].sum() / share.steps / 1e6, rel=0.02)
+    assert 0.5 < share.mean_ms < 2 < share.ms.high, "few evaluations: a wide interval"
+    steady = share_over(series, series.steady, lambda rows: rows["other_ns"])
+    assert steady.share.value == pytest.approx(0.51, abs=0.01)
+    assert steady.wall_ms == pytest.approx(1.19, rel=0.02), "of all steady steps"

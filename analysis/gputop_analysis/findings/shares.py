@@ -67,7 +67,7 @@ class Share:
     @property
     def steps(self) -> int:
         """How many steps it was judged by."""
-        return int(self.counts.sum())
+        return round(float(self.counts.sum()))
 
     @property
     def percent(self) -> str:
@@ -324,13 +324,28 @@ def share_over(
 ) -> Share | None:
     """Something over the masked records of one rank; None for too few of them.
 
-    Where most steps were only counted, over the windows in which they were measured: these are a
-    random sample, whose spread is that of the phases, while estimates repeat each other.
+    Where most steps were only counted, the windows in which they were measured stand for them: a
+    random sample, whose spread is that of the phases, while estimates repeat each other. What such
+    a sample takes is scaled to the time and the steps of all that it stands for, which are known.
+    A step with an evaluation or the like is measured wherever it comes, and stands for itself.
     """
-    windows = mask & series.representative
-    if series.n_steps[windows].sum() >= ENOUGH_STEPS and windows.sum() >= ENOUGH_RECORDS:
-        mask = windows
-    return share_of_all(series, mask, nanoseconds)
+    unsteady = (series.rows["flags"] & wire.F_UNSTEADY) != 0
+    ordinary = mask & ~unsteady
+    windows = ordinary & series.representative
+    if series.n_steps[windows].sum() < ENOUGH_STEPS or windows.sum() < ENOUGH_RECORDS:
+        return share_of_all(series, mask, nanoseconds)
+    rows, counts = series.rows, series.n_steps
+    time_weight = rows["wall_ns"][ordinary].sum() / rows["wall_ns"][windows].sum()
+    step_weight = counts[ordinary].sum() / counts[windows].sum()
+    used = windows | (mask & unsteady)
+    sampled = windows[used]
+    in_ms = np.where(sampled, time_weight, 1.0) / 1e6
+    return Share(
+        series.rank,
+        nanoseconds(rows)[used] * in_ms,
+        rows["wall_ns"][used] * in_ms,
+        counts[used] * np.where(sampled, step_weight, 1.0),
+    )
 
 
 def share_of_all(

@@ -136,6 +136,12 @@ def _statement(frame):
     return None
 
 
+def optimizer_made():
+    """The model that it is to train is built: what follows may take long and is something else."""
+    if not is_over():
+        _tell_model()
+
+
 def _tell_model():
     """Say how far the model has come, unless that was said."""
     if _start.parameter_ns != _start.parameter_told_ns:

@@ -5,6 +5,7 @@ in.
 import sys
 
 from gputop_agent.runtime import frames, guard, living
+from gputop_agent.timing import startup
 
 _MAX_CONSTRUCTORS = 8
 
@@ -52,6 +53,7 @@ def _noting(original, sites):
             site = _site(self, sys._getframe(1))
             if site:
                 sites.put(self, site)
+            startup.optimizer_made()
         except Exception:
             guard.failed("constructor of an optimizer")
         return result

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import signal
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from gputop_analysis.findings.crash.last_words import (
     last_words,
     told_exit_code,
 )
+from gputop_analysis.findings.crash.surroundings import advice
 from gputop_analysis.findings.crash.tracebacks import LastWords, follows_surely
 from gputop_analysis.findings.note import CPU
 from gputop_analysis.findings.pictures import LAST_OUTPUT, TRACEBACK
@@ -34,7 +34,6 @@ Event = dict[str, Any]
 _LONGEST_TITLE = 140
 _SAID = 120
 """Letters of an exception's message at most."""
-_PORT_TAKEN = re.compile("EADDRINUSE|address already in use", re.IGNORECASE)
 _UNUSED = "Expected to have finished reduction in the prior iteration"
 """What DistributedDataParallel says of parameters without a gradient, a step later."""
 _NATIVE_CRASH = (
@@ -104,7 +103,7 @@ def _raised_first(view: RunView, spec: Spec, raised: list[Event]) -> Finding:
     if later_ranks:
         evidence += f"; rank {', '.join(map(str, sorted(later_ranks)))} failed after it"
     title = f"rank {rank} fails at step {step}: {words}"
-    fix = f"mend {site or 'what the traceback says'}"
+    fix = advice(words, site, _folder(view)) or f"mend {site or 'what the traceback says'}"
     if _UNUSED in str(first.get("message")):
         fix = (
             f"in the step before, the loss of rank {rank} did not go through all parameters: let it "
@@ -133,6 +132,11 @@ def _raised_first(view: RunView, spec: Spec, raised: list[Event]) -> Finding:
             inputs=_inputs_of(raised),
         ),
     )
+
+
+def _folder(view: RunView) -> str:
+    """Where the command was started."""
+    return view.record.manifest.cwd
 
 
 def _inputs_of(raised: list[Event]) -> tuple[Input, ...]:
@@ -479,11 +483,8 @@ def _signal_name(number: int) -> str:
 
 
 def _advice(view: RunView, end: _End) -> str:
-    if end.raised and _PORT_TAKEN.search(end.raised.what):
-        return (
-            "the port is taken, often by an earlier run that still lives: end that one, or give "
-            "another, as `torchrun --master-port 29501` does"
-        )
+    if end.raised and (known := advice(end.raised.what, end.raised.site, _folder(view))):
+        return known
     if end.raised and end.lost_reason and follows_surely(end.raised.what):
         return (
             f"look at why rank {end.lost_rank} ({end.lost_reason}) went: at "

@@ -1,0 +1,62 @@
+"""Errors that no edit of the line that raised them mends."""
+
+import pytest
+from analysis_support import Builder
+
+from gputop_analysis.findings import evaluate
+from gputop_analysis.findings.crash.surroundings import advice
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ("ModuleNotFoundError: No module named 'einops.layers'", "python -m pip install einops`"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'd/x.pt'", "started in /work"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: '/d/x'", "put /d/x there, or"),
+        ("AssertionError: Torch not compiled with CUDA enabled", "built for the CPU"),
+        ("RuntimeError: Found no NVIDIA driver on your system. Please", "`nvidia-smi`"),
+        ("RuntimeError: No CUDA GPUs are available", "another device at a.py:3 main"),
+        ("OSError: [Errno 28] No space left on device: '/out'", "write elsewhere at a.py:3 main"),
+        ("PermissionError: [Errno 13] Permission denied: '/out'", "/out may not be opened so"),
+        ("RuntimeError: server [::]:29500 failed: EADDRINUSE", "the port is taken"),
+    ],
+)
+def test_what_lies_around_the_script_is_not_mended_in_its_line(what, told) -> None:
+    text = advice(what, "a.py:3 main", "/work")
+    assert told in text and "{" not in text
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "KeyError: 'loss'",
+        "RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x4 and 5x2)",
+        "FileNotFoundError: ../data/cora.content not found.",
+        "ValueError: the file says: No module named 'x'",
+    ],
+)
+def test_an_error_of_the_script_s_own_is(what) -> None:
+    assert advice(what, "a.py:3 main", "/work") == ""
+
+
+@pytest.mark.parametrize("steps", [0, 30])
+def test_both_findings_of_a_crash_say_the_same(tmp_path, steps) -> None:
+    builder = Builder(tmp_path / "run")
+    builder.hello()
+    if steps:
+        builder.steps(steps, forward=3.0, backward=5.0)
+    builder.event(
+        "exception",
+        rank=0,
+        step=steps,
+        site="train.py:12 main",
+        message="No module named 'einops'",
+        **{"class": "ModuleNotFoundError"},
+    )
+    builder.end(1)
+    findings = evaluate(builder.open())
+    crashes = [finding for finding in findings if finding.id in ("HC06", "HC09")]
+    assert crashes
+    for finding in crashes:
+        assert finding.fix.startswith("install what `einops` is part of")
+        assert finding.site == "train.py:12 main"
