@@ -408,7 +408,7 @@ def test_what_is_damaged_and_how_many_ranks_there_are_come_before_a_bar(four):
 
 
 def test_before_the_record_is_read_nothing_is_said_to_be_missing(four):
-    """An ended run of 1,024 ranks was ``starting`` and waited for its first step while it opened."""
+    """An ended run of 1,024 ranks was ``starting``, waiting for a first step, while it opened."""
     unread = first_snapshot(four.run_dir)
     panels = breakdown.Breakdown(), findings.Findings(), ranks.Ranks(), history.HistoryPanel()
     shown = [*header.draw(unread, 118), *header.draw_above_tiles(unread, 118)]

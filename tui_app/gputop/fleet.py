@@ -140,7 +140,8 @@ def as_text(fleet: Fleet) -> str:
     total = (
         "# usd_total = 2000.0" if fleet.usd_total is None else f"usd_total = {fleet.usd_total!r}"
     )
-    return f"""# What gputop plans with, in this folder and below; `gputop --no-config ...` ignores it.
+    return f"""\
+# What gputop plans with, in this folder and below; `gputop --no-config ...` ignores it.
 priority = "{fleet.priority}"  # speed or cost
 
 [fleet]

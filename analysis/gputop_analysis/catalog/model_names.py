@@ -236,8 +236,8 @@ def _of_four_bits(plain: str) -> str:
 def _raise(name: str) -> ModelName:
     if other_kind := kind_of(name):
         raise LookupError(
-            f"no model {name!r} in the catalog: {other_kind.name}, which no formula covers; a trace "
-            f"does: {other_kind.command}"
+            f"no model {name!r} in the catalog: {other_kind.name}, which "
+            f"no formula covers; a trace does: {other_kind.command}"
         )
     near = ", ".join(nearest_models(name))
     raise LookupError(

@@ -17,7 +17,8 @@ from gputop_analysis.traces.summary import distributed_info
 
 _RANK = re.compile(r"rank[-_]?(\d{1,6})", re.IGNORECASE)
 _CYCLE = re.compile(r"\.\d{10,20}(?=\.pt\.trace\.json)")
-"""The moment in a name of ``tensorboard_trace_handler``: ``host_77.1623143089861.pt.trace.json``."""
+"""The moment in a name by ``tensorboard_trace_handler``: ``host_77.1623143089861.pt.trace.json``.
+"""
 _NOTABLE = 0.1
 _CLEARLY = 2.0
 """How much more waiting a slow rank causes than the next."""
@@ -133,7 +134,8 @@ def _describe(evidence: Evidence) -> None:
             if share < _NOTABLE:
                 continue
             evidence.findings.append(
-                f"{_named(device)}: {name} for {share_words(share)} of {wall:,.1f} ms ({loss:,.1f} ms)"
+                f"{_named(device)}: {name} for {share_words(share)} "
+                f"of {wall:,.1f} ms ({loss:,.1f} ms)"
             )
             if share > worst:
                 worst = share

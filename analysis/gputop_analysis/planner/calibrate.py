@@ -151,7 +151,8 @@ def with_memory(
     if not count:
         return calibration
     leave_one_out = [
-        float(ratios[i] - (ratios.sum() - ratios[i]) / (count - 1 + MEMORY_PRIOR_ROWS)) for i in range(count)
+        float(ratios[i] - (ratios.sum() - ratios[i]) / (count - 1 + MEMORY_PRIOR_ROWS))
+        for i in range(count)
     ] if count > 1 else []  # fmt: skip
     return replace(
         calibration,

@@ -107,11 +107,14 @@ def _raised_first(view: RunView, spec: Spec, raised: list[Event]) -> Finding:
     fix = f"mend {site or 'what the traceback says'}"
     if _UNUSED in str(first.get("message")):
         fix = (
-            f"in the step before, the loss of rank {rank} did not go through all parameters: let it "
-            "on every rank, or give DistributedDataParallel find_unused_parameters=True"
+            f"in the step before, the loss of rank {rank} did not go through all parameters: "
+            "let it on every rank, or give DistributedDataParallel find_unused_parameters=True"
         )
     if first.get("bad_weight"):
-        fix = f"{first['bad_weight']} was no number by then: mend what made it so (NU01), not this line"
+        fix = (
+            f"{first['bad_weight']} was no number by then: "
+            "mend what made it so (NU01), not this line"
+        )
     if view.world_size > 1:
         title = f"rank {rank} fails first at step {step}: {words}"
         fix += "; later errors of other ranks follow from it"
@@ -167,7 +170,8 @@ def _ended_first(spec: Spec, cause: Cause, raised: list[Event]) -> Finding:
             value=1,
             threshold=0,
             unit="",
-            formula="its goodbye came first, and the exceptions of all others speak of a connection",
+            formula="its goodbye came first, "
+            "and the exceptions of all others speak of a connection",
             inputs=_inputs_of(raised),
         ),
     )
@@ -377,8 +381,8 @@ class _End(NamedTuple):
     is_stop: bool
     """Somebody or something outside asked for it."""
     raised: LastWords | None
-    """The exception behind it, or what Python's fault handler said of a signal; None where a stop is
-    behind it, or none was seen.
+    """The exception behind it, or what Python's fault handler said of a signal; None where a stop
+    is behind it, or none was seen.
     """
     lost_rank: int | None
     lost_reason: str

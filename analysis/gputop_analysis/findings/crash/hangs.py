@@ -322,7 +322,8 @@ def _finding(
         f"{step_number(step)} at {line}"
     )
     parts = [
-        f"suspected after {standstill.silent_s:.0f} s without a step (limit {standstill.limit_s:.0f} s)",
+        f"suspected after {standstill.silent_s:.0f} s "
+        f"without a step (limit {standstill.limit_s:.0f} s)",
         where if line else "",
         more,
     ]

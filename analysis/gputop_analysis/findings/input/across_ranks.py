@@ -55,8 +55,8 @@ def input_straggler(view: RunView, spec: Spec) -> Finding | None:
         title=f"rank {rank} gets its batches late: the others lose "
         f"{slow_rank.recoverable_ms.value:.1f} ms a step",
         evidence=f"rank {rank} waits {slow_rank.excess_ms['data']:.1f} ms a step longer for data "
-        f"than {reference(len(view.ranks))}; the others wait {slow_rank.wait_ms[1]:.1f} ms a step for it, it "
-        f"waits {slow_rank.wait_ms[0]:.1f} ms for them ({slow_rank.waits.source})"
+        f"than {reference(len(view.ranks))}; the others wait {slow_rank.wait_ms[1]:.1f} ms a "
+        f"step for it, it waits {slow_rank.wait_ms[0]:.1f} ms for them ({slow_rank.waits.source})"
         + (
             f"; what differs: {'; '.join(differences)}"
             if differences

@@ -139,7 +139,8 @@ def _patch(report: Report, id: str) -> str:
     findings = raised_as(report, id) if id else report.findings
     if not findings:
         raise CliError(
-            f"{id + ' was not' if id else 'nothing was'} raised in this run: nothing is to be mended"
+            f"{id + ' was not' if id else 'nothing was'} "
+            "raised in this run: nothing is to be mended"
         )
     patches = [(finding.id, patch_of(finding, report.record.manifest)) for finding in findings]
     for _, patch in patches:

@@ -98,6 +98,7 @@ def bash(commands: list[CompletionWords]) -> str:
         for option, choices in command.choices.items()
     ]
     with_value = sorted({option for command in commands for option in command.takes_value})
+    names = " ".join(command.name for command in commands)
     return f"""\
 # gputop completion bash
 _gputop_runs() {{
@@ -106,12 +107,12 @@ _gputop_runs() {{
   [ -d "$folder" ] && command ls -1t "$folder" 2>/dev/null
 }}
 _gputop() {{
-  local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}} name=${{COMP_WORDS[1]}}
+  local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}}
+  local name=${{COMP_WORDS[1]}}
   local words="" index
   COMPREPLY=()
   if [ "$COMP_CWORD" -eq 1 ]; then
-    COMPREPLY=($(compgen -W "{" ".join(command.name for command in commands)} help --help --version" \
--- "$word"))
+    COMPREPLY=($(compgen -W "{names} help --help --version" -- "$word"))
     return
   fi
   case "$name" in
@@ -216,7 +217,8 @@ def fish(words: list[CompletionWords]) -> str:
     ]
     for command in words:
         lines.append(
-            f"complete -c gputop -n __fish_use_subcommand -a {command.name} -d {_quoted(command.summary)}"
+            "complete -c gputop -n __fish_use_subcommand -a "
+            f"{command.name} -d {_quoted(command.summary)}"
         )
         here = f"complete -c gputop -n '__fish_seen_subcommand_from {command.name}'"
         for option, text in command.options:
