@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from gputop_analysis.evidence.bubbles import are_sure, bubbles
@@ -50,20 +51,22 @@ def judge_traces(paths: list[Path]) -> Evidence:
         _compare(evidence, ranks, wall_ms)
     evidence.unknown.append("the host's own waits (data, disk, cores) beside what the trace marks")
     evidence.unknown += passed_over
-    world = max((distributed_info(trace)[1] or 1 for trace in newest.values()), default=1)
-    if world > len(newest):
-        evidence.unknown.append(
-            f"what the other ranks did: of {world:,} ranks {len(newest):,} "
-            f"{'is' if len(newest) == 1 else 'are'} here"
-        )
-    if len(newest) > 1 and any(_told_rank(path, trace) is None for path, trace in newest.items()):
-        evidence.unknown.append(
-            "which rank is which: not all traces tell, and these are numbered by their names"
-        )
-    for path, trace in newest.items():
-        if trace.torn:
-            evidence.unknown.append(f"what {path.name} had after its end ({trace.torn})")
+    evidence.unknown += _untold(newest)
     return evidence
+
+
+def _untold(traces: dict[Path, Trace]) -> Iterator[str]:
+    """What traces do not tell, by the ranks that are there and by where the files end."""
+    world = max((distributed_info(trace)[1] or 1 for trace in traces.values()), default=1)
+    count = len(traces)
+    if world > count:
+        are = "is" if count == 1 else "are"
+        yield f"what the other ranks did: of {world:,} ranks {count:,} {are} here"
+    if count > 1 and any(_told_rank(path, trace) is None for path, trace in traces.items()):
+        yield "which rank is which: not all traces tell, and these are numbered by their names"
+    for path, trace in traces.items():
+        if trace.torn:
+            yield f"what {path.name} had after its end ({trace.torn})"
 
 
 def _newest(traces: dict[Path, Trace]) -> tuple[dict[Path, Trace], list[str]]:

@@ -404,27 +404,36 @@ def phase_table(ranks: tuple[RankSummary, ...], width: int) -> list[Row]:
     """Mean milliseconds a step of each rank's phases without waiting, and of its waiting; what is
     well above the other ranks is marked.
     """
-    parts = [_phases_and_wait(standing) for standing in standings(ranks)]
-    names = [name for name in parts[0] if max(part[name] for part in parts) > 0]
-    room = max((width - 7) // PHASE_CELLS, 1)
-    longest = sorted(names, key=lambda name: -max(part[name] for part in parts))[:room]
-    names = [name for name in names if name in longest]
+    times_ms = [_phases_and_wait(standing) for standing in standings(ranks)]
+    longest_ms = {name: max(times[name] for times in times_ms) for name in times_ms[0]}
+    names = _longest_phases(longest_ms, max((width - 7) // PHASE_CELLS, 1))
     digits = 2
     if names:
-        digits = numbers.digits_for(max(max(part.values()) for part in parts))
-    typical = {name: median(part[name] for part in parts) for name in names}
+        digits = numbers.digits_for(max(max(times.values()) for times in times_ms))
+    typical_ms = {name: median(times[name] for times in times_ms) for name in names}
     head = left("rank ms", 7) + "".join(right(name, PHASE_CELLS) for name in names)
     rows: list[Row] = [[(head, "muted")]]
-    for rank, part in zip(ranks, parts, strict=True):
+    for rank, times in zip(ranks, times_ms, strict=True):
         row: Row = [(left(f"{rank.rank:>4}", 7), "text")]
         for name in names:
-            above = part[name] - typical[name]
-            stands_out = part[name] > STANDS_OUT * typical[name]
-            slow = name != "wait" and stands_out and above > 0.02 * rank.step_time_mean_ms
-            text = ("▲" if slow else "") + numbers.ms_column(part[name], digits)
-            row.append((right(text, PHASE_CELLS), "high" if slow else "text"))
+            text = numbers.ms_column(times[name], digits)
+            if name != "wait" and _is_slow(times[name], typical_ms[name], rank):
+                row.append((right("▲" + text, PHASE_CELLS), "high"))
+            else:
+                row.append((right(text, PHASE_CELLS), "text"))
         rows.append(row)
     return rows
+
+
+def _longest_phases(longest_ms: dict[str, float], count: int) -> list[str]:
+    """So many names of the longest phases, in the order of a step."""
+    names = [name for name, ms in longest_ms.items() if ms > 0]
+    longest = sorted(names, key=lambda name: -longest_ms[name])[:count]
+    return [name for name in names if name in longest]
+
+
+def _is_slow(ms: float, typical_ms: float, rank: RankSummary) -> bool:
+    return ms > STANDS_OUT * typical_ms and ms - typical_ms > 0.02 * rank.step_time_mean_ms
 
 
 def _phases_and_wait(standing: RankTimes) -> dict[str, float]:

@@ -178,21 +178,21 @@ def graph_breaks(view: RunView, spec: Spec) -> Finding | None:
         return None
     count, graphs = int(compiled["graph_breaks"]), int(compiled.get("graphs") or 0)
     places = [report for report in compiled.get("breaks") or () if report.get("site")]
+    first, where = None, ""
     if places:
         first = f"{places[0]['site']} {places[0].get('function') or ''}".strip()
-    else:
-        first = None
+        where = f" at {first}"
+    if len(places) > 1:
+        where += f" and {len(places) - 1} more places"
+    reasons = "".join(f"; {place['site']}: {place.get('reason') or ''}" for place in places)
+    sites = ", ".join(str(place["site"]) for place in places) or "places not told by this torch"
     bound = any(launch_bound(view, rank) for rank in view.ranks)
     return spec.make(
         severity="medium" if bound else "info",
-        title="torch.compile breaks the model"
-        + (f" at {first}" if first else "")
-        + (f" and {len(places) - 1} more places" if len(places) > 1 else ""),
-        evidence=f"{count} graph breaks, {graphs} graphs"
-        + "".join(f"; {p['site']}: {p.get('reason') or ''}" for p in places),
+        title=f"torch.compile breaks the model{where}",
+        evidence=f"{count} graph breaks, {graphs} graphs{reasons}",
         fix="move it out of the compiled function, or find all of them with "
-        "torch._dynamo.explain(model)(batch): "
-        + (", ".join(str(p["site"]) for p in places) or "places not told by this torch"),
+        f"torch._dynamo.explain(model)(batch): {sites}",
         rank=everybody(view),
         site=first,
         proof=Proof(

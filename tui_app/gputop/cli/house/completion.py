@@ -57,32 +57,33 @@ def words_of(name: str) -> CompletionWords:
     parsers = command.options()
     actions = [action for parser in parsers for action in parser._actions]
     shown = [item for item in actions if item.help != argparse.SUPPRESS]
-    options, choices, valued = {}, {}, []
-    for action in shown:
-        for option in action.option_strings:
-            if not option.startswith("--"):
-                continue
-            if action.help:
-                text = (action.help or "") % {**vars(action), "prog": name}
-            else:
-                text = ""
-            options[option] = " ".join(text.split())
-            if action.nargs != 0:
-                valued.append(option)
-            if action.choices:
-                choices[option] = tuple(map(str, action.choices))
+    options = {
+        option: action
+        for action in shown
+        for option in action.option_strings
+        if option.startswith("--")
+    }
     places = [item for item in shown if not item.option_strings]
     fixed = [str(choice) for item in places for choice in item.choices or ()]
     inner = [parser.prog.split()[2] for parser in parsers if len(parser.prog.split()) > 2]
     return CompletionWords(
         name=name,
         summary=command.summary,
-        options=tuple(options.items()),
-        choices=choices,
-        takes_value=tuple(valued),
+        options=tuple((option, _meaning(action, name)) for option, action in options.items()),
+        choices={
+            option: tuple(map(str, action.choices))
+            for option, action in options.items()
+            if action.choices
+        },
+        takes_value=tuple(option for option, action in options.items() if action.nargs != 0),
         parts=tuple(dict.fromkeys([*inner, *fixed])),
         names_runs=any(str(item.metavar) in ("RUN", "A", "B") for item in places),
     )
+
+
+def _meaning(action: argparse.Action, command: str) -> str:
+    text = (action.help or "") % {**vars(action), "prog": command}
+    return " ".join(text.split())
 
 
 def bash(commands: list[CompletionWords]) -> str:
