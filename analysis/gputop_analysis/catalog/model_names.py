@@ -279,8 +279,11 @@ def nearest_models(name: str, count: int = SUGGESTIONS) -> tuple[str, ...]:
 def _family_and_size(plain: str) -> tuple[str, float]:
     """``qwen2.5-7b`` as ``qwen2.5`` and 7e9; 0 parameters where the name says none."""
     size = re.search(r"(?<![\d.])(\d+(?:\.\d+)?)([bm])(?![a-z])", plain)
-    family = _TUNED.sub("", plain[: size.start()] if size else plain).strip("-. ")
-    return family, float(size[1]) * (1e9 if size[2] == "b" else 1e6) if size else 0.0
+    if not size:
+        return _TUNED.sub("", plain).strip("-. "), 0.0
+    family = _TUNED.sub("", plain[: size.start()]).strip("-. ")
+    unit = 1e9 if size[2] == "b" else 1e6
+    return family, float(size[1]) * unit
 
 
 @cache

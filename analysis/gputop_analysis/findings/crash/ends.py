@@ -26,7 +26,7 @@ from gputop_analysis.overview import Ending
 from gputop_analysis.raised import fatal, of_threads
 from gputop_analysis.standstill import standstill
 from gputop_analysis.summary import run_state, steps_at, steps_done
-from gputop_analysis.text import counted, cut_end, rank_list
+from gputop_analysis.text import MISSING, counted, cut_end, rank_list
 from gputop_analysis.view import RunView
 
 Event = dict[str, Any]
@@ -96,10 +96,9 @@ def _raised_first(view: RunView, spec: Spec, raised: list[Event]) -> Finding:
     first = raised[0]
     rank, site = first.get("rank"), first.get("site")
     done, words = steps_at(view.record, first), _said(first)
-    step = "?" if done is None else f"{done:,}"
-    evidence = (
-        f"{words}, at {site or 'an unknown line'} in phase {first.get('phase', '?')}, step {step}"
-    )
+    step = MISSING if done is None else f"{done:,}"
+    phase = first.get("phase", MISSING)
+    evidence = f"{words}, at {site or 'an unknown line'} in phase {phase}, step {step}"
     later_ranks = {int(event.get("rank", -1)) for event in raised} - {int(first.get("rank", -1))}
     if later_ranks:
         evidence += f"; rank {', '.join(map(str, sorted(later_ranks)))} failed after it"
@@ -267,7 +266,8 @@ def thread_died(view: RunView, spec: Spec) -> Finding | None:
         return None
     first = raised[0]
     rank, site, words = first.get("rank"), first.get("site"), _said(first)
-    title = f"thread {first.get('thread')} of rank {rank} has died at step {first.get('step', '?')}"
+    step = first.get("step", MISSING)
+    title = f"thread {first.get('thread')} of rank {rank} has died at step {step}"
     evidence = f"{words}, at {site or 'an unknown line'}; the process went on without that thread"
     if len(raised) > 1:
         evidence += f"; {len(raised) - 1} more threads ended so"
@@ -399,10 +399,16 @@ def _end_of(view: RunView, code: int) -> _End:
         signal_number=number,
         how=ending(view.record, state, code),
         is_stop=is_stop,
-        raised=None if is_stop else last_fault(view) if number else _raised(view),
+        raised=None if is_stop else _last_words(view, number),
         lost_rank=lost_rank,
         lost_reason=lost_reason,
     )
+
+
+def _last_words(view: RunView, signal_number: int | None) -> LastWords | None:
+    if signal_number:
+        return last_fault(view)
+    return _raised(view)
 
 
 def _severity(end: _End) -> Severity:

@@ -59,18 +59,16 @@ def recompile_storm(view: RunView, spec: Spec) -> Finding | None:
         return None
     site, function, reason = _most_often(events)
     times = Counter(event.get("site") for event in events)[site]
+    ends = ""
+    if times >= 7:
+        ends = "; after 8 recompilations dynamo gives up and runs the function uncompiled"
     return spec.make(
         severity="high" if spent.share.low > 0.20 else "medium",
         title=f"torch.compile compiled {function} again {len(events)} times since step "
         f"{SETTLED_STEPS}",
         evidence=f"{spent.ms.value:.1f} ms of {spent.wall_ms:.1f} ms a step since step "
         f"{SETTLED_STEPS}: {spent.percent}; {times} times {site} {function}, last because: "
-        f"{reason}"
-        + (
-            "; after 8 recompilations dynamo gives up and runs the function uncompiled"
-            if times >= 7
-            else ""
-        ),
+        f"{reason}{ends}",
         fix=_remedy(reason, function),
         rank=only_on(spent, shares) if len(shares) == len(view.ranks) else spent.rank,
         site=f"{site} {function}".strip(),

@@ -217,12 +217,10 @@ def _explain(report: Report, name: str, as_json: bool) -> int:
         with working("judging the run"):
             if as_json and name:
                 text = json_text(explain_data(report, name))
+            elif name:
+                text = explain(report, name, report_width()) + "\n"
             else:
-                text = (
-                    explain(report, name, report_width())
-                    if name
-                    else overview(report, report_width())
-                ) + "\n"
+                text = overview(report, report_width()) + "\n"
         print(text, end="")
     except NotInReport as error:
         raise CliError(error.args[0]) from None
