@@ -422,6 +422,17 @@ def test_before_the_record_is_read_nothing_is_said_to_be_missing(four):
         assert words not in text
 
 
+@pytest.mark.parametrize("waits_ms", [(0.0, 2.0), (2.0, 0.0), (math.nan, 2.0)])
+def test_the_phases_of_ranks_stand_beside_each_other_where_only_one_waits(four, waits_ms):
+    """The table looked for ``comm`` or ``wait`` at a rank that had the other one, and failed."""
+    compared = tuple(
+        replace(rank, wait_mean_ms=wait_ms)
+        for rank, wait_ms in zip(four.summary.ranks, waits_ms, strict=False)
+    )
+    heading, *lines = texts(ranks.phase_table(compared, 120))
+    assert "wait" in heading and "comm" not in heading and len(lines) == 2
+
+
 def test_a_record_that_cannot_be_read_is_not_waited_for(four):
     for snapshot in (first_snapshot(four.run_dir), four):
         row = row_text(header.band(snapshot._replace(problem="run.json: cut off"), 80))

@@ -276,7 +276,10 @@ def _gpu_memory(line: RankLine, cells: int) -> Row:
     allocated = rank.allocated_gib if rank else float("nan")
     used, total = gpu.memory_used_gib, gpu.memory_total_gib
     peak = rank.peak_allocated_gib if rank else gpu.peak_used_gib
-    style = fullness(max(used, peak if peak == peak else 0.0) / total if total else 0.0)
+    full = 0.0
+    if total:
+        full = max(used, peak if numbers.known(peak) else 0.0) / total
+    style = fullness(full)
     if not numbers.known(allocated):
         parts = [(used, style, "━")]
     else:
@@ -404,7 +407,9 @@ def phase_table(ranks: tuple[RankSummary, ...], width: int) -> list[Row]:
     """Mean milliseconds a step of each rank's phases without waiting, and of its waiting; what is
     well above the other ranks is marked.
     """
-    times_ms = [_phases_and_wait(standing) for standing in standings(ranks)]
+    compared = standings(ranks)
+    with_wait = any(standing.wait_ms for standing in compared)
+    times_ms = [_times_ms(standing, with_wait) for standing in compared]
     longest_ms = {name: max(times[name] for times in times_ms) for name in times_ms[0]}
     names = _longest_phases(longest_ms, max((width - 7) // PHASE_CELLS, 1))
     digits = 2
@@ -436,11 +441,12 @@ def _is_slow(ms: float, typical_ms: float, rank: RankSummary) -> bool:
     return ms > STANDS_OUT * typical_ms and ms - typical_ms > 0.02 * rank.step_time_mean_ms
 
 
-def _phases_and_wait(standing: RankTimes) -> dict[str, float]:
-    if not standing.wait_ms:
-        means = standing.rank.phases_mean_ms
-        return {phase.name: means.get(phase.name, 0.0) for phase in palette.PHASES}
-    return own_phases(standing.rank, standing.wait_ms) | {"wait": standing.wait_ms}
+def _times_ms(standing: RankTimes, with_wait: bool) -> dict[str, float]:
+    """Milliseconds by phase; with ``wait`` in place of ``comm`` where any rank waits."""
+    if with_wait:
+        return own_phases(standing.rank, standing.wait_ms) | {"wait": standing.wait_ms}
+    means = standing.rank.phases_mean_ms
+    return {phase.name: means.get(phase.name, 0.0) for phase in palette.PHASES}
 
 
 class Ranks(ScrollingPanel):
